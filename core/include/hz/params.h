@@ -19,7 +19,16 @@ extern "C" {
 #define HZ_CONFIG_SCHEMA_VERSION 1
 
 /* The value that stands for the word `auto`. */
-#define HZ_AUTO INT64_C(-1)
+#define HZ_AUTO (-1)
+
+/* The words of every enum row, numbered from 0 in the order of the table: HZ_DEPOT_LOCK_MUTEX and so on. */
+#define HZ_INT(name, default_, low, high, scale, unit, special, doc)
+#define HZ_ENUM(name, default_, words, doc) enum hz_##name{words};
+#define WORD(enumerator, word) enumerator,
+#include <hz/params.def>
+#undef HZ_INT
+#undef HZ_ENUM
+#undef WORD
 
 typedef enum hz_param_kind { HZ_KIND_INT = 0, HZ_KIND_ENUM = 1 } hz_param_kind;
 typedef enum hz_param_scale { HZ_SCALE_LINEAR = 0, HZ_SCALE_LOG = 1, HZ_SCALE_POW2 = 2 } hz_param_scale;
@@ -42,7 +51,7 @@ typedef struct hz_param {
 /* A configuration: one field per row, in the order of the table. An enum is held as the index of its word. */
 typedef struct hz_config {
 #define HZ_INT(name, default_, low, high, scale, unit, special, doc) int64_t name;
-#define HZ_ENUM(name, default_, choices, doc) int64_t name;
+#define HZ_ENUM(name, default_, words, doc) int64_t name;
 #include <hz/params.def>
 #undef HZ_INT
 #undef HZ_ENUM

@@ -1,0 +1,308 @@
+/*
+ * The table of parameters as data, and the judgement of a configuration.
+ *
+ * Stands alone (see params.h): no allocation, no other part of hz, so that a tool links it without the allocator.
+ */
+#include <hz/params.h>
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define HZ_SPECIAL_NONE false
+#define HZ_SPECIAL_AUTO true
+
+/* What the search and the messages need of a row, before its upper-case names are made. */
+typedef struct row {
+    const char *name;
+    hz_param_kind kind;
+    int64_t default_value, low, high;
+    hz_param_scale scale;
+    const char *unit;
+    const char *choices;
+    bool may_be_auto;
+    const char *doc;
+} row;
+
+static const row rows[] = {
+#define WORD(enumerator, word) #word " "
+#define HZ_INT(name, default_, low, high, scale, unit, special, doc)                               \
+    {#name, HZ_KIND_INT, default_, low, high, HZ_SCALE_##scale, unit, "", HZ_SPECIAL_##special, doc},
+#define HZ_ENUM(name, default_, words, doc)                                                        \
+    {#name, HZ_KIND_ENUM, default_, 0, INT64_MAX, HZ_SCALE_LINEAR, "", words, false, doc},
+#include <hz/params.def>
+#undef HZ_INT
+#undef HZ_ENUM
+#undef WORD
+};
+
+enum { ROW_COUNT = sizeof rows / sizeof rows[0], NAME_BYTES = 48, TEXT_BYTES = 32 };
+
+_Static_assert(sizeof(hz_config) == ROW_COUNT * sizeof(int64_t), "a configuration is one number per row");
+
+/* ---- words and numbers ---------------------------------------------------------------------- */
+
+static bool is_power_of_two(int64_t value)
+{
+    return value > 0 && (value & (value - 1)) == 0;
+}
+
+/* Finds word `index` of a space-separated list; returns its length, 0 past the end. */
+static size_t word_at(const char *words, int64_t index, const char **start)
+{
+    for (;;) {
+        size_t length = strcspn(words, " ");
+        if (length == 0 || index == 0) {
+            *start = words;
+            return length;
+        }
+        words += length + strspn(words + length, " ");
+        index--;
+    }
+}
+
+static int64_t word_count(const char *words)
+{
+    const char *start;
+    int64_t count = 0;
+    while (word_at(words, count, &start) > 0) count++;
+    return count;
+}
+
+static int64_t word_find(const char *words, const char *text)
+{
+    const char *start;
+    size_t length;
+    for (int64_t i = 0; (length = word_at(words, i, &start)) > 0; i++) {
+        if (strlen(text) == length && strncmp(start, text, length) == 0) return i;
+    }
+    return -1;
+}
+
+/* Plain decimal only: no sign, no suffix, no space, no octal; false on overflow too. */
+static bool parse_decimal(const char *text, int64_t *value)
+{
+    size_t length = strspn(text, "0123456789");
+    if (length == 0 || length > 18 || text[length] != '\0') return false;
+    if (text[0] == '0' && length > 1) return false;
+    int64_t sum = 0;
+    for (size_t i = 0; i < length; i++) sum = sum * 10 + (text[i] - '0');
+    *value = sum;
+    return true;
+}
+
+__attribute__((format(printf, 3, 4))) static bool refuse(char *message, size_t size,
+                                                        const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, size, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+/* ---- the table ------------------------------------------------------------------------------ */
+
+static char env_names[ROW_COUNT][NAME_BYTES];
+static char macro_names[ROW_COUNT][NAME_BYTES];
+static char default_texts[ROW_COUNT][TEXT_BYTES];
+static hz_param table[ROW_COUNT];
+
+static void upper_case_name(char *out, const char *prefix, const char *name)
+{
+    size_t at = strlen(prefix);
+    memcpy(out, prefix, at);
+    for (; *name != '\0' && at + 1 < NAME_BYTES; name++) {
+        out[at++] = (char)(*name >= 'a' && *name <= 'z' ? *name - 'a' + 'A' : *name);
+    }
+    out[at] = '\0';
+}
+
+static int64_t highest(const row *r)
+{
+    return r->kind == HZ_KIND_ENUM ? word_count(r->choices) - 1 : r->high;
+}
+
+static void text_of(const row *r, int64_t value, char *text, size_t size)
+{
+    const char *start;
+    if (r->may_be_auto && value == HZ_AUTO) {
+        snprintf(text, size, "auto");
+    } else if (r->kind == HZ_KIND_ENUM) {
+        int length = (int)word_at(r->choices, value, &start);
+        snprintf(text, size, "%.*s", length, start);
+    } else {
+        snprintf(text, size, "%" PRId64, value);
+    }
+}
+
+/* Idempotent, and every writer writes the same bytes: safe without a lock before main. */
+static void table_make(void)
+{
+    for (size_t i = 0; i < ROW_COUNT; i++) {
+        const row *r = &rows[i];
+        upper_case_name(env_names[i], "HZ_", r->name);
+        upper_case_name(macro_names[i], "HZ_CONFIG_", r->name);
+        text_of(r, r->default_value, default_texts[i], TEXT_BYTES);
+        table[i] = (hz_param){r->name,    env_names[i], macro_names[i], r->kind, default_texts[i],
+                              r->low,     highest(r),   r->scale,       r->unit, r->choices,
+                              r->may_be_auto, r->doc};
+    }
+}
+
+size_t hz_param_count(void)
+{
+    return ROW_COUNT;
+}
+
+const hz_param *hz_param_at(size_t index)
+{
+    if (index >= ROW_COUNT) return NULL;
+    if (table[ROW_COUNT - 1].name == NULL) table_make();
+    return &table[index];
+}
+
+size_t hz_param_find(const char *name)
+{
+    size_t index = 0;
+    while (index < ROW_COUNT && strcmp(rows[index].name, name) != 0) index++;
+    return index;
+}
+
+/* Levenshtein distance, by one row of the usual table; names are short. */
+static size_t edit_distance(const char *a, const char *b)
+{
+    size_t row_now[NAME_BYTES];
+    size_t b_length = strlen(b);
+    for (size_t j = 0; j <= b_length; j++) row_now[j] = j;
+    for (size_t i = 1; a[i - 1] != '\0'; i++) {
+        size_t diagonal = row_now[0];
+        row_now[0] = i;
+        for (size_t j = 1; j <= b_length; j++) {
+            size_t best = diagonal + (a[i - 1] != b[j - 1]);
+            if (row_now[j] + 1 < best) best = row_now[j] + 1;
+            if (row_now[j - 1] + 1 < best) best = row_now[j - 1] + 1;
+            diagonal = row_now[j];
+            row_now[j] = best;
+        }
+    }
+    return row_now[b_length];
+}
+
+const hz_param *hz_param_nearly(const char *env)
+{
+    const hz_param *nearest = NULL;
+    size_t nearest_distance = 3; /* two slips are a misspelling, three another name */
+    if (strlen(env) >= NAME_BYTES) return NULL;
+    for (size_t i = 0; i < ROW_COUNT; i++) {
+        const hz_param *param = hz_param_at(i);
+        size_t distance = edit_distance(env, param->env);
+        if (distance == 0) return NULL;
+        /* A short name (HZ_THP) is near too many others' names for two slips to mean anything. */
+        if (distance == 2 && strlen(param->env) < 10) continue;
+        if (distance < nearest_distance) {
+            nearest = param;
+            nearest_distance = distance;
+        }
+    }
+    return nearest;
+}
+
+/* ---- a configuration ------------------------------------------------------------------------ */
+
+static int64_t *field(hz_config *config, size_t index)
+{
+    return (int64_t *)(void *)config + index;
+}
+
+void hz_config_default(hz_config *config)
+{
+    for (size_t i = 0; i < ROW_COUNT; i++) *field(config, i) = rows[i].default_value;
+}
+
+int64_t hz_config_get(const hz_config *config, size_t index)
+{
+    return ((const int64_t *)(const void *)config)[index];
+}
+
+void hz_config_text(const hz_config *config, size_t index, char *text, size_t size)
+{
+    text_of(&rows[index], hz_config_get(config, index), text, size);
+}
+
+static bool value_is_legal(const row *r, int64_t value)
+{
+    if (r->may_be_auto && value == HZ_AUTO) return true;
+    if (value < r->low || value > highest(r)) return false;
+    return r->scale != HZ_SCALE_POW2 || value == 0 || is_power_of_two(value);
+}
+
+static bool refuse_value(const row *r, const char *got, char *message, size_t size)
+{
+    if (r->kind == HZ_KIND_ENUM) {
+        return refuse(message, size, "%s is \"%s\"; legal is one of: %s", r->name, got, r->choices);
+    }
+    return refuse(message, size, "%s is \"%s\"; legal is %s from %" PRId64 " to %" PRId64 " (%s)%s",
+                  r->name, got, r->scale == HZ_SCALE_POW2 ? "a power of two" : "a whole number",
+                  r->low, r->high, r->unit, r->may_be_auto ? ", or auto" : "");
+}
+
+static bool parse_value(const row *r, const char *text, int64_t *value)
+{
+    if (r->kind == HZ_KIND_ENUM) {
+        *value = word_find(r->choices, text);
+        return *value >= 0;
+    }
+    if (r->may_be_auto && strcmp(text, "auto") == 0) {
+        *value = HZ_AUTO;
+        return true;
+    }
+    return parse_decimal(text, value) && value_is_legal(r, *value);
+}
+
+bool hz_config_set(hz_config *config, size_t index, const char *text, char *message, size_t size)
+{
+    const row *r = &rows[index];
+    int64_t value;
+    if (!parse_value(r, text, &value)) return refuse_value(r, text, message, size);
+    *field(config, index) = value;
+    return true;
+}
+
+static bool check_ranges(const hz_config *config, char *message, size_t size)
+{
+    for (size_t i = 0; i < ROW_COUNT; i++) {
+        int64_t value = hz_config_get(config, i);
+        char got[TEXT_BYTES];
+        if (value_is_legal(&rows[i], value)) continue;
+        snprintf(got, sizeof got, "%" PRId64, value);
+        return refuse_value(&rows[i], got, message, size);
+    }
+    return true;
+}
+
+bool hz_config_check(const hz_config *config, char *message, size_t size)
+{
+    if (!check_ranges(config, message, size)) return false;
+    if (config->refill_batch > config->magazine_cap) {
+        return refuse(message, size,
+                      "refill_batch is %" PRId64 " and magazine_cap %" PRId64
+                      "; a batch must fit the magazine: lower refill_batch or raise magazine_cap",
+                      config->refill_batch, config->magazine_cap);
+    }
+    if (config->flush_batch > config->magazine_cap) {
+        return refuse(message, size,
+                      "flush_batch is %" PRId64 " and magazine_cap %" PRId64
+                      "; a batch must fit the magazine: lower flush_batch or raise magazine_cap",
+                      config->flush_batch, config->magazine_cap);
+    }
+    if (config->magazine_bytes > config->thread_cache_bytes) {
+        return refuse(message, size,
+                      "magazine_bytes is %" PRId64 " and thread_cache_bytes %" PRId64
+                      "; one magazine must fit the thread's total: lower magazine_bytes or raise "
+                      "thread_cache_bytes",
+                      config->magazine_bytes, config->thread_cache_bytes);
+    }
+    return true;
+}
