@@ -1,0 +1,78 @@
+"""The one interface behind which everything that measures stands: the executor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from hztune.samples import ROLES, STATUSES, Arm, Block, Outcome, Role, Status, Turn
+
+__all__ = [
+    "ROLES",
+    "STATUSES",
+    "Accounting",
+    "Arm",
+    "Block",
+    "Executor",
+    "Outcome",
+    "Role",
+    "Status",
+    "Turn",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """Where the time of a study went.
+
+    Attributes:
+        measured_s: Seconds in counted parts of turns or runs, disturbed ones included.
+        warmup_s: Seconds in which the target ran but was not counted (warm-up, the skipped start of each turn).
+        wall_s: Seconds inside `measure`, from call to return.
+        turns: Number of turns.
+        disturbed: Number of turns that were disturbed (and so repeated).
+    """
+
+    measured_s: float = 0.0
+    warmup_s: float = 0.0
+    wall_s: float = 0.0
+    turns: int = 0
+    disturbed: int = 0
+
+    def __add__(self, other: Accounting) -> Accounting:
+        """Returns the sum, field by field."""
+        return Accounting(
+            self.measured_s + other.measured_s,
+            self.warmup_s + other.warmup_s,
+            self.wall_s + other.wall_s,
+            self.turns + other.turns,
+            self.disturbed + other.disturbed,
+        )
+
+
+class Executor(Protocol):
+    """Measures arms against each other; what is measured, and how, is the implementation's own."""
+
+    @property
+    def accounting(self) -> Accounting:
+        """Where the time went since the executor was made."""
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+        """Measures all arms at the same moment, in fresh processes, in randomised order.
+
+        Args:
+            arms: The control first. The same arm may stand twice (A/A): each gets a process of its own.
+            role: What the block is for; it is written to every sample.
+            rounds: Turns (or runs) that each arm gets, at least 1; disturbed ones are repeated beyond it.
+            pair: Number of the block in its study.
+
+        Returns:
+            One outcome for each arm, in the order of `arms`. A failing arm never raises: its outcome says how.
+
+        Raises:
+            HztuneError: The measuring itself failed (a missing program, a full disk), not an arm.
+        """
+
+    def cost(self, arms: int, rounds: int) -> float:
+        """Returns the wall seconds that `measure` is expected to take for that many arms and rounds."""

@@ -1,0 +1,159 @@
+"""What was measured, as values: an arm (who), a turn (once), an outcome (one process or program), a block (a comparison).
+
+Glossary: an *arm* is one configuration of one allocator. A *turn* is the shortest timed stretch of one arm. An
+*outcome* is everything that one arm showed in one block. A *block* is a set of arms measured at the same moment,
+in fresh processes, the control first: the only unit that may be compared, by the logarithm of a ratio.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hztune.params import Value
+
+Role = Literal["aa", "search", "confirm", "ablate", "explore"]
+Status = Literal[
+    "ok",  # it ran, under the allocator and with the parameters that were asked
+    "crash",  # a signal ended it
+    "hang",  # it did not start, park or end in its time
+    "oom",  # it passed its memory limit
+    "rejected",  # the allocator refused the configuration (exit status 78)
+    "wrong_allocator",  # another library than the one asked provides malloc
+    "wrong_config",  # the allocator runs with other parameters than asked
+    "bad_output",  # it ended well, but what it reports is no measurement
+    "failed",  # any other exit status than 0, or it could not be started
+]
+
+ROLES: tuple[Role, ...] = ("aa", "search", "confirm", "ablate", "explore")
+STATUSES: tuple[Status, ...] = (
+    "ok",
+    "crash",
+    "hang",
+    "oom",
+    "rejected",
+    "wrong_allocator",
+    "wrong_config",
+    "bad_output",
+    "failed",
+)
+
+_KEY_LENGTH = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One configuration of one allocator; no parameters at all means that allocator's own defaults.
+
+    Attributes:
+        allocator: Name of the adapter ("hz", "jemalloc", ...); "none" is the unchanged program.
+        params: (name, value) in order of name; only what differs from, or restates, a default.
+    """
+
+    allocator: str
+    params: tuple[tuple[str, Value], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Puts the parameters into order, so that equal configurations are equal arms."""
+        object.__setattr__(self, "params", tuple(sorted(self.params)))
+
+    @classmethod
+    def of(cls, allocator: str, config: Mapping[str, Value]) -> Arm:
+        """Returns the arm for a configuration given as a mapping."""
+        return cls(allocator, tuple(config.items()))
+
+    @property
+    def config(self) -> dict[str, Value]:
+        """The parameters as a mapping."""
+        return dict(self.params)
+
+    @property
+    def key(self) -> str:
+        """A short name that is the same in every process and on every machine."""
+        text = json.dumps([self.allocator, self.params], separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it leaves every parameter of its allocator alone."""
+        return not self.params
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One timed stretch of one process (built-in workloads), or one run of a whole program.
+
+    Attributes:
+        round: The round it belongs to, from 0; every arm of a block has one turn a round.
+        position: Its place in the order of that round, from 0.
+        start_ns: When the counted part began, CLOCK_MONOTONIC nanoseconds.
+        counted_ns: Length of the counted part, nanoseconds.
+        ops: Operations completed in the counted part. For a whole program: the number that makes `rate` its metric.
+        disturbed: What disturbed it ("steal", "pressure", "switches", "suspend"), several joined by a comma; the
+            empty string, false as a truth value, when nothing did.
+    """
+
+    round: int
+    position: int
+    start_ns: int
+    counted_ns: int
+    ops: float
+    disturbed: str = ""
+
+    @property
+    def rate(self) -> float:
+        """Operations per second; higher is better, whatever the metric."""
+        return self.ops / (self.counted_ns * 1e-9)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Everything that one arm showed in one block.
+
+    Attributes:
+        arm: Whose it is.
+        status: "ok", or how it failed; only an "ok" outcome may enter an estimate of speed.
+        detail: One sentence about a failure (signal, exit status, last line of stderr); "" when ok.
+        ops_per_s: Operations per second over all undisturbed turns; 0.0 unless ok.
+        turns: All turns, the disturbed ones too, in order of time.
+        rss_peak_kb: Peak resident memory of the whole process tree, KiB; 0 when unknown.
+        live_kb: Peak of the memory that the workload asked for, KiB; 0 when unknown.
+        counters: What the allocator counted on its slow paths, by name; empty when it counts nothing.
+    """
+
+    arm: Arm
+    status: Status
+    detail: str = ""
+    ops_per_s: float = 0.0
+    turns: tuple[Turn, ...] = ()
+    rss_peak_kb: int = 0
+    live_kb: int = 0
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether it may enter an estimate."""
+        return self.status == "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Arms measured at the same moment, in fresh processes.
+
+    Attributes:
+        pair: Number of the block in its study, from 0.
+        role: What it was measured for.
+        outcomes: One for each arm that was asked, in that order; the first is the control.
+    """
+
+    pair: int
+    role: Role
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def control(self) -> Outcome:
+        """What every other outcome of the block is compared with."""
+        return self.outcomes[0]
