@@ -1,0 +1,2 @@
+/* The C that stands before cffi's generated code in _core.c. */
+#include <hz/params.h>

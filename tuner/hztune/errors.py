@@ -1,0 +1,42 @@
+"""The one root of hztune's own exceptions, and what each means to the shell.
+
+An error's text is one sentence for the user: what was got, what is legal, where, what to do.
+"""
+
+from __future__ import annotations
+
+
+class HztuneError(Exception):
+    """Something failed at run time; the root of every error that hztune raises on purpose."""
+
+    exit_status = 1
+
+
+class UsageError(HztuneError):
+    """The user asked for something that does not exist or is not legal."""
+
+    exit_status = 2
+
+
+class InfeasibleError(HztuneError):
+    """No configuration meets the limits."""
+
+    exit_status = 3
+
+
+class NoGainError(HztuneError):
+    """Nothing beats the default and the user required a gain; or a claim does not hold."""
+
+    exit_status = 4
+
+
+class UnfitError(HztuneError):
+    """The machine is unfit for measuring, or is not the one that a claim was made on."""
+
+    exit_status = 5
+
+
+class StoppedByUser(HztuneError):
+    """The user interrupted; what was measured so far is saved."""
+
+    exit_status = 130

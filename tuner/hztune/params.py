@@ -1,0 +1,221 @@
+"""The table of parameters, as the core holds it: read, never restated.
+
+Whether an hz configuration is legal is decided by the core's C code (hz_config_set,
+hz_config_check) through cffi. This is the only file that imports `_core`. The same shape, `Param`,
+describes the knobs of other allocators; those are judged here by their row alone, and by their
+adapter for the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
+from types import ModuleType
+from typing import Any, Literal
+
+from hztune import artifacts
+from hztune.errors import UsageError
+
+Value = int | str
+"""A parameter's value: a number, one of its words, or `auto`."""
+
+Scale = Literal["linear", "log", "pow2"]
+
+_MESSAGE_BYTES = 512
+_TEXT_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One row: what it is called, what is legal, how a search should step through it."""
+
+    name: str
+    kind: Literal["int", "enum"]
+    default: Value
+    low: int
+    """Least legal number; for an enum the index of the first word, 0."""
+    high: int
+    """Greatest legal number; for an enum the index of the last word."""
+    scale: Scale
+    unit: str
+    choices: tuple[str, ...]
+    may_be_auto: bool
+    env: str
+    """The variable that sets it; empty when it belongs to another allocator."""
+    macro: str
+    """The macro of hz_config.h; empty when it belongs to another allocator."""
+    doc: str
+
+    def legal(self) -> str:
+        """What is legal, in words: "a power of two from 8 to 1024 (blocks)"."""
+        if self.kind == "enum":
+            return "one of: " + " ".join(self.choices)
+        kind = "a power of two" if self.scale == "pow2" else "a whole number"
+        unit = f" ({self.unit})" if self.unit else ""
+        special = ", or auto" if self.may_be_auto else ""
+        return f"{kind} from {self.low} to {self.high}{unit}{special}"
+
+
+@cache
+def table() -> tuple[Param, ...]:
+    """Every row of params.def, in its order."""
+    core = _core()
+    return tuple(_row(core, index) for index in range(core.lib.hz_param_count()))
+
+
+@cache
+def schema() -> int:
+    """The version of the table's meaning, which hz_config.h carries."""
+    return int(_core().lib.HZ_CONFIG_SCHEMA_VERSION)
+
+
+def find(name: str) -> Param:
+    """The row called `name`.
+
+    Raises:
+        UsageError: there is none; the text names the nearest ones.
+    """
+    rows = {param.name: param for param in table()}
+    if name in rows:
+        return rows[name]
+    near = get_close_matches(name, rows, n=2)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise UsageError(f"hz has no parameter {name!r}{hint} (`hztune params` lists them)")
+
+
+def defaults() -> dict[str, Value]:
+    """The default of every row, by name."""
+    return {param.name: param.default for param in table()}
+
+
+def complete(config: Mapping[str, Value]) -> dict[str, Value]:
+    """`config` with the default of every row that it leaves out, in the order of the table."""
+    return {param.name: config.get(param.name, param.default) for param in table()}
+
+
+def parse(param: Param, text: str) -> Value:
+    """The value that `text` stands for.
+
+    Raises:
+        UsageError: `text` is not legal for `param`.
+    """
+    value: Value = int(text) if re.fullmatch(r"-?[0-9]{1,19}", text, re.ASCII) else text
+    if param.env:
+        check({param.name: value}, relations=False)
+    else:
+        judge(param, value)
+    return value
+
+
+def judge(param: Param, value: Value) -> None:
+    """Judges one value of another allocator's knob by its row alone.
+
+    Raises:
+        UsageError: the value is outside the row's range.
+    """
+    if value == "auto" and param.may_be_auto:
+        return
+    if param.kind == "enum":
+        legal = value in param.choices
+    else:
+        legal = type(value) is int and param.low <= value <= param.high
+        if legal and param.scale == "pow2":
+            legal = value == 0 or int(value).bit_count() == 1
+    if not legal:
+        raise UsageError(f'{param.name} is "{value}"; legal is {param.legal()}')
+
+
+def check(config: Mapping[str, Value], *, relations: bool = True) -> None:
+    """Asks the core whether it would run with `config`; a row that is left out has its default.
+
+    Args:
+        config: values by row name.
+        relations: whether the rows must fit each other, beside each standing in its own range.
+
+    Raises:
+        UsageError: in the core's own words.
+    """
+    core = _core()
+    held = core.ffi.new("hz_config *")
+    message = core.ffi.new("char[]", _MESSAGE_BYTES)
+    core.lib.hz_config_default(held)
+    for name, value in config.items():
+        index = core.lib.hz_param_find(find(name).name.encode())
+        if not core.lib.hz_config_set(held, index, _c_text(name, value), message, _MESSAGE_BYTES):
+            raise UsageError(_string(core, message))
+    if relations and not core.lib.hz_config_check(held, message, _MESSAGE_BYTES):
+        raise UsageError(_string(core, message))
+
+
+def environment(config: Mapping[str, Value]) -> dict[str, str]:
+    """The variables that give hz `config`, in the table's order; a row that is left out sets none.
+
+    Raises:
+        UsageError: the core would not run with it.
+    """
+    check(config)
+    return {row.env: str(config[row.name]) for row in table() if row.name in config}
+
+
+def nearly(variable: str) -> str | None:
+    """The variable of hz that `variable` is probably a misspelling of, or None."""
+    core = _core()
+    row = core.lib.hz_param_nearly(variable.encode())
+    return None if row == core.ffi.NULL else _string(core, row.env)
+
+
+@cache
+def _core() -> ModuleType:
+    """The compiled table: the package's own, or the one built with the core of HZTUNE_CORE."""
+    path = artifacts.core_module()
+    if path is None:
+        from hztune import _core as installed
+
+        return installed
+    spec = spec_from_file_location("hztune._core", path)
+    assert spec and spec.loader  # a path that ends in .so always has a loader
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _row(core: Any, index: int) -> Param:
+    row = core.lib.hz_param_at(index)
+    is_enum = row.kind == core.lib.HZ_KIND_ENUM
+    default = _string(core, row.default_text)
+    scales: dict[int, Scale] = {
+        core.lib.HZ_SCALE_LINEAR: "linear",
+        core.lib.HZ_SCALE_LOG: "log",
+        core.lib.HZ_SCALE_POW2: "pow2",
+    }
+    return Param(
+        name=_string(core, row.name),
+        kind="enum" if is_enum else "int",
+        default=default if is_enum or default == "auto" else int(default),
+        low=row.low,
+        high=row.high,
+        scale=scales[row.scale],
+        unit=_string(core, row.unit),
+        choices=tuple(_string(core, row.choices).split()),
+        may_be_auto=row.may_be_auto,
+        env=_string(core, row.env),
+        macro=_string(core, row.macro),
+        doc=_string(core, row.doc),
+    )
+
+
+def _string(core: Any, pointer: Any) -> str:
+    text: bytes = core.ffi.string(pointer)
+    return text.decode()
+
+
+def _c_text(name: str, value: Value) -> bytes:
+    """The value as C reads it; what C would cut short (a NUL) or misread is refused here."""
+    text = str(value)
+    if isinstance(value, bool) or not text.isascii() or not text.isprintable():
+        raise UsageError(f"{name} is {value!r}; legal is {find(name).legal()}")
+    return text.encode()
