@@ -13,9 +13,9 @@
 #define HZ_SPECIAL_NONE false
 #define HZ_SPECIAL_AUTO true
 
-/* What the search and the messages need of a row, before its upper-case names are made. */
+/* A row as written: what hz_param says of it, but for the texts and counts that are worked out from it. */
 typedef struct row {
-    const char *name;
+    const char *name, *env, *macro;
     hz_param_kind kind;
     int64_t default_value, low, high;
     hz_param_scale scale;
@@ -27,10 +27,12 @@ typedef struct row {
 
 static const row rows[] = {
 #define WORD(enumerator, word) #word " "
-#define HZ_INT(name, default_, low, high, scale, unit, special, doc)                               \
-    {#name, HZ_KIND_INT, default_, low, high, HZ_SCALE_##scale, unit, "", HZ_SPECIAL_##special, doc},
-#define HZ_ENUM(name, default_, words, doc)                                                        \
-    {#name, HZ_KIND_ENUM, default_, 0, INT64_MAX, HZ_SCALE_LINEAR, "", words, false, doc},
+#define HZ_INT(name, NAME, default_, low, high, scale, unit, special, doc)                               \
+    {#name, "HZ_" #NAME, "HZ_CONFIG_" #NAME, HZ_KIND_INT, default_, low, high,       \
+     HZ_SCALE_##scale, unit, "", HZ_SPECIAL_##special, doc},
+#define HZ_ENUM(name, NAME, default_, words, doc)                                                        \
+    {#name, "HZ_" #NAME, "HZ_CONFIG_" #NAME, HZ_KIND_ENUM, default_, 0, INT64_MAX,                 \
+     HZ_SCALE_LINEAR, "", words, false, doc},
 #include <hz/params.def>
 #undef HZ_INT
 #undef HZ_ENUM
@@ -104,20 +106,8 @@ __attribute__((format(printf, 3, 4))) static bool refuse(char *message, size_t s
 
 /* ---- the table ------------------------------------------------------------------------------ */
 
-static char env_names[ROW_COUNT][NAME_BYTES];
-static char macro_names[ROW_COUNT][NAME_BYTES];
 static char default_texts[ROW_COUNT][TEXT_BYTES];
 static hz_param table[ROW_COUNT];
-
-static void upper_case_name(char *out, const char *prefix, const char *name)
-{
-    size_t at = strlen(prefix);
-    memcpy(out, prefix, at);
-    for (; *name != '\0' && at + 1 < NAME_BYTES; name++) {
-        out[at++] = (char)(*name >= 'a' && *name <= 'z' ? *name - 'a' + 'A' : *name);
-    }
-    out[at] = '\0';
-}
 
 static int64_t highest(const row *r)
 {
@@ -142,10 +132,8 @@ static void table_make(void)
 {
     for (size_t i = 0; i < ROW_COUNT; i++) {
         const row *r = &rows[i];
-        upper_case_name(env_names[i], "HZ_", r->name);
-        upper_case_name(macro_names[i], "HZ_CONFIG_", r->name);
         text_of(r, r->default_value, default_texts[i], TEXT_BYTES);
-        table[i] = (hz_param){r->name,    env_names[i], macro_names[i], r->kind, default_texts[i],
+        table[i] = (hz_param){r->name, r->env, r->macro, r->kind, default_texts[i],
                               r->low,     highest(r),   r->scale,       r->unit, r->choices,
                               r->may_be_auto, r->doc};
     }

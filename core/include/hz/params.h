@@ -22,8 +22,8 @@ extern "C" {
 #define HZ_AUTO (-1)
 
 /* The words of every enum row, numbered from 0 in the order of the table: HZ_DEPOT_LOCK_MUTEX and so on. */
-#define HZ_INT(name, default_, low, high, scale, unit, special, doc)
-#define HZ_ENUM(name, default_, words, doc) enum hz_##name{words};
+#define HZ_INT(name, NAME, default_, low, high, scale, unit, special, doc)
+#define HZ_ENUM(name, NAME, default_, words, doc) enum hz_##name{words};
 #define WORD(enumerator, word) enumerator,
 #include <hz/params.def>
 #undef HZ_INT
@@ -50,8 +50,8 @@ typedef struct hz_param {
 
 /* A configuration: one field per row, in the order of the table. An enum is held as the index of its word. */
 typedef struct hz_config {
-#define HZ_INT(name, default_, low, high, scale, unit, special, doc) int64_t name;
-#define HZ_ENUM(name, default_, words, doc) int64_t name;
+#define HZ_INT(name, NAME, default_, low, high, scale, unit, special, doc) int64_t name;
+#define HZ_ENUM(name, NAME, default_, words, doc) int64_t name;
 #include <hz/params.def>
 #undef HZ_INT
 #undef HZ_ENUM
