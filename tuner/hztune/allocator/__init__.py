@@ -1,0 +1,62 @@
+"""The allocators that hztune can put under a program: one file each, one interface (base.py).
+
+`none` is the unchanged program. An allocator is named here once; everything else is found through
+its adapter.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from functools import cache
+
+from hztune.allocator.base import Adapter, Config, Environment, Installed, WrongConfiguration
+from hztune.allocator.hz import Hz
+from hztune.allocator.none import Unchanged
+from hztune.errors import UsageError
+
+__all__ = [
+    "Adapter",
+    "Config",
+    "Environment",
+    "Installed",
+    "WrongConfiguration",
+    "available",
+    "get",
+    "names",
+]
+
+
+@cache
+def _adapters() -> dict[str, Adapter]:
+    """Every adapter by name, in the order in which allocators are listed and first measured."""
+    every: tuple[Adapter, ...] = (Unchanged(), Hz())
+    return {adapter.name: adapter for adapter in every}
+
+
+def names() -> tuple[str, ...]:
+    """Returns the name of every allocator that hztune knows, installed or not."""
+    return tuple(_adapters())
+
+
+def get(name: str) -> Adapter:
+    """Returns the adapter called `name`.
+
+    Raises:
+        UsageError: There is none; the message names those that exist.
+    """
+    if name in _adapters():
+        return _adapters()[name]
+    near = get_close_matches(name, names(), n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise UsageError(f"there is no allocator {name!r}{hint} (hztune knows: {' '.join(names())})")
+
+
+def available() -> tuple[Installed, ...]:
+    """Returns every allocator that is installed here, each as it was found."""
+    found = []
+    for adapter in _adapters().values():
+        try:
+            found.append(adapter.installed())
+        except UsageError:
+            continue
+    return tuple(found)
