@@ -136,7 +136,7 @@ class Adapter(ABC):
         return _written_plainly(environment)
 
     def confirm_environment(self, environment: Mapping[str, str]) -> Environment:
-        """Returns `environment`, changed so that a bad setting ends a process and a good one is said.
+        """Returns `environment`, changed so that a bad setting ends and a good one is said.
 
         It is for measuring, never for deployment; what is said comes on stderr (`confirmed`).
         Where an allocator can do neither, nothing is changed.
