@@ -1,4 +1,8 @@
-"""Measuring: executors that compare arms, built-in workloads by turns (turns), whole programs by runs (runs)."""
+"""Measuring: one interface, `Executor`, and the executors behind it.
+
+turns: built-in workloads, by short alternating turns. runs: whole programs, by interleaved runs.
+replay: no processes at all, for tests and simulation.
+"""
 
 from hztune.measure.types import (
     ROLES,

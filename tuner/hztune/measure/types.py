@@ -28,7 +28,8 @@ class Accounting:
 
     Attributes:
         measured_s: Seconds in counted parts of turns or runs, disturbed ones included.
-        warmup_s: Seconds in which the target ran but was not counted (warm-up, the skipped start of each turn).
+        warmup_s: Seconds in which the target ran but was not counted (warm-up, the skipped start of
+            each turn).
         wall_s: Seconds inside `measure`, from call to return.
         turns: Number of turns.
         disturbed: Number of turns that were disturbed (and so repeated).
@@ -62,17 +63,20 @@ class Executor(Protocol):
         """Measures all arms at the same moment, in fresh processes, in randomised order.
 
         Args:
-            arms: The control first. The same arm may stand twice (A/A): each gets a process of its own.
+            arms: The control first. The same arm may stand twice (A/A): each gets a process of its
+                own.
             role: What the block is for; it is written to every sample.
-            rounds: Turns (or runs) that each arm gets, at least 1; disturbed ones are repeated beyond it.
+            rounds: Turns (or runs) that each arm gets, at least 1; disturbed ones are repeated
+                beyond it.
             pair: Number of the block in its study.
 
         Returns:
-            One outcome for each arm, in the order of `arms`. A failing arm never raises: its outcome says how.
+            One outcome for each arm, in the order of `arms`. A failing arm never raises: its
+            outcome says how.
 
         Raises:
             HztuneError: The measuring itself failed (a missing program, a full disk), not an arm.
         """
 
     def cost(self, arms: int, rounds: int) -> float:
-        """Returns the wall seconds that `measure` is expected to take for that many arms and rounds."""
+        """Returns the wall seconds that `measure` will take for that many arms and rounds."""

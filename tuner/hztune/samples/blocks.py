@@ -1,8 +1,10 @@
-"""What was measured, as values: an arm (who), a turn (once), an outcome (one process or program), a block (a comparison).
+"""What was measured, as values: arm, turn, outcome, block.
 
-Glossary: an *arm* is one configuration of one allocator. A *turn* is the shortest timed stretch of one arm. An
-*outcome* is everything that one arm showed in one block. A *block* is a set of arms measured at the same moment,
-in fresh processes, the control first: the only unit that may be compared, by the logarithm of a ratio.
+Glossary: an *arm* is one configuration of one allocator. A *turn* is the shortest timed stretch of
+    one arm. An
+*outcome* is everything that one arm showed in one block. A *block* is a set of arms measured at the
+same moment, in fresh processes, the control first: the only unit that may be compared, by the
+logarithm of a ratio.
 """
 
 from __future__ import annotations
@@ -91,9 +93,10 @@ class Turn:
         position: Its place in the order of that round, from 0.
         start_ns: When the counted part began, CLOCK_MONOTONIC nanoseconds.
         counted_ns: Length of the counted part, nanoseconds.
-        ops: Operations completed in the counted part. For a whole program: the number that makes `rate` its metric.
-        disturbed: What disturbed it ("steal", "pressure", "switches", "suspend"), several joined by a comma; the
-            empty string, false as a truth value, when nothing did.
+        ops: Operations completed in the counted part. For a whole program: the number that makes
+            `rate` its metric.
+        disturbed: What disturbed it ("steal", "pressure", "switches", "suspend"), several joined by
+            a comma; the empty string, false as a truth value, when nothing did.
     """
 
     round: int
@@ -121,7 +124,8 @@ class Outcome:
         turns: All turns, the disturbed ones too, in order of time.
         rss_peak_kb: Peak resident memory of the whole process tree, KiB; 0 when unknown.
         live_kb: Peak of the memory that the workload asked for, KiB; 0 when unknown.
-        counters: What the allocator counted on its slow paths, by name; empty when it counts nothing.
+        counters: What the allocator counted on its slow paths, by name; empty when it counts
+            nothing.
     """
 
     arm: Arm

@@ -1,0 +1,460 @@
+"""Children: each in a session of its own, its output bounded, ended with all that it started.
+
+The only importer of `subprocess`. Whatever the child does (ignores SIGTERM, forks, moves to another
+session, floods or closes its output, stops itself), the caller gets control back by the deadline
+and nothing of the child's stays behind: its tree is found by session, by descent and, for processes
+that left both, by a mark in their environment (this process adopts such orphans as a subreaper
+while a child of its own runs). When this process dies, even by SIGKILL, the kernel ends the child
+(PR_SET_PDEATHSIG; it is bound to the thread that started the child, which must therefore outlive
+it).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import os
+import resource
+import selectors
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from hztune.errors import HztuneError, UsageError
+
+MARK = "HZTUNE_CHILD"
+"""The variable that marks every process of a child's tree; each child has a value of its own."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_READ_BYTES = 1 << 16
+_DRAIN_BYTES = 1 << 22
+_LINE_BYTES = 1 << 22
+_KILL_S = 5.0
+_OOM_SCORE = b"500"
+_libc = ctypes.CDLL(None, use_errno=True)
+_serial = itertools.count()
+_alive: set[int] = set()
+
+
+class Stalled(HztuneError):
+    """A child said nothing for longer than it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a child ended.
+
+    Attributes:
+        code: Its exit status, or minus the number of the signal that ended it.
+        stdout: The first part of what it wrote there, at most the limit.
+        stderr: The last part of what it wrote there, at most the limit.
+        timed_out: Whether it was ended at the deadline.
+        truncated: Whether it wrote more to stdout than the limit.
+        wall_s: Seconds from its start to its end.
+    """
+
+    code: int
+    stdout: str
+    stderr: str
+    timed_out: bool
+    truncated: bool
+    wall_s: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended by itself with exit status 0."""
+        return self.code == 0 and not self.timed_out
+
+    def describe(self) -> str:
+        """Returns how it ended and its last words, in one line."""
+        if self.timed_out:
+            end = f"did not end within {self.wall_s:.1f} s"
+        elif self.code < 0:
+            end = f"was ended by {signal_name(-self.code)}"
+        else:
+            end = f"ended with exit status {self.code}"
+        last = self.stderr.strip().splitlines()[-1:]
+        return f"{end}: {last[0].strip()}" if last else end
+
+
+def signal_name(number: int) -> str:
+    """Returns "SIGSEGV" for 11; a number without a name as "signal 99"."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    deadline_s: float,
+    stdin: bytes = b"",
+    output_limit: int = 1 << 20,
+    pass_fds: Sequence[int] = (),
+) -> Finished:
+    """Runs a program to its end, or to its deadline.
+
+    Args:
+        argv: Program and arguments; no shell is involved.
+        env: Its whole environment; None hands on this process's own.
+        cwd: Its working directory; None for this process's own.
+        deadline_s: Seconds after which its whole tree is killed.
+        stdin: What it can read there.
+        output_limit: Bytes of stdout, and of stderr, that are kept; the rest is read and dropped.
+        pass_fds: Descriptors that stay open in it.
+
+    Raises:
+        UsageError: There is no such program, or it cannot be executed.
+    """
+    with Child(
+        argv, env=env, cwd=cwd, stdin=stdin, output_limit=output_limit, pass_fds=pass_fds
+    ) as child:
+        return child.finish(deadline_s)
+
+
+class Child:
+    """A running child; leaving the `with` block kills whatever is left of its tree."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        stdin: bytes | None = b"",
+        output_limit: int = 1 << 20,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        """Starts the child, as `run` does; `stdin` None gives it a pipe that `send` writes to."""
+        self._mark = f"{os.getpid():08x}{next(_serial):08x}"
+        marked = {**(os.environ if env is None else env), MARK: self._mark}
+        self._started = time.monotonic()
+        self._process = _start(argv, marked, cwd, stdin, pass_fds)
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._output = _Kept(output_limit, keep_head=True)
+        self._errors = _Kept(output_limit, keep_head=False)
+        self._selector = selectors.DefaultSelector()
+        self._drained = 0
+        self._ended = False
+        self._register()
+
+    def __enter__(self) -> Child:
+        """Returns itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Kills the tree and closes every descriptor."""
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also the number of its session."""
+        return self._process.pid
+
+    def send(self, line: str) -> None:
+        """Writes a line to the child's stdin; a child that has ended is no error here."""
+        assert self._process.stdin is not None, "started without a pipe"
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+
+    def lines(self, stall_s: float) -> Iterator[str]:
+        """Yields each line of stdout as soon as it is complete, until the child has ended.
+
+        Raises:
+            Stalled: No line came for `stall_s` seconds, or one without an end.
+        """
+        pending = bytearray()
+        deadline = time.monotonic() + stall_s
+        while not self._ended:
+            chunk = self._pump(deadline)
+            if chunk is None:
+                raise Stalled(f"{self._name()} said nothing for {stall_s:g} s")
+            *complete, rest = (bytes(pending) + chunk).split(b"\n")
+            pending = bytearray(rest)
+            if len(pending) > _LINE_BYTES:
+                raise Stalled(f"{self._name()} writes a line that does not end")
+            for line in complete:
+                yield line.decode(errors="replace")
+            if complete:
+                deadline = time.monotonic() + stall_s
+
+    def finish(self, deadline_s: float, grace_s: float = 0.0) -> Finished:
+        """Reads until the child ends; past the deadline SIGTERM if there is grace, then SIGKILL."""
+        timed_out = not self._read_until(time.monotonic() + deadline_s)
+        if timed_out and grace_s > 0.0:
+            self._process.terminate()
+            self._read_until(time.monotonic() + grace_s)
+        return self._finished(timed_out)
+
+    def stop(self, grace_s: float) -> Finished:
+        """Asks the child to end (SIGTERM), kills it when it has not after `grace_s` seconds."""
+        self._process.terminate()
+        return self.finish(grace_s)
+
+    def kill(self) -> None:
+        """Kills the whole tree, reaps it and closes every descriptor; once more does nothing."""
+        if self._pidfd < 0:
+            return
+        try:
+            _kill_tree(self._process.pid, self._mark)
+            self._process.wait()
+        finally:
+            _forget(self._process.pid)
+            self._selector.close()
+            os.close(self._pidfd)
+            self._pidfd = -1
+            for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+                if stream is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        stream.close()
+
+    def _register(self) -> None:
+        """Watches both outputs and the child's end."""
+        self._selector.register(self._pidfd, selectors.EVENT_READ, None)
+        for stream, kept in (
+            (self._process.stdout, self._output),
+            (self._process.stderr, self._errors),
+        ):
+            assert stream is not None
+            os.set_blocking(stream.fileno(), False)
+            self._selector.register(stream.fileno(), selectors.EVENT_READ, kept)
+
+    def _read_until(self, deadline: float) -> bool:
+        """Reads into the kept buffers; true when the child ended before the deadline."""
+        while not self._ended:
+            chunk = self._pump(deadline)
+            if chunk is None:
+                return False
+            self._output.add(chunk)
+        return True
+
+    def _pump(self, deadline: float) -> bytes | None:
+        """Waits for something to happen and returns what came on stdout; None at the deadline.
+
+        stderr goes to its buffer. When the child has ended and nothing is left to read, `_ended`
+        becomes true; a descendant that holds the outputs open and floods them delays that by a few
+        megabytes only.
+        """
+        events = self._selector.select(max(0.0, deadline - time.monotonic()))
+        if not events:
+            return None
+        chunks = {id(key.data): self._read(key) for key, _ in events if key.data is not None}
+        self._errors.add(chunks.get(id(self._errors), b""))
+        if len(chunks) < len(events):  # one of the events is the end of the child
+            count = sum(map(len, chunks.values()))
+            self._drained += count
+            self._ended = count == 0 or self._drained > _DRAIN_BYTES
+        elif time.monotonic() > deadline:
+            return None
+        return chunks.get(id(self._output), b"")
+
+    def _read(self, key: selectors.SelectorKey) -> bytes:
+        """Reads once; stops watching a stream at its end."""
+        try:
+            chunk = os.read(key.fd, _READ_BYTES)
+        except BlockingIOError:
+            return b""
+        if not chunk:
+            self._selector.unregister(key.fd)
+        return chunk
+
+    def _finished(self, timed_out: bool) -> Finished:
+        """Kills what is left and tells how the child ended."""
+        wall_s = time.monotonic() - self._started
+        self.kill()
+        return Finished(
+            code=self._process.returncode,
+            stdout=self._output.text(),
+            stderr=self._errors.text(),
+            timed_out=timed_out,
+            truncated=self._output.overflowed,
+            wall_s=wall_s,
+        )
+
+    def _name(self) -> str:
+        """Its program, for messages."""
+        assert isinstance(self._process.args, list)
+        return Path(str(self._process.args[0])).name
+
+
+class _Kept:
+    """The first or the last bytes of a stream."""
+
+    def __init__(self, limit: int, *, keep_head: bool) -> None:
+        self._limit = limit
+        self._keep_head = keep_head
+        self._bytes = bytearray()
+        self.overflowed = False
+
+    def add(self, chunk: bytes) -> None:
+        """Takes in what was read, drops what is over the limit."""
+        self.overflowed = self.overflowed or len(self._bytes) + len(chunk) > self._limit
+        if self._keep_head:
+            self._bytes += chunk[: self._limit - len(self._bytes)]
+        else:
+            self._bytes += chunk
+            del self._bytes[: max(0, len(self._bytes) - self._limit)]
+
+    def text(self) -> str:
+        """What is kept; bytes that are no UTF-8 are replaced."""
+        return self._bytes.decode(errors="replace")
+
+
+def _start(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: Path | None,
+    stdin: bytes | None,
+    pass_fds: Sequence[int],
+) -> subprocess.Popen[bytes]:
+    """Starts the program in a session of its own."""
+    with contextlib.ExitStack() as stack:
+        source: int = subprocess.PIPE if stdin is None else subprocess.DEVNULL
+        if stdin:
+            file = stack.enter_context(tempfile.TemporaryFile())
+            file.write(stdin)
+            file.seek(0)
+            source = file.fileno()
+        _set_subreaper(True)
+        try:
+            process = subprocess.Popen(
+                list(argv),
+                env=dict(env),
+                cwd=cwd,
+                stdin=source,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=pass_fds,
+                start_new_session=True,
+                preexec_fn=_before_exec(os.getpid()),
+            )
+        except (OSError, ValueError) as error:
+            _forget(0)
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise UsageError(f"cannot start {argv[0]}: {reason}") from error
+        _alive.add(process.pid)
+        return process
+
+
+def _before_exec(parent: int) -> Callable[[], None]:
+    """Returns what the child does before exec: tie its life to ours, leave no core file."""
+
+    def tie() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(127)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with contextlib.suppress(OSError):
+            _prefer_for_oom()
+
+    return tie
+
+
+def _prefer_for_oom() -> None:
+    """Makes the kernel kill the child, not the tuner, when the machine runs out of memory."""
+    fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+    try:
+        os.write(fd, _OOM_SCORE)
+    finally:
+        os.close(fd)
+
+
+def _set_subreaper(on: bool) -> None:
+    """Makes orphans of our children come to us instead of to init, so that they can be found."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
+
+
+def _forget(pid: int) -> None:
+    """Takes a child off the list of living ones; without any, orphans are left to init again."""
+    _alive.discard(pid)
+    if not _alive:
+        _set_subreaper(False)
+
+
+def _kill_tree(root: int, mark: str) -> None:
+    """Kills `root`, its session, its descendants and its orphans, until a look finds none of them.
+
+    Raises:
+        HztuneError: Something of the tree cannot be killed (it runs as another user, or hangs in
+            the kernel).
+    """
+    give_up = time.monotonic() + _KILL_S
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(root, signal.SIGKILL)
+    while members := _tree(root, mark):
+        for pid in members:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+            if pid != root:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+        if time.monotonic() > give_up:
+            raise HztuneError(f"cannot end process {min(members)}; end it by hand and start again")
+        time.sleep(0.001)
+
+
+def _tree(root: int, mark: str) -> set[int]:
+    """Returns what came from `root`: `root` while it lives, and dead ones that we must reap."""
+    table = _processes()
+    found = {root} | {pid for pid, row in table.items() if row.session == root}
+    found |= {pid for pid, row in table.items() if _is_adopted(pid, row, mark)}
+    while more := {pid for pid, row in table.items() if row.parent in found} - found:
+        found |= more
+    if root in table and table[root].state == "Z":
+        found.discard(root)
+    return found & table.keys()
+
+
+class _Row(NamedTuple):
+    """What /proc/PID/stat says about a process."""
+
+    state: str
+    parent: int
+    session: int
+
+
+def _processes() -> dict[int, _Row]:
+    """Returns every process of the machine by its id."""
+    table = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                text = Path("/proc", name, "stat").read_text(errors="replace")
+                state, parent, _, session = text[text.rindex(")") + 2 :].split()[:4]
+                table[int(name)] = _Row(state, int(parent), int(session))
+    return table
+
+
+def _is_adopted(pid: int, row: _Row, mark: str) -> bool:
+    """Whether it is an orphan of the child with this mark; a dead orphan shows no mark any more."""
+    if row.parent != os.getpid() or pid in _alive:
+        return False
+    if row.state == "Z":
+        return row.session != os.getsid(0)
+    return _is_marked(pid, mark)
+
+
+def _is_marked(pid: int, mark: str) -> bool:
+    """Whether the process was started below the child with this mark."""
+    try:
+        environment = Path("/proc", str(pid), "environ").read_bytes()
+    except OSError:
+        return False
+    return f"{MARK}={mark}".encode() in environment.split(b"\0")
