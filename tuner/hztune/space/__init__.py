@@ -1,0 +1,17 @@
+"""Search spaces: which configurations may be proposed, read from search_spaces/*.toml."""
+
+from hztune.space.core import Config, Point, Preset, Rule, Space
+from hztune.space.dimension import Dimension
+from hztune.space.load import find, load, machine_facts
+
+__all__ = [
+    "Config",
+    "Dimension",
+    "Point",
+    "Preset",
+    "Rule",
+    "Space",
+    "find",
+    "load",
+    "machine_facts",
+]

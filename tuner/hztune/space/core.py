@@ -1,0 +1,147 @@
+"""A space: which configurations a search may propose, and how each is written as a point of indices.
+
+Glossary: a *configuration* holds only what differs from the defaults; a *point* holds one index for each dimension that
+is active (its `when` holds); a *preset* is a configuration that somebody had a reason for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from random import Random
+
+from hztune.errors import UsageError
+from hztune.params import Param, Value
+from hztune.space.dimension import Dimension
+from hztune.space.expression import Expression
+
+Config = dict[str, Value]
+Point = dict[str, int]
+Chooser = Callable[[Dimension], int]
+"""Picks an index of a dimension: a sampler, or a point that is being read back."""
+
+_RANDOM_TRIES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A relation that no proposed configuration may have, and why."""
+
+    rule: Expression
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A named configuration that is measured before the search proposes anything."""
+
+    name: str
+    why: str
+    config: Mapping[str, Value]
+
+
+def _legal_everywhere(config: Mapping[str, Value]) -> None:
+    """The check of an allocator whose knobs do not depend on each other."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """The configurations that a search may propose.
+
+    Attributes:
+        allocator: Name of the adapter whose knobs these are.
+        dimensions: In an order in which each one stands after those it needs.
+        rules: What is legal but senseless.
+        presets: In the order in which they are measured.
+        params: Every knob of the allocator, searched or not.
+        check: Raises UsageError when the allocator would refuse a whole configuration.
+    """
+
+    allocator: str
+    dimensions: tuple[Dimension, ...]
+    rules: tuple[Rule, ...]
+    presets: tuple[Preset, ...]
+    params: tuple[Param, ...]
+    check: Callable[[Mapping[str, Value]], None] = _legal_everywhere
+
+    @property
+    def default(self) -> Config:
+        """The configuration that changes nothing."""
+        return {}
+
+    def full(self, config: Mapping[str, Value]) -> Config:
+        """Every knob's value under `config`."""
+        return {param.name: config.get(param.name, param.default) for param in self.params}
+
+    def reduced(self, config: Mapping[str, Value]) -> Config:
+        """Only what differs from the defaults, in the order of the knobs."""
+        full = self.full(config)
+        return {p.name: full[p.name] for p in self.params if full[p.name] != p.default}
+
+    def decode(self, choose: Chooser) -> Config:
+        """Builds a configuration by asking `choose` for the index of each active dimension."""
+        full = self.full({})
+        for dimension in self.dimensions:
+            if dimension.when is None or dimension.when.holds(full):
+                full[dimension.name] = dimension.value(choose(dimension), full)
+        return self.reduced(full)
+
+    def at(self, point: Mapping[str, int]) -> Config:
+        """The configuration of a point."""
+        return self.decode(lambda dimension: point[dimension.name])
+
+    def encode(self, config: Mapping[str, Value]) -> Point:
+        """The point of a configuration; a value off the grid becomes the nearest one on it."""
+        full = self.full(config)
+        return {d.name: d.nearest(full[d.name], full) for d in self._active(full)}
+
+    def objection(self, config: Mapping[str, Value]) -> str | None:
+        """Why `config` must not be proposed, in one sentence; None when it may be."""
+        full = self.full(config)
+        for rule in self.rules:
+            if rule.rule.holds(full):
+                return f"{rule.rule.text}: {rule.why}"
+        try:
+            self.check(full)
+        except UsageError as error:
+            return str(error)
+        return None
+
+    def contains(self, config: Mapping[str, Value]) -> bool:
+        """Whether `config` is on the grid and nothing speaks against it."""
+        on_grid = self.at(self.encode(config)) == self.reduced(config)
+        return on_grid and self.objection(config) is None
+
+    def sample(self, rng: Random) -> Config:
+        """A random configuration that may be proposed; the default when none was found."""
+        for _ in range(_RANDOM_TRIES):
+            config = self.decode(lambda dimension: rng.randrange(len(dimension.values)))
+            if self.objection(config) is None:
+                return config
+        return self.default
+
+    def size(self) -> int:
+        """Number of points when every dimension is active: an upper bound."""
+        size = 1
+        for dimension in self.dimensions:
+            size *= len(dimension.values)
+        return size
+
+    def fingerprint(self) -> str:
+        """A short hash of everything that decides what can be proposed."""
+        shape = [
+            [self.allocator],
+            [
+                [d.name, d.values, d.low, d.high, d.share_of, d.when and d.when.text]
+                for d in self.dimensions
+            ],
+            [rule.rule.text for rule in self.rules],
+            [[preset.name, sorted(preset.config.items())] for preset in self.presets],
+            [[param.name, param.default] for param in self.params],
+        ]
+        return hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16]
+
+    def _active(self, full: Mapping[str, Value]) -> Iterator[Dimension]:
+        return (d for d in self.dimensions if d.when is None or d.when.holds(full))
