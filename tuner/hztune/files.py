@@ -1,0 +1,68 @@
+"""Files that are whole or absent: small ones read with a cap, all of them written atomically."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from hztune.errors import HztuneError, UsageError
+
+
+def read_small(path: Path, most_bytes: int) -> bytes:
+    """The content of a regular file.
+
+    Never waits: a FIFO or a device is refused, not read.
+
+    Raises:
+        UsageError: there is no such regular file, it may not be read, or it is above `most_bytes`.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"cannot read {str(path)!r}: {reason}") from None
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise UsageError(f"cannot read {str(path)!r}: it is not a regular file")
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise UsageError(
+            f"{str(path)!r} is above {most_bytes} bytes, the most that such a file may be"
+        )
+    return content
+
+
+def write_whole(path: Path, content: str, *, executable: bool = False) -> None:
+    """Writes `content` so that `path` holds the old text or the new one, also after a power cut.
+
+    A symbolic link at `path` is replaced, never followed.
+
+    Raises:
+        HztuneError: the file system refused.
+    """
+    try:
+        _write_whole(path, content.encode(), 0o777 if executable else 0o666)
+    except OSError as error:
+        raise HztuneError(f"cannot write {str(path)!r}: {error.strerror}") from None
+
+
+def _write_whole(path: Path, content: bytes, mode: int) -> None:
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    temporary = f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        handle = os.open(temporary, flags, mode, dir_fd=folder)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(handle)
+            os.rename(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            os.unlink(temporary, dir_fd=folder)
+            raise
+        os.fsync(folder)
+    finally:
+        os.close(folder)

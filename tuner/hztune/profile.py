@@ -1,0 +1,333 @@
+"""The profile: a proved configuration as data, with where, how and how well it was proved.
+
+A profile may come from anywhere. It holds *parameters* and descriptions, never a command, a path or
+a variable of somebody else's: whatever reads one gets either a `Profile` of which every field was
+judged, or one sentence that says what is wrong. The environment in it is for people to read; what
+is applied is made anew from the parameters, and a stored one that differs is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+from hztune import allocator, files, strictjson
+from hztune.allocator import Adapter, Installed
+from hztune.allocator.base import ALPHABET
+from hztune.errors import HztuneError, UsageError
+from hztune.params import Value
+from hztune.strictjson import TEXT, Fields
+
+SCHEMA = "hztune-profile/1"
+MOST_BYTES = 64 * 1024
+"""A profile is a page of text; whatever is larger is something else."""
+
+Verdict = Literal["improved", "no_gain", "infeasible", "interrupted"]
+VERDICTS: tuple[Verdict, ...] = ("improved", "no_gain", "infeasible", "interrupted")
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SHA256_OR_NONE = re.compile(r"([0-9a-f]{64})?")
+_VERSION = re.compile(r"[A-Za-z0-9_.:+~-]{0,64}")
+_METRIC = re.compile(r"[a-z][a-z0-9_]{0,31}")
+_LIMIT = re.compile(r"[0-9]{1,15}(\.[0-9]{1,6})?[xKMG%]?")
+_CREATED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+_SETTING = re.compile(r"[A-Za-z0-9_.:+-]{0,64}")
+_MOST_THREADS = 65536
+_MOST_WHOLE = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorId:
+    """Which library the parameters are for."""
+
+    name: str
+    """The adapter: hz, glibc, jemalloc, ...; `none` is the unchanged program."""
+    version: str
+    soname: str
+    """File name of the library, never a path; empty when nothing is preloaded."""
+    sha256: str
+    """Of the library's file; empty when there is none."""
+
+    @classmethod
+    def of(cls, found: Installed) -> AllocatorId:
+        """The identity of an installed allocator."""
+        return cls(found.name, found.version, Path(found.soname).name, found.sha256)
+
+    def as_installed(self) -> Installed:
+        """What an adapter asks for, without looking at this machine."""
+        return Installed(self.name, self.version, self.soname, Path(), self.sha256, "")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadId:
+    """What was measured."""
+
+    kind: Literal["bench", "program"]
+    """A workload of hz-bench, or a program of the user's (whose words are not recorded)."""
+    name: str
+    setting: str
+    """A named setting of the workload ("main"); empty: its defaults."""
+    params: tuple[tuple[str, Value], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MachineId:
+    """Where it was measured."""
+
+    cpu: str
+    cores: int
+    quota: float | None
+    """CPUs that the control group may use; None: no limit."""
+    kernel: str
+    libc: str
+    page_size: int
+    """Bytes."""
+    thp: str
+    """Mode of transparent huge pages: always, madvise or never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What was sought, under which limits."""
+
+    metric: str
+    """What was made better: ops_per_s, wall_s, ..."""
+    limits: tuple[tuple[str, str], ...]
+    """By name: max_rss -> "1.10x" (of the control) or "512M"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What was proved, on pairs that no selection had seen."""
+
+    metric: str
+    ratio: float | None
+    """Tuned against default; above 1 is better, whatever the metric. None: not measured."""
+    ci_low: float | None
+    ci_high: float | None
+    """Ends of the 95 % confidence interval of `ratio`."""
+    pairs: int
+    """Fresh pairs of processes behind it."""
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How the candidate was found."""
+
+    sampler: str
+    seed: int
+    budget_s: float
+    trials: int
+    space_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A configuration, and everything that is claimed about it."""
+
+    allocator: AllocatorId
+    params: tuple[tuple[str, Value], ...]
+    """What differs from the allocator's defaults, or all of it; in the table's order."""
+    workload: WorkloadId
+    threads: int
+    """0: the program decides."""
+    machine: MachineId
+    objective: Objective
+    result: Result
+    search: Search
+    versions: tuple[tuple[str, str], ...]
+    created: str
+    """UTC, "2026-01-31T12:00:00Z"."""
+
+    @property
+    def config(self) -> dict[str, Value]:
+        """The parameters as a mapping."""
+        return dict(self.params)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that carry the parameters, made anew; LD_PRELOAD is not among them.
+
+        Raises:
+            UsageError: the allocator would not run with these parameters.
+        """
+        found = self.allocator.as_installed()
+        return self.adapter.environment(self.config, found, preload=False)
+
+    @property
+    def adapter(self) -> Adapter:
+        """The adapter of its allocator."""
+        return allocator.get(self.allocator.name)
+
+
+def load(path: Path) -> Profile:
+    """The profile in the file `path`.
+
+    Raises:
+        UsageError: it is no profile, or not a legal one; the text says where.
+    """
+    content = files.read_small(path, MOST_BYTES)
+    try:
+        return parse(content)
+    except UsageError as error:
+        raise UsageError(f"{str(path)!r} is not a valid profile: {error}") from None
+
+
+def save(profile: Profile, path: Path) -> None:
+    """Writes `profile` so that `path` is always a whole profile.
+
+    Raises:
+        HztuneError: the profile is not one that `load` would take, or the file system refused.
+    """
+    text = dumps(profile)
+    try:
+        if parse(text.encode()) != profile:
+            raise HztuneError("this profile would not read back as it was written")
+    except UsageError as error:
+        raise HztuneError(f"this profile is not valid: {error}") from None
+    files.write_whole(path, text)
+
+
+def dumps(profile: Profile) -> str:
+    """The profile as JSON text, one line per value."""
+    held = asdict(profile)
+    held["params"] = profile.config
+    held["workload"]["params"] = dict(profile.workload.params)
+    held["objective"]["limits"] = dict(profile.objective.limits)
+    held["versions"] = dict(profile.versions)
+    body = {"schema": SCHEMA, **held, "env": profile.environment}
+    return json.dumps(body, indent=2, allow_nan=False) + "\n"
+
+
+def parse(content: bytes) -> Profile:
+    """The profile in `content`.
+
+    Raises:
+        UsageError: in one sentence, what is wrong where.
+    """
+    if len(content) > MOST_BYTES:
+        raise UsageError(f"it is above {MOST_BYTES} bytes")
+    top = Fields(strictjson.parse(content))
+    top.word("schema", (SCHEMA,))
+    profile = Profile(
+        allocator=_allocator(top.child("allocator")),
+        params=top.child("params").values(),
+        workload=_workload(top.child("workload")),
+        threads=top.whole("threads", 0, _MOST_THREADS),
+        machine=_machine(top.child("machine")),
+        objective=_objective(top.child("objective")),
+        result=_result(top.child("result")),
+        search=_search(top.child("search")),
+        versions=top.child("versions").texts(),
+        created=top.text("created", _CREATED),
+    )
+    stored = dict(top.child("env").texts(ALPHABET))
+    top.close()
+    _judge(profile, stored)
+    return profile
+
+
+def _judge(profile: Profile, stored: dict[str, str]) -> None:
+    """The relations between fields: parameters, environment and verdict must tell one story."""
+    made = profile.environment
+    if stored != made:
+        name = min(set(stored.items()) ^ set(made.items()))[0]
+        raise UsageError(
+            f"env.{name} is not what the parameters give; env is made from params alone"
+        )
+    result = profile.result
+    measured = (result.ci_low, result.ratio, result.ci_high)
+    if None in measured and (measured != (None,) * 3 or result.verdict in ("improved", "no_gain")):
+        raise UsageError("result lacks its ratio or an end of its interval")
+    if None not in measured and list(measured) != sorted(cast("tuple[float, ...]", measured)):
+        raise UsageError("result.ratio lies outside result.ci_low and result.ci_high")
+    if result.verdict == "improved" and not (result.ci_low or 0) > 1:
+        raise UsageError("result.verdict is improved, but the interval does not exclude 1")
+    if result.verdict == "no_gain" and not _is_default(profile):
+        raise UsageError("result.verdict is no_gain, which carries the default parameters only")
+
+
+def _is_default(profile: Profile) -> bool:
+    knobs = profile.adapter.knobs(profile.allocator.as_installed())
+    defaults = {knob.name: knob.default for knob in knobs}
+    return all(defaults[name] == value for name, value in profile.params)
+
+
+def _allocator(fields: Fields) -> AllocatorId:
+    name = fields.word("name", allocator.names())
+    identity = AllocatorId(
+        name=name,
+        version=fields.text("version", _VERSION),
+        soname=fields.text("soname", _soname_of(name)),
+        sha256=fields.text("sha256", _SHA256_OR_NONE),
+    )
+    fields.close()
+    return identity
+
+
+def _soname_of(name: str) -> re.Pattern[str]:
+    """Only a library of that very allocator, without a path: this text ends up in LD_PRELOAD."""
+    if name in ("none", "glibc"):
+        return re.compile("")
+    return re.compile(rf"lib{re.escape(name)}(_[a-z_]{{1,24}})?\.so(\.[0-9]{{1,4}}){{0,3}}")
+
+
+def _workload(fields: Fields) -> WorkloadId:
+    workload = WorkloadId(
+        kind=cast("Literal['bench', 'program']", fields.word("kind", ("bench", "program"))),
+        name=fields.text("name"),
+        setting=fields.text("setting", _SETTING),
+        params=fields.child("params").values(),
+    )
+    fields.close()
+    return workload
+
+
+def _machine(fields: Fields) -> MachineId:
+    machine = MachineId(
+        cpu=fields.text("cpu", TEXT),
+        cores=fields.whole("cores", 1, _MOST_THREADS),
+        quota=fields.number_or_none("quota", 0, _MOST_THREADS),
+        kernel=fields.text("kernel", TEXT),
+        libc=fields.text("libc", TEXT),
+        page_size=fields.whole("page_size", 1, 2**30),
+        thp=fields.text("thp", TEXT),
+    )
+    fields.close()
+    return machine
+
+
+def _objective(fields: Fields) -> Objective:
+    metric = fields.text("metric", _METRIC)
+    limits = fields.child("limits").texts(_LIMIT)
+    fields.close()
+    return Objective(metric, limits)
+
+
+def _result(fields: Fields) -> Result:
+    result = Result(
+        metric=fields.text("metric", _METRIC),
+        ratio=fields.number_or_none("ratio", 0, 1e9),
+        ci_low=fields.number_or_none("ci_low", 0, 1e9),
+        ci_high=fields.number_or_none("ci_high", 0, 1e9),
+        pairs=fields.whole("pairs", 0, 10**9),
+        verdict=cast("Verdict", fields.word("verdict", VERDICTS)),
+    )
+    fields.close()
+    return result
+
+
+def _search(fields: Fields) -> Search:
+    search = Search(
+        sampler=fields.text("sampler"),
+        seed=fields.whole("seed", 0, _MOST_WHOLE),
+        budget_s=fields.number("budget_s", 0, 1e9),
+        trials=fields.whole("trials", 0, 10**9),
+        space_sha256=fields.text("space_sha256", _SHA256),
+    )
+    fields.close()
+    return search
