@@ -1,0 +1,219 @@
+"""The machine that measures: its record, how two records differ, and the lock on its timed windows.
+
+Everything is read from /proc and /sys; what this machine or container does not show is empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+_CPU_QUOTA_V2 = "cpu.max"
+_MEMORY_V2 = "memory.max"
+_UNLIMITED_BYTES = 1 << 60
+_LOCK_NAME = "hztune-timed-window.lock"
+_WORDS = {
+    "cpu": "CPU model",
+    "cores": "CPUs that may be used",
+    "quota": "CPU quota of the control group",
+    "kernel": "kernel",
+    "libc": "C library",
+    "page_size": "page size",
+    "thp": "transparent huge pages",
+    "governor": "frequency governor",
+    "turbo": "turbo",
+    "memory_gib": "memory (GiB)",
+    "memory_limit_kb": "memory limit of the control group (KiB)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What decides how fast a configuration is here.
+
+    Attributes:
+        cpu: Model name.
+        cores: CPUs that this process may run on.
+        quota: CPUs' worth of time that its control group may use; None: no limit.
+        kernel: Release of the kernel.
+        libc: Name and version of the C library.
+        page_size: Bytes.
+        thp: Mode of transparent huge pages: always, madvise or never; "" when unknown.
+        governor: Frequency governor of the first CPU; "" when there is none to read.
+        turbo: "on", "off", or "" when it cannot be read.
+        memory_gib: Memory of the machine, rounded: a few pages differ from boot to boot.
+        memory_limit_kb: Limit of its control group, KiB; None: no limit.
+    """
+
+    cpu: str
+    cores: int
+    quota: float | None
+    kernel: str
+    libc: str
+    page_size: int
+    thp: str
+    governor: str
+    turbo: str
+    memory_gib: int
+    memory_limit_kb: int | None
+
+    @classmethod
+    def here(cls, root: Path = Path("/")) -> Machine:
+        """Returns the record of this machine; `root` stands for / in tests."""
+        return cls(
+            cpu=_cpu_model(root),
+            cores=len(os.sched_getaffinity(0)),
+            quota=_cpu_quota(root),
+            kernel=platform.release(),
+            libc=" ".join(platform.libc_ver()),
+            page_size=os.sysconf("SC_PAGE_SIZE"),
+            thp=_chosen(_read(root / "sys/kernel/mm/transparent_hugepage/enabled")),
+            governor=_read(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            turbo=_turbo(root),
+            memory_gib=_memory_gib(root),
+            memory_limit_kb=_memory_limit_kb(root),
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """A short name of the record; equal records have equal names."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def differences(self, other: Machine) -> tuple[str, ...]:
+        """Returns what differs in `other`, one phrase each: "kernel: 6.1 there, 6.18 here"."""
+        return tuple(
+            f"{_WORDS[field.name]}: {_shown(getattr(other, field.name))} there, "
+            f"{_shown(getattr(self, field.name))} here"
+            for field in fields(self)
+            if getattr(self, field.name) != getattr(other, field.name)
+        )
+
+
+@contextlib.contextmanager
+def timed_window() -> Iterator[None]:
+    """Holds the machine for one timed window: no two of them overlap, whoever measures.
+
+    The lock is the kernel's (flock), so that it ends with its holder, however that ends.
+    """
+    fd = _open_lock(_lock_path())
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _lock_path() -> Path:
+    """Returns the one place that every user of this machine looks at."""
+    folder = Path("/run/lock")
+    if not os.access(folder, os.W_OK):
+        folder = Path(tempfile.gettempdir())
+    return folder / _LOCK_NAME
+
+
+def _open_lock(path: Path) -> int:
+    """Opens the lock's file, which may be another user's: reading is enough to lock it."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    while True:
+        try:
+            return os.open(path, flags)
+        except FileNotFoundError:
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644))
+
+
+def quota_paths(root: Path, controller: str, name_v2: str, name_v1: str) -> tuple[Path, ...]:
+    """Returns where a limit of this process's control group may stand, its own group first.
+
+    Args:
+        root: Stands for / in tests.
+        controller: Name of the v1 controller ("cpu", "memory").
+        name_v2: File of the unified hierarchy ("cpu.max").
+        name_v1: File of the controller's own hierarchy ("cpu.cfs_quota_us").
+    """
+    mount = root / "sys/fs/cgroup"
+    found = []
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, group = line.split(":", 2)
+        folder, name = (mount, name_v2) if not controllers else (mount / controller, name_v1)
+        if not controllers or controller in controllers.split(","):
+            group_path = folder / group.lstrip("/")
+            groups = (group_path, *group_path.parents)
+            found += [path / name for path in groups if path.is_relative_to(folder)]
+    return tuple(path for path in found if path.is_file())
+
+
+def _cpu_quota(root: Path) -> float | None:
+    """Returns the smallest CPU quota on the way up the control groups, in CPUs."""
+    quotas = []
+    for path in quota_paths(root, "cpu", _CPU_QUOTA_V2, "cpu.cfs_quota_us"):
+        words = _read(path).split()
+        if path.name != _CPU_QUOTA_V2:
+            words.append(_read(path.with_name("cpu.cfs_period_us")))
+        if words[0].isdigit() and int(words[0]) > 0:
+            quotas.append(int(words[0]) / int(words[1]))
+    return min(quotas, default=None)
+
+
+def _memory_limit_kb(root: Path) -> int | None:
+    """Returns the smallest memory limit on the way up the control groups, KiB."""
+    texts = [
+        _read(path) for path in quota_paths(root, "memory", _MEMORY_V2, "memory.limit_in_bytes")
+    ]
+    limits = [int(text) for text in texts if text.isdigit() and int(text) < _UNLIMITED_BYTES]
+    return min(limits) // 1024 if limits else None
+
+
+def _cpu_model(root: Path) -> str:
+    """Returns the model name; where the kernel gives none (arm64), implementer and part."""
+    text = _read(root / "proc/cpuinfo")
+    model = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
+    if model:
+        return model[1].strip()
+    parts = re.findall(r"^CPU (?:implementer|part)\s*: (\S+)$", text, re.MULTILINE)[:2]
+    return " ".join([platform.machine(), *parts])
+
+
+def _memory_gib(root: Path) -> int:
+    """Returns the memory of the machine, GiB; 0 when unknown."""
+    found = re.search(r"^MemTotal:\s+(\d+) kB", _read(root / "proc/meminfo"), re.MULTILINE)
+    return round(int(found[1]) / 2**20) if found else 0
+
+
+def _turbo(root: Path) -> str:
+    """Returns whether the CPU may exceed its nominal frequency."""
+    cpu = root / "sys/devices/system/cpu"
+    boost = _read(cpu / "cpufreq/boost")
+    no_turbo = _read(cpu / "intel_pstate/no_turbo")
+    return {("1", ""): "on", ("0", ""): "off", ("", "0"): "on", ("", "1"): "off"}.get(
+        (boost, no_turbo), ""
+    )
+
+
+def _chosen(text: str) -> str:
+    """Returns the word in brackets: "madvise" of "always [madvise] never"."""
+    found = re.search(r"\[(\w+)\]", text)
+    return found[1] if found else ""
+
+
+def _read(path: Path) -> str:
+    """Returns a small file's text without the last newline; "" when it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _shown(value: object) -> str:
+    """Returns a field as a reader expects it."""
+    return "none" if value is None else str(value) or "unknown"

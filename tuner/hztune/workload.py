@@ -1,0 +1,275 @@
+"""The built-in workloads: what hz-bench says it has, and one of them chosen with its parameters.
+
+hz-bench owns every fact (names, parameters, ranges, settings); this file only asks, and refuses
+what it does not know before anything is started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from typing import Any
+
+from hztune import artifacts, process
+from hztune.errors import HztuneError, UsageError
+from hztune.params import Value
+
+_LIST_SCHEMA = 1
+_LIST_DEADLINE_S = 20.0
+_CHECK_DEADLINE_S = 60.0
+_USAGE_STATUS = 2
+_MAX_THREADS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadParam:
+    """One parameter of a workload.
+
+    Attributes:
+        name: As in `-p NAME=VALUE`.
+        default: What it is when nothing is said.
+        low: Least legal number; 0 with choices.
+        high: Greatest legal number; 0 with choices.
+        choices: The legal words; empty for a number.
+        unit: Of the number.
+        doc: What it does, in one line.
+    """
+
+    name: str
+    default: Value
+    low: int
+    high: int
+    choices: tuple[str, ...]
+    unit: str
+    doc: str
+
+    def legal(self) -> str:
+        """Returns what is legal, in words: "a whole number from 1 to 100 (percent)"."""
+        if self.choices:
+            return "one of: " + " ".join(self.choices)
+        unit = f" ({self.unit})" if self.unit else ""
+        return f"a whole number from {self.low} to {self.high}{unit}"
+
+    def parse(self, text: str) -> Value:
+        """Returns the value that `text` stands for.
+
+        Raises:
+            UsageError: It is not legal.
+        """
+        if self.choices and text in self.choices:
+            return text
+        is_number = not self.choices and re.fullmatch(r"[0-9]{1,18}", text, re.ASCII)
+        if is_number and self.low <= int(text) <= self.high:
+            return int(text)
+        raise UsageError(f"-p {self.name}={text}: legal is {self.legal()}")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A published combination of parameters, chosen as WORKLOAD@NAME."""
+
+    name: str
+    doc: str
+    values: tuple[tuple[str, Value], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One workload of hz-bench.
+
+    Attributes:
+        name: As in `--workload NAME`.
+        doc: Its shape, and what one operation is.
+        source: Where the shape comes from.
+        min_threads: Fewest threads it works with.
+        steady: Whether every second is like the other, so that turns can measure it.
+        params: Its parameters.
+        settings: Its named settings.
+    """
+
+    name: str
+    doc: str
+    source: str
+    min_threads: int
+    steady: bool
+    params: tuple[WorkloadParam, ...]
+    settings: tuple[Setting, ...]
+
+    def param(self, name: str) -> WorkloadParam:
+        """Returns the parameter called `name`; "-" and "_" are the same.
+
+        Raises:
+            UsageError: There is none; the message names those that exist.
+        """
+        for param in self.params:
+            if param.name.replace("-", "_") == name.replace("-", "_"):
+                return param
+        raise _unknown(f"parameter of {self.name}", name, [param.name for param in self.params])
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSpec:
+    """A workload with everything chosen that makes its requests what they are, except the seed.
+
+    Attributes:
+        name: Name of the workload.
+        setting: Name of the setting; "" for the workload's own defaults.
+        params: (name, value) of the parameters that were given beyond the setting.
+        threads: Number of threads.
+        steady: Whether turns can measure it.
+    """
+
+    name: str
+    setting: str
+    params: tuple[tuple[str, Value], ...]
+    threads: int
+    steady: bool = True
+
+    @classmethod
+    def from_text(
+        cls, text: str, overrides: Sequence[str] = (), threads: int | None = None
+    ) -> WorkloadSpec:
+        """Returns the specification that a command line describes.
+
+        Args:
+            text: "remote", or "remote@main" with a named setting.
+            overrides: "KEY=VALUE" for each parameter that shall differ from the setting.
+            threads: None: as many as this process may use CPUs, or as the workload needs.
+
+        Raises:
+            UsageError: An unknown workload, setting or parameter, or a value out of range.
+        """
+        name, _, setting = text.partition("@")
+        workload = find(name)
+        names = [each.name for each in workload.settings]
+        if (setting or "@" in text) and setting not in names:
+            raise _unknown(f"setting of {name}", setting, names)
+        params = dict(_override(workload, each) for each in overrides)
+        count = _threads(workload, threads)
+        return cls(name, setting, tuple(params.items()), count, workload.steady)
+
+    @property
+    def label(self) -> str:
+        """How it is written in reports: "remote@main remote=90 T=32"."""
+        setting = f"@{self.setting}" if self.setting else ""
+        words = [self.name + setting, *(f"{key}={value}" for key, value in self.params)]
+        return " ".join([*words, f"T={self.threads}"])
+
+    def command(self, seed: int) -> list[str]:
+        """Returns the hz-bench command; the same seed gives the same requests."""
+        words = [str(artifacts.bench()), self.name + (f"@{self.setting}" if self.setting else "")]
+        for key, value in self.params:
+            words += [f"--{key}", str(value)]
+        return [*words, "--threads", str(self.threads), "--seed", str(seed), "--json"]
+
+    def check(self) -> None:
+        """Runs one operation of it, since only hz-bench knows which parameters go together.
+
+        Raises:
+            UsageError: hz-bench refuses the combination; the message is its own.
+            HztuneError: It cannot run here at all (memory, threads).
+        """
+        command = [*self.command(seed=1), "--ops", "1"]
+        done = process.run(command, deadline_s=_CHECK_DEADLINE_S)
+        if done.code == _USAGE_STATUS:
+            words = done.stderr.strip().splitlines() or ["hz-bench refuses it"]
+            raise UsageError(words[-1].removeprefix("hz-bench: "))
+        if not done.ok:
+            raise HztuneError(f"workload {self.label} cannot run here: hz-bench {done.describe()}")
+
+
+@cache
+def listing() -> tuple[Workload, ...]:
+    """Returns every workload of the installed hz-bench.
+
+    Raises:
+        HztuneError: hz-bench does not run, or speaks another version of the list.
+    """
+    done = process.run([str(artifacts.bench()), "--list", "--json"], deadline_s=_LIST_DEADLINE_S)
+    if not done.ok:
+        raise HztuneError(f"hz-bench --list {done.describe()}; reinstall hztune")
+    try:
+        document = json.loads(done.stdout)
+        if document["schema"] != _LIST_SCHEMA:
+            raise ValueError(f"schema {document['schema']}")
+        return tuple(_workload(row) for row in document["workloads"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise HztuneError(
+            f"hz-bench --list is not of schema {_LIST_SCHEMA} ({error}); "
+            "hz-bench and hztune are of different versions: reinstall hztune"
+        ) from error
+
+
+def find(name: str) -> Workload:
+    """Returns the workload called `name`.
+
+    Raises:
+        UsageError: There is none; the message names those that exist.
+    """
+    for workload in listing():
+        if workload.name == name:
+            return workload
+    raise _unknown("workload", name, [workload.name for workload in listing()])
+
+
+def _override(workload: Workload, text: str) -> tuple[str, Value]:
+    """Returns name and value of one "KEY=VALUE"."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"-p {text}: write it as KEY=VALUE")
+    param = workload.param(key)
+    return param.name, param.parse(value)
+
+
+def _threads(workload: Workload, threads: int | None) -> int:
+    """Returns the number of threads, refused where the workload cannot have it."""
+    if threads is None:
+        return max(workload.min_threads, len(os.sched_getaffinity(0)))
+    if not workload.min_threads <= threads <= _MAX_THREADS:
+        raise UsageError(
+            f"--threads {threads}: {workload.name} takes from {workload.min_threads} "
+            f"to {_MAX_THREADS} threads"
+        )
+    return threads
+
+
+def _unknown(what: str, name: str, names: Sequence[str]) -> UsageError:
+    """Returns the refusal of a name, with the nearest and all legal ones."""
+    near = get_close_matches(name, names, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    legal = " ".join(names) or "it has none"
+    return UsageError(f"there is no {what} {name!r}{hint} (legal: {legal})")
+
+
+def _workload(row: dict[str, Any]) -> Workload:
+    """Returns a workload from its JSON."""
+    return Workload(
+        name=row["name"],
+        doc=row["doc"],
+        source=row["source"],
+        min_threads=row["min_threads"],
+        steady=row["steady"],
+        params=tuple(_param(each) for each in row["params"]),
+        settings=tuple(
+            Setting(each["name"], each["doc"], tuple(each["values"].items()))
+            for each in row["settings"]
+        ),
+    )
+
+
+def _param(row: dict[str, Any]) -> WorkloadParam:
+    """Returns a workload's parameter from its JSON."""
+    return WorkloadParam(
+        name=row["name"],
+        default=row["default"],
+        low=row.get("low", 0),
+        high=row.get("high", 0),
+        choices=tuple(row.get("choices", ())),
+        unit=row["unit"],
+        doc=row["doc"],
+    )
