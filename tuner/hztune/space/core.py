@@ -1,7 +1,8 @@
-"""A space: which configurations a search may propose, and how each is written as a point of indices.
+"""A space: which configurations a search may propose, and each as a point of indices.
 
-Glossary: a *configuration* holds only what differs from the defaults; a *point* holds one index for each dimension that
-is active (its `when` holds); a *preset* is a configuration that somebody had a reason for.
+Glossary: a *configuration* holds only what differs from the defaults; a *point* holds one index for
+each dimension that is active (its `when` holds); a *preset* is a configuration that somebody had a
+reason for.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A dimension: one parameter as the search sees it, a short list of legal values in their order.
 
-Powers of two and logarithmic ranges are listed by exponent, special values (`auto`, 0 where it means
-"off") stand first, and a share lists 1, 1/2, 1/4 ... of another parameter. So every dimension is an
-index into a tuple: a sampler steps through it in its natural geometry, whatever it is.
+Powers of two and logarithmic ranges are listed by exponent, special values (`auto`, 0 for "off")
+stand first, and a share lists 1, 1/2, 1/4 ... of another parameter. So every dimension is an index
+into a tuple: a sampler steps through it in its natural geometry, whatever it is.
 """
 
 from __future__ import annotations

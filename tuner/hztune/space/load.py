@@ -1,6 +1,7 @@
-"""From a TOML file to a space; whatever is wrong with the file is said in one sentence that names the file and the key.
+"""From a TOML file to a space.
 
-The file names parameters and narrows ranges. Defaults, units and descriptions are the allocator's and never stand in it.
+The file names parameters and narrows ranges; defaults, units and descriptions are the allocator's
+and never stand in it. Whatever is wrong is said in one sentence that names the file and the key.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from hztune.space.expression import Expression
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib
+    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
 SCHEMA = 1
 _TOP_KEYS = ("schema", "allocator", "parameters", "not_searched", "forbid", "preset", "mapping")
@@ -46,7 +47,7 @@ def load(
         name: A path to a TOML file, or the name of one that hztune ships ("hz").
         params: The knobs of the allocator that is installed.
         check: Raises UsageError when the allocator would refuse a whole configuration.
-        facts: Numbers that ranges may refer to (`cpus`, `threads`); CPUs of this process if left out.
+        facts: Numbers that ranges may refer to (`cpus`, `threads`); see `machine_facts`.
 
     Raises:
         UsageError: The file is missing, is no TOML, or says something that is not legal.
@@ -57,7 +58,7 @@ def load(
 
 
 def machine_facts(threads: int = 1) -> dict[str, int]:
-    """The numbers that ranges may refer to: CPUs that this process may use, threads of the workload."""
+    """The numbers that ranges may refer to: CPUs of this process, threads of the workload."""
     return {"cpus": len(os.sched_getaffinity(0)), "threads": threads}
 
 
@@ -84,7 +85,8 @@ def _toml(path: Path) -> dict[str, Any]:
         data = path.read_bytes()
         if len(data) > _MAX_BYTES:
             raise UsageError(f"{path} is larger than {_MAX_BYTES} bytes, the most for a space")
-        return tomllib.loads(data.decode())
+        table: dict[str, Any] = tomllib.loads(data.decode())
+        return table
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -204,7 +206,7 @@ class _Reader:
         return Preset(self._text(table, "name"), self._text(table, "why"), config)
 
     def _each(self, data: dict[str, Any], key: str, read: Callable[[dict[str, Any]], Any]) -> Any:
-        """What `read` makes of every table of an array; it gives None for what does not apply here."""
+        """What `read` makes of every table of an array, without its Nones (not for this version)."""
         tables = data.get(key, [])
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
             raise self._error(f"{key} is {tables!r:.60}; legal are tables, written [[{key}]]")

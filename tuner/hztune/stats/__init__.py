@@ -1,0 +1,39 @@
+"""Estimates and intervals: pure functions of measurements, without I/O and without a clock."""
+
+from hztune.stats.pooling import (
+    Estimate,
+    expected_improvement,
+    pool,
+    population,
+    race_margin,
+)
+from hztune.stats.ratios import PairRatio, block_ratios, log_rss_ratio, pair_ratio
+from hztune.stats.sequential import (
+    FIRST_LOOK,
+    Interval,
+    fixed_interval,
+    is_look,
+    sequential_interval,
+)
+from hztune.stats.variance import Noise, detectable_effect, estimate_noise, noise_floor
+
+__all__ = [
+    "FIRST_LOOK",
+    "Estimate",
+    "Interval",
+    "Noise",
+    "PairRatio",
+    "block_ratios",
+    "detectable_effect",
+    "estimate_noise",
+    "expected_improvement",
+    "fixed_interval",
+    "is_look",
+    "log_rss_ratio",
+    "noise_floor",
+    "pair_ratio",
+    "pool",
+    "population",
+    "race_margin",
+    "sequential_interval",
+]

@@ -1,0 +1,117 @@
+"""Pooling what several blocks say about several candidates, and racing them.
+
+A race gives everybody a little and more only to those who could still win. Nobody is rejected for
+ever: the decision is made anew from all data at every look.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hztune.stats.distributions import normal_tail, t_quantile
+from hztune.stats.ratios import PairRatio
+from hztune.stats.variance import Noise
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What is known of one candidate against the default.
+
+    Attributes:
+        mean: Log ratio after shrinking.
+        error: Its standard error (the spread of the posterior).
+        raw: Plain weighted mean of its pairs.
+        raw_error: Standard error of `raw`.
+        pairs: Number of pairs behind it.
+    """
+
+    mean: float
+    error: float
+    raw: float
+    raw_error: float
+    pairs: int
+
+    def beats(self, other: Estimate) -> float:
+        """Probability that this candidate is the faster one."""
+        spread = math.hypot(self.error, other.error)
+        return 0.5 if spread == 0.0 else normal_tail((other.mean - self.mean) / spread)
+
+
+def pool(candidates: Sequence[Sequence[PairRatio]], noise: Noise) -> tuple[Estimate, ...]:
+    """Estimates every candidate from its pairs, shrunk towards what is usual among them.
+
+    The best of many noisy means is too good to be true; an empirical-Bayes estimate (Efron &
+    Morris, J. Am. Stat. Assoc. 70, 1975) with the spread of true effects from the method of moments
+    (DerSimonian & Laird, Controlled Clinical Trials 7, 1986) takes most of that away.
+
+    Args:
+        candidates: The pairs of each candidate, at least one each, shape (candidates, pairs).
+        noise: The variance components of a pair.
+    """
+    raw = np.array([_weighted_mean(pairs, noise) for pairs in candidates])
+    variance = np.array([_mean_variance(pairs, noise) for pairs in candidates])
+    if len(raw) == 0:
+        return ()
+    centre, spread = _population(raw, variance)
+    trust = spread / (spread + variance)
+    mean = centre + trust * (raw - centre)
+    error = np.sqrt(trust * variance)
+    return tuple(
+        Estimate(float(m), float(e), float(r), math.sqrt(v), len(pairs))
+        for m, e, r, v, pairs in zip(mean, error, raw, variance, candidates, strict=True)
+    )
+
+
+def race_margin(looks: int, contenders: int, alpha: float = 0.1) -> float:
+    """How many standard errors behind the best a contender may be before it gets no more time.
+
+    Bonferroni over contenders and a convergent series over looks (alpha / k(k+1) at look k): the
+    truly best one is left behind with probability `alpha` at most, however long the race is.
+    """
+    look = max(1, looks)
+    return t_quantile(alpha / (look * (look + 1) * max(1, contenders)), math.inf)
+
+
+def expected_improvement(centre: float, spread: float, best: float) -> float:
+    """Mean of max(0, X - best) for X normal: what one more candidate is expected to add."""
+    if spread <= 0.0:
+        return max(0.0, centre - best)
+    z = (centre - best) / spread
+    density = math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+    return spread * (z * normal_tail(-z) + density)
+
+
+def population(estimates: Sequence[Estimate]) -> tuple[float, float]:
+    """Mean and standard deviation of the true effects behind several estimates."""
+    raw = np.array([one.raw for one in estimates])
+    variance = np.array([one.raw_error**2 for one in estimates])
+    centre, spread = _population(raw, variance)
+    return centre, math.sqrt(spread)
+
+
+def _weighted_mean(pairs: Sequence[PairRatio], noise: Noise) -> float:
+    weights = np.array([1.0 / noise.of_pair(pair.rounds) for pair in pairs])
+    return float(np.average([pair.log_ratio for pair in pairs], weights=weights))
+
+
+def _mean_variance(pairs: Sequence[PairRatio], noise: Noise) -> float:
+    return 1.0 / sum(1.0 / noise.of_pair(pair.rounds) for pair in pairs)
+
+
+def _population(raw: NDArray[np.float64], variance: NDArray[np.float64]) -> tuple[float, float]:
+    """Mean and variance of true effects by moments; a tenth of the noise is the least spread."""
+    weights = 1.0 / variance
+    centre = float(np.average(raw, weights=weights))
+    least = 0.1 * float(np.mean(variance))
+    if len(raw) < 2:
+        return 0.0, max(least, float(raw[0] ** 2))
+    excess = float(np.sum(weights * (raw - centre) ** 2)) - (len(raw) - 1)
+    scale = float(np.sum(weights) - np.sum(weights**2) / np.sum(weights))
+    spread = max(least, excess / scale)
+    total = 1.0 / (variance + spread)
+    return float(np.average(raw, weights=total)), spread

@@ -1,0 +1,80 @@
+"""From the turns of a block to log ratios: the only form in which speeds are compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hztune.samples import Block, Outcome, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class PairRatio:
+    """What one pair of fresh processes says about candidate / reference.
+
+    Attributes:
+        log_ratio: Logarithm of the ratio of their rates; above 0 the candidate is faster.
+        within: Variance of `log_ratio` explained by the scatter of its turns; NaN for one turn.
+        rounds: Turns of each process behind it.
+    """
+
+    log_ratio: float
+    within: float
+    rounds: int
+
+
+def pair_ratio(reference: Outcome, candidate: Outcome) -> PairRatio | None:
+    """Compares two outcomes of one block, turn by turn.
+
+    The estimate is the logarithm of the ratio of totals over the rounds that both have: it never
+    meets the logarithm of an idle turn. Its variance is that of a ratio estimator by linearisation
+    (Cochran, Sampling Techniques, 1977, ch. 6).
+
+    Returns:
+        The comparison, or None when one of the two did not run to its end.
+    """
+    if not (reference.ok and candidate.ok):
+        return None
+    a, b = _by_round(reference.turns), _by_round(candidate.turns)
+    common = sorted(a.keys() & b.keys())
+    if not common:
+        log_ratio = math.log(candidate.ops_per_s / reference.ops_per_s)
+        return PairRatio(log_ratio, math.nan, 1)
+    x = np.array([a[r] for r in common])
+    y = np.array([b[r] for r in common])
+    if x.mean() <= 0.0 or y.mean() <= 0.0:
+        return None
+    return PairRatio(math.log(y.mean() / x.mean()), _ratio_variance(x, y), len(common))
+
+
+def block_ratios(block: Block) -> tuple[PairRatio | None, ...]:
+    """Every outcome but the control compared with the control, in their order."""
+    return tuple(pair_ratio(block.control, outcome) for outcome in block.outcomes[1:])
+
+
+def log_rss_ratio(reference: Outcome, candidate: Outcome) -> float | None:
+    """Logarithm of candidate / reference peak memory; above 0 the candidate takes more."""
+    if not (reference.ok and candidate.ok and reference.rss_peak_kb and candidate.rss_peak_kb):
+        return None
+    return math.log(candidate.rss_peak_kb / reference.rss_peak_kb)
+
+
+def _by_round(turns: Sequence[Turn]) -> dict[int, float]:
+    """Mean rate of each round; disturbed turns only where a process has no other."""
+    quiet = [turn for turn in turns if not turn.disturbed] or list(turns)
+    rates: dict[int, list[float]] = {}
+    for turn in quiet:
+        rates.setdefault(turn.round, []).append(turn.rate)
+    return {number: sum(found) / len(found) for number, found in rates.items()}
+
+
+def _ratio_variance(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    count = len(x)
+    if count < 2:
+        return math.nan
+    residual = y / y.mean() - x / x.mean()
+    return float(np.sum(residual**2)) / (count * (count - 1))

@@ -1,0 +1,106 @@
+"""Where the noise comes from, and what to do about it.
+
+The log ratio of one pair of fresh processes scatters for two reasons: the processes differ for as
+long as they live (address layout, the rhythm they settle into), and each turn is disturbed anew.
+More turns average only the second away, so time is split between turns and fresh pairs by both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hztune.stats.distributions import normal_quantile, normal_tail, t_quantile
+from hztune.stats.ratios import PairRatio
+from hztune.stats.sequential import critical_values, look_counts
+
+_POWER = 0.9
+_LEAST_DF = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """The variance components of one log ratio between two processes.
+
+    Attributes:
+        between: Variance between pairs of fresh processes, squared log units.
+        within: Variance that one round of turns adds; it is divided by the number of rounds.
+        df: Degrees of freedom behind the estimate of the total.
+    """
+
+    between: float
+    within: float
+    df: float
+
+    def of_pair(self, rounds: int) -> float:
+        """Variance of a pair's log ratio with that many rounds."""
+        return self.between + self.within / rounds
+
+    def best_rounds(self, start_s: float, round_s: float, low: int, high: int) -> int:
+        """Rounds for each fresh pair that give the least variance per second.
+
+        Minimises (between + within / R)(start_s + R round_s), so R = sqrt(within / between *
+        start_s / round_s): the two-stage optimum of Cochran, Sampling Techniques, 1977, ch. 10.
+
+        Args:
+            start_s: Seconds that a fresh process costs before its first counted turn.
+            round_s: Seconds that one more round costs.
+            low: Least number of rounds.
+            high: Greatest number of rounds.
+        """
+        if self.between <= 0.0:
+            return high
+        best = math.sqrt(self.within / self.between * start_s / max(round_s, 1e-9))
+        return max(low, min(high, round(best)))
+
+
+def estimate_noise(groups: Sequence[Sequence[PairRatio]]) -> Noise | None:
+    """Splits the scatter of pairs into its two components.
+
+    Args:
+        groups: The pairs of each comparison; only differences inside a group count, so a group
+            needs at least two pairs to say anything.
+
+    Returns:
+        The components; None when no group has two pairs.
+    """
+    squares, df = 0.0, 0
+    for group in groups:
+        if len(group) > 1:
+            y = np.array([pair.log_ratio for pair in group])
+            squares += float(np.sum((y - y.mean()) ** 2))
+            df += len(group) - 1
+    if df == 0:
+        return None
+    pairs = [pair for group in groups for pair in group]
+    explained = [pair.within for pair in pairs if not math.isnan(pair.within)]
+    per_round = [pair.within * pair.rounds for pair in pairs if not math.isnan(pair.within)]
+    total = squares / df
+    if not explained:
+        return Noise(between=total, within=0.0, df=df)
+    between = max(0.0, total - float(np.mean(explained)))
+    return Noise(between=between, within=float(np.mean(per_round)), df=df)
+
+
+def noise_floor(noise: Noise, rounds: int, pairs: int, alpha: float = 0.05) -> float:
+    """Half-width of the interval of an A/A comparison with that many pairs, log units."""
+    spread = math.sqrt(noise.of_pair(rounds) / max(1, pairs))
+    return t_quantile(0.5 * alpha, max(_LEAST_DF, noise.df)) * spread
+
+
+def detectable_effect(noise: Noise, rounds: int, pairs: int, alpha: float) -> float:
+    """The gain that `pairs` fresh pairs prove with 90 % probability, log units.
+
+    Args:
+        noise: The variance components.
+        rounds: Rounds of each pair.
+        pairs: Pairs that the confirmation can afford.
+        alpha: Two-sided error of the sequential interval that a claim rests on.
+    """
+    pairs = max(2, pairs)
+    z = critical_values(look_counts(pairs), alpha)[-1]
+    critical = t_quantile(normal_tail(z), pairs - 1)
+    return (critical + normal_quantile(_POWER)) * math.sqrt(noise.of_pair(rounds) / pairs)
