@@ -1,0 +1,76 @@
+"""Exports for containers. The library must be in the image: the comment of each form says how."""
+
+from __future__ import annotations
+
+import json
+
+from hztune import allocator
+from hztune.export.provenance import PRELOAD, hashed, provenance
+from hztune.profile import Profile
+
+_HZ_IN_IMAGE = "/usr/local/lib/libhz.so"
+
+
+def dockerfile(profile: Profile) -> str:
+    """Lines for the end of a Dockerfile: an earlier ENV would act on the RUN lines after it."""
+    lines = hashed(provenance(profile, "remove these lines and rebuild the image"))
+    lines += hashed(["place:   after the last RUN line"])
+    lines += _installation(profile)
+    return lines + "".join(f"ENV {key}={_quoted(v)}\n" for key, v in _in_image(profile).items())
+
+
+def compose(profile: Profile) -> str:
+    """A file for `docker compose -f compose.yaml -f THIS up`; every assignment is quoted."""
+    lines = hashed(provenance(profile, "leave this file out of the command"))
+    lines += hashed([*_needs(profile), "rename the service `app` to your own"])
+    variables = "".join(
+        f"      - {_quoted(f'{key}={value}'.replace('$', '$$'))}\n"
+        for key, value in _in_image(profile).items()
+    )
+    body = f"    environment:\n{variables}" if variables else "    environment: []\n"
+    return f"{lines}services:\n  app:\n{body}"
+
+
+def k8s(profile: Profile) -> str:
+    """The `env` of a container: values are quoted strings, as the schema wants them."""
+    lines = hashed(provenance(profile, "remove these entries and roll the workload out again"))
+    lines += hashed(
+        [
+            *_needs(profile),
+            "place:   under spec.containers[] of the pod; set resources.limits.memory beside it",
+        ]
+    )
+    entries = "".join(
+        f"  - name: {key}\n    value: {_quoted(value.replace('$', '$$'))}\n"
+        for key, value in _in_image(profile).items()
+    )
+    return f"{lines}env:\n{entries}" if entries else f"{lines}env: []\n"
+
+
+def _in_image(profile: Profile) -> dict[str, str]:
+    library = _HZ_IN_IMAGE if profile.allocator.name == "hz" else profile.allocator.soname
+    return {**profile.environment, **({PRELOAD: library} if library else {})}
+
+
+def _installation(profile: Profile) -> str:
+    if profile.allocator.name == "hz":
+        return f"COPY libhz.so {_HZ_IN_IMAGE}\n"
+    package = allocator.get(profile.allocator.name).package
+    if not package:
+        return ""
+    return (
+        f"RUN apt-get update && apt-get install -y --no-install-recommends {package} "
+        "&& rm -rf /var/lib/apt/lists/*\n"
+    )
+
+
+def _needs(profile: Profile) -> list[str]:
+    if profile.allocator.name == "hz":
+        return [f"needs:   the image must hold {_HZ_IN_IMAGE} (hztune paths --lib is the file)"]
+    package = allocator.get(profile.allocator.name).package
+    return [f"needs:   the image must hold the Debian package {package}"] if package else []
+
+
+def _quoted(text: str) -> str:
+    """A string as JSON writes it, which YAML and Dockerfile read alike."""
+    return json.dumps(text)

@@ -1,0 +1,102 @@
+"""What every exported file says of itself, and what it preloads."""
+
+from __future__ import annotations
+
+import re
+
+from hztune import artifacts
+from hztune.errors import UsageError
+from hztune.profile import Profile
+
+PRELOAD = "LD_PRELOAD"
+_PRELOADABLE = re.compile(r"[A-Za-z0-9_./+,=-]+")
+
+_HOW_TO_CHECK = {
+    "hz": "start the program once with HZ_CONFIRM=1: it says on stderr what it runs with",
+    "glibc": "give the same variables to the program's loader with --list-tunables",
+    "jemalloc": "start the program once with confirm_conf:true added to MALLOC_CONF",
+    "mimalloc": "start the program once with MIMALLOC_VERBOSE=1",
+    "tcmalloc": "start the program once with MALLOCSTATS=1, and look at its /proc/PID/maps",
+}
+
+
+def provenance(profile: Profile, undo: str) -> list[str]:
+    """Lines of comment: what was proved where, how to check it, how to undo it.
+
+    Args:
+        profile: where it all stands.
+        undo: how this form is taken back, in a few words.
+    """
+    workload, machine, limits = profile.workload, profile.machine, profile.objective.limits
+    threads = f", {profile.threads} threads" if profile.threads else ""
+    quota = f", quota of {machine.quota:g}" if machine.quota is not None else ""
+    lines = [
+        f"{_library(profile)} tuned by hztune for {_label(profile)}{threads}",
+        f"result:  {claim(profile)}",
+        *[f"limit:   {name} {value}" for name, value in limits],
+        f"machine: {machine.cpu}, {machine.cores} CPUs{quota}, Linux {machine.kernel}, {machine.libc}, "
+        f"pages of {machine.page_size}, THP {machine.thp}",
+        f"made:    {profile.created}, seed {profile.search.seed}, {_versions(profile)}",
+    ]
+    if workload.kind == "program":
+        lines.append("measured on a program of the user's, whose words are not recorded")
+    if profile.allocator.name in _HOW_TO_CHECK:
+        lines.append(f"check:   {_HOW_TO_CHECK[profile.allocator.name]}")
+    return [*lines, f"undo:    {undo}"]
+
+
+def claim(profile: Profile) -> str:
+    """The result in one sentence, with its interval."""
+    result = profile.result
+    if result.ratio is None:
+        return f"{result.verdict}: nothing was proved"
+    interval = f"95 % interval {result.ci_low:.3f} to {result.ci_high:.3f}, {result.pairs} pairs"
+    words = {
+        "improved": f"{result.ratio:.3f} times better in {result.metric} than the default",
+        "no_gain": f"no gain in {result.metric} over the default was proved",
+        "infeasible": "no configuration meets the limits",
+        "interrupted": f"interrupted; {result.ratio:.3f} times in {result.metric} so far",
+    }
+    return f"{words[result.verdict]} ({interval})"
+
+
+def hashed(lines: list[str]) -> str:
+    """Lines as comments that begin with a hash."""
+    return "".join(f"# {line}\n" for line in lines)
+
+
+def slashed(lines: list[str]) -> str:
+    """Lines as one C comment."""
+    return "/*\n" + "".join(f" * {line}".rstrip() + "\n" for line in lines) + " */\n"
+
+
+def preload(profile: Profile) -> str:
+    """What LD_PRELOAD must name here; empty when the program keeps the C library's allocator.
+
+    Raises:
+        UsageError: libhz.so lies under a name that LD_PRELOAD cannot carry.
+    """
+    if profile.allocator.name != "hz":
+        return profile.allocator.soname
+    path = str(artifacts.library())
+    if not _PRELOADABLE.fullmatch(path):
+        raise UsageError(
+            f"the library {path!r} lies under a name that LD_PRELOAD cannot carry safely; install "
+            "hztune in a directory of letters, digits and _ . / + , = - only"
+        )
+    return path
+
+
+def _library(profile: Profile) -> str:
+    name, version = profile.allocator.name, profile.allocator.version
+    return "the program's own allocator" if name == "none" else f"{name} {version}".rstrip()
+
+
+def _label(profile: Profile) -> str:
+    workload = profile.workload
+    name = f"{workload.name}@{workload.setting}" if workload.setting else workload.name
+    return " ".join([name, *[f"{key}={value}" for key, value in workload.params]])
+
+
+def _versions(profile: Profile) -> str:
+    return ", ".join(f"{name} {version}" for name, version in profile.versions)

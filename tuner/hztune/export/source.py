@@ -1,0 +1,97 @@
+"""Exports as source code, for programs that link the allocator and should need no variable."""
+
+from __future__ import annotations
+
+from hztune.export.provenance import provenance, slashed
+from hztune.profile import Profile
+
+_UNDO = "remove this file from the program; variables of the environment still override it"
+_INT_MAX = 2**31 - 1
+
+# What mallopt can set, of what GLIBC_TUNABLES can: there is no mallopt for tcache_* and hugetlb.
+_MALLOPT = {
+    "glibc.malloc.arena_max": "M_ARENA_MAX",
+    "glibc.malloc.arena_test": "M_ARENA_TEST",
+    "glibc.malloc.mmap_max": "M_MMAP_MAX",
+    "glibc.malloc.mmap_threshold": "M_MMAP_THRESHOLD",
+    "glibc.malloc.mxfast": "M_MXFAST",
+    "glibc.malloc.top_pad": "M_TOP_PAD",
+    "glibc.malloc.trim_threshold": "M_TRIM_THRESHOLD",
+}
+
+
+def c_glibc(profile: Profile) -> str:
+    """C that calls mallopt before main; what mallopt cannot set is named in the comment."""
+    tunables = _pairs(profile.environment.get("GLIBC_TUNABLES", ""), ":", "=")
+    calls, left = [], []
+    for name, value in tunables:
+        if name in _MALLOPT and int(value) <= _INT_MAX:
+            calls.append(f"    mallopt({_MALLOPT[name]}, {value});")
+        else:
+            left.append(f"missing: {name}={value} has no mallopt; set it through GLIBC_TUNABLES")
+    return "\n".join(
+        [
+            slashed([*provenance(profile, _UNDO), *left]).rstrip(),
+            "#include <malloc.h>",
+            "",
+            "#ifdef __GLIBC__",
+            "__attribute__((constructor)) static void hztune_mallopt(void)",
+            "{",
+            *calls,
+            "}",
+            "#endif",
+            "",
+        ]
+    )
+
+
+def c_jemalloc(profile: Profile) -> str:
+    """C that defines malloc_conf; jemalloc reads it when it is linked with the program."""
+    value = profile.environment.get("MALLOC_CONF", "")
+    how = [
+        "works when the program is linked with jemalloc, or exports the symbol and preloads it;",
+        "builds with a prefix want _rjem_malloc_conf or je_malloc_conf",
+    ]
+    return (
+        slashed([*provenance(profile, _UNDO), *how])
+        + "extern const char *malloc_conf;\n"
+        + f'const char *malloc_conf = "{value}";\n'
+    )
+
+
+def rust_jemalloc(profile: Profile) -> str:
+    """Rust that exports malloc_conf for a build without a prefix."""
+    value = profile.environment.get("MALLOC_CONF", "")
+    lines = "".join(f"// {line}\n" for line in provenance(profile, _UNDO))
+    return (
+        f"{lines}// with the prefix of jemalloc-sys, export it as _rjem_malloc_conf\n"
+        '#[unsafe(export_name = "malloc_conf")]\n'
+        f'pub static MALLOC_CONF: &[u8] = b"{value}\\0";\n'
+    )
+
+
+def c_mimalloc(profile: Profile) -> str:
+    """C that sets the options in a constructor, before most of the program has allocated."""
+    calls = [
+        f"    mi_option_set(mi_option_{key.removeprefix('MIMALLOC_').lower()}, {value});"
+        for key, value in profile.environment.items()
+    ]
+    how = [f"options: as mimalloc {profile.allocator.version} names them"]
+    return "\n".join(
+        [
+            slashed([*provenance(profile, _UNDO), *how]).rstrip(),
+            "#include <mimalloc.h>",
+            "",
+            "__attribute__((constructor)) static void hztune_options(void)",
+            "{",
+            *calls,
+            "}",
+            "",
+        ]
+    )
+
+
+def _pairs(text: str, between: str, within: str) -> list[tuple[str, str]]:
+    """The pairs of "a=1:b=2"; none of an empty text."""
+    parted = [part.partition(within) for part in text.split(between) if part]
+    return [(key, value) for key, _, value in parted]
