@@ -1,5 +1,21 @@
-"""What was measured: the values, and the append-only file that keeps them."""
+"""What was measured: the values (blocks), the file (log), and the study's rows in it (store)."""
 
 from hztune.samples.blocks import ROLES, STATUSES, Arm, Block, Outcome, Role, Status, Turn
+from hztune.samples.store import Evidence, Nowhere, Plan, SampleStore, Sink, blocks
 
-__all__ = ["ROLES", "STATUSES", "Arm", "Block", "Outcome", "Role", "Status", "Turn"]
+__all__ = [
+    "ROLES",
+    "STATUSES",
+    "Arm",
+    "Block",
+    "Evidence",
+    "Nowhere",
+    "Outcome",
+    "Plan",
+    "Role",
+    "SampleStore",
+    "Sink",
+    "Status",
+    "Turn",
+    "blocks",
+]

@@ -1,0 +1,196 @@
+"""An append-only file of checksummed JSON lines, with one writer, that survives whatever ends it.
+
+A record is one line, written by one `write`. It carries its number (`seq`, from 0 without a gap)
+and, last, the CRC-32 of the line up to there. A writer that was killed, or a disk that was full,
+can leave no more than an unfinished last line: opening cuts it off. Damage anywhere else is
+refused, not repaired. The lock belongs to the open file, so that the kernel drops it with its
+holder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from hztune.errors import HztuneError, UsageError
+
+Record = dict[str, Any]
+
+_CRC = re.compile(rb',"crc":"([0-9a-f]{8})"\}\Z')
+
+
+class Log:
+    """The writer's end; there is one at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens or creates the file, locks it, cuts an unfinished last record off.
+
+        Raises:
+            UsageError: Another process writes it, or it cannot be opened or created.
+            HztuneError: It is damaged before its end.
+        """
+        self.path = path
+        self._fd = _open(path)
+        try:
+            _lock(self._fd, path)
+            content = path.read_bytes()
+            self.count, self._size = _measure(content, path)
+            self.cut_bytes = len(content) - self._size
+            os.ftruncate(self._fd, self._size)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def __enter__(self) -> Log:
+        """Returns itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes the file."""
+        self.close()
+
+    def records(self) -> Iterator[Record]:
+        """Yields what the file holds."""
+        return _records(self.path.read_bytes()[: self._size])
+
+    def append(self, record: Record) -> None:
+        """Writes a record under the next number.
+
+        Raises:
+            HztuneError: It could not be written; the file holds what it held before.
+        """
+        line = _encode({"seq": self.count, **record})
+        try:
+            self._write(line)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._size)
+            raise self._failure(error) from error
+        self._size += len(line)
+        self.count += 1
+
+    def sync(self) -> None:
+        """Waits until everything written is on the disk.
+
+        Raises:
+            HztuneError: The disk refused it.
+        """
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def close(self) -> None:
+        """Closes the file and so drops the lock; once more does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _write(self, line: bytes) -> None:
+        """Writes all of the line; a full disk takes a part first and then says so."""
+        while line:
+            line = line[os.write(self._fd, line) :]
+
+    def _failure(self, error: OSError) -> HztuneError:
+        """Returns what to tell the user when writing failed."""
+        return HztuneError(
+            f"cannot write {self.path}: {error.strerror}; every sample before this one is kept: "
+            "make room and go on with --resume"
+        )
+
+
+def read(path: Path) -> Iterator[Record]:
+    """Yields the complete records of a file, which another process may be writing.
+
+    Raises:
+        UsageError: It cannot be read.
+        HztuneError: It is damaged before its end.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    return _records(content[: _measure(content, path)[1]])
+
+
+def _open(path: Path) -> int:
+    """Opens the file for appending, creating it if need be."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags, 0o644)
+    except OSError as error:
+        raise UsageError(f"cannot open {path}: {error.strerror}") from error
+
+
+def _lock(fd: int, path: Path) -> None:
+    """Takes the writer's lock, or says who has it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise UsageError(
+            f"{path} is being written by {_holder(fd)}; wait for it or choose another --out"
+        ) from None
+
+
+def _holder(fd: int) -> str:
+    """Returns "process N" for the holder of the lock, as far as the kernel tells."""
+    inode = str(os.fstat(fd).st_ino)
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
+            words = line.split()
+            if words[1] == "FLOCK" and words[5].rpartition(":")[2] == inode:
+                return f"process {words[4]}"
+    return "another process"
+
+
+def _encode(record: Record) -> bytes:
+    """Returns the line of a record."""
+    text = json.dumps(record, separators=(",", ":"), allow_nan=False).encode()
+    return b'%b,"crc":"%08x"}\n' % (text[:-1], zlib.crc32(text[:-1]))
+
+
+def _records(content: bytes) -> Iterator[Record]:
+    """Yields the records of lines that have been found whole."""
+    for line in content.split(b"\n")[:-1]:
+        record = json.loads(line)
+        del record["crc"]
+        yield record
+
+
+def _measure(content: bytes, path: Path) -> tuple[int, int]:
+    """Returns how many whole records there are, and their bytes; an unfinished one may follow."""
+    count = size = 0
+    for line in content.split(b"\n")[:-1]:
+        if not _is_whole(line, count):
+            break
+        count += 1
+        size += len(line) + 1
+    if b"\n" in content[size:].rstrip(b"\0\n"):
+        raise HztuneError(
+            f"{path} is damaged in line {count + 1}; restore it from a copy, "
+            "or start anew with another --out"
+        )
+    return count, size
+
+
+def _is_whole(line: bytes, seq: int) -> bool:
+    """Whether a line is the record with this number, as it was written."""
+    crc = _CRC.search(line)
+    return (
+        crc is not None
+        and int(crc[1], 16) == zlib.crc32(line[: crc.start()])
+        and line.startswith(b'{"seq":%d,' % seq)
+    )
