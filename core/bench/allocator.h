@@ -1,0 +1,19 @@
+/*
+ * Which allocator this process runs on: proved, not assumed.
+ */
+#ifndef HZ_BENCH_ALLOCATOR_H
+#define HZ_BENCH_ALLOCATOR_H
+
+#include <stddef.h>
+
+/* Short name of the allocator in the library file `path`: glibc, hz, jemalloc, mimalloc, tcmalloc,
+ * or the file's own. */
+void hz_allocator_name(const char *path, char *name, size_t size);
+
+/* Path of the library whose malloc this process calls, or "". */
+const char *hz_allocator_path(void);
+
+/* hz_stats_json's object when hz is in effect (mapped memory, never freed), else NULL. */
+const char *hz_allocator_stats(void);
+
+#endif

@@ -1,0 +1,60 @@
+/*
+ * What every part of hz-bench needs from the system: memory of its own, and the words with which it
+ * gives up.
+ */
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/mman.h>
+
+#include "bench.h"
+
+enum { STATUS_FAILED = 1, STATUS_USAGE = 2 };
+
+/* Zeroed memory of the harness, mapped apart from the allocator under test; it lives as long as the
+ * process. */
+void *hz_harness_alloc(size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) hz_fail_memory(bytes);
+    return memory;
+}
+
+/* CPUs that this process may use. */
+unsigned hz_cpu_count(void)
+{
+    cpu_set_t cpus;
+    return sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? (unsigned)CPU_COUNT(&cpus) : 1;
+}
+
+static void complain(const char *format, va_list words)
+{
+    char message[512];
+    (void)vsnprintf(message, sizeof message, format, words);
+    (void)fprintf(stderr, "hz-bench: %s\n", message);
+}
+
+/* The request is wrong: says why and leaves with status 2. */
+void hz_refuse(const char *format, ...)
+{
+    va_list words;
+    va_start(words, format);
+    complain(format, words);
+    va_end(words);
+    _Exit(STATUS_USAGE);
+}
+
+/* The run went wrong: says why and leaves with status 1. */
+void hz_fail(const char *format, ...)
+{
+    va_list words;
+    va_start(words, format);
+    complain(format, words);
+    va_end(words);
+    _Exit(STATUS_FAILED);
+}
+
+void hz_fail_memory(size_t bytes)
+{
+    hz_fail("no memory: a request of %zu bytes was refused", bytes);
+}

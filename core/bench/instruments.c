@@ -1,0 +1,152 @@
+/*
+ * Instrumented runs: checksums of the requests (--ops) and times of the calls (--latency).
+ *
+ * Durations go into buckets of 1/16 of a power of two, so a percentile is exact to 6 %.
+ */
+#include "bench.h"
+
+enum { SUB_BUCKETS = 16, SUB_BITS = 4 };
+
+hz_instruments *hz_instruments_new(bool timed)
+{
+    hz_instruments *instruments = hz_harness_alloc(sizeof *instruments);
+    instruments->timed = timed;
+    return instruments;
+}
+
+/* --- checksums
+ * ------------------------------------------------------------------------------------------------
+ */
+
+static uint64_t scramble(uint64_t value)
+{
+    return hz_fold(value ^ UINT64_C(0x9e3779b97f4a7c15), UINT64_C(0xd6e8feb86659fd93));
+}
+
+void hz_note_take(hz_instruments *instruments, size_t size)
+{
+    instruments->stream = scramble(instruments->stream ^ (2 * (uint64_t)size));
+    instruments->sizes += scramble(size);
+}
+
+void hz_note_give(hz_instruments *instruments, size_t size)
+{
+    instruments->stream = scramble(instruments->stream ^ (2 * (uint64_t)size + 1));
+}
+
+/* --- times
+ * ----------------------------------------------------------------------------------------------------
+ */
+
+static size_t bucket_of(uint64_t ns)
+{
+    if (ns < SUB_BUCKETS) return (size_t)ns;
+    const unsigned power = 63U - (unsigned)__builtin_clzll(ns);
+    return (size_t)(power - SUB_BITS + 1) * SUB_BUCKETS +
+           ((ns >> (power - SUB_BITS)) & (SUB_BUCKETS - 1));
+}
+
+/* The longest duration that falls into `bucket`. */
+static uint64_t bucket_end(size_t bucket)
+{
+    if (bucket < SUB_BUCKETS) return bucket;
+    const unsigned shift = (unsigned)(bucket / SUB_BUCKETS) - 1;
+    return ((bucket % SUB_BUCKETS + SUB_BUCKETS + 1) << shift) - 1;
+}
+
+static void add_time(hz_latency *latency, int64_t elapsed_ns)
+{
+    const uint64_t ns = (uint64_t)elapsed_ns;
+    latency->count++;
+    latency->buckets[bucket_of(ns)]++;
+    if (ns > latency->max_ns) latency->max_ns = ns;
+}
+
+void *hz_take_timed(hz_instruments *instruments, size_t size)
+{
+    if (!instruments->timed) return malloc(size);
+    const int64_t start = hz_clock_ns();
+    void *block = malloc(size);
+    add_time(&instruments->take, hz_clock_ns() - start);
+    return block;
+}
+
+void hz_free_timed(hz_instruments *instruments, void *block)
+{
+    if (!instruments->timed) {
+        free(block);
+        return;
+    }
+    const int64_t start = hz_clock_ns();
+    free(block);
+    add_time(&instruments->give, hz_clock_ns() - start);
+}
+
+/* --- report
+ * ---------------------------------------------------------------------------------------------------
+ */
+
+static void add_latency(hz_latency *sum, const hz_latency *part)
+{
+    sum->count += part->count;
+    if (part->max_ns > sum->max_ns) sum->max_ns = part->max_ns;
+    for (size_t i = 0; i < HZ_LATENCY_BUCKETS; i++) sum->buckets[i] += part->buckets[i];
+}
+
+/* The duration that a share of `part_per_1000` calls does not exceed. */
+static uint64_t percentile(const hz_latency *latency, uint64_t part_per_1000)
+{
+    const uint64_t wanted = (latency->count * part_per_1000 + 999) / 1000;
+    uint64_t seen = 0;
+    for (size_t i = 0; i < HZ_LATENCY_BUCKETS; i++) {
+        seen += latency->buckets[i];
+        if (seen >= wanted && seen > 0)
+            return bucket_end(i) < latency->max_ns ? bucket_end(i) : latency->max_ns;
+    }
+    return latency->max_ns;
+}
+
+static void json_latency(hz_json *json, const char *key, const hz_latency *latency)
+{
+    hz_json_object(json, key);
+    hz_json_int(json, "count", (int64_t)latency->count);
+    hz_json_int(json, "p50_ns", (int64_t)percentile(latency, 500));
+    hz_json_int(json, "p99_ns", (int64_t)percentile(latency, 990));
+    hz_json_int(json, "p999_ns", (int64_t)percentile(latency, 999));
+    hz_json_int(json, "max_ns", (int64_t)latency->max_ns);
+    hz_json_object_end(json);
+}
+
+static void report_latency(const hz_run *run, hz_json *json)
+{
+    hz_instruments *sum = hz_instruments_new(true);
+    for (unsigned i = 0; i < run->threads; i++) {
+        add_latency(&sum->take, &run->workers[i].instruments->take);
+        add_latency(&sum->give, &run->workers[i].instruments->give);
+    }
+    hz_json_object(json, "latency");
+    json_latency(json, "malloc", &sum->take);
+    json_latency(json, "free", &sum->give);
+    hz_json_object_end(json);
+}
+
+static void report_checksums(const hz_run *run, hz_json *json)
+{
+    uint64_t sizes = 0;
+    hz_json_object(json, "requests");
+    hz_json_array(json, "streams");
+    for (unsigned i = 0; i < run->threads; i++) {
+        hz_json_hex(json, NULL, run->workers[i].instruments->stream);
+        sizes += run->workers[i].instruments->sizes;
+    }
+    hz_json_array_end(json);
+    hz_json_hex(json, "sizes", sizes);
+    hz_json_object_end(json);
+}
+
+/* Adds what an instrumented run knows to the result. */
+void hz_instruments_report(const hz_run *run, hz_json *json)
+{
+    if (run->options->ops != 0) report_checksums(run, json);
+    if (run->options->latency) report_latency(run, json);
+}

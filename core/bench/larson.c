@@ -1,0 +1,110 @@
+/*
+ * larson: a server. Each worker owns an array of live blocks and replaces a random one by one of
+ * random size; after a round a newly born thread goes on with the array, so that it frees blocks
+ * which another thread allocated.
+ */
+#include "bench.h"
+
+enum { MIN_SIZE, MAX_SIZE, SLOTS, ROUNDS };
+
+static const hz_bench_param params[] = {
+    {"min_size", 8, 1, 1 << 26, NULL, "bytes", "smallest block"},
+    {"max_size", 1024, 1, 1 << 26, NULL, "bytes", "largest block"},
+    {"slots", 10000, 1, 1 << 24, NULL, "blocks", "live blocks of a thread"},
+    {"rounds", 1, 1, 1 << 20, NULL, "rounds",
+     "life of a thread: rounds of as many replacements as it has slots"},
+};
+
+static const hz_bench_setting settings[] = {
+    {"mimalloc-bench", "the run of mimalloc-bench",
+     "min_size=8 max_size=1000 slots=5000 rounds=100"},
+    {"medium", "the medium sizes of the hakozuna tables",
+     "min_size=4096 max_size=32768 slots=1000"},
+    {"mid", "the Mid-pool sizes of the hakmem tables", "min_size=2048 max_size=32768"},
+};
+
+typedef struct block {
+    void *at;      /* never NULL */
+    uint32_t size; /* as requested */
+} block;
+
+typedef struct larson_state {
+    uint64_t sizes;      /* how many different sizes there are */
+    uint32_t min_size;   /* the smallest */
+    uint32_t slot_count; /* length of `blocks` */
+    uint64_t life;       /* replacements before a new thread takes over */
+    uint64_t left;       /* of the present thread's life */
+    block blocks[];      /* the live blocks */
+} larson_state;
+
+static block new_block(hz_worker *w, const larson_state *state, uint32_t bits)
+{
+    const uint32_t size = state->min_size + hz_scale(bits, state->sizes);
+    return (block){hz_take(w, size), size};
+}
+
+static void prepare(hz_run *run)
+{
+    if (run->values[MAX_SIZE] < run->values[MIN_SIZE])
+        hz_refuse("--max_size %lld: less than --min_size %lld", (long long)run->values[MAX_SIZE],
+                  (long long)run->values[MIN_SIZE]);
+}
+
+static void begin(hz_worker *w)
+{
+    const int64_t *values = w->run->values;
+    const size_t slots = (size_t)values[SLOTS];
+    larson_state *state = hz_harness_alloc(sizeof *state + slots * sizeof(block));
+    state->min_size = (uint32_t)values[MIN_SIZE];
+    state->sizes = (uint64_t)(values[MAX_SIZE] - values[MIN_SIZE] + 1);
+    state->slot_count = (uint32_t)slots;
+    state->left = state->life = slots * (uint64_t)values[ROUNDS];
+    for (size_t i = 0; i < slots; i++)
+        state->blocks[i] = new_block(w, state, hz_high(hz_random(&w->rng)));
+    w->state = state;
+}
+
+static size_t step(hz_worker *w, size_t most)
+{
+    larson_state *state = w->state;
+    const size_t count = most < state->left ? most : (size_t)state->left;
+    for (size_t i = 0; i < count; i++) {
+        const uint64_t draw = hz_random(&w->rng);
+        block *victim = &state->blocks[hz_scale(hz_low(draw), state->slot_count)];
+        hz_give(w, victim->at, victim->size);
+        *victim = new_block(w, state, hz_high(draw));
+    }
+    state->left -= count;
+    if (state->left == 0) {
+        state->left = state->life;
+        w->hand_over = true;
+    }
+    return count;
+}
+
+static void end(hz_worker *w)
+{
+    larson_state *state = w->state;
+    for (size_t i = 0; i < state->slot_count; i++)
+        hz_give_foreign(w, state->blocks[i].at, state->blocks[i].size);
+}
+
+const hz_workload hz_workload_larson = {
+    .name = "larson",
+    .doc = "server simulation: free a random block of an array, put one of random size in its "
+           "place; after a round a "
+           "new thread goes on with the array. An operation is one such replacement",
+    .source = "Larson and Krishnan, Memory Allocation for Long-Running Server Applications (ISMM "
+              "1998); mimalloc-bench",
+    .min_threads = 1,
+    .steady = true,
+    .batch = 64,
+    .params = params,
+    .param_count = HZ_LENGTH(params),
+    .settings = settings,
+    .setting_count = HZ_LENGTH(settings),
+    .prepare = prepare,
+    .begin = begin,
+    .step = step,
+    .end = end,
+};

@@ -1,0 +1,170 @@
+/*
+ * The result of a run: one JSON object, or lines for people. A run that did not do what was asked
+ * fails in words.
+ */
+#include <math.h>
+#include <stdio.h>
+
+#include "allocator.h"
+#include "bench.h"
+
+enum { STATUS_OK = 0, STATUS_FAILED = 1 };
+
+/* Reads "VmHWM:   1234 kB" and the like from /proc/self/status; -1 when it is not there. */
+static int64_t read_status_kb(const char *field)
+{
+    FILE *file = fopen("/proc/self/status", "re");
+    char line[256];
+    int64_t kb = -1;
+    if (file == NULL) return -1;
+    while (fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, field, strlen(field)) == 0) kb = strtoll(line + strlen(field), NULL, 10);
+    (void)fclose(file);
+    return kb;
+}
+
+/* --- the remote share
+ * ----------------------------------------------------------------------------------------- */
+
+/* Frees by another worker, in percent of all; and how far from its target chance may put it. */
+typedef struct share {
+    double percent;   /* what came out */
+    double tolerance; /* what may lie between it and the target */
+} share;
+
+/* 0.5 points, or five standard errors where a short run has so few frees that chance alone exceeds
+ * that. */
+static share remote_share(const hz_run *run)
+{
+    double remote = 0;
+    double frees = 0;
+    for (unsigned i = 0; i < run->threads; i++) {
+        remote += (double)run->workers[i].remote_frees;
+        frees += (double)(run->workers[i].remote_frees + run->workers[i].local_frees);
+    }
+    const double target = run->remote_target / 100;
+    const double chance = frees > 0 ? 500 * sqrt(target * (1 - target) / frees) : 100;
+    return (share){frees > 0 ? 100 * remote / frees : 0, chance > 0.5 ? chance : 0.5};
+}
+
+/* --- members
+ * --------------------------------------------------------------------------------------------------
+ */
+
+static void json_params(hz_json *json, const hz_run *run)
+{
+    hz_json_object(json, "params");
+    for (size_t i = 0; i < run->workload->param_count; i++) {
+        const hz_bench_param *param = &run->workload->params[i];
+        if (param->choices != NULL)
+            hz_json_string(json, param->name, param->choices[run->values[i]]);
+        else
+            hz_json_int(json, param->name, run->values[i]);
+    }
+    hz_json_object_end(json);
+}
+
+static void json_asked(hz_json *json, const hz_run *run)
+{
+    static const char *const touches[] = {"none", "head", "full"};
+    const hz_options *options = run->options;
+    hz_json_int(json, "schema", 1);
+    hz_json_string(json, "workload", run->workload->name);
+    hz_json_string(json, "setting", options->setting);
+    json_params(json, run);
+    hz_json_int(json, "threads", run->threads);
+    hz_json_raw(json, "seed", "", 0);
+    (void)fprintf(json->out, "%llu", (unsigned long long)options->seed);
+    hz_json_string(json, "touch", touches[options->touch]);
+}
+
+static void json_speed(hz_json *json, const hz_run *run, const hz_result *result)
+{
+    const unsigned busy = run->threads < run->cpus ? run->threads : run->cpus;
+    hz_json_double(json, "seconds", result->seconds);
+    hz_json_int(json, "ops", (int64_t)result->ops);
+    hz_json_double(json, "ops_per_s", (double)result->ops / result->seconds);
+    hz_json_double(json, "cpu_s", result->cpu_s);
+    hz_json_double(json, "cpu_share", result->cpu_s / result->seconds / busy);
+    hz_json_int(json, "births", (int64_t)result->births);
+}
+
+static void json_memory(hz_json *json, const hz_result *result)
+{
+    hz_json_int(json, "rss_peak_kb", read_status_kb("VmHWM:"));
+    hz_json_int(json, "rss_end_kb", read_status_kb("VmRSS:"));
+    hz_json_int(json, "live_peak_kb", result->live_peak_kb);
+    hz_json_int(json, "minor_faults", (int64_t)result->minor_faults);
+}
+
+static void json_share(hz_json *json, const hz_run *run)
+{
+    if (run->remote_target < 0) {
+        hz_json_null(json, "remote_target");
+        hz_json_null(json, "remote_share");
+    } else {
+        hz_json_double(json, "remote_target", run->remote_target);
+        hz_json_double(json, "remote_share", remote_share(run).percent);
+    }
+}
+
+static void json_allocator(hz_json *json)
+{
+    char name[64];
+    const char *path = hz_allocator_path();
+    const char *stats = hz_allocator_stats();
+    hz_allocator_name(path, name, sizeof name);
+    hz_json_object(json, "allocator");
+    hz_json_string(json, "name", stats != NULL ? "hz" : name);
+    hz_json_string(json, "path", path);
+    hz_json_object_end(json);
+    if (stats != NULL) hz_json_raw(json, "hz", stats, strlen(stats));
+}
+
+static void print_json(hz_run *run, const hz_result *result)
+{
+    hz_json json = {.out = stdout};
+    hz_json_object(&json, NULL);
+    json_asked(&json, run);
+    json_speed(&json, run, result);
+    json_memory(&json, result);
+    json_share(&json, run);
+    json_allocator(&json);
+    hz_instruments_report(run, &json);
+    if (run->workload->report != NULL) run->workload->report(run, &json);
+    hz_json_object_end(&json);
+    hz_json_line(&json);
+}
+
+static void print_lines(const hz_run *run, const hz_result *result)
+{
+    const char *path = hz_allocator_path();
+    (void)printf("%s, %u threads, malloc of %s\n", run->workload->name, run->threads, path);
+    (void)printf("  %.4g M operations/s (%llu in %.3f s; CPU %.3f s)\n",
+                 1e-6 * (double)result->ops / result->seconds, (unsigned long long)result->ops,
+                 result->seconds, result->cpu_s);
+    (void)printf("  peak %lld KiB resident, %lld KiB live; %llu page faults\n",
+                 (long long)read_status_kb("VmHWM:"), (long long)result->live_peak_kb,
+                 (unsigned long long)result->minor_faults);
+    if (run->remote_target >= 0)
+        (void)printf("  remote frees %.2f %% (target %.0f %%)\n", remote_share(run).percent,
+                     run->remote_target);
+    if (run->options->latency) (void)printf("  latencies are in the --json form\n");
+}
+
+/* Prints the result; returns the exit status. */
+int hz_report(hz_run *run, const hz_result *result)
+{
+    if (run->options->json || run->options->turns_fd >= 0)
+        print_json(run, result);
+    else
+        print_lines(run, result);
+    if (run->remote_target < 0) return STATUS_OK;
+    const share came = remote_share(run);
+    if (fabs(came.percent - run->remote_target) <= came.tolerance) return STATUS_OK;
+    (void)fprintf(stderr,
+                  "hz-bench: %.2f %% of the frees were remote, asked were %.2f %%: more than %.2f "
+                  "points off\n",
+                  came.percent, run->remote_target, came.tolerance);
+    return STATUS_FAILED;
+}

@@ -1,0 +1,349 @@
+/*
+ * The runner: threads, turns and the counted window.
+ *
+ * Workers work in steps and look at the turn word between steps, so they can be parked at any
+ * moment without holding anything. Without a conductor the main thread plays one: it gives a single
+ * long turn and reads the counters at both ends of the window, so that the start and the end of
+ * threads lie outside.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "bench.h"
+
+enum {
+    STACK_BYTES = 256 * 1024, /* of a worker's thread; small, so that births stay cheap */
+    SPINS = 64,               /* looks before a waiting worker yields its CPU */
+    YIELDS = 256,             /* further looks, each after a yield, before it sleeps */
+    NAP_NS = 50000,           /* shortest sleep of a waiting worker; the longest is twice this */
+    SAMPLE_NS = 20 * 1000 * 1000, /* between two looks at the live bytes */
+};
+
+static void *worker_main(void *argument);
+
+/* --- a worker's thread
+ * ---------------------------------------------------------------------------------------- */
+
+static void start_thread(hz_worker *w)
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    (void)pthread_attr_init(&attributes);
+    (void)pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    const int error = pthread_create(&thread, &attributes, worker_main, w);
+    if (error != 0) hz_fail("cannot start a thread: %s", strerror(error));
+    (void)pthread_attr_destroy(&attributes);
+}
+
+/* Publishes what the system knows of this thread, added to what its predecessors had. */
+static void publish_usage(hz_worker *w)
+{
+    struct rusage usage;
+    (void)getrusage(RUSAGE_THREAD, &usage);
+    atomic_store_explicit(&w->slot->involuntary, w->past_involuntary + (uint64_t)usage.ru_nivcsw,
+                          memory_order_relaxed);
+    atomic_store_explicit(&w->slot->minor_faults, w->past_minor_faults + (uint64_t)usage.ru_minflt,
+                          memory_order_relaxed);
+}
+
+static void publish_work(hz_worker *w)
+{
+    atomic_store_explicit(&w->slot->ops, w->ops, memory_order_relaxed);
+    atomic_store_explicit(&w->slot->live_bytes, w->live_bytes, memory_order_relaxed);
+}
+
+/* Keeps the highest sum of live bytes that was seen. */
+static void look_at_live_bytes(hz_run *run)
+{
+    const int64_t live = hz_turn_live_bytes(run->page);
+    if (live > atomic_load_explicit(&run->live_peak_bytes, memory_order_relaxed))
+        atomic_store_explicit(&run->live_peak_bytes, live, memory_order_relaxed);
+}
+
+/* Waits for a turn; false when there will be none. */
+static bool park(hz_worker *w)
+{
+    hz_turn_page *page = w->run->page;
+    uint32_t turn;
+    if (w->turn_began_ns != 0) w->worked_ns += hz_clock_ns() - w->turn_began_ns;
+    publish_usage(w);
+    atomic_store(&w->slot->parked, 1);
+    atomic_fetch_add(&page->parked, 1);
+    if (hz_turn_all_parked(page)) {
+        look_at_live_bytes(w->run);
+        hz_futex_wake(&page->parked);
+    }
+    while ((turn = atomic_load(&page->turn)) == HZ_TURN_PARK)
+        hz_futex_wait(&page->turn, HZ_TURN_PARK, -1);
+    atomic_fetch_sub(&page->parked, 1);
+    atomic_store(&w->slot->parked, 0);
+    w->turn_began_ns = hz_clock_ns();
+    return turn != HZ_TURN_QUIT;
+}
+
+/*
+ * Waiting for another worker: look again at once a few times if that worker can be running at the
+ * same time, then yield, then sleep for a random time, so that workers that wait for each other do
+ * not fall into a rhythm.
+ */
+static void wait_a_moment(hz_worker *w)
+{
+    const bool crowded = w->run->threads > w->run->cpus;
+    const uint64_t spins = crowded ? 0 : SPINS;
+    w->waits++;
+    if (w->waits <= spins) return;
+    if (w->waits <= spins + YIELDS) {
+        (void)sched_yield();
+    } else {
+        const uint32_t nap = NAP_NS + hz_scale(hz_low(hz_random(&w->wait_rng)), NAP_NS);
+        (void)clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){.tv_nsec = (long)nap}, NULL);
+    }
+}
+
+/* A new thread goes on with this worker. Whoever worked before this thread has long ended and is
+ * joined now. */
+static void hand_over(hz_worker *w)
+{
+    w->hand_over = false;
+    w->births++;
+    publish_usage(w);
+    w->past_involuntary = atomic_load_explicit(&w->slot->involuntary, memory_order_relaxed);
+    w->past_minor_faults = atomic_load_explicit(&w->slot->minor_faults, memory_order_relaxed);
+    if (w->has_previous) (void)pthread_join(w->previous, NULL);
+    w->previous = pthread_self();
+    w->has_previous = true;
+    start_thread(w);
+}
+
+/* The worker's last acts: serve the others until all have stopped, then free everything. */
+static void finish(hz_worker *w)
+{
+    hz_run *run = w->run;
+    w->finished_ns = hz_clock_ns();
+    w->thread = pthread_self();
+    publish_work(w);
+    atomic_fetch_add(&run->done, 1);
+    hz_futex_wake(&run->done);
+    for (w->waits = 0; atomic_load(&run->done) < run->threads; wait_a_moment(w))
+        if (run->workload->drain != NULL) run->workload->drain(w);
+    publish_usage(w);
+    (void)pthread_barrier_wait(&run->stopped);
+    run->workload->end(w);
+    publish_work(w);
+}
+
+/* Steps until the turn word, the quota or a hand-over ends it; true when the worker has finished.
+ */
+static bool work(hz_worker *w)
+{
+    hz_turn_page *page = w->run->page;
+    const hz_workload *workload = w->run->workload;
+    for (;;) {
+        if (HZ_UNLIKELY(atomic_load_explicit(&page->turn, memory_order_relaxed) != HZ_TURN_RUN) &&
+            !park(w))
+            return true;
+        if (HZ_UNLIKELY(w->quota == 0)) return true;
+        const size_t done =
+            workload->step(w, w->quota < workload->batch ? (size_t)w->quota : workload->batch);
+        w->ops += done;
+        w->quota -= done;
+        publish_work(w);
+        if (HZ_UNLIKELY(done == 0))
+            wait_a_moment(w);
+        else
+            w->waits = 0;
+        if (HZ_UNLIKELY(w->hand_over)) return false;
+    }
+}
+
+static void *worker_main(void *argument)
+{
+    hz_worker *w = argument;
+    if (!w->begun) {
+        w->begun = true;
+        w->run->workload->begin(w);
+        publish_work(w);
+    }
+    if (work(w))
+        finish(w);
+    else
+        hand_over(w);
+    return NULL;
+}
+
+/* --- the main thread
+ * ------------------------------------------------------------------------------------------ */
+
+/* The page of the conductor behind `fd`. */
+static hz_turn_page *map_conductor(int fd)
+{
+    hz_turn_page *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (page == MAP_FAILED)
+        hz_refuse("--turns %d: not a conductor's memory: %s", fd, strerror(errno));
+    if (memcmp(page->magic, HZ_TURNS_MAGIC, sizeof page->magic) != 0 ||
+        page->version != HZ_TURNS_VERSION)
+        hz_refuse("--turns %d: not a conductor's memory of version %d", fd, HZ_TURNS_VERSION);
+    return page;
+}
+
+static void init_worker(hz_run *run, unsigned index)
+{
+    hz_worker *w = &run->workers[index];
+    const hz_options *options = run->options;
+    *w = (hz_worker){
+        .rng = hz_random_start(options->seed, index),
+        .wait_rng = hz_random_start((uint64_t)hz_clock_ns(), index),
+        .run = run,
+        .touch = options->touch,
+        .index = index,
+        .slot = &run->page->slots[index],
+        .quota = UINT64_MAX,
+    };
+    if (options->ops != 0)
+        w->quota = options->ops / run->threads + (index < options->ops % run->threads);
+    if (options->ops != 0 || options->latency)
+        w->instruments = hz_instruments_new(options->latency);
+}
+
+/* Makes the run that `options` ask for; threads are not started yet. */
+void hz_run_init(hz_run *run, const hz_options *options)
+{
+    *run = (hz_run){
+        .options = options,
+        .workload = options->workload,
+        .values = options->values,
+        .threads = options->threads,
+        .cpus = hz_cpu_count(),
+        .page = options->turns_fd >= 0 ? map_conductor(options->turns_fd)
+                                       : hz_harness_alloc(sizeof(hz_turn_page)),
+        .workers = hz_harness_alloc(options->threads * sizeof(hz_worker)),
+        .remote_target = -1,
+    };
+    (void)pthread_barrier_init(&run->stopped, NULL, run->threads);
+    for (unsigned i = 0; i < run->threads; i++) init_worker(run, i);
+    if (run->workload->prepare != NULL) run->workload->prepare(run);
+}
+
+/* Lets the workers work until `end_ns`, or until all are done. */
+static void watch_until(hz_run *run, int64_t end_ns)
+{
+    uint32_t done;
+    int64_t now;
+    while ((done = atomic_load(&run->done)) < run->threads && (now = hz_clock_ns()) < end_ns) {
+        hz_futex_wait(&run->done, done, end_ns - now < SAMPLE_NS ? end_ns - now : SAMPLE_NS);
+        look_at_live_bytes(run);
+    }
+}
+
+/* A reading of everything that is counted. */
+typedef struct reading {
+    int64_t ns;
+    uint64_t ops;
+    double cpu_s;
+    uint64_t minor_faults;
+} reading;
+
+static double seconds_of(struct timeval time)
+{
+    return (double)time.tv_sec + (double)time.tv_usec * 1e-6;
+}
+
+static reading read_counters(hz_run *run)
+{
+    struct rusage usage;
+    (void)getrusage(RUSAGE_SELF, &usage);
+    return (reading){
+        .ns = hz_clock_ns(),
+        .ops = hz_turn_ops(run->page),
+        .cpu_s = seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime),
+        .minor_faults = (uint64_t)usage.ru_minflt,
+    };
+}
+
+static void wait_until_all_parked(hz_run *run)
+{
+    while (!hz_turn_all_parked(run->page)) {
+        const uint32_t parked = atomic_load(&run->page->parked);
+        if (parked != run->threads) hz_futex_wait(&run->page->parked, parked, -1);
+    }
+}
+
+static int64_t ns_of(double seconds)
+{
+    return (int64_t)(seconds * 1e9);
+}
+
+/* A counted window of fixed length after a warm-up. */
+static void run_for_time(hz_run *run, reading *first, reading *last)
+{
+    hz_turn_give(run->page, HZ_TURN_RUN);
+    watch_until(run, hz_clock_ns() + ns_of(run->options->warmup));
+    *first = read_counters(run);
+    watch_until(run, first->ns + ns_of(run->options->seconds));
+    *last = read_counters(run);
+    hz_turn_give(run->page, HZ_TURN_QUIT);
+    watch_until(run, INT64_MAX);
+}
+
+/* Fixed work: the window ends when the last worker has done its quota. */
+static void run_for_ops(hz_run *run, reading *first, reading *last)
+{
+    *first = read_counters(run);
+    hz_turn_give(run->page, HZ_TURN_RUN);
+    watch_until(run, INT64_MAX);
+    *last = read_counters(run);
+    last->ns = first->ns;
+    for (unsigned i = 0; i < run->threads; i++)
+        if (run->workers[i].finished_ns > last->ns) last->ns = run->workers[i].finished_ns;
+}
+
+/* A conductor gives the turns; the window is all of them. */
+static void run_for_conductor(hz_run *run, reading *first, reading *last)
+{
+    *first = read_counters(run);
+    for (uint32_t done; (done = atomic_load(&run->done)) < run->threads;)
+        hz_futex_wait(&run->done, done, -1);
+    *last = read_counters(run);
+    last->ns = first->ns;
+    for (unsigned i = 0; i < run->threads; i++)
+        if (first->ns + run->workers[i].worked_ns > last->ns)
+            last->ns = first->ns + run->workers[i].worked_ns;
+}
+
+static uint64_t join_workers(hz_run *run)
+{
+    uint64_t births = 0;
+    for (unsigned i = 0; i < run->threads; i++) {
+        hz_worker *w = &run->workers[i];
+        if (w->has_previous) (void)pthread_join(w->previous, NULL);
+        (void)pthread_join(w->thread, NULL);
+        births += w->births;
+    }
+    return births;
+}
+
+/* Runs it from the first thread's start to the last one's end. */
+void hz_run_execute(hz_run *run, hz_result *result)
+{
+    reading first;
+    reading last;
+    atomic_store(&run->page->nthreads, run->threads);
+    for (unsigned i = 0; i < run->threads; i++) start_thread(&run->workers[i]);
+    if (run->options->turns_fd >= 0) {
+        run_for_conductor(run, &first, &last);
+    } else {
+        wait_until_all_parked(run);
+        (run->options->ops != 0 ? run_for_ops : run_for_time)(run, &first, &last);
+    }
+    *result = (hz_result){
+        .seconds = (double)(last.ns - first.ns) * 1e-9,
+        .cpu_s = last.cpu_s - first.cpu_s,
+        .ops = last.ops - first.ops,
+        .minor_faults = last.minor_faults - first.minor_faults,
+        .births = join_workers(run),
+        .live_peak_kb = atomic_load(&run->live_peak_bytes) / 1024,
+    };
+}

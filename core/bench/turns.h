@@ -1,0 +1,111 @@
+/*
+ * The turn protocol: how a conductor (hz-turns, or hz-bench's own main thread) gives threads turns
+ * through a page of shared memory.
+ *
+ *   park   threads wait on the futex word `turn`; one that has arrived is counted in `parked`
+ *   run    threads work; each publishes its completed operations after every step
+ *   quit   threads finish
+ *
+ * The conductor writes `turn` and nothing else after start-up; the threads write the rest. All
+ * threads are parked when `parked` equals `nthreads`; a thread that is just waking when the word
+ * turns back to park counts itself out and in again without working.
+ */
+#ifndef HZ_BENCH_TURNS_H
+#define HZ_BENCH_TURNS_H
+
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define HZ_TURNS_MAGIC "HZTURNS1"
+#define HZ_TURNS_VERSION 1
+#define HZ_TURNS_MAX_THREADS 4096
+
+enum { HZ_TURN_PARK = 0, HZ_TURN_RUN = 1, HZ_TURN_QUIT = 2 };
+
+/* One thread's line: written by the thread alone. */
+typedef struct hz_turn_slot {
+    _Atomic uint64_t ops;          /* operations completed since the start */
+    _Atomic int64_t live_bytes;    /* bytes requested less bytes freed by this thread; the sum over
+                                      threads counts */
+    _Atomic uint64_t involuntary;  /* involuntary context switches, as of the last parking */
+    _Atomic uint64_t minor_faults; /* page faults served without I/O, as of the last parking */
+    _Atomic uint32_t parked;       /* 1 while the thread waits for a turn */
+    uint8_t unused[64 - 4 * sizeof(uint64_t) - sizeof(uint32_t)];
+} hz_turn_slot;
+
+/* The whole page. */
+typedef struct hz_turn_page {
+    char magic[8];             /* HZ_TURNS_MAGIC, by the conductor */
+    uint32_t version;          /* HZ_TURNS_VERSION, by the conductor */
+    _Atomic uint32_t nthreads; /* threads that obey; 0 until the program has read the page */
+    _Atomic uint32_t turn;     /* futex: HZ_TURN_PARK, _RUN or _QUIT */
+    _Atomic uint32_t parked;   /* futex: how many threads are parked */
+    uint8_t unused[64 - 8 - 4 * sizeof(uint32_t)];
+    hz_turn_slot slots[HZ_TURNS_MAX_THREADS]; /* the first `nthreads` are in use */
+} hz_turn_page;
+
+_Static_assert(sizeof(hz_turn_slot) == 64, "a slot is one cache line");
+_Static_assert(offsetof(hz_turn_page, slots) == 64, "the header is one cache line");
+
+/* Sleeps while *word == seen, at most `timeout_ns` (negative: for ever). May return early. */
+static inline void hz_futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns)
+{
+    const struct timespec timeout = {.tv_sec = timeout_ns / 1000000000,
+                                     .tv_nsec = timeout_ns % 1000000000};
+    (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, timeout_ns < 0 ? NULL : &timeout, NULL, 0);
+}
+
+/* Wakes every sleeper of `word`. */
+static inline void hz_futex_wake(_Atomic uint32_t *word)
+{
+    (void)syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+/* Gives the word `turn` a new value, for everybody. */
+static inline void hz_turn_give(hz_turn_page *page, uint32_t turn)
+{
+    atomic_store(&page->turn, turn);
+    hz_futex_wake(&page->turn);
+}
+
+/* Whether every thread has started and waits for a turn. */
+static inline int hz_turn_all_parked(hz_turn_page *page)
+{
+    const uint32_t nthreads = atomic_load(&page->nthreads);
+    return nthreads != 0 && atomic_load(&page->parked) == nthreads;
+}
+
+/* Operations that all threads together have published. */
+static inline uint64_t hz_turn_ops(hz_turn_page *page)
+{
+    const uint32_t nthreads = atomic_load_explicit(&page->nthreads, memory_order_relaxed);
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < nthreads; i++)
+        sum += atomic_load_explicit(&page->slots[i].ops, memory_order_relaxed);
+    return sum;
+}
+
+/* Bytes that are requested and not yet freed, over all threads. */
+static inline int64_t hz_turn_live_bytes(hz_turn_page *page)
+{
+    const uint32_t nthreads = atomic_load_explicit(&page->nthreads, memory_order_relaxed);
+    int64_t sum = 0;
+    for (uint32_t i = 0; i < nthreads; i++)
+        sum += atomic_load_explicit(&page->slots[i].live_bytes, memory_order_relaxed);
+    return sum;
+}
+
+/* The monotonic clock, in ns. */
+static inline int64_t hz_clock_ns(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+#endif
