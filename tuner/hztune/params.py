@@ -25,8 +25,9 @@ Value = int | str
 
 Scale = Literal["linear", "log", "pow2"]
 
+# No octal, no exponent, no suffix: they mean different things to different allocators.
+_PLAIN_DECIMAL = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 _MESSAGE_BYTES = 512
-_TEXT_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +104,9 @@ def parse(param: Param, text: str) -> Value:
     Raises:
         UsageError: `text` is not legal for `param`.
     """
-    value: Value = int(text) if re.fullmatch(r"-?[0-9]{1,19}", text, re.ASCII) else text
+    value: Value = int(text) if _PLAIN_DECIMAL.fullmatch(text) else text
     if param.env:
-        check({param.name: value}, relations=False)
+        check({param.name: text}, relations=False)
     else:
         judge(param, value)
     return value

@@ -1,0 +1,99 @@
+"""What the tests share: builds of the core outside the tree, and hztune as a process.
+
+A build is kept between runs (CMake rebuilds only what changed) in $XDG_CACHE_HOME/hztune-tests, one
+directory for each checkout and set of definitions; several test runs at once take turns on a lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BUILD_DEADLINE_S = 600
+RUN_DEADLINE_S = 120
+
+Build = Callable[..., Path]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def build_core() -> Build:
+    """Builds core/ with some definitions and returns the build directory.
+
+    `build_core(HZ_FROZEN="ON")`, or `build_core(source=COPY)` for a copy of the tree.
+    """
+    return lambda source=ROOT, **defines: _built(source / "core", defines)
+
+
+@pytest.fixture(scope="session")
+def build_tuner() -> Build:
+    """Builds tuner/, which is core/ and `_core`; give the directory as HZTUNE_CORE to a process."""
+    return lambda source=ROOT, **defines: _built(
+        source / "tuner", {"Python_EXECUTABLE": sys.executable, **defines}
+    )
+
+
+@pytest.fixture(scope="session")
+def core_build(build_core: Build) -> Path:
+    """The core as it stands, every warning an error."""
+    return build_core(HZ_WERROR="ON")
+
+
+@pytest.fixture
+def hztune(core_build: Path, tmp_path: Path) -> Run:
+    """Runs hztune in a process of its own, in an empty directory, on the core as it stands."""
+
+    def run(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "hztune", *map(str, words)],
+            env={**os.environ, "HZTUNE_CORE": str(core_build), "NO_COLOR": "1", **variables},
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=RUN_DEADLINE_S,
+        )
+
+    return run
+
+
+def _built(source: Path, defines: dict[str, str]) -> Path:
+    identity = "\n".join(
+        [str(source), sys.executable, *sorted(f"{k}={v}" for k, v in defines.items())]
+    )
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hztune-tests"
+    build = cache / f"{source.name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+    build.mkdir(parents=True, exist_ok=True)
+    with _locked(build.with_suffix(".lock")):
+        definitions = [f"-D{key}={value}" for key, value in defines.items()]
+        _run(["cmake", "-S", str(source), "-B", str(build), *definitions])
+        _run(["cmake", "--build", str(build), "--parallel", str(len(os.sched_getaffinity(0)))])
+    return build
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_DEADLINE_S)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
