@@ -1,7 +1,8 @@
 /*
  * The table of parameters as data, and the judgement of a configuration.
  *
- * Stands alone (see params.h): no allocation, no other part of hz, so that a tool links it without the allocator.
+ * Stands alone (see params.h): no allocation, no other part of hz, so that a tool links it without
+ * the allocator.
  */
 #include <hz/params.h>
 
@@ -13,7 +14,8 @@
 #define HZ_SPECIAL_NONE false
 #define HZ_SPECIAL_AUTO true
 
-/* A row as written: what hz_param says of it, but for the texts and counts that are worked out from it. */
+/* A row as written: what hz_param says of it, but for the texts and counts that are worked out from
+ * it. */
 typedef struct row {
     const char *name, *env, *macro;
     hz_param_kind kind;
@@ -27,12 +29,13 @@ typedef struct row {
 
 static const row rows[] = {
 #define WORD(enumerator, word) #word " "
-#define HZ_INT(name, NAME, default_, low, high, scale, unit, special, doc)                               \
-    {#name, "HZ_" #NAME, "HZ_CONFIG_" #NAME, HZ_KIND_INT, default_, low, high,       \
-     HZ_SCALE_##scale, unit, "", HZ_SPECIAL_##special, doc},
-#define HZ_ENUM(name, NAME, default_, words, doc)                                                        \
-    {#name, "HZ_" #NAME, "HZ_CONFIG_" #NAME, HZ_KIND_ENUM, default_, 0, INT64_MAX,                 \
-     HZ_SCALE_LINEAR, "", words, false, doc},
+#define HZ_INT(name, NAME, default_, low, high, scale, unit, special, doc)                         \
+    {#name, "HZ_" #NAME, "HZ_CONFIG_" #NAME,   HZ_KIND_INT, default_, low, high, HZ_SCALE_##scale, \
+     unit,  "",          HZ_SPECIAL_##special, doc},
+#define HZ_ENUM(name, NAME, default_, words, doc)                                                  \
+    {#name, "HZ_" #NAME, "HZ_CONFIG_" #NAME, HZ_KIND_ENUM, default_,                               \
+     0,     INT64_MAX,   HZ_SCALE_LINEAR,    "",           words,                                  \
+     false, doc},
 #include <hz/params.def>
 #undef HZ_INT
 #undef HZ_ENUM
@@ -41,7 +44,8 @@ static const row rows[] = {
 
 enum { ROW_COUNT = sizeof rows / sizeof rows[0], NAME_BYTES = 48, TEXT_BYTES = 32 };
 
-_Static_assert(sizeof(hz_config) == ROW_COUNT * sizeof(int64_t), "a configuration is one number per row");
+_Static_assert(sizeof(hz_config) == ROW_COUNT * sizeof(int64_t),
+               "a configuration is one number per row");
 
 /* ---- words and numbers ---------------------------------------------------------------------- */
 
@@ -95,7 +99,7 @@ static bool parse_decimal(const char *text, int64_t *value)
 }
 
 __attribute__((format(printf, 3, 4))) static bool refuse(char *message, size_t size,
-                                                        const char *format, ...)
+                                                         const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -133,9 +137,8 @@ static void table_make(void)
     for (size_t i = 0; i < ROW_COUNT; i++) {
         const row *r = &rows[i];
         text_of(r, r->default_value, default_texts[i], TEXT_BYTES);
-        table[i] = (hz_param){r->name, r->env, r->macro, r->kind, default_texts[i],
-                              r->low,     highest(r),   r->scale,       r->unit, r->choices,
-                              r->may_be_auto, r->doc};
+        table[i] = (hz_param){r->name,    r->env,   r->macro, r->kind,    default_texts[i], r->low,
+                              highest(r), r->scale, r->unit,  r->choices, r->may_be_auto,   r->doc};
     }
 }
 

@@ -1,0 +1,66 @@
+/*
+ * hz, a general-purpose allocator whose parameters are read when the process starts.
+ *
+ * libhz.so also defines malloc, free and the rest of the C and C++ allocation functions with this
+ * behaviour: preload it or link with it. The functions below are the same under hz's own names. All
+ * behave as glibc documents its namesakes; every block is aligned to 16 bytes at least. A double or
+ * invalid free ends the process with a message.
+ */
+#ifndef HZ_HZ_H
+#define HZ_HZ_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define HZ_API __attribute__((visibility("default")))
+#else
+#define HZ_API
+#endif
+
+HZ_API void *hz_malloc(size_t size);
+HZ_API void *hz_calloc(size_t count, size_t size);
+HZ_API void *hz_realloc(void *block, size_t size);
+HZ_API void hz_free(void *block);
+
+/* `align` is a power of two; of memalign any other is rounded up to one. */
+HZ_API void *hz_memalign(size_t align, size_t size);
+HZ_API void *hz_aligned_alloc(size_t align, size_t size);
+HZ_API int hz_posix_memalign(void **block, size_t align, size_t size);
+
+/* Bytes of `block` that may be used, at least what was asked for; 0 for NULL. */
+HZ_API size_t hz_usable_size(const void *block);
+
+/* Gives all memory that is not in use back to the system; true when there was any. */
+HZ_API bool hz_trim(void);
+
+/* Bytes of address space made usable so far, and of those, bytes of unused pages that are still
+ * resident. */
+typedef struct hz_usage {
+    size_t committed_bytes;
+    size_t free_bytes;
+} hz_usage;
+HZ_API hz_usage hz_usage_now(void);
+
+/*
+ * Writes {"version","frozen","config":{...},"counters":{...}} into `text` of `size` bytes, always
+ * terminated; returns the length that the whole needs, as snprintf does.
+ */
+HZ_API size_t hz_stats_json(char *text, size_t size);
+
+/* The value in effect of the parameter `name` (of an enum, the index of its word); false when there
+ * is none. */
+HZ_API bool hz_param_value(const char *name, int64_t *value);
+
+HZ_API const char *hz_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,187 @@
+/*
+ * START HERE: allocation, the fast path first.
+ *
+ * A small block costs a look-up of its class, a pop from the thread's magazine, and the store of
+ * its tag. An empty magazine yields NULL, and so does every magazine of a thread that has no heap
+ * yet: one branch serves both, and there is no other way out of the fast path.
+ */
+#include <hz/hz.h>
+
+#include <errno.h>
+
+#include "internal.h"
+
+static void *malloc_slow(size_t size);
+
+HZ_FAST void *pop_or_slow(size_t size, uint32_t class_)
+{
+    hz_heap *heap = hz_heap_mine;
+    void **top = heap->top[class_];
+    void *block = top[-1];
+    if (HZ_UNLIKELY(block == NULL)) return malloc_slow(size);
+    heap->top[class_] = top - 1;
+    hz_tag_set(block, class_);
+    return block;
+}
+
+HZ_FAST void *malloc_medium(size_t size)
+{
+    if (HZ_UNLIKELY(size > HZ_CLASS_MAX_BYTES)) return malloc_slow(size);
+    return pop_or_slow(size, hz_class_of_medium(size));
+}
+
+void *hz_malloc(size_t size)
+{
+    if (HZ_UNLIKELY(size > HZ_SMALL_MAX_BYTES)) return malloc_medium(size);
+    return pop_or_slow(size, hz_small_classes[(size + HZ_GRANULE_BYTES - 1) >> HZ_GRANULE_SHIFT]);
+}
+
+/* ---- slow allocation ------------------------------------------------------------------------ */
+
+/* For a thread without a heap of its own: straight from the depot. */
+static void *take_one(uint32_t class_)
+{
+    void *block;
+    uint32_t shard = 0;
+    return hz_depot_take(shard, class_, &block, 1) == 1 ? block : NULL;
+}
+
+static void *class_alloc(uint32_t class_)
+{
+    hz_heap *heap = hz_heap_mine;
+    if (heap == &hz_heap_none) heap = hz_heap_enter();
+    if (!hz_start()) return NULL;
+    void *block = heap == &hz_heap_none ? take_one(class_) : hz_magazine_refill(heap, class_);
+    if (block != NULL) hz_tag_set(block, class_);
+    return block;
+}
+
+static void *alloc_once(size_t size, size_t align, bool *zeroed)
+{
+    *zeroed = false;
+    if (size <= HZ_CLASS_MAX_BYTES && align <= HZ_GRANULE_BYTES)
+        return class_alloc(hz_class_of(size));
+    if (size > PTRDIFF_MAX || align > PTRDIFF_MAX / 2 || !hz_start()) return NULL;
+    return hz_large_alloc(size, align, zeroed);
+}
+
+/* Without memory, what the depots hold is given up and the request tried once more. */
+static void *alloc_or_fail(size_t size, size_t align, bool *zeroed)
+{
+    void *block = alloc_once(size, align, zeroed);
+    if (block == NULL && size <= PTRDIFF_MAX && hz_start()) {
+        hz_depot_trim();
+        block = alloc_once(size, align, zeroed);
+    }
+    if (block == NULL) errno = ENOMEM;
+    return block;
+}
+
+HZ_SLOW static void *malloc_slow(size_t size)
+{
+    bool zeroed;
+    return alloc_or_fail(size, HZ_GRANULE_BYTES, &zeroed);
+}
+
+/* ---- zeroed --------------------------------------------------------------------------------- */
+
+static void *calloc_large(size_t size)
+{
+    bool zeroed;
+    void *block = alloc_or_fail(size, HZ_GRANULE_BYTES, &zeroed);
+    if (block != NULL && !zeroed) memset(block, 0, size);
+    return block;
+}
+
+void *hz_calloc(size_t count, size_t size)
+{
+    size_t bytes;
+    if (HZ_UNLIKELY(__builtin_mul_overflow(count, size, &bytes))) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    if (bytes > HZ_CLASS_MAX_BYTES) return calloc_large(bytes);
+    void *block = hz_malloc(bytes);
+    if (HZ_LIKELY(block != NULL)) memset(block, 0, bytes);
+    return block;
+}
+
+/* ---- aligned -------------------------------------------------------------------------------- */
+
+/*
+ * Blocks of a class lie at multiples of its size from a page boundary, so the power of two in the
+ * size is their alignment. Returns the smallest class that serves, or 0.
+ */
+static uint32_t class_aligned(size_t align, size_t size)
+{
+    if (align > HZ_PAGE_BYTES || size > HZ_CLASS_MAX_BYTES) return 0;
+    uint32_t class_ = hz_class_of(size > align ? size : align);
+    while (class_ <= HZ_CLASSES && (hz_class_bytes[class_] & (align - 1)) != 0) class_++;
+    return class_ <= HZ_CLASSES ? class_ : 0;
+}
+
+void *hz_aligned_alloc(size_t align, size_t size)
+{
+    bool zeroed;
+    if (HZ_UNLIKELY(align == 0 || (align & (align - 1)) != 0)) {
+        errno = EINVAL;
+        return NULL;
+    }
+    if (align <= HZ_GRANULE_BYTES) return hz_malloc(size);
+    uint32_t class_ = class_aligned(align, size);
+    if (class_ != 0) return hz_malloc(hz_class_bytes[class_]);
+    return alloc_or_fail(size, align, &zeroed);
+}
+
+void *hz_memalign(size_t align, size_t size)
+{
+    size_t power = HZ_GRANULE_BYTES;
+    if (align > PTRDIFF_MAX / 2) {
+        errno = EINVAL;
+        return NULL;
+    }
+    while (power < align) power *= 2;
+    return hz_aligned_alloc(power, size);
+}
+
+int hz_posix_memalign(void **block, size_t align, size_t size)
+{
+    int saved = errno;
+    if (align < sizeof(void *) || (align & (align - 1)) != 0) return EINVAL;
+    void *fresh = hz_aligned_alloc(align, size);
+    errno = saved;
+    if (fresh == NULL) return ENOMEM;
+    *block = fresh;
+    return 0;
+}
+
+/* ---- resized -------------------------------------------------------------------------------- */
+
+/* Whether a block of `have` bytes may stay where it is: it is large enough, and not twice too
+ * large. */
+static bool resize_in_place(void *block, size_t have, size_t size)
+{
+    if (have > HZ_CLASS_MAX_BYTES) return size > HZ_CLASS_MAX_BYTES && hz_large_resize(block, size);
+    return size <= have && (size >= have / 2 || have <= HZ_GRANULE_BYTES * 4);
+}
+
+void *hz_realloc(void *block, size_t size)
+{
+    if (block == NULL) return hz_malloc(size);
+    if (size == 0) {
+        hz_free(block);
+        return NULL;
+    }
+    if (size > PTRDIFF_MAX) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    size_t have = hz_usable_size(block);
+    if (have == 0) hz_die("realloc of a pointer that is no live block", block);
+    if (resize_in_place(block, have, size)) return block;
+    void *fresh = hz_malloc(size);
+    if (fresh == NULL) return size <= have ? block : NULL;
+    memcpy(fresh, block, size < have ? size : have);
+    hz_free(block);
+    return fresh;
+}

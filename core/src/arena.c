@@ -1,0 +1,197 @@
+/*
+ * The arena: one reserved range of addresses, and the tables that describe it.
+ *
+ *     [tags][free bits][spans][page shards][ pages ... ]
+ *
+ * Everything is reserved at once and made usable bit by bit from the front, so that a look-up is
+ * plain indexing and nothing is accounted that is not used. Tags can be read from the start (they
+ * read as zero), so a free of any address of the arena is safe to look up. Where addresses are
+ * scarce (ulimit -v) the arena is smaller.
+ */
+#include "internal.h"
+#include "os.h"
+
+enum {
+    HUGE_PAGE_BYTES = 2 << 20,
+    COMMIT_PAGES = 64,       /* least number of pages made usable at once: 4 MiB */
+    META_BYTES = 256 * 1024, /* unit of memory for hz's own structs */
+};
+#define ARENA_BYTES_MIN ((uint64_t)1 << 20)
+#define ARENA_BYTES_USUAL ((uint64_t)1 << 36)
+#define ARENA_BYTES_MAX ((uint64_t)1 << 40)
+
+/* One of the tables: how much of it each page needs, and how much is usable. */
+typedef struct table {
+    unsigned char *start;
+    size_t bytes_per_page;
+    size_t usable_bytes;
+} table;
+
+static struct {
+    hz_lock lock;        /* guards the rest */
+    table tables[4];     /* tags, free bits, spans, page shards */
+    size_t pages;        /* pages reserved */
+    size_t usable_pages; /* pages made usable */
+    size_t used_pages;   /* pages handed to the page heap */
+    unsigned char *meta; /* rest of the current unit */
+    size_t meta_left;
+} arena;
+
+static size_t round_up(size_t value, size_t unit)
+{
+    return (value + unit - 1) & ~(unit - 1);
+}
+
+static size_t table_bytes(size_t pages)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < 4; i++) {
+        bytes += round_up(pages * arena.tables[i].bytes_per_page, HZ_SYSTEM_PAGE_BYTES);
+    }
+    return round_up(bytes, HUGE_PAGE_BYTES);
+}
+
+static bool lay_out(unsigned char *start, size_t pages)
+{
+    unsigned char *at = start;
+    for (size_t i = 0; i < 4; i++) {
+        arena.tables[i].start = at;
+        at += round_up(pages * arena.tables[i].bytes_per_page, HZ_SYSTEM_PAGE_BYTES);
+    }
+    size_t tag_bytes = pages * arena.tables[0].bytes_per_page;
+    if (!hz_os_allow_reading(start, round_up(tag_bytes, HZ_SYSTEM_PAGE_BYTES))) return false;
+    arena.pages = pages;
+    hz_map.base = (uintptr_t)start + table_bytes(pages);
+    hz_map.tags = arena.tables[0].start;
+    hz_map.free_bits = (uint64_t *)(void *)arena.tables[1].start;
+    hz_map.spans = (hz_span *)(void *)arena.tables[2].start;
+    hz_map.page_shards = arena.tables[3].start;
+    hz_map.tags_biased = (uintptr_t)hz_map.tags - (hz_map.base >> HZ_GRANULE_SHIFT);
+    hz_map.granules = pages << HZ_PAGE_GRANULES_SHIFT;
+    return true;
+}
+
+static bool reserve(uint64_t arena_bytes)
+{
+    size_t pages = arena_bytes >> HZ_PAGE_SHIFT;
+    size_t bytes = table_bytes(pages) + (pages << HZ_PAGE_SHIFT) + HUGE_PAGE_BYTES;
+    unsigned char *start = hz_os_reserve(bytes);
+    if (start == NULL) return false;
+    unsigned char *aligned = (unsigned char *)round_up((uintptr_t)start, HUGE_PAGE_BYTES);
+    if (lay_out(aligned, pages)) return true;
+    hz_os_unreserve(start, bytes);
+    return false;
+}
+
+/* Room for four times the memory of the machine, so that holes between blocks never matter; less
+ * under a limit. */
+static uint64_t wanted_bytes(void)
+{
+    uint64_t left = hz_os_address_space_left();
+    uint64_t wanted = ARENA_BYTES_USUAL;
+    if (left != UINT64_MAX) return left / 2;
+    while (wanted < 4 * hz_os_memory_bytes() && wanted < ARENA_BYTES_MAX) wanted *= 2;
+    return wanted;
+}
+
+bool hz_arena_make(void)
+{
+    static const size_t bytes_per_page[4] = {1 << HZ_PAGE_GRANULES_SHIFT,
+                                             (1 << HZ_PAGE_GRANULES_SHIFT) / 8, sizeof(hz_span), 1};
+    for (size_t i = 0; i < 4; i++) arena.tables[i].bytes_per_page = bytes_per_page[i];
+    for (uint64_t bytes = wanted_bytes(); bytes >= ARENA_BYTES_MIN; bytes /= 2) {
+        if (reserve(bytes)) return true;
+    }
+    return false;
+}
+
+static bool table_extend(table *t, size_t pages)
+{
+    size_t wanted = round_up(pages * t->bytes_per_page, HZ_SYSTEM_PAGE_BYTES);
+    if (wanted <= t->usable_bytes) return true;
+    if (!hz_os_allow_writing(t->start + t->usable_bytes, wanted - t->usable_bytes)) return false;
+    t->usable_bytes = wanted;
+    return true;
+}
+
+static void pages_advise(size_t first, size_t count)
+{
+    size_t bytes = count << HZ_PAGE_SHIFT;
+    hz_count(HZ_STAT_committed_bytes, bytes);
+    if (hz_cfg.thp == HZ_THP_ON && hz_os_ask_huge_pages(hz_page_address(first), bytes)) {
+        hz_count(HZ_STAT_huge_page_bytes, bytes);
+    }
+}
+
+static bool make_usable(size_t pages)
+{
+    for (size_t i = 0; i < 4; i++) {
+        if (!table_extend(&arena.tables[i], pages)) return false;
+    }
+    size_t count = pages - arena.usable_pages;
+    void *address = hz_page_address(arena.usable_pages);
+    if (!hz_os_allow_writing(address, count << HZ_PAGE_SHIFT)) return false;
+    pages_advise(arena.usable_pages, count);
+    arena.usable_pages = pages;
+    return true;
+}
+
+/* More than is needed now, so that system calls stay rare; exactly what is needed when that much is
+ * refused. */
+static bool make_room(size_t pages)
+{
+    size_t generous = pages + COMMIT_PAGES + arena.usable_pages / 8;
+    if (pages <= arena.usable_pages) return true;
+    if (pages > arena.pages) return false;
+    return make_usable(generous < arena.pages ? generous : arena.pages) || make_usable(pages);
+}
+
+bool hz_arena_extend(size_t pages, size_t *first)
+{
+    hz_lock_take(&arena.lock);
+    bool done = pages <= arena.pages && make_room(arena.used_pages + pages);
+    if (done) {
+        *first = arena.used_pages;
+        arena.used_pages += pages;
+    }
+    hz_lock_release(&arena.lock);
+    return done;
+}
+
+static bool meta_refill(size_t bytes)
+{
+    size_t unit = bytes > META_BYTES / 4 ? round_up(bytes, HZ_SYSTEM_PAGE_BYTES) : META_BYTES;
+    unsigned char *fresh = hz_os_map(unit);
+    if (fresh == NULL) {
+        unit = round_up(bytes, HZ_SYSTEM_PAGE_BYTES);
+        fresh = hz_os_map(unit);
+    }
+    if (fresh == NULL) return false;
+    arena.meta = fresh;
+    arena.meta_left = unit;
+    return true;
+}
+
+void *hz_meta_alloc(size_t bytes)
+{
+    void *result = NULL;
+    bytes = round_up(bytes, HZ_CACHE_LINE_BYTES);
+    hz_lock_take(&arena.lock);
+    if (bytes <= arena.meta_left || meta_refill(bytes)) {
+        result = arena.meta;
+        arena.meta += bytes;
+        arena.meta_left -= bytes;
+    }
+    hz_lock_release(&arena.lock);
+    return result;
+}
+
+void hz_arena_fork_lock(void)
+{
+    hz_lock_take(&arena.lock);
+}
+
+void hz_arena_fork_unlock(void)
+{
+    hz_lock_release(&arena.lock);
+}

@@ -1,0 +1,29 @@
+/*
+ * Atomic access, by intent. This is the only file that names a memory order.
+ */
+#ifndef HZ_ATOMIC_H
+#define HZ_ATOMIC_H
+
+#include <stdatomic.h>
+
+/* A value that somebody else may be writing, of which any recent version will do (counters, hints).
+ */
+#define hz_atomic_peek(object) atomic_load_explicit((object), memory_order_relaxed)
+#define hz_atomic_poke(object, value) atomic_store_explicit((object), (value), memory_order_relaxed)
+
+/* Publishing: what was written before a put is seen by whoever gets the value put. */
+#define hz_atomic_get(object) atomic_load_explicit((object), memory_order_acquire)
+#define hz_atomic_put(object, value) atomic_store_explicit((object), (value), memory_order_release)
+
+/* Counting without order between the counters. */
+#define hz_atomic_add(object, value)                                                               \
+    atomic_fetch_add_explicit((object), (value), memory_order_relaxed)
+
+/* Swapping a lock word or a stack head: acquires on success what its last owner released. */
+#define hz_atomic_swap(object, value)                                                              \
+    atomic_exchange_explicit((object), (value), memory_order_acq_rel)
+#define hz_atomic_replace(object, expected, value)                                                 \
+    atomic_compare_exchange_strong_explicit((object), (expected), (value), memory_order_acq_rel,   \
+                                            memory_order_acquire)
+
+#endif

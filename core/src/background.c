@@ -1,0 +1,40 @@
+/*
+ * The optional background worker (background_refill_us): it gives depots that ran dry a batch from
+ * their spans, so that the next refill finds one. A forked child goes on without it.
+ */
+#include <pthread.h>
+#include <signal.h>
+
+#include "internal.h"
+#include "os.h"
+
+static void round_of_refills(void)
+{
+    size_t blocks = 0;
+    for (uint32_t shard = 0; shard < hz_map.shards; shard++) {
+        for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++)
+            blocks += hz_depot_top_up(shard, class_);
+    }
+    hz_count(HZ_STAT_background_rounds, 1);
+    hz_count(HZ_STAT_background_blocks, blocks);
+}
+
+_Noreturn static void *work(void *unused)
+{
+    (void)unused;
+    for (;;) {
+        hz_os_sleep_us((uint32_t)hz_cfg.background_refill_us);
+        round_of_refills();
+    }
+}
+
+/* With every signal blocked, so that the program's handlers never run on this thread. */
+void hz_background_start(void)
+{
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (pthread_create(&thread, NULL, work, NULL) == 0) pthread_detach(thread);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}

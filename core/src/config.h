@@ -1,0 +1,42 @@
+/*
+ * hz_cfg, the configuration in effect: a variable that start.c fills, or, in a frozen build,
+ * constants.
+ *
+ * Precedence: the table's default < hz_config.h (HZ_CONFIG_HEADER) < the environment (not in a
+ * frozen build). `auto` is worked out by start.c: of such a row read the resolved value
+ * (hz_map.shards), never hz_cfg.
+ */
+#ifndef HZ_CONFIG_H
+#define HZ_CONFIG_H
+
+#include <hz/params.h>
+
+#ifdef HZ_CONFIG_HEADER
+#include HZ_CONFIG_HEADER
+#if !defined(HZ_CONFIG_SCHEMA) || HZ_CONFIG_SCHEMA != HZ_CONFIG_SCHEMA_VERSION
+#error "HZ_CONFIG_HEADER is of another schema: make it anew with hztune export --format header"
+#endif
+#define HZ_CONFIG_VALUE(NAME, default_) HZ_CONFIG_##NAME
+#else
+#define HZ_CONFIG_VALUE(NAME, default_) default_
+#endif
+
+/* The values that this build starts from, as an initializer of hz_config. */
+#define HZ_INT(name, NAME, default_, low, high, scale, unit, special, doc)                         \
+    .name = HZ_CONFIG_VALUE(NAME, default_),
+#define HZ_ENUM(name, NAME, default_, words, doc) .name = HZ_CONFIG_VALUE(NAME, default_),
+static const hz_config hz_cfg_built = {
+#include <hz/params.def>
+};
+#undef HZ_INT
+#undef HZ_ENUM
+
+#ifdef HZ_FROZEN
+#define hz_cfg hz_cfg_built
+#define HZ_IS_FROZEN true
+#else
+extern hz_config hz_cfg;
+#define HZ_IS_FROZEN false
+#endif
+
+#endif

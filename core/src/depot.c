@@ -1,0 +1,223 @@
+/*
+ * Depots: free blocks of one class that the threads of a shard pass to each other, a batch at a
+ * time.
+ *
+ * Under the policies `mutex` and `spin` a depot is an array of pointers under a lock that is held
+ * for one copy. Under `lockfree` it is a stack of batches whose head carries a generation, so that
+ * a head that went away and came back is told from one that stayed; batches are never unmapped, so
+ * a stale one may be read.
+ */
+#include "internal.h"
+
+hz_shard *hz_shards;
+
+static uint32_t capacity_for(uint32_t class_)
+{
+    int64_t blocks = hz_cfg.depot_slots * hz_cfg.flush_batch;
+    int64_t fitting = hz_cfg.depot_bytes / (int64_t)hz_class_bytes[class_];
+    if (blocks > fitting) blocks = fitting;
+    return (uint32_t)(blocks > 1 ? blocks : 1);
+}
+
+static void depot_lock(hz_depot *depot)
+{
+    if (HZ_LIKELY(hz_lock_try(&depot->lock))) return;
+    if (hz_cfg.depot_lock == HZ_DEPOT_LOCK_SPIN)
+        hz_lock_wait_spinning(&depot->lock);
+    else
+        hz_lock_wait(&depot->lock);
+}
+
+/* ---- under a lock --------------------------------------------------------------------------- */
+
+static bool stack_make(hz_depot *depot, uint32_t class_)
+{
+    uint32_t capacity = capacity_for(class_);
+    depot->blocks = hz_meta_alloc(capacity * sizeof(void *));
+    if (depot->blocks == NULL) return false;
+    depot->capacity = capacity;
+    return true;
+}
+
+static size_t stack_take(hz_depot *depot, void **out, size_t want)
+{
+    if (depot->count == 0)
+        return 0; /* a guess without the lock; a wrong one costs a trip to the spans */
+    depot_lock(depot);
+    size_t got = want < depot->count ? want : depot->count;
+    depot->count -= (uint32_t)got;
+    memcpy(out, depot->blocks + depot->count, got * sizeof(void *));
+    hz_lock_release(&depot->lock);
+    return got;
+}
+
+static size_t stack_give(hz_depot *depot, uint32_t class_, void *const *blocks, size_t count)
+{
+    depot_lock(depot);
+    size_t room =
+        depot->capacity == 0 && !stack_make(depot, class_) ? 0 : depot->capacity - depot->count;
+    if (count > room) count = room;
+    memcpy(depot->blocks + depot->count, blocks, count * sizeof(void *));
+    depot->count += (uint32_t)count;
+    hz_lock_release(&depot->lock);
+    return count;
+}
+
+/* ---- without a lock ------------------------------------------------------------------------- */
+
+static size_t batch_bytes(void)
+{
+    return sizeof(hz_batch) + (size_t)hz_cfg.flush_batch * sizeof(void *);
+}
+
+static hz_batch *batch_at(const hz_depot *depot, uint32_t number)
+{
+    return (hz_batch *)(void *)(depot->batches + (number - 1) * batch_bytes());
+}
+
+/* Pops a batch; returns its number, 0 when the stack is empty. */
+static uint32_t batch_pop(const hz_depot *depot, _Atomic uint64_t *stack)
+{
+    uint64_t head = hz_atomic_get(stack);
+    while ((uint32_t)head != 0) {
+        uint64_t below = hz_atomic_peek(&batch_at(depot, (uint32_t)head)->next);
+        uint64_t after = ((head >> 32) + 1) << 32 | below;
+        if (hz_atomic_replace(stack, &head, after)) return (uint32_t)head;
+        hz_count(HZ_STAT_lockfree_retries, 1);
+    }
+    return 0;
+}
+
+static void batch_push(const hz_depot *depot, _Atomic uint64_t *stack, uint32_t number)
+{
+    uint64_t head = hz_atomic_get(stack);
+    for (;;) {
+        hz_atomic_poke(&batch_at(depot, number)->next, (uint32_t)head);
+        if (hz_atomic_replace(stack, &head, ((head >> 32) + 1) << 32 | number)) return;
+        hz_count(HZ_STAT_lockfree_retries, 1);
+    }
+}
+
+/* Called with depot->lock held; capacity is published last, and readers look at nothing else
+ * before. */
+static void batches_make(hz_depot *depot, uint32_t class_)
+{
+    uint32_t batches = capacity_for(class_) / (uint32_t)hz_cfg.flush_batch;
+    if (batches == 0) batches = 1;
+    depot->batches = hz_meta_alloc(batches * batch_bytes());
+    if (depot->batches == NULL) return;
+    for (uint32_t number = 1; number <= batches; number++) batch_push(depot, &depot->empty, number);
+    hz_atomic_put(&depot->capacity, batches * (uint32_t)hz_cfg.flush_batch);
+}
+
+static bool batches_ready(hz_depot *depot, uint32_t class_)
+{
+    if (HZ_LIKELY(hz_atomic_get(&depot->capacity) != 0)) return true;
+    hz_lock_take(&depot->lock);
+    if (hz_atomic_get(&depot->capacity) == 0) batches_make(depot, class_);
+    hz_lock_release(&depot->lock);
+    return hz_atomic_get(&depot->capacity) != 0;
+}
+
+static size_t batches_take(hz_depot *depot, void **out, size_t want)
+{
+    if (hz_atomic_get(&depot->capacity) == 0) return 0;
+    uint32_t number = batch_pop(depot, &depot->full);
+    if (number == 0) return 0;
+    hz_batch *batch = batch_at(depot, number);
+    size_t got = want < batch->count ? want : batch->count;
+    batch->count -= (uint32_t)got;
+    memcpy(out, batch->blocks + batch->count, got * sizeof(void *));
+    batch_push(depot, batch->count > 0 ? &depot->full : &depot->empty, number);
+    return got;
+}
+
+static size_t batches_give(hz_depot *depot, uint32_t class_, void *const *blocks, size_t count)
+{
+    size_t given = 0;
+    if (!batches_ready(depot, class_)) return 0;
+    while (given < count) {
+        uint32_t number = batch_pop(depot, &depot->empty);
+        if (number == 0) break;
+        hz_batch *batch = batch_at(depot, number);
+        size_t part = count - given;
+        if (part > (size_t)hz_cfg.flush_batch) part = (size_t)hz_cfg.flush_batch;
+        memcpy(batch->blocks, blocks + given, part * sizeof(void *));
+        batch->count = (uint32_t)part;
+        batch_push(depot, &depot->full, number);
+        given += part;
+    }
+    return given;
+}
+
+/* ---- the policies behind one face ----------------------------------------------------------- */
+
+static size_t depot_take(hz_depot *depot, void **out, size_t want)
+{
+    if (hz_cfg.depot_lock == HZ_DEPOT_LOCK_LOCKFREE) return batches_take(depot, out, want);
+    return stack_take(depot, out, want);
+}
+
+static size_t depot_give(hz_depot *depot, uint32_t class_, void *const *blocks, size_t count)
+{
+    if (hz_cfg.depot_lock == HZ_DEPOT_LOCK_LOCKFREE)
+        return batches_give(depot, class_, blocks, count);
+    return stack_give(depot, class_, blocks, count);
+}
+
+size_t hz_depot_take(uint32_t shard, uint32_t class_, void **out, size_t want)
+{
+    hz_depot *depot = &hz_shards[shard].depots[class_];
+    size_t got = depot_take(depot, out, want);
+    if (got > 0) {
+        hz_count(HZ_STAT_depot_hits, 1);
+        return got;
+    }
+    hz_count(HZ_STAT_depot_misses, 1);
+    hz_atomic_poke(&depot->misses, 1);
+    return hz_span_take(shard, class_, out, want);
+}
+
+void hz_depot_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t count)
+{
+    size_t given = depot_give(&hz_shards[shard].depots[class_], class_, blocks, count);
+    if (given == count) return;
+    hz_count(HZ_STAT_depot_overflows, 1);
+    hz_span_give(shard, class_, blocks + given, count - given);
+}
+
+size_t hz_depot_top_up(uint32_t shard, uint32_t class_)
+{
+    enum { MOST = 256 };
+    void *blocks[MOST];
+    hz_depot *depot = &hz_shards[shard].depots[class_];
+    if (hz_atomic_peek(&depot->misses) == 0) return 0;
+    hz_atomic_poke(&depot->misses, 0);
+    size_t got = hz_span_take(shard, class_, blocks, (size_t)hz_cfg.refill_batch);
+    hz_depot_give(shard, class_, blocks, got);
+    return got;
+}
+
+static void depot_drain(uint32_t shard, uint32_t class_)
+{
+    enum { PART = 64 };
+    void *blocks[PART];
+    size_t got;
+    while ((got = depot_take(&hz_shards[shard].depots[class_], blocks, PART)) > 0) {
+        hz_span_give(shard, class_, blocks, got);
+    }
+    hz_span_trim(shard, class_);
+}
+
+void hz_depot_trim(void)
+{
+    for (uint32_t shard = 0; shard < hz_map.shards; shard++) {
+        for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) depot_drain(shard, class_);
+    }
+}
+
+bool hz_depot_make_all(void)
+{
+    hz_shards = hz_meta_alloc(hz_map.shards * sizeof(hz_shard));
+    return hz_shards != NULL;
+}

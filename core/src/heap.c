@@ -1,0 +1,172 @@
+/*
+ * A thread's heap: birth, adoption by another thread, death; and what a fork means for all of them.
+ *
+ * A heap is never unmapped. When its thread ends, its blocks go to the depot and the heap waits for
+ * a new thread.
+ */
+#include <hz/hz.h>
+
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+
+#include "internal.h"
+
+_Thread_local hz_heap *hz_heap_mine __attribute__((tls_model("initial-exec"))) = &hz_heap_none;
+
+/* Destructors of other thread-specific data may still allocate: the heap stays for all rounds but
+ * the last. */
+static _Thread_local uint32_t rounds_left __attribute__((tls_model("initial-exec"))) =
+    PTHREAD_DESTRUCTOR_ITERATIONS;
+
+static void *nothing[1]; /* what the pop of an absent magazine finds */
+hz_heap hz_heap_none = {
+    .top = {[0 ... HZ_TAGS - 1] = &nothing[1]},
+    .limit = {[0 ... HZ_TAGS - 1] = &nothing[1]},
+};
+
+static struct {
+    hz_lock lock;         /* guards the rest */
+    hz_heap *_Atomic all; /* every heap there ever was; only grows */
+    hz_heap *free;        /* heaps without a thread */
+    uint32_t next_shard;  /* home of the next heap */
+} heaps;
+
+static pthread_key_t ending_key;
+
+hz_heap *hz_heap_first(void)
+{
+    return hz_atomic_get(&heaps.all);
+}
+
+/* ---- birth ---------------------------------------------------------------------------------- */
+
+static bool heap_fill(hz_heap *heap)
+{
+    size_t deferred_bytes = (size_t)hz_cfg.defer_free * sizeof(void *);
+    if (deferred_bytes > 0 && (heap->deferred = hz_meta_alloc(deferred_bytes)) == NULL)
+        return false;
+    return hz_magazine_make_all(heap) && hz_remote_make(heap);
+}
+
+static hz_heap *heap_make(void)
+{
+    hz_heap *heap = hz_meta_alloc(sizeof *heap);
+    if (heap == NULL || !heap_fill(heap)) return NULL;
+    heap->shard = heaps.next_shard++ % hz_map.shards;
+    heap->next = hz_atomic_peek(&heaps.all);
+    hz_atomic_put(&heaps.all, heap);
+    return heap;
+}
+
+static hz_heap *heap_find(hz_stat *how)
+{
+    hz_lock_take(&heaps.lock);
+    hz_heap *heap = heaps.free;
+    *how = heap != NULL ? HZ_STAT_heaps_adopted : HZ_STAT_heaps_born;
+    if (heap != NULL)
+        heaps.free = heap->next_free;
+    else
+        heap = heap_make();
+    hz_lock_release(&heaps.lock);
+    return heap;
+}
+
+HZ_SLOW hz_heap *hz_heap_enter(void)
+{
+    hz_stat how;
+    if (rounds_left == 0 || !hz_start()) return &hz_heap_none;
+    hz_heap *heap = heap_find(&how);
+    if (heap == NULL) return &hz_heap_none;
+    hz_heap_mine = heap;
+    hz_count(how, 1);
+    int saved = errno;
+    pthread_setspecific(ending_key, heap); /* may allocate: the heap is in place already */
+    errno = saved;
+    return heap;
+}
+
+/* ---- death ---------------------------------------------------------------------------------- */
+
+static void heap_empty(hz_heap *heap)
+{
+    if (heap->deferred != NULL) hz_free_deferred(heap);
+    hz_remote_flush(heap);
+    hz_magazine_flush_all(heap);
+}
+
+static void heap_leave(hz_heap *heap)
+{
+    heap_empty(heap);
+    hz_heap_mine = &hz_heap_none;
+    hz_lock_take(&heaps.lock);
+    heap->next_free = heaps.free;
+    heaps.free = heap;
+    hz_lock_release(&heaps.lock);
+}
+
+static void thread_ends(void *heap)
+{
+    int saved = errno;
+    if (--rounds_left > 0)
+        pthread_setspecific(ending_key, heap);
+    else
+        heap_leave(heap);
+    errno = saved;
+}
+
+/* ---- trimming ------------------------------------------------------------------------------- */
+
+bool hz_trim(void)
+{
+    if (!hz_start()) return false;
+    if (hz_heap_mine != &hz_heap_none) heap_empty(hz_heap_mine);
+    hz_depot_trim();
+    return hz_pages_purge_all();
+}
+
+/* ---- fork ----------------------------------------------------------------------------------- */
+
+/* In the order in which they nest, so that a fork waits until no other thread is inside hz. */
+static void each_shard_lock(void (*act)(hz_lock *))
+{
+    for (uint32_t s = 0; s < hz_map.shards; s++) {
+        act(&hz_shards[s].inbox.lock);
+        for (uint32_t c = 1; c <= HZ_CLASSES; c++) act(&hz_shards[s].depots[c].lock);
+        for (uint32_t c = 1; c <= HZ_CLASSES; c++) act(&hz_shards[s].bins[c].lock);
+    }
+}
+
+static void lock_take(hz_lock *lock)
+{
+    hz_lock_take(lock);
+}
+
+static void lock_release(hz_lock *lock)
+{
+    hz_lock_release(lock);
+}
+
+static void before_fork(void)
+{
+    hz_lock_take(&heaps.lock);
+    each_shard_lock(lock_take);
+    hz_pages_fork_lock();
+    hz_arena_fork_lock();
+}
+
+/* The child owns every lock that the parent took. Other threads' heaps stay as they were: what they
+ * held is lost. */
+static void after_fork(void)
+{
+    hz_arena_fork_unlock();
+    hz_pages_fork_unlock();
+    each_shard_lock(lock_release);
+    hz_lock_release(&heaps.lock);
+}
+
+void hz_heap_start(void)
+{
+    pthread_key_create(&ending_key, thread_ends);
+    pthread_atfork(before_fork, after_fork, after_fork);
+}

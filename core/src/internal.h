@@ -1,0 +1,226 @@
+/*
+ * The table of contents: what each file offers to the files above it. The layers, from the top:
+ *
+ *     alloc, free, override      the entry points
+ *     magazine, remote           front: per thread, no locks
+ *     depot                      middle: shared by the threads of a shard
+ *     span                       back: runs of pages cut into blocks
+ *     pages, large               back: the page heap, blocks of whole pages
+ *     arena, os                  addresses and system calls
+ *
+ * A file calls downwards only. heap, start, background, stats, lock, size_class and params stand
+ * beside them.
+ */
+#ifndef HZ_INTERNAL_H
+#define HZ_INTERNAL_H
+
+#include <string.h>
+
+#include "atomic.h"
+#include "types.h"
+
+/* Every function on the way of a block is marked: fast ones are inlined into the entry points and
+ * hold no #if. */
+#define HZ_FAST static inline __attribute__((always_inline))
+#define HZ_SLOW __attribute__((noinline, cold))
+#define HZ_LIKELY(condition) __builtin_expect(!!(condition), 1)
+#define HZ_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
+
+/* ---- state that the fast paths read --------------------------------------------------------- */
+
+extern hz_map_t hz_map;
+extern hz_heap
+    hz_heap_none; /* the heap of a thread that has none: every magazine both empty and full */
+extern _Thread_local hz_heap *hz_heap_mine __attribute__((tls_model("initial-exec")));
+extern const uint8_t hz_small_classes[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1];
+
+/* ---- size_class.c --------------------------------------------------------------------------- */
+
+extern const uint32_t hz_class_bytes[HZ_CLASSES + 1];
+
+/* The class of a size in (HZ_SMALL_MAX_BYTES, HZ_CLASS_MAX_BYTES]: four classes to each doubling.
+ */
+HZ_FAST uint32_t hz_class_of_medium(size_t size)
+{
+    uint32_t log2 = 63u - (uint32_t)__builtin_clzl(size - 1);
+    return 4 * (log2 - 7) + (uint32_t)((size - 1) >> (log2 - 2)) + 5;
+}
+
+/* The class of any size up to HZ_CLASS_MAX_BYTES. */
+HZ_FAST uint32_t hz_class_of(size_t size)
+{
+    if (size > HZ_SMALL_MAX_BYTES) return hz_class_of_medium(size);
+    return hz_small_classes[(size + HZ_GRANULE_BYTES - 1) >> HZ_GRANULE_SHIFT];
+}
+
+/* ---- os.h is the system; arena.c: the reserved range and its tables -------------------------- */
+
+bool hz_arena_make(void);
+/* Makes `pages` pages at the arena's end usable; false when it is used up or the system refuses. */
+bool hz_arena_extend(size_t pages, size_t *first);
+/* Memory for hz's own structs: zeroed, never given back; NULL when the system refuses. */
+void *hz_meta_alloc(size_t bytes);
+void hz_arena_fork_lock(void);
+void hz_arena_fork_unlock(void);
+
+HZ_FAST void *hz_page_address(size_t page)
+{
+    return (void *)(hz_map.base + (page << HZ_PAGE_SHIFT));
+}
+
+HZ_FAST size_t hz_page_of(const void *address)
+{
+    return ((uintptr_t)address - hz_map.base) >> HZ_PAGE_SHIFT;
+}
+
+/* Number of the granule at which `address` lies; at least hz_map.granules when it is outside or not
+ * aligned. */
+HZ_FAST size_t hz_granule_of(const void *address)
+{
+    uintptr_t offset = (uintptr_t)address - hz_map.base;
+    return offset >> HZ_GRANULE_SHIFT | offset << (64 - HZ_GRANULE_SHIFT);
+}
+
+HZ_FAST void hz_tag_set(const void *block, uint32_t tag)
+{
+    *(uint8_t *)(hz_map.tags_biased + ((uintptr_t)block >> HZ_GRANULE_SHIFT)) = (uint8_t)tag;
+}
+
+/* ---- lock.c --------------------------------------------------------------------------------- */
+
+void hz_lock_wait(hz_lock *lock);
+void hz_lock_wait_spinning(hz_lock *lock);
+void hz_lock_wake(hz_lock *lock);
+
+HZ_FAST bool hz_lock_try(hz_lock *lock)
+{
+    uint32_t expected = 0;
+    return hz_atomic_replace(&lock->word, &expected, 1);
+}
+
+HZ_FAST void hz_lock_take(hz_lock *lock)
+{
+    if (HZ_UNLIKELY(!hz_lock_try(lock))) hz_lock_wait(lock);
+}
+
+HZ_FAST void hz_lock_release(hz_lock *lock)
+{
+    if (HZ_UNLIKELY(hz_atomic_swap(&lock->word, 0) == 2)) hz_lock_wake(lock);
+}
+
+/* ---- pages.c: the page heap ----------------------------------------------------------------- */
+
+/* A run of `pages` pages whose first is a multiple of `align` (a power of two); NULL when there is
+ * no memory. */
+hz_span *hz_pages_alloc(size_t pages, size_t align, bool *zeroed);
+void hz_pages_free(hz_span *run);
+/* Grows or shrinks a run in place; false when it cannot grow. */
+bool hz_pages_resize(hz_span *run, size_t pages);
+/* Returns to the system what has been unused for purge_delay_ms, or everything. */
+void hz_pages_purge_old(void);
+bool hz_pages_purge_all(void);
+size_t hz_pages_free_bytes(void);
+void hz_pages_fork_lock(void);
+void hz_pages_fork_unlock(void);
+
+/* ---- span.c: spans and bins ----------------------------------------------------------------- */
+
+/* Puts up to `want` free blocks into `out`; returns how many. */
+size_t hz_span_take(uint32_t shard, uint32_t class_, void **out, size_t want);
+/* Takes back blocks of one class and one shard. */
+void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t count);
+void hz_span_trim(uint32_t shard, uint32_t class_);
+/* The span that `address` lies in. */
+hz_span *hz_span_of(const void *address);
+
+/* ---- large.c -------------------------------------------------------------------------------- */
+
+void *hz_large_alloc(size_t size, size_t align, bool *zeroed);
+void hz_large_free(void *block);
+bool hz_large_resize(void *block, size_t size);
+size_t hz_large_bytes(const void *block);
+
+/* ---- depot.c -------------------------------------------------------------------------------- */
+
+extern hz_shard *hz_shards;
+
+/* Up to `want` blocks from the depot, else from the spans below it; returns how many, 0 when there
+ * is no memory. */
+size_t hz_depot_take(uint32_t shard, uint32_t class_, void **out, size_t want);
+/* Gives blocks to the depot; what it cannot hold goes on to the spans. */
+void hz_depot_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t count);
+/* Gives a depot that ran dry a batch of its spans' blocks; returns how many. */
+size_t hz_depot_top_up(uint32_t shard, uint32_t class_);
+/* Moves everything that the depots hold to the spans. */
+void hz_depot_trim(void);
+bool hz_depot_make_all(void);
+
+/* ---- magazine.c ----------------------------------------------------------------------------- */
+
+bool hz_magazine_make_all(hz_heap *heap);
+/* Refills the magazine of `class_` and pops a block; NULL when there is no memory. */
+void *hz_magazine_refill(hz_heap *heap, uint32_t class_);
+/* Makes room in the magazine of `class_`, by growth or by a flush, and pushes `block`. */
+void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block);
+void hz_magazine_flush_all(hz_heap *heap);
+
+HZ_FAST void hz_magazine_push(hz_heap *heap, uint32_t class_, void *block)
+{
+    void **top = heap->top[class_];
+    if (HZ_UNLIKELY(top == heap->limit[class_])) {
+        hz_magazine_make_room(heap, class_, block);
+        return;
+    }
+    *top = block;
+    heap->top[class_] = top + 1;
+}
+
+/* ---- remote.c ------------------------------------------------------------------------------- */
+
+bool hz_remote_make(hz_heap *heap);
+/* Collects a block of another shard. */
+void hz_remote_push(hz_heap *heap, uint32_t class_, void *block);
+void hz_remote_flush(hz_heap *heap);
+/* Sorts blocks that the heap's shard was handed into its depots. */
+void hz_remote_drain_inbox(hz_heap *heap);
+
+/* ---- heap.c --------------------------------------------------------------------------------- */
+
+/* The thread's heap, made at need; &hz_heap_none when the thread can have none (it is ending, or no
+ * memory). */
+hz_heap *hz_heap_enter(void);
+hz_heap *hz_heap_first(void);
+void hz_heap_start(void);
+
+/* ---- free.c ------------------------------------------------------------------------------------
+ */
+
+/* Looks the thread's deferred frees up. */
+void hz_free_deferred(hz_heap *heap);
+
+/* ---- start.c -------------------------------------------------------------------------------- */
+
+/* Makes hz ready: configuration, arena, hooks. Idempotent; false when there is no memory to start
+ * with. */
+bool hz_start(void);
+/* Every now and then on slow paths: lets time pass for what depends on it. */
+void hz_tick(hz_heap *heap);
+_Noreturn void hz_die(const char *what, const void *address);
+
+/* ---- background.c --------------------------------------------------------------------------- */
+
+void hz_background_start(void);
+
+/* ---- stats.c -------------------------------------------------------------------------------- */
+
+/* Counts in the thread's own heap; threads without one share hz_heap_none's and may lose a count.
+ */
+HZ_FAST void hz_count(hz_stat stat, uint64_t by)
+{
+    _Atomic uint64_t *counter = &hz_heap_mine->counters.of[stat];
+    hz_atomic_poke(counter, hz_atomic_peek(counter) + by);
+}
+
+void hz_stats_dump(const char *path_pattern);
+
+#endif

@@ -1,0 +1,150 @@
+/*
+ * Magazines: per thread and class, a stack of pointers to free blocks, refilled from and flushed to
+ * the depot.
+ *
+ * Each grows with use (magazine_growth) up to its cap; all magazines of a thread together stay
+ * within thread_cache_bytes, so one that needs more takes it from the others in turn.
+ */
+#include "internal.h"
+
+static uint32_t cap_for(uint32_t class_)
+{
+    int64_t cap = hz_cfg.magazine_bytes / (int64_t)hz_class_bytes[class_];
+    if (cap > hz_cfg.magazine_cap) cap = hz_cfg.magazine_cap;
+    return (uint32_t)(cap > 1 ? cap : 1);
+}
+
+static void empty_tag_make(hz_heap *heap, uint32_t tag)
+{
+    heap->top[tag] = heap->limit[tag] = hz_heap_none.top[tag];
+}
+
+/* Lays all arrays behind each other; each begins with the NULL that an empty magazine's pop finds.
+ */
+bool hz_magazine_make_all(hz_heap *heap)
+{
+    size_t entries = 0;
+    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) entries += 1 + cap_for(class_);
+    void **at = hz_meta_alloc(entries * sizeof(void *));
+    if (at == NULL) return false;
+    for (uint32_t tag = 0; tag < HZ_TAGS; tag++) empty_tag_make(heap, tag);
+    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
+        hz_magazine *magazine = &heap->magazines[class_];
+        magazine->blocks = at + 1;
+        magazine->cap = cap_for(class_);
+        heap->top[class_] = heap->limit[class_] = magazine->blocks;
+        at += 1 + magazine->cap;
+    }
+    return true;
+}
+
+static uint32_t held(const hz_heap *heap, uint32_t class_)
+{
+    return (uint32_t)(heap->top[class_] - heap->magazines[class_].blocks);
+}
+
+/* Gives the `count` coldest blocks to the depot. */
+static void flush(hz_heap *heap, uint32_t class_, uint32_t count)
+{
+    void **blocks = heap->magazines[class_].blocks;
+    uint32_t left = held(heap, class_) - count;
+    hz_count(HZ_STAT_flushes, 1);
+    hz_count(HZ_STAT_flush_blocks, count);
+    hz_depot_give(heap->shard, class_, blocks, count);
+    memmove(blocks, blocks + count, left * sizeof(void *));
+    heap->top[class_] = blocks + left;
+}
+
+/* ---- growth --------------------------------------------------------------------------------- */
+
+static void set_grown(hz_heap *heap, uint32_t class_, uint32_t grown)
+{
+    hz_magazine *magazine = &heap->magazines[class_];
+    heap->grown_bytes += (size_t)grown * hz_class_bytes[class_];
+    heap->grown_bytes -= (size_t)magazine->grown * hz_class_bytes[class_];
+    magazine->grown = grown;
+    heap->limit[class_] = magazine->blocks + grown;
+}
+
+static void shrink_to_half(hz_heap *heap, uint32_t class_)
+{
+    uint32_t grown = heap->magazines[class_].grown / 2;
+    if (held(heap, class_) > grown) flush(heap, class_, held(heap, class_) - grown);
+    set_grown(heap, class_, grown);
+    hz_count(HZ_STAT_magazines_shrunk, 1);
+}
+
+/* Makes the other magazines smaller, one after the other, until `bytes` more fit; false when they
+ * do not. */
+static bool make_others_smaller(hz_heap *heap, uint32_t class_, size_t bytes)
+{
+    size_t budget = (size_t)hz_cfg.thread_cache_bytes;
+    for (uint32_t i = 0; i < HZ_CLASSES && heap->grown_bytes + bytes > budget; i++) {
+        uint32_t other = heap->steal_from = heap->steal_from % HZ_CLASSES + 1;
+        if (other != class_ && heap->magazines[other].grown > 0) shrink_to_half(heap, other);
+    }
+    return heap->grown_bytes + bytes <= budget;
+}
+
+static uint32_t next_size(const hz_magazine *magazine)
+{
+    uint32_t batch = (uint32_t)hz_cfg.refill_batch;
+    uint32_t next = magazine->cap;
+    if (hz_cfg.magazine_growth == HZ_MAGAZINE_GROWTH_BATCH) next = magazine->grown + batch;
+    if (hz_cfg.magazine_growth == HZ_MAGAZINE_GROWTH_DOUBLE) {
+        next = magazine->grown < batch / 2 ? batch : magazine->grown * 2;
+    }
+    return next < magazine->cap ? next : magazine->cap;
+}
+
+static bool grow(hz_heap *heap, uint32_t class_)
+{
+    hz_magazine *magazine = &heap->magazines[class_];
+    if (magazine->grown == magazine->cap) return false;
+    uint32_t grown = next_size(magazine);
+    size_t bytes = (size_t)(grown - magazine->grown) * hz_class_bytes[class_];
+    if (!make_others_smaller(heap, class_, bytes)) return false;
+    set_grown(heap, class_, grown);
+    hz_count(HZ_STAT_magazines_grown, 1);
+    return true;
+}
+
+/* ---- the slow paths ------------------------------------------------------------------------- */
+
+HZ_SLOW void *hz_magazine_refill(hz_heap *heap, uint32_t class_)
+{
+    hz_magazine *magazine = &heap->magazines[class_];
+    hz_count(HZ_STAT_refills, 1);
+    hz_tick(heap);
+    grow(heap, class_);
+    if (hz_cfg.remote_grouping == HZ_REMOTE_GROUPING_SHARD) hz_remote_drain_inbox(heap);
+    uint32_t want = (uint32_t)hz_cfg.refill_batch;
+    if (want > magazine->grown) want = magazine->grown > 0 ? magazine->grown : 1;
+    size_t got = hz_depot_take(heap->shard, class_, magazine->blocks, want);
+    if (got == 0) return NULL;
+    hz_count(HZ_STAT_refill_blocks, got);
+    heap->top[class_] = magazine->blocks + got - 1;
+    return magazine->blocks[got - 1];
+}
+
+HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
+{
+    hz_tick(heap);
+    if (!grow(heap, class_)) {
+        uint32_t count = (held(heap, class_) + 1) / 2;
+        if (count > (uint32_t)hz_cfg.flush_batch) count = (uint32_t)hz_cfg.flush_batch;
+        if (count == 0) {
+            hz_depot_give(heap->shard, class_, &block, 1);
+            return;
+        }
+        flush(heap, class_, count);
+    }
+    *heap->top[class_]++ = block;
+}
+
+void hz_magazine_flush_all(hz_heap *heap)
+{
+    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
+        if (held(heap, class_) > 0) flush(heap, class_, held(heap, class_));
+    }
+}

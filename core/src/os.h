@@ -1,0 +1,43 @@
+/*
+ * What hz asks of the system. The only interface behind which system calls stand; none of it
+ * allocates.
+ */
+#ifndef HZ_OS_H
+#define HZ_OS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- memory; addresses and lengths are multiples of a system page ---------------------------- */
+
+void *hz_os_reserve(size_t bytes); /* addresses only, no access; NULL on failure */
+void hz_os_unreserve(void *address, size_t bytes);
+bool hz_os_allow_reading(void *address, size_t bytes); /* reads as zero, costs no memory */
+bool hz_os_allow_writing(void *address, size_t bytes);
+void *hz_os_map(size_t bytes); /* zeroed memory; NULL on failure */
+bool hz_os_purge(void *address,
+                 size_t bytes); /* gives the memory back: it reads as zero afterwards */
+bool hz_os_ask_huge_pages(void *address, size_t bytes);
+bool hz_os_populate(void *address, size_t bytes);
+
+/* ---- threads --------------------------------------------------------------------------------- */
+
+void hz_os_sleep_while(_Atomic uint32_t *word, uint32_t value);
+void hz_os_wake_one(_Atomic uint32_t *word);
+void hz_os_yield(void);
+void hz_os_sleep_us(uint32_t us);
+
+/* ---- the machine and the process ------------------------------------------------------------- */
+
+uint32_t hz_os_now_ms(void);             /* monotonic, coarse, wraps */
+uint64_t hz_os_memory_bytes(void);       /* physical memory */
+uint64_t hz_os_address_space_left(void); /* what RLIMIT_AS leaves; UINT64_MAX without a limit */
+uint32_t hz_os_cpus(void); /* CPUs that may be used: affinity and cgroup quota, at least 1 */
+uint32_t hz_os_pid(void);
+bool hz_os_is_privileged(void); /* set-uid and the like: the environment is an attacker's */
+void hz_os_write_stderr(const char *text, size_t length);
+bool hz_os_write_file(const char *path, const char *text, size_t length);
+_Noreturn void hz_os_exit(int status); /* at once, without exit handlers */
+
+#endif

@@ -1,0 +1,195 @@
+/*
+ * The system, on Linux.
+ */
+#include "os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/sysinfo.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+static void *map(size_t bytes, int protection, int flags)
+{
+    void *address = mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+    return address == MAP_FAILED ? NULL : address;
+}
+
+void *hz_os_reserve(size_t bytes)
+{
+    return map(bytes, PROT_NONE, MAP_NORESERVE);
+}
+
+void hz_os_unreserve(void *address, size_t bytes)
+{
+    munmap(address, bytes);
+}
+
+bool hz_os_allow_reading(void *address, size_t bytes)
+{
+    return mprotect(address, bytes, PROT_READ) == 0;
+}
+
+bool hz_os_allow_writing(void *address, size_t bytes)
+{
+    return mprotect(address, bytes, PROT_READ | PROT_WRITE) == 0;
+}
+
+void *hz_os_map(size_t bytes)
+{
+    return map(bytes, PROT_READ | PROT_WRITE, 0);
+}
+
+bool hz_os_purge(void *address, size_t bytes)
+{
+    return madvise(address, bytes, MADV_DONTNEED) == 0;
+}
+
+bool hz_os_ask_huge_pages(void *address, size_t bytes)
+{
+    return madvise(address, bytes, MADV_HUGEPAGE) == 0;
+}
+
+bool hz_os_populate(void *address, size_t bytes)
+{
+    return madvise(address, bytes, MADV_POPULATE_WRITE) == 0;
+}
+
+/* ---- threads -------------------------------------------------------------------------------- */
+
+void hz_os_sleep_while(_Atomic uint32_t *word, uint32_t value)
+{
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+void hz_os_wake_one(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+void hz_os_yield(void)
+{
+    sched_yield();
+}
+
+void hz_os_sleep_us(uint32_t us)
+{
+    struct timespec span = {us / 1000000, (long)(us % 1000000) * 1000};
+    nanosleep(&span, NULL);
+}
+
+/* ---- the machine and the process ------------------------------------------------------------ */
+
+uint32_t hz_os_now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return (uint32_t)((uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000);
+}
+
+uint64_t hz_os_memory_bytes(void)
+{
+    struct sysinfo info;
+    if (sysinfo(&info) != 0) return UINT64_C(1) << 32;
+    return (uint64_t)info.totalram * info.mem_unit;
+}
+
+/* Reads a small file into `text`, terminated; returns its length, 0 when it cannot be read. */
+static size_t read_file(const char *path, char *text, size_t size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t length = read(fd, text, size - 1);
+    close(fd);
+    text[length > 0 ? length : 0] = '\0';
+    return length > 0 ? (size_t)length : 0;
+}
+
+uint64_t hz_os_address_space_left(void)
+{
+    struct rlimit limit;
+    char text[64];
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return UINT64_MAX;
+    if (read_file("/proc/self/statm", text, sizeof text) == 0) return limit.rlim_cur;
+    uint64_t used = strtoull(text, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
+    return used < limit.rlim_cur ? limit.rlim_cur - used : 0;
+}
+
+/* CPUs of the cgroup quota, rounded up; UINT32_MAX without one. */
+static uint32_t quota_cpus(void)
+{
+    char text[64];
+    if (read_file("/sys/fs/cgroup/cpu.max", text, sizeof text) == 0) return UINT32_MAX;
+    char *end;
+    unsigned long long quota = strtoull(text, &end, 10);
+    if (end == text) return UINT32_MAX; /* "max" */
+    unsigned long long period = strtoull(end, NULL, 10);
+    if (period == 0) return UINT32_MAX;
+    return (uint32_t)((quota + period - 1) / period);
+}
+
+uint32_t hz_os_cpus(void)
+{
+    cpu_set_t set;
+    uint32_t cpus = 1;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) cpus = (uint32_t)CPU_COUNT(&set);
+    uint32_t quota = quota_cpus();
+    if (quota < cpus) cpus = quota;
+    return cpus > 0 ? cpus : 1;
+}
+
+uint32_t hz_os_pid(void)
+{
+    return (uint32_t)getpid();
+}
+
+bool hz_os_is_privileged(void)
+{
+    return getauxval(AT_SECURE) != 0;
+}
+
+static bool write_all(int fd, const char *text, size_t length)
+{
+    while (length > 0) {
+        ssize_t written = write(fd, text, length);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return false;
+        text += written;
+        length -= (size_t)written;
+    }
+    return true;
+}
+
+void hz_os_write_stderr(const char *text, size_t length)
+{
+    int saved = errno;
+    write_all(STDERR_FILENO, text, length);
+    errno = saved;
+}
+
+bool hz_os_write_file(const char *path, const char *text, size_t length)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) return false;
+    bool written = write_all(fd, text, length);
+    return close(fd) == 0 && written;
+}
+
+_Noreturn void hz_os_exit(int status)
+{
+    _exit(status);
+}

@@ -1,0 +1,330 @@
+/*
+ * The page heap: free runs of pages, split, joined, and given back to the system when they have
+ * been idle.
+ *
+ * A free run is clean (reads as zero, costs nothing) or dirty (still resident). Dirty runs are used
+ * first, and are kept in order of age: the oldest are purged when purge_delay_ms has passed, or at
+ * once when together they exceed large_cache_bytes. Both ends of a free run carry its state, so
+ * that neighbours find each other.
+ */
+#include "internal.h"
+#include "os.h"
+
+enum {
+    LISTS = 64,
+    EXACT_LISTS =
+        16,      /* runs of 1..16 pages have a list each; longer ones four lists to a doubling */
+    PROBES = 64, /* runs of the same list looked at for one that fits */
+    EXTEND_PAGES = 16, /* least extension of the arena: 1 MiB */
+    PURGE_PAGES = 16,  /* least part of a run that is purged alone */
+};
+
+typedef struct run_lists {
+    hz_span *first[LISTS]; /* doubly linked through next and previous */
+    uint64_t filled;       /* a bit for each list that is not empty */
+} run_lists;
+
+static struct {
+    hz_lock lock; /* guards the rest, and the spans of free runs */
+    run_lists clean, dirty;
+    hz_span *oldest, *newest; /* dirty runs by age */
+    size_t dirty_pages;
+    size_t top; /* pages that ever came from the arena */
+} heap;
+
+static size_t index_of(const hz_span *run)
+{
+    return (size_t)(run - hz_map.spans);
+}
+
+/* ---- lists ---------------------------------------------------------------------------------- */
+
+static unsigned list_of(size_t pages)
+{
+    if (pages <= EXACT_LISTS) return (unsigned)pages - 1;
+    unsigned log2 = 63u - (unsigned)__builtin_clzl(pages);
+    unsigned list = EXACT_LISTS + 4 * (log2 - 4) + (unsigned)((pages >> (log2 - 2)) & 3);
+    return list < LISTS ? list : LISTS - 1;
+}
+
+static run_lists *lists_for(hz_span_state state)
+{
+    return state == HZ_SPAN_DIRTY ? &heap.dirty : &heap.clean;
+}
+
+static void age_append(hz_span *run)
+{
+    run->newer = NULL;
+    run->older = heap.newest;
+    if (heap.newest != NULL)
+        heap.newest->newer = run;
+    else
+        heap.oldest = run;
+    heap.newest = run;
+    heap.dirty_pages += run->pages;
+}
+
+static void age_remove(hz_span *run)
+{
+    if (run->older != NULL)
+        run->older->newer = run->newer;
+    else
+        heap.oldest = run->newer;
+    if (run->newer != NULL)
+        run->newer->older = run->older;
+    else
+        heap.newest = run->older;
+    heap.dirty_pages -= run->pages;
+}
+
+static void list_insert(hz_span *run)
+{
+    run_lists *lists = lists_for(run->state);
+    unsigned list = list_of(run->pages);
+    run->previous = NULL;
+    run->next = lists->first[list];
+    if (run->next != NULL) run->next->previous = run;
+    lists->first[list] = run;
+    lists->filled |= UINT64_C(1) << list;
+    if (run->state == HZ_SPAN_DIRTY) age_append(run);
+}
+
+static void list_remove(hz_span *run)
+{
+    run_lists *lists = lists_for(run->state);
+    unsigned list = list_of(run->pages);
+    if (run->next != NULL) run->next->previous = run->previous;
+    if (run->previous != NULL)
+        run->previous->next = run->next;
+    else
+        lists->first[list] = run->next;
+    if (lists->first[list] == NULL) lists->filled &= ~(UINT64_C(1) << list);
+    if (run->state == HZ_SPAN_DIRTY) age_remove(run);
+}
+
+/* ---- runs ----------------------------------------------------------------------------------- */
+
+/* Writes a run into the span table; of a run in use only the first page bears a state. */
+static hz_span *run_mark(size_t first, size_t pages, hz_span_state state)
+{
+    hz_span *run = &hz_map.spans[first];
+    hz_span *last = &hz_map.spans[first + pages - 1];
+    bool is_free = state == HZ_SPAN_CLEAN || state == HZ_SPAN_DIRTY;
+    last->state = (uint8_t)(is_free ? state : HZ_SPAN_UNUSED);
+    last->head = (uint32_t)first;
+    run->state = (uint8_t)state;
+    run->head = (uint32_t)first;
+    run->pages = (uint32_t)pages;
+    return run;
+}
+
+/* Frees pages [first, first + pages), joined with free neighbours of the same state. */
+static hz_span *run_release(size_t first, size_t pages, hz_span_state state, uint32_t freed_ms)
+{
+    const hz_span *left = first > 0 ? &hz_map.spans[first - 1] : NULL;
+    if (left != NULL && left->state == state) {
+        hz_span *neighbour = &hz_map.spans[left->head];
+        list_remove(neighbour);
+        first = index_of(neighbour);
+        pages += neighbour->pages;
+    }
+    hz_span *right = first + pages < heap.top ? &hz_map.spans[first + pages] : NULL;
+    if (right != NULL && right->state == state) {
+        list_remove(right);
+        pages += right->pages;
+    }
+    hz_span *run = run_mark(first, pages, state);
+    run->freed_ms = freed_ms;
+    list_insert(run);
+    return run;
+}
+
+/* Takes [first, first + pages) out of a free run that contains it; what is left over stays free. */
+static hz_span *run_carve(hz_span *run, size_t first, size_t pages, hz_span_state state)
+{
+    size_t start = index_of(run), end = start + run->pages;
+    hz_span_state rest = run->state;
+    uint32_t freed_ms = run->freed_ms;
+    list_remove(run);
+    hz_span *taken = run_mark(first, pages, state);
+    if (start < first) run_release(start, first - start, rest, freed_ms);
+    if (first + pages < end) run_release(first + pages, end - first - pages, rest, freed_ms);
+    return taken;
+}
+
+/* ---- finding -------------------------------------------------------------------------------- */
+
+static hz_span *list_search(const run_lists *lists, unsigned list, size_t pages)
+{
+    hz_span *run = lists->first[list];
+    for (int probes = 0; run != NULL && probes < PROBES; probes++, run = run->next) {
+        if (run->pages >= pages) return run;
+    }
+    return NULL;
+}
+
+static hz_span *lists_search(const run_lists *lists, size_t pages)
+{
+    unsigned list = list_of(pages);
+    hz_span *run = list_search(lists, list, pages);
+    if (run != NULL || list == LISTS - 1) return run;
+    uint64_t longer = lists->filled & ~((UINT64_C(2) << list) - 1);
+    return longer == 0 ? NULL : lists->first[__builtin_ctzll(longer)];
+}
+
+static hz_span *extend(size_t pages)
+{
+    size_t first;
+    size_t generous = pages < EXTEND_PAGES ? EXTEND_PAGES : pages;
+    if (!hz_arena_extend(generous, &first)) {
+        generous = pages;
+        if (!hz_arena_extend(pages, &first)) return NULL;
+    }
+    heap.top = first + generous;
+    return run_release(first, generous, HZ_SPAN_CLEAN, 0);
+}
+
+static hz_span *find(size_t pages)
+{
+    hz_span *run = lists_search(&heap.dirty, pages);
+    if (run == NULL) run = lists_search(&heap.clean, pages);
+    return run != NULL ? run : extend(pages);
+}
+
+hz_span *hz_pages_alloc(size_t pages, size_t align, bool *zeroed)
+{
+    if (pages + align > UINT32_MAX) return NULL;
+    hz_lock_take(&heap.lock);
+    hz_span *run = find(pages + align - 1);
+    if (run != NULL) {
+        size_t base_page =
+            hz_map.base >> HZ_PAGE_SHIFT; /* alignment is of addresses, not of indices */
+        size_t first = ((base_page + index_of(run) + align - 1) & ~(align - 1)) - base_page;
+        *zeroed = run->state == HZ_SPAN_CLEAN;
+        if (!*zeroed) hz_count(HZ_STAT_pages_reused, 1);
+        run = run_carve(run, first, pages, HZ_SPAN_LARGE);
+    }
+    hz_lock_release(&heap.lock);
+    return run;
+}
+
+/* ---- purging -------------------------------------------------------------------------------- */
+
+/* Returns up to `pages` pages of the oldest dirty run to the system; the lock is not held
+ * meanwhile. */
+static bool purge_oldest(size_t pages)
+{
+    hz_span *run = heap.oldest;
+    if (pages < PURGE_PAGES) pages = PURGE_PAGES;
+    if (pages > run->pages) pages = run->pages;
+    size_t first = index_of(run);
+    run_carve(run, first, pages, HZ_SPAN_PURGING);
+    hz_lock_release(&heap.lock);
+
+    size_t bytes = pages << HZ_PAGE_SHIFT;
+    bool purged = hz_os_purge(hz_page_address(first), bytes);
+    if (purged) {
+        hz_count(HZ_STAT_purges, 1);
+        hz_count(HZ_STAT_purged_bytes, bytes);
+    }
+
+    hz_lock_take(&heap.lock);
+    run_release(first, pages, purged ? HZ_SPAN_CLEAN : HZ_SPAN_DIRTY, hz_os_now_ms());
+    return purged;
+}
+
+static void purge_excess(void)
+{
+    size_t keep = (size_t)hz_cfg.large_cache_bytes >> HZ_PAGE_SHIFT;
+    while (heap.dirty_pages > keep) {
+        hz_count(HZ_STAT_purges_forced, 1);
+        if (!purge_oldest(heap.dirty_pages - keep)) return;
+    }
+}
+
+static void purge_aged(uint32_t now_ms)
+{
+    uint32_t delay_ms = (uint32_t)hz_cfg.purge_delay_ms;
+    while (heap.oldest != NULL && now_ms - heap.oldest->freed_ms >= delay_ms) {
+        if (!purge_oldest(heap.oldest->pages)) return;
+    }
+}
+
+void hz_pages_free(hz_span *run)
+{
+    uint32_t now_ms = hz_os_now_ms();
+    hz_lock_take(&heap.lock);
+    run_release(index_of(run), run->pages, HZ_SPAN_DIRTY, now_ms);
+    purge_excess();
+    purge_aged(now_ms);
+    hz_lock_release(&heap.lock);
+}
+
+void hz_pages_purge_old(void)
+{
+    if (!hz_lock_try(&heap.lock)) return; /* whoever holds it will purge as well */
+    purge_aged(hz_os_now_ms());
+    hz_lock_release(&heap.lock);
+}
+
+bool hz_pages_purge_all(void)
+{
+    bool any = false;
+    hz_lock_take(&heap.lock);
+    while (heap.oldest != NULL && purge_oldest(heap.oldest->pages)) any = true;
+    hz_lock_release(&heap.lock);
+    return any;
+}
+
+size_t hz_pages_free_bytes(void)
+{
+    hz_lock_take(&heap.lock);
+    size_t bytes = heap.dirty_pages << HZ_PAGE_SHIFT;
+    hz_lock_release(&heap.lock);
+    return bytes;
+}
+
+/* ---- resizing ------------------------------------------------------------------------------- */
+
+static bool grow(hz_span *run, size_t pages)
+{
+    size_t first = index_of(run), end = first + run->pages;
+    size_t more = pages - run->pages;
+    hz_span *right = end < heap.top ? &hz_map.spans[end] : NULL;
+    if (right == NULL || (right->state != HZ_SPAN_CLEAN && right->state != HZ_SPAN_DIRTY))
+        return false;
+    if (right->pages < more) return false;
+    run_carve(right, end, more, HZ_SPAN_UNUSED);
+    run_mark(first, pages, HZ_SPAN_LARGE);
+    return true;
+}
+
+static void shrink(hz_span *run, size_t pages)
+{
+    size_t first = index_of(run), end = first + run->pages;
+    run_mark(first, pages, HZ_SPAN_LARGE);
+    run_release(first + pages, end - first - pages, HZ_SPAN_DIRTY, hz_os_now_ms());
+    purge_excess();
+}
+
+bool hz_pages_resize(hz_span *run, size_t pages)
+{
+    bool done = true;
+    hz_lock_take(&heap.lock);
+    if (pages > run->pages)
+        done = grow(run, pages);
+    else if (pages < run->pages)
+        shrink(run, pages);
+    hz_lock_release(&heap.lock);
+    return done;
+}
+
+void hz_pages_fork_lock(void)
+{
+    hz_lock_take(&heap.lock);
+}
+
+void hz_pages_fork_unlock(void)
+{
+    hz_lock_release(&heap.lock);
+}

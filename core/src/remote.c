@@ -1,0 +1,184 @@
+/*
+ * Blocks of other shards: collected in the thread's ring, and handed over in groups, each under one
+ * synchronisation.
+ *
+ * remote_grouping says how a full ring is split: one block at a time (`none`); one group for each
+ * shard, of mixed classes, into that shard's inbox (`shard`), which sorts it into its depots when
+ * one of them runs dry; or one group for each shard and class, straight into the depot
+ * (`shard_class`). An entry is the block's address with its class in the top byte, so that sorting
+ * never looks anything up.
+ */
+#include "internal.h"
+
+enum { CLASS_SHIFT = 56, SORT_KEYS = 64 };
+_Static_assert((int)HZ_SHARDS_MAX <= (int)SORT_KEYS && (int)HZ_TAGS <= (int)SORT_KEYS, "sort keys");
+
+static void *entry_make(void *block, uint32_t class_)
+{
+    return (void *)((uintptr_t)block | (uintptr_t)class_ << CLASS_SHIFT);
+}
+
+static void *entry_block(const void *entry)
+{
+    return (void *)((uintptr_t)entry & ((UINT64_C(1) << CLASS_SHIFT) - 1));
+}
+
+static uint32_t entry_class(const void *entry)
+{
+    return (uint32_t)((uintptr_t)entry >> CLASS_SHIFT);
+}
+
+static uint32_t entry_shard(const void *entry)
+{
+    return hz_map.page_shards[hz_page_of(entry_block(entry))];
+}
+
+/* ---- sorting -------------------------------------------------------------------------------- */
+
+/* One stable pass of a radix sort: `from` into `to`, by `key`, which is below SORT_KEYS. */
+static void sort_pass(void *const *from, void **to, size_t count, uint32_t (*key)(const void *))
+{
+    uint32_t at[SORT_KEYS + 1] = {0};
+    for (size_t i = 0; i < count; i++) at[key(from[i]) + 1]++;
+    for (size_t k = 0; k < SORT_KEYS; k++) at[k + 1] += at[k];
+    for (size_t i = 0; i < count; i++) to[at[key(from[i])]++] = from[i];
+}
+
+static size_t group_length(void *const *entries, size_t count, uint32_t (*key)(const void *))
+{
+    size_t length = 1;
+    while (length < count && key(entries[length]) == key(entries[0])) length++;
+    return length;
+}
+
+static void count_group(size_t blocks)
+{
+    hz_count(HZ_STAT_handed_groups, 1);
+    hz_count(HZ_STAT_handed_blocks, blocks);
+}
+
+/* Gives entries of one shard, sorted by class, to its depots; they are stripped in place. */
+static size_t give_by_class(uint32_t shard, void **entries, size_t count)
+{
+    size_t groups = 0;
+    for (size_t at = 0, length; at < count; at += length, groups++) {
+        uint32_t class_ = entry_class(entries[at]);
+        length = group_length(entries + at, count - at, entry_class);
+        for (size_t i = at; i < at + length; i++) entries[i] = entry_block(entries[i]);
+        hz_depot_give(shard, class_, entries + at, length);
+    }
+    return groups;
+}
+
+/* ---- inboxes -------------------------------------------------------------------------------- */
+
+/* Takes as many entries as fit; returns how many. */
+static size_t inbox_put(hz_inbox *inbox, void *const *entries, size_t count)
+{
+    hz_lock_take(&inbox->lock);
+    if (inbox->blocks == NULL) inbox->blocks = hz_meta_alloc(HZ_INBOX_BLOCKS * sizeof(void *));
+    size_t room = inbox->blocks == NULL ? 0 : HZ_INBOX_BLOCKS - hz_atomic_peek(&inbox->count);
+    if (count > room) count = room;
+    if (count > 0) memcpy(inbox->blocks + inbox->count, entries, count * sizeof(void *));
+    inbox->count += (uint32_t)count;
+    hz_lock_release(&inbox->lock);
+    return count;
+}
+
+void hz_remote_drain_inbox(hz_heap *heap)
+{
+    hz_inbox *inbox = &hz_shards[heap->shard].inbox;
+    size_t part = (size_t)hz_cfg.remote_ring_size;
+    if (heap->ring == NULL || hz_atomic_peek(&inbox->count) == 0) return;
+    hz_lock_take(&inbox->lock);
+    uint32_t waiting = hz_atomic_peek(&inbox->count);
+    if (part > waiting) part = waiting;
+    hz_atomic_poke(&inbox->count, waiting - (uint32_t)part);
+    memcpy(heap->ring_inbox, inbox->blocks + waiting - part, part * sizeof(void *));
+    hz_lock_release(&inbox->lock);
+    hz_count(HZ_STAT_inbox_drains, 1);
+    sort_pass(heap->ring_inbox, heap->ring_scratch, part, entry_class);
+    give_by_class(heap->shard, heap->ring_scratch, part);
+}
+
+/* ---- handing over --------------------------------------------------------------------------- */
+
+static void hand_over_singly(void **entries, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        void *block = entry_block(entries[i]);
+        count_group(1);
+        hz_depot_give(entry_shard(entries[i]), entry_class(entries[i]), &block, 1);
+    }
+}
+
+static void hand_over_to_inbox(uint32_t shard, void **entries, size_t count, void **scratch)
+{
+    count_group(count);
+    size_t taken = inbox_put(&hz_shards[shard].inbox, entries, count);
+    if (taken == count) return;
+    sort_pass(entries + taken, scratch, count - taken, entry_class);
+    give_by_class(shard, scratch, count - taken);
+}
+
+static void hand_over_to_depots(uint32_t shard, void **entries, size_t count)
+{
+    size_t groups = give_by_class(shard, entries, count);
+    hz_count(HZ_STAT_handed_groups, groups);
+    hz_count(HZ_STAT_handed_blocks, count);
+}
+
+static void hand_over_by_shard(hz_heap *heap, size_t count)
+{
+    void **entries = heap->ring, **sorted = heap->ring_scratch;
+    if (hz_cfg.remote_grouping == HZ_REMOTE_GROUPING_SHARD_CLASS) {
+        sort_pass(entries, sorted, count, entry_class);
+        entries = heap->ring_scratch;
+        sorted = heap->ring;
+    }
+    sort_pass(entries, sorted, count, entry_shard);
+    for (size_t at = 0, length; at < count; at += length) {
+        uint32_t shard = entry_shard(sorted[at]);
+        length = group_length(sorted + at, count - at, entry_shard);
+        if (hz_cfg.remote_grouping == HZ_REMOTE_GROUPING_SHARD_CLASS) {
+            hand_over_to_depots(shard, sorted + at, length);
+        } else {
+            hand_over_to_inbox(shard, sorted + at, length, entries);
+        }
+    }
+}
+
+void hz_remote_flush(hz_heap *heap)
+{
+    size_t count = heap->ring_count;
+    heap->ring_count = 0;
+    if (count == 0) return;
+    if (hz_cfg.remote_grouping == HZ_REMOTE_GROUPING_NONE)
+        hand_over_singly(heap->ring, count);
+    else
+        hand_over_by_shard(heap, count);
+}
+
+bool hz_remote_make(hz_heap *heap)
+{
+    size_t entries = (size_t)hz_cfg.remote_ring_size;
+    if (hz_map.shards == 1) return true;
+    void **memory = hz_meta_alloc(3 * entries * sizeof(void *));
+    heap->ring = memory;
+    heap->ring_scratch = memory + entries;
+    heap->ring_inbox = memory + 2 * entries;
+    return memory != NULL;
+}
+
+void hz_remote_push(hz_heap *heap, uint32_t class_, void *block)
+{
+    if (HZ_UNLIKELY(heap->ring == NULL)) { /* a thread without a heap */
+        hz_depot_give(entry_shard(block), class_, &block, 1);
+        return;
+    }
+    heap->ring[heap->ring_count++] = entry_make(block, class_);
+    if (HZ_LIKELY(heap->ring_count < (uint32_t)hz_cfg.remote_ring_size)) return;
+    hz_count(HZ_STAT_ring_full, 1);
+    hz_tick(heap);
+    hz_remote_flush(heap);
+}

@@ -1,0 +1,222 @@
+/*
+ * Spans: runs of pages cut into blocks of one class, and the bins that list those with blocks to
+ * give.
+ *
+ * A span is cut from the front, block by block, as blocks are asked for, so that pages nobody needs
+ * are never touched. A block that comes back is marked in hz_map.free_bits, outside the blocks. A
+ * span whose blocks have all come back is kept (span_cache of them) or its pages are freed.
+ */
+#include "internal.h"
+#include "os.h"
+
+enum {
+    WORDS_PER_PAGE =
+        1 << (HZ_PAGE_GRANULES_SHIFT - 6), /* words of free_bits that describe a page */
+    BLOCKS_MIN = 4, /* a span of a large class holds at least so many blocks */
+};
+
+static hz_bin *bin_of(uint32_t shard, uint32_t class_)
+{
+    return &hz_shards[shard].bins[class_];
+}
+
+static size_t span_page(const hz_span *span)
+{
+    return (size_t)(span - hz_map.spans);
+}
+
+static uint64_t *span_bits(const hz_span *span)
+{
+    return hz_map.free_bits + span_page(span) * WORDS_PER_PAGE;
+}
+
+hz_span *hz_span_of(const void *address)
+{
+    return &hz_map.spans[hz_map.spans[hz_page_of(address)].head];
+}
+
+/* ---- bins ----------------------------------------------------------------------------------- */
+
+static void bin_insert(hz_bin *bin, hz_span *span)
+{
+    span->previous = NULL;
+    span->next = bin->spans;
+    if (span->next != NULL) span->next->previous = span;
+    bin->spans = span;
+    span->in_bin = true;
+}
+
+static void bin_remove(hz_bin *bin, hz_span *span)
+{
+    if (span->next != NULL) span->next->previous = span->previous;
+    if (span->previous != NULL)
+        span->previous->next = span->next;
+    else
+        bin->spans = span->next;
+    span->in_bin = false;
+}
+
+static bool span_is_empty(const hz_span *span)
+{
+    return span->free_count == span->carved;
+}
+
+/* ---- making and freeing --------------------------------------------------------------------- */
+
+static size_t pages_for(uint32_t class_)
+{
+    size_t bytes = (size_t)hz_cfg.span_bytes;
+    size_t least = (size_t)hz_class_bytes[class_] * BLOCKS_MIN;
+    if (bytes < least) bytes = least;
+    return (bytes + HZ_PAGE_BYTES - 1) >> HZ_PAGE_SHIFT;
+}
+
+static void span_prefault(const hz_span *span, bool zeroed)
+{
+    size_t bytes = (size_t)span->pages << HZ_PAGE_SHIFT;
+    if (zeroed && hz_os_populate(hz_page_address(span_page(span)), bytes)) {
+        hz_count(HZ_STAT_prefaulted_bytes, bytes);
+    }
+}
+
+static hz_span *span_make(uint32_t shard, uint32_t class_)
+{
+    bool zeroed;
+    size_t pages = pages_for(class_);
+    hz_span *span = hz_pages_alloc(pages, 1, &zeroed);
+    if (span == NULL) return NULL;
+    uint32_t first = (uint32_t)span_page(span);
+    for (size_t i = 0; i < pages; i++) {
+        span[i].head = first;
+        hz_map.page_shards[first + i] = (uint8_t)shard;
+    }
+    span->state = HZ_SPAN_BLOCKS;
+    span->class_ = (uint8_t)class_;
+    span->shard = (uint8_t)shard;
+    span->capacity = (uint32_t)((pages << HZ_PAGE_SHIFT) / hz_class_bytes[class_]);
+    span->carved = span->free_count = span->scan_word = 0;
+    if (hz_cfg.prefault == HZ_PREFAULT_ON) span_prefault(span, zeroed);
+    hz_count(HZ_STAT_spans_made, 1);
+    return span;
+}
+
+static void span_destroy(hz_bin *bin, hz_span *span)
+{
+    bin_remove(bin, span);
+    memset(span_bits(span), 0, (size_t)span->pages * WORDS_PER_PAGE * sizeof(uint64_t));
+    hz_count(HZ_STAT_spans_freed, 1);
+    hz_pages_free(span);
+}
+
+/* ---- taking blocks -------------------------------------------------------------------------- */
+
+/* Cuts up to `want` untouched blocks; the last in `out` has the lowest address, as it is popped
+ * first. */
+static size_t span_carve(hz_span *span, void **out, size_t want)
+{
+    size_t bytes = hz_class_bytes[span->class_];
+    size_t left = span->capacity - span->carved;
+    if (want > left) want = left;
+    unsigned char *first = (unsigned char *)hz_page_address(span_page(span)) + span->carved * bytes;
+    for (size_t i = 0; i < want; i++) out[want - 1 - i] = first + i * bytes;
+    span->carved += (uint32_t)want;
+    hz_count(HZ_STAT_blocks_carved, want);
+    return want;
+}
+
+/* Takes up to `want` blocks that had come back. */
+static size_t span_reuse(hz_span *span, void **out, size_t want)
+{
+    uint64_t *bits = span_bits(span);
+    uintptr_t base = (uintptr_t)hz_page_address(span_page(span));
+    size_t got = 0, word = span->scan_word;
+    if (want > span->free_count) want = span->free_count;
+    while (got < want) {
+        if (bits[word] == 0) {
+            word++;
+            continue;
+        }
+        size_t granule = word * 64 + (size_t)__builtin_ctzll(bits[word]);
+        bits[word] &= bits[word] - 1;
+        out[got++] = (void *)(base + (granule << HZ_GRANULE_SHIFT));
+    }
+    span->scan_word = (uint32_t)word;
+    span->free_count -= (uint32_t)want;
+    hz_count(HZ_STAT_blocks_reused, want);
+    return want;
+}
+
+static size_t span_give_out(hz_bin *bin, hz_span *span, void **out, size_t want)
+{
+    if (span_is_empty(span) && span->carved > 0) bin->empty_spans--;
+    size_t got = span_reuse(span, out, want);
+    if (got < want) got += span_carve(span, out + got, want - got);
+    if (span->free_count == 0 && span->carved == span->capacity) bin_remove(bin, span);
+    return got;
+}
+
+size_t hz_span_take(uint32_t shard, uint32_t class_, void **out, size_t want)
+{
+    hz_bin *bin = bin_of(shard, class_);
+    size_t got = 0;
+    hz_lock_take(&bin->lock);
+    while (got < want) {
+        if (bin->spans == NULL) {
+            if (got > 0) break; /* a part is enough; a new span only when there is nothing */
+            hz_span *span = span_make(shard, class_);
+            if (span == NULL) break;
+            bin_insert(bin, span);
+        }
+        got += span_give_out(bin, bin->spans, out + got, want - got);
+    }
+    hz_lock_release(&bin->lock);
+    return got;
+}
+
+/* ---- giving blocks back --------------------------------------------------------------------- */
+
+static void span_mark_free(hz_span *span, const void *block)
+{
+    size_t granule =
+        ((uintptr_t)block - (uintptr_t)hz_page_address(span_page(span))) >> HZ_GRANULE_SHIFT;
+    uint64_t *word = span_bits(span) + granule / 64;
+    uint64_t bit = UINT64_C(1) << (granule % 64);
+    if (HZ_UNLIKELY((*word & bit) != 0)) hz_die("block was freed twice", block);
+    *word |= bit;
+    span->free_count++;
+    if (granule / 64 < span->scan_word) span->scan_word = (uint32_t)(granule / 64);
+}
+
+static void span_give(hz_bin *bin, const void *block)
+{
+    hz_span *span = hz_span_of(block);
+    span_mark_free(span, block);
+    if (!span->in_bin) bin_insert(bin, span);
+    if (!span_is_empty(span)) return;
+    if (bin->empty_spans < (uint32_t)hz_cfg.span_cache) {
+        bin->empty_spans++;
+        hz_count(HZ_STAT_spans_kept, 1);
+    } else {
+        span_destroy(bin, span);
+    }
+}
+
+void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t count)
+{
+    hz_bin *bin = bin_of(shard, class_);
+    hz_lock_take(&bin->lock);
+    for (size_t i = 0; i < count; i++) span_give(bin, blocks[i]);
+    hz_lock_release(&bin->lock);
+}
+
+void hz_span_trim(uint32_t shard, uint32_t class_)
+{
+    hz_bin *bin = bin_of(shard, class_);
+    hz_lock_take(&bin->lock);
+    for (hz_span *span = bin->spans, *next; span != NULL; span = next) {
+        next = span->next;
+        if (span_is_empty(span)) span_destroy(bin, span);
+    }
+    bin->empty_spans = 0;
+    hz_lock_release(&bin->lock);
+}

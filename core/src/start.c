@@ -1,0 +1,234 @@
+/*
+ * From the first allocation to a running allocator: the configuration, the arena, the hooks of the
+ * process; and the service variables HZ_STRICT, HZ_CONFIRM and HZ_STATS.
+ *
+ * A bad value, or a name that is nearly a parameter's, is named on stderr; the default stays and
+ * the program runs on. Under HZ_STRICT=1, which a tuner sets, the process ends with STATUS_REJECTED
+ * instead.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "internal.h"
+#include "os.h"
+#include "stats.h"
+
+enum { STATUS_REJECTED = 78, MESSAGE_BYTES = 512, TICK_CALLS = 64 };
+
+extern char **environ;
+
+#ifndef HZ_FROZEN
+hz_config hz_cfg;
+#endif
+hz_map_t hz_map;
+
+static struct {
+    hz_lock lock;            /* guards the start */
+    _Atomic uint32_t done;   /* whether hz is ready */
+    _Atomic uint32_t failed; /* whether it cannot be */
+    bool strict;             /* HZ_STRICT=1 */
+    bool confirm;            /* HZ_CONFIRM=1 */
+    char stats_path[4096];   /* HZ_STATS, "" when unset; copied, as the program may change its
+                                environment */
+} process;
+
+/* ---- messages ------------------------------------------------------------------------------- */
+
+static void say(const char *what, const char *why)
+{
+    char message[MESSAGE_BYTES];
+    hz_text text = {message, sizeof message, 0};
+    hz_text_add(&text, "hz: %s%s\n", what, why);
+    hz_os_write_stderr(message, text.length < sizeof message ? text.length : sizeof message - 1);
+}
+
+HZ_SLOW _Noreturn void hz_die(const char *what, const void *address)
+{
+    char message[MESSAGE_BYTES];
+    hz_text text = {message, sizeof message, 0};
+    hz_text_add(&text, "hz: %s: %p\n", what, address);
+    hz_os_write_stderr(message, text.length);
+    abort();
+}
+
+/* `kept` says what the program runs on with. */
+static void refuse(const char *what, const char *why, const char *kept)
+{
+    char message[MESSAGE_BYTES];
+    snprintf(message, sizeof message, "%s; %s", why,
+             process.strict ? "HZ_STRICT is set: giving up" : kept);
+    say(what, message);
+    if (process.strict) hz_os_exit(STATUS_REJECTED);
+}
+
+/* ---- the environment ------------------------------------------------------------------------ */
+
+/* The value of "NAME=value" when it is of `name`, else NULL. */
+static const char *value_of(const char *variable, const char *name)
+{
+    size_t length = strlen(name);
+    return strncmp(variable, name, length) == 0 && variable[length] == '=' ? variable + length + 1
+                                                                           : NULL;
+}
+
+static void read_service_variables(void)
+{
+    for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
+        const char *value;
+        if ((value = value_of(*variable, "HZ_STRICT")) != NULL)
+            process.strict = strcmp(value, "1") == 0;
+        if ((value = value_of(*variable, "HZ_CONFIRM")) != NULL)
+            process.confirm = strcmp(value, "1") == 0;
+        if ((value = value_of(*variable, "HZ_STATS")) != NULL) {
+            snprintf(process.stats_path, sizeof process.stats_path, "%s", value);
+        }
+    }
+}
+
+static const hz_param *param_of(const char *variable, size_t *index)
+{
+    for (*index = 0; *index < hz_param_count(); ++*index) {
+        const hz_param *param = hz_param_at(*index);
+        if (value_of(variable, param->env) != NULL) return param;
+    }
+    return NULL;
+}
+
+static void refuse_if_nearly(const char *variable)
+{
+    char name[64], message[MESSAGE_BYTES];
+    size_t length = strcspn(variable, "=");
+    if (length >= sizeof name) return;
+    memcpy(name, variable, length);
+    name[length] = '\0';
+    const hz_param *meant = hz_param_nearly(name);
+    if (meant == NULL) return;
+    snprintf(message, sizeof message, " is no parameter of hz; did you mean %s?", meant->env);
+    refuse(name, message, "it is ignored");
+}
+
+#ifdef HZ_FROZEN
+
+static void read_parameter(const char *variable)
+{
+    size_t index;
+    const hz_param *param = param_of(variable, &index);
+    if (param == NULL)
+        refuse_if_nearly(variable);
+    else
+        refuse(param->env, " is set, but this build of hz is frozen: parameters are constants",
+               "it is ignored");
+}
+
+static void read_configuration(void)
+{
+    for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
+        if (strncmp(*variable, "HZ_", 3) == 0) read_parameter(*variable);
+    }
+}
+
+#else
+
+static void read_parameter(const char *variable)
+{
+    char message[MESSAGE_BYTES] = ": ";
+    size_t index;
+    const hz_param *param = param_of(variable, &index);
+    if (param == NULL) {
+        refuse_if_nearly(variable);
+        return;
+    }
+    const char *value = variable + strlen(param->env) + 1;
+    if (hz_config_set(&hz_cfg, index, value, message + 2, sizeof message - 2)) return;
+    refuse(param->env, message, "the default is kept");
+}
+
+static void read_configuration(void)
+{
+    char message[MESSAGE_BYTES];
+    for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
+        if (strncmp(*variable, "HZ_", 3) == 0) read_parameter(*variable);
+    }
+    if (hz_config_check(&hz_cfg, message, sizeof message)) return;
+    refuse("", message, "all defaults are kept");
+    hz_cfg = hz_cfg_built;
+}
+
+#endif
+
+static void configure(void)
+{
+#ifndef HZ_FROZEN
+    hz_cfg = hz_cfg_built;
+#endif
+    if (hz_os_is_privileged()) return; /* the environment may be an attacker's */
+    read_service_variables();
+    read_configuration();
+}
+
+/* ---- starting ------------------------------------------------------------------------------- */
+
+/* One shard for every eight CPUs: below that one depot is not contended, and more shards cost
+ * memory. */
+static uint32_t resolve_shards(void)
+{
+    if (hz_cfg.shards != HZ_AUTO) return (uint32_t)hz_cfg.shards;
+    uint32_t cpus = hz_os_cpus(), shards = 1;
+    while (shards * 8 < cpus && shards < HZ_SHARDS_MAX) shards *= 2;
+    return shards;
+}
+
+static bool start(void)
+{
+    configure();
+    hz_map.shards = resolve_shards();
+    if (!hz_arena_make() || !hz_depot_make_all()) return false;
+    if (hz_map.shards == 1 && hz_cfg.defer_free == 0) hz_map.direct_granules = hz_map.granules;
+    hz_heap_start();
+    return true;
+}
+
+bool hz_start(void)
+{
+    if (HZ_LIKELY(hz_atomic_get(&process.done))) return true;
+    hz_lock_take(&process.lock);
+    if (!hz_atomic_peek(&process.done) && !hz_atomic_peek(&process.failed)) {
+        if (start())
+            hz_atomic_put(&process.done, 1);
+        else
+            hz_atomic_put(&process.failed, 1);
+    }
+    hz_lock_release(&process.lock);
+    return hz_atomic_peek(&process.done);
+}
+
+static void confirm(void)
+{
+    char line[4096];
+    hz_text text = {line, sizeof line, 0};
+    hz_text_add(&text, "HZ_CONFIRM {\"schema\":%d,\"pid\":%u,\"version\":\"%s\",\"frozen\":%s,",
+                HZ_CONFIG_SCHEMA_VERSION, hz_os_pid(), HZ_VERSION, HZ_IS_FROZEN ? "true" : "false");
+    hz_text_add_config(&text);
+    hz_text_add(&text, "}\n");
+    hz_os_write_stderr(line, text.length);
+}
+
+__attribute__((constructor)) static void process_begins(void)
+{
+    if (!hz_start()) return;
+    if (process.confirm) confirm();
+    if (hz_cfg.background_refill_us > 0) hz_background_start();
+}
+
+__attribute__((destructor)) static void process_ends(void)
+{
+    if (process.stats_path[0] != '\0') hz_stats_dump(process.stats_path);
+}
+
+/* ---- the passing of time -------------------------------------------------------------------- */
+
+void hz_tick(hz_heap *heap)
+{
+    if (HZ_LIKELY(++heap->slow_calls % TICK_CALLS != 0)) return;
+    hz_pages_purge_old();
+}

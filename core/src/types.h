@@ -1,0 +1,199 @@
+/*
+ * Every struct of hz.
+ *
+ * Glossary, from small to large:
+ *   granule   16 bytes: what every block is a multiple of, and what a tag stands for
+ *   block     what malloc returns
+ *   class     blocks of one size; 1..HZ_CLASSES. Above the largest class a block is `large`
+ *   tag       one byte for each granule of the arena, outside the blocks: the class of the live
+ * block that starts there, HZ_TAG_LARGE, or HZ_TAG_NONE. A free looks here and nowhere else, and
+ * clears it: so a second free, and a free of anything that no block starts at, is seen before it
+ * can do harm page      64 KiB of the arena, the unit of the page heap ("system page" is the
+ * kernel's 4 KiB) span      a run of pages cut into blocks of one class run       a run of pages
+ * that is free, or one large block arena     the one reserved range of addresses that all blocks
+ * come from, with its tables magazine  one thread's stack of free blocks of one class; holds
+ * pointers, never touches blocks heap      one thread's magazines, its ring, its counters ring
+ * blocks of other shards that a thread has freed and not yet handed over depot     free blocks of
+ * one class that the threads of one shard share shard     a set of depots and bins; every heap and
+ * every span belongs to one bin       the spans of one class of one shard that have free blocks
+ *   inbox     mixed blocks handed over to a shard, not yet sorted into its depots
+ */
+#ifndef HZ_TYPES_H
+#define HZ_TYPES_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config.h"
+
+enum {
+    HZ_GRANULE_SHIFT = 4,
+    HZ_GRANULE_BYTES = 1 << HZ_GRANULE_SHIFT,
+    HZ_PAGE_SHIFT = 16,
+    HZ_PAGE_BYTES = 1 << HZ_PAGE_SHIFT,
+    HZ_PAGE_GRANULES_SHIFT = HZ_PAGE_SHIFT - HZ_GRANULE_SHIFT,
+    HZ_CLASSES = 52,
+    HZ_CLASS_MAX_BYTES = 256 * 1024,
+    HZ_SMALL_MAX_BYTES =
+        1024, /* up to here the class comes from a table, above it from arithmetic */
+    HZ_SHARDS_MAX = 64,
+    HZ_SYSTEM_PAGE_BYTES = 4096,
+    HZ_CACHE_LINE_BYTES = 64,
+};
+
+enum hz_tag {
+    HZ_TAG_NONE = 0,   /* no live block starts here */
+    HZ_TAG_LARGE = 63, /* a large block starts here; 1..HZ_CLASSES is a class */
+    HZ_TAGS = 64,
+};
+_Static_assert((int)HZ_CLASSES < (int)HZ_TAG_LARGE,
+               "a class and the tag of large blocks must not meet");
+
+#define HZ_ALIGNED_TO_LINE _Alignas(HZ_CACHE_LINE_BYTES)
+
+/* ---- counters ------------------------------------------------------------------------------- */
+
+typedef enum hz_stat {
+#define HZ_STAT(name, doc) HZ_STAT_##name,
+#include "stats.def"
+#undef HZ_STAT
+    HZ_STATS_COUNT
+} hz_stat;
+
+typedef struct hz_counters {
+    _Atomic uint64_t of[HZ_STATS_COUNT]; /* one per row of stats.def */
+} hz_counters;
+
+/* ---- locks ---------------------------------------------------------------------------------- */
+
+typedef struct hz_lock {
+    _Atomic uint32_t word; /* 0 free, 1 held, 2 held and somebody sleeps */
+} hz_lock;
+
+/* ---- the map: what the fast paths need of the arena ----------------------------------------- */
+
+typedef struct hz_map_t {
+    HZ_ALIGNED_TO_LINE uintptr_t base; /* address of the arena's first block */
+    size_t direct_granules; /* granules whose frees go straight to a magazine: all, or 0 when they
+                               must be looked at */
+    uint8_t *tags;          /* the tag of each granule */
+    uintptr_t tags_biased;  /* tags - (base >> HZ_GRANULE_SHIFT): the tag of block p is at
+                               tags_biased + (p >> 4) */
+    size_t granules;        /* granules of the arena */
+    uint64_t
+        *free_bits; /* a bit per granule: a free block that has gone back to its span starts here */
+    struct hz_span *spans; /* a span per page */
+    uint8_t *page_shards;  /* the shard of each page */
+    uint32_t shards;       /* shards in use: the parameter, resolved */
+} hz_map_t;
+
+/* ---- front ---------------------------------------------------------------------------------- */
+
+/*
+ * The cold half of a magazine. Its hot half is heap->top and heap->limit. The array starts with one
+ * NULL, so that the pop of an empty magazine finds it: there is no other test for empty.
+ */
+typedef struct hz_magazine {
+    void **blocks;  /* the array, behind its leading NULL */
+    uint32_t cap;   /* most blocks it may ever hold */
+    uint32_t grown; /* blocks it may hold by now: limit == blocks + grown */
+} hz_magazine;
+
+typedef struct hz_heap {
+    void **top[HZ_TAGS];   /* per class: one past the newest block; top[-1] is NULL when empty */
+    void **limit[HZ_TAGS]; /* per class: where top must not go further; tags that are no class:
+                              always full */
+    hz_magazine magazines[HZ_TAGS]; /* per class: the rest of the magazine */
+    struct hz_heap *next;           /* list of all heaps, never shortened */
+    struct hz_heap *next_free;      /* list of heaps whose thread has ended */
+    void **ring;                    /* remote_ring_size entries: blocks of other shards */
+    void **ring_scratch;            /* as many again: where the ring is sorted */
+    void **ring_inbox;              /* as many again: what was taken from the shard's inbox */
+    void **deferred;                /* defer_free entries: blocks not yet looked up */
+    uint32_t ring_count;            /* entries in use */
+    uint32_t deferred_count;        /* entries in use */
+    uint32_t shard;                 /* home; kept when another thread adopts the heap */
+    uint32_t slow_calls;            /* calls of the slow paths: every so many the clock is read */
+    uint32_t steal_from;            /* class that makes room next */
+    size_t grown_bytes;             /* sum of grown x block size, at most thread_cache_bytes */
+    hz_counters counters;           /* written by the owner only */
+} hz_heap;
+
+/* ---- middle --------------------------------------------------------------------------------- */
+
+/* A batch on a lock-free stack. */
+typedef struct hz_batch {
+    _Atomic uint32_t next; /* number of the batch below, from 1; 0 at the bottom */
+    uint32_t count;        /* blocks in it */
+    void *blocks[];        /* flush_batch entries */
+} hz_batch;
+
+typedef struct hz_depot {
+    HZ_ALIGNED_TO_LINE hz_lock
+        lock;                     /* guards count and blocks, under the policies mutex and spin */
+    _Atomic uint32_t capacity;    /* blocks it may hold; 0 until first used */
+    _Atomic uint32_t count;       /* blocks it holds, under mutex and spin */
+    void **blocks;                /* the stack, under mutex and spin */
+    unsigned char *batches;       /* the batches, under lockfree */
+    _Atomic uint64_t full, empty; /* stacks of batches, under lockfree: generation << 32 | number */
+    _Atomic uint32_t
+        misses; /* requests that found nothing since the background worker last looked */
+} hz_depot;
+
+typedef struct hz_inbox {
+    HZ_ALIGNED_TO_LINE hz_lock lock; /* guards the rest */
+    _Atomic uint32_t count;          /* blocks waiting */
+    void **blocks;                   /* HZ_INBOX_BLOCKS entries, made at first use */
+} hz_inbox;
+
+enum { HZ_INBOX_BLOCKS = 8192 };
+
+/* ---- back ----------------------------------------------------------------------------------- */
+
+typedef enum hz_span_state {
+    HZ_SPAN_UNUSED =
+        0,           /* no page heap ever made anything of this page, or an inner page of a run */
+    HZ_SPAN_BLOCKS,  /* cut into blocks of one class */
+    HZ_SPAN_LARGE,   /* one large block */
+    HZ_SPAN_CLEAN,   /* a free run that reads as zero and costs no memory */
+    HZ_SPAN_DIRTY,   /* a free run that is still resident */
+    HZ_SPAN_PURGING, /* a free run that is being returned to the system */
+} hz_span_state;
+
+/* One per page; the first page of a run speaks for it. Of a free run the last page knows it, too.
+ */
+typedef struct hz_span {
+    HZ_ALIGNED_TO_LINE struct hz_span
+        *next;                /* neighbours in a bin, or in a list of free runs of like size */
+    struct hz_span *previous; /* the same, backwards */
+    uint32_t head;     /* index of the first page of this run, in every page of a span of blocks */
+    uint32_t pages;    /* length of the run */
+    uint8_t state;     /* hz_span_state */
+    uint8_t class_;    /* class of its blocks */
+    uint8_t shard;     /* home of its blocks */
+    bool in_bin;       /* whether its bin lists it */
+    uint32_t capacity; /* blocks that fit */
+    uint32_t carved;   /* blocks cut so far, from the front */
+    uint32_t free_count;           /* blocks that came back, marked in free_bits */
+    uint32_t scan_word;            /* word of free_bits, from its first, where a search starts */
+    uint32_t freed_ms;             /* when a dirty run became free */
+    struct hz_span *older, *newer; /* neighbours among the dirty runs, by age */
+} hz_span;
+_Static_assert(sizeof(hz_span) == 2 * HZ_CACHE_LINE_BYTES || sizeof(hz_span) == HZ_CACHE_LINE_BYTES,
+               "spans do not share cache lines");
+
+typedef struct hz_bin {
+    HZ_ALIGNED_TO_LINE hz_lock lock; /* guards the rest, and the bookkeeping of its spans */
+    hz_span *spans;                  /* spans with blocks to give */
+    uint32_t empty_spans;            /* of those, how many are entirely free */
+} hz_bin;
+
+typedef struct hz_shard {
+    hz_depot depots[HZ_CLASSES + 1]; /* by class */
+    hz_bin bins[HZ_CLASSES + 1];     /* by class */
+    hz_inbox inbox; /* mixed blocks from other shards, under remote_grouping shard */
+} hz_shard;
+
+#endif
