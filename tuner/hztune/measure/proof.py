@@ -1,0 +1,123 @@
+"""Who is measured is proved: for each arm what its process is given, and what it must show.
+
+A process is under the right allocator when the file that provides its malloc is the installed one,
+and under the right configuration when it says so itself (allocators that confirm) or when a probe
+process under the same environment said so (the others).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hztune import allocator
+from hztune.allocator import Adapter, Installed, WrongConfiguration
+from hztune.errors import UsageError
+from hztune.samples import Arm, Status
+
+UNCHANGED = "none"
+"""The allocator of a program that is left as it is, with the variables that its user set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why an arm does not count."""
+
+    status: Status
+    detail: str
+
+
+class Proof(Protocol):
+    """Prepares the processes of arms, and judges what they showed."""
+
+    @property
+    def base(self) -> Mapping[str, str]:
+        """The environment of everything that is started; no allocator's variable is in it."""
+
+    def prepare(self, arm: Arm) -> dict[str, str] | Fault:
+        """Returns the variables that the arm's processes get beyond `base`, or why it cannot run.
+
+        Raises:
+            UsageError: The arm's allocator is not installed.
+        """
+
+    def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
+        """Returns what is wrong with a process of the arm; None: it is the one asked for.
+
+        Args:
+            arm: What was asked for.
+            library: The file that provided the process's malloc.
+            stderr: What the process wrote there, from its start.
+        """
+
+
+class AllocatorProof:
+    """The proof by the allocators' adapters."""
+
+    def __init__(self, program: Path | None = None) -> None:
+        """Makes the proof for one target; `program` is what probes are made with, if it matters."""
+        self._program = program
+        foreign = {name for each in allocator.names() for name in allocator.get(each).variables()}
+        self._user = {name: value for name, value in os.environ.items() if name in foreign}
+        self.base: Mapping[str, str] = {
+            name: value for name, value in os.environ.items() if name not in foreign
+        }
+        self._prepared: dict[Arm, dict[str, str] | Fault] = {}
+        self._installed: dict[str, Installed] = {}
+
+    def prepare(self, arm: Arm) -> dict[str, str] | Fault:
+        """Returns the variables of an arm; probes it once if its processes will not confirm."""
+        if arm not in self._prepared:
+            self._prepared[arm] = self._prepare(arm)
+        return self._prepared[arm]
+
+    def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
+        """Compares the library, and the configuration if the process confirms one."""
+        if arm.allocator == UNCHANGED:
+            return None
+        adapter = allocator.get(arm.allocator)
+        installed = self._find(adapter)
+        if os.path.realpath(library) != os.path.realpath(installed.path):
+            return Fault(
+                "wrong_allocator", f"malloc comes from {library or 'nowhere'}, not {installed.path}"
+            )
+        return _confirmation_fault(adapter, arm, stderr) if adapter.confirms else None
+
+    def _prepare(self, arm: Arm) -> dict[str, str] | Fault:
+        """Asks the adapter for the variables, and proves them where the process itself cannot."""
+        if arm.allocator == UNCHANGED:
+            return self._user
+        adapter = allocator.get(arm.allocator)
+        installed = self._find(adapter)
+        try:
+            environment = adapter.environment(arm.config, installed)
+        except UsageError as error:
+            return Fault("rejected", str(error))
+        if not adapter.confirms:
+            try:
+                answers = adapter.read_back(environment, installed, self._program)
+                adapter.verify(arm.config, answers)
+            except WrongConfiguration as error:
+                return Fault("wrong_config", str(error))
+        return adapter.confirm_environment(environment)
+
+    def _find(self, adapter: Adapter) -> Installed:
+        """Returns the installed allocator, looked for once."""
+        if adapter.name not in self._installed:
+            self._installed[adapter.name] = adapter.installed()
+        return self._installed[adapter.name]
+
+
+def _confirmation_fault(adapter: Adapter, arm: Arm, stderr: str) -> Fault | None:
+    """Returns in what the confirmed configuration is not the one asked for."""
+    try:
+        answers = adapter.confirmed(stderr)
+        if answers is None:
+            return Fault("wrong_config", f"{adapter.name} did not say what it runs with")
+        adapter.verify(arm.config, answers)
+    except WrongConfiguration as error:
+        return Fault("wrong_config", str(error))
+    return None

@@ -1,0 +1,301 @@
+"""Built-in workloads by turns: each arm has a warm process, and one of them works at a time.
+
+hz-turns conducts, so that no Python runs near a turn. A block takes fresh processes: their fill and
+warm-up are paid once for all the rounds of the block, and rounds that were disturbed are repeated
+in the same processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hztune import artifacts
+from hztune.errors import HztuneError
+from hztune.machine import timed_window
+from hztune.measure.disturbance import Judge
+from hztune.measure.proof import AllocatorProof, Fault, Proof
+from hztune.measure.types import Accounting, Arm, Block, Outcome, Role, Status, Turn
+from hztune.process import Child, signal_name
+from hztune.samples import STATUSES, Evidence, Nowhere, Plan, Sink
+from hztune.workload import WorkloadSpec
+
+_PADDING = "HZTUNE_PADDING"
+_PADDING_BYTES = 4096
+_SILENCE_S = 60.0
+_STOP_S = 5.0
+_SEEDS = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Tempo:
+    """How a block is conducted.
+
+    Attributes:
+        turn_ms: Length of a turn, its uncounted start included.
+        skip_ms: Uncounted start of each turn.
+        warmup_ms: Turn time that each process gets before its first round.
+        stall_ms: A process that takes longer to park is hanging.
+        rss_limit_mb: A process above it is killed; 0: no limit.
+    """
+
+    turn_ms: float
+    skip_ms: float
+    warmup_ms: float
+    stall_ms: int = 3000
+    rss_limit_mb: int = 0
+
+
+def tempo_for(spec: WorkloadSpec, rss_limit_mb: int = 0) -> Tempo:
+    """Returns the tempo that was found best for the workload's number of threads."""
+    return Tempo(turn_ms=20, skip_ms=2, warmup_ms=300, rss_limit_mb=rss_limit_mb)
+
+
+class TurnExecutor:
+    """Measures arms on one workload by turns in fresh processes."""
+
+    def __init__(
+        self,
+        spec: WorkloadSpec,
+        sink: Sink | None = None,
+        *,
+        seed: int,
+        tempo: Tempo | None = None,
+        proof: Proof | None = None,
+    ) -> None:
+        """Makes the executor of a study.
+
+        Args:
+            spec: The workload.
+            sink: Where every turn goes as soon as it exists; None: nowhere.
+            seed: Of requests, orders and environment sizes; a block's are its own.
+            tempo: None: what fits the workload's threads.
+            proof: None: by the allocators' adapters.
+        """
+        self._spec = spec
+        self._sink = sink or Nowhere()
+        self._seed = seed
+        self._tempo = tempo or tempo_for(spec)
+        self._proof = proof or AllocatorProof()
+        self._accounting = Accounting()
+        self._overhead_s = 0.0
+        self._blocks = 0
+
+    @property
+    def accounting(self) -> Accounting:
+        """Where the time went since the executor was made."""
+        return self._accounting
+
+    def cost(self, arms: int, rounds: int) -> float:
+        """Returns the wall seconds expected for a block: its turns, and what blocks took beside."""
+        beside = self._overhead_s / self._blocks if self._blocks else 0.0
+        turns_s = rounds * self._tempo.turn_ms + self._tempo.warmup_ms
+        return arms * (turns_s * 1e-3 + beside)
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+        """Measures all arms in turns; see `Executor.measure`."""
+        with timed_window():
+            started_ns = time.monotonic_ns()
+            self._sink.begin(Plan(pair, role, tuple(arms), rounds))
+            performance = _Performance(arms, self._spec, self._tempo, self._proof, self._sink)
+            performance.play(rounds, random.Random(f"{self._seed} {pair} {role}"))
+            outcomes = performance.outcomes()
+            self._sink.end()
+            spent = performance.accounting(started_ns)
+        self._learn(spent, len(arms), rounds)
+        return Block(pair, role, outcomes)
+
+    def _learn(self, spent: Accounting, arms: int, rounds: int) -> None:
+        """Adds a block to the accounts, and what it took beside turns to the expectation."""
+        self._accounting += spent
+        planned_s = arms * (rounds * self._tempo.turn_ms + self._tempo.warmup_ms) * 1e-3
+        self._overhead_s += max(0.0, spent.wall_s - planned_s) / arms
+        self._blocks += 1
+
+
+@dataclass(slots=True)
+class _Part:
+    """One arm's part of a block, as far as it has come."""
+
+    arm: Arm
+    environment: dict[str, str]
+    fault: Fault | None = None
+    pid: int = 0
+    turns: list[Turn] = field(default_factory=list)
+    ending: Mapping[str, Any] | None = None
+
+
+class _Performance:
+    """One block: hz-turns from its start to its end."""
+
+    def __init__(
+        self, arms: Sequence[Arm], spec: WorkloadSpec, tempo: Tempo, proof: Proof, sink: Sink
+    ) -> None:
+        self._spec = spec
+        self._tempo = tempo
+        self._proof = proof
+        self._sink = sink
+        self._parts = [self._part(arm) for arm in arms]
+        self._judge = Judge(spec.threads, len(os.sched_getaffinity(0)))
+        self._launched_ns = 0
+
+    def _part(self, arm: Arm) -> _Part:
+        """Prepares an arm."""
+        prepared = self._proof.prepare(arm)
+        if isinstance(prepared, Fault):
+            return _Part(arm, {}, fault=prepared)
+        return _Part(arm, prepared)
+
+    def play(self, rounds: int, rng: random.Random) -> None:
+        """Runs the block; what it came to stands in the parts."""
+        if all(part.fault for part in self._parts):
+            return
+        self._launched_ns = time.monotonic_ns()
+        with Child(self._command(rounds, rng), env=self._proof.base, stdin=None) as child:
+            for line in child.lines(_SILENCE_S):
+                event = json.loads(line)
+                if event["event"] == "rounds":
+                    child.send(self._answer(rounds, event["done"]))
+                else:
+                    self._take(event)
+            ended = child.finish(_STOP_S)
+        if not ended.ok:
+            raise HztuneError(f"hz-turns {ended.describe()}")
+
+    def _command(self, rounds: int, rng: random.Random) -> list[str]:
+        """Returns the command; an arm is named by its place, since an arm may stand twice."""
+        tempo = self._tempo
+        words = [str(artifacts.turns()), "--ask", "--seed", str(rng.randrange(_SEEDS))]
+        words += ["--turn-ms", f"{tempo.turn_ms:g}", "--skip-ms", f"{tempo.skip_ms:g}"]
+        words += ["--warmup-ms", f"{tempo.warmup_ms:g}", "--rounds", str(rounds)]
+        words += ["--stall-ms", str(tempo.stall_ms)]
+        if tempo.rss_limit_mb:
+            words += ["--rss-limit-mb", str(tempo.rss_limit_mb)]
+        for index, part in enumerate(self._parts):
+            if part.fault is None:
+                words += ["--arm", str(index)]
+                padding = "x" * rng.randrange(_PADDING_BYTES)
+                for name, value in {**part.environment, _PADDING: padding}.items():
+                    words += ["--env", f"{name}={value}"]
+        return [*words, "--", *self._spec.command(rng.randrange(_SEEDS))]
+
+    def _take(self, event: Mapping[str, Any]) -> None:
+        """Takes in what hz-turns tells of one arm."""
+        if event["event"] == "end":
+            return
+        index = int(event["arm"])
+        part = self._parts[index]
+        if event["event"] == "start":
+            part.pid = event["pid"]
+        elif event["event"] == "turn":
+            turn, evidence = self._turn(event)
+            part.turns.append(turn)
+            self._sink.turn(index, part.pid, turn, evidence)
+        elif event["event"] == "exit":
+            part.ending = event
+
+    def _turn(self, event: Mapping[str, Any]) -> tuple[Turn, Evidence]:
+        """Returns a turn and what was seen during it."""
+        evidence = Evidence(
+            cpu_ns=event["cpu_ns"],
+            involuntary=event["involuntary"],
+            steal_ticks=event["steal_ticks"],
+            pressure_us=event["psi_us"],
+            suspended_ns=event["suspended_ns"],
+            rss_kb=event["rss_kb"],
+        )
+        turn = Turn(
+            round=event["round"],
+            position=event["position"],
+            start_ns=event["start_ns"],
+            counted_ns=event["counted_ns"],
+            ops=event["ops"],
+            disturbed=self._judge.causes(evidence, event["counted_ns"]),
+        )
+        return turn, evidence
+
+    def _answer(self, rounds: int, done: int) -> str:
+        """Returns how many rounds more: one for each disturbed one, at most as many as planned."""
+        spoilt = {turn.round for part in self._parts for turn in part.turns if turn.disturbed}
+        missing = min(rounds - (done - len(spoilt)), 2 * rounds - done)
+        alive = any(part.pid and part.ending is None for part in self._parts)
+        return f"more {missing}" if missing > 0 and alive else "quit"
+
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """Returns what each arm came to, and puts it into the sink."""
+        outcomes = tuple(self._outcome(part) for part in self._parts)
+        for index, (part, outcome) in enumerate(zip(self._parts, outcomes, strict=True)):
+            self._sink.outcome(index, part.pid, outcome)
+        return outcomes
+
+    def _outcome(self, part: _Part) -> Outcome:
+        """Returns what an arm came to."""
+        ending: Mapping[str, Any] = part.ending or {}
+        result: Mapping[str, Any] = ending.get("result") or {}
+        fault = part.fault or self._fault(part, ending, result)
+        return Outcome(
+            arm=part.arm,
+            status="ok" if fault is None else fault.status,
+            detail="" if fault is None else fault.detail,
+            ops_per_s=_rate(part.turns) if fault is None else 0.0,
+            turns=tuple(part.turns),
+            rss_peak_kb=ending.get("rss_peak_kb", 0),
+            live_kb=result.get("live_peak_kb", 0),
+            counters=(result.get("hz") or {}).get("counters", {}),
+        )
+
+    def _fault(
+        self, part: _Part, ending: Mapping[str, Any], result: Mapping[str, Any]
+    ) -> Fault | None:
+        """Returns why a process that was started does not count; None: it does."""
+        if not ending:
+            return Fault("hang", "hz-turns did not say how it ended")
+        if ending["status"] != "ok":
+            return Fault(_status(ending["status"]), _words(ending))
+        if not result:
+            return Fault("bad_output", "hz-bench ended well but printed no result")
+        if not part.turns or any(turn.ops <= 0 for turn in part.turns):
+            return Fault("bad_output", "a turn completed no operation")
+        return self._proof.judge(part.arm, result["allocator"]["path"], ending["stderr_tail"])
+
+    def accounting(self, started_ns: int) -> Accounting:
+        """Returns where the time of the block went."""
+        turns = [turn for part in self._parts for turn in part.turns]
+        first_ns = min((turn.start_ns for turn in turns), default=self._launched_ns)
+        skipped_ns = len(turns) * self._tempo.skip_ms * 1e6
+        return Accounting(
+            measured_s=sum(turn.counted_ns for turn in turns) * 1e-9,
+            warmup_s=(first_ns - self._launched_ns + skipped_ns) * 1e-9,
+            wall_s=(time.monotonic_ns() - started_ns) * 1e-9,
+            turns=len(turns),
+            disturbed=sum(bool(turn.disturbed) for turn in turns),
+        )
+
+
+def _rate(turns: Sequence[Turn]) -> float:
+    """Returns operations per second over the undisturbed turns, over all if there is no other."""
+    counted = [turn for turn in turns if not turn.disturbed] or turns
+    return sum(turn.ops for turn in counted) / sum(turn.counted_ns * 1e-9 for turn in counted)
+
+
+def _status(word: str) -> Status:
+    """Returns hz-turns' word for an ending as a status."""
+    for status in STATUSES:
+        if status == word:
+            return status
+    raise HztuneError(f"hz-turns speaks of a status {word!r}; reinstall hztune")
+
+
+def _words(ending: Mapping[str, Any]) -> str:
+    """Returns how a process ended, in one sentence."""
+    if ending["signal"]:
+        end = f"ended by {signal_name(ending['signal'])}"
+    else:
+        end = f"exit status {ending['code']}"
+    last = ending["stderr_tail"].strip().splitlines()[-1:]
+    return f"{end}: {last[0].strip()}" if last else end
