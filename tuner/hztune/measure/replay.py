@@ -85,10 +85,12 @@ class ModelNoise:
 
     def _standard(self, rng: Generator, shape: tuple[int, int]) -> Floats:
         """Returns deviates of unit variance."""
-        if math.isinf(self.tail):
-            return rng.standard_normal(shape)
-        scale = math.sqrt((self.tail - 2.0) / self.tail)
-        return rng.standard_t(self.tail, shape) * scale
+        values: Floats = (
+            rng.standard_normal(shape)
+            if math.isinf(self.tail)
+            else rng.standard_t(self.tail, shape) * math.sqrt((self.tail - 2.0) / self.tail)
+        )
+        return values
 
 
 class RecordedNoise:

@@ -1,0 +1,269 @@
+"""Children that misbehave are ended in time, told apart, and leave no process or descriptor."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hztune import process
+from hztune.errors import UsageError
+
+SOON_S = 0.4
+PLENTY_S = 60.0
+IMPORTS = "import os, signal, sys, time, resource\n"
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", IMPORTS + code]
+
+
+def run(code: str, deadline_s: float = PLENTY_S, **options: object) -> process.Finished:
+    return process.run(python(code), deadline_s=deadline_s, **options)
+
+
+def open_descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+def processes_naming(word: str) -> list[int]:
+    """Living processes that have `word` in their command line."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = Path("/proc", name, "cmdline").read_bytes()
+        except OSError:
+            continue
+        if word.encode() in words and int(name) != os.getpid():
+            found.append(int(name))
+    return found
+
+
+def zombies() -> list[str]:
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            text = Path("/proc", name, "stat").read_text()
+        except OSError:
+            continue
+        state, parent = text[text.rindex(")") + 2 :].split()[:2]
+        if state == "Z" and int(parent) == os.getpid():
+            found.append(name)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind():
+    before = open_descriptors()
+    yield
+    assert open_descriptors() == before
+    assert zombies() == []
+
+
+def test_a_child_that_ends_well_hands_back_what_it_wrote() -> None:
+    done = run("print('out'); print('err', file=sys.stderr)")
+    assert (done.code, done.stdout, done.stderr) == (0, "out\n", "err\n")
+    assert done.ok and not done.timed_out and not done.truncated
+
+
+def test_an_exit_status_is_told_with_the_last_words() -> None:
+    done = run("print('first', file=sys.stderr); sys.exit('no such thing')")
+    assert done.code == 1
+    assert done.describe() == "ended with exit status 1: no such thing"
+
+
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGILL", "SIGKILL", "SIGTERM"])
+def test_a_signal_is_told_by_its_name(name) -> None:
+    done = run(f"os.kill(os.getpid(), signal.{name})")
+    assert done.code == -getattr(signal, name)
+    assert name in done.describe()
+
+
+ENDLESS = {
+    "loops": "while True: pass",
+    "sleeps": "time.sleep(3600)",
+    "ignores SIGTERM": "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(3600)",
+    "stops itself": "os.kill(os.getpid(), signal.SIGSTOP)",
+    "closes its outputs": "os.close(1); os.close(2); time.sleep(3600)",
+    "writes for ever": "while True: os.write(1, b'x' * 65536)",
+    "writes errors for ever": "while True: os.write(2, b'x' * 65536)",
+    "waits for its child": "os.fork() and os.wait()\ntime.sleep(3600)",
+}
+
+
+@pytest.mark.parametrize("code", ENDLESS.values(), ids=ENDLESS.keys())
+def test_an_endless_child_is_ended_at_its_deadline(code, tmp_path) -> None:
+    word = f"endless-{tmp_path.name}"
+    done = process.run([*python(code), word], deadline_s=SOON_S)
+    assert done.timed_out and not done.ok
+    assert processes_naming(word) == []
+
+
+def test_the_grace_of_a_deadline_lets_a_child_tell_what_it_has() -> None:
+    code = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('partial')))\n"
+    with process.Child(python(code + "print('up', flush=True)\ntime.sleep(3600)")) as child:
+        assert next(child.lines(PLENTY_S)) == "up"
+        done = child.stop(grace_s=PLENTY_S)
+    assert (done.code, done.stdout) == (0, "partial\n")
+
+
+DAEMONS = {
+    "in its own session": "os.setsid()",
+    "in its own session, after its parent": "os.setsid()\nif os.fork(): os._exit(0)",
+    "in a group of its own": "os.setpgid(0, 0)",
+    "with the outputs closed": "os.setsid(); os.close(1); os.close(2)",
+}
+
+
+@pytest.mark.parametrize("escape", DAEMONS.values(), ids=DAEMONS.keys())
+def test_a_daemon_does_not_outlive_the_child_that_made_it(escape, tmp_path) -> None:
+    word = f"daemon-{tmp_path.name}"
+    code = f"if os.fork() == 0:\n  {escape.replace(chr(10), chr(10) + '  ')}\n  time.sleep(3600)\n"
+    done = process.run([*python(code + "print('made it')"), word], deadline_s=PLENTY_S)
+    assert (done.code, done.stdout) == (0, "made it\n")
+    assert processes_naming(word) == []
+
+
+def test_a_fork_bomb_of_64_is_gone_at_the_deadline(tmp_path) -> None:
+    word = f"bomb-{tmp_path.name}"
+    code = (
+        "for i in range(6):\n"
+        "  if os.fork() == 0 and i % 2: os.setsid()\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "time.sleep(3600)"
+    )
+    done = process.run([*python(code), word], deadline_s=SOON_S)
+    assert done.timed_out
+    assert processes_naming(word) == []
+
+
+def test_a_gibibyte_of_output_is_read_and_not_kept() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    done = run("block = b'x' * (1 << 20)\nfor _ in range(1024): os.write(1, block)")
+    assert done.ok and done.truncated
+    assert len(done.stdout) == 1 << 20
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # KiB
+
+
+def test_of_stdout_the_beginning_is_kept_and_of_stderr_the_end() -> None:
+    code = "print('a' * 50 + 'b' * 50); print('c' * 50 + 'd' * 50, file=sys.stderr)"
+    done = run(code, output_limit=50)
+    assert done.stdout == "a" * 50
+    assert done.stderr == "d" * 49 + "\n"
+
+
+def test_output_that_is_no_text_is_no_error() -> None:
+    assert run("os.write(1, bytes([255, 65]))").stdout == "\ufffdA"
+
+
+def test_a_child_that_ends_before_it_reads_its_input_is_no_error() -> None:
+    assert run("pass", stdin=b"x" * 1_000_000).ok
+
+
+def test_a_child_can_read_its_input() -> None:
+    assert run("print(len(sys.stdin.read()))", stdin=b"x" * 1_000_000).stdout == "1000000\n"
+
+
+def test_a_missing_program_is_a_usage_error_that_names_it() -> None:
+    with pytest.raises(UsageError, match=r"cannot start /no/such/program: No such file"):
+        process.run(["/no/such/program"], deadline_s=PLENTY_S)
+
+
+def test_a_child_is_given_the_environment_that_was_asked_for_and_its_mark() -> None:
+    done = run("print(sorted(os.environ))", env={"ONLY": "this"})
+    assert [name for name in ("HZTUNE_CHILD", "ONLY") if repr(name) in done.stdout] == [
+        "HZTUNE_CHILD",
+        "ONLY",
+    ]
+    assert "HOME" not in done.stdout
+
+
+def test_a_child_leaves_no_core_file() -> None:
+    assert run("print(resource.getrlimit(resource.RLIMIT_CORE))").stdout == "(0, 0)\n"
+
+
+def test_lines_come_while_the_child_runs() -> None:
+    code = "print('one', flush=True)\nsys.stdin.readline()\nprint('two')"
+    with process.Child(python(code), stdin=None) as child:
+        lines = child.lines(PLENTY_S)
+        assert next(lines) == "one"
+        child.send("go on")
+        assert list(lines) == ["two"]
+        assert child.finish(PLENTY_S).ok
+
+
+def test_a_child_that_falls_silent_is_told_as_such_and_killed() -> None:
+    code = "print('one', flush=True)\ntime.sleep(3600)"
+    with (
+        pytest.raises(process.Stalled, match="said nothing for 0.4 s"),
+        process.Child(python(code)) as child,
+    ):
+        list(child.lines(SOON_S))
+
+
+def test_errors_do_not_count_as_a_sign_of_life() -> None:
+    code = "while True: os.write(2, b'x' * 65536)"
+    with pytest.raises(process.Stalled), process.Child(python(code)) as child:
+        list(child.lines(SOON_S))
+
+
+def test_a_line_that_does_not_end_is_refused() -> None:
+    code = "while True: os.write(1, b'x' * 65536)"
+    with (
+        pytest.raises(process.Stalled, match="does not end"),
+        process.Child(python(code)) as child,
+    ):
+        list(child.lines(PLENTY_S))
+
+
+def test_an_exception_while_lines_are_read_kills_the_child(tmp_path) -> None:
+    word = f"interrupted-{tmp_path.name}"
+    with pytest.raises(KeyboardInterrupt), process.Child([*python(ENDLESS["sleeps"]), word]):
+        raise KeyboardInterrupt
+    assert processes_naming(word) == []
+
+
+def test_what_a_child_wrote_before_it_was_stopped_is_kept() -> None:
+    code = "print('x' * 100_000, file=sys.stderr)\nprint('ready', flush=True)\ntime.sleep(3600)"
+    with process.Child(python(code)) as child:
+        assert next(child.lines(PLENTY_S)) == "ready"
+        assert len(child.stop(SOON_S).stderr) == 100_001
+
+
+def test_when_the_tuner_is_killed_its_child_dies(tmp_path) -> None:
+    word = f"orphan-{tmp_path.name}"
+    code = (
+        "import sys; from hztune import process\n"
+        f"child = process.Child([{sys.executable!r}, '-c', 'import time; time.sleep(3600)', "
+        f"{word!r}])\n"
+        "print('up', flush=True); import time; time.sleep(3600)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    tuner = subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert tuner.stdout.readline() == "up\n"
+    assert len(processes_naming(word)) == 2  # the tuner itself names it, too
+    tuner.kill()
+    tuner.wait()
+    tuner.stdout.close()
+    for _ in range(1000):
+        if not processes_naming(word):
+            break
+        time.sleep(0.01)
+    assert processes_naming(word) == []
+
+
+@pytest.mark.slow
+def test_a_thousand_children_in_a_row_leave_nothing() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for number in range(1000):
+        done = process.run(["/bin/sh", "-c", f"exit {number % 7}"], deadline_s=PLENTY_S)
+        assert done.code == number % 7
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # KiB
