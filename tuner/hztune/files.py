@@ -23,10 +23,13 @@ def read_small(path: Path, most_bytes: int) -> bytes:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UsageError(f"cannot read {str(path)!r}: {reason}") from None
-    with os.fdopen(handle, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise UsageError(f"cannot read {str(path)!r}: it is not a regular file")
-        content = file.read(most_bytes + 1)
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            content = file.read(most_bytes + 1)
+    finally:
+        os.close(handle)
     if len(content) > most_bytes:
         raise UsageError(
             f"{str(path)!r} is above {most_bytes} bytes, the most that such a file may be"
