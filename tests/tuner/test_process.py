@@ -201,7 +201,7 @@ def test_lines_come_while_the_child_runs() -> None:
 def test_a_child_that_falls_silent_is_told_as_such_and_killed() -> None:
     code = "print('one', flush=True)\ntime.sleep(3600)"
     with (
-        pytest.raises(process.Stalled, match="said nothing for 0.4 s"),
+        pytest.raises(process.Stalled, match=r"said nothing for 0\.4 s"),
         process.Child(python(code)) as child,
     ):
         list(child.lines(SOON_S))

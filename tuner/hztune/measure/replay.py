@@ -125,8 +125,11 @@ class RecordedNoise:
         """Draws stretches of recorded rounds, so that what follows each other stays together."""
         common = _stretch(rng, self._common[rng.integers(len(self._common))], rounds)
         chosen = rng.integers(len(self._own), size=arms)
-        own = np.stack([_stretch(rng, self._own[which], rounds) for which in chosen], axis=1)
-        return common[:, None] + own + rng.choice(self._offsets, arms)
+        own: Floats = np.stack(
+            [_stretch(rng, self._own[which], rounds) for which in chosen], axis=1
+        )
+        offsets: Floats = rng.choice(self._offsets, arms)
+        return common[:, None] + own + offsets
 
 
 class VirtualClock:

@@ -1,0 +1,314 @@
+"""The samples of a study survive what ends their writer, and are refused to any other study."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hztune.errors import HztuneError, UsageError
+from hztune.machine import Machine
+from hztune.samples import Arm, Block, Evidence, Outcome, Plan, SampleStore, Turn, blocks
+from hztune.samples.log import Log
+
+MACHINE = Machine("CPU 3000", 2, None, "6.1", "glibc 2.36", 4096, "madvise", "", "", 24, None)
+IDENTITY = {
+    "workload": "larson",
+    "threads": "32",
+    "allocator": "hz",
+    "library": "0123abcd",
+    "space": "89ab",
+    "seed": "1",
+}
+DEFAULT = Arm("hz")
+CANDIDATE = Arm.of("hz", {"magazine_cap": 64, "depot_lock": "spin"})
+
+
+def block(pair: int, arms: tuple[Arm, ...] = (DEFAULT, CANDIDATE), rounds: int = 3) -> Block:
+    """A block of made-up numbers."""
+    outcomes = tuple(
+        Outcome(
+            arm=arm,
+            status="ok",
+            ops_per_s=1e6 + index,
+            turns=tuple(
+                Turn(
+                    i, (i + index) % 2, 1000 * pair + i, 18_000_000, 18_000 + i, "steal" * (i == 2)
+                )
+                for i in range(rounds)
+            ),
+            rss_peak_kb=5000 + index,
+            live_kb=4000,
+            counters={"refills": 7},
+        )
+        for index, arm in enumerate(arms)
+    )
+    return Block(pair, "search", outcomes)
+
+
+def put(store: SampleStore, one: Block) -> None:
+    """Writes a block as an executor does: turns as they come, outcomes at the end."""
+    arms = tuple(outcome.arm for outcome in one.outcomes)
+    store.begin(Plan(one.pair, one.role, arms, rounds=3))
+    for index, outcome in enumerate(one.outcomes):
+        for turn in outcome.turns:
+            store.turn(index, 100 + index, turn, Evidence(rss_kb=5000))
+    for index, outcome in enumerate(one.outcomes):
+        store.outcome(index, 100 + index, outcome)
+    store.end()
+
+
+def open_store(path: Path, *, resume: bool = True, **changes: str) -> SampleStore:
+    return SampleStore(path, {**IDENTITY, **changes}, MACHINE, resume=resume)
+
+
+def numbers(path: Path) -> list[int]:
+    return [json.loads(line)["seq"] for line in path.read_bytes().splitlines()]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "samples.jsonl"
+
+
+def test_a_block_comes_back_as_it_was_measured(path: Path) -> None:
+    with open_store(path) as store:
+        put(store, block(0))
+        put(store, block(1))
+        assert store.replay() == (block(0), block(1))
+    assert blocks(path) == (block(0), block(1))
+
+
+def test_the_same_arm_twice_in_a_block_stays_two_outcomes(path: Path) -> None:
+    with open_store(path) as store:
+        put(store, block(0, arms=(DEFAULT, DEFAULT)))
+    assert blocks(path) == (block(0, arms=(DEFAULT, DEFAULT)),)
+
+
+def test_a_failed_arm_comes_back_with_its_reason(path: Path) -> None:
+    crash = Outcome(CANDIDATE, "crash", "ended by SIGSEGV: it fell over")
+    one = Block(0, "search", (block(0).control, crash))
+    with open_store(path) as store:
+        put(store, one)
+    assert blocks(path) == (one,)
+
+
+def test_every_row_says_which_study_machine_and_number_it_has(path: Path) -> None:
+    with open_store(path) as store:
+        put(store, block(0))
+        study = store.study
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["seq"] for row in rows] == list(range(10))
+    assert {row["study"] for row in rows} == {study}
+    assert {row["machine"] for row in rows[1:]} == {MACHINE.fingerprint}
+    turn = next(row for row in rows if row["kind"] == "turn")
+    expected = {"schema", "study", "seq", "pair", "arm", "params", "role", "pid", "turn"}
+    expected |= {"start_ns", "counted_ns", "ops", "rss_kb", "status", "disturbed", "machine", "crc"}
+    assert expected <= turn.keys()
+
+
+def test_a_turn_is_in_the_file_as_soon_as_it_is_measured(path: Path) -> None:
+    with open_store(path) as store:
+        store.begin(Plan(0, "search", (DEFAULT,), rounds=1))
+        store.turn(0, 1, block(0).control.turns[0], Evidence())
+        assert b'"kind":"turn"' in path.read_bytes()
+
+
+def test_the_next_session_goes_on_with_the_next_number(path: Path) -> None:
+    with open_store(path) as store:
+        put(store, block(0))
+    with open_store(path) as store:
+        put(store, block(1))
+    assert numbers(path) == list(range(19))
+
+
+def test_an_interrupted_block_counts_for_nothing_and_its_repetition_for_one(path: Path) -> None:
+    with open_store(path) as store:
+        put(store, block(0))
+        store.begin(Plan(1, "search", (DEFAULT, CANDIDATE), rounds=3))
+        store.turn(0, 7, block(9).control.turns[0], Evidence())
+        store.outcome(0, 7, block(9).control)
+    with open_store(path) as store:
+        assert store.replay() == (block(0),)
+        put(store, block(1))
+        assert store.replay() == (block(0), block(1))
+
+
+def test_a_tail_torn_at_any_byte_costs_the_last_record_only(path: Path) -> None:
+    with open_store(path) as store:
+        put(store, block(0))
+        put(store, block(1))
+    whole = path.read_bytes()
+    starts = [0, *(i + 1 for i, byte in enumerate(whole) if byte == 0x0A)]
+    for size in range(starts[-4], len(whole)):
+        path.write_bytes(whole[:size])
+        kept = sum(start <= size for start in starts) - 1
+        with open_store(path) as store:
+            assert store.cut_bytes == size - starts[kept]
+            assert store.replay() == (block(0),)
+            put(store, block(1))
+            assert store.replay() == (block(0), block(1))
+        assert numbers(path) == list(range(len(numbers(path))))
+
+
+def test_a_tail_of_zeros_as_a_power_cut_leaves_it_is_cut(path: Path) -> None:
+    with open_store(path) as store:
+        put(store, block(0))
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"\0" * 4096)
+    with open_store(path) as store:
+        assert store.replay() == (block(0),)
+    assert path.read_bytes() == whole
+
+
+def test_a_file_torn_in_its_very_first_record_begins_anew(path: Path) -> None:
+    path.write_bytes(b'{"seq":0,"schema":1,"kind":"st')
+    with open_store(path) as store:
+        put(store, block(0))
+    assert blocks(path) == (block(0),)
+
+
+def test_damage_before_the_end_is_refused_and_left_alone(path: Path) -> None:
+    with open_store(path) as store:
+        put(store, block(0))
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(HztuneError, match=r"is damaged in line \d+; restore it"):
+        open_store(path)
+    assert path.read_bytes() == damaged
+
+
+def test_a_record_that_is_missing_in_the_middle_is_damage(path: Path) -> None:
+    with open_store(path) as store:
+        put(store, block(0))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:3] + lines[4:]))
+    with pytest.raises(HztuneError, match="damaged in line 4"):
+        open_store(path)
+
+
+@pytest.mark.parametrize("name", IDENTITY)
+def test_a_directory_of_another_study_is_refused_in_words(path: Path, name: str) -> None:
+    open_store(path).close()
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match=f"{name}: {IDENTITY[name]} there, another here"):
+        open_store(path, **{name: "another"})
+    assert path.read_bytes() == before
+
+
+OTHER_MACHINE = Machine("CPU 9", 3, 1.5, "5.0", "musl", 65536, "always", "powersave", "on", 8, 9)
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Machine)])
+def test_a_study_of_another_machine_is_refused(path: Path, field: str) -> None:
+    open_store(path).close()
+    other = dataclasses.replace(MACHINE, **{field: getattr(OTHER_MACHINE, field)})
+    with pytest.raises(UsageError, match="belongs to another study"):
+        SampleStore(path, IDENTITY, other, resume=True)
+
+
+def test_a_point_that_only_one_study_has_is_a_difference(path: Path) -> None:
+    open_store(path).close()
+    with pytest.raises(UsageError, match="limit: nothing there, 512M here"):
+        open_store(path, limit="512M")
+
+
+def test_a_study_is_not_continued_unasked(path: Path) -> None:
+    open_store(path, resume=False).close()
+    with pytest.raises(UsageError, match="holds a study already; go on with it"):
+        open_store(path, resume=False)
+
+
+def test_a_study_in_use_is_refused_with_the_process_that_has_it(path: Path) -> None:
+    with open_store(path), pytest.raises(UsageError, match=f"written by process {os.getpid()};"):
+        open_store(path)
+    open_store(path).close()
+
+
+def test_a_symbolic_link_is_not_followed(path: Path) -> None:
+    path.symlink_to(path.with_name("elsewhere"))
+    with pytest.raises(UsageError, match="cannot open"):
+        open_store(path)
+    assert not path.with_name("elsewhere").exists()
+
+
+def test_a_file_that_is_not_there_cannot_be_read(path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read"):
+        blocks(path)
+
+
+def sized(limit: int, action: Callable[[], None]) -> None:
+    """Does something while no file may grow beyond `limit` bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        action()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_disk_that_is_full_at_any_byte_of_a_record_loses_nothing(path: Path) -> None:
+    with open_store(path) as store:
+        put(store, block(0))
+        turn = block(1).control.turns[0]
+        store.begin(Plan(1, "search", (DEFAULT, CANDIDATE), rounds=3))
+        before = path.read_bytes()
+        for room in range(0, 300, 7):
+            with pytest.raises(HztuneError, match=r"cannot write .*; every sample before this"):
+                sized(len(before) + room, lambda: store.turn(0, 1, turn, Evidence()))
+            assert path.read_bytes() == before
+        put(store, block(1))
+        assert store.replay() == (block(0), block(1))
+    assert numbers(path) == list(range(len(numbers(path))))
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from hztune.samples.log import Log
+with Log(Path(sys.argv[1])) as log:
+    print("open", flush=True)
+    while True:
+        log.append({"text": "x" * 300})
+        print(log.count, flush=True)
+"""
+
+
+def test_a_writer_that_is_killed_loses_no_record_that_it_reported(path: Path) -> None:
+    reported = 0
+    for kill_after in (1, 2, 3, 50, 400):
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path)], env=environment, stdout=subprocess.PIPE
+        )
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"open\n"
+        for _ in range(kill_after):
+            reported = int(writer.stdout.readline())
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        writer.stdout.close()
+        with Log(path) as log:
+            assert log.count >= reported
+            assert [record["seq"] for record in log.records()] == list(range(log.count))
+
+
+def test_ten_thousand_blocks_are_read_whole(path: Path) -> None:
+    with Log(path) as log:
+        for pair in range(10_000):
+            log.append({"kind": "block", "pair": pair, "role": "aa", "arms": ["k"], "rounds": 1})
+            head = {"pair": pair, "role": "aa", "index": 0, "allocator": "hz", "params": {}}
+            log.append(
+                {"kind": "outcome", **head, "status": "ok", "detail": "", "ops_per_s": 1.0}
+                | {"rss_peak_kb": 1, "live_kb": 1, "counters": {}}
+            )
+    assert [one.pair for one in blocks(path)] == list(range(10_000))
