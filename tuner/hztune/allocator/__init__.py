@@ -10,8 +10,13 @@ from difflib import get_close_matches
 from functools import cache
 
 from hztune.allocator.base import Adapter, Config, Environment, Installed, WrongConfiguration
+from hztune.allocator.fixed import Rpmalloc, Snmalloc, Tbb
+from hztune.allocator.glibc import Glibc
 from hztune.allocator.hz import Hz
+from hztune.allocator.jemalloc import Jemalloc
+from hztune.allocator.mimalloc import Mimalloc
 from hztune.allocator.none import Unchanged
+from hztune.allocator.tcmalloc import Tcmalloc
 from hztune.errors import UsageError
 
 __all__ = [
@@ -29,7 +34,17 @@ __all__ = [
 @cache
 def _adapters() -> dict[str, Adapter]:
     """Every adapter by name, in the order in which allocators are listed and first measured."""
-    every: tuple[Adapter, ...] = (Unchanged(), Hz())
+    every: tuple[Adapter, ...] = (
+        Unchanged(),
+        Glibc(),
+        Jemalloc(),
+        Mimalloc(),
+        Tcmalloc(),
+        Hz(),
+        Tbb(),
+        Snmalloc(),
+        Rpmalloc(),
+    )
     return {adapter.name: adapter for adapter in every}
 
 

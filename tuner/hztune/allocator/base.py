@@ -158,9 +158,9 @@ class Adapter(ABC):
             WrongConfiguration: Something differs, or a readable knob was not among the answers.
         """
         for name, asked in config.items():
-            if asked == AUTO or name in self.unreadable():
-                continue
             got = confirmed.get(name)
+            if asked == AUTO or (got is None and name in self.unreadable()):
+                continue
             if got != asked:
                 answer = "did not say" if got is None else f"runs with {got}"
                 raise WrongConfiguration(
@@ -169,7 +169,7 @@ class Adapter(ABC):
                 )
 
     def unreadable(self) -> frozenset[str]:
-        """Returns the knobs that cannot be read: their settings are requested, not proved."""
+        """Returns the knobs that may have no way to be read: requested then, not proved."""
         return frozenset()
 
     def disturbing(self, environment: Mapping[str, str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hztune import process
@@ -34,6 +35,12 @@ this = ctypes.CDLL(None)
 def run_true(environment: Mapping[str, str]) -> process.Finished:
     """Runs a dynamic program that does nothing: only loader and allocator may say something."""
     return process.run(["true"], env=_surroundings(environment), deadline_s=_SECONDS)
+
+
+def run_loader(loader: Path, environment: Mapping[str, str]) -> process.Finished:
+    """Lets a dynamic loader of glibc list the tunables as it parsed them from `environment`."""
+    command = [str(loader), "--list-tunables"]
+    return process.run(command, env=_surroundings(environment), deadline_s=_SECONDS)
 
 
 def ask(code: str, environment: Mapping[str, str]) -> Any:

@@ -1,0 +1,102 @@
+"""What the foreign allocators share: a library that is found by its soname, and a table of knobs.
+
+The library is found as the target will find it, by preloading the soname into a probe and looking
+which file was mapped: what the loader does with a name is decided by the loader alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hztune.allocator import probe
+from hztune.allocator.base import (
+    Adapter,
+    Config,
+    Installed,
+    WrongConfiguration,
+    sha256_of,
+)
+from hztune.allocator.knobs import AUTO, Row, rows_of
+from hztune.params import Param, Value
+
+_SUFFIX = ".so"
+
+
+class Library(Adapter):
+    """A foreign allocator in a shared library that is preloaded by its soname."""
+
+    #: Sonames that it has been shipped under, each with its Debian package; the first found counts.
+    sonames: ClassVar[tuple[tuple[str, str], ...]]
+    #: Rows for all versions; empty for an allocator that is only ever measured as it is.
+    table: ClassVar[tuple[Row, ...]] = ()
+    #: Python for the probe: an expression that gives the version, from `this` and `files`.
+    version_code: ClassVar[str]
+
+    def installed(self) -> Installed:
+        """Returns the library that the loader finds under the first soname that it knows."""
+        for soname, package in self.sonames:
+            code = (
+                f"files = [file for file in mapped() if {_stem(soname)!r} in file]\n"
+                f"say({{'files': files, 'version': {self.version_code} if files else ''}})"
+            )
+            answer = probe.ask(code, {"LD_PRELOAD": soname})
+            if answer["files"]:
+                path = Path(answer["files"][0])
+                digest = sha256_of(path)
+                return Installed(self.name, answer["version"], soname, path, digest, package)
+        raise self.missing()
+
+    def rows(self, installed: Installed) -> tuple[Row, ...]:
+        """Returns the rows of the table that describe the installed version."""
+        return rows_of(self.table, installed.version)
+
+    def knobs(self, installed: Installed) -> tuple[Param, ...]:
+        """Returns the knobs of the installed version."""
+        return tuple(row.param for row in self.rows(installed))
+
+    def given(self, config: Config, installed: Installed) -> list[tuple[Row, Value]]:
+        """Returns the rows that `config` gives a value, with it, in the order of the table."""
+        return [
+            (row, config[row.param.name])
+            for row in self.rows(installed)
+            if config.get(row.param.name, AUTO) != AUTO
+        ]
+
+    def ask(self, code: str, environment: Mapping[str, str], installed: Installed) -> Any:
+        """Returns what Python code leaves in `answer`, in a probe that has the library.
+
+        Raises:
+            WrongConfiguration: The probe was started with it, but runs without it.
+        """
+        answer = probe.ask(
+            f"{code}\nsay({{'files': mapped(), 'answer': answer}})",
+            {"LD_PRELOAD": installed.soname, **environment},
+        )
+        if str(installed.path) not in answer["files"]:
+            raise WrongConfiguration(
+                f"{installed.soname} was preloaded, but {installed.path} is not in the process"
+            )
+        return answer["answer"]
+
+
+def agreed(pairs: list[tuple[str, Value]], allocator: str) -> dict[str, Value] | None:
+    """Returns what several processes said, as one configuration; None when nothing was said.
+
+    Raises:
+        WrongConfiguration: They do not agree.
+    """
+    values: dict[str, Value] = {}
+    for name, value in pairs:
+        if values.setdefault(name, value) != value:
+            raise WrongConfiguration(
+                f"one process runs {allocator} with {name}={values[name]}, another with {value}; "
+                "look for a wrapper or a start script that changes the environment"
+            )
+    return values or None
+
+
+def _stem(soname: str) -> str:
+    """Returns the part of a soname that the file's name has too, whatever its version."""
+    return "/" + soname[: soname.index(_SUFFIX) + len(_SUFFIX)]

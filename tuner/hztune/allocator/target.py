@@ -1,0 +1,243 @@
+"""What a program is before hztune measures it: whether an allocator can be put under it at all.
+
+LD_PRELOAD fails in silence, with exit status 0, on a static program and in one that gains rights
+when it starts; and a program that brings an allocator of its own is not changed by another one.
+Each of these is found here and said.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import stat
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from hztune.allocator import elf
+from hztune.errors import UsageError
+
+_SCRIPTS_DEEP = 5
+_SHEBANG_BYTES = 256
+#: What stands in a file that has an allocator inside, whatever its symbols are called.
+_INSIDE = {
+    "jemalloc": (b"<jemalloc>: ", b"MALLOC_CONF"),
+    "mimalloc": (b"mimalloc: ", b"eager_commit"),
+    "tcmalloc": (b"TCMALLOC_TRANSFER_NUM_OBJ", b"TCMALLOC_RELEASE_RATE"),
+    "hz": (b"HZ_CONFIRM", b"HZ_REMOTE_RING_SIZE"),
+}
+#: Starts of the names of libraries that are linked to get an allocator.
+_LINKED = {
+    "jemalloc": "libjemalloc.so",
+    "mimalloc": "libmimalloc.so",
+    "tcmalloc": "libtcmalloc",
+    "tbb": "libtbbmalloc_proxy.so",
+    "snmalloc": "libsnmalloc",
+    "rpmalloc": "librpmalloc",
+    "hz": "libhz.so",
+}
+_JEMALLOC_VARIABLE = re.compile(rb"\0((?:_?[A-Z0-9]+_)*MALLOC_CONF)\0")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A program as the kernel and the loader will see it.
+
+    Attributes:
+        program: The file that is executed in the end: of a script, its interpreter.
+        scripts: The scripts that lead there, the named one first.
+        is_static: It has no loader, so that nothing can be preloaded.
+        loader: Its PT_INTERP; None when it is static.
+        gains_rights: Set-uid, set-gid or file capabilities that take effect for this user.
+        linked: Allocator that it was linked with as a library (DT_NEEDED); "" when none.
+        inside: Allocator that stands in the program file itself; "" when none.
+        variable: The variable that this allocator reads ("JE_MALLOC_CONF"); "" when not known.
+        own_malloc: It defines malloc itself, which comes before every preloaded library.
+        is_foreign: It is made for another kind of processor, or another C library, than we are.
+    """
+
+    program: Path
+    scripts: tuple[Path, ...]
+    is_static: bool
+    loader: Path | None
+    gains_rights: bool
+    linked: str
+    inside: str
+    variable: str
+    own_malloc: bool
+    is_foreign: bool
+
+    def obstacle(self) -> str | None:
+        """Returns why no allocator can be put under the program, in one sentence; None: one can."""
+        if self.is_static:
+            return (
+                f"{self.program} is a static program: the loader never runs, so LD_PRELOAD and "
+                "GLIBC_TUNABLES change nothing; link it dynamically, or link the allocator into it"
+            )
+        if self.gains_rights:
+            return (
+                f"{self.program} gains rights when it starts (set-uid, set-gid or capabilities): "
+                "the loader then ignores LD_PRELOAD without a word; measure a copy without them"
+            )
+        if self.is_foreign:
+            return (
+                f"{self.program} is made for another processor or C library than this machine's "
+                f"allocators ({self.loader}); they cannot be loaded into it"
+            )
+        if self.own_malloc:
+            return (
+                f"{self.program} defines malloc itself{self._as(self.inside)}; its own definition "
+                "comes before any preloaded one"
+            )
+        return None
+
+    def remarks(self) -> tuple[str, ...]:
+        """Returns what a user should know although measuring is possible, one sentence each."""
+        remarks = []
+        if self.scripts:
+            remarks.append(f"{self.scripts[0]} is a script: what is measured is {self.program}")
+        if self.linked:
+            remarks.append(
+                f"{self.program} is linked with {self.linked}: unchanged, it runs on that, not on "
+                f"glibc{self._reads()}"
+            )
+        if self.inside and not self.own_malloc:
+            remarks.append(
+                f"{self.program} has {self.inside} inside under names of its own: a preloaded "
+                f"allocator serves only the libraries that it uses{self._reads()}"
+            )
+        return tuple(remarks)
+
+    def _reads(self) -> str:
+        return f" (it reads {self.variable})" if self.variable else ""
+
+    @staticmethod
+    def _as(allocator: str) -> str:
+        return f" ({allocator} is inside)" if allocator else ""
+
+
+def inspect(program: str | Path) -> Target:
+    """Returns what `program` is; a bare name is looked for on PATH, a script followed.
+
+    Raises:
+        UsageError: There is no such program, or it is neither an ELF file nor a script.
+    """
+    path, scripts = _executed(program)
+    file = elf.read(path)
+    if file is None:
+        raise UsageError(f"{path} is neither a program of this kind of system nor a #! script")
+    linked = next((name for name, stem in _LINKED.items() if _any_starts(file.needed, stem)), "")
+    inside = next((name for name, texts in _INSIDE.items() if elf.contains(path, texts)), "")
+    return Target(
+        program=path,
+        scripts=scripts,
+        is_static=file.interpreter is None,
+        loader=file.interpreter,
+        gains_rights=_gains_rights(path),
+        linked=linked,
+        inside=inside,
+        variable=_variable(path, linked, inside),
+        own_malloc="malloc" in file.defines,
+        is_foreign=file.interpreter is not None and _kind(file) != _kind(_ourselves()),
+    )
+
+
+def loader_of(program: Path | None) -> Path:
+    """Returns the dynamic loader that `program` asks for; without a program, the system's own.
+
+    Raises:
+        UsageError: The program is static.
+    """
+    if program is None:
+        loader = _ourselves().interpreter
+        if loader is None:
+            raise UsageError(f"{sys.executable} is a static program: there is no loader to ask")
+        return loader
+    target = inspect(program)
+    if target.loader is None:
+        raise UsageError(str(target.obstacle()))
+    return target.loader
+
+
+def _executed(program: str | Path) -> tuple[Path, tuple[Path, ...]]:
+    """Returns the file that is run in the end, and the scripts on the way to it."""
+    scripts: list[Path] = []
+    path = _found(program)
+    while len(scripts) < _SCRIPTS_DEEP:
+        interpreter = _shebang(path)
+        if interpreter is None:
+            return path, tuple(scripts)
+        scripts.append(path)
+        path = _found(interpreter)
+    raise UsageError(f"{program} is a script of scripts, more than {_SCRIPTS_DEEP} deep")
+
+
+def _found(program: str | Path) -> Path:
+    """Returns the executable file that a name means, with links followed."""
+    found = shutil.which(str(program))
+    if found is None:
+        raise UsageError(f"there is no program {str(program)!r} that can be executed")
+    return Path(found).resolve()
+
+
+def _shebang(path: Path) -> str | None:
+    """Returns the interpreter of a script (`env` looked through); None when it is no script."""
+    with path.open("rb") as file:
+        first = file.readline(_SHEBANG_BYTES)
+    if not first.startswith(b"#!"):
+        return None
+    words = shlex.split(first[2:].decode(errors="replace"))
+    if not words:
+        return None
+    if Path(words[0]).name == "env":
+        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+    return words[0] if words else None
+
+
+def _gains_rights(path: Path) -> bool:
+    """Whether the kernel would set AT_SECURE for this user, as execve(2) describes it."""
+    status = path.stat()
+    sets_uid = bool(status.st_mode & stat.S_ISUID) and status.st_uid != os.getuid()
+    sets_gid = (
+        bool(status.st_mode & stat.S_ISGID)
+        and bool(status.st_mode & stat.S_IXGRP)
+        and status.st_gid != os.getgid()
+    )
+    return sets_uid or sets_gid or (os.getuid() != 0 and _has_capabilities(path))
+
+
+def _has_capabilities(path: Path) -> bool:
+    try:
+        return bool(os.getxattr(path, "security.capability"))
+    except OSError:
+        return False
+
+
+def _variable(path: Path, linked: str, inside: str) -> str:
+    """Returns the variable of a jemalloc that the program brings; a prefix is in its name."""
+    if "jemalloc" not in (linked, inside):
+        return ""
+    if inside == "jemalloc":
+        names = [match.decode() for match in _JEMALLOC_VARIABLE.findall(path.read_bytes())]
+        return names[0] if names else ""
+    return "MALLOC_CONF"
+
+
+def _any_starts(names: tuple[str, ...], start: str) -> bool:
+    return any(name.startswith(start) for name in names)
+
+
+@cache
+def _ourselves() -> elf.Elf:
+    """Returns the headers of this Python, which runs under the system's own loader."""
+    file = elf.read(Path(sys.executable).resolve())
+    assert file is not None, "a running Python is an ELF program"
+    return file
+
+
+def _kind(file: elf.Elf) -> tuple[tuple[int, int], bool]:
+    """Returns processor, word size and whether the C library is musl."""
+    return file.machine, file.interpreter is not None and "musl" in file.interpreter.name

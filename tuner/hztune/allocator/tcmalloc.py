@@ -1,0 +1,143 @@
+"""tcmalloc of gperftools: it parses with atoi and strtoll and never reports an error.
+
+So a value with a unit becomes another valid value, out-of-range ones are clipped, and
+TCMALLOC_TRANSFER_NUM_OBJ kills the process at 0 and hangs it below. hztune writes plain numbers in
+the range that is kept, and reads them back through the library's own symbols. Sources:
+src/{thread_cache,page_heap,static_vars,common}.cc of gperftools 2.10 to 2.18.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from hztune.allocator.base import Config, Environment, Installed
+from hztune.allocator.knobs import SWITCH, Row, choice, integer
+from hztune.allocator.library import Library
+from hztune.params import Value
+
+_RELEASE_RATE = "release_rate_percent"
+TABLE = (
+    Row(
+        integer(
+            "max_total_thread_cache_bytes",
+            1 << 25,
+            1 << 19,
+            1 << 30,
+            "pow2",
+            "bytes",
+            "most bytes that all thread caches together may hold; outside the range it is clipped",
+        ),
+        "TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES",
+    ),
+    Row(
+        integer(
+            "transfer_num_obj",
+            32,
+            1,
+            8192,
+            "pow2",
+            "blocks",
+            "most blocks that a thread cache takes or gives at once",
+        ),
+        "TCMALLOC_TRANSFER_NUM_OBJ",
+    ),
+    Row(
+        choice(
+            "aggressive_decommit",
+            "false",
+            SWITCH,
+            "give every free span back to the system at once",
+        ),
+        "TCMALLOC_AGGRESSIVE_DECOMMIT",
+    ),
+    Row(
+        integer(
+            _RELEASE_RATE,
+            100,
+            0,
+            1000,
+            "log",
+            "percent",
+            "how eagerly free spans are given back as others are freed; 100 is a rate of 1.0, "
+            "0 is never",
+        ),
+        "TCMALLOC_RELEASE_RATE",
+    ),
+)
+#: What would change the allocator's behaviour or what it prints, and is never tuned.
+_OTHERS = (
+    "TCMALLOC_HEAP_LIMIT_MB",
+    "TCMALLOC_OVERRIDE_PAGESIZE",
+    "TCMALLOC_ENABLE_SIZED_DELETE",
+    "TCMALLOC_SKIP_MMAP",
+    "TCMALLOC_SKIP_SBRK",
+    "TCMALLOC_DISABLE_MEMORY_RELEASE",
+    "TCMALLOC_LARGE_ALLOC_REPORT_THRESHOLD",
+    "TCMALLOC_SAMPLE_PARAMETER",
+    "TCMALLOC_MEMFS_MALLOC_PATH",
+    "MALLOCSTATS",
+)
+#: For the probe. The C++ members use no `this`; NumMoveSize(8) is the limit itself up to 8192.
+_QUESTION = """
+answer = {}
+def number(name):
+    value = ctypes.c_size_t()
+    if this.MallocExtension_GetNumericProperty(name, ctypes.byref(value)):
+        return value.value
+answer["max_total_thread_cache_bytes"] = number(b"tcmalloc.max_total_thread_cache_bytes")
+answer["aggressive_decommit"] = number(b"tcmalloc.aggressive_memory_decommit")
+try:
+    batch = this._ZN8tcmalloc7SizeMap11NumMoveSizeEm
+    batch.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    answer["transfer_num_obj"] = batch(None, 8)
+    rate = this._ZN22TCMallocImplementation20GetMemoryReleaseRateEv
+    rate.argtypes, rate.restype = [ctypes.c_void_p], ctypes.c_double
+    answer["release_rate_percent"] = round(100 * rate(None))
+except AttributeError:
+    pass
+"""
+
+
+class Tcmalloc(Library):
+    """gperftools' tcmalloc, the minimal library: the one that only allocates."""
+
+    name = "tcmalloc"
+    package = "libtcmalloc-minimal4"
+    sonames = (("libtcmalloc_minimal.so.4", package),)
+    table = TABLE
+    version_code = (
+        "(lambda a, b: this.tc_version(ctypes.byref(a), ctypes.byref(b), None) "
+        "and f'{a.value}.{b.value}')(ctypes.c_int(), ctypes.c_int())"
+    )
+
+    def variables(self) -> tuple[str, ...]:
+        """Returns the variable of every knob, and those that change what is measured."""
+        return ("LD_PRELOAD", *(row.option for row in TABLE), *_OTHERS)
+
+    def settings(self, config: Config, installed: Installed) -> Environment:
+        """Returns one variable for each knob, as plain decimal numbers."""
+        return {row.option: _written(row, value) for row, value in self.given(config, installed)}
+
+    def unreadable(self) -> frozenset[str]:
+        """Returns the two knobs that only a library with its C++ symbols lets one read."""
+        return frozenset({"transfer_num_obj", _RELEASE_RATE})
+
+    def read_back(
+        self, environment: Mapping[str, str], installed: Installed, program: Path | None = None
+    ) -> dict[str, Value]:
+        """Returns what the library's own functions say in a probe: values after clipping."""
+        answer: dict[str, int | None] = self.ask(_QUESTION, environment, installed)
+        return {
+            name: SWITCH[bool(value)] if name == "aggressive_decommit" else value
+            for name, value in answer.items()
+            if value is not None
+        }
+
+
+def _written(row: Row, value: Value) -> str:
+    """Returns a value as the library's parsers read it; a rate is a plain decimal fraction."""
+    if row.param.name == _RELEASE_RATE:
+        whole, cents = divmod(int(value), 100)
+        return f"{whole}.{cents:02}"
+    return str(value)
