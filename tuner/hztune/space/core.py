@@ -131,7 +131,7 @@ class Space:
         return size
 
     def fingerprint(self) -> str:
-        """A short hash of everything that decides what can be proposed."""
+        """SHA-256 of everything that decides what can be proposed."""
         shape = [
             [self.allocator],
             [
@@ -142,7 +142,7 @@ class Space:
             [[preset.name, sorted(preset.config.items())] for preset in self.presets],
             [[param.name, param.default] for param in self.params],
         ]
-        return hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(shape).encode()).hexdigest()
 
     def _active(self, full: Mapping[str, Value]) -> Iterator[Dimension]:
         return (d for d in self.dimensions if d.when is None or d.when.holds(full))

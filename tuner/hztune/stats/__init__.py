@@ -4,6 +4,7 @@ from hztune.stats.pooling import (
     Estimate,
     expected_improvement,
     pool,
+    pool_plain,
     population,
     race_margin,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "noise_floor",
     "pair_ratio",
     "pool",
+    "pool_plain",
     "population",
     "race_margin",
     "sequential_interval",

@@ -67,6 +67,11 @@ def pool(candidates: Sequence[Sequence[PairRatio]], noise: Noise) -> tuple[Estim
     )
 
 
+def pool_plain(pairs: Sequence[PairRatio], noise: Noise) -> tuple[float, float]:
+    """Weighted mean of some pairs and its standard error, without shrinking."""
+    return _weighted_mean(pairs, noise), math.sqrt(_mean_variance(pairs, noise))
+
+
 def race_margin(looks: int, contenders: int, alpha: float = 0.1) -> float:
     """How many standard errors behind the best a contender may be before it gets no more time.
 

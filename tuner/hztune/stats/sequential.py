@@ -7,7 +7,7 @@ intervals (Jennison & Turnbull, J. R. Statist. Soc. B 51, 1989) they cover simul
 look, whatever made one stop. Looks happen at pair counts fixed in advance that grow by a constant
 factor, and the spending has no horizon: the number of pairs need not be known, so a study may be
 interrupted, resumed or given more time. Small samples: each critical value is carried over to
-Student's t at the same tail probability (Jennison & Turnbull, Group Sequential Methods, 2000, §4.4).
+Student's t at the same tail probability (Jennison & Turnbull, Group Sequential Methods, 2000).
 """
 
 from __future__ import annotations

@@ -1,0 +1,167 @@
+"""The proof: fresh pairs of {default, finalist} that no selection has seen.
+
+A claim rests on the sequential interval of these pairs alone, at an error that is split over the
+finalists of a study: the first may use half of it, the second a quarter, and so on, so that all
+attempts together claim a gain that is none in at most 1 % of studies (each claim is one-sided, the
+interval two-sided).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from hztune.samples import Arm
+from hztune.search import Bench, Record
+from hztune.stats import (
+    FIRST_LOOK,
+    Interval,
+    fixed_interval,
+    is_look,
+    sequential_interval,
+)
+
+CLAIM_ERROR = 0.016
+"""Two-sided error of all claims of a study together: 0.8 % of false gains."""
+
+REPORTED_ERROR = 0.05
+"""Two-sided error of the interval that a profile carries."""
+
+PRECISE = 0.2
+"""A proof ends early when its half-width is below this share of the gain."""
+
+_HOPEFUL_ERROR = 0.2
+_MOST_FAILURES = 1
+
+Answer = Literal["proved", "futile", "out_of_time", "failed", "over_limit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What the fresh pairs of one configuration have shown.
+
+    Attributes:
+        arm: Whose they are.
+        answer: "proved", or why not.
+        interval: 95 % interval of the log ratio, valid however the pairs ended; None: too few.
+    """
+
+    arm: Arm
+    answer: Answer
+    interval: Interval | None
+
+
+def claim_error(attempt: int) -> float:
+    """Two-sided error that finalist number `attempt` (from 0) may use."""
+    return CLAIM_ERROR * 0.5 ** (attempt + 1)
+
+
+def prove(
+    bench: Bench, control: Arm, finalist: Arm, *, alpha: float, share: float, phase: str
+) -> Proof:
+    """Measures fresh pairs until the finalist is proved better, is hopeless, or time is up.
+
+    Args:
+        bench: Where blocks are measured.
+        control: The default.
+        finalist: Whom to prove.
+        alpha: Two-sided error of the claim.
+        share: Part of the budget that may be used by then.
+        phase: How the progress names it.
+    """
+    while True:
+        record = _record(bench, finalist)
+        answer = _judge(bench, record, alpha, share)
+        if answer is not None:
+            return Proof(finalist, answer, reported(record))
+        rounds = bench.rounds(bench.ledger.noise())
+        if not bench.budget.allows(bench.executor.cost(2, rounds), share):
+            return Proof(finalist, _last_word(bench, record, alpha), reported(record))
+        bench.measure([control, finalist], "confirm", rounds)
+        tell(bench, phase, record)
+
+
+def sharpen(bench: Bench, control: Arm, winner: Arm, *, share: float) -> Interval | None:
+    """Adds fresh pairs to a proved configuration until its interval is narrow or time is up."""
+    while True:
+        record = _record(bench, winner)
+        interval = reported(record)
+        if interval and interval.half_width <= PRECISE * interval.estimate:
+            return interval
+        rounds = bench.rounds(bench.ledger.noise())
+        if not bench.budget.allows(bench.executor.cost(2, rounds), share):
+            return interval
+        bench.measure([control, winner], "confirm", rounds)
+        tell(bench, "sharpen", record)
+
+
+def reported(record: Record) -> Interval | None:
+    """The interval that a profile carries; None while there are too few pairs."""
+    if len(record.pairs) < FIRST_LOOK:
+        return None
+    return sequential_interval(record.log_ratios, REPORTED_ERROR)
+
+
+def tell(bench: Bench, phase: str, record: Record) -> None:
+    """Reports how a proof stands."""
+    if len(record.pairs) < 2:
+        bench.tell(phase, sum(record.log_ratios))
+        return
+    interval = sequential_interval(record.log_ratios, REPORTED_ERROR)
+    bench.tell(phase, interval.estimate, interval.half_width)
+
+
+def _record(bench: Bench, arm: Arm) -> Record:
+    return bench.ledger.confirmed.setdefault(arm.key, Record(arm))
+
+
+def _judge(bench: Bench, record: Record, alpha: float, share: float) -> Answer | None:
+    """The answer, if the pairs so far give one."""
+    if len(record.failures) >= _MOST_FAILURES:
+        return "failed"
+    if any(_claims(bench, record, count, alpha) for count in _looks(len(record.pairs))):
+        return "proved" if _within_limit(bench, record) else "over_limit"
+    if len(record.pairs) >= FIRST_LOOK - 2 and _hopeless(bench, record, alpha, share):
+        return "futile"
+    return None
+
+
+def _last_word(bench: Bench, record: Record, alpha: float) -> Answer:
+    """The answer when time is up: a last look, whose moment the data did not choose."""
+    pairs = len(record.pairs)
+    if pairs >= FIRST_LOOK and _claims(bench, record, pairs, alpha):
+        return "proved" if _within_limit(bench, record) else "over_limit"
+    return "out_of_time"
+
+
+def _looks(pairs: int) -> list[int]:
+    """The looks that were due so far: what one of them has proved stays proved."""
+    return [count for count in range(FIRST_LOOK, pairs + 1) if is_look(count)]
+
+
+def _claims(bench: Bench, record: Record, count: int, alpha: float) -> bool:
+    """Whether the first `count` pairs exclude "no gain", with a gain above the noise floor."""
+    interval = sequential_interval(record.log_ratios[:count], alpha)
+    return interval.low > 0.0 and interval.estimate >= bench.floor
+
+
+def _within_limit(bench: Bench, record: Record) -> bool:
+    return bench.ledger.limit is None or bench.ledger.limit.kept(record.excesses)
+
+
+def _hopeless(bench: Bench, record: Record, alpha: float, share: float) -> bool:
+    """Whether even a lucky truth would not be proved in the time that is left.
+
+    The upper end of an 80 % interval stands for the lucky truth. Stopping for futility can only
+    lose claims, never make one (non-binding futility), so it costs no error.
+    """
+    rounds = bench.rounds(bench.ledger.noise())
+    more = bench.budget.left(share) / bench.executor.cost(2, rounds)
+    total = len(record.pairs) + max(0, int(more))
+    if total < FIRST_LOOK:
+        return True
+    lucky = fixed_interval(record.log_ratios, _HOPEFUL_ERROR).high
+    spread = fixed_interval(record.log_ratios, alpha).half_width
+    needed = 0.5 * spread * math.sqrt(len(record.pairs) / total)
+    return lucky < max(bench.floor, needed)

@@ -1,0 +1,181 @@
+"""What a study tells its user while it runs: a live line on a terminal, plain lines elsewhere.
+
+The logic only knows `Reporter`; everything goes to stderr, since stdout is for data.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from math import expm1
+from types import TracebackType
+from typing import Protocol, TextIO
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a study stands.
+
+    Attributes:
+        phase: calibrate, search, confirm, ablate or seal.
+        trials: Different configurations measured so far.
+        failed: How many of them failed.
+        best: Log ratio of the best configuration to the default.
+        error: Half-width of its 95 % interval, log units; infinite while unknown.
+        floor: Noise floor, log units; 0 while unknown.
+        left_s: Seconds left of the budget.
+        share: Part of the budget that is used, 0 to 1.
+    """
+
+    phase: str
+    trials: int
+    failed: int
+    best: float
+    error: float
+    floor: float
+    left_s: float
+    share: float
+
+    def line(self) -> str:
+        """The status in one line."""
+        floor = f"noise floor {percent(self.floor, sign=False)}" if self.floor else "noise floor ?"
+        failed = f" ({self.failed} failed)" if self.failed else ""
+        return (
+            f"{self.phase:<9} trial {self.trials}{failed}  best {self.best_text()}  "
+            f"{floor}  {duration(self.left_s)} left"
+        )
+
+    def best_text(self) -> str:
+        """The best ratio with its interval."""
+        if self.trials == 0:
+            return "-"
+        if self.error == float("inf"):
+            return percent(self.best)
+        return f"{percent(self.best)} ± {percent(self.error, sign=False)}"
+
+
+class Reporter(Protocol):
+    """Somebody who is told how a study goes."""
+
+    def say(self, line: str) -> None:
+        """Something that should stay on the screen."""
+
+    def update(self, status: Status) -> None:
+        """The newest status; it may replace the one before."""
+
+
+class Quiet:
+    """Nobody."""
+
+    def say(self, line: str) -> None:
+        """Ignores the line."""
+
+    def update(self, status: Status) -> None:
+        """Ignores the status."""
+
+    def __enter__(self) -> Quiet:
+        """Starts nothing."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends nothing."""
+
+
+class Plain:
+    """Lines for a log: every `say`, and a status every few seconds of the study."""
+
+    def __init__(self, stream: TextIO, every_s: float = 10.0) -> None:
+        """Writes to `stream`, a status at most every `every_s` seconds of budget."""
+        self._stream = stream
+        self._every_s = every_s
+        self._shown_at: float | None = None
+        self._phase = ""
+
+    def say(self, line: str) -> None:
+        """Writes the line."""
+        self._stream.write(line + "\n")
+        self._stream.flush()
+
+    def update(self, status: Status) -> None:
+        """Writes the status when it is due, or when another phase begins."""
+        due = self._shown_at is None or self._shown_at - status.left_s >= self._every_s
+        if due or status.phase != self._phase:
+            self._shown_at, self._phase = status.left_s, status.phase
+            self.say(status.line())
+
+    def __enter__(self) -> Plain:
+        """Starts nothing."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends nothing."""
+
+
+class Live:
+    """One line with a bar, kept up to date below the lines that stay; for a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        """Prepares a display on `stream`; rich is needed only here."""
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.fields[phase]:<9}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.description}", markup=False),
+            console=Console(file=stream, highlight=False, markup=False),
+            transient=True,
+            refresh_per_second=2,
+        )
+        self._task = self._progress.add_task("starting", total=1.0, phase="")
+
+    def say(self, line: str) -> None:
+        """Writes the line above the bar."""
+        self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def update(self, status: Status) -> None:
+        """Shows the status in place of the one before."""
+        self._progress.update(
+            self._task,
+            completed=min(1.0, status.share),
+            description=status.line()[len(f"{status.phase:<9} ") :],
+            phase=status.phase,
+        )
+
+    def __enter__(self) -> Live:
+        """Starts the display."""
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Clears the line."""
+        self._progress.stop()
+
+
+Display = Quiet | Plain | Live
+
+
+def reporter(*, quiet: bool, stream: TextIO | None = None) -> Display:
+    """The reporter that suits `stream` (stderr if left out): live on a terminal, else plain."""
+    out = stream if stream is not None else sys.stderr
+    if quiet:
+        return Quiet()
+    return Live(out) if out.isatty() else Plain(out)
+
+
+def percent(log_ratio: float, *, sign: bool = True) -> str:
+    """A log ratio as a change in percent: "+12.3 %"."""
+    change = 100.0 * expm1(log_ratio)
+    return f"{change:+.1f} %" if sign else f"{change:.1f} %"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for a reader: "1:05", or "12 s"."""
+    whole = max(0, round(seconds))
+    return f"{whole // 60}:{whole % 60:02d}" if whole >= 60 else f"{whole} s"

@@ -1,0 +1,24 @@
+"""Searching: calibrate, propose, race; every decision a function of the ledger."""
+
+from hztune.search.bench import Bench
+from hztune.search.budget import Budget, Clock, Stop, SystemClock
+from hztune.search.calibrate import Calibration, assess, calibrate
+from hztune.search.ledger import Ledger, Record
+from hztune.search.limits import MemoryLimit
+from hztune.search.race import Best, Search
+
+__all__ = [
+    "Bench",
+    "Best",
+    "Budget",
+    "Calibration",
+    "Clock",
+    "Ledger",
+    "MemoryLimit",
+    "Record",
+    "Search",
+    "Stop",
+    "SystemClock",
+    "assess",
+    "calibrate",
+]

@@ -1,0 +1,58 @@
+"""Time: a clock that tests can replace, and a budget that every phase asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where the time comes from."""
+
+    def now(self) -> float:
+        """Seconds since any fixed moment; never goes back."""
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def now(self) -> float:
+        """Seconds since the machine started, without the time it was suspended."""
+        return time.monotonic()
+
+
+@dataclass
+class Budget:
+    """The seconds that a study may take.
+
+    Attributes:
+        clock: Where the time comes from.
+        total_s: All of it.
+        spent_s: What earlier sessions of the same study used of it.
+    """
+
+    clock: Clock
+    total_s: float
+    spent_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Starts the clock."""
+        self._started = self.clock.now()
+
+    def elapsed(self) -> float:
+        """Seconds used so far, those of earlier sessions included."""
+        return self.spent_s + self.clock.now() - self._started
+
+    def left(self, share: float = 1.0) -> float:
+        """Seconds left until `share` of the budget is used; below 0 when it is overdrawn."""
+        return self.total_s * share - self.elapsed()
+
+    def allows(self, seconds: float, share: float = 1.0) -> bool:
+        """Whether something that takes `seconds` ends before `share` of the budget is used."""
+        return seconds <= self.left(share)
+
+
+Stop = Callable[[], bool]
+"""Whether the user asked to stop; asked between blocks."""

@@ -1,0 +1,164 @@
+"""The ledger: everything a study has measured, sorted into what each decision may look at.
+
+A decision is a function of the ledger alone. So a study that was stopped goes on by reading its
+blocks back, and nothing but a block is ever stored. Pairs of role `confirm` are kept apart: no
+selection sees them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from hztune.samples import Arm, Block, Outcome
+from hztune.search.limits import MemoryLimit
+from hztune.stats import (
+    Estimate,
+    Noise,
+    PairRatio,
+    block_ratios,
+    estimate_noise,
+    log_rss_ratio,
+    pair_ratio,
+    pool,
+)
+
+_USUAL_NOISE = Noise(between=0.05**2, within=0.1**2, df=1.0)
+"""Stands in until a study has measured its own; a figure for a busy machine."""
+
+
+@dataclass
+class Record:
+    """What was measured of one arm in one role.
+
+    Attributes:
+        arm: Whose it is.
+        pairs: Against the default, in order of time.
+        rss: Log ratios of peak memory to the default's.
+        excesses: How far it was above the memory limit, in log units; empty without a limit.
+        failures: Outcomes that were not ok.
+        last: The last outcome that was ok.
+    """
+
+    arm: Arm
+    pairs: list[PairRatio] = field(default_factory=list)
+    rss: list[float] = field(default_factory=list)
+    excesses: list[float] = field(default_factory=list)
+    failures: list[Outcome] = field(default_factory=list)
+    last: Outcome | None = None
+
+    @property
+    def log_ratios(self) -> list[float]:
+        """The log ratio of each pair."""
+        return [pair.log_ratio for pair in self.pairs]
+
+    @property
+    def violations(self) -> dict[str, float]:
+        """By constraint, above 0 where it is violated; always the same names."""
+        excess = sum(self.excesses) / len(self.excesses) if self.excesses else -1.0
+        return {"ran": 1.0 if self.failures else -1.0, "max_rss": excess}
+
+    @property
+    def feasible(self) -> bool:
+        """Whether it never failed and keeps the limit on average."""
+        return bool(self.pairs) and all(value <= 0.0 for value in self.violations.values())
+
+    def add(self, control: Outcome, outcome: Outcome, limit: MemoryLimit | None) -> None:
+        """Takes what one block says about the arm."""
+        if not outcome.ok:
+            self.failures.append(outcome)
+            return
+        self.last = outcome
+        pair, rss = pair_ratio(control, outcome), log_rss_ratio(control, outcome)
+        if pair is not None:
+            self.pairs.append(pair)
+        if rss is not None:
+            self.rss.append(rss)
+        if limit is not None and outcome.rss_peak_kb:
+            self.excesses.append(limit.excess(control.rss_peak_kb, outcome.rss_peak_kb))
+
+
+@dataclass
+class Ledger:
+    """All blocks of a study.
+
+    Attributes:
+        limit: The memory limit under which the study runs.
+        blocks: In order of time.
+        searched: What the search may look at, by the arm's key, in order of first measurement.
+        confirmed: What only the confirmation may look at, by the arm's key.
+        calibration: A/A pairs.
+        void: Blocks in which the control failed; they say nothing about anybody.
+    """
+
+    limit: MemoryLimit | None = None
+    blocks: list[Block] = field(default_factory=list)
+    searched: dict[str, Record] = field(default_factory=dict)
+    confirmed: dict[str, Record] = field(default_factory=dict)
+    calibration: list[PairRatio] = field(default_factory=list)
+    void: list[Block] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, blocks: Iterable[Block], limit: MemoryLimit | None = None) -> Ledger:
+        """The ledger of a study that was measured before."""
+        ledger = cls(limit)
+        for block in blocks:
+            ledger.add(block)
+        return ledger
+
+    @property
+    def next_pair(self) -> int:
+        """Number of the next block."""
+        return self.blocks[-1].pair + 1 if self.blocks else 0
+
+    @property
+    def trials(self) -> int:
+        """Number of different configurations that the search has measured."""
+        return len(self.searched)
+
+    def add(self, block: Block) -> None:
+        """Takes a block in."""
+        self.blocks.append(block)
+        if not block.control.ok:
+            self.void.append(block)
+        elif block.role == "aa":
+            self._calibrate(block.outcomes)
+        elif block.role in ("search", "confirm"):
+            records = self.searched if block.role == "search" else self.confirmed
+            for outcome in block.outcomes[1:]:
+                record = records.setdefault(outcome.arm.key, Record(outcome.arm))
+                record.add(block.control, outcome, self.limit)
+
+    def noise(self) -> Noise:
+        """The noise of a pair, from everything that was measured twice."""
+        groups = [record.pairs for record in (*self.searched.values(), *self.confirmed.values())]
+        return estimate_noise([self.calibration, *groups]) or _USUAL_NOISE
+
+    def estimates(self) -> dict[str, Estimate]:
+        """The pooled estimate of every feasible configuration of the search, by the arm's key."""
+        keys = [key for key, record in self.searched.items() if record.feasible]
+        pooled = pool([self.searched[key].pairs for key in keys], self.noise())
+        return dict(zip(keys, pooled, strict=True))
+
+    def failures(self) -> Counter[str]:
+        """Number of failed outcomes by status."""
+        outcomes = (outcome for block in self.blocks for outcome in block.outcomes)
+        return Counter(outcome.status for outcome in outcomes if not outcome.ok)
+
+    def removals(self, finalist: Arm) -> dict[str, list[PairRatio]]:
+        """Ablation: each arm that stood beside `finalist`, compared with it, by the arm's key."""
+        found: dict[str, list[PairRatio]] = {}
+        for block in self.blocks:
+            if block.role == "ablate" and block.outcomes[0].arm == finalist:
+                for outcome, pair in zip(block.outcomes[1:], block_ratios(block), strict=True):
+                    if pair is not None:
+                        found.setdefault(outcome.arm.key, []).append(pair)
+        return found
+
+    def _calibrate(self, outcomes: Sequence[Outcome]) -> None:
+        """A/A processes are taken two by two: pairs that share a process are not independent."""
+        for one, other in zip(outcomes[::2], outcomes[1::2], strict=False):
+            pair = pair_ratio(one, other)
+            if pair is not None:
+                self.calibration.append(pair)

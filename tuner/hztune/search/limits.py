@@ -1,0 +1,56 @@
+"""What a configuration must not exceed, written `1.10x` (of the default's) or `512M`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hztune.errors import UsageError
+from hztune.stats import fixed_interval
+
+_RELATIVE = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,4})?)x")
+_ABSOLUTE = re.compile(r"([0-9]{1,12})([KMG])")
+_KB = {"K": 1, "M": 1024, "G": 1024 * 1024}
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """The most peak memory that a configuration may take.
+
+    Attributes:
+        text: As the user wrote it.
+        ratio: Times the default's, measured at the same moment; 0 when the limit is absolute.
+        kb: KiB; 0 when the limit is relative.
+    """
+
+    text: str
+    ratio: float = 0.0
+    kb: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> MemoryLimit:
+        """Reads a limit.
+
+        Raises:
+            UsageError: It is written in no known way, or is nothing.
+        """
+        relative, absolute = _RELATIVE.fullmatch(text), _ABSOLUTE.fullmatch(text)
+        if relative and float(relative[1]) > 0:
+            return cls(text, ratio=float(relative[1]))
+        if absolute and int(absolute[1]) > 0:
+            return cls(text, kb=int(absolute[1]) * _KB[absolute[2]])
+        raise UsageError(
+            f"--max-rss {text!r}: legal is a multiple of the default's memory (1.10x) "
+            "or a size with its unit (512M, 2G)"
+        )
+
+    def excess(self, control_kb: float, candidate_kb: float) -> float:
+        """Logarithm of what the candidate takes / what it may take; above 0 it is too much."""
+        allowed = self.kb if self.kb else self.ratio * control_kb
+        return math.log(max(1.0, candidate_kb) / max(1.0, allowed))
+
+    def kept(self, excesses: Sequence[float]) -> bool:
+        """Whether fresh measurements show, with 97.5 % confidence, that the limit is kept."""
+        return bool(excesses) and fixed_interval(excesses).high <= 0.0

@@ -1,0 +1,188 @@
+"""The search: propose, measure in batches beside one control, race, stop when nothing is to win.
+
+Every block holds the default, the incumbent while it is unsure, the contenders that could still
+beat it, and new proposals. Everybody gets a little, and more only while it could still win; the
+decision is made anew from all data before each block, so nobody is out for ever.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from hztune import study
+from hztune.params import Value
+from hztune.samples import Arm
+from hztune.search.bench import Bench
+from hztune.search.ledger import Record
+from hztune.space import Config, Space
+from hztune.stats import Estimate, expected_improvement, population, race_margin
+from hztune.study import Finding, Identity, identity
+
+SLOTS = 4
+"""Candidates that share one control in a block."""
+
+RACING_SLOTS = 2
+"""Most of them that go to configurations measured before."""
+
+ENOUGH_PAIRS = 6
+"""Pairs after which the incumbent needs no more to be compared with."""
+
+FINAL_SHARE = 0.25
+"""Last part of the search's time in which contenders are raced and nothing new is proposed."""
+
+_LEAST_TRIALS = 24
+_CONTENDERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """A configuration with what is known of it."""
+
+    record: Record
+    estimate: Estimate
+
+    @property
+    def config(self) -> dict[str, Value]:
+        """Its parameters."""
+        return self.record.arm.config
+
+
+@dataclass
+class Search:
+    """The search for a finalist.
+
+    Attributes:
+        bench: Where blocks are measured.
+        space: What may be proposed.
+        seed: The study's own.
+        max_trials: Most configurations to measure; None: as many as there is time for.
+        refused: Keys of the arms that a confirmation has refused: they are out for good.
+    """
+
+    bench: Bench
+    space: Space
+    seed: int
+    max_trials: int | None = None
+
+    def __post_init__(self) -> None:
+        """Starts with nobody refused."""
+        self.refused: set[str] = set()
+
+    @property
+    def control(self) -> Arm:
+        """The allocator as it comes."""
+        return Arm(self.space.allocator)
+
+    def run(self, share: float) -> None:
+        """Searches until `share` of the budget is used, or nothing is left to win."""
+        began = self.bench.budget.elapsed()
+        until = self.bench.budget.total_s * share
+        while True:
+            rounds = self.bench.rounds(self.bench.ledger.noise())
+            if not self.bench.budget.allows(self.bench.executor.cost(1 + SLOTS, rounds), share):
+                return
+            proposing_until = until - FINAL_SHARE * (until - began)
+            proposing = self.bench.budget.elapsed() < proposing_until and self._worth_proposing()
+            arms = self._batch(proposing)
+            if not arms:
+                return
+            self.bench.measure([self.control, *arms], "search", rounds)
+            self._tell()
+
+    def best(self) -> Best | None:
+        """The incumbent: the configuration that promises most, None when none beats the default."""
+        ranked = self.ranked()
+        return ranked[0] if ranked and ranked[0].estimate.mean > 0.0 else None
+
+    def ranked(self) -> list[Best]:
+        """Every feasible configuration that was not refused, the most promising first."""
+        found = self.bench.ledger.estimates()
+        records = self.bench.ledger.searched
+        bests = [Best(records[key], e) for key, e in found.items() if key not in self.refused]
+        return sorted(bests, key=lambda best: -best.estimate.mean)
+
+    def _batch(self, proposing: bool) -> list[Arm]:
+        racing = self._racing(SLOTS if not proposing else RACING_SLOTS)
+        if not proposing:
+            return racing
+        room = SLOTS - len(racing)
+        if self.max_trials is not None:
+            room = min(room, self.max_trials - self.bench.ledger.trials)
+        return racing + self._new(room)
+
+    def _new(self, room: int) -> list[Arm]:
+        """Presets that were not measured yet, then proposals."""
+        taken = {identity(r.arm.config) for r in self.bench.ledger.searched.values()}
+        waiting = [
+            preset.config for preset in self.space.presets if identity(preset.config) not in taken
+        ]
+        configs: list[Config] = [dict(config) for config in waiting[:room]]
+        taken |= {identity(config) for config in configs}
+        configs += self._proposals(room - len(configs), taken)
+        return [Arm.of(self.space.allocator, config) for config in configs]
+
+    def _proposals(self, count: int, taken: Collection[Identity]) -> list[Config]:
+        if count <= 0:
+            return []
+        best = self.best()
+        return study.propose(
+            self.space,
+            self._findings(),
+            count,
+            incumbent=best.config if best else self.space.default,
+            taken=taken,
+            seed=self.seed,
+        )
+
+    def _findings(self) -> list[Finding]:
+        estimates = self.bench.ledger.estimates()
+        default = Finding(self.space.default, 0.0, Record(self.control).violations | {"ran": -1.0})
+        findings = [default]
+        for key, record in self.bench.ledger.searched.items():
+            value = estimates[key].mean if key in estimates else 0.0
+            findings.append(Finding(record.arm.config, value, record.violations))
+        return findings
+
+    def _racing(self, most: int) -> list[Arm]:
+        """The incumbent while it is unsure, and whoever could still beat it, most likely first."""
+        ranked = self.ranked()
+        if not ranked or ranked[0].estimate.mean <= 0.0:
+            return []
+        top = ranked[0]
+        looks = len(self.bench.ledger.blocks)
+        margin = race_margin(max(1, looks), len(ranked))
+        contenders = [one for one in ranked[1:] if self._could_beat(one, top, margin)]
+        sure = top.estimate.pairs >= ENOUGH_PAIRS
+        if sure and not contenders:
+            return []
+        contenders.sort(key=lambda one: (-one.estimate.beats(top.estimate), one.estimate.pairs))
+        arms = [] if sure and len(contenders) >= most else [top.record.arm]
+        return (arms + [one.record.arm for one in contenders[:_CONTENDERS]])[:most]
+
+    def _could_beat(self, one: Best, top: Best, margin: float) -> bool:
+        """Whether it is not yet shown to be slower, and better known does not mean beaten."""
+        spread = math.hypot(one.estimate.raw_error, top.estimate.raw_error)
+        behind = top.estimate.mean - one.estimate.mean
+        close = one.estimate.mean + 2.0 * one.estimate.error > top.estimate.mean
+        return behind < margin * spread and close and one.estimate.pairs < 2 * ENOUGH_PAIRS
+
+    def _worth_proposing(self) -> bool:
+        """Whether what is left of the search promises more than the noise floor lets one claim."""
+        if self.max_trials is not None and self.bench.ledger.trials >= self.max_trials:
+            return False
+        estimates = [best.estimate for best in self.ranked()]
+        if len(estimates) < _LEAST_TRIALS:
+            return True
+        centre, spread = population(estimates)
+        best = max(0.0, estimates[0].mean)
+        promise = expected_improvement(centre, spread, best)
+        return promise * _LEAST_TRIALS > 0.1 * self.bench.floor
+
+    def _tell(self) -> None:
+        best = self.best()
+        if best is None:
+            self.bench.tell("search")
+        else:
+            self.bench.tell("search", best.estimate.mean, 1.96 * best.estimate.error)

@@ -1,0 +1,175 @@
+"""Proposing configurations: the only file that knows Optuna.
+
+An Optuna trial can never change once it is told, but what hztune knows of a configuration grows
+with every block. So the samples are hztune's, and the study is made anew in memory, from pooled
+estimates, before each batch of proposals (milliseconds). Three facts of Optuna 5 shape this file: a
+trial that failed teaches its sampler nothing, so failures are told as violated constraints; every
+trial must carry the same constraints; and one seed always gives the same start, so the seed is made
+from the study's own and the number of trials.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.samplers import TPESampler
+
+from hztune.params import Value
+from hztune.space import Config, Dimension, Space
+
+SAMPLER = "optuna-tpe+crossover"
+"""How profiles name this way of searching."""
+
+STARTUP_TRIALS = 8
+"""Trials after which the sampler's model takes over from random choice."""
+
+INHERITED_SHARES = (0.85, 0.5, 0.0)
+"""Chance, proposal by proposal in turn, that a parameter keeps the incumbent's value."""
+
+_TRIES = 25
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+Identity = frozenset[tuple[str, Value]]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is known of one configuration when the sampler is asked.
+
+    Attributes:
+        config: The configuration, reduced to what differs from the defaults.
+        value: Pooled log ratio to the default; of no meaning where `violations` has one above 0.
+        violations: By name, at most 0 where met; every finding of a study has the same names.
+    """
+
+    config: Mapping[str, Value]
+    value: float
+    violations: Mapping[str, float]
+
+    @property
+    def feasible(self) -> bool:
+        """Whether it ran and kept every limit."""
+        return all(violation <= 0.0 for violation in self.violations.values())
+
+
+def identity(config: Mapping[str, Value]) -> Identity:
+    """What two equal configurations have in common."""
+    return frozenset(config.items())
+
+
+def propose(
+    space: Space,
+    findings: Sequence[Finding],
+    count: int,
+    *,
+    incumbent: Mapping[str, Value],
+    taken: Collection[Identity],
+    seed: int,
+) -> list[Config]:
+    """Returns up to `count` different configurations that are worth a measurement.
+
+    Each proposal takes the model's choice for some parameters and the incumbent's for the rest (the
+    share rotates through INHERITED_SHARES): with a score of parameters and a few dozen trials, most
+    of what can be gained lies near the best that is known, and a winner that differs from the
+    defaults in little is the better profile.
+
+    Args:
+        space: What may be proposed.
+        findings: Everything known so far.
+        count: Number of proposals wanted; fewer come back when the space has no more.
+        incumbent: The best configuration so far.
+        taken: Configurations that need no proposal, because they were measured.
+        seed: The study's own.
+    """
+    mixed = _mixed_seed(seed, len(findings))
+    study = _study(space, findings, mixed)
+    rng = Random(mixed)
+    seen = {*taken, identity({})}
+    proposals: list[Config] = []
+    for number in range(count):
+        share = INHERITED_SHARES[number % len(INHERITED_SHARES)]
+        config = _fresh(space, study, rng, space.encode(incumbent), share, seen)
+        if config is not None:
+            proposals.append(config)
+            seen.add(identity(config))
+    return proposals
+
+
+def _fresh(
+    space: Space,
+    study: optuna.Study,
+    rng: Random,
+    inherited: Mapping[str, int],
+    share: float,
+    seen: Collection[Identity],
+) -> Config | None:
+    """One configuration that is legal and new; from the model if possible, else a random one."""
+    for attempt in range(_TRIES):
+        trial = study.ask()
+        keep = share * (1.0 - attempt / _TRIES)
+
+        def choose(dimension: Dimension, trial: optuna.Trial = trial, keep: float = keep) -> int:
+            if dimension.name in inherited and rng.random() < keep:
+                return inherited[dimension.name]
+            return _suggest(trial, dimension)
+
+        config = space.decode(choose)
+        if identity(config) not in seen and space.objection(config) is None:
+            return config
+    for _ in range(_TRIES):
+        config = space.sample(rng)
+        if identity(config) not in seen:
+            return config
+    return None
+
+
+def _study(space: Space, findings: Sequence[Finding], seed: int) -> optuna.Study:
+    sampler = TPESampler(
+        seed=seed,
+        multivariate=False,
+        n_startup_trials=STARTUP_TRIALS,
+        constant_liar=True,
+    )
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    worst = min((f.value for f in findings if f.feasible), default=0.0)
+    distributions = {d.name: _distribution(d) for d in space.dimensions}
+    by_name = {d.name: d for d in space.dimensions}
+    for finding in findings:
+        point = space.encode(finding.config)
+        trial = optuna.create_trial(
+            params={name: _internal(by_name[name], index) for name, index in point.items()},
+            distributions={name: distributions[name] for name in point},
+            value=finding.value if finding.feasible else worst,
+            constraints=dict(finding.violations),
+        )
+        study.add_trial(trial)
+    return study
+
+
+def _distribution(dimension: Dimension) -> BaseDistribution:
+    if dimension.is_ordered:
+        return IntDistribution(0, len(dimension.values) - 1)
+    return CategoricalDistribution([str(value) for value in dimension.values])
+
+
+def _internal(dimension: Dimension, index: int) -> int | str:
+    return index if dimension.is_ordered else str(dimension.values[index])
+
+
+def _suggest(trial: optuna.Trial, dimension: Dimension) -> int:
+    if dimension.is_ordered:
+        return trial.suggest_int(dimension.name, 0, len(dimension.values) - 1)
+    words = [str(value) for value in dimension.values]
+    return words.index(trial.suggest_categorical(dimension.name, words))
+
+
+def _mixed_seed(seed: int, trials: int) -> int:
+    """A seed that is the same for the same study and number of trials, and for no other."""
+    digest = hashlib.sha256(f"{seed}:{trials}".encode()).digest()
+    return int.from_bytes(digest[:4], "little")

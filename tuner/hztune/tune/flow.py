@@ -1,0 +1,253 @@
+"""The story of a study: calibrate, search, prove, shrink, seal; then the verdict.
+
+Nothing here knows processes, files or the wall clock: an executor measures, a budget says how much
+time is left, and every decision is a function of the ledger. So a study that was stopped is told
+again from its blocks and goes on where it ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hztune.confirm import Proof, claim_error, prove, reported, sharpen, shrink
+from hztune.confirm.proof import REPORTED_ERROR
+from hztune.errors import StoppedByUser
+from hztune.profile import Verdict
+from hztune.progress import percent
+from hztune.samples import Arm
+from hztune.search import Bench, Best, Calibration, Search, assess, calibrate
+from hztune.space import Space
+from hztune.stats import FIRST_LOOK, Interval, fixed_interval
+
+CALIBRATED_BY = 0.08
+SEARCHED_BY = 0.55
+PROVED_BY = 0.78
+SHRUNK_BY = 0.87
+SEALED_BY = 0.97
+"""The shares of the budget by which each phase ends; what one leaves, the next may use."""
+
+_NEXT_SEARCH = 0.45
+"""Part of what is left that a further search gets after a finalist was refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How a study ended.
+
+    Attributes:
+        verdict: What is claimed.
+        arm: What the profile carries; the default unless a gain was proved (or interrupted).
+        interval: Of the arm's log ratio to the default, from fresh pairs; None: not measured.
+        calibration: What the study could see; None when it ended before.
+        proofs: Every attempt to prove a gain, in order.
+        why: The verdict's reason in one sentence.
+    """
+
+    verdict: Verdict
+    arm: Arm
+    interval: Interval | None
+    calibration: Calibration | None
+    proofs: tuple[Proof, ...]
+    why: str
+
+
+@dataclass
+class Study:
+    """A study that can be run, stopped and run again.
+
+    Attributes:
+        bench: Where blocks are measured; its ledger may hold blocks of an earlier session.
+        space: What may be proposed.
+        seed: Of everything that is chosen at random.
+        max_trials: Most configurations to search; None: as many as there is time for.
+    """
+
+    bench: Bench
+    space: Space
+    seed: int
+    max_trials: int | None = None
+
+    def __post_init__(self) -> None:
+        """Prepares a study that has decided nothing yet."""
+        self.search = Search(self.bench, self.space, self.seed, self.max_trials)
+        self.calibration: Calibration | None = None
+        self.proofs: list[Proof] = []
+
+    @property
+    def control(self) -> Arm:
+        """The allocator as it comes."""
+        return self.search.control
+
+    def run(self) -> Decision:
+        """Tells the story to its end; an interruption ends it with the best so far."""
+        try:
+            calibrate(self.bench, self.control, CALIBRATED_BY)
+            self._assess()
+            return self._decide()
+        except (KeyboardInterrupt, StoppedByUser):
+            return self._interrupted()
+
+    def _assess(self) -> None:
+        """Says what this study can see, before it looks."""
+        confirm_s = self.bench.budget.total_s * (PROVED_BY - SEARCHED_BY)
+        self.calibration = assess(self.bench, confirm_s, claim_error(0))
+        self.bench.floor = self.calibration.floor
+        self.bench.reporter.say(self.calibration.line())
+
+    def _decide(self) -> Decision:
+        """Searches and proves until a gain is proved, or nobody and no time is left."""
+        for finalist in self._resumed():
+            if (winner := self._prove(finalist, PROVED_BY)) is not None:
+                return self._improved(winner)
+        searched_by, proved_by = self._shares()
+        while True:
+            self.search.run(searched_by)
+            best = self.search.best()
+            if best is None or not self._time_for_proof(proved_by):
+                return self._nothing_found()
+            if (winner := self._prove(best.record.arm, proved_by)) is not None:
+                return self._improved(winner)
+            searched_by, proved_by = self._shares()
+
+    def _resumed(self) -> list[Arm]:
+        """The finalists of an earlier session, in order; a shortened one is nobody's finalist."""
+        records = self.bench.ledger.confirmed
+        return [record.arm for key, record in records.items() if key in self.bench.ledger.searched]
+
+    def _shares(self) -> tuple[float, float]:
+        """By when the next search and the next proof must end."""
+        if not self.proofs:
+            return SEARCHED_BY, PROVED_BY
+        now = self.bench.budget.elapsed() / self.bench.budget.total_s
+        return now + _NEXT_SEARCH * max(0.0, SEALED_BY - now), SEALED_BY
+
+    def _time_for_proof(self, share: float) -> bool:
+        rounds = self.bench.rounds(self.bench.ledger.noise())
+        return self.bench.budget.allows(FIRST_LOOK * self.bench.executor.cost(2, rounds), share)
+
+    def _prove(self, finalist: Arm, share: float) -> Proof | None:
+        """The proof of a finalist, None when it failed; then it is out for good."""
+        alpha = claim_error(len(self.proofs))
+        self.bench.reporter.say(f"finalist {len(self.proofs) + 1}: {spelled(finalist)}")
+        proof = prove(self.bench, self.control, finalist, alpha=alpha, share=share, phase="confirm")
+        self.proofs.append(proof)
+        if proof.answer == "proved":
+            return proof
+        self.search.refused.add(finalist.key)
+        self.bench.reporter.say(f"not confirmed ({_REASONS[proof.answer]}){_seen(proof)}")
+        return None
+
+    def _improved(self, proof: Proof) -> Decision:
+        """Shortens the winner, seals what is left with fresh pairs of its own, and decides."""
+        assert proof.interval is not None  # a proof needs more pairs than an interval
+        gain = proof.interval.estimate
+        self.bench.reporter.say(f"confirmed{_seen(proof)}")
+        shorter = shrink(self.bench, self.space, proof.arm, gain, SHRUNK_BY)
+        arm, interval = self._seal(proof, shorter)
+        why = f"{percent(interval.estimate)} on {interval.pairs} fresh pairs of processes"
+        return self._decision("improved", arm, interval, why)
+
+    def _seal(self, proof: Proof, shorter: Arm) -> tuple[Arm, Interval]:
+        """The configuration to emit: the shorter one if its own fresh pairs hold the gain."""
+        assert proof.interval is not None
+        if shorter != proof.arm and not shorter.is_default:
+            said = f"{len(shorter.params)} of {len(proof.arm.params)} parameters seem to matter"
+            self.bench.reporter.say(f"{said}: {spelled(shorter)}")
+            sealed = prove(
+                self.bench,
+                self.control,
+                shorter,
+                alpha=REPORTED_ERROR,
+                share=SEALED_BY,
+                phase="seal",
+            )
+            if sealed.answer == "proved" and self._holds(proof, sealed):
+                interval = sharpen(self.bench, self.control, shorter, share=SEALED_BY)
+                return shorter, _positive(interval, sealed.interval)
+            self.bench.reporter.say("the shorter one does not hold the gain: all are kept")
+        interval = sharpen(self.bench, self.control, proof.arm, share=SEALED_BY)
+        return proof.arm, _positive(interval, proof.interval)
+
+    def _holds(self, proof: Proof, sealed: Proof) -> bool:
+        """Whether the shorter one's gain is within what was proved for the longer one."""
+        assert proof.interval is not None and sealed.interval is not None
+        return sealed.interval.estimate >= proof.interval.low
+
+    def _nothing_found(self) -> Decision:
+        """The verdict when nothing was proved better than the default."""
+        records = self.bench.ledger.searched.values()
+        limit = self.bench.ledger.limit
+        if limit is not None and limit.kb and self._control_excess() > 0.0:
+            why = f"the default itself takes more than {limit.text}, and nothing within was faster"
+            return self._decision("infeasible", self.control, None, why)
+        if records and not any(record.feasible for record in records):
+            why = "no configuration beside the default ran within the limits"
+        elif not self.proofs:
+            why = "no configuration promised more than the default"
+        else:
+            why = f"{len(self.proofs)} finalist(s) did not beat the default on fresh pairs"
+        aa = [pair.log_ratio for pair in self.bench.ledger.calibration]
+        return self._decision("no_gain", self.control, _around_zero(aa), why)
+
+    def _control_excess(self) -> float:
+        limit = self.bench.ledger.limit
+        peaks = [
+            block.control.rss_peak_kb for block in self.bench.ledger.blocks if block.control.ok
+        ]
+        if limit is None or not peaks:
+            return 0.0
+        typical = sorted(peaks)[len(peaks) // 2]
+        return limit.excess(typical, typical)
+
+    def _interrupted(self) -> Decision:
+        """The best so far, claimed by nobody."""
+        proved = [proof for proof in self.proofs if proof.answer == "proved"]
+        best: Best | None = self.search.best()
+        arm = proved[-1].arm if proved else best.record.arm if best else self.control
+        record = self.bench.ledger.confirmed.get(arm.key)
+        interval = reported(record) if record else None
+        return self._decision("interrupted", arm, interval, "stopped by the user; not a claim")
+
+    def _decision(
+        self, verdict: Verdict, arm: Arm, interval: Interval | None, why: str
+    ) -> Decision:
+        return Decision(verdict, arm, interval, self.calibration, tuple(self.proofs), why)
+
+
+_REASONS = {
+    "futile": "its gain is below what this budget can prove",
+    "out_of_time": "time is up before its gain is proved",
+    "failed": "it failed in a fresh process",
+    "over_limit": "it does not keep the memory limit",
+}
+
+
+def spelled(arm: Arm) -> str:
+    """An arm's parameters in words."""
+    return " ".join(f"{name}={value}" for name, value in arm.params) or "the defaults"
+
+
+def _seen(proof: Proof) -> str:
+    """The interval of a proof in words, or nothing when there is none."""
+    if proof.interval is None:
+        return ""
+    ratio, low, high = proof.interval.ratio
+    return f": {ratio:.3f}x [{low:.3f}, {high:.3f}] on {proof.interval.pairs} pairs"
+
+
+def _positive(interval: Interval | None, otherwise: Interval | None) -> Interval:
+    """The newest interval of a proved gain; the proof's own should that one reach zero.
+
+    Both cover at once (see stats.sequential), so that choosing between them costs nothing.
+    """
+    chosen = interval if interval is not None and interval.low > 0.0 else otherwise
+    assert chosen is not None
+    return chosen
+
+
+def _around_zero(aa: list[float]) -> Interval | None:
+    """What the default is against itself: no gain, as exactly as the calibration knows."""
+    if len(aa) < 2:
+        return None
+    half = fixed_interval(aa, REPORTED_ERROR).half_width
+    return Interval(0.0, -half, half, len(aa))
