@@ -1,0 +1,140 @@
+"""The doctor tells what disturbs measurements and the command that mends it; it changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hztune.doctor import Finding, examine
+
+HEALTHY = {
+    "proc/cpuinfo": "model name\t: CPU 3000\n",
+    "proc/meminfo": "MemTotal: 1000 kB\nSwapTotal: 2048 kB\nSwapFree: 2048 kB\n",
+    "proc/loadavg": "0.05 0.03 0.00 1/100 4242\n",
+    "proc/stat": "cpu  1000 0 500 9000 10 0 5 0 0 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n",
+    "proc/sys/kernel/randomize_va_space": "2\n",
+    "proc/77/comm": "bash\n",
+    "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+    "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "performance\n",
+    "sys/devices/system/cpu/cpufreq/boost": "0\n",
+}
+
+
+def findings(root: Path, **changes: str) -> dict[str, Finding]:
+    """What the doctor says of the healthy machine with some of its files changed."""
+    for name, text in {**HEALTHY, **changes}.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return {finding.name: finding for finding in examine(root)}
+
+
+@pytest.fixture(autouse=True)
+def nothing_preloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+
+
+def test_a_healthy_machine_needs_no_mending(tmp_path: Path) -> None:
+    found = findings(tmp_path)
+    del found["hyperfine"]  # of this machine, not of the pictured one
+    assert {finding.verdict for finding in found.values()} == {"ok"}
+    assert not any(finding.mend for finding in found.values())
+
+
+ILLS = {
+    "frequency governor": (
+        {"sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave"},
+        "warn",
+        "cpupower frequency-set",
+    ),
+    "turbo": ({"sys/devices/system/cpu/cpufreq/boost": "1"}, "warn", "cpufreq/boost"),
+    "transparent huge pages": (
+        {"sys/kernel/mm/transparent_hugepage/enabled": "[always] madvise never"},
+        "warn",
+        "echo madvise",
+    ),
+    "load": ({"proc/loadavg": "1000.00 3.00 2.00 1/100 4242"}, "unfit", "ps -eo"),
+    "stolen time": ({"proc/stat": "cpu  1000 0 500 9000 10 0 5 900 0 0\n"}, "warn", "dedicated"),
+    "swap": (
+        {"proc/meminfo": "SwapTotal: 204800 kB\nSwapFree: 2048 kB\n"},
+        "warn",
+        "swapoff",
+    ),
+    "address randomisation": (
+        {"proc/sys/kernel/randomize_va_space": "0"},
+        "warn",
+        "kernel.randomize_va_space=2",
+    ),
+    "other tuners": ({"proc/88/comm": "hz-turns\n"}, "unfit", "wait for process 88"),
+}
+
+
+@pytest.mark.parametrize("name", ILLS)
+def test_an_ill_is_found_and_its_mending_named(tmp_path: Path, name: str) -> None:
+    files, verdict, mend = ILLS[name]
+    found = findings(tmp_path, **files)
+    assert found[name].verdict == verdict
+    assert mend in found[name].mend
+    others = [each for each in found.values() if each.name not in (name, "hyperfine")]
+    assert {each.verdict for each in others} == {"ok"}
+
+
+def test_a_throttled_group_is_found(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "0::/box\n",
+        "sys/fs/cgroup/box/cpu.max": "50000 100000\n",
+        "sys/fs/cgroup/box/cpu.stat": "nr_periods 10\nnr_throttled 3\n",
+    }
+    assert findings(tmp_path, **files)["CPU quota"].found == "0.5 CPUs, throttled 3 times so far"
+
+
+def test_a_quota_that_never_bit_is_fine(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "0::/box\n",
+        "sys/fs/cgroup/box/cpu.max": "200000 100000\n",
+        "sys/fs/cgroup/box/cpu.stat": "nr_throttled 0\n",
+    }
+    assert findings(tmp_path, **files)["CPU quota"].verdict == "ok"
+
+
+def test_a_daemon_that_changes_frequencies_is_found(tmp_path: Path) -> None:
+    found = findings(tmp_path, **{"proc/99/comm": "thermald\n"})["other tuners"]
+    assert (found.verdict, found.mend) == ("warn", "sudo systemctl stop thermald")
+
+
+def test_what_cannot_be_seen_is_unknown_and_blames_nobody(tmp_path: Path) -> None:
+    found = {finding.name: finding for finding in examine(tmp_path)}
+    for name in ("frequency governor", "turbo", "load", "stolen time", "address randomisation"):
+        assert (found[name].verdict, found[name].mend) == ("unknown", "")
+
+
+def test_a_preloaded_library_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_PRELOAD", "libother.so")
+    assert findings(tmp_path)["LD_PRELOAD"].mend == "unset LD_PRELOAD"
+
+
+FAKES = {
+    "exit 1": "another program of that name",
+    "echo hyperfine 1.18.0": "1.18.0",
+    "echo muon spectroscopy": "another program of that name",
+}
+
+
+@pytest.mark.parametrize("code", FAKES)
+def test_hyperfine_is_recognised_by_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    fake = tmp_path / "bin" / "hyperfine"
+    fake.parent.mkdir()
+    fake.write_text(f"#!/bin/sh\n{code}\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(fake.parent))
+    assert FAKES[code] in findings(tmp_path)["hyperfine"].found
+
+
+def test_a_missing_hyperfine_is_told_with_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert findings(tmp_path)["hyperfine"].mend == "sudo apt-get install hyperfine"

@@ -1,0 +1,158 @@
+"""The record of the machine, and the lock that keeps timed windows apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hztune import machine
+from hztune.machine import Machine
+
+RECORD = Machine("CPU 3000", 2, None, "6.1", "glibc 2.36", 4096, "madvise", "", "", 24, None)
+
+
+def put(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_this_machine_has_a_record() -> None:
+    here = Machine.here()
+    assert here.cpu and here.kernel and here.libc
+    assert here.cores == len(os.sched_getaffinity(0))
+    assert here.page_size % 4096 == 0
+    assert Machine.here() == here
+
+
+def test_a_machine_that_shows_nothing_still_has_a_record(tmp_path: Path) -> None:
+    bare = Machine.here(tmp_path)
+    assert (bare.quota, bare.thp, bare.governor, bare.turbo, bare.memory_gib) == (
+        None,
+        "",
+        "",
+        "",
+        0,
+    )
+
+
+def test_everything_that_the_system_shows_is_recorded(tmp_path: Path) -> None:
+    files = {
+        "proc/cpuinfo": "processor\t: 0\nmodel name\t: CPU 3000\n",
+        "proc/meminfo": "MemTotal:       16284684 kB\n",
+        "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+        "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
+        "sys/devices/system/cpu/intel_pstate/no_turbo": "0\n",
+    }
+    record = Machine.here(put(tmp_path, files))
+    assert (record.cpu, record.memory_gib) == ("CPU 3000", 16)
+    assert (record.thp, record.governor, record.turbo) == ("madvise", "powersave", "on")
+
+
+def test_an_arm_processor_is_named_by_its_parts(tmp_path: Path) -> None:
+    files = {"proc/cpuinfo": "CPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"}
+    assert Machine.here(put(tmp_path, files)).cpu.endswith("0x41 0xd0c")
+
+
+def test_the_smallest_quota_on_the_way_up_counts_in_version_2(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "0::/outer/inner\n",
+        "sys/fs/cgroup/outer/cpu.max": "150000 100000\n",
+        "sys/fs/cgroup/outer/inner/cpu.max": "max 100000\n",
+        "sys/fs/cgroup/outer/inner/memory.max": "1073741824\n",
+        "sys/fs/cgroup/outer/memory.max": "max\n",
+    }
+    record = Machine.here(put(tmp_path, files))
+    assert (record.quota, record.memory_limit_kb) == (1.5, 1 << 20)
+
+
+def test_quota_and_limit_are_read_in_version_1(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "4:memory:/box\n3:cpu,cpuacct:/box\n",
+        "sys/fs/cgroup/cpu/box/cpu.cfs_quota_us": "50000\n",
+        "sys/fs/cgroup/cpu/box/cpu.cfs_period_us": "100000\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+        "sys/fs/cgroup/memory/box/memory.limit_in_bytes": "2097152\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+    }
+    record = Machine.here(put(tmp_path, files))
+    assert (record.quota, record.memory_limit_kb) == (0.5, 2048)
+
+
+def test_equal_records_have_no_differences_and_one_fingerprint() -> None:
+    twin = dataclasses.replace(RECORD)
+    assert RECORD.differences(twin) == ()
+    assert RECORD.fingerprint == twin.fingerprint
+
+
+def test_a_difference_is_told_in_words() -> None:
+    other = dataclasses.replace(RECORD, kernel="5.10", quota=1.5)
+    assert RECORD.differences(other) == (
+        "CPU quota of the control group: 1.5 there, none here",
+        "kernel: 5.10 there, 6.1 here",
+    )
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Machine)])
+def test_every_field_changes_the_fingerprint_and_is_told(field: str) -> None:
+    value = getattr(RECORD, field)
+    other = dataclasses.replace(RECORD, **{field: f"{value}x" if isinstance(value, str) else 77})
+    assert other.fingerprint != RECORD.fingerprint
+    assert len(RECORD.differences(other)) == 1
+
+
+HOLDER = """
+import sys
+from hztune.machine import timed_window
+for _ in range(20):
+    with timed_window():
+        print("in", flush=True)
+        print("out", flush=True)
+"""
+
+
+def start_holder(folder: Path) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen([sys.executable, "-c", HOLDER], env=environment, stdout=log)
+
+
+def test_two_timed_windows_never_overlap(tmp_path: Path) -> None:
+    holders = [start_holder(tmp_path) for _ in range(3)]
+    assert [holder.wait() for holder in holders] == [0, 0, 0]
+    assert (tmp_path / "log").read_text().split() == ["in", "out"] * 60
+
+
+def test_a_window_whose_holder_was_killed_is_free_again() -> None:
+    code = "from hztune.machine import timed_window\nwith timed_window():\n  print(); input()"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    holder = subprocess.Popen(
+        [sys.executable, "-uc", code],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    holder.kill()
+    holder.communicate()
+    with machine.timed_window():
+        pass
+
+
+def test_the_right_to_read_another_users_lock_is_enough(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    lock.touch()
+    handle = machine._open_lock(lock)
+    assert fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(handle)

@@ -1,0 +1,202 @@
+"""Whether this machine is fit to measure on: read-only checks, each with the command that mends it.
+
+A check that cannot see (a virtual machine hides its CPU's governor) says so and blames nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hztune import process
+from hztune.machine import Machine, quota_paths
+
+Verdict = Literal["ok", "warn", "unfit", "unknown"]
+
+_BUSY_SHARE = 0.25
+_VERY_BUSY_SHARE = 0.75
+_STEAL_SHARE = 0.01
+_OWN_PROGRAMS = frozenset({"hz-bench", "hz-turns", "hz-launch", "hyperfine"})
+_FREQUENCY_TUNERS = frozenset({"auto-cpufreq", "power-profiles-", "tuned", "thermald", "tlp"})
+_HYPERFINE_DEADLINE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found.
+
+    Attributes:
+        name: What was looked at.
+        verdict: "ok"; "warn": it costs precision; "unfit": measurements mean little; "unknown".
+        found: What there is, in one phrase.
+        mend: The command that mends it; "" when there is nothing to mend.
+    """
+
+    name: str
+    verdict: Verdict
+    found: str
+    mend: str = ""
+
+
+def examine(root: Path = Path("/")) -> tuple[Finding, ...]:
+    """Returns every finding on this machine; `root` stands for / in tests."""
+    machine = Machine.here(root)
+    return tuple(check(root, machine) for check in _CHECKS)
+
+
+def _governor(root: Path, machine: Machine) -> Finding:
+    """The CPU should not change its speed with the load."""
+    if not machine.governor:
+        return Finding("frequency governor", "unknown", "not visible here (virtual machine?)")
+    if machine.governor == "performance":
+        return Finding("frequency governor", "ok", "performance")
+    mend = "sudo cpupower frequency-set --governor performance"
+    return Finding("frequency governor", "warn", machine.governor, mend)
+
+
+def _turbo(root: Path, machine: Machine) -> Finding:
+    """Turbo makes the speed depend on temperature and on the other cores."""
+    if machine.turbo != "on":
+        verdict: Verdict = "ok" if machine.turbo else "unknown"
+        return Finding("turbo", verdict, machine.turbo or "not visible here (virtual machine?)")
+    intel = root / "sys/devices/system/cpu/intel_pstate/no_turbo"
+    mend = (
+        "echo 1 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo"
+        if intel.exists()
+        else "echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost"
+    )
+    return Finding("turbo", "warn", "on", mend)
+
+
+def _huge_pages(root: Path, machine: Machine) -> Finding:
+    """With `always` the kernel gives huge pages to whoever is lucky, and RSS with them."""
+    name = "transparent huge pages"
+    if machine.thp != "always":
+        return Finding(name, "ok" if machine.thp else "unknown", machine.thp or "not visible here")
+    mend = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
+    return Finding(name, "warn", "always: speed and memory depend on what the kernel finds", mend)
+
+
+def _quota(root: Path, machine: Machine) -> Finding:
+    """A control group that is throttled stops in the middle of a turn."""
+    if machine.quota is None:
+        return Finding("CPU quota", "ok", "none")
+    for path in quota_paths(root, "cpu", "cpu.stat", "cpu.stat"):
+        throttled = re.search(r"^nr_throttled (\d+)$", _read(path), re.MULTILINE)
+        if throttled and int(throttled[1]) > 0:
+            found = f"{machine.quota:g} CPUs, throttled {throttled[1]} times so far"
+            mend = "run without --cpus / CPUQuota=, and give --threads within it"
+            return Finding("CPU quota", "warn", found, mend)
+    return Finding("CPU quota", "ok", f"{machine.quota:g} CPUs, never throttled")
+
+
+def _load(root: Path, machine: Machine) -> Finding:
+    """Others that want the CPUs take them from the arms."""
+    words = _read(root / "proc/loadavg").split()
+    if not words:
+        return Finding("load", "unknown", "not visible here")
+    busy = float(words[0])
+    share = busy / machine.cores
+    found = f"{busy:.2f} running on average, for {machine.cores} CPUs"
+    if share < _BUSY_SHARE:
+        return Finding("load", "ok", found)
+    mend = "ps -eo pcpu,pid,comm --sort=-pcpu | head  # and end what is not needed"
+    return Finding("load", "warn" if share < _VERY_BUSY_SHARE else "unfit", found, mend)
+
+
+def _steal(root: Path, machine: Machine) -> Finding:
+    """A hypervisor that has sold too much takes the CPUs away."""
+    words = _read(root / "proc/stat").partition("\n")[0].split()
+    ticks = [int(word) for word in words[1:9]]
+    if len(ticks) < 8 or not sum(ticks):
+        return Finding("stolen time", "unknown", "not visible here")
+    busy = sum(ticks) - ticks[3] - ticks[4]
+    share = ticks[7] / max(1, busy)
+    found = f"{100 * share:.1f} % of the busy time since the start"
+    if share < _STEAL_SHARE:
+        return Finding("stolen time", "ok", found)
+    return Finding("stolen time", "warn", found, "move to a machine with dedicated CPUs")
+
+
+def _swap(root: Path, machine: Machine) -> Finding:
+    """A page that was swapped out costs as much as a million allocations."""
+    sizes = dict(re.findall(r"^(Swap\w+):\s+(\d+) kB", _read(root / "proc/meminfo"), re.MULTILINE))
+    used_mb = (int(sizes.get("SwapTotal", 0)) - int(sizes.get("SwapFree", 0))) // 1024
+    if used_mb > 0:
+        return Finding("swap", "warn", f"{used_mb} MiB in use", "sudo swapoff --all")
+    return Finding("swap", "ok", "none in use")
+
+
+def _address_layout(root: Path, machine: Machine) -> Finding:
+    """Without randomisation one lucky or unlucky layout is measured over and over."""
+    mode = _read(root / "proc/sys/kernel/randomize_va_space")
+    if mode in ("", "2"):
+        return Finding("address randomisation", "ok" if mode else "unknown", mode or "not visible")
+    mend = "sudo sysctl kernel.randomize_va_space=2"
+    return Finding("address randomisation", "warn", f"mode {mode}: layouts repeat", mend)
+
+
+def _others(root: Path, machine: Machine) -> Finding:
+    """A study beside this one, or a daemon that changes frequencies."""
+    names = {_read(path / "comm"): path.name for path in (root / "proc").glob("[0-9]*")}
+    measuring = sorted(_OWN_PROGRAMS & names.keys())
+    if measuring:
+        name = measuring[0]
+        mend = f"wait for process {names[name]}, or end it"
+        return Finding("other tuners", "unfit", f"{name} is running: another study?", mend)
+    tuning = sorted(_FREQUENCY_TUNERS & names.keys())
+    if tuning:
+        mend = f"sudo systemctl stop {tuning[0]}"
+        return Finding("other tuners", "warn", f"{tuning[0]} changes the CPU's frequency", mend)
+    return Finding("other tuners", "ok", "none")
+
+
+def _preload(root: Path, machine: Machine) -> Finding:
+    """What is preloaded into hztune is preloaded into its helpers, too."""
+    preloaded = os.environ.get("LD_PRELOAD", "")
+    if preloaded:
+        return Finding("LD_PRELOAD", "warn", f"set to {preloaded}", "unset LD_PRELOAD")
+    return Finding("LD_PRELOAD", "ok", "not set")
+
+
+def _hyperfine(root: Path, machine: Machine) -> Finding:
+    """Whole programs are timed by hyperfine where it is installed."""
+    name = "hyperfine"
+    path = shutil.which(name)
+    if path is None:
+        found = "not installed: hz-launch will time whole programs"
+        return Finding(name, "warn", found, "sudo apt-get install hyperfine")
+    done = process.run([path, "--version"], deadline_s=_HYPERFINE_DEADLINE_S)
+    version = done.stdout.strip().removeprefix("hyperfine ")
+    if not done.ok or not re.match(r"\d+\.\d+", version):
+        mend = "sudo apt-get install hyperfine  # the PyPI and npm packages are something else"
+        return Finding(name, "warn", f"{path} is another program of that name", mend)
+    return Finding(name, "ok", version)
+
+
+def _read(path: Path) -> str:
+    """Returns a small file's text without the last newline; "" when it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+_CHECKS: tuple[Callable[[Path, Machine], Finding], ...] = (
+    _governor,
+    _turbo,
+    _huge_pages,
+    _quota,
+    _load,
+    _steal,
+    _swap,
+    _address_layout,
+    _others,
+    _preload,
+    _hyperfine,
+)
