@@ -14,10 +14,10 @@
 
 _Thread_local hz_heap *hz_heap_mine __attribute__((tls_model("initial-exec"))) = &hz_heap_none;
 
-/* Destructors of other thread-specific data may still allocate: the heap stays for all rounds but
- * the last. */
-static _Thread_local uint32_t rounds_left __attribute__((tls_model("initial-exec"))) =
-    PTHREAD_DESTRUCTOR_ITERATIONS;
+/* A thread that ends gives its heap up at once. Destructors of other thread-specific data may still
+ * allocate and get a heap again, but not in what may be the last round: none would take it back. */
+static _Thread_local uint32_t leaves_left __attribute__((tls_model("initial-exec"))) =
+    PTHREAD_DESTRUCTOR_ITERATIONS - 1;
 
 static void *nothing[1]; /* what the pop of an absent magazine finds */
 hz_heap hz_heap_none = {
@@ -75,7 +75,7 @@ static hz_heap *heap_find(hz_stat *how)
 HZ_SLOW hz_heap *hz_heap_enter(void)
 {
     hz_stat how;
-    if (rounds_left == 0 || !hz_start()) return &hz_heap_none;
+    if (leaves_left == 0 || !hz_start()) return &hz_heap_none;
     hz_heap *heap = heap_find(&how);
     if (heap == NULL) return &hz_heap_none;
     hz_heap_mine = heap;
@@ -108,10 +108,8 @@ static void heap_leave(hz_heap *heap)
 static void thread_ends(void *heap)
 {
     int saved = errno;
-    if (--rounds_left > 0)
-        pthread_setspecific(ending_key, heap);
-    else
-        heap_leave(heap);
+    leaves_left--;
+    heap_leave(heap);
     errno = saved;
 }
 
