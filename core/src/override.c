@@ -4,6 +4,7 @@
  */
 #include <hz/hz.h>
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <malloc.h>
 #include <stdio.h>
@@ -186,47 +187,62 @@ typedef void (*new_handler)(void);
 __attribute__((weak)) new_handler _ZSt15get_new_handlerv(void);
 __attribute__((weak)) void _ZSt17__throw_bad_allocv(void);
 
-/* As the standard says: call the new handler until memory turns up; without one, throw, or return
- * NULL. */
-static void *new_slow(size_t align, size_t size, int may_throw)
+static new_handler handler_now(void)
+{
+    return _ZSt15get_new_handlerv != NULL ? _ZSt15get_new_handlerv() : NULL;
+}
+
+/* As the standard says: call the new handler until memory turns up; without one, throw. */
+static void *new_slow(size_t align, size_t size)
 {
     for (;;) {
         void *block = hz_aligned_alloc(align, size);
         if (block != NULL) return block;
-        new_handler handler = _ZSt15get_new_handlerv != NULL ? _ZSt15get_new_handlerv() : NULL;
-        if (handler != NULL) {
-            handler();
-            continue;
-        }
-        if (!may_throw) return NULL;
-        if (_ZSt17__throw_bad_allocv != NULL) _ZSt17__throw_bad_allocv();
-        abort();
+        new_handler handler = handler_now();
+        if (handler == NULL) break;
+        handler();
     }
+    if (_ZSt17__throw_bad_allocv != NULL) _ZSt17__throw_bad_allocv();
+    abort();
+}
+
+/*
+ * The same, with NULL in place of every exception. A handler may throw, and C cannot catch: so where
+ * there is one, the C++ library's own form is called, which calls the throwing form above and
+ * catches.
+ */
+static void *new_slow_nothrow(const char *form, size_t align, size_t size, const void *tag)
+{
+    void *block = hz_aligned_alloc(align, size);
+    if (block != NULL || handler_now() == NULL) return block;
+    void *catching = dlsym(RTLD_NEXT, form);
+    if (catching == NULL) return NULL;
+    if (align > 1) return ((void *(*)(size_t, size_t, const void *))catching)(size, align, tag);
+    return ((void *(*)(size_t, const void *))catching)(size, tag);
 }
 
 DROP_IN void *_Znwm(size_t size) /* operator new(size_t) */
 {
     void *block = hz_malloc(size);
-    return __builtin_expect(block != NULL, 1) ? block : new_slow(1, size, 1);
+    return __builtin_expect(block != NULL, 1) ? block : new_slow(1, size);
 }
 
 DROP_IN void *_ZnwmRKSt9nothrow_t(size_t size, const void *tag) /* operator new(size_t, nothrow) */
 {
-    (void)tag;
     void *block = hz_malloc(size);
-    return __builtin_expect(block != NULL, 1) ? block : new_slow(1, size, 0);
+    if (__builtin_expect(block != NULL, 1)) return block;
+    return new_slow_nothrow("_ZnwmRKSt9nothrow_t", 1, size, tag);
 }
 
 DROP_IN void *_ZnwmSt11align_val_t(size_t size,
                                    size_t align) /* operator new(size_t, align_val_t) */
 {
-    return new_slow(align, size, 1);
+    return new_slow(align, size);
 }
 
 DROP_IN void *_ZnwmSt11align_val_tRKSt9nothrow_t(size_t size, size_t align, const void *tag)
 {
-    (void)tag;
-    return new_slow(align, size, 0);
+    return new_slow_nothrow("_ZnwmSt11align_val_tRKSt9nothrow_t", align, size, tag);
 }
 
 void *_Znam(size_t size) SAME_AS(_Znwm);
