@@ -24,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arguments.h"
 #include "json.h"
 #include "rng.h"
 #include "turns.h"
@@ -140,8 +141,6 @@ typedef struct hz_worker {
     uint64_t births;            /* threads born to go on with this worker */
     uint64_t past_involuntary;  /* involuntary switches of its former threads */
     uint64_t past_minor_faults; /* page faults of its former threads */
-    int64_t turn_began_ns;      /* when its present turn began */
-    int64_t worked_ns;          /* length of its past turns */
     int64_t finished_ns;        /* when it had done its quota */
     bool begun;                 /* whether `begin` was called */
     pthread_t thread;           /* who works now; valid once it has finished */
@@ -174,11 +173,9 @@ void hz_param_text(const hz_bench_param *param, int64_t value, char *text, size_
 bool hz_setting_next(const char **cursor, char *name, size_t name_size, char *value,
                      size_t value_size);
 
-/* --- harness.c: memory of the harness, CPUs, refusals --- */
+/* --- harness.c: memory of the harness, CPUs --- */
 unsigned hz_cpu_count(void);
 void *hz_harness_alloc(size_t bytes);
-_Noreturn void hz_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
-_Noreturn void hz_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 _Noreturn void hz_fail_memory(size_t bytes);
 
 /* --- instruments.c: checksums and times of requests --- */

@@ -3,13 +3,9 @@
  * gives up.
  */
 #include <sched.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <sys/mman.h>
 
 #include "bench.h"
-
-enum { STATUS_FAILED = 1, STATUS_USAGE = 2 };
 
 /* Zeroed memory of the harness, mapped apart from the allocator under test; it lives as long as the
  * process. */
@@ -25,33 +21,6 @@ unsigned hz_cpu_count(void)
 {
     cpu_set_t cpus;
     return sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? (unsigned)CPU_COUNT(&cpus) : 1;
-}
-
-static void complain(const char *format, va_list words)
-{
-    char message[512];
-    (void)vsnprintf(message, sizeof message, format, words);
-    (void)fprintf(stderr, "hz-bench: %s\n", message);
-}
-
-/* The request is wrong: says why and leaves with status 2. */
-void hz_refuse(const char *format, ...)
-{
-    va_list words;
-    va_start(words, format);
-    complain(format, words);
-    va_end(words);
-    _Exit(STATUS_USAGE);
-}
-
-/* The run went wrong: says why and leaves with status 1. */
-void hz_fail(const char *format, ...)
-{
-    va_list words;
-    va_start(words, format);
-    complain(format, words);
-    va_end(words);
-    _Exit(STATUS_FAILED);
 }
 
 void hz_fail_memory(size_t bytes)

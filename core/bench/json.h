@@ -30,6 +30,8 @@ void hz_json_string(hz_json *json, const char *key, const char *text);
 void hz_json_bytes(hz_json *json, const char *key, const char *bytes, size_t size);
 /* `text` is JSON already. */
 void hz_json_raw(hz_json *json, const char *key, const char *text, size_t size);
+/* Whether `text` is one whole JSON object (RFC 8259), nested at most 32 deep. */
+bool hz_json_is_object(const char *text, size_t size);
 /* Ends the line and flushes it. */
 void hz_json_line(hz_json *json);
 

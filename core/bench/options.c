@@ -2,35 +2,16 @@
  * The command line: WORKLOAD[@SETTING] and options, common ones from the table below, the
  * workload's from its own.
  */
-#include <errno.h>
 #include <stdio.h>
 
 #include "bench.h"
+
+enum { SECONDS_MAX = 86400 };
 
 static const char *const touch_words[] = {"none", "head", "full", NULL};
 
 /* --- texts to values
  * ------------------------------------------------------------------------------------------ */
-
-static uint64_t parse_whole(const char *name, const char *text, uint64_t low, uint64_t high)
-{
-    char *end;
-    errno = 0;
-    const unsigned long long value = strtoull(text, &end, 10);
-    if (errno != 0 || *end != '\0' || text[0] < '0' || text[0] > '9' || value < low || value > high)
-        hz_refuse("--%s %s: want a whole number from %llu to %llu", name, text,
-                  (unsigned long long)low, (unsigned long long)high);
-    return value;
-}
-
-static double parse_seconds(const char *name, const char *text, double low)
-{
-    char *end;
-    const double value = strtod(text, &end);
-    if (end == text || *end != '\0' || !(value >= low && value <= 86400))
-        hz_refuse("--%s %s: want seconds from %g to 86400", name, text, low);
-    return value;
-}
 
 /* Index of `text` in the NULL-terminated `words`. */
 static int64_t parse_word(const char *name, const char *text, const char *const *words)
@@ -56,23 +37,23 @@ typedef struct option_row {
 
 static void set_threads(hz_options *o, const char *name, const char *text)
 {
-    o->threads = (unsigned)parse_whole(name, text, 1, HZ_TURNS_MAX_THREADS);
+    o->threads = (unsigned)hz_parse_whole(name, text, 1, HZ_TURNS_MAX_THREADS);
 }
 static void set_seconds(hz_options *o, const char *name, const char *text)
 {
-    o->seconds = parse_seconds(name, text, 0.001);
+    o->seconds = hz_parse_decimal(name, text, 0.001, SECONDS_MAX);
 }
 static void set_warmup(hz_options *o, const char *name, const char *text)
 {
-    o->warmup = parse_seconds(name, text, 0);
+    o->warmup = hz_parse_decimal(name, text, 0, SECONDS_MAX);
 }
 static void set_ops(hz_options *o, const char *name, const char *text)
 {
-    o->ops = parse_whole(name, text, 1, UINT64_C(1) << 48);
+    o->ops = hz_parse_whole(name, text, 1, UINT64_C(1) << 48);
 }
 static void set_seed(hz_options *o, const char *name, const char *text)
 {
-    o->seed = parse_whole(name, text, 0, UINT64_MAX);
+    o->seed = hz_parse_whole(name, text, 0, UINT64_MAX);
 }
 static void set_touch(hz_options *o, const char *name, const char *text)
 {
@@ -80,7 +61,7 @@ static void set_touch(hz_options *o, const char *name, const char *text)
 }
 static void set_turns(hz_options *o, const char *name, const char *text)
 {
-    o->turns_fd = (int)parse_whole(name, text, 0, INT32_MAX);
+    o->turns_fd = (int)hz_parse_whole(name, text, 0, INT32_MAX);
 }
 static void set_latency(hz_options *o, const char *name, const char *text)
 {
@@ -157,7 +138,7 @@ static void set_param(hz_options *options, const char *name, const char *text)
         options->values[i] =
             param->choices != NULL
                 ? parse_word(name, text, param->choices)
-                : (int64_t)parse_whole(name, text, (uint64_t)param->low, (uint64_t)param->high);
+                : (int64_t)hz_parse_whole(name, text, (uint64_t)param->low, (uint64_t)param->high);
         return;
     }
     hz_refuse(

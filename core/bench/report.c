@@ -7,20 +7,11 @@
 
 #include "allocator.h"
 #include "bench.h"
+#include "procfs.h"
 
-enum { STATUS_OK = 0, STATUS_FAILED = 1 };
-
-/* Reads "VmHWM:   1234 kB" and the like from /proc/self/status; -1 when it is not there. */
-static int64_t read_status_kb(const char *field)
+static int64_t peak_kb(void)
 {
-    FILE *file = fopen("/proc/self/status", "re");
-    char line[256];
-    int64_t kb = -1;
-    if (file == NULL) return -1;
-    while (fgets(line, sizeof line, file) != NULL)
-        if (strncmp(line, field, strlen(field)) == 0) kb = strtoll(line + strlen(field), NULL, 10);
-    (void)fclose(file);
-    return kb;
+    return hz_proc_status_kb(getpid(), "VmHWM:");
 }
 
 /* --- the remote share
@@ -91,8 +82,8 @@ static void json_speed(hz_json *json, const hz_run *run, const hz_result *result
 
 static void json_memory(hz_json *json, const hz_result *result)
 {
-    hz_json_int(json, "rss_peak_kb", read_status_kb("VmHWM:"));
-    hz_json_int(json, "rss_end_kb", read_status_kb("VmRSS:"));
+    hz_json_int(json, "rss_peak_kb", peak_kb());
+    hz_json_int(json, "rss_end_kb", hz_proc_status_kb(getpid(), "VmRSS:"));
     hz_json_int(json, "live_peak_kb", result->live_peak_kb);
     hz_json_int(json, "minor_faults", (int64_t)result->minor_faults);
 }
@@ -144,7 +135,7 @@ static void print_lines(const hz_run *run, const hz_result *result)
                  1e-6 * (double)result->ops / result->seconds, (unsigned long long)result->ops,
                  result->seconds, result->cpu_s);
     (void)printf("  peak %lld KiB resident, %lld KiB live; %llu page faults\n",
-                 (long long)read_status_kb("VmHWM:"), (long long)result->live_peak_kb,
+                 (long long)peak_kb(), (long long)result->live_peak_kb,
                  (unsigned long long)result->minor_faults);
     if (run->remote_target >= 0)
         (void)printf("  remote frees %.2f %% (target %.0f %%)\n", remote_share(run).percent,
@@ -159,12 +150,12 @@ int hz_report(hz_run *run, const hz_result *result)
         print_json(run, result);
     else
         print_lines(run, result);
-    if (run->remote_target < 0) return STATUS_OK;
+    if (run->remote_target < 0) return HZ_STATUS_OK;
     const share came = remote_share(run);
-    if (fabs(came.percent - run->remote_target) <= came.tolerance) return STATUS_OK;
+    if (fabs(came.percent - run->remote_target) <= came.tolerance) return HZ_STATUS_OK;
     (void)fprintf(stderr,
                   "hz-bench: %.2f %% of the frees were remote, asked were %.2f %%: more than %.2f "
                   "points off\n",
                   came.percent, run->remote_target, came.tolerance);
-    return STATUS_FAILED;
+    return HZ_STATUS_FAILED;
 }

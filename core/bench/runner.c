@@ -68,7 +68,6 @@ static bool park(hz_worker *w)
 {
     hz_turn_page *page = w->run->page;
     uint32_t turn;
-    if (w->turn_began_ns != 0) w->worked_ns += hz_clock_ns() - w->turn_began_ns;
     publish_usage(w);
     atomic_store(&w->slot->parked, 1);
     atomic_fetch_add(&page->parked, 1);
@@ -80,7 +79,6 @@ static bool park(hz_worker *w)
         hz_futex_wait(&page->turn, HZ_TURN_PARK, -1);
     atomic_fetch_sub(&page->parked, 1);
     atomic_store(&w->slot->parked, 0);
-    w->turn_began_ns = hz_clock_ns();
     return turn != HZ_TURN_QUIT;
 }
 
@@ -307,10 +305,7 @@ static void run_for_conductor(hz_run *run, reading *first, reading *last)
     for (uint32_t done; (done = atomic_load(&run->done)) < run->threads;)
         hz_futex_wait(&run->done, done, -1);
     *last = read_counters(run);
-    last->ns = first->ns;
-    for (unsigned i = 0; i < run->threads; i++)
-        if (first->ns + run->workers[i].worked_ns > last->ns)
-            last->ns = first->ns + run->workers[i].worked_ns;
+    last->ns = first->ns + (int64_t)atomic_load(&run->page->worked_ns);
 }
 
 static uint64_t join_workers(hz_run *run)

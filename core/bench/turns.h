@@ -6,7 +6,7 @@
  *   run    threads work; each publishes its completed operations after every step
  *   quit   threads finish
  *
- * The conductor writes `turn` and nothing else after start-up; the threads write the rest. All
+ * The conductor writes `turn` and `worked_ns`; the threads write the rest. All
  * threads are parked when `parked` equals `nthreads`; a thread that is just waking when the word
  * turns back to park counts itself out and in again without working.
  */
@@ -40,12 +40,13 @@ typedef struct hz_turn_slot {
 
 /* The whole page. */
 typedef struct hz_turn_page {
-    char magic[8];             /* HZ_TURNS_MAGIC, by the conductor */
-    uint32_t version;          /* HZ_TURNS_VERSION, by the conductor */
-    _Atomic uint32_t nthreads; /* threads that obey; 0 until the program has read the page */
-    _Atomic uint32_t turn;     /* futex: HZ_TURN_PARK, _RUN or _QUIT */
-    _Atomic uint32_t parked;   /* futex: how many threads are parked */
-    uint8_t unused[64 - 8 - 4 * sizeof(uint32_t)];
+    char magic[8];              /* HZ_TURNS_MAGIC, by the conductor */
+    uint32_t version;           /* HZ_TURNS_VERSION, by the conductor */
+    _Atomic uint32_t nthreads;  /* threads that obey; 0 until the program has read the page */
+    _Atomic uint32_t turn;      /* futex: HZ_TURN_PARK, _RUN or _QUIT */
+    _Atomic uint32_t parked;    /* futex: how many threads are parked */
+    _Atomic uint64_t worked_ns; /* length of all turns so far, by the conductor */
+    uint8_t unused[64 - 2 * sizeof(uint64_t) - 4 * sizeof(uint32_t)];
     hz_turn_slot slots[HZ_TURNS_MAX_THREADS]; /* the first `nthreads` are in use */
 } hz_turn_page;
 

@@ -1,0 +1,24 @@
+/*
+ * Command-line words to values, and the sentences with which these programs give up.
+ */
+#ifndef HZ_BENCH_ARGUMENTS_H
+#define HZ_BENCH_ARGUMENTS_H
+
+#include <stdint.h>
+
+enum { HZ_STATUS_OK = 0, HZ_STATUS_FAILED = 1, HZ_STATUS_USAGE = 2 };
+
+/* The request is wrong: says why on stderr and leaves with status 2. */
+_Noreturn void hz_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* The run went wrong: says why on stderr and leaves with status 1. */
+_Noreturn void hz_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* The whole number in `text`, refused when it is none or outside low..high. `name` is the option's,
+ * without dashes. */
+uint64_t hz_parse_whole(const char *name, const char *text, uint64_t low, uint64_t high);
+
+/* The same for a decimal number. */
+double hz_parse_decimal(const char *name, const char *text, double low, double high);
+
+#endif

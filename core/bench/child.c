@@ -1,0 +1,245 @@
+/*
+ * Starting a program and watching it: see child.h.
+ */
+#include "child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "arguments.h"
+#include "procfs.h"
+
+enum {
+    DESCENDANTS_MAX = 8192, /* that one round of killing reaches */
+    PATIENCE_MS = 3000,     /* with what does not die, such as a task in uninterruptible sleep */
+};
+
+/* --- the environment ------------------------------------------------------------------------ */
+
+void hz_changes_add(hz_changes *changes, const char *option, const char *word)
+{
+    const bool sets = strchr(word, '=') != NULL;
+    const bool wants_set = strcmp(option, "env") == 0;
+    if (word[0] == '\0' || word[0] == '=' || sets != wants_set)
+        hz_refuse("--%s %s: want %s", option, word, wants_set ? "NAME=VALUE" : "NAME");
+    if (changes->count == HZ_CHANGES_MAX)
+        hz_refuse("--%s %s: more than %d changes", option, word, HZ_CHANGES_MAX);
+    changes->items[changes->count++] = word;
+}
+
+/* Removes the variable that `change` names. */
+static void forget(char **environment, const char *change)
+{
+    const size_t length = strcspn(change, "=");
+    char **kept = environment;
+    for (char **item = environment; *item != NULL; item++)
+        if (strncmp(*item, change, length) != 0 || (*item)[length] != '=') *kept++ = *item;
+    *kept = NULL;
+}
+
+static void apply(char **environment, const hz_changes *changes)
+{
+    for (size_t i = 0; i < changes->count; i++) {
+        const char *change = changes->items[i];
+        forget(environment, change);
+        if (strchr(change, '=') == NULL) continue;
+        char **end = environment;
+        while (*end != NULL) end++;
+        end[0] = strdup(change);
+        end[1] = NULL;
+    }
+}
+
+char **hz_environment_make(const hz_changes *first, const hz_changes *second)
+{
+    size_t count = 0;
+    while (environ[count] != NULL) count++;
+    char **made = calloc(count + first->count + second->count + 1, sizeof *made);
+    if (made == NULL) hz_fail("no memory for an environment");
+    memcpy(made, environ, count * sizeof *made);
+    apply(made, first);
+    apply(made, second);
+    return made;
+}
+
+/* --- starting ------------------------------------------------------------------------------- */
+
+void hz_become_keeper(void)
+{
+    const pid_t parent = getppid();
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
+    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+    (void)signal(SIGPIPE, SIG_IGN);
+    if (getppid() != parent) hz_fail("its parent has ended");
+}
+
+static void make_pipe(int ends[2])
+{
+    if (pipe2(ends, O_CLOEXEC) != 0) hz_fail("cannot make a pipe: %s", strerror(errno));
+}
+
+static void write_once(const char *path, const char *text)
+{
+    const int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return;
+    (void)!write(fd, text, strlen(text));
+    (void)close(fd);
+}
+
+/* Between fork and exec: nothing here may be heard by the parent but the errno in `report`. */
+static _Noreturn void become_program(const hz_spawn *spawn, const int out[2], const int err[2],
+                                     int report, pid_t parent)
+{
+    sigset_t none;
+    (void)sigemptyset(&none);
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    (void)signal(SIGPIPE, SIG_DFL);
+    (void)setsid();
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(HZ_STATUS_FAILED);
+    (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+    write_once("/proc/self/oom_score_adj", "1000");
+    if (spawn->captured) {
+        (void)dup2(open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
+        (void)dup2(out[1], STDOUT_FILENO);
+        (void)dup2(err[1], STDERR_FILENO);
+    }
+    if (spawn->given_fd == HZ_GIVEN_FD)
+        (void)fcntl(HZ_GIVEN_FD, F_SETFD, 0);
+    else if (spawn->given_fd >= 0)
+        (void)dup2(spawn->given_fd, HZ_GIVEN_FD);
+    (void)execvpe(spawn->argv[0], spawn->argv, spawn->environment);
+    const int why = errno;
+    (void)!write(report, &why, sizeof why);
+    _exit(HZ_STATUS_FAILED);
+}
+
+static void open_capture(hz_capture *capture, int ends[2])
+{
+    (void)close(ends[1]);
+    (void)fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    capture->fd = ends[0];
+    capture->total = 0;
+}
+
+/* A descriptor that does not collide with HZ_GIVEN_FD in the child. */
+static int move_up(int fd)
+{
+    const int moved = fcntl(fd, F_DUPFD_CLOEXEC, HZ_GIVEN_FD + 1);
+    if (moved < 0) hz_fail("no file descriptor is left: %s", strerror(errno));
+    (void)close(fd);
+    return moved;
+}
+
+void hz_child_start(hz_child *child, const hz_spawn *spawn)
+{
+    int out[2] = {-1, -1};
+    int err[2] = {-1, -1};
+    int report[2];
+    int why;
+    if (spawn->captured) {
+        make_pipe(out);
+        make_pipe(err);
+    }
+    make_pipe(report);
+    report[1] = move_up(report[1]);
+    *child = (hz_child){.out.fd = -1, .err.fd = -1};
+    const pid_t parent = getpid();
+    child->pid = fork();
+    if (child->pid < 0) hz_fail("cannot fork: %s", strerror(errno));
+    if (child->pid == 0) become_program(spawn, out, err, report[1], parent);
+    (void)close(report[1]);
+    if (spawn->captured) {
+        open_capture(&child->out, out);
+        open_capture(&child->err, err);
+    }
+    if (read(report[0], &why, sizeof why) == (ssize_t)sizeof why)
+        hz_refuse("cannot run %s: %s", spawn->argv[0], strerror(why));
+    (void)close(report[0]);
+    child->pidfd = (int)syscall(SYS_pidfd_open, child->pid, 0);
+    if (child->pidfd < 0) hz_fail("cannot watch a process: %s", strerror(errno));
+    (void)fcntl(child->pidfd, F_SETFD, FD_CLOEXEC);
+}
+
+/* --- streams -------------------------------------------------------------------------------- */
+
+bool hz_capture_read(hz_capture *capture)
+{
+    const size_t at = capture->total % HZ_CAPTURE_BYTES;
+    const ssize_t got = read(capture->fd, capture->bytes + at, HZ_CAPTURE_BYTES - at);
+    if (got > 0) {
+        capture->total += (uint64_t)got;
+        return true;
+    }
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    (void)close(capture->fd);
+    capture->fd = -1;
+    return false;
+}
+
+size_t hz_capture_copy(const hz_capture *capture, char *text)
+{
+    if (capture->total <= HZ_CAPTURE_BYTES) {
+        memcpy(text, capture->bytes, capture->total);
+        return capture->total;
+    }
+    const size_t oldest = capture->total % HZ_CAPTURE_BYTES;
+    memcpy(text, capture->bytes + oldest, HZ_CAPTURE_BYTES - oldest);
+    memcpy(text + HZ_CAPTURE_BYTES - oldest, capture->bytes, oldest);
+    return HZ_CAPTURE_BYTES;
+}
+
+/* --- the end -------------------------------------------------------------------------------- */
+
+static bool wait_for(hz_child *child, int flags)
+{
+    int status;
+    if (child->end.ended) return true;
+    const pid_t waited = wait4(child->pid, &status, flags, &child->end.usage);
+    if (waited != child->pid) return false;
+    child->end.ended = true;
+    child->end.code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+    child->end.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    return true;
+}
+
+bool hz_child_reap(hz_child *child)
+{
+    return wait_for(child, WNOHANG);
+}
+
+/* Stops, then kills everything below `root`; what forks in between is caught by the next round. */
+static size_t kill_below(pid_t root)
+{
+    static pid_t pids[DESCENDANTS_MAX];
+    const size_t count = hz_proc_descendants(root, pids, DESCENDANTS_MAX);
+    for (size_t i = 0; i < count; i++) (void)kill(pids[i], SIGSTOP);
+    for (size_t i = 0; i < count; i++) (void)kill(pids[i], SIGKILL);
+    return count;
+}
+
+void hz_child_kill(hz_child *child)
+{
+    if (child->end.ended) return;
+    (void)kill(child->pid, SIGSTOP);
+    (void)kill_below(child->pid);
+    (void)kill(child->pid, SIGKILL);
+    while (!wait_for(child, 0) && errno == EINTR) continue;
+}
+
+void hz_kill_descendants(void)
+{
+    for (int round = 0; round < PATIENCE_MS && kill_below(getpid()) > 0; round++) {
+        (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        while (waitpid(-1, NULL, WNOHANG) > 0) continue;
+    }
+}

@@ -1,0 +1,86 @@
+/*
+ * Starting a program and watching it: its environment, its pipes, its end, and the end of
+ * everything it started.
+ *
+ * A child leads a session of its own, dies with its parent, is the kernel's first choice when
+ * memory runs out and dumps no core. What it writes is read without ever blocking it; only the last
+ * HZ_CAPTURE_BYTES are kept.
+ */
+#ifndef HZ_BENCH_CHILD_H
+#define HZ_BENCH_CHILD_H
+
+#include <poll.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/resource.h>
+#include <sys/types.h>
+
+enum { HZ_CAPTURE_BYTES = 64 * 1024, HZ_CHANGES_MAX = 128, HZ_GIVEN_FD = 3 };
+
+/* Changes to an environment, in order: "NAME=VALUE" sets, "NAME" unsets. */
+typedef struct hz_changes {
+    const char *items[HZ_CHANGES_MAX]; /* words of the command line */
+    size_t count;                      /* how many */
+} hz_changes;
+
+/* The last bytes of a stream. */
+typedef struct hz_capture {
+    int fd;                       /* read end of a pipe, or -1 when it is closed */
+    uint64_t total;               /* bytes read so far */
+    char bytes[HZ_CAPTURE_BYTES]; /* ring: byte n stands at n modulo its size */
+} hz_capture;
+
+/* How it ended. */
+typedef struct hz_ending {
+    bool ended;          /* whether it has */
+    int code;            /* exit status, or 0 */
+    int signal;          /* what killed it, or 0 */
+    struct rusage usage; /* its own, and that of the children it waited for */
+} hz_ending;
+
+typedef struct hz_child {
+    pid_t pid;      /* leader of its session */
+    int pidfd;      /* readable when it has ended */
+    hz_capture out; /* stdout, when captured */
+    hz_capture err; /* stderr, when captured */
+    hz_ending end;  /* set by hz_child_reap */
+} hz_child;
+
+/* What to start. */
+typedef struct hz_spawn {
+    char **argv;        /* program and arguments */
+    char **environment; /* from hz_environment_make */
+    int given_fd;       /* becomes descriptor HZ_GIVEN_FD of the child; -1: none */
+    bool captured; /* stdin is empty, stdout and stderr go to `out` and `err`; else all three are
+                      inherited */
+} hz_spawn;
+
+/* Notes a change; refuses a word that is none, and more than fit. `option` is for the message. */
+void hz_changes_add(hz_changes *changes, const char *option, const char *word);
+
+/* This process's environment with both lists applied; never freed. */
+char **hz_environment_make(const hz_changes *first, const hz_changes *second);
+
+/* Makes this process adopt orphaned descendants, and end (SIGTERM) with its own parent. */
+void hz_become_keeper(void);
+
+/* Starts it; refuses with a sentence when the program cannot be run. */
+void hz_child_start(hz_child *child, const hz_spawn *spawn);
+
+/* Reads what has arrived; false when the stream has ended. */
+bool hz_capture_read(hz_capture *capture);
+
+/* Copies what is kept, oldest first, into `text` of HZ_CAPTURE_BYTES; returns its length. */
+size_t hz_capture_copy(const hz_capture *capture, char *text);
+
+/* Takes note of the child's end if it has ended, and returns whether it has. */
+bool hz_child_reap(hz_child *child);
+
+/* Kills the child and all its descendants, wherever they are, and waits for the child. */
+void hz_child_kill(hz_child *child);
+
+/* Kills and reaps every descendant of this process. */
+void hz_kill_descendants(void);
+
+#endif

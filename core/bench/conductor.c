@@ -1,0 +1,265 @@
+/*
+ * The conductor: see conductor.h. It sleeps through the turns and works between them.
+ */
+#include "conductor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+
+#include "arguments.h"
+#include "procfs.h"
+#include "rng.h"
+
+enum {
+    NS_PER_S = 1000000000,
+    READY_S = 10,             /* patience with an arm that starts */
+    QUIT_S = 10,              /* patience with an arm that was told to quit */
+    HURRY_NS = 500000000,     /* the same when somebody wants an end */
+    LOOK_NS = 10000000,       /* between two looks at the pipes while threads park */
+    READING_NS = 20000,       /* a reading of the counters that took longer is taken again */
+    READINGS_MAX = 8,         /* so often */
+    STATUS_INTERRUPTED = 143, /* 128 + SIGTERM */
+};
+
+/* --- starting ------------------------------------------------------------------------------- */
+
+/* The turn page of an arm, and the descriptor that the arm inherits. */
+static hz_turn_page *make_page(int *fd)
+{
+    *fd = memfd_create("hz-turns", MFD_CLOEXEC);
+    if (*fd < 0 || ftruncate(*fd, sizeof(hz_turn_page)) != 0)
+        hz_fail("cannot make a turn page: %s", strerror(errno));
+    hz_turn_page *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+    if (page == MAP_FAILED) hz_fail("cannot map a turn page: %s", strerror(errno));
+    memcpy(page->magic, HZ_TURNS_MAGIC, sizeof page->magic);
+    page->version = HZ_TURNS_VERSION;
+    return page;
+}
+
+static void start_arm(const hz_conductor *conductor, hz_arm *arm)
+{
+    int fd;
+    arm->page = make_page(&fd);
+    arm->oom_kills = hz_proc_oom_kills();
+    hz_child_start(&arm->child,
+                   &(hz_spawn){
+                       .argv = conductor->program,
+                       .environment = hz_environment_make(&conductor->common, &arm->changes),
+                       .given_fd = fd,
+                       .captured = true,
+                   });
+    (void)close(fd);
+    hz_event_start(arm);
+}
+
+/* Signals that want an end arrive through a descriptor. Our own wake-ups shall be prompt. */
+static void prepare_self(hz_conductor *conductor)
+{
+    sigset_t ends;
+    (void)sigemptyset(&ends);
+    (void)sigaddset(&ends, SIGTERM);
+    (void)sigaddset(&ends, SIGINT);
+    (void)sigaddset(&ends, SIGHUP);
+    (void)sigprocmask(SIG_BLOCK, &ends, NULL);
+    conductor->signal_fd = signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (conductor->signal_fd < 0) hz_fail("cannot receive signals: %s", strerror(errno));
+    (void)prctl(PR_SET_TIMERSLACK, 1);
+    hz_become_keeper();
+}
+
+/* --- parking -------------------------------------------------------------------------------- */
+
+/* Waits until all threads of an arm are parked; kills it as hung when they are not by the deadline.
+ */
+static void wait_until_parked(hz_conductor *conductor, hz_arm *arm, int64_t deadline_ns)
+{
+    while (!arm->gone && !conductor->interrupted && !hz_turn_all_parked(arm->page)) {
+        const uint32_t seen = atomic_load(&arm->page->parked);
+        if (hz_clock_ns() >= deadline_ns) {
+            hz_arm_kill(arm, "hang");
+            return;
+        }
+        if (!hz_turn_all_parked(arm->page)) hz_futex_wait(&arm->page->parked, seen, LOOK_NS);
+        (void)hz_watch(conductor, 0);
+        hz_arm_check_memory(conductor, arm);
+    }
+}
+
+/* --- a turn --------------------------------------------------------------------------------- */
+
+/* A moment and the operations completed until then. */
+typedef struct reading {
+    int64_t ns;
+    uint64_t ops;
+} reading;
+
+/* Reads the counters between two looks at the clock, again if something came between them. */
+static reading read_ops(hz_turn_page *page)
+{
+    reading best = {0, 0};
+    int64_t shortest = INT64_MAX;
+    for (int i = 0; i < READINGS_MAX && shortest > READING_NS; i++) {
+        const int64_t before = hz_clock_ns();
+        const uint64_t ops = hz_turn_ops(page);
+        const int64_t took = hz_clock_ns() - before;
+        if (took < shortest) {
+            shortest = took;
+            best = (reading){before + took / 2, ops};
+        }
+    }
+    return best;
+}
+
+static int64_t cpu_ns_of(pid_t pid)
+{
+    clockid_t clock;
+    struct timespec used;
+    if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &used) != 0) return 0;
+    return (int64_t)used.tv_sec * 1000000000 + used.tv_nsec;
+}
+
+/* What grows with time, of an arm and of the machine. */
+typedef struct totals {
+    int64_t cpu_ns;
+    uint64_t involuntary;
+    uint64_t minor_faults;
+    int64_t steal_ticks;
+    int64_t psi_us;
+} totals;
+
+static totals read_totals(const hz_arm *arm)
+{
+    totals sum = {
+        .cpu_ns = cpu_ns_of(arm->child.pid),
+        .steal_ticks = hz_proc_steal_ticks(),
+        .psi_us = hz_proc_pressure_us(),
+    };
+    const uint32_t nthreads = atomic_load(&arm->page->nthreads);
+    for (uint32_t i = 0; i < nthreads; i++) {
+        const hz_turn_slot *slot = &arm->page->slots[i];
+        sum.involuntary += atomic_load_explicit(&slot->involuntary, memory_order_relaxed);
+        sum.minor_faults += atomic_load_explicit(&slot->minor_faults, memory_order_relaxed);
+    }
+    return sum;
+}
+
+/*
+ * Lets an arm work for turn_ns and fills `turn`; false when the arm did not live to its end or the
+ * whole was interrupted. The counted part ends before the threads are told to park.
+ */
+static bool give_turn(hz_conductor *conductor, hz_arm *arm, int64_t skip_ns, int64_t turn_ns,
+                      hz_turn_event *turn)
+{
+    const totals before = read_totals(arm);
+    const int64_t start_ns = hz_clock_ns();
+    hz_turn_give(arm->page, HZ_TURN_RUN);
+    const bool skipped = hz_watch(conductor, start_ns + skip_ns);
+    const reading first = read_ops(arm->page);
+    const bool whole = skipped && hz_watch(conductor, start_ns + turn_ns);
+    const reading last = read_ops(arm->page);
+    atomic_fetch_add(&arm->page->worked_ns, (uint64_t)(last.ns - start_ns));
+    hz_turn_give(arm->page, HZ_TURN_PARK);
+    wait_until_parked(conductor, arm, hz_clock_ns() + conductor->stall_ns);
+    hz_arm_check_memory(conductor, arm);
+    if (!whole || arm->gone || conductor->interrupted) return false;
+    const totals after = read_totals(arm);
+    turn->start_ns = first.ns;
+    turn->counted_ns = last.ns - first.ns;
+    turn->ops = last.ops - first.ops;
+    turn->cpu_ns = after.cpu_ns - before.cpu_ns;
+    turn->involuntary = after.involuntary - before.involuntary;
+    turn->minor_faults = after.minor_faults - before.minor_faults;
+    turn->steal_ticks = after.steal_ticks - before.steal_ticks;
+    turn->psi_us = after.psi_us - before.psi_us;
+    turn->rss_kb = hz_proc_rss_kb(arm->child.pid);
+    turn->live_kb = hz_turn_live_bytes(arm->page) / 1024;
+    turn->gap_cpu_ns = before.cpu_ns - arm->parked_cpu_ns;
+    arm->parked_cpu_ns = after.cpu_ns;
+    return true;
+}
+
+/* --- the whole ------------------------------------------------------------------------------ */
+
+static void warm_up(hz_conductor *conductor, hz_arm *arm)
+{
+    hz_turn_event turn = {0};
+    if (!give_turn(conductor, arm, 0, conductor->warmup_ns, &turn)) return;
+    conductor->warmed_ns += turn.counted_ns;
+    hz_event_warm(arm, turn.counted_ns);
+}
+
+/* Puts 0..count-1 into `order`, shuffled. */
+static void shuffle(hz_conductor *conductor, size_t *order, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const size_t j = hz_scale(hz_low(hz_random(&conductor->rng)), i + 1);
+        order[i] = order[j];
+        order[j] = i;
+    }
+}
+
+static void play_round(hz_conductor *conductor, unsigned round)
+{
+    size_t order[HZ_ARMS_MAX];
+    shuffle(conductor, order, conductor->arm_count);
+    for (size_t i = 0; i < conductor->arm_count && !conductor->interrupted; i++) {
+        hz_arm *arm = &conductor->arms[order[i]];
+        hz_turn_event turn = {.round = round, .position = i};
+        if (arm->gone || !give_turn(conductor, arm, conductor->skip_ns, conductor->turn_ns, &turn))
+            continue;
+        conductor->counted_ns += turn.counted_ns;
+        hz_event_turn(arm, &turn, conductor->gap_check);
+    }
+}
+
+/* Tells everything to quit, and kills what does not within its time. */
+static void quit(hz_conductor *conductor)
+{
+    const bool hurry = conductor->interrupted;
+    const int64_t patience = hurry ? HURRY_NS : (int64_t)QUIT_S * NS_PER_S;
+    const int64_t deadline = hz_clock_ns() + patience;
+    for (size_t i = 0; i < conductor->arm_count; i++) {
+        conductor->arms[i].told_to_quit = true;
+        hz_turn_give(conductor->arms[i].page, HZ_TURN_QUIT);
+    }
+    while (hz_arms_alive(conductor) > 0 && hz_clock_ns() < deadline)
+        (void)hz_watch(conductor, deadline);
+    for (size_t i = 0; i < conductor->arm_count; i++)
+        hz_arm_kill(&conductor->arms[i], hurry ? "failed" : "hang");
+}
+
+static void play(hz_conductor *conductor)
+{
+    for (size_t i = 0; i < conductor->arm_count; i++) start_arm(conductor, &conductor->arms[i]);
+    const int64_t ready_by = hz_clock_ns() + (int64_t)READY_S * NS_PER_S;
+    (void)setpriority(PRIO_PROCESS, 0,
+                      -20); /* after the arms were started: they keep the usual one */
+    for (size_t i = 0; i < conductor->arm_count; i++)
+        wait_until_parked(conductor, &conductor->arms[i], ready_by);
+    for (size_t i = 0; i < conductor->arm_count && !conductor->interrupted; i++)
+        if (!conductor->arms[i].gone) warm_up(conductor, &conductor->arms[i]);
+    for (unsigned round = 0; round < conductor->rounds; round++) {
+        if (conductor->interrupted || hz_arms_alive(conductor) == 0) break;
+        play_round(conductor, round);
+    }
+    quit(conductor);
+}
+
+int hz_conduct(hz_conductor *conductor)
+{
+    const int64_t start_ns = hz_clock_ns();
+    prepare_self(conductor);
+    conductor->rng = hz_random_start(conductor->seed, 0);
+    play(conductor);
+    hz_event_end(conductor, hz_clock_ns() - start_ns);
+    hz_kill_descendants();
+    return conductor->interrupted ? STATUS_INTERRUPTED : HZ_STATUS_OK;
+}

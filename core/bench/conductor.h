@@ -1,0 +1,102 @@
+/*
+ * The conductor: keeps several warm processes of one program, the arms, and gives them short turns
+ * in random order.
+ *
+ * Glossary
+ *   arm     one process: the program under one environment
+ *   turn    a span in which one arm's threads work and all others are parked; its first part is not
+ * counted round   one turn for every arm that is alive
+ */
+#ifndef HZ_BENCH_CONDUCTOR_H
+#define HZ_BENCH_CONDUCTOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "child.h"
+#include "json.h"
+#include "turns.h"
+
+enum { HZ_ARMS_MAX = 64 };
+
+typedef struct hz_arm {
+    const char *key;       /* its name in the events */
+    hz_changes changes;    /* to the environment */
+    hz_child child;        /* its process */
+    hz_turn_page *page;    /* its turns and counters */
+    const char *killed_as; /* why the conductor killed it, or NULL */
+    bool told_to_quit;     /* whether its end is due */
+    bool gone;             /* whether it has ended and was reported */
+    int64_t oom_kills;     /* the machine's, when it was started */
+    int64_t parked_cpu_ns; /* CPU time it had used when it was last parked */
+} hz_arm;
+
+/* What the command line asked for, and the state of the whole. */
+typedef struct hz_conductor {
+    int64_t turn_ns;      /* length of a turn */
+    int64_t skip_ns;      /* its uncounted beginning */
+    int64_t warmup_ns;    /* of each arm, before the first round */
+    int64_t stall_ns;     /* patience with an arm that does not park */
+    int64_t rss_limit_kb; /* most resident memory of an arm; 0: no limit */
+    uint64_t seed;        /* of the order */
+    unsigned rounds;      /* how many */
+    bool gap_check;       /* report the CPU time that an arm used while it was parked */
+    hz_changes common;    /* to the environment of every arm */
+    char **program;       /* what to run; "--turns 3" is appended */
+    hz_arm *arms;         /* HZ_ARMS_MAX, lazily touched */
+    size_t arm_count;     /* how many are used */
+
+    int signal_fd;      /* readable when somebody wants an end */
+    bool interrupted;   /* whether somebody did */
+    uint64_t rng;       /* random state */
+    int64_t warmed_ns;  /* warm-up so far */
+    int64_t counted_ns; /* counted time so far */
+} hz_conductor;
+
+/* Runs it from the first process to the last event; returns the exit status. */
+int hz_conduct(hz_conductor *conductor);
+
+/* --- watch.c: waiting, without losing sight of anything --- */
+
+/*
+ * Waits until `deadline_ns`, reading what the arms write and reporting those that end. Returns
+ * early, with false, when an arm ended or an end was asked for.
+ */
+bool hz_watch(hz_conductor *conductor, int64_t deadline_ns);
+
+/* Kills an arm for a reason ("hang", "oom") and reports its end. */
+void hz_arm_kill(hz_arm *arm, const char *reason);
+
+/* Kills the arm if it is too big. */
+void hz_arm_check_memory(const hz_conductor *conductor, hz_arm *arm);
+
+/* How many arms are alive. */
+size_t hz_arms_alive(const hz_conductor *conductor);
+
+/* --- events.c: what is written --- */
+
+/* One turn, as reported. */
+typedef struct hz_turn_event {
+    unsigned round;        /* 0.. */
+    size_t position;       /* 0.. in the round */
+    int64_t start_ns;      /* of the counted part */
+    int64_t counted_ns;    /* its length */
+    uint64_t ops;          /* completed in it */
+    int64_t cpu_ns;        /* CPU time of the whole turn, as are the rest */
+    uint64_t involuntary;  /* involuntary context switches */
+    uint64_t minor_faults; /* page faults */
+    int64_t steal_ticks;   /* taken by a hypervisor, machine-wide */
+    int64_t psi_us;        /* in which some task waited for a CPU, machine-wide */
+    int64_t rss_kb;        /* resident at the end */
+    int64_t live_kb;       /* requested and not freed, at the end */
+    int64_t gap_cpu_ns;    /* CPU time used since the last turn, while parked */
+} hz_turn_event;
+
+void hz_event_start(const hz_arm *arm);
+void hz_event_warm(const hz_arm *arm, int64_t ns);
+void hz_event_turn(const hz_arm *arm, const hz_turn_event *turn, bool with_gap);
+void hz_event_exit(const hz_arm *arm);
+void hz_event_end(const hz_conductor *conductor, int64_t wall_ns);
+
+#endif

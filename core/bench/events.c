@@ -1,0 +1,112 @@
+/*
+ * The conductor's events: one JSON object a line, flushed at once.
+ */
+#include <signal.h>
+#include <string.h>
+
+#include "conductor.h"
+#include "procfs.h"
+
+enum { EXIT_REJECTED = 78 }; /* EX_CONFIG of sysexits.h: the program refuses its configuration */
+
+static hz_json begin(const char *event, const hz_arm *arm)
+{
+    hz_json json = {.out = stdout};
+    hz_json_object(&json, NULL);
+    hz_json_string(&json, "event", event);
+    if (arm != NULL) hz_json_string(&json, "arm", arm->key);
+    return json;
+}
+
+static void finish(hz_json *json)
+{
+    hz_json_object_end(json);
+    hz_json_line(json);
+}
+
+void hz_event_start(const hz_arm *arm)
+{
+    hz_json json = begin("start", arm);
+    hz_json_int(&json, "pid", arm->child.pid);
+    finish(&json);
+}
+
+void hz_event_warm(const hz_arm *arm, int64_t ns)
+{
+    hz_json json = begin("warm", arm);
+    hz_json_int(&json, "ns", ns);
+    finish(&json);
+}
+
+void hz_event_turn(const hz_arm *arm, const hz_turn_event *turn, bool with_gap)
+{
+    hz_json json = begin("turn", arm);
+    hz_json_int(&json, "round", turn->round);
+    hz_json_int(&json, "position", (int64_t)turn->position);
+    hz_json_int(&json, "start_ns", turn->start_ns);
+    hz_json_int(&json, "counted_ns", turn->counted_ns);
+    hz_json_int(&json, "ops", (int64_t)turn->ops);
+    hz_json_int(&json, "cpu_ns", turn->cpu_ns);
+    hz_json_int(&json, "involuntary", (int64_t)turn->involuntary);
+    hz_json_int(&json, "minor_faults", (int64_t)turn->minor_faults);
+    hz_json_int(&json, "steal_ticks", turn->steal_ticks);
+    hz_json_int(&json, "psi_us", turn->psi_us);
+    hz_json_int(&json, "rss_kb", turn->rss_kb);
+    hz_json_int(&json, "live_kb", turn->live_kb);
+    if (with_gap) hz_json_int(&json, "gap_cpu_ns", turn->gap_cpu_ns);
+    finish(&json);
+}
+
+/* What the end amounts to, in one word. */
+static const char *status_of(const hz_arm *arm)
+{
+    const hz_ending *end = &arm->child.end;
+    if (arm->killed_as != NULL) return arm->killed_as;
+    if (end->signal == SIGKILL && hz_proc_oom_kills() > arm->oom_kills) return "oom";
+    if (end->signal != 0) return "crash";
+    if (end->code == EXIT_REJECTED) return "rejected";
+    return end->code == 0 && arm->told_to_quit ? "ok" : "failed";
+}
+
+static void write_result(hz_json *json, const hz_capture *out)
+{
+    static char text[HZ_CAPTURE_BYTES];
+    size_t size = hz_capture_copy(out, text);
+    while (size > 0 && text[size - 1] == '\n') size--;
+    if (out->total <= HZ_CAPTURE_BYTES && memchr(text, '\n', size) == NULL &&
+        hz_json_is_object(text, size))
+        hz_json_raw(json, "result", text, size);
+    else
+        hz_json_null(json, "result");
+}
+
+static double seconds_of(struct timeval time)
+{
+    return (double)time.tv_sec + (double)time.tv_usec * 1e-6;
+}
+
+void hz_event_exit(const hz_arm *arm)
+{
+    static char tail[HZ_CAPTURE_BYTES];
+    const hz_ending *end = &arm->child.end;
+    hz_json json = begin("exit", arm);
+    hz_json_string(&json, "status", status_of(arm));
+    hz_json_int(&json, "signal", end->signal);
+    hz_json_int(&json, "code", end->code);
+    hz_json_int(&json, "rss_peak_kb", end->usage.ru_maxrss);
+    hz_json_int(&json, "minor_faults", end->usage.ru_minflt);
+    hz_json_double(&json, "cpu_s",
+                   seconds_of(end->usage.ru_utime) + seconds_of(end->usage.ru_stime));
+    hz_json_bytes(&json, "stderr_tail", tail, hz_capture_copy(&arm->child.err, tail));
+    write_result(&json, &arm->child.out);
+    finish(&json);
+}
+
+void hz_event_end(const hz_conductor *conductor, int64_t wall_ns)
+{
+    hz_json json = begin("end", NULL);
+    hz_json_int(&json, "warmup_ns", conductor->warmed_ns);
+    hz_json_int(&json, "counted_ns", conductor->counted_ns);
+    hz_json_int(&json, "wall_ns", wall_ns);
+    finish(&json);
+}

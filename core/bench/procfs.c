@@ -1,0 +1,156 @@
+/*
+ * What /proc tells: see procfs.h.
+ */
+#include "procfs.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { KB = 1024, FILE_ROOM = 16 * 1024, PATH_ROOM = 64 };
+
+/* Reads the start of a file into `text`, terminated; false when it cannot be read. */
+static bool read_text(const char *path, char *text, size_t size)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    size_t used = 0;
+    ssize_t got;
+    while (used + 1 < size && (got = read(fd, text + used, size - 1 - used)) > 0)
+        used += (size_t)got;
+    (void)close(fd);
+    text[used] = '\0';
+    return used > 0;
+}
+
+/* The number that follows `field` in the file, or -1. */
+static int64_t read_field(const char *path, const char *field)
+{
+    char text[FILE_ROOM];
+    if (!read_text(path, text, sizeof text)) return -1;
+    const char *found = strstr(text, field);
+    return found != NULL ? strtoll(found + strlen(field), NULL, 10) : -1;
+}
+
+static void process_path(char *path, pid_t pid, const char *file)
+{
+    (void)snprintf(path, PATH_ROOM, "/proc/%d/%s", (int)pid, file);
+}
+
+int64_t hz_proc_rss_kb(pid_t pid)
+{
+    char path[PATH_ROOM];
+    char text[256];
+    process_path(path, pid, "statm");
+    if (!read_text(path, text, sizeof text)) return -1;
+    const char *second = strchr(text, ' ');
+    return second != NULL ? strtoll(second, NULL, 10) * (sysconf(_SC_PAGESIZE) / KB) : -1;
+}
+
+int64_t hz_proc_pss_kb(pid_t pid)
+{
+    char path[PATH_ROOM];
+    process_path(path, pid, "smaps_rollup");
+    return read_field(path, "\nPss:");
+}
+
+int64_t hz_proc_status_kb(pid_t pid, const char *field)
+{
+    char path[PATH_ROOM];
+    process_path(path, pid, "status");
+    return read_field(path, field);
+}
+
+int64_t hz_proc_steal_ticks(void)
+{
+    char text[512];
+    if (!read_text("/proc/stat", text, sizeof text) || strncmp(text, "cpu ", 4) != 0) return -1;
+    char *cursor = text + 4;
+    int64_t field = -1;
+    for (int i = 0; i < 8; i++) /* user nice system idle iowait irq softirq steal */
+        field = strtoll(cursor, &cursor, 10);
+    return field;
+}
+
+int64_t hz_proc_pressure_us(void)
+{
+    return read_field("/proc/pressure/cpu", "total=");
+}
+
+int64_t hz_proc_oom_kills(void)
+{
+    return read_field("/proc/vmstat", "\noom_kill ");
+}
+
+/* --- descendants ---------------------------------------------------------------------------- */
+
+/* Appends the children of one thread of a process. */
+static size_t append_children(const char *path, pid_t *pids, size_t used, size_t room)
+{
+    char text[FILE_ROOM];
+    if (!read_text(path, text, sizeof text)) return used;
+    char *cursor = text;
+    for (;;) {
+        char *end;
+        const long pid = strtol(cursor, &end, 10);
+        if (end == cursor || used == room) return used;
+        pids[used++] = (pid_t)pid;
+        cursor = end;
+    }
+}
+
+/* Appends the children of all threads of a process. */
+static size_t append_all_children(pid_t parent, pid_t *pids, size_t used, size_t room)
+{
+    char path[PATH_ROOM];
+    process_path(path, parent, "task");
+    DIR *threads = opendir(path);
+    if (threads == NULL) return used;
+    for (const struct dirent *entry; (entry = readdir(threads)) != NULL;) {
+        char children[2 * PATH_ROOM + sizeof entry->d_name];
+        if (entry->d_name[0] == '.') continue;
+        (void)snprintf(children, sizeof children, "%s/%s/children", path, entry->d_name);
+        used = append_children(children, pids, used, room);
+    }
+    (void)closedir(threads);
+    return used;
+}
+
+size_t hz_proc_descendants(pid_t root, pid_t *pids, size_t room)
+{
+    size_t used = append_all_children(root, pids, 0, room);
+    for (size_t i = 0; i < used; i++) used = append_all_children(pids[i], pids, used, room);
+    return used;
+}
+
+/* --- mapped files --------------------------------------------------------------------------- */
+
+static bool base_name_matches(const char *path, const char *name)
+{
+    const char *slash = strrchr(path, '/');
+    const char *base = slash != NULL ? slash + 1 : path;
+    const size_t length = strlen(name);
+    return strncmp(base, name, length) == 0 && (base[length] == '\0' || base[length] == '.');
+}
+
+bool hz_proc_find_mapped(pid_t pid, const char *name, char *path, size_t size)
+{
+    char file[PATH_ROOM];
+    char line[4096];
+    bool found = false;
+    process_path(file, pid, "maps");
+    FILE *maps = fopen(file, "re");
+    if (maps == NULL) return false;
+    while (!found && fgets(line, sizeof line, maps) != NULL) {
+        char *mapped = strchr(line, '/');
+        if (mapped == NULL) continue;
+        mapped[strcspn(mapped, "\n")] = '\0';
+        found = base_name_matches(mapped, name);
+        if (found) (void)snprintf(path, size, "%s", mapped);
+    }
+    (void)fclose(maps);
+    return found;
+}

@@ -1,0 +1,39 @@
+/*
+ * What /proc tells about processes and the machine. A number that is not known is -1.
+ */
+#ifndef HZ_BENCH_PROCFS_H
+#define HZ_BENCH_PROCFS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* Resident KiB of a process, from statm: cheap. */
+int64_t hz_proc_rss_kb(pid_t pid);
+
+/* Proportional KiB of a process, from smaps_rollup: shared pages are split among their users; dear.
+ */
+int64_t hz_proc_pss_kb(pid_t pid);
+
+/* A field of /proc/PID/status in KiB, e.g. "VmHWM:" (peak resident). */
+int64_t hz_proc_status_kb(pid_t pid, const char *field);
+
+/* Fills `pids` with the descendants of `root` (without itself), parents first; returns how many, at
+ * most `room`. */
+size_t hz_proc_descendants(pid_t root, pid_t *pids, size_t room);
+
+/* Path of a file mapped into `pid` whose base name is `name` or starts with it and a dot; false
+ * when there is none. */
+bool hz_proc_find_mapped(pid_t pid, const char *name, char *path, size_t size);
+
+/* Ticks (1/100 s) that a hypervisor took from this machine since it booted. */
+int64_t hz_proc_steal_ticks(void);
+
+/* Microseconds in which some task waited for a CPU since the machine booted. */
+int64_t hz_proc_pressure_us(void);
+
+/* Processes that the kernel killed for want of memory since the machine booted. */
+int64_t hz_proc_oom_kills(void);
+
+#endif

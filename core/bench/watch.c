@@ -1,0 +1,115 @@
+/*
+ * Waiting without losing sight of anything: pipes are emptied, ends are noticed, a wish to end is
+ * heard.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+
+#include "conductor.h"
+#include "procfs.h"
+
+enum { FDS_PER_ARM = 3, SLICE_NS = 20 * 1000 * 1000 };
+
+size_t hz_arms_alive(const hz_conductor *conductor)
+{
+    size_t alive = 0;
+    for (size_t i = 0; i < conductor->arm_count; i++) alive += !conductor->arms[i].gone;
+    return alive;
+}
+
+/* Reads what is left in a dead child's pipe; a grandchild that holds it open does not keep us
+ * waiting. */
+static void read_rest(hz_capture *capture)
+{
+    uint64_t before;
+    do {
+        before = capture->total;
+    } while (capture->fd >= 0 && hz_capture_read(capture) && capture->total > before);
+}
+
+static void report_end(hz_arm *arm)
+{
+    read_rest(&arm->child.out);
+    read_rest(&arm->child.err);
+    arm->gone = true;
+    hz_event_exit(arm);
+}
+
+void hz_arm_kill(hz_arm *arm, const char *reason)
+{
+    if (arm->gone) return;
+    if (!hz_child_reap(&arm->child)) {
+        arm->killed_as = reason;
+        hz_child_kill(&arm->child);
+    }
+    report_end(arm);
+}
+
+void hz_arm_check_memory(const hz_conductor *conductor, hz_arm *arm)
+{
+    if (conductor->rss_limit_kb > 0 && !arm->gone &&
+        hz_proc_rss_kb(arm->child.pid) > conductor->rss_limit_kb)
+        hz_arm_kill(arm, "oom");
+}
+
+/* The descriptors to look at: the signals', then three of each arm (-1 is passed over by poll). */
+static nfds_t gather(const hz_conductor *conductor, struct pollfd *fds)
+{
+    nfds_t count = 0;
+    fds[count++] = (struct pollfd){.fd = conductor->signal_fd, .events = POLLIN};
+    for (size_t i = 0; i < conductor->arm_count; i++) {
+        const hz_arm *arm = &conductor->arms[i];
+        fds[count++] = (struct pollfd){.fd = arm->gone ? -1 : arm->child.pidfd, .events = POLLIN};
+        fds[count++] = (struct pollfd){.fd = arm->gone ? -1 : arm->child.out.fd, .events = POLLIN};
+        fds[count++] = (struct pollfd){.fd = arm->gone ? -1 : arm->child.err.fd, .events = POLLIN};
+    }
+    return count;
+}
+
+/* Acts on what poll saw of one arm; false when it has ended. */
+static bool attend(hz_arm *arm, const struct pollfd *fds)
+{
+    if (fds[1].revents != 0) (void)hz_capture_read(&arm->child.out);
+    if (fds[2].revents != 0) (void)hz_capture_read(&arm->child.err);
+    if (fds[0].revents == 0 || !hz_child_reap(&arm->child)) return true;
+    report_end(arm);
+    return false;
+}
+
+/* One look, of at most `timeout_ns`; false when an arm ended or an end was asked for. */
+static bool look(hz_conductor *conductor, int64_t timeout_ns)
+{
+    struct pollfd fds[1 + FDS_PER_ARM * HZ_ARMS_MAX];
+    const nfds_t count = gather(conductor, fds);
+    const struct timespec timeout = {.tv_sec = timeout_ns / 1000000000,
+                                     .tv_nsec = timeout_ns % 1000000000};
+    if (ppoll(fds, count, &timeout, NULL) <= 0) return true;
+    if (fds[0].revents != 0) conductor->interrupted = true;
+    bool quiet = !conductor->interrupted;
+    for (size_t i = 0; i < conductor->arm_count; i++)
+        if (!conductor->arms[i].gone)
+            quiet &= attend(&conductor->arms[i], &fds[1 + FDS_PER_ARM * i]);
+    return quiet;
+}
+
+/* Looks at the size of everything that lives; false when something was too big. */
+static bool check_memory(hz_conductor *conductor)
+{
+    const size_t alive = hz_arms_alive(conductor);
+    for (size_t i = 0; i < conductor->arm_count; i++)
+        hz_arm_check_memory(conductor, &conductor->arms[i]);
+    return hz_arms_alive(conductor) == alive;
+}
+
+bool hz_watch(hz_conductor *conductor, int64_t deadline_ns)
+{
+    int64_t left;
+    do {
+        left = deadline_ns - hz_clock_ns();
+        if (!look(conductor, left < 0 ? 0 : left < SLICE_NS ? left : SLICE_NS)) return false;
+        if (left > SLICE_NS && !check_memory(conductor)) return false;
+    } while (hz_clock_ns() < deadline_ns);
+    return true;
+}
