@@ -1,7 +1,7 @@
 /*
  * The arena: one reserved range of addresses, and the tables that describe it.
  *
- *     [tags][free bits][spans][page shards][ pages ... ]
+ *     [tags][page tags][free bits][spans][page shards][ pages ... ]
  *
  * Everything is reserved at once and made usable bit by bit from the front, so that a look-up is
  * plain indexing and nothing is accounted that is not used. Tags can be read from the start (they
@@ -10,6 +10,9 @@
  */
 #include "internal.h"
 #include "os.h"
+
+/* In this order; the first two can be read from the start. */
+enum { TAGS, PAGE_TAGS, FREE_BITS, SPANS, PAGE_SHARDS, TABLES };
 
 enum {
     HUGE_PAGE_BYTES = 2 << 20,
@@ -29,7 +32,7 @@ typedef struct table {
 
 static struct {
     hz_lock lock;        /* guards the rest */
-    table tables[4];     /* tags, free bits, spans, page shards */
+    table tables[TABLES];
     size_t pages;        /* pages reserved */
     size_t usable_pages; /* pages made usable */
     size_t used_pages;   /* pages handed to the page heap */
@@ -45,7 +48,7 @@ static size_t round_up(size_t value, size_t unit)
 static size_t table_bytes(size_t pages)
 {
     size_t bytes = 0;
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < TABLES; i++) {
         bytes += round_up(pages * arena.tables[i].bytes_per_page, HZ_SYSTEM_PAGE_BYTES);
     }
     return round_up(bytes, HUGE_PAGE_BYTES);
@@ -54,18 +57,18 @@ static size_t table_bytes(size_t pages)
 static bool lay_out(unsigned char *start, size_t pages)
 {
     unsigned char *at = start;
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < TABLES; i++) {
         arena.tables[i].start = at;
         at += round_up(pages * arena.tables[i].bytes_per_page, HZ_SYSTEM_PAGE_BYTES);
     }
-    size_t tag_bytes = pages * arena.tables[0].bytes_per_page;
-    if (!hz_os_allow_reading(start, round_up(tag_bytes, HZ_SYSTEM_PAGE_BYTES))) return false;
+    if (!hz_os_allow_reading(start, (size_t)(arena.tables[FREE_BITS].start - start))) return false;
     arena.pages = pages;
     hz_map.base = (uintptr_t)start + table_bytes(pages);
-    hz_map.tags = arena.tables[0].start;
-    hz_map.free_bits = (uint64_t *)(void *)arena.tables[1].start;
-    hz_map.spans = (hz_span *)(void *)arena.tables[2].start;
-    hz_map.page_shards = arena.tables[3].start;
+    hz_map.tags = arena.tables[TAGS].start;
+    hz_map.page_tags = arena.tables[PAGE_TAGS].start;
+    hz_map.free_bits = (uint64_t *)(void *)arena.tables[FREE_BITS].start;
+    hz_map.spans = (hz_span *)(void *)arena.tables[SPANS].start;
+    hz_map.page_shards = arena.tables[PAGE_SHARDS].start;
     hz_map.tags_biased = (uintptr_t)hz_map.tags - (hz_map.base >> HZ_GRANULE_SHIFT);
     hz_map.granules = pages << HZ_PAGE_GRANULES_SHIFT;
     return true;
@@ -96,9 +99,14 @@ static uint64_t wanted_bytes(void)
 
 bool hz_arena_make(void)
 {
-    static const size_t bytes_per_page[4] = {1 << HZ_PAGE_GRANULES_SHIFT,
-                                             (1 << HZ_PAGE_GRANULES_SHIFT) / 8, sizeof(hz_span), 1};
-    for (size_t i = 0; i < 4; i++) arena.tables[i].bytes_per_page = bytes_per_page[i];
+    static const size_t bytes_per_page[TABLES] = {
+        [TAGS] = 1 << HZ_PAGE_GRANULES_SHIFT,
+        [PAGE_TAGS] = 1,
+        [FREE_BITS] = (1 << HZ_PAGE_GRANULES_SHIFT) / 8,
+        [SPANS] = sizeof(hz_span),
+        [PAGE_SHARDS] = 1,
+    };
+    for (size_t i = 0; i < TABLES; i++) arena.tables[i].bytes_per_page = bytes_per_page[i];
     for (uint64_t bytes = wanted_bytes(); bytes >= ARENA_BYTES_MIN; bytes /= 2) {
         if (reserve(bytes)) return true;
     }
@@ -125,7 +133,7 @@ static void pages_advise(size_t first, size_t count)
 
 static bool make_usable(size_t pages)
 {
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < TABLES; i++) {
         if (!table_extend(&arena.tables[i], pages)) return false;
     }
     size_t count = pages - arena.usable_pages;

@@ -11,8 +11,8 @@
 
 #include "internal.h"
 
-static void free_slow(void *block, uint32_t tag);
-static void free_outside(void *block);
+HZ_SLOW static void free_slow(void *block, uint32_t tag);
+__attribute__((noinline)) static void free_outside(void *block);
 
 void hz_free(void *block)
 {
@@ -22,16 +22,15 @@ void hz_free(void *block)
         free_outside(block);
         return;
     }
-    uint8_t *at = hz_map.tags + granule;
-    uint32_t tag = *at;
+    uint32_t tag = hz_map.page_tags[granule >> HZ_PAGE_GRANULES_SHIFT];
     void **top = heap->top[tag];
-    if (HZ_UNLIKELY(top == heap->limit[tag])) {
-        free_slow(block, tag);
+    if (HZ_UNLIKELY(top == heap->limit[tag] || hz_map.tags[granule] != tag)) {
+        free_slow(block, hz_map.tags[granule]);
         return;
     }
     *top = block;
     heap->top[tag] = top + 1;
-    *at = HZ_TAG_NONE;
+    hz_map.tags[granule] = HZ_TAG_NONE;
 }
 
 /* ---- the magazine is full, or there is none ------------------------------------------------- */
@@ -47,7 +46,7 @@ static void free_to_class(void *block, uint32_t class_)
         hz_magazine_push(heap, class_, block);
 }
 
-HZ_SLOW static void free_slow(void *block, uint32_t tag)
+static void free_slow(void *block, uint32_t tag)
 {
     int saved = errno;
     if (tag == HZ_TAG_NONE) hz_die("free of a pointer that is no live block (freed twice?)", block);

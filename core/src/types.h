@@ -85,6 +85,7 @@ typedef struct hz_map_t {
     uint64_t
         *free_bits; /* a bit per granule: a free block that has gone back to its span starts here */
     struct hz_span *spans; /* a span per page */
+    uint8_t *page_tags;     /* of each page: the class of its blocks, or HZ_TAG_LARGE where one starts */
     uint8_t *page_shards;  /* the shard of each page */
     uint32_t shards;       /* shards in use: the parameter, resolved */
 } hz_map_t;
