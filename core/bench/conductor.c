@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,7 @@ enum {
     HURRY_NS = 500000000,     /* the same when somebody wants an end */
     LOOK_NS = 10000000,       /* between two looks at the pipes while threads park */
     READING_NS = 20000,       /* a reading of the counters that took longer is taken again */
+    LINE_MAX_BYTES = 64,      /* an answer on stdin */
     READINGS_MAX = 8,         /* so often */
     STATUS_INTERRUPTED = 143, /* 128 + SIGTERM */
 };
@@ -236,6 +238,34 @@ static void quit(hz_conductor *conductor)
         hz_arm_kill(&conductor->arms[i], hurry ? "failed" : "hang");
 }
 
+/* Says how many rounds were played and reads how many more are wanted; all arms stay parked. */
+static unsigned ask_for_more(const hz_conductor *conductor, unsigned done)
+{
+    struct pollfd fds[] = {{.fd = STDIN_FILENO, .events = POLLIN},
+                           {.fd = conductor->signal_fd, .events = POLLIN}};
+    char line[LINE_MAX_BYTES];
+    unsigned more;
+    hz_event_rounds(done);
+    while (poll(fds, 2, -1) < 0 && errno == EINTR) continue;
+    if (fds[0].revents == 0 || fgets(line, sizeof line, stdin) == NULL) return 0;
+    return sscanf(line, "more %u", &more) == 1 ? more : 0;
+}
+
+static bool goes_on(const hz_conductor *conductor)
+{
+    return !conductor->interrupted && hz_arms_alive(conductor) > 0;
+}
+
+static void play_rounds(hz_conductor *conductor)
+{
+    unsigned wanted = conductor->rounds;
+    for (unsigned round = 0; round < wanted && goes_on(conductor); round++) {
+        play_round(conductor, round);
+        if (conductor->ask && round + 1 == wanted && goes_on(conductor))
+            wanted += ask_for_more(conductor, wanted);
+    }
+}
+
 static void play(hz_conductor *conductor)
 {
     for (size_t i = 0; i < conductor->arm_count; i++) start_arm(conductor, &conductor->arms[i]);
@@ -246,10 +276,7 @@ static void play(hz_conductor *conductor)
         wait_until_parked(conductor, &conductor->arms[i], ready_by);
     for (size_t i = 0; i < conductor->arm_count && !conductor->interrupted; i++)
         if (!conductor->arms[i].gone) warm_up(conductor, &conductor->arms[i]);
-    for (unsigned round = 0; round < conductor->rounds; round++) {
-        if (conductor->interrupted || hz_arms_alive(conductor) == 0) break;
-        play_round(conductor, round);
-    }
+    play_rounds(conductor);
     quit(conductor);
 }
 

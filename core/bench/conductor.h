@@ -41,6 +41,7 @@ typedef struct hz_conductor {
     int64_t rss_limit_kb; /* most resident memory of an arm; 0: no limit */
     uint64_t seed;        /* of the order */
     unsigned rounds;      /* how many */
+    bool ask;             /* after the rounds, ask on stdin for more of them */
     bool gap_check;       /* report the CPU time that an arm used while it was parked */
     hz_changes common;    /* to the environment of every arm */
     char **program;       /* what to run; "--turns 3" is appended */
@@ -96,6 +97,7 @@ typedef struct hz_turn_event {
 void hz_event_start(const hz_arm *arm);
 void hz_event_warm(const hz_arm *arm, int64_t ns);
 void hz_event_turn(const hz_arm *arm, const hz_turn_event *turn, bool with_gap);
+void hz_event_rounds(unsigned done);
 void hz_event_exit(const hz_arm *arm);
 void hz_event_end(const hz_conductor *conductor, int64_t wall_ns);
 

@@ -85,6 +85,13 @@ static double seconds_of(struct timeval time)
     return (double)time.tv_sec + (double)time.tv_usec * 1e-6;
 }
 
+void hz_event_rounds(unsigned done)
+{
+    hz_json json = begin("rounds", NULL);
+    hz_json_int(&json, "done", done);
+    finish(&json);
+}
+
 void hz_event_exit(const hz_arm *arm)
 {
     static char tail[HZ_CAPTURE_BYTES];

@@ -22,6 +22,8 @@ static const char help[] =
     "  --seed K            of the order of the arms (default 1)\n"
     "  --rss-limit-mb M    an arm that grows beyond is killed (default: no limit)\n"
     "  --stall-ms MS       an arm whose threads do not park within is killed (default 3000)\n"
+    "  --ask               after the rounds, write how many there were and read one line: \"more N\" or "
+    "\"quit\"\n"
     "  --gap-check         also report the CPU time that each arm used while it was parked\n"
     "  --env, --unset      before the first --arm: for all of them\n";
 
@@ -103,6 +105,16 @@ static void set_option(hz_conductor *conductor, const char *word, const char *te
     hz_refuse("%s: not an option: see hz-turns --help", word);
 }
 
+/* Whether `word` is an option without a value; then it is set. */
+static bool set_flag(hz_conductor *conductor, const char *word)
+{
+    const bool is_ask = strcmp(word, "--ask") == 0;
+    const bool is_gap_check = strcmp(word, "--gap-check") == 0;
+    conductor->ask |= is_ask;
+    conductor->gap_check |= is_gap_check;
+    return is_ask || is_gap_check;
+}
+
 /* The program's words with "--turns 3" after them. */
 static char **with_turns(char **words, int count)
 {
@@ -124,8 +136,7 @@ static void parse(hz_conductor *conductor, int argc, char **argv)
             (void)fputs(help, stdout);
             exit(HZ_STATUS_OK);
         }
-        if (strcmp(argv[at], "--gap-check") == 0) {
-            conductor->gap_check = true;
+        if (set_flag(conductor, argv[at])) {
             at++;
             continue;
         }
