@@ -1,0 +1,123 @@
+"""What the user asked for; every mistake in it is found before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hztune import allocator, space
+from hztune.allocator import Adapter, Installed
+from hztune.errors import UsageError
+from hztune.params import Value
+from hztune.search import MemoryLimit
+from hztune.space import Space
+from hztune.workload import WorkloadSpec
+
+DEFAULT_BUDGET_S = 180.0
+LEAST_BUDGET_S = 20.0
+MOST_BUDGET_S = 7 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class TuneRequest:
+    """One study.
+
+    Attributes:
+        workload: What is measured.
+        allocator: Whose configuration is sought.
+        space: Name or path of the search space; "" for the allocator's own.
+        budget_s: Seconds that the whole study may take.
+        trials: Most configurations to search; None: as many as there is time for.
+        seed: Of everything that is chosen at random.
+        out: The results directory; None: a new one under hztune-results/.
+        resume: Whether to go on with the study that is there.
+        max_rss: Memory limit as written, "1.10x" or "512M"; "" for none.
+    """
+
+    workload: WorkloadSpec
+    allocator: str = "hz"
+    space: str = ""
+    budget_s: float = DEFAULT_BUDGET_S
+    trials: int | None = None
+    seed: int = 1
+    out: Path | None = None
+    resume: bool = False
+    max_rss: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A request that can be carried out here.
+
+    Attributes:
+        request: What was asked.
+        adapter: The allocator's.
+        installed: What is installed of it.
+        space: What may be proposed.
+        limit: The memory limit, if any.
+    """
+
+    request: TuneRequest
+    adapter: Adapter
+    installed: Installed
+    space: Space
+    limit: MemoryLimit | None
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What makes two studies the same one: samples of another must not be mixed in."""
+        request = self.request
+        return {
+            "workload": request.workload.label,
+            "allocator": f"{self.installed.name} {self.installed.version}",
+            "library": self.installed.sha256,
+            "space": self.space.fingerprint(),
+            "limit": self.limit.text if self.limit else "none",
+            "seed": str(request.seed),
+        }
+
+
+def understand(request: TuneRequest) -> Task:
+    """Judges a request.
+
+    Raises:
+        UsageError: Something in it does not exist, is not legal, or cannot be tuned.
+    """
+    if not LEAST_BUDGET_S <= request.budget_s <= MOST_BUDGET_S:
+        raise UsageError(
+            f"--budget is {request.budget_s:g} s; legal is from {LEAST_BUDGET_S:g}s to 7 days: "
+            "less leaves no time to prove anything"
+        )
+    if request.trials is not None and request.trials < 1:
+        raise UsageError(f"--trials is {request.trials}; legal is a number from 1 on")
+    if request.resume and request.out is None:
+        raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
+    limit = MemoryLimit.parse(request.max_rss) if request.max_rss else None
+    adapter = allocator.get(request.allocator)
+    installed = adapter.installed()
+    searched = _space(request, adapter, installed)
+    request.workload.check()
+    return Task(request, adapter, installed, searched, limit)
+
+
+def _space(request: TuneRequest, adapter: Adapter, installed: Installed) -> Space:
+    knobs = adapter.knobs(installed)
+    if not knobs:
+        raise UsageError(f"{request.allocator} has no parameters, so there is nothing to tune")
+
+    def check(config: Mapping[str, Value]) -> None:
+        adapter.check(config, installed)
+
+    found = space.load(
+        request.space or request.allocator,
+        knobs,
+        check=check,
+        facts=space.machine_facts(request.workload.threads),
+    )
+    if found.allocator != request.allocator:
+        raise UsageError(
+            f"the search space {request.space!r} is for {found.allocator}, and the allocator is "
+            f"{request.allocator}; give --allocator {found.allocator} or another --space"
+        )
+    return found

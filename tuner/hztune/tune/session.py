@@ -1,0 +1,142 @@
+"""One session of a study: from a request to a directory with a verdict in it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from hztune.machine import Machine
+from hztune.measure import Executor
+from hztune.measure.turns import TurnExecutor
+from hztune.profile import Profile
+from hztune.progress import Reporter, duration
+from hztune.samples import Block, SampleStore
+from hztune.search import Bench, Budget, Ledger, SystemClock
+from hztune.tune import flow, results
+from hztune.tune.flow import Decision, Study
+from hztune.tune.request import Task, TuneRequest, understand
+from hztune.tune.summary import Summary, summarize
+
+_EXIT_STATUS = {"improved": 0, "no_gain": 0, "infeasible": 3, "interrupted": 130}
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What a session leaves.
+
+    Attributes:
+        profile: Also in the results directory.
+        summary: The account of the study.
+        out: The results directory.
+    """
+
+    profile: Profile
+    summary: Summary
+    out: Path
+
+    @property
+    def exit_status(self) -> int:
+        """What the command exits with, unless a gain was required."""
+        return _EXIT_STATUS[self.profile.result.verdict]
+
+
+def tune(request: TuneRequest, reporter: Reporter) -> Tuned:
+    """Carries out a study and writes its results.
+
+    Ctrl-C (or SIGTERM) ends it with the best so far; a second one leaves at once, and then only the
+    samples are there.
+
+    Raises:
+        UsageError: The request is not legal; nothing was written.
+        HztuneError: The measuring itself failed; the samples so far are kept.
+    """
+    started = time.monotonic()
+    task = understand(request)
+    machine = Machine.here()
+    folder = results.directory(task)
+    with _interruptible(), _store(task, machine, folder) as store:
+        executor = TurnExecutor(request.workload, store, seed=request.seed)
+        study = _study(task, executor, store.replay(), reporter)
+        decision = study.run()
+        return _finish(task, machine, study, decision, folder, started)
+
+
+def plan(request: TuneRequest) -> list[str]:
+    """What a study would do, in lines for a reader; nothing is measured or written.
+
+    Raises:
+        UsageError: The request is not legal.
+    """
+    task = understand(request)
+    searched = task.space
+    shares = (flow.CALIBRATED_BY, flow.SEARCHED_BY, flow.PROVED_BY, flow.SEALED_BY)
+    ends = [duration(share * request.budget_s) for share in shares]
+    lines = [
+        f"workload: {request.workload.label}",
+        f"allocator: {task.installed.name} {task.installed.version}",
+        f"space: {len(searched.dimensions)} parameters, at most {searched.size():.2g} points, "
+        f"{len(searched.presets)} presets",
+        f"budget: {duration(request.budget_s)}; calibrated by {ends[0]}, searched by {ends[1]}, "
+        f"confirmed by {ends[2]}, sealed by {ends[3]}",
+    ]
+    for dimension in searched.dimensions:
+        values = " ".join(str(value) for value in dimension.values)
+        share = f" as 1/n of {dimension.share_of}, n =" if dimension.share_of else ":"
+        when = f" (when {dimension.when.text})" if dimension.when else ""
+        lines.append(f"  {dimension.name}{share} {values}{when}")
+    return lines
+
+
+def _store(task: Task, machine: Machine, folder: Path) -> SampleStore:
+    path = folder / results.SAMPLES
+    return SampleStore(path, task.identity, machine, resume=task.request.resume)
+
+
+def _study(task: Task, executor: Executor, blocks: Sequence[Block], reporter: Reporter) -> Study:
+    budget = Budget(SystemClock(), task.request.budget_s, spent_s=_spent(executor, blocks))
+    bench = Bench(executor, Ledger.of(blocks, task.limit), budget, reporter)
+    return Study(bench, task.space, task.request.seed, task.request.trials)
+
+
+def _spent(executor: Executor, blocks: Iterable[Block]) -> float:
+    """Seconds that the blocks of earlier sessions took."""
+    return sum(
+        executor.cost(len(block.outcomes), max(len(o.turns) for o in block.outcomes) or 1)
+        for block in blocks
+    )
+
+
+def _finish(
+    task: Task, machine: Machine, study: Study, decision: Decision, folder: Path, started: float
+) -> Tuned:
+    trials = study.bench.ledger.trials
+    made = results.build_profile(task, machine, decision, trials)
+    results.write(made, folder)
+    summary = summarize(study, decision, time.monotonic() - started, folder)
+    return Tuned(made, summary, folder)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Makes the first SIGINT or SIGTERM a KeyboardInterrupt, and the second one the end."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for one in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(one, leave)
+        raise KeyboardInterrupt
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        os._exit(_EXIT_STATUS["interrupted"])
+
+    before = {one: signal.signal(one, interrupt) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)

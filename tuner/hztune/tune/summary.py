@@ -1,0 +1,170 @@
+"""What a finished study says of itself: the verdict, what it rests on, and where the time went."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hztune.params import Value
+from hztune.progress import duration
+from hztune.search import Ledger
+from hztune.tune.flow import Decision, Study
+
+_COUNTERS_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One finalist and what fresh pairs made of it; ratios, not logs."""
+
+    params: Mapping[str, Value]
+    answer: str
+    ratio: float | None
+    ci_low: float | None
+    ci_high: float | None
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The account of a study.
+
+    Attributes:
+        verdict: As in the profile.
+        why: Its reason in one sentence.
+        params: What the profile carries.
+        ratio: Tuned / default with its 95 % interval in `ci_low`, `ci_high`; None: not measured.
+        trials: Configurations searched.
+        failures: Failed processes by status.
+        attempts: The finalists, in order.
+        noise_floor: Half-width of an A/A interval, as a ratio - 1.
+        detectable: Least gain that the budget proves, as a ratio - 1.
+        wall_s: Seconds from start to end, this session's.
+        measured_share: Part of the wall time in which targets ran, warm-up included.
+        warmup_share: Part of the wall time that was warm-up.
+        disturbed: Turns that something else disturbed, of `turns`.
+        counters: What the allocator counted, by name: default and tuned, where they differ.
+        rss_ratio: Peak memory, tuned / default; None: not measured.
+        out: The results directory.
+    """
+
+    verdict: str
+    why: str
+    params: Mapping[str, Value]
+    ratio: float | None
+    ci_low: float | None
+    ci_high: float | None
+    pairs: int
+    trials: int
+    failures: Mapping[str, int]
+    attempts: tuple[Attempt, ...]
+    noise_floor: float | None
+    detectable: float | None
+    wall_s: float
+    measured_share: float
+    warmup_share: float
+    turns: int
+    disturbed: int
+    counters: Mapping[str, tuple[int, int]]
+    rss_ratio: float | None
+    out: str
+
+    def to_json(self) -> dict[str, object]:
+        """The summary for machines."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """The summary for people."""
+        text = [f"verdict: {self.verdict} ({self.why})"]
+        if self.ratio is not None and self.verdict != "no_gain":
+            interval = f"[{self.ci_low:.3f}, {self.ci_high:.3f}]"
+            text.append(f"  tuned / default: {self.ratio:.3f}x, 95 % interval {interval}")
+        if self.rss_ratio is not None:
+            text.append(f"  peak memory: {self.rss_ratio:.2f}x of the default's")
+        for name, value in self.params.items():
+            text.append(f"  {name} = {value}")
+        text += self._account()
+        for name, (before, after) in list(self.counters.items())[:_COUNTERS_SHOWN]:
+            text.append(f"  counter {name}: {before} by default, {after} tuned")
+        text.append(f"results: {self.out}")
+        return text
+
+    def _account(self) -> list[str]:
+        failed = ", ".join(f"{count} {status}" for status, count in sorted(self.failures.items()))
+        lines = [
+            f"searched: {self.trials} configurations; failures: {failed or 'none'}",
+            f"time: {duration(self.wall_s)}, {100 * self.measured_share:.0f} % of it measuring "
+            f"(warm-up {100 * self.warmup_share:.0f} %), "
+            f"{self.disturbed} of {self.turns} turns disturbed",
+        ]
+        if self.noise_floor is not None and self.detectable is not None:
+            lines.append(
+                f"noise floor: {100 * self.noise_floor:.1f} %; least gain that this budget "
+                f"proves: {100 * self.detectable:.1f} %"
+            )
+        return lines
+
+
+def summarize(study: Study, decision: Decision, wall_s: float, out: Path) -> Summary:
+    """The account of a study that has ended."""
+    bench, calibration = study.bench, decision.calibration
+    used = bench.executor.accounting
+    wall = max(wall_s, 1e-9)
+    ratio, low, high = decision.interval.ratio if decision.interval else (None, None, None)
+    return Summary(
+        verdict=decision.verdict,
+        why=decision.why,
+        params=decision.arm.config,
+        ratio=ratio,
+        ci_low=low,
+        ci_high=high,
+        pairs=decision.interval.pairs if decision.interval else 0,
+        trials=bench.ledger.trials,
+        failures=dict(bench.ledger.failures()),
+        attempts=tuple(_attempts(decision)),
+        noise_floor=math.expm1(calibration.floor) if calibration else None,
+        detectable=math.expm1(calibration.detectable) if calibration else None,
+        wall_s=wall_s,
+        measured_share=(used.measured_s + used.warmup_s) / wall,
+        warmup_share=used.warmup_s / wall,
+        turns=used.turns,
+        disturbed=used.disturbed,
+        counters=_counters(bench.ledger, decision),
+        rss_ratio=_rss_ratio(bench.ledger, decision),
+        out=str(out),
+    )
+
+
+def _attempts(decision: Decision) -> Iterator[Attempt]:
+    for proof in decision.proofs:
+        interval = proof.interval
+        ratio, low, high = interval.ratio if interval else (None, None, None)
+        pairs = interval.pairs if interval else 0
+        yield Attempt(proof.arm.config, proof.answer, ratio, low, high, pairs)
+
+
+def _rss_ratio(ledger: Ledger, decision: Decision) -> float | None:
+    record = ledger.confirmed.get(decision.arm.key)
+    if record is None or not record.rss:
+        return None
+    return math.exp(sum(record.rss) / len(record.rss))
+
+
+def _counters(ledger: Ledger, decision: Decision) -> dict[str, tuple[int, int]]:
+    """Slow-path counters of the last pair of default and tuned, the greatest change first."""
+    for block in reversed(ledger.blocks):
+        control, tuned = block.outcomes[0], block.outcomes[-1]
+        if block.role == "confirm" and tuned.arm == decision.arm and control.ok and tuned.ok:
+            both = {
+                name: (count, tuned.counters[name])
+                for name, count in control.counters.items()
+                if name in tuned.counters and tuned.counters[name] != count
+            }
+            return dict(sorted(both.items(), key=lambda item: -_change(*item[1])))
+    return {}
+
+
+def _change(before: int, after: int) -> float:
+    return abs(math.log((after + 1.0) / (before + 1.0)))
