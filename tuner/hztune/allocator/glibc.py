@@ -26,10 +26,10 @@ from hztune.allocator.knobs import (
     INT32_MAX,
     INT64_MAX,
     Row,
-    choice,
-    integer,
+    number,
     parse_version,
     rows_of,
+    words,
 )
 from hztune.errors import UsageError
 from hztune.params import Param, Value
@@ -37,121 +37,45 @@ from hztune.params import Param, Value
 _TUNABLES = "GLIBC_TUNABLES"
 _LISTED = re.compile(r"^(?P<name>[\w.]+): (?P<value>0x[0-9a-f]+|-?\d+) \(min:", re.M)
 _OLDEST = (2, 33)
-_MALLOC = "glibc.malloc."
 #: glibc freezes all of these when one is set; the first two carry the meaning of the others.
 _THRESHOLDS = ("mmap_threshold", "trim_threshold", "top_pad", "mmap_max")
 
 
-def _threshold(name: str, doc: str) -> Row:
-    doc += "; auto: adapts itself as large blocks are freed"
-    param = integer(name, AUTO, 0, INT64_MAX, "pow2", "bytes", doc)
-    return Row(param, _MALLOC + name)
-
-
-def _depth(default: int) -> Param:
-    doc = "blocks of each size that a thread's cache holds; 0: no such cache"
-    return integer("tcache_count", default, 0, 65535, "log", "blocks", doc)
-
-
-def _reach(high: int) -> Param:
-    return integer(
-        "tcache_max", 1032, 0, high, "log", "bytes", "largest block that a thread's cache holds"
-    )
-
-
+_DEPTH = "blocks of each size that a thread's cache holds; 0: no such cache"
+_REACH = "largest block that a thread's cache holds"
+_FROZEN = "; auto: adapts itself as large blocks are freed"
+#: The development version before 2.43, from which on there are no fastbins.
+_NEWEST = "2.42.9000"
+# fmt: off
 TABLE = (
-    Row(
-        integer(
-            "arena_max",
-            AUTO,
-            1,
-            65535,
-            "log",
-            "arenas",
-            "most arenas that threads are spread over; auto: 8 a CPU, whatever the quota",
-        ),
-        _MALLOC + "arena_max",
-    ),
-    Row(
-        integer(
-            "arena_test",
-            AUTO,
-            1,
-            65535,
-            "log",
-            "arenas",
-            "arenas made before CPUs are counted, where arena_max is auto; auto: 8",
-        ),
-        _MALLOC + "arena_test",
-    ),
-    _threshold("mmap_threshold", "blocks from this size on are mapped one by one"),
-    _threshold("trim_threshold", "free memory at the top of the heap that is given back"),
-    _threshold("top_pad", "memory asked for at once beyond what is needed"),
-    Row(
-        integer(
-            "mmap_max",
-            AUTO,
-            0,
-            INT32_MAX,
-            "log",
-            "blocks",
-            "most blocks mapped one by one; auto: 65536",
-        ),
-        _MALLOC + "mmap_max",
-    ),
-    Row(_depth(7), _MALLOC + "tcache_count", _OLDEST, (2, 42, 9000)),
-    Row(_depth(16), _MALLOC + "tcache_count", (2, 42, 9000)),
-    Row(_reach(1032), _MALLOC + "tcache_max", _OLDEST, (2, 42)),
-    Row(_reach(4194280), _MALLOC + "tcache_max", (2, 42)),
-    Row(
-        integer(
-            "tcache_unsorted_limit",
-            0,
-            0,
-            INT64_MAX,
-            "log",
-            "blocks",
-            "looked at to fill a thread's cache in one allocation; 0: no limit",
-        ),
-        _MALLOC + "tcache_unsorted_limit",
-    ),
-    Row(
-        integer(
-            "mxfast", 128, 0, 160, "linear", "bytes", "largest block kept unmerged in an arena"
-        ),
-        _MALLOC + "mxfast",
-        _OLDEST,
-        (2, 42, 9000),
-    ),
-    Row(
-        choice(
-            "hugetlb",
-            "0",
-            ("0", "1", "2"),
-            "huge pages: none, transparent ones by madvise, or the system's pool",
-        ),
-        _MALLOC + "hugetlb",
-        (2, 35),
-    ),
-    Row(
-        integer(
-            "stack_cache_size",
-            41943040,
-            0,
-            INT64_MAX,
-            "log",
-            "bytes",
-            "stacks of ended threads that are kept",
-        ),
-        "glibc.pthread.stack_cache_size",
-        (2, 34),
-    ),
-    Row(
-        choice("stack_hugetlb", "1", ("0", "1"), "transparent huge pages for thread stacks"),
-        "glibc.pthread.stack_hugetlb",
-        (2, 38),
-    ),
+    number("arena_max", AUTO, 1, 65535, "log", "arenas",
+           "most arenas that threads are spread over; auto: 8 a CPU, whatever the quota"),
+    number("arena_test", AUTO, 1, 65535, "log", "arenas",
+           "arenas made before CPUs are counted, where arena_max is auto; auto: 8"),
+    number("mmap_threshold", AUTO, 0, INT64_MAX, "pow2", "bytes",
+           "blocks from this size on are mapped one by one" + _FROZEN),
+    number("trim_threshold", AUTO, 0, INT64_MAX, "pow2", "bytes",
+           "free memory at the top of the heap from which on it is given back" + _FROZEN),
+    number("top_pad", AUTO, 0, INT64_MAX, "pow2", "bytes",
+           "memory that is asked for beyond what is needed; auto: 131072"),
+    number("mmap_max", AUTO, 0, INT32_MAX, "log", "blocks",
+           "most blocks that are mapped one by one; auto: 65536"),
+    number("tcache_count", 7, 0, 65535, "log", "blocks", _DEPTH, versions=f"2.33-{_NEWEST}"),
+    number("tcache_count", 16, 0, 65535, "log", "blocks", _DEPTH, versions=_NEWEST),
+    number("tcache_max", 1032, 0, 1032, "log", "bytes", _REACH, versions="2.33-2.42"),
+    number("tcache_max", 1032, 0, 4194280, "log", "bytes", _REACH, versions="2.42"),
+    number("tcache_unsorted_limit", 0, 0, INT64_MAX, "log", "blocks",
+           "most blocks looked at in one allocation to fill a thread's cache; 0: no limit"),
+    number("mxfast", 128, 0, 160, "linear", "bytes",
+           "largest block that an arena keeps unmerged", versions=f"2.33-{_NEWEST}"),
+    words("hugetlb", "0", "0 1 2",
+          "huge pages: none, transparent ones by madvise, or the system's pool", versions="2.35"),
+    number("stack_cache_size", 41943040, 0, INT64_MAX, "log", "bytes",
+           "stacks of ended threads that are kept for new ones", versions="2.34"),
+    words("stack_hugetlb", "1", "0 1",
+          "let thread stacks have transparent huge pages", versions="2.38"),
 )
+# fmt: on
 #: Older spellings of some tunables, and what makes malloc another one (checking, mtrace).
 _OTHERS = (
     "MALLOC_ARENA_MAX",
@@ -211,7 +135,7 @@ class Glibc(Adapter):
     def settings(self, config: Config, installed: Installed) -> Environment:
         """Returns GLIBC_TUNABLES with an entry for each tunable; nothing when none is given."""
         entries = [
-            f"{row.option}={config[row.param.name]}"
+            f"{_tunable(row)}={config[row.param.name]}"
             for row in rows_of(TABLE, installed.version)
             if config.get(row.param.name, AUTO) != AUTO
         ]
@@ -226,7 +150,7 @@ class Glibc(Adapter):
         """
         loader = target.loader_of(program)
         done = probe.run_loader(loader, environment)
-        rows = {row.option: row.param for row in rows_of(TABLE, installed.version)}
+        rows = {_tunable(row): row.param for row in rows_of(TABLE, installed.version)}
         listed = {said["name"]: int(said["value"], 0) for said in _LISTED.finditer(done.stdout)}
         if not done.ok or not rows.keys() <= listed.keys():
             raise WrongConfiguration(
@@ -238,6 +162,12 @@ class Glibc(Adapter):
             param.name: _value(param, listed[option], option in named)
             for option, param in rows.items()
         }
+
+
+def _tunable(row: Row) -> str:
+    """Returns the full name of a tunable."""
+    group = "pthread" if row.option.startswith("stack_") else "malloc"
+    return f"glibc.{group}.{row.option}"
 
 
 def _value(param: Param, number: int, named: bool) -> Value:

@@ -13,219 +13,108 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hztune.allocator.base import Config, Environment, Installed
-from hztune.allocator.knobs import AUTO, INT64_MAX, SWITCH, Row, choice, integer
+from hztune.allocator.knobs import AUTO, INT64_MAX, SWITCH, Row, number, words
 from hztune.allocator.library import Library, agreed
-from hztune.params import Param, Value
+from hztune.params import Value
 
 _CONF = "MALLOC_CONF"
 _STRICT = "abort_conf:true,confirm_conf:true"
 _SAID = re.compile(r"<jemalloc>: -- Set conf value: (?P<option>\S+):(?P<value>[^:\s]+)$", re.M)
 #: NSTIME_SEC_MAX seconds: the longest decay that jemalloc takes, in ms.
 _DECAY_MAX = 18446744072 * 1000
-_LARGE_MAX = 0x7000000000000000
-_TCACHE_MAX = 1 << 23
+_LARGE_MAX = 1 << 62
 _BINS = "1-14336"
 
 
-def _switch(name: str, default: bool, doc: str) -> Param:
-    return choice(name, SWITCH[default], SWITCH, doc)
-
-
-def _decay(name: str, default: int, doc: str) -> Param:
-    doc += "; 0: at once, -1: never"
-    return integer(name, default, -1, _DECAY_MAX, "log", "ms", doc)
-
-
-def _row(param: Param, since: tuple[int, ...] = (5, 2), before: tuple[int, ...] = ()) -> Row:
-    return Row(param, param.name, since, before)
-
-
-def _new(param: Param) -> Row:
-    return _row(param, (5, 3))
-
-
-def _newest(param: Param) -> Row:
-    return _row(param, (5, 3, 1))
-
-
+_AT_ONCE = "; 0: at once, -1: never"
+_REACH = "largest block that a thread's cache holds; 8 MiB at most, 32 KiB from 5.3.1 on"
+_NEW = "5.3"
+_NEWEST = "5.3.1"
+# fmt: off
 TABLE = (
-    _row(
-        integer(
-            "narenas",
-            AUTO,
-            1,
-            4094,
-            "log",
-            "arenas",
-            "arenas that threads are spread over; auto: 4 for each CPU (a quota is not looked at)",
-        )
-    ),
-    _new(
-        integer(
-            "narenas_ratio",
-            4,
-            1,
-            64,
-            "log",
-            "arenas",
-            "arenas for each CPU, where narenas is auto",
-        )
-    ),
-    _row(
-        choice(
-            "percpu_arena",
-            "disabled",
-            ("disabled", "percpu", "phycpu"),
-            "an arena for each CPU, or for each physical core, instead of for threads",
-        )
-    ),
-    Row(
-        integer(
-            "bin_shards", 1, 1, 64, "pow2", "shards", "locks of each small size class in an arena"
-        ),
-        f"bin_shards:{_BINS}",
-        (5, 3),
-    ),
-    _row(_switch("background_thread", False, "threads of jemalloc's own return unused memory")),
-    _row(
-        integer("max_background_threads", AUTO, 1, 4096, "log", "threads", "of that kind; auto: 4")
-    ),
-    _row(_decay("dirty_decay_ms", 10000, "how long unused pages stay as they are")),
-    _row(_decay("muzzy_decay_ms", 0, "how long they then stay lent to the system")),
-    _row(_switch("tcache", True, "a cache in each thread")),
-    _new(integer("tcache_max", 32768, 0, _TCACHE_MAX, "pow2", "bytes", "largest block it caches")),
-    _row(
-        integer("lg_tcache_max", 15, 0, 23, "linear", "log2", "the same, as a power"),
-        (5, 2),
-        (5, 3),
-    ),
-    _new(
-        integer(
-            "lg_tcache_nslots_mul",
-            1,
-            -16,
-            16,
-            "linear",
-            "log2",
-            "slots for each size class: this power of two times the blocks of a slab",
-        )
-    ),
-    _new(integer("tcache_nslots_small_min", 20, 1, 2048, "log", "blocks", "fewest slots, small")),
-    _new(integer("tcache_nslots_small_max", 200, 1, 2048, "log", "blocks", "most slots, small")),
-    _new(integer("tcache_nslots_large", 20, 1, 2048, "log", "blocks", "slots, large classes")),
-    _new(
-        integer(
-            "tcache_gc_incr_bytes",
-            65536,
-            1024,
-            INT64_MAX,
-            "log",
-            "bytes",
-            "allocated between two looks at what a thread's cache does not use",
-        )
-    ),
-    _new(
-        integer(
-            "tcache_gc_delay_bytes",
-            0,
-            0,
-            INT64_MAX,
-            "log",
-            "bytes",
-            "allocated before such a look touches a size class again",
-        )
-    ),
-    _new(
-        integer(
-            "lg_tcache_flush_small_div",
-            1,
-            1,
-            16,
-            "linear",
-            "log2",
-            "share of a full small cache that is kept back from a flush",
-        )
-    ),
-    _new(
-        integer("lg_tcache_flush_large_div", 1, 1, 16, "linear", "log2", "the same, large classes")
-    ),
-    _newest(_switch("experimental_tcache_gc", True, "clean caches by time as well as by bytes")),
-    _row(
-        integer(
-            "oversize_threshold",
-            1 << 23,
-            0,
-            _LARGE_MAX,
-            "pow2",
-            "bytes",
-            "larger blocks come from one arena and are given back at once; 0: none do",
-        )
-    ),
-    _row(
-        integer(
-            "lg_extent_max_active_fit",
-            6,
-            0,
-            64,
-            "linear",
-            "log2",
-            "how much larger than needed a reused extent may be",
-        )
-    ),
-    _row(choice("thp", "default", ("default", "always", "never"), "transparent huge pages")),
-    _row(
-        choice(
-            "metadata_thp",
-            "disabled",
-            ("disabled", "auto", "always"),
-            "transparent huge pages for jemalloc's own data",
-        )
-    ),
-    _row(_switch("retain", True, "keep unused address space instead of unmapping it")),
-    _row(
-        choice(
-            "dss",
-            "secondary",
-            ("disabled", "primary", "secondary"),
-            "memory by sbrk: never, before mmap, or after it fails",
-        )
-    ),
-    _new(
-        integer("mutex_max_spin", 600, -1, INT64_MAX, "log", "turns", "spun before a thread sleeps")
-    ),
-    _newest(_switch("cache_oblivious", True, "spread large blocks over cache sets")),
-    _newest(
-        integer(
-            "calloc_madvise_threshold",
-            1 << 23,
-            0,
-            _LARGE_MAX,
-            "pow2",
-            "bytes",
-            "from here on calloc drops pages instead of writing zeros",
-        )
-    ),
-    _newest(
-        integer(
-            "process_madvise_max_batch", 0, 0, 128, "pow2", "regions", "purged by one call; 0: none"
-        )
-    ),
-    _newest(_switch("disable_large_size_classes", True, "round large sizes to pages only")),
-    _newest(_switch("huge_arena_pac_thp", False, "huge pages for oversize blocks")),
+    # --- arenas ---
+    number("narenas", AUTO, 1, 4094, "log", "arenas",
+           "arenas that threads are spread over; auto: 4 a CPU, whatever the quota"),
+    number("narenas_ratio", 4, 1, 64, "log", "arenas",
+           "arenas for each CPU where narenas is auto", versions=_NEW),
+    words("percpu_arena", "disabled", "disabled percpu phycpu",
+          "an arena for each CPU, or for each physical core, instead of for threads"),
+    number("bin_shards", 1, 1, 64, "pow2", "shards",
+           "locks of each small size class in an arena", option=f"bin_shards:{_BINS}"),
+    # --- returning memory ---
+    words("background_thread", "false", SWITCH,
+          "let threads of jemalloc's own return unused memory"),
+    number("max_background_threads", AUTO, 1, 4095, "log", "threads",
+           "most threads of that kind; auto: 4"),
+    number("dirty_decay_ms", 10000, -1, _DECAY_MAX, "log", "ms",
+           "how long unused pages stay as they are" + _AT_ONCE),
+    number("muzzy_decay_ms", 0, -1, _DECAY_MAX, "log", "ms",
+           "how long they then stay lent to the system" + _AT_ONCE),
+    words("retain", "true", SWITCH,
+          "keep unused address space instead of unmapping it"),
+    # --- a thread's cache ---
+    words("tcache", "true", SWITCH, "give each thread a cache"),
+    number("tcache_max", 32768, 0, 8388608, "pow2", "bytes", _REACH, versions="5.3-5.3.1"),
+    number("tcache_max", 32768, 0, 32768, "pow2", "bytes", _REACH, versions=_NEWEST),
+    number("lg_tcache_max", 15, 0, 23, "linear", "log2",
+           "largest block that a thread's cache holds, as a power of two", versions="5.2-5.3"),
+    number("lg_tcache_nslots_mul", 1, -16, 16, "linear", "log2",
+           "slots of a small class: this power of two times the blocks of a slab", versions=_NEW),
+    number("tcache_nslots_small_min", 20, 1, 2048, "log", "blocks",
+           "fewest slots of a small class", versions=_NEW),
+    number("tcache_nslots_small_max", 200, 1, 2048, "log", "blocks",
+           "most slots of a small class", versions=_NEW),
+    number("tcache_nslots_large", 20, 1, 2048, "log", "blocks",
+           "slots of a large class", versions=_NEW),
+    number("tcache_gc_incr_bytes", 65536, 1024, INT64_MAX, "log", "bytes",
+           "allocated between two looks at what a cache does not use", versions=_NEW),
+    number("tcache_gc_delay_bytes", 0, 0, INT64_MAX, "log", "bytes",
+           "allocated before such a look takes from a class again", versions=_NEW),
+    number("lg_tcache_flush_small_div", 1, 1, 16, "linear", "log2",
+           "share of a full small class that is flushed, as a negative power of two",
+           versions=_NEW),
+    number("lg_tcache_flush_large_div", 1, 1, 16, "linear", "log2",
+           "share of a full large class that is flushed, as a negative power of two",
+           versions=_NEW),
+    words("experimental_tcache_gc", "true", SWITCH,
+          "clean caches by time as well as by bytes", versions=_NEWEST),
+    # --- extents and large blocks ---
+    number("oversize_threshold", 8388608, 0, _LARGE_MAX, "pow2", "bytes",
+           "from here on blocks share one arena that returns them at once; 0: none do"),
+    number("lg_extent_max_active_fit", 6, 0, 64, "linear", "log2",
+           "how much larger than needed a reused extent may be, as a power of two"),
+    words("cache_oblivious", "true", SWITCH,
+          "spread large blocks over cache sets, for a page each", versions=_NEWEST),
+    number("calloc_madvise_threshold", 8388608, 0, _LARGE_MAX, "pow2", "bytes",
+           "from here on calloc drops pages instead of writing zeros", versions=_NEWEST),
+    words("disable_large_size_classes", "true", SWITCH,
+          "round large sizes up to pages only, not to classes", versions=_NEWEST),
+    # --- pages ---
+    words("thp", "default", "default always never",
+          "transparent huge pages: as the system has it, everywhere, nowhere"),
+    words("metadata_thp", "disabled", "disabled auto always",
+          "transparent huge pages for jemalloc's own data"),
+    words("huge_arena_pac_thp", "false", SWITCH,
+          "transparent huge pages for oversize blocks", versions=_NEWEST),
+    words("dss", "secondary", "disabled primary secondary",
+          "memory by sbrk: never, before mmap, or after mmap fails"),
+    number("mutex_max_spin", 600, -1, INT64_MAX, "log", "turns",
+           "turns that a thread spins before it sleeps on a lock; -1: no limit", versions=_NEW),
 )
-#: For the probe. Asked with the wrong length, mallctl answers all the same and tells the right one;
-#: 2 is ENOENT: this version has no such name.
+# fmt: on
+#: For the probe. Asked with a longer buffer than the value's, mallctl fills it all the same; 2 is
+#: ENOENT: this version has no such name.
 _QUESTION = """
 answer = {}
-for knob, name, is_word in ASKED:
+for knob, name, form in ASKED:
     raw, length = ctypes.create_string_buffer(8), ctypes.c_size_t(8)
     if this.mallctl(name, raw, ctypes.byref(length), None, ctypes.c_size_t(0)) == 2:
         continue
-    value = int.from_bytes(raw.raw[: length.value], "little", signed=length.value == 8)
-    if length.value == 1:
+    value = int.from_bytes(raw.raw, "little", signed=True)
+    if form == "switch":
         answer[knob] = ("false", "true")[value]
     else:
-        answer[knob] = ctypes.string_at(value).decode() if is_word else value
+        answer[knob] = ctypes.string_at(value).decode() if form == "word" else value
 """
 
 
@@ -270,23 +159,22 @@ class Jemalloc(Library):
         return agreed(pairs, self.name) or ({} if spoke else None)
 
     def unreadable(self) -> frozenset[str]:
-        """Returns the knob that mallctl does not know."""
-        return frozenset({"narenas_ratio"})
+        """Returns the knobs that mallctl does not know; at the start they are said all the same."""
+        return frozenset({"narenas_ratio", "calloc_madvise_threshold"})
 
     def read_back(
         self, environment: Mapping[str, str], installed: Installed, program: Path | None = None
     ) -> dict[str, Value]:
         """Returns what mallctl says in a probe: every value after clipping."""
-        asked = [
-            (row.param.name, _mallctl(row), row.param.kind == "enum")
-            for row in self.rows(installed)
-        ]
+        asked = [(row.param.name, *_mallctl(row)) for row in self.rows(installed)]
         strict = self.confirm_environment(environment)
         answer: dict[str, Value] = self.ask(f"ASKED = {asked!r}{_QUESTION}", strict, installed)
         return answer
 
 
-def _mallctl(row: Row) -> bytes:
-    """Returns the name under which mallctl knows a knob."""
-    name = "arenas.bin.0.nshards" if row.param.name == "bin_shards" else f"opt.{row.option}"
-    return name.encode()
+def _mallctl(row: Row) -> tuple[bytes, str]:
+    """Returns the name under which mallctl knows a knob, and the form of its answer."""
+    if row.param.name == "bin_shards":
+        return b"arenas.bin.0.nshards", "number"
+    form = "switch" if row.param.choices == tuple(SWITCH.split()) else "word"
+    return f"opt.{row.option}".encode(), form if row.param.kind == "enum" else "number"

@@ -13,8 +13,8 @@ from hztune.params import Param, Scale, Value
 AUTO = "auto"
 Version = tuple[int, ...]
 
-#: The words of a switch, in every allocator that has true and false.
-SWITCH = ("false", "true")
+#: The words of a switch, where an allocator has false and true.
+SWITCH = "false true"
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
@@ -26,21 +26,21 @@ class Row:
     Attributes:
         param: What hztune knows it by, with range, unit and default; its name outlives versions.
         option: What the allocator calls it in these versions.
-        since: First version that has it so.
+        since: First version that has it so; empty: every one.
         before: First version that no longer has it so; empty: still there.
     """
 
     param: Param
     option: str
-    since: Version = ()
-    before: Version = ()
+    since: Version
+    before: Version
 
     def holds(self, version: Version) -> bool:
         """Whether the row describes `version`."""
         return self.since <= version and (not self.before or version < self.before)
 
 
-def integer(
+def number(
     name: str,
     default: Value,
     low: int,
@@ -48,40 +48,41 @@ def integer(
     scale: Scale,
     unit: str,
     doc: str,
-) -> Param:
-    """Returns a whole-number knob; with the default `auto` it may be left to the allocator."""
-    return Param(
-        name=name,
-        kind="int",
-        default=default,
-        low=low,
-        high=high,
-        scale=scale,
-        unit=unit,
-        choices=(),
-        may_be_auto=default == AUTO,
-        env="",
-        macro="",
-        doc=doc,
-    )
+    *,
+    option: str = "",
+    versions: str = "",
+) -> Row:
+    """Returns the row of a whole number.
+
+    Args:
+        name: As hztune knows it, in every version.
+        default: The allocator's own; `auto` where it is worked out when the allocator starts.
+        low: Least value that the allocator keeps as it is.
+        high: Greatest value that it keeps as it is.
+        scale: How a search should step.
+        unit: Of the number.
+        doc: What it does, in one sentence.
+        option: The allocator's own name, if it is another one.
+        versions: "2.0-2.1.2" is from 2.0 until before 2.1.2; "3.2" is from 3.2 on; "" is all.
+    """
+    auto = default == AUTO
+    param = Param(name, "int", default, low, high, scale, unit, (), auto, "", "", doc)
+    return Row(param, option or name, *_span(versions))
 
 
-def choice(name: str, default: str, choices: tuple[str, ...], doc: str) -> Param:
-    """Returns a knob of a foreign allocator that is one of a few words."""
-    return Param(
-        name=name,
-        kind="enum",
-        default=default,
-        low=0,
-        high=len(choices) - 1,
-        scale="linear",
-        unit="",
-        choices=choices,
-        may_be_auto=default == AUTO,
-        env="",
-        macro="",
-        doc=doc,
-    )
+def words(
+    name: str, default: str, choices: str, doc: str, *, option: str = "", versions: str = ""
+) -> Row:
+    """Returns the row of a knob that is one of a few words, separated by spaces in `choices`."""
+    legal = tuple(choices.split())
+    param = Param(name, "enum", default, 0, len(legal) - 1, "linear", "", legal, False, "", "", doc)
+    return Row(param, option or name, *_span(versions))
+
+
+def _span(versions: str) -> tuple[Version, Version]:
+    """Returns the first version and the first one after the last."""
+    since, _, before = versions.partition("-")
+    return parse_version(since), parse_version(before)
 
 
 def parse_version(text: str) -> Version:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hztune.allocator.base import Config, Environment, Installed, WrongConfiguration
-from hztune.allocator.knobs import INT32_MAX, Row, choice, integer
+from hztune.allocator.knobs import INT32_MAX, number, words
 from hztune.allocator.library import Library, agreed
 from hztune.allocator.probe import run_true
 from hztune.params import Param, Value
@@ -21,208 +21,89 @@ _PREFIX = "MIMALLOC_"
 _SAID = re.compile(r"option '(?P<option>\w+)': (?P<value>-?\d+)")
 #: Options of memory size: a bare number is bytes (rounded up), with K it is what is printed back.
 _KIB = "KiB"
-#: mi_version() gives 209 for 2.0.9, and since 2.3.0 five digits: 20302 for 2.3.2.
+#: mi_version() has three to five digits: 209 is 2.0.9, 3208 is 3.2.8, 20302 is 2.3.2.
 _VERSION = (
-    "(lambda v, b: f'{v // b ** 2}.{v // b % b}.{v % b}')"
-    "(this.mi_version(), 100 if this.mi_version() > 9999 else 10)"
+    "(lambda v, n: f'{v[0]}.{int(v[1:-n])}.{int(v[-n:])}')"
+    "(str(this.mi_version()), 1 if this.mi_version() < 1000 else 2)"
 )
-_BITS = ("0", "1")
-_TWO_STEPS = ("0", "1", "2")
-
-_DELAY = "how long unused memory stays resident before it is returned; 0: at once"
-_NEVER = _DELAY + "; -1: never"
-_RECLAIM = "whether a free of a block whose thread has ended adopts the memory around it"
-_LARGE = "ask for 2 MiB pages of the system's huge page pool; needs them to be set up"
-_ABANDONED = "return the unused pages of a thread's memory when the thread ends"
-_MULT = "memory whose owner has ended waits this many times the purge delay"
-
-
-def _delay(default: int, low: int, doc: str) -> Param:
-    return integer("purge_delay", default, low, INT32_MAX, "log", "ms", doc)
-
-
-def _switch(name: str, default: str, doc: str) -> Param:
-    return choice(name, default, _BITS, doc)
-
-
+_KEPT_MS = "how long unused memory stays resident before it is returned; 0: at once"
+_KEPT_OR_NEVER = f"{_KEPT_MS}; -1: never"
+_ADOPT = "whether freeing a block of an ended thread adopts the memory around it"
+_POOL = "ask for 2 MiB pages of the system's pool, which must have been set up"
+_POOL_OR_THP = f"{_POOL}; 2: transparent ones only"
+_ON_EXIT = "return the unused pages of a thread's memory when the thread ends"
+_TIMES = "an arena's memory waits this many times the purge delay"
+_CLEAN = "slow allocations between two clean-ups of a thread's heap"
+# fmt: off
 TABLE = (
-    Row(_delay(25, 0, _DELAY), "decommit_delay", (2, 0), (2, 1, 2)),
-    Row(_delay(10, -1, _NEVER), "purge_delay", (2, 1, 2), (3, 0)),
-    Row(_delay(1000, -1, _NEVER), "purge_delay", (3, 0)),
-    Row(
-        integer("segment_purge_delay", 500, 0, INT32_MAX, "log", "ms", "the same, whole segments"),
-        "segment_decommit_delay",
-        (2, 0),
-        (2, 1, 2),
-    ),
-    Row(
-        _switch("purge_decommits", "1", "return memory at once, or let the system take it later"),
-        "purge_decommits",
-        (2, 1, 2),
-    ),
-    Row(
-        _switch("allow_decommit", "1", "return unused memory to the system at all"),
-        "allow_decommit",
-        (2, 0),
-        (2, 1, 2),
-    ),
-    Row(
-        _switch("page_reset", "0", "tell the system that a page of free blocks is not needed"),
-        "page_reset",
-        (2, 0),
-        (2, 1, 2),
-    ),
-    Row(_switch("abandoned_purge", "0", _ABANDONED), "abandoned_page_decommit", (2, 0), (2, 1, 2)),
-    Row(_switch("abandoned_purge", "0", _ABANDONED), "abandoned_page_purge", (2, 1, 2), (3, 2)),
-    Row(
-        integer("arena_purge_mult", 10, 0, 1000, "log", "times", _MULT),
-        "arena_purge_mult",
-        (2, 1, 2),
-        (3, 0),
-    ),
-    Row(integer("arena_purge_mult", 1, 0, 1000, "log", "times", _MULT), "arena_purge_mult", (3, 0)),
-    Row(
-        _switch("eager_commit", "1", "commit a whole segment when it is made"),
-        "eager_commit",
-        (2, 0),
-        (3, 2),
-    ),
-    Row(
-        integer(
-            "eager_commit_delay", 1, 0, 1024, "log", "segments", "first ones not eagerly committed"
-        ),
-        "eager_commit_delay",
-        (2, 0),
-        (3, 2),
-    ),
-    Row(
-        choice(
-            "arena_eager_commit", "2", _TWO_STEPS, "commit arenas when made; 2: if it costs nothing"
-        ),
-        "arena_eager_commit",
-        (2, 1, 2),
-    ),
-    Row(
-        integer("arena_reserve", 1 << 20, 1 << 15, 1 << 28, "pow2", _KIB, "size of an arena"),
-        "arena_reserve",
-        (2, 1, 2),
-    ),
-    Row(_switch("allow_large_os_pages", "0", _LARGE), "large_os_pages", (2, 0), (2, 1, 2)),
-    Row(
-        choice("allow_large_os_pages", "0", _BITS, _LARGE),
-        "allow_large_os_pages",
-        (2, 1, 2),
-        (2, 1, 9),
-    ),
-    Row(
-        choice("allow_large_os_pages", "2", _TWO_STEPS, _LARGE + "; 2: only transparent ones"),
-        "allow_large_os_pages",
-        (2, 1, 9),
-        (2, 2, 7),
-    ),
-    Row(_switch("allow_large_os_pages", "0", _LARGE), "allow_large_os_pages", (2, 2, 7), (3, 0)),
-    Row(
-        choice("allow_large_os_pages", "2", _TWO_STEPS, _LARGE + "; 2: only transparent ones"),
-        "allow_large_os_pages",
-        (3, 0),
-        (3, 2),
-    ),
-    Row(_switch("allow_large_os_pages", "0", _LARGE), "allow_large_os_pages", (3, 2)),
-    Row(
-        _switch("allow_thp", "1", "let the system use transparent huge pages for the process"),
-        "allow_thp",
-        (2, 2, 7),
-        (3, 0),
-    ),
-    Row(
-        choice("allow_thp", "1", _TWO_STEPS, "transparent huge pages; 2: also purge by 2 MiB"),
-        "allow_thp",
-        (3, 2),
-    ),
-    Row(
-        integer(
-            "minimal_purge_size", 0, 0, 1 << 16, "pow2", _KIB, "least that is purged; 0: 64 KiB"
-        ),
-        "minimal_purge_size",
-        (3, 2),
-    ),
-    Row(
-        integer("max_segment_reclaim", 8, 1, 1024, "log", "segments", "adopted in one try at most"),
-        "max_segment_reclaim",
-        (2, 0),
-        (2, 1, 4),
-    ),
-    Row(
-        integer(
-            "max_segment_reclaim", 10, 0, 100, "linear", "percent", "of ownerless ones, in one try"
-        ),
-        "max_segment_reclaim",
-        (2, 1, 4),
-        (3, 0),
-    ),
-    Row(
-        _switch("reclaim_on_free", "1", _RECLAIM), "abandoned_reclaim_on_free", (2, 1, 4), (2, 1, 9)
-    ),
-    Row(_switch("reclaim_on_free", "0", _RECLAIM), "abandoned_reclaim_on_free", (2, 1, 9), (3, 0)),
-    Row(
-        choice("reclaim_on_free", "0", ("-1", "0", "1"), _RECLAIM + "; 0: only the first owner"),
-        "page_reclaim_on_free",
-        (3, 0, 10),
-    ),
-    Row(
-        integer(
-            "target_segments", 0, 0, 4096, "log", "segments", "a thread gives up more; 0: none"
-        ),
-        "target_segments_per_thread",
-        (2, 1, 9),
-        (3, 0),
-    ),
-    Row(
-        integer(
-            "generic_collect", 10000, 1, INT32_MAX, "log", "calls", "slow allocations per clean-up"
-        ),
-        "generic_collect",
-        (2, 2),
-        (3, 0),
-    ),
-    Row(
-        integer(
-            "generic_collect", 10000, 1, INT32_MAX, "log", "calls", "slow allocations per clean-up"
-        ),
-        "generic_collect",
-        (3, 1),
-    ),
-    Row(
-        integer("page_full_retain", 2, -1, 64, "linear", "pages", "free pages kept in each queue"),
-        "page_full_retain",
-        (3, 0),
-    ),
-    Row(
-        integer("page_max_candidates", 4, 1, 64, "log", "pages", "searched for the best fit"),
-        "page_max_candidates",
-        (3, 0),
-    ),
-    Row(
-        integer(
-            "page_max_reclaim", -1, -1, 65536, "log", "pages", "owned before none is taken back"
-        ),
-        "page_max_reclaim",
-        (3, 1),
-    ),
-    Row(
-        integer(
-            "page_cross_thread_max_reclaim",
-            32,
-            -1,
-            65536,
-            "log",
-            "pages",
-            "owned before none is taken from another thread",
-        ),
-        "page_cross_thread_max_reclaim",
-        (3, 1),
-    ),
+    # --- returning memory ---
+    number("purge_delay", 25, 0, INT32_MAX, "log", "ms", _KEPT_MS,
+           option="decommit_delay", versions="2.0-2.1.2"),
+    number("purge_delay", 10, -1, INT32_MAX, "log", "ms", _KEPT_OR_NEVER, versions="2.1.2-3.0"),
+    number("purge_delay", 1000, -1, INT32_MAX, "log", "ms", _KEPT_OR_NEVER, versions="3.0"),
+    number("segment_purge_delay", 500, 0, INT32_MAX, "log", "ms",
+           "how long a whole unused segment stays resident; 0: not at all",
+           option="segment_decommit_delay", versions="2.0-2.1.2"),
+    number("arena_purge_mult", 10, 0, 1000, "log", "times", _TIMES, versions="2.1.2-3.0"),
+    number("arena_purge_mult", 1, 0, 1000, "log", "times", _TIMES, versions="3.0"),
+    number("minimal_purge_size", 0, 0, 65536, "pow2", _KIB,
+           "least memory that is returned at once; 0: 64 KiB", versions="3.2"),
+    words("purge_decommits", "1", "0 1",
+          "return memory to the system at once, or let it be taken later (0)", versions="2.1.2"),
+    words("allow_decommit", "1", "0 1",
+          "return unused memory to the system at all", versions="2.0-2.1.2"),
+    words("page_reset", "0", "0 1",
+          "tell the system that a page of free blocks is not needed", versions="2.0-2.1.2"),
+    words("abandoned_purge", "0", "0 1", _ON_EXIT,
+          option="abandoned_page_decommit", versions="2.0-2.1.2"),
+    words("abandoned_purge", "0", "0 1", _ON_EXIT,
+          option="abandoned_page_purge", versions="2.1.2-3.2"),
+    # --- getting memory ---
+    words("eager_commit", "1", "0 1",
+          "commit a whole segment when it is made", versions="2.0-3.2"),
+    number("eager_commit_delay", 1, 0, 1024, "log", "segments",
+           "first segments of each thread that are not committed eagerly", versions="2.0-3.2"),
+    words("arena_eager_commit", "2", "0 1 2",
+          "commit whole arenas; 2: only where the system overcommits", versions="2.1.2"),
+    number("arena_reserve", 1048576, 32768, 1 << 28, "pow2", _KIB,
+           "address space reserved at once for an arena", versions="2.1.2"),
+    words("allow_large_os_pages", "0", "0 1", _POOL, option="large_os_pages", versions="2.0-2.1.2"),
+    words("allow_large_os_pages", "0", "0 1", _POOL, versions="2.1.2-2.1.9"),
+    words("allow_large_os_pages", "2", "0 1 2", _POOL_OR_THP, versions="2.1.9-2.2.7"),
+    words("allow_large_os_pages", "0", "0 1", _POOL, versions="2.2.7-3.0"),
+    words("allow_large_os_pages", "2", "0 1 2", _POOL_OR_THP, versions="3.0-3.2"),
+    words("allow_large_os_pages", "0", "0 1", _POOL, versions="3.2"),
+    words("allow_thp", "1", "0 1",
+          "let the system use transparent huge pages for the process", versions="2.2.7-3.0"),
+    words("allow_thp", "1", "0 1 2",
+          "let the system use transparent huge pages; 2: and return whole ones", versions="3.2"),
+    # --- memory of threads that have ended ---
+    number("max_segment_reclaim", 8, 1, 1024, "log", "segments",
+           "most ownerless segments that are adopted in one try", versions="2.0-2.1.4"),
+    number("max_segment_reclaim", 10, 0, 100, "linear", "percent",
+           "share of the ownerless segments that is looked at in one try", versions="2.1.4-3.0"),
+    words("reclaim_on_free", "1", "0 1", _ADOPT,
+          option="abandoned_reclaim_on_free", versions="2.1.4-2.1.9"),
+    words("reclaim_on_free", "0", "0 1", _ADOPT,
+          option="abandoned_reclaim_on_free", versions="2.1.9-3.0"),
+    words("reclaim_on_free", "0", "-1 0 1", f"{_ADOPT}; 0: only if it was this thread's",
+          option="page_reclaim_on_free", versions="3.0.10"),
+    number("page_max_reclaim", -1, -1, 65536, "log", "pages",
+           "pages of a size from which on a thread takes none of its own back; -1: no limit",
+           versions="3.1"),
+    number("page_cross_thread_max_reclaim", 32, -1, 65536, "log", "pages",
+           "pages of a size from which on a thread adopts none; -1: no limit", versions="3.1"),
+    number("target_segments_per_thread", 0, 0, 4096, "log", "segments",
+           "segments above which a thread gives some up; 0: it never does", versions="2.1.9-3.0"),
+    # --- a thread's heap ---
+    number("generic_collect", 10000, 1, INT32_MAX, "log", "calls", _CLEAN, versions="2.2-3.0"),
+    number("generic_collect", 10000, 1, INT32_MAX, "log", "calls", _CLEAN, versions="3.1"),
+    number("page_full_retain", 2, -1, 64, "linear", "pages",
+           "free pages that each size keeps; -1: all", versions="3.0"),
+    number("page_max_candidates", 4, 1, 64, "log", "pages",
+           "pages that are searched for the one with the best fit", versions="3.0"),
 )
+# fmt: on
 #: Names that spoil or shadow the ones above: old spellings, and what only talks.
 _OTHERS = (
     "VERBOSE",

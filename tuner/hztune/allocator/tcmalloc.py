@@ -12,59 +12,27 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hztune.allocator.base import Config, Environment, Installed
-from hztune.allocator.knobs import SWITCH, Row, choice, integer
+from hztune.allocator.knobs import SWITCH, Row, number, words
 from hztune.allocator.library import Library
 from hztune.params import Value
 
 _RELEASE_RATE = "release_rate_percent"
+# fmt: off
 TABLE = (
-    Row(
-        integer(
-            "max_total_thread_cache_bytes",
-            1 << 25,
-            1 << 19,
-            1 << 30,
-            "pow2",
-            "bytes",
-            "most bytes that all thread caches together may hold; outside the range it is clipped",
-        ),
-        "TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES",
-    ),
-    Row(
-        integer(
-            "transfer_num_obj",
-            32,
-            1,
-            8192,
-            "pow2",
-            "blocks",
-            "most blocks that a thread cache takes or gives at once",
-        ),
-        "TCMALLOC_TRANSFER_NUM_OBJ",
-    ),
-    Row(
-        choice(
-            "aggressive_decommit",
-            "false",
-            SWITCH,
-            "give every free span back to the system at once",
-        ),
-        "TCMALLOC_AGGRESSIVE_DECOMMIT",
-    ),
-    Row(
-        integer(
-            _RELEASE_RATE,
-            100,
-            0,
-            1000,
-            "log",
-            "percent",
-            "how eagerly free spans are given back as others are freed; 100 is a rate of 1.0, "
-            "0 is never",
-        ),
-        "TCMALLOC_RELEASE_RATE",
-    ),
+    number("max_total_thread_cache_bytes", 33554432, 524288, 1 << 30, "pow2", "bytes",
+           "most bytes that all thread caches together may hold",
+           option="TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES"),
+    number("transfer_num_obj", 32, 1, 8192, "pow2", "blocks",
+           "most blocks that a thread cache takes or gives at once",
+           option="TCMALLOC_TRANSFER_NUM_OBJ"),
+    words("aggressive_decommit", "false", SWITCH,
+          "give every free span back to the system at once",
+          option="TCMALLOC_AGGRESSIVE_DECOMMIT"),
+    number(_RELEASE_RATE, 100, 0, 1000, "log", "percent",
+           "how eagerly free spans are given back as others are freed; 100: rate 1.0, 0: never",
+           option="TCMALLOC_RELEASE_RATE"),
 )
+# fmt: on
 #: What would change the allocator's behaviour or what it prints, and is never tuned.
 _OTHERS = (
     "TCMALLOC_HEAP_LIMIT_MB",
@@ -129,7 +97,7 @@ class Tcmalloc(Library):
         """Returns what the library's own functions say in a probe: values after clipping."""
         answer: dict[str, int | None] = self.ask(_QUESTION, environment, installed)
         return {
-            name: SWITCH[bool(value)] if name == "aggressive_decommit" else value
+            name: SWITCH.split()[bool(value)] if name == "aggressive_decommit" else value
             for name, value in answer.items()
             if value is not None
         }
