@@ -143,6 +143,7 @@ class _Performance:
         self._parts = [self._part(arm) for arm in arms]
         self._judge = Judge(spec.threads, len(os.sched_getaffinity(0)))
         self._launched_ns = 0
+        self._slept_ns = _slept_ns()
 
     def _part(self, arm: Arm) -> _Part:
         """Prepares an arm."""
@@ -206,7 +207,7 @@ class _Performance:
             involuntary=event["involuntary"],
             steal_ticks=event["steal_ticks"],
             pressure_us=event["psi_us"],
-            suspended_ns=event["suspended_ns"],
+            suspended_ns=self._suspension(),
             rss_kb=event["rss_kb"],
         )
         turn = Turn(
@@ -218,6 +219,12 @@ class _Performance:
             disturbed=self._judge.causes(evidence, event["counted_ns"]),
         )
         return turn, evidence
+
+    def _suspension(self) -> int:
+        """Returns for how long the machine has slept since the last look, nanoseconds."""
+        slept_ns = _slept_ns()
+        grown_ns, self._slept_ns = slept_ns - self._slept_ns, slept_ns
+        return grown_ns
 
     def _answer(self, rounds: int, done: int) -> str:
         """Returns how many rounds more: one for each disturbed one, at most as many as planned."""
@@ -259,8 +266,8 @@ class _Performance:
             return Fault(_status(ending["status"]), _words(ending))
         if not result:
             return Fault("bad_output", "hz-bench ended well but printed no result")
-        if not part.turns or any(turn.ops <= 0 for turn in part.turns):
-            return Fault("bad_output", "a turn completed no operation")
+        if sum(turn.ops for turn in part.turns) <= 0:
+            return Fault("bad_output", "it completed no operation in all its turns")
         return self._proof.judge(part.arm, result["allocator"]["path"], ending["stderr_tail"])
 
     def accounting(self, started_ns: int) -> Accounting:
@@ -275,6 +282,11 @@ class _Performance:
             turns=len(turns),
             disturbed=sum(bool(turn.disturbed) for turn in turns),
         )
+
+
+def _slept_ns() -> int:
+    """Returns for how long the machine has slept since it was started, nanoseconds."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
 
 def _rate(turns: Sequence[Turn]) -> float:

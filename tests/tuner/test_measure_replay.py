@@ -1,0 +1,123 @@
+"""Replayed measurements are reproducible, keep virtual time, and have the noise asked for."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from hztune.measure import Arm, Block
+from hztune.measure.replay import Floats, ModelNoise, RecordedNoise, ReplayExecutor, Truth
+
+DEFAULT = Arm("hz")
+FASTER = Arm.of("hz", {"magazine_cap": 64})
+BROKEN = Arm.of("hz", {"magazine_cap": 8})
+SILENT = ModelNoise(within=0.0, between=0.0, common=0.0)
+
+
+def landscape(arm: Arm) -> Truth:
+    """The default; one arm that is 20 % faster; one that crashes."""
+    if arm == BROKEN:
+        return Truth(status="crash")
+    return Truth(log_ratio=math.log(1.2), rss_kb=50_000) if arm == FASTER else Truth()
+
+
+def executor(seed: int = 1, noise: ModelNoise | RecordedNoise | None = None) -> ReplayExecutor:
+    return ReplayExecutor(landscape, noise, seed=seed)
+
+
+def aa_blocks(noise: ModelNoise, blocks: int, rounds: int, seed: int = 1) -> list[Block]:
+    player = executor(seed, noise)
+    return [
+        player.measure([DEFAULT] * 2, role="aa", rounds=rounds, pair=pair) for pair in range(blocks)
+    ]
+
+
+def logs(block: Block) -> Floats:
+    """Log rates of a block, (rounds, arms)."""
+    return np.log([[turn.rate for turn in outcome.turns] for outcome in block.outcomes]).T
+
+
+def test_without_noise_the_truth_is_seen() -> None:
+    block = executor(noise=SILENT).measure([DEFAULT, FASTER], role="search", rounds=5, pair=0)
+    assert block.outcomes[1].ops_per_s / block.control.ops_per_s == pytest.approx(1.2)
+    assert block.outcomes[1].rss_peak_kb == 50_000
+
+
+def test_a_block_depends_on_seed_and_pair_alone() -> None:
+    def play(seed: int, pair: int) -> Block:
+        return executor(seed).measure([DEFAULT, FASTER], role="search", rounds=5, pair=pair)
+
+    assert play(1, 3) == play(1, 3)
+    assert play(1, 3) != play(2, 3)
+    assert play(1, 3).outcomes != play(1, 4).outcomes
+
+
+def test_an_arm_that_fails_has_no_turns_and_disturbs_nobody() -> None:
+    block = executor().measure([DEFAULT, BROKEN], role="search", rounds=5, pair=0)
+    assert (block.outcomes[1].status, block.outcomes[1].turns) == ("crash", ())
+    assert len(block.control.turns) == 5
+
+
+def test_virtual_time_passes_as_expected_and_is_all_accounted_for() -> None:
+    player = executor()
+    expected = player.cost(2, 10)
+    player.measure([DEFAULT, FASTER], role="search", rounds=10, pair=0)
+    spent = player.accounting
+    assert player.clock.now() == pytest.approx(expected)
+    assert spent.wall_s == pytest.approx(expected)
+    assert spent.measured_s == pytest.approx(20 * 0.018)
+    assert spent.warmup_s == pytest.approx(20 * 0.002 + 2 * 0.3)
+
+
+def test_positions_in_a_round_are_a_permutation() -> None:
+    block = executor().measure([DEFAULT] * 3, role="aa", rounds=50, pair=0)
+    orders = {
+        tuple(turn.position for turn in turns)
+        for turns in zip(*(outcome.turns for outcome in block.outcomes), strict=True)
+    }
+    assert {tuple(sorted(order)) for order in orders} == {(0, 1, 2)}
+    assert len(orders) == 6
+
+
+def test_the_model_has_the_variances_that_it_was_given() -> None:
+    noise = ModelNoise(within=0.03, between=0.05, common=0.1)
+    differences = np.array([np.subtract(*logs(b).T) for b in aa_blocks(noise, 2000, 10)])
+    means = differences.mean(axis=1)
+    within = differences.var(axis=1, ddof=1).mean()
+    assert within == pytest.approx(2 * 0.03**2, rel=0.05)
+    assert means.var() == pytest.approx(2 * 0.05**2 + within / 10, rel=0.1)
+
+
+def test_heavy_tails_keep_their_variance_and_outliers_slow_down() -> None:
+    rng = np.random.default_rng(1)
+    tails = ModelNoise(within=0.1, between=0.0, common=0.0, tail=5.0).draw(rng, 20_000, 2)
+    assert tails.std() == pytest.approx(0.1, rel=0.05)
+    outliers = ModelNoise(within=0.0, between=0.0, common=0.0, outlier_share=0.1)
+    drawn = outliers.draw(rng, 20_000, 2)
+    assert (drawn < 0.0).mean() == pytest.approx(0.1, rel=0.1)
+    assert (drawn <= 0.0).all()
+
+
+def test_a_recording_gives_back_the_noise_that_it_was_made_of() -> None:
+    noise = ModelNoise(within=0.03, between=0.05, common=0.1)
+    recorded = RecordedNoise(aa_blocks(noise, 400, 20))
+    rng = np.random.default_rng(2)
+    drawn = [recorded.draw(rng, 20, 2) for _ in range(2000)]
+    differences = np.array([np.subtract(*block.T) for block in drawn])
+    means = differences.mean(axis=1)
+    assert differences.var(axis=1, ddof=1).mean() == pytest.approx(2 * 0.03**2, rel=0.1)
+    assert means.var() == pytest.approx(2 * 0.05**2 + 2 * 0.03**2 / 20, rel=0.15)
+    assert np.array([block.mean(axis=1).std() for block in drawn]).mean() > 0.08
+
+
+def test_a_recording_serves_more_arms_and_rounds_than_it_has() -> None:
+    recorded = RecordedNoise(aa_blocks(ModelNoise(), 3, 5))
+    assert recorded.draw(np.random.default_rng(1), 40, 7).shape == (40, 7)
+
+
+def test_a_recording_without_a_comparison_is_refused() -> None:
+    single = executor().measure([DEFAULT], role="aa", rounds=5, pair=0)
+    with pytest.raises(ValueError, match="no block with two arms"):
+        RecordedNoise([single])

@@ -1,0 +1,282 @@
+"""Blocks by turns: who is measured, in what order things are kept, and what becomes of failures."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hztune import artifacts
+from hztune.errors import HztuneError
+from hztune.machine import Machine
+from hztune.measure import Arm, Block, turns
+from hztune.measure.proof import Fault
+from hztune.measure.turns import Tempo, TurnExecutor
+from hztune.samples import Evidence, Outcome, Plan, SampleStore, Turn, blocks
+from hztune.workload import WorkloadSpec
+
+FAKE = Path(__file__).with_name("measure_fake_turns.py")
+SPEC = WorkloadSpec("larson", "", (), threads=2)
+DEFAULT = Arm("hz")
+CANDIDATE = Arm.of("hz", {"magazine_cap": 64})
+TEMPO = Tempo(turn_ms=20, skip_ms=2, warmup_ms=300)
+
+
+class FakeProof:
+    """Every arm may run, unless its name says otherwise."""
+
+    def __init__(self, base: Mapping[str, str]) -> None:
+        self.base = base
+
+    def prepare(self, arm: Arm) -> dict[str, str] | Fault:
+        if arm.allocator == "refused":
+            return Fault("rejected", "magazine_cap is too small")
+        return {f"SET_{name}": str(value) for name, value in arm.params}
+
+    def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
+        if "wrong" in stderr:
+            return Fault("wrong_config", stderr)
+        return None if library == "/lib/right.so" else Fault("wrong_allocator", library)
+
+
+class Recorder:
+    """A sink that remembers what it was given, in order."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[str, Any]] = []
+
+    def begin(self, plan: Plan) -> None:
+        self.taken.append(("begin", plan))
+
+    def turn(self, index: int, pid: int, turn: Turn, evidence: Evidence) -> None:
+        self.taken.append(("turn", (index, pid, turn, evidence)))
+
+    def outcome(self, index: int, pid: int, outcome: Outcome) -> None:
+        self.taken.append(("outcome", (index, pid, outcome)))
+
+    def end(self) -> None:
+        self.taken.append(("end", None))
+
+
+class Stage:
+    """An executor on the double of hz-turns."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "commands"
+        self.base = {"FAKE_LOG": str(self.log), "PATH": "/usr/bin:/bin"}
+        self.sink: Any = Recorder()
+        self.seed = 1
+
+    def executor(self) -> TurnExecutor:
+        proof = FakeProof(self.base)
+        return TurnExecutor(SPEC, self.sink, seed=self.seed, tempo=TEMPO, proof=proof)
+
+    def measure(self, *arms: Arm, rounds: int = 6, pair: int = 0, **plans: Any) -> Block:
+        """Measures a block in which the arm at i does what `arm_i` says."""
+        names = {name.removeprefix("arm_"): plan for name, plan in plans.items()}
+        self.base["FAKE_ARMS"] = json.dumps(names)
+        return self.executor().measure(arms, role="search", rounds=rounds, pair=pair)
+
+    def commands(self) -> list[Any]:
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    conductor = tmp_path / "hz-turns"
+    conductor.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {FAKE} "$@"\n')
+    conductor.chmod(0o755)
+    monkeypatch.setattr(artifacts, "turns", lambda: conductor)
+    monkeypatch.setattr(artifacts, "bench", lambda: Path("/opt/hz-bench"))
+    return Stage(tmp_path)
+
+
+def test_every_arm_gets_its_rounds_and_its_rate(stage: Stage) -> None:
+    block = stage.measure(DEFAULT, CANDIDATE, arm_0={"ops": 900}, arm_1={"ops": 1800})
+    assert [outcome.arm for outcome in block.outcomes] == [DEFAULT, CANDIDATE]
+    assert [outcome.status for outcome in block.outcomes] == ["ok", "ok"]
+    assert [len(outcome.turns) for outcome in block.outcomes] == [6, 6]
+    assert [outcome.ops_per_s for outcome in block.outcomes] == pytest.approx([50_000, 100_000])
+    control = block.control
+    assert (control.rss_peak_kb, control.live_kb, control.counters) == (6000, 4000, {"refills": 7})
+
+
+def test_the_same_arm_twice_is_two_processes(stage: Stage) -> None:
+    block = stage.measure(DEFAULT, DEFAULT, arm_0={"ops": 1}, arm_1={"ops": 2})
+    assert block.outcomes[1].ops_per_s == pytest.approx(2 * block.outcomes[0].ops_per_s)
+
+
+def test_each_arm_runs_under_its_own_variables_and_none_of_another(stage: Stage) -> None:
+    stage.measure(DEFAULT, CANDIDATE)
+    _, environments, program, base = stage.commands()[0]
+    assert set(environments["0"]) == {"HZTUNE_PADDING"}
+    assert environments["1"]["SET_magazine_cap"] == "64"
+    assert "SET_magazine_cap" not in base
+    assert program[:2] == ["/opt/hz-bench", "larson"]
+
+
+def test_processes_differ_in_the_size_of_their_environment(stage: Stage) -> None:
+    for pair in range(8):
+        stage.measure(DEFAULT, DEFAULT, pair=pair)
+    paddings = {
+        len(environment["HZTUNE_PADDING"])
+        for _, environments, _, _ in stage.commands()
+        for environment in environments.values()
+    }
+    assert len(paddings) > 12
+
+
+def seeds(stage: Stage, seed: int, pair: int) -> list[str]:
+    """The seeds of order and of requests in one block of a study."""
+    stage.seed = seed
+    stage.measure(DEFAULT, pair=pair)
+    options, _, program, _ = stage.commands()[-1]
+    return [options["--seed"], program[program.index("--seed") + 1]]
+
+
+def test_a_block_repeats_with_its_seed_and_differs_from_the_others(stage: Stage) -> None:
+    first = seeds(stage, seed=1, pair=0)
+    assert seeds(stage, seed=1, pair=0) == first
+    for other in (seeds(stage, seed=1, pair=1), seeds(stage, seed=2, pair=0)):
+        assert not set(other) & set(first)
+
+
+@pytest.mark.parametrize("status", ["crash", "hang", "oom", "rejected", "failed"])
+def test_a_failing_arm_is_typed_and_the_others_go_on(stage: Stage, status: str) -> None:
+    plan = {"status": status, "ends_in_round": 2, "stderr": "first\nlast words\n"}
+    block = stage.measure(DEFAULT, CANDIDATE, arm_1=plan)
+    assert [outcome.status for outcome in block.outcomes] == ["ok", status]
+    assert [len(outcome.turns) for outcome in block.outcomes] == [6, 2]
+    assert block.outcomes[1].ops_per_s == 0.0
+    assert block.outcomes[1].detail.endswith("last words")
+
+
+def test_a_crash_names_its_signal(stage: Stage) -> None:
+    block = stage.measure(DEFAULT, arm_0={"status": "crash", "ends_in_round": 0})
+    assert block.control.detail == "ended by SIGSEGV"
+
+
+def test_an_arm_that_cannot_be_prepared_is_not_started(stage: Stage) -> None:
+    block = stage.measure(DEFAULT, Arm("refused"))
+    assert [outcome.status for outcome in block.outcomes] == ["ok", "rejected"]
+    assert block.outcomes[1].detail == "magazine_cap is too small"
+    assert list(stage.commands()[0][1]) == ["0"]
+
+
+def test_when_no_arm_can_be_prepared_nothing_is_started(stage: Stage) -> None:
+    block = stage.measure(Arm("refused"), Arm("refused"))
+    assert [outcome.status for outcome in block.outcomes] == ["rejected", "rejected"]
+    assert not stage.log.exists()
+
+
+WRONG = {
+    "wrong_allocator": {"library": "/lib/libc.so.6"},
+    "wrong_config": {"stderr": "wrong: 256"},
+    "bad_output": {"result": None},
+}
+
+
+@pytest.mark.parametrize("status", WRONG)
+def test_a_process_that_is_not_the_one_asked_for_does_not_count(stage: Stage, status: str) -> None:
+    block = stage.measure(DEFAULT, CANDIDATE, arm_1=WRONG[status])
+    assert [outcome.status for outcome in block.outcomes] == ["ok", status]
+    assert block.outcomes[1].ops_per_s == 0.0
+
+
+def test_an_arm_that_completes_nothing_is_no_measurement(stage: Stage) -> None:
+    assert stage.measure(DEFAULT, arm_0={"ops": 0}).control.status == "bad_output"
+
+
+STEAL = {"rounds": {"2": {"steal_ticks": 3}, "4": {"steal_ticks": 3}}}
+
+
+def test_disturbed_rounds_are_flagged_and_repeated_in_the_same_processes(stage: Stage) -> None:
+    block = stage.measure(DEFAULT, CANDIDATE, arm_1=STEAL)
+    disturbed = [turn.round for turn in block.outcomes[1].turns if turn.disturbed]
+    assert disturbed == [2, 4]
+    assert [len(outcome.turns) for outcome in block.outcomes] == [8, 8]
+    assert len(stage.commands()) == 1
+
+
+def test_a_disturbed_turn_does_not_enter_the_rate(stage: Stage) -> None:
+    plan = {"rounds": {"2": {"steal_ticks": 3, "ops": 1}}, "ops": 900}
+    assert stage.measure(DEFAULT, arm_0=plan).control.ops_per_s == pytest.approx(50_000)
+
+
+def test_repetition_ends_when_everything_is_disturbed(stage: Stage) -> None:
+    plan = {"rounds": {str(number): {"steal_ticks": 3} for number in range(100)}}
+    block = stage.measure(DEFAULT, arm_0=plan)
+    assert len(block.control.turns) == 12
+    assert block.control.ok and block.control.ops_per_s > 0
+
+
+def test_turns_are_kept_as_they_come_and_outcomes_after_them(stage: Stage) -> None:
+    stage.measure(DEFAULT, CANDIDATE, rounds=2)
+    assert [kind for kind, _ in stage.sink.taken] == [
+        "begin",
+        *["turn"] * 4,
+        *["outcome"] * 2,
+        "end",
+    ]
+    assert {(index, pid) for kind, (index, pid, *_) in stage.sink.taken[1:5]} == {
+        (0, 1000),
+        (1, 1001),
+    }
+
+
+def test_what_the_store_replays_is_what_was_measured(stage: Stage, tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    plan = {"status": "crash", "ends_in_round": 2}
+    with SampleStore(path, {}, Machine.here()) as store:
+        stage.sink = store
+        measured = [stage.measure(DEFAULT, CANDIDATE, arm_1=plan, pair=pair) for pair in (0, 1)]
+    assert list(blocks(path)) == measured
+
+
+def test_a_conductor_that_fails_is_our_error_not_the_arms(stage: Stage) -> None:
+    stage.base["FAKE_SELF"] = "fails"
+    with pytest.raises(HztuneError, match=r"hz-turns ended with exit status 1: .*turn page"):
+        stage.measure(DEFAULT)
+    assert "outcome" not in [kind for kind, _ in stage.sink.taken]
+
+
+def test_a_conductor_that_falls_silent_is_killed_and_the_turns_are_kept(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "_SILENCE_S", 0.5)
+    stage.base["FAKE_SELF"] = "falls silent"
+    with pytest.raises(HztuneError, match="said nothing"):
+        stage.measure(DEFAULT, rounds=3)
+    assert [kind for kind, _ in stage.sink.taken] == ["begin", "turn", "turn", "turn"]
+
+
+def test_an_interruption_keeps_the_turns_that_were_measured(stage: Stage) -> None:
+    class Interrupted(Recorder):
+        def turn(self, index: int, pid: int, turn: Turn, evidence: Evidence) -> None:
+            super().turn(index, pid, turn, evidence)
+            if turn.round == 1:
+                raise KeyboardInterrupt
+
+    stage.sink = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        stage.measure(DEFAULT)
+    assert [kind for kind, _ in stage.sink.taken] == ["begin", "turn", "turn"]
+
+
+def test_the_accounts_add_up(stage: Stage) -> None:
+    stage.base["FAKE_ARMS"] = json.dumps({"1": STEAL})
+    executor = stage.executor()
+    for pair in range(2):
+        executor.measure([DEFAULT, CANDIDATE], role="aa", rounds=6, pair=pair)
+    spent = executor.accounting
+    assert (spent.turns, spent.disturbed) == (32, 4)
+    assert spent.measured_s == pytest.approx(32 * 0.018)
+    assert spent.warmup_s > 32 * 0.002
+
+
+def test_the_expected_cost_is_the_turns_before_anything_is_known(stage: Stage) -> None:
+    assert stage.executor().cost(2, 10) == pytest.approx(2 * (0.3 + 10 * 0.02))
