@@ -4,29 +4,7 @@
 #include "allocator.h"
 
 #include <dlfcn.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-
-/* A library is known by the start of its file's name; what follows it is its flavour or version. */
-static const struct {
-    const char *start;
-    const char *name;
-} known[] = {
-    {"libc.so", "glibc"},        {"libc-", "glibc"},          {"libhz.", "hz"},
-    {"libjemalloc", "jemalloc"}, {"libmimalloc", "mimalloc"}, {"libtcmalloc", "tcmalloc"},
-};
-
-void hz_allocator_name(const char *path, char *name, size_t size)
-{
-    const char *slash = strrchr(path, '/');
-    const char *file = slash != NULL ? slash + 1 : path;
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (strncmp(file, known[i].start, strlen(known[i].start)) == 0) file = known[i].name;
-    (void)snprintf(name, size, "%s", file);
-}
 
 const char *hz_allocator_path(void)
 {

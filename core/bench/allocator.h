@@ -6,10 +6,6 @@
 
 #include <stddef.h>
 
-/* Short name of the allocator in the library file `path`: glibc, hz, jemalloc, mimalloc, tcmalloc,
- * or the file's own. */
-void hz_allocator_name(const char *path, char *name, size_t size);
-
 /* Path of the library whose malloc this process calls, or "". */
 const char *hz_allocator_path(void);
 

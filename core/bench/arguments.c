@@ -6,7 +6,9 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void complain(const char *format, va_list words)
 {
@@ -51,4 +53,40 @@ double hz_parse_decimal(const char *name, const char *text, double low, double h
     if (end == text || *end != '\0' || !(value >= low && value <= high))
         hz_refuse("--%s %s: want a number from %g to %g", name, text, low, high);
     return value;
+}
+
+void hz_print_options(const hz_option *options, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const int used =
+            printf("  --%s %s", options[i].name, options[i].value != NULL ? options[i].value : "");
+        (void)printf("%*s %s\n", used < 24 ? 24 - used : 0, "", options[i].help);
+    }
+}
+
+static const hz_option *find_option(const hz_option *options, size_t count, const char *word)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strncmp(word, "--", 2) == 0 && strcmp(word + 2, options[i].name) == 0)
+            return &options[i];
+    hz_refuse("%s: not an option: see %s --help", word, program_invocation_short_name);
+}
+
+int hz_parse_launcher(const hz_option *options, size_t count, const char *about, void *target,
+                      int argc, char **argv)
+{
+    int at = 1;
+    for (; at < argc && strcmp(argv[at], "--") != 0; at++) {
+        if (strcmp(argv[at], "--help") == 0) {
+            (void)printf("%s\n", about);
+            hz_print_options(options, count);
+            exit(HZ_STATUS_OK);
+        }
+        const hz_option *option = find_option(options, count, argv[at]);
+        if (option->value != NULL && ++at == argc)
+            hz_refuse("--%s: its value is missing", option->name);
+        option->set(target, option->name, option->value != NULL ? argv[at] : "");
+    }
+    if (at + 1 >= argc) hz_refuse("the program is missing: it stands after --");
+    return at + 1;
 }

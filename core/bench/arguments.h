@@ -4,7 +4,16 @@
 #ifndef HZ_BENCH_ARGUMENTS_H
 #define HZ_BENCH_ARGUMENTS_H
 
+#include <stddef.h>
 #include <stdint.h>
+
+/* One option of a program. */
+typedef struct hz_option {
+    const char *name;  /* --name */
+    const char *value; /* what its value is called in the help, or NULL when it takes none */
+    void (*set)(void *target, const char *name, const char *text); /* stores it */
+    const char *help;                                              /* one line */
+} hz_option;
 
 enum { HZ_STATUS_OK = 0, HZ_STATUS_FAILED = 1, HZ_STATUS_USAGE = 2 };
 
@@ -20,5 +29,16 @@ uint64_t hz_parse_whole(const char *name, const char *text, uint64_t low, uint64
 
 /* The same for a decimal number. */
 double hz_parse_decimal(const char *name, const char *text, double low, double high);
+
+/*
+ * Reads options up to the word "--"; returns the index of the word after it. Refuses what is not in
+ * the table, and a line without "--" and a program. `about` stands above the table in the answer to
+ * --help.
+ */
+int hz_parse_launcher(const hz_option *options, size_t count, const char *about, void *target,
+                      int argc, char **argv);
+
+/* Prints the table. */
+void hz_print_options(const hz_option *options, size_t count);
 
 #endif

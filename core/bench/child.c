@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -20,6 +21,7 @@
 
 enum {
     DESCENDANTS_MAX = 8192, /* that one round of killing reaches */
+    EXIT_REJECTED = 78,     /* EX_CONFIG of sysexits.h: the program refuses its configuration */
     PATIENCE_MS = 3000,     /* with what does not die, such as a task in uninterruptible sleep */
 };
 
@@ -73,13 +75,21 @@ char **hz_environment_make(const hz_changes *first, const hz_changes *second)
 
 /* --- starting ------------------------------------------------------------------------------- */
 
-void hz_become_keeper(void)
+int hz_become_keeper(void)
 {
+    static const int ends[] = {SIGTERM, SIGINT, SIGHUP};
     const pid_t parent = getppid();
+    sigset_t set;
+    (void)sigemptyset(&set);
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) (void)sigaddset(&set, ends[i]);
+    (void)sigprocmask(SIG_BLOCK, &set, NULL);
+    const int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (fd < 0) hz_fail("cannot receive signals: %s", strerror(errno));
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
     (void)signal(SIGPIPE, SIG_IGN);
     if (getppid() != parent) hz_fail("its parent has ended");
+    return fd;
 }
 
 static void make_pipe(int ends[2])
@@ -152,7 +162,7 @@ void hz_child_start(hz_child *child, const hz_spawn *spawn)
     }
     make_pipe(report);
     report[1] = move_up(report[1]);
-    *child = (hz_child){.out.fd = -1, .err.fd = -1};
+    *child = (hz_child){.out.fd = -1, .err.fd = -1, .oom_kills = hz_proc_oom_kills()};
     const pid_t parent = getpid();
     child->pid = fork();
     if (child->pid < 0) hz_fail("cannot fork: %s", strerror(errno));
@@ -227,13 +237,24 @@ static size_t kill_below(pid_t root)
     return count;
 }
 
-void hz_child_kill(hz_child *child)
+void hz_child_kill(hz_child *child, const char *reason)
 {
-    if (child->end.ended) return;
+    if (hz_child_reap(child)) return;
+    child->killed_as = reason;
     (void)kill(child->pid, SIGSTOP);
     (void)kill_below(child->pid);
     (void)kill(child->pid, SIGKILL);
     while (!wait_for(child, 0) && errno == EINTR) continue;
+}
+
+const char *hz_child_status(const hz_child *child)
+{
+    const hz_ending *end = &child->end;
+    if (child->killed_as != NULL) return child->killed_as;
+    if (end->signal == SIGKILL && hz_proc_oom_kills() > child->oom_kills) return "oom";
+    if (end->signal != 0) return "crash";
+    if (end->code == EXIT_REJECTED) return "rejected";
+    return end->code == 0 ? "ok" : "failed";
 }
 
 void hz_kill_descendants(void)

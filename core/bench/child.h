@@ -39,12 +39,15 @@ typedef struct hz_ending {
     struct rusage usage; /* its own, and that of the children it waited for */
 } hz_ending;
 
+/* A process and what is known of it. */
 typedef struct hz_child {
-    pid_t pid;      /* leader of its session */
-    int pidfd;      /* readable when it has ended */
-    hz_capture out; /* stdout, when captured */
-    hz_capture err; /* stderr, when captured */
-    hz_ending end;  /* set by hz_child_reap */
+    pid_t pid;             /* leader of its session */
+    int pidfd;             /* readable when it has ended */
+    hz_capture out;        /* stdout, when captured */
+    hz_capture err;        /* stderr, when captured */
+    hz_ending end;         /* set by hz_child_reap */
+    const char *killed_as; /* why we killed it ("hang", "oom"), or NULL */
+    int64_t oom_kills;     /* the machine's, when it was started */
 } hz_child;
 
 /* What to start. */
@@ -62,8 +65,11 @@ void hz_changes_add(hz_changes *changes, const char *option, const char *word);
 /* This process's environment with both lists applied; never freed. */
 char **hz_environment_make(const hz_changes *first, const hz_changes *second);
 
-/* Makes this process adopt orphaned descendants, and end (SIGTERM) with its own parent. */
-void hz_become_keeper(void);
+/*
+ * Makes this process adopt orphaned descendants, and gets SIGTERM when its own parent ends. Returns
+ * a descriptor that becomes readable when a signal wants it to end.
+ */
+int hz_become_keeper(void);
 
 /* Starts it; refuses with a sentence when the program cannot be run. */
 void hz_child_start(hz_child *child, const hz_spawn *spawn);
@@ -77,8 +83,11 @@ size_t hz_capture_copy(const hz_capture *capture, char *text);
 /* Takes note of the child's end if it has ended, and returns whether it has. */
 bool hz_child_reap(hz_child *child);
 
-/* Kills the child and all its descendants, wherever they are, and waits for the child. */
-void hz_child_kill(hz_child *child);
+/* Kills the child and all its descendants for a reason ("hang", "oom") and waits for the child. */
+void hz_child_kill(hz_child *child, const char *reason);
+
+/* What its end amounts to: ok, crash, hang, oom, rejected or failed. */
+const char *hz_child_status(const hz_child *child);
 
 /* Kills and reaps every descendant of this process. */
 void hz_kill_descendants(void);

@@ -6,14 +6,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/signalfd.h>
 
 #include "arguments.h"
 #include "procfs.h"
@@ -50,7 +46,6 @@ static void start_arm(const hz_conductor *conductor, hz_arm *arm)
 {
     int fd;
     arm->page = make_page(&fd);
-    arm->oom_kills = hz_proc_oom_kills();
     hz_child_start(&arm->child,
                    &(hz_spawn){
                        .argv = conductor->program,
@@ -60,21 +55,6 @@ static void start_arm(const hz_conductor *conductor, hz_arm *arm)
                    });
     (void)close(fd);
     hz_event_start(arm);
-}
-
-/* Signals that want an end arrive through a descriptor. Our own wake-ups shall be prompt. */
-static void prepare_self(hz_conductor *conductor)
-{
-    sigset_t ends;
-    (void)sigemptyset(&ends);
-    (void)sigaddset(&ends, SIGTERM);
-    (void)sigaddset(&ends, SIGINT);
-    (void)sigaddset(&ends, SIGHUP);
-    (void)sigprocmask(SIG_BLOCK, &ends, NULL);
-    conductor->signal_fd = signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (conductor->signal_fd < 0) hz_fail("cannot receive signals: %s", strerror(errno));
-    (void)prctl(PR_SET_TIMERSLACK, 1);
-    hz_become_keeper();
 }
 
 /* --- parking -------------------------------------------------------------------------------- */
@@ -283,7 +263,8 @@ static void play(hz_conductor *conductor)
 int hz_conduct(hz_conductor *conductor)
 {
     const int64_t start_ns = hz_clock_ns();
-    prepare_self(conductor);
+    conductor->signal_fd = hz_become_keeper();
+    (void)prctl(PR_SET_TIMERSLACK, 1); /* our own wake-ups shall be prompt */
     conductor->rng = hz_random_start(conductor->seed, 0);
     play(conductor);
     hz_event_end(conductor, hz_clock_ns() - start_ns);

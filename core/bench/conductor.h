@@ -25,10 +25,8 @@ typedef struct hz_arm {
     hz_changes changes;    /* to the environment */
     hz_child child;        /* its process */
     hz_turn_page *page;    /* its turns and counters */
-    const char *killed_as; /* why the conductor killed it, or NULL */
     bool told_to_quit;     /* whether its end is due */
     bool gone;             /* whether it has ended and was reported */
-    int64_t oom_kills;     /* the machine's, when it was started */
     int64_t parked_cpu_ns; /* CPU time it had used when it was last parked */
 } hz_arm;
 

@@ -1,13 +1,10 @@
 /*
  * The conductor's events: one JSON object a line, flushed at once.
  */
-#include <signal.h>
 #include <string.h>
 
 #include "conductor.h"
 #include "procfs.h"
-
-enum { EXIT_REJECTED = 78 }; /* EX_CONFIG of sysexits.h: the program refuses its configuration */
 
 static hz_json begin(const char *event, const hz_arm *arm)
 {
@@ -57,15 +54,11 @@ void hz_event_turn(const hz_arm *arm, const hz_turn_event *turn, bool with_gap)
     finish(&json);
 }
 
-/* What the end amounts to, in one word. */
+/* An end that was not due is a failure, whatever the exit status. */
 static const char *status_of(const hz_arm *arm)
 {
-    const hz_ending *end = &arm->child.end;
-    if (arm->killed_as != NULL) return arm->killed_as;
-    if (end->signal == SIGKILL && hz_proc_oom_kills() > arm->oom_kills) return "oom";
-    if (end->signal != 0) return "crash";
-    if (end->code == EXIT_REJECTED) return "rejected";
-    return end->code == 0 && arm->told_to_quit ? "ok" : "failed";
+    const char *status = hz_child_status(&arm->child);
+    return strcmp(status, "ok") == 0 && !arm->told_to_quit ? "failed" : status;
 }
 
 static void write_result(hz_json *json, const hz_capture *out)
@@ -78,11 +71,6 @@ static void write_result(hz_json *json, const hz_capture *out)
         hz_json_raw(json, "result", text, size);
     else
         hz_json_null(json, "result");
-}
-
-static double seconds_of(struct timeval time)
-{
-    return (double)time.tv_sec + (double)time.tv_usec * 1e-6;
 }
 
 void hz_event_rounds(unsigned done)
@@ -102,8 +90,7 @@ void hz_event_exit(const hz_arm *arm)
     hz_json_int(&json, "code", end->code);
     hz_json_int(&json, "rss_peak_kb", end->usage.ru_maxrss);
     hz_json_int(&json, "minor_faults", end->usage.ru_minflt);
-    hz_json_double(&json, "cpu_s",
-                   seconds_of(end->usage.ru_utime) + seconds_of(end->usage.ru_stime));
+    hz_json_double(&json, "cpu_s", hz_usage_cpu_s(&end->usage));
     hz_json_bytes(&json, "stderr_tail", tail, hz_capture_copy(&arm->child.err, tail));
     write_result(&json, &arm->child.out);
     finish(&json);

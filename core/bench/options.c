@@ -28,72 +28,73 @@ static int64_t parse_word(const char *name, const char *text, const char *const 
 /* --- the common options
  * --------------------------------------------------------------------------------------- */
 
-typedef struct option_row {
-    const char *name; /* --name */
-    bool takes_value; /* whether a value follows */
-    void (*set)(hz_options *options, const char *name, const char *text); /* stores it */
-    const char *help;                                                     /* one line for --help */
-} option_row;
-
-static void set_threads(hz_options *o, const char *name, const char *text)
+static void set_threads(void *target, const char *name, const char *text)
 {
+    hz_options *o = target;
     o->threads = (unsigned)hz_parse_whole(name, text, 1, HZ_TURNS_MAX_THREADS);
 }
-static void set_seconds(hz_options *o, const char *name, const char *text)
+static void set_seconds(void *target, const char *name, const char *text)
 {
+    hz_options *o = target;
     o->seconds = hz_parse_decimal(name, text, 0.001, SECONDS_MAX);
 }
-static void set_warmup(hz_options *o, const char *name, const char *text)
+static void set_warmup(void *target, const char *name, const char *text)
 {
+    hz_options *o = target;
     o->warmup = hz_parse_decimal(name, text, 0, SECONDS_MAX);
 }
-static void set_ops(hz_options *o, const char *name, const char *text)
+static void set_ops(void *target, const char *name, const char *text)
 {
+    hz_options *o = target;
     o->ops = hz_parse_whole(name, text, 1, UINT64_C(1) << 48);
 }
-static void set_seed(hz_options *o, const char *name, const char *text)
+static void set_seed(void *target, const char *name, const char *text)
 {
+    hz_options *o = target;
     o->seed = hz_parse_whole(name, text, 0, UINT64_MAX);
 }
-static void set_touch(hz_options *o, const char *name, const char *text)
+static void set_touch(void *target, const char *name, const char *text)
 {
+    hz_options *o = target;
     o->touch = (hz_touch)parse_word(name, text, touch_words);
 }
-static void set_turns(hz_options *o, const char *name, const char *text)
+static void set_turns(void *target, const char *name, const char *text)
 {
+    hz_options *o = target;
     o->turns_fd = (int)hz_parse_whole(name, text, 0, INT32_MAX);
 }
-static void set_latency(hz_options *o, const char *name, const char *text)
+static void set_latency(void *target, const char *name, const char *text)
 {
+    hz_options *o = target;
     (void)name, (void)text;
     o->latency = true;
 }
-static void set_json(hz_options *o, const char *name, const char *text)
+static void set_json(void *target, const char *name, const char *text)
 {
+    hz_options *o = target;
     (void)name, (void)text;
     o->json = true;
 }
-static void set_list(hz_options *o, const char *name, const char *text)
+static void set_list(void *target, const char *name, const char *text)
 {
+    hz_options *o = target;
     (void)name, (void)text;
     o->list = true;
 }
 
-static const option_row common[] = {
-    {"threads", true, set_threads, "workers (default: one per CPU, or what the workload needs)"},
-    {"seconds", true, set_seconds, "length of the counted window (default 1)"},
-    {"warmup", true, set_warmup, "seconds of work before the window (default 0.2)"},
-    {"ops", true, set_ops,
-     "fixed work instead of fixed time: operations over all workers; adds request checksums"},
-    {"seed", true, set_seed, "of every random number (default 1)"},
-    {"touch", true, set_touch,
-     "what is written into new blocks: none, head (64 bytes and one a page; default), full"},
-    {"turns", true, set_turns,
-     "obey the turns of a conductor through this inherited file descriptor"},
-    {"latency", false, set_latency,
-     "time every malloc and free (a run of its own: it changes the throughput)"},
-    {"json", false, set_json, "one JSON object on stdout instead of lines"},
-    {"list", false, set_list, "list the workloads, their parameters and settings"},
+static const hz_option common[] = {
+    {"threads", "N", set_threads, "workers (default: one per CPU, or what the workload needs)"},
+    {"seconds", "S", set_seconds, "length of the counted window (default 1)"},
+    {"warmup", "S", set_warmup, "seconds of work before the window (default 0.2)"},
+    {"ops", "N", set_ops,
+     "fixed work, in operations over all workers; adds checksums of the requests"},
+    {"seed", "K", set_seed, "of every random number (default 1)"},
+    {"touch", "WORD", set_touch,
+     "what a new block gets: none, head (64 bytes, one a page; default), full"},
+    {"turns", "FD", set_turns, "obey the turns of a conductor through this inherited descriptor"},
+    {"latency", NULL, set_latency, "time every call (a run of its own: it changes the throughput)"},
+    {"json", NULL, set_json, "one JSON object on stdout instead of lines"},
+    {"list", NULL, set_list, "list the workloads, their parameters and settings"},
 };
 
 static void print_help(void)
@@ -102,8 +103,7 @@ static void print_help(void)
                  "       hz-bench --list [--json]\n\n"
                  "Runs an allocation workload with the malloc of this process (LD_PRELOAD another "
                  "one).\n\n");
-    for (size_t i = 0; i < HZ_LENGTH(common); i++)
-        (void)printf("  --%-9s %s\n", common[i].name, common[i].help);
+    hz_print_options(common, HZ_LENGTH(common));
     (void)printf("\nworkloads:");
     for (size_t i = 0; i < hz_workload_count(); i++) (void)printf(" %s", hz_workload_at(i)->name);
     (void)printf("\n");
@@ -192,7 +192,7 @@ static void choose_workload(hz_options *options, const char *text)
 /* --- the whole line
  * ------------------------------------------------------------------------------------------- */
 
-static const option_row *find_common(const char *name)
+static const hz_option *find_common(const char *name)
 {
     for (size_t i = 0; i < HZ_LENGTH(common); i++)
         if (same_name(name, common[i].name)) return &common[i];
@@ -206,9 +206,9 @@ static int parse_option(hz_options *options, int argc, char **argv, int at)
     const char *word = argv[at] + 2;
     const size_t length = strcspn(word, "=");
     (void)snprintf(name, sizeof name, "%.*s", (int)length, word);
-    const option_row *row = find_common(name);
+    const hz_option *row = find_common(name);
     const char *text = word[length] == '=' ? word + length + 1 : NULL;
-    if (row != NULL && !row->takes_value) {
+    if (row != NULL && row->value == NULL) {
         if (text != NULL) hz_refuse("--%s takes no value", name);
     } else if (text == NULL) {
         if (++at == argc) hz_refuse("--%s: its value is missing", name);

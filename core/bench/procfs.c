@@ -85,6 +85,18 @@ int64_t hz_proc_oom_kills(void)
     return read_field("/proc/vmstat", "\noom_kill ");
 }
 
+/* --- usage ---------------------------------------------------------------------------------- */
+
+static double seconds_of(struct timeval time)
+{
+    return (double)time.tv_sec + (double)time.tv_usec * 1e-6;
+}
+
+double hz_usage_cpu_s(const struct rusage *usage)
+{
+    return seconds_of(usage->ru_utime) + seconds_of(usage->ru_stime);
+}
+
 /* --- descendants ---------------------------------------------------------------------------- */
 
 /* Appends the children of one thread of a process. */
@@ -128,15 +140,7 @@ size_t hz_proc_descendants(pid_t root, pid_t *pids, size_t room)
 
 /* --- mapped files --------------------------------------------------------------------------- */
 
-static bool base_name_matches(const char *path, const char *name)
-{
-    const char *slash = strrchr(path, '/');
-    const char *base = slash != NULL ? slash + 1 : path;
-    const size_t length = strlen(name);
-    return strncmp(base, name, length) == 0 && (base[length] == '\0' || base[length] == '.');
-}
-
-bool hz_proc_find_mapped(pid_t pid, const char *name, char *path, size_t size)
+bool hz_proc_find_mapped(pid_t pid, bool (*visit)(void *context, const char *path), void *context)
 {
     char file[PATH_ROOM];
     char line[4096];
@@ -145,11 +149,10 @@ bool hz_proc_find_mapped(pid_t pid, const char *name, char *path, size_t size)
     FILE *maps = fopen(file, "re");
     if (maps == NULL) return false;
     while (!found && fgets(line, sizeof line, maps) != NULL) {
-        char *mapped = strchr(line, '/');
-        if (mapped == NULL) continue;
-        mapped[strcspn(mapped, "\n")] = '\0';
-        found = base_name_matches(mapped, name);
-        if (found) (void)snprintf(path, size, "%s", mapped);
+        char *path = strchr(line, '/');
+        if (path == NULL) continue;
+        path[strcspn(path, "\n")] = '\0';
+        found = visit(context, path);
     }
     (void)fclose(maps);
     return found;

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 
 /* Resident KiB of a process, from statm: cheap. */
@@ -19,13 +20,16 @@ int64_t hz_proc_pss_kb(pid_t pid);
 /* A field of /proc/PID/status in KiB, e.g. "VmHWM:" (peak resident). */
 int64_t hz_proc_status_kb(pid_t pid, const char *field);
 
+/* User and system time of a usage, in seconds. */
+double hz_usage_cpu_s(const struct rusage *usage);
+
 /* Fills `pids` with the descendants of `root` (without itself), parents first; returns how many, at
  * most `room`. */
 size_t hz_proc_descendants(pid_t root, pid_t *pids, size_t room);
 
-/* Path of a file mapped into `pid` whose base name is `name` or starts with it and a dot; false
- * when there is none. */
-bool hz_proc_find_mapped(pid_t pid, const char *name, char *path, size_t size);
+/* Calls `visit` with the path of every mapping of a file, until it returns true; returns whether it
+ * did. */
+bool hz_proc_find_mapped(pid_t pid, bool (*visit)(void *context, const char *path), void *context);
 
 /* Ticks (1/100 s) that a hypervisor took from this machine since it booted. */
 int64_t hz_proc_steal_ticks(void);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "allocator.h"
+#include "allocator_name.h"
 #include "bench.h"
 #include "procfs.h"
 
@@ -101,10 +102,10 @@ static void json_share(hz_json *json, const hz_run *run)
 
 static void json_allocator(hz_json *json)
 {
-    char name[64];
     const char *path = hz_allocator_path();
     const char *stats = hz_allocator_stats();
-    hz_allocator_name(path, name, sizeof name);
+    const char *known = hz_allocator_name(path);
+    const char *name = known != NULL ? known : hz_base_name(path);
     hz_json_object(json, "allocator");
     hz_json_string(json, "name", stats != NULL ? "hz" : name);
     hz_json_string(json, "path", path);

@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 
 #include "bench.h"
+#include "procfs.h"
 
 enum {
     STACK_BYTES = 256 * 1024, /* of a worker's thread; small, so that births stay cheap */
@@ -244,11 +245,6 @@ typedef struct reading {
     uint64_t minor_faults;
 } reading;
 
-static double seconds_of(struct timeval time)
-{
-    return (double)time.tv_sec + (double)time.tv_usec * 1e-6;
-}
-
 static reading read_counters(hz_run *run)
 {
     struct rusage usage;
@@ -256,7 +252,7 @@ static reading read_counters(hz_run *run)
     return (reading){
         .ns = hz_clock_ns(),
         .ops = hz_turn_ops(run->page),
-        .cpu_s = seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime),
+        .cpu_s = hz_usage_cpu_s(&usage),
         .minor_faults = (uint64_t)usage.ru_minflt,
     };
 }

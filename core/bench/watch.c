@@ -2,10 +2,7 @@
  * Waiting without losing sight of anything: pipes are emptied, ends are noticed, a wish to end is
  * heard.
  */
-#include <errno.h>
 #include <poll.h>
-#include <signal.h>
-#include <sys/signalfd.h>
 
 #include "conductor.h"
 #include "procfs.h"
@@ -40,10 +37,7 @@ static void report_end(hz_arm *arm)
 void hz_arm_kill(hz_arm *arm, const char *reason)
 {
     if (arm->gone) return;
-    if (!hz_child_reap(&arm->child)) {
-        arm->killed_as = reason;
-        hz_child_kill(&arm->child);
-    }
+    hz_child_kill(&arm->child, reason);
     report_end(arm);
 }
 

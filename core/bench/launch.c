@@ -1,0 +1,293 @@
+/*
+ * hz-launch: runs any program, measures it from outside and proves which allocator it ran on.
+ *
+ * The program leads a session of its own. This process adopts whatever it leaves behind, so that
+ * nothing outlives the measurement, and waits for it from a small process, since a child's peak
+ * memory is never reported below its parent's.
+ */
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "allocator_name.h"
+#include "arguments.h"
+#include "child.h"
+#include "json.h"
+#include "library.h"
+#include "procfs.h"
+#include "turns.h"
+
+enum {
+    MS_MAX = 24 * 3600 * 1000,
+    NS_PER_MS = 1000000,
+    TREE_MAX = 4096,            /* processes that are measured */
+    INFANT_NS = 3 * NS_PER_MS,  /* age up to which the allocator is looked for without pause */
+    YOUNG_NS = 50 * NS_PER_MS,  /* age up to which it is looked at every ms */
+    LOOK_NS = 100 * NS_PER_MS,  /* later, the time between two thorough looks */
+    EXIT_TIMEOUT = 124,         /* as timeout(1) */
+    EXIT_WRONG_ALLOCATOR = 125, /* as timeout(1) for its own failure */
+    EXIT_OOM = 137,             /* 128 + SIGKILL */
+    EXIT_BY_SIGNAL = 128,
+};
+
+static const char about[] = "usage: hz-launch [options] -- PROGRAM ARGUMENTS...\n\n"
+                            "Runs PROGRAM, kills it and everything it started when it is too slow "
+                            "or too big, and then writes one JSON object.\n"
+                            "The exit status is the program's; 128 + its signal; 124 too slow; 137 "
+                            "too big; 125 another allocator than expected.\n";
+
+/* What was asked for, and what came out. */
+typedef struct launch {
+    int json_fd;          /* where the result goes */
+    int64_t timeout_ns;   /* longest time; 0: for ever */
+    int64_t rss_limit_kb; /* most memory of the tree; 0: no limit */
+    const char *expected; /* soname of the library that is to provide malloc, or NULL */
+    hz_changes changes;   /* to the environment */
+    hz_child child;       /* the program */
+    int signal_fd;        /* readable when somebody wants an end */
+    int64_t start_ns;     /* when it was started */
+    int64_t wall_ns;      /* how long it ran */
+    int64_t looked_ns;    /* its age at the last look at the whole tree */
+    int64_t tree_peak_kb; /* highest memory of all processes together */
+    size_t processes;     /* most processes at one time */
+    char program[4096];   /* what it runs now; a proof holds for that */
+    char library[4096];   /* who provides its malloc, as far as seen; "" unknown */
+    bool proved;          /* whether that is the expected one */
+} launch;
+
+/* --- options -------------------------------------------------------------------------------- */
+
+static void set_json_fd(void *target, const char *name, const char *text)
+{
+    launch *l = target;
+    l->json_fd = (int)hz_parse_whole(name, text, 1, INT32_MAX);
+    if (fcntl(l->json_fd, F_GETFD) < 0) hz_refuse("--%s %s: not an open descriptor", name, text);
+}
+
+static void set_timeout(void *target, const char *name, const char *text)
+{
+    launch *l = target;
+    l->timeout_ns = (int64_t)(NS_PER_MS * hz_parse_decimal(name, text, 1, MS_MAX));
+}
+
+static void set_limit(void *target, const char *name, const char *text)
+{
+    launch *l = target;
+    l->rss_limit_kb = 1024 * (int64_t)hz_parse_whole(name, text, 1, 1 << 30);
+}
+
+static void set_expected(void *target, const char *name, const char *text)
+{
+    launch *l = target;
+    if (text[0] == '\0' || strchr(text, '/') != NULL)
+        hz_refuse("--%s %s: want a soname, such as libhz.so", name, text);
+    l->expected = text;
+}
+
+static void add_change(void *target, const char *name, const char *text)
+{
+    launch *l = target;
+    hz_changes_add(&l->changes, name, text);
+}
+
+static const hz_option options[] = {
+    {"env", "NAME=VALUE", add_change, "sets a variable for the program"},
+    {"unset", "NAME", add_change, "unsets a variable for the program"},
+    {"expect-library", "SONAME", set_expected,
+     "who must provide the program's malloc, e.g. libhz.so"},
+    {"timeout-ms", "MS", set_timeout, "kill it after that time (default: never)"},
+    {"rss-limit-mb", "M", set_limit,
+     "kill it when it and its children use more (default: no limit)"},
+    {"json-fd", "N", set_json_fd,
+     "descriptor for the result (default 1, after the program's own output)"},
+};
+
+/* --- the allocator -------------------------------------------------------------------------- */
+
+/* Whether a file's name is the soname, perhaps with more numbers behind it. */
+static bool is_named(const char *path, const char *soname)
+{
+    const char *base = hz_base_name(path);
+    const size_t length = strlen(soname);
+    return strncmp(base, soname, length) == 0 && (base[length] == '\0' || base[length] == '.');
+}
+
+/*
+ * Whether a mapped file provides malloc: the expected library; or, when none is expected, any known
+ * one. The C library does only if no other is mapped; it comes after those that were preloaded, so
+ * seeing it is seeing that they failed.
+ */
+static bool is_provider(void *context, const char *path)
+{
+    launch *l = context;
+    const char *name = hz_allocator_name(path);
+    const bool last_resort = name != NULL && strcmp(name, "glibc") == 0;
+    const bool wanted = l->expected != NULL ? is_named(path, l->expected) : name != NULL;
+    if ((!wanted && !last_resort) || !hz_library_defines(path, "malloc")) return false;
+    (void)snprintf(l->library, sizeof l->library, "%s", path);
+    return wanted && (!last_resort || l->expected != NULL);
+}
+
+/* Looks at what the program has mapped. After an exec, what was seen before counts no more. */
+static void look_at_allocator(launch *l)
+{
+    char link[64];
+    char program[sizeof l->program];
+    (void)snprintf(link, sizeof link, "/proc/%d/exe", (int)l->child.pid);
+    const ssize_t length = readlink(link, program, sizeof program - 1);
+    if (length <= 0) return;
+    program[length] = '\0';
+    if (strcmp(program, l->program) != 0) {
+        (void)snprintf(l->program, sizeof l->program, "%s", program);
+        l->library[0] = '\0';
+        l->proved = false;
+    }
+    if (!l->proved) l->proved = hz_proc_find_mapped(l->child.pid, is_provider, l);
+}
+
+/* --- memory --------------------------------------------------------------------------------- */
+
+/* Memory of the whole tree: of one process what is resident, of several what each has to answer
+ * for. */
+static int64_t tree_kb(launch *l)
+{
+    static pid_t pids[TREE_MAX];
+    const size_t count = hz_proc_descendants(getpid(), pids, TREE_MAX);
+    int64_t resident = 0;
+    int64_t proportional = 0;
+    if (count > l->processes) l->processes = count;
+    for (size_t i = 0; i < count; i++) {
+        const int64_t kb = hz_proc_rss_kb(pids[i]);
+        resident += kb > 0 ? kb : 0;
+    }
+    if (count < 2 || resident <= l->tree_peak_kb) return resident;
+    for (size_t i = 0; i < count; i++) {
+        const int64_t kb = hz_proc_pss_kb(pids[i]);
+        proportional += kb > 0 ? kb : 0;
+    }
+    return proportional;
+}
+
+/* Looks at the program, or at the whole tree; kills the program when it is too big. */
+static void look_at_memory(launch *l, bool whole)
+{
+    const int64_t kb = whole ? tree_kb(l) : hz_proc_rss_kb(l->child.pid);
+    if (kb > l->tree_peak_kb) l->tree_peak_kb = kb;
+    if (l->rss_limit_kb > 0 && kb > l->rss_limit_kb) hz_child_kill(&l->child, "oom");
+}
+
+/* --- waiting -------------------------------------------------------------------------------- */
+
+/* Young programs are looked at more often: many are short, and their allocator is to be seen. */
+static int64_t slice_ns(const launch *l, int64_t age_ns)
+{
+    if (!l->proved && age_ns < INFANT_NS) return NS_PER_MS / 10;
+    return age_ns < YOUNG_NS ? NS_PER_MS : 20 * NS_PER_MS;
+}
+
+/* Sleeps for a slice or until something happens; true when somebody wants an end. */
+static bool doze(const launch *l, int64_t ns)
+{
+    struct pollfd fds[] = {{.fd = l->child.pidfd, .events = POLLIN},
+                           {.fd = l->signal_fd, .events = POLLIN}};
+    return ppoll(fds, 2, &(struct timespec){.tv_nsec = (long)ns}, NULL) > 0 && fds[1].revents != 0;
+}
+
+static void watch(launch *l)
+{
+    while (!hz_child_reap(&l->child)) {
+        const int64_t age_ns = hz_clock_ns() - l->start_ns;
+        const bool late = l->timeout_ns > 0 && age_ns >= l->timeout_ns;
+        const bool thorough = age_ns - l->looked_ns >= LOOK_NS;
+        if (thorough) l->looked_ns = age_ns;
+        if (thorough || age_ns < YOUNG_NS) look_at_allocator(l);
+        look_at_memory(l, thorough);
+        if (late)
+            hz_child_kill(&l->child, "hang");
+        else if (!l->child.end.ended && doze(l, slice_ns(l, age_ns)))
+            hz_child_kill(&l->child, "interrupted");
+    }
+    l->wall_ns = hz_clock_ns() - l->start_ns;
+}
+
+/* --- result --------------------------------------------------------------------------------- */
+
+static const char *status_of(const launch *l)
+{
+    const char *status = hz_child_status(&l->child);
+    const bool wrong = l->expected != NULL && !l->proved;
+    return wrong && strcmp(status, "ok") == 0 ? "wrong_allocator" : status;
+}
+
+static void write_allocator(hz_json *json, const launch *l)
+{
+    const char *name = hz_allocator_name(l->library);
+    if (l->library[0] == '\0') {
+        hz_json_null(json, "allocator");
+        return;
+    }
+    hz_json_object(json, "allocator");
+    hz_json_string(json, "name", name != NULL ? name : hz_base_name(l->library));
+    hz_json_string(json, "path", l->library);
+    hz_json_object_end(json);
+}
+
+static void write_result(const launch *l, FILE *out)
+{
+    struct rusage all;
+    hz_json json = {.out = out};
+    const hz_ending *end = &l->child.end;
+    (void)getrusage(RUSAGE_CHILDREN, &all);
+    hz_json_object(&json, NULL);
+    hz_json_int(&json, "schema", 1);
+    hz_json_string(&json, "status", status_of(l));
+    hz_json_int(&json, "signal", end->signal);
+    hz_json_int(&json, "code", end->code);
+    hz_json_int(&json, "pid", l->child.pid);
+    hz_json_int(&json, "wall_ns", l->wall_ns);
+    hz_json_double(&json, "cpu_s", hz_usage_cpu_s(&all));
+    hz_json_int(&json, "rss_peak_kb", end->usage.ru_maxrss);
+    hz_json_int(&json, "rss_tree_peak_kb",
+                end->usage.ru_maxrss > l->tree_peak_kb ? end->usage.ru_maxrss : l->tree_peak_kb);
+    hz_json_int(&json, "minor_faults", all.ru_minflt);
+    hz_json_int(&json, "major_faults", all.ru_majflt);
+    hz_json_int(&json, "processes", (int64_t)(l->processes > 0 ? l->processes : 1));
+    write_allocator(&json, l);
+    hz_json_object_end(&json);
+    hz_json_line(&json);
+}
+
+static int exit_status(const launch *l)
+{
+    const char *status = status_of(l);
+    if (strcmp(status, "hang") == 0) return EXIT_TIMEOUT;
+    if (strcmp(status, "oom") == 0) return EXIT_OOM;
+    if (strcmp(status, "wrong_allocator") == 0) return EXIT_WRONG_ALLOCATOR;
+    return l->child.end.signal != 0 ? EXIT_BY_SIGNAL + l->child.end.signal : l->child.end.code;
+}
+
+int main(int argc, char **argv)
+{
+    static launch l = {.json_fd = STDOUT_FILENO};
+    const hz_changes none = {.count = 0};
+    const int at =
+        hz_parse_launcher(options, sizeof options / sizeof options[0], about, &l, argc, argv);
+    if (l.json_fd > STDERR_FILENO) (void)fcntl(l.json_fd, F_SETFD, FD_CLOEXEC);
+    FILE *out = fdopen(l.json_fd, "w");
+    if (out == NULL) hz_refuse("--json-fd %d: cannot be written", l.json_fd);
+    l.signal_fd = hz_become_keeper();
+    l.start_ns = hz_clock_ns();
+    hz_child_start(&l.child, &(hz_spawn){.argv = argv + at,
+                                         .environment = hz_environment_make(&none, &l.changes),
+                                         .given_fd = -1,
+                                         .captured = false});
+    (void)setpriority(PRIO_PROCESS, 0, -20); /* the child keeps the usual one */
+    watch(&l);
+    hz_kill_descendants();
+    write_result(&l, out);
+    return exit_status(&l);
+}
