@@ -18,6 +18,7 @@ import pytest
 
 from hztune import params, profile
 from hztune.errors import HztuneError, UsageError
+from hztune.params import Value
 from hztune.profile import Profile, Result
 
 MakeProfile = Callable[..., Profile]
@@ -51,10 +52,12 @@ def test_a_profile_comes_back_as_it_was_saved(make_profile: MakeProfile, tmp_pat
         Result("ops_per_s", 0.9, 0.8, 1.1, 6, "interrupted"),
         Result("ops_per_s", None, None, None, 0, "interrupted"),
         Result("ops_per_s", None, None, None, 0, "infeasible"),
+        Result("ops_per_s", None, None, None, 0, "no_gain"),
     ],
 )
 def test_every_kind_of_result_can_be_kept(make_profile: MakeProfile, result: Result) -> None:
-    made = make_profile(result=result)
+    config: dict[str, Value] = {} if result.verdict == "no_gain" else {"magazine_cap": 512}
+    made = make_profile(config, result=result)
     assert profile.parse(profile.dumps(made).encode()) == made
 
 

@@ -1,96 +1,140 @@
-"""`hztune tune`, which a bare `hztune` means: search, prove, write the profile, print the verdict."""
+"""`hztune tune`: from the options of a command line to a request, and from a result to its print.
+
+Values of options are judged in one place, the request (hztune.tune); here only their form is read.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hztune.errors import UsageError
+from hztune.errors import NoGainError, UsageError
 
-_BUDGET = re.compile(r"([0-9]{1,7}(?:\.[0-9]{1,3})?)(s|m|h)?")
-_SECONDS = {None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-_NO_GAIN_STATUS = 4
+if TYPE_CHECKING:
+    from hztune.tune import Tuned, TuneRequest
 
-
-def seconds(text: str) -> float:
-    """What a budget such as 90s, 5m or 1h is in seconds.
-
-    Raises:
-        UsageError: It is written in another way.
-    """
-    found = _BUDGET.fullmatch(text)
-    if found is None:
-        raise UsageError(f"--budget {text!r}: write it as 90s, 5m or 1h")
-    return float(found[1]) * _SECONDS[found[2]]
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @click.command("tune")
-@click.option("--workload", "-w", metavar="NAME[@SETTING]", required=True,
-              help="What to measure; `hztune list workloads` explains them.")  # fmt: skip
-@click.option("--param", "-p", "overrides", metavar="KEY=VALUE", multiple=True,
-              help="A parameter of the workload; may be repeated.")  # fmt: skip
-@click.option("--threads", "-t", type=int, metavar="N",
-              help="Threads of the workload; the default is one per CPU.")  # fmt: skip
-@click.option("--allocator", default="hz", show_default=True, help="Whose configuration to tune.")
-@click.option("--space", default="", metavar="NAME|FILE",
-              help="Search space; the default is the allocator's own.")  # fmt: skip
-@click.option("--budget", default="3m", show_default=True, metavar="TIME",
-              help="Time that the whole study may take: 90s, 5m, 1h.")  # fmt: skip
-@click.option("--trials", type=int, metavar="N", help="Most configurations to search.")
-@click.option("--max-rss", default="", metavar="1.10x|512M",
-              help="Most peak memory: a multiple of the default's, or a size.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True,
-              help="Of everything that is chosen at random.")  # fmt: skip
-@click.option("--out", metavar="DIR", type=click.Path(path_type=Path),
-              help="Results directory; the default is a new one in hztune-results/.")  # fmt: skip
+@click.option(
+    "--workload",
+    "-w",
+    metavar="NAME[@SETTING]",
+    help="What to tune for; see `hztune list workloads`.",
+)
+@click.option(
+    "--param",
+    "-p",
+    "params",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A parameter of the workload.",
+)
+@click.option(
+    "--threads", "-t", type=int, metavar="N", help="Threads of the workload.  [default: CPUs here]"
+)
+@click.option(
+    "--allocator", default="hz", show_default=True, metavar="NAME", help="Whose parameters to tune."
+)
+@click.option(
+    "--space", default="", metavar="NAME|FILE", help="The search space.  [default: the allocator's]"
+)
+@click.option(
+    "--budget",
+    default="3m",
+    show_default=True,
+    metavar="TIME",
+    help="Time for all of it: 90s, 5m, 1h.",
+)
+@click.option("--trials", type=int, metavar="N", help="Most configurations to try.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Of every random choice.",
+)
+@click.option(
+    "--max-rss", default="", metavar="LIMIT", help="Memory limit: 1.10x of the default's, or 512M."
+)
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where the results go.")
 @click.option("--resume", is_flag=True, help="Go on with the study in --out.")
-@click.option("--require-gain", is_flag=True, help="Exit with 4 when nothing beats the default.")
-@click.option("--dry-run", is_flag=True, help="Show the space and the plan; measure nothing.")
+@click.option("--require-gain", is_flag=True, help="Exit with status 4 when there is no gain.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and the space; measure nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@click.argument("words", metavar="", nargs=-1, type=click.UNPROCESSED)
 def tune_command(
-    workload: str,
-    overrides: tuple[str, ...],
-    threads: int | None,
-    allocator: str,
-    space: str,
-    budget: str,
-    trials: int | None,
-    max_rss: str,
-    seed: int,
-    out: Path | None,
-    resume: bool,
-    require_gain: bool,
-    dry_run: bool,
-    as_json: bool,
-    quiet: bool,
+    require_gain: bool, dry_run: bool, as_json: bool, quiet: bool, **options: Any
 ) -> int:
-    """Find the configuration that is best for a workload here, and prove it."""
+    """Search the best configuration, prove it on fresh measurements, write the results.
+
+    The results directory holds profile.json (see `hztune show`, `hztune export`), profile.env,
+    hz_config.h and every sample.
+    """
+    request = _request(**options)
+    from hztune import tune
     from hztune.progress import reporter
-    from hztune.tune import TuneRequest, plan, tune
+
+    if dry_run:
+        click.echo("\n".join(tune.plan(request)))
+        return 0
+    with reporter(quiet=quiet) as display:
+        tuned = tune.tune(request, display)
+    click.echo(json.dumps(tuned.summary.to_json(), indent=2) if as_json else _for_people(tuned))
+    if require_gain and tuned.profile.result.verdict == "no_gain":
+        raise NoGainError("no gain was proved, and --require-gain was given")
+    return tuned.exit_status
+
+
+def seconds(text: str) -> float:
+    """Seconds in a time as people write it: 90s, 5m, 1.5h, 90.
+
+    Raises:
+        UsageError: it is no time.
+    """
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smh]?)", text)
+    if match is None:
+        raise UsageError(f"{text!r} is no time; legal is a number with s, m or h: 90s, 5m, 1h")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _request(
+    *,
+    workload: str | None,
+    params: tuple[str, ...],
+    threads: int | None,
+    budget: str,
+    words: tuple[str, ...],
+    **others: Any,
+) -> TuneRequest:
+    """The request that the options describe; cheap mistakes are found before heavy imports."""
+    if words:
+        raise UsageError(
+            f"{words[0]!r} is no command of hztune and no option "
+            "(`hztune --help` lists the commands, `hztune tune --help` the options)"
+        )
+    if workload is None:
+        raise UsageError("--workload is missing; `hztune list workloads` shows what there is")
+    budget_s = seconds(budget)
+    from hztune.tune import TuneRequest
     from hztune.workload import WorkloadSpec
 
-    request = TuneRequest(
-        workload=WorkloadSpec.from_text(workload, overrides, threads),
-        allocator=allocator,
-        space=space,
-        budget_s=seconds(budget),
-        trials=trials,
-        seed=seed,
-        out=out,
-        resume=resume,
-        max_rss=max_rss,
-    )
-    if dry_run:
-        click.echo("\n".join(plan(request)))
-        return 0
-    with reporter(quiet=quiet) as shown:
-        tuned = tune(request, shown)
-    summary = tuned.summary
-    click.echo(json.dumps(summary.to_json(), indent=2) if as_json else "\n".join(summary.lines()))
-    if require_gain and summary.verdict == "no_gain":
-        return _NO_GAIN_STATUS
-    return tuned.exit_status
+    spec = WorkloadSpec.from_text(workload, params, threads)
+    return TuneRequest(workload=spec, budget_s=budget_s, **others)
+
+
+def _for_people(tuned: Tuned) -> str:
+    """The summary, and what to do with a gain."""
+    lines = tuned.summary.lines()
+    if tuned.profile.result.verdict == "improved":
+        path = tuned.out / "profile.json"
+        lines.append(
+            f"use it:  hztune run {path} -- ./program, or hztune export {path} --format ..."
+        )
+    return "\n".join(lines)

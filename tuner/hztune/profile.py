@@ -241,7 +241,7 @@ def _judge(profile: Profile, stored: dict[str, str]) -> None:
         )
     result = profile.result
     measured = (result.ci_low, result.ratio, result.ci_high)
-    if None in measured and (measured != (None,) * 3 or result.verdict in ("improved", "no_gain")):
+    if None in measured and (measured != (None,) * 3 or result.verdict == "improved"):
         raise UsageError("result lacks its ratio or an end of its interval")
     if None not in measured and list(measured) != sorted(cast("tuple[float, ...]", measured)):
         raise UsageError("result.ratio lies outside result.ci_low and result.ci_high")

@@ -1,0 +1,268 @@
+"""The command line: what is dispatched, what goes where, and how it says no."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hztune import cli, export, params, profile
+from hztune.profile import Profile
+
+MakeProfile = Callable[..., Profile]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def saved(make_profile: MakeProfile, tmp_path: Path) -> Path:
+    """A valid profile in a file."""
+    path = tmp_path / "profile.json"
+    profile.save(make_profile(), path)
+    return path
+
+
+# ---- dispatch ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "dispatched"),
+    [
+        ([], ["--help"]),
+        (["--help"], ["--help"]),
+        (["--version"], ["--version"]),
+        (["params", "--json"], ["params", "--json"]),
+        (["tune", "--workload", "larson"], ["tune", "--workload", "larson"]),
+        (["--workload", "larson"], ["tune", "--workload", "larson"]),
+        (["--", "./program", "params"], ["tune", "--", "./program", "params"]),
+        (["./program"], ["tune", "./program"]),
+    ],
+)
+def test_tune_is_meant_where_no_command_is_named(words: list[str], dispatched: list[str]) -> None:
+    assert cli.with_command(words) == dispatched
+
+
+def test_no_words_at_all_print_the_help(hztune: Run) -> None:
+    done = hztune()
+    assert done.returncode == 0
+    assert done.stdout == hztune("--help").stdout
+    assert all(f"\n  {name} " in done.stdout for name in cli.COMMANDS)
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_its_own_help(name: str, hztune: Run) -> None:
+    done = hztune(name, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"Usage: hztune {name}" in done.stdout
+
+
+def test_the_version_is_the_cores(hztune: Run, root: Path) -> None:
+    version = hztune("--version").stdout.split()[1]
+    assert f"project(hz VERSION {version} " in (root / "core" / "CMakeLists.txt").read_text()
+
+
+# ---- quick answers -------------------------------------------------------------------------------
+
+
+QUICK = {
+    "help": ["--help"],
+    "tune help": ["tune", "--help"],
+    "params": ["params"],
+    "show": ["show", "PROFILE"],
+    "export": ["export", "PROFILE", "--format", "env"],
+    "list formats": ["list", "formats"],
+    "list spaces": ["list", "spaces"],
+    "paths": ["paths"],
+}
+
+
+@pytest.mark.parametrize("words", QUICK.values(), ids=QUICK.keys())
+def test_a_quick_command_imports_nothing_heavy(
+    words: list[str], saved: Path, core_build: Path
+) -> None:
+    script = (
+        "import sys; from hztune.cli import status_of; status = status_of(sys.argv[1:]);"
+        "print(status, sorted({'optuna', 'numpy', 'rich', 'sqlalchemy'} & set(sys.modules)),"
+        " file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *(str(saved) if w == "PROFILE" else w for w in words)],
+        env={**os.environ, "HZTUNE_CORE": str(core_build)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == "0 []\n"
+
+
+# ---- how it says no ------------------------------------------------------------------------------
+
+
+BAD = {
+    "unknown option": (["params", "--jsn"], "--jsn"),
+    "unknown thing to list": (["list", "dragons"], "workloads"),
+    "unknown format": (["export", "PROFILE", "--format", "heder"], "did you mean header"),
+    "format of another allocator": (
+        ["export", "PROFILE", "--format", "c-glibc"],
+        "legal is one of",
+    ),
+    "format missing": (["export", "PROFILE"], "--format"),
+    "profile missing": (["show"], "PROFILE"),
+    "profile that is not there": (["show", "absent.json"], "absent.json"),
+    "profile that is none": (["show", "/etc/hostname"], "not a valid profile"),
+    "profile that is a directory": (["export", "/", "--format", "env"], "not a regular file"),
+    "unknown allocator": (["params", "--allocator", "hx"], "did you mean hz"),
+    "two forms at once": (["params", "--json", "--markdown"], "exclude each other"),
+    "program missing": (["run", "PROFILE"], "PROGRAM"),
+    "program that is not there": (["run", "PROFILE", "--", "no-such-program"], "no-such-program"),
+    "word that is no command": (["dragons"], "dragons"),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), BAD.values(), ids=BAD.keys())
+def test_bad_input_is_one_sentence_on_stderr_and_status_2(
+    words: list[str], said: str, saved: Path, hztune: Run
+) -> None:
+    before = sorted(path.name for path in saved.parent.iterdir())
+    done = hztune(*[saved if word == "PROFILE" else word for word in words])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("hztune: ") and done.stderr.count("\n") == 1
+    assert said in done.stderr
+    assert sorted(path.name for path in saved.parent.iterdir()) == before
+
+
+def test_a_broken_core_is_a_run_time_failure(hztune: Run, tmp_path: Path) -> None:
+    done = hztune("paths", "--lib", HZTUNE_CORE=str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "there is no libhz.so" in done.stderr
+
+
+def test_an_interruption_is_status_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hztune.cli_list._formats", interrupted)
+    assert cli.status_of(["list", "formats"]) == 130
+
+
+def test_a_reader_that_leaves_early_is_no_disaster() -> None:
+    done = subprocess.run(
+        [
+            "bash",
+            "-c",
+            f"{sys.executable} -m hztune params --markdown | true; exit ${{PIPESTATUS[0]}}",
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode in (0, 1)
+    assert done.stderr == ""
+
+
+# ---- lists ---------------------------------------------------------------------------------------
+
+
+def test_params_as_json_is_the_whole_table(hztune: Run) -> None:
+    rows = json.loads(hztune("params", "--json").stdout)
+    assert [row["name"] for row in rows] == [row.name for row in params.table()]
+    assert all({"default", "low", "high", "unit", "choices", "env", "doc"} <= set(r) for r in rows)
+
+
+def test_the_readme_holds_the_table_that_params_prints(hztune: Run, root: Path) -> None:
+    table = hztune("params", "--markdown").stdout
+    assert table in (root / "README.md").read_text(), "paste `hztune params --markdown` into README"
+
+
+def test_every_format_is_listed(hztune: Run) -> None:
+    listed = json.loads(hztune("list", "formats", "--json").stdout)
+    assert [row["name"] for row in listed] == [form.name for form in export.FORMATS]
+
+
+def test_every_space_is_listed_with_its_file(hztune: Run) -> None:
+    listed = json.loads(hztune("list", "spaces", "--json").stdout)
+    assert "hz" in [row["name"] for row in listed]
+    assert all(Path(row["path"]).is_file() for row in listed)
+
+
+def test_workloads_are_listed_with_their_parameters(hztune: Run) -> None:
+    listed = {row["name"]: row for row in json.loads(hztune("list", "workloads", "--json").stdout)}
+    assert {"larson", "remote"} <= set(listed)
+    assert all(row["params"] for row in listed.values())
+    assert "remote@main" in hztune("list", "workloads").stdout
+
+
+def test_hz_is_among_the_allocators_and_is_the_library_of_this_build(
+    hztune: Run, core_build: Path
+) -> None:
+    listed = {row["name"]: row for row in json.loads(hztune("list", "allocators", "--json").stdout)}
+    assert listed["hz"]["installed"] is True
+    assert listed["hz"]["path"] == str(core_build / "libhz.so")
+
+
+@pytest.mark.parametrize(
+    "what", ["--lib", "--static-lib", "--include", "--bench", "--launch", "--turns", "--spaces"]
+)
+def test_a_path_is_printed_alone_and_exists(what: str, hztune: Run) -> None:
+    done = hztune("paths", what)
+    assert done.returncode == 0
+    assert Path(done.stdout.removesuffix("\n")).exists()
+
+
+# ---- show, export, run ---------------------------------------------------------------------------
+
+
+def test_show_prints_the_claim_and_the_parameters(hztune: Run, saved: Path) -> None:
+    shown = hztune("show", saved).stdout
+    assert "1.140 times better in ops_per_s" in shown
+    assert "magazine_cap  512  (default 256)" in shown
+
+
+def test_show_as_json_is_the_profile(hztune: Run, saved: Path) -> None:
+    assert hztune("show", saved, "--json").stdout == saved.read_text()
+
+
+@pytest.mark.parametrize(
+    "form", [f.name for f in export.FORMATS if "hz" in f.allocators or not f.allocators]
+)
+def test_an_export_prints_the_same_as_it_writes(form: str, hztune: Run, saved: Path) -> None:
+    target = saved.with_name("written")
+    printed = hztune("export", saved, "--format", form)
+    written = hztune("export", saved, "--format", form, "--output", target)
+    assert (printed.returncode, written.returncode, written.stdout) == (0, 0, "")
+    assert target.read_text() == printed.stdout
+    assert os.access(target, os.X_OK) == (form == "wrapper")
+
+
+def test_run_gives_the_program_the_profile_and_nothing_that_was_set_before(
+    hztune: Run, saved: Path, core_build: Path
+) -> None:
+    done = hztune("run", saved, "--", "env", HZ_MAGAZINE_CAP="8", HZ_THP="on", UNRELATED="kept")
+    seen = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    assert {name for name in seen if name.startswith("HZ_")} == {"HZ_MAGAZINE_CAP", "HZ_DEPOT_LOCK"}
+    assert seen["HZ_MAGAZINE_CAP"] == "512"
+    assert seen["LD_PRELOAD"] == str(core_build / "libhz.so")
+    assert seen["UNRELATED"] == "kept"
+
+
+def test_run_keeps_the_words_and_the_status_of_the_program(hztune: Run, saved: Path) -> None:
+    done = hztune("run", saved, "--", "sh", "-c", 'echo "$1"; exit 7', "sh", "--help  me")
+    assert (done.returncode, done.stdout) == (7, "--help  me\n")
+
+
+def test_run_dies_of_the_signal_that_its_program_dies_of(hztune: Run, saved: Path) -> None:
+    assert hztune("run", saved, "--", "sh", "-c", "kill -TERM $$").returncode == -signal.SIGTERM
+
+
+def test_run_names_what_differs_from_where_the_profile_was_proved(
+    hztune: Run, make_profile: MakeProfile, tmp_path: Path
+) -> None:
+    elsewhere = make_profile()
+    machine = type(elsewhere.machine)("Other CPU", 4096, None, "6.1", "glibc 2.36", 4096, "always")
+    profile.save(make_profile(machine=machine), tmp_path / "p.json")
+    done = hztune("run", tmp_path / "p.json", "--", "true")
+    assert done.returncode == 0
+    assert "another CPUs: 4096 there" in done.stderr

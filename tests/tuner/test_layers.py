@@ -1,0 +1,301 @@
+"""The layers hold: who may know whom, in Python and in C; and files stay readable."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "tuner" / "hztune"
+CORE = ROOT / "core" / "src"
+BENCH = ROOT / "core" / "bench"
+MOST_LINES = 600
+
+# From the top: a part may import what stands below it, and its neighbours without going in circles.
+PYTHON_LEVELS: tuple[frozenset[str], ...] = (
+    frozenset({"cli", "__main__"}),
+    frozenset({"tune", "search", "confirm", "export", "report"}),
+    frozenset({"measure", "stats", "space", "study", "progress", "doctor"}),
+    frozenset({"params", "artifacts", "allocator", "workload", "profile", "samples", "machine",
+               "strictjson"}),
+    frozenset({"process", "files"}),
+    frozenset({"errors"}),
+)  # fmt: skip
+
+# Who may import what, wherever it stands in the file.
+SINGLE_IMPORTERS = {
+    "hztune._core": {"params"},
+    "subprocess": {"process"},
+    "optuna": {"study"},
+    "numpy": {"stats", "measure", "search", "study", "confirm", "tune"},
+    "click": {"cli"},
+    "rich": {"progress", "cli"},
+}
+
+# From the top: a file may call what stands below it. The rest stands beside: all may call it.
+C_LEVELS: tuple[frozenset[str], ...] = (
+    frozenset({"alloc.c", "free.c", "override.c"}),
+    frozenset({"magazine.c", "remote.c"}),
+    frozenset({"depot.c"}),
+    frozenset({"span.c"}),
+    frozenset({"pages.c", "large.c"}),
+    frozenset({"arena.c", "os_linux.c"}),
+)
+C_BESIDE = frozenset(
+    {"heap.c", "start.c", "background.c", "stats.c", "lock.c", "size_class.c", "params.c"}
+)
+MAY_USE_IF = frozenset({"config.h", "internal.h", "os_linux.c", "os.h"})
+
+
+# ---- Python --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import of `what` (dotted) in `part`, at a line."""
+
+    part: str
+    what: str
+    where: str
+
+
+def part_of(path: Path) -> str:
+    """The part that a file belongs to: its package or module name; every cli_*.py is `cli`."""
+    name = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return "cli" if name.startswith("cli_") else name
+
+
+def python_files() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def imports(path: Path) -> Iterator[Import]:
+    """Every import of a file, those inside functions too; relative ones are spelled out."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        where = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(part_of(path), alias.name, where)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{where}: a relative import; name the package"
+            for alias in node.names:
+                yield Import(part_of(path), f"{node.module}.{alias.name}", where)
+
+
+def all_imports() -> list[Import]:
+    return [each for path in python_files() for each in imports(path)]
+
+
+def own_part(what: str) -> str:
+    """The part that a dotted import of hztune's names; empty for anything else."""
+    root, _, rest = what.partition(".")
+    return rest.partition(".")[0] if root == "hztune" and rest else ""
+
+
+def level_of(part: str) -> int:
+    return next(i for i, level in enumerate(PYTHON_LEVELS) if part in level)
+
+
+def test_every_python_file_has_a_place_in_the_layers() -> None:
+    parts = {part_of(path) for path in python_files()} - {"__init__"}
+    assert parts <= frozenset().union(*PYTHON_LEVELS), "give the new part a level"
+
+
+def test_python_imports_go_downwards() -> None:
+    known = frozenset().union(*PYTHON_LEVELS)
+    upwards = [
+        f"{each.where}: {each.part} imports {each.what}"
+        for each in all_imports()
+        if own_part(each.what) in known and level_of(own_part(each.what)) < level_of(each.part)
+    ]
+    assert upwards == []
+
+
+def test_neighbours_do_not_import_each_other_in_circles() -> None:
+    below: dict[str, set[str]] = defaultdict(set)
+    for each in all_imports():
+        if own_part(each.what) not in ("", each.part):
+            below[each.part].add(own_part(each.what))
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        ahead = [start]
+        while ahead:
+            found = below[ahead.pop()] - seen
+            seen |= found
+            ahead += found
+        return seen
+
+    assert [part for part in sorted(below) if part in reached(part)] == []
+
+
+@pytest.mark.parametrize("what", SINGLE_IMPORTERS)
+def test_only_its_own_parts_import(what: str) -> None:
+    strangers = [
+        f"{each.where}: {each.what}"
+        for each in all_imports()
+        if (each.what == what or each.what.startswith(f"{what}."))
+        and each.part not in SINGLE_IMPORTERS[what]
+    ]
+    assert strangers == []
+
+
+def test_only_the_command_line_prints_or_exits() -> None:
+    calls = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node.func)}"
+        for path in python_files()
+        if part_of(path) not in ("cli", "__main__")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("print", "exit", "quit", "sys.exit", "breakpoint")
+    ]
+    assert calls == []
+
+
+# ---- C -------------------------------------------------------------------------------------------
+
+DEFINITION = re.compile(
+    r"^(?!static |typedef |extern )[A-Za-z_][\w \*]*?\b(hz_\w+)\([^;{]*\)\s*\{", re.M
+)
+CALL = re.compile(r"\b(hz_\w+)\s*\(")
+SECTION = re.compile(r"/\* ---- (\w+\.c)\b.*", re.M)
+INLINE = re.compile(r"^HZ_(?:FAST|SLOW)[\w \*]*?\b(hz_\w+)\([^;{]*\)\s*\{", re.M)
+
+
+def without_comments(text: str) -> str:
+    """C without comments and strings; line numbers are kept."""
+    pattern = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
+    return pattern.sub(lambda match: "\n" * match[0].count("\n"), text)
+
+
+def owners() -> dict[str, str]:
+    """The file that each function with an hz_ name belongs to.
+
+    What internal.h defines belongs to the file whose section it stands in.
+    """
+    found: dict[str, str] = {}
+    for path in sorted(CORE.glob("*.c")):
+        for name in DEFINITION.findall(without_comments(path.read_text())):
+            found[name] = path.name
+    for file, body in sections():
+        for name in INLINE.findall(without_comments(body)):
+            found[name] = file
+    return found
+
+
+def sections() -> Iterator[tuple[str, str]]:
+    """The sections of internal.h that belong to a file, with their text."""
+    text = (CORE / "internal.h").read_text()
+    starts = [*SECTION.finditer(text)]
+    for start, end in zip(starts, [*starts[1:], None], strict=True):
+        yield start[1], text[start.end() : end.start() if end else None]
+
+
+def bodies() -> Iterator[tuple[str, str]]:
+    """Every text that may call something, with the file that it counts for."""
+    for path in sorted(CORE.glob("*.c")):
+        yield path.name, without_comments(path.read_text())
+    for file, body in sections():
+        yield file, without_comments(body)
+
+
+def c_level_of(file: str) -> int | None:
+    """The level of a file, 0 on top; None when it stands beside the levels."""
+    return next((i for i, level in enumerate(C_LEVELS) if file in level), None)
+
+
+def test_every_c_file_has_a_place_in_the_layers() -> None:
+    files = {path.name for path in CORE.glob("*.c")}
+    assert files <= C_BESIDE.union(*C_LEVELS), "give the new file a level"
+
+
+def test_the_scan_of_the_core_sees_its_functions() -> None:
+    found = owners()
+    assert found["hz_depot_take"] == "depot.c"
+    assert found["hz_magazine_push"] == "magazine.c"
+    assert set(found.values()) >= {path.name for path in CORE.glob("*.c")} - {"override.c"}
+
+
+def test_c_calls_go_downwards() -> None:
+    owner = owners()
+    upwards = set()
+    for file, text in bodies():
+        for name in CALL.findall(text):
+            here, there = c_level_of(file), c_level_of(owner.get(name, file))
+            if here is not None and there is not None and there < here:
+                upwards.add(f"{file} calls {name} of {owner[name]}")
+    assert sorted(upwards) == []
+
+
+def includes(path: Path) -> list[str]:
+    return re.findall(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', path.read_text(), re.M)
+
+
+def test_override_knows_only_the_public_header_of_hz() -> None:
+    own = [
+        name for name in includes(CORE / "override.c") if name.startswith("hz") or "/" not in name
+    ]
+    headers = {path.name for path in CORE.glob("*.h")}
+    assert [name for name in own if name in headers or name.startswith("hz/")] == ["hz/hz.h"]
+
+
+def test_the_measuring_programs_know_nothing_of_hz() -> None:
+    """They see whatever malloc the process has: one binary measures every allocator."""
+    own = {path.name for path in BENCH.glob("*.h")}
+    strange = [
+        f"{path.name} includes {name}"
+        for path in sorted(BENCH.glob("*.[ch]"))
+        for name in includes(path)
+        if name not in own and (name.startswith(("hz", "..")) or name.endswith((".c", ".def")))
+    ]
+    assert strange == []
+
+
+def test_memory_orders_are_named_in_one_file() -> None:
+    pattern = re.compile(r"\bmemory_order_|__ATOMIC_[A-Z]")
+    named = [
+        p.name
+        for p in sorted(CORE.glob("*.[ch]"))
+        if pattern.search(without_comments(p.read_text()))
+    ]
+    assert named == ["atomic.h"]
+
+
+def test_functions_hold_no_conditional_compilation() -> None:
+    guilty = []
+    for path in sorted(CORE.glob("*.[ch]")):
+        text = without_comments(path.read_text())
+        guard = re.compile(rf"#ifndef HZ_{path.stem.upper()}_H\b")
+        used = [line for line in text.splitlines() if re.match(r"\s*#\s*(if|elif)", line)]
+        if path.name not in MAY_USE_IF and [line for line in used if not guard.match(line)]:
+            guilty.append(f"{path.name}: {[line for line in used if not guard.match(line)]}")
+    assert guilty == []
+
+
+# ---- sizes ---------------------------------------------------------------------------------------
+
+
+def test_no_file_is_too_long_to_read() -> None:
+    files = [
+        *python_files(), *CORE.glob("*.[ch]"), *BENCH.glob("*.[ch]"),
+        *(ROOT / "tests").rglob("*.py"), *(ROOT / "tests").rglob("*.c"),
+    ]  # fmt: skip
+    long = {p.name: n for p in files if (n := len(p.read_text().splitlines())) > MOST_LINES}
+    assert long == {}
+
+
+def test_every_file_opens_with_its_purpose() -> None:
+    without = [
+        str(p.relative_to(ROOT))
+        for p in python_files()
+        if not ast.get_docstring(ast.parse(p.read_text()))
+    ]
+    c_files = [*CORE.glob("*.[ch]"), *BENCH.glob("*.[ch]"), *(ROOT / "tests").rglob("*.c")]
+    without += [p.name for p in c_files if not p.read_text().startswith("/*")]
+    assert sorted(without) == []

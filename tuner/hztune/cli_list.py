@@ -1,0 +1,166 @@
+"""Commands that say what there is: workloads, allocators, spaces, formats, parameters, paths."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+
+from hztune import artifacts, params
+from hztune.errors import HztuneError, UsageError
+from hztune.params import Param
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a list prints: rows for people, records for machines."""
+
+    rows: Sequence[tuple[str, ...]]
+    records: Sequence[Mapping[str, object]]
+
+
+@click.command("list")
+@click.argument("what", type=click.Choice(["workloads", "allocators", "spaces", "formats"]))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_command(what: str, as_json: bool) -> None:
+    """List what hztune can work with here."""
+    listings: dict[str, Callable[[], Listing]] = {
+        "workloads": _workloads,
+        "allocators": _allocators,
+        "spaces": _spaces,
+        "formats": _formats,
+    }
+    listing = listings[what]()
+    click.echo(json.dumps(listing.records, indent=2) if as_json else _columns(listing.rows))
+
+
+@click.command("params")
+@click.option("--allocator", default="hz", show_default=True, help="Whose parameters.")
+@click.option("--markdown", is_flag=True, help="Print the table for a Markdown document.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def params_command(allocator: str, markdown: bool, as_json: bool) -> None:
+    """Print the table of parameters: what is legal, the default, what each does."""
+    if markdown and as_json:
+        raise UsageError("--markdown and --json exclude each other; give one of them")
+    table = _table_of(allocator)
+    if as_json:
+        click.echo(json.dumps([asdict(row) for row in table], indent=2))
+    elif markdown:
+        click.echo(_markdown(table))
+    else:
+        click.echo(_columns([_row(param) for param in table]))
+
+
+_PATHS: dict[str, Callable[[], Path]] = {
+    "lib": artifacts.library,
+    "static-lib": artifacts.static_library,
+    "include": artifacts.include_dir,
+    "cmake": artifacts.cmake_dir,
+    "bench": artifacts.bench,
+    "launch": artifacts.launch,
+    "turns": artifacts.turns,
+    "spaces": artifacts.search_spaces,
+}
+
+
+@click.command("paths")
+@click.option("--lib", "what", flag_value="lib", help="libhz.so, for LD_PRELOAD.")
+@click.option("--static-lib", "what", flag_value="static-lib", help="libhz.a.")
+@click.option("--include", "what", flag_value="include", help="The headers: cc -I.")
+@click.option("--cmake", "what", flag_value="cmake", help="The CMake package: -Dhz_DIR=.")
+@click.option("--bench", "what", flag_value="bench", help="hz-bench, the workloads.")
+@click.option("--launch", "what", flag_value="launch", help="hz-launch, the measuring starter.")
+@click.option("--turns", "what", flag_value="turns", help="hz-turns, the conductor of turns.")
+@click.option("--spaces", "what", flag_value="spaces", help="The search spaces.")
+def paths_command(what: str | None) -> None:
+    """Print where the built parts of hz are; with an option, that one path alone."""
+    if what is not None:
+        click.echo(str(_PATHS[what]()))
+    else:
+        click.echo(_columns([(name, _path_or_reason(find)) for name, find in _PATHS.items()]))
+
+
+def _path_or_reason(find: Callable[[], Path]) -> str:
+    try:
+        return str(find())
+    except HztuneError as error:
+        return f"- ({error})"
+
+
+def _workloads() -> Listing:
+    from hztune import workload
+
+    rows: list[tuple[str, ...]] = []
+    found = workload.listing()
+    for each in found:
+        rows.append((each.name, each.doc))
+        rows += [(f"{each.name}@{setting.name}", setting.doc) for setting in each.settings]
+        rows += [(f"  -p {p.name}={p.default}", f"{p.doc}; {p.legal()}") for p in each.params]
+    return Listing(rows, [asdict(each) for each in found])
+
+
+def _allocators() -> Listing:
+    from hztune import allocator
+
+    here = {found.name: found for found in allocator.available()}
+    rows: list[tuple[str, ...]] = []
+    records: list[dict[str, object]] = []
+    for name in allocator.names():
+        found = here.get(name)
+        absent = "" if found else str(allocator.get(name).missing())
+        rows.append((name, found.version or "-", str(found.path)) if found else (name, "-", absent))
+        record = {**asdict(found), "path": str(found.path)} if found else {"name": name}
+        records.append({**record, "installed": found is not None, "remedy": absent})
+    return Listing(rows, records)
+
+
+def _spaces() -> Listing:
+    found = sorted(artifacts.search_spaces().glob("*.toml"))
+    rows = [(path.stem, str(path)) for path in found]
+    return Listing(rows, [{"name": name, "path": path} for name, path in rows])
+
+
+def _formats() -> Listing:
+    from hztune import export
+
+    rows = [(f.name, " ".join(f.allocators) or "all", f.doc) for f in export.FORMATS]
+    records = [
+        {"name": f.name, "allocators": list(f.allocators), "doc": f.doc} for f in export.FORMATS
+    ]
+    return Listing(rows, records)
+
+
+def _table_of(name: str) -> Sequence[Param]:
+    if name == "hz":
+        return params.table()
+    from hztune import allocator
+
+    adapter = allocator.get(name)
+    return adapter.knobs(adapter.installed())
+
+
+def _row(param: Param) -> tuple[str, ...]:
+    return (param.name, str(param.default), param.legal(), param.doc)
+
+
+def _markdown(table: Sequence[Param]) -> str:
+    lines = ["| parameter | default | legal | what it does |", "|---|---|---|---|"]
+    for param in table:
+        name, default, legal, doc = _row(param)
+        cells = (f"`{name}`", f"`{default}`", legal, doc)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> str:
+    """Rows as text in columns; the last one runs free."""
+    if not rows:
+        return ""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    padded = [
+        [*(f"{cell:{w}}" for cell, w in zip(row, widths, strict=False)), row[-1]] for row in rows
+    ]
+    return "\n".join("  ".join(cells) for cells in padded)
