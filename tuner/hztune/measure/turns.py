@@ -227,11 +227,16 @@ class _Performance:
         return grown_ns
 
     def _answer(self, rounds: int, done: int) -> str:
-        """Returns how many rounds more: one for each disturbed one, at most as many as planned."""
+        """Returns how many rounds more: one for each disturbed one.
+
+        Where most rounds are disturbed the machine is always so, and repeating would not help; so
+        that a block never takes more than twice its rounds.
+        """
         spoilt = {turn.round for part in self._parts for turn in part.turns if turn.disturbed}
-        missing = min(rounds - (done - len(spoilt)), 2 * rounds - done)
+        missing = rounds - (done - len(spoilt))
         alive = any(part.pid and part.ending is None for part in self._parts)
-        return f"more {missing}" if missing > 0 and alive else "quit"
+        helps = len(spoilt) <= done // 2
+        return f"more {missing}" if missing > 0 and alive and helps else "quit"
 
     def outcomes(self) -> tuple[Outcome, ...]:
         """Returns what each arm came to, and puts it into the sink."""
