@@ -115,7 +115,7 @@ BAD = {
     "profile that is not there": (["show", "absent.json"], "absent.json"),
     "profile that is none": (["show", "/etc/hostname"], "not a valid profile"),
     "profile that is a directory": (["export", "/", "--format", "env"], "not a regular file"),
-    "unknown allocator": (["params", "--allocator", "hx"], "did you mean hz"),
+    "unknown allocator": (["params", "--allocator", "jemaloc"], "did you mean jemalloc"),
     "two forms at once": (["params", "--json", "--markdown"], "exclude each other"),
     "program missing": (["run", "PROFILE"], "PROGRAM"),
     "program that is not there": (["run", "PROFILE", "--", "no-such-program"], "no-such-program"),
