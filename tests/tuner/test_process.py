@@ -151,11 +151,25 @@ def test_a_gibibyte_of_output_is_read_and_not_kept() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # KiB
 
 
-def test_of_stdout_the_beginning_is_kept_and_of_stderr_the_end() -> None:
+def test_of_stdout_the_beginning_is_kept_and_of_stderr_both_ends() -> None:
     code = "print('a' * 50 + 'b' * 50); print('c' * 50 + 'd' * 50, file=sys.stderr)"
-    done = run(code, output_limit=50)
-    assert done.stdout == "a" * 50
-    assert done.stderr == "d" * 49 + "\n"
+    done = run(code, output_limit=40)
+    assert done.stdout == "a" * 40
+    assert done.stderr == "c" * 20 + "d" * 19 + "\n"
+    assert done.truncated
+
+
+def test_output_that_just_fits_is_whole() -> None:
+    done = run("print('a' * 39); print('b' * 39, file=sys.stderr)", output_limit=40)
+    assert (done.stdout, done.stderr) == ("a" * 39 + "\n", "b" * 39 + "\n")
+    assert not done.truncated
+
+
+def test_output_that_nobody_wants_is_not_read() -> None:
+    done = run(
+        "print('a'); print(os.path.realpath('/proc/self/fd/1'), file=sys.stderr)", keep_stdout=False
+    )
+    assert (done.stdout, done.stderr) == ("", "/dev/null\n")
 
 
 def test_output_that_is_no_text_is_no_error() -> None:

@@ -55,7 +55,7 @@ class Finished:
     Attributes:
         code: Its exit status, or minus the number of the signal that ended it.
         stdout: The first part of what it wrote there, at most the limit.
-        stderr: The last part of what it wrote there, at most the limit.
+        stderr: The first and the last part of what it wrote there, together at most the limit.
         timed_out: Whether it was ended at the deadline.
         truncated: Whether it wrote more to stdout than the limit.
         wall_s: Seconds from its start to its end.
@@ -101,6 +101,7 @@ def run(
     deadline_s: float,
     stdin: bytes = b"",
     output_limit: int = 1 << 20,
+    keep_stdout: bool = True,
     pass_fds: Sequence[int] = (),
 ) -> Finished:
     """Runs a program to its end, or to its deadline.
@@ -112,13 +113,20 @@ def run(
         deadline_s: Seconds after which its whole tree is killed.
         stdin: What it can read there.
         output_limit: Bytes of stdout, and of stderr, that are kept; the rest is read and dropped.
+        keep_stdout: False: it writes to nowhere, so that reading it disturbs nothing.
         pass_fds: Descriptors that stay open in it.
 
     Raises:
         UsageError: There is no such program, or it cannot be executed.
     """
     with Child(
-        argv, env=env, cwd=cwd, stdin=stdin, output_limit=output_limit, pass_fds=pass_fds
+        argv,
+        env=env,
+        cwd=cwd,
+        stdin=stdin,
+        output_limit=output_limit,
+        keep_stdout=keep_stdout,
+        pass_fds=pass_fds,
     ) as child:
         return child.finish(deadline_s)
 
@@ -134,16 +142,17 @@ class Child:
         cwd: Path | None = None,
         stdin: bytes | None = b"",
         output_limit: int = 1 << 20,
+        keep_stdout: bool = True,
         pass_fds: Sequence[int] = (),
     ) -> None:
         """Starts the child, as `run` does; `stdin` None gives it a pipe that `send` writes to."""
         self._mark = f"{os.getpid():08x}{next(_serial):08x}"
         marked = {**(os.environ if env is None else env), MARK: self._mark}
         self._started = time.monotonic()
-        self._process = _start(argv, marked, cwd, stdin, pass_fds)
+        self._process = _start(argv, marked, cwd, stdin, keep_stdout, pass_fds)
         self._pidfd = os.pidfd_open(self._process.pid)
-        self._output = _Kept(output_limit, keep_head=True)
-        self._errors = _Kept(output_limit, keep_head=False)
+        self._output = _Kept(output_limit, 0)
+        self._errors = _Kept(output_limit // 2, output_limit - output_limit // 2)
         self._selector = selectors.DefaultSelector()
         self._drained = 0
         self._ended = False
@@ -228,13 +237,11 @@ class Child:
     def _register(self) -> None:
         """Watches both outputs and the child's end."""
         self._selector.register(self._pidfd, selectors.EVENT_READ, None)
-        for stream, kept in (
-            (self._process.stdout, self._output),
-            (self._process.stderr, self._errors),
-        ):
-            assert stream is not None
-            os.set_blocking(stream.fileno(), False)
-            self._selector.register(stream.fileno(), selectors.EVENT_READ, kept)
+        watched = ((self._process.stdout, self._output), (self._process.stderr, self._errors))
+        for stream, kept in watched:
+            if stream is not None:
+                os.set_blocking(stream.fileno(), False)
+                self._selector.register(stream.fileno(), selectors.EVENT_READ, kept)
 
     def _read_until(self, deadline: float) -> bool:
         """Reads into the kept buffers; true when the child ended before the deadline."""
@@ -295,26 +302,27 @@ class Child:
 
 
 class _Kept:
-    """The first or the last bytes of a stream."""
+    """The first and the last bytes of a stream."""
 
-    def __init__(self, limit: int, *, keep_head: bool) -> None:
-        self._limit = limit
-        self._keep_head = keep_head
-        self._bytes = bytearray()
+    def __init__(self, head: int, tail: int) -> None:
+        self._head_limit = head
+        self._tail_limit = tail
+        self._head = bytearray()
+        self._tail = bytearray()
         self.overflowed = False
 
     def add(self, chunk: bytes) -> None:
-        """Takes in what was read, drops what is over the limit."""
-        self.overflowed = self.overflowed or len(self._bytes) + len(chunk) > self._limit
-        if self._keep_head:
-            self._bytes += chunk[: self._limit - len(self._bytes)]
-        else:
-            self._bytes += chunk
-            del self._bytes[: max(0, len(self._bytes) - self._limit)]
+        """Takes in what was read, drops what is over the limits."""
+        room = self._head_limit - len(self._head)
+        self._head += chunk[:room]
+        self._tail += chunk[room:]
+        if len(self._tail) > self._tail_limit:
+            self.overflowed = True
+            del self._tail[: len(self._tail) - self._tail_limit]
 
     def text(self) -> str:
         """What is kept; bytes that are no UTF-8 are replaced."""
-        return self._bytes.decode(errors="replace")
+        return (self._head + self._tail).decode(errors="replace")
 
 
 def _start(
@@ -322,6 +330,7 @@ def _start(
     env: Mapping[str, str],
     cwd: Path | None,
     stdin: bytes | None,
+    keep_stdout: bool,
     pass_fds: Sequence[int],
 ) -> subprocess.Popen[bytes]:
     """Starts the program in a session of its own."""
@@ -339,7 +348,7 @@ def _start(
                 env=dict(env),
                 cwd=cwd,
                 stdin=source,
-                stdout=subprocess.PIPE,
+                stdout=subprocess.PIPE if keep_stdout else subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 pass_fds=pass_fds,
                 start_new_session=True,
