@@ -6,11 +6,16 @@ slow configuration disappear.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 
-from hztune.samples import Evidence
+from hztune.samples import Evidence, Turn
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _STEAL_SHARE = 0.05
@@ -58,3 +63,60 @@ class Judge:
             return False
         usual = median(self._switches)
         return switches > _SWITCHES_FACTOR * usual + _SWITCHES_FLOOR_PER_S
+
+
+def repeats(rounds: int, done: int, turns: Iterable[Turn]) -> int:
+    """Returns how many rounds more a block needs: one for each that was disturbed.
+
+    Where most rounds are disturbed the machine is always so, and repeating would not help; so that
+    a block never takes more than twice its rounds.
+
+    Args:
+        rounds: Undisturbed rounds that are wanted.
+        done: Rounds that were played.
+        turns: All their turns.
+    """
+    spoilt = len({turn.round for turn in turns if turn.disturbed})
+    return max(0, rounds - (done - spoilt)) if spoilt <= done // 2 else 0
+
+
+class Watch:
+    """Looks at the machine at the beginning and at the end of a run of a whole program."""
+
+    def __init__(self) -> None:
+        """Takes the first look."""
+        self._steal_ticks = _steal_ticks()
+        self._pressure_us = _pressure_us()
+        self._slept_ns = slept_ns()
+
+    def seen(self, cpu_ns: int, rss_kb: int) -> Evidence:
+        """Returns what happened since, beside what is known of the program itself."""
+        return Evidence(
+            cpu_ns=cpu_ns,
+            steal_ticks=_steal_ticks() - self._steal_ticks,
+            pressure_us=_pressure_us() - self._pressure_us,
+            suspended_ns=slept_ns() - self._slept_ns,
+            rss_kb=rss_kb,
+        )
+
+
+def slept_ns() -> int:
+    """Returns for how long the machine has slept since it was started, nanoseconds."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+def _steal_ticks() -> int:
+    """Returns the ticks that the hypervisor has taken so far; 0 where it does not say."""
+    with contextlib.suppress(OSError):
+        words = Path("/proc/stat").read_text(encoding="ascii").partition("\n")[0].split()
+        return int(words[8]) if len(words) > 8 else 0
+    return 0
+
+
+def _pressure_us() -> int:
+    """Returns for how long anything has waited for a CPU so far; 0 where it is not counted."""
+    with contextlib.suppress(OSError):
+        text = Path("/proc/pressure/cpu").read_text(encoding="ascii")
+        found = re.search(r"^some .*total=(\d+)", text, re.MULTILINE)
+        return int(found[1]) if found else 0
+    return 0

@@ -18,7 +18,7 @@ from typing import Any
 from hztune import artifacts
 from hztune.errors import HztuneError
 from hztune.machine import timed_window
-from hztune.measure.disturbance import Judge
+from hztune.measure.disturbance import Judge, repeats, slept_ns
 from hztune.measure.proof import AllocatorProof, Fault, Proof
 from hztune.measure.types import Accounting, Arm, Block, Outcome, Role, Status, Turn
 from hztune.process import Child, signal_name
@@ -143,7 +143,7 @@ class _Performance:
         self._parts = [self._part(arm) for arm in arms]
         self._judge = Judge(spec.threads, len(os.sched_getaffinity(0)))
         self._launched_ns = 0
-        self._slept_ns = _slept_ns()
+        self._slept_ns = slept_ns()
 
     def _part(self, arm: Arm) -> _Part:
         """Prepares an arm."""
@@ -222,21 +222,14 @@ class _Performance:
 
     def _suspension(self) -> int:
         """Returns for how long the machine has slept since the last look, nanoseconds."""
-        slept_ns = _slept_ns()
-        grown_ns, self._slept_ns = slept_ns - self._slept_ns, slept_ns
-        return grown_ns
+        before_ns, self._slept_ns = self._slept_ns, slept_ns()
+        return self._slept_ns - before_ns
 
     def _answer(self, rounds: int, done: int) -> str:
-        """Returns how many rounds more: one for each disturbed one.
-
-        Where most rounds are disturbed the machine is always so, and repeating would not help; so
-        that a block never takes more than twice its rounds.
-        """
-        spoilt = {turn.round for part in self._parts for turn in part.turns if turn.disturbed}
-        missing = rounds - (done - len(spoilt))
-        alive = any(part.pid and part.ending is None for part in self._parts)
-        helps = len(spoilt) <= done // 2
-        return f"more {missing}" if missing > 0 and alive and helps else "quit"
+        """Returns what to tell hz-turns when it has played its rounds."""
+        turns = [turn for part in self._parts for turn in part.turns]
+        more = repeats(rounds, done, turns)
+        return f"more {more}" if more else "quit"
 
     def outcomes(self) -> tuple[Outcome, ...]:
         """Returns what each arm came to, and puts it into the sink."""
@@ -287,11 +280,6 @@ class _Performance:
             turns=len(turns),
             disturbed=sum(bool(turn.disturbed) for turn in turns),
         )
-
-
-def _slept_ns() -> int:
-    """Returns for how long the machine has slept since it was started, nanoseconds."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
 
 def _rate(turns: Sequence[Turn]) -> float:

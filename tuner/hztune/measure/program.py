@@ -1,0 +1,145 @@
+"""A whole program as a target: what is run around it, and what its speed is.
+
+A metric becomes a rate: operations per second of any kind, of which more is better. Wall time
+counts as one operation a run; a metric of which less is better counts by its reciprocal.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from hztune import process
+from hztune.errors import UsageError
+from hztune.measure.proof import Fault
+from hztune.workload import WorkloadSpec
+
+Rate = Callable[[float, str], "float | Fault"]
+"""From a run's wall seconds and what it printed to its rate, or to why it has none."""
+
+Better = Literal["higher", "lower"]
+
+OUTPUT_BYTES = 64 << 20
+"""Most that a program may print when its output matters."""
+
+_COMMAND_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is run.
+
+    Attributes:
+        argv: Program and arguments.
+        rate: Its speed; None: the reciprocal of its wall time.
+        reads_output: Whether the rate or the check needs what the program prints.
+        prepare: Shell command before each run, not timed; "" for none.
+        cleanup: Shell command after each run, not timed; "" for none.
+        check: Shell command that reads the program's stdout and fails if it is wrong; "" for none.
+        timeout_s: A run that takes longer is hanging.
+        rss_limit_mb: A run whose processes together take more is ended; 0: no limit.
+        seed_option: Option that gives the program the seed of a block; "" for none.
+        threads: Threads that it keeps busy; 0: unknown.
+    """
+
+    argv: tuple[str, ...]
+    rate: Rate | None = None
+    reads_output: bool = False
+    prepare: str = ""
+    cleanup: str = ""
+    check: str = ""
+    timeout_s: float = 600.0
+    rss_limit_mb: int = 0
+    seed_option: str = ""
+    threads: int = 0
+
+    def command(self, seed: int) -> list[str]:
+        """Returns what to run in a block of that seed."""
+        seeded = [self.seed_option, str(seed)] if self.seed_option else []
+        return [*self.argv, *seeded]
+
+    def measure(self, wall_s: float, stdout: str) -> float | Fault:
+        """Returns the rate of a run that ended well, or why it has none."""
+        if self.check:
+            done = _shell(self.check, stdout)
+            if not done.ok:
+                return Fault("bad_output", f"--check {done.describe()}")
+        return self.rate(wall_s, stdout) if self.rate else 1.0 / wall_s
+
+
+def bench_program(spec: WorkloadSpec, seconds: float = 1.0, rss_limit_mb: int = 0) -> Program:
+    """Returns a built-in workload as a program, for those that turns cannot measure."""
+    words = spec.command(seed=0)
+    at = words.index("--seed")
+    argv = (*words[:at], *words[at + 2 :], "--seconds", f"{seconds:g}")
+    return Program(
+        argv,
+        rate=_bench_rate,
+        reads_output=True,
+        rss_limit_mb=rss_limit_mb,
+        seed_option="--seed",
+        threads=spec.threads,
+    )
+
+
+def by_regex(pattern: str, better: Better) -> Rate:
+    """Returns the rate that a regular expression's first group finds in what a run prints.
+
+    Raises:
+        UsageError: It is no regular expression, or has no group.
+    """
+    try:
+        compiled = re.compile(pattern, re.MULTILINE)
+    except re.error as error:
+        raise UsageError(f"--metric-regex {pattern!r} is no regular expression: {error}") from None
+    if compiled.groups < 1:
+        raise UsageError(f"--metric-regex {pattern!r} needs a group around the number: (...)")
+
+    def rate(wall_s: float, stdout: str) -> float | Fault:
+        found = compiled.findall(stdout)
+        if not found:
+            return Fault("bad_output", f"nothing it printed matches --metric-regex {pattern!r}")
+        last = found[-1]
+        return _rate_of(last if isinstance(last, str) else last[0], better)
+
+    return rate
+
+
+def by_command(command: str, better: Better) -> Rate:
+    """Returns the rate that a shell command prints after a run; it reads the run's stdout."""
+
+    def rate(wall_s: float, stdout: str) -> float | Fault:
+        done = _shell(command, stdout)
+        if not done.ok:
+            return Fault("bad_output", f"--metric-cmd {done.describe()}")
+        return _rate_of(done.stdout, better)
+
+    return rate
+
+
+def _rate_of(text: str, better: Better) -> float | Fault:
+    """Returns a printed number as a rate."""
+    try:
+        value = float(text.replace(",", ""))
+    except ValueError:
+        return Fault("bad_output", f"the metric is no number: {text.strip()[:80]!r}")
+    if not math.isfinite(value) or value <= 0.0:
+        return Fault("bad_output", f"the metric is {value:g}; it must be a number above 0")
+    return value if better == "higher" else 1.0 / value
+
+
+def _bench_rate(wall_s: float, stdout: str) -> float | Fault:
+    """Returns the rate that hz-bench reports."""
+    try:
+        return _rate_of(str(json.loads(stdout)["ops_per_s"]), "higher")
+    except (ValueError, KeyError, TypeError):
+        return Fault("bad_output", "hz-bench printed no result")
+
+
+def _shell(command: str, stdin: str) -> process.Finished:
+    """Runs a shell command of the user's on what a program printed."""
+    return process.run(["/bin/sh", "-c", command], stdin=stdin.encode(), deadline_s=_COMMAND_S)

@@ -1,0 +1,234 @@
+"""Whole programs by runs: one process after the other, interleaved and counterbalanced.
+
+The order of a round is random, and the next round has it reversed (ABBA), so that what drifts
+evenly falls on all arms alike.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from hztune import process
+from hztune.errors import HztuneError
+from hztune.machine import timed_window
+from hztune.measure.disturbance import Judge, Watch, repeats
+from hztune.measure.program import Program
+from hztune.measure.proof import AllocatorProof, Fault, Proof
+from hztune.measure.timer import Run, time_once
+from hztune.measure.types import Accounting, Arm, Block, Outcome, Role, Turn
+from hztune.samples import Nowhere, Plan, Sink
+
+_PADDING = "HZTUNE_PADDING"
+_PADDING_BYTES = 4096
+_SEEDS = 1 << 31
+_HOOK_S = 600.0
+_SLOWEST = 20.0
+_LEAST_TIMEOUT_S = 2.0
+
+
+class RunExecutor:
+    """Measures arms on one program by whole runs."""
+
+    def __init__(
+        self,
+        program: Program,
+        sink: Sink | None = None,
+        *,
+        seed: int,
+        proof: Proof | None = None,
+        warmups: int = 1,
+    ) -> None:
+        """Makes the executor of a study.
+
+        Args:
+            program: What is run.
+            sink: Where every run goes as soon as it exists; None: nowhere.
+            seed: Of orders, requests and environment sizes; a block's are its own.
+            proof: None: by the allocators' adapters.
+            warmups: Uncounted runs of the first control, before the first block.
+        """
+        self._program = program
+        self._sink = sink or Nowhere()
+        self._seed = seed
+        self._proof = proof or AllocatorProof()
+        self._warmups = warmups
+        self._run_s: list[float] = []
+        self._accounting = Accounting()
+
+    @property
+    def accounting(self) -> Accounting:
+        """Where the time went since the executor was made."""
+        return self._accounting
+
+    def cost(self, arms: int, rounds: int) -> float:
+        """Returns the wall seconds expected for a block, from how long runs have taken so far.
+
+        Before the first run there is nothing to go by: then a second for each.
+        """
+        return arms * rounds * (median(self._run_s) if self._run_s else 1.0)
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+        """Measures all arms in interleaved runs; see `Executor.measure`."""
+        with timed_window():
+            started = time.monotonic()
+            self._sink.begin(Plan(pair, role, tuple(arms), rounds))
+            series = _Series(arms, self._program, self._proof, self._sink, self._limit_s())
+            rng = random.Random(f"{self._seed} {pair} {role}")
+            warmup_s = self._warm_up(series, rng)
+            series.play(rounds, rng)
+            outcomes = series.outcomes()
+            self._sink.end()
+            spent = series.accounting(warmup_s, time.monotonic() - started)
+        self._accounting += spent
+        runs = sum(len(outcome.turns) for outcome in outcomes)
+        if runs:
+            self._run_s.append((spent.wall_s - warmup_s) / runs)
+        return Block(pair, role, outcomes)
+
+    def _limit_s(self) -> float:
+        """Returns after which time a run hangs: far beyond the usual, once that is known."""
+        if not self._run_s:
+            return self._program.timeout_s
+        usual = max(_LEAST_TIMEOUT_S, _SLOWEST * median(self._run_s))
+        return min(self._program.timeout_s, usual)
+
+    def _warm_up(self, series: _Series, rng: random.Random) -> float:
+        """Fills the caches of the machine, before the first block only; returns the seconds."""
+        started = time.monotonic()
+        for _ in range(self._warmups):
+            series.run_uncounted(rng)
+        self._warmups = 0
+        return time.monotonic() - started
+
+
+@dataclass(slots=True)
+class _Part:
+    """One arm's part of a block, as far as it has come."""
+
+    arm: Arm
+    changes: dict[str, str]
+    fault: Fault | None = None
+    pid: int = 0
+    turns: list[Turn] = field(default_factory=list)
+    rss_peak_kb: int = 0
+
+
+class _Series:
+    """One block: its runs, in their order."""
+
+    def __init__(
+        self, arms: Sequence[Arm], program: Program, proof: Proof, sink: Sink, limit_s: float
+    ) -> None:
+        self._program = program
+        self._proof = proof
+        self._sink = sink
+        self._limit_s = limit_s
+        self._parts = [self._part(arm) for arm in arms]
+        cores = len(os.sched_getaffinity(0))
+        self._judge = Judge(program.threads or cores + 1, cores)
+
+    def _part(self, arm: Arm) -> _Part:
+        """Prepares an arm."""
+        prepared = self._proof.prepare(arm)
+        if isinstance(prepared, Fault):
+            return _Part(arm, {}, fault=prepared)
+        return _Part(arm, prepared)
+
+    def play(self, rounds: int, rng: random.Random) -> None:
+        """Plays all rounds, and those again that were disturbed."""
+        seed = rng.randrange(_SEEDS)
+        order = list(range(len(self._parts)))
+        done, until = 0, rounds
+        while done < until:
+            order = order[::-1] if done % 2 else rng.sample(order, len(order))
+            for position, index in enumerate(order):
+                if self._parts[index].fault is None:
+                    self._take(index, done, position, seed, rng)
+            done += 1
+            if done == until:
+                turns = [turn for part in self._parts for turn in part.turns]
+                until += repeats(rounds, done, turns)
+
+    def run_uncounted(self, rng: random.Random) -> None:
+        """Runs the first arm that can run, and forgets what it showed."""
+        for part in self._parts:
+            if part.fault is None:
+                self._run(part, rng.randrange(_SEEDS), rng)
+                return
+
+    def _take(self, index: int, number: int, position: int, seed: int, rng: random.Random) -> None:
+        """Makes one run of an arm and puts it into the sink."""
+        part = self._parts[index]
+        watch = Watch()
+        run, start_ns = self._run(part, seed, rng)
+        rate = self._rate(part, run)
+        if isinstance(rate, Fault):
+            part.fault = rate
+            return
+        evidence = watch.seen(run.cpu_ns, run.rss_peak_kb)
+        counted_ns = max(1, round(run.wall_s * 1e9))
+        disturbed = self._judge.causes(evidence, counted_ns)
+        turn = Turn(number, position, start_ns, counted_ns, rate * counted_ns * 1e-9, disturbed)
+        part.pid = run.pid
+        part.turns.append(turn)
+        part.rss_peak_kb = max(part.rss_peak_kb, run.rss_peak_kb)
+        self._sink.turn(index, run.pid, turn, evidence)
+
+    def _run(self, part: _Part, seed: int, rng: random.Random) -> tuple[Run, int]:
+        """Runs an arm between its hooks; returns the run and when it began."""
+        changes = {**part.changes, _PADDING: "x" * rng.randrange(_PADDING_BYTES)}
+        self._hook("--prepare", self._program.prepare)
+        start_ns = time.monotonic_ns()
+        run = time_once(self._program, seed, self._proof.base, changes, self._limit_s)
+        self._hook("--cleanup", self._program.cleanup)
+        return run, start_ns
+
+    def _hook(self, option: str, command: str) -> None:
+        """Runs a command of the user's beside the timed part."""
+        if not command:
+            return
+        done = process.run(["/bin/sh", "-c", command], env=self._proof.base, deadline_s=_HOOK_S)
+        if not done.ok:
+            raise HztuneError(f"{option} {command!r} {done.describe()}")
+
+    def _rate(self, part: _Part, run: Run) -> float | Fault:
+        """Returns the rate of a run, or why the arm does not count."""
+        if run.fault is not None:
+            return run.fault
+        fault = self._proof.judge(part.arm, run.library, run.stderr)
+        return fault or self._program.measure(run.wall_s, run.stdout)
+
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """Returns what each arm came to, and puts it into the sink."""
+        outcomes = tuple(self._outcome(part) for part in self._parts)
+        for index, (part, outcome) in enumerate(zip(self._parts, outcomes, strict=True)):
+            self._sink.outcome(index, part.pid, outcome)
+        return outcomes
+
+    def _outcome(self, part: _Part) -> Outcome:
+        """Returns what an arm came to."""
+        counted = [turn for turn in part.turns if not turn.disturbed] or part.turns
+        return Outcome(
+            arm=part.arm,
+            status="ok" if part.fault is None else part.fault.status,
+            detail="" if part.fault is None else part.fault.detail,
+            ops_per_s=0.0 if part.fault else sum(t.ops for t in counted) / _seconds(counted),
+            turns=tuple(part.turns),
+            rss_peak_kb=part.rss_peak_kb,
+        )
+
+    def accounting(self, warmup_s: float, wall_s: float) -> Accounting:
+        """Returns where the time of the block went."""
+        turns = [turn for part in self._parts for turn in part.turns]
+        disturbed = sum(bool(turn.disturbed) for turn in turns)
+        return Accounting(_seconds(turns), warmup_s, wall_s, len(turns), disturbed)
+
+
+def _seconds(turns: Sequence[Turn]) -> float:
+    """Returns the counted seconds of turns."""
+    return sum(turn.counted_ns for turn in turns) * 1e-9
