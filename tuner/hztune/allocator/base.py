@@ -61,6 +61,8 @@ class Adapter(ABC):
     package: ClassVar[str] = ""
     #: Whether a process says on stderr, when it starts, what it runs with (see `confirmed`).
     confirms: ClassVar[bool] = False
+    #: Knobs that have a word `auto` of their own: there it is a setting like any other.
+    own_auto: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def installed(self) -> Installed:
@@ -159,7 +161,7 @@ class Adapter(ABC):
         """
         for name, asked in config.items():
             got = confirmed.get(name)
-            if asked == AUTO or (got is None and name in self.unreadable()):
+            if self.is_left(name, asked) or (got is None and name in self.unreadable()):
                 continue
             if got != asked:
                 answer = "did not say" if got is None else f"runs with {got}"
@@ -167,6 +169,10 @@ class Adapter(ABC):
                     f"{self.name} was asked for {name}={asked} but {answer}; "
                     "look for a wrapper or a start script that changes the environment"
                 )
+
+    def is_left(self, name: str, value: Value) -> bool:
+        """Whether `value` leaves the knob to the allocator, so that nothing is set."""
+        return value == AUTO and name not in self.own_auto
 
     def unreadable(self) -> frozenset[str]:
         """Returns the knobs that may have no way to be read: requested then, not proved."""

@@ -13,6 +13,12 @@ from hztune.params import Value
 _FROM_FILE = "files[0].partition('.so')[2].strip('.')"
 
 
+#: oneTBB writes it into the library that its proxy loads, and prints it under TBB_VERSION=1.
+_FROM_TBB = r"""next((found[1].decode() for file in mapped() if "/libtbbmalloc.so" in file
+for found in [__import__("re").search(rb"TBBmalloc: VERSION\s+([\d.]+)", open(file, "rb").read())]
+if found), "")"""
+
+
 class Fixed(Library):
     """A library without knobs."""
 
@@ -40,6 +46,7 @@ class Tbb(Fixed):
     name = "tbb"
     package = "libtbbmalloc2"
     sonames = (("libtbbmalloc_proxy.so.2", package),)
+    version_code = _FROM_TBB
 
 
 class Snmalloc(Fixed):

@@ -44,8 +44,9 @@ class Hz(Adapter):
         return params.table()
 
     def check(self, config: Config, installed: Installed) -> None:
-        """Asks the core, which alone decides what is legal."""
+        """Asks the core, which decides what is legal, then that numbers are no texts."""
         params.check(config)
+        super().check(config, installed)
 
     def variables(self) -> tuple[str, ...]:
         """Returns one variable for each row, and the service variables."""

@@ -125,6 +125,7 @@ class Jemalloc(Library):
     package = "libjemalloc2"
     sonames = (("libjemalloc.so.2", package),)
     confirms = True
+    own_auto = frozenset({"metadata_thp"})
     table = TABLE
     version_code = (
         "(lambda v: this.mallctl(b'version', ctypes.byref(v), "

@@ -18,7 +18,7 @@ from hztune.allocator.base import (
     WrongConfiguration,
     sha256_of,
 )
-from hztune.allocator.knobs import AUTO, Row, rows_of
+from hztune.allocator.knobs import Row, rows_of
 from hztune.params import Param, Value
 
 _SUFFIX = ".so"
@@ -61,7 +61,7 @@ class Library(Adapter):
         return [
             (row, config[row.param.name])
             for row in self.rows(installed)
-            if config.get(row.param.name, AUTO) != AUTO
+            if row.param.name in config and not self.is_left(row.param.name, config[row.param.name])
         ]
 
     def ask(self, code: str, environment: Mapping[str, str], installed: Installed) -> Any:

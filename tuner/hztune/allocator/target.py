@@ -98,7 +98,10 @@ class Target:
         """Returns what a user should know although measuring is possible, one sentence each."""
         remarks = []
         if self.scripts:
-            remarks.append(f"{self.scripts[0]} is a script: what is measured is {self.program}")
+            remarks.append(
+                f"{self.scripts[0]} is a script: the allocator is put under {self.program} and "
+                "under every program that the script starts"
+            )
         if self.linked:
             remarks.append(
                 f"{self.program} is linked with {self.linked}: unchanged, it runs on that, not on "
@@ -145,6 +148,12 @@ def inspect(program: str | Path) -> Target:
     )
 
 
+def named(library: Path) -> str:
+    """Returns the allocator that a library file is, by its name; "" when hztune knows none."""
+    stems = {**_LINKED, "glibc": "libc.so.6"}
+    return next((name for name, stem in stems.items() if library.name.startswith(stem)), "")
+
+
 def loader_of(program: Path | None) -> Path:
     """Returns the dynamic loader that `program` asks for; without a program, the system's own.
 
@@ -176,11 +185,11 @@ def _executed(program: str | Path) -> tuple[Path, tuple[Path, ...]]:
 
 
 def _found(program: str | Path) -> Path:
-    """Returns the executable file that a name means, with links followed."""
+    """Returns the executable file that a name means."""
     found = shutil.which(str(program))
     if found is None:
         raise UsageError(f"there is no program {str(program)!r} that can be executed")
-    return Path(found).resolve()
+    return Path(found).absolute()
 
 
 def _shebang(path: Path) -> str | None:
