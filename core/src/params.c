@@ -181,6 +181,15 @@ static size_t edit_distance(const char *a, const char *b)
     return row_now[b_length];
 }
 
+/* HZ_PURGE_DELAY for HZ_PURGE_DELAY_MS: the last word was left off, and at least two are there. */
+static bool is_shortened(const char *env, const char *whole)
+{
+    size_t length = strlen(env);
+    bool two_words = length > 3 && strchr(env + 3, '_') != NULL;
+    return two_words && strncmp(env, whole, length) == 0 && whole[length] == '_' &&
+           strchr(whole + length + 1, '_') == NULL;
+}
+
 const hz_param *hz_param_nearly(const char *env)
 {
     const hz_param *nearest = NULL;
@@ -190,6 +199,7 @@ const hz_param *hz_param_nearly(const char *env)
         const hz_param *param = hz_param_at(i);
         size_t distance = edit_distance(env, param->env);
         if (distance == 0) return NULL;
+        if (is_shortened(env, param->env)) distance = 1;
         /* A short name (HZ_THP) is near too many others' names for two slips to mean anything. */
         if (distance == 2 && strlen(param->env) < 10) continue;
         if (distance < nearest_distance) {
