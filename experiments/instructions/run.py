@@ -1,11 +1,12 @@
-"""Count the instructions that one malloc+free pair costs on the hit path, for any preloadable allocator.
+"""Count the instructions of one malloc+free pair on the hit path, for any preloadable allocator.
 
-Each figure is the difference of two runs of the program ``pair`` under valgrind's callgrind (N and 2N rounds, so that
-start-up and first refills fall out), less the same difference for a loop of empty functions (so that the loop falls
-out). It is deterministic: no clock is read, and a busy machine does not change it.
+Each figure is the difference of two runs of the program ``pair`` under valgrind's callgrind (N and
+2N rounds, so that start-up and first refills fall out), less the same difference for a loop of
+empty functions (so that the loop falls out). It is deterministic: no clock is read, and a busy
+machine does not change it.
 
-    python3 experiments/instructions/run.py --pair BUILD/tests/pair --library hz=BUILD/libhz.so
-    python3 experiments/instructions/run.py --pair ... --library hz=... --set HZ_MAGAZINE_CAP=64 --depth 1
+    run.py --pair BUILD/tests/pair --library hz=BUILD/libhz.so
+    run.py --pair BUILD/tests/pair --library hz=BUILD/libhz.so --set HZ_MAGAZINE_CAP=64 --depth 1
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 SIZES = (16, 64, 256, 2000, 4096, 32768)
 EMPTY_CALLS = 3  # instructions of pair.c's empty functions: lea and ret, and ret
@@ -47,7 +49,7 @@ def collected(setup: Setup, library: str, mode: str, size: int, rounds: int) -> 
     """Instructions of one whole run of ``pair``, start-up included.
 
     Raises:
-        CountError: valgrind is missing, or the program failed under it, or the library was not loaded.
+        CountError: valgrind is missing, or the program or the library failed under it.
     """
     words = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
     words += [str(setup.pair), mode, str(size), str(setup.depth), str(rounds)]
@@ -89,14 +91,14 @@ def assignment(text: str) -> tuple[str, str]:
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--pair", type=Path, required=True, help="the program built from pair.c")
-    parser.add_argument("--library", type=assignment, action="append", default=[], metavar="NAME=PATH",
-                        help="an allocator to preload; repeatable; glibc is always counted too")  # fmt: skip
-    parser.add_argument("--set", type=assignment, action="append", default=[], metavar="NAME=VALUE",
-                        help="an environment variable for every run, such as HZ_MAGAZINE_CAP=64")  # fmt: skip
-    parser.add_argument("--depth", type=int, default=100, help="blocks live at once, up to 4096")
-    parser.add_argument("--size", type=int, action="append", help="bytes; repeatable; default: a fixed list")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    add = parser.add_argument
+    add("--pair", type=Path, required=True, help="the program built from tests/core/pair.c")
+    many: dict[str, Any] = {"type": assignment, "action": "append", "default": []}
+    add("--library", **many, metavar="NAME=PATH", help="an allocator to preload; repeatable")
+    add("--set", **many, metavar="NAME=VALUE", help="an environment variable for every run")
+    add("--depth", type=int, default=100, help="blocks live at once, up to 4096; default 100")
+    add("--size", type=int, action="append", help="bytes; repeatable; default: a fixed list")
+    add("--json", action="store_true", help="one JSON object instead of a table")
     return parser.parse_args()
 
 

@@ -1,0 +1,223 @@
+/* Where blocks start: alignment of every size, the aligned entry points, and their errors. */
+#include "check.h"
+
+#include <errno.h>
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static size_t off(const void *block, size_t alignment)
+{
+    return (uintptr_t)block & (alignment - 1);
+}
+
+static void every_size_is_aligned_to_16(void)
+{
+    for (size_t size = 0; size <= 40000; size++) {
+        char *first = malloc(size);
+        char *second = calloc(1, size);
+        require(off(first, 16) == 0, "malloc(%zu) gave %p", size, (void *)first);
+        require(off(second, 16) == 0, "calloc(1, %zu) gave %p", size, (void *)second);
+        free(first);
+        second = realloc(second, size + 1);
+        require(off(second, 16) == 0, "realloc to %zu gave %p", size + 1, (void *)second);
+        free(second);
+    }
+}
+
+static void large_blocks_are_aligned_to_16(void)
+{
+    for (size_t size = 40000; size < (64u << 20); size += size / 3 + 1) {
+        void *block = malloc(size);
+        require(off(block, 16) == 0, "malloc(%zu) gave %p", size, block);
+        free(block);
+    }
+}
+
+/* Fills what was asked, and checks it after neighbours have come and gone. */
+static void require_aligned(void *block, size_t alignment, size_t size, const char *by)
+{
+    require(block != NULL, "%s of %zu bytes at %zu gave NULL", by, size, alignment);
+    require(off(block, alignment) == 0, "%s of %zu bytes at %zu gave %p", by, size, alignment,
+            block);
+    require(malloc_usable_size(block) >= size, "%s of %zu bytes at %zu: usable %zu", by, size,
+            alignment, malloc_usable_size(block));
+    memset(block, 0x77, size);
+}
+
+static void memalign_gives_every_power_of_two(void)
+{
+    for (size_t alignment = 1; alignment <= (8u << 20); alignment *= 2) {
+        for (size_t size = 1; size < 300000; size = size * 3 + 1) {
+            void *block = memalign(alignment, size);
+            require_aligned(block, alignment, size, "memalign");
+            free(block);
+        }
+    }
+}
+
+static void posix_memalign_gives_every_power_of_two(void)
+{
+    for (size_t alignment = sizeof(void *); alignment <= (8u << 20); alignment *= 2) {
+        for (size_t size = 1; size < 300000; size = size * 5 + 1) {
+            void *block = NULL;
+            const int reason = posix_memalign(&block, alignment, size);
+            require(reason == 0, "posix_memalign of %zu bytes at %zu: result %d", size, alignment,
+                    reason);
+            require_aligned(block, alignment, size, "posix_memalign");
+            free(block);
+        }
+    }
+}
+
+static void aligned_alloc_takes_sizes_that_are_no_multiple(void)
+{
+    static const size_t sizes[] = {1, 100, 4097, 65537, 1000003};
+    for (size_t alignment = 1; alignment <= 65536; alignment *= 2) {
+        for (size_t i = 0; i < COUNT(sizes); i++) {
+            void *block = aligned_alloc(alignment, sizes[i]);
+            require_aligned(block, alignment, sizes[i], "aligned_alloc");
+            free(block);
+        }
+    }
+}
+
+static void posix_memalign_refuses_alignments_with_einval(void)
+{
+    static const size_t wrong[] = {0,  1,  2,  3,   4,    5,        7,
+                                   12, 24, 48, 100, 4097, SIZE_MAX, ((size_t)1 << 63) + 8};
+    for (size_t i = 0; i < COUNT(wrong); i++) {
+        void *block = &block;
+        const int reason = posix_memalign(&block, wrong[i], 64);
+        require(reason == EINVAL, "alignment %zu: result %d", wrong[i], reason);
+        require(block == (void *)&block, "alignment %zu: the pointer was touched", wrong[i]);
+    }
+}
+
+static void posix_memalign_leaves_errno_alone(void)
+{
+    void *block = NULL;
+    errno = 77;
+    require(posix_memalign(&block, 24, 64) == EINVAL, "alignment 24 is accepted");
+    require(errno == 77, "a wrong alignment set errno to %d", errno);
+    require(posix_memalign(&block, 64, SIZE_MAX - 100) == ENOMEM,
+            "SIZE_MAX - 100 bytes are accepted");
+    require(errno == 77, "a size too large set errno to %d", errno);
+}
+
+static void aligned_alloc_refuses_what_is_no_power_of_two(void)
+{
+    static const size_t wrong[] = {0, 3, 24, 48, 100, 4097, SIZE_MAX};
+    for (size_t i = 0; i < COUNT(wrong); i++) {
+        errno = 0;
+        void *block = aligned_alloc(wrong[i], 48);
+        require(block == NULL && errno == EINVAL, "alignment %zu gave %p, errno %d", wrong[i],
+                block, errno);
+    }
+}
+
+static void memalign_rounds_other_alignments_up_or_refuses_them(void)
+{
+    static const size_t odd[] = {3, 24, 48, 100, 4097};
+    for (size_t i = 0; i < COUNT(odd); i++) {
+        errno = 0;
+        void *block = memalign(odd[i], 100);
+        size_t power = 1;
+        while (power < odd[i]) {
+            power *= 2;
+        }
+        require(block == NULL ? errno == EINVAL : off(block, power) == 0,
+                "memalign(%zu) gave %p, errno %d", odd[i], block, errno);
+        free(block);
+    }
+}
+
+static void valloc_gives_whole_pages(void)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    for (size_t size = 1; size < 200000; size = size * 3 + 1) {
+        void *block = valloc(size);
+        require_aligned(block, page, size, "valloc");
+        free(block);
+    }
+}
+
+static void pvalloc_rounds_up_to_pages(void)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    for (size_t size = 1; size < 200000; size = size * 3 + 1) {
+        void *block = pvalloc(size);
+        require_aligned(block, page, (size + page - 1) / page * page, "pvalloc");
+        free(block);
+    }
+}
+
+static void pvalloc_of_nearly_everything_fails(void)
+{
+    for (size_t less = 0; less < 10000; less++) {
+        errno = 0;
+        void *block = pvalloc(SIZE_MAX - less);
+        require(block == NULL && errno == ENOMEM, "pvalloc(SIZE_MAX - %zu) gave %p, errno %d", less,
+                block, errno);
+    }
+}
+
+static void aligned_blocks_do_not_overlap(void)
+{
+    static unsigned char *blocks[2000];
+    uint64_t state = 7;
+    for (size_t i = 0; i < COUNT(blocks); i++) {
+        const size_t alignment = (size_t)16 << (random_next(&state) % 9);
+        blocks[i] = memalign(alignment, 600);
+        memset(blocks[i], (int)(i & 0xff), 600);
+    }
+    for (size_t i = 0; i < COUNT(blocks); i++) {
+        for (size_t at = 0; at < 600; at++) {
+            require(blocks[i][at] == (i & 0xff), "byte %zu of block %zu was overwritten", at, i);
+        }
+        free(blocks[i]);
+    }
+}
+
+static void an_aligned_block_can_be_reallocated(void)
+{
+    for (size_t alignment = 16; alignment <= (1u << 20); alignment *= 2) {
+        unsigned char *block = memalign(alignment, 1000);
+        memset(block, 0x42, 1000);
+        block = realloc(block, 100000);
+        for (size_t i = 0; i < 1000; i++) {
+            require(block[i] == 0x42, "alignment %zu: byte %zu was lost", alignment, i);
+        }
+        block = realloc(block, 10);
+        require(block != NULL && block[9] == 0x42, "alignment %zu: lost when shrunk", alignment);
+        free(block);
+    }
+}
+
+static const check checks[] = {
+    {"malloc, calloc and realloc align every size to 16", every_size_is_aligned_to_16, 0},
+    {"large blocks are aligned to 16", large_blocks_are_aligned_to_16, 0},
+    {"memalign gives every power of two up to 8 MiB", memalign_gives_every_power_of_two, 0},
+    {"posix_memalign gives every power of two up to 8 MiB", posix_memalign_gives_every_power_of_two,
+     0},
+    {"aligned_alloc takes sizes that are no multiple of the alignment",
+     aligned_alloc_takes_sizes_that_are_no_multiple, 0},
+    {"posix_memalign refuses wrong alignments with EINVAL and leaves the pointer alone",
+     posix_memalign_refuses_alignments_with_einval, 0},
+    {"posix_memalign leaves errno alone", posix_memalign_leaves_errno_alone, 0},
+    {"aligned_alloc refuses what is no power of two with EINVAL",
+     aligned_alloc_refuses_what_is_no_power_of_two, 0},
+    {"memalign rounds other alignments up or refuses them",
+     memalign_rounds_other_alignments_up_or_refuses_them, 0},
+    {"valloc gives whole pages", valloc_gives_whole_pages, 0},
+    {"pvalloc rounds the size up to pages", pvalloc_rounds_up_to_pages, 0},
+    {"pvalloc of nearly everything fails with ENOMEM", pvalloc_of_nearly_everything_fails, 0},
+    {"aligned blocks do not overlap", aligned_blocks_do_not_overlap, 0},
+    {"an aligned block can be reallocated", an_aligned_block_can_be_reallocated, 0},
+};
+
+int main(int argc, char **argv)
+{
+    return run_checks(checks, COUNT(checks), argc, argv);
+}

@@ -1,0 +1,219 @@
+#include "check.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { STATUS_FAILED = 99, SECONDS_DEFAULT = 30 };
+
+void check_failed(const char *file, int line, const char *format, ...)
+{
+    char text[1024];
+    const char *slash = strrchr(file, '/');
+    int used = snprintf(text, sizeof text, "    %s:%d: ", slash != NULL ? slash + 1 : file, line);
+    va_list arguments;
+    va_start(arguments, format);
+    used += vsnprintf(text + used, sizeof text - (size_t)used - 2, format, arguments);
+    va_end(arguments);
+    used = used > (int)sizeof text - 2 ? (int)sizeof text - 2 : used;
+    text[used++] = '\n';
+    if (write(STDERR_FILENO, text, (size_t)used) < 0) {
+        _exit(STATUS_FAILED);
+    }
+    _exit(STATUS_FAILED);
+}
+
+/* --- running
+ * -------------------------------------------------------------------------------------------------
+ */
+
+static void become_child(unsigned seconds)
+{
+    const struct rlimit none = {0, 0};
+    (void)setrlimit(RLIMIT_CORE, &none);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    alarm(seconds != 0 ? seconds : SECONDS_DEFAULT);
+}
+
+static void describe(int status, unsigned seconds)
+{
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) {
+        printf("    hung: no end after %u s\n", seconds != 0 ? seconds : SECONDS_DEFAULT);
+    } else if (WIFSIGNALED(status)) {
+        printf("    killed by signal %d (%s)\n", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    } else if (WEXITSTATUS(status) != STATUS_FAILED) {
+        printf("    exited with status %d\n", WEXITSTATUS(status));
+    }
+}
+
+static int run_check(const check *this)
+{
+    fflush(NULL);
+    const pid_t child = fork();
+    if (child == 0) {
+        become_child(this->seconds);
+        this->run();
+        exit(0);
+    }
+    int status = 0;
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    }
+    const int good = child > 0 && status == 0;
+    printf("%s - %s\n", good ? "ok" : "not ok", this->sentence);
+    if (!good) {
+        describe(status, this->seconds);
+    }
+    return good;
+}
+
+static void require_allocator(void)
+{
+    const char *wanted = getenv("TEST_ALLOCATOR");
+    Dl_info info;
+    memset(&info, 0, sizeof info);
+    (void)dladdr(dlsym(RTLD_DEFAULT, "malloc"), &info);
+    const char *found = info.dli_fname != NULL ? info.dli_fname : "?";
+    if (wanted != NULL && strstr(found, wanted) == NULL) {
+        fprintf(stderr, "malloc comes from %s, but %s is to be tested\n", found, wanted);
+        exit(1);
+    }
+    printf("# malloc comes from %s\n", found);
+}
+
+int run_checks(const check *checks, size_t count, int argc, char **argv)
+{
+    size_t ran = 0;
+    size_t held = 0;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    require_allocator();
+    for (size_t i = 0; i < count; i++) {
+        if (argc < 2 || strstr(checks[i].sentence, argv[1]) != NULL) {
+            ran++;
+            held += (size_t)run_check(&checks[i]);
+        }
+    }
+    printf("# %zu of %zu checks held\n", held, ran);
+    return ran > 0 && held == ran ? 0 : 1;
+}
+
+static void drain(int fd, ending *result)
+{
+    size_t used = 0;
+    char spill[512];
+    for (;;) {
+        const size_t room = sizeof result->said - 1 - used;
+        const ssize_t got =
+            room > 0 ? read(fd, result->said + used, room) : read(fd, spill, sizeof spill);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got <= 0) {
+            break;
+        }
+        used += room > 0 ? (size_t)got : 0;
+    }
+    result->said[used] = '\0';
+}
+
+void run_apart(void (*act)(void *), void *subject, unsigned seconds, ending *result)
+{
+    int ends[2];
+    memset(result, 0, sizeof *result);
+    require(pipe(ends) == 0, "pipe: %s", strerror(errno));
+    const pid_t child = fork();
+    require(child >= 0, "fork: %s", strerror(errno));
+    if (child == 0) {
+        become_child(seconds);
+        (void)dup2(ends[1], STDERR_FILENO);
+        (void)close(ends[0]);
+        (void)close(ends[1]);
+        act(subject);
+        _exit(0);
+    }
+    (void)close(ends[1]);
+    drain(ends[0], result);
+    (void)close(ends[0]);
+    int status = 0;
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    }
+    result->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    result->status = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+}
+
+/* --- numbers
+ * -------------------------------------------------------------------------------------------------
+ */
+
+uint64_t random_next(uint64_t *state)
+{
+    uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15)); /* splitmix64 */
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+uint64_t number_chosen(const char *variable, uint64_t otherwise)
+{
+    const char *text = getenv(variable);
+    return text != NULL ? strtoull(text, NULL, 10) : otherwise;
+}
+
+uint64_t seed_chosen(uint64_t otherwise)
+{
+    const uint64_t seed = number_chosen("TEST_SEED", otherwise);
+    printf("# seed %llu (TEST_SEED=%llu repeats it)\n", (unsigned long long)seed,
+           (unsigned long long)seed);
+    return seed;
+}
+
+/* From smaps_rollup: the counters of statm are kept per CPU, and may be off by hundreds of KiB.
+ * Pages of files are left out, as they come and go with what code has run. */
+size_t resident_bytes(void)
+{
+    char line[256];
+    size_t kibibytes = 0;
+    FILE *file = fopen("/proc/self/smaps_rollup", "r");
+    require(file != NULL, "cannot read /proc/self/smaps_rollup");
+    while (kibibytes == 0 && fgets(line, sizeof line, file) != NULL) {
+        (void)sscanf(line, "Anonymous: %zu", &kibibytes);
+    }
+    (void)fclose(file);
+    require(kibibytes > 0, "/proc/self/smaps_rollup has no Anonymous");
+    return kibibytes << 10;
+}
+
+size_t mapping_count(void)
+{
+    size_t lines = 0;
+    FILE *file = fopen("/proc/self/maps", "r");
+    require(file != NULL, "cannot read /proc/self/maps");
+    for (int c = fgetc(file); c != EOF; c = fgetc(file)) {
+        lines += c == '\n';
+    }
+    (void)fclose(file);
+    return lines;
+}
+
+uint64_t hz_counter(const char *name)
+{
+    static char json[65536];
+    char key[128];
+    size_t (*stats)(char *, size_t) = NULL;
+    *(void **)&stats = dlsym(RTLD_DEFAULT, "hz_stats_json");
+    require(stats != NULL, "hz is not in effect: there is no hz_stats_json");
+    require(stats(json, sizeof json) < sizeof json, "hz_stats_json is longer than %zu bytes",
+            sizeof json);
+    (void)snprintf(key, sizeof key, "\"%s\":", name);
+    const char *at = strstr(json, key);
+    require(at != NULL, "hz_stats_json has no \"%s\": %.400s", name, json);
+    return strtoull(at + strlen(key), NULL, 10);
+}

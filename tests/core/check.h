@@ -1,0 +1,75 @@
+/*
+ * The harness of the core's tests.
+ *
+ * A test program is a list of checks, each named by a sentence. Every check runs in a process of
+ * its own, so that a crash or a hang fails that one check by name and the others still run. Usage
+ * of every such program:
+ *
+ *   PROGRAM            run all checks; exit status 1 when one fails
+ *   PROGRAM TEXT       run only the checks whose sentence contains TEXT
+ *
+ * TEST_ALLOCATOR=libhz.so in the environment makes the program fail at once unless that library
+ * provides malloc: a preload that the loader dropped would otherwise test the C library.
+ */
+#ifndef TEST_CHECK_H
+#define TEST_CHECK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct check {
+    const char *sentence; /* what holds */
+    void (*run)(void);    /* returns when it held; calls require() on the way */
+    unsigned seconds;     /* a check that takes longer hangs; 0: 30 */
+} check;
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* Runs the checks that the command line asks for. The result is main's. */
+int run_checks(const check *checks, size_t count, int argc, char **argv);
+
+/* Ends the running check (or any child of it) as failed, with a message. */
+__attribute__((noreturn, format(printf, 3, 4))) void check_failed(const char *file, int line,
+                                                                  const char *format, ...);
+
+#define require(condition, ...)                                                                    \
+    ((condition) ? (void)0 : check_failed(__FILE__, __LINE__, __VA_ARGS__))
+
+/* How a child process ended. */
+typedef struct ending {
+    int signal;      /* the signal that killed it, or 0 */
+    int status;      /* its exit status, when signal is 0 */
+    char said[2048]; /* the start of what it wrote to stderr */
+} ending;
+
+/* Runs `act(subject)` in a child process, at most `seconds`; a child that returns exits with status
+ * 0. */
+void run_apart(void (*act)(void *), void *subject, unsigned seconds, ending *result);
+
+/* A fast generator of pseudo-random numbers; the whole state is the one word. */
+uint64_t random_next(uint64_t *state);
+
+/* A seed for a fuzzer: TEST_SEED from the environment, or `otherwise`. It is printed, so that a
+ * failure repeats. */
+uint64_t seed_chosen(uint64_t otherwise);
+
+/* A whole number from the environment, or `otherwise`. */
+uint64_t number_chosen(const char *variable, uint64_t otherwise);
+
+/* Resident bytes of this process's own memory (not of mapped files), and its number of mappings. */
+size_t resident_bytes(void);
+size_t mapping_count(void);
+
+/* hz's counter or configuration value `name` by hz_stats_json; a failed check when hz is not in
+ * effect. */
+uint64_t hz_counter(const char *name);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

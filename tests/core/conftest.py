@@ -1,0 +1,50 @@
+"""What the tests of the core share: the C programs, and processes that run on libhz.so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+DEADLINE_S = 300
+
+Preload = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def core_tests(build_core: Callable[..., Path]) -> Path:
+    """The build directory of the core with its C tests, every warning an error."""
+    return build_core(HZ_WERROR="ON", HZ_BUILD_TESTS="ON", HZ_BUILD_BENCH="OFF")
+
+
+@pytest.fixture(scope="session")
+def libhz(core_tests: Path) -> Path:
+    """The shared library under test."""
+    return core_tests / "libhz.so"
+
+
+@pytest.fixture(scope="session")
+def plain_environment() -> dict[str, str]:
+    """The environment without anything that would configure hz or load an allocator."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("HZ_") and k != "LD_PRELOAD"}
+
+
+@pytest.fixture
+def preload(libhz: Path, plain_environment: dict[str, str], tmp_path: Path) -> Preload:
+    """Runs a command on hz, in an empty directory: `preload("ls", "-l", HZ_STRICT="1")`."""
+
+    def run(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(word) for word in words],
+            env={**plain_environment, "LD_PRELOAD": str(libhz), **variables},
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+
+    return run

@@ -1,0 +1,340 @@
+/*
+ * A fuzzer with several threads against a shadow of the heap.
+ *
+ * Each thread owns slots. A step allocates into a slot by one of seven entry points, resizes,
+ * frees, or hands the block to another thread, which frees it or keeps it. Every block is filled
+ * with a pattern of its own and read back before it changes hands, size or life: a block given out
+ * twice, moved wrongly or written by the allocator is found. Between rounds all threads end, so
+ * that blocks outlive the threads that made them; then the shadow is sorted by address and no two
+ * live blocks may overlap. Nothing of the fuzzer itself lives on the heap under test.
+ *
+ * TEST_SEED, TEST_THREADS, TEST_ROUNDS and TEST_STEPS (per thread and round) change it.
+ */
+#include "check.h"
+
+#include <errno.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { THREADS_MAX = 32, SLOTS = 600, MAILBOX = 64 };
+static const size_t live_bytes_max = 24u << 20; /* per thread */
+
+typedef struct shadow {
+    unsigned char *block; /* NULL: the slot is empty */
+    size_t size;          /* bytes asked for */
+    uint64_t key;         /* seeds the pattern */
+} shadow;
+
+typedef struct mailbox {
+    pthread_mutex_t lock;
+    size_t count;
+    shadow parcels[MAILBOX];
+} mailbox;
+
+typedef struct worker {
+    uint64_t state; /* of the generator */
+    size_t live_bytes;
+    shadow slots[SLOTS];
+    mailbox inbox;
+} worker;
+
+static worker workers[THREADS_MAX];
+static size_t thread_count;
+static size_t steps;
+static _Atomic uint64_t next_key = 1;
+
+/* --- patterns
+ * ------------------------------------------------------------------------------------------------
+ */
+
+static unsigned char pattern(uint64_t key, size_t at)
+{
+    return (unsigned char)((key * UINT64_C(0x9e3779b97f4a7c15) >> 32) + at * 7);
+}
+
+/* Large blocks are written at both ends and once a cache line between. */
+static size_t stride_at(size_t at, size_t size)
+{
+    return at < 512 || at + 512 >= size ? 1 : 64;
+}
+
+static void fill(const shadow *entry, size_t from)
+{
+    for (size_t at = from; at < entry->size; at += stride_at(at, entry->size)) {
+        entry->block[at] = pattern(entry->key, at);
+    }
+}
+
+/* Verifies the first `size` bytes as they were filled for a block of `entry->size`. */
+static void verify(const shadow *entry, size_t size, const char *when)
+{
+    for (size_t at = 0; at < size; at += stride_at(at, entry->size)) {
+        require(entry->block[at] == pattern(entry->key, at),
+                "%s: byte %zu of the block %p of %zu bytes is %d, not %d (key %llu)", when, at,
+                (void *)entry->block, entry->size, entry->block[at], pattern(entry->key, at),
+                (unsigned long long)entry->key);
+    }
+}
+
+/* --- operations
+ * ---------------------------------------------------------------------------------------------- */
+
+static size_t random_size(uint64_t *state)
+{
+    const uint64_t draw = random_next(state);
+    const unsigned kind = (unsigned)(draw & 0xff);
+    const size_t bits = (size_t)(draw >> 8);
+    if (kind < 150) {
+        return bits % 513;
+    }
+    if (kind < 220) {
+        return bits % 8193;
+    }
+    if (kind < 250) {
+        return bits % 131073;
+    }
+    return bits % ((3u << 20) + 1);
+}
+
+static void *take_aligned(uint64_t draw, size_t *alignment, size_t size)
+{
+    *alignment = (size_t)16 << (draw >> 8) % 11;
+    switch (draw % 3) {
+    case 0:
+        return memalign(*alignment, size);
+    case 1:
+        return aligned_alloc(*alignment, size);
+    default: {
+        void *block = NULL;
+        require(posix_memalign(&block, *alignment, size) == 0, "posix_memalign of %zu bytes failed",
+                size);
+        return block;
+    }
+    }
+}
+
+static unsigned char *take_zeroed(size_t size)
+{
+    unsigned char *block = calloc(1, size);
+    for (size_t at = 0; block != NULL && at < size; at += stride_at(at, size)) {
+        require(block[at] == 0, "byte %zu of calloc(1, %zu) is %d", at, size, block[at]);
+    }
+    return block;
+}
+
+static void allocate(worker *self, shadow *slot)
+{
+    const uint64_t draw = random_next(&self->state);
+    size_t alignment = 16;
+    slot->size = random_size(&self->state);
+    slot->key = atomic_fetch_add_explicit(&next_key, 1, memory_order_relaxed);
+    switch (draw % 8) {
+    case 0:
+        slot->block = take_zeroed(slot->size);
+        break;
+    case 1:
+        slot->block = take_aligned(draw >> 8, &alignment, slot->size);
+        break;
+    case 2:
+        slot->block = realloc(NULL, slot->size);
+        break;
+    default:
+        slot->block = malloc(slot->size);
+    }
+    require(slot->block != NULL, "no memory for %zu bytes: errno %d", slot->size, errno);
+    require(((uintptr_t)slot->block & (alignment - 1)) == 0, "%zu bytes at %zu gave %p", slot->size,
+            alignment, (void *)slot->block);
+    require(malloc_usable_size(slot->block) >= slot->size, "usable %zu of %zu",
+            malloc_usable_size(slot->block), slot->size);
+    fill(slot, 0);
+    self->live_bytes += slot->size;
+}
+
+static void release(worker *self, shadow *slot)
+{
+    verify(slot, slot->size, "before free");
+    self->live_bytes -= slot->size;
+    free(slot->block);
+    slot->block = NULL;
+}
+
+static void resize(worker *self, shadow *slot)
+{
+    const size_t size = random_size(&self->state) + 1; /* realloc to 0 would free */
+    const size_t kept = size < slot->size ? size : slot->size;
+    verify(slot, slot->size, "before realloc");
+    slot->block = realloc(slot->block, size);
+    require(slot->block != NULL, "no memory to resize to %zu bytes", size);
+    verify(slot, kept, "after realloc");
+    self->live_bytes += size - slot->size;
+    slot->size = size;
+    fill(slot, 0);
+}
+
+/* --- hand-over
+ * -----------------------------------------------------------------------------------------------
+ */
+
+static void hand_over(worker *self, shadow *slot)
+{
+    worker *other = &workers[random_next(&self->state) % thread_count];
+    (void)pthread_mutex_lock(&other->inbox.lock);
+    const int fits = other->inbox.count < MAILBOX;
+    if (fits) {
+        self->live_bytes -= slot->size;
+        other->inbox.parcels[other->inbox.count++] = *slot;
+        slot->block = NULL;
+    }
+    (void)pthread_mutex_unlock(&other->inbox.lock);
+    if (!fits) {
+        release(self, slot);
+    }
+}
+
+/* Empties the inbox: every block that finds an empty slot is kept half of the time, the others are
+ * freed here. */
+static void receive(worker *self)
+{
+    static _Thread_local shadow parcels[MAILBOX];
+    (void)pthread_mutex_lock(&self->inbox.lock);
+    const size_t count = self->inbox.count;
+    memcpy(parcels, self->inbox.parcels, count * sizeof parcels[0]);
+    self->inbox.count = 0;
+    (void)pthread_mutex_unlock(&self->inbox.lock);
+    for (size_t i = 0; i < count; i++) {
+        shadow *slot = &self->slots[random_next(&self->state) % SLOTS];
+        self->live_bytes += parcels[i].size;
+        if (slot->block == NULL && i % 2 == 0) {
+            *slot = parcels[i];
+        } else {
+            release(self, &parcels[i]);
+        }
+    }
+}
+
+static void step(worker *self)
+{
+    const uint64_t draw = random_next(&self->state);
+    shadow *slot = &self->slots[(draw >> 8) % SLOTS];
+    const unsigned choice = (unsigned)(draw & 0xff);
+    if (slot->block == NULL) {
+        if (self->live_bytes < live_bytes_max) {
+            allocate(self, slot);
+        }
+    } else if (choice < 40) {
+        resize(self, slot);
+    } else if (choice < 130) {
+        hand_over(self, slot);
+    } else {
+        release(self, slot);
+    }
+    if (choice % 16 == 0) {
+        receive(self);
+    }
+}
+
+static void *work(void *argument)
+{
+    worker *self = argument;
+    for (size_t i = 0; i < steps; i++) {
+        step(self);
+    }
+    return NULL;
+}
+
+/* --- the shadow as a whole
+ * ----------------------------------------------------------------------------------- */
+
+static int by_address(const void *a, const void *b)
+{
+    const unsigned char *first = ((const shadow *)a)->block;
+    const unsigned char *second = ((const shadow *)b)->block;
+    return (first > second) - (first < second);
+}
+
+static size_t gather(shadow *all, const shadow *from, size_t length)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < length; i++) {
+        if (from[i].block != NULL) {
+            all[count++] = from[i];
+        }
+    }
+    return count;
+}
+
+static void require_no_overlap(void)
+{
+    static shadow all[THREADS_MAX * (SLOTS + MAILBOX)];
+    size_t count = 0;
+    for (size_t t = 0; t < thread_count; t++) {
+        count += gather(all + count, workers[t].slots, SLOTS);
+        count += gather(all + count, workers[t].inbox.parcels, workers[t].inbox.count);
+    }
+    qsort(all, count, sizeof all[0], by_address);
+    for (size_t i = 0; i < count; i++) {
+        verify(&all[i], all[i].size, "between rounds");
+        require(i == 0 || all[i - 1].block + all[i - 1].size <= all[i].block,
+                "%p of %zu bytes overlaps %p", (void *)all[i - 1].block, all[i - 1].size,
+                (void *)all[i].block);
+        require(i == 0 || all[i - 1].block != all[i].block, "%p is two blocks",
+                (void *)all[i].block);
+    }
+}
+
+static void free_everything(void)
+{
+    for (size_t t = 0; t < thread_count; t++) {
+        receive(&workers[t]);
+        for (size_t i = 0; i < SLOTS; i++) {
+            if (workers[t].slots[i].block != NULL) {
+                release(&workers[t], &workers[t].slots[i]);
+            }
+        }
+        require(workers[t].live_bytes == 0, "the fuzzer lost count: %zu bytes",
+                workers[t].live_bytes);
+    }
+}
+
+static void run_round(void)
+{
+    pthread_t threads[THREADS_MAX];
+    for (size_t t = 0; t < thread_count; t++) {
+        require(pthread_create(&threads[t], NULL, work, &workers[t]) == 0, "pthread_create failed");
+    }
+    for (size_t t = 0; t < thread_count; t++) {
+        (void)pthread_join(threads[t], NULL);
+    }
+    require_no_overlap();
+}
+
+static void the_heap_agrees_with_its_shadow(void)
+{
+    uint64_t seed = seed_chosen(20261121);
+    const size_t rounds = number_chosen("TEST_ROUNDS", 5);
+    thread_count = number_chosen("TEST_THREADS", 4);
+    steps = number_chosen("TEST_STEPS", 20000);
+    require(thread_count >= 1 && thread_count <= THREADS_MAX, "TEST_THREADS is 1 to %d",
+            THREADS_MAX);
+    for (size_t t = 0; t < thread_count; t++) {
+        workers[t].state = random_next(&seed);
+        (void)pthread_mutex_init(&workers[t].inbox.lock, NULL);
+    }
+    for (size_t round = 0; round < rounds; round++) {
+        run_round();
+    }
+    free_everything();
+}
+
+static const check checks[] = {
+    {"the heap agrees with its shadow", the_heap_agrees_with_its_shadow, 300},
+};
+
+int main(int argc, char **argv)
+{
+    return run_checks(checks, COUNT(checks), argc, argv);
+}

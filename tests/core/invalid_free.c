@@ -1,0 +1,438 @@
+/*
+ * A block that is freed twice, and a pointer that is no block, end the program with a message
+ * before any harm is done.
+ *
+ * Each case runs in a child. After the wrong call the child goes on allocating: it must die
+ * (SIGABRT, and a message that begins with "hz: ", or TEST_DEATH) before a block that is still in
+ * use is given out again. TEST_CASES_ROUNDS repeats every case. Two threads that free one block
+ * within the same few nanoseconds are not a case: without an atomic operation in every free that
+ * stays a race.
+ */
+#include "check.h"
+
+#include <malloc.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <signal.h>
+#include <unistd.h>
+
+enum { AFTERMATH = 4096 };
+
+static const size_t sizes[] = {8, 24, 100, 1000, 4096, 32768, 262144, 4u << 20};
+
+static void *fresh(size_t size)
+{
+    unsigned char *block = malloc(size);
+    require(block != NULL, "no memory for %zu bytes", size);
+    block[0] = 1;
+    return block;
+}
+
+static void *free_in_thread(void *block)
+{
+    free(block);
+    return NULL;
+}
+
+static void free_elsewhere(void *block)
+{
+    pthread_t thread;
+    require(pthread_create(&thread, NULL, free_in_thread, block) == 0, "pthread_create failed");
+    (void)pthread_join(thread, NULL);
+}
+
+static void *allocate_in_thread(void *size)
+{
+    return fresh((size_t)(uintptr_t)size);
+}
+
+static void *fresh_elsewhere(size_t size)
+{
+    pthread_t thread;
+    void *block = NULL;
+    require(pthread_create(&thread, NULL, allocate_in_thread, (void *)(uintptr_t)size) == 0,
+            "pthread_create failed");
+    (void)pthread_join(thread, &block);
+    return block;
+}
+
+/* --- twice
+ * ---------------------------------------------------------------------------------------------------
+ */
+
+static void twice(size_t size)
+{
+    void *block = fresh(size);
+    free(block);
+    free(block);
+}
+
+static void twice_with_another_between(size_t size)
+{
+    void *block = fresh(size);
+    void *other = fresh(size);
+    free(block);
+    free(other);
+    free(block);
+}
+
+static void twice_with_many_between(size_t size)
+{
+    enum { MANY = 1024 };
+    static void *others[MANY];
+    void *block = fresh(size);
+    for (size_t i = 0; i < MANY; i++) {
+        others[i] = malloc(size);
+    }
+    free(block);
+    for (size_t i = 0; i < MANY; i++) {
+        free(others[i]);
+    }
+    free(block);
+}
+
+static void twice_after_churn_of_other_sizes(size_t size)
+{
+    void *block = fresh(size);
+    free(block);
+    for (size_t i = 0; i < 20000; i++) {
+        free(malloc(size == 64 ? 80 : 64));
+    }
+    free(block);
+}
+
+static void twice_after_one_reuse(size_t size)
+{
+    void *block = fresh(size);
+    free(block);
+    void *again = malloc(size);
+    free(block);
+    free(again);
+}
+
+static void twice_from_the_middle_of_a_group(size_t size)
+{
+    void *blocks[40];
+    for (size_t i = 0; i < COUNT(blocks); i++) {
+        blocks[i] = fresh(size);
+    }
+    for (size_t i = 0; i < COUNT(blocks); i++) {
+        free(blocks[i]);
+    }
+    free(blocks[17]);
+}
+
+static void twice_after_trim(size_t size)
+{
+    void *block = fresh(size);
+    free(block);
+    (void)malloc_trim(0);
+    free(block);
+}
+
+static void realloc_after_free(size_t size)
+{
+    void *block = fresh(size);
+    free(block);
+    block = realloc(block, size * 2);
+    free(block);
+}
+
+static void twice_an_aligned_block(size_t size)
+{
+    void *block = memalign(256, size);
+    free(block);
+    free(block);
+}
+
+/* --- twice, in two threads
+ * ----------------------------------------------------------------------------------- */
+
+static void elsewhere_then_here(size_t size)
+{
+    void *block = fresh(size);
+    free_elsewhere(block);
+    free(block);
+}
+
+static void here_then_elsewhere(size_t size)
+{
+    void *block = fresh(size);
+    free(block);
+    free_elsewhere(block);
+}
+
+static void in_two_other_threads(size_t size)
+{
+    void *block = fresh(size);
+    free_elsewhere(block);
+    free_elsewhere(block);
+}
+
+static void a_dead_threads_block_twice(size_t size)
+{
+    void *block = fresh_elsewhere(size);
+    free(block);
+    free(block);
+}
+
+static void a_dead_threads_block_here_and_elsewhere(size_t size)
+{
+    void *block = fresh_elsewhere(size);
+    free(block);
+    free_elsewhere(block);
+}
+
+typedef struct meeting {
+    pthread_barrier_t barrier;
+    void *block;
+} meeting;
+
+/* Frees, then stays alive, so that the block waits in this thread's magazine or ring. */
+static void *free_and_stay(void *argument)
+{
+    meeting *shared = argument;
+    free(shared->block);
+    (void)pthread_barrier_wait(&shared->barrier);
+    for (;;) {
+        (void)pause();
+    }
+    return NULL;
+}
+
+static void while_parked_with_a_living_thread(size_t size)
+{
+    meeting shared;
+    pthread_t thread;
+    shared.block = fresh(size);
+    (void)pthread_barrier_init(&shared.barrier, NULL, 2);
+    require(pthread_create(&thread, NULL, free_and_stay, &shared) == 0, "pthread_create failed");
+    (void)pthread_barrier_wait(&shared.barrier);
+    free(shared.block);
+}
+
+/* --- no block
+ * ------------------------------------------------------------------------------------------------
+ */
+
+static void free_at(size_t size, size_t offset)
+{
+    unsigned char *block = fresh(size + offset);
+    free(block + offset);
+}
+
+static void one_byte_in(size_t size)
+{
+    free_at(size, 1);
+}
+static void eight_bytes_in(size_t size)
+{
+    free_at(size, 8);
+}
+static void sixteen_bytes_in(size_t size)
+{
+    free_at(size + 16, 16);
+}
+static void half_way_in(size_t size)
+{
+    free_at(size, (size / 2 + 31) / 16 * 16);
+}
+static void a_page_in(size_t size)
+{
+    free_at(size + 8192, 4096);
+}
+
+static void a_page_behind(size_t size)
+{
+    unsigned char *block = fresh(size);
+    free(block + size + 4096 + 8);
+}
+
+static void a_gigabyte_behind(size_t size)
+{
+    unsigned char *block = fresh(size);
+    free(block + (1u << 30));
+}
+
+static void a_slot_never_given_out(size_t size)
+{
+    unsigned char *block = fresh(size);
+    const size_t step = malloc_usable_size(block);
+    free(block + step * 300);
+}
+
+static char global[4096];
+
+static void a_global(size_t size)
+{
+    free(fresh(size));
+    free(global + 64);
+}
+
+static void a_variable_on_the_stack(size_t size)
+{
+    _Alignas(16) char local[256];
+    local[0] = (char)size;
+    free(fresh(size));
+    free(local + 32);
+}
+
+static void memory_mapped_by_the_program(size_t size)
+{
+    free(fresh(size));
+    free(mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+}
+
+static void a_function(size_t size)
+{
+    void *address = NULL;
+    void (*function)(size_t) = a_function;
+    memcpy(&address, &function, sizeof address);
+    free(fresh(size));
+    free(address);
+}
+
+static void small_integers(size_t size)
+{
+    free(fresh(size));
+    free((void *)(uintptr_t)16);
+}
+
+static void the_number_one(size_t size)
+{
+    free(fresh(size));
+    free((void *)(uintptr_t)1);
+}
+
+static void an_address_that_is_none(size_t size)
+{
+    free(fresh(size));
+    free((void *)((uintptr_t)1 << 63 | 64));
+}
+
+static void the_last_address(size_t size)
+{
+    free(fresh(size));
+    free((void *)(UINTPTR_MAX - 15));
+}
+
+static void realloc_in_the_middle(size_t size)
+{
+    unsigned char *block = fresh(size + 64);
+    block = realloc(block + 32, size + 100);
+}
+
+/* --- the cases
+ * -----------------------------------------------------------------------------------------------
+ */
+
+typedef struct crime {
+    void (*commit)(size_t size);
+    size_t size;
+} crime;
+
+/* What a program would do next. A thing given out twice is the harm that the death must forestall.
+ */
+static void go_on(size_t size)
+{
+    static void *blocks[AFTERMATH];
+    const size_t count = size > 65536 ? 64 : AFTERMATH;
+    for (size_t i = 0; i < count; i++) {
+        blocks[i] = malloc(size);
+        for (size_t j = 0; size <= 65536 && j < i && i < 600; j++) {
+            if (blocks[i] == blocks[j]) {
+                (void)!write(STDERR_FILENO, "GIVEN TWICE", 11);
+                _exit(3);
+            }
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        free(blocks[i]);
+    }
+}
+
+/* A thread is started beforehand, so that what threads cost does not take the place of a freed
+ * block. */
+static void commit(void *subject)
+{
+    const crime *this = subject;
+    free_elsewhere(malloc(16));
+    this->commit(this->size);
+    go_on(this->size);
+}
+
+static void require_death(void (*act)(size_t), size_t size)
+{
+    const char *words = getenv("TEST_DEATH");
+    crime this = {act, size};
+    ending result;
+    words = words != NULL ? words : "hz: ";
+    run_apart(commit, &this, 20, &result);
+    require(result.signal == SIGABRT,
+            "%zu bytes: signal %d, status %d, not an abort; it said '%.200s'", size, result.signal,
+            result.status, result.said);
+    require(strstr(result.said, words) != NULL, "%zu bytes: it said '%.200s'", size, result.said);
+}
+
+static void require_deaths(void (*act)(size_t))
+{
+    const uint64_t rounds = number_chosen("TEST_CASES_ROUNDS", 1);
+    for (uint64_t round = 0; round < rounds; round++) {
+        for (size_t i = 0; i < COUNT(sizes); i++) {
+            require_death(act, sizes[i]);
+        }
+    }
+}
+
+#define CASES(X)                                                                                   \
+    X(twice, "a double free")                                                                      \
+    X(twice_with_another_between, "a double free with another free between")                       \
+    X(twice_with_many_between, "a double free with 1024 frees between")                            \
+    X(twice_after_churn_of_other_sizes, "a double free after churn of other sizes")                \
+    X(twice_after_one_reuse, "a double free after one reuse")                                      \
+    X(twice_from_the_middle_of_a_group, "a double free from the middle of a group")                \
+    X(twice_after_trim, "a double free after malloc_trim")                                         \
+    X(realloc_after_free, "a realloc after free")                                                  \
+    X(twice_an_aligned_block, "a double free of an aligned block")                                 \
+    X(elsewhere_then_here, "a free elsewhere, then here")                                          \
+    X(here_then_elsewhere, "a free here, then elsewhere")                                          \
+    X(in_two_other_threads, "a free in two other threads")                                         \
+    X(a_dead_threads_block_twice, "a double free of a dead thread's block")                        \
+    X(a_dead_threads_block_here_and_elsewhere,                                                     \
+      "a double free, here and elsewhere, of a dead thread's block")                               \
+    X(while_parked_with_a_living_thread, "a free of a block that is parked with a living thread")  \
+    X(one_byte_in, "a free one byte into a block")                                                 \
+    X(eight_bytes_in, "a free eight bytes into a block")                                           \
+    X(sixteen_bytes_in, "a free sixteen bytes into a block")                                       \
+    X(half_way_in, "a free half way into a block")                                                 \
+    X(a_page_in, "a free one page into a block")                                                   \
+    X(a_page_behind, "a free a page behind a block")                                               \
+    X(a_gigabyte_behind, "a free a gigabyte behind a block")                                       \
+    X(a_slot_never_given_out, "a free of a slot that was never given out")                         \
+    X(a_global, "a free of a global")                                                              \
+    X(a_variable_on_the_stack, "a free of a variable on the stack")                                \
+    X(memory_mapped_by_the_program, "a free of memory that the program mapped")                    \
+    X(a_function, "a free of a function")                                                          \
+    X(small_integers, "a free of the address 16")                                                  \
+    X(the_number_one, "a free of the address 1")                                                   \
+    X(an_address_that_is_none, "a free of an address that no process has")                         \
+    X(the_last_address, "a free of the last address")                                              \
+    X(realloc_in_the_middle, "a realloc of the middle of a block")
+
+#define DEFINE(act, sentence)                                                                      \
+    static void check_##act(void)                                                                  \
+    {                                                                                              \
+        require_deaths(act);                                                                       \
+    }
+CASES(DEFINE)
+
+#define ROW(act, sentence) {sentence " ends the program", check_##act, 120},
+static const check checks[] = {CASES(ROW)};
+
+int main(int argc, char **argv)
+{
+    return run_checks(checks, COUNT(checks), argc, argv);
+}

@@ -1,0 +1,211 @@
+/*
+ * Programs under a limit of their address space: they start, they get NULL and ENOMEM at the end of
+ * it, and go on. And a core file holds what is resident, not what is reserved.
+ */
+#include "check.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const size_t mebibyte = 1u << 20;
+
+typedef struct launch {
+    size_t limit; /* bytes of address space */
+    const char *program;
+    const char *word; /* its argument */
+} launch;
+
+static void start(void *subject)
+{
+    const launch *this = subject;
+    const struct rlimit limit = {this->limit, this->limit};
+    require(setrlimit(RLIMIT_AS, &limit) == 0, "setrlimit: %s", strerror(errno));
+    (void)dup2(STDERR_FILENO, STDOUT_FILENO);
+    (void)execl(this->program, this->program, this->word, (char *)NULL);
+    _exit(9);
+}
+
+static void require_runs(const char *program, const char *word, size_t limit, const char *answer)
+{
+    launch this = {limit, program, word};
+    ending result;
+    run_apart(start, &this, 20, &result);
+    require(result.signal == 0 && result.status == 0,
+            "%s under %zu KiB: signal %d, status %d, said '%.300s'", word, limit >> 10,
+            result.signal, result.status, result.said);
+    require(strcmp(result.said, answer) == 0, "%s under %zu KiB said '%.300s'", word, limit >> 10,
+            result.said);
+}
+
+/* --- the started programs
+ * ------------------------------------------------------------------------------------ */
+
+/* Fills the heap with blocks of one size, which make a list. The result is the number of blocks. */
+static size_t exhaust(void ***list, size_t size)
+{
+    size_t count = 0;
+    *list = NULL;
+    errno = 0;
+    for (void **block = malloc(size); block != NULL; block = malloc(size)) {
+        memset(block, 0x6d, size);
+        block[0] = *list;
+        *list = block;
+        count++;
+    }
+    require(errno == ENOMEM, "NULL with errno %d", errno);
+    return count;
+}
+
+static void free_list(void **list)
+{
+    while (list != NULL) {
+        void **next = list[0];
+        free(list);
+        list = next;
+    }
+}
+
+static int exhaust_and_recover(size_t size, size_t least_bytes)
+{
+    void **list = NULL;
+    size_t counts[3];
+    for (size_t round = 0; round < COUNT(counts); round++) {
+        counts[round] = exhaust(&list, size);
+        free_list(list);
+        require(counts[round] * size >= least_bytes, "round %zu had only %zu blocks of %zu bytes",
+                round, counts[round], size);
+    }
+    require(counts[2] * 10 >= counts[0] * 9, "%zu blocks the first time, %zu the last", counts[0],
+            counts[2]);
+    return 0;
+}
+
+static void *exhaust_in_thread(void *size)
+{
+    void **list = NULL;
+    for (int round = 0; round < 5; round++) {
+        (void)exhaust(&list, (size_t)(uintptr_t)size);
+        free_list(list);
+    }
+    return NULL;
+}
+
+static int exhaust_in_threads(void)
+{
+    pthread_t threads[4];
+    pthread_attr_t attributes;
+    (void)pthread_attr_init(&attributes);
+    (void)pthread_attr_setstacksize(&attributes, 256 * 1024);
+    for (size_t i = 0; i < COUNT(threads); i++) {
+        require(pthread_create(&threads[i], &attributes, exhaust_in_thread,
+                               (void *)(uintptr_t)(64 << 2 * i)) == 0,
+                "pthread_create failed");
+    }
+    for (size_t i = 0; i < COUNT(threads); i++) {
+        (void)pthread_join(threads[i], NULL);
+    }
+    return exhaust_and_recover(1000, 8 * mebibyte);
+}
+
+static int started(const char *word)
+{
+    if (strcmp(word, "--small") == 0) {
+        return exhaust_and_recover(200, 24 * mebibyte);
+    }
+    if (strcmp(word, "--large") == 0) {
+        return exhaust_and_recover(100000, 24 * mebibyte);
+    }
+    return exhaust_in_threads();
+}
+
+/* --- checks
+ * --------------------------------------------------------------------------------------------------
+ */
+
+static void echo_runs_in_32_mebibytes(void)
+{
+    require_runs("/bin/echo", "hello", 32 * mebibyte, "hello\n");
+}
+
+static void echo_runs_under_a_hundred_limits(void)
+{
+    for (size_t i = 0; i < 100; i++) { /* 32 MiB to 32 GiB */
+        const size_t octave = i / 10;
+        const size_t limit =
+            ((32 * mebibyte) << octave) + ((32 * mebibyte) << octave) / 10 * (i % 10);
+        require_runs("/bin/echo", "hello", limit / 4096 * 4096, "hello\n");
+    }
+}
+
+static void small_blocks_run_out_in_order(void)
+{
+    require_runs("/proc/self/exe", "--small", 64 * mebibyte, "");
+}
+static void large_blocks_run_out_in_order(void)
+{
+    require_runs("/proc/self/exe", "--large", 64 * mebibyte, "");
+}
+static void threads_run_out_in_order(void)
+{
+    require_runs("/proc/self/exe", "--threads", 96 * mebibyte, "");
+}
+
+/* Bytes of the mappings that the kernel would write to a core file: touched, and not marked as no
+ * part of it ("dd"). */
+static size_t core_bytes(void)
+{
+    char line[512];
+    size_t total = 0;
+    size_t size = 0;
+    size_t anonymous = 0;
+    FILE *file = fopen("/proc/self/smaps", "r");
+    require(file != NULL, "cannot read /proc/self/smaps");
+    while (fgets(line, sizeof line, file) != NULL) {
+        (void)sscanf(line, "Size: %zu", &size);
+        (void)sscanf(line, "Anonymous: %zu", &anonymous);
+        if (strncmp(line, "VmFlags:", 8) == 0 && anonymous > 0 && strstr(line, " dd") == NULL) {
+            total += size << 10;
+        }
+    }
+    (void)fclose(file);
+    return total;
+}
+
+static void a_core_file_is_bounded(void)
+{
+    static char *blocks[40000];
+    for (size_t i = 0; i < COUNT(blocks); i++) {
+        const size_t size = i % 1000 * 3 + 1;
+        blocks[i] = malloc(size);
+        memset(blocks[i], 1, size);
+    }
+    const size_t core = core_bytes();
+    const size_t resident = resident_bytes();
+    require(core <= resident + 16 * mebibyte, "a core file would have %zu bytes, %zu are resident",
+            core, resident);
+}
+
+static const check checks[] = {
+    {"echo runs in 32 MiB of address space", echo_runs_in_32_mebibytes, 0},
+    {"echo runs under a hundred limits from 32 MiB to 32 GiB", echo_runs_under_a_hundred_limits,
+     60},
+    {"small blocks run out in order, and can be had again", small_blocks_run_out_in_order, 60},
+    {"large blocks run out in order, and can be had again", large_blocks_run_out_in_order, 60},
+    {"four threads run out of memory in order", threads_run_out_in_order, 60},
+    {"a core file holds what is resident and at most 16 MiB more", a_core_file_is_bounded, 0},
+};
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && strncmp(argv[1], "--", 2) == 0) {
+        return started(argv[1]);
+    }
+    return run_checks(checks, COUNT(checks), argc, argv);
+}

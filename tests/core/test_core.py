@@ -1,0 +1,184 @@
+"""The C programs of this directory, each of them one behaviour of the allocator."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections.abc import Callable, Mapping
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+Preload = Callable[..., "subprocess.CompletedProcess[str]"]
+
+PRELOADED = {
+    "impossible, overflowing and zero sizes are answered as documented": "api_sizes",
+    "every block is as aligned as it was asked to be": "api_alignment",
+    "contents, usable sizes and errno are what they should be": "api_contents",
+    "the C library's own blocks, constructors and exit handlers work": "api_libc",
+    "every symbol of malloc and of operator new is the library's own": "api_symbols",
+    "operator new and delete work in all forms": "new_delete",
+    "no hostile request is granted or refused wrongly": "hostile_sizes",
+    "a double or invalid free ends the program before it does harm": "invalid_free",
+    "a fork among churning threads gives a child that can allocate": "fork_churn",
+    "a thread that only frees does not hoard memory": "free_only_consumer",
+    "signals and cancellation in the middle of malloc do no harm": "signals",
+    "threads that come and go do not add up": "thread_churn",
+    "the end of a thread loses neither blocks nor memory": "thread_exit",
+    "programs run out of a small address space in order": "small_address_space",
+    "failing system calls give NULL and ENOMEM and break nothing": "syscall_faults",
+}
+
+# Values for the fuzzer: the default, and others that meet the slow paths more often. Any two of
+# them go together.
+VALUES: Mapping[str, tuple[str, ...]] = {
+    "HZ_DEPOT_LOCK": ("mutex", "spin", "lockfree"),
+    "HZ_REMOTE_GROUPING": ("shard_class", "shard", "none"),
+    "HZ_SHARDS": ("1", "4", "2"),
+    "HZ_MAGAZINE_GROWTH": ("double", "full", "batch"),
+    "HZ_DEFER_FREE": ("0", "64"),
+    "HZ_BACKGROUND_REFILL_US": ("0", "128"),
+    "HZ_MAGAZINE_CAP": ("256", "32"),
+    "HZ_MAGAZINE_BYTES": ("65536", "4096"),
+    "HZ_THREAD_CACHE_BYTES": ("2097152", "65536"),
+    "HZ_REFILL_BATCH": ("32", "4"),
+    "HZ_FLUSH_BATCH": ("32", "4"),
+    "HZ_REMOTE_RING_SIZE": ("1024", "64"),
+    "HZ_DEPOT_SLOTS": ("64", "1"),
+    "HZ_DEPOT_BYTES": ("4194304", "65536"),
+    "HZ_SPAN_BYTES": ("65536", "1048576"),
+    "HZ_SPAN_CACHE": ("2", "0"),
+    "HZ_PURGE_DELAY_MS": ("100", "0"),
+    "HZ_LARGE_CACHE_BYTES": ("67108864", "0"),
+    "HZ_THP": ("off", "on"),
+    "HZ_PREFAULT": ("off", "on"),
+}
+
+# The smallest of everything: each of these alone would be refused beside the others' defaults.
+TIGHT = {
+    "HZ_MAGAZINE_CAP": "8",
+    "HZ_REFILL_BATCH": "8",
+    "HZ_FLUSH_BATCH": "4",
+    "HZ_MAGAZINE_BYTES": "4096",
+    "HZ_REMOTE_RING_SIZE": "64",
+    "HZ_DEPOT_SLOTS": "1",
+    "HZ_SPAN_CACHE": "0",
+    "HZ_PURGE_DELAY_MS": "0",
+}
+
+Pair = tuple[tuple[str, str], tuple[str, str]]
+
+
+def pairs_of(configuration: Mapping[str, str]) -> set[Pair]:
+    """Every two settings that this configuration tries together."""
+    return set(combinations(configuration.items(), 2))
+
+
+def pairwise(values: Mapping[str, tuple[str, ...]], seed: int = 20261121) -> list[dict[str, str]]:
+    """Few configurations that try every two settings together: the best of many draws, repeated."""
+    draw = random.Random(seed)
+    wanted = {
+        ((a, x), (b, y)) for a, b in combinations(values, 2) for x in values[a] for y in values[b]
+    }
+    chosen: list[dict[str, str]] = []
+    while wanted:
+        drawn = [{k: draw.choice(v) for k, v in values.items()} for _ in range(200)]
+        best = max(drawn, key=lambda configuration: len(pairs_of(configuration) & wanted))
+        wanted -= pairs_of(best)
+        chosen.append(best)
+    return chosen
+
+
+def changed(configuration: Mapping[str, str]) -> str:
+    """The settings that are not the first of their values."""
+    names = (f"{k[3:]}={v}" for k, v in configuration.items() if v != VALUES.get(k, ("",))[0])
+    return " ".join(names)
+
+
+def require_all_held(done: subprocess.CompletedProcess[str]) -> None:
+    """Fail with the checks that failed, by name."""
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("not ok", "    "))]
+    assert done.returncode == 0, "\n".join([*failed, done.stderr[-3000:]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", PRELOADED.values(), ids=PRELOADED.keys())
+def test_preloaded(program: str, core_tests: Path, preload: Preload) -> None:
+    require_all_held(preload(core_tests / "tests" / program, TEST_ALLOCATOR="libhz.so"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["fuzz_shadow_linked", "invalid_free_linked"])
+def test_a_program_linked_to_the_static_library_holds_too(
+    program: str, core_tests: Path, preload: Preload
+) -> None:
+    require_all_held(preload(core_tests / "tests" / program, LD_PRELOAD=""))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "configuration",
+    [*pairwise(VALUES), *(TIGHT | {"HZ_DEPOT_LOCK": lock} for lock in VALUES["HZ_DEPOT_LOCK"])],
+    ids=changed,
+)
+def test_the_heap_agrees_with_its_shadow_under(
+    configuration: dict[str, str], core_tests: Path, preload: Preload
+) -> None:
+    done = preload(
+        core_tests / "tests" / "fuzz_shadow",
+        **configuration,
+        HZ_STRICT="1",
+        TEST_ALLOCATOR="libhz.so",
+        TEST_STEPS="5000",
+        TEST_ROUNDS="4",
+    )
+    require_all_held(done)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shards", ["2", "64"])
+def test_a_double_free_is_caught_on_its_way_between_shards(
+    shards: str, core_tests: Path, preload: Preload
+) -> None:
+    program = core_tests / "tests" / "invalid_free"
+    require_all_held(preload(program, HZ_SHARDS=shards, TEST_ALLOCATOR="libhz.so"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lock", ["spin", "lockfree"])
+def test_a_fork_gives_a_child_that_can_allocate_under_the_lock_policy(
+    lock: str, core_tests: Path, preload: Preload
+) -> None:
+    done = preload(
+        core_tests / "tests" / "fork_churn",
+        HZ_DEPOT_LOCK=lock,
+        HZ_SHARDS="4",
+        HZ_BACKGROUND_REFILL_US="128",
+        HZ_MAGAZINE_CAP="8",
+        TEST_FORKS="60",
+        TEST_ALLOCATOR="libhz.so",
+    )
+    require_all_held(done)
+
+
+@pytest.mark.slow
+def test_failing_system_calls_break_nothing_where_memory_is_returned_at_once(
+    core_tests: Path, preload: Preload
+) -> None:
+    done = preload(
+        core_tests / "tests" / "syscall_faults",
+        HZ_PURGE_DELAY_MS="0",
+        HZ_LARGE_CACHE_BYTES="0",
+        HZ_SPAN_CACHE="0",
+        HZ_SHARDS="2",
+        TEST_FAULT_POINTS="6",
+        TEST_ALLOCATOR="libhz.so",
+    )
+    require_all_held(done)
+
+
+def test_the_library_can_be_loaded_late(core_tests: Path, libhz: Path, preload: Preload) -> None:
+    program = core_tests / "tests" / "late_load"
+    module = core_tests / "tests" / "libtls_module.so"
+    require_all_held(preload(program, libhz, module, LD_PRELOAD=""))

@@ -1,0 +1,243 @@
+"""What hz reads from the environment, what it refuses, and what it says of itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Preload = Callable[..., "subprocess.CompletedProcess[str]"]
+
+REJECTED = 78
+CONFIRM = "HZ_CONFIRM "
+
+
+def confirmed(stderr: str) -> dict[str, Any]:
+    """The object of the one confirmation among the lines of stderr."""
+    lines = [line for line in stderr.splitlines() if line.startswith(CONFIRM)]
+    assert len(lines) == 1, stderr
+    read: dict[str, Any] = json.loads(lines[0][len(CONFIRM) :])
+    return read
+
+
+def config_of(stderr: str) -> dict[str, Any]:
+    """The configuration that was confirmed."""
+    config: dict[str, Any] = confirmed(stderr)["config"]
+    return config
+
+
+@pytest.fixture
+def defaults(preload: Preload) -> dict[str, Any]:
+    """The configuration of a process with nothing set."""
+    return config_of(preload("true", HZ_CONFIRM="1").stderr)
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+BAD_VALUES = [
+    ("HZ_MAGAZINE_CAP", "", "8"),
+    ("HZ_MAGAZINE_CAP", "many", "1024"),
+    ("HZ_MAGAZINE_CAP", "-1", "8"),
+    ("HZ_MAGAZINE_CAP", "7", "8"),
+    ("HZ_MAGAZINE_CAP", "2048", "1024"),
+    ("HZ_MAGAZINE_CAP", "100", "power"),
+    ("HZ_MAGAZINE_CAP", " 64", "1024"),
+    ("HZ_MAGAZINE_CAP", "64 ", "1024"),
+    ("HZ_MAGAZINE_CAP", "+64", "1024"),
+    ("HZ_MAGAZINE_CAP", "0x40", "1024"),
+    ("HZ_MAGAZINE_CAP", "64k", "1024"),
+    ("HZ_MAGAZINE_CAP", "1e2", "1024"),
+    ("HZ_MAGAZINE_CAP", "64.0", "1024"),
+    ("HZ_MAGAZINE_CAP", "18446744073709551680", "1024"),
+    ("HZ_MAGAZINE_CAP", "auto", "1024"),
+    ("HZ_SHARDS", "automatic", "auto"),
+    ("HZ_SHARDS", "0", "64"),
+    ("HZ_PURGE_DELAY_MS", "60001", "60000"),
+    ("HZ_DEPOT_LOCK", "", "mutex"),
+    ("HZ_DEPOT_LOCK", "MUTEX", "lockfree"),
+    ("HZ_DEPOT_LOCK", "mutex spin", "lockfree"),
+    ("HZ_THP", "yes", "on"),
+]
+
+
+@pytest.mark.parametrize(("variable", "value", "legal"), BAD_VALUES)
+def test_a_bad_value_is_named_with_what_is_legal_and_the_default_kept(
+    variable: str, value: str, legal: str, preload: Preload, defaults: dict[str, Any]
+) -> None:
+    done = preload("echo", "ran", HZ_CONFIRM="1", **{variable: value})
+    said = [line for line in done.stderr.splitlines() if line.startswith("hz: ")]
+    assert len(said) == 1
+    assert variable in said[0] and value in said[0] and legal in said[0]
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert config_of(done.stderr) == defaults
+
+
+@pytest.mark.parametrize(("variable", "value", "legal"), BAD_VALUES[:3] + BAD_VALUES[-1:])
+def test_a_bad_value_is_refused_before_main_under_strict(
+    variable: str, value: str, legal: str, preload: Preload
+) -> None:
+    done = preload("echo", "ran", HZ_STRICT="1", **{variable: value})
+    assert (done.returncode, done.stdout) == (REJECTED, "")
+    assert variable in done.stderr and legal in done.stderr
+
+
+def test_values_that_do_not_go_together_are_refused_together(
+    preload: Preload, defaults: dict[str, Any]
+) -> None:
+    pair = {"HZ_MAGAZINE_CAP": "8", "HZ_REFILL_BATCH": "256"}
+    done = preload("true", HZ_CONFIRM="1", **pair)
+    assert "magazine_cap" in done.stderr and "refill_batch" in done.stderr
+    assert config_of(done.stderr) == defaults
+    assert preload("true", HZ_STRICT="1", **pair).returncode == REJECTED
+
+
+def test_good_values_are_taken_and_nothing_is_said(preload: Preload) -> None:
+    good = {"HZ_MAGAZINE_CAP": "64", "HZ_SHARDS": "4", "HZ_DEPOT_LOCK": "spin", "HZ_THP": "on"}
+    done = preload("true", HZ_CONFIRM="1", HZ_STRICT="1", **good)
+    config = config_of(done.stderr)
+    assert len(done.stderr.splitlines()) == 1
+    read = (config["magazine_cap"], config["shards"], config["depot_lock"], config["thp"])
+    assert read == (64, 4, "spin", "on")
+
+
+def test_auto_is_resolved_to_a_number(preload: Preload) -> None:
+    shards = config_of(preload("true", HZ_CONFIRM="1", HZ_SHARDS="auto").stderr)["shards"]
+    assert isinstance(shards, int) and 1 <= shards <= 64
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("HZ_MAGAZIN_CAP", "HZ_MAGAZINE_CAP"),
+        ("HZ_MAGAZINES_CAP", "HZ_MAGAZINE_CAP"),
+        ("HZ_MAGAZINECAP", "HZ_MAGAZINE_CAP"),
+        ("HZ_DEPOT_LOCKS", "HZ_DEPOT_LOCK"),
+        ("HZ_PURGE_DELAY", "HZ_PURGE_DELAY_MS"),
+        ("HZ_SHARD", "HZ_SHARDS"),
+    ],
+)
+def test_a_name_that_is_nearly_a_parameters_is_pointed_out(
+    wrong: str, right: str, preload: Preload
+) -> None:
+    done = preload("echo", "ran", **{wrong: "64"})
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert wrong in done.stderr and right in done.stderr
+    assert preload("echo", "ran", HZ_STRICT="1", **{wrong: "64"}).returncode == REJECTED
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["HZ_NETWORK_JOIN_AUTODETECTION_ENABLED", "HZ_CLUSTERNAME", "HZ_JAVA_OPTS", "HZ_", "HZ"],
+)
+def test_other_programs_variables_are_left_alone(name: str, preload: Preload) -> None:
+    done = preload("echo", "ran", HZ_STRICT="1", **{name: "nonsense"})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
+
+
+# --- what it says ---------------------------------------------------------------------------------
+
+
+def test_the_confirmation_is_one_line_in_one_write(
+    libhz: Path, plain_environment: dict[str, str]
+) -> None:
+    reader, writer = os.pipe2(os.O_DIRECT)  # packets: a read gives what one write gave
+    process = subprocess.Popen(
+        ["true"],
+        env={**plain_environment, "LD_PRELOAD": str(libhz), "HZ_CONFIRM": "1"},
+        stderr=writer,
+    )
+    os.close(writer)
+    packets = []
+    while packet := os.read(reader, 65536):
+        packets.append(packet.decode())
+    os.close(reader)
+    assert process.wait() == 0
+    assert len(packets) == 1 and packets[0].endswith("}\n")
+    read = confirmed(packets[0])
+    assert set(read) == {"schema", "pid", "version", "frozen", "config"}
+    assert (read["schema"], read["pid"], read["frozen"]) == (1, process.pid, False)
+
+
+def test_nothing_is_said_unless_asked(preload: Preload) -> None:
+    assert preload("true").stderr == ""
+
+
+def test_a_threaded_process_confirms_once_and_a_fork_does_not(preload: Preload) -> None:
+    done = preload("bash", "-c", "(:); (:); echo $(:) ran", HZ_CONFIRM="1")
+    assert done.stdout == "ran\n"
+    assert confirmed(done.stderr)["schema"] == 1
+
+
+def test_statistics_are_written_at_exit(preload: Preload, tmp_path: Path) -> None:
+    preload("bash", "-c", "x=$(seq 10000)", HZ_STATS=str(tmp_path / "stats.json"))
+    read = json.loads((tmp_path / "stats.json").read_text())
+    assert set(read) == {"version", "frozen", "config", "counters"}
+    assert read["counters"]["refills"] > 0
+
+
+def test_each_child_process_writes_statistics_of_its_own(preload: Preload, tmp_path: Path) -> None:
+    script = "import os, subprocess; print(os.getpid()); subprocess.run(['true'])"
+    done = preload("/usr/bin/python3", "-c", script, HZ_STATS=str(tmp_path / "stats-%p.json"))
+    files = {path.name for path in tmp_path.glob("stats-*.json")}
+    assert f"stats-{done.stdout.strip()}.json" in files
+    assert len(files) == 2
+
+
+def test_statistics_that_cannot_be_written_are_reported_and_do_no_harm(preload: Preload) -> None:
+    # Not echo: the programs of coreutils close stderr before they end.
+    done = preload("bash", "-c", "echo ran", HZ_STATS="/nonexistent/stats.json")
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert "HZ_STATS" in done.stderr and "/nonexistent/stats.json" in done.stderr
+
+
+def test_statistics_never_follow_a_symbolic_link(preload: Preload, tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_text("precious")
+    (tmp_path / "stats.json").symlink_to(target)
+    done = preload("true", HZ_STATS=str(tmp_path / "stats.json"))
+    assert done.returncode == 0
+    assert target.read_text() == "precious"
+
+
+# --- privileged processes -------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a set-user-id copy to run")
+def test_a_set_user_id_process_reads_no_variable(
+    core_tests: Path, plain_environment: dict[str, str]
+) -> None:
+    """Linked to hz, since the loader itself drops LD_PRELOAD there."""
+    place = Path("/var/tmp") / f"hz-set-user-id-{os.getpid()}"
+    place.mkdir()
+    try:
+        program = place / "says"
+        shutil.copy(core_tests / "tests" / "says", program)
+        program.chmod(0o4755)
+        place.chmod(0o777)
+        asked = {
+            "HZ_MAGAZINE_CAP": "8",
+            "HZ_REFILL_BATCH": "8",
+            "HZ_SHARDS": "nonsense",
+            "HZ_MAGAZIN_CAP": "8",
+            "HZ_STRICT": "1",
+            "HZ_CONFIRM": "1",
+            "HZ_STATS": str(place / "stats.json"),
+        }
+        as_nobody = {"user": 65534, "group": 65534, "capture_output": True, "text": True}
+        plain = subprocess.run([program], env=plain_environment, **as_nobody)
+        attacked = subprocess.run([program], env={**plain_environment, **asked}, **as_nobody)
+        assert json.loads(plain.stdout)["privileged"] is True
+        assert attacked.stderr == ""
+        assert attacked.stdout == plain.stdout
+        assert not (place / "stats.json").exists()
+    finally:
+        shutil.rmtree(place)

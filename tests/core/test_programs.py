@@ -1,0 +1,166 @@
+"""Real programs give the same output and exit status on hz as on the C library's malloc."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Preload = Callable[..., "subprocess.CompletedProcess[str]"]
+
+PERL = r"""
+my %count; my @kept;
+for my $i (1 .. 200_000) {
+    $count{$i % 1000} .= chr(65 + $i % 26);
+    push @kept, "x" x ($i % 97) if $i % 7 == 0;
+}
+my $text = join ',', map { length $count{$_} } sort { $a <=> $b } keys %count;
+$text =~ s/(\d+),(\d+)/$2;$1/g; print length $text, " ", scalar @kept, "\n";
+"""
+
+PYTHON = """
+import json, pickle, re, threading, collections, zlib
+def work(n, out):
+    rows = [{"id": i, "name": "n" * (i % 50), "tags": list(range(i % 9))} for i in range(4000)]
+    text = json.dumps(rows)
+    assert json.loads(text) == rows and pickle.loads(pickle.dumps(rows)) == rows
+    out[n] = (len(text), len(re.findall(r'"n+"', text)), zlib.crc32(text.encode()))
+out = {}
+threads = [threading.Thread(target=work, args=(n, out)) for n in range(6)]
+[t.start() for t in threads]; [t.join() for t in threads]
+queue = collections.deque(maxlen=1000)
+for i in range(100000): queue.append(bytes(i % 3000))
+print(sorted(out.items()), sum(map(len, queue)))
+"""
+
+SQL = """
+PRAGMA journal_mode=WAL;
+CREATE TABLE t(a INTEGER PRIMARY KEY, b TEXT, c BLOB);
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30000)
+  INSERT INTO t SELECT i, printf('row %d', i * 7919 % 30011), zeroblob(i % 400) FROM n;
+CREATE INDEX u ON t(b);
+DELETE FROM t WHERE a % 3 = 0;
+UPDATE t SET b = b || 'x' WHERE a % 5 = 0;
+VACUUM;
+PRAGMA integrity_check;
+SELECT count(*), sum(length(c)), min(b), max(b) FROM t;
+SELECT substr(b, 5, 1), count(*) FROM t GROUP BY 1 ORDER BY 1;
+"""
+
+GIT = """
+set -e
+git init -q -b main r; cd r
+git config user.name Tester; git config user.email tester@example.org; git config gc.auto 0
+export GIT_AUTHOR_DATE=2026-01-01T00:00:00Z GIT_COMMITTER_DATE=2026-01-01T00:00:00Z
+for i in $(seq 12); do
+    seq $((i * 500)) > f$i; seq $i $((i * 300)) > common; git add .; git commit -q -m "number $i"
+done
+git checkout -q -b side HEAD~5; seq 9 > side; git add .; git commit -q -m side
+git checkout -q main; git merge -q -m merged side
+git log --stat --format=%H%s; git gc -q; git fsck --full; git repack -q -a -d -f
+git diff HEAD~4 | sha256sum
+"""
+
+BASH = """
+declare -A seen; text=
+for i in {1..20000}; do seen[$((i % 997))]+=x; text=${text: -500}$i; done
+for f in $(seq 1 300); do (echo $f | tr 1 2) ; done | sort | sha256sum
+echo ${#seen[@]} ${#text} $(printf '%s\\n' "${!seen[@]}" | sort -n | sha256sum)
+"""
+
+SORT = "seq 200000 | sort -R --random-source=/bin/ls | sort --parallel=4 -S 20M | sha256sum"
+XZ = "seq 200000 > s; xz -T4 -2 -k s; xz -dc s.xz | cmp - s && wc -c < s.xz"
+TAR = """
+cp -r /usr/include/linux t; tar czf t.tgz t; mv t u; tar xzf t.tgz; diff -r t u && echo same
+"""
+
+CXX = """
+#include <iostream>
+#include <map>
+#include <regex>
+#include <string>
+#include <thread>
+#include <vector>
+int main() {
+    std::vector<std::thread> threads;
+    std::vector<long> sums(4);
+    for (int t = 0; t < 4; t++) threads.emplace_back([&sums, t] {
+        std::map<std::string, std::vector<int>> m;
+        for (int i = 0; i < 9000; i++) m[std::to_string(i * 7 % 1013)].push_back(i + t);
+        for (auto &[key, values] : m)
+            if (std::regex_match(key, std::regex("[0-9]*7[0-9]*"))) sums[t] += values.size();
+    });
+    for (auto &thread : threads) thread.join();
+    for (long sum : sums) std::cout << sum << ' ';
+    std::cout << std::endl;
+}
+"""
+
+COMPILE = f"cat > p.cc <<'END'\n{CXX}\nEND\ng++ -std=c++17 -pthread p.cc -o p && ./p"
+
+PROGRAMS = {
+    "ls lists a large directory": ["ls", "-laR", "--time-style=+%s", "/usr/include"],
+    "bash runs a script with many children": ["bash", "-c", BASH],
+    "perl builds strings and hashes": ["perl", "-e", PERL],
+    "sqlite3 writes, vacuums and checks a database": ["sqlite3", "x.db", SQL],
+    "git commits, merges, collects garbage and checks": ["bash", "-c", GIT],
+    "sort sorts in parallel": ["bash", "-c", SORT],
+    "xz compresses in threads and gets it back": ["bash", "-c", XZ],
+    "tar and gzip go there and back": ["bash", "-c", TAR],
+    "python threads parse and pickle": ["/usr/bin/python3", "-c", PYTHON],
+    "g++ compiles a program, which runs": ["bash", "-c", COMPILE],
+}
+
+
+@pytest.fixture
+def on_glibc(preload: Preload, tmp_path: Path) -> Preload:
+    """Runs a command as `preload` does, but on the C library's malloc."""
+
+    def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        done = preload(*words, LD_PRELOAD="", **variables)
+        for path in tmp_path.iterdir():  # the second run finds the same empty directory
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return done
+
+    return run
+
+
+def require_same(words: list[str], preload: Preload, on_glibc: Preload, **variables: str) -> None:
+    """Both runs succeed and print the same."""
+    assert shutil.which(words[0]), f"{words[0]} is not installed"
+    wanted = on_glibc(*words, **variables)
+    got = preload(*words, HZ_STRICT="1", **variables)
+    assert (wanted.returncode, wanted.stderr) == (0, ""), f"without hz it fails: {wanted.stderr}"
+    assert (got.returncode, got.stderr) == (0, "")
+    assert got.stdout == wanted.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", PROGRAMS.values(), ids=PROGRAMS.keys())
+def test_with_defaults(words: list[str], preload: Preload, on_glibc: Preload) -> None:
+    require_same(words, preload, on_glibc)
+
+
+@pytest.mark.slow
+def test_python_holds_with_every_object_on_malloc(preload: Preload, on_glibc: Preload) -> None:
+    require_same(["/usr/bin/python3", "-c", PYTHON], preload, on_glibc, PYTHONMALLOC="malloc")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [PROGRAMS["git commits, merges, collects garbage and checks"]])
+def test_git_holds_with_many_shards_and_small_caches(
+    words: list[str], preload: Preload, on_glibc: Preload
+) -> None:
+    small = {
+        "HZ_SHARDS": "8",
+        "HZ_MAGAZINE_CAP": "8",
+        "HZ_REFILL_BATCH": "4",
+        "HZ_FLUSH_BATCH": "4",
+        "HZ_DEPOT_LOCK": "lockfree",
+        "HZ_DEFER_FREE": "64",
+        "HZ_PURGE_DELAY_MS": "0",
+    }
+    require_same(words, preload, on_glibc, **small)

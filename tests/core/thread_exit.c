@@ -1,0 +1,230 @@
+/*
+ * The end of a thread: destructors of thread-specific data that allocate and free, blocks that
+ * outlive their thread, threads that only free, and what all that leaves behind.
+ */
+#include "check.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { ROUNDS = 4, KEYS = 40 };
+
+static pthread_key_t keys[KEYS];
+static atomic_size_t destructor_runs;
+
+static void run_thread(void *(*body)(void *), void *argument, void **result)
+{
+    pthread_t thread;
+    require(pthread_create(&thread, NULL, body, argument) == 0, "pthread_create failed");
+    require(pthread_join(thread, result) == 0, "pthread_join failed");
+}
+
+/* --- destructors
+ * --------------------------------------------------------------------------------------------- */
+
+/* Frees its block, works a little on the heap, and sets its key again: it runs in each of the four
+ * rounds. */
+static void free_and_set_again(void *value)
+{
+    size_t number = 0;
+    memcpy(&number, value, sizeof number);
+    free(value);
+    free(malloc(3000));
+    char *block = calloc(1, 200 + number);
+    memcpy(block, &number, sizeof number);
+    (void)pthread_setspecific(keys[number], block);
+    atomic_fetch_add(&destructor_runs, 1);
+}
+
+static void *set_all_keys(void *unused)
+{
+    for (size_t i = 0; i < KEYS; i++) {
+        char *block = calloc(1, 100 + i);
+        memcpy(block, &i, sizeof i);
+        (void)pthread_setspecific(keys[i], block);
+    }
+    return unused;
+}
+
+static void destructors_allocate_in_every_round(void)
+{
+    for (size_t i = 0; i < KEYS; i++) {
+        require(pthread_key_create(&keys[i], free_and_set_again) == 0, "pthread_key_create failed");
+    }
+    for (int i = 0; i < 200; i++) {
+        run_thread(set_all_keys, NULL, NULL);
+    }
+    require(atomic_load(&destructor_runs) == (size_t)200 * KEYS * ROUNDS, "%zu runs",
+            atomic_load(&destructor_runs));
+}
+
+static void *take_key_only(void *block)
+{
+    (void)pthread_setspecific(
+        keys[0], block); /* its destructor makes this thread's first call of malloc or free */
+    return NULL;
+}
+
+static void first_call_in_a_destructor_leaks_nothing(void)
+{
+    size_t settled = 0;
+    require(pthread_key_create(&keys[0], free) == 0, "pthread_key_create failed");
+    for (int i = 0; i < 4000; i++) {
+        run_thread(take_key_only, malloc(500), NULL);
+        settled = i == 1000 ? resident_bytes() : settled;
+    }
+    const size_t after = resident_bytes();
+    require(after <= settled + 65536, "resident memory went from %zu to %zu bytes in 3000 threads",
+            settled, after);
+}
+
+/* --- blocks and their threads
+ * -------------------------------------------------------------------------------- */
+
+enum { BLOCKS = 3000 };
+
+static void *allocate_many(void *argument)
+{
+    unsigned char **blocks = argument;
+    for (size_t i = 0; i < BLOCKS; i++) {
+        const size_t size = i % 100 == 0 ? 300000 : i % 2000 + 1;
+        blocks[i] = malloc(size);
+        memset(blocks[i], (int)(i & 0xff), size < 2001 ? size : 2000);
+    }
+    return NULL;
+}
+
+static void require_whole(unsigned char *const *blocks)
+{
+    for (size_t i = 0; i < BLOCKS; i++) {
+        const size_t size = i % 100 == 0 ? 2000 : i % 2000 + 1;
+        for (size_t at = 0; at < size; at++) {
+            require(blocks[i][at] == (i & 0xff), "byte %zu of block %zu changed", at, i);
+        }
+    }
+}
+
+static void *free_many(void *argument)
+{
+    void **blocks = argument;
+    for (size_t i = 0; i < BLOCKS; i++) {
+        free(blocks[i]);
+    }
+    return NULL;
+}
+
+static void blocks_outlive_their_thread(void)
+{
+    static unsigned char *first[BLOCKS];
+    static unsigned char *second[BLOCKS];
+    for (int round = 0; round < 10; round++) {
+        run_thread(allocate_many, first, NULL);
+        run_thread(allocate_many, second, NULL);
+        require_whole(first);
+        (void)free_many(first);
+        require_whole(second);
+        run_thread(free_many, second, NULL);
+    }
+}
+
+static void threads_that_only_free_leak_nothing(void)
+{
+    static unsigned char *blocks[BLOCKS];
+    size_t settled = 0;
+    for (int round = 0; round < 60; round++) {
+        (void)allocate_many(blocks);
+        run_thread(free_many, blocks, NULL);
+        settled = round == 20 ? resident_bytes() : settled;
+    }
+    const size_t after = resident_bytes();
+    require(after <= settled + (1u << 20), "resident memory went from %zu to %zu bytes", settled,
+            after);
+}
+
+static void *realloc_all(void *argument)
+{
+    unsigned char **blocks = argument;
+    for (size_t i = 0; i < BLOCKS; i++) {
+        blocks[i] = realloc(blocks[i], i % 100 == 0 ? 400000 : i % 2000 + 100);
+    }
+    return NULL;
+}
+
+static void blocks_can_be_reallocated_in_another_thread(void)
+{
+    static unsigned char *blocks[BLOCKS];
+    run_thread(allocate_many, blocks, NULL);
+    run_thread(realloc_all, blocks, NULL);
+    require_whole(blocks);
+    (void)free_many(blocks);
+}
+
+static void *leave_by_pthread_exit(void *argument)
+{
+    free(malloc(64));
+    pthread_exit(malloc((size_t)(uintptr_t)argument));
+}
+
+static void a_threads_result_may_be_a_block_of_its(void)
+{
+    for (size_t i = 1; i < 500; i++) {
+        void *block = NULL;
+        run_thread(leave_by_pthread_exit, (void *)(uintptr_t)(i * 37), &block);
+        require(block != NULL, "thread %zu gave no block", i);
+        memset(block, 1, i * 37);
+        free(block);
+    }
+}
+
+/* --- the first thread ends first
+ * ----------------------------------------------------------------------------- */
+
+static void *end_the_process(void *first)
+{
+    (void)pthread_join(*(pthread_t *)first, NULL);
+    for (size_t i = 0; i < 5000; i++) {
+        free(malloc(i));
+    }
+    (void)!write(STDERR_FILENO, "whole", 5);
+    exit(0);
+}
+
+static void leave_main_first(void *unused)
+{
+    static pthread_t first;
+    pthread_t thread;
+    (void)unused;
+    first = pthread_self();
+    require(pthread_create(&thread, NULL, end_the_process, &first) == 0, "pthread_create failed");
+    free(malloc(100));
+    pthread_exit(NULL);
+}
+
+static void the_first_thread_may_end_before_the_others(void)
+{
+    ending result;
+    run_apart(leave_main_first, NULL, 10, &result);
+    require(result.signal == 0 && result.status == 0, "signal %d, status %d", result.signal,
+            result.status);
+    require(strcmp(result.said, "whole") == 0, "it said '%s'", result.said);
+}
+
+static const check checks[] = {
+    {"destructors of thread-specific data allocate and free in every round",
+     destructors_allocate_in_every_round, 0},
+    {"threads whose first call comes in a destructor leak nothing",
+     first_call_in_a_destructor_leaks_nothing, 0},
+    {"blocks outlive their thread", blocks_outlive_their_thread, 0},
+    {"threads that only free leak nothing", threads_that_only_free_leak_nothing, 0},
+    {"blocks can be reallocated in another thread", blocks_can_be_reallocated_in_another_thread, 0},
+    {"a thread's result may be a block of its own", a_threads_result_may_be_a_block_of_its, 0},
+    {"the first thread may end before the others", the_first_thread_may_end_before_the_others, 0},
+};
+
+int main(int argc, char **argv)
+{
+    return run_checks(checks, COUNT(checks), argc, argv);
+}
