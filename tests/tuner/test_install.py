@@ -186,7 +186,7 @@ def test_the_installed_programs_run_and_the_library_takes_part(
     )
     listed = json.loads(run([bench, "--list", "--json"], **outside))
     assert "larson" in [each["name"] for each in listed["workloads"]]
-    confirm = run(["sh", "-c", f"LD_PRELOAD={lib} HZ_CONFIRM=1 true 2>&1"], **outside)
+    confirm = run(["sh", "-c", f"LD_PRELOAD={lib} HZ_CONFIRM=1 /bin/true 2>&1"], **outside)
     assert confirm.startswith("HZ_CONFIRM {")
 
 
