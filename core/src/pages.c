@@ -104,13 +104,12 @@ static void list_remove(hz_span *run)
 
 /* ---- runs ----------------------------------------------------------------------------------- */
 
-/* Writes a run into the span table; of a run in use only the first page bears a state. */
+/* Writes a run into the span table; both ends of it bear its state. */
 static hz_span *run_mark(size_t first, size_t pages, hz_span_state state)
 {
     hz_span *run = &hz_map.spans[first];
     hz_span *last = &hz_map.spans[first + pages - 1];
-    bool is_free = state == HZ_SPAN_CLEAN || state == HZ_SPAN_DIRTY;
-    last->state = (uint8_t)(is_free ? state : HZ_SPAN_UNUSED);
+    last->state = (uint8_t)state;
     last->head = (uint32_t)first;
     run->state = (uint8_t)state;
     run->head = (uint32_t)first;
@@ -202,7 +201,7 @@ hz_span *hz_pages_alloc(size_t pages, size_t align, bool *zeroed)
         size_t first = ((base_page + index_of(run) + align - 1) & ~(align - 1)) - base_page;
         *zeroed = run->state == HZ_SPAN_CLEAN;
         if (!*zeroed) hz_count(HZ_STAT_pages_reused, 1);
-        run = run_carve(run, first, pages, HZ_SPAN_LARGE);
+        run = run_carve(run, first, pages, HZ_SPAN_BUSY);
     }
     hz_lock_release(&heap.lock);
     return run;
@@ -218,7 +217,7 @@ static bool purge_oldest(size_t pages)
     if (pages < PURGE_PAGES) pages = PURGE_PAGES;
     if (pages > run->pages) pages = run->pages;
     size_t first = index_of(run);
-    run_carve(run, first, pages, HZ_SPAN_PURGING);
+    run_carve(run, first, pages, HZ_SPAN_BUSY);
     hz_lock_release(&heap.lock);
 
     size_t bytes = pages << HZ_PAGE_SHIFT;
@@ -291,18 +290,17 @@ static bool grow(hz_span *run, size_t pages)
     size_t first = index_of(run), end = first + run->pages;
     size_t more = pages - run->pages;
     hz_span *right = end < heap.top ? &hz_map.spans[end] : NULL;
-    if (right == NULL || (right->state != HZ_SPAN_CLEAN && right->state != HZ_SPAN_DIRTY))
-        return false;
+    if (right == NULL || right->state == HZ_SPAN_BUSY) return false;
     if (right->pages < more) return false;
-    run_carve(right, end, more, HZ_SPAN_UNUSED);
-    run_mark(first, pages, HZ_SPAN_LARGE);
+    run_carve(right, end, more, HZ_SPAN_BUSY);
+    run_mark(first, pages, HZ_SPAN_BUSY);
     return true;
 }
 
 static void shrink(hz_span *run, size_t pages)
 {
     size_t first = index_of(run), end = first + run->pages;
-    run_mark(first, pages, HZ_SPAN_LARGE);
+    run_mark(first, pages, HZ_SPAN_BUSY);
     run_release(first + pages, end - first - pages, HZ_SPAN_DIRTY, hz_os_now_ms());
     purge_excess();
 }

@@ -91,7 +91,6 @@ static hz_span *span_make(uint32_t shard, uint32_t class_)
         hz_map.page_shards[first + i] = (uint8_t)shard;
         hz_map.page_tags[first + i] = (uint8_t)class_;
     }
-    span->state = HZ_SPAN_BLOCKS;
     span->class_ = (uint8_t)class_;
     span->shard = (uint8_t)shard;
     span->capacity = (uint32_t)((pages << HZ_PAGE_SHIFT) / hz_class_bytes[class_]);

@@ -154,13 +154,9 @@ enum { HZ_INBOX_BLOCKS = 8192 };
 /* ---- back ----------------------------------------------------------------------------------- */
 
 typedef enum hz_span_state {
-    HZ_SPAN_UNUSED =
-        0,           /* no page heap ever made anything of this page, or an inner page of a run */
-    HZ_SPAN_BLOCKS,  /* cut into blocks of one class */
-    HZ_SPAN_LARGE,   /* one large block */
-    HZ_SPAN_CLEAN,   /* a free run that reads as zero and costs no memory */
-    HZ_SPAN_DIRTY,   /* a free run that is still resident */
-    HZ_SPAN_PURGING, /* a free run that is being returned to the system */
+    HZ_SPAN_BUSY = 0, /* in use, being purged, or a page that is no end of a free run */
+    HZ_SPAN_CLEAN,    /* a free run that reads as zero and costs no memory */
+    HZ_SPAN_DIRTY,    /* a free run that is still resident */
 } hz_span_state;
 
 /* One per page; the first page of a run speaks for it. Of a free run the last page knows it, too.
