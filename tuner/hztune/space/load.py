@@ -6,16 +6,17 @@ and never stand in it. Whatever is wrong is said in one sentence that names the 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 from hztune import artifacts
 from hztune.errors import UsageError
+from hztune.machine import Machine
 from hztune.params import Param, Value, judge
 from hztune.space.core import Preset, Rule, Space
 from hztune.space.dimension import Dimension, grid, powers_of_two
@@ -47,7 +48,7 @@ def load(
         name: A path to a TOML file, or the name of one that hztune ships ("hz").
         params: The knobs of the allocator that is installed.
         check: Raises UsageError when the allocator would refuse a whole configuration.
-        facts: Numbers that ranges may refer to (`cpus`, `threads`); see `machine_facts`.
+        facts: Numbers that ranges and presets may refer to; see `machine_facts`.
 
     Raises:
         UsageError: The file is missing, is no TOML, or says something that is not legal.
@@ -58,8 +59,10 @@ def load(
 
 
 def machine_facts(threads: int = 1) -> dict[str, int]:
-    """The numbers that ranges may refer to: CPUs of this process, threads of the workload."""
-    return {"cpus": len(os.sched_getaffinity(0)), "threads": threads}
+    """What a space may refer to: CPUs that a quota leaves us, threads of the workload."""
+    here = Machine.here()
+    quota = here.cores if here.quota is None else ceil(here.quota)
+    return {"cpus": max(1, min(here.cores, quota)), "threads": threads}
 
 
 def find(name: str | Path) -> Path:
@@ -201,12 +204,20 @@ class _Reader:
         config = self._table(table, "set")
         if config.keys() & self.absent:
             return None
-        for name, value in config.items():
-            self._judge(self._param(name), value)
-        return Preset(self._text(table, "name"), self._text(table, "why"), config)
+        values = {name: self._preset_value(self._param(name), config[name]) for name in config}
+        return Preset(self._text(table, "name"), self._text(table, "why"), values)
+
+    def _preset_value(self, param: Param, value: Any) -> Value:
+        """A value of a preset; a number may be an expression of the facts."""
+        if param.kind == "int" and isinstance(value, str) and value != "auto":
+            number = self._expression(value, self.facts).number(self.facts)
+            value = max(param.low, min(param.high, number))
+        self._judge(param, value)
+        legal: Value = value
+        return legal
 
     def _each(self, data: dict[str, Any], key: str, read: Callable[[dict[str, Any]], Any]) -> Any:
-        """What `read` makes of every table of an array, without its Nones (not for this version)."""
+        """What `read` makes of each table of an array, without its Nones (not this version)."""
         tables = data.get(key, [])
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
             raise self._error(f"{key} is {tables!r:.60}; legal are tables, written [[{key}]]")
