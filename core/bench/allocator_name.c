@@ -12,6 +12,7 @@ static const struct {
 } known[] = {
     {"libc.so", "glibc"},         {"libc-", "glibc"},          {"libhz.", "hz"},
     {"libjemalloc.", "jemalloc"}, {"libmimalloc", "mimalloc"}, {"libtcmalloc", "tcmalloc"},
+    {"libtbbmalloc", "tbb"},      {"libsnmalloc", "snmalloc"}, {"librpmalloc", "rpmalloc"},
 };
 
 const char *hz_base_name(const char *path)
