@@ -27,6 +27,7 @@ from hztune.samples import Status
 
 _LAUNCH_SCHEMA = 1
 _HYPERFINE_SCHEMA = 2
+_HYPERFINE_WARNING = "Warning: Ignoring non-zero exit code."
 _GRACE_S = 30.0
 _VERSION_S = 10.0
 _UNIT_S = {"second": 1.0, "s": 1.0, "millisecond": 1e-3, "ms": 1e-3, "nanosecond": 1e-9, "ns": 1e-9}
@@ -185,9 +186,9 @@ def _fault(launch: Mapping[str, Any], stderr: str) -> Fault | None:
         end = f"ended by {signal_name(launch['signal'])}"
     else:
         end = f"exit status {launch['code']}"
-    last = stderr.strip().splitlines()[-1:]
-    detail = f"{end}: {last[0].strip()}" if last else end
-    return Fault(_STATUSES[launch["status"]], detail)
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    words = [line for line in lines if line != _HYPERFINE_WARNING][-1:]
+    return Fault(_STATUSES[launch["status"]], ": ".join([end, *words]))
 
 
 def _hyperfine_s(export: Path) -> float:

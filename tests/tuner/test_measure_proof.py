@@ -1,0 +1,145 @@
+"""Every process proves which allocator it runs on and with which configuration; real processes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hztune import allocator, artifacts, params
+from hztune.measure import Arm, Block, Outcome
+from hztune.measure.program import Program, bench_program
+from hztune.measure.proof import AllocatorProof, Fault
+from hztune.measure.runs import RunExecutor
+from hztune.measure.turns import Tempo, TurnExecutor
+from hztune.workload import WorkloadSpec
+
+UNCHANGED = Arm("none")
+DEFAULT = Arm("hz")
+CANDIDATE = Arm.of("hz", {"magazine_cap": 512})
+FOREIGN = [each.name for each in allocator.available() if each.name not in ("none", "hz")]
+QUICK = Tempo(turn_ms=10, skip_ms=1, warmup_ms=20)
+
+
+class Meddler(AllocatorProof):
+    """A wrapper between hztune and the target that changes variables on the way."""
+
+    def __init__(self, changes: dict[str, str | None]) -> None:
+        super().__init__()
+        self._changes = changes
+
+    def prepare(self, arm: Arm) -> dict[str, str] | Fault:
+        prepared = super().prepare(arm)
+        assert isinstance(prepared, dict)
+        meddled = {**prepared, **self._changes}
+        return {name: value for name, value in meddled.items() if value is not None}
+
+
+def spec() -> WorkloadSpec:
+    return WorkloadSpec.from_text("remote", threads=2)
+
+
+def by_turns(*arms: Arm, proof: AllocatorProof | None = None) -> tuple[Outcome, ...]:
+    executor = TurnExecutor(spec(), seed=1, tempo=QUICK, proof=proof)
+    return executor.measure(arms, role="search", rounds=2, pair=0).outcomes
+
+
+def by_runs(*arms: Arm, proof: AllocatorProof | None = None) -> tuple[Outcome, ...]:
+    program = bench_program(spec(), seconds=0.05)
+    executor = RunExecutor(program, seed=1, proof=proof, warmups=0)
+    return executor.measure(arms, role="search", rounds=1, pair=0).outcomes
+
+
+WAYS = pytest.mark.parametrize("measure", [by_turns, by_runs])
+
+
+@WAYS
+@pytest.mark.parametrize("name", FOREIGN)
+def test_every_allocator_is_proved_at_its_defaults(measure, name: str) -> None:  # type: ignore[no-untyped-def]
+    outcomes = measure(UNCHANGED, Arm(name))
+    assert [(outcome.status, outcome.detail) for outcome in outcomes] == [("ok", "")] * 2
+    assert all(outcome.ops_per_s > 0 for outcome in outcomes)
+
+
+@WAYS
+def test_hz_is_proved_with_its_configuration(measure) -> None:  # type: ignore[no-untyped-def]
+    outcomes = measure(DEFAULT, CANDIDATE)
+    assert [(outcome.status, outcome.detail) for outcome in outcomes] == [("ok", "")] * 2
+
+
+def test_what_hz_counted_comes_with_its_outcome() -> None:
+    outcome = by_turns(DEFAULT)[0]
+    assert outcome.counters["refills"] > 0
+    assert outcome.rss_peak_kb > outcome.live_kb > 0
+
+
+@WAYS
+def test_a_lost_preload_is_a_wrong_allocator(measure) -> None:  # type: ignore[no-untyped-def]
+    outcome = measure(CANDIDATE, proof=Meddler({"LD_PRELOAD": None}))[0]
+    assert outcome.status == "wrong_allocator"
+    assert "libc" in outcome.detail
+
+
+@WAYS
+@pytest.mark.parametrize("value", ["64", None])
+def test_a_changed_or_lost_parameter_is_a_wrong_configuration(  # type: ignore[no-untyped-def]
+    measure, value: str | None
+) -> None:
+    outcome = measure(CANDIDATE, proof=Meddler({"HZ_MAGAZINE_CAP": value}))[0]
+    assert outcome.status == "wrong_config"
+    assert "magazine_cap=512" in outcome.detail
+
+
+@WAYS
+def test_a_parameter_that_was_added_on_the_way_is_a_wrong_configuration(measure) -> None:  # type: ignore[no-untyped-def]
+    outcome = measure(DEFAULT, proof=Meddler({"HZ_DEPOT_LOCK": "spin"}))[0]
+    assert outcome.status == "wrong_config"
+
+
+@WAYS
+def test_a_value_that_hz_refuses_is_rejected(measure) -> None:  # type: ignore[no-untyped-def]
+    outcome = measure(DEFAULT, proof=Meddler({"HZ_MAGAZINE_CAP": "3"}))[0]
+    assert outcome.status == "rejected"
+    assert "HZ_MAGAZINE_CAP" in outcome.detail
+
+
+def test_a_configuration_that_the_core_refuses_is_not_even_started() -> None:
+    bad = Arm.of("hz", {"magazine_cap": params.find("magazine_cap").low - 1})
+    prepared = AllocatorProof().prepare(bad)
+    assert isinstance(prepared, Fault)
+    assert prepared.status == "rejected"
+
+
+def test_the_user_s_variables_are_today_s_state_and_no_part_of_an_arm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
+    monkeypatch.setenv("HZ_MAGAZINE_CAP", "64")
+    monkeypatch.setenv("UNRELATED", "kept")
+    proof = AllocatorProof()
+    assert not {"MALLOC_ARENA_MAX", "HZ_MAGAZINE_CAP"} & proof.base.keys()
+    assert proof.base["UNRELATED"] == "kept"
+    unchanged, default = proof.prepare(UNCHANGED), proof.prepare(DEFAULT)
+    assert isinstance(unchanged, dict) and isinstance(default, dict)
+    assert unchanged["MALLOC_ARENA_MAX"] == "1"
+    assert not {"MALLOC_ARENA_MAX", "HZ_MAGAZINE_CAP"} & default.keys()
+
+
+def test_the_helpers_never_run_on_what_is_measured(tmp_path: Path) -> None:
+    hook = f"cat /proc/self/maps >> {tmp_path / 'maps'}"
+    program = Program(("/bin/true",), prepare=hook, cleanup=hook)
+    block = RunExecutor(program, seed=1).measure([DEFAULT], role="aa", rounds=1, pair=0)
+    assert isinstance(block, Block) and block.control.ok
+    library = os.path.realpath(artifacts.library())
+    assert library not in (tmp_path / "maps").read_text()
+    assert library not in Path("/proc/self/maps").read_text()
+
+
+def test_a_block_by_turns_leaves_no_process_and_no_descriptor() -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    by_turns(DEFAULT, CANDIDATE)
+    assert set(os.listdir("/proc/self/fd")) == before
+    names = [path.read_text().strip() for path in Path("/proc").glob("[0-9]*/comm")]
+    parents = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text()
+    assert parents.strip() == "", names

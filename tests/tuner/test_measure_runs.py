@@ -1,0 +1,351 @@
+"""Whole programs: timed, counterbalanced, bounded; whatever they do, it gets its name."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hztune.errors import HztuneError, UsageError
+from hztune.machine import Machine
+from hztune.measure import Arm, Block, runs, timer
+from hztune.measure.program import Program, by_command, by_regex
+from hztune.measure.proof import Fault
+from hztune.measure.runs import RunExecutor
+from hztune.samples import SampleStore, blocks
+
+CONTROL = Arm("none")
+FIRST = Arm.of("any", {"knob": 1})
+SECOND = Arm.of("any", {"knob": 2})
+IMPORTS = "import os, signal, sys, time\n"
+SOON_S = 0.5
+
+
+class OpenProof:
+    """Lets every arm run; its parameters become variables, and its processes may be refused."""
+
+    base = {"PATH": os.environ["PATH"]}  # noqa: RUF012
+
+    def prepare(self, arm: Arm) -> dict[str, str] | Fault:
+        if arm.config.get("knob") == -1:
+            return Fault("rejected", "knob is below its range")
+        return {f"KNOB_{name}": str(value) for name, value in arm.params}
+
+    def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
+        if "wrong library" in stderr:
+            return Fault("wrong_allocator", f"malloc comes from {library}")
+        return Fault("wrong_config", "it says so") if "wrong config" in stderr else None
+
+
+def python(code: str, **options: Any) -> Program:
+    argv = (sys.executable, "-I", "-S", "-c", IMPORTS + code)
+    return Program(argv, **{"timeout_s": 60.0, **options})
+
+
+def executor(program: Program, sink: SampleStore | None = None, warmups: int = 0) -> RunExecutor:
+    return RunExecutor(program, sink, seed=1, proof=OpenProof(), warmups=warmups)
+
+
+def measure(program: Program, *arms: Arm, rounds: int = 1, pair: int = 0) -> Block:
+    return executor(program).measure(arms or [CONTROL], role="search", rounds=rounds, pair=pair)
+
+
+def processes_naming(word: str) -> list[int]:
+    """Living processes that have `word` in their command line."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = Path("/proc", name, "cmdline").read_bytes()
+        except OSError:
+            continue
+        if word.encode() in words and int(name) != os.getpid():
+            found.append(int(name))
+    return found
+
+
+@pytest.fixture(params=["hyperfine", "hz-launch"])
+def clock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Both ways of timing; hyperfine is a package that the tests need."""
+    if request.param == "hz-launch":
+        monkeypatch.setattr(timer, "hyperfine", lambda: None)
+    else:
+        assert timer.hyperfine(), "install hyperfine: apt-get install hyperfine"
+    before = set(os.listdir("/proc/self/fd"))
+    yield request.param
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_program_is_timed_and_its_memory_measured(clock: str) -> None:
+    block = measure(python("block = bytearray(64 << 20); time.sleep(0.05)"), rounds=2)
+    outcome = block.control
+    assert outcome.status == "ok"
+    assert len(outcome.turns) == 2
+    assert all(turn.counted_ns > 50_000_000 for turn in outcome.turns)
+    assert all(turn.rate == pytest.approx(1e9 / turn.counted_ns) for turn in outcome.turns)
+    assert outcome.rss_peak_kb > 64 << 10
+    assert timer.timer_name() == clock
+
+
+ENDINGS: dict[str, tuple[str, str, str]] = {
+    "segfaults": ("os.kill(os.getpid(), signal.SIGSEGV)", "crash", "ended by SIGSEGV"),
+    "aborts": ("os.abort()", "crash", "ended by SIGABRT"),
+    "meets an illegal instruction": ("os.kill(0, signal.SIGILL)", "crash", "ended by SIGILL"),
+    "fails": ("sys.exit('no input file')", "failed", "exit status 1: no input file"),
+    "refuses its configuration": ("sys.exit(78)", "rejected", "exit status 78"),
+    "loops": ("while True: pass", "hang", ""),
+    "ignores SIGTERM": ("signal.signal(15, signal.SIG_IGN)\ntime.sleep(3600)", "hang", ""),
+    "stops itself": ("os.kill(os.getpid(), signal.SIGSTOP)", "hang", ""),
+    "closes its outputs and sleeps": ("os.closerange(0, 3); time.sleep(3600)", "hang", ""),
+    "runs another allocator": ("print('wrong library', file=sys.stderr)", "wrong_allocator", ""),
+    "runs another configuration": ("print('wrong config', file=sys.stderr)", "wrong_config", ""),
+}
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_an_ending_gets_its_name(clock: str, name: str, tmp_path: Path) -> None:
+    code, status, detail = ENDINGS[name]
+    word = f"ending-{tmp_path.name}"
+    timeout_s = SOON_S if status == "hang" else 60.0
+    outcome = measure(python(f"# {word}\n{code}", timeout_s=timeout_s)).control
+    assert outcome.status == status
+    assert detail in outcome.detail
+    assert (outcome.ops_per_s, outcome.turns) == (0.0, ())
+    assert processes_naming(word) == []
+
+
+HARMLESS = {
+    "closes its outputs": "os.closerange(0, 3)",
+    "floods stdout": "for _ in range(1024): os.write(1, b'x' * (1 << 20))",
+    "floods stderr": "for _ in range(256): os.write(2, b'x' * (1 << 20))",
+    "deletes its directory": "os.mkdir(d := '/tmp/hz-gone-' + str(os.getpid())); os.chdir(d); "
+    "os.rmdir(d)",
+    "becomes another program": "os.execv('/bin/true', ['true'])",
+    "reserves a terabyte": "import mmap\nmmap.mmap(-1, 1 << 40, flags=0x4022, prot=0)",
+    "leaves a daemon": "if os.fork() == 0:\n  os.setsid(); time.sleep(3600)",
+    "leaves a daemon's daemon": "if os.fork() == 0:\n  os.setsid()\n  if os.fork(): os._exit(0)\n"
+    "  time.sleep(3600)",
+    "leaves 64 processes": "for i in range(6):\n  if os.fork() == 0 and i % 2: os.setsid()\n"
+    "if os.getsid(0) != os.getpid() or os.getppid() == 1: time.sleep(3600)",
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_a_strange_program_that_ends_well_is_measured_and_leaves_nothing(
+    clock: str, name: str, tmp_path: Path
+) -> None:
+    word = f"strange-{tmp_path.name}"
+    assert measure(python(f"# {word}\n{HARMLESS[name]}")).control.status == "ok"
+    assert processes_naming(word) == []
+
+
+def test_a_program_that_takes_too_much_memory_is_ended(clock: str) -> None:
+    code = "blocks = []\nwhile True: blocks.append(b'x' * (1 << 20)); time.sleep(0.001)"
+    assert measure(python(code, rss_limit_mb=64)).control.status == "oom"
+
+
+def test_the_memory_of_its_children_counts(clock: str) -> None:
+    code = (
+        "for _ in range(3):\n  if os.fork() == 0:\n"
+        "    block = b'x' * (24 << 20); time.sleep(1); os._exit(0)\n"
+        "for _ in range(3): os.wait()"
+    )
+    assert measure(python(code)).control.rss_peak_kb > 60 << 10
+
+
+METRICS = {
+    "120.5": 120.5,
+    "1,250": 1250.0,
+    "1e3": 1000.0,
+    "nan": None,
+    "inf": None,
+    "-3": None,
+    "0": None,
+    "1e999": None,
+    "fast": None,
+    "": None,
+}
+
+
+@pytest.mark.parametrize("text", METRICS)
+def test_a_metric_is_a_number_above_zero_or_bad_output(text: str) -> None:
+    program = python(
+        f"print('rate: {text}/s')", rate=by_regex(r"rate: (.*)/s", "higher"), reads_output=True
+    )
+    outcome = measure(program).control
+    if METRICS[text] is None:
+        assert (outcome.status, outcome.ops_per_s) == ("bad_output", 0.0)
+    else:
+        assert outcome.ops_per_s == pytest.approx(METRICS[text])
+
+
+def test_of_several_matches_the_last_counts() -> None:
+    rate = by_regex(r"(\d+) req/s", "higher")
+    program = python("print('10 req/s'); print('20 req/s')", rate=rate, reads_output=True)
+    assert measure(program).control.ops_per_s == pytest.approx(20.0)
+
+
+def test_a_metric_of_which_less_is_better_counts_by_its_reciprocal() -> None:
+    program = python("print('4 ms')", rate=by_regex(r"(\d+) ms", "lower"), reads_output=True)
+    assert measure(program).control.ops_per_s == pytest.approx(0.25)
+
+
+def test_output_without_the_metric_is_bad_output() -> None:
+    program = python("print('done')", rate=by_regex(r"(\d+) ms", "lower"), reads_output=True)
+    assert "nothing it printed matches" in measure(program).control.detail
+
+
+def test_more_output_than_can_be_kept_is_bad_output() -> None:
+    code = "for _ in range(100): os.write(1, b'x' * (1 << 20))"
+    program = python(code, rate=by_regex("(x)", "higher"), reads_output=True)
+    assert "more than 64 MiB" in measure(program).control.detail
+
+
+def test_a_command_can_give_the_metric() -> None:
+    program = python("print('a b c')", rate=by_command("wc -w", "higher"), reads_output=True)
+    assert measure(program).control.ops_per_s == pytest.approx(3.0)
+
+
+def test_a_metric_command_that_fails_is_bad_output() -> None:
+    rate = by_command("echo cannot read >&2; exit 4", "higher")
+    outcome = measure(python("pass", rate=rate, reads_output=True)).control
+    assert (outcome.status, outcome.detail) == (
+        "bad_output",
+        "--metric-cmd ended with exit status 4: cannot read",
+    )
+
+
+@pytest.mark.parametrize("pattern", ["(", "no group"])
+def test_a_bad_metric_pattern_is_a_usage_error(pattern: str) -> None:
+    with pytest.raises(UsageError, match="--metric-regex"):
+        by_regex(pattern, "higher")
+
+
+def test_wrong_output_makes_a_configuration_infeasible() -> None:
+    program = python("print(os.environ.get('KNOB_knob'))", check="grep -qv 2", reads_output=True)
+    block = measure(program, FIRST, SECOND)
+    assert [outcome.status for outcome in block.outcomes] == ["ok", "bad_output"]
+
+
+def test_preparation_and_cleanup_surround_every_run(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    program = python(
+        f"open({str(log)!r}, 'a').write('run ')",
+        prepare=f"printf 'prepare ' >> {log}",
+        cleanup=f"echo cleanup >> {log}",
+    )
+    measure(program, CONTROL, FIRST, rounds=2)
+    assert log.read_text() == "prepare run cleanup\n" * 4
+
+
+def test_a_preparation_that_fails_stops_the_study_in_words() -> None:
+    program = python("pass", prepare="echo no disk >&2; exit 9")
+    with pytest.raises(HztuneError, match=r"--prepare .* ended with exit status 9: no disk"):
+        measure(program)
+
+
+def test_a_program_that_does_not_exist_is_a_usage_error(clock: str) -> None:
+    with pytest.raises(UsageError, match="cannot run /no/such/program"):
+        measure(Program(("/no/such/program",)))
+
+
+def test_words_reach_the_program_as_they_are(clock: str, tmp_path: Path) -> None:
+    words = ["", "two words", "quote's", 'double"', "dollar $HOME", "star*", "line\nbreak", "\\"]
+    code = f"open({str(tmp_path / 'words')!r}, 'w').write(repr(sys.argv[1:]))"
+    program = Program((*python(code).argv, *words))
+    assert measure(program).control.status == "ok"
+    assert (tmp_path / "words").read_text() == repr(words)
+
+
+def test_each_arm_runs_under_its_own_variables(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    program = python(f"open({str(log)!r}, 'a').write(os.environ.get('KNOB_knob', '-') + ' ')")
+    measure(program, CONTROL, FIRST, SECOND)
+    assert sorted(log.read_text().split()) == ["-", "1", "2"]
+
+
+def test_the_next_round_has_the_order_of_this_one_reversed() -> None:
+    block = measure(python("pass"), CONTROL, FIRST, SECOND, rounds=4)
+    orders = [[o.turns[number].position for o in block.outcomes] for number in range(4)]
+    assert [sorted(order) for order in orders] == [[0, 1, 2]] * 4
+    assert [2 - place for place in orders[0]] == orders[1]
+    assert [2 - place for place in orders[2]] == orders[3]
+
+
+def test_an_arm_that_failed_is_not_run_again_and_the_others_go_on(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    code = f"open({str(log)!r}, 'a').write('x')\nif 'KNOB_knob' in os.environ: os.abort()"
+    block = measure(python(code), CONTROL, FIRST, rounds=3)
+    assert [outcome.status for outcome in block.outcomes] == ["ok", "crash"]
+    assert [len(outcome.turns) for outcome in block.outcomes] == [3, 0]
+    assert log.read_text() == "x" * 4
+
+
+def test_an_arm_that_cannot_be_prepared_is_not_run() -> None:
+    block = measure(python("pass"), CONTROL, Arm.of("any", {"knob": -1}))
+    assert [outcome.status for outcome in block.outcomes] == ["ok", "rejected"]
+
+
+def test_once_the_usual_time_is_known_a_far_slower_run_is_a_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runs, "_LEAST_TIMEOUT_S", SOON_S)
+    monkeypatch.setattr(runs, "_SLOWEST", 1.0)
+    player = executor(python("if 'KNOB_knob' in os.environ: time.sleep(3600)"))
+    player.measure([CONTROL], role="aa", rounds=1, pair=0)
+    block = player.measure([CONTROL, FIRST], role="search", rounds=1, pair=1)
+    assert [outcome.status for outcome in block.outcomes] == ["ok", "hang"]
+
+
+def test_warm_ups_are_run_once_and_not_counted(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    player = executor(python(f"open({str(log)!r}, 'a').write('x')"), warmups=2)
+    for pair in range(2):
+        player.measure([CONTROL], role="aa", rounds=1, pair=pair)
+    assert log.read_text() == "x" * 4
+    assert player.accounting.turns == 2
+    assert player.accounting.warmup_s > 0
+
+
+def test_the_expected_cost_follows_what_runs_have_taken() -> None:
+    player = executor(python("time.sleep(0.2)"))
+    assert player.cost(2, 3) == 6.0
+    player.measure([CONTROL], role="aa", rounds=2, pair=0)
+    assert 1.2 < player.cost(2, 3) < 6.0
+
+
+def test_what_the_store_replays_is_what_was_measured(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    program = python("if os.environ.get('KNOB_knob') == '2': os.abort()")
+    with SampleStore(path, {}, Machine.here()) as store:
+        arms = [CONTROL, FIRST, SECOND]
+        measured = executor(program, store).measure(arms, role="search", rounds=2, pair=0)
+    assert blocks(path) == (measured,)
+
+
+FORMATS = {
+    "version 1": ('{"results": [{"mean": 0.5, "stddev": null, "times": [0.25]}]}', 0.25),
+    "version 2": (
+        '{"schema_version": 2, "results": [{"measurements": '
+        '[{"time_wall_clock": {"value": 250, "unit": "ms"}}]}]}',
+        0.25,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_both_formats_of_hyperfine_are_read(name: str, tmp_path: Path) -> None:
+    export = tmp_path / "times.json"
+    text, seconds = FORMATS[name]
+    export.write_text(text)
+    assert timer._hyperfine_s(export) == pytest.approx(seconds)
+
+
+def test_a_format_of_hyperfine_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    export = tmp_path / "times.json"
+    export.write_text('{"schema_version": 3, "results": [{}]}')
+    with pytest.raises(HztuneError, match="hyperfine exports schema 3, and hztune knows 1 and 2"):
+        timer._hyperfine_s(export)

@@ -1,0 +1,112 @@
+"""Workloads are what hz-bench says they are; anything else is refused in one sentence."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hztune import artifacts, workload
+from hztune.errors import HztuneError, UsageError
+from hztune.workload import WorkloadSpec, find, listing
+
+
+def test_the_first_workloads_are_listed_with_everything_that_users_need() -> None:
+    assert {"larson", "remote"} <= {each.name for each in listing()}
+    for each in listing():
+        assert each.doc and each.source and each.min_threads >= 1
+        for param in each.params:
+            assert param.doc
+            assert param.parse(str(param.default)) == param.default
+
+
+def test_every_setting_uses_parameters_and_values_of_its_workload() -> None:
+    for each in listing():
+        for setting in each.settings:
+            assert setting.doc
+            for name, value in setting.values:
+                assert each.param(name).parse(str(value)) == value
+
+
+def test_a_specification_has_a_command_that_hz_bench_runs() -> None:
+    spec = WorkloadSpec.from_text("remote@main", ["remote=90", "ws=100"], threads=2)
+    assert spec.label == "remote@main remote=90 ws=100 T=2"
+    assert spec.command(seed=7)[1:] == [
+        "remote@main", "--remote", "90", "--ws", "100", "--threads", "2", "--seed", "7", "--json",
+    ]  # fmt: skip
+    spec.check()
+
+
+def test_without_a_number_the_threads_are_the_cpus_or_what_the_workload_needs() -> None:
+    spec = WorkloadSpec.from_text("larson")
+    assert spec.threads == max(find("larson").min_threads, len(os.sched_getaffinity(0)))
+
+
+def test_the_last_of_two_values_for_a_parameter_counts() -> None:
+    assert WorkloadSpec.from_text("remote", ["ws=100", "ws=200"]).params == (("ws", 200),)
+
+
+REFUSED = {
+    "an unknown workload": (("larsson",), "no workload 'larsson'; did you mean larson"),
+    "an unknown setting": (("remote@mian",), "no setting of remote 'mian'; did you mean main"),
+    "an empty setting": (("remote@",), "no setting of remote ''"),
+    "an unknown parameter": (("remote", ["shards=2"]), "no parameter of remote 'shards'"),
+    "a parameter without value": (("remote", ["ws"]), "-p ws: write it as KEY=VALUE"),
+    "a value out of range": (("remote", ["remote=101"]), "a whole number from 0 to 100"),
+    "a value that is no number": (("remote", ["remote=many"]), "a whole number from 0 to 100"),
+    "a negative value": (("remote", ["remote=-1"]), "a whole number from 0 to 100"),
+    "a word that is none": (("remote", ["fan=some"]), "one of: next all"),
+    "no threads": (("larson", [], 0), "--threads 0: larson takes from 1 to 4096"),
+    "too many threads": (("larson", [], 5000), "--threads 5000"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_it_is_refused_in_words(what: str) -> None:
+    arguments, words = REFUSED[what]
+    with pytest.raises(UsageError) as refusal:
+        WorkloadSpec.from_text(*arguments)  # type: ignore[arg-type]
+    assert words in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_parameters_that_do_not_go_together_are_refused_by_hz_bench_itself() -> None:
+    spec = WorkloadSpec.from_text("remote", ["min_size=4096", "max_size=16"])
+    with pytest.raises(UsageError, match="size"):
+        spec.check()
+
+
+def fake_bench(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    program = folder / "hz-bench"
+    program.write_text(f"#!/bin/sh\n{code}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(artifacts, "bench", lambda: program)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ('echo \'{"schema":2,"workloads":[]}\'', "not of schema 1"),
+        ('echo \'{"schema":1,"workloads":[{}]}\'', "not of schema 1"),
+        ("echo nonsense", "not of schema 1"),
+        ("exit 3", "ended with exit status 3"),
+    ],
+)
+def test_a_list_that_cannot_be_read_is_an_error_that_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, words: str
+) -> None:
+    fake_bench(tmp_path, monkeypatch, code)
+    with pytest.raises(HztuneError) as error:
+        workload.listing.__wrapped__()
+    assert words in str(error.value)
+    assert "reinstall hztune" in str(error.value)
+
+
+def test_a_workload_that_dies_at_its_first_operation_is_told_before_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = WorkloadSpec.from_text("larson", threads=2)
+    fake_bench(tmp_path, monkeypatch, "echo hz-bench: no memory >&2; exit 1")
+    with pytest.raises(HztuneError, match=r"cannot run here: .* no memory"):
+        spec.check()
