@@ -18,8 +18,9 @@ import pytest
 
 from hztune import params, profile
 from hztune.errors import HztuneError, UsageError
+from hztune.machine import Machine
 from hztune.params import Value
-from hztune.profile import Profile, Result
+from hztune.profile import MachineId, Profile, Result
 
 MakeProfile = Callable[..., Profile]
 SEED = 20260131
@@ -123,6 +124,13 @@ def test_the_file_gets_the_permissions_of_the_users_mask(
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "profile.json").stat().st_mode) == 0o640
+
+
+def test_a_machine_with_odd_characters_in_its_name_can_be_kept(make_profile: MakeProfile) -> None:
+    odd = replace(Machine.here(), cpu='Odd "CPU" */ \u2122 \n' + "x" * 200, thp="")
+    made = make_profile(machine=MachineId.of(odd))
+    assert made.machine.cpu.startswith("Odd -CPU- -/ - -xxx")
+    assert profile.parse(profile.dumps(made).encode()) == made
 
 
 # ---- what is refused -----------------------------------------------------------------------------

@@ -18,8 +18,9 @@ from hztune import allocator, files, strictjson
 from hztune.allocator import Adapter, Installed
 from hztune.allocator.base import ALPHABET
 from hztune.errors import HztuneError, UsageError
+from hztune.machine import Machine
 from hztune.params import Value
-from hztune.strictjson import TEXT, Fields
+from hztune.strictjson import TEXT, Fields, plain
 
 SCHEMA = "hztune-profile/1"
 MOST_BYTES = 64 * 1024
@@ -87,6 +88,19 @@ class MachineId:
     """Bytes."""
     thp: str
     """Mode of transparent huge pages: always, madvise or never."""
+
+    @classmethod
+    def of(cls, machine: Machine) -> MachineId:
+        """The identity in a machine's record, its texts reduced to what a profile may hold."""
+        return cls(
+            cpu=plain(machine.cpu),
+            cores=machine.cores,
+            quota=machine.quota,
+            kernel=plain(machine.kernel),
+            libc=plain(machine.libc),
+            page_size=machine.page_size,
+            thp=plain(machine.thp),
+        )
 
 
 @dataclass(frozen=True, slots=True)

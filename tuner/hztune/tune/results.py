@@ -69,7 +69,7 @@ def build_profile(task: Task, machine: Machine, decision: Decision, trials: int)
             params=request.workload.params,
         ),
         threads=request.workload.threads,
-        machine=_machine_id(machine),
+        machine=MachineId.of(machine),
         objective=Objective(METRIC, _limits(task)),
         result=_result(decision),
         search=profile.Search(
@@ -94,18 +94,6 @@ def _result(decision: Decision) -> Result:
 
 def _limits(task: Task) -> tuple[tuple[str, str], ...]:
     return (("max_rss", task.limit.text),) if task.limit else ()
-
-
-def _machine_id(machine: Machine) -> MachineId:
-    return MachineId(
-        cpu=machine.cpu,
-        cores=machine.cores,
-        quota=machine.quota,
-        kernel=machine.kernel,
-        libc=machine.libc,
-        page_size=machine.page_size,
-        thp=machine.thp,
-    )
 
 
 def _versions() -> tuple[tuple[str, str], ...]:
