@@ -88,7 +88,7 @@ def read(path: Path) -> Elf | None:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
                 return _parse(path, data)
-            except (struct.error, ValueError, IndexError):
+            except (struct.error, ValueError, IndexError, OverflowError):
                 return None
 
 

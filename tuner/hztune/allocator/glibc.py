@@ -171,7 +171,7 @@ def _tunable(row: Row) -> str:
 
 
 def _value(param: Param, number: int, named: bool) -> Value:
-    """Returns a listed number as a value; 0 is also what is listed for one that nobody set."""
-    if number == 0 and not named:
+    """Returns a listed number as a value; 0 also stands for one that was not set, or refused."""
+    if number == 0 and (not named or param.low > 0):
         return param.default
     return str(number) if param.kind == "enum" else number

@@ -57,7 +57,11 @@ def ask(code: str, environment: Mapping[str, str]) -> Any:
     for line in done.stdout.splitlines():
         if line.startswith(_MARK):
             return json.loads(line.removeprefix(_MARK))
-    raise WrongConfiguration(f"a probe process {done.describe()} (under {_shown(environment)})")
+    before = done.stderr.strip().splitlines()[-3:-1]
+    raise WrongConfiguration(
+        f"a probe process {done.describe()} (under {_shown(environment)})"
+        + "".join(f"; {line.strip()}" for line in before)
+    )
 
 
 def _shown(environment: Mapping[str, str]) -> str:

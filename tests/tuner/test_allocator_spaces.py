@@ -1,0 +1,89 @@
+"""The spaces of the foreign allocators fit every version, and hold only what takes effect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from hztune import allocator, space
+from hztune.allocator import Adapter, Installed
+from hztune.space import Space
+
+SEED = 20260131
+VERSIONS = {
+    "glibc": ("2.33", "2.34", "2.36", "2.38", "2.42", "2.43"),
+    "jemalloc": ("5.2.1", "5.3.0", "5.3.1"),
+    "mimalloc": ("2.0.6", "2.0.9", "2.1.2", "2.1.7", "2.2.4", "2.4.1", "3.1.5", "3.4.3"),
+    "tcmalloc": ("2.10", "2.16"),
+}
+EVERY = [(name, version) for name, versions in VERSIONS.items() for version in versions]
+
+
+def _space(adapter: Adapter, installed: Installed, **facts: int) -> Space:
+    return space.load(
+        adapter.name,
+        adapter.knobs(installed),
+        check=lambda config: adapter.check(config, installed),
+        facts={"cpus": 2, "threads": 8, **facts},
+    )
+
+
+def _of(name: str, version: str) -> tuple[Adapter, Installed]:
+    return allocator.get(name), Installed(name, version, "lib.so", Path(), "", "")
+
+
+@pytest.mark.parametrize(("name", "version"), EVERY)
+def test_a_space_fits_every_version(name: str, version: str) -> None:
+    read = _space(*_of(name, version))
+    assert read.allocator == name
+    assert len(read.dimensions) >= 4
+
+
+@pytest.mark.parametrize(("name", "version"), EVERY)
+def test_default_and_presets_are_points_of_the_space(name: str, version: str) -> None:
+    read = _space(*_of(name, version))
+    assert read.contains(read.default)
+    for preset in read.presets:
+        assert read.contains(preset.config), preset.name
+
+
+@pytest.mark.parametrize("name", VERSIONS)
+def test_what_is_proposed_takes_effect_in_a_process(name: str) -> None:
+    adapter = allocator.get(name)
+    installed = adapter.installed()
+    read = _space(adapter, installed)
+    rng = Random(SEED)
+    proposed = [dict(preset.config) for preset in read.presets]
+    proposed += [read.sample(rng) for _ in range(10)]
+    for config in proposed:
+        answers = adapter.read_back(adapter.environment(config, installed), installed)
+        adapter.verify(config, answers)
+
+
+def test_the_best_known_advice_on_glibc_is_measured_first() -> None:
+    read = _space(*_of("glibc", "2.36"))
+    assert read.presets[0].config == {"arena_max": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "knob"), [("glibc", "2.36", "arena_max"), ("jemalloc", "5.3.0", "narenas")]
+)
+def test_arenas_follow_the_cpus_that_a_quota_leaves(name: str, version: str, knob: str) -> None:
+    adapter, installed = _of(name, version)
+    for cpus in (1, 6):
+        read = _space(adapter, installed, cpus=cpus)
+        configs = {preset.name: preset.config for preset in read.presets}
+        assert configs["arena-per-cpu"] == {knob: cpus}
+
+
+@pytest.mark.parametrize("version", VERSIONS["glibc"])
+def test_no_proposal_freezes_half_of_the_thresholds_of_glibc(version: str) -> None:
+    read = _space(*_of("glibc", version))
+    rng = Random(SEED)
+    for _ in range(300):
+        full = read.full(read.sample(rng))
+        both = [full["mmap_threshold"] != "auto", full["trim_threshold"] != "auto"]
+        assert both[0] == both[1]
+        assert both[0] or full["top_pad"] == "auto"

@@ -1,0 +1,198 @@
+"""What a program is, and what a running one has: told before anything is measured."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hztune.allocator import elf, live, target
+from hztune.errors import UsageError
+
+SOURCE = """
+#include <unistd.h>
+int main(void) { char c; return write(1, "x", 1) + read(0, &c, 1) != 2; }
+"""
+
+Compile = Callable[..., Path]
+
+
+@pytest.fixture
+def compiled(tmp_path: Path) -> Compile:
+    """Compiles C source to a file; `compiled("name", source, *flags)`."""
+
+    def make(name: str, source: str = SOURCE, *flags: str | Path) -> Path:
+        out = tmp_path / name
+        command = ["cc", "-x", "c", "-", "-o", str(out), "-x", "none", *map(str, flags)]
+        subprocess.run(command, input=source, text=True, check=True, timeout=60)
+        return out
+
+    return make
+
+
+@contextmanager
+def running(program: Path, **variables: str) -> Iterator[int]:
+    """Runs a program that says when it has started, and then waits on its standard input."""
+    child = subprocess.Popen(
+        [program], env={**os.environ, **variables}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.read(1) == b"x"
+        yield child.pid
+    finally:
+        child.communicate(b"\n", timeout=30)
+
+
+# ---- programs -----------------------------------------------------------------------------------
+
+
+def test_a_plain_program_has_no_obstacle(compiled: Compile) -> None:
+    seen = target.inspect(compiled("plain"))
+    assert seen.obstacle() is None
+    assert seen.remarks() == ()
+    assert seen.loader is not None
+
+
+def test_a_static_program_is_an_obstacle(compiled: Compile) -> None:
+    seen = target.inspect(compiled("static", SOURCE, "-static"))
+    assert seen.is_static
+    assert "LD_PRELOAD" in str(seen.obstacle())
+
+
+def test_a_static_pie_is_an_obstacle_too(compiled: Compile) -> None:
+    assert target.inspect(compiled("pie", SOURCE, "-static-pie")).is_static
+
+
+def test_a_program_that_defines_malloc_itself_is_an_obstacle(compiled: Compile) -> None:
+    own = SOURCE + "void *malloc(unsigned long n) { (void)n; return 0; }"
+    seen = target.inspect(compiled("own", own, "-rdynamic", "-fno-builtin"))
+    assert "defines malloc itself" in str(seen.obstacle())
+
+
+def test_a_program_linked_with_an_allocator_is_said_to_run_on_it(compiled: Compile) -> None:
+    library = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
+    link = ("-Wl,--no-as-needed", library)
+    seen = target.inspect(compiled("linked", SOURCE, *link))
+    assert seen.linked == "jemalloc"
+    assert seen.variable == "MALLOC_CONF"
+    assert "linked with jemalloc" in seen.remarks()[0]
+    assert seen.obstacle() is None
+
+
+def test_the_prefix_of_a_jemalloc_inside_is_read_from_the_file(compiled: Compile) -> None:
+    inside = SOURCE + (
+        'const char *const said[] = {"<jemalloc>: bad", "JE_MALLOC_CONF"};\n'
+        "const char *const *je_said(void) { return said; }"
+    )
+    seen = target.inspect(compiled("inside", inside, "-Wl,--export-dynamic-symbol=je_said"))
+    assert seen.inside == "jemalloc"
+    assert seen.variable == "JE_MALLOC_CONF"
+    assert "JE_MALLOC_CONF" in seen.remarks()[0]
+
+
+def test_a_script_is_followed_to_what_is_executed(tmp_path: Path, compiled: Compile) -> None:
+    program = compiled("interpreter")
+    script = tmp_path / "script"
+    script.write_text(f"#!{program} -x\n")
+    outer = tmp_path / "outer"
+    outer.write_text(f"#!/usr/bin/env -S {script}\n")
+    for path in (script, outer):
+        path.chmod(0o755)
+    seen = target.inspect(outer)
+    assert seen.program == program
+    assert seen.scripts == (outer, script)
+    assert "is a script" in seen.remarks()[0]
+
+
+def test_a_circle_of_scripts_ends_in_words(tmp_path: Path) -> None:
+    script = tmp_path / "circle"
+    script.write_text(f"#!{script}\n")
+    script.chmod(0o755)
+    with pytest.raises(UsageError, match="script of scripts"):
+        target.inspect(script)
+
+
+def test_what_is_no_program_is_refused(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("hello")
+    text.chmod(0o755)
+    with pytest.raises(UsageError, match="neither"):
+        target.inspect(text)
+    with pytest.raises(UsageError, match="no program"):
+        target.inspect(tmp_path / "absent")
+
+
+def test_a_program_for_another_processor_is_an_obstacle(compiled: Compile) -> None:
+    program = compiled("other")
+    data = bytearray(program.read_bytes())
+    data[18:20] = (183).to_bytes(2, "little")
+    program.write_bytes(data)
+    assert "another processor" in str(target.inspect(program).obstacle())
+
+
+def test_broken_headers_are_no_program(compiled: Compile, tmp_path: Path) -> None:
+    whole = compiled("whole").read_bytes()
+    for length in range(4, 128, 3):
+        cut = tmp_path / "cut"
+        cut.write_bytes(whole[:length])
+        assert elf.read(cut) is None
+    for place in range(16, 64):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0xFF
+        cut.write_bytes(damaged)
+        elf.read(cut)
+
+
+def test_the_loader_of_a_static_program_cannot_be_asked(compiled: Compile) -> None:
+    with pytest.raises(UsageError, match="static program"):
+        target.loader_of(compiled("alone", SOURCE, "-static"))
+
+
+# ---- processes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("preload", "name"),
+    [
+        ("", "glibc"),
+        ("libjemalloc.so.2", "jemalloc"),
+        ("libmimalloc.so.2", "mimalloc"),
+        ("libtcmalloc_minimal.so.4", "tcmalloc"),
+        ("libnosuch.so.1:libmimalloc.so.2 libjemalloc.so.2", "mimalloc"),
+    ],
+)
+def test_the_allocator_of_a_running_process_is_the_first_that_defines_malloc(
+    preload: str, name: str, compiled: Compile
+) -> None:
+    with running(compiled("idle"), LD_PRELOAD=preload) as pid:
+        seen = live.look(pid)
+    assert seen.allocator == name
+    assert seen.environment.get("LD_PRELOAD") == preload
+
+
+def test_a_linked_allocator_gives_way_to_a_preloaded_one(compiled: Compile) -> None:
+    library = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
+    program = compiled("linked", SOURCE, "-Wl,--no-as-needed", library)
+    with running(program) as pid:
+        assert live.look(pid).allocator == "jemalloc"
+    with running(program, LD_PRELOAD="libmimalloc.so.2") as pid:
+        assert live.look(pid).allocator == "mimalloc"
+
+
+def test_a_program_with_malloc_of_its_own_is_its_own_provider(compiled: Compile) -> None:
+    own = SOURCE + "void *malloc(unsigned long n) { (void)n; return 0; }"
+    program = compiled("own", own, "-rdynamic", "-fno-builtin")
+    with running(program, LD_PRELOAD="libjemalloc.so.2") as pid:
+        seen = live.look(pid)
+    assert seen.provider == program
+    assert seen.allocator == ""
+
+
+def test_a_process_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(UsageError, match="no process"):
+        live.look(2**22 + 1)

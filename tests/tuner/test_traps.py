@@ -1,0 +1,296 @@
+"""The silent failures of foreign allocators: each is shown to be real, and to be avoided or told.
+
+A process that runs with other settings than asked ends well and prints good-looking numbers. These
+tests give a process what a careless tool, or a wrapper behind hztune's back, would give it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hztune import allocator, artifacts, process
+from hztune.allocator import Adapter, Installed, WrongConfiguration, probe, target
+from hztune.errors import UsageError
+from hztune.params import Value
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, tuple[Adapter, Installed]]:
+    adapters = [allocator.get(name) for name in ("glibc", "jemalloc", "mimalloc", "tcmalloc")]
+    return {adapter.name: (adapter, adapter.installed()) for adapter in adapters}
+
+
+def _compiled(source: str, program: Path, *flags: str) -> Path:
+    command = ["cc", "-x", "c", "-", "-o", str(program), *flags]
+    subprocess.run(command, input=source, text=True, check=True, timeout=60)
+    return program
+
+
+# ---- 1: LD_PRELOAD is ignored, exit status 0 ----------------------------------------------------
+
+
+def test_a_library_that_does_not_exist_is_ignored_by_the_loader_and_refused_by_hztune(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert probe.run_true({"LD_PRELOAD": "libnosuch.so.9"}).ok
+    adapter = allocator.get("jemalloc")
+    monkeypatch.setattr(type(adapter), "sonames", (("libnosuch.so.9", adapter.package),))
+    with pytest.raises(UsageError, match="apt-get install libjemalloc2"):
+        adapter.installed()
+
+
+def test_a_static_program_never_sees_the_library_and_is_refused(tmp_path: Path) -> None:
+    program = _compiled("int main(void) { return 0; }", tmp_path / "static", "-static")
+    preloaded = {"LD_PRELOAD": "libnosuch.so.9"}
+    done = process.run([str(program)], env=preloaded, deadline_s=10)
+    assert done.ok
+    assert done.stderr == ""
+    assert "static program" in str(target.inspect(program).obstacle())
+
+
+def test_a_program_that_gains_rights_is_refused(tmp_path: Path) -> None:
+    program = Path("/usr/bin/passwd")
+    if os.getuid() == 0:
+        program = _compiled("int main(void) { return 0; }", tmp_path / "elevated")
+        os.chown(program, 65534, 65534)
+        program.chmod(0o4755)
+    assert "gains rights" in str(target.inspect(program).obstacle())
+
+
+# ---- 2: a bad value is another valid value ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "environment", "asked", "became"),
+    [
+        ("glibc", "GLIBC_TUNABLES=glibc.malloc.arena_max=64k", {"arena_max": 65535}, 64),
+        ("glibc", "GLIBC_TUNABLES=glibc.malloc.mmap_threshold=1M", {"mmap_threshold": MIB}, 1),
+        ("glibc", "GLIBC_TUNABLES=glibc.malloc.arena_max=010", {"arena_max": 10}, 8),
+        ("glibc", "GLIBC_TUNABLES=glibc.malloc.arena_max=abc", {"arena_max": 2}, "auto"),
+        ("glibc", "GLIBC_TUNABLES=glibc.malloc.arena_max=0", {"arena_max": 2}, "auto"),
+        ("glibc", "GLIBC_TUNABLES=glibc.malloc.arenamax=2", {"arena_max": 2}, "auto"),
+        ("glibc", "GLIBC_TUNABLES= glibc.malloc.arena_max=2", {"arena_max": 2}, "auto"),
+        (
+            "glibc",
+            "GLIBC_TUNABLES=glibc.malloc.arena_max=2,glibc.malloc.tcache_count=3",
+            {"tcache_count": 3},
+            7,
+        ),
+        (
+            "glibc",
+            "GLIBC_TUNABLES=glibc.malloc.arena_max=2:glibc.malloc.arena_max=9",
+            {"arena_max": 2},
+            9,
+        ),
+        ("glibc", "MALLOC_MMAP_THRESHOLD=1048576", {"mmap_threshold": MIB}, "auto"),
+        ("jemalloc", "MALLOC_CONF=tcache_max:999999999", {"tcache_max": 1 << 22}, 1 << 23),
+        ("jemalloc", "MALLOC_CONF=tcache_nslots_large:0", {"tcache_nslots_large": 2}, 1),
+        ("jemalloc", "MALLOC_CONF=m:auto", {"metadata_thp": "always"}, "auto"),
+        ("jemalloc", "MALLOC_CONF=narenas: 4", {"narenas": 5}, 4),
+        ("jemalloc", "MALLOC_CONF=experimental_nosuch:1", {"narenas": 63}, None),
+        ("mimalloc", "MIMALLOC_DECOMMIT_DELAY=", {"purge_delay": 0}, 1),
+        ("mimalloc", "MIMALLOC_DECOMMIT_DELAY=E", {"purge_delay": 0}, 1),
+        ("mimalloc", "MIMALLOC_DECOMMIT_DELAY=5ms", {"purge_delay": 5}, 25),
+        ("mimalloc", "MIMALLOC_PURGE_DELAY=0", {"purge_delay": 0}, 25),
+        (
+            "tcmalloc",
+            "TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES=64M",
+            {"max_total_thread_cache_bytes": 64 * MIB},
+            MIB // 2,
+        ),
+        (
+            "tcmalloc",
+            "TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES=0x4000000",
+            {"max_total_thread_cache_bytes": 64 * MIB},
+            MIB // 2,
+        ),
+        (
+            "tcmalloc",
+            "TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES=9999999999",
+            {"max_total_thread_cache_bytes": 64 * MIB},
+            1 << 30,
+        ),
+        ("tcmalloc", "TCMALLOC_RELEASE_RATE=abc", {"release_rate_percent": 100}, 0),
+        ("tcmalloc", "TCMALLOC_AGGRESSIVE_DECOMMIT=on", {"aggressive_decommit": "true"}, "false"),
+        ("tcmalloc", "TCMALLOC_MAX_CACHE=1", {"max_total_thread_cache_bytes": MIB}, 32 * MIB),
+    ],
+)  # fmt: skip
+def test_a_setting_that_became_another_one_is_noticed(
+    name: str,
+    environment: str,
+    asked: dict[str, Value],
+    became: Value | None,
+    found: dict[str, tuple[Adapter, Installed]],
+) -> None:
+    adapter, installed = found[name]
+    variable, _, text = environment.partition("=")
+    answers = adapter.read_back({variable: text}, installed)
+    if became is not None:
+        assert [answers[knob] for knob in asked] == [became]
+    with pytest.raises(WrongConfiguration):
+        adapter.verify(asked, answers)
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("glibc", {"arena_max": "64k"}),
+        ("glibc", {"arena_max": 0}),
+        ("glibc", {"arena_max": "abc"}),
+        ("glibc", {"tcache_count": 70000}),
+        ("glibc", {"tcache_max": 4194304}),
+        ("glibc", {"mxfast": 161}),
+        ("glibc", {"perturb": 1}),
+        ("jemalloc", {"dirty_decay_ms": "10s"}),
+        ("jemalloc", {"narenas": 0}),
+        ("jemalloc", {"tcache_max": 999999999}),
+        ("jemalloc", {"metadata_thp": "a"}),
+        ("jemalloc", {"m": "auto"}),
+        ("jemalloc", {"junk": "true"}),
+        ("mimalloc", {"purge_delay": ""}),
+        ("mimalloc", {"purge_delay": "E"}),
+        ("mimalloc", {"decommit_delay": 0}),
+        ("tcmalloc", {"max_total_thread_cache_bytes": "64M"}),
+        ("tcmalloc", {"max_total_thread_cache_bytes": 262144}),
+        ("tcmalloc", {"release_rate_percent": "abc"}),
+        ("tcmalloc", {"aggressive_decommit": "on"}),
+        ("tcmalloc", {"heap_limit_mb": 64}),
+    ],
+)
+def test_such_a_setting_is_refused_when_hztune_itself_is_asked_for_it(
+    name: str, config: dict[str, Value], found: dict[str, tuple[Adapter, Installed]]
+) -> None:
+    adapter, installed = found[name]
+    with pytest.raises(UsageError):
+        adapter.environment(config, installed)
+
+
+def test_what_glibc_drops_in_its_second_stage_is_beyond_the_range_and_shown_by_the_loader(
+    found: dict[str, tuple[Adapter, Installed]],
+) -> None:
+    adapter, installed = found["glibc"]
+    tunable = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=70000"}
+    assert adapter.read_back(tunable, installed)["tcache_count"] == 70000
+    with pytest.raises(UsageError, match="tcache_count"):
+        adapter.check({"tcache_count": 70000}, installed)
+
+
+@pytest.mark.parametrize("alone", ["mmap_threshold", "trim_threshold", "top_pad", "mmap_max"])
+def test_a_threshold_that_would_freeze_the_others_is_refused_alone(
+    alone: str, found: dict[str, tuple[Adapter, Installed]]
+) -> None:
+    adapter, installed = found["glibc"]
+    with pytest.raises(UsageError, match="set both mmap_threshold and trim_threshold"):
+        adapter.check({alone: MIB}, installed)
+    adapter.check({"mmap_threshold": MIB, "trim_threshold": MIB, alone: MIB}, installed)
+
+
+def test_sizes_of_mimalloc_carry_their_unit_because_bare_ones_are_bytes() -> None:
+    adapter = allocator.get("mimalloc")
+    newer = Installed("mimalloc", "2.1.7", "libmimalloc.so.2", Path(), "", "")
+    environment = adapter.environment({"arena_reserve": MIB}, newer)
+    assert environment["MIMALLOC_ARENA_RESERVE"] == "1048576K"
+
+
+def test_a_bad_pair_ends_jemalloc_because_the_strict_pair_stands_first(
+    found: dict[str, tuple[Adapter, Installed]],
+) -> None:
+    adapter, installed = found["jemalloc"]
+    for pair in ("nosuch:1", "narenas:0", "dirty_decay_ms:10s", "cache_oblivious:true"):
+        lenient = {"LD_PRELOAD": installed.soname, "MALLOC_CONF": pair}
+        assert probe.run_true(lenient).ok
+        with pytest.raises(WrongConfiguration, match=r"Invalid conf|Out-of-range"):
+            adapter.read_back({"MALLOC_CONF": pair}, installed)
+        strict = adapter.confirm_environment(lenient)
+        assert strict["MALLOC_CONF"].startswith("abort_conf:true,")
+        assert probe.run_true(strict).code == -6
+
+
+# ---- 3: a value that kills or hangs -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [0, -5])
+def test_a_batch_that_kills_or_hangs_tcmalloc_is_refused(
+    batch: int, found: dict[str, tuple[Adapter, Installed]]
+) -> None:
+    adapter, installed = found["tcmalloc"]
+    with pytest.raises(UsageError, match="from 1 to"):
+        adapter.environment({"transfer_num_obj": batch}, installed)
+
+
+@pytest.mark.parametrize(
+    ("text", "end"), [("0", "SIGFPE"), ("abc", "SIGFPE"), ("-5", "did not end")]
+)
+def test_a_probe_that_dies_or_hangs_is_told_in_words(
+    text: str,
+    end: str,
+    found: dict[str, tuple[Adapter, Installed]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    adapter, installed = found["tcmalloc"]
+    monkeypatch.setattr(probe, "_SECONDS", 1.0)
+    with pytest.raises(WrongConfiguration, match=end):
+        adapter.read_back({"TCMALLOC_TRANSFER_NUM_OBJ": text}, installed)
+
+
+# ---- 4: names differ by version -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "variable"),
+    [("2.0.9", "MIMALLOC_DECOMMIT_DELAY"), ("2.1.7", "MIMALLOC_PURGE_DELAY")],
+)
+def test_one_knob_is_written_by_the_name_of_the_installed_version(
+    version: str, variable: str
+) -> None:
+    adapter = allocator.get("mimalloc")
+    installed = Installed("mimalloc", version, "libmimalloc.so.2", Path(), "", "")
+    assert adapter.settings({"purge_delay": 0}, installed) == {variable: "0"}
+
+
+def test_a_knob_of_another_version_is_refused(
+    found: dict[str, tuple[Adapter, Installed]],
+) -> None:
+    adapter, _ = found["jemalloc"]
+    older = Installed("jemalloc", "5.3.0", "libjemalloc.so.2", Path(), "", "")
+    with pytest.raises(UsageError, match="in the installed version"):
+        adapter.check({"cache_oblivious": "false"}, older)
+
+
+# ---- variables that others left behind ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        ("glibc", "MALLOC_ARENA_MAX"),
+        ("glibc", "MALLOC_TRIM_THRESHOLD_"),
+        ("glibc", "GLIBC_TUNABLES"),
+        ("jemalloc", "MALLOC_CONF"),
+        ("mimalloc", "MIMALLOC_PURGE_DELAY"),
+        ("mimalloc", "mimalloc_purge_delay"),
+        ("tcmalloc", "TCMALLOC_HEAP_LIMIT_MB"),
+        ("hz", "HZ_MAGAZINE_CAP"),
+    ],
+)
+def test_a_left_over_variable_that_would_change_the_allocator_is_named(
+    name: str, variable: str
+) -> None:
+    adapter = allocator.get(name)
+    assert adapter.disturbing({variable: "2", "HOME": "/root"}) == (variable,)
+
+
+# ---- 5: a child's peak memory has its parent's as a floor ---------------------------------------
+
+
+def test_peak_memory_of_a_small_program_does_not_include_what_started_it() -> None:
+    ballast = bytearray(os.urandom(MIB)) * 200
+    done = process.run([str(artifacts.launch()), "--", "/bin/true"], deadline_s=30)
+    assert json.loads(done.stdout)["rss_peak_kb"] < 50 * 1024 < len(ballast) // 1024
