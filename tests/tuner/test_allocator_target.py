@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hztune import allocator, params
 from hztune.allocator import elf, live, target
 from hztune.errors import UsageError
 
@@ -196,3 +198,50 @@ def test_a_program_with_malloc_of_its_own_is_its_own_provider(compiled: Compile)
 def test_a_process_that_does_not_exist_is_refused() -> None:
     with pytest.raises(UsageError, match="no process"):
         live.look(2**22 + 1)
+
+
+@pytest.mark.parametrize("name", ["glibc", "jemalloc", "mimalloc", "tcmalloc", "hz"])
+def test_settings_of_a_running_process_are_those_it_was_given(name: str, compiled: Compile) -> None:
+    adapter = allocator.get(name)
+    installed = adapter.installed()
+    knob = next(p for p in adapter.knobs(installed) if p.kind == "int" and p.default != p.high)
+    config = {knob.name: knob.high}
+    with running(compiled("idle"), **adapter.environment(config, installed)) as pid:
+        seen = live.look(pid)
+        settings = live.settings(seen, adapter, installed)
+    assert seen.provider.samefile(installed.path)
+    assert settings[knob.name].value == knob.high
+
+
+def test_what_stands_in_the_memory_of_tcmalloc_is_read_from_there(compiled: Compile) -> None:
+    adapter = allocator.get("tcmalloc")
+    installed = adapter.installed()
+    config = {"max_total_thread_cache_bytes": 1 << 24, "release_rate_percent": 250}
+    with running(compiled("idle"), **adapter.environment(config, installed)) as pid:
+        settings = live.settings(live.look(pid), adapter, installed)
+    assert settings["max_total_thread_cache_bytes"] == live.Setting(1 << 24, is_effective=True)
+    assert settings["release_rate_percent"] == live.Setting(250, is_effective=True)
+    assert settings["transfer_num_obj"] == live.Setting(32, is_effective=False)
+
+
+def test_a_variable_that_a_wrapper_changed_is_named(compiled: Compile) -> None:
+    with running(compiled("idle"), MALLOC_CONF="narenas:3", GLIBC_TUNABLES="") as pid:
+        seen = live.look(pid)
+    asked = {"MALLOC_CONF": "narenas:4", "GLIBC_TUNABLES": "", "TCMALLOC_RELEASE_RATE": "1.00"}
+    assert live.undelivered(seen, asked) == ("MALLOC_CONF", "TCMALLOC_RELEASE_RATE")
+
+
+def test_the_configuration_of_hz_in_memory_is_one_number_a_row() -> None:
+    adapter = allocator.get("hz")
+    rows = params.table()
+    held = b"".join(struct.pack("=q", _number(row)) for row in rows)
+    found = adapter.effective(lambda symbol, size: held if symbol == "hz_cfg" else None)
+    assert len(held) == 8 * len(rows)
+    assert found == params.defaults()
+
+
+def _number(row: params.Param) -> int:
+    """The number by which C holds the default of a row; -1 stands for auto."""
+    if row.kind == "enum":
+        return row.choices.index(str(row.default))
+    return -1 if row.default == "auto" else int(row.default)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -23,6 +23,8 @@ from hztune.params import Param, Value, judge
 
 Config = Mapping[str, Value]
 Environment = dict[str, str]
+#: Reads a symbol of the allocator in a running process: name and size to bytes, None: no such.
+Memory = Callable[[str, int], bytes | None]
 
 #: What an emitted value may hold: no character of it means anything to a shell, systemd or YAML.
 ALPHABET = re.compile(r"[A-Za-z0-9_.:,|=/+-]*")
@@ -104,6 +106,10 @@ class Adapter(ABC):
         Raises:
             WrongConfiguration: The allocator refused the environment, or took no part.
         """
+
+    def effective(self, memory: Memory) -> dict[str, Value]:
+        """Returns the settings that stand in the memory of a running process, where they do."""
+        return {}
 
     def check(self, config: Config, installed: Installed) -> None:
         """Refuses an unknown knob, a value out of range, a combination that would not be kept.

@@ -14,7 +14,7 @@ from pathlib import Path
 MAGIC = b"\x7fELF"
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _DT_NEEDED, _DT_STRTAB, _DT_SONAME = 1, 5, 14
-_SHT_DYNSYM = 11
+_SHT_SYMTAB, _SHT_DYNSYM = 2, 11
 _UNDEFINED = 0
 
 
@@ -67,6 +67,16 @@ class _Shape:
     def symbol(self) -> str:
         return self.order + ("IBBHQQ" if self.bits == 64 else "IIIBBH")
 
+    @property
+    def where(self) -> int:
+        """Place of the section's number in a symbol."""
+        return 3 if self.bits == 64 else 5
+
+    @property
+    def address(self) -> int:
+        """Place of the address in a symbol."""
+        return 4 if self.bits == 64 else 1
+
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
@@ -92,6 +102,21 @@ def read(path: Path) -> Elf | None:
                 return None
 
 
+def address_of(path: Path, symbol: str) -> int | None:
+    """Returns where a symbol stands, counted from where the file is loaded; None: unknown.
+
+    Symbols that other files cannot see are found as well, unless they were stripped.
+    """
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        shape = _shape(data)
+        header = struct.unpack_from(shape.header, data)
+        for kind in (_SHT_DYNSYM, _SHT_SYMTAB):
+            for name, address in _symbols(shape, data, header, kind):
+                if name == symbol:
+                    return address
+    return None
+
+
 def contains(path: Path, texts: tuple[bytes, ...]) -> bool:
     """Whether every one of `texts` stands somewhere in the file."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -99,7 +124,7 @@ def contains(path: Path, texts: tuple[bytes, ...]) -> bool:
 
 
 def _parse(path: Path, data: mmap.mmap) -> Elf:
-    shape = _Shape(">" if data[5] == 2 else "<", 64 if data[4] == 2 else 32)
+    shape = _shape(data)
     header = struct.unpack_from(shape.header, data)
     segments = list(_segments(shape, data, header))
     interpreters = [
@@ -117,8 +142,12 @@ def _parse(path: Path, data: mmap.mmap) -> Elf:
         interpreter=Path(interpreters[0]) if interpreters else None,
         soname=next((name for tag, name in named if tag == _DT_SONAME), ""),
         needed=tuple(name for tag, name in named if tag == _DT_NEEDED),
-        defines=frozenset(_defined(shape, data, header)),
+        defines=frozenset(name for name, _ in _symbols(shape, data, header, _SHT_DYNSYM)),
     )
+
+
+def _shape(data: mmap.mmap) -> _Shape:
+    return _Shape(">" if data[5] == 2 else "<", 64 if data[4] == 2 else 32)
 
 
 def _is_name(tag: int) -> bool:
@@ -151,17 +180,19 @@ def _offset(segments: list[_Segment], address: int) -> int:
     return 0
 
 
-def _defined(shape: _Shape, data: mmap.mmap, header: tuple[int, ...]) -> Iterator[str]:
-    """Yields the names of the dynamic symbols that stand in a section of this very file."""
+def _symbols(
+    shape: _Shape, data: mmap.mmap, header: tuple[int, ...], kind: int
+) -> Iterator[tuple[str, int]]:
+    """Yields name and address of the symbols of one table that stand in this very file."""
     start, size, count = header[5], header[10], header[11]
     rows = [struct.unpack_from(shape.section, data, start + index * size) for index in range(count)]
     for row in rows:
-        if row[1] == _SHT_DYNSYM:
+        if row[1] == kind:
             strings = rows[row[6]][4]
             for symbol in struct.iter_unpack(shape.symbol, data[row[4] : row[4] + row[5]]):
-                section = symbol[3] if shape.bits == 64 else symbol[5]
+                section, address = symbol[shape.where], symbol[shape.address]
                 if section != _UNDEFINED:
-                    yield _text(data, strings + symbol[0])
+                    yield _text(data, strings + symbol[0]), address
 
 
 def _text(data: mmap.mmap, offset: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from hztune.allocator.base import (
     Config,
     Environment,
     Installed,
+    Memory,
     WrongConfiguration,
     sha256_of,
 )
+from hztune.allocator.knobs import AUTO
 from hztune.allocator.probe import run_true
 from hztune.params import Param, Value
 
@@ -69,6 +72,15 @@ class Hz(Adapter):
         """Compares every row, the defaults too: nothing may have been added on the way."""
         super().verify(params.complete(config), confirmed)
 
+    def effective(self, memory: Memory) -> dict[str, Value]:
+        """Returns what stands in hz_cfg: one 64-bit number a row, in the order of the table."""
+        rows = params.table()
+        held = memory("hz_cfg", 8 * len(rows))
+        if held is None:
+            return {}
+        numbers = struct.unpack(f"={len(rows)}q", held)
+        return {row.name: _meaning(row, number) for row, number in zip(rows, numbers, strict=True)}
+
     def read_back(
         self, environment: Mapping[str, str], installed: Installed, program: Path | None = None
     ) -> dict[str, Value]:
@@ -80,6 +92,13 @@ class Hz(Adapter):
                 f"hz did not confirm its configuration; the process {done.describe()}"
             )
         return said
+
+
+def _meaning(row: Param, number: int) -> Value:
+    """Returns what a number in hz_cfg means: a word by its index, and -1 where `auto` is legal."""
+    if row.kind == "enum":
+        return row.choices[number]
+    return AUTO if row.may_be_auto and number < row.low else number
 
 
 def _confirmation(stderr: str) -> dict[str, object] | None:

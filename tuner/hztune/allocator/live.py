@@ -9,14 +9,18 @@ another process read what they made of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from hztune.allocator import elf, target
+from hztune.allocator.base import Adapter, Installed
 from hztune.errors import UsageError
+from hztune.params import Value
 
-_MAPPED = re.compile(r"^\S+ r\S* \S+ \S+ \d+ +(?P<path>/.*?)(?: \(deleted\))?$", re.M)
+_MAPPED = re.compile(
+    r"^(?P<start>[0-9a-f]+)\S+ r\S* \S+ \S+ \d+ +(?P<path>/.*?)(?: \(deleted\))?$", re.M
+)
 _PRELOAD = re.compile(r"[ :]+")
 
 
@@ -28,6 +32,7 @@ class Running:
         pid: Its number.
         program: The file that it executes.
         provider: The file that gives it malloc; the program itself when that defines it.
+        base: Where the provider is loaded.
         allocator: Name of that allocator's adapter; "" when hztune does not know it.
         environment: Its variables at the time of its start.
     """
@@ -35,8 +40,23 @@ class Running:
     pid: int
     program: Path
     provider: Path
+    base: int
     allocator: str
     environment: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting of a running process.
+
+    Attributes:
+        value: What it is.
+        is_effective: Read from the process itself; else what its variables ask for, as a fresh
+            process under the same ones understands them.
+    """
+
+    value: Value
+    is_effective: bool
 
 
 def look(pid: int) -> Running:
@@ -54,12 +74,62 @@ def look(pid: int) -> Running:
         raise UsageError(f"there is no process {pid}, or its program is gone") from error
     except PermissionError as error:
         raise UsageError(f"process {pid} belongs to somebody else: run as its user") from error
-    mapped = [Path(path) for path in dict.fromkeys(_MAPPED.findall(maps))]
+    mapped = _bases(maps)
     provider = provider_of(program, mapped, environment.get("LD_PRELOAD", ""))
     if provider is None:
         raise UsageError(f"process {pid} ({program}) has no library that defines malloc")
     name = target.inspect(program).inside if provider == program else target.named(provider)
-    return Running(pid, program, provider, name, environment)
+    return Running(pid, program, provider, mapped[provider], name, environment)
+
+
+def settings(running: Running, adapter: Adapter, installed: Installed) -> dict[str, Setting]:
+    """Returns what a process runs with, knob by knob, as far as it can be known.
+
+    Raises:
+        WrongConfiguration: Its variables are such that a fresh process would be refused.
+    """
+    own = {
+        name: running.environment[name]
+        for name in adapter.variables()
+        if name in running.environment
+    }
+    own.pop("LD_PRELOAD", None)
+    preload = {"LD_PRELOAD": str(running.provider)} if installed.soname else {}
+    asked = adapter.read_back({**own, **preload}, installed, running.program)
+    found = adapter.effective(lambda symbol, size: _memory(running, symbol, size))
+    return {
+        **{name: Setting(value, is_effective=False) for name, value in asked.items()},
+        **{name: Setting(value, is_effective=True) for name, value in found.items()},
+    }
+
+
+def undelivered(running: Running, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the variables of `environment` that the process was not started with as they are."""
+    return tuple(
+        name for name, value in environment.items() if running.environment.get(name) != value
+    )
+
+
+def _memory(running: Running, symbol: str, size: int) -> bytes | None:
+    """Returns the bytes at a symbol of the provider; None when it has none, or none to be read."""
+    try:
+        address = elf.address_of(running.provider, symbol)
+        if address is None:
+            return None
+        with Path("/proc", str(running.pid), "mem").open("rb") as memory:
+            memory.seek(running.base + address)
+            found = memory.read(size)
+    except OSError:
+        return None
+    return found if len(found) == size else None
+
+
+def _bases(maps: str) -> dict[Path, int]:
+    """Returns every mapped file with the lowest address at which it stands."""
+    bases: dict[Path, int] = {}
+    for found in _MAPPED.finditer(maps):
+        bases.setdefault(Path(found["path"]), int(found["start"], 16))
+    return bases
 
 
 def provider_of(program: Path, mapped: Iterable[Path], preload: str) -> Path | None:

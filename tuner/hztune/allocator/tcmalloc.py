@@ -8,10 +8,12 @@ src/{thread_cache,page_heap,static_vars,common}.cc of gperftools 2.10 to 2.18.1.
 
 from __future__ import annotations
 
+import struct
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from hztune.allocator.base import Config, Environment, Installed
+from hztune.allocator.base import Config, Environment, Installed, Memory
 from hztune.allocator.knobs import SWITCH, Row, number, words
 from hztune.allocator.library import Library
 from hztune.params import Value
@@ -45,6 +47,11 @@ _OTHERS = (
     "TCMALLOC_SAMPLE_PARAMETER",
     "TCMALLOC_MEMFS_MALLOC_PATH",
     "MALLOCSTATS",
+)
+_CACHE_SYMBOL = "_ZN8tcmalloc11ThreadCache26overall_thread_cache_size_E"
+_RATE_SYMBOL = (
+    "_ZN62FLAG__namespace_do_not_use_directly_use_DECLARE_double_instead"
+    "27FLAGS_tcmalloc_release_rateE"
 )
 #: For the probe. The C++ members use no `this`; NumMoveSize(8) is the limit itself up to 8192.
 _QUESTION = """
@@ -90,6 +97,16 @@ class Tcmalloc(Library):
     def unreadable(self) -> frozenset[str]:
         """Returns the two knobs that only a library with its C++ symbols lets one read."""
         return frozenset({"transfer_num_obj", _RELEASE_RATE})
+
+    def effective(self, memory: Memory) -> dict[str, Value]:
+        """Returns the two settings that stand under a name in the library's data."""
+        cache, rate = memory(_CACHE_SYMBOL, 8), memory(_RATE_SYMBOL, 8)
+        found: dict[str, Value] = {}
+        if cache is not None:
+            found["max_total_thread_cache_bytes"] = int.from_bytes(cache, sys.byteorder)
+        if rate is not None:
+            found[_RELEASE_RATE] = round(100 * struct.unpack("=d", rate)[0])
+        return found
 
     def read_back(
         self, environment: Mapping[str, str], installed: Installed, program: Path | None = None
