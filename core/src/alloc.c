@@ -2,7 +2,7 @@
  * START HERE: allocation, the fast path first.
  *
  * A small block costs a look-up of its class, a pop from the thread's magazine, and the store of
- * its tag. An empty magazine yields NULL, and so does every magazine of a thread that has no heap
+ * its mark. An empty magazine yields NULL, and so does every magazine of a thread that has no heap
  * yet: one branch serves both, and there is no other way out of the fast path.
  */
 #include <hz/hz.h>
@@ -11,30 +11,28 @@
 
 #include "internal.h"
 
-static void *malloc_slow(size_t size);
+static void *class_alloc_slow(uint32_t class_);
+static void *large_alloc_slow(size_t size, size_t align);
 
-HZ_FAST void *pop_or_slow(size_t size, uint32_t class_)
+HZ_FAST void *class_alloc(uint32_t class_)
 {
     hz_heap *heap = hz_heap_mine;
     void **top = heap->top[class_];
     void *block = top[-1];
-    if (HZ_UNLIKELY(block == NULL)) return malloc_slow(size);
+    if (HZ_UNLIKELY(block == NULL)) return class_alloc_slow(class_);
     heap->top[class_] = top - 1;
-    __builtin_prefetch(top[-2], 1); /* the block that comes next was not touched when it was freed */
-    hz_tag_set(block, class_);
+    __builtin_prefetch(top[-2], 1); /* it was not touched when it was freed */
+    hz_mark_live(block, class_);
     return block;
-}
-
-HZ_FAST void *malloc_medium(size_t size)
-{
-    if (HZ_UNLIKELY(size > HZ_CLASS_MAX_BYTES)) return malloc_slow(size);
-    return pop_or_slow(size, hz_class_of_medium(size));
 }
 
 void *hz_malloc(size_t size)
 {
-    if (HZ_UNLIKELY(size > HZ_SMALL_MAX_BYTES)) return malloc_medium(size);
-    return pop_or_slow(size, hz_small_classes[(size + HZ_GRANULE_BYTES - 1) >> HZ_GRANULE_SHIFT]);
+    if (HZ_LIKELY(size <= HZ_SMALL_MAX_BYTES)) {
+        return class_alloc(hz_small_classes[(size + HZ_GRANULE_BYTES - 1) >> HZ_GRANULE_SHIFT]);
+    }
+    if (HZ_UNLIKELY(size > HZ_CLASS_MAX_BYTES)) return large_alloc_slow(size, HZ_GRANULE_BYTES);
+    return class_alloc(hz_class_of_medium(size));
 }
 
 /* ---- slow allocation ------------------------------------------------------------------------ */
@@ -47,41 +45,47 @@ static void *take_one(uint32_t class_)
     return hz_depot_take(shard, class_, &block, 1) == 1 ? block : NULL;
 }
 
-static void *class_alloc(uint32_t class_)
+static void *class_alloc_once(uint32_t class_)
 {
     hz_heap *heap = hz_heap_mine;
     if (heap == &hz_heap_none) heap = hz_heap_enter();
     if (!hz_start()) return NULL;
-    void *block = heap == &hz_heap_none ? take_one(class_) : hz_magazine_refill(heap, class_);
-    if (block != NULL) hz_tag_set(block, class_);
-    return block;
-}
-
-static void *alloc_once(size_t size, size_t align, bool *zeroed)
-{
-    *zeroed = false;
-    if (size <= HZ_CLASS_MAX_BYTES && align <= HZ_GRANULE_BYTES)
-        return class_alloc(hz_class_of(size));
-    if (size > PTRDIFF_MAX || align > PTRDIFF_MAX / 2 || !hz_start()) return NULL;
-    return hz_large_alloc(size, align, zeroed);
+    return heap == &hz_heap_none ? take_one(class_) : hz_magazine_refill(heap, class_);
 }
 
 /* Without memory, what the depots hold is given up and the request tried once more. */
-static void *alloc_or_fail(size_t size, size_t align, bool *zeroed)
+HZ_SLOW static void *class_alloc_slow(uint32_t class_)
 {
-    void *block = alloc_once(size, align, zeroed);
-    if (block == NULL && size <= PTRDIFF_MAX && hz_start()) {
+    void *block = class_alloc_once(class_);
+    if (block == NULL && hz_start()) {
         hz_depot_trim();
-        block = alloc_once(size, align, zeroed);
+        block = class_alloc_once(class_);
+    }
+    if (block == NULL)
+        errno = ENOMEM;
+    else
+        hz_mark_live(block, class_);
+    return block;
+}
+
+static void *large_alloc(size_t size, size_t align, bool *zeroed)
+{
+    void *block = NULL;
+    if (size <= PTRDIFF_MAX && align <= PTRDIFF_MAX / 2 && hz_start()) {
+        block = hz_large_alloc(size, align, zeroed);
+        if (block == NULL) {
+            hz_depot_trim();
+            block = hz_large_alloc(size, align, zeroed);
+        }
     }
     if (block == NULL) errno = ENOMEM;
     return block;
 }
 
-HZ_SLOW static void *malloc_slow(size_t size)
+HZ_SLOW static void *large_alloc_slow(size_t size, size_t align)
 {
     bool zeroed;
-    return alloc_or_fail(size, HZ_GRANULE_BYTES, &zeroed);
+    return large_alloc(size, align, &zeroed);
 }
 
 /* ---- zeroed --------------------------------------------------------------------------------- */
@@ -89,7 +93,7 @@ HZ_SLOW static void *malloc_slow(size_t size)
 static void *calloc_large(size_t size)
 {
     bool zeroed;
-    void *block = alloc_or_fail(size, HZ_GRANULE_BYTES, &zeroed);
+    void *block = large_alloc(size, HZ_GRANULE_BYTES, &zeroed);
     if (block != NULL && !zeroed) memset(block, 0, size);
     return block;
 }
@@ -109,29 +113,29 @@ void *hz_calloc(size_t count, size_t size)
 
 /* ---- aligned -------------------------------------------------------------------------------- */
 
-/*
- * Blocks of a class lie at multiples of its size from a page boundary, so the power of two in the
- * size is their alignment. Returns the smallest class that serves, or 0.
- */
+/* The smallest class that serves, or HZ_CLASS_NONE. From 1 KiB on, sized classes keep to lines
+ * only. */
 static uint32_t class_aligned(size_t align, size_t size)
 {
-    if (align > HZ_PAGE_BYTES || size > HZ_CLASS_MAX_BYTES) return 0;
-    uint32_t class_ = hz_class_of(size > align ? size : align);
-    while (class_ <= HZ_CLASSES && (hz_class_bytes[class_] & (align - 1)) != 0) class_++;
-    return class_ <= HZ_CLASSES ? class_ : 0;
+    size_t larger = size > align ? size : align;
+    uint32_t class_ = HZ_SIZED_CLASSES + 1;
+    if (align <= HZ_CACHE_LINE_BYTES && size <= HZ_CLASS_MAX_BYTES)
+        class_ = hz_class_of(larger);
+    else if (larger > HZ_PAGE_BYTES)
+        return HZ_CLASS_NONE;
+    while (hz_class_bytes[class_] < larger || (hz_class_bytes[class_] & (align - 1)) != 0) class_++;
+    return class_;
 }
 
 void *hz_aligned_alloc(size_t align, size_t size)
 {
-    bool zeroed;
     if (HZ_UNLIKELY(align == 0 || (align & (align - 1)) != 0)) {
         errno = EINVAL;
         return NULL;
     }
     if (align <= HZ_GRANULE_BYTES) return hz_malloc(size);
     uint32_t class_ = class_aligned(align, size);
-    if (class_ != 0) return hz_malloc(hz_class_bytes[class_]);
-    return alloc_or_fail(size, align, &zeroed);
+    return class_ != HZ_CLASS_NONE ? class_alloc(class_) : large_alloc_slow(size, align);
 }
 
 void *hz_memalign(size_t align, size_t size)

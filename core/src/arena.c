@@ -1,18 +1,31 @@
+/* clang-format off */
 /*
  * The arena: one reserved range of addresses, and the tables that describe it.
  *
- *     [tags][page tags][free bits][spans][page shards][ pages ... ]
+ *     [marks][page classes][free bits][spans][page shards][ pages ... ]
  *
  * Everything is reserved at once and made usable bit by bit from the front, so that a look-up is
- * plain indexing and nothing is accounted that is not used. Tags can be read from the start (they
- * read as zero), so a free of any address of the arena is safe to look up. Where addresses are
- * scarce (ulimit -v) the arena is smaller.
+ * plain indexing and nothing is accounted that is not used. Marks and page classes can be read from
+ * the start (as zero), so a free of any address of the arena is safe to look up. Where addresses
+ * are scarce (ulimit -v) the arena is smaller.
  */
+/* clang-format on */
 #include "internal.h"
 #include "os.h"
 
-/* In this order; the first two can be read from the start. */
-enum { TAGS, PAGE_TAGS, FREE_BITS, SPANS, PAGE_SHARDS, TABLES };
+/*
+ * The tables, in the order in which they lie. Marks of different density have a table each: table t
+ * has one mark for 4^t granules.
+ */
+enum {
+    MARKS,
+    MARK_TABLES = 4,
+    PAGE_CLASSES = MARKS + MARK_TABLES,
+    FREE_BITS,
+    SPANS,
+    PAGE_SHARDS,
+    TABLES
+};
 
 enum {
     HUGE_PAGE_BYTES = 2 << 20,
@@ -31,7 +44,7 @@ typedef struct table {
 } table;
 
 static struct {
-    hz_lock lock;        /* guards the rest */
+    hz_lock lock; /* guards the rest */
     table tables[TABLES];
     size_t pages;        /* pages reserved */
     size_t usable_pages; /* pages made usable */
@@ -54,6 +67,27 @@ static size_t table_bytes(size_t pages)
     return round_up(bytes, HUGE_PAGE_BYTES);
 }
 
+/* The density of a class's marks: two blocks never share one, and one reaches at most 64 granules.
+ */
+static uint32_t mark_table_of(uint32_t class_)
+{
+    if (class_ == HZ_CLASS_NONE || class_ == HZ_CLASS_LARGE) return MARK_TABLES - 1;
+    uint32_t granules = hz_class_bytes[class_] >> HZ_GRANULE_SHIFT;
+    uint32_t log4 = (31u - (uint32_t)__builtin_clz(granules)) / 2;
+    return log4 < MARK_TABLES ? log4 : MARK_TABLES - 1;
+}
+
+static void lay_out_marks(uint32_t class_)
+{
+    uint32_t table_number = mark_table_of(class_);
+    uint32_t shift = 2 * table_number + 1; /* the first halving makes granules of places */
+    unsigned char *marks = arena.tables[MARKS + table_number].start;
+    hz_map.marks[class_] = marks;
+    hz_map.mark_shifts[class_] = (uint8_t)shift;
+    hz_map.marks_by_address[class_] =
+        (uintptr_t)marks - (hz_map.base >> (HZ_GRANULE_SHIFT - 1) >> shift);
+}
+
 static bool lay_out(unsigned char *start, size_t pages)
 {
     unsigned char *at = start;
@@ -64,13 +98,13 @@ static bool lay_out(unsigned char *start, size_t pages)
     if (!hz_os_allow_reading(start, (size_t)(arena.tables[FREE_BITS].start - start))) return false;
     arena.pages = pages;
     hz_map.base = (uintptr_t)start + table_bytes(pages);
-    hz_map.tags = arena.tables[TAGS].start;
-    hz_map.page_tags = arena.tables[PAGE_TAGS].start;
+    hz_map.origin = hz_map.base - HZ_GRANULE_BYTES / 2;
+    hz_map.places = pages << (HZ_PAGE_GRANULES_SHIFT + 1);
+    hz_map.page_classes = arena.tables[PAGE_CLASSES].start;
     hz_map.free_bits = (uint64_t *)(void *)arena.tables[FREE_BITS].start;
     hz_map.spans = (hz_span *)(void *)arena.tables[SPANS].start;
     hz_map.page_shards = arena.tables[PAGE_SHARDS].start;
-    hz_map.tags_biased = (uintptr_t)hz_map.tags - (hz_map.base >> HZ_GRANULE_SHIFT);
-    hz_map.granules = pages << HZ_PAGE_GRANULES_SHIFT;
+    for (uint32_t class_ = 0; class_ < HZ_CLASS_NUMBERS; class_++) lay_out_marks(class_);
     return true;
 }
 
@@ -100,8 +134,11 @@ static uint64_t wanted_bytes(void)
 bool hz_arena_make(void)
 {
     static const size_t bytes_per_page[TABLES] = {
-        [TAGS] = 1 << HZ_PAGE_GRANULES_SHIFT,
-        [PAGE_TAGS] = 1,
+        [MARKS + 0] = 1 << HZ_PAGE_GRANULES_SHIFT,
+        [MARKS + 1] = 1 << (HZ_PAGE_GRANULES_SHIFT - 2),
+        [MARKS + 2] = 1 << (HZ_PAGE_GRANULES_SHIFT - 4),
+        [MARKS + 3] = 1 << (HZ_PAGE_GRANULES_SHIFT - 6),
+        [PAGE_CLASSES] = 1,
         [FREE_BITS] = (1 << HZ_PAGE_GRANULES_SHIFT) / 8,
         [SPANS] = sizeof(hz_span),
         [PAGE_SHARDS] = 1,

@@ -1,9 +1,9 @@
 /*
  * Freeing: a block of the thread's own shard first, then everything else.
  *
- * One load, of the tag, tells the class of the block and whether it is a live block at all:
- * whatever is not goes, as a class whose magazine is always full, the same way as a full magazine
- * does. The block itself is not touched.
+ * The class comes from a table of pages, so dense that it is always in the first cache, since all
+ * that follows waits for it. The mark tells whether it is a live block at all; nothing but a branch
+ * that is never taken waits for that. The block itself is not touched.
  */
 #include <hz/hz.h>
 
@@ -11,34 +11,34 @@
 
 #include "internal.h"
 
-HZ_SLOW static void free_slow(void *block, uint32_t tag);
-__attribute__((noinline)) static void free_outside(void *block);
+static void free_slow(void *block);
+static void free_outside(void *block);
 
 void hz_free(void *block)
 {
     hz_heap *heap = hz_heap_mine;
-    size_t granule = hz_granule_of(block);
-    if (HZ_UNLIKELY(granule >= hz_map.direct_granules)) {
+    size_t place = hz_place_of(block);
+    if (HZ_UNLIKELY(place >= hz_map.direct_places)) {
         free_outside(block);
         return;
     }
-    uint32_t tag = hz_map.page_tags[granule >> HZ_PAGE_GRANULES_SHIFT];
-    void **top = heap->top[tag];
-    if (HZ_UNLIKELY(top == heap->limit[tag] || hz_map.tags[granule] != tag)) {
-        free_slow(block, hz_map.tags[granule]);
+    uint32_t class_ = hz_class_at(place);
+    void **top = heap->top[class_];
+    uint8_t *mark = hz_mark_at(place, class_);
+    if (HZ_UNLIKELY(top == heap->limit[class_] || *mark != (uint8_t)place)) {
+        free_slow(block);
         return;
     }
     *top = block;
-    heap->top[tag] = top + 1;
-    hz_map.tags[granule] = HZ_TAG_NONE;
+    heap->top[class_] = top + 1;
+    *mark = 0;
 }
 
-/* ---- the magazine is full, or there is none ------------------------------------------------- */
+/* ---- the magazine is full, there is none, or the block is not live --------------------------- */
 
 static void free_to_class(void *block, uint32_t class_)
 {
     hz_heap *heap = hz_heap_mine;
-    hz_tag_set(block, HZ_TAG_NONE);
     if (heap == &hz_heap_none) heap = hz_heap_enter();
     if (heap == &hz_heap_none)
         hz_depot_give(hz_span_of(block)->shard, class_, &block, 1);
@@ -46,33 +46,40 @@ static void free_to_class(void *block, uint32_t class_)
         hz_magazine_push(heap, class_, block);
 }
 
-static void free_slow(void *block, uint32_t tag)
+/* Clears the mark of a live block and returns its class; does not return for anything else. */
+static uint32_t retire(const void *block)
+{
+    uint32_t class_ = hz_class_of_live(block);
+    if (HZ_UNLIKELY(class_ == HZ_CLASS_NONE)) {
+        hz_die("free of a pointer that is no live block (freed twice?)", block);
+    }
+    *hz_mark_at(hz_place_of(block), class_) = 0;
+    return class_;
+}
+
+HZ_SLOW static void free_slow(void *block)
 {
     int saved = errno;
-    if (tag == HZ_TAG_NONE) hz_die("free of a pointer that is no live block (freed twice?)", block);
-    if (tag == HZ_TAG_LARGE)
+    uint32_t class_ = retire(block);
+    if (class_ == HZ_CLASS_LARGE)
         hz_large_free(block);
     else
-        free_to_class(block, tag);
+        free_to_class(block, class_);
     errno = saved;
 }
 
 /* ---- frees that must be looked at: several shards, or deferred ------------------------------- */
 
 /* Looks a block up and puts it where it belongs. */
-HZ_FAST void free_sorted(hz_heap *heap, void *block)
+static void free_sorted(hz_heap *heap, void *block)
 {
-    size_t granule = hz_granule_of(block);
-    uint32_t tag = hz_map.tags[granule];
-    if (HZ_UNLIKELY(tag == HZ_TAG_NONE || tag == HZ_TAG_LARGE)) {
-        free_slow(block, tag);
-        return;
-    }
-    hz_map.tags[granule] = HZ_TAG_NONE;
-    if (hz_map.page_shards[granule >> HZ_PAGE_GRANULES_SHIFT] == heap->shard) {
-        hz_magazine_push(heap, tag, block);
+    uint32_t class_ = retire(block);
+    if (HZ_UNLIKELY(class_ == HZ_CLASS_LARGE)) {
+        hz_large_free(block);
+    } else if (hz_map.page_shards[hz_page_of(block)] == heap->shard) {
+        hz_magazine_push(heap, class_, block);
     } else {
-        hz_remote_push(heap, tag, block);
+        hz_remote_push(heap, class_, block);
     }
 }
 
@@ -96,7 +103,7 @@ static void free_indirect(void *block)
     hz_heap *heap = hz_heap_mine;
     if (HZ_UNLIKELY(heap == &hz_heap_none)) heap = hz_heap_enter();
     if (HZ_UNLIKELY(heap == &hz_heap_none))
-        free_slow(block, hz_map.tags[hz_granule_of(block)]);
+        free_slow(block);
     else if (heap->deferred != NULL)
         free_defer(heap, block);
     else
@@ -104,10 +111,10 @@ static void free_indirect(void *block)
 }
 
 /* NULL, a block of an arena whose frees must be looked at, or nothing of ours. */
-static void free_outside(void *block)
+__attribute__((noinline)) static void free_outside(void *block)
 {
     if (block == NULL) return;
-    if (HZ_UNLIKELY(hz_granule_of(block) >= hz_map.granules)) {
+    if (HZ_UNLIKELY(hz_place_of(block) >= hz_map.places)) {
         hz_die("free of a pointer that hz did not allocate", block);
     }
     int saved = errno;
@@ -119,9 +126,6 @@ static void free_outside(void *block)
 
 size_t hz_usable_size(const void *block)
 {
-    size_t granule = hz_granule_of(block);
-    if (block == NULL || granule >= hz_map.granules) return 0;
-    uint32_t tag = hz_map.tags[granule];
-    if (tag == HZ_TAG_LARGE) return hz_large_bytes(block);
-    return tag == HZ_TAG_NONE ? 0 : hz_class_bytes[tag];
+    uint32_t class_ = hz_class_of_live(block);
+    return class_ == HZ_CLASS_LARGE ? hz_large_bytes(block) : hz_class_bytes[class_];
 }

@@ -21,8 +21,8 @@ static _Thread_local uint32_t leaves_left __attribute__((tls_model("initial-exec
 
 static void *nothing[1]; /* what the pop of an absent magazine finds */
 hz_heap hz_heap_none = {
-    .top = {[0 ... HZ_TAGS - 1] = &nothing[1]},
-    .limit = {[0 ... HZ_TAGS - 1] = &nothing[1]},
+    .top = {[0 ... HZ_CLASS_NUMBERS - 1] = &nothing[1]},
+    .limit = {[0 ... HZ_CLASS_NUMBERS - 1] = &nothing[1]},
 };
 
 static struct {

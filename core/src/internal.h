@@ -38,12 +38,15 @@ extern const uint8_t hz_small_classes[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1]
 
 extern const uint32_t hz_class_bytes[HZ_CLASSES + 1];
 
-/* The class of a size in (HZ_SMALL_MAX_BYTES, HZ_CLASS_MAX_BYTES]: four classes to each doubling.
+/*
+ * The class of a size in (HZ_SMALL_MAX_BYTES, HZ_CLASS_MAX_BYTES]: four classes to each doubling,
+ * each a cache line above the round number (see size_class.c).
  */
 HZ_FAST uint32_t hz_class_of_medium(size_t size)
 {
-    uint32_t log2 = 63u - (uint32_t)__builtin_clzl(size - 1);
-    return 4 * (log2 - 7) + (uint32_t)((size - 1) >> (log2 - 2)) + 5;
+    size_t below = size - HZ_CACHE_LINE_BYTES - 1;
+    uint32_t log2 = 63u - (uint32_t)__builtin_clzl(below);
+    return 4 * (log2 - 7) + (uint32_t)(below >> (log2 - 2)) + 5;
 }
 
 /* The class of any size up to HZ_CLASS_MAX_BYTES. */
@@ -73,17 +76,45 @@ HZ_FAST size_t hz_page_of(const void *address)
     return ((uintptr_t)address - hz_map.base) >> HZ_PAGE_SHIFT;
 }
 
-/* Number of the granule at which `address` lies; at least hz_map.granules when it is outside or not
- * aligned. */
-HZ_FAST size_t hz_granule_of(const void *address)
+/*
+ * The place of a block: twice the number of its granule, plus one. At least hz_map.places for what
+ * is outside the arena or no multiple of 8, even for what is no multiple of 16.
+ */
+HZ_FAST size_t hz_place_of(const void *block)
 {
-    uintptr_t offset = (uintptr_t)address - hz_map.base;
-    return offset >> HZ_GRANULE_SHIFT | offset << (64 - HZ_GRANULE_SHIFT);
+    uintptr_t offset = (uintptr_t)block - hz_map.origin;
+    return offset >> (HZ_GRANULE_SHIFT - 1) | offset << (64 - (HZ_GRANULE_SHIFT - 1));
 }
 
-HZ_FAST void hz_tag_set(const void *block, uint32_t tag)
+HZ_FAST uint32_t hz_class_at(size_t place)
 {
-    *(uint8_t *)(hz_map.tags_biased + ((uintptr_t)block >> HZ_GRANULE_SHIFT)) = (uint8_t)tag;
+    return hz_map.page_classes[place >> (HZ_PAGE_GRANULES_SHIFT + 1)];
+}
+
+/*
+ * The mark of a live block is the low byte of its place, which is odd. A mark's reach is at most 64
+ * granules, so no other place in its reach has the same low byte.
+ */
+HZ_FAST uint8_t *hz_mark_at(size_t place, uint32_t class_)
+{
+    return hz_map.marks[class_] + (place >> hz_map.mark_shifts[class_]);
+}
+
+HZ_FAST void hz_mark_live(const void *block, uint32_t class_)
+{
+    uintptr_t place = ((uintptr_t)block + HZ_GRANULE_BYTES / 2) >> (HZ_GRANULE_SHIFT - 1);
+    uintptr_t mark = hz_map.marks_by_address[class_] + (place >> hz_map.mark_shifts[class_]);
+    *(uint8_t *)mark = (uint8_t)place;
+}
+
+/* The class of the live block that starts at `block`; HZ_CLASS_NONE when none does. */
+HZ_FAST uint32_t hz_class_of_live(const void *block)
+{
+    size_t place = hz_place_of(block);
+    if (place >= hz_map.places || (place & 1) == 0) return HZ_CLASS_NONE;
+    uint32_t class_ = hz_class_at(place);
+    if (class_ == HZ_CLASS_NONE) return HZ_CLASS_NONE;
+    return *hz_mark_at(place, class_) == (uint8_t)place ? class_ : HZ_CLASS_NONE;
 }
 
 /* ---- lock.c --------------------------------------------------------------------------------- */

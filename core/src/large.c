@@ -16,15 +16,14 @@ void *hz_large_alloc(size_t size, size_t align, bool *zeroed)
     if (run == NULL) return NULL;
     void *block = hz_page_address((size_t)(run - hz_map.spans));
     hz_count(HZ_STAT_large_allocs, 1);
-    hz_map.page_tags[hz_page_of(block)] = HZ_TAG_LARGE;
-    hz_tag_set(block, HZ_TAG_LARGE);
+    hz_map.page_classes[hz_page_of(block)] = HZ_CLASS_LARGE;
+    hz_mark_live(block, HZ_CLASS_LARGE);
     return block;
 }
 
 void hz_large_free(void *block)
 {
-    hz_map.page_tags[hz_page_of(block)] = HZ_TAG_NONE;
-    hz_tag_set(block, HZ_TAG_NONE);
+    hz_map.page_classes[hz_page_of(block)] = HZ_CLASS_NONE;
     hz_pages_free(&hz_map.spans[hz_page_of(block)]);
 }
 

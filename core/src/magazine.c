@@ -14,11 +14,6 @@ static uint32_t cap_for(uint32_t class_)
     return (uint32_t)(cap > 1 ? cap : 1);
 }
 
-static void empty_tag_make(hz_heap *heap, uint32_t tag)
-{
-    heap->top[tag] = heap->limit[tag] = hz_heap_none.top[tag];
-}
-
 /* Lays all arrays behind each other; each begins with the NULL that an empty magazine's pop finds.
  */
 bool hz_magazine_make_all(hz_heap *heap)
@@ -27,7 +22,8 @@ bool hz_magazine_make_all(hz_heap *heap)
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) entries += 1 + cap_for(class_);
     void **at = hz_meta_alloc(entries * sizeof(void *));
     if (at == NULL) return false;
-    for (uint32_t tag = 0; tag < HZ_TAGS; tag++) empty_tag_make(heap, tag);
+    memcpy(heap->top, hz_heap_none.top, sizeof heap->top);
+    memcpy(heap->limit, hz_heap_none.limit, sizeof heap->limit);
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
         hz_magazine *magazine = &heap->magazines[class_];
         magazine->blocks = at + 1;

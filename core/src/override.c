@@ -207,8 +207,8 @@ static void *new_slow(size_t align, size_t size)
 }
 
 /*
- * The same, with NULL in place of every exception. A handler may throw, and C cannot catch: so where
- * there is one, the C++ library's own form is called, which calls the throwing form above and
+ * The same, with NULL in place of every exception. A handler may throw, and C cannot catch: so
+ * where there is one, the C++ library's own form is called, which calls the throwing form above and
  * catches.
  */
 static void *new_slow_nothrow(const char *form, size_t align, size_t size, const void *tag)

@@ -11,7 +11,8 @@
 #include "internal.h"
 
 enum { CLASS_SHIFT = 56, SORT_KEYS = 64 };
-_Static_assert((int)HZ_SHARDS_MAX <= (int)SORT_KEYS && (int)HZ_TAGS <= (int)SORT_KEYS, "sort keys");
+_Static_assert((int)HZ_SHARDS_MAX <= (int)SORT_KEYS && (int)HZ_CLASS_NUMBERS <= (int)SORT_KEYS,
+               "sort keys");
 
 static void *entry_make(void *block, uint32_t class_)
 {

@@ -89,7 +89,7 @@ static hz_span *span_make(uint32_t shard, uint32_t class_)
     for (size_t i = 0; i < pages; i++) {
         span[i].head = first;
         hz_map.page_shards[first + i] = (uint8_t)shard;
-        hz_map.page_tags[first + i] = (uint8_t)class_;
+        hz_map.page_classes[first + i] = (uint8_t)class_;
     }
     span->class_ = (uint8_t)class_;
     span->shard = (uint8_t)shard;
@@ -103,7 +103,7 @@ static hz_span *span_make(uint32_t shard, uint32_t class_)
 static void span_destroy(hz_bin *bin, hz_span *span)
 {
     bin_remove(bin, span);
-    memset(hz_map.page_tags + span_page(span), HZ_TAG_NONE, span->pages);
+    memset(hz_map.page_classes + span_page(span), HZ_CLASS_NONE, span->pages);
     memset(span_bits(span), 0, (size_t)span->pages * WORDS_PER_PAGE * sizeof(uint64_t));
     hz_count(HZ_STAT_spans_freed, 1);
     hz_pages_free(span);

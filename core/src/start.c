@@ -183,7 +183,7 @@ static bool start(void)
     configure();
     hz_map.shards = resolve_shards();
     if (!hz_arena_make() || !hz_depot_make_all()) return false;
-    if (hz_map.shards == 1 && hz_cfg.defer_free == 0) hz_map.direct_granules = hz_map.granules;
+    if (hz_map.shards == 1 && hz_cfg.defer_free == 0) hz_map.direct_places = hz_map.places;
     hz_heap_start();
     return true;
 }

@@ -1,23 +1,27 @@
+/* clang-format off */
 /*
  * Every struct of hz.
  *
  * Glossary, from small to large:
- *   granule   16 bytes: what every block is a multiple of, and what a tag stands for
+ *   granule   16 bytes: what every block is a multiple of
  *   block     what malloc returns
- *   class     blocks of one size; 1..HZ_CLASSES. Above the largest class a block is `large`
- *   tag       one byte for each granule of the arena, outside the blocks: the class of the live
- * block that starts there, HZ_TAG_LARGE, or HZ_TAG_NONE. A free looks here and nowhere else, and
- * clears it: so a second free, and a free of anything that no block starts at, is seen before it
- * can do harm page      64 KiB of the arena, the unit of the page heap ("system page" is the
- * kernel's 4 KiB) span      a run of pages cut into blocks of one class run       a run of pages
- * that is free, or one large block arena     the one reserved range of addresses that all blocks
- * come from, with its tables magazine  one thread's stack of free blocks of one class; holds
- * pointers, never touches blocks heap      one thread's magazines, its ring, its counters ring
- * blocks of other shards that a thread has freed and not yet handed over depot     free blocks of
- * one class that the threads of one shard share shard     a set of depots and bins; every heap and
- * every span belongs to one bin       the spans of one class of one shard that have free blocks
+ *   class     blocks of one size, 1..HZ_CLASSES; above the largest class a block is `large`
+ *   mark      a byte, outside the blocks, for each place where a block may start: odd while the
+ *             block is live, else 0. A free looks here and clears it, so a second free, and a free
+ *             of anything that no block starts at, is seen before it can do harm
+ *   page      64 KiB of the arena, the unit of the page heap ("system page" is the kernel's 4 KiB)
+ *   span      a run of pages cut into blocks of one class
+ *   run       a run of pages that is free, or one large block
+ *   arena     the one reserved range of addresses that all blocks come from, with its tables
+ *   magazine  one thread's stack of free blocks of one class; holds pointers, never touches blocks
+ *   heap      one thread's magazines, its ring, its counters
+ *   ring      blocks of other shards that a thread has freed and not yet handed over
+ *   depot     free blocks of one class that the threads of one shard share
+ *   shard     a set of depots and bins; every heap and every span belongs to one
+ *   bin       the spans of one class of one shard that have free blocks
  *   inbox     mixed blocks handed over to a shard, not yet sorted into its depots
  */
+/* clang-format on */
 #ifndef HZ_TYPES_H
 #define HZ_TYPES_H
 
@@ -34,22 +38,23 @@ enum {
     HZ_PAGE_SHIFT = 16,
     HZ_PAGE_BYTES = 1 << HZ_PAGE_SHIFT,
     HZ_PAGE_GRANULES_SHIFT = HZ_PAGE_SHIFT - HZ_GRANULE_SHIFT,
-    HZ_CLASSES = 52,
-    HZ_CLASS_MAX_BYTES = 256 * 1024,
-    HZ_SMALL_MAX_BYTES =
-        1024, /* up to here the class comes from a table, above it from arithmetic */
+    HZ_SMALL_MAX_BYTES = 1024, /* up to here the class comes from a table, above by arithmetic */
+    HZ_CLASS_MAX_BYTES = 256 * 1024 + 64,
     HZ_SHARDS_MAX = 64,
     HZ_SYSTEM_PAGE_BYTES = 4096,
     HZ_CACHE_LINE_BYTES = 64,
 };
 
-enum hz_tag {
-    HZ_TAG_NONE = 0,   /* no live block starts here */
-    HZ_TAG_LARGE = 63, /* a large block starts here; 1..HZ_CLASSES is a class */
-    HZ_TAGS = 64,
+/* The numbers that a page's class may have; each indexes the tables of a heap and of the map. */
+enum {
+    HZ_CLASS_NONE = 0,       /* no block lies here */
+    HZ_SIZED_CLASSES = 52,   /* 1..52: by size */
+    HZ_ALIGNED_CLASSES = 10, /* 53..62: powers of two, 128 bytes to a page, for aligned requests */
+    HZ_CLASSES = HZ_SIZED_CLASSES + HZ_ALIGNED_CLASSES,
+    HZ_CLASS_LARGE = 63, /* a large block */
+    HZ_CLASS_NUMBERS = 64,
 };
-_Static_assert((int)HZ_CLASSES < (int)HZ_TAG_LARGE,
-               "a class and the tag of large blocks must not meet");
+_Static_assert(HZ_CLASSES < HZ_CLASS_LARGE, "no class may bear the number of large blocks");
 
 #define HZ_ALIGNED_TO_LINE _Alignas(HZ_CACHE_LINE_BYTES)
 
@@ -75,17 +80,16 @@ typedef struct hz_lock {
 /* ---- the map: what the fast paths need of the arena ----------------------------------------- */
 
 typedef struct hz_map_t {
-    HZ_ALIGNED_TO_LINE uintptr_t base; /* address of the arena's first block */
-    size_t direct_granules; /* granules whose frees go straight to a magazine: all, or 0 when they
-                               must be looked at */
-    uint8_t *tags;          /* the tag of each granule */
-    uintptr_t tags_biased;  /* tags - (base >> HZ_GRANULE_SHIFT): the tag of block p is at
-                               tags_biased + (p >> 4) */
-    size_t granules;        /* granules of the arena */
-    uint64_t
-        *free_bits; /* a bit per granule: a free block that has gone back to its span starts here */
+    HZ_ALIGNED_TO_LINE uintptr_t origin; /* address of the first block, less half a granule */
+    size_t direct_places;  /* places whose frees go straight to a magazine: all of them, or 0 */
+    uint8_t *page_classes; /* the class of each page */
+    uint8_t *marks[HZ_CLASS_NUMBERS]; /* per class: its marks, by place >> mark_shifts */
+    uintptr_t marks_by_address[HZ_CLASS_NUMBERS]; /* the same for places counted from address 0 */
+    uint8_t mark_shifts[HZ_CLASS_NUMBERS];        /* per class: larger blocks have denser marks */
+    size_t places;                                /* places of the arena: two to a granule */
+    uintptr_t base;                               /* address of the arena's first block */
+    uint64_t *free_bits;   /* a bit per granule: a block that went back to its span starts here */
     struct hz_span *spans; /* a span per page */
-    uint8_t *page_tags;     /* of each page: the class of its blocks, or HZ_TAG_LARGE where one starts */
     uint8_t *page_shards;  /* the shard of each page */
     uint32_t shards;       /* shards in use: the parameter, resolved */
 } hz_map_t;
@@ -103,23 +107,24 @@ typedef struct hz_magazine {
 } hz_magazine;
 
 typedef struct hz_heap {
-    void **top[HZ_TAGS];   /* per class: one past the newest block; top[-1] is NULL when empty */
-    void **limit[HZ_TAGS]; /* per class: where top must not go further; tags that are no class:
-                              always full */
-    hz_magazine magazines[HZ_TAGS]; /* per class: the rest of the magazine */
-    struct hz_heap *next;           /* list of all heaps, never shortened */
-    struct hz_heap *next_free;      /* list of heaps whose thread has ended */
-    void **ring;                    /* remote_ring_size entries: blocks of other shards */
-    void **ring_scratch;            /* as many again: where the ring is sorted */
-    void **ring_inbox;              /* as many again: what was taken from the shard's inbox */
-    void **deferred;                /* defer_free entries: blocks not yet looked up */
-    uint32_t ring_count;            /* entries in use */
-    uint32_t deferred_count;        /* entries in use */
-    uint32_t shard;                 /* home; kept when another thread adopts the heap */
-    uint32_t slow_calls;            /* calls of the slow paths: every so many the clock is read */
-    uint32_t steal_from;            /* class that makes room next */
-    size_t grown_bytes;             /* sum of grown x block size, at most thread_cache_bytes */
-    hz_counters counters;           /* written by the owner only */
+    void **top[HZ_CLASS_NUMBERS];   /* per class: one past the newest block; top[-1] is NULL when
+                                       empty */
+    void **limit[HZ_CLASS_NUMBERS]; /* per class: where top must not go further; a number that is no
+                              class: always full */
+    hz_magazine magazines[HZ_CLASS_NUMBERS]; /* per class: the rest of the magazine */
+    struct hz_heap *next;                    /* list of all heaps, never shortened */
+    struct hz_heap *next_free;               /* list of heaps whose thread has ended */
+    void **ring;                             /* remote_ring_size entries: blocks of other shards */
+    void **ring_scratch;                     /* as many again: where the ring is sorted */
+    void **ring_inbox;       /* as many again: what was taken from the shard's inbox */
+    void **deferred;         /* defer_free entries: blocks not yet looked up */
+    uint32_t ring_count;     /* entries in use */
+    uint32_t deferred_count; /* entries in use */
+    uint32_t shard;          /* home; kept when another thread adopts the heap */
+    uint32_t slow_calls;     /* calls of the slow paths: every so many the clock is read */
+    uint32_t steal_from;     /* class that makes room next */
+    size_t grown_bytes;      /* sum of grown x block size, at most thread_cache_bytes */
+    hz_counters counters;    /* written by the owner only */
 } hz_heap;
 
 /* ---- middle --------------------------------------------------------------------------------- */
