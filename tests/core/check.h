@@ -32,6 +32,12 @@ typedef struct check {
 /* Runs the checks that the command line asks for. The result is main's. */
 int run_checks(const check *checks, size_t count, int argc, char **argv);
 
+/*
+ * Runs one check in this very process, for what a fork would take away (a background worker, the
+ * sanitizers' view of threads). The result is main's.
+ */
+int run_check_here(const check *only);
+
 /* Ends the running check (or any child of it) as failed, with a message. */
 __attribute__((noreturn, format(printf, 3, 4))) void check_failed(const char *file, int line,
                                                                   const char *format, ...);

@@ -330,11 +330,9 @@ static void the_heap_agrees_with_its_shadow(void)
     free_everything();
 }
 
-static const check checks[] = {
-    {"the heap agrees with its shadow", the_heap_agrees_with_its_shadow, 300},
-};
-
-int main(int argc, char **argv)
+int main(void)
 {
-    return run_checks(checks, COUNT(checks), argc, argv);
+    static const check only = {"the heap agrees with its shadow", the_heap_agrees_with_its_shadow,
+                               300};
+    return run_check_here(&only);
 }

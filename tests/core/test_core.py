@@ -136,6 +136,47 @@ def test_the_heap_agrees_with_its_shadow_under(
     require_all_held(done)
 
 
+SANITIZERS = {
+    "ThreadSanitizer": "-fsanitize=thread",
+    "AddressSanitizer and UndefinedBehaviorSanitizer": "-fsanitize=address,undefined",
+}
+SANITIZED = (
+    {},
+    {"HZ_SHARDS": "4", "HZ_REMOTE_RING_SIZE": "64", "HZ_DEPOT_LOCK": "lockfree"},
+    {
+        "HZ_SHARDS": "4",
+        "HZ_REMOTE_GROUPING": "shard",
+        "HZ_DEFER_FREE": "64",
+        "HZ_DEPOT_LOCK": "spin",
+    },
+    TIGHT | {"HZ_BACKGROUND_REFILL_US": "128", "HZ_LARGE_CACHE_BYTES": "0"},
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", SANITIZERS.values(), ids=SANITIZERS.keys())
+@pytest.mark.parametrize("configuration", SANITIZED, ids=changed)
+def test_the_fuzzer_gets_no_report_of(
+    flags: str,
+    configuration: dict[str, str],
+    build_core: Callable[..., Path],
+    plain_environment: dict[str, str],
+) -> None:
+    build = build_core(
+        HZ_BUILD_TESTS="ON",
+        HZ_BUILD_BENCH="OFF",
+        CMAKE_C_FLAGS=f"{flags} -fno-sanitize-recover=all -fno-omit-frame-pointer",
+    )
+    done = subprocess.run(
+        [build / "tests" / "fuzz_shadow_linked"],
+        env={**plain_environment, **configuration, "TEST_STEPS": "3000", "TEST_ROUNDS": "3"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    require_all_held(done)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", ["2", "64"])
 def test_a_double_free_is_caught_on_its_way_between_shards(
