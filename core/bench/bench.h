@@ -2,17 +2,20 @@
  * hz-bench's inside: the types that the harness and the workloads share.
  *
  * Glossary
- *   workload   a shape of allocation: a table of parameters and four functions (prepare, begin,
- * step, end) worker     one of the threads' roles; larson hands a worker on from thread to thread
- *   step       a bounded piece of a worker's work that never blocks: it returns how many operations
- * it completed, and 0 when it has to wait for another worker. The harness does the waiting, the
- * counting and the parking, so a turn can end after any step. operation  what a workload's
- * documentation says it counts; usually one malloc and one free, or one of the two request    one
- * call of malloc, realloc or free as decided by a worker's random numbers: the same sequence for
- * the same seed, whatever the allocator
  *
- * Blocks under test come from hz_take() and go through hz_give(). The harness's own memory is
- * mapped, so that it is neither measured nor in the allocator's way.
+ *   workload   a shape of allocation: a table of parameters and some functions, of which a step
+ *              is the heart
+ *   worker     one of the threads' roles; larson hands a worker on from thread to thread
+ *   step       a bounded piece of a worker's work that never blocks: it returns how many
+ *              operations it completed, and 0 when it has to wait for another worker. The harness
+ *              does the waiting, the counting and the parking, so a turn can end after any step.
+ *   operation  what a workload's documentation says it counts; usually one malloc and one free,
+ *              or one of the two
+ *   request    one call of malloc, realloc or free as decided by a worker's random numbers: the
+ *              same sequence for the same seed, whatever the allocator
+ *
+ * Blocks under test come from hz_take() and go through hz_give() (see blocks.h). The harness's own
+ * memory is mapped, so that it is neither measured nor in the allocator's way.
  */
 #ifndef HZ_BENCH_H
 #define HZ_BENCH_H
@@ -35,11 +38,12 @@
 #define HZ_MAX_PARAMS 12
 #define HZ_LINE 64
 
-/* What is written into a new block. */
-typedef enum hz_touch { HZ_TOUCH_NONE, HZ_TOUCH_HEAD, HZ_TOUCH_FULL } hz_touch;
+struct hz_worker;
+struct hz_run;
 
-/* One parameter of a workload: a whole number, or (choices != NULL) one of some words, held as its
- * index. */
+/* --- what a workload is --------------------------------------------------------------------- */
+
+/* One parameter of a workload: a whole number, or (with choices) one of some words. */
 typedef struct hz_bench_param {
     const char *name;           /* --name on the command line */
     int64_t default_value;      /* number, or index of the word */
@@ -56,36 +60,43 @@ typedef struct hz_bench_setting {
     const char *values; /* "name=value name=value"; the others keep their defaults */
 } hz_bench_setting;
 
-struct hz_worker;
-struct hz_run;
-
-/* A workload. */
+/*
+ * A workload. Of the functions, begin, step and end are a must.
+ *
+ *   prepare  checks the parameters together and makes what the workers share
+ *   begin    in the worker's thread: makes its state and fills its live set
+ *   step     does at most `most` operations: see the glossary
+ *   drain    in a run of fixed work, when the worker has done its own: serves what others hand
+ *            over; returns the operations that this completed
+ *   end      in the worker's thread, when all have stopped: frees everything
+ *   quota    operations of a worker in a run of fixed work; else every worker does the same
+ *   report   writes the members of the result that are its own
+ */
 typedef struct hz_workload {
-    const char *name;     /* on the command line */
-    const char *doc;      /* the shape, and what one operation is */
-    const char *source;   /* where the shape comes from */
-    unsigned min_threads; /* fewest workers it works with */
-    bool steady;          /* whether every second is like the other, so that turns may measure it */
-    unsigned batch;       /* most operations of one step */
+    const char *name;                 /* on the command line */
+    const char *doc;                  /* the shape, and what one operation is */
+    const char *source;               /* where the shape comes from */
+    unsigned min_threads;             /* fewest workers it works with */
+    bool steady;                      /* every second is like the other: turns may measure it */
+    unsigned batch;                   /* most operations of one step */
     const hz_bench_param *params;     /* table of parameters */
     size_t param_count;               /* its rows */
     const hz_bench_setting *settings; /* named settings */
     size_t setting_count;             /* its rows */
-    void (*prepare)(
-        struct hz_run *run); /* optional: checks parameters together, makes the shared state */
-    void (*begin)(
-        struct hz_worker *w); /* in the worker's thread: makes its state, fills its live set */
-    size_t (*step)(struct hz_worker *w,
-                   size_t most); /* at most `most` operations; see the glossary */
-    void (*drain)(struct hz_worker
-                      *w); /* optional: when its own work is done, serves the others' hand-overs */
-    void (*end)(
-        struct hz_worker *w); /* in the worker's thread, when all have stopped: frees everything */
-    void (*report)(struct hz_run *run,
-                   hz_json *json); /* optional: members of the result that are its own */
+    void (*prepare)(struct hz_run *run);
+    void (*begin)(struct hz_worker *w);
+    size_t (*step)(struct hz_worker *w, size_t most);
+    size_t (*drain)(struct hz_worker *w);
+    void (*end)(struct hz_worker *w);
+    uint64_t (*quota)(const struct hz_run *run, unsigned index);
+    void (*report)(const struct hz_run *run, hz_json *json);
 } hz_workload;
 
-/* What the command line asked for. */
+/* --- what was asked for --------------------------------------------------------------------- */
+
+/* What is written into a new block. */
+typedef enum hz_touch { HZ_TOUCH_NONE, HZ_TOUCH_HEAD, HZ_TOUCH_FULL } hz_touch;
+
 typedef struct hz_options {
     const hz_workload *workload;   /* the shape */
     const char *setting;           /* name of the setting, or "" */
@@ -93,30 +104,24 @@ typedef struct hz_options {
     unsigned threads;              /* workers */
     double seconds;                /* length of the counted window */
     double warmup;                 /* seconds before the window */
-    uint64_t ops;   /* fixed work in operations over all workers; 0: a fixed time instead */
-    uint64_t seed;  /* of every random number */
-    hz_touch touch; /* what is written into new blocks */
-    int turns_fd;   /* memory of a conductor, or -1 */
-    bool latency;   /* time each call */
-    bool json;      /* JSON on stdout instead of lines */
-    bool list;      /* only list the workloads */
+    uint64_t ops;                  /* fixed work over all workers; 0: a fixed time instead */
+    uint64_t seed;                 /* of every random number */
+    hz_touch touch;                /* what is written into new blocks */
+    int turns_fd;                  /* memory of a conductor, or -1 */
+    bool latency;                  /* time each call */
+    bool json;                     /* JSON on stdout instead of lines */
+    bool list;                     /* only list the workloads */
 } hz_options;
 
-/* Times of one kind of call, in buckets of 1/16 of a power of two. */
-#define HZ_LATENCY_BUCKETS (64 * 16)
-typedef struct hz_latency {
-    uint64_t count;                       /* calls */
-    uint64_t max_ns;                      /* slowest */
-    uint32_t buckets[HZ_LATENCY_BUCKETS]; /* calls by duration */
-} hz_latency;
+/* --- a run and its workers ------------------------------------------------------------------ */
 
-/* What an instrumented run keeps for one worker; a plain run does not have it. */
-typedef struct hz_instruments {
-    uint64_t stream;       /* checksum of the worker's requests, in order */
-    uint64_t sizes;        /* checksum of the sizes it asked for, in any order */
-    bool timed;            /* whether calls are timed */
-    hz_latency take, give; /* times of malloc and of free */
-} hz_instruments;
+/* A block under test, with what has to be known to account for it. */
+typedef struct hz_block {
+    void *at;      /* or NULL */
+    uint32_t size; /* as requested */
+} hz_block;
+
+typedef struct hz_instruments hz_instruments;
 
 /* One worker. The first lines are what steps use. */
 typedef struct hz_worker {
@@ -125,12 +130,11 @@ typedef struct hz_worker {
     void *state;                    /* the workload's own */
     struct hz_run *run;             /* the run it is part of */
     hz_instruments *instruments;    /* NULL in a plain run */
-    uint64_t remote_frees;          /* blocks it freed for other workers */
-    uint64_t
-        local_frees; /* blocks it freed itself; counted only where a remote share is reported */
-    hz_touch touch;  /* a copy of the option */
-    unsigned index;  /* 0.. */
-    bool hand_over;  /* set by a step: a new thread shall go on with this worker */
+    uint64_t remote_frees;          /* blocks it freed that another worker had allocated */
+    uint64_t local_frees;           /* its own; both only where a remote share is reported */
+    hz_touch touch;                 /* a copy of the option */
+    unsigned index;                 /* 0.. */
+    bool hand_over;                 /* set by a step: a new thread shall go on with this worker */
 
     /* the harness's own */
     hz_turn_slot *slot;         /* where it publishes */
@@ -138,7 +142,7 @@ typedef struct hz_worker {
     uint64_t quota;             /* operations left in a run of fixed work */
     uint64_t waits;             /* steps in a row that had to wait */
     uint64_t wait_rng;          /* random state of the waiting, apart from the requests' */
-    uint64_t births;            /* threads born to go on with this worker */
+    uint64_t births;            /* threads born after the start */
     uint64_t past_involuntary;  /* involuntary switches of its former threads */
     uint64_t past_minor_faults; /* page faults of its former threads */
     int64_t finished_ns;        /* when it had done its quota */
@@ -159,34 +163,11 @@ typedef struct hz_run {
     hz_worker *workers;              /* `threads` of them */
     hz_turn_page *page;              /* turns and counters */
     _Atomic uint32_t done;           /* futex: workers that have done their quota or seen the end */
-    pthread_barrier_t stopped;       /* where workers meet before they free what they have */
+    pthread_barrier_t stopped;       /* where all meet before blocks are freed */
     _Atomic int64_t live_peak_bytes; /* highest sum of live bytes that was seen */
-    double remote_target; /* share of remote frees that was asked for, in percent; negative: none */
+    double remote_target;            /* wanted share of remote frees, in percent; negative: none */
 } hz_run;
 
-/* --- registry.c, options.c, list.c --- */
-size_t hz_workload_count(void);
-const hz_workload *hz_workload_at(size_t index);
-void hz_options_parse(hz_options *options, int argc, char **argv);
-void hz_list_print(bool json);
-void hz_param_text(const hz_bench_param *param, int64_t value, char *text, size_t size);
-bool hz_setting_next(const char **cursor, char *name, size_t name_size, char *value,
-                     size_t value_size);
-
-/* --- harness.c: memory of the harness, CPUs --- */
-unsigned hz_cpu_count(void);
-void *hz_harness_alloc(size_t bytes);
-_Noreturn void hz_fail_memory(size_t bytes);
-
-/* --- instruments.c: checksums and times of requests --- */
-hz_instruments *hz_instruments_new(bool timed);
-void hz_note_take(hz_instruments *instruments, size_t size);
-void hz_note_give(hz_instruments *instruments, size_t size);
-void *hz_take_timed(hz_instruments *instruments, size_t size);
-void hz_free_timed(hz_instruments *instruments, void *block);
-void hz_instruments_report(const hz_run *run, hz_json *json);
-
-/* --- runner.c --- */
 /* What a run came to, apart from what stands in the workers. */
 typedef struct hz_result {
     double seconds;        /* length of the counted window */
@@ -196,58 +177,41 @@ typedef struct hz_result {
     uint64_t births;       /* threads born after the start */
     int64_t live_peak_kb;  /* highest live bytes seen */
 } hz_result;
+
+/* --- who does what -------------------------------------------------------------------------- */
+
+/* registry.c */
+size_t hz_workload_count(void);
+const hz_workload *hz_workload_at(size_t index);
+
+/* options.c */
+void hz_options_parse(hz_options *options, int argc, char **argv);
+bool hz_setting_next(const char **cursor, char *name, size_t name_size, char *value,
+                     size_t value_size);
+
+/* list.c */
+void hz_list_print(bool json);
+void hz_param_text(const hz_bench_param *param, int64_t value, char *text, size_t size);
+
+/* harness.c */
+unsigned hz_cpu_count(void);
+void *hz_harness_alloc(size_t bytes);
+_Noreturn void hz_fail_memory(size_t bytes);
+size_t hz_power_of_two(size_t least);
+
+/* instruments.c */
+hz_instruments *hz_instruments_new(bool timed);
+void hz_note_take(hz_instruments *instruments, size_t size);
+void hz_note_give(hz_instruments *instruments, size_t size);
+void *hz_take_timed(hz_instruments *instruments, void *old, size_t size);
+void hz_free_timed(hz_instruments *instruments, void *block);
+void hz_instruments_report(const hz_run *run, hz_json *json);
+
+/* runner.c */
 void hz_run_init(hz_run *run, const hz_options *options);
 void hz_run_execute(hz_run *run, hz_result *result);
 
-/* --- report.c --- */
-int hz_report(hz_run *run, const hz_result *result);
-
-/* --- what steps use
- * ------------------------------------------------------------------------------------------- */
-
-/* Writes into a new block what --touch asks for: by default the first 64 bytes and one byte a page.
- */
-static inline void hz_touch_block(hz_touch touch, unsigned char *block, size_t size)
-{
-    if (HZ_UNLIKELY(touch != HZ_TOUCH_HEAD)) {
-        if (touch == HZ_TOUCH_FULL) memset(block, 0x5a, size);
-        return;
-    }
-    if (HZ_LIKELY(size >= 64)) {
-        memset(block, 0x5a, 64);
-    } else {
-        for (size_t i = 0; i < size; i += 8) memset(block + i, 0x5a, size - i < 8 ? size - i : 8);
-    }
-    for (size_t page = 4096; page < size; page += 4096) block[page] = 0x5a;
-}
-
-/* A new block of `size` bytes, touched and accounted for. */
-static inline void *hz_take(hz_worker *w, size_t size)
-{
-    if (HZ_UNLIKELY(w->instruments != NULL)) hz_note_take(w->instruments, size);
-    void *block =
-        HZ_UNLIKELY(w->instruments != NULL) ? hz_take_timed(w->instruments, size) : malloc(size);
-    if (HZ_UNLIKELY(block == NULL)) hz_fail_memory(size);
-    w->live_bytes += (int64_t)size;
-    hz_touch_block(w->touch, block, size);
-    return block;
-}
-
-/* Frees a block that another worker decided to free: not a request of this one. */
-static inline void hz_give_foreign(hz_worker *w, void *block, size_t size)
-{
-    w->live_bytes -= (int64_t)size;
-    if (HZ_UNLIKELY(w->instruments != NULL))
-        hz_free_timed(w->instruments, block);
-    else
-        free(block);
-}
-
-/* Frees a block. */
-static inline void hz_give(hz_worker *w, void *block, size_t size)
-{
-    if (HZ_UNLIKELY(w->instruments != NULL)) hz_note_give(w->instruments, size);
-    hz_give_foreign(w, block, size);
-}
+/* report.c */
+int hz_report(const hz_run *run, const hz_result *result);
 
 #endif

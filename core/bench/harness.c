@@ -27,3 +27,11 @@ void hz_fail_memory(size_t bytes)
 {
     hz_fail("no memory: a request of %zu bytes was refused", bytes);
 }
+
+/* The least power of two that is not less than `least`. */
+size_t hz_power_of_two(size_t least)
+{
+    size_t power = 1;
+    while (power < least) power *= 2;
+    return power;
+}

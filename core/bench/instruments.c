@@ -5,6 +5,24 @@
  */
 #include "bench.h"
 
+#define BUCKETS (64 * 16)
+
+/* Times of one kind of call. */
+typedef struct latency {
+    uint64_t count;            /* calls */
+    uint64_t max_ns;           /* slowest */
+    uint32_t buckets[BUCKETS]; /* calls by duration */
+} latency;
+
+/* What an instrumented run keeps for one worker; a plain run does not have it. */
+struct hz_instruments {
+    uint64_t stream; /* checksum of the worker's requests, in order */
+    uint64_t sizes;  /* checksum of the sizes it asked for, in any order */
+    bool timed;      /* whether calls are timed */
+    latency take;    /* times of malloc and realloc */
+    latency give;    /* times of free */
+};
+
 enum { SUB_BUCKETS = 16, SUB_BITS = 4 };
 
 hz_instruments *hz_instruments_new(bool timed)
@@ -54,19 +72,20 @@ static uint64_t bucket_end(size_t bucket)
     return ((bucket % SUB_BUCKETS + SUB_BUCKETS + 1) << shift) - 1;
 }
 
-static void add_time(hz_latency *latency, int64_t elapsed_ns)
+static void add_time(latency *times, int64_t elapsed_ns)
 {
     const uint64_t ns = (uint64_t)elapsed_ns;
-    latency->count++;
-    latency->buckets[bucket_of(ns)]++;
-    if (ns > latency->max_ns) latency->max_ns = ns;
+    times->count++;
+    times->buckets[bucket_of(ns)]++;
+    if (ns > times->max_ns) times->max_ns = ns;
 }
 
-void *hz_take_timed(hz_instruments *instruments, size_t size)
+/* malloc(size), or realloc(old, size) when there is an old block. */
+void *hz_take_timed(hz_instruments *instruments, void *old, size_t size)
 {
-    if (!instruments->timed) return malloc(size);
-    const int64_t start = hz_clock_ns();
-    void *block = malloc(size);
+    const int64_t start = instruments->timed ? hz_clock_ns() : 0;
+    void *block = old == NULL ? malloc(size) : realloc(old, size);
+    if (!instruments->timed) return block;
     add_time(&instruments->take, hz_clock_ns() - start);
     return block;
 }
@@ -86,34 +105,34 @@ void hz_free_timed(hz_instruments *instruments, void *block)
  * ---------------------------------------------------------------------------------------------------
  */
 
-static void add_latency(hz_latency *sum, const hz_latency *part)
+static void add_latency(latency *sum, const latency *part)
 {
     sum->count += part->count;
     if (part->max_ns > sum->max_ns) sum->max_ns = part->max_ns;
-    for (size_t i = 0; i < HZ_LATENCY_BUCKETS; i++) sum->buckets[i] += part->buckets[i];
+    for (size_t i = 0; i < BUCKETS; i++) sum->buckets[i] += part->buckets[i];
 }
 
 /* The duration that a share of `part_per_1000` calls does not exceed. */
-static uint64_t percentile(const hz_latency *latency, uint64_t part_per_1000)
+static uint64_t percentile(const latency *times, uint64_t part_per_1000)
 {
-    const uint64_t wanted = (latency->count * part_per_1000 + 999) / 1000;
+    const uint64_t wanted = (times->count * part_per_1000 + 999) / 1000;
     uint64_t seen = 0;
-    for (size_t i = 0; i < HZ_LATENCY_BUCKETS; i++) {
-        seen += latency->buckets[i];
+    for (size_t i = 0; i < BUCKETS; i++) {
+        seen += times->buckets[i];
         if (seen >= wanted && seen > 0)
-            return bucket_end(i) < latency->max_ns ? bucket_end(i) : latency->max_ns;
+            return bucket_end(i) < times->max_ns ? bucket_end(i) : times->max_ns;
     }
-    return latency->max_ns;
+    return times->max_ns;
 }
 
-static void json_latency(hz_json *json, const char *key, const hz_latency *latency)
+static void json_latency(hz_json *json, const char *key, const latency *times)
 {
     hz_json_object(json, key);
-    hz_json_int(json, "count", (int64_t)latency->count);
-    hz_json_int(json, "p50_ns", (int64_t)percentile(latency, 500));
-    hz_json_int(json, "p99_ns", (int64_t)percentile(latency, 990));
-    hz_json_int(json, "p999_ns", (int64_t)percentile(latency, 999));
-    hz_json_int(json, "max_ns", (int64_t)latency->max_ns);
+    hz_json_int(json, "count", (int64_t)times->count);
+    hz_json_int(json, "p50_ns", (int64_t)percentile(times, 500));
+    hz_json_int(json, "p99_ns", (int64_t)percentile(times, 990));
+    hz_json_int(json, "p999_ns", (int64_t)percentile(times, 999));
+    hz_json_int(json, "max_ns", (int64_t)times->max_ns);
     hz_json_object_end(json);
 }
 

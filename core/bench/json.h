@@ -21,6 +21,7 @@ void hz_json_object_end(hz_json *json);
 void hz_json_array(hz_json *json, const char *key);
 void hz_json_array_end(hz_json *json);
 void hz_json_int(hz_json *json, const char *key, int64_t value);
+/* A number that is not finite becomes null. */
 void hz_json_double(hz_json *json, const char *key, double value);
 void hz_json_bool(hz_json *json, const char *key, bool value);
 void hz_json_null(hz_json *json, const char *key);

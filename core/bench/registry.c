@@ -1,11 +1,31 @@
 /*
- * The list of workloads. To add one: write its file, name it here and in CMakeLists.txt.
+ * The list of workloads. To add one: write its file in workloads/, name it here and in
+ * CMakeLists.txt.
  */
 #include "bench.h"
 
 #define HZ_WORKLOADS(X)                                                                            \
     X(larson)                                                                                      \
-    X(remote)
+    X(remote)                                                                                      \
+    X(pipeline)                                                                                    \
+    X(xmalloc)                                                                                     \
+    X(lifo)                                                                                        \
+    X(fifo)                                                                                        \
+    X(random)                                                                                      \
+    X(interleaved)                                                                                 \
+    X(mixed)                                                                                       \
+    X(mstress)                                                                                     \
+    X(rptest)                                                                                      \
+    X(sh6)                                                                                         \
+    X(sh8)                                                                                         \
+    X(alloctest)                                                                                   \
+    X(cache_scratch)                                                                               \
+    X(cache_thrash)                                                                                \
+    X(large)                                                                                       \
+    X(threads)                                                                                     \
+    X(burst_idle)                                                                                  \
+    X(kv)                                                                                          \
+    X(app)
 
 #define DECLARE(name) extern const hz_workload hz_workload_##name;
 HZ_WORKLOADS(DECLARE)

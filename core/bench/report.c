@@ -36,7 +36,7 @@ static share remote_share(const hz_run *run)
     }
     const double target = run->remote_target / 100;
     const double chance = frees > 0 ? 500 * sqrt(target * (1 - target) / frees) : 100;
-    return (share){frees > 0 ? 100 * remote / frees : 0, chance > 0.5 ? chance : 0.5};
+    return (share){100 * remote / frees, chance > 0.5 ? chance : 0.5};
 }
 
 /* --- members
@@ -91,13 +91,9 @@ static void json_memory(hz_json *json, const hz_result *result)
 
 static void json_share(hz_json *json, const hz_run *run)
 {
-    if (run->remote_target < 0) {
-        hz_json_null(json, "remote_target");
-        hz_json_null(json, "remote_share");
-    } else {
-        hz_json_double(json, "remote_target", run->remote_target);
-        hz_json_double(json, "remote_share", remote_share(run).percent);
-    }
+    const share came = remote_share(run);
+    hz_json_double(json, "remote_target", run->remote_target < 0 ? NAN : run->remote_target);
+    hz_json_double(json, "remote_share", came.percent); /* null when no frees were counted */
 }
 
 static void json_allocator(hz_json *json)
@@ -113,7 +109,7 @@ static void json_allocator(hz_json *json)
     if (stats != NULL) hz_json_raw(json, "hz", stats, strlen(stats));
 }
 
-static void print_json(hz_run *run, const hz_result *result)
+static void print_json(const hz_run *run, const hz_result *result)
 {
     hz_json json = {.out = stdout};
     hz_json_object(&json, NULL);
@@ -145,7 +141,7 @@ static void print_lines(const hz_run *run, const hz_result *result)
 }
 
 /* Prints the result; returns the exit status. */
-int hz_report(hz_run *run, const hz_result *result)
+int hz_report(const hz_run *run, const hz_result *result)
 {
     if (run->options->json || run->options->turns_fd >= 0)
         print_json(run, result);

@@ -117,6 +117,14 @@ static void hand_over(hz_worker *w)
     start_thread(w);
 }
 
+/* Serves the others, whose own work is not done yet. */
+static void drain(hz_worker *w)
+{
+    if (w->run->workload->drain == NULL || w->run->options->ops == 0) return;
+    w->ops += w->run->workload->drain(w);
+    publish_work(w);
+}
+
 /* The worker's last acts: serve the others until all have stopped, then free everything. */
 static void finish(hz_worker *w)
 {
@@ -126,8 +134,8 @@ static void finish(hz_worker *w)
     publish_work(w);
     atomic_fetch_add(&run->done, 1);
     hz_futex_wake(&run->done);
-    for (w->waits = 0; atomic_load(&run->done) < run->threads; wait_a_moment(w))
-        if (run->workload->drain != NULL) run->workload->drain(w);
+    for (w->waits = 0; atomic_load(&run->done) < run->threads; wait_a_moment(w)) drain(w);
+    drain(w); /* now that nobody sends any more */
     publish_usage(w);
     (void)pthread_barrier_wait(&run->stopped);
     run->workload->end(w);
@@ -199,12 +207,17 @@ static void init_worker(hz_run *run, unsigned index)
         .touch = options->touch,
         .index = index,
         .slot = &run->page->slots[index],
-        .quota = UINT64_MAX,
     };
-    if (options->ops != 0)
-        w->quota = options->ops / run->threads + (index < options->ops % run->threads);
     if (options->ops != 0 || options->latency)
         w->instruments = hz_instruments_new(options->latency);
+}
+
+/* An even share, unless the workload has its own rule. */
+static uint64_t quota_of(const hz_run *run, unsigned index)
+{
+    const uint64_t ops = run->options->ops;
+    if (run->workload->quota != NULL) return run->workload->quota(run, index);
+    return ops / run->threads + (index < ops % run->threads);
 }
 
 /* Makes the run that `options` ask for; threads are not started yet. */
@@ -221,9 +234,11 @@ void hz_run_init(hz_run *run, const hz_options *options)
         .workers = hz_harness_alloc(options->threads * sizeof(hz_worker)),
         .remote_target = -1,
     };
-    (void)pthread_barrier_init(&run->stopped, NULL, run->threads);
+    (void)pthread_barrier_init(&run->stopped, NULL, run->threads + 1);
     for (unsigned i = 0; i < run->threads; i++) init_worker(run, i);
     if (run->workload->prepare != NULL) run->workload->prepare(run);
+    for (unsigned i = 0; i < run->threads; i++)
+        run->workers[i].quota = options->ops == 0 ? UINT64_MAX : quota_of(run, i);
 }
 
 /* Lets the workers work until `end_ns`, or until all are done. */
@@ -280,14 +295,17 @@ static void run_for_time(hz_run *run, reading *first, reading *last)
     *last = read_counters(run);
     hz_turn_give(run->page, HZ_TURN_QUIT);
     watch_until(run, INT64_MAX);
+    (void)pthread_barrier_wait(&run->stopped);
 }
 
-/* Fixed work: the window ends when the last worker has done its quota. */
+/* Fixed work: the window ends when the last worker has done its quota; what was on its way to
+ * others then is still counted. */
 static void run_for_ops(hz_run *run, reading *first, reading *last)
 {
     *first = read_counters(run);
     hz_turn_give(run->page, HZ_TURN_RUN);
     watch_until(run, INT64_MAX);
+    (void)pthread_barrier_wait(&run->stopped);
     *last = read_counters(run);
     last->ns = first->ns;
     for (unsigned i = 0; i < run->threads; i++)
@@ -300,6 +318,7 @@ static void run_for_conductor(hz_run *run, reading *first, reading *last)
     *first = read_counters(run);
     for (uint32_t done; (done = atomic_load(&run->done)) < run->threads;)
         hz_futex_wait(&run->done, done, -1);
+    (void)pthread_barrier_wait(&run->stopped);
     *last = read_counters(run);
     last->ns = first->ns + (int64_t)atomic_load(&run->page->worked_ns);
 }

@@ -3,7 +3,7 @@
  * random size; after a round a newly born thread goes on with the array, so that it frees blocks
  * which another thread allocated.
  */
-#include "bench.h"
+#include "blocks.h"
 
 enum { MIN_SIZE, MAX_SIZE, SLOTS, ROUNDS };
 
@@ -23,44 +23,31 @@ static const hz_bench_setting settings[] = {
     {"mid", "the Mid-pool sizes of the hakmem tables", "min_size=2048 max_size=32768"},
 };
 
-typedef struct block {
-    void *at;      /* never NULL */
-    uint32_t size; /* as requested */
-} block;
-
 typedef struct larson_state {
-    uint64_t sizes;      /* how many different sizes there are */
-    uint32_t min_size;   /* the smallest */
-    uint32_t slot_count; /* length of `blocks` */
+    hz_sizes sizes;      /* what is asked for */
+    uint32_t slot_count; /* length of `slots` */
     uint64_t life;       /* replacements before a new thread takes over */
     uint64_t left;       /* of the present thread's life */
-    block blocks[];      /* the live blocks */
+    hz_block slots[];    /* the live blocks */
 } larson_state;
-
-static block new_block(hz_worker *w, const larson_state *state, uint32_t bits)
-{
-    const uint32_t size = state->min_size + hz_scale(bits, state->sizes);
-    return (block){hz_take(w, size), size};
-}
 
 static void prepare(hz_run *run)
 {
-    if (run->values[MAX_SIZE] < run->values[MIN_SIZE])
-        hz_refuse("--max_size %lld: less than --min_size %lld", (long long)run->values[MAX_SIZE],
-                  (long long)run->values[MIN_SIZE]);
+    (void)hz_sizes_between(run->values[MIN_SIZE], run->values[MAX_SIZE]);
 }
 
 static void begin(hz_worker *w)
 {
     const int64_t *values = w->run->values;
     const size_t slots = (size_t)values[SLOTS];
-    larson_state *state = hz_harness_alloc(sizeof *state + slots * sizeof(block));
-    state->min_size = (uint32_t)values[MIN_SIZE];
-    state->sizes = (uint64_t)(values[MAX_SIZE] - values[MIN_SIZE] + 1);
+    larson_state *state = hz_harness_alloc(sizeof *state + slots * sizeof(hz_block));
+    state->sizes = hz_sizes_between(values[MIN_SIZE], values[MAX_SIZE]);
     state->slot_count = (uint32_t)slots;
     state->left = state->life = slots * (uint64_t)values[ROUNDS];
-    for (size_t i = 0; i < slots; i++)
-        state->blocks[i] = new_block(w, state, hz_high(hz_random(&w->rng)));
+    for (size_t i = 0; i < slots; i++) {
+        const uint64_t draw = hz_random(&w->rng);
+        state->slots[i] = hz_take_block(w, hz_sizes_draw(state->sizes, hz_high(draw)));
+    }
     w->state = state;
 }
 
@@ -70,9 +57,9 @@ static size_t step(hz_worker *w, size_t most)
     const size_t count = most < state->left ? most : (size_t)state->left;
     for (size_t i = 0; i < count; i++) {
         const uint64_t draw = hz_random(&w->rng);
-        block *victim = &state->blocks[hz_scale(hz_low(draw), state->slot_count)];
-        hz_give(w, victim->at, victim->size);
-        *victim = new_block(w, state, hz_high(draw));
+        hz_block *victim = &state->slots[hz_scale(hz_low(draw), state->slot_count)];
+        hz_give(w, *victim);
+        *victim = hz_take_block(w, hz_sizes_draw(state->sizes, hz_high(draw)));
     }
     state->left -= count;
     if (state->left == 0) {
@@ -85,15 +72,14 @@ static size_t step(hz_worker *w, size_t most)
 static void end(hz_worker *w)
 {
     larson_state *state = w->state;
-    for (size_t i = 0; i < state->slot_count; i++)
-        hz_give_foreign(w, state->blocks[i].at, state->blocks[i].size);
+    hz_give_rest(w, state->slots, state->slot_count);
 }
 
 const hz_workload hz_workload_larson = {
     .name = "larson",
     .doc = "server simulation: free a random block of an array, put one of random size in its "
-           "place; after a round a "
-           "new thread goes on with the array. An operation is one such replacement",
+           "place; after a round a new thread goes on with the array. An operation is one such "
+           "replacement",
     .source = "Larson and Krishnan, Memory Allocation for Long-Running Server Applications (ISMM "
               "1998); mimalloc-bench",
     .min_threads = 1,

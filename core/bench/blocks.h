@@ -1,0 +1,140 @@
+/*
+ * What steps do with blocks: take, touch, regrow, give, and draw a size.
+ *
+ * A plain run pays for one predictable branch, one addition and what --touch asks for. Runs with
+ * instruments (checksums, latencies) leave the fast path at the branch.
+ */
+#ifndef HZ_BENCH_BLOCKS_H
+#define HZ_BENCH_BLOCKS_H
+
+#include "bench.h"
+
+enum { HZ_PAGE = 4096, HZ_TOUCH_BYTE = 0x5a };
+
+/* Writes the first 64 bytes of a block, or all of a smaller one: two writes that may overlap. */
+static inline void hz_touch_head(unsigned char *block, size_t size)
+{
+    if (HZ_LIKELY(size >= 64)) {
+        memset(block, HZ_TOUCH_BYTE, 64);
+    } else if (size >= 32) {
+        memset(block, HZ_TOUCH_BYTE, 32);
+        memset(block + size - 32, HZ_TOUCH_BYTE, 32);
+    } else if (size >= 16) {
+        memset(block, HZ_TOUCH_BYTE, 16);
+        memset(block + size - 16, HZ_TOUCH_BYTE, 16);
+    } else if (size >= 8) {
+        memset(block, HZ_TOUCH_BYTE, 8);
+        memset(block + size - 8, HZ_TOUCH_BYTE, 8);
+    } else {
+        for (size_t i = 0; i < size; i++) block[i] = HZ_TOUCH_BYTE;
+    }
+}
+
+/* Writes into a new block what --touch asks for. */
+static inline void hz_touch_block(hz_touch touch, unsigned char *block, size_t size)
+{
+    if (HZ_UNLIKELY(touch != HZ_TOUCH_HEAD)) {
+        if (touch == HZ_TOUCH_FULL) memset(block, HZ_TOUCH_BYTE, size);
+        return;
+    }
+    hz_touch_head(block, size);
+    for (size_t page = HZ_PAGE; page < size; page += HZ_PAGE) block[page] = HZ_TOUCH_BYTE;
+}
+
+/* A new block of `size` bytes, accounted for but not touched yet. */
+static inline void *hz_take_untouched(hz_worker *w, size_t size)
+{
+    void *block;
+    if (HZ_LIKELY(w->instruments == NULL)) {
+        block = malloc(size);
+    } else {
+        hz_note_take(w->instruments, size);
+        block = hz_take_timed(w->instruments, NULL, size);
+    }
+    if (HZ_UNLIKELY(block == NULL)) hz_fail_memory(size);
+    w->live_bytes += (int64_t)size;
+    return block;
+}
+
+/* A new block of `size` bytes, touched and accounted for. */
+static inline void *hz_take(hz_worker *w, size_t size)
+{
+    void *block = hz_take_untouched(w, size);
+    hz_touch_block(w->touch, block, size);
+    return block;
+}
+
+/* The same as a struct. */
+static inline hz_block hz_take_block(hz_worker *w, uint32_t size)
+{
+    return (hz_block){hz_take(w, size), size};
+}
+
+/* Frees a block that another worker decided to free: not a request of this one. */
+static inline void hz_give_foreign(hz_worker *w, hz_block block)
+{
+    w->live_bytes -= (int64_t)block.size;
+    if (HZ_LIKELY(w->instruments == NULL))
+        free(block.at);
+    else
+        hz_free_timed(w->instruments, block.at);
+}
+
+/* Frees a block. */
+static inline void hz_give(hz_worker *w, hz_block block)
+{
+    if (HZ_UNLIKELY(w->instruments != NULL)) hz_note_give(w->instruments, block.size);
+    hz_give_foreign(w, block);
+}
+
+/* Notes the decision to let another worker free a block. */
+static inline void hz_part_with(hz_worker *w, hz_block block)
+{
+    if (HZ_UNLIKELY(w->instruments != NULL)) hz_note_give(w->instruments, block.size);
+}
+
+/* Gives a block another size, by realloc. */
+static inline hz_block hz_regrow(hz_worker *w, hz_block block, uint32_t size)
+{
+    void *at;
+    if (HZ_LIKELY(w->instruments == NULL)) {
+        at = realloc(block.at, size);
+    } else {
+        hz_note_take(w->instruments, size);
+        at = hz_take_timed(w->instruments, block.at, size);
+    }
+    if (HZ_UNLIKELY(at == NULL)) hz_fail_memory(size);
+    w->live_bytes += (int64_t)size - (int64_t)block.size;
+    return (hz_block){at, size};
+}
+
+/* Frees what is in `count` slots, at the end of a run. */
+static inline void hz_give_rest(hz_worker *w, hz_block *slots, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (slots[i].at != NULL) hz_give_foreign(w, slots[i]);
+}
+
+/* --- sizes ---------------------------------------------------------------------------------- */
+
+/* Sizes from `least` upwards, all equally likely. */
+typedef struct hz_sizes {
+    uint32_t least; /* bytes */
+    uint64_t count; /* how many different sizes there are */
+} hz_sizes;
+
+/* The sizes from `low` to `high`; refuses a range that is none. */
+static inline hz_sizes hz_sizes_between(int64_t low, int64_t high)
+{
+    if (high < low)
+        hz_refuse("--max_size %lld: less than --min_size %lld", (long long)high, (long long)low);
+    return (hz_sizes){(uint32_t)low, (uint64_t)(high - low + 1)};
+}
+
+/* The size that 32 random bits choose. */
+static inline uint32_t hz_sizes_draw(hz_sizes sizes, uint32_t bits)
+{
+    return sizes.least + hz_scale(bits, sizes.count);
+}
+
+#endif

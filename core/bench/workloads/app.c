@@ -1,0 +1,95 @@
+/*
+ * app: sizes as applications have them, mostly small, sometimes large; now and then a block grows.
+ */
+#include "blocks.h"
+
+enum { WS };
+enum { SMALL_SHARE = 80, MIDDLE_SHARE = 15, GROWTH = 16, GROWTH_EVERY = 64 };
+
+static const hz_bench_param params[] = {
+    {"ws", 400, 1, 1 << 24, NULL, "slots", "slots of a thread, of which half are full on average"},
+};
+
+static const hz_bench_setting settings[] = {
+    {"wide", "the large working set of the hakozuna tables", "ws=8192"},
+};
+
+static const hz_sizes small = {16, 256 - 16 + 1};
+static const hz_sizes middle = {257, 2048 - 257 + 1};
+static const hz_sizes large = {2049, 32768 - 2049 + 1};
+
+typedef struct app_state {
+    uint32_t slot_count; /* length of `slots` */
+    uint32_t until_next; /* operations until a block grows */
+    hz_block slots[];    /* the working set */
+} app_state;
+
+static void begin(hz_worker *w)
+{
+    const size_t slots = (size_t)w->run->values[WS];
+    app_state *state = hz_harness_alloc(sizeof *state + slots * sizeof(hz_block));
+    state->slot_count = (uint32_t)slots;
+    state->until_next = GROWTH_EVERY;
+    w->state = state;
+}
+
+static uint32_t draw_size(hz_worker *w, uint32_t bits)
+{
+    const uint32_t kind = hz_scale(hz_low(hz_random(&w->rng)), 100);
+    if (kind < SMALL_SHARE) return hz_sizes_draw(small, bits);
+    return hz_sizes_draw(kind < SMALL_SHARE + MIDDLE_SHARE ? middle : large, bits);
+}
+
+/* Whether it is time for a block to grow. */
+static bool growth_is_due(app_state *state)
+{
+    if (--state->until_next > 0) return false;
+    state->until_next = GROWTH_EVERY;
+    return true;
+}
+
+static void play(hz_worker *w, app_state *state)
+{
+    const uint64_t draw = hz_random(&w->rng);
+    hz_block *slot = &state->slots[hz_scale(hz_low(draw), state->slot_count)];
+    const bool growth = growth_is_due(state);
+    if (slot->at == NULL) {
+        *slot = hz_take_block(w, draw_size(w, hz_high(draw)));
+    } else if (growth) {
+        *slot = hz_regrow(w, *slot, slot->size + GROWTH);
+    } else {
+        hz_give(w, *slot);
+        slot->at = NULL;
+    }
+}
+
+static size_t step(hz_worker *w, size_t most)
+{
+    for (size_t i = 0; i < most; i++) play(w, w->state);
+    return most;
+}
+
+static void end(hz_worker *w)
+{
+    app_state *state = w->state;
+    hz_give_rest(w, state->slots, state->slot_count);
+}
+
+const hz_workload hz_workload_app = {
+    .name = "app",
+    .doc =
+        "random slots are allocated and freed with the sizes of applications: 80 % 16..256, 15 % "
+        "257..2048, 5 % 2049..32768 bytes; every 64th operation lets a block grow by 16. An "
+        "operation is one malloc, realloc or free",
+    .source = "the application mix of the hakozuna tables",
+    .min_threads = 1,
+    .steady = true,
+    .batch = 64,
+    .params = params,
+    .param_count = HZ_LENGTH(params),
+    .settings = settings,
+    .setting_count = HZ_LENGTH(settings),
+    .begin = begin,
+    .step = step,
+    .end = end,
+};

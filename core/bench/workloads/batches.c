@@ -1,0 +1,200 @@
+/*
+ * lifo, fifo, random, interleaved, mixed: batches of blocks are allocated and freed in that order.
+ *
+ * There is hardly anything in these loops but malloc and free, so they are compiled once for every
+ * size, and what a run keeps account of is added up by the batch.
+ */
+#include "blocks.h"
+
+enum { BLOCKS, SIZE };
+enum { BLOCKS_MAX = 4096, SIZE_COUNT = 4 };
+
+static const char *const size_words[] = {"16", "32", "64", "128", NULL};
+static const uint32_t sizes[SIZE_COUNT] = {16, 32, 64, 128};
+
+static const hz_bench_param one_size_params[] = {
+    {"blocks", 100, 2, BLOCKS_MAX, NULL, "blocks", "blocks of a batch"},
+    {"size", 2, 0, 0, size_words, "bytes", "size of all blocks"},
+};
+
+/* The sizes of `mixed` are drawn for each block. */
+static const hz_bench_param mixed_params[] = {
+    {"blocks", 100, 2, BLOCKS_MAX, NULL, "blocks", "blocks of a batch"},
+};
+
+typedef struct batch_state {
+    size_t count;               /* blocks of a batch */
+    uint32_t size;              /* of all blocks */
+    uint16_t order[BLOCKS_MAX]; /* random: in which they are freed */
+    void *blocks[BLOCKS_MAX];   /* the batch */
+    uint32_t drawn[BLOCKS_MAX]; /* mixed: their sizes */
+} batch_state;
+
+static bool is_plain(const hz_worker *w)
+{
+    return w->instruments == NULL && w->touch == HZ_TOUCH_HEAD;
+}
+
+/* A batch counts as live all the time, since nobody looks inside a step. */
+static void begin(hz_worker *w)
+{
+    batch_state *state = hz_harness_alloc(sizeof *state);
+    state->count = (size_t)w->run->values[BLOCKS];
+    state->size = sizes[w->run->values[SIZE]];
+    for (uint32_t i = 0; i < state->count; i++) {
+        const uint32_t j = hz_scale(hz_low(hz_random(&w->rng)), i + 1);
+        state->order[i] = state->order[j];
+        state->order[j] = (uint16_t)i;
+    }
+    w->live_bytes = (int64_t)(state->count * state->size);
+    w->state = state;
+}
+
+static void end(hz_worker *w)
+{
+    w->live_bytes = 0;
+}
+
+/* --- one block ------------------------------------------------------------------------------ */
+
+/* As hz_take, but for the account: `plain` and `touch` are known for the whole batch. */
+static inline __attribute__((always_inline)) void *take(hz_worker *w, bool plain, size_t size)
+{
+    if (!plain) return hz_take(w, size);
+    void *block = malloc(size);
+    if (HZ_UNLIKELY(block == NULL)) hz_fail_memory(size);
+    hz_touch_head(block, size);
+    return block;
+}
+
+static inline __attribute__((always_inline)) void give(hz_worker *w, bool plain, void *block,
+                                                       uint32_t size)
+{
+    if (plain)
+        free(block);
+    else
+        hz_give(w, (hz_block){block, size});
+}
+
+/* --- one batch of each kind ----------------------------------------------------------------- */
+
+static inline __attribute__((always_inline)) void take_all(hz_worker *w, batch_state *state,
+                                                           size_t count, bool plain, uint32_t size)
+{
+    for (size_t i = 0; i < count; i++) state->blocks[i] = take(w, plain, size);
+}
+
+static inline __attribute__((always_inline)) void lifo(hz_worker *w, batch_state *state,
+                                                       size_t count, bool plain, uint32_t size)
+{
+    take_all(w, state, count, plain, size);
+    for (size_t i = count; i-- > 0;) give(w, plain, state->blocks[i], size);
+}
+
+static inline __attribute__((always_inline)) void fifo(hz_worker *w, batch_state *state,
+                                                       size_t count, bool plain, uint32_t size)
+{
+    take_all(w, state, count, plain, size);
+    for (size_t i = 0; i < count; i++) give(w, plain, state->blocks[i], size);
+}
+
+/* Each batch swaps one pair of the order, which so becomes and stays random. */
+static inline __attribute__((always_inline)) void
+in_random_order(hz_worker *w, batch_state *state, size_t count, bool plain, uint32_t size)
+{
+    const uint64_t draw = hz_random(&w->rng);
+    const uint32_t a = hz_scale(hz_low(draw), state->count);
+    const uint32_t b = hz_scale(hz_high(draw), state->count);
+    const uint16_t swapped = state->order[a];
+    state->order[a] = state->order[b];
+    state->order[b] = swapped;
+    take_all(w, state, count, plain, size);
+    for (size_t i = 0; i < state->count; i++)
+        if (HZ_LIKELY(state->order[i] < count))
+            give(w, plain, state->blocks[state->order[i]], size);
+}
+
+/* After every second malloc the oldest block is freed; the rest at the end. */
+static inline __attribute__((always_inline)) void
+interleaved(hz_worker *w, batch_state *state, size_t count, bool plain, uint32_t size)
+{
+    size_t oldest = 0;
+    for (size_t i = 0; i < count; i++) {
+        state->blocks[i] = take(w, plain, size);
+        if (i % 2 != 0) give(w, plain, state->blocks[oldest++], size);
+    }
+    while (oldest < count) give(w, plain, state->blocks[oldest++], size);
+}
+
+static void mixed(hz_worker *w, batch_state *state, size_t count, bool plain)
+{
+    int64_t total = 0;
+    for (size_t i = 0; i < count; i++) {
+        state->drawn[i] = sizes[hz_random(&w->rng) >> 62];
+        state->blocks[i] = take(w, plain, state->drawn[i]);
+        total += state->drawn[i];
+    }
+    for (size_t i = 0; i < count; i++) give(w, plain, state->blocks[i], state->drawn[i]);
+    if (total > w->live_bytes) w->live_bytes = total;
+}
+
+/* --- steps ---------------------------------------------------------------------------------- */
+
+/* The copy of a loop that was made for the size of this run. */
+#define RUN_BATCH(kind, w, state, count)                                                           \
+    switch (!is_plain(w) ? 0 : (state)->size) {                                                    \
+    case 16:                                                                                       \
+        kind(w, state, count, true, 16);                                                           \
+        break;                                                                                     \
+    case 32:                                                                                       \
+        kind(w, state, count, true, 32);                                                           \
+        break;                                                                                     \
+    case 64:                                                                                       \
+        kind(w, state, count, true, 64);                                                           \
+        break;                                                                                     \
+    case 128:                                                                                      \
+        kind(w, state, count, true, 128);                                                          \
+        break;                                                                                     \
+    default:                                                                                       \
+        kind(w, state, count, false, (state)->size);                                               \
+    }
+
+#define RUN_MIXED(kind, w, state, count) kind(w, state, count, is_plain(w))
+
+/* A workload: its step, its row. */
+#define WORKLOAD(kind, symbol, title, doc_, params_, RUN)                                          \
+    static size_t step_##kind(hz_worker *w, size_t most)                                           \
+    {                                                                                              \
+        batch_state *state = w->state;                                                             \
+        for (size_t done = 0, count; done < most; done += count) {                                 \
+            count = most - done < state->count ? most - done : state->count;                       \
+            RUN(kind, w, state, count);                                                            \
+        }                                                                                          \
+        return most;                                                                               \
+    }                                                                                              \
+    const hz_workload hz_workload_##symbol = {                                                     \
+        .name = title,                                                                             \
+        .doc = doc_ ". An operation is one malloc and its free",                                   \
+        .source = "the comprehensive benchmark of the hakmem tables",                              \
+        .min_threads = 1,                                                                          \
+        .steady = true,                                                                            \
+        .batch = 1000,                                                                             \
+        .params = params_,                                                                         \
+        .param_count = HZ_LENGTH(params_),                                                         \
+        .begin = begin,                                                                            \
+        .step = step_##kind,                                                                       \
+        .end = end,                                                                                \
+    };
+
+WORKLOAD(lifo, lifo, "lifo", "a batch of blocks is allocated and freed in reverse order",
+         one_size_params, RUN_BATCH)
+WORKLOAD(fifo, fifo, "fifo", "a batch of blocks is allocated and freed in the same order",
+         one_size_params, RUN_BATCH)
+WORKLOAD(in_random_order, random, "random", "a batch of blocks is allocated and freed at random",
+         one_size_params, RUN_BATCH)
+WORKLOAD(interleaved, interleaved, "interleaved",
+         "a batch of blocks is allocated, and after every second the oldest is freed",
+         one_size_params, RUN_BATCH)
+WORKLOAD(mixed, mixed, "mixed",
+         "a batch of blocks of 16, 32, 64 and 128 bytes is allocated and freed in the same order",
+         mixed_params, RUN_MIXED)

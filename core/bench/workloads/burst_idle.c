@@ -1,0 +1,131 @@
+/*
+ * burst-idle: bursts of allocation, then nothing. What counts is how much memory stays resident
+ * while the program idles with its threads alive.
+ */
+#include <time.h>
+#include <unistd.h>
+
+#include "blocks.h"
+#include "procfs.h"
+
+enum { MIN_SIZE, MAX_SIZE, BLOCKS, IDLE };
+enum { READINGS = 3 };
+
+static const hz_bench_param params[] = {
+    {"min_size", 16, 1, 1 << 26, NULL, "bytes", "smallest block"},
+    {"max_size", 1024, 1, 1 << 26, NULL, "bytes", "largest block"},
+    {"blocks", 200000, 1, 1 << 24, NULL, "blocks", "blocks of a burst, over all threads"},
+    {"idle", 10, 0, 3600, NULL, "s", "how long it idles after the last burst"},
+};
+
+/* What all workers share. */
+typedef struct shared {
+    pthread_barrier_t empty;  /* where they meet when everything is freed */
+    pthread_barrier_t idled;  /* where they meet after the idling */
+    int64_t rss_kb[READINGS]; /* resident after 0 s, 1 s and the whole idling */
+} shared;
+
+typedef struct burst_state {
+    hz_sizes sizes;     /* what is asked for */
+    size_t block_count; /* length of `blocks` */
+    size_t live_count;  /* of them that are live */
+    bool freeing;       /* whether the burst is over and its blocks are being freed */
+    hz_block blocks[];  /* the burst */
+} burst_state;
+
+static void prepare(hz_run *run)
+{
+    (void)hz_sizes_between(run->values[MIN_SIZE], run->values[MAX_SIZE]);
+    shared *all = hz_harness_alloc(sizeof *all);
+    (void)pthread_barrier_init(&all->empty, NULL, run->threads);
+    (void)pthread_barrier_init(&all->idled, NULL, run->threads);
+    run->shared = all;
+}
+
+static void begin(hz_worker *w)
+{
+    const int64_t *values = w->run->values;
+    const size_t blocks = (size_t)values[BLOCKS] / w->run->threads + 1;
+    burst_state *state = hz_harness_alloc(sizeof *state + blocks * sizeof(hz_block));
+    state->sizes = hz_sizes_between(values[MIN_SIZE], values[MAX_SIZE]);
+    state->block_count = blocks;
+    w->state = state;
+}
+
+/* One malloc or one free: up to the top, then down to nothing. */
+static void play(hz_worker *w, burst_state *state)
+{
+    if (state->freeing) {
+        hz_give(w, state->blocks[--state->live_count]);
+    } else {
+        const uint32_t bits = hz_low(hz_random(&w->rng));
+        state->blocks[state->live_count++] = hz_take_block(w, hz_sizes_draw(state->sizes, bits));
+    }
+    if (state->live_count == 0 || state->live_count == state->block_count)
+        state->freeing = state->live_count != 0;
+}
+
+static size_t step(hz_worker *w, size_t most)
+{
+    for (size_t i = 0; i < most; i++) play(w, w->state);
+    return most;
+}
+
+static void sleep_s(int64_t seconds)
+{
+    if (seconds > 0) (void)nanosleep(&(struct timespec){.tv_sec = seconds}, NULL);
+}
+
+static void idle(const hz_run *run)
+{
+    shared *all = run->shared;
+    const int64_t seconds = run->values[IDLE];
+    const int64_t first = seconds < 1 ? seconds : 1;
+    all->rss_kb[0] = hz_proc_rss_kb(getpid());
+    sleep_s(first);
+    all->rss_kb[1] = hz_proc_rss_kb(getpid());
+    sleep_s(seconds - first);
+    all->rss_kb[2] = hz_proc_rss_kb(getpid());
+}
+
+/* Fills a last burst, frees it, and idles with all threads alive. */
+static void end(hz_worker *w)
+{
+    burst_state *state = w->state;
+    shared *all = w->run->shared;
+    state->freeing = false;
+    while (state->live_count < state->block_count) play(w, state);
+    state->freeing = true;
+    while (state->live_count > 0) play(w, state);
+    (void)pthread_barrier_wait(&all->empty);
+    if (w->index == 0) idle(w->run);
+    (void)pthread_barrier_wait(&all->idled);
+}
+
+static void report(const hz_run *run, hz_json *json)
+{
+    const shared *all = run->shared;
+    hz_json_object(json, "rss_idle_kb");
+    hz_json_int(json, "at_once", all->rss_kb[0]);
+    hz_json_int(json, "after_1_s", all->rss_kb[1]);
+    hz_json_int(json, "at_the_end", all->rss_kb[2]);
+    hz_json_object_end(json);
+}
+
+const hz_workload hz_workload_burst_idle = {
+    .name = "burst-idle",
+    .doc = "bursts of allocation and freeing; then the program idles, and the memory that stays "
+           "resident is reported at once, after 1 s and at the end. An operation is one malloc or "
+           "one free",
+    .source = "the burst and idle test of the hakmem tables (200000 blocks)",
+    .min_threads = 1,
+    .steady = false,
+    .batch = 64,
+    .params = params,
+    .param_count = HZ_LENGTH(params),
+    .prepare = prepare,
+    .begin = begin,
+    .step = step,
+    .end = end,
+    .report = report,
+};

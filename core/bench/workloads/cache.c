@@ -1,0 +1,140 @@
+/*
+ * cache-scratch and cache-thrash: false sharing of cache lines between threads.
+ *
+ * A worker allocates a small object, writes all of it many times and frees it, again and again. If
+ * the allocator gave parts of one line to two threads, they slow each other down. In cache-scratch
+ * (passive) every episode begins with an object that worker 0 allocated for the worker, beside
+ * those for the others; an allocator that re-uses it where it was freed inherits the sharing.
+ */
+#include "mailbox.h"
+
+enum { SIZE, WRITES, ITERATIONS };
+
+static const hz_bench_param params[] = {
+    {"size", 8, 1, 65536, NULL, "bytes", "size of an object"},
+    {"writes", 100, 1, 1 << 20, NULL, "times", "how often each object is written"},
+    {"iterations", 5000, 1, 1 << 20, NULL, "objects",
+     "cache-scratch: objects between two hand-outs by the first thread"},
+};
+
+static const hz_bench_setting settings[] = {
+    {"published", "the objects of the published runs, four threads", "size=256 iterations=5000"},
+};
+
+typedef struct cache_state {
+    hz_mailbox *inbox;   /* cache-scratch: where worker 0's object comes */
+    hz_mailbox *boxes;   /* cache-scratch: everybody's; NULL in cache-thrash */
+    uint32_t size;       /* of an object */
+    uint32_t writes;     /* of each */
+    uint64_t iterations; /* objects of an episode */
+    uint64_t left;       /* of this episode */
+    unsigned handed_out; /* worker 0: how many have got their object of this episode */
+} cache_state;
+
+static void prepare_scratch(hz_run *run)
+{
+    run->shared = hz_mailboxes_new(run->threads, 2, true);
+}
+
+static void begin(hz_worker *w)
+{
+    const int64_t *values = w->run->values;
+    cache_state *state = hz_harness_alloc(sizeof *state);
+    state->boxes = w->run->shared;
+    state->inbox = state->boxes == NULL ? NULL : &state->boxes[w->index];
+    state->size = (uint32_t)values[SIZE];
+    state->writes = (uint32_t)values[WRITES];
+    state->iterations = (uint64_t)values[ITERATIONS];
+    w->live_bytes = state->size; /* one object at a time; nobody looks inside a step */
+    w->state = state;
+}
+
+/* One object. The writes are volatile: they are the point. */
+static void play(hz_worker *w, const cache_state *state)
+{
+    const hz_block object = hz_take_block(w, state->size);
+    volatile unsigned char *bytes = object.at;
+    for (uint32_t round = 0; round < state->writes; round++)
+        for (uint32_t i = 0; i < state->size; i++) bytes[i] = (unsigned char)(bytes[i] + round);
+    hz_give(w, object);
+}
+
+/* Worker 0 allocates an object for everybody; false when it has to wait. */
+static bool hand_out(hz_worker *w, cache_state *state)
+{
+    while (state->handed_out < w->run->threads) {
+        hz_mailbox *box = &state->boxes[state->handed_out];
+        if (hz_mailbox_is_full(box)) return false;
+        const hz_block object = hz_take_block(w, state->size);
+        hz_part_with(w, object);
+        (void)hz_mailbox_send(box, object);
+        state->handed_out++;
+    }
+    return true;
+}
+
+/* Begins an episode with the object that worker 0 has allocated; false when it has not. */
+static bool begin_episode(hz_worker *w, cache_state *state)
+{
+    hz_block object;
+    if (state->boxes != NULL) {
+        if (w->index == 0 && !hand_out(w, state)) return false;
+        if (!hz_mailbox_receive(state->inbox, &object)) return false;
+        hz_give_foreign(w, object);
+        state->handed_out = 0;
+    }
+    state->left = state->iterations;
+    return true;
+}
+
+static size_t step(hz_worker *w, size_t most)
+{
+    cache_state *state = w->state;
+    if (state->left == 0 && !begin_episode(w, state)) return 0;
+    const size_t count = most < state->left ? most : (size_t)state->left;
+    for (size_t i = 0; i < count; i++) play(w, state);
+    state->left -= count;
+    return count;
+}
+
+static void end(hz_worker *w)
+{
+    cache_state *state = w->state;
+    if (state->inbox != NULL) (void)hz_empty_inbox(w, state->inbox);
+    w->live_bytes -= state->size;
+}
+
+const hz_workload hz_workload_cache_scratch = {
+    .name = "cache-scratch",
+    .doc = "passive false sharing: objects that one thread allocated side by side are freed and "
+           "re-used by the others, and written many times. An operation is one object",
+    .source = "Berger et al., Hoard (ASPLOS 2000); mimalloc-bench",
+    .min_threads = 1,
+    .steady = true,
+    .batch = 16,
+    .params = params,
+    .param_count = HZ_LENGTH(params),
+    .settings = settings,
+    .setting_count = HZ_LENGTH(settings),
+    .prepare = prepare_scratch,
+    .begin = begin,
+    .step = step,
+    .end = end,
+};
+
+const hz_workload hz_workload_cache_thrash = {
+    .name = "cache-thrash",
+    .doc = "active false sharing: every thread allocates, writes many times and frees small "
+           "objects. An operation is one object",
+    .source = "Berger et al., Hoard (ASPLOS 2000); mimalloc-bench",
+    .min_threads = 1,
+    .steady = true,
+    .batch = 16,
+    .params = params,
+    .param_count = HZ_LENGTH(params),
+    .settings = settings,
+    .setting_count = HZ_LENGTH(settings),
+    .begin = begin,
+    .step = step,
+    .end = end,
+};

@@ -1,0 +1,137 @@
+/*
+ * kv: a key-value server. SET formats a new string and frees the old one, GET reads it, LPUSH and
+ * LPOP work on a list of nodes and strings: 70, 20, 5 and 5 % of the requests.
+ */
+#include "blocks.h"
+
+enum { MIN_SIZE, MAX_SIZE, KEYS, LIST };
+enum { SET_SHARE = 70, GET_SHARE = 20, PUSH_SHARE = 5 };
+
+static const hz_bench_param params[] = {
+    {"min_size", 16, 16, 1 << 20, NULL, "bytes", "shortest string"},
+    {"max_size", 256, 16, 1 << 20, NULL, "bytes", "longest string"},
+    {"keys", 10000, 1, 1 << 24, NULL, "keys", "keys of a thread's table"},
+    {"list", 1000, 1, 1 << 24, NULL, "nodes", "most nodes of a thread's list"},
+};
+
+/* A node of the list; it and its string are blocks of their own. */
+typedef struct node {
+    struct node *next; /* the one that was pushed before */
+    hz_block string;   /* its value */
+} node;
+
+typedef struct kv_state {
+    hz_sizes sizes;      /* of strings */
+    uint32_t key_count;  /* length of `table` */
+    uint32_t list_most;  /* most nodes of the list */
+    uint32_t list_count; /* its nodes */
+    node *list;          /* the last one that was pushed */
+    uint32_t sum;        /* of what was read: a result that is used */
+    hz_block table[];    /* the values, by key */
+} kv_state;
+
+static void prepare(hz_run *run)
+{
+    (void)hz_sizes_between(run->values[MIN_SIZE], run->values[MAX_SIZE]);
+}
+
+static void begin(hz_worker *w)
+{
+    const int64_t *values = w->run->values;
+    const size_t keys = (size_t)values[KEYS];
+    kv_state *state = hz_harness_alloc(sizeof *state + keys * sizeof(hz_block));
+    state->sizes = hz_sizes_between(values[MIN_SIZE], values[MAX_SIZE]);
+    state->key_count = (uint32_t)keys;
+    state->list_most = (uint32_t)values[LIST];
+    w->state = state;
+}
+
+/* A string "value:0123abcd", padded to its drawn length. */
+static hz_block new_string(hz_worker *w, const kv_state *state, uint32_t bits)
+{
+    static const char digits[] = "0123456789abcdef";
+    const hz_block string = hz_take_block(w, hz_sizes_draw(state->sizes, bits));
+    char *text = string.at;
+    memcpy(text, "value:", 6);
+    for (int i = 0; i < 8; i++) text[6 + i] = digits[(bits >> (28 - 4 * i)) & 15];
+    memset(text + 14, ' ', string.size - 15);
+    text[string.size - 1] = '\0';
+    return string;
+}
+
+static void set(hz_worker *w, kv_state *state, uint32_t key, uint32_t bits)
+{
+    const hz_block old = state->table[key];
+    state->table[key] = new_string(w, state, bits);
+    if (old.at != NULL) hz_give(w, old);
+}
+
+static void get(kv_state *state, uint32_t key)
+{
+    const hz_block value = state->table[key];
+    if (value.at != NULL) state->sum += (uint32_t)strlen(value.at);
+}
+
+static void pop(hz_worker *w, kv_state *state)
+{
+    node *last = state->list;
+    if (last == NULL) return;
+    state->list = last->next;
+    state->list_count--;
+    hz_give(w, last->string);
+    hz_give(w, (hz_block){last, sizeof *last});
+}
+
+/* A full list loses a node first. */
+static void push(hz_worker *w, kv_state *state, uint32_t bits)
+{
+    if (state->list_count == state->list_most) pop(w, state);
+    node *first = hz_take(w, sizeof *first);
+    *first = (node){state->list, new_string(w, state, bits)};
+    state->list = first;
+    state->list_count++;
+}
+
+static void play(hz_worker *w, kv_state *state)
+{
+    const uint64_t draw = hz_random(&w->rng);
+    const uint32_t kind = hz_scale(hz_low(hz_random(&w->rng)), 100);
+    const uint32_t key = hz_scale(hz_low(draw), state->key_count);
+    if (kind < SET_SHARE)
+        set(w, state, key, hz_high(draw));
+    else if (kind < SET_SHARE + GET_SHARE)
+        get(state, key);
+    else if (kind < SET_SHARE + GET_SHARE + PUSH_SHARE)
+        push(w, state, hz_high(draw));
+    else
+        pop(w, state);
+}
+
+static size_t step(hz_worker *w, size_t most)
+{
+    for (size_t i = 0; i < most; i++) play(w, w->state);
+    return most;
+}
+
+static void end(hz_worker *w)
+{
+    kv_state *state = w->state;
+    while (state->list != NULL) pop(w, state);
+    hz_give_rest(w, state->table, state->key_count);
+}
+
+const hz_workload hz_workload_kv = {
+    .name = "kv",
+    .doc = "key-value server: SET, GET, LPUSH, LPOP of small strings, 70, 20, 5 and 5 % of the "
+           "requests. An operation is one request to the server",
+    .source = "the redis model of the hakmem tables (16..256 bytes)",
+    .min_threads = 1,
+    .steady = true,
+    .batch = 64,
+    .params = params,
+    .param_count = HZ_LENGTH(params),
+    .prepare = prepare,
+    .begin = begin,
+    .step = step,
+    .end = end,
+};

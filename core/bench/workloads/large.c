@@ -1,0 +1,120 @@
+/*
+ * large: churn of big buffers, every page of which is written and read. Bound by page faults,
+ * unless the allocator keeps the pages.
+ */
+#include "blocks.h"
+
+enum { MIN_SIZE, MAX_SIZE, SLOTS };
+
+static const hz_bench_param params[] = {
+    {"min_size", 64 << 10, HZ_PAGE, 1 << 30, NULL, "bytes", "smallest buffer"},
+    {"max_size", 32 << 20, HZ_PAGE, 1 << 30, NULL, "bytes", "largest buffer"},
+    {"slots", 2, 1, 1 << 16, NULL, "buffers", "live buffers of a thread"},
+};
+
+static const hz_bench_setting settings[] = {
+    {"malloc-large", "the buffers of mimalloc-bench's malloc-large",
+     "min_size=5242880 max_size=26214400 slots=20"},
+};
+
+typedef struct large_state {
+    hz_sizes sizes;      /* limits */
+    unsigned octaves;    /* doublings between them */
+    uint32_t slot_count; /* length of `slots` */
+    hz_block *present;   /* the slot whose new buffer is being written */
+    uint32_t at;         /* where its next page begins */
+    uint32_t sum;        /* of what was read: a result that is used */
+    hz_block slots[];    /* the live buffers */
+} large_state;
+
+static void prepare(hz_run *run)
+{
+    (void)hz_sizes_between(run->values[MIN_SIZE], run->values[MAX_SIZE]);
+}
+
+static void begin(hz_worker *w)
+{
+    const int64_t *values = w->run->values;
+    const size_t slots = (size_t)values[SLOTS];
+    large_state *state = hz_harness_alloc(sizeof *state + slots * sizeof(hz_block));
+    state->sizes = hz_sizes_between(values[MIN_SIZE], values[MAX_SIZE]);
+    state->slot_count = (uint32_t)slots;
+    for (int64_t size = values[MIN_SIZE]; 2 * size <= values[MAX_SIZE]; size *= 2) state->octaves++;
+    w->state = state;
+}
+
+/* Every doubling of the size is equally likely, and so is every size within it. */
+static uint32_t draw_size(hz_worker *w, const large_state *state)
+{
+    const uint64_t draw = hz_random(&w->rng);
+    const uint64_t base = (uint64_t)state->sizes.least
+                          << hz_scale(hz_low(draw), state->octaves + UINT64_C(1));
+    const uint64_t top = state->sizes.least + state->sizes.count - 1;
+    const uint64_t room = 2 * base <= top ? base : top - base + 1;
+    return (uint32_t)(base + hz_scale(hz_high(draw), room));
+}
+
+static void read_pages(large_state *state, hz_block buffer)
+{
+    const volatile unsigned char *bytes = buffer.at;
+    for (uint32_t at = 0; at < buffer.size; at += HZ_PAGE) state->sum += bytes[at];
+}
+
+/* Replaces the buffer of a random slot; the new one is written page by page, in later operations.
+ */
+static void replace(hz_worker *w, large_state *state)
+{
+    hz_block *slot = &state->slots[hz_scale(hz_low(hz_random(&w->rng)), state->slot_count)];
+    if (slot->at != NULL) {
+        read_pages(state, *slot);
+        hz_give(w, *slot);
+    }
+    const uint32_t size = draw_size(w, state);
+    *slot = (hz_block){hz_take_untouched(w, size), size};
+    state->present = slot;
+    state->at = 0;
+}
+
+/* Writes the next page as --touch asks for. */
+static void write_page(const hz_worker *w, large_state *state)
+{
+    unsigned char *page = (unsigned char *)state->present->at + state->at;
+    const uint32_t left = state->present->size - state->at;
+    const uint32_t size = left < HZ_PAGE ? left : HZ_PAGE;
+    hz_touch_block(w->touch, page, size);
+    state->at += size;
+}
+
+static size_t step(hz_worker *w, size_t most)
+{
+    large_state *state = w->state;
+    for (size_t i = 0; i < most; i++) {
+        if (state->present == NULL || state->at == state->present->size) replace(w, state);
+        write_page(w, state);
+    }
+    return most;
+}
+
+static void end(hz_worker *w)
+{
+    large_state *state = w->state;
+    hz_give_rest(w, state->slots, state->slot_count);
+}
+
+const hz_workload hz_workload_large = {
+    .name = "large",
+    .doc = "buffers of 64 KiB to 32 MiB are replaced at random, written and read page by page. An "
+           "operation is one page of 4 KiB",
+    .source = "malloc-large of mimalloc-bench",
+    .min_threads = 1,
+    .steady = true,
+    .batch = 64,
+    .params = params,
+    .param_count = HZ_LENGTH(params),
+    .settings = settings,
+    .setting_count = HZ_LENGTH(settings),
+    .prepare = prepare,
+    .begin = begin,
+    .step = step,
+    .end = end,
+};

@@ -1,0 +1,157 @@
+/*
+ * How workers hand blocks to each other: bounded mailboxes without locks.
+ *
+ * Every cell carries a sequence number: `n` when it is free for the n-th message, `n + 1` when that
+ * message is in it. A sender reserves the next cell with one compare-and-swap (a plain store when
+ * it is the only sender); a sole receiver needs none, and an empty mailbox costs it one load of a
+ * line that only changes when a message comes.
+ *
+ * The loop is closed: a block whose addressee's mailbox is full stays with its sender, who does
+ * nothing else until it is sent, except emptying its own mailbox.
+ */
+#ifndef HZ_BENCH_MAILBOX_H
+#define HZ_BENCH_MAILBOX_H
+
+#include "blocks.h"
+
+typedef struct hz_mailbox_cell {
+    _Atomic uint64_t sequence; /* see above */
+    hz_block block;            /* the message */
+} hz_mailbox_cell;
+
+typedef struct hz_mailbox {
+    _Alignas(HZ_LINE) hz_mailbox_cell *cells; /* the ring */
+    uint64_t mask;                            /* cells less one; a power of two less one */
+    bool sole_sender;                         /* whether only one worker ever sends */
+    _Alignas(HZ_LINE) _Atomic uint64_t tail;  /* messages that were reserved */
+    _Alignas(HZ_LINE) _Atomic uint64_t head;  /* messages that were received */
+} hz_mailbox;
+
+/* A block that could not be sent yet. */
+typedef struct hz_unsent {
+    hz_block block; /* {NULL} when there is none */
+    hz_mailbox *to; /* where it goes */
+} hz_unsent;
+
+/* `count` mailboxes for at least `capacity` blocks each. */
+static inline hz_mailbox *hz_mailboxes_new(size_t count, size_t capacity, bool sole_sender)
+{
+    hz_mailbox *boxes = hz_harness_alloc(count * sizeof *boxes);
+    const size_t cells = hz_power_of_two(capacity < 2 ? 2 : capacity);
+    for (size_t i = 0; i < count; i++) {
+        boxes[i].cells = hz_harness_alloc(cells * sizeof(hz_mailbox_cell));
+        boxes[i].mask = cells - 1;
+        boxes[i].sole_sender = sole_sender;
+        for (size_t j = 0; j < cells; j++)
+            atomic_store_explicit(&boxes[i].cells[j].sequence, j, memory_order_relaxed);
+    }
+    return boxes;
+}
+
+/* --- sending -------------------------------------------------------------------------------- */
+
+/* Reserves the cell for message number *place; NULL when the mailbox is full. */
+static inline hz_mailbox_cell *hz_mailbox_reserve(hz_mailbox *box, uint64_t *place)
+{
+    uint64_t tail = atomic_load_explicit(&box->tail, memory_order_relaxed);
+    for (;;) {
+        hz_mailbox_cell *cell = &box->cells[tail & box->mask];
+        const int64_t ahead =
+            (int64_t)(atomic_load_explicit(&cell->sequence, memory_order_acquire) - tail);
+        *place = tail;
+        if (ahead < 0) return NULL;
+        if (ahead > 0) {
+            tail = atomic_load_explicit(&box->tail, memory_order_relaxed);
+        } else if (box->sole_sender) {
+            atomic_store_explicit(&box->tail, tail + 1, memory_order_relaxed);
+            return cell;
+        } else if (atomic_compare_exchange_weak_explicit(
+                       &box->tail, &tail, tail + 1, memory_order_relaxed, memory_order_relaxed)) {
+            return cell;
+        }
+    }
+}
+
+/* Sends a block; false when the mailbox is full. */
+static inline bool hz_mailbox_send(hz_mailbox *box, hz_block block)
+{
+    uint64_t place;
+    hz_mailbox_cell *cell = hz_mailbox_reserve(box, &place);
+    if (HZ_UNLIKELY(cell == NULL)) return false;
+    cell->block = block;
+    atomic_store_explicit(&cell->sequence, place + 1, memory_order_release);
+    return true;
+}
+
+/* Whether a message would find no room. For mailboxes with one sender. */
+static inline bool hz_mailbox_is_full(hz_mailbox *box)
+{
+    const uint64_t tail = atomic_load_explicit(&box->tail, memory_order_relaxed);
+    return atomic_load_explicit(&box->cells[tail & box->mask].sequence, memory_order_acquire) !=
+           tail;
+}
+
+/* Sends a block, or keeps it in `unsent` and returns false. The decision counts as a request. */
+static inline bool hz_post(hz_worker *w, hz_unsent *unsent, hz_mailbox *to, hz_block block)
+{
+    hz_part_with(w, block);
+    if (HZ_LIKELY(hz_mailbox_send(to, block))) return true;
+    *unsent = (hz_unsent){block, to};
+    return false;
+}
+
+/* Sends what is unsent, if anything; false when it still has to wait. */
+static inline bool hz_post_again(hz_unsent *unsent)
+{
+    if (HZ_LIKELY(unsent->block.at == NULL)) return true;
+    if (!hz_mailbox_send(unsent->to, unsent->block)) return false;
+    unsent->block.at = NULL;
+    return true;
+}
+
+/* --- receiving ------------------------------------------------------------------------------ */
+
+/* Takes the oldest block; false when there is none. For mailboxes with one receiver. */
+static inline bool hz_mailbox_receive(hz_mailbox *box, hz_block *block)
+{
+    const uint64_t head = atomic_load_explicit(&box->head, memory_order_relaxed);
+    hz_mailbox_cell *cell = &box->cells[head & box->mask];
+    if (HZ_LIKELY(atomic_load_explicit(&cell->sequence, memory_order_acquire) != head + 1))
+        return false;
+    *block = cell->block;
+    atomic_store_explicit(&cell->sequence, head + box->mask + 1, memory_order_release);
+    atomic_store_explicit(&box->head, head + 1, memory_order_relaxed);
+    return true;
+}
+
+/* The same for mailboxes with many receivers. */
+static inline bool hz_mailbox_receive_shared(hz_mailbox *box, hz_block *block)
+{
+    uint64_t head = atomic_load_explicit(&box->head, memory_order_relaxed);
+    for (;;) {
+        hz_mailbox_cell *cell = &box->cells[head & box->mask];
+        const int64_t ahead =
+            (int64_t)(atomic_load_explicit(&cell->sequence, memory_order_acquire) - head - 1);
+        if (ahead < 0) return false;
+        if (ahead > 0) {
+            head = atomic_load_explicit(&box->head, memory_order_relaxed);
+        } else if (atomic_compare_exchange_weak_explicit(
+                       &box->head, &head, head + 1, memory_order_relaxed, memory_order_relaxed)) {
+            *block = cell->block;
+            atomic_store_explicit(&cell->sequence, head + box->mask + 1, memory_order_release);
+            return true;
+        }
+    }
+}
+
+/* Frees what others have sent; returns how many blocks. */
+static inline size_t hz_empty_inbox(hz_worker *w, hz_mailbox *inbox)
+{
+    hz_block block;
+    size_t count = 0;
+    for (; hz_mailbox_receive(inbox, &block); count++) hz_give_foreign(w, block);
+    w->remote_frees += count;
+    return count;
+}
+
+#endif

@@ -1,0 +1,170 @@
+/*
+ * mstress: threads build up blocks of heavy-tailed sizes, keep some for longer, exchange some
+ * through a shared array, and free everything at the end of each iteration.
+ *
+ * A block begins with its size and its owner, since whoever takes it out of the shared array has
+ * nothing else to know them from.
+ */
+#include "blocks.h"
+
+enum { SCALE, TRANSFERS, LARGE };
+enum { WORD = 8, KEEP_SHARE = 4, LENGTH_PER_SCALE = 100 };
+
+static const char *const yes_no[] = {"no", "yes", NULL};
+
+static const hz_bench_param params[] = {
+    {"scale", 80, 1, 10000, NULL, "%",
+     "length of an iteration: as many allocations as a hundred times this"},
+    {"transfers", 1000, 1, 1 << 16, NULL, "blocks", "length of the shared array"},
+    {"large", 1, 0, 0, yes_no, "", "whether the tail of the sizes goes on to 64 KiB and more"},
+};
+
+/* The start of every block. */
+typedef struct head {
+    uint32_t size;  /* as requested */
+    uint32_t owner; /* index of the worker that allocated it */
+} head;
+
+/* What is in the shared array: pointers to blocks, or NULL. */
+typedef _Atomic(head *) transfer;
+
+typedef struct mstress_state {
+    transfer *transfers;     /* the shared array */
+    uint32_t transfer_count; /* its length */
+    uint64_t length;         /* allocations of an iteration */
+    uint64_t left;           /* of this iteration */
+    bool large;              /* whether sizes have their long tail */
+    size_t live_count;       /* short-lived blocks: the first of `blocks` */
+    size_t kept_count;       /* long-lived blocks: the last of `blocks` */
+    head *blocks[];          /* `length` of them at most */
+} mstress_state;
+
+static void prepare(hz_run *run)
+{
+    run->shared = hz_harness_alloc((size_t)run->values[TRANSFERS] * sizeof(transfer));
+}
+
+static void begin(hz_worker *w)
+{
+    const int64_t *values = w->run->values;
+    const size_t length = (size_t)values[SCALE] * LENGTH_PER_SCALE;
+    mstress_state *state = hz_harness_alloc(sizeof *state + length * sizeof(head *));
+    state->transfers = w->run->shared;
+    state->transfer_count = (uint32_t)values[TRANSFERS];
+    state->length = state->left = length;
+    state->large = values[LARGE] != 0;
+    w->state = state;
+}
+
+/* Whether a chance of `percent` comes true. */
+static bool chance(hz_worker *w, uint32_t percent)
+{
+    return hz_scale(hz_low(hz_random(&w->rng)), 100) < percent;
+}
+
+/* 1 to 16 words; one in a hundred times that much, one in ten thousand a thousand times. */
+static uint32_t draw_size(hz_worker *w, const mstress_state *state)
+{
+    uint32_t words = 1 + hz_scale(hz_low(hz_random(&w->rng)), 16);
+    if (HZ_UNLIKELY(chance(w, 1))) words *= state->large && chance(w, 1) ? 1000 : 100;
+    return words * WORD;
+}
+
+static head *new_block(hz_worker *w, const mstress_state *state)
+{
+    const uint32_t size = draw_size(w, state);
+    head *block = hz_take(w, size);
+    *block = (head){size, w->index};
+    return block;
+}
+
+static void count_free(hz_worker *w, const head *block)
+{
+    if (block->owner == w->index)
+        w->local_frees++;
+    else
+        w->remote_frees++;
+}
+
+static void free_block(hz_worker *w, head *block)
+{
+    if (block == NULL) return;
+    count_free(w, block);
+    hz_give_foreign(w, (hz_block){block, block->size});
+}
+
+/* Takes block `at` out of the short-lived ones, moving the last one there. */
+static head *take_out(mstress_state *state, size_t at)
+{
+    head *block = state->blocks[at];
+    state->blocks[at] = state->blocks[--state->live_count];
+    return block;
+}
+
+/* Exchanges a random short-lived block with whatever is at a random place of the shared array. */
+static void exchange(hz_worker *w, mstress_state *state)
+{
+    const uint64_t draw = hz_random(&w->rng);
+    transfer *place = &state->transfers[hz_scale(hz_high(draw), state->transfer_count)];
+    if (state->live_count == 0) return;
+    head *mine = take_out(state, hz_scale(hz_low(draw), state->live_count));
+    head *theirs = atomic_exchange_explicit(place, mine, memory_order_acq_rel);
+    if (theirs != NULL) state->blocks[state->live_count++] = theirs;
+}
+
+/* Frees what is left of the iteration. */
+static void clear(hz_worker *w, mstress_state *state)
+{
+    while (state->live_count > 0) free_block(w, state->blocks[--state->live_count]);
+    while (state->kept_count > 0) free_block(w, state->blocks[state->length - state->kept_count--]);
+}
+
+/* One allocation, and what goes with it. */
+static void play(hz_worker *w, mstress_state *state)
+{
+    head *block = new_block(w, state);
+    const uint32_t victim =
+        hz_high(hz_random(&w->rng)); /* drawn in any case: see glossary, request */
+    if (chance(w, KEEP_SHARE))
+        state->blocks[state->length - ++state->kept_count] = block;
+    else
+        state->blocks[state->live_count++] = block;
+    if (chance(w, 66) && state->live_count > 0)
+        free_block(w, take_out(state, hz_scale(victim, state->live_count)));
+    if (chance(w, 25)) exchange(w, state);
+    if (--state->left > 0) return;
+    clear(w, state);
+    state->left = state->length;
+}
+
+static size_t step(hz_worker *w, size_t most)
+{
+    for (size_t i = 0; i < most; i++) play(w, w->state);
+    return most;
+}
+
+/* The shared array is everybody's: each worker frees its part of it. */
+static void end(hz_worker *w)
+{
+    mstress_state *state = w->state;
+    clear(w, state);
+    for (uint32_t i = w->index; i < state->transfer_count; i += w->run->threads)
+        free_block(w, atomic_exchange(&state->transfers[i], NULL));
+}
+
+const hz_workload hz_workload_mstress = {
+    .name = "mstress",
+    .doc = "threads allocate blocks of heavy-tailed sizes, keep some, exchange some through a "
+           "shared array and free the rest, iteration after iteration. An operation is one malloc "
+           "with the frees and exchanges that go with it",
+    .source = "the stress test of mimalloc, as in mimalloc-bench",
+    .min_threads = 1,
+    .steady = true,
+    .batch = 64,
+    .params = params,
+    .param_count = HZ_LENGTH(params),
+    .prepare = prepare,
+    .begin = begin,
+    .step = step,
+    .end = end,
+};

@@ -1,0 +1,173 @@
+/*
+ * rptest: an array of blocks fills up, is replaced part by part, and is cleared; now and then a
+ * batch of blocks is made for the next thread, which frees it.
+ */
+#include <math.h>
+
+#include "mailbox.h"
+
+enum { MIN_SIZE, MAX_SIZE, SIZES, BLOCKS, OPS, LOOPS, CROSS };
+enum { EVEN, LINEAR, EXPONENTIAL };
+enum { TABLE_BITS = 10, TABLE_LENGTH = 1 << TABLE_BITS, STRIDE_MAX = 16 };
+
+static const char *const distributions[] = {"even", "linear", "exponential", NULL};
+
+static const hz_bench_param params[] = {
+    {"min_size", 16, 1, 1 << 26, NULL, "bytes", "smallest block"},
+    {"max_size", 16000, 1, 1 << 26, NULL, "bytes", "largest block"},
+    {"sizes", LINEAR, 0, 0, distributions, "",
+     "how often large sizes are drawn: as often as small ones, falling linearly, exponentially"},
+    {"blocks", 1000, 1, 1 << 20, NULL, "blocks", "length of a thread's array"},
+    {"ops", 100, 1, 1 << 20, NULL, "blocks", "blocks that a loop frees and allocates"},
+    {"loops", 500, 1, 1 << 20, NULL, "loops", "loops before the array is cleared"},
+    {"cross", 2, 0, 1 << 20, NULL, "loops",
+     "every so many loops, a loop's blocks are made for the next thread; 0: never"},
+};
+
+typedef struct rptest_state {
+    hz_mailbox *inbox;     /* the worker's own mailbox */
+    hz_mailbox *next;      /* the next worker's */
+    hz_unsent unsent;      /* a block that found a full mailbox */
+    const uint32_t *table; /* sizes, evenly spaced in probability */
+    uint32_t block_count;  /* length of `blocks` */
+    uint32_t loop_ops;     /* operations of a loop */
+    uint32_t loops;        /* loops before the array is cleared */
+    uint32_t cross;        /* see above; 0: never */
+    bool crossing;         /* whether this loop makes blocks for the next thread */
+    uint32_t op;           /* of this loop */
+    uint32_t loop;         /* of this filling */
+    uint32_t at;           /* next block of the array */
+    hz_block blocks[];     /* the array */
+} rptest_state;
+
+typedef struct shared {
+    hz_mailbox *boxes;            /* one for each worker */
+    uint32_t table[TABLE_LENGTH]; /* sizes, evenly spaced in probability */
+} shared;
+
+/* Where of least..most (0..1) the share `p` of the sizes ends. */
+static double quantile(int64_t distribution, double p)
+{
+    if (distribution == EVEN) return p;
+    if (distribution == LINEAR) return 1 - sqrt(1 - p);
+    return fmin(1, -log(1 - p) / 8); /* a mean of one eighth of the range */
+}
+
+static void prepare(hz_run *run)
+{
+    const int64_t *values = run->values;
+    const hz_sizes sizes = hz_sizes_between(values[MIN_SIZE], values[MAX_SIZE]);
+    shared *all = hz_harness_alloc(sizeof *all);
+    all->boxes = hz_mailboxes_new(run->threads, 2 * (size_t)values[OPS], true);
+    for (int i = 0; i < TABLE_LENGTH; i++) {
+        const double where = quantile(values[SIZES], (i + 0.5) / TABLE_LENGTH);
+        all->table[i] = sizes.least + (uint32_t)(where * (double)(sizes.count - 1));
+    }
+    run->shared = all;
+}
+
+static void begin(hz_worker *w)
+{
+    const int64_t *values = w->run->values;
+    const size_t blocks = (size_t)values[BLOCKS];
+    shared *all = w->run->shared;
+    rptest_state *state = hz_harness_alloc(sizeof *state + blocks * sizeof(hz_block));
+    state->inbox = &all->boxes[w->index];
+    state->next = &all->boxes[(w->index + 1) % w->run->threads];
+    state->table = all->table;
+    state->block_count = (uint32_t)blocks;
+    state->loop_ops = (uint32_t)values[OPS];
+    state->loops = (uint32_t)values[LOOPS];
+    state->cross = w->run->threads > 1 ? (uint32_t)values[CROSS] : 0;
+    w->state = state;
+}
+
+static hz_block new_block(hz_worker *w, const rptest_state *state)
+{
+    return hz_take_block(w, state->table[hz_random(&w->rng) >> (64 - TABLE_BITS)]);
+}
+
+static void free_own(hz_worker *w, hz_block *slot)
+{
+    if (slot->at == NULL) return;
+    hz_give(w, *slot);
+    slot->at = NULL;
+    w->local_frees++;
+}
+
+/* Replaces the next block of the array, at a random distance from the last. */
+static void replace(hz_worker *w, rptest_state *state)
+{
+    state->at += 1 + hz_scale(hz_low(hz_random(&w->rng)), STRIDE_MAX);
+    while (state->at >= state->block_count) state->at -= state->block_count;
+    free_own(w, &state->blocks[state->at]);
+    state->blocks[state->at] = new_block(w, state);
+}
+
+/* After a loop; after the last one the array is cleared, and fills again. */
+static void next_loop(hz_worker *w, rptest_state *state)
+{
+    state->op = 0;
+    state->loop++;
+    state->crossing = state->cross != 0 && state->loop % state->cross == 0;
+    if (state->loop < state->loops) return;
+    state->loop = 0;
+    for (uint32_t i = 0; i < state->block_count; i++) free_own(w, &state->blocks[i]);
+}
+
+/* One operation; false when the worker has to wait. */
+static bool play(hz_worker *w, rptest_state *state)
+{
+    bool sent = true;
+    replace(w, state);
+    if (state->crossing) sent = hz_post(w, &state->unsent, state->next, new_block(w, state));
+    if (++state->op == state->loop_ops) next_loop(w, state);
+    return sent;
+}
+
+static size_t step(hz_worker *w, size_t most)
+{
+    rptest_state *state = w->state;
+    size_t done = 0;
+    (void)hz_empty_inbox(w, state->inbox);
+    bool free_to_go = hz_post_again(&state->unsent);
+    while (free_to_go && done < most) {
+        free_to_go = play(w, state);
+        done++;
+    }
+    return done;
+}
+
+static size_t drain(hz_worker *w)
+{
+    rptest_state *state = w->state;
+    (void)hz_empty_inbox(w, state->inbox);
+    (void)hz_post_again(&state->unsent);
+    return 0;
+}
+
+static void end(hz_worker *w)
+{
+    rptest_state *state = w->state;
+    (void)hz_empty_inbox(w, state->inbox);
+    hz_give_rest(w, &state->unsent.block, 1);
+    hz_give_rest(w, state->blocks, state->block_count);
+}
+
+const hz_workload hz_workload_rptest = {
+    .name = "rptest",
+    .doc = "an array of blocks of mixed sizes grows, is replaced piecemeal and is cleared; every "
+           "other loop also makes a batch for the next thread to free. An operation is one "
+           "replacement",
+    .source = "the rpmalloc benchmark, as in mimalloc-bench (16 threads, 16..16000)",
+    .min_threads = 1,
+    .steady = true,
+    .batch = 64,
+    .params = params,
+    .param_count = HZ_LENGTH(params),
+    .prepare = prepare,
+    .begin = begin,
+    .step = step,
+    .drain = drain,
+    .end = end,
+};

@@ -1,0 +1,168 @@
+/*
+ * xmalloc: batches of blocks go round in a pool. Half of the workers fill batches with new blocks,
+ * the other half frees them; full and empty batches are exchanged through two shared queues.
+ */
+#include "mailbox.h"
+
+enum { SIZE, BATCH, POOL };
+
+/* Drawn when no fixed size is asked for: powers of two and the values half-way between. */
+static const uint16_t usual_sizes[] = {8,   12,  16,  24,  32,  48,   64,   96,  128,
+                                       192, 256, 384, 512, 768, 1024, 1536, 2048};
+
+static const hz_bench_param params[] = {
+    {"size", 0, 0, 1 << 20, NULL, "bytes", "size of all blocks; 0: one of 8..2048, as drawn"},
+    {"batch", 512, 1, 1 << 16, NULL, "blocks", "blocks in a batch"},
+    {"pool", 4, 1, 1024, NULL, "batches", "batches for each pair of threads"},
+};
+
+static const hz_bench_setting settings[] = {
+    {"xmalloc-test", "the batches of xmalloc-test, sizes drawn (-s -1)", "batch=4096"},
+};
+
+/* What all workers share. The messages are batches: an array, and how many blocks are in it. */
+typedef struct pool {
+    hz_mailbox *full;  /* one queue */
+    hz_mailbox *empty; /* one queue */
+} pool;
+
+typedef struct xmalloc_state {
+    pool *pool;          /* the shared queues */
+    bool producer;       /* which half it belongs to */
+    uint32_t fixed;      /* size of all blocks, or 0 */
+    uint32_t batch_room; /* most blocks of a batch */
+    hz_block *batch;     /* the one in hand, or NULL */
+    uint32_t count;      /* consumer: blocks in it */
+    uint32_t at;         /* next block of it */
+} xmalloc_state;
+
+static unsigned producer_count(const hz_run *run)
+{
+    return run->threads / 2;
+}
+
+static void prepare(hz_run *run)
+{
+    const size_t batches = (size_t)run->values[POOL] * producer_count(run);
+    pool *shared = hz_harness_alloc(sizeof *shared);
+    shared->full = hz_mailboxes_new(1, batches, false);
+    shared->empty = hz_mailboxes_new(1, batches, false);
+    for (size_t i = 0; i < batches; i++) {
+        hz_block *batch = hz_harness_alloc((size_t)run->values[BATCH] * sizeof *batch);
+        (void)hz_mailbox_send(shared->empty, (hz_block){batch, 0});
+    }
+    run->shared = shared;
+    run->remote_target = 100;
+}
+
+static void begin(hz_worker *w)
+{
+    xmalloc_state *state = hz_harness_alloc(sizeof *state);
+    state->pool = w->run->shared;
+    state->producer = w->index < producer_count(w->run);
+    state->fixed = (uint32_t)w->run->values[SIZE];
+    state->batch_room = (uint32_t)w->run->values[BATCH];
+    w->state = state;
+}
+
+/* Has a batch in hand, from `queue` if necessary; false when there is none. */
+static bool pick_up(xmalloc_state *state, hz_mailbox *queue)
+{
+    hz_block message;
+    if (state->batch != NULL) return true;
+    if (!hz_mailbox_receive_shared(queue, &message)) return false;
+    state->batch = message.at;
+    state->count = message.size;
+    state->at = 0;
+    return true;
+}
+
+/* Puts the batch in hand into `queue`: there is room for all of them. */
+static void put_down(xmalloc_state *state, hz_mailbox *queue)
+{
+    (void)hz_mailbox_send(queue, (hz_block){state->batch, state->at});
+    state->batch = NULL;
+}
+
+static inline uint32_t draw_size(hz_worker *w, const xmalloc_state *state)
+{
+    if (state->fixed != 0) return state->fixed;
+    return usual_sizes[hz_scale(hz_low(hz_random(&w->rng)), HZ_LENGTH(usual_sizes))];
+}
+
+static size_t produce(hz_worker *w, xmalloc_state *state, size_t most)
+{
+    size_t done = 0;
+    if (!pick_up(state, state->pool->empty)) return 0;
+    for (; done < most && state->at < state->batch_room; done++)
+        state->batch[state->at++] = hz_take_block(w, draw_size(w, state));
+    if (state->at == state->batch_room) put_down(state, state->pool->full);
+    return done;
+}
+
+static size_t consume(hz_worker *w, xmalloc_state *state, size_t most)
+{
+    size_t done = 0;
+    if (!pick_up(state, state->pool->full)) return 0;
+    for (; done < most && state->at < state->count; done++)
+        hz_give_foreign(w, state->batch[state->at++]);
+    w->remote_frees += done;
+    if (state->at == state->count) put_down(state, state->pool->empty);
+    return done;
+}
+
+static size_t step(hz_worker *w, size_t most)
+{
+    xmalloc_state *state = w->state;
+    return state->producer ? produce(w, state, most) : consume(w, state, most);
+}
+
+/* Fixed work is given to the producers; consumers serve them until they have done it. */
+static uint64_t quota(const hz_run *run, unsigned index)
+{
+    const unsigned producers = producer_count(run);
+    const uint64_t blocks = run->options->ops / 2;
+    return index < producers ? blocks / producers + (index < blocks % producers) : 0;
+}
+
+/* A producer lets go of what it has begun; a consumer frees what there is. */
+static size_t drain(hz_worker *w)
+{
+    xmalloc_state *state = w->state;
+    size_t done = 0;
+    if (state->producer && state->batch != NULL) put_down(state, state->pool->full);
+    if (state->producer) return 0;
+    for (size_t more; (more = consume(w, state, SIZE_MAX)) > 0;) done += more;
+    return done;
+}
+
+/* A consumer frees what is left of its batch and of the pool, a producer what it has begun. */
+static void end(hz_worker *w)
+{
+    xmalloc_state *state = w->state;
+    if (!state->producer)
+        while (consume(w, state, SIZE_MAX) > 0) continue;
+    else if (state->batch != NULL)
+        hz_give_rest(w, state->batch, state->at);
+}
+
+const hz_workload hz_workload_xmalloc = {
+    .name = "xmalloc",
+    .doc = "batches of blocks are filled by half of the threads and freed by the others, through "
+           "a shared pool. An operation is one malloc or one free",
+    .source = "xmalloc-test of mimalloc-bench; Lever and Boreham, malloc() Performance in a "
+              "Multithreaded Linux Environment (USENIX 2000)",
+    .min_threads = 2,
+    .steady = true,
+    .batch = 64,
+    .params = params,
+    .param_count = HZ_LENGTH(params),
+    .settings = settings,
+    .setting_count = HZ_LENGTH(settings),
+    .prepare = prepare,
+    .begin = begin,
+    .step = step,
+    .drain = drain,
+    .end = end,
+    .quota = quota,
+};
