@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hztune import cli, export, params, profile
+from hztune import cli, cli_tune, export, params, profile, tune
+from hztune.errors import UsageError
 from hztune.profile import Profile
 
 MakeProfile = Callable[..., Profile]
@@ -21,9 +22,11 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def saved(make_profile: MakeProfile, tmp_path: Path) -> Path:
-    """A valid profile in a file."""
+    """A valid profile in a file, beside two search spaces that are not valid."""
     path = tmp_path / "profile.json"
     profile.save(make_profile(), path)
+    (tmp_path / "BAD.toml").write_text("schema = ")
+    (tmp_path / "ODD.toml").write_text('schema = 1\nallocator = "hz"\n[parameters.magazin_cap]\n')
     return path
 
 
@@ -102,6 +105,8 @@ def test_a_quick_command_imports_nothing_heavy(
 # ---- how it says no ------------------------------------------------------------------------------
 
 
+TUNE = ["tune", "--workload", "remote"]
+
 BAD = {
     "unknown option": (["params", "--jsn"], "--jsn"),
     "unknown thing to list": (["list", "dragons"], "workloads"),
@@ -120,6 +125,27 @@ BAD = {
     "program missing": (["run", "PROFILE"], "PROGRAM"),
     "program that is not there": (["run", "PROFILE", "--", "no-such-program"], "no-such-program"),
     "word that is no command": (["dragons"], "dragons"),
+    "workload missing": (["tune"], "--workload is missing"),
+    "unknown workload": ([*TUNE[:-1], "larsen"], "larson"),
+    "unknown setting": ([*TUNE[:-1], "remote@mian"], "main"),
+    "unknown parameter of a workload": ([*TUNE, "-p", "remot=5"], "remote"),
+    "parameter of a workload out of range": ([*TUNE, "-p", "remote=101"], "from 0 to 100"),
+    "parameter without a value": ([*TUNE, "-p", "remote"], "KEY=VALUE"),
+    "no threads": ([*TUNE, "--threads", "0"], "threads"),
+    "threads that are no number": ([*TUNE, "--threads", "many"], "many"),
+    "unknown allocator to tune": ([*TUNE, "--allocator", "hx"], "there is no allocator 'hx'"),
+    "allocator without parameters": ([*TUNE, "--allocator", "none"], "nothing to tune"),
+    "unknown space": ([*TUNE, "--space", "hzz"], "hzz"),
+    "space that is no TOML": ([*TUNE, "--space", "BAD.toml"], "BAD.toml"),
+    "space of an unknown parameter": ([*TUNE, "--space", "ODD.toml"], "did you mean magazine_cap"),
+    "budget that is no time": ([*TUNE, "--budget", "soon"], "legal is a number with s, m or h"),
+    "budget that is too short": ([*TUNE, "--budget", "1s"], "legal is from"),
+    "no trials": ([*TUNE, "--trials", "0"], "--trials is 0"),
+    "limit that is none": ([*TUNE, "--max-rss", "lots"], "lots"),
+    "negative seed": ([*TUNE, "--seed", "-1"], "--seed"),
+    "resume without a directory": ([*TUNE, "--resume"], "--out"),
+    "resume of nothing": ([*TUNE, "--resume", "--out", "absent"], "absent"),
+    "results in a file": ([*TUNE, "--out", "PROFILE"], "profile.json"),
 }
 
 
@@ -133,6 +159,43 @@ def test_bad_input_is_one_sentence_on_stderr_and_status_2(
     assert done.stderr.startswith("hztune: ") and done.stderr.count("\n") == 1
     assert said in done.stderr
     assert sorted(path.name for path in saved.parent.iterdir()) == before
+
+
+def test_the_results_of_another_study_are_refused_and_kept(hztune: Run, tmp_path: Path) -> None:
+    samples = tmp_path / "other" / "samples.jsonl"
+    samples.parent.mkdir()
+    samples.write_text("the work of somebody else\n")
+    for resume in ([], ["--resume"]):
+        done = hztune(*TUNE, "--out", samples.parent, *resume)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "other" in done.stderr and done.stderr.count("\n") == 1
+    assert samples.read_text() == "the work of somebody else\n"
+    assert [path.name for path in samples.parent.iterdir()] == ["samples.jsonl"]
+
+
+def test_a_dry_run_shows_the_plan_and_writes_nothing(hztune: Run, tmp_path: Path) -> None:
+    done = hztune(*TUNE, "--dry-run", "--threads", "2")
+    assert done.returncode == 0
+    assert "budget: 3:00" in done.stdout and "magazine_cap" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_budget_in_the_help_is_the_one_that_is_used() -> None:
+    (budget,) = [o for o in cli_tune.tune_command.params if o.name == "budget"]
+    assert cli_tune.seconds(str(budget.default)) == tune.DEFAULT_BUDGET_S
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("90s", 90), ("5m", 300), ("1.5h", 5400), ("90", 90), ("0s", 0)]
+)
+def test_a_time_is_written_as_people_do(text: str, meant: float) -> None:
+    assert cli_tune.seconds(text) == meant
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1s", "1e3", "1 m", "5min", "nan", "inf", "9" * 20])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is no time"):
+        cli_tune.seconds(text)
 
 
 def test_a_broken_core_is_a_run_time_failure(hztune: Run, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from hztune.errors import HztuneError, UsageError
 
 Record = dict[str, Any]
 
+_FIRST = b'{"seq":0,'
 _CRC = re.compile(rb',"crc":"([0-9a-f]{8})"\}\Z')
 
 
@@ -172,6 +173,8 @@ def _records(content: bytes) -> Iterator[Record]:
 
 def _measure(content: bytes, path: Path) -> tuple[int, int]:
     """Returns how many whole records there are, and their bytes; an unfinished one may follow."""
+    if not _is_ours(content):
+        raise UsageError(f"{path} holds something else than samples; choose another --out")
     count = size = 0
     for line in content.split(b"\n")[:-1]:
         if not _is_whole(line, count):
@@ -184,6 +187,15 @@ def _measure(content: bytes, path: Path) -> tuple[int, int]:
             "or start anew with another --out"
         )
     return count, size
+
+
+def _is_ours(content: bytes) -> bool:
+    """Whether a file begins as the first record does, as far as it was written at all.
+
+    What is no record may only be cut off behind records, or where the first one was torn.
+    """
+    begun = content.rstrip(b"\0")[: len(_FIRST)]
+    return _FIRST.startswith(begun)
 
 
 def _is_whole(line: bytes, seq: int) -> bool:
