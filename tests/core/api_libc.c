@@ -16,8 +16,7 @@
 #include <unistd.h>
 #include <wchar.h>
 
-/* --- before main
- * --------------------------------------------------------------------------------------------- */
+/* ---- before main ---------------------------------------------------------------------------- */
 
 static char *early;
 
@@ -51,8 +50,7 @@ static void a_constructor_that_runs_first_can_allocate(void)
     free(early);
 }
 
-/* --- after main
- * ---------------------------------------------------------------------------------------------- */
+/* ---- after main ----------------------------------------------------------------------------- */
 
 static char *late;
 static int exiting;
@@ -93,8 +91,7 @@ static void exit_handlers_and_destructors_can_allocate_and_free(void)
     require(strcmp(result.said, "last") == 0, "the last destructor said '%s'", result.said);
 }
 
-/* --- the library's blocks
- * ------------------------------------------------------------------------------------ */
+/* ---- the library's blocks ------------------------------------------------------------------- */
 
 static void strdup_and_its_kin(void)
 {

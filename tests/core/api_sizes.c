@@ -7,9 +7,7 @@
 
 static const size_t half = (size_t)PTRDIFF_MAX + 1;
 
-/* --- too large
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- too large ------------------------------------------------------------------------------ */
 
 static void require_too_large(const entry_point *entry, size_t size)
 {
@@ -64,8 +62,7 @@ static void sizes_beyond_the_address_space_fail(void)
     }
 }
 
-/* --- products that overflow
- * ---------------------------------------------------------------------------------- */
+/* ---- products that overflow ----------------------------------------------------------------- */
 
 static const size_t overflowing[][2] = {
     {SIZE_MAX / 2 + 1, 2},
@@ -117,8 +114,7 @@ static void realloc_too_large_keeps_the_block(void)
     free(block);
 }
 
-/* --- alignment plus size overflows
- * --------------------------------------------------------------------------- */
+/* ---- alignment plus size overflows ---------------------------------------------------------- */
 
 static void memalign_whose_sum_overflows_fails(void)
 {
@@ -158,9 +154,7 @@ static void posix_memalign_of_a_huge_alignment_fails(void)
     }
 }
 
-/* --- zero
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- zero ----------------------------------------------------------------------------------- */
 
 static void zero_bytes_give_a_unique_block(void)
 {

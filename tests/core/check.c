@@ -1,3 +1,4 @@
+/* The harness of the core's tests; what it offers is told in check.h. */
 #include "check.h"
 
 #include <dlfcn.h>
@@ -32,9 +33,7 @@ void check_failed(const char *file, int line, const char *format, ...)
     _exit(STATUS_FAILED);
 }
 
-/* --- running
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- running -------------------------------------------------------------------------------- */
 
 static void become_child(unsigned seconds)
 {
@@ -159,9 +158,7 @@ void run_apart(void (*act)(void *), void *subject, unsigned seconds, ending *res
     result->status = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
-/* --- numbers
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- numbers -------------------------------------------------------------------------------- */
 
 uint64_t random_next(uint64_t *state)
 {

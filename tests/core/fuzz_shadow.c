@@ -47,9 +47,7 @@ static size_t thread_count;
 static size_t steps;
 static _Atomic uint64_t next_key = 1;
 
-/* --- patterns
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- patterns ------------------------------------------------------------------------------- */
 
 static unsigned char pattern(uint64_t key, size_t at)
 {
@@ -80,8 +78,7 @@ static void verify(const shadow *entry, size_t size, const char *when)
     }
 }
 
-/* --- operations
- * ---------------------------------------------------------------------------------------------- */
+/* ---- operations ----------------------------------------------------------------------------- */
 
 static size_t random_size(uint64_t *state)
 {
@@ -175,9 +172,7 @@ static void resize(worker *self, shadow *slot)
     fill(slot, 0);
 }
 
-/* --- hand-over
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- hand-over ------------------------------------------------------------------------------ */
 
 static void hand_over(worker *self, shadow *slot)
 {
@@ -246,8 +241,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* --- the shadow as a whole
- * ----------------------------------------------------------------------------------- */
+/* ---- the shadow as a whole ------------------------------------------------------------------ */
 
 static int by_address(const void *a, const void *b)
 {

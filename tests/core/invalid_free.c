@@ -59,9 +59,7 @@ static void *fresh_elsewhere(size_t size)
     return block;
 }
 
-/* --- twice
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- twice ---------------------------------------------------------------------------------- */
 
 static void twice(size_t size)
 {
@@ -148,8 +146,7 @@ static void twice_an_aligned_block(size_t size)
     free(block);
 }
 
-/* --- twice, in two threads
- * ----------------------------------------------------------------------------------- */
+/* ---- twice, in two threads ------------------------------------------------------------------ */
 
 static void elsewhere_then_here(size_t size)
 {
@@ -214,9 +211,7 @@ static void while_parked_with_a_living_thread(size_t size)
     free(shared.block);
 }
 
-/* --- no block
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- no block ------------------------------------------------------------------------------- */
 
 static void free_at(size_t size, size_t offset)
 {
@@ -325,9 +320,48 @@ static void realloc_in_the_middle(size_t size)
     block = realloc(block + 32, size + 100);
 }
 
-/* --- the cases
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- every address -------------------------------------------------------------------------- */
+
+/* hz knows every start of a live block: for any other address the usable size is 0, and a free
+ * would be refused. */
+static void require_only_its_start(unsigned char *block, size_t size)
+{
+    const size_t usable = malloc_usable_size(block);
+    require(usable >= size, "%zu bytes: usable %zu", size, usable);
+    for (size_t at = 1; at < usable; at += at < 5000 ? 1 : 15) {
+        require(malloc_usable_size(block + at) == 0,
+                "byte %zu of a block of %zu bytes passes for a block", at, usable);
+    }
+}
+
+static void require_only_starts(size_t size)
+{
+    static unsigned char *blocks[200];
+    for (size_t i = 0; i < COUNT(blocks); i++) {
+        blocks[i] = malloc(size);
+    }
+    for (size_t i = 0; i < COUNT(blocks); i += 3) {
+        free(blocks[i]);
+        require(malloc_usable_size(blocks[i]) == 0, "a freed block of %zu bytes passes for one",
+                size);
+        blocks[i] = NULL;
+    }
+    for (size_t i = 0; i < COUNT(blocks); i++) {
+        if (blocks[i] != NULL) {
+            require_only_its_start(blocks[i], size);
+            free(blocks[i]);
+        }
+    }
+}
+
+static void only_starts_of_live_blocks_pass(void)
+{
+    for (size_t size = 1; size < 600000; size += size / 5 + 1) {
+        require_only_starts(size);
+    }
+}
+
+/* ---- the cases ------------------------------------------------------------------------------ */
 
 typedef struct crime {
     void (*commit)(size_t size);
@@ -430,7 +464,9 @@ static void require_deaths(void (*act)(size_t))
 CASES(DEFINE)
 
 #define ROW(act, sentence) {sentence " ends the program", check_##act, 120},
-static const check checks[] = {CASES(ROW)};
+static const check checks[] = {
+    {"only the starts of live blocks pass for blocks", only_starts_of_live_blocks_pass, 60},
+    CASES(ROW)};
 
 int main(int argc, char **argv)
 {

@@ -44,8 +44,7 @@ static void require_runs(const char *program, const char *word, size_t limit, co
             result.said);
 }
 
-/* --- the started programs
- * ------------------------------------------------------------------------------------ */
+/* ---- the started programs ------------------------------------------------------------------- */
 
 /* Fills the heap with blocks of one size, which make a list. The result is the number of blocks. */
 static size_t exhaust(void ***list, size_t size)
@@ -125,9 +124,7 @@ static int started(const char *word)
     return exhaust_in_threads();
 }
 
-/* --- checks
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- checks --------------------------------------------------------------------------------- */
 
 static void echo_runs_in_32_mebibytes(void)
 {

@@ -40,8 +40,7 @@ typedef struct plan {
     uint64_t state;         /* of the generator */
 } plan;
 
-/* --- the filter
- * ---------------------------------------------------------------------------------------------- */
+/* ---- the filter ----------------------------------------------------------------------------- */
 
 static int install_filter(void)
 {
@@ -100,8 +99,7 @@ static int receive_descriptor(int channel)
     return descriptor;
 }
 
-/* --- the supervisor
- * ------------------------------------------------------------------------------------------ */
+/* ---- the supervisor ------------------------------------------------------------------------- */
 
 static int fails(plan *this, const struct seccomp_data *call)
 {
@@ -174,8 +172,7 @@ static plan *new_plan(int call, size_t first, int at_random)
     return this;
 }
 
-/* --- the victim
- * ---------------------------------------------------------------------------------------------- */
+/* ---- the victim ----------------------------------------------------------------------------- */
 
 typedef struct slot {
     unsigned char *block;
@@ -344,9 +341,7 @@ static void victim_that_must_not_grow(plan *this)
             after);
 }
 
-/* --- checks
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- checks --------------------------------------------------------------------------------- */
 
 /* The result is the number of calls that failed. */
 static size_t require_survival(int call, size_t first, int at_random, void (*victim)(plan *))
@@ -419,8 +414,7 @@ static void failures_leak_nothing(void)
     fail_at_random(ALL_CALLS, victim_that_must_not_grow);
 }
 
-/* --- from the start of a process
- * ----------------------------------------------------------------------------- */
+/* ---- from the start of a process ------------------------------------------------------------ */
 
 static const char victim_word[] = "--victim";
 

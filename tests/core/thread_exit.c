@@ -22,8 +22,7 @@ static void run_thread(void *(*body)(void *), void *argument, void **result)
     require(pthread_join(thread, result) == 0, "pthread_join failed");
 }
 
-/* --- destructors
- * --------------------------------------------------------------------------------------------- */
+/* ---- destructors ---------------------------------------------------------------------------- */
 
 /* Frees its block, works a little on the heap, and sets its key again: it runs in each of the four
  * rounds. */
@@ -81,8 +80,7 @@ static void first_call_in_a_destructor_leaks_nothing(void)
             settled, after);
 }
 
-/* --- blocks and their threads
- * -------------------------------------------------------------------------------- */
+/* ---- blocks and their threads --------------------------------------------------------------- */
 
 enum { BLOCKS = 3000 };
 
@@ -179,8 +177,7 @@ static void a_threads_result_may_be_a_block_of_its(void)
     }
 }
 
-/* --- the first thread ends first
- * ----------------------------------------------------------------------------- */
+/* ---- the first thread ends first ------------------------------------------------------------ */
 
 static void *end_the_process(void *first)
 {
