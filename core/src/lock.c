@@ -9,15 +9,6 @@
 
 enum { SPINS_BEFORE_SLEEP = 100, SPINS_BEFORE_YIELD = 32 };
 
-static void pause_briefly(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 /* Sections under these locks take well under a microsecond, so a short spin often saves two system
  * calls. */
 HZ_SLOW void hz_lock_wait(hz_lock *lock)
@@ -25,7 +16,7 @@ HZ_SLOW void hz_lock_wait(hz_lock *lock)
     hz_count(HZ_STAT_lock_contended, 1);
     for (int i = 0; i < SPINS_BEFORE_SLEEP; i++) {
         if (hz_atomic_peek(&lock->word) == 0 && hz_lock_try(lock)) return;
-        pause_briefly();
+        hz_os_pause();
     }
     while (hz_atomic_swap(&lock->word, 2) != 0) hz_os_sleep_while(&lock->word, 2);
 }
@@ -36,7 +27,7 @@ HZ_SLOW void hz_lock_wait_spinning(hz_lock *lock)
     for (int i = 1;; i++) {
         if (hz_atomic_peek(&lock->word) == 0 && hz_lock_try(lock)) return;
         if (i % SPINS_BEFORE_YIELD == 0) hz_os_yield();
-        pause_briefly();
+        hz_os_pause();
     }
 }
 

@@ -28,6 +28,16 @@ void hz_os_wake_one(_Atomic uint32_t *word);
 void hz_os_yield(void);
 void hz_os_sleep_us(uint32_t us);
 
+/* Tells the CPU that this thread is spinning. */
+static inline void hz_os_pause(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 /* ---- the machine and the process ------------------------------------------------------------- */
 
 uint32_t hz_os_now_ms(void);             /* monotonic, coarse, wraps */
