@@ -109,6 +109,11 @@ static void refuse_if_nearly(const char *variable)
 
 #ifdef HZ_FROZEN
 
+/* The configuration is what was built: constants. */
+static void begin_as_built(void)
+{
+}
+
 static void read_parameter(const char *variable)
 {
     size_t index;
@@ -128,6 +133,11 @@ static void read_configuration(void)
 }
 
 #else
+
+static void begin_as_built(void)
+{
+    hz_cfg = hz_cfg_built;
+}
 
 static void read_parameter(const char *variable)
 {
@@ -158,9 +168,7 @@ static void read_configuration(void)
 
 static void configure(void)
 {
-#ifndef HZ_FROZEN
-    hz_cfg = hz_cfg_built;
-#endif
+    begin_as_built();
     if (hz_os_is_privileged()) return; /* the environment may be an attacker's */
     read_service_variables();
     read_configuration();
