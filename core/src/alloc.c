@@ -190,3 +190,10 @@ void *hz_realloc(void *block, size_t size)
     hz_free(block);
     return fresh;
 }
+
+HZ_DROP_IN_NAME(malloc, hz_malloc);
+HZ_DROP_IN_NAME(__libc_malloc, hz_malloc);
+HZ_DROP_IN_NAME(calloc, hz_calloc);
+HZ_DROP_IN_NAME(__libc_calloc, hz_calloc);
+HZ_DROP_IN_NAME(realloc, hz_realloc);
+HZ_DROP_IN_NAME(__libc_realloc, hz_realloc);

@@ -126,7 +126,7 @@ static uint64_t wanted_bytes(void)
 {
     uint64_t left = hz_os_address_space_left();
     uint64_t wanted = ARENA_BYTES_USUAL;
-    if (left != UINT64_MAX) return left / 2;
+    if (left != UINT64_MAX) return left / 8 * 5;
     while (wanted < 4 * hz_os_memory_bytes() && wanted < ARENA_BYTES_MAX) wanted *= 2;
     return wanted;
 }

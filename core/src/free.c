@@ -129,3 +129,7 @@ size_t hz_usable_size(const void *block)
     uint32_t class_ = hz_class_of_live(block);
     return class_ == HZ_CLASS_LARGE ? hz_large_bytes(block) : hz_class_bytes[class_];
 }
+
+HZ_DROP_IN_NAME(free, hz_free);
+HZ_DROP_IN_NAME(__libc_free, hz_free);
+HZ_DROP_IN_NAME(cfree, hz_free);

@@ -26,6 +26,14 @@
 #define HZ_LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define HZ_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 
+/* In libhz.so the hottest functions bear the names of the C library, too, without a jump between. */
+#ifdef HZ_DROP_IN
+#define HZ_DROP_IN_NAME(name, function)                                                            \
+    extern __typeof(function) name __attribute__((visibility("default"), used, alias(#function)))
+#else
+#define HZ_DROP_IN_NAME(name, function) _Static_assert(true, "no drop-in")
+#endif
+
 /* ---- state that the fast paths read --------------------------------------------------------- */
 
 extern hz_map_t hz_map;

@@ -30,26 +30,6 @@ static size_t system_page_bytes(void)
 
 /* ---- C -------------------------------------------------------------------------------------- */
 
-DROP_IN void *malloc(size_t size)
-{
-    return hz_malloc(size);
-}
-
-DROP_IN void free(void *block)
-{
-    hz_free(block);
-}
-
-DROP_IN void *calloc(size_t count, size_t size)
-{
-    return hz_calloc(count, size);
-}
-
-DROP_IN void *realloc(void *block, size_t size)
-{
-    return hz_realloc(block, size);
-}
-
 DROP_IN void *memalign(size_t align, size_t size)
 {
     return hz_memalign(align, size);
@@ -108,11 +88,6 @@ DROP_IN void free_aligned_sized(void *block, size_t align, size_t size)
     hz_free(block);
 }
 
-void cfree(void *block) SAME_AS(free);
-void *__libc_malloc(size_t size) SAME_AS(malloc);
-void *__libc_calloc(size_t count, size_t size) SAME_AS(calloc);
-void *__libc_realloc(void *block, size_t size) SAME_AS(realloc);
-void __libc_free(void *block) SAME_AS(free);
 void *__libc_memalign(size_t align, size_t size) SAME_AS(memalign);
 void *__libc_valloc(size_t size) SAME_AS(valloc);
 void *__libc_pvalloc(size_t size) SAME_AS(pvalloc);

@@ -12,6 +12,8 @@
 enum {
     WORDS_PER_PAGE =
         1 << (HZ_PAGE_GRANULES_SHIFT - 6), /* words of free_bits that describe a page */
+    COLOURS = 64,      /* lines of a system page */
+    COLOUR_STEP = 11,  /* odd, so that neighbouring spans take all colours in turn, far apart */
     BLOCKS_MIN = 4, /* a span of a large class holds at least so many blocks */
 };
 
@@ -79,6 +81,16 @@ static void span_prefault(const hz_span *span, bool zeroed)
     }
 }
 
+/*
+ * Where in its first page a span's blocks begin. Spans begin at pages, so without this the first
+ * blocks of all classes would share a few sets of the cache. Only lines that nobody touches are lost.
+ */
+static uint32_t span_colour(uint32_t first_page, uint32_t class_)
+{
+    if (class_ > HZ_SIZED_CLASSES) return 0; /* its blocks keep the alignment of the page */
+    return first_page * COLOUR_STEP % COLOURS * HZ_CACHE_LINE_BYTES;
+}
+
 static hz_span *span_make(uint32_t shard, uint32_t class_)
 {
     bool zeroed;
@@ -93,7 +105,9 @@ static hz_span *span_make(uint32_t shard, uint32_t class_)
     }
     span->class_ = (uint8_t)class_;
     span->shard = (uint8_t)shard;
-    span->capacity = (uint32_t)((pages << HZ_PAGE_SHIFT) / hz_class_bytes[class_]);
+    span->colour = span_colour(first, class_);
+    span->capacity =
+        (uint32_t)(((pages << HZ_PAGE_SHIFT) - span->colour) / hz_class_bytes[class_]);
     span->carved = span->free_count = span->scan_word = 0;
     if (hz_cfg.prefault == HZ_PREFAULT_ON) span_prefault(span, zeroed);
     hz_count(HZ_STAT_spans_made, 1);
@@ -118,7 +132,8 @@ static size_t span_carve(hz_span *span, void **out, size_t want)
     size_t bytes = hz_class_bytes[span->class_];
     size_t left = span->capacity - span->carved;
     if (want > left) want = left;
-    unsigned char *first = (unsigned char *)hz_page_address(span_page(span)) + span->carved * bytes;
+    unsigned char *first = hz_page_address(span_page(span));
+    first += span->colour + span->carved * bytes;
     for (size_t i = 0; i < want; i++) out[want - 1 - i] = first + i * bytes;
     span->carved += (uint32_t)want;
     hz_count(HZ_STAT_blocks_carved, want);

@@ -180,11 +180,13 @@ typedef struct hz_span {
     uint32_t carved;   /* blocks cut so far, from the front */
     uint32_t free_count;           /* blocks that came back, marked in free_bits */
     uint32_t scan_word;            /* word of free_bits, from its first, where a search starts */
-    uint32_t freed_ms;             /* when a dirty run became free */
+    union {
+        uint32_t freed_ms; /* of a dirty run: when it became free */
+        uint32_t colour;   /* of a span: bytes before its first block */
+    };
     struct hz_span *older, *newer; /* neighbours among the dirty runs, by age */
 } hz_span;
-_Static_assert(sizeof(hz_span) == 2 * HZ_CACHE_LINE_BYTES || sizeof(hz_span) == HZ_CACHE_LINE_BYTES,
-               "spans do not share cache lines");
+_Static_assert(sizeof(hz_span) == HZ_CACHE_LINE_BYTES, "spans do not share cache lines");
 
 typedef struct hz_bin {
     HZ_ALIGNED_TO_LINE hz_lock lock; /* guards the rest, and the bookkeeping of its spans */
