@@ -145,6 +145,23 @@ def test_what_is_available_is_what_can_be_found(find: Find) -> None:
     assert available >= {"none", "glibc", "jemalloc", "mimalloc", "tcmalloc", "hz"}
 
 
+def test_an_allocator_that_cannot_be_used_is_listed_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = type(allocator.get("jemalloc"))
+    monkeypatch.setattr(broken, "sonames", (("libhztune-has-no-such.so.1", ""),))
+    monkeypatch.setattr(type(allocator.get("hz")), "installed", _is_broken)
+    states = allocator.states()
+    assert list(states) == list(allocator.names())
+    assert "apt-get install libjemalloc2" in str(states["jemalloc"])
+    assert "broken" in str(states["hz"])
+    assert not {"jemalloc", "hz"} & {installed.name for installed in allocator.available()}
+
+
+def _is_broken(_: Adapter) -> Installed:
+    raise WrongConfiguration("the library is broken")
+
+
 # ---- knobs --------------------------------------------------------------------------------------
 
 

@@ -231,6 +231,28 @@ def test_a_variable_that_a_wrapper_changed_is_named(compiled: Compile) -> None:
     assert live.undelivered(seen, asked) == ("MALLOC_CONF", "TCMALLOC_RELEASE_RATE")
 
 
+def test_a_child_with_another_allocator_is_a_stranger(compiled: Compile) -> None:
+    program = compiled("idle")
+    jemalloc = allocator.get("jemalloc").installed()
+    script = f"LD_PRELOAD= '{program}'; '{program}'; true"
+    child = subprocess.Popen(
+        ["/bin/sh", "-c", script],
+        env={**os.environ, "LD_PRELOAD": jemalloc.soname},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    allocators = []
+    for _ in range(2):
+        assert child.stdout.read(1) == b"x"
+        allocators.append([each.allocator for each in live.strangers(child.pid, jemalloc.path)])
+        child.stdin.write(b"\n")
+        child.stdin.flush()
+    child.communicate(timeout=30)
+    assert allocators == [["glibc"], []]
+
+
 def test_the_configuration_of_hz_in_memory_is_one_number_a_row() -> None:
     adapter = allocator.get("hz")
     rows = params.table()

@@ -105,15 +105,16 @@ def _workloads() -> Listing:
 def _allocators() -> Listing:
     from hztune import allocator
 
-    here = {found.name: found for found in allocator.available()}
     rows: list[tuple[str, ...]] = []
     records: list[dict[str, object]] = []
-    for name in allocator.names():
-        found = here.get(name)
-        absent = "" if found else str(allocator.get(name).missing())
-        rows.append((name, found.version or "-", str(found.path)) if found else (name, "-", absent))
-        record = {**asdict(found), "path": str(found.path)} if found else {"name": name}
-        records.append({**record, "installed": found is not None, "remedy": absent})
+    for name, state in allocator.states().items():
+        if isinstance(state, allocator.Installed):
+            place = str(state.path) if state.sha256 else "the unchanged program"
+            rows.append((name, state.version or "-", place))
+            records.append({**asdict(state), "path": place, "installed": True, "remedy": ""})
+        else:
+            rows.append((name, "-", str(state)))
+            records.append({"name": name, "installed": False, "remedy": str(state)})
     return Listing(rows, records)
 
 

@@ -17,7 +17,7 @@ from hztune.allocator.jemalloc import Jemalloc
 from hztune.allocator.mimalloc import Mimalloc
 from hztune.allocator.none import Unchanged
 from hztune.allocator.tcmalloc import Tcmalloc
-from hztune.errors import UsageError
+from hztune.errors import HztuneError, UsageError
 
 __all__ = [
     "Adapter",
@@ -28,6 +28,7 @@ __all__ = [
     "available",
     "get",
     "names",
+    "states",
 ]
 
 
@@ -66,12 +67,18 @@ def get(name: str) -> Adapter:
     raise UsageError(f"there is no allocator {name!r}{hint} (hztune knows: {' '.join(names())})")
 
 
+def states() -> dict[str, Installed | HztuneError]:
+    """Returns for every allocator what is installed here, or why it cannot be used."""
+    return {name: _state(adapter) for name, adapter in _adapters().items()}
+
+
 def available() -> tuple[Installed, ...]:
-    """Returns every allocator that is installed here, each as it was found."""
-    found = []
-    for adapter in _adapters().values():
-        try:
-            found.append(adapter.installed())
-        except UsageError:
-            continue
-    return tuple(found)
+    """Returns every allocator that can be used here, each as it was found."""
+    return tuple(state for state in states().values() if isinstance(state, Installed))
+
+
+def _state(adapter: Adapter) -> Installed | HztuneError:
+    try:
+        return adapter.installed()
+    except HztuneError as error:
+        return error

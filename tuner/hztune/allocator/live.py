@@ -8,6 +8,7 @@ another process read what they made of it.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -103,6 +104,18 @@ def settings(running: Running, adapter: Adapter, installed: Installed) -> dict[s
     }
 
 
+def strangers(pid: int, library: Path) -> tuple[Running, ...]:
+    """Returns the descendants of a process that have another allocator than `library`.
+
+    One that has ended, or has no malloc to look at yet, is left out.
+    """
+    seen = []
+    for child in _descendants(pid):
+        with contextlib.suppress(UsageError):
+            seen.append(look(child))
+    return tuple(running for running in seen if not running.provider.samefile(library))
+
+
 def undelivered(running: Running, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Returns the variables of `environment` that the process was not started with as they are."""
     return tuple(
@@ -122,6 +135,16 @@ def _memory(running: Running, symbol: str, size: int) -> bytes | None:
     except OSError:
         return None
     return found if len(found) == size else None
+
+
+def _descendants(pid: int) -> list[int]:
+    """Returns the living processes that a process started, and those that these started."""
+    found: list[int] = []
+    for tasks in Path("/proc", str(pid), "task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, tasks.read_text().split()):
+                found += [child, *_descendants(child)]
+    return found
 
 
 def _bases(maps: str) -> dict[Path, int]:
