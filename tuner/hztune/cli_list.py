@@ -109,9 +109,9 @@ def _allocators() -> Listing:
     records: list[dict[str, object]] = []
     for name, state in allocator.states().items():
         if isinstance(state, allocator.Installed):
-            place = str(state.path) if state.sha256 else "the unchanged program"
-            rows.append((name, state.version or "-", place))
-            records.append({**asdict(state), "path": place, "installed": True, "remedy": ""})
+            path = str(state.path) if state.sha256 else ""
+            rows.append((name, state.version or "-", path or "the unchanged program"))
+            records.append({**asdict(state), "path": path, "installed": True, "remedy": ""})
         else:
             rows.append((name, "-", str(state)))
             records.append({"name": name, "installed": False, "remedy": str(state)})
