@@ -57,12 +57,21 @@ def core_build(build_core: Build) -> Path:
 @pytest.fixture
 def hztune(core_build: Path, tmp_path: Path) -> Run:
     """Runs hztune in a process of its own, in an empty directory, on the core as it stands."""
+    return _runner(core_build, tmp_path)
 
+
+@pytest.fixture(scope="module")
+def hztune_once(core_build: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The same for what a module's tests share."""
+    return _runner(core_build, tmp_path_factory.mktemp("shared"))
+
+
+def _runner(core: Path, folder: Path) -> Run:
     def run(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "hztune", *map(str, words)],
-            env={**os.environ, "HZTUNE_CORE": str(core_build), "NO_COLOR": "1", **variables},
-            cwd=tmp_path,
+            env={**os.environ, "HZTUNE_CORE": str(core), "NO_COLOR": "1", **variables},
+            cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

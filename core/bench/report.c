@@ -149,7 +149,9 @@ int hz_report(const hz_run *run, const hz_result *result)
         print_lines(run, result);
     if (run->remote_target < 0) return HZ_STATUS_OK;
     const share came = remote_share(run);
-    if (fabs(came.percent - run->remote_target) <= came.tolerance) return HZ_STATUS_OK;
+    /* Without a single free the share is no number, and no number misses the target. */
+    const bool missed = fabs(came.percent - run->remote_target) > came.tolerance;
+    if (!missed) return HZ_STATUS_OK;
     (void)fprintf(stderr,
                   "hz-bench: %.2f %% of the frees were remote, asked were %.2f %%: more than %.2f "
                   "points off\n",

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
 import pytest
 
 from hztune import params
 from hztune.errors import UsageError
 from hztune.params import Param
+
+Build = Callable[..., Path]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 TABLE = params.table()
 NUMBERS = [row for row in TABLE if row.kind == "int"]
@@ -24,6 +33,12 @@ def knob(**changes: object) -> Param:
 
 def test_the_table_has_numbers_and_words() -> None:
     assert NUMBERS and ENUMS
+
+
+def test_the_compiled_table_is_the_one_of_this_tree(hztune: Run, build_tuner: Build) -> None:
+    built = hztune("params", "--json", HZTUNE_CORE=str(build_tuner(HZ_BUILD_BENCH="OFF")))
+    rows = [asdict(row) | {"choices": list(row.choices)} for row in TABLE]
+    assert json.loads(built.stdout) == rows, "hztune is older than the tree: pip install -e ."
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
