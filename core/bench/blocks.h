@@ -83,8 +83,13 @@ static inline void hz_give_foreign(hz_worker *w, hz_block block)
 /* Frees a block. */
 static inline void hz_give(hz_worker *w, hz_block block)
 {
-    if (HZ_UNLIKELY(w->instruments != NULL)) hz_note_give(w->instruments, block.size);
-    hz_give_foreign(w, block);
+    w->live_bytes -= (int64_t)block.size;
+    if (HZ_LIKELY(w->instruments == NULL)) {
+        free(block.at);
+    } else {
+        hz_note_give(w->instruments, block.size);
+        hz_free_timed(w->instruments, block.at);
+    }
 }
 
 /* Notes the decision to let another worker free a block. */

@@ -100,7 +100,7 @@ static size_t step(hz_worker *w, size_t most)
 static void end(hz_worker *w)
 {
     cache_state *state = w->state;
-    if (state->inbox != NULL) (void)hz_empty_inbox(w, state->inbox);
+    if (state->inbox != NULL) hz_empty_inbox(w, state->inbox);
     w->live_bytes -= state->size;
 }
 

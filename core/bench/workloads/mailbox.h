@@ -15,16 +15,18 @@
 #include "blocks.h"
 
 typedef struct hz_mailbox_cell {
-    _Atomic uint64_t sequence; /* see above */
-    hz_block block;            /* the message */
+    _Atomic uint32_t sequence; /* see above; it wraps around */
+    uint32_t size;             /* of the block */
+    void *block;               /* the message */
 } hz_mailbox_cell;
 
 typedef struct hz_mailbox {
     _Alignas(HZ_LINE) hz_mailbox_cell *cells; /* the ring */
-    uint64_t mask;                            /* cells less one; a power of two less one */
+    uint32_t mask;                            /* cells less one; a power of two less one */
     bool sole_sender;                         /* whether only one worker ever sends */
-    _Alignas(HZ_LINE) _Atomic uint64_t tail;  /* messages that were reserved */
-    _Alignas(HZ_LINE) _Atomic uint64_t head;  /* messages that were received */
+    _Alignas(HZ_LINE) _Atomic uint32_t tail;  /* messages that were reserved */
+    _Alignas(HZ_LINE) _Atomic uint32_t head;  /* messages that were received */
+    hz_mailbox_cell *awaited;                 /* a sole receiver's: where the next one will be */
 } hz_mailbox;
 
 /* A block that could not be sent yet. */
@@ -37,12 +39,12 @@ typedef struct hz_unsent {
 static inline hz_mailbox *hz_mailboxes_new(size_t count, size_t capacity, bool sole_sender)
 {
     hz_mailbox *boxes = hz_harness_alloc(count * sizeof *boxes);
-    const size_t cells = hz_power_of_two(capacity < 2 ? 2 : capacity);
+    const uint32_t cells = (uint32_t)hz_power_of_two(capacity < 2 ? 2 : capacity);
     for (size_t i = 0; i < count; i++) {
-        boxes[i].cells = hz_harness_alloc(cells * sizeof(hz_mailbox_cell));
+        boxes[i].cells = boxes[i].awaited = hz_harness_alloc(cells * sizeof(hz_mailbox_cell));
         boxes[i].mask = cells - 1;
         boxes[i].sole_sender = sole_sender;
-        for (size_t j = 0; j < cells; j++)
+        for (uint32_t j = 0; j < cells; j++)
             atomic_store_explicit(&boxes[i].cells[j].sequence, j, memory_order_relaxed);
     }
     return boxes;
@@ -51,13 +53,13 @@ static inline hz_mailbox *hz_mailboxes_new(size_t count, size_t capacity, bool s
 /* --- sending -------------------------------------------------------------------------------- */
 
 /* Reserves the cell for message number *place; NULL when the mailbox is full. */
-static inline hz_mailbox_cell *hz_mailbox_reserve(hz_mailbox *box, uint64_t *place)
+static inline hz_mailbox_cell *hz_mailbox_reserve(hz_mailbox *box, uint32_t *place)
 {
-    uint64_t tail = atomic_load_explicit(&box->tail, memory_order_relaxed);
+    uint32_t tail = atomic_load_explicit(&box->tail, memory_order_relaxed);
     for (;;) {
         hz_mailbox_cell *cell = &box->cells[tail & box->mask];
-        const int64_t ahead =
-            (int64_t)(atomic_load_explicit(&cell->sequence, memory_order_acquire) - tail);
+        const int32_t ahead =
+            (int32_t)(atomic_load_explicit(&cell->sequence, memory_order_acquire) - tail);
         *place = tail;
         if (ahead < 0) return NULL;
         if (ahead > 0) {
@@ -75,10 +77,11 @@ static inline hz_mailbox_cell *hz_mailbox_reserve(hz_mailbox *box, uint64_t *pla
 /* Sends a block; false when the mailbox is full. */
 static inline bool hz_mailbox_send(hz_mailbox *box, hz_block block)
 {
-    uint64_t place;
+    uint32_t place;
     hz_mailbox_cell *cell = hz_mailbox_reserve(box, &place);
     if (HZ_UNLIKELY(cell == NULL)) return false;
-    cell->block = block;
+    cell->block = block.at;
+    cell->size = block.size;
     atomic_store_explicit(&cell->sequence, place + 1, memory_order_release);
     return true;
 }
@@ -86,13 +89,14 @@ static inline bool hz_mailbox_send(hz_mailbox *box, hz_block block)
 /* Whether a message would find no room. For mailboxes with one sender. */
 static inline bool hz_mailbox_is_full(hz_mailbox *box)
 {
-    const uint64_t tail = atomic_load_explicit(&box->tail, memory_order_relaxed);
+    const uint32_t tail = atomic_load_explicit(&box->tail, memory_order_relaxed);
     return atomic_load_explicit(&box->cells[tail & box->mask].sequence, memory_order_acquire) !=
            tail;
 }
 
 /* Sends a block, or keeps it in `unsent` and returns false. The decision counts as a request. */
-static inline bool hz_post(hz_worker *w, hz_unsent *unsent, hz_mailbox *to, hz_block block)
+static __attribute__((noinline, unused)) bool hz_post(hz_worker *w, hz_unsent *unsent,
+                                                      hz_mailbox *to, hz_block block)
 {
     hz_part_with(w, block);
     if (HZ_LIKELY(hz_mailbox_send(to, block))) return true;
@@ -111,47 +115,51 @@ static inline bool hz_post_again(hz_unsent *unsent)
 
 /* --- receiving ------------------------------------------------------------------------------ */
 
-/* Takes the oldest block; false when there is none. For mailboxes with one receiver. */
+/* Whether there is a block to receive. For mailboxes with one receiver, as is the next. */
+static inline bool hz_mailbox_has_some(hz_mailbox *box)
+{
+    const uint32_t head = atomic_load_explicit(&box->head, memory_order_relaxed);
+    return atomic_load_explicit(&box->awaited->sequence, memory_order_acquire) == head + 1;
+}
+
+/* Takes the oldest block; false when there is none. */
 static inline bool hz_mailbox_receive(hz_mailbox *box, hz_block *block)
 {
-    const uint64_t head = atomic_load_explicit(&box->head, memory_order_relaxed);
-    hz_mailbox_cell *cell = &box->cells[head & box->mask];
-    if (HZ_LIKELY(atomic_load_explicit(&cell->sequence, memory_order_acquire) != head + 1))
-        return false;
-    *block = cell->block;
+    if (!hz_mailbox_has_some(box)) return false;
+    const uint32_t head = atomic_load_explicit(&box->head, memory_order_relaxed);
+    hz_mailbox_cell *cell = box->awaited;
+    *block = (hz_block){cell->block, cell->size};
     atomic_store_explicit(&cell->sequence, head + box->mask + 1, memory_order_release);
     atomic_store_explicit(&box->head, head + 1, memory_order_relaxed);
+    box->awaited = &box->cells[(head + 1) & box->mask];
     return true;
 }
 
 /* The same for mailboxes with many receivers. */
 static inline bool hz_mailbox_receive_shared(hz_mailbox *box, hz_block *block)
 {
-    uint64_t head = atomic_load_explicit(&box->head, memory_order_relaxed);
+    uint32_t head = atomic_load_explicit(&box->head, memory_order_relaxed);
     for (;;) {
         hz_mailbox_cell *cell = &box->cells[head & box->mask];
-        const int64_t ahead =
-            (int64_t)(atomic_load_explicit(&cell->sequence, memory_order_acquire) - head - 1);
+        const int32_t ahead =
+            (int32_t)(atomic_load_explicit(&cell->sequence, memory_order_acquire) - head - 1);
         if (ahead < 0) return false;
         if (ahead > 0) {
             head = atomic_load_explicit(&box->head, memory_order_relaxed);
         } else if (atomic_compare_exchange_weak_explicit(
                        &box->head, &head, head + 1, memory_order_relaxed, memory_order_relaxed)) {
-            *block = cell->block;
+            *block = (hz_block){cell->block, cell->size};
             atomic_store_explicit(&cell->sequence, head + box->mask + 1, memory_order_release);
             return true;
         }
     }
 }
 
-/* Frees what others have sent; returns how many blocks. */
-static inline size_t hz_empty_inbox(hz_worker *w, hz_mailbox *inbox)
+/* Frees what others have sent. Not inlined: loops that look into a mailbox mostly find nothing. */
+static __attribute__((noinline, unused)) void hz_empty_inbox(hz_worker *w, hz_mailbox *inbox)
 {
-    hz_block block;
-    size_t count = 0;
-    for (; hz_mailbox_receive(inbox, &block); count++) hz_give_foreign(w, block);
-    w->remote_frees += count;
-    return count;
+    for (hz_block block; hz_mailbox_receive(inbox, &block); w->remote_frees++)
+        hz_give_foreign(w, block);
 }
 
 #endif

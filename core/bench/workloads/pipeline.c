@@ -79,10 +79,10 @@ static size_t step(hz_worker *w, size_t most)
     pipeline_state *state = w->state;
     if (state->inbox != NULL) return consume(w, state, most);
     size_t done = 0;
-    bool free_to_go = hz_post_again(&state->unsent);
-    while (free_to_go && done < most) {
-        free_to_go = produce(w, state);
+    if (HZ_UNLIKELY(!hz_post_again(&state->unsent))) return 0;
+    while (done < most) {
         done++;
+        if (HZ_UNLIKELY(!produce(w, state))) break;
     }
     return done;
 }

@@ -129,11 +129,11 @@ static size_t step(hz_worker *w, size_t most)
 {
     rptest_state *state = w->state;
     size_t done = 0;
-    (void)hz_empty_inbox(w, state->inbox);
-    bool free_to_go = hz_post_again(&state->unsent);
-    while (free_to_go && done < most) {
-        free_to_go = play(w, state);
+    hz_empty_inbox(w, state->inbox);
+    if (HZ_UNLIKELY(!hz_post_again(&state->unsent))) return 0;
+    while (done < most) {
         done++;
+        if (HZ_UNLIKELY(!play(w, state))) break;
     }
     return done;
 }
@@ -141,7 +141,7 @@ static size_t step(hz_worker *w, size_t most)
 static size_t drain(hz_worker *w)
 {
     rptest_state *state = w->state;
-    (void)hz_empty_inbox(w, state->inbox);
+    hz_empty_inbox(w, state->inbox);
     (void)hz_post_again(&state->unsent);
     return 0;
 }
@@ -149,7 +149,7 @@ static size_t drain(hz_worker *w)
 static void end(hz_worker *w)
 {
     rptest_state *state = w->state;
-    (void)hz_empty_inbox(w, state->inbox);
+    hz_empty_inbox(w, state->inbox);
     hz_give_rest(w, &state->unsent.block, 1);
     hz_give_rest(w, state->blocks, state->block_count);
 }

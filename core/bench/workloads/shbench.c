@@ -92,7 +92,7 @@ static bool settle(hz_worker *w, sh_state *state)
 
 static void empty_inbox(hz_worker *w, sh_state *state)
 {
-    if (state->inbox != NULL) (void)hz_empty_inbox(w, state->inbox);
+    if (state->inbox != NULL) hz_empty_inbox(w, state->inbox);
 }
 
 static size_t step(hz_worker *w, size_t most)
