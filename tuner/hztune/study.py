@@ -28,7 +28,7 @@ SAMPLER = "optuna-tpe+crossover"
 STARTUP_TRIALS = 8
 """Trials after which the sampler's model takes over from random choice."""
 
-INHERITED_SHARES = (0.85, 0.5, 0.0)
+INHERITED_SHARES = (0.85, 0.7)
 """Chance, proposal by proposal in turn, that a parameter keeps the incumbent's value."""
 
 _TRIES = 25

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hztune.samples import Arm
-from hztune.search import Bench, Record
+from hztune.search import PAIRS, Bench, Record
 from hztune.stats import (
     FIRST_LOOK,
     Interval,
@@ -30,6 +30,9 @@ REPORTED_ERROR = 0.05
 
 PRECISE = 0.2
 """A proof ends early when its half-width is below this share of the gain."""
+
+PROOF_SHARE = 0.23
+"""Part of the budget that the first proof of a study has for itself."""
 
 _HOPEFUL_ERROR = 0.2
 _MOST_FAILURES = 1
@@ -75,7 +78,7 @@ def prove(
         answer = _judge(bench, record, alpha, share)
         if answer is not None:
             return Proof(finalist, answer, reported(record))
-        rounds = bench.rounds(bench.ledger.noise())
+        rounds = pair_rounds(bench)
         if not bench.budget.allows(bench.executor.cost(2, rounds), share):
             return Proof(finalist, _last_word(bench, record, alpha), reported(record))
         bench.measure([control, finalist], "confirm", rounds)
@@ -89,11 +92,16 @@ def sharpen(bench: Bench, control: Arm, winner: Arm, *, share: float) -> Interva
         interval = reported(record)
         if interval and interval.half_width <= PRECISE * interval.estimate:
             return interval
-        rounds = bench.rounds(bench.ledger.noise())
+        rounds = pair_rounds(bench)
         if not bench.budget.allows(bench.executor.cost(2, rounds), share):
             return interval
         bench.measure([control, winner], "confirm", rounds)
         tell(bench, "sharpen", record)
+
+
+def pair_rounds(bench: Bench) -> int:
+    """Rounds of each pair: the time for a proof must hold PAIRS of them."""
+    return bench.rounds(2, bench.budget.total_s * PROOF_SHARE / PAIRS)
 
 
 def reported(record: Record) -> Interval | None:
@@ -156,7 +164,7 @@ def _hopeless(bench: Bench, record: Record, alpha: float, share: float) -> bool:
     The upper end of an 80 % interval stands for the lucky truth. Stopping for futility can only
     lose claims, never make one (non-binding futility), so it costs no error.
     """
-    rounds = bench.rounds(bench.ledger.noise())
+    rounds = pair_rounds(bench)
     more = bench.budget.left(share) / bench.executor.cost(2, rounds)
     total = len(record.pairs) + max(0, int(more))
     if total < FIRST_LOOK:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hztune.confirm.proof import pair_rounds
 from hztune.params import Value
 from hztune.samples import Arm
 from hztune.search import Bench
@@ -97,7 +98,7 @@ def _measure(
             return found
         if fewest >= LEAST_PAIRS and all(_clear(bench, p, gain) for p in found.values()):
             return found
-        rounds = bench.rounds(bench.ledger.noise())
+        rounds = pair_rounds(bench)
         if not bench.budget.allows(bench.executor.cost(1 + len(arms), rounds), share):
             return found if fewest >= LEAST_PAIRS else None
         bench.measure([whole, *arms], "ablate", rounds)

@@ -2,12 +2,14 @@
 
 from hztune.search.bench import Bench
 from hztune.search.budget import Budget, Clock, Stop, SystemClock
-from hztune.search.calibrate import Calibration, assess, calibrate
+from hztune.search.calibrate import PAIRS, Calibration, assess, calibrate
 from hztune.search.ledger import Ledger, Record
 from hztune.search.limits import MemoryLimit
-from hztune.search.race import Best, Search
+from hztune.search.race import SLOTS, Best, Search
 
 __all__ = [
+    "PAIRS",
+    "SLOTS",
     "Bench",
     "Best",
     "Budget",

@@ -12,14 +12,16 @@ from hztune.progress import Reporter, Status
 from hztune.samples import Arm, Block, Role
 from hztune.search.budget import Budget, Stop
 from hztune.search.ledger import Ledger
-from hztune.stats import Noise
 
 LEAST_ROUNDS = 4
+"""Rounds of a process that was expensive to start: they show what its turns scatter."""
+
 MOST_ROUNDS = 200
 WARMUP_SHARE = 0.28
 """Most of the measuring time that may be warm-up; rounds are added until it holds."""
 
 _MOST_VOID = 3
+_FREE_START = 0.05
 
 
 @dataclass
@@ -56,14 +58,19 @@ class Bench:
         self._refuse_dead_control()
         return block
 
-    def rounds(self, noise: Noise) -> int:
-        """Rounds for each process: the least variance a second, within the share of warm-up."""
+    def rounds(self, arms: int, most_s: float) -> int:
+        """Rounds for each process of a block.
+
+        The least variance a second, but enough that warm-up keeps to its share, and above all no
+        more than `most_s` seconds: few long blocks would leave the scatter between processes, and
+        with it every interval, unknown.
+        """
         start, each = self.costs()
-        used = self.executor.accounting
-        least = LEAST_ROUNDS
-        if used.measured_s > 0.0:
-            least = self._least_rounds(used.warmup_s / used.measured_s)
-        return noise.best_rounds(start, each, min(least, MOST_ROUNDS), MOST_ROUNDS)
+        if start < _FREE_START * each:
+            return 1  # whole programs: a fresh process costs no more than another round
+        most = int((most_s / arms - start) / each)
+        most = max(LEAST_ROUNDS, min(MOST_ROUNDS, most))
+        return self.ledger.noise().best_rounds(start, each, min(self._least_rounds(), most), most)
 
     def costs(self) -> tuple[float, float]:
         """Seconds that a process costs before its first round, and for each round."""
@@ -87,14 +94,15 @@ class Bench:
             )
         )
 
-    def _least_rounds(self, warmup_per_measured: float) -> int:
+    def _least_rounds(self) -> int:
         """Scales the rounds used so far so that warm-up takes no more than its share."""
         rounds = [len(o.turns) for b in self.ledger.blocks for o in b.outcomes if o.turns]
-        if not rounds:
+        used = self.executor.accounting
+        if not rounds or used.measured_s <= 0.0:
             return LEAST_ROUNDS
         usual = sum(rounds) / len(rounds)
         allowed = WARMUP_SHARE / (1.0 - WARMUP_SHARE)
-        return max(LEAST_ROUNDS, math.ceil(usual * warmup_per_measured / allowed))
+        return max(LEAST_ROUNDS, math.ceil(usual * used.warmup_s / used.measured_s / allowed))
 
     def _refuse_dead_control(self) -> None:
         last = self.ledger.blocks[-_MOST_VOID:]

@@ -13,9 +13,13 @@ from hztune.stats import Noise, detectable_effect, noise_floor
 COPIES = 4
 """Processes in an A/A block: two independent pairs."""
 
-FIRST_ROUNDS = 24
+FIRST_ROUNDS = 16
 LEAST_BLOCKS = 2
+USUAL_BLOCKS = 4
 MOST_BLOCKS = 8
+
+PAIRS = 12
+"""Pairs for which a confirmation has time at least; its blocks are made short enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +66,14 @@ def calibrate(bench: Bench, control: Arm, share: float) -> None:
                 f"{control.allocator} does not run with its defaults "
                 f"({block.control.status}: {block.control.detail})"
             )
-        rounds = bench.rounds(bench.ledger.noise())
+        rounds = bench.rounds(COPIES, bench.budget.total_s * share / USUAL_BLOCKS)
         bench.tell("calibrate")
 
 
 def assess(bench: Bench, confirm_s: float, alpha: float) -> Calibration:
     """What the study can see with `confirm_s` seconds of confirmation at error `alpha`."""
     noise = bench.ledger.noise()
-    rounds = bench.rounds(noise)
+    rounds = bench.rounds(2, confirm_s / PAIRS)
     pairs = max(2, int(confirm_s / bench.executor.cost(2, rounds)))
     return Calibration(
         noise=noise,

@@ -20,7 +20,10 @@ from hztune.space import Config, Space
 from hztune.stats import Estimate, expected_improvement, population, race_margin
 from hztune.study import Finding, Identity, identity
 
-SLOTS = 4
+BLOCKS = 18
+"""A block of the search takes at most this part of the whole budget."""
+
+SLOTS = 6
 """Candidates that share one control in a block."""
 
 RACING_SLOTS = 2
@@ -80,7 +83,7 @@ class Search:
         began = self.bench.budget.elapsed()
         until = self.bench.budget.total_s * share
         while True:
-            rounds = self.bench.rounds(self.bench.ledger.noise())
+            rounds = self.bench.rounds(1 + SLOTS, self.bench.budget.total_s / BLOCKS)
             if not self.bench.budget.allows(self.bench.executor.cost(1 + SLOTS, rounds), share):
                 return
             proposing_until = until - FINAL_SHARE * (until - began)

@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hztune.confirm import Proof, claim_error, prove, reported, sharpen, shrink
+from hztune.confirm import (
+    PROOF_SHARE,
+    Proof,
+    claim_error,
+    pair_rounds,
+    prove,
+    reported,
+    sharpen,
+    shrink,
+)
 from hztune.confirm.proof import REPORTED_ERROR
 from hztune.errors import StoppedByUser
 from hztune.profile import Verdict
@@ -21,7 +30,7 @@ from hztune.stats import FIRST_LOOK, Interval, fixed_interval
 
 CALIBRATED_BY = 0.08
 SEARCHED_BY = 0.55
-PROVED_BY = 0.78
+PROVED_BY = SEARCHED_BY + PROOF_SHARE
 SHRUNK_BY = 0.87
 SEALED_BY = 0.97
 """The shares of the budget by which each phase ends; what one leaves, the next may use."""
@@ -89,7 +98,7 @@ class Study:
 
     def _assess(self) -> None:
         """Says what this study can see, before it looks."""
-        confirm_s = self.bench.budget.total_s * (PROVED_BY - SEARCHED_BY)
+        confirm_s = self.bench.budget.total_s * PROOF_SHARE
         self.calibration = assess(self.bench, confirm_s, claim_error(0))
         self.bench.floor = self.calibration.floor
         self.bench.reporter.say(self.calibration.line())
@@ -122,8 +131,8 @@ class Study:
         return now + _NEXT_SEARCH * max(0.0, SEALED_BY - now), SEALED_BY
 
     def _time_for_proof(self, share: float) -> bool:
-        rounds = self.bench.rounds(self.bench.ledger.noise())
-        return self.bench.budget.allows(FIRST_LOOK * self.bench.executor.cost(2, rounds), share)
+        pair_s = self.bench.executor.cost(2, pair_rounds(self.bench))
+        return self.bench.budget.allows(FIRST_LOOK * pair_s, share)
 
     def _prove(self, finalist: Arm, share: float) -> Proof | None:
         """The proof of a finalist, None when it failed; then it is out for good."""

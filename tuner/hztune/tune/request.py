@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +12,7 @@ from pathlib import Path
 from hztune import allocator, space
 from hztune.allocator import Adapter, Installed
 from hztune.errors import UsageError
+from hztune.measure.program import Program
 from hztune.params import Value
 from hztune.search import MemoryLimit
 from hztune.space import Space
@@ -18,13 +22,17 @@ DEFAULT_BUDGET_S = 180.0
 LEAST_BUDGET_S = 20.0
 MOST_BUDGET_S = 7 * 86400.0
 
+_MANY_THREADS = 1024
+"""Stands for the threads of a program that decides for itself: ranges are not narrowed by it."""
+
 
 @dataclass(frozen=True, slots=True)
 class TuneRequest:
     """One study.
 
     Attributes:
-        workload: What is measured.
+        workload: A built-in workload to measure; None: a program of the user's.
+        program: That program; None: a workload.
         allocator: Whose configuration is sought.
         space: Name or path of the search space; "" for the allocator's own.
         budget_s: Seconds that the whole study may take.
@@ -35,7 +43,8 @@ class TuneRequest:
         max_rss: Memory limit as written, "1.10x" or "512M"; "" for none.
     """
 
-    workload: WorkloadSpec
+    workload: WorkloadSpec | None = None
+    program: Program | None = None
     allocator: str = "hz"
     space: str = ""
     budget_s: float = DEFAULT_BUDGET_S
@@ -44,6 +53,25 @@ class TuneRequest:
     out: Path | None = None
     resume: bool = False
     max_rss: str = ""
+
+    @property
+    def label(self) -> str:
+        """What is measured, in words."""
+        if self.workload is not None:
+            return self.workload.label
+        return self.name
+
+    @property
+    def name(self) -> str:
+        """What is measured, in one word."""
+        if self.workload is not None:
+            return self.workload.name
+        return Path(self.program.argv[0]).name if self.program else ""
+
+    @property
+    def threads(self) -> int:
+        """Threads of the workload; 0: the program decides."""
+        return self.workload.threads if self.workload else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +97,7 @@ class Task:
         """What makes two studies the same one: samples of another must not be mixed in."""
         request = self.request
         return {
-            "workload": request.workload.label,
+            "workload": _target_identity(request),
             "allocator": f"{self.installed.name} {self.installed.version}",
             "library": self.installed.sha256,
             "space": self.space.fingerprint(),
@@ -84,6 +112,8 @@ def understand(request: TuneRequest) -> Task:
     Raises:
         UsageError: Something in it does not exist, is not legal, or cannot be tuned.
     """
+    if (request.workload is None) == (request.program is None):
+        raise UsageError("give a workload (--workload NAME) or a program (-- PROGRAM), one of them")
     if not LEAST_BUDGET_S <= request.budget_s <= MOST_BUDGET_S:
         raise UsageError(
             f"--budget is {request.budget_s:g} s; legal is from {LEAST_BUDGET_S:g}s to 7 days: "
@@ -97,8 +127,23 @@ def understand(request: TuneRequest) -> Task:
     adapter = allocator.get(request.allocator)
     installed = adapter.installed()
     searched = _space(request, adapter, installed)
-    request.workload.check()
+    if request.workload is not None:
+        request.workload.check()
+    elif request.program is not None and shutil.which(request.program.argv[0]) is None:
+        raise UsageError(
+            f"there is no program {request.program.argv[0]!r}; give a path, or a name in PATH"
+        )
     return Task(request, adapter, installed, searched, limit)
+
+
+def _target_identity(request: TuneRequest) -> str:
+    """What is measured; a program's words may hold secrets, so that only their hash is kept."""
+    if request.workload is not None:
+        return request.workload.label
+    program = request.program
+    assert program is not None  # `understand` saw to it
+    told = [*program.argv, program.prepare, program.cleanup, program.check]
+    return f"{request.name} {hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]}"
 
 
 def _space(request: TuneRequest, adapter: Adapter, installed: Installed) -> Space:
@@ -113,7 +158,7 @@ def _space(request: TuneRequest, adapter: Adapter, installed: Installed) -> Spac
         request.space or request.allocator,
         knobs,
         check=check,
-        facts=space.machine_facts(request.workload.threads),
+        facts=space.machine_facts(request.threads or _MANY_THREADS),
     )
     if found.allocator != request.allocator:
         raise UsageError(

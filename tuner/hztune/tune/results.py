@@ -21,11 +21,10 @@ from hztune.profile import (
 )
 from hztune.study import SAMPLER
 from hztune.tune.flow import Decision
-from hztune.tune.request import Task
+from hztune.tune.request import Task, TuneRequest
 
 PROFILE = "profile.json"
 SAMPLES = "samples.jsonl"
-METRIC = "ops_per_s"
 _EXPORTS = {"env": "profile.env", "header": "hz_config.h"}
 
 
@@ -62,16 +61,11 @@ def build_profile(task: Task, machine: Machine, decision: Decision, trials: int)
     return Profile(
         allocator=AllocatorId.of(task.installed),
         params=tuple(task.space.reduced(decision.arm.config).items()),
-        workload=WorkloadId(
-            kind="bench",
-            name=request.workload.name,
-            setting=request.workload.setting,
-            params=request.workload.params,
-        ),
-        threads=request.workload.threads,
+        workload=_workload_id(request),
+        threads=request.threads,
         machine=MachineId.of(machine),
-        objective=Objective(METRIC, _limits(task)),
-        result=_result(decision),
+        objective=Objective(_metric(request), _limits(task)),
+        result=_result(_metric(request), decision),
         search=profile.Search(
             sampler=SAMPLER,
             seed=request.seed,
@@ -84,12 +78,26 @@ def build_profile(task: Task, machine: Machine, decision: Decision, trials: int)
     )
 
 
-def _result(decision: Decision) -> Result:
+def _workload_id(request: TuneRequest) -> WorkloadId:
+    workload = request.workload
+    if workload is None:
+        return WorkloadId("program", request.name, "", ())
+    return WorkloadId("bench", workload.name, workload.setting, workload.params)
+
+
+def _metric(request: TuneRequest) -> str:
+    """What is made better: operations a second, runs a second, or the program's own metric."""
+    if request.program is None:
+        return "ops_per_s"
+    return "metric" if request.program.rate else "wall_s"
+
+
+def _result(metric: str, decision: Decision) -> Result:
     interval = decision.interval
     if interval is None:
-        return Result(METRIC, None, None, None, 0, decision.verdict)
+        return Result(metric, None, None, None, 0, decision.verdict)
     ratio, low, high = interval.ratio
-    return Result(METRIC, ratio, low, high, interval.pairs, decision.verdict)
+    return Result(metric, ratio, low, high, interval.pairs, decision.verdict)
 
 
 def _limits(task: Task) -> tuple[tuple[str, str], ...]:
@@ -107,7 +115,9 @@ def _versions() -> tuple[tuple[str, str], ...]:
 
 def _fresh_name(task: Task) -> str:
     """A name for a study's directory: what is tuned for what, and when."""
-    workload = task.request.workload
-    setting = f"-{workload.setting}" if workload.setting else ""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    return f"{task.request.allocator}-{workload.name}{setting}-T{workload.threads}-{stamp}"
+    request = task.request
+    words = [request.allocator, request.name]
+    if request.workload is not None:
+        setting = request.workload.setting
+        words += [*([setting] if setting else []), f"T{request.workload.threads}"]
+    return "-".join([*words, time.strftime("%Y%m%d-%H%M%S")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,16 +14,20 @@ from types import FrameType
 
 from hztune.machine import Machine
 from hztune.measure import Executor
-from hztune.measure.turns import TurnExecutor
+from hztune.measure.program import bench_program
+from hztune.measure.proof import AllocatorProof
+from hztune.measure.runs import RunExecutor
+from hztune.measure.turns import TurnExecutor, tempo_for
 from hztune.profile import Profile
 from hztune.progress import Reporter, duration
 from hztune.samples import Block, SampleStore
-from hztune.search import Bench, Budget, Ledger, SystemClock
+from hztune.search import SLOTS, Bench, Budget, Ledger, SystemClock
 from hztune.tune import flow, results
 from hztune.tune.flow import Decision, Study
 from hztune.tune.request import Task, TuneRequest, understand
 from hztune.tune.summary import Summary, summarize
 
+_MEMORY_SHARE = 0.8
 _EXIT_STATUS = {"improved": 0, "no_gain": 0, "infeasible": 3, "interrupted": 130}
 
 
@@ -61,7 +66,7 @@ def tune(request: TuneRequest, reporter: Reporter) -> Tuned:
     machine = Machine.here()
     folder = results.directory(task)
     with _interruptible(), _store(task, machine, folder) as store:
-        executor = TurnExecutor(request.workload, store, seed=request.seed)
+        executor = _executor(request, machine, store)
         study = _study(task, executor, store.replay(), reporter)
         decision = study.run()
         return _finish(task, machine, study, decision, folder, started)
@@ -78,7 +83,7 @@ def plan(request: TuneRequest) -> list[str]:
     shares = (flow.CALIBRATED_BY, flow.SEARCHED_BY, flow.PROVED_BY, flow.SEALED_BY)
     ends = [duration(share * request.budget_s) for share in shares]
     lines = [
-        f"workload: {request.workload.label}",
+        f"workload: {request.label}",
         f"allocator: {task.installed.name} {task.installed.version}",
         f"space: {len(searched.dimensions)} parameters, at most {searched.size():.2g} points, "
         f"{len(searched.presets)} presets",
@@ -91,6 +96,29 @@ def plan(request: TuneRequest) -> list[str]:
         when = f" (when {dimension.when.text})" if dimension.when else ""
         lines.append(f"  {dimension.name}{share} {values}{when}")
     return lines
+
+
+def _executor(request: TuneRequest, machine: Machine, store: SampleStore) -> Executor:
+    """What measures: turns where the workload is steady, whole runs for everything else."""
+    if request.program is not None:
+        program = shutil.which(request.program.argv[0])
+        proof = AllocatorProof(Path(program) if program else None)
+        return RunExecutor(request.program, store, seed=request.seed, proof=proof)
+    spec = request.workload
+    assert spec is not None  # `understand` saw to it
+    if spec.steady:
+        tempo = tempo_for(spec, _rss_limit_mb(machine, processes=1 + SLOTS))
+        return TurnExecutor(spec, store, seed=request.seed, tempo=tempo)
+    whole = bench_program(spec, rss_limit_mb=_rss_limit_mb(machine, processes=1))
+    return RunExecutor(whole, store, seed=request.seed)
+
+
+def _rss_limit_mb(machine: Machine, processes: int) -> int:
+    """What one of several processes may take before it is ended: a share of most of the memory."""
+    total_mb = machine.memory_gib * 1024
+    if machine.memory_limit_kb is not None:
+        total_mb = min(total_mb or machine.memory_limit_kb, machine.memory_limit_kb // 1024)
+    return int(_MEMORY_SHARE * total_mb / processes)
 
 
 def _store(task: Task, machine: Machine, folder: Path) -> SampleStore:
