@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from hztune import cli, cli_tune, export, params, profile, tune
-from hztune.errors import UsageError
+from hztune.doctor import Finding, Verdict
+from hztune.errors import HztuneError, UsageError
 from hztune.profile import Profile
 
 MakeProfile = Callable[..., Profile]
@@ -273,6 +274,46 @@ def test_a_path_is_printed_alone_and_exists(what: str, hztune: Run) -> None:
     done = hztune("paths", what)
     assert done.returncode == 0
     assert Path(done.stdout.removesuffix("\n")).exists()
+
+
+# ---- the machine ---------------------------------------------------------------------------------
+
+
+def test_doctor_says_a_verdict_for_everything_that_it_looked_at(hztune: Run) -> None:
+    done = hztune("doctor", "--json")
+    findings = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert {finding["verdict"] for finding in findings} <= {"ok", "warn", "unfit", "unknown"}
+    said = hztune("doctor").stdout
+    assert all(finding["name"] in said for finding in findings)
+
+
+class Measured(HztuneError):
+    """Stands for a study that was begun."""
+
+    exit_status = 77
+
+
+@pytest.mark.parametrize(
+    ("words", "verdict", "status"),
+    [
+        (["doctor", "--strict"], "warn", 0),
+        (["doctor", "--strict"], "unfit", 5),
+        (["doctor"], "unfit", 0),
+        ([*TUNE, "--strict"], "warn", 77),
+        ([*TUNE, "--strict"], "unfit", 5),
+        ([*TUNE], "unfit", 77),
+    ],
+)
+def test_strict_refuses_a_machine_that_is_unfit(
+    words: list[str], verdict: Verdict, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(*_: object) -> None:
+        raise Measured
+
+    monkeypatch.setattr("hztune.doctor.examine", lambda: (Finding("load", verdict, "busy"),))
+    monkeypatch.setattr("hztune.tune.tune", begin)
+    assert cli.status_of(words) == status
 
 
 # ---- show, export, run ---------------------------------------------------------------------------

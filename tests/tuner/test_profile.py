@@ -20,7 +20,7 @@ from hztune import params, profile
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.params import Value
-from hztune.profile import MachineId, Profile, Result
+from hztune.profile import AllocatorId, MachineId, Profile, Result
 
 MakeProfile = Callable[..., Profile]
 SEED = 20260131
@@ -131,6 +131,53 @@ def test_a_machine_with_odd_characters_in_its_name_can_be_kept(make_profile: Mak
     made = make_profile(machine=MachineId.of(odd))
     assert made.machine.cpu.startswith("Odd -CPU- -/ - -xxx")
     assert profile.parse(profile.dumps(made).encode()) == made
+
+
+FOREIGN: dict[str, tuple[AllocatorId, dict[str, Value]]] = {
+    "glibc": (AllocatorId("glibc", "2.36", "", "c" * 64), {"arena_max": 2}),
+    "jemalloc": (AllocatorId("jemalloc", "5.3.0", "libjemalloc.so.2", "c" * 64), {"narenas": 2}),
+    "mimalloc": (AllocatorId("mimalloc", "2.0.9", "libmimalloc.so.2.0", ""), {"purge_delay": 0}),
+    "tcmalloc": (
+        AllocatorId("tcmalloc", "2.10", "libtcmalloc_minimal.so.4", ""),
+        {"max_total_thread_cache_bytes": 67108864},
+    ),
+    "none": (AllocatorId("none", "", "", ""), {}),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_profile_of_another_allocator_can_be_kept_where_that_is_not_installed(
+    name: str, make_profile: MakeProfile
+) -> None:
+    identity, config = FOREIGN[name]
+    made = make_profile(config, allocator=identity)
+    assert profile.parse(profile.dumps(made).encode()) == made
+    assert "LD_PRELOAD" not in made.environment
+    assert set(made.environment) <= set(made.adapter.variables())
+
+
+@pytest.mark.parametrize("name", [name for name in FOREIGN if name not in ("none", "glibc")])
+def test_a_library_of_one_allocator_cannot_pass_for_another(
+    name: str, make_profile: MakeProfile
+) -> None:
+    identity, config = FOREIGN[name]
+    made = make_profile(config, allocator=replace(identity, soname="libhz.so"))
+    with pytest.raises(UsageError, match=r"allocator\.soname"):
+        profile.parse(profile.dumps(made).encode())
+
+
+@pytest.mark.parametrize("name", [name for name, (_, config) in FOREIGN.items() if config])
+@pytest.mark.parametrize(
+    "value", ["2,junk:true", "2:glibc.malloc.check=3", "2\nX=1", "$(id)", "", -7, True]
+)
+def test_a_value_cannot_smuggle_a_second_setting_into_another_allocator(
+    name: str, value: Value, make_profile: MakeProfile
+) -> None:
+    identity, config = FOREIGN[name]
+    held = body(make_profile(config, allocator=identity))
+    held["params"] = dict.fromkeys(config, value)
+    with pytest.raises(UsageError):
+        profile.parse(encoded(held))
 
 
 # ---- what is refused -----------------------------------------------------------------------------

@@ -24,6 +24,7 @@ COMMANDS = {
     "list": "cli_list",
     "params": "cli_list",
     "paths": "cli_list",
+    "doctor": "cli_machine",
 }
 """Every command, in the order of the help, and the module that holds it (as `<name>_command`)."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hztune.cli_machine import require_fit
 from hztune.errors import NoGainError, UsageError
 
 if TYPE_CHECKING:
@@ -65,12 +66,13 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where the results go.")
 @click.option("--resume", is_flag=True, help="Go on with the study in --out.")
 @click.option("--require-gain", is_flag=True, help="Exit with status 4 when there is no gain.")
+@click.option("--strict", is_flag=True, help="Exit with status 5 when the machine is unfit.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and the space; measure nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 @click.argument("words", metavar="", nargs=-1, type=click.UNPROCESSED)
 def tune_command(
-    require_gain: bool, dry_run: bool, as_json: bool, quiet: bool, **options: Any
+    require_gain: bool, strict: bool, dry_run: bool, as_json: bool, quiet: bool, **options: Any
 ) -> int:
     """Search the best configuration, prove it on fresh measurements, write the results.
 
@@ -78,12 +80,14 @@ def tune_command(
     hz_config.h and every sample.
     """
     request = _request(**options)
-    from hztune import tune
+    from hztune import doctor, tune
     from hztune.progress import reporter
 
     if dry_run:
         click.echo("\n".join(tune.plan(request)))
         return 0
+    if strict:
+        require_fit(doctor.examine())
     with reporter(quiet=quiet) as display:
         tuned = tune.tune(request, display)
     click.echo(json.dumps(tuned.summary.to_json(), indent=2) if as_json else _for_people(tuned))

@@ -1,0 +1,48 @@
+"""Commands about the machine: is it fit to measure on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from hztune.errors import UnfitError
+
+if TYPE_CHECKING:
+    from hztune.doctor import Finding
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--strict", is_flag=True, help="Exit with status 5 when the machine is unfit.")
+def doctor_command(as_json: bool, strict: bool) -> None:
+    """Look at what disturbs measurements here, and print what mends it; nothing is changed."""
+    from hztune import doctor
+
+    findings = doctor.examine()
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        click.echo("\n".join(_line(finding) for finding in findings))
+    if strict:
+        require_fit(findings)
+
+
+def require_fit(findings: tuple[Finding, ...]) -> None:
+    """Refuses to measure on a machine where measurements mean little.
+
+    Raises:
+        UnfitError: something was found that makes them so.
+    """
+    unfit = [f"{each.name}: {each.found}" for each in findings if each.verdict == "unfit"]
+    if unfit:
+        raise UnfitError(
+            f"this machine is unfit for measuring ({'; '.join(unfit)}); see `hztune doctor`"
+        )
+
+
+def _line(finding: Finding) -> str:
+    mend = f"  (mend it: {finding.mend})" if finding.mend else ""
+    return f"{finding.verdict:8}{finding.name}: {finding.found}{mend}"
