@@ -30,6 +30,7 @@
 #include "arguments.h"
 #include "json.h"
 #include "rng.h"
+#include "scatter.h"
 #include "turns.h"
 
 #define HZ_LIKELY(x) __builtin_expect(!!(x), 1)
@@ -162,6 +163,7 @@ typedef struct hz_run {
     void *shared;                    /* the workload's own */
     hz_worker *workers;              /* `threads` of them */
     hz_turn_page *page;              /* turns and counters */
+    hz_scatter scatter;              /* where the workers are woken */
     _Atomic uint32_t done;           /* futex: workers that have done their quota or seen the end */
     pthread_barrier_t stopped;       /* where all meet before blocks are freed */
     _Atomic int64_t live_peak_bytes; /* highest sum of live bytes that was seen */

@@ -70,6 +70,7 @@ static bool park(hz_worker *w)
     hz_turn_page *page = w->run->page;
     uint32_t turn;
     publish_usage(w);
+    hz_scatter_enter(&w->run->scatter, w->index);
     atomic_store(&w->slot->parked, 1);
     atomic_fetch_add(&page->parked, 1);
     if (hz_turn_all_parked(page)) {
@@ -78,6 +79,7 @@ static bool park(hz_worker *w)
     }
     while ((turn = atomic_load(&page->turn)) == HZ_TURN_PARK)
         hz_futex_wait(&page->turn, HZ_TURN_PARK, -1);
+    hz_scatter_leave(&w->run->scatter);
     atomic_fetch_sub(&page->parked, 1);
     atomic_store(&w->slot->parked, 0);
     return turn != HZ_TURN_QUIT;
@@ -234,6 +236,7 @@ void hz_run_init(hz_run *run, const hz_options *options)
         .workers = hz_harness_alloc(options->threads * sizeof(hz_worker)),
         .remote_target = -1,
     };
+    hz_scatter_init(&run->scatter, run->threads, hz_random_start((uint64_t)hz_clock_ns(), 0));
     (void)pthread_barrier_init(&run->stopped, NULL, run->threads + 1);
     for (unsigned i = 0; i < run->threads; i++) init_worker(run, i);
     if (run->workload->prepare != NULL) run->workload->prepare(run);
