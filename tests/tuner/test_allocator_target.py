@@ -195,6 +195,46 @@ def test_a_program_with_malloc_of_its_own_is_its_own_provider(compiled: Compile)
     assert seen.allocator == ""
 
 
+TITLED = """
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+extern char **environ;
+int main(void) {
+    char *kept[1000] = {0}, *first = environ[0], c;
+    size_t length = 0, count = 0;
+    for (; environ[count]; count++) {
+        kept[count] = strdup(environ[count]);
+        length += strlen(environ[count]) + 1;
+    }
+    memset(first, 0, length);
+    environ = kept;
+    return write(1, "x", 1) + read(0, &c, 1) != 2;
+}
+"""
+
+
+def test_a_process_that_overwrote_its_variables_is_still_known(compiled: Compile) -> None:
+    variables = {"LD_PRELOAD": "libmimalloc.so.2", "MIMALLOC_DECOMMIT_DELAY": "7"}
+    with running(compiled("titled", TITLED), **variables) as pid:
+        assert b"MIMALLOC" not in Path(f"/proc/{pid}/environ").read_bytes()
+        seen = live.look(pid)
+    assert seen.allocator == "mimalloc"
+    assert live.undelivered(seen, variables) == ()
+
+
+@pytest.mark.parametrize("preload", ["", "libmimalloc.so.2", "libnosuch.so.1:libjemalloc.so.2"])
+def test_the_order_that_is_worked_out_is_that_of_the_loader(
+    preload: str, compiled: Compile
+) -> None:
+    with running(compiled("idle"), LD_PRELOAD=preload) as pid:
+        process = live.look(pid).process
+        loaded = process.loaded()
+    assert loaded is not None
+    worked_out = live.search_order(process.program, process.bases, preload)
+    assert [path for path in worked_out if path in loaded] == loaded
+
+
 def test_a_process_that_does_not_exist_is_refused() -> None:
     with pytest.raises(UsageError, match="no process"):
         live.look(2**22 + 1)

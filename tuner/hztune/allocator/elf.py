@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAGIC = b"\x7fELF"
+_ET_EXEC = 2
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _DT_NEEDED, _DT_STRTAB, _DT_SONAME = 1, 5, 14
 _SHT_SYMTAB, _SHT_DYNSYM = 2, 11
@@ -29,6 +30,8 @@ class Elf:
         soname: The name that it goes by as a library; "" when it has none.
         needed: Sonames of the libraries that it was linked with, in order.
         defines: The functions and data that other files can see in it.
+        dynamic: Where its dynamic section is loaded, as the file counts addresses; 0: it has none.
+        is_fixed: Its addresses are final; else they count from where it is loaded.
     """
 
     path: Path
@@ -37,6 +40,8 @@ class Elf:
     soname: str
     needed: tuple[str, ...]
     defines: frozenset[str]
+    dynamic: int
+    is_fixed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +148,8 @@ def _parse(path: Path, data: mmap.mmap) -> Elf:
         soname=next((name for tag, name in named if tag == _DT_SONAME), ""),
         needed=tuple(name for tag, name in named if tag == _DT_NEEDED),
         defines=frozenset(name for name, _ in _symbols(shape, data, header, _SHT_DYNSYM)),
+        dynamic=next((s.address for s in segments if s.kind == _PT_DYNAMIC), 0),
+        is_fixed=header[0] == _ET_EXEC,
     )
 
 

@@ -1,9 +1,8 @@
 """Which allocator a running process has, and with which settings it was started.
 
 The loader looks a function up in the program first, then in what was preloaded, then in the linked
-libraries, breadth first (ld.so(8)); the first file that defines malloc gives it. Variables are read
-as they were when the program was executed: what a process was asked to run with. Few allocators let
-another process read what they made of it.
+libraries, breadth first (ld.so(8)); the first file that defines malloc gives it. The loader's own
+list tells that order; where it may not be read, the order is worked out from the variables.
 """
 
 from __future__ import annotations
@@ -16,13 +15,12 @@ from pathlib import Path
 
 from hztune.allocator import elf, target
 from hztune.allocator.base import Adapter, Installed
+from hztune.allocator.memory import Process
 from hztune.errors import UsageError
 from hztune.params import Value
 
-_MAPPED = re.compile(
-    r"^(?P<start>[0-9a-f]+)\S+ r\S* \S+ \S+ \d+ +(?P<path>/.*?)(?: \(deleted\))?$", re.M
-)
-_PRELOAD = re.compile(r"[ :]+")
+_PRELOAD = "LD_PRELOAD"
+_SEPARATORS = re.compile(r"[ :]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +31,18 @@ class Running:
         pid: Its number.
         program: The file that it executes.
         provider: The file that gives it malloc; the program itself when that defines it.
-        base: Where the provider is loaded.
         allocator: Name of that allocator's adapter; "" when hztune does not know it.
-        environment: Its variables at the time of its start.
+        environment: The variables that it was started with; None: it has overwritten them, and
+            its memory may not be read.
+        process: Its address space.
     """
 
     pid: int
     program: Path
     provider: Path
-    base: int
     allocator: str
-    environment: dict[str, str]
+    environment: dict[str, str] | None
+    process: Process
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +65,22 @@ def look(pid: int) -> Running:
     Raises:
         UsageError: There is no such process, it may not be looked at, or it has no malloc.
     """
-    root = Path("/proc", str(pid))
     try:
-        program = (root / "exe").resolve(strict=True)
-        maps = (root / "maps").read_text(encoding="utf-8", errors="replace")
-        environment = _variables((root / "environ").read_bytes())
+        process = Process.of(pid)
+        environment = process.variables()
     except FileNotFoundError as error:
         raise UsageError(f"there is no process {pid}, or its program is gone") from error
-    except PermissionError as error:
-        raise UsageError(f"process {pid} belongs to somebody else: run as its user") from error
-    mapped = _bases(maps)
-    provider = provider_of(program, mapped, environment.get("LD_PRELOAD", ""))
+    except (PermissionError, ProcessLookupError) as error:
+        raise UsageError(f"process {pid} may not be looked at: run as its user") from error
+    program = process.program
+    provider = _first_with_malloc(
+        process.loaded()
+        or search_order(program, process.bases, (environment or {}).get(_PRELOAD, ""))
+    )
     if provider is None:
         raise UsageError(f"process {pid} ({program}) has no library that defines malloc")
     name = target.inspect(program).inside if provider == program else target.named(provider)
-    return Running(pid, program, provider, mapped[provider], name, environment)
+    return Running(pid, program, provider, name, environment, process)
 
 
 def settings(running: Running, adapter: Adapter, installed: Installed) -> dict[str, Setting]:
@@ -89,19 +89,26 @@ def settings(running: Running, adapter: Adapter, installed: Installed) -> dict[s
     Raises:
         WrongConfiguration: Its variables are such that a fresh process would be refused.
     """
-    own = {
-        name: running.environment[name]
-        for name in adapter.variables()
-        if name in running.environment
-    }
-    own.pop("LD_PRELOAD", None)
-    preload = {"LD_PRELOAD": str(running.provider)} if installed.soname else {}
-    asked = adapter.read_back({**own, **preload}, installed, running.program)
-    found = adapter.effective(lambda symbol, size: _memory(running, symbol, size))
+    found = adapter.effective(
+        lambda symbol, size: running.process.data(running.provider, symbol, size)
+    )
     return {
-        **{name: Setting(value, is_effective=False) for name, value in asked.items()},
+        **{
+            name: Setting(value, is_effective=False)
+            for name, value in _asked(running, adapter, installed).items()
+        },
         **{name: Setting(value, is_effective=True) for name, value in found.items()},
     }
+
+
+def _asked(running: Running, adapter: Adapter, installed: Installed) -> dict[str, Value]:
+    """Returns what a fresh process makes of the variables of a running one."""
+    if running.environment is None:
+        return {}
+    own = {name: running.environment.get(name) for name in adapter.variables() if name != _PRELOAD}
+    given = {name: value for name, value in own.items() if value is not None}
+    preload = {_PRELOAD: str(running.provider)} if installed.soname else {}
+    return adapter.read_back({**given, **preload}, installed, running.program)
 
 
 def strangers(pid: int, library: Path) -> tuple[Running, ...]:
@@ -117,24 +124,43 @@ def strangers(pid: int, library: Path) -> tuple[Running, ...]:
 
 
 def undelivered(running: Running, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the variables of `environment` that the process was not started with as they are."""
-    return tuple(
-        name for name, value in environment.items() if running.environment.get(name) != value
-    )
+    """Returns the variables of `environment` that the process was not started with as they are.
+
+    Raises:
+        UsageError: The process has overwritten its variables.
+    """
+    if running.environment is None:
+        raise UsageError(f"process {running.pid} has overwritten the variables it was started with")
+    given = running.environment
+    return tuple(name for name, value in environment.items() if given.get(name) != value)
 
 
-def _memory(running: Running, symbol: str, size: int) -> bytes | None:
-    """Returns the bytes at a symbol of the provider; None when it has none, or none to be read."""
-    try:
-        address = elf.address_of(running.provider, symbol)
-        if address is None:
-            return None
-        with Path("/proc", str(running.pid), "mem").open("rb") as memory:
-            memory.seek(running.base + address)
-            found = memory.read(size)
-    except OSError:
-        return None
-    return found if len(found) == size else None
+def search_order(program: Path, mapped: Iterable[Path], preload: str) -> list[Path]:
+    """Returns mapped files in the order in which the loader looks symbols up, worked out.
+
+    Args:
+        program: The executed file.
+        mapped: Every file in the address space.
+        preload: The value of LD_PRELOAD.
+    """
+    files = {path: file for path in mapped if (file := _elf(path)) is not None}
+    by_name = {name: path for path, file in files.items() for name in (path.name, file.soname)}
+    wanted = [Path(entry).name for entry in _SEPARATORS.split(preload) if entry]
+    order = [program] if program in files else []
+    order += [by_name[name] for name in wanted if name in by_name]
+    for path in order:
+        for name in files[path].needed:
+            if name in by_name and by_name[name] not in order:
+                order.append(by_name[name])
+    return order + [path for path in files if path not in order]
+
+
+def _first_with_malloc(order: Iterable[Path]) -> Path | None:
+    for path in order:
+        file = _elf(path)
+        if file is not None and "malloc" in file.defines:
+            return path
+    return None
 
 
 def _descendants(pid: int) -> list[int]:
@@ -147,51 +173,9 @@ def _descendants(pid: int) -> list[int]:
     return found
 
 
-def _bases(maps: str) -> dict[Path, int]:
-    """Returns every mapped file with the lowest address at which it stands."""
-    bases: dict[Path, int] = {}
-    for found in _MAPPED.finditer(maps):
-        bases.setdefault(Path(found["path"]), int(found["start"], 16))
-    return bases
-
-
-def provider_of(program: Path, mapped: Iterable[Path], preload: str) -> Path | None:
-    """Returns the first file in the order of the loader that defines malloc.
-
-    Args:
-        program: The executed file.
-        mapped: Every file in the address space.
-        preload: The value of LD_PRELOAD.
-    """
-    files = {path: file for path in mapped if (file := _elf(path)) is not None}
-    for path in _search_order(program, files, preload):
-        if "malloc" in files[path].defines:
-            return path
-    return None
-
-
-def _search_order(program: Path, files: dict[Path, elf.Elf], preload: str) -> list[Path]:
-    """Returns the mapped files in the order in which the loader looks symbols up."""
-    by_name = {name: path for path, file in files.items() for name in (path.name, file.soname)}
-    wanted = [Path(entry).name for entry in _PRELOAD.split(preload) if entry]
-    order = [program] if program in files else []
-    order += [by_name[name] for name in wanted if name in by_name]
-    for path in order:
-        for name in files[path].needed:
-            if name in by_name and by_name[name] not in order:
-                order.append(by_name[name])
-    return order + [path for path in files if path not in order]
-
-
 def _elf(path: Path) -> elf.Elf | None:
     """Returns the headers of a mapped file; None for data, and for what is gone by now."""
     try:
         return elf.read(path)
     except (OSError, ValueError):
         return None
-
-
-def _variables(block: bytes) -> dict[str, str]:
-    """Returns the variables of /proc/PID/environ."""
-    entries = (entry.partition("=") for entry in block.decode(errors="replace").split("\0"))
-    return {name: value for name, equals, value in entries if equals}
