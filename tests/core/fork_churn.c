@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CHURNERS = 8, SLOTS = 200, CHILD_STEPS = 200, CHILD_SECONDS = 3 };
+enum { CHURNERS = 8, SLOTS = 200, CHILD_STEPS = 200, CHILD_SECONDS = 30 };
 
 static atomic_bool stop;
 static atomic_uint handler_runs;

@@ -247,6 +247,15 @@ static void resize(slot *this, uint64_t draw)
     mark(this);
 }
 
+static void release(slot *this)
+{
+    require_marked(this);
+    errno = 1234;
+    free(this->block);
+    require(errno == 1234, "free of %zu bytes set errno to %d", this->size, errno);
+    this->block = NULL;
+}
+
 static void churn(slot *slots, uint64_t state)
 {
     for (size_t i = 0; i < STEPS; i++) {
@@ -257,9 +266,7 @@ static void churn(slot *slots, uint64_t state)
         } else if (draw % 4 == 0) {
             resize(this, draw >> 2);
         } else {
-            require_marked(this);
-            free(this->block);
-            this->block = NULL;
+            release(this);
         }
     }
 }
@@ -268,9 +275,7 @@ static void free_all(slot *slots)
 {
     for (size_t i = 0; i < SLOTS; i++) {
         if (slots[i].block != NULL) {
-            require_marked(&slots[i]);
-            free(slots[i].block);
-            slots[i].block = NULL;
+            release(&slots[i]);
         }
     }
 }
