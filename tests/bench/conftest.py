@@ -1,0 +1,92 @@
+"""What the tests of the measuring programs share: the programs, allocators to run them on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEADLINE_S = 120
+LIBRARIES = {
+    "jemalloc": ("libjemalloc.so.2", "libjemalloc2"),
+    "mimalloc": ("libmimalloc.so.2", "libmimalloc2.0"),
+    "tcmalloc": ("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),
+}
+ALLOCATORS = ("glibc", "hz", *LIBRARIES)
+
+Preload = Callable[[str], dict[str, str]]
+
+
+class Programs:
+    """The programs of one build, each as a function that returns the finished process."""
+
+    def __init__(self, core: Path) -> None:
+        self.bench_path = core / "bench" / "hz-bench"
+        self.turns_path = core / "bench" / "hz-turns"
+        self.launch_path = core / "bench" / "hz-launch"
+
+    def bench(self, *words: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        return run([self.bench_path, *words], **variables)
+
+    def turns(self, *words: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        return run([self.turns_path, *words], **variables)
+
+    def launch(self, *words: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        return run([self.launch_path, *words], **variables)
+
+    def result(self, *words: object, **variables: str) -> dict[str, Any]:
+        """The JSON of a run of hz-bench that must succeed."""
+        done = self.bench(*words, "--json", **variables)
+        assert done.returncode == 0, done.stderr
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
+
+
+def run(words: list[object], **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(word) for word in words],
+        env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+
+
+@pytest.fixture(scope="session")
+def programs(core_build: Path) -> Programs:
+    return Programs(core_build)
+
+
+@pytest.fixture(scope="session")
+def mischief(build_core: Callable[..., Path]) -> Programs:
+    """The programs with one more workload, which goes wrong on demand."""
+    source = Path(__file__).parent / "misbehave.c"
+    return Programs(build_core(HZ_WERROR="ON", HZ_EXTRA_WORKLOAD=str(source)))
+
+
+@pytest.fixture(scope="session")
+def preload(core_build: Path) -> Preload:
+    """The variables that put a process on an allocator."""
+
+    def variables(allocator: str) -> dict[str, str]:
+        if allocator == "glibc":
+            return {}
+        if allocator == "hz":
+            return {"LD_PRELOAD": str(core_build / "libhz.so")}
+        return {"LD_PRELOAD": _library(*LIBRARIES[allocator])}
+
+    return variables
+
+
+def _library(soname: str, package: str) -> str:
+    cache = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True)
+    for line in cache.stdout.splitlines():
+        if line.strip().startswith(soname):
+            return line.rpartition("=> ")[2]
+    raise RuntimeError(f"{soname} is not installed: apt-get install {package}")

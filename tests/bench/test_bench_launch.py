@@ -1,0 +1,194 @@
+"""hz-launch: measures a program from outside, and nothing outlives it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import ALLOCATORS, DEADLINE_S, LIBRARIES, Preload, Programs
+
+ESCAPEE = "import os,sys,time\nif os.fork(): {parent}\nos.setsid()\nif os.fork(): os._exit(0)\n" \
+    "open(sys.argv[1], 'w').write(str(os.getpid()))\ntime.sleep(600)"  # fmt: skip
+
+
+def launch(programs: Programs, *words: object, **variables: str) -> tuple[int, dict[str, Any]]:
+    """Exit status and result; the program's own output is not looked at."""
+    read_end, write_end = os.pipe()
+    try:
+        done = subprocess.run(
+            [str(w) for w in (programs.launch_path, "--json-fd", write_end, *words)],
+            env={**os.environ, **variables}, pass_fds=[write_end], stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S,
+        )  # fmt: skip
+    finally:
+        os.close(write_end)
+    with open(read_end) as result:
+        text = result.read()
+    assert text, done.stderr
+    return done.returncode, json.loads(text)
+
+
+def gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "exit_status", "number", "code"),
+    [
+        ("exit 0", "ok", 0, 0, 0),
+        ("exit 3", "failed", 3, 0, 3),
+        ("exit 78", "rejected", 78, 0, 78),
+        ("kill -SEGV $$", "crash", 128 + signal.SIGSEGV, signal.SIGSEGV, 0),
+        ("kill -ILL $$", "crash", 128 + signal.SIGILL, signal.SIGILL, 0),
+    ],
+)
+def test_ends_are_typed(
+    programs: Programs, script: str, status: str, exit_status: int, number: int, code: int
+) -> None:
+    returned, result = launch(programs, "--", "sh", "-c", script)
+    assert (returned, result["status"]) == (exit_status, status)
+    assert (result["signal"], result["code"]) == (number, code)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "sleep 600",
+        "trap '' TERM INT HUP; while :; do :; done",
+        "kill -STOP $$",
+        "for i in 1 2 3 4 5 6 7 8; do sleep 600 & done; wait",
+        "exec 0<&- 1>&- 2>&-; sleep 600",
+    ],
+)
+def test_what_does_not_end_is_killed_as_hung(programs: Programs, script: str) -> None:
+    returned, result = launch(programs, "--timeout-ms", 300, "--", "sh", "-c", script)
+    assert (returned, result["status"]) == (124, "hang")
+    assert result["wall_ns"] >= 300e6
+    assert gone(result["pid"])
+
+
+def test_what_grows_too_big_is_killed_as_out_of_memory(programs: Programs) -> None:
+    script = "x = []\nwhile True: x.append(bytearray(10 ** 6))"
+    returned, result = launch(programs, "--rss-limit-mb", 200, "--", sys.executable, "-c", script)
+    assert (returned, result["status"]) == (137, "oom")
+    assert result["rss_tree_peak_kb"] > 200 * 1024
+
+
+def test_memory_of_children_counts_towards_the_limit(programs: Programs) -> None:
+    eater = f"{sys.executable} -c 'x = bytearray(10 ** 8); import time; time.sleep(600)'"
+    returned, result = launch(
+        programs, "--rss-limit-mb", 150, "--", "sh", "-c", f"{eater} & {eater} & wait"
+    )
+    assert (returned, result["status"]) == (137, "oom")
+    assert result["processes"] >= 3
+
+
+@pytest.mark.parametrize("parent", ["time.sleep(600)", "time.sleep(0.3); sys.exit(0)"])
+def test_a_daemon_that_left_its_session_does_not_escape(
+    programs: Programs, tmp_path: Path, parent: str
+) -> None:
+    note = tmp_path / "pid"
+    script = ESCAPEE.format(parent=parent)
+    launch(programs, "--timeout-ms", 2000, "--", sys.executable, "-c", script, note)
+    assert gone(int(note.read_text()))
+
+
+def test_nothing_outlives_an_interrupted_launcher(programs: Programs, tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    script = ESCAPEE.format(parent="time.sleep(600)")
+    process = subprocess.Popen(
+        [programs.launch_path, "--", sys.executable, "-c", script, note], stdout=subprocess.PIPE
+    )
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline and not (note.exists() and note.read_text()):
+        time.sleep(0.01)
+    process.terminate()
+    out, _ = process.communicate(timeout=DEADLINE_S)
+    assert json.loads(out)["status"] == "interrupted"
+    assert gone(int(note.read_text()))
+
+
+def test_peak_memory_is_the_programs_and_not_the_callers(programs: Programs) -> None:
+    ballast = bytearray(300 << 20)
+    ballast[:: os.sysconf("SC_PAGESIZE")] = b"x" * (len(ballast) // os.sysconf("SC_PAGESIZE"))
+    _, small = launch(programs, "--", "/bin/true")
+    _, big = launch(programs, "--", sys.executable, "-c", "x = b'x' * (100 << 20)")
+    assert small["rss_peak_kb"] < 20 * 1024
+    assert 100 * 1024 < big["rss_peak_kb"] < 200 * 1024
+    assert big["minor_faults"] > small["minor_faults"] > 0
+
+
+def test_cpu_time_of_children_is_counted(programs: Programs) -> None:
+    burn = "import time\nwhile time.process_time() < 0.3: pass"
+    _, result = launch(
+        programs, "--", sys.executable, "-c",
+        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])",
+    )  # fmt: skip
+    assert result["cpu_s"] > 0.3
+
+
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+def test_the_library_that_provides_malloc_is_named(
+    programs: Programs, preload: Preload, allocator: str
+) -> None:
+    words = [w for k, v in preload(allocator).items() for w in ("--env", f"{k}={v}")]
+    _, result = launch(programs, *words, "--", "sleep", "0.3")
+    assert result["allocator"]["name"] == allocator
+
+
+@pytest.mark.parametrize("allocator", [a for a in ALLOCATORS if a != "glibc"])
+def test_an_expected_library_must_be_in_effect(
+    programs: Programs, preload: Preload, allocator: str
+) -> None:
+    soname = "libhz.so" if allocator == "hz" else LIBRARIES[allocator][0]
+    with_it = ("--env", f"LD_PRELOAD={preload(allocator)['LD_PRELOAD']}")
+    expect = ("--expect-library", soname)
+    returned, right = launch(programs, *expect, *with_it, "--", "sleep", "0.3")
+    assert (returned, right["status"]) == (0, "ok")
+    returned, wrong = launch(programs, *expect, "--", "sleep", "0.3")
+    assert (returned, wrong["status"]) == (125, "wrong_allocator")
+    assert wrong["allocator"]["name"] == "glibc"
+
+
+def test_a_proof_does_not_outlive_an_exec(programs: Programs, preload: Preload) -> None:
+    returned, result = launch(
+        programs, "--expect-library", "libjemalloc.so.2",
+        "--env", f"LD_PRELOAD={preload('jemalloc')['LD_PRELOAD']}",
+        "--", "sh", "-c", "sleep 0.2; exec env -u LD_PRELOAD sleep 0.5",
+    )  # fmt: skip
+    assert (returned, result["status"]) == (125, "wrong_allocator")
+
+
+def test_variables_are_set_and_unset(programs: Programs) -> None:
+    done = programs.launch(
+        "--env", "ONE=1", "--unset", "TWO", "--", "sh", "-c", "echo $ONE${TWO-gone}", TWO="2"
+    )
+    output, result = done.stdout.splitlines()
+    assert output == "1gone"
+    assert json.loads(result)["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("", "the program is missing"),
+        ("-- /nonexistent/program", "cannot run /nonexistent/program"),
+        ("--timeout-ms soon -- /bin/true", "--timeout-ms soon: want a number"),
+        ("--json-fd 99 -- /bin/true", "--json-fd 99: not an open descriptor"),
+        ("--expect-library lib/x.so -- /bin/true", "want a soname"),
+        ("--limit 5 -- /bin/true", "--limit: not an option"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence(programs: Programs, line: str, sentence: str) -> None:
+    done = programs.launch(*line.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("hz-launch: ") and done.stderr.count("\n") == 1
+    assert sentence in done.stderr

@@ -1,0 +1,260 @@
+"""hz-turns: gives processes turns, and types what goes wrong with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import DEADLINE_S, Preload, Programs
+
+Event = dict[str, Any]
+QUICK = ("--turn-ms", 10, "--skip-ms", 1, "--warmup-ms", 20, "--stall-ms", 1000)
+
+
+def play(programs: Programs, *words: object, **variables: str) -> list[Event]:
+    done = programs.turns(*QUICK, *words, **variables)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def of(events: list[Event], kind: str, arm: str | None = None) -> list[Event]:
+    return [e for e in events if e["event"] == kind and arm in (None, e.get("arm"))]
+
+
+def until(holds: Callable[[], bool]) -> bool:
+    """Whether something becomes true within the deadline."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        if holds():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize("workload", ["larson", "remote", "threads"])
+@pytest.mark.parametrize("threads", [2, 32])
+def test_every_arm_gets_one_turn_a_round_and_gives_its_result(
+    programs: Programs, preload: Preload, workload: str, threads: int
+) -> None:
+    arms = [word for name in ("mimalloc", "jemalloc") for word in (
+        "--arm", name, "--env", f"LD_PRELOAD={preload(name)['LD_PRELOAD']}")]  # fmt: skip
+    events = play(
+        programs, "--rounds", 5, *arms, "--", programs.bench_path, workload, "--threads", threads
+    )
+    assert [e["event"] for e in events[:2]] == ["start", "start"]
+    assert events[-1]["event"] == "end"
+    for arm in ("mimalloc", "jemalloc"):
+        turns = of(events, "turn", arm)
+        assert [t["round"] for t in turns] == list(range(5))
+        assert len(of(events, "warm", arm)) == 1
+        (last,) = of(events, "exit", arm)
+        assert (last["status"], last["code"], last["signal"]) == ("ok", 0, 0)
+        assert last["result"]["allocator"]["name"] == arm
+        assert last["result"]["ops"] >= sum(t["ops"] for t in turns) > 0
+    for r in range(5):
+        assert {t["position"] for t in of(events, "turn") if t["round"] == r} == {0, 1}
+
+
+def test_turns_of_different_arms_never_overlap(programs: Programs) -> None:
+    events = play(
+        programs, "--rounds", 10, "--arm", "a", "--arm", "b", "--arm", "c",
+        "--", programs.bench_path, "kv", "--threads", 2,
+    )  # fmt: skip
+    turns = of(events, "turn")
+    for one, next_one in pairwise(turns):
+        assert one["start_ns"] + one["counted_ns"] <= next_one["start_ns"]
+    counted = sum(t["counted_ns"] for t in turns)
+    assert events[-1]["counted_ns"] == counted <= events[-1]["wall_ns"]
+
+
+def test_the_beginning_of_a_turn_is_not_counted(programs: Programs) -> None:
+    events = play(
+        programs, "--rounds", 3, "--turn-ms", 40, "--skip-ms", 20, "--arm", "a",
+        "--", programs.bench_path, "kv", "--threads", 1,
+    )  # fmt: skip
+    result = of(events, "exit")[0]["result"]
+    counted_ns = sum(t["counted_ns"] for t in of(events, "turn"))
+    warmed_ns = of(events, "warm")[0]["ns"]
+    assert result["seconds"] * 1e9 >= warmed_ns + counted_ns + 3 * 15e6
+
+
+def test_the_order_is_random_and_repeatable(programs: Programs) -> None:
+    def order(seed: int) -> list[str]:
+        words = ("--rounds", 12, "--turn-ms", 2, "--seed", seed)
+        arms = ("--arm", "a", "--arm", "b", "--arm", "c")
+        events = play(programs, *words, *arms, "--", programs.bench_path, "lifo", "--threads", 1)
+        return [t["arm"] for t in of(events, "turn")]
+
+    assert order(1) == order(1)
+    assert order(1) != order(2)
+    assert len({tuple(order(3)[i : i + 3]) for i in range(0, 36, 3)}) > 1
+
+
+def test_further_rounds_can_be_asked_for(programs: Programs) -> None:
+    done = subprocess.run(
+        [programs.turns_path, *map(str, QUICK), "--ask", "--rounds", "2", "--arm", "a", "--",
+         programs.bench_path, "lifo", "--threads", "1"],
+        input="more 3\n", capture_output=True, text=True, timeout=DEADLINE_S,
+    )  # fmt: skip
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [e["done"] for e in of(events, "rounds")] == [2, 5]
+    assert [t["round"] for t in of(events, "turn")] == [0, 1, 2, 3, 4]
+
+
+def test_variables_are_set_and_unset_for_one_arm_or_for_all(programs: Programs) -> None:
+    show = ("sh", "-c", 'echo "$COMMON/$OWN/${GONE-unset}" >&2')
+    done = programs.turns(
+        "--env", "COMMON=1", "--arm", "a", "--env", "OWN=a", "--arm", "b", "--unset", "GONE",
+        "--", *show, GONE="here",
+    )  # fmt: skip
+    tails = {
+        e["arm"]: e["stderr_tail"]
+        for e in map(json.loads, done.stdout.splitlines())
+        if e["event"] == "exit"
+    }
+    assert tails == {"a": "1/a/here\n", "b": "1//unset\n"}
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "number"),
+    [
+        ("crash", "crash", signal.SIGSEGV),
+        ("abort", "crash", signal.SIGABRT),
+        ("hang", "hang", signal.SIGKILL),
+        ("eat", "oom", signal.SIGKILL),
+        ("refuse", "rejected", 0),
+        ("exit", "failed", 0),
+    ],
+)
+def test_a_bad_arm_is_typed_and_the_good_one_goes_on(
+    mischief: Programs, how: str, status: str, number: int
+) -> None:
+    events = play(
+        mischief, "--rounds", 40, "--rss-limit-mb", 50, "--arm", "bad", "--env",
+        f"HZ_MISCHIEF={how}", "--arm", "good",
+        "--", mischief.bench_path, "misbehave", "--threads", 2,
+    )  # fmt: skip
+    (bad,) = of(events, "exit", "bad")
+    (good,) = of(events, "exit", "good")
+    assert (bad["status"], bad["signal"]) == (status, number)
+    assert bad["result"] is None
+    assert good["status"] == "ok"
+    assert len(of(events, "turn", "good")) == 40
+    assert gone(of(events, "start", "bad")[0]["pid"])
+
+
+@pytest.mark.slow
+def test_an_arm_that_is_never_ready_hangs(mischief: Programs) -> None:
+    events = play(
+        mischief, "--rounds", 2, "--arm", "bad", "--env", "HZ_MISCHIEF=never_ready", "--arm",
+        "good", "--", mischief.bench_path, "misbehave", "--threads", 1,
+    )  # fmt: skip
+    assert of(events, "exit", "bad")[0]["status"] == "hang"
+    assert of(events, "exit", "good")[0]["status"] == "ok"
+
+
+def test_a_flood_on_stderr_blocks_nobody_and_only_its_end_is_kept(mischief: Programs) -> None:
+    events = play(
+        mischief, "--rounds", 4, "--arm", "wet", "--env", "HZ_MISCHIEF=flood",
+        "--", mischief.bench_path, "misbehave", "--threads", 1,
+    )  # fmt: skip
+    (last,) = of(events, "exit")
+    assert last["status"] == "ok"
+    assert last["stderr_tail"] == "x" * 64 * 1024
+    assert len(of(events, "turn")) == 4
+
+
+def test_output_that_is_no_result_is_given_as_none(mischief: Programs) -> None:
+    events = play(
+        mischief, "--rounds", 2, "--arm", "wet", "--env", "HZ_MISCHIEF=drown",
+        "--", mischief.bench_path, "misbehave", "--threads", 1,
+    )  # fmt: skip
+    assert of(events, "exit")[0]["result"] is None
+
+
+@pytest.mark.parametrize("text", ["{", '{"a":NaN}', "[1]", '{"a":1} x', '{"a":"\x01"}', "{'a':1}"])
+def test_text_that_is_not_json_never_breaks_an_event(programs: Programs, text: str) -> None:
+    done = programs.turns("--arm", "a", "--", "sh", "-c", 'printf %s "$TEXT"', TEXT=text)
+    last = [json.loads(line) for line in done.stdout.splitlines()][1]
+    assert (last["event"], last["result"]) == ("exit", None)
+
+
+def test_bytes_that_are_not_text_arrive_as_replacement_characters(programs: Programs) -> None:
+    done = programs.turns("--arm", "a", "--", "sh", "-c", "printf 'h\\303\\251\\377\\n' >&2")
+    last = [json.loads(line) for line in done.stdout.splitlines()][1]
+    assert last["stderr_tail"] == "hé�\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_no_arm_outlives_its_conductor(programs: Programs, number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [programs.turns_path, "--rounds", "100000", "--arm", "a", "--arm", "b",
+         "--", programs.bench_path, "larson", "--threads", "4"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    pids = [json.loads(process.stdout.readline())["pid"] for _ in "ab"]
+    process.stdout.readline()  # the first arm is warm
+    process.send_signal(number)
+    rest = [json.loads(line) for line in process.stdout.read().splitlines() if line.endswith("}")]
+    process.wait(DEADLINE_S)
+    if number != signal.SIGKILL:
+        assert process.returncode == 143
+        assert len(of(rest, "exit")) == 2 and rest[-1]["event"] == "end"
+    assert until(lambda: all(map(gone, pids)))
+
+
+def test_the_conductor_ends_with_its_parent(programs: Programs) -> None:
+    script = (
+        f"{programs.turns_path} --rounds 100000 --arm a -- {programs.bench_path} lifo & echo $!"
+    )
+    shell = subprocess.Popen(
+        ["sh", "-c", f"{script}; read wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    assert shell.stdout is not None
+    conductor = int(shell.stdout.readline())
+    arm = json.loads(shell.stdout.readline())["pid"]
+    shell.kill()
+    assert until(lambda: gone(conductor) and gone(arm))
+    shell.wait(DEADLINE_S)
+
+
+def test_arms_run_at_the_usual_priority(programs: Programs) -> None:
+    done = programs.turns("--arm", "a", "--", "sh", "-c", "ps -o ni= -p $$ >&2")
+    last = [json.loads(line) for line in done.stdout.splitlines()][1]
+    assert int(last["stderr_tail"]) == os.getpriority(os.PRIO_PROCESS, 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("", "the program is missing"),
+        ("--arm a", "the program is missing"),
+        ("-- /bin/true", "--arm is missing"),
+        ("--arm a -- /nonexistent/program", "cannot run /nonexistent/program"),
+        ("--arm a --env X -- /bin/true", "--env X: want NAME=VALUE"),
+        ("--arm a --unset X=1 -- /bin/true", "--unset X=1: want NAME"),
+        ("--turn-ms 5 --skip-ms 5 --arm a -- /bin/true", "--skip-ms: must be shorter"),
+        ("--rounds many --arm a -- /bin/true", "--rounds many: want a whole number"),
+        ("--turns 5 --arm a -- /bin/true", "--turns: not an option"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence(programs: Programs, line: str, sentence: str) -> None:
+    done = programs.turns(*line.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("hz-turns: ") and done.stderr.count("\n") == 1
+    assert sentence in done.stderr

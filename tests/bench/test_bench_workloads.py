@@ -1,0 +1,283 @@
+"""hz-bench: every workload keeps its shape, whatever the allocator."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+
+from .conftest import ALLOCATORS, Preload, Programs
+
+NAMES = [
+    *("larson", "remote", "pipeline", "xmalloc", "lifo", "fifo", "random", "interleaved", "mixed"),
+    *("mstress", "rptest", "sh6", "sh8", "alloctest", "cache-scratch", "cache-thrash", "large"),
+    *("threads", "burst-idle", "kv", "app"),
+]
+NOT_STEADY = {"burst-idle"}
+TWO_THREADS_AT_LEAST = {"pipeline", "xmalloc", "sh8"}
+OPS = {"threads": 200, "cache-scratch": 5000, "cache-thrash": 5000, "sh6": 5000, "sh8": 5000}
+HURRY = {"burst-idle": ("--idle", 0), "alloctest": ("--items", 500), "larson": ("--slots", 500)}
+
+
+def words(name: str, threads: int) -> list[object]:
+    """A short run of fixed work."""
+    alone = ("--remote", 0) if name == "remote" and threads == 1 else ()
+    ops = OPS.get(name, 20000)
+    return [name, "--threads", threads, "--ops", ops, *alone, *HURRY.get(name, ())]
+
+
+def listing(programs: Programs) -> list[dict[str, Any]]:
+    done = programs.bench("--list", "--json")
+    found = json.loads(done.stdout)
+    assert found["schema"] == 1
+    return list(found["workloads"])
+
+
+def test_the_list_names_every_workload_once(programs: Programs) -> None:
+    assert [workload["name"] for workload in listing(programs)] == NAMES
+
+
+@pytest.mark.parametrize("index", range(len(NAMES)), ids=NAMES)
+def test_the_list_documents_everything(programs: Programs, index: int) -> None:
+    workload = listing(programs)[index]
+    assert workload["doc"] and workload["source"]
+    assert "An operation is" in workload["doc"]
+    assert workload["steady"] is (workload["name"] not in NOT_STEADY)
+    assert workload["min_threads"] == (2 if workload["name"] in TWO_THREADS_AT_LEAST else 1)
+    for param in workload["params"]:
+        assert param["doc"] and "unit" in param
+        if "choices" in param:
+            assert param["default"] in param["choices"]
+        else:
+            assert param["low"] <= param["default"] <= param["high"]
+
+
+def test_every_setting_runs_with_the_values_it_names(programs: Programs) -> None:
+    for workload in listing(programs):
+        for setting in workload["settings"]:
+            result = programs.result(
+                f"{workload['name']}@{setting['name']}", "--threads", 2, "--ops", 200
+            )
+            assert result["setting"] == setting["name"]
+            assert setting["values"].items() <= result["params"].items()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 32])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_allocator_receives_the_same_requests(
+    programs: Programs, preload: Preload, name: str, threads: int
+) -> None:
+    if threads == 1 and name in TWO_THREADS_AT_LEAST:
+        done = programs.bench(name, "--threads", 1)
+        assert done.returncode == 2 and "needs at least 2" in done.stderr
+        return
+    results = {
+        allocator: programs.result(*words(name, threads), **preload(allocator))
+        for allocator in ALLOCATORS
+    }
+    assert {a: r["requests"] for a, r in results.items()} == dict.fromkeys(
+        results, results["glibc"]["requests"]
+    )
+    assert {a: r["allocator"]["name"] for a, r in results.items()} == {a: a for a in ALLOCATORS}
+    assert {r["ops"] for r in results.values()} == {OPS.get(name, 20000)}
+
+
+@pytest.mark.parametrize("name", ["larson", "remote", "kv", "threads", "mixed"])
+def test_the_seed_decides_the_requests(programs: Programs, name: str) -> None:
+    first, again, other = (
+        programs.result(*words(name, 2), "--seed", seed)["requests"] for seed in (5, 5, 6)
+    )
+    assert first == again
+    assert first["streams"] != other["streams"]
+    assert len(set(first["streams"])) == 2, "two threads have two streams"
+
+
+@pytest.mark.parametrize("fan", ["next", "all"])
+@pytest.mark.parametrize("remote", [0, 50, 90, 100])
+@pytest.mark.parametrize("threads", [2, 8])
+def test_the_remote_share_is_what_was_asked_for(
+    programs: Programs, threads: int, remote: int, fan: str
+) -> None:
+    result = programs.result(
+        *("remote", "--threads", threads, "--remote", remote, "--fan", fan, "--ops", 400000)
+    )
+    assert result["remote_target"] == remote
+    assert result["remote_share"] == pytest.approx(remote, abs=0.5)
+
+
+def test_a_tiny_mailbox_makes_senders_wait_and_not_free(programs: Programs) -> None:
+    result = programs.result("remote@main", "--threads", 8, "--mailbox", 2, "--ops", 100000)
+    assert result["remote_share"] == pytest.approx(50, abs=1.1)
+
+
+def test_a_missed_remote_share_fails_in_words(mischief: Programs) -> None:
+    done = mischief.bench("misbehave", "--threads", 1, "--seconds", 0.05, HZ_MISCHIEF="share")
+    assert done.returncode == 1
+    assert "0.00 % of the frees were remote, asked were 50.00 %" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["pipeline", "xmalloc"])
+def test_producers_free_nothing(programs: Programs, name: str) -> None:
+    assert programs.result(*words(name, 8))["remote_share"] == 100
+
+
+def test_live_bytes_of_remote_are_bounded_by_slots_and_mailboxes(programs: Programs) -> None:
+    result = programs.result("remote", "--threads", 8, "--ws", 100, "--mailbox", 16, "--ops", 10**6)
+    assert 0 < result["live_peak_kb"] * 1024 <= 8 * (100 + 16 + 1) * 2048
+
+
+def test_live_bytes_of_larson_are_its_slots(programs: Programs) -> None:
+    result = programs.result("larson", "--threads", 4, "--slots", 5000, "--ops", 200000)
+    assert result["live_peak_kb"] * 1024 == pytest.approx(4 * 5000 * (8 + 1024) / 2, rel=0.03)
+    assert result["rss_peak_kb"] > result["live_peak_kb"]
+
+
+def test_larson_hands_over_to_a_new_thread_after_every_round(programs: Programs) -> None:
+    result = programs.result("larson", "--threads", 3, "--slots", 100, "--rounds", 2, "--ops", 6000)
+    assert result["births"] == 6000 / (100 * 2)
+
+
+def test_every_operation_of_threads_is_a_birth(programs: Programs) -> None:
+    result = programs.result("threads", "--threads", 2, "--ops", 300)
+    assert result["births"] == 300
+
+
+def test_app_has_the_sizes_of_applications(programs: Programs) -> None:
+    octaves = programs.result("app", "--threads", 1, "--ops", 200000)["requests"]["octaves"]
+    total = sum(octaves.values())
+    small = sum(count for least, count in octaves.items() if int(least) < 256)
+    large = sum(count for least, count in octaves.items() if int(least) >= 2048)
+    assert small / total == pytest.approx(0.80, abs=0.02)
+    assert large / total == pytest.approx(0.05, abs=0.01)
+
+
+def test_sizes_stay_inside_their_range(programs: Programs) -> None:
+    octaves = programs.result(
+        *("remote", "--threads", 1, "--remote", 0, "--min-size", 4096, "--max-size", 8191),
+        *("--ops", 5000),
+    )["requests"]["octaves"]
+    assert list(octaves) == ["4096"]
+
+
+def test_uniform_sizes_fill_their_octaves_evenly(programs: Programs) -> None:
+    octaves = programs.result("larson", "--threads", 1, "--min-size", 64, "--max-size", 1023,
+                              "--ops", 100000)["requests"]["octaves"]  # fmt: skip
+    total = sum(octaves.values())
+    for least, count in octaves.items():
+        assert count / total == pytest.approx(int(least) / 960, abs=0.01)
+
+
+def test_touching_everything_costs_memory_and_touching_nothing_does_not(programs: Programs) -> None:
+    base = ("alloctest", "--items", 500, "--min-size", 100000, "--max-size", 100001)
+    run = (*base, "--sizes", "uniform", "--threads", 1, "--ops", 500)
+    peaks = [
+        programs.result(*run, "--touch", touch)["rss_peak_kb"] for touch in ("none", "head", "full")
+    ]
+    live_kb = 500 * 100000 // 1024
+    assert peaks[0] < live_kb / 3
+    assert live_kb * 0.9 < peaks[1] <= peaks[2] * 1.02
+
+
+def test_a_burst_reports_its_memory_while_it_idles(programs: Programs) -> None:
+    result = programs.result("burst-idle", "--threads", 2, "--idle", 0, "--ops", 200000)
+    idle = result["rss_idle_kb"]
+    assert set(idle) == {"at_once", "after_1_s", "at_the_end"}
+    assert all(0 < kb <= result["rss_peak_kb"] + 1024 for kb in idle.values())
+
+
+def test_a_run_for_a_time_reports_what_it_counted(programs: Programs) -> None:
+    result = programs.result("kv", "--threads", 2, "--seconds", 0.2, "--warmup", 0)
+    assert result["seconds"] >= 0.2
+    assert result["ops_per_s"] == pytest.approx(result["ops"] / result["seconds"], rel=1e-6)
+    assert 0 < result["cpu_share"] < 1.5
+    assert "requests" not in result, "a plain run pays for no checksums"
+
+
+def test_latencies_are_ordered_and_cover_every_call(programs: Programs) -> None:
+    result = programs.result("lifo", "--threads", 2, "--ops", 50000, "--latency")
+    for call in ("malloc", "free"):
+        times = result["latency"][call]
+        assert times["count"] == 50000
+        assert 0 < times["p50_ns"] <= times["p99_ns"] <= times["p999_ns"] <= times["max_ns"]
+
+
+def test_hz_reports_its_configuration_and_counters(programs: Programs, preload: Preload) -> None:
+    result = programs.result(*words("larson", 2), **preload("hz"), HZ_MAGAZINE_CAP="64")
+    assert result["hz"]["config"]["magazine_cap"] == 64
+    assert any(value > 0 for value in result["hz"]["counters"].values())
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("", "the workload is missing"),
+        ("larsen", "no workload is called larsen"),
+        ("larson remote", "one workload at a time"),
+        ("remote@wide", "has no setting called wide"),
+        ("larson --slots 0", "--slots 0: want a whole number from 1 to"),
+        ("larson --slots 5x", "--slots 5x: want a whole number"),
+        ("larson --slots -5", "--slots -5: want a whole number"),
+        ("larson --slots", "--slots: its value is missing"),
+        ("larson --slot 5", "--slot: neither an option nor a parameter of larson"),
+        ("larson --min-size 9 --max-size 8", "--max_size 8: less than --min_size 9"),
+        ("larson --threads 0", "--threads 0: want a whole number from 1 to"),
+        ("larson --seconds nan", "--seconds nan: want a number"),
+        ("larson --touch all", "--touch all: want one of: none head full"),
+        ("remote --threads 1", "one thread has nobody to free its blocks"),
+        ("pipeline --threads 1", "--threads 1: pipeline needs at least 2"),
+        ("larson --turns 9 --ops 5", "--ops and --turns exclude each other"),
+        ("larson --turns 0", "not a conductor's memory"),
+        ("--slots 5 larson", "parameters stand after the workload's name"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence(programs: Programs, line: str, sentence: str) -> None:
+    done = programs.bench(*line.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("hz-bench: ") and done.stderr.count("\n") == 1
+    assert sentence in done.stderr
+
+
+LOOP = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec; }
+int main(void) {
+    void *blocks[100];
+    const double start = now();
+    double end = start;
+    unsigned long ops = 0;
+    for (; end - start < 0.3; end = now(), ops += 1000)
+        for (int batch = 0; batch < 10; batch++) {
+            for (int i = 0; i < 100; i++) {
+                blocks[i] = malloc(64);
+                memset(blocks[i], 1, 64);
+            }
+            for (int i = 100; i-- > 0;) free(blocks[i]);
+        }
+    printf("%f\n", (double)ops / (end - start));
+}
+"""
+
+
+@pytest.mark.perf
+def test_lifo_is_as_fast_as_a_loop_by_hand(
+    programs: Programs, preload: Preload, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    program = tmp_path_factory.mktemp("loop") / "loop"
+    compile_words = ["cc", "-O2", "-fno-builtin", "-x", "c", "-", "-o", str(program)]
+    subprocess.run(compile_words, input=LOOP, text=True, check=True)
+    ratios = []
+    for _ in range(9):
+        by_hand = subprocess.run(
+            [program], env=preload("mimalloc"), capture_output=True, text=True, check=True
+        )
+        ours = programs.result(
+            "lifo", "--threads", 1, "--seconds", 0.3, "--warmup", 0, **preload("mimalloc")
+        )
+        ratios.append(ours["ops_per_s"] / float(by_hand.stdout))
+    assert sorted(ratios)[4] >= 0.95, ratios
