@@ -25,8 +25,7 @@ enum {
 
 static void *worker_main(void *argument);
 
-/* --- a worker's thread
- * ---------------------------------------------------------------------------------------- */
+/* --- a worker's thread ----------------------------------------------------------------------- */
 
 static void start_thread(hz_worker *w)
 {
@@ -79,6 +78,7 @@ static bool park(hz_worker *w)
     }
     while ((turn = atomic_load(&page->turn)) == HZ_TURN_PARK)
         hz_futex_wait(&page->turn, HZ_TURN_PARK, -1);
+    hz_turn_pass(page);
     hz_scatter_leave(&w->run->scatter);
     atomic_fetch_sub(&page->parked, 1);
     atomic_store(&w->slot->parked, 0);
@@ -119,15 +119,17 @@ static void hand_over(hz_worker *w)
     start_thread(w);
 }
 
-/* Serves the others, whose own work is not done yet. */
+/* Serves the others, whose own work is not done yet. Only fixed work goes on being counted. */
 static void drain(hz_worker *w)
 {
-    if (w->run->workload->drain == NULL || w->run->options->ops == 0) return;
-    w->ops += w->run->workload->drain(w);
+    if (w->run->workload->drain == NULL) return;
+    const size_t done = w->run->workload->drain(w);
+    if (w->run->options->ops != 0) w->ops += done;
     publish_work(w);
 }
 
-/* The worker's last acts: serve the others until all have stopped, then free everything. */
+/* The worker's last acts: serve the others until all have stopped, then free everything; but a
+ * conductor does not wait for that. */
 static void finish(hz_worker *w)
 {
     hz_run *run = w->run;
@@ -140,6 +142,7 @@ static void finish(hz_worker *w)
     drain(w); /* now that nobody sends any more */
     publish_usage(w);
     (void)pthread_barrier_wait(&run->stopped);
+    if (run->options->turns_fd >= 0) return;
     run->workload->end(w);
     publish_work(w);
 }
@@ -183,8 +186,7 @@ static void *worker_main(void *argument)
     return NULL;
 }
 
-/* --- the main thread
- * ------------------------------------------------------------------------------------------ */
+/* --- the main thread ------------------------------------------------------------------------- */
 
 /* The page of the conductor behind `fd`. */
 static hz_turn_page *map_conductor(int fd)

@@ -61,17 +61,34 @@ static inline void hz_futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t 
     (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, timeout_ns < 0 ? NULL : &timeout, NULL, 0);
 }
 
+/* Wakes at most `count` sleepers of `word`. */
+static inline void hz_futex_wake_some(_Atomic uint32_t *word, int count)
+{
+    (void)syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0);
+}
+
 /* Wakes every sleeper of `word`. */
 static inline void hz_futex_wake(_Atomic uint32_t *word)
 {
-    (void)syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    hz_futex_wake_some(word, INT32_MAX);
 }
 
-/* Gives the word `turn` a new value, for everybody. */
+/*
+ * Gives the word `turn` a new value. At the beginning of a turn only one thread is woken, and each
+ * that goes to work wakes two more (hz_turn_pass): whoever wakes many at once is driven off its CPU
+ * by the first of them, and a conductor would come back late. To park nobody needs to be woken.
+ */
 static inline void hz_turn_give(hz_turn_page *page, uint32_t turn)
 {
     atomic_store(&page->turn, turn);
-    hz_futex_wake(&page->turn);
+    if (turn == HZ_TURN_RUN) hz_futex_wake_some(&page->turn, 1);
+    if (turn == HZ_TURN_QUIT) hz_futex_wake(&page->turn);
+}
+
+/* A thread that has been given a turn passes the news on. */
+static inline void hz_turn_pass(hz_turn_page *page)
+{
+    hz_futex_wake_some(&page->turn, 2);
 }
 
 /* Whether every thread has started and waits for a turn. */
