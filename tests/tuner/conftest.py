@@ -1,13 +1,15 @@
-"""What the tests of the tuner share: a profile to start from."""
+"""What the tests of the tuner share: a profile to start from, a small space, a simulated study."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from hztune.params import Value
+from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, VirtualClock
+from hztune.params import Param, Scale, Value
 from hztune.profile import (
     AllocatorId,
     MachineId,
@@ -17,8 +19,12 @@ from hztune.profile import (
     Search,
     WorkloadId,
 )
+from hztune.progress import Quiet
+from hztune.search import Bench, Budget, Ledger, MemoryLimit
+from hztune.space import Space, load
 
 MakeProfile = Callable[..., Profile]
+MakeBench = Callable[..., Bench]
 
 
 @pytest.fixture(scope="session")
@@ -42,5 +48,85 @@ def make_profile() -> MakeProfile:
             created="2026-01-31T12:00:00Z",
         )
         return replace(profile, **changes)  # type: ignore[arg-type]
+
+    return make
+
+
+TOY_SPACE = """
+schema = 1
+allocator = "hz"
+[parameters.cap]
+[parameters.batch]
+share_of = "cap"
+low = 4
+[parameters.shards]
+[parameters.ring]
+when = "shards > 1"
+[parameters.delay]
+[parameters.lock]
+[parameters.pages]
+[[forbid]]
+rule = "cap * shards > 2048"
+why = "too much memory"
+[[preset]]
+name = "sharded"
+why = "threads meet less often"
+set = { shards = 4 }
+"""
+
+
+def number(
+    name: str, default: Value, low: int, high: int, scale: Scale = "pow2", auto: bool = False
+) -> Param:
+    """A knob that is a number."""
+    return Param(name, "int", default, low, high, scale, "", (), auto, "", "", f"the {name}")
+
+
+def words(name: str, *choices: str) -> Param:
+    """A knob that is a word; the first one is the default."""
+    return Param(
+        name, "enum", choices[0], 0, len(choices) - 1, "linear", "", choices, False, "", "", name
+    )
+
+
+@pytest.fixture(scope="session")
+def toy_params() -> tuple[Param, ...]:
+    """Knobs of every kind."""
+    return (
+        number("cap", 256, 8, 1024),
+        number("batch", 32, 4, 256),
+        number("shards", "auto", 1, 16, auto=True),
+        number("ring", 64, 16, 1024),
+        number("delay", 100, 0, 10000, "log"),
+        words("lock", "mutex", "spin", "lockfree"),
+        words("pages", "off", "on"),
+    )
+
+
+@pytest.fixture
+def toy_space(toy_params: tuple[Param, ...], tmp_path: Path) -> Space:
+    """A small space over those knobs."""
+    path = tmp_path / "toy.toml"
+    path.write_text(TOY_SPACE)
+    return load(path, toy_params, check=lambda config: None)
+
+
+@pytest.fixture(scope="session")
+def make_bench() -> MakeBench:
+    """Makes a bench that measures a landscape on a virtual clock."""
+
+    def make(
+        landscape: Landscape,
+        noise: ModelNoise | None = None,
+        *,
+        budget_s: float = 90.0,
+        seed: int = 1,
+        limit: MemoryLimit | None = None,
+        ledger: Ledger | None = None,
+    ) -> Bench:
+        clock = VirtualClock()
+        executor = ReplayExecutor(landscape, noise, seed=seed, clock=clock)
+        budget = Budget(clock, budget_s)
+        return Bench(executor, ledger or Ledger(limit), budget, Quiet())
 
     return make

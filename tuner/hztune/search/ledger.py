@@ -98,6 +98,7 @@ class Ledger:
     confirmed: dict[str, Record] = field(default_factory=dict)
     calibration: list[PairRatio] = field(default_factory=list)
     void: list[Block] = field(default_factory=list)
+    _pooled: tuple[int, dict[str, Estimate]] | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, blocks: Iterable[Block], limit: MemoryLimit | None = None) -> Ledger:
@@ -137,6 +138,11 @@ class Ledger:
 
     def estimates(self) -> dict[str, Estimate]:
         """The pooled estimate of every feasible configuration of the search, by the arm's key."""
+        if self._pooled is None or self._pooled[0] != len(self.blocks):
+            self._pooled = len(self.blocks), self._pool()
+        return self._pooled[1]
+
+    def _pool(self) -> dict[str, Estimate]:
         keys = [key for key, record in self.searched.items() if record.feasible]
         pooled = pool([self.searched[key].pairs for key in keys], self.noise())
         return dict(zip(keys, pooled, strict=True))

@@ -100,8 +100,9 @@ def population(estimates: Sequence[Estimate]) -> tuple[float, float]:
 
 
 def _weighted_mean(pairs: Sequence[PairRatio], noise: Noise) -> float:
-    weights = np.array([1.0 / noise.of_pair(pair.rounds) for pair in pairs])
-    return float(np.average([pair.log_ratio for pair in pairs], weights=weights))
+    weights = [1.0 / noise.of_pair(pair.rounds) for pair in pairs]
+    weighted = (w * pair.log_ratio for w, pair in zip(weights, pairs, strict=True))
+    return sum(weighted) / sum(weights)
 
 
 def _mean_variance(pairs: Sequence[PairRatio], noise: Noise) -> float:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from statistics import fmean
 
 from hztune.stats.distributions import normal_quantile, normal_tail, t_quantile
 from hztune.stats.ratios import PairRatio
@@ -70,8 +69,8 @@ def estimate_noise(groups: Sequence[Sequence[PairRatio]]) -> Noise | None:
     squares, df = 0.0, 0
     for group in groups:
         if len(group) > 1:
-            y = np.array([pair.log_ratio for pair in group])
-            squares += float(np.sum((y - y.mean()) ** 2))
+            mean = sum(pair.log_ratio for pair in group) / len(group)
+            squares += sum((pair.log_ratio - mean) ** 2 for pair in group)
             df += len(group) - 1
     if df == 0:
         return None
@@ -81,8 +80,8 @@ def estimate_noise(groups: Sequence[Sequence[PairRatio]]) -> Noise | None:
     total = squares / df
     if not explained:
         return Noise(between=total, within=0.0, df=df)
-    between = max(0.0, total - float(np.mean(explained)))
-    return Noise(between=between, within=float(np.mean(per_round)), df=df)
+    between = max(0.0, total - fmean(explained))
+    return Noise(between=between, within=fmean(per_round), df=df)
 
 
 def noise_floor(noise: Noise, rounds: int, pairs: int, alpha: float = 0.05) -> float:

@@ -1,0 +1,229 @@
+"""The proof on fresh pairs and the ablation, on a virtual clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from hztune.confirm import claim_error, prove, sharpen, shrink
+from hztune.confirm.proof import CLAIM_ERROR
+from hztune.measure.replay import ModelNoise, Truth
+from hztune.params import Value
+from hztune.samples import Arm
+from hztune.search import Bench, MemoryLimit
+from hztune.space import Space
+from hztune.stats import FIRST_LOOK
+
+MakeBench = Callable[..., Bench]
+QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
+LOUD = ModelNoise(within=0.2, between=0.15, common=0.1)
+DEFAULT = Arm("hz")
+FINALIST = Arm.of("hz", {"lock": "spin"})
+
+
+def gain(log_ratio: float) -> Callable[[Arm], Truth]:
+    """A landscape in which only the finalist differs from the default."""
+    return lambda arm: Truth(log_ratio if arm == FINALIST else 0.0)
+
+
+def proof_of(bench: Bench, share: float = 1.0, alpha: float = 0.01):  # type: ignore[no-untyped-def]
+    return prove(bench, DEFAULT, FINALIST, alpha=alpha, share=share, phase="confirm")
+
+
+# ---- the proof -----------------------------------------------------------------------------------
+
+
+def test_a_clear_gain_is_proved_at_the_first_look(make_bench: MakeBench) -> None:
+    bench = make_bench(gain(0.2), QUIET)
+    proof = proof_of(bench)
+    assert proof.answer == "proved"
+    assert proof.interval is not None
+    assert proof.interval.pairs == FIRST_LOOK
+    assert proof.interval.low < 0.2 < proof.interval.high
+
+
+def test_every_pair_is_the_default_and_the_finalist_in_fresh_processes(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench(gain(0.2), QUIET)
+    proof_of(bench)
+    assert {b.role for b in bench.ledger.blocks} == {"confirm"}
+    assert {tuple(o.arm for o in b.outcomes) for b in bench.ledger.blocks} == {(DEFAULT, FINALIST)}
+    assert [b.pair for b in bench.ledger.blocks] == list(range(FIRST_LOOK))
+
+
+def test_no_gain_is_given_up_early(make_bench: MakeBench) -> None:
+    bench = make_bench(gain(0.0), QUIET, budget_s=600)
+    bench.floor = 0.02
+    assert proof_of(bench).answer == "futile"
+    assert bench.budget.elapsed() < 300
+
+
+def test_a_loss_is_never_a_gain(make_bench: MakeBench) -> None:
+    assert proof_of(make_bench(gain(-0.3), QUIET)).answer == "futile"
+
+
+def test_a_gain_below_the_noise_floor_is_not_claimed(make_bench: MakeBench) -> None:
+    bench = make_bench(gain(0.05), QUIET)
+    bench.floor = 0.2
+    assert proof_of(bench).answer == "futile"
+
+
+def test_without_time_for_a_pair_nothing_is_claimed(make_bench: MakeBench) -> None:
+    proof = proof_of(make_bench(gain(0.5), QUIET), share=0.001)
+    assert (proof.answer, proof.interval) == ("out_of_time", None)
+
+
+def test_a_proof_keeps_to_its_share_of_the_budget(make_bench: MakeBench) -> None:
+    bench = make_bench(gain(0.05), LOUD, budget_s=120)
+    proof_of(bench, share=0.5)
+    assert bench.budget.elapsed() <= 60
+
+
+@pytest.mark.parametrize("status", ["crash", "hang", "oom", "wrong_config"])
+def test_a_finalist_that_fails_is_refused(make_bench: MakeBench, status: str) -> None:
+    def landscape(arm: Arm) -> Truth:
+        return Truth(status=status if arm == FINALIST else "ok")  # type: ignore[arg-type]
+
+    bench = make_bench(landscape)
+    assert proof_of(bench).answer == "failed"
+    assert len(bench.ledger.blocks) == 1
+
+
+def test_what_takes_too_much_memory_is_refused_however_fast(make_bench: MakeBench) -> None:
+    def landscape(arm: Arm) -> Truth:
+        return Truth(0.5, rss_kb=150_000) if arm == FINALIST else Truth(rss_kb=100_000)
+
+    bench = make_bench(landscape, QUIET, limit=MemoryLimit.parse("1.2x"))
+    assert proof_of(bench).answer == "over_limit"
+
+
+def test_what_was_proved_at_a_look_stays_proved_when_pairs_are_added(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench(gain(0.2), QUIET)
+    assert proof_of(bench).answer == "proved"
+    for _ in range(3):
+        bench.measure([DEFAULT, FINALIST], "confirm", 20)
+    before = len(bench.ledger.blocks)
+    assert proof_of(bench).answer == "proved"
+    assert len(bench.ledger.blocks) == before
+
+
+def test_all_finalists_together_use_no_more_error_than_one_study_may() -> None:
+    spent = [claim_error(attempt) for attempt in range(40)]
+    assert sum(spent) <= CLAIM_ERROR
+    assert 0.5 * CLAIM_ERROR < 0.01
+    assert spent == sorted(spent, reverse=True)
+
+
+def test_more_pairs_sharpen_a_proof_until_it_is_precise(make_bench: MakeBench) -> None:
+    bench = make_bench(gain(0.1), ModelNoise(within=0.1, between=0.04), budget_s=2000)
+    first = proof_of(bench).interval
+    last = sharpen(bench, DEFAULT, FINALIST, share=1.0)
+    assert first is not None and last is not None
+    assert last.pairs > first.pairs
+    assert last.half_width <= 0.2 * last.estimate
+
+
+# ---- what the proof promises, over many studies --------------------------------------------------
+
+NOISES = {
+    "quiet": QUIET,
+    "loud": LOUD,
+    "drifting": ModelNoise(within=0.1, between=0.05, drift=0.05),
+    "heavy tails": ModelNoise(within=0.1, between=0.05, tail=2.5, outlier_share=0.02),
+}
+
+
+@pytest.mark.parametrize("kind", NOISES)
+def test_nothing_is_claimed_of_equals(make_bench: MakeBench, kind: str) -> None:
+    claims = 0
+    for seed in range(150):
+        bench = make_bench(gain(0.0), NOISES[kind], seed=seed, budget_s=40)
+        claims += proof_of(bench, alpha=claim_error(0)).answer == "proved"
+    assert claims <= 3  # at 0.4 % a study, four or more would happen once in 300 test runs
+
+
+@pytest.mark.parametrize("kind", NOISES)
+def test_the_interval_of_a_proof_covers_the_truth(make_bench: MakeBench, kind: str) -> None:
+    missed = 0
+    for seed in range(150):
+        interval = proof_of(make_bench(gain(0.1), NOISES[kind], seed=seed, budget_s=40)).interval
+        missed += interval is not None and not interval.low <= 0.1 <= interval.high
+    assert missed <= 15
+
+
+# ---- ablation ------------------------------------------------------------------------------------
+
+EFFECTS: dict[str, float] = {"lock": 0.15, "delay": 0.1}
+WINNER: Mapping[str, Value] = {"lock": "spin", "delay": 0, "cap": 64, "pages": "on", "batch": 16}
+
+
+def additive(arm: Arm) -> Truth:
+    return Truth(sum(EFFECTS.get(name, 0.0) for name in arm.config))
+
+
+def test_knobs_that_do_nothing_are_dropped(make_bench: MakeBench, toy_space: Space) -> None:
+    bench = make_bench(additive, QUIET, budget_s=600)
+    shorter = shrink(bench, toy_space, Arm.of("hz", WINNER), gain=0.25, share=1.0)
+    assert shorter.config == {"lock": "spin", "delay": 0}
+
+
+def test_the_ablation_compares_with_the_finalist_beside_it(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    bench = make_bench(additive, QUIET, budget_s=600)
+    shrink(bench, toy_space, Arm.of("hz", WINNER), gain=0.25, share=1.0)
+    first = bench.ledger.blocks[0]
+    assert first.role == "ablate"
+    assert first.control.arm == Arm.of("hz", WINNER)
+
+
+def test_without_time_nothing_is_dropped(make_bench: MakeBench, toy_space: Space) -> None:
+    bench = make_bench(additive, QUIET)
+    winner = Arm.of("hz", WINNER)
+    assert shrink(bench, toy_space, winner, gain=0.25, share=0.001) == winner
+    assert bench.ledger.blocks == []
+
+
+def test_a_knob_goes_with_the_one_that_gave_it_a_meaning(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    def landscape(arm: Arm) -> Truth:
+        return Truth(0.2 if arm.config.get("lock") == "spin" else 0.0)
+
+    bench = make_bench(landscape, QUIET, budget_s=600)
+    winner = Arm.of("hz", {"lock": "spin", "shards": 4, "ring": 256})
+    shorter = shrink(bench, toy_space, winner, gain=0.2, share=1.0)
+    assert shorter.config == {"lock": "spin"}
+    tried = {outcome.arm.config.get("shards") for b in bench.ledger.blocks for outcome in b.outcomes
+             if "ring" in outcome.arm.config}  # fmt: skip
+    assert tried <= {4}
+
+
+def test_an_ablation_read_back_from_its_blocks_measures_nothing_again(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    bench = make_bench(additive, QUIET, budget_s=600)
+    winner = Arm.of("hz", WINNER)
+    shorter = shrink(bench, toy_space, winner, gain=0.25, share=1.0)
+    blocks = len(bench.ledger.blocks)
+    assert shrink(bench, toy_space, winner, gain=0.25, share=1.0) == shorter
+    assert len(bench.ledger.blocks) == blocks
+
+
+def test_an_effect_as_large_as_its_share_of_the_gain_is_kept_when_it_is_clear(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    def landscape(arm: Arm) -> Truth:
+        small = 0.05 if "cap" in arm.config else 0.0
+        return Truth(small + (0.2 if "lock" in arm.config else 0.0))
+
+    bench = make_bench(landscape, QUIET, budget_s=600)
+    winner = Arm.of("hz", {"lock": "spin", "cap": 64, "pages": "on"})
+    shorter = shrink(bench, toy_space, winner, gain=0.25, share=1.0)
+    assert shorter.config == {"lock": "spin", "cap": 64}
+    assert math.isclose(landscape(shorter).log_ratio, 0.25)

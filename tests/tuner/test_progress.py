@@ -1,0 +1,85 @@
+"""What a user sees while a study runs: on a terminal, in a log, or nothing."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+
+from hztune.progress import Live, Plain, Quiet, Status, duration, percent, reporter
+
+STATUS = Status("search", 12, 1, math.log(1.1), 0.02, math.log(1.03), 75.0, 0.5)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_status_tells_trial_best_interval_floor_and_time_left() -> None:
+    line = STATUS.line()
+    for part in (
+        "search",
+        "trial 12 (1 failed)",
+        "+10.0 % ± 2.0 %",
+        "noise floor 3.0 %",
+        "1:15 left",
+    ):
+        assert part in line
+
+
+def test_what_is_unknown_is_not_shown_as_a_number() -> None:
+    line = Status("calibrate", 0, 0, 0.0, math.inf, 0.0, 80.0, 0.1).line()
+    assert "best -" in line
+    assert "noise floor ?" in line
+    assert "inf" not in line
+    assert "inf" not in replace(STATUS, error=math.inf).line()
+
+
+def test_a_log_gets_a_status_only_when_it_is_due_or_the_phase_changes() -> None:
+    stream = io.StringIO()
+    with Plain(stream, every_s=10.0) as shown:
+        for left in (75.0, 74.0, 66.0, 64.0):
+            shown.update(replace(STATUS, left_s=left))
+        shown.update(replace(STATUS, phase="confirm", left_s=63.0))
+    lines = stream.getvalue().splitlines()
+    assert [line.split()[0] for line in lines] == ["search", "search", "confirm"]
+    assert "1:04 left" in lines[1]
+
+
+def test_a_log_holds_no_control_characters() -> None:
+    stream = io.StringIO()
+    with Plain(stream) as shown:
+        shown.say("calibrated [1.0, 2.0]")
+        shown.update(STATUS)
+    assert all(character.isprintable() or character == "\n" for character in stream.getvalue())
+
+
+def test_a_terminal_keeps_what_is_said_and_clears_the_bar() -> None:
+    stream = Terminal()
+    with Live(stream) as shown:
+        shown.update(STATUS)
+        shown.say("finalist 1: lock=spin [not markup]")
+    assert "finalist 1: lock=spin [not markup]" in stream.getvalue()
+    assert "trial 12" in stream.getvalue()
+
+
+def test_the_display_suits_the_stream() -> None:
+    assert isinstance(reporter(quiet=False, stream=Terminal()), Live)
+    assert isinstance(reporter(quiet=False, stream=io.StringIO()), Plain)
+    assert isinstance(reporter(quiet=True, stream=Terminal()), Quiet)
+
+
+def test_a_plain_display_does_not_need_rich() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, hztune.progress as p; p.reporter(quiet=False); print('rich' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_a_change_is_given_in_percent_and_time_in_minutes() -> None:
+    assert percent(math.log(1.234)) == "+23.4 %"
+    assert percent(math.log(0.9)) == "-10.0 %"
+    assert (duration(59.4), duration(65.0), duration(-3.0)) == ("59 s", "1:05", "0 s")

@@ -1,0 +1,277 @@
+"""The search on a virtual clock: calibration, batches, racing, failures, limits, stops."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from hztune.errors import HztuneError, StoppedByUser, UsageError
+from hztune.measure.replay import ModelNoise, Truth
+from hztune.samples import Arm, Block, Outcome
+from hztune.search import (
+    SLOTS,
+    Bench,
+    Ledger,
+    MemoryLimit,
+    Record,
+    Search,
+    assess,
+    calibrate,
+)
+from hztune.space import Space
+
+MakeBench = Callable[..., Bench]
+QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
+
+
+def flat(arm: Arm) -> Truth:
+    return Truth()
+
+
+def spin_is_faster(arm: Arm) -> Truth:
+    return Truth(0.2 if arm.config.get("lock") == "spin" else 0.0)
+
+
+def arms(bench: Bench, role: str) -> list[list[Arm]]:
+    """The arms of every block of a role."""
+    return [[o.arm for o in b.outcomes] for b in bench.ledger.blocks if b.role == role]
+
+
+# ---- calibration ---------------------------------------------------------------------------------
+
+
+def test_the_calibration_measures_only_the_default_and_keeps_to_its_share(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench(flat)
+    calibrate(bench, Arm("hz"), share=0.1)
+    assert {arm for block in arms(bench, "aa") for arm in block} == {Arm("hz")}
+    assert bench.budget.elapsed() <= 0.1 * bench.budget.total_s
+
+
+def test_the_calibration_takes_processes_two_by_two(make_bench: MakeBench) -> None:
+    bench = make_bench(flat)
+    calibrate(bench, Arm("hz"), share=0.1)
+    assert len(bench.ledger.calibration) == 2 * len(arms(bench, "aa"))
+
+
+def test_the_calibration_finds_the_noise(make_bench: MakeBench) -> None:
+    bench = make_bench(flat, ModelNoise(within=0.1, between=0.04, common=0.2), budget_s=3000)
+    calibrate(bench, Arm("hz"), share=0.5)
+    noise = assess(bench, confirm_s=100, alpha=0.01).noise
+    assert math.sqrt(noise.between) == pytest.approx(0.04 * math.sqrt(2), rel=0.5)
+    assert math.sqrt(noise.within) == pytest.approx(0.1 * math.sqrt(2), rel=0.3)
+
+
+def test_a_default_that_does_not_run_ends_the_study_with_its_reason(make_bench: MakeBench) -> None:
+    bench = make_bench(lambda arm: Truth(status="crash"))
+    with pytest.raises(HztuneError, match=r"does not run with its defaults \(crash: "):
+        calibrate(bench, Arm("hz"), share=0.1)
+
+
+# ---- batches -------------------------------------------------------------------------------------
+
+
+def test_every_block_holds_the_default_and_several_candidates(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    bench = make_bench(spin_is_faster, QUIET)
+    Search(bench, toy_space, seed=1).run(share=0.5)
+    for block in arms(bench, "search"):
+        assert block[0] == Arm("hz")
+        assert 1 <= len(block[1:]) <= SLOTS
+        assert len(set(block)) == len(block)
+
+
+def test_presets_are_measured_first(make_bench: MakeBench, toy_space: Space) -> None:
+    bench = make_bench(flat, QUIET)
+    Search(bench, toy_space, seed=1).run(share=0.5)
+    assert arms(bench, "search")[0][1] == Arm.of("hz", {"shards": 4})
+
+
+def test_the_search_ends_with_its_share_of_the_budget(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    bench = make_bench(spin_is_faster, QUIET)
+    Search(bench, toy_space, seed=1).run(share=0.5)
+    assert bench.budget.elapsed() <= 0.5 * bench.budget.total_s
+
+
+def test_the_number_of_trials_is_kept(make_bench: MakeBench, toy_space: Space) -> None:
+    bench = make_bench(spin_is_faster, QUIET, budget_s=1000)
+    Search(bench, toy_space, seed=1, max_trials=9).run(share=1.0)
+    assert bench.ledger.trials == 9
+
+
+def test_the_winner_is_found(make_bench: MakeBench, toy_space: Space) -> None:
+    bench = make_bench(spin_is_faster, QUIET)
+    search = Search(bench, toy_space, seed=1)
+    search.run(share=0.5)
+    best = search.best()
+    assert best is not None
+    assert best.config["lock"] == "spin"
+
+
+def test_those_who_could_win_are_measured_again_and_losers_are_not(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    def landscape(arm: Arm) -> Truth:
+        return Truth(0.2 if arm.config.get("lock") == "spin" else -0.4)
+
+    bench = make_bench(landscape, QUIET)
+    Search(bench, toy_space, seed=1).run(share=0.5)
+    pairs = {"spin": 0, "other": 0}
+    counts = Counter[str]()
+    for record in bench.ledger.searched.values():
+        kind = "spin" if record.arm.config.get("lock") == "spin" else "other"
+        pairs[kind] += len(record.pairs)
+        counts[kind] += 1
+    assert pairs["spin"] / counts["spin"] > pairs["other"] / counts["other"]
+    assert pairs["other"] == counts["other"]
+
+
+def test_a_refused_finalist_is_nobodys_incumbent(make_bench: MakeBench, toy_space: Space) -> None:
+    bench = make_bench(spin_is_faster, QUIET)
+    search = Search(bench, toy_space, seed=1)
+    search.run(share=0.5)
+    first = search.best()
+    assert first is not None
+    search.refused.add(first.record.arm.key)
+    second = search.best()
+    assert second is not None and second.record.arm != first.record.arm
+
+
+def test_the_same_seed_searches_the_same_way(make_bench: MakeBench, toy_space: Space) -> None:
+    def searched() -> list[list[Arm]]:
+        bench = make_bench(spin_is_faster, QUIET)
+        Search(bench, toy_space, seed=4).run(share=0.4)
+        return arms(bench, "search")
+
+    assert searched() == searched()
+
+
+def test_rounds_leave_time_for_many_blocks(make_bench: MakeBench, toy_space: Space) -> None:
+    noisy_turns = ModelNoise(within=0.5, between=0.0)
+    bench = make_bench(spin_is_faster, noisy_turns, budget_s=90)
+    Search(bench, toy_space, seed=1).run(share=0.55)
+    assert len(arms(bench, "search")) >= 8
+
+
+# ---- failures ------------------------------------------------------------------------------------
+
+
+def test_failures_are_infeasible_and_the_search_goes_on(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    def landscape(arm: Arm) -> Truth:
+        if arm.config.get("pages") == "on":
+            return Truth(status="crash")
+        if arm.config.get("lock") == "lockfree":
+            return Truth(status="hang")
+        return spin_is_faster(arm)
+
+    bench = make_bench(landscape, QUIET)
+    search = Search(bench, toy_space, seed=1)
+    search.run(share=0.5)
+    best = search.best()
+    assert set(bench.ledger.failures()) == {"crash", "hang"}
+    assert best is not None and best.config["lock"] == "spin"
+    failed = [r for r in bench.ledger.searched.values() if r.failures]
+    assert not any(record.feasible for record in failed)
+    assert {len(record.failures) for record in failed} == {1}
+
+
+def test_a_control_that_keeps_failing_ends_the_study(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    bench = make_bench(lambda arm: Truth(status="oom" if arm.is_default else "ok"))
+    with pytest.raises(HztuneError, match="the control failed 3 times in a row"):
+        Search(bench, toy_space, seed=1).run(share=1.0)
+
+
+def test_a_block_whose_control_failed_says_nothing(make_bench: MakeBench) -> None:
+    default, other = Arm("hz"), Arm.of("hz", {"lock": "spin"})
+    ledger = Ledger()
+    ledger.add(Block(0, "search", (Outcome(default, "hang", "x"), Outcome(other, "ok", "", 1.0))))
+    assert ledger.searched == {}
+    assert len(ledger.void) == 1
+    assert ledger.next_pair == 1
+
+
+def test_a_stop_is_asked_for_before_each_block(make_bench: MakeBench, toy_space: Space) -> None:
+    bench = make_bench(flat)
+    bench.stop = lambda: len(bench.ledger.blocks) >= 3
+    with pytest.raises(StoppedByUser):
+        Search(bench, toy_space, seed=1).run(share=1.0)
+    assert len(bench.ledger.blocks) == 3
+
+
+# ---- limits --------------------------------------------------------------------------------------
+
+
+def test_the_fastest_is_not_the_best_when_it_takes_too_much_memory(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    def landscape(arm: Arm) -> Truth:
+        greedy = arm.config.get("pages") == "on"
+        spin = 0.1 if arm.config.get("lock") == "spin" else 0.0
+        return Truth(0.3 * greedy + spin, rss_kb=150_000 if greedy else 100_000)
+
+    bench = make_bench(landscape, QUIET, limit=MemoryLimit.parse("1.10x"))
+    search = Search(bench, toy_space, seed=1)
+    search.run(share=0.5)
+    best = search.best()
+    assert best is not None
+    assert best.config.get("pages") != "on"
+    assert best.config["lock"] == "spin"
+
+
+@pytest.mark.parametrize(
+    ("text", "control", "candidate", "excess"),
+    [("1.10x", 100.0, 110.0, 0.0), ("1.5x", 100.0, 300.0, math.log(2)),
+     ("1M", 9.0, 2048.0, math.log(2)), ("2G", 1.0, 1024.0 * 1024, -math.log(2)),
+     ("512K", 1.0, 512.0, 0.0)],
+)  # fmt: skip
+def test_a_memory_limit_is_a_multiple_or_a_size(
+    text: str, control: float, candidate: float, excess: float
+) -> None:
+    assert MemoryLimit.parse(text).excess(control, candidate) == pytest.approx(excess, abs=1e-9)
+
+
+@pytest.mark.parametrize("text", ["", "1.1", "x", "0x", "-1x", "1e3x", "512", "512MB", "0M", "1 G"])
+def test_another_limit_is_refused_with_what_is_legal(text: str) -> None:
+    with pytest.raises(UsageError, match=r"legal is a multiple .* or a size"):
+        MemoryLimit.parse(text)
+
+
+def test_a_limit_is_kept_only_when_the_pairs_show_it() -> None:
+    limit = MemoryLimit.parse("1.10x")
+    assert limit.kept([-0.05, -0.06, -0.05, -0.05])
+    assert not limit.kept([-0.05, 0.06, -0.05, 0.05])
+    assert not limit.kept([])
+
+
+# ---- the ledger ----------------------------------------------------------------------------------
+
+
+def test_the_search_never_sees_confirmation_pairs(make_bench: MakeBench) -> None:
+    bench = make_bench(spin_is_faster, QUIET)
+    arm = Arm.of("hz", {"lock": "spin"})
+    bench.measure([Arm("hz"), arm], "confirm", 10)
+    assert bench.ledger.searched == {}
+    assert len(bench.ledger.confirmed[arm.key].pairs) == 1
+
+
+def test_a_ledger_read_back_is_the_ledger(make_bench: MakeBench, toy_space: Space) -> None:
+    bench = make_bench(spin_is_faster, QUIET)
+    calibrate(bench, Arm("hz"), share=0.1)
+    Search(bench, toy_space, seed=1).run(share=0.4)
+    assert Ledger.of(bench.ledger.blocks) == bench.ledger
+
+
+def test_constraints_have_the_same_names_whatever_happened() -> None:
+    names = {frozenset(Record(Arm("hz"), failures=f).violations) for f in ([], [None])}  # type: ignore[list-item]
+    assert len(names) == 1

@@ -1,0 +1,296 @@
+"""Estimates and intervals: known values, and what they promise held against simulated noise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from hztune.samples import Arm, Block, Outcome, Turn
+from hztune.stats import (
+    FIRST_LOOK,
+    Noise,
+    PairRatio,
+    block_ratios,
+    detectable_effect,
+    estimate_noise,
+    expected_improvement,
+    fixed_interval,
+    is_look,
+    log_rss_ratio,
+    noise_floor,
+    pair_ratio,
+    pool,
+    race_margin,
+    sequential_interval,
+)
+from hztune.stats.distributions import normal_tail, t_quantile, t_tail
+from hztune.stats.sequential import critical_values, look_counts
+
+ARM = Arm("hz")
+
+
+def outcome(*rates: float, disturbed: tuple[int, ...] = (), rss: int = 1000) -> Outcome:
+    """An outcome whose turns, one a round, have these rates."""
+    turns = tuple(
+        Turn(i, 0, i, 1_000_000_000, rate, "steal" if i in disturbed else "")
+        for i, rate in enumerate(rates)
+    )
+    return Outcome(ARM, "ok", "", sum(rates) / len(rates), turns, rss)
+
+
+def crashed() -> Outcome:
+    return Outcome(ARM, "crash", "ended by SIGSEGV")
+
+
+def pair(log_ratio: float, within: float = 0.0, rounds: int = 10) -> PairRatio:
+    return PairRatio(log_ratio, within, rounds)
+
+
+# ---- distributions -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tail", "df", "expected"),
+    [(0.025, 1, 12.7062), (0.025, 5, 2.5706), (0.005, 9, 3.2498), (0.025, 30, 2.0423),
+     (0.05, 2.5, 2.5582), (0.025, 1e9, 1.9600)],
+)  # fmt: skip
+def test_students_t_has_its_tabled_quantiles(tail: float, df: float, expected: float) -> None:
+    assert t_quantile(tail, df) == pytest.approx(expected, abs=2e-4)
+
+
+def test_the_tail_of_t_is_the_inverse_of_its_quantile() -> None:
+    for df in (1.0, 3.0, 17.0, 400.0):
+        assert t_tail(t_quantile(0.01, df), df) == pytest.approx(0.01, rel=1e-6)
+
+
+# ---- log ratios ----------------------------------------------------------------------------------
+
+
+def test_twice_the_speed_is_the_logarithm_of_two() -> None:
+    found = pair_ratio(outcome(10, 20, 30), outcome(20, 40, 60))
+    assert found is not None
+    assert found.log_ratio == pytest.approx(math.log(2))
+    assert found.within == pytest.approx(0.0, abs=1e-12)
+    assert found.rounds == 3
+
+
+def test_disturbed_turns_do_not_count_where_there_are_others() -> None:
+    found = pair_ratio(outcome(10, 10, 99, disturbed=(2,)), outcome(10, 10, 10))
+    assert found is not None
+    assert (found.log_ratio, found.rounds) == (0.0, 2)
+
+
+def test_a_process_that_was_always_disturbed_still_counts() -> None:
+    found = pair_ratio(outcome(10, 10, disturbed=(0, 1)), outcome(20, 20))
+    assert found is not None
+    assert found.log_ratio == pytest.approx(math.log(2))
+
+
+def test_an_idle_turn_is_no_infinity() -> None:
+    found = pair_ratio(outcome(10, 10), outcome(0, 20))
+    assert found is not None
+    assert found.log_ratio == pytest.approx(0.0)
+
+
+def test_a_failed_process_has_no_ratio() -> None:
+    assert pair_ratio(outcome(1), crashed()) is None
+    assert pair_ratio(crashed(), outcome(1)) is None
+    assert log_rss_ratio(outcome(1), crashed()) is None
+
+
+def test_every_candidate_of_a_block_is_compared_with_its_control() -> None:
+    block = Block(0, "search", (outcome(10, 10), outcome(20, 20), crashed()))
+    first, second = block_ratios(block)
+    assert first is not None and first.log_ratio == pytest.approx(math.log(2))
+    assert second is None
+
+
+def test_the_memory_ratio_is_above_zero_for_more_memory() -> None:
+    ratio = log_rss_ratio(outcome(1, rss=1000), outcome(1, rss=1500))
+    assert ratio == pytest.approx(math.log(1.5))
+
+
+# ---- variance components -------------------------------------------------------------------------
+
+
+def simulated_pairs(
+    rng: np.random.Generator, count: int, between: float, within: float, rounds: int
+) -> list[PairRatio]:
+    """Pairs of processes that differ by `between`, whose rounds scatter by `within`."""
+    pairs = []
+    for offset in rng.normal(0.0, between, count):
+        turns = rng.normal(offset, within, rounds)
+        pairs.append(PairRatio(float(turns.mean()), float(turns.var(ddof=1)) / rounds, rounds))
+    return pairs
+
+
+def test_the_two_sources_of_noise_are_told_apart() -> None:
+    rng = np.random.default_rng(4)
+    noise = estimate_noise([simulated_pairs(rng, 400, 0.05, 0.2, 30)])
+    assert noise is not None
+    assert math.sqrt(noise.between) == pytest.approx(0.05, rel=0.15)
+    assert math.sqrt(noise.within) == pytest.approx(0.2, rel=0.15)
+
+
+def test_comparisons_of_different_candidates_are_not_noise() -> None:
+    groups = [[pair(0.5), pair(0.5)], [pair(-0.5), pair(-0.5)]]
+    noise = estimate_noise(groups)
+    assert noise is not None
+    assert noise.between == 0.0
+    assert noise.df == 2
+
+
+def test_single_pairs_say_nothing_of_the_noise() -> None:
+    assert estimate_noise([[pair(0.1)], [pair(0.2)]]) is None
+
+
+def test_processes_that_differ_want_many_pairs_and_turns_that_scatter_want_many_rounds() -> None:
+    differing = Noise(between=0.04, within=0.01, df=9)
+    scattering = Noise(between=0.0001, within=0.04, df=9)
+    assert differing.best_rounds(0.4, 0.02, 4, 200) == 4
+    assert scattering.best_rounds(0.4, 0.02, 4, 200) == round(math.sqrt(400 * 20))
+
+
+def test_the_best_rounds_give_the_least_variance_a_second() -> None:
+    noise = Noise(between=0.002, within=0.05, df=9)
+    best = noise.best_rounds(0.4, 0.02, 1, 200)
+
+    def variance_a_second(rounds: int) -> float:
+        return noise.of_pair(rounds) * (0.4 + 0.02 * rounds)
+
+    assert variance_a_second(best) == pytest.approx(min(map(variance_a_second, range(1, 200))))
+
+
+def test_more_pairs_lower_the_floor_and_the_least_gain_that_can_be_proved() -> None:
+    noise = Noise(between=0.001, within=0.01, df=12)
+    floors = [noise_floor(noise, 20, pairs) for pairs in (6, 12, 24)]
+    effects = [detectable_effect(noise, 20, pairs, 0.01) for pairs in (6, 12, 24)]
+    assert floors == sorted(floors, reverse=True)
+    assert effects == sorted(effects, reverse=True)
+    assert all(effect > floor for effect, floor in zip(effects, floors, strict=True))
+
+
+# ---- sequential intervals ------------------------------------------------------------------------
+
+
+def test_looks_are_fixed_beforehand_and_grow() -> None:
+    looks = [count for count in range(1, 120) if is_look(count)]
+    assert looks == [6, 10, 15, 25, 39, 63, 101]
+
+
+def test_no_interval_before_the_first_look() -> None:
+    assert math.isinf(sequential_interval([0.1] * (FIRST_LOOK - 1)).high)
+
+
+def test_critical_values_err_as_often_as_was_asked() -> None:
+    rng = np.random.default_rng(11)
+    counts = look_counts(63)
+    sums = np.cumsum(rng.standard_normal((20_000, 63)), axis=1)[:, np.array(counts) - 1]
+    crossed = np.abs(sums) > np.array(critical_values(counts, 0.05)) * np.sqrt(counts)
+    spent = 0.05 * (1.0 - 0.75 ** len(counts))
+    assert crossed.any(axis=1).mean() == pytest.approx(spent, abs=0.005)
+
+
+def test_the_first_critical_value_is_that_of_its_own_share_of_alpha() -> None:
+    (z,) = critical_values((6,), 0.05)
+    assert 2.0 * normal_tail(z) == pytest.approx(0.25 * 0.05, rel=1e-6)
+
+
+def test_an_interval_is_at_most_half_as_wide_again_as_a_fixed_one() -> None:
+    rng = np.random.default_rng(2)
+    for pairs in (6, 10, 15, 20, 25, 39, 63, 101):
+        y = rng.normal(0.0, 1.0, pairs)
+        ratio = sequential_interval(y).half_width / fixed_interval(y).half_width
+        assert 1.0 < ratio <= 1.5
+
+
+def draws(kind: str, rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """Noise of several shapes, mean 0."""
+    if kind == "heavy tails":
+        return rng.standard_t(3, shape)
+    if kind == "outliers":
+        spoilt = rng.choice([-1.0, 0.0, 1.0], shape, p=[0.03, 0.94, 0.03])  # either arm of a pair
+        return rng.normal(0.0, 1.0, shape) + 6.0 * spoilt
+    return rng.normal(0.0, 1.0, shape)
+
+
+@pytest.mark.parametrize("kind", ["normal", "heavy tails", "outliers"])
+def test_the_interval_covers_at_every_look_at_once(kind: str) -> None:
+    rng = np.random.default_rng(8)
+    studies = 600
+    looks = [count for count in range(40) if is_look(count)]
+    missed = 0
+    for y in draws(kind, rng, (studies, 39)):
+        missed += any(not sequential_interval(y[:count]).has_zero for count in looks)
+    assert missed / studies <= 0.06
+
+
+def test_a_ratio_is_given_with_both_ends() -> None:
+    interval = fixed_interval([0.1, 0.2, 0.3])
+    ratio, low, high = interval.ratio
+    assert ratio == pytest.approx(math.exp(0.2))
+    assert low < ratio < high
+
+
+# ---- pooling and racing --------------------------------------------------------------------------
+
+NOISE = Noise(between=0.01, within=0.0, df=20)
+
+
+def test_the_best_of_many_equals_is_shrunk_towards_them() -> None:
+    rng = np.random.default_rng(3)
+    measured = [[pair(float(y))] for y in rng.normal(0.0, 0.1, 40)]
+    estimates = pool(measured, NOISE)
+    best = max(estimates, key=lambda one: one.mean)
+    assert best.raw > 0.15
+    assert best.mean < 0.5 * best.raw
+
+
+def test_a_candidate_that_stands_out_stays_out() -> None:
+    measured = [[pair(y)] * 4 for y in (0.0, 0.01, -0.02, 0.02, 1.0)]
+    assert pool(measured, NOISE)[-1].mean > 0.9
+
+
+def test_more_pairs_make_an_estimate_surer() -> None:
+    one, many = pool([[pair(0.1)], [pair(0.1)] * 9], NOISE)
+    assert many.error < one.error
+    assert many.raw_error == pytest.approx(one.raw_error / 3)
+
+
+def test_rounds_weigh_what_they_tell() -> None:
+    noise = Noise(between=0.0, within=1.0, df=20)
+    (estimate,) = pool([[pair(0.0, rounds=10), pair(1.0, rounds=30)]], noise)
+    assert estimate.raw == pytest.approx(0.75)
+
+
+def test_nothing_pools_to_nothing() -> None:
+    assert pool([], NOISE) == ()
+
+
+def test_the_surer_of_two_leads_wins_more_probably() -> None:
+    low, high = pool([[pair(0.0)] * 8, [pair(0.3)] * 8], NOISE)
+    assert high.beats(low) > 0.95
+    assert low.beats(high) < 0.05
+
+
+def test_the_margin_of_a_race_grows_with_looks_and_contenders() -> None:
+    assert race_margin(1, 2) < race_margin(5, 2) < race_margin(5, 20) < 5.0
+
+
+def test_the_truly_best_is_seldom_left_behind_however_long_the_race() -> None:
+    rng = np.random.default_rng(5)
+    lost = 0
+    for y in rng.normal(0.0, 1.0, (1000, 30)):
+        means = np.cumsum(y) / np.arange(1, 31)
+        lost += any(-means[k] * math.sqrt(k + 1) > race_margin(k + 1, 1) for k in range(30))
+    assert lost / 1000 <= 0.1
+
+
+@pytest.mark.parametrize(
+    ("centre", "spread", "expected"),
+    [(0.0, 1.0, 0.398942), (-1.0, 0.0, 0.0), (2.0, 0.0, 2.0), (-3.0, 1.0, 0.000382)],
+)
+def test_expected_improvement_over_zero(centre: float, spread: float, expected: float) -> None:
+    assert expected_improvement(centre, spread, 0.0) == pytest.approx(expected, abs=1e-6)

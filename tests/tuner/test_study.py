@@ -1,0 +1,93 @@
+"""Proposals: legal, new, repeatable, and better where the findings are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+import pytest
+
+from hztune.params import Value
+from hztune.space import Config, Space
+from hztune.study import Finding, identity, propose
+
+GOOD = {"ran": -1.0, "max_rss": -1.0}
+CRASHED = {"ran": 1.0, "max_rss": -1.0}
+
+
+def findings(space: Space, count: int, seed: int = 3) -> list[Finding]:
+    """Random configurations of which those with a spin lock are the faster ones."""
+    rng = Random(seed)
+    configs = [space.sample(rng) for _ in range(count)]
+    return [Finding(c, 0.2 if c.get("lock") == "spin" else 0.0, GOOD) for c in configs]
+
+
+def asked(space: Space, known: list[Finding], count: int = 4, **changes: object) -> list[Config]:
+    options: dict[str, object] = {"incumbent": {}, "taken": set(), "seed": 1, **changes}
+    return propose(space, known, count, **options)  # type: ignore[arg-type]
+
+
+def test_every_proposal_is_legal_different_and_not_the_default(toy_space: Space) -> None:
+    proposals = asked(toy_space, findings(toy_space, 20), count=12)
+    assert len({identity(config) for config in proposals} - {identity({})}) == 12
+    assert [toy_space.objection(config) for config in proposals] == [None] * 12
+
+
+def test_what_was_measured_is_not_proposed_again(toy_space: Space) -> None:
+    first = asked(toy_space, [], count=6)
+    second = asked(toy_space, [], count=6, taken={identity(config) for config in first})
+    assert not {identity(c) for c in first} & {identity(c) for c in second}
+
+
+def test_the_same_seed_and_findings_give_the_same_proposals(toy_space: Space) -> None:
+    known = findings(toy_space, 15)
+    assert asked(toy_space, known) == asked(toy_space, known)
+    assert asked(toy_space, known, seed=2) != asked(toy_space, known)
+
+
+def test_new_findings_do_not_repeat_the_start(toy_space: Space) -> None:
+    """Optuna repeats its random start when a study is made anew with the same seed."""
+    assert asked(toy_space, []) != asked(toy_space, findings(toy_space, 1))
+
+
+def share_of(proposals: list[Config], name: str, value: Value) -> float:
+    return sum(config.get(name) == value for config in proposals) / len(proposals)
+
+
+def test_the_model_goes_where_the_findings_are_better(
+    toy_space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hztune.study.INHERITED_SHARES", (0.0,))
+    proposals = asked(toy_space, findings(toy_space, 60), count=20)
+    assert share_of(proposals, "lock", "spin") > 0.5
+
+
+def test_the_model_keeps_away_from_what_crashed(
+    toy_space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hztune.study.INHERITED_SHARES", (0.0,))
+    known = [
+        Finding(f.config, f.value, CRASHED if f.config.get("pages") == "on" else GOOD)
+        for f in findings(toy_space, 60)
+    ]
+    proposals = asked(toy_space, known, count=20)
+    assert share_of(proposals, "pages", "on") < 0.3
+
+
+def test_a_proposal_keeps_most_of_the_incumbent(toy_space: Space) -> None:
+    incumbent: Mapping[str, Value] = {"cap": 64, "lock": "spin", "delay": 0, "pages": "on"}
+    proposals = asked(toy_space, findings(toy_space, 30), count=20, incumbent=incumbent)
+    kept = [sum(c.get(k) == v for k, v in incumbent.items()) for c in proposals]
+    assert sum(kept) / len(kept) > 2.0
+
+
+def test_a_space_that_is_used_up_gives_what_is_left(toy_space: Space) -> None:
+    pages = tuple(d for d in toy_space.dimensions if d.name == "pages")
+    small = Space("hz", pages, (), (), toy_space.params)
+    assert asked(small, [], count=5) == [{"pages": "on"}]
+    assert asked(small, [], count=5, taken={identity({"pages": "on"})}) == []
+
+
+def test_an_infeasible_finding_has_no_value_and_is_no_error(toy_space: Space) -> None:
+    known = [Finding({"cap": 8}, float("nan"), CRASHED)]
+    assert len(asked(toy_space, known)) == 4

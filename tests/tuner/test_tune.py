@@ -1,0 +1,295 @@
+"""Whole studies on a virtual clock: the story, the verdicts, the time, the errors of many."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from random import Random
+
+import pytest
+
+from hztune.measure import Accounting, Executor
+from hztune.measure.replay import Landscape, ModelNoise, Truth
+from hztune.progress import Status
+from hztune.samples import Arm, Block, Role
+from hztune.search import Bench, Ledger, MemoryLimit
+from hztune.space import Space
+from hztune.tune.flow import Decision, Study
+
+MakeBench = Callable[..., Bench]
+QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
+USUAL = ModelNoise(within=0.12, between=0.05, common=0.1, drift=0.02, tail=4, outlier_share=0.01)
+
+
+def flat(arm: Arm) -> Truth:
+    return Truth()
+
+
+def spin_wins(gain: float) -> Landscape:
+    """A landscape in which the spin lock is the only thing that matters."""
+    return lambda arm: Truth(gain if arm.config.get("lock") == "spin" else 0.0)
+
+
+def decided(bench: Bench, space: Space, seed: int = 1) -> Decision:
+    return Study(bench, space, seed).run()
+
+
+class Recorder:
+    """A reporter that remembers."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.statuses: list[Status] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    def update(self, status: Status) -> None:
+        self.statuses.append(status)
+
+
+class Interrupted:
+    """An executor that is interrupted in the middle of a block."""
+
+    def __init__(self, inner: Executor, at: int) -> None:
+        self._inner, self._left = inner, at
+
+    @property
+    def accounting(self) -> Accounting:
+        return self._inner.accounting
+
+    def cost(self, arms: int, rounds: int) -> float:
+        return self._inner.cost(arms, rounds)
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+        if self._left == 0:
+            raise KeyboardInterrupt
+        self._left -= 1
+        return self._inner.measure(arms, role=role, rounds=rounds, pair=pair)
+
+
+# ---- verdicts ------------------------------------------------------------------------------------
+
+
+def test_a_knob_worth_a_fifth_is_found_and_proved(make_bench: MakeBench, toy_space: Space) -> None:
+    decision = decided(make_bench(spin_wins(0.2), QUIET), toy_space)
+    assert decision.verdict == "improved"
+    assert decision.arm.config["lock"] == "spin"
+    assert decision.interval is not None
+    assert 0.0 < decision.interval.low < 0.2 < decision.interval.high
+
+
+def test_what_does_not_matter_is_not_in_the_profile(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    decision = decided(make_bench(spin_wins(0.2), QUIET, budget_s=400), toy_space)
+    assert decision.arm.config == {"lock": "spin"}
+
+
+def test_where_nothing_helps_the_verdict_is_no_gain_with_the_defaults(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    decision = decided(make_bench(spin_wins(-0.2), QUIET, seed=2), toy_space)
+    assert decision.verdict == "no_gain"
+    assert decision.arm.is_default
+    assert decision.interval is not None
+    assert decision.interval.low < 0.0 < decision.interval.high
+
+
+def test_a_study_in_which_everything_else_fails_ends_with_no_gain(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    def landscape(arm: Arm) -> Truth:
+        return Truth(status="ok" if arm.is_default else "rejected")
+
+    bench = make_bench(landscape, QUIET)
+    assert decided(bench, toy_space).verdict == "no_gain"
+    assert set(bench.ledger.failures()) == {"rejected"}
+
+
+def test_crashes_hangs_and_greed_are_typed_and_the_study_comes_to_its_verdict(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    def landscape(arm: Arm) -> Truth:
+        shards = arm.config.get("shards")
+        if shards in (1, 2, 4):
+            return Truth(status={1: "crash", 2: "hang", 4: "oom"}[shards])  # type: ignore[index,arg-type]
+        return spin_wins(0.2)(arm)
+
+    bench = make_bench(landscape, QUIET)
+    decision = decided(bench, toy_space)
+    assert decision.verdict == "improved"
+    assert set(bench.ledger.failures()) <= {"crash", "hang", "oom"}
+    assert bench.ledger.failures().total() >= 1
+
+
+def test_a_default_above_an_absolute_limit_with_nothing_better_is_infeasible(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    def landscape(arm: Arm) -> Truth:
+        return Truth(rss_kb=900_000)
+
+    bench = make_bench(landscape, QUIET, limit=MemoryLimit.parse("512M"))
+    assert decided(bench, toy_space).verdict == "infeasible"
+
+
+def test_a_second_finalist_is_tried_when_the_first_is_refused(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    seen: Counter[Arm] = Counter()
+
+    def landscape(arm: Arm) -> Truth:
+        truth = spin_wins(0.2)(arm)
+        if truth.log_ratio and not seen:
+            seen[arm] += 1
+        return truth
+
+    bench = make_bench(landscape, QUIET, budget_s=300)
+    study = Study(bench, toy_space, seed=1)
+    prove = study._prove
+    refused: list[Arm] = []
+
+    def refuse_first(finalist: Arm, share: float) -> object:
+        if refused:
+            return prove(finalist, share)
+        refused.append(finalist)
+        study.search.refused.add(finalist.key)
+        return None
+
+    study._prove = refuse_first  # type: ignore[method-assign,assignment]
+    decision = study.run()
+    assert decision.verdict == "improved"
+    assert decision.arm not in refused
+
+
+# ---- time ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.05, 0.2])
+@pytest.mark.parametrize("budget_s", [30.0, 90.0, 180.0])
+def test_the_budget_is_kept(
+    make_bench: MakeBench, toy_space: Space, gain: float, budget_s: float
+) -> None:
+    bench = make_bench(spin_wins(gain), USUAL, budget_s=budget_s)
+    decided(bench, toy_space)
+    assert bench.budget.elapsed() <= 1.1 * budget_s
+
+
+def test_the_noise_floor_is_told_before_the_search(make_bench: MakeBench, toy_space: Space) -> None:
+    bench = make_bench(flat, USUAL)
+    bench.reporter = recorder = Recorder()
+    decided(bench, toy_space)
+    first = next(i for i, s in enumerate(recorder.statuses) if s.phase == "search")
+    assert recorder.lines[0].startswith("calibrated: noise floor")
+    assert all(status.floor > 0.0 for status in recorder.statuses[first:])
+
+
+# ---- interruption and resumption -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 5, 12, 20])
+def test_an_interrupted_study_keeps_its_best_and_claims_nothing(
+    make_bench: MakeBench, toy_space: Space, blocks: int
+) -> None:
+    bench = make_bench(spin_wins(0.2), QUIET)
+    bench.executor = Interrupted(bench.executor, blocks)
+    decision = decided(bench, toy_space)
+    assert decision.verdict == "interrupted"
+    assert len(bench.ledger.blocks) == blocks
+
+
+@pytest.mark.parametrize("blocks", [1, 4, 9, 16, 22])
+def test_a_resumed_study_goes_on_with_the_next_pair_and_repeats_nothing(
+    make_bench: MakeBench, toy_space: Space, blocks: int
+) -> None:
+    first = make_bench(spin_wins(0.2), QUIET)
+    first.executor = Interrupted(first.executor, blocks)
+    decided(first, toy_space)
+    again = make_bench(spin_wins(0.2), QUIET, ledger=Ledger.of(first.ledger.blocks))
+    again.budget.spent_s = first.budget.elapsed()
+    decision = decided(again, toy_space)
+    assert decision.verdict == "improved"
+    pairs = [block.pair for block in again.ledger.blocks]
+    assert pairs == list(range(len(pairs)))
+    assert again.ledger.blocks[:blocks] == first.ledger.blocks
+    assert again.budget.elapsed() <= 1.1 * again.budget.total_s
+
+
+def test_a_finished_study_read_back_measures_nothing_and_says_the_same(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    first = make_bench(spin_wins(0.2), QUIET)
+    before = decided(first, toy_space)
+    again = make_bench(spin_wins(0.2), QUIET, ledger=Ledger.of(first.ledger.blocks))
+    again.budget.spent_s = again.budget.total_s
+    after = decided(again, toy_space)
+    assert (after.verdict, after.arm, after.interval) == (
+        before.verdict, before.arm, before.interval,
+    )  # fmt: skip
+    assert again.ledger.blocks == first.ledger.blocks
+
+
+def test_the_same_seed_tells_the_same_story(make_bench: MakeBench, toy_space: Space) -> None:
+    decisions = {decided(make_bench(spin_wins(0.1), USUAL), toy_space).why for _ in range(2)}
+    assert len(decisions) == 1
+
+
+# ---- over many studies ---------------------------------------------------------------------------
+
+
+def random_search(bench: Bench, space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes proposals random: what is judged below is the decision, not the sampler."""
+
+    def propose(space: Space, *args: object, **options: object) -> list[object]:
+        rng = Random(f"{options['seed']} {len(bench.ledger.blocks)}")
+        count = args[1]
+        assert isinstance(count, int)
+        return [space.sample(rng) for _ in range(count)]
+
+    monkeypatch.setattr("hztune.study.propose", propose)
+
+
+def verdicts(
+    make_bench: MakeBench,
+    space: Space,
+    monkeypatch: pytest.MonkeyPatch,
+    studies: int,
+    gain: float,
+) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for seed in range(studies):
+        bench = make_bench(spin_wins(gain), USUAL, seed=seed, budget_s=120)
+        random_search(bench, space, monkeypatch)
+        counts[decided(bench, space, seed).verdict] += 1
+    return counts
+
+
+def test_studies_of_equals_claim_nothing(
+    make_bench: MakeBench, toy_space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = verdicts(make_bench, toy_space, monkeypatch, studies=60, gain=0.0)
+    assert found["improved"] <= 2  # below 1 % a study: three or more in 60 is beyond 1 in 40
+
+
+@pytest.mark.slow
+def test_two_thousand_studies_of_equals_claim_a_gain_in_one_of_a_hundred_at_most(
+    make_bench: MakeBench, toy_space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = verdicts(make_bench, toy_space, monkeypatch, studies=2000, gain=0.0)
+    assert found["improved"] <= 20
+
+
+def test_twice_the_least_gain_that_was_promised_is_found(
+    make_bench: MakeBench, toy_space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = 0
+    for seed in range(30):
+        probe = make_bench(flat, USUAL, seed=seed, budget_s=120)
+        study = Study(probe, toy_space, seed)
+        study.run()
+        assert study.calibration is not None
+        gain = 2.0 * study.calibration.detectable
+        bench = make_bench(spin_wins(gain), USUAL, seed=seed, budget_s=120)
+        random_search(bench, toy_space, monkeypatch)
+        found += decided(bench, toy_space, seed).verdict == "improved"
+    assert found >= 27
