@@ -6,8 +6,7 @@
 
 #include <stddef.h>
 
-/* glibc, hz, jemalloc, mimalloc or tcmalloc for a library's path, or NULL when it is none of them.
- */
+/* A name as `glibc` or `hz` for a library's path, or NULL when it is no allocator known here. */
 const char *hz_allocator_name(const char *path);
 
 /* What follows the last slash of a path. */

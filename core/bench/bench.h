@@ -42,7 +42,7 @@
 struct hz_worker;
 struct hz_run;
 
-/* --- what a workload is --------------------------------------------------------------------- */
+/* --- what a workload is ---------------------------------------------------------------------- */
 
 /* One parameter of a workload: a whole number, or (with choices) one of some words. */
 typedef struct hz_bench_param {
@@ -93,7 +93,7 @@ typedef struct hz_workload {
     void (*report)(const struct hz_run *run, hz_json *json);
 } hz_workload;
 
-/* --- what was asked for --------------------------------------------------------------------- */
+/* --- what was asked for ---------------------------------------------------------------------- */
 
 /* What is written into a new block. */
 typedef enum hz_touch { HZ_TOUCH_NONE, HZ_TOUCH_HEAD, HZ_TOUCH_FULL } hz_touch;
@@ -114,7 +114,7 @@ typedef struct hz_options {
     bool list;                     /* only list the workloads */
 } hz_options;
 
-/* --- a run and its workers ------------------------------------------------------------------ */
+/* --- a run and its workers ------------------------------------------------------------------- */
 
 /* A block under test, with what has to be known to account for it. */
 typedef struct hz_block {
@@ -180,7 +180,7 @@ typedef struct hz_result {
     int64_t live_peak_kb;  /* highest live bytes seen */
 } hz_result;
 
-/* --- who does what -------------------------------------------------------------------------- */
+/* --- who does what --------------------------------------------------------------------------- */
 
 /* registry.c */
 size_t hz_workload_count(void);

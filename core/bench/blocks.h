@@ -120,7 +120,7 @@ static inline void hz_give_rest(hz_worker *w, hz_block *slots, size_t count)
         if (slots[i].at != NULL) hz_give_foreign(w, slots[i]);
 }
 
-/* --- sizes ---------------------------------------------------------------------------------- */
+/* --- sizes ----------------------------------------------------------------------------------- */
 
 /* Sizes from `least` upwards, all equally likely. */
 typedef struct hz_sizes {

@@ -25,7 +25,7 @@ enum {
     PATIENCE_MS = 3000,     /* with what does not die, such as a task in uninterruptible sleep */
 };
 
-/* --- the environment ------------------------------------------------------------------------ */
+/* --- the environment ------------------------------------------------------------------------- */
 
 void hz_changes_add(hz_changes *changes, const char *option, const char *word)
 {
@@ -73,7 +73,7 @@ char **hz_environment_make(const hz_changes *first, const hz_changes *second)
     return made;
 }
 
-/* --- starting ------------------------------------------------------------------------------- */
+/* --- starting -------------------------------------------------------------------------------- */
 
 int hz_become_keeper(void)
 {
@@ -180,7 +180,7 @@ void hz_child_start(hz_child *child, const hz_spawn *spawn)
     (void)fcntl(child->pidfd, F_SETFD, FD_CLOEXEC);
 }
 
-/* --- streams -------------------------------------------------------------------------------- */
+/* --- streams --------------------------------------------------------------------------------- */
 
 bool hz_capture_read(hz_capture *capture)
 {
@@ -208,7 +208,7 @@ size_t hz_capture_copy(const hz_capture *capture, char *text)
     return HZ_CAPTURE_BYTES;
 }
 
-/* --- the end -------------------------------------------------------------------------------- */
+/* --- the end --------------------------------------------------------------------------------- */
 
 static bool wait_for(hz_child *child, int flags)
 {

@@ -90,8 +90,7 @@ static void hurry_self(void)
 
 /* --- parking --------------------------------------------------------------------------------- */
 
-/* Waits until all threads of an arm are parked; kills it as hung when they are not by the deadline.
- */
+/* Waits until all threads of an arm are parked; kills it as hung when the deadline passes. */
 static void wait_until_parked(hz_conductor *conductor, hz_arm *arm, int64_t deadline_ns)
 {
     while (!arm->gone && !conductor->interrupted && !hz_turn_all_parked(arm->page)) {

@@ -56,7 +56,7 @@ typedef struct hz_conductor {
 /* Runs it from the first process to the last event; returns the exit status. */
 int hz_conduct(hz_conductor *conductor);
 
-/* --- watch.c: waiting, without losing sight of anything --- */
+/* --- watch.c: waiting, without losing sight of anything -------------------------------------- */
 
 /*
  * Waits until `deadline_ns`, reading what the arms write and reporting those that end. Returns
@@ -73,7 +73,7 @@ void hz_arm_check_memory(const hz_conductor *conductor, hz_arm *arm);
 /* How many arms are alive. */
 size_t hz_arms_alive(const hz_conductor *conductor);
 
-/* --- events.c: what is written --- */
+/* --- events.c: what is written --------------------------------------------------------------- */
 
 /* One turn, as reported. */
 typedef struct hz_turn_event {

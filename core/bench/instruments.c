@@ -36,9 +36,7 @@ hz_instruments *hz_instruments_new(bool timed)
     return instruments;
 }
 
-/* --- checksums
- * ------------------------------------------------------------------------------------------------
- */
+/* --- checksums ------------------------------------------------------------------------------- */
 
 static uint64_t scramble(uint64_t value)
 {
@@ -57,9 +55,7 @@ void hz_note_give(hz_instruments *instruments, size_t size)
     instruments->stream = scramble(instruments->stream ^ (2 * (uint64_t)size + 1));
 }
 
-/* --- times
- * ----------------------------------------------------------------------------------------------------
- */
+/* --- times ----------------------------------------------------------------------------------- */
 
 static size_t bucket_of(uint64_t ns)
 {
@@ -106,9 +102,7 @@ void hz_free_timed(hz_instruments *instruments, void *block)
     add_time(&instruments->give, hz_clock_ns() - start);
 }
 
-/* --- report
- * ---------------------------------------------------------------------------------------------------
- */
+/* --- report ---------------------------------------------------------------------------------- */
 
 static void add_latency(latency *sum, const latency *part)
 {

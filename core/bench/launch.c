@@ -59,7 +59,7 @@ typedef struct launch {
     bool proved;          /* whether that is the expected one */
 } launch;
 
-/* --- options -------------------------------------------------------------------------------- */
+/* --- options --------------------------------------------------------------------------------- */
 
 static void set_json_fd(void *target, const char *name, const char *text)
 {
@@ -106,7 +106,7 @@ static const hz_option options[] = {
      "descriptor for the result (default 1, after the program's own output)"},
 };
 
-/* --- the allocator -------------------------------------------------------------------------- */
+/* --- the allocator --------------------------------------------------------------------------- */
 
 /* Whether a file's name is the soname, perhaps with more numbers behind it. */
 static bool is_named(const char *path, const char *soname)
@@ -149,7 +149,7 @@ static void look_at_allocator(launch *l)
     if (!l->proved) l->proved = hz_proc_find_mapped(l->child.pid, is_provider, l);
 }
 
-/* --- memory --------------------------------------------------------------------------------- */
+/* --- memory ---------------------------------------------------------------------------------- */
 
 /* Memory of the whole tree: of one process what is resident, of several what each has to answer
  * for. */
@@ -180,7 +180,7 @@ static void look_at_memory(launch *l, bool whole)
     if (l->rss_limit_kb > 0 && kb > l->rss_limit_kb) hz_child_kill(&l->child, "oom");
 }
 
-/* --- waiting -------------------------------------------------------------------------------- */
+/* --- waiting --------------------------------------------------------------------------------- */
 
 /* Young programs are looked at more often: many are short, and their allocator is to be seen. */
 static int64_t slice_ns(const launch *l, int64_t age_ns)
@@ -214,7 +214,7 @@ static void watch(launch *l)
     l->wall_ns = hz_clock_ns() - l->start_ns;
 }
 
-/* --- result --------------------------------------------------------------------------------- */
+/* --- result ---------------------------------------------------------------------------------- */
 
 static const char *status_of(const launch *l)
 {

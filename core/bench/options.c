@@ -10,8 +10,7 @@ enum { SECONDS_MAX = 86400 };
 
 static const char *const touch_words[] = {"none", "head", "full", NULL};
 
-/* --- texts to values
- * ------------------------------------------------------------------------------------------ */
+/* --- texts to values ------------------------------------------------------------------------- */
 
 /* Index of `text` in the NULL-terminated `words`. */
 static int64_t parse_word(const char *name, const char *text, const char *const *words)
@@ -25,8 +24,7 @@ static int64_t parse_word(const char *name, const char *text, const char *const 
     hz_refuse("--%s %s: want one of:%s", name, text, legal);
 }
 
-/* --- the common options
- * --------------------------------------------------------------------------------------- */
+/* --- the common options ---------------------------------------------------------------------- */
 
 static void set_threads(void *target, const char *name, const char *text)
 {
@@ -109,8 +107,7 @@ static void print_help(void)
     (void)printf("\n");
 }
 
-/* --- the workload and its parameters
- * -------------------------------------------------------------------------- */
+/* --- the workload and its parameters --------------------------------------------------------- */
 
 static bool same_name(const char *given, const char *name)
 {
@@ -189,8 +186,7 @@ static void choose_workload(hz_options *options, const char *text)
     }
 }
 
-/* --- the whole line
- * ------------------------------------------------------------------------------------------- */
+/* --- the whole line -------------------------------------------------------------------------- */
 
 static const hz_option *find_common(const char *name)
 {

@@ -85,7 +85,7 @@ int64_t hz_proc_oom_kills(void)
     return read_field("/proc/vmstat", "\noom_kill ");
 }
 
-/* --- usage ---------------------------------------------------------------------------------- */
+/* --- usage ----------------------------------------------------------------------------------- */
 
 static double seconds_of(struct timeval time)
 {
@@ -97,7 +97,7 @@ double hz_usage_cpu_s(const struct rusage *usage)
     return seconds_of(usage->ru_utime) + seconds_of(usage->ru_stime);
 }
 
-/* --- descendants ---------------------------------------------------------------------------- */
+/* --- descendants ----------------------------------------------------------------------------- */
 
 /* Appends the children of one thread of a process. */
 static size_t append_children(const char *path, pid_t *pids, size_t used, size_t room)
@@ -138,7 +138,7 @@ size_t hz_proc_descendants(pid_t root, pid_t *pids, size_t room)
     return used;
 }
 
-/* --- mapped files --------------------------------------------------------------------------- */
+/* --- mapped files ---------------------------------------------------------------------------- */
 
 bool hz_proc_find_mapped(pid_t pid, bool (*visit)(void *context, const char *path), void *context)
 {

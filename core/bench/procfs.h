@@ -13,8 +13,7 @@
 /* Resident KiB of a process, from statm: cheap. */
 int64_t hz_proc_rss_kb(pid_t pid);
 
-/* Proportional KiB of a process, from smaps_rollup: shared pages are split among their users; dear.
- */
+/* Proportional KiB of a process, from smaps_rollup: shared pages are split among users; dear. */
 int64_t hz_proc_pss_kb(pid_t pid);
 
 /* A field of /proc/PID/status in KiB, e.g. "VmHWM:" (peak resident). */

@@ -15,8 +15,7 @@ static int64_t peak_kb(void)
     return hz_proc_status_kb(getpid(), "VmHWM:");
 }
 
-/* --- the remote share
- * ----------------------------------------------------------------------------------------- */
+/* --- the remote share ------------------------------------------------------------------------ */
 
 /* Frees by another worker, in percent of all; and how far from its target chance may put it. */
 typedef struct share {
@@ -39,9 +38,7 @@ static share remote_share(const hz_run *run)
     return (share){100 * remote / frees, chance > 0.5 ? chance : 0.5};
 }
 
-/* --- members
- * --------------------------------------------------------------------------------------------------
- */
+/* --- members --------------------------------------------------------------------------------- */
 
 static void json_params(hz_json *json, const hz_run *run)
 {

@@ -147,8 +147,7 @@ static void finish(hz_worker *w)
     publish_work(w);
 }
 
-/* Steps until the turn word, the quota or a hand-over ends it; true when the worker has finished.
- */
+/* Steps until the turn word, the quota or a hand-over ends it; true: the worker has finished. */
 static bool work(hz_worker *w)
 {
     hz_turn_page *page = w->run->page;

@@ -55,7 +55,7 @@ static void end(hz_worker *w)
     w->live_bytes = 0;
 }
 
-/* --- one block ------------------------------------------------------------------------------ */
+/* --- one block ------------------------------------------------------------------------------- */
 
 /* As hz_take, but for the account: `plain` and `touch` are known for the whole batch. */
 static inline __attribute__((always_inline)) void *take(hz_worker *w, bool plain, size_t size)
@@ -76,7 +76,7 @@ static inline __attribute__((always_inline)) void give(hz_worker *w, bool plain,
         hz_give(w, (hz_block){block, size});
 }
 
-/* --- one batch of each kind ----------------------------------------------------------------- */
+/* --- one batch of each kind ------------------------------------------------------------------ */
 
 static inline __attribute__((always_inline)) void take_all(hz_worker *w, batch_state *state,
                                                            size_t count, bool plain, uint32_t size)
@@ -138,7 +138,7 @@ static void mixed(hz_worker *w, batch_state *state, size_t count, bool plain)
     if (total > w->live_bytes) w->live_bytes = total;
 }
 
-/* --- steps ---------------------------------------------------------------------------------- */
+/* --- steps ----------------------------------------------------------------------------------- */
 
 /* The copy of a loop that was made for the size of this run. */
 #define RUN_BATCH(kind, w, state, count)                                                           \

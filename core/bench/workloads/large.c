@@ -60,8 +60,7 @@ static void read_pages(large_state *state, hz_block buffer)
     for (uint32_t at = 0; at < buffer.size; at += HZ_PAGE) state->sum += bytes[at];
 }
 
-/* Replaces the buffer of a random slot; the new one is written page by page, in later operations.
- */
+/* Replaces the buffer of a random slot; the new one is written by the operations that follow. */
 static void replace(hz_worker *w, large_state *state)
 {
     hz_block *slot = &state->slots[hz_scale(hz_low(hz_random(&w->rng)), state->slot_count)];

@@ -50,7 +50,7 @@ static inline hz_mailbox *hz_mailboxes_new(size_t count, size_t capacity, bool s
     return boxes;
 }
 
-/* --- sending -------------------------------------------------------------------------------- */
+/* --- sending --------------------------------------------------------------------------------- */
 
 /* Reserves the cell for message number *place; NULL when the mailbox is full. */
 static inline hz_mailbox_cell *hz_mailbox_reserve(hz_mailbox *box, uint32_t *place)
@@ -113,7 +113,7 @@ static inline bool hz_post_again(hz_unsent *unsent)
     return true;
 }
 
-/* --- receiving ------------------------------------------------------------------------------ */
+/* --- receiving ------------------------------------------------------------------------------- */
 
 /* Whether there is a block to receive. For mailboxes with one receiver, as is the next. */
 static inline bool hz_mailbox_has_some(hz_mailbox *box)
