@@ -285,3 +285,19 @@ def test_the_accounts_add_up(stage: Stage) -> None:
 
 def test_the_expected_cost_is_the_turns_before_anything_is_known(stage: Stage) -> None:
     assert stage.executor().cost(2, 10) == pytest.approx(2 * (0.3 + 10 * 0.02))
+
+
+def test_a_crowd_of_threads_gets_longer_turns_within_bounds() -> None:
+    lengths = [
+        turns.tempo_for(WorkloadSpec("larson", "", (), threads)).turn_ms
+        for threads in (1, 2, 8, 32, 128, 4096)
+    ]
+    assert lengths == sorted(lengths)
+    assert (lengths[0], lengths[-1]) == (20.0, 120.0)
+
+
+@pytest.mark.parametrize("threads", [1, 32])
+def test_a_tenth_of_each_turn_is_skipped(threads: int) -> None:
+    tempo = turns.tempo_for(WorkloadSpec("larson", "", (), threads), rss_limit_mb=77)
+    assert tempo.skip_ms == pytest.approx(0.1 * tempo.turn_ms)
+    assert tempo.rss_limit_mb == 77
