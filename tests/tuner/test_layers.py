@@ -20,7 +20,7 @@ MOST_LINES = 600
 # From the top: a part may import what stands below it, and its neighbours without going in circles.
 PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"cli", "__main__"}),
-    frozenset({"tune", "search", "confirm", "export", "report"}),
+    frozenset({"tune", "search", "confirm", "export", "report", "compare", "experiment"}),
     frozenset({"measure", "stats", "space", "study", "progress", "doctor"}),
     frozenset({"params", "artifacts", "allocator", "workload", "profile", "samples", "machine",
                "strictjson"}),

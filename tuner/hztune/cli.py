@@ -21,6 +21,7 @@ COMMANDS = {
     "show": "cli_profile",
     "export": "cli_profile",
     "run": "cli_profile",
+    "compare": "cli_compare",
     "list": "cli_list",
     "params": "cli_list",
     "paths": "cli_list",

@@ -100,6 +100,47 @@ class Fields:
         """An object."""
         return Fields(self._take(key), self._path(key))
 
+    def children(self, key: str) -> tuple[Fields, ...]:
+        """A list of objects."""
+        return tuple(
+            Fields(each, f"{self._path(key)}[{index}]")
+            for index, each in enumerate(self.items(key))
+        )
+
+    def items(self, key: str) -> list[Any]:
+        """A list of anything, for the caller to judge."""
+        value = self._take(key)
+        if not isinstance(value, list):
+            self._refuse(key, value, "a list")
+        return value
+
+    def mapping(self, key: str) -> dict[str, Any]:
+        """An object of anything, for the caller to judge."""
+        value = self._take(key)
+        if not isinstance(value, dict):
+            self._refuse(key, value, "an object")
+        return value
+
+    def truth(self, key: str) -> bool:
+        """Either true or false."""
+        value = self._take(key)
+        if not isinstance(value, bool):
+            self._refuse(key, value, "true or false")
+        return value
+
+    def has(self, key: str) -> bool:
+        """Whether `key` is there and was not read yet."""
+        return key in self._left
+
+    def choices(self) -> tuple[tuple[str, tuple[Value, ...]], ...]:
+        """All that is left: a whole number or word, or a list of them, under free names."""
+        read = []
+        for key in list(self._left):
+            values = self._left[key] if isinstance(self._left[key], list) else [self._left[key]]
+            read.append((key, tuple(self._judged(key, value) for value in values)))
+            self._take(self._name(key))
+        return tuple(read)
+
     def values(self) -> tuple[tuple[str, Value], ...]:
         """All that is left: whole numbers and words under names of the user's choice."""
         return tuple((key, self._value(key)) for key in list(self._left))
@@ -114,7 +155,9 @@ class Fields:
             raise UsageError(f"{self._path(key)[:_MOST_SHOWN]!r} is not a key of this schema")
 
     def _value(self, key: str) -> Value:
-        value = self._take(self._name(key))
+        return self._judged(key, self._take(self._name(key)))
+
+    def _judged(self, key: str, value: object) -> Value:
         if type(value) is int and abs(value) < 2**63:
             return value
         if isinstance(value, str) and WORD.fullmatch(value):

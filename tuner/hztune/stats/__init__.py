@@ -1,5 +1,6 @@
 """Estimates and intervals: pure functions of measurements, without I/O and without a clock."""
 
+from hztune.stats.combining import pooled_mean
 from hztune.stats.pooling import (
     Estimate,
     expected_improvement,
@@ -35,6 +36,7 @@ __all__ = [
     "pair_ratio",
     "pool",
     "pool_plain",
+    "pooled_mean",
     "population",
     "race_margin",
     "sequential_interval",

@@ -14,10 +14,9 @@ from types import FrameType
 
 from hztune.machine import Machine
 from hztune.measure import Executor
-from hztune.measure.program import bench_program
 from hztune.measure.proof import AllocatorProof
 from hztune.measure.runs import RunExecutor
-from hztune.measure.turns import TurnExecutor, tempo_for
+from hztune.measure.workloads import workload_executor
 from hztune.profile import Profile
 from hztune.progress import Reporter, duration
 from hztune.samples import Block, SampleStore
@@ -27,7 +26,6 @@ from hztune.tune.flow import Decision, Study
 from hztune.tune.request import Task, TuneRequest, understand
 from hztune.tune.summary import Summary, summarize
 
-_MEMORY_SHARE = 0.8
 _EXIT_STATUS = {"improved": 0, "no_gain": 0, "infeasible": 3, "interrupted": 130}
 
 
@@ -104,21 +102,10 @@ def _executor(request: TuneRequest, machine: Machine, store: SampleStore) -> Exe
         program = shutil.which(request.program.argv[0])
         proof = AllocatorProof(Path(program) if program else None)
         return RunExecutor(request.program, store, seed=request.seed, proof=proof)
-    spec = request.workload
-    assert spec is not None  # `understand` saw to it
-    if spec.steady:
-        tempo = tempo_for(spec, _rss_limit_mb(machine, processes=1 + SLOTS))
-        return TurnExecutor(spec, store, seed=request.seed, tempo=tempo)
-    whole = bench_program(spec, rss_limit_mb=_rss_limit_mb(machine, processes=1))
-    return RunExecutor(whole, store, seed=request.seed)
-
-
-def _rss_limit_mb(machine: Machine, processes: int) -> int:
-    """What one of several processes may take before it is ended: a share of most of the memory."""
-    total_mb = machine.memory_gib * 1024
-    if machine.memory_limit_kb is not None:
-        total_mb = min(total_mb or machine.memory_limit_kb, machine.memory_limit_kb // 1024)
-    return int(_MEMORY_SHARE * total_mb / processes)
+    assert request.workload is not None  # `understand` saw to it
+    return workload_executor(
+        request.workload, store, seed=request.seed, machine=machine, processes=1 + SLOTS
+    )
 
 
 def _store(task: Task, machine: Machine, folder: Path) -> SampleStore:

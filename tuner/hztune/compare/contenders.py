@@ -1,0 +1,138 @@
+"""Who takes part in a comparison: the defaults, a profile, an allocator, or a library in a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hztune import allocator, params, profile
+from hztune.allocator.base import sha256_of
+from hztune.allocator.knobs import knob
+from hztune.errors import UsageError
+from hztune.params import Value
+from hztune.samples import Arm
+
+DEFAULT = "default"
+"""hz as it comes."""
+
+_FILE = re.compile(r"([A-Za-z0-9_.+-]{1,40})=(.*/.*)")
+_CONFIGURED = re.compile(r"([a-z0-9_]+):(.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One side of a comparison.
+
+    Attributes:
+        name: How it is called in the results; unlike every other one's.
+        arm: What is measured. For a library in a file its allocator is "file:NAME".
+        version: Of its library; "" when it has no way to say.
+        sha256: Of its library; "" when there is none.
+        file: The library that stands for it; None: the one that its adapter finds.
+    """
+
+    name: str
+    arm: Arm
+    version: str = ""
+    sha256: str = ""
+    file: Path | None = None
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What makes it the same contender in another session."""
+        return (self.name, self.arm, self.version, self.sha256)
+
+
+def parse(texts: Sequence[str]) -> tuple[Contender, ...]:
+    """Returns the contenders of a command line; one that is named twice gets a number.
+
+    Args:
+        texts: `default`, an allocator's name, the same with parameters ("hz:shards=4,thp=on"),
+            a path to a profile, or NAME=/path/to/library.so.
+
+    Raises:
+        UsageError: One of them does not exist here, or is not legal.
+    """
+    return distinct([_contender(text) for text in texts])
+
+
+def distinct(contenders: Sequence[Contender]) -> tuple[Contender, ...]:
+    """Returns the contenders, each with a name of its own."""
+    seen: dict[str, int] = {}
+    named = []
+    for each in contenders:
+        seen[each.name] = seen.get(each.name, 0) + 1
+        count = seen[each.name]
+        named.append(each if count == 1 else replace(each, name=f"{each.name}#{count}"))
+    return tuple(named)
+
+
+def configured(name: str, allocator_name: str, config: Mapping[str, Value]) -> Contender:
+    """Returns an installed allocator under a configuration.
+
+    Raises:
+        UsageError: It is not installed, or refuses the configuration.
+    """
+    adapter = allocator.get(allocator_name)
+    installed = adapter.installed()
+    adapter.check(config, installed)
+    arm = Arm.of(allocator_name, config)
+    return Contender(name, arm, installed.version, installed.sha256)
+
+
+def from_file(name: str, path: Path) -> Contender:
+    """Returns a library that no adapter knows, preloaded as it is.
+
+    Raises:
+        UsageError: There is no such file.
+    """
+    if not path.is_file():
+        raise UsageError(f"{name}={path}: there is no such file; give NAME=/path/to/library.so")
+    return Contender(name, Arm(f"file:{name}"), "", sha256_of(path), path.resolve())
+
+
+def files(texts: Sequence[str]) -> tuple[Contender, ...]:
+    """Returns the contenders given as NAME=/path/to/library.so, and nothing else.
+
+    Raises:
+        UsageError: One is of another form, or its file does not exist.
+    """
+    for text in texts:
+        if not _FILE.fullmatch(text):
+            raise UsageError(f"{text!r} is no library; legal is NAME=/path/to/library.so")
+    return tuple(_contender(text) for text in texts)
+
+
+def _contender(text: str) -> Contender:
+    """Returns the contender that one word of a command line means."""
+    if text == DEFAULT:
+        return configured(DEFAULT, "hz", {})
+    if named := _FILE.fullmatch(text):
+        return from_file(named[1], Path(named[2]))
+    if with_params := _CONFIGURED.fullmatch(text):
+        return configured(text, with_params[1], _config(with_params[1], with_params[2]))
+    if text.endswith(".json") or "/" in text:
+        return _of_profile(Path(text))
+    return configured(text, text, {})
+
+
+def _config(name: str, text: str) -> dict[str, Value]:
+    """Returns the parameters of "shards=4,thp=on"."""
+    adapter = allocator.get(name)
+    knobs = adapter.knobs(adapter.installed())
+    config: dict[str, Value] = {}
+    for pair in text.split(","):
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise UsageError(f"{name}:{text}: write its parameters as KEY=VALUE,KEY=VALUE")
+        config[key] = params.parse(knob(name, knobs, key), value)
+    return config
+
+
+def _of_profile(path: Path) -> Contender:
+    """Returns what a profile describes, called like its file or like its results directory."""
+    tuned = profile.load(path)
+    told = path.stem if path.stem != "profile" else path.resolve().parent.name
+    return configured(told, tuned.allocator.name, tuned.config)

@@ -1,0 +1,148 @@
+"""Measuring a comparison: row by row, all contenders of a row in one block of fresh processes.
+
+A row is one workload with one number of threads. Every block of it starts fresh processes, so that
+blocks are the independent pairs that an interval needs; turns inside a block make each of them
+precise. The time for a row decides how many turns a block has, never how the results look.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from hztune.compare.contenders import Contender
+from hztune.errors import UsageError
+from hztune.measure import Executor
+from hztune.progress import Reporter
+from hztune.samples import Block
+from hztune.workload import WorkloadSpec
+
+LEAST_PAIRS = 4
+"""Fewest blocks of a row: with less, an interval says next to nothing."""
+
+USUAL_PAIRS = 6
+MOST_PAIRS = 100
+LEAST_BUDGET_S = 1.0
+MOST_BUDGET_S = 7 * 86400.0
+
+_LEAST_ROUNDS = 4
+_MOST_ROUNDS = 100
+_FREE_START = 0.05
+_HOPELESS_BLOCKS = 2
+
+MakeExecutor = Callable[[WorkloadSpec], Executor]
+"""Makes what measures one row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured.
+
+    Attributes:
+        pairs: Blocks of each row, if there is time.
+        budget_s: Seconds for all rows together; each gets the same part.
+    """
+
+    pairs: int
+    budget_s: float
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be measured.
+
+        Raises:
+            UsageError: In words.
+        """
+        if not LEAST_PAIRS <= self.pairs <= MOST_PAIRS:
+            raise UsageError(
+                f"{self.pairs} pairs: legal is a whole number from {LEAST_PAIRS} to {MOST_PAIRS}"
+            )
+        if not LEAST_BUDGET_S <= self.budget_s <= MOST_BUDGET_S:
+            raise UsageError(
+                f"a budget of {self.budget_s:g} s: legal is from {LEAST_BUDGET_S:g} s to 7 days"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One row that has been measured.
+
+    Attributes:
+        spec: The workload and its threads.
+        blocks: All its blocks; their outcomes stand in the order of the contenders.
+        created: When it ended, UTC, "2026-01-31T12:00:00Z".
+    """
+
+    spec: WorkloadSpec
+    blocks: tuple[Block, ...]
+    created: str
+
+
+def play(
+    specs: Sequence[WorkloadSpec],
+    contenders: Sequence[Contender],
+    plan: Plan,
+    make_executor: MakeExecutor,
+    reporter: Reporter,
+) -> Iterator[Measured]:
+    """Measures the rows one after the other, and yields each when it is there."""
+    for number, spec in enumerate(specs, start=1):
+        reporter.say(f"[{number}/{len(specs)}] {spec.label}")
+        blocks = row(make_executor(spec), contenders, plan.pairs, plan.budget_s / len(specs))
+        for failure in _failures(contenders, blocks):
+            reporter.say(f"    {failure}")
+        yield Measured(spec, blocks, now())
+
+
+def row(
+    executor: Executor, contenders: Sequence[Contender], pairs: int, budget_s: float
+) -> tuple[Block, ...]:
+    """Measures one row.
+
+    Args:
+        executor: What measures; fresh, so that its accounts are the row's.
+        contenders: Who; the first one is the control.
+        pairs: Blocks to measure if there is time.
+        budget_s: Seconds for them; LEAST_PAIRS are measured even where that takes longer.
+    """
+    arms = [each.arm for each in contenders]
+    blocks: list[Block] = []
+    while len(blocks) < pairs and not _is_hopeless(blocks):
+        left_s = budget_s - executor.accounting.wall_s
+        rounds = rounds_in(executor, len(arms), left_s / (pairs - len(blocks)))
+        if len(blocks) >= LEAST_PAIRS and executor.cost(len(arms), rounds) > left_s:
+            break
+        blocks.append(executor.measure(arms, role="explore", rounds=rounds, pair=len(blocks)))
+    return tuple(blocks)
+
+
+def rounds_in(executor: Executor, arms: int, seconds: float) -> int:
+    """Returns how many rounds a block of that many seconds has, a least number in any case."""
+    one_s, many_s = executor.cost(arms, 1), executor.cost(arms, 11)
+    each_s = max(1e-6, (many_s - one_s) / 10.0)
+    start_s = one_s - each_s
+    # A whole program starts anew for every round: a fresh block costs no more than another round.
+    least = 1 if start_s < _FREE_START * each_s else _LEAST_ROUNDS
+    return max(least, min(_MOST_ROUNDS, int((seconds - start_s) / each_s)))
+
+
+def now() -> str:
+    """Returns the time as it stands in results, UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _is_hopeless(blocks: Sequence[Block]) -> bool:
+    """Whether the control has not run once: then nothing can be compared."""
+    return len(blocks) >= _HOPELESS_BLOCKS and not any(block.control.ok for block in blocks)
+
+
+def _failures(contenders: Sequence[Contender], blocks: Sequence[Block]) -> list[str]:
+    """Returns one line for each contender that failed, with how often and how at last."""
+    lines = []
+    for index, contender in enumerate(contenders):
+        failed = [b.outcomes[index] for b in blocks if not b.outcomes[index].ok]
+        if failed:
+            last = failed[-1]
+            told = f"{last.status}: {last.detail}" if last.detail else last.status
+            lines.append(f"{contender.name} failed in {len(failed)} of {len(blocks)} ({told})")
+    return lines

@@ -1,0 +1,318 @@
+"""A comparison as JSON: the raw samples of every row beside the estimates that they give.
+
+The estimates are written for readers; whoever loads a record makes them anew from the samples
+(`standings_of`), and `disagreements` says where what is written is not what the samples give.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Any, cast
+
+from hztune import files, strictjson, version
+from hztune.compare.contenders import Contender
+from hztune.compare.match import Measured
+from hztune.compare.standings import Standing, Standings, standings
+from hztune.errors import UsageError
+from hztune.machine import Machine
+from hztune.samples import STATUSES, Arm, Block, Outcome, Status, Turn
+from hztune.stats import Interval
+from hztune.strictjson import Fields, plain
+from hztune.workload import WorkloadSpec
+
+SCHEMA = "hztune-comparison/1"
+MOST_BYTES = 64 << 20
+
+_LINE = re.compile(r".{1,400}")
+_VERSION = re.compile(r"[A-Za-z0-9_.:+~-]{0,64}")
+_SHA256 = re.compile(r"([0-9a-f]{64})?")
+_SETTING = re.compile(r"[A-Za-z0-9_.+-]{0,64}")
+_DETAIL = re.compile(r"[ -~]{0,400}")
+_CAUSES = re.compile(r"[a-z,]{0,80}")
+_CREATED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+_FOLDERS = re.compile(r"(?<![\w.])/(?:[^\s/:,;]+/)+")
+_MOST = 2**63 - 1
+_TOLERANCE = 2e-6
+_DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A comparison, or as much of it as has been measured.
+
+    Attributes:
+        contenders: The first one is the control.
+        machine: Where, as names and values for a reader.
+        versions: Of hztune and what it computes with.
+        rows: What was measured.
+    """
+
+    contenders: tuple[Contender, ...]
+    machine: tuple[tuple[str, object], ...]
+    versions: tuple[tuple[str, str], ...]
+    rows: tuple[Measured, ...]
+
+    @property
+    def standings(self) -> tuple[Standings, ...]:
+        """What the samples of each row give."""
+        return tuple(standings_of(self.contenders, row) for row in self.rows)
+
+
+def started(contenders: Sequence[Contender], machine: Machine) -> Record:
+    """Returns the record of a comparison of which nothing has been measured."""
+    fields = tuple(
+        (name, plain(value) if isinstance(value, str) else value)
+        for name, value in asdict(machine).items()
+    )
+    versions = (
+        ("hztune", version()),
+        ("numpy", version_of("numpy")),
+        ("python", platform.python_version()),
+    )
+    return Record(tuple(contenders), fields, versions, ())
+
+
+def standings_of(contenders: Sequence[Contender], row: Measured) -> Standings:
+    """Returns what the samples of a row give."""
+    return standings(row.spec.label, [each.name for each in contenders], row.blocks)
+
+
+def dumps(record: Record) -> str:
+    """Returns the record as JSON text, one line for what one contender showed in one block."""
+    head = {
+        "schema": SCHEMA,
+        "machine": dict(record.machine),
+        "versions": dict(record.versions),
+        "contenders": [_contender_json(each) for each in record.contenders],
+    }
+    rows = ",\n".join(_row_text(record.contenders, row) for row in record.rows)
+    return f'{json.dumps(head, indent=1)[:-2]},\n "rows": [\n{rows}\n ]\n}}\n'
+
+
+def load(path: Path) -> tuple[Record, list[str]]:
+    """Returns the record in a file, and where it claims what its samples do not give.
+
+    Raises:
+        UsageError: There is none, or it is not a legal one; the text says where.
+    """
+    content = files.read_small(path, MOST_BYTES)
+    try:
+        return _parse(content)
+    except UsageError as error:
+        raise UsageError(f"{str(path)!r} is no valid record of a comparison: {error}") from None
+
+
+def _parse(content: bytes) -> tuple[Record, list[str]]:
+    top = Fields(strictjson.parse(content))
+    top.word("schema", (SCHEMA,))
+    machine = top.mapping("machine")
+    versions = top.child("versions").texts()
+    contenders = tuple(_contender(each) for each in top.children("contenders"))
+    if len({each.name for each in contenders}) != len(contenders) or not contenders:
+        raise UsageError("contenders must be there, each with a name of its own")
+    rows, wrong = [], []
+    for fields in top.children("rows"):
+        row, stored = _row(fields, contenders)
+        rows.append(row)
+        computed = _standings_json(standings_of(contenders, row))
+        wrong += [f"{row.spec.label}: {each}" for each in disagreements(stored, computed)]
+    top.close()
+    return Record(contenders, tuple(machine.items()), versions, tuple(rows)), wrong
+
+
+def disagreements(stored: object, computed: object, where: str = "") -> Iterator[str]:
+    """Yields in which points something that was written is not what was computed."""
+    if isinstance(stored, Mapping) and isinstance(computed, Mapping):
+        for key in dict.fromkeys([*computed, *stored]):
+            place = f"{where}.{key}" if where else str(key)
+            yield from disagreements(stored.get(key), computed.get(key), place)
+    elif _is_number(stored) and _is_number(computed):
+        a, b = cast("float", stored), cast("float", computed)
+        if not math.isclose(a, b, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
+            yield f"{where} is {a:g}, its samples give {b:g}"
+    elif stored != computed:
+        yield f"{where} is {stored!r}, its samples give {computed!r}"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+# ---- writing -------------------------------------------------------------------------------------
+
+
+def _contender_json(contender: Contender) -> dict[str, Any]:
+    """Returns a contender; of a library in a file only what it is called, never where it was."""
+    return {
+        "name": contender.name,
+        "allocator": contender.arm.allocator,
+        "params": contender.arm.config,
+        "version": contender.version,
+        "sha256": contender.sha256,
+    }
+
+
+def _row_text(contenders: Sequence[Contender], row: Measured) -> str:
+    spec = row.spec
+    body = {
+        "name": spec.name,
+        "setting": spec.setting,
+        "params": dict(spec.params),
+        "threads": spec.threads,
+        "steady": spec.steady,
+    }
+    head = f'  {{"row": {json.dumps(spec.label)}, "created": "{row.created}",\n'
+    head += f'   "spec": {json.dumps(body)},\n'
+    told = json.dumps(_standings_json(standings_of(contenders, row)))
+    blocks = ",\n".join(
+        "    [" + ",\n     ".join(json.dumps(_outcome_json(o)) for o in block.outcomes) + "]"
+        for block in row.blocks
+    )
+    return f'{head}   "standings": {told},\n   "blocks": [\n{blocks}\n   ]}}'
+
+
+def _outcome_json(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "status": outcome.status,
+        "detail": _without_folders(outcome.detail),
+        "ops_per_s": outcome.ops_per_s,
+        "rss_peak_kb": outcome.rss_peak_kb,
+        "live_kb": outcome.live_kb,
+        "counters": dict(outcome.counters),
+        "turns": [_turn_json(turn) for turn in outcome.turns],
+    }
+
+
+def _turn_json(turn: Turn) -> list[object]:
+    """Returns [round, counted_ns, ops], and what disturbed it where something did."""
+    ops = int(turn.ops) if float(turn.ops).is_integer() else turn.ops
+    disturbed = [turn.disturbed] if turn.disturbed else []
+    return [turn.round, turn.counted_ns, ops, *disturbed]
+
+
+def _standings_json(found: Standings) -> dict[str, Any]:
+    return {
+        "contenders": {each.name: _standing_json(each) for each in found.all},
+        "best_of_others": found.best,
+        "first_over_best": _interval_json(found.lead),
+        "rss_over_median_of_others": found.frugality,
+    }
+
+
+def _standing_json(standing: Standing) -> dict[str, Any]:
+    return {
+        "ops_per_s": standing.ops_per_s,
+        "rss_mb": standing.rss_mb,
+        "speed": _interval_json(standing.speed),
+        "rss": _interval_json(standing.memory),
+        "failures": len(standing.failures),
+        "counters": dict(standing.counters),
+    }
+
+
+def _interval_json(interval: Interval | None) -> dict[str, Any] | None:
+    """Returns a ratio to the first one with its 95 % interval; null ends: it has none."""
+    if interval is None:
+        return None
+    is_known = math.isfinite(interval.half_width)
+    ratio, low, high = (round(each, _DIGITS) for each in interval.ratio) if is_known else (
+        round(math.exp(interval.estimate), _DIGITS), None, None,
+    )  # fmt: skip
+    return {"ratio": ratio, "ci_low": low, "ci_high": high, "pairs": interval.pairs}
+
+
+def _without_folders(text: str) -> str:
+    """Returns a sentence with the names of files, but not where they are on this machine."""
+    return re.sub(r"[^ -~]", "?", _FOLDERS.sub("", text))[:400]
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+def _contender(fields: Fields) -> Contender:
+    contender = Contender(
+        name=fields.text("name", _LINE),
+        arm=Arm(fields.text("allocator"), fields.child("params").values()),
+        version=fields.text("version", _VERSION),
+        sha256=fields.text("sha256", _SHA256),
+    )
+    fields.close()
+    return contender
+
+
+def _row(fields: Fields, contenders: Sequence[Contender]) -> tuple[Measured, object]:
+    """Returns a row, and the standings that are written beside its samples."""
+    label = fields.text("row", _LINE)
+    created = fields.text("created", _CREATED)
+    spec = _spec(fields.child("spec"))
+    if spec.label != label:
+        raise UsageError(f"the row {label!r} has the samples of {spec.label!r}")
+    blocks = tuple(
+        _block(number, each, contenders, label)
+        for number, each in enumerate(fields.items("blocks"))
+    )
+    if not blocks:
+        raise UsageError(f"the row {label!r} has no samples")
+    stored = fields.mapping("standings")
+    fields.close()
+    return Measured(spec, blocks, created), stored
+
+
+def _spec(fields: Fields) -> WorkloadSpec:
+    spec = WorkloadSpec(
+        name=fields.text("name"),
+        setting=fields.text("setting", _SETTING),
+        params=fields.child("params").values(),
+        threads=fields.whole("threads", 1, _MOST),
+        steady=fields.truth("steady"),
+    )
+    fields.close()
+    return spec
+
+
+def _block(number: int, outcomes: object, contenders: Sequence[Contender], label: str) -> Block:
+    if not isinstance(outcomes, list) or len(outcomes) != len(contenders):
+        raise UsageError(f"block {number} of {label!r} has not one outcome for each contender")
+    read = [
+        _outcome(Fields(each, f"{label} block {number}"), contender.arm)
+        for each, contender in zip(outcomes, contenders, strict=True)
+    ]
+    return Block(number, "explore", tuple(read))
+
+
+def _outcome(fields: Fields, arm: Arm) -> Outcome:
+    counters = fields.child("counters").values()
+    outcome = Outcome(
+        arm=arm,
+        status=cast("Status", fields.word("status", STATUSES)),
+        detail=fields.text("detail", _DETAIL),
+        ops_per_s=fields.number("ops_per_s", 0, 1e15),
+        rss_peak_kb=fields.whole("rss_peak_kb", 0, _MOST),
+        live_kb=fields.whole("live_kb", 0, _MOST),
+        counters={name: count for name, count in counters if isinstance(count, int)},
+        turns=tuple(_turn(each) for each in fields.items("turns")),
+    )
+    fields.close()
+    return outcome
+
+
+def _turn(item: object) -> Turn:
+    """Returns the turn of [round, counted_ns, ops] or [round, counted_ns, ops, causes]."""
+    values = item if isinstance(item, list) else []
+    number, counted_ns, ops, *causes = values if len(values) in (3, 4) else (None, None, None)
+    if (
+        type(number) is not int
+        or type(counted_ns) is not int
+        or counted_ns <= 0
+        or type(ops) not in (int, float)
+        or not all(isinstance(each, str) and _CAUSES.fullmatch(each) for each in causes)
+    ):
+        raise UsageError(f"a turn is {str(item)[:60]}; legal is [round, counted_ns, ops, causes]")
+    return Turn(number, 0, 0, counted_ns, cast("float", ops), causes[0] if causes else "")

@@ -1,0 +1,144 @@
+"""What the blocks of one row say: each contender against the first, the first against the best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+
+from hztune.samples import Block, Outcome
+from hztune.stats import Interval, fixed_interval, log_rss_ratio, pair_ratio, pooled_mean
+
+ALPHA = 0.05
+"""Every interval covers with 95 %."""
+
+_DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One contender on one row.
+
+    Attributes:
+        name: Whose.
+        ops_per_s: Median over the blocks in which it ran well; 0.0 if there is none.
+        rss_mb: Median of its peak resident memory, MiB; 0.0 when unknown.
+        speed: Log of its speed over the first one's; None when they were never both well.
+        memory: Log of its peak memory over the first one's; None when unknown.
+        failures: How it failed, one phrase for each block in which it did.
+        counters: What the allocator counted in a process, mean over the blocks; by name.
+    """
+
+    name: str
+    ops_per_s: float
+    rss_mb: float
+    speed: Interval | None
+    memory: Interval | None
+    failures: tuple[str, ...] = ()
+    counters: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Standings:
+    """All contenders on one row, the first one first.
+
+    Attributes:
+        label: The row, as WorkloadSpec.label has it.
+        all: One for each contender.
+        best: Name of the fastest of the others; "" when none of them ran.
+        lead: Log of the first one's speed over that one's. The best is chosen by the same
+            measurements, so that with several of nearly the same speed this leans against the
+            first one, never towards it.
+        frugality: The first one's peak memory over the median of the others'; None when unknown.
+    """
+
+    label: str
+    all: tuple[Standing, ...]
+    best: str
+    lead: Interval | None
+    frugality: float | None
+
+    def of(self, name: str) -> Standing:
+        """Returns the standing of the contender called `name`."""
+        return next(each for each in self.all if each.name == name)
+
+
+def standings(label: str, names: Sequence[str], blocks: Sequence[Block]) -> Standings:
+    """Returns what the blocks of a row say.
+
+    Args:
+        label: The row.
+        names: The contenders, in the order of every block's outcomes.
+        blocks: All of the row.
+    """
+    found = tuple(_standing(name, i, blocks) for i, name in enumerate(names))
+    others = [each for each in found[1:] if each.speed is not None]
+    best = max(others, key=lambda each: _estimate(each.speed), default=None)
+    lead = _reversed(best.speed) if best is not None and best.speed is not None else None
+    return Standings(label, found, best.name if best else "", lead, _frugality(found))
+
+
+def geometric_mean(intervals: Sequence[Interval]) -> Interval | None:
+    """Returns the mean of independent log ratios with its interval; None when there are none.
+
+    The standard errors add up in squares, the degrees of freedom after Welch and Satterthwaite
+    (Biometrics Bulletin 2, 1946); see `stats.pooled_mean`.
+    """
+    known = [each for each in intervals if math.isfinite(each.half_width)]
+    return pooled_mean(known, ALPHA) if known else None
+
+
+def _standing(name: str, index: int, blocks: Sequence[Block]) -> Standing:
+    """Returns one contender's standing from all blocks of a row."""
+    pairs = [(block.control, block.outcomes[index]) for block in blocks]
+    outcomes = [outcome for _, outcome in pairs]
+    well = [outcome for outcome in outcomes if outcome.ok]
+    ratios = [pair_ratio(control, outcome) for control, outcome in pairs]
+    memory = [log_rss_ratio(control, outcome) for control, outcome in pairs]
+    return Standing(
+        name=name,
+        ops_per_s=_rounded(median([o.ops_per_s for o in well] or [0.0])),
+        rss_mb=_rounded(median([o.rss_peak_kb / 1024 for o in well] or [0.0])),
+        speed=_interval([each.log_ratio for each in ratios if each is not None]),
+        memory=_interval([each for each in memory if each is not None]),
+        failures=tuple(f"{o.status}: {o.detail}" for o in outcomes if not o.ok),
+        counters=_counters(well),
+    )
+
+
+def _interval(logs: Sequence[float]) -> Interval | None:
+    """Returns the interval of some log ratios, rounded so that it can be written and read."""
+    if not logs:
+        return None
+    found = fixed_interval(logs, ALPHA)
+    ends = (_rounded(found.estimate), _rounded(found.low), _rounded(found.high))
+    return Interval(*ends, found.pairs)
+
+
+def _estimate(interval: Interval | None) -> float:
+    """Returns the estimate, below all others when there is none."""
+    return interval.estimate if interval is not None else -math.inf
+
+
+def _reversed(interval: Interval) -> Interval:
+    """Returns the interval of the reciprocal ratio."""
+    return Interval(-interval.estimate, -interval.high, -interval.low, interval.pairs)
+
+
+def _frugality(found: Sequence[Standing]) -> float | None:
+    """Returns the first one's memory over the median of the others'."""
+    others = [each.rss_mb for each in found[1:] if each.rss_mb > 0.0]
+    return _rounded(found[0].rss_mb / median(others)) if others else None
+
+
+def _counters(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Returns the mean of each counter; only those that every process has."""
+    if not outcomes:
+        return {}
+    shared = [name for name in outcomes[0].counters if all(name in o.counters for o in outcomes)]
+    return {name: _rounded(fmean(o.counters[name] for o in outcomes)) for name in shared}
+
+
+def _rounded(value: float) -> float:
+    return round(value, _DIGITS)

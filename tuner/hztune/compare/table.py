@@ -1,0 +1,122 @@
+"""Standings as text: one paragraph a row for a terminal, one line a row for a Markdown document."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from hztune.compare.standings import Standing, Standings, geometric_mean
+from hztune.stats import Interval
+
+_NO_FIGURE = "-"
+
+
+def plain(rows: Sequence[Standings], *, counters: bool = False) -> str:
+    """Returns the rows for a terminal; with `counters` also what each allocator counted."""
+    width = max((len(each.name) for row in rows for each in row.all), default=0)
+    paragraphs = [_paragraph(row, width, counters) for row in rows]
+    return "\n\n".join([*paragraphs, *_summary(rows)])
+
+
+def markdown(rows: Sequence[Standings]) -> str:
+    """Returns the rows as a table; empty without rows."""
+    if not rows:
+        return ""
+    first, *others = (each.name for each in rows[0].all)
+    head = ["row", f"{first}: Mops/s, MiB"]
+    head += [f"{name} / {first}, MiB" for name in others]
+    head += [f"{first} / best of the others"] if others else []
+    lines = [_line(head), "|" + "---|" * len(head)]
+    lines += [_line(_cells(row)) for row in rows]
+    return "\n".join([*lines, "", *_summary(rows)]).rstrip()
+
+
+def interval_text(interval: Interval | None, digits: int = 2) -> str:
+    """Returns a ratio with its interval: "1.14 [1.10, 1.19]"."""
+    if interval is None:
+        return _NO_FIGURE
+    ratio, low, high = interval.ratio
+    if not math.isfinite(interval.half_width):
+        return f"{ratio:.{digits}f}"
+    return f"{ratio:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def _paragraph(row: Standings, width: int, counters: bool) -> str:
+    lines = [row.label]
+    for each in row.all:
+        lines.append(f"  {each.name:{width}}  {_speed(each)}  {_memory(each)}{_failed(each)}")
+    if row.lead is not None:
+        first = row.all[0].name
+        lines.append(f"  {first} / {row.best}, the best of the others: {interval_text(row.lead)}")
+    return "\n".join([*lines, *(_counter_lines(row) if counters else [])])
+
+
+def _speed(standing: Standing) -> str:
+    return f"{interval_text(standing.speed):<20}  {standing.ops_per_s / 1e6:>10.3f} Mops/s"
+
+
+def _memory(standing: Standing) -> str:
+    if not standing.rss_mb:
+        return f"{_NO_FIGURE:>8}    "
+    ratio = f"  ({math.exp(standing.memory.estimate):.2f}x)" if standing.memory else ""
+    return f"{standing.rss_mb:>8.1f} MiB{ratio}"
+
+
+def _failed(standing: Standing) -> str:
+    if not standing.failures:
+        return ""
+    return f"  failed {len(standing.failures)} times ({standing.failures[-1]})"
+
+
+def _counter_lines(row: Standings) -> list[str]:
+    """One line for each counter that is not 0 everywhere, with its value in every contender."""
+    counting = [each for each in row.all if each.counters]
+    names = dict.fromkeys(name for each in counting for name in each.counters)
+    return [
+        f"    {name}: " + ", ".join(f"{each.name} {_count(each, name)}" for each in counting)
+        for name in names
+        if any(each.counters.get(name) for each in counting)
+    ]
+
+
+def _count(standing: Standing, name: str) -> str:
+    return f"{standing.counters[name]:.0f}" if name in standing.counters else _NO_FIGURE
+
+
+def _cells(row: Standings) -> list[str]:
+    first, *others = row.all
+    cells = [row.label, f"{first.ops_per_s / 1e6:.3f}, {first.rss_mb:.1f}"]
+    cells += [_cell(each) for each in others]
+    if others:
+        lead = interval_text(row.lead)
+        cells.append(f"{lead} ({row.best})" if row.best else lead)
+    return cells
+
+
+def _cell(standing: Standing) -> str:
+    if standing.speed is None:
+        return standing.failures[-1] if standing.failures else _NO_FIGURE
+    return f"{interval_text(standing.speed)}, {standing.rss_mb:.1f}"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _summary(rows: Sequence[Standings]) -> list[str]:
+    """The geometric means over several rows; nothing for a single one."""
+    if len(rows) < 2 or len(rows[0].all) < 2:
+        return []
+    first, *others = (each.name for each in rows[0].all)
+    means = [f"{name} / {first} {_mean(rows, _speed_of(name))}" for name in others]
+    means.append(f"{first} / best of the others {_mean(rows, lambda row: row.lead)}")
+    return [f"geometric means over {len(rows)} rows: " + "; ".join(means)]
+
+
+def _speed_of(name: str) -> Callable[[Standings], Interval | None]:
+    return lambda row: row.of(name).speed
+
+
+def _mean(rows: Sequence[Standings], part: Callable[[Standings], Interval | None]) -> str:
+    known = [interval for row in rows if (interval := part(row)) is not None]
+    return interval_text(geometric_mean(known), digits=3)
