@@ -100,7 +100,7 @@ static void fork_once(size_t number)
 
 static size_t fork_count(void)
 {
-    return (size_t)number_chosen("TEST_FORKS", 120);
+    return (size_t)number_chosen("TEST_FORKS", 60);
 }
 
 static void forks_among_churning_threads(void)

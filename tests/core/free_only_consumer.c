@@ -2,7 +2,9 @@
  * One thread only frees what sixteen others allocate: its cache must not become everybody's memory.
  *
  * Live are the bytes that the blocks in flight can hold: what is measured is hoarding, not the
- * rounding of sizes. TEST_LIVE_MIB is their bound, TEST_BLOCKS the number of blocks that pass.
+ * rounding of sizes. TEST_LIVE_MIB is their bound, TEST_BLOCKS the number of blocks that pass, and
+ * TEST_RATIO_PERCENT what may be resident at most (hoarders reach two to four times the live
+ * bytes).
  */
 #include "check.h"
 
@@ -121,8 +123,9 @@ static void a_thread_that_only_frees_hoards_nothing(void)
     (void)pthread_join(
         consumer, NULL); /* the producers may wait for ever now: the process ends with this check */
     const double ratio = (double)(most_resident - base) / (double)queue.bytes_max;
+    const double allowed = (double)number_chosen("TEST_RATIO_PERCENT", 120) / 100;
     printf("# at most %.3f of the live bytes were resident\n", ratio);
-    require(ratio <= 1.15, "%.3f of the live bytes were resident, at most 1.15 may be", ratio);
+    require(ratio <= allowed, "%.3f of the live bytes were resident, %.2f may be", ratio, allowed);
 }
 
 static const check checks[] = {
