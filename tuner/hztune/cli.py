@@ -22,6 +22,7 @@ COMMANDS = {
     "export": "cli_profile",
     "run": "cli_profile",
     "compare": "cli_compare",
+    "experiment": "cli_experiment",
     "list": "cli_list",
     "params": "cli_list",
     "paths": "cli_list",

@@ -5,9 +5,16 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+import sys
 from pathlib import Path
+from typing import Any
 
 from hztune.errors import HztuneError, UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
 
 def read_small(path: Path, most_bytes: int) -> bytes:
@@ -35,6 +42,20 @@ def read_small(path: Path, most_bytes: int) -> bytes:
             f"{str(path)!r} is above {most_bytes} bytes, the most that such a file may be"
         )
     return content
+
+
+def read_toml(path: Path, most_bytes: int) -> dict[str, Any]:
+    """The tables of a TOML file.
+
+    Raises:
+        UsageError: it cannot be read (see `read_small`), or is no TOML.
+    """
+    content = read_small(path, most_bytes)
+    try:
+        tables: dict[str, Any] = tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path} is no TOML: {error}") from error
+    return tables
 
 
 def write_whole(path: Path, content: str, *, executable: bool = False) -> None:

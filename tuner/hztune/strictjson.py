@@ -107,6 +107,10 @@ class Fields:
             for index, each in enumerate(self.items(key))
         )
 
+    def anything(self, key: str) -> object:
+        """A value of any kind, for the caller to judge."""
+        return self._take(key)
+
     def items(self, key: str) -> list[Any]:
         """A list of anything, for the caller to judge."""
         value = self._take(key)

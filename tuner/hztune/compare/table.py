@@ -26,9 +26,13 @@ def markdown(rows: Sequence[Standings]) -> str:
     head = ["row", f"{first}: Mops/s, MiB"]
     head += [f"{name} / {first}, MiB" for name in others]
     head += [f"{first} / best of the others"] if others else []
-    lines = [_line(head), "|" + "---|" * len(head)]
-    lines += [_line(_cells(row)) for row in rows]
-    return "\n".join([*lines, "", *_summary(rows)]).rstrip()
+    text = lines(head, [_cells(row) for row in rows])
+    return "\n".join([*text, "", *_summary(rows)]).rstrip()
+
+
+def lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the lines of a table for a Markdown document."""
+    return [_line(head), "|" + "---|" * len(head), *(_line(row) for row in rows)]
 
 
 def interval_text(interval: Interval | None, digits: int = 2) -> str:
@@ -42,13 +46,13 @@ def interval_text(interval: Interval | None, digits: int = 2) -> str:
 
 
 def _paragraph(row: Standings, width: int, counters: bool) -> str:
-    lines = [row.label]
+    text = [row.label]
     for each in row.all:
-        lines.append(f"  {each.name:{width}}  {_speed(each)}  {_memory(each)}{_failed(each)}")
+        text.append(f"  {each.name:{width}}  {_speed(each)}  {_memory(each)}{_failed(each)}")
     if row.lead is not None:
         first = row.all[0].name
-        lines.append(f"  {first} / {row.best}, the best of the others: {interval_text(row.lead)}")
-    return "\n".join([*lines, *(_counter_lines(row) if counters else [])])
+        text.append(f"  {first} / {row.best}, the best of the others: {interval_text(row.lead)}")
+    return "\n".join([*text, *(_counter_lines(row) if counters else [])])
 
 
 def _speed(standing: Standing) -> str:

@@ -6,7 +6,6 @@ and never stand in it. Whatever is wrong is said in one sentence that names the 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -14,18 +13,13 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from hztune import artifacts
+from hztune import artifacts, files
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.params import Param, Value, judge
 from hztune.space.core import Preset, Rule, Space
 from hztune.space.dimension import Dimension, grid, powers_of_two
 from hztune.space.expression import Expression
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
 SCHEMA = 1
 _TOP_KEYS = ("schema", "allocator", "parameters", "not_searched", "forbid", "preset", "mapping")
@@ -55,7 +49,7 @@ def load(
     """
     path = find(name)
     reader = _Reader(path, {p.name: p for p in params}, dict(facts or machine_facts()))
-    return reader.space(_toml(path), tuple(params), check)
+    return reader.space(files.read_toml(path, _MAX_BYTES), tuple(params), check)
 
 
 def machine_facts(threads: int = 1) -> dict[str, int]:
@@ -81,19 +75,6 @@ def find(name: str | Path) -> Path:
         return shipped / f"{name}.toml"
     known = " ".join(sorted(file.stem for file in shipped.glob("*.toml")))
     raise UsageError(f"there is no search space {str(name)!r} (shipped: {known}; or give a .toml)")
-
-
-def _toml(path: Path) -> dict[str, Any]:
-    try:
-        data = path.read_bytes()
-        if len(data) > _MAX_BYTES:
-            raise UsageError(f"{path} is larger than {_MAX_BYTES} bytes, the most for a space")
-        table: dict[str, Any] = tomllib.loads(data.decode())
-        return table
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path} is no TOML: {error}") from error
 
 
 @dataclass

@@ -1,0 +1,128 @@
+"""`hztune experiment`: measure the questions of experiments/ again, and report what was found."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hztune.cli_tune import seconds
+from hztune.errors import HztuneError, StoppedByUser, UsageError
+
+if TYPE_CHECKING:
+    from hztune.experiment.report import Finding
+
+EXPERIMENTS = Path("experiments")
+PEERS_VARIABLE = "HZTUNE_PEERS"
+"""Further libraries for `run`: NAME=/path/to/lib.so, several with commas between."""
+
+
+@click.group("experiment")
+def experiment_command() -> None:
+    """Questions as files: measure them again, or report what was found."""
+
+
+@experiment_command.command("run")
+@click.option(
+    "--with",
+    "libraries",
+    multiple=True,
+    metavar="NAME=/path/lib.so",
+    help=f"A further contender; ${PEERS_VARIABLE} may name some, too.",
+)
+@click.option("--budget", default="", metavar="TIME", help="Time for each.  [default: its own]")
+@click.option("--resume", is_flag=True, help="Keep the rows of a run that was stopped.")
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@click.argument("words", metavar="DIR...|all", nargs=-1, required=True)
+def run_command(
+    words: tuple[str, ...], libraries: tuple[str, ...], budget: str, resume: bool, quiet: bool
+) -> int:
+    """Measure experiments and write their results.json; `all`: every one in ./experiments.
+
+    Each row is kept as soon as it is measured. Ctrl-C prints the rows so far, and --resume goes on
+    with them; results.json is replaced when the last row is there.
+    """
+    budget_s = seconds(budget) if budget else None
+    from hztune.compare import contenders, table
+    from hztune.experiment import definition
+    from hztune.experiment.run import run
+    from hztune.progress import Plain, Quiet
+
+    named = [each for each in os.environ.get(PEERS_VARIABLE, "").split(",") if each]
+    extra = contenders.files([*named, *libraries])
+    found = [definition.load(folder) for folder in definition.find(words, EXPERIMENTS)]
+    reporter = Quiet() if quiet else Plain(sys.stderr)
+    for experiment in found:
+        reporter.say(f"{experiment.name}: {experiment.question}")
+        ran = run(experiment, reporter, extra=extra, budget_s=budget_s, resume=resume)
+        if ran.record.rows:
+            click.echo(table.plain(ran.record.standings))
+        if ran.stopped:
+            raise StoppedByUser(
+                f"interrupted; {len(ran.record.rows)} of {ran.rows} rows are in {ran.path}: "
+                "go on with --resume"
+            )
+        reporter.say(f"results: {ran.path}")
+    return 0
+
+
+@experiment_command.command("report")
+@click.option("--rows", is_flag=True, help="Print every row, too.")
+@click.option("--markdown", is_flag=True, help="Print tables for a Markdown document.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("words", metavar="[DIR]...", nargs=-1)
+def report_command(words: tuple[str, ...], rows: bool, markdown: bool, as_json: bool) -> int:
+    """Print question, finding, figure and date of experiments (all of ./experiments by default).
+
+    Every estimate is made anew from the samples in results.json; one that differs is an error.
+    """
+    if as_json and markdown:
+        raise UsageError("--json and --markdown exclude each other; give one of them")
+    from hztune.experiment import definition, report
+
+    folders = definition.find(words, EXPERIMENTS)
+    found = [report.examine(definition.load(folder)) for folder in folders]
+    if as_json:
+        click.echo(json.dumps([_json(each) for each in found], indent=2))
+    elif markdown:
+        click.echo(_markdown(found, rows))
+    else:
+        click.echo("\n\n".join(_plain(each, rows) for each in found))
+    wrong = [each.name for each in found if each.problems]
+    if wrong:
+        raise HztuneError(
+            f"{len(wrong)} of {len(found)} experiments are not what they claim: {', '.join(wrong)}"
+        )
+    return 0
+
+
+def _plain(finding: Finding, rows: bool) -> str:
+    from hztune.compare import table
+
+    details = ["", table.plain(finding.standings)] if rows and finding.standings else []
+    return "\n".join([*finding.lines(), *details])
+
+
+def _markdown(findings: list[Finding], rows: bool) -> str:
+    """One table of all questions; with `rows` the table of each one behind it."""
+    from hztune.compare import table
+
+    head = ("experiment", "question", "finding", "figure, 95 % interval", "date")
+    text = table.lines(head, [each.cells() for each in findings])
+    for each in findings:
+        if rows and each.standings:
+            text += ["", f"### {each.name}", "", table.markdown(each.standings)]
+    return "\n".join(text)
+
+
+def _json(finding: Finding) -> dict[str, object]:
+    """A finding for machines, its figure as a ratio."""
+    ratio, low, high = finding.interval.ratio if finding.interval else (None, None, None)
+    told = asdict(finding)
+    del told["standings"]
+    return {**told, "interval": {"ratio": ratio, "ci_low": low, "ci_high": high}}
