@@ -1,0 +1,110 @@
+"""How precise a second of turns is: hz against itself, in pairs of fresh processes.
+
+    python experiments/engine/precision.py [--repeats 30] [--cell remote-8 ...] > precision.json
+
+For each cell the table on stderr gives the standard deviation of log(A/A) for one measured second
+of the two sides together, how it divides into what turns average away and what only fresh processes
+do, the warm-up for each counted second, and the share of the wall time that was measuring.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import sys
+from dataclasses import dataclass
+
+from hztune.machine import Machine
+from hztune.measure import Arm
+from hztune.measure.turns import TurnExecutor, tempo_for
+from hztune.stats import PairRatio, pair_ratio
+from hztune.workload import WorkloadSpec
+
+SECOND_S = 1.0
+CELLS = {
+    "remote-2": ("remote", ["remote=50"], 2),
+    "larson-2": ("larson", [], 2),
+    "remote-8": ("remote", ["remote=50"], 8),
+    "remote-32": ("remote", ["remote=90"], 32),
+    "larson-32": ("larson", [], 32),
+}
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What one cell came to; deviations are of log ratios for one measured second."""
+
+    cell: str
+    repeats: int
+    turn_ms: float
+    deviation: float
+    of_turns: float
+    of_processes: float
+    warmup_per_counted: float
+    measuring_share: float
+    disturbed_share: float
+    load_average: float
+    log_ratios: tuple[float, ...]
+
+
+def measure(cell: str, repeats: int) -> Precision:
+    """Measures a cell: in each repeat one pair of fresh processes shares one counted second."""
+    name, overrides, threads = CELLS[cell]
+    spec = WorkloadSpec.from_text(name, overrides, threads)
+    tempo = tempo_for(spec)
+    rounds = max(2, round(SECOND_S * 500 / (tempo.turn_ms - tempo.skip_ms)))
+    executor = TurnExecutor(spec, seed=1, tempo=tempo)
+    ratios: list[PairRatio] = []
+    for pair in range(repeats):
+        block = executor.measure([Arm("hz"), Arm("hz")], role="aa", rounds=rounds, pair=pair)
+        ratio = pair_ratio(*block.outcomes)
+        if ratio is None:
+            raise SystemExit(f"{cell}: {block.outcomes}")
+        ratios.append(ratio)
+    variance = sum(ratio.log_ratio**2 for ratio in ratios) / len(ratios)
+    within = sum(ratio.within for ratio in ratios) / len(ratios)
+    spent = executor.accounting
+    return Precision(
+        cell=cell,
+        repeats=repeats,
+        turn_ms=tempo.turn_ms,
+        deviation=math.sqrt(variance),
+        of_turns=math.sqrt(within),
+        of_processes=math.sqrt(max(0.0, variance - within)),
+        warmup_per_counted=spent.warmup_s / spent.measured_s,
+        measuring_share=(spent.measured_s + spent.warmup_s) / spent.wall_s,
+        disturbed_share=spent.disturbed / spent.turns,
+        load_average=os.getloadavg()[0],
+        log_ratios=tuple(ratio.log_ratio for ratio in ratios),
+    )
+
+
+def main() -> None:
+    """Measures the cells that were asked for; a table for people, JSON for programs."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--cell", action="append", choices=list(CELLS))
+    options = parser.parse_args()
+    heads = "cell | turn | SD of 1 s | of turns | of processes | warm-up | share | disturbed | load"
+    print(f"| {heads} |\n|{'---|' * 9}", file=sys.stderr)
+    results = []
+    for cell in options.cell or CELLS:
+        found = measure(cell, options.repeats)
+        results.append(dataclasses.asdict(found))
+        print(
+            f"| {cell} | {found.turn_ms:g} ms | {found.deviation:.3f} | {found.of_turns:.3f} "
+            f"| {found.of_processes:.3f} | {found.warmup_per_counted:.2f} s "
+            f"| {found.measuring_share:.0%} | {found.disturbed_share:.0%} "
+            f"| {found.load_average:.1f} |",
+            file=sys.stderr,
+        )
+    json.dump(
+        {"schema": 1, "machine": dataclasses.asdict(Machine.here()), "cells": results}, sys.stdout
+    )
+
+
+if __name__ == "__main__":
+    main()
