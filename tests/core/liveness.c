@@ -1,0 +1,217 @@
+/*
+ * Runs a script of allocations, given as words, and prints what hz counted and what it asked of the
+ * system, as one JSON object. No test: test_liveness.py runs it under one value of a parameter
+ * after the other.
+ *
+ *   take COUNT SIZE   allocates blocks
+ *   give COUNT        frees the oldest blocks that are held
+ *   until NAME COUNT  lets time pass, and memory churn, until a counter of hz is that high
+ *   thread            a new thread runs the rest of the script; this one stays, with its magazines
+ *   meet SIZE         the same, and until the new thread waits or ends, this one holds the lock of
+ *                     the depot for SIZE
+ *
+ * The program stands between hz and the C library: it notes what hz asks of the system, and of the
+ * coarse clock it gives hz one of its own, which only `until` moves. So nothing here depends on how
+ * fast the machine is.
+ */
+#include "check.h"
+
+#include <hz/hz.h>
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+enum {
+    BLOCKS_MAX = 1 << 16,
+    CHURN_BLOCKS = 4096,
+    CHURN_BYTES = 64,
+    ROUNDS_MAX = 10000,
+    MS = 1000000
+};
+
+/* ---- between hz and the system -------------------------------------------------------------- */
+
+static struct {
+    _Atomic uint64_t clock_ms;        /* the time that hz is given */
+    _Atomic uint64_t sleep_us;        /* what it last asked to sleep */
+    _Atomic uint64_t yields;          /* times that it let others run */
+    _Atomic uint64_t huge_bytes;      /* for which it asked for huge pages */
+    _Atomic uint64_t populated_bytes; /* which it asked to be populated */
+} seen = {.clock_ms = 1000};
+
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+    if (clock != CLOCK_MONOTONIC_COARSE) return (int)syscall(SYS_clock_gettime, clock, now);
+    const uint64_t ms = seen.clock_ms;
+    *now = (struct timespec){(time_t)(ms / 1000), (long)(ms % 1000) * MS};
+    return 0;
+}
+
+int nanosleep(const struct timespec *span, struct timespec *left)
+{
+    seen.sleep_us = (uint64_t)span->tv_sec * 1000000 + (uint64_t)span->tv_nsec / 1000;
+    return clock_nanosleep(CLOCK_MONOTONIC, 0, span, left);
+}
+
+int sched_yield(void)
+{
+    seen.yields++;
+    return (int)syscall(SYS_sched_yield);
+}
+
+int madvise(void *address, size_t bytes, int advice)
+{
+    if (advice == MADV_HUGEPAGE) seen.huge_bytes += bytes;
+    if (advice == MADV_POPULATE_WRITE) seen.populated_bytes += bytes;
+    return (int)syscall(SYS_madvise, address, bytes, advice);
+}
+
+/* ---- the steps ------------------------------------------------------------------------------ */
+
+typedef struct script {
+    char **words;       /* those that are left, then NULL */
+    _Atomic bool ended; /* whether all have been run */
+} script;
+
+/* Blocks taken and not yet given, in order of age; threads use them one after the other. */
+static struct {
+    void *blocks[BLOCKS_MAX];
+    size_t oldest, count;
+} held;
+
+static const char *met = "nobody"; /* how the other thread fared at the lock */
+
+static const char *next_word(script *rest)
+{
+    require(*rest->words != NULL, "the script ends in the middle of a step");
+    return *rest->words++;
+}
+
+static size_t next_number(script *rest)
+{
+    return strtoul(next_word(rest), NULL, 10);
+}
+
+static void take(size_t count, size_t size)
+{
+    require(held.count + count <= BLOCKS_MAX, "more than %d blocks", BLOCKS_MAX);
+    for (size_t i = 0; i < count; i++) {
+        void *block = hz_malloc(size);
+        require(block != NULL, "no memory for %zu bytes", size);
+        held.blocks[(held.oldest + held.count++) % BLOCKS_MAX] = block;
+    }
+}
+
+static void give(size_t count)
+{
+    require(count <= held.count, "%zu blocks are held, not %zu", held.count, count);
+    for (; count > 0; count--, held.count--) hz_free(held.blocks[held.oldest++ % BLOCKS_MAX]);
+}
+
+/* Other threads, of which one is hz's, are given a real millisecond a round. */
+static void wait_until(const char *name, size_t wanted)
+{
+    const struct timespec moment = {0, MS};
+    for (int round = 0; hz_counter(name) < wanted; round++) {
+        require(round < ROUNDS_MAX, "%s is still below %zu", name, wanted);
+        seen.clock_ms++;
+        take(CHURN_BLOCKS, CHURN_BYTES);
+        give(CHURN_BLOCKS);
+        (void)clock_nanosleep(CLOCK_MONOTONIC, 0, &moment, NULL);
+    }
+}
+
+static void *run(void *argument);
+
+static void go_on_in_thread(script *rest)
+{
+    pthread_t thread;
+    require(pthread_create(&thread, NULL, run, rest) == 0, "no thread");
+    (void)pthread_join(thread, NULL);
+}
+
+static const char *how_it_fares(const script *other, const hz_lock *lock)
+{
+    for (;;) {
+        if (lock->word == 2) return "sleeps";
+        if (seen.yields > 0) return "yields";
+        if (other->ended) return "passes";
+        (void)syscall(SYS_sched_yield);
+    }
+}
+
+static void meet(script *rest, uint32_t class_)
+{
+    pthread_t thread;
+    hz_lock *lock = &hz_shards[0].depots[class_].lock;
+    hz_lock_take(lock);
+    require(pthread_create(&thread, NULL, run, rest) == 0, "no thread");
+    met = how_it_fares(rest, lock);
+    hz_lock_release(lock);
+    (void)pthread_join(thread, NULL);
+}
+
+static void step(script *rest)
+{
+    const char *verb = next_word(rest);
+    if (strcmp(verb, "take") == 0) {
+        const size_t count = next_number(rest);
+        take(count, next_number(rest));
+    } else if (strcmp(verb, "give") == 0) {
+        give(next_number(rest));
+    } else if (strcmp(verb, "until") == 0) {
+        const char *name = next_word(rest);
+        wait_until(name, next_number(rest));
+    } else if (strcmp(verb, "thread") == 0) {
+        go_on_in_thread(rest);
+    } else if (strcmp(verb, "meet") == 0) {
+        meet(rest, hz_class_of(next_number(rest)));
+    } else {
+        check_failed(__FILE__, __LINE__, "there is no step %s", verb);
+    }
+}
+
+static void *run(void *argument)
+{
+    script *rest = argument;
+    while (*rest->words != NULL) step(rest);
+    rest->ended = true;
+    return NULL;
+}
+
+/* ---- the answer ----------------------------------------------------------------------------- */
+
+static void print_number(const char *name, uint64_t number)
+{
+    printf("\"%s\":%llu,", name, (unsigned long long)number);
+}
+
+int main(int argc, char **argv)
+{
+    static char json[65536];
+    script whole = {.words = argv + 1};
+    (void)argc;
+    alarm(60);
+    const uint64_t start_ms = seen.clock_ms;
+    run(&whole);
+    require(hz_stats_json(json, sizeof json) < sizeof json, "hz_stats_json grew too long");
+    printf("{\"hz\":%s,\"seen\":{", json);
+    print_number("passed_ms", seen.clock_ms - start_ms);
+    print_number("sleep_us", seen.sleep_us);
+    print_number("huge_bytes", seen.huge_bytes);
+    print_number("populated_bytes", seen.populated_bytes);
+    print_number("unused_bytes", hz_usage_now().free_bytes);
+    print_number("grown_bytes", hz_heap_mine->grown_bytes);
+    printf("\"met\":\"%s\"}}\n", met);
+    return 0;
+}

@@ -1,0 +1,247 @@
+"""Every parameter is alive: moving it moves what it is there for.
+
+Each row of the table has one claim: a script of allocations (see liveness.c), a quantity that hz
+counts or asks of the system, and what that quantity is under some values of the parameter. The
+scripts are deterministic, and hz is given a clock that only they move, so the figures are exact on
+any machine. That each claim watches the code that uses its parameter, and not something beside it,
+is shown by experiments/liveness/mutate.py, which cuts that code out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Preload = Callable[..., "subprocess.CompletedProcess[str]"]
+Seen = dict[str, Any]  # what was counted and seen, by name
+Look = Callable[..., tuple[Seen, list[str]]]
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What moves, and how, when one parameter moves and all else stays."""
+
+    sentence: str
+    script: str
+    moves: Mapping[str, int | str]  # value of the parameter -> the quantity
+    quantity: Callable[[Seen], int | str]
+    beside: Mapping[str, str] = field(default_factory=dict)  # other variables
+
+
+def number(name: str) -> Callable[[Seen], int | str]:
+    """The quantity of this name, as the program prints it."""
+    return lambda seen: seen[name]
+
+
+def blocks_kept(seen: Seen) -> int:
+    """Blocks in the thread's magazines, when it holds no others."""
+    return int(seen["refill_blocks"] - seen["flush_blocks"])
+
+
+def flushes_kept(seen: Seen) -> int:
+    """Flushes that a depot took whole."""
+    return int(seen["flushes"] - seen["depot_overflows"])
+
+
+FULL = {"HZ_MAGAZINE_GROWTH": "full"}
+WIDE = FULL | {"HZ_MAGAZINE_CAP": "1024"}
+KIB = 1024
+MIB = 1024 * KIB
+
+CLAIMS: Mapping[str, Claim] = {
+    "magazine_cap": Claim(
+        "bounds the blocks that a thread keeps of a small class",
+        "take 2048 16 give 2048",
+        {"64": 64, "256": 256, "1024": 1024},
+        blocks_kept,
+        FULL,
+    ),
+    "magazine_bytes": Claim(
+        "bounds the bytes that a thread keeps of a class",
+        "take 2048 16 give 2048",
+        {"4096": 4096, "8192": 8192, "16384": 16384},
+        lambda seen: 16 * blocks_kept(seen),
+        WIDE,
+    ),
+    "thread_cache_bytes": Claim(
+        "bounds what all the magazines of a thread may grow to",
+        "take 2048 16 give 2048 take 2048 32 give 2048 take 2048 64 give 2048 take 2048 128",
+        {"65536": 64 * KIB, "67108864": (16 + 32 + 64 + 64) * KIB},
+        number("grown_bytes"),
+        WIDE | {"HZ_MAGAZINE_BYTES": "65536"},
+    ),
+    "magazine_growth": Claim(
+        "sets the steps in which a magazine grows from nothing to 256 blocks",
+        "take 2048 16 give 2048",
+        {"full": 1, "double": 4, "batch": 8},
+        number("magazines_grown"),
+    ),
+    "refill_batch": Claim(
+        "sets how often 1024 blocks must be asked for",
+        "take 1024 16",
+        {"4": 256, "32": 32, "256": 4},
+        number("refills"),
+        FULL,
+    ),
+    "flush_batch": Claim(
+        "sets how many blocks a full magazine gives back at once",
+        "take 2048 16 give 2048",
+        {"4": 4, "32": 32, "256": 256},
+        lambda seen: seen["flush_blocks"] // seen["flushes"],
+        WIDE,
+    ),
+    "defer_free": Claim(
+        "sets how many queues of frees 1024 of them fill",
+        "take 1024 16 give 1024",
+        {"0": 0, "64": 16, "1024": 1},
+        number("defer_batches"),
+    ),
+    "remote_ring_size": Claim(
+        "sets how many rings 2048 blocks of another shard fill",
+        "take 2048 16 thread give 2048",
+        {"64": 32, "512": 4, "2048": 1},
+        number("ring_full"),
+        {"HZ_SHARDS": "2"},
+    ),
+    "remote_grouping": Claim(
+        "sets how many groups 1024 blocks of two classes and two shards are handed over in",
+        "take 256 16 take 256 64 thread take 256 16 take 256 64 thread give 1024",
+        {"none": 1024, "shard": 2, "shard_class": 4},
+        number("handed_groups"),
+        {"HZ_SHARDS": "4"},
+    ),
+    "shards": Claim(
+        "sets how many of 4096 blocks of four threads are another shard's",
+        "take 1024 16 thread take 1024 16 thread take 1024 16 thread take 1024 16 give 4096",
+        {"1": 0, "2": 2048, "4": 3072},
+        number("handed_blocks"),
+    ),
+    "depot_slots": Claim(
+        "sets how many batches a depot keeps",
+        "take 16384 16 give 16384",
+        {"1": 1, "64": 64, "256": 256},
+        flushes_kept,
+    ),
+    "depot_bytes": Claim(
+        "bounds the bytes that a depot keeps of a class",
+        "take 16384 16 give 16384",
+        {"65536": 65536, "131072": 131072},
+        lambda seen: 16 * 32 * flushes_kept(seen),
+        {"HZ_DEPOT_SLOTS": "256"},
+    ),
+    "depot_lock": Claim(
+        "decides what a thread does that finds a depot's lock taken",
+        "take 2048 16 give 1024 meet 16 give 1024",
+        {"mutex": "sleeps", "spin": "yields", "lockfree": "passes"},
+        number("met"),
+    ),
+    "background_refill_us": Claim(
+        "sets how long the worker sleeps that fills an empty depot",
+        "until background_blocks 1",
+        {"64": 64, "1024": 1024},
+        number("sleep_us"),
+    ),
+    "span_bytes": Claim(
+        "sets how many spans 4000 blocks of 64 bytes need",
+        "take 4000 64",
+        {"65536": 4, "131072": 2, "2097152": 1},
+        number("spans_made"),
+    ),
+    "span_cache": Claim(
+        "sets how many of the empty spans of a class are kept",
+        "take 16384 64 give 16384",
+        {"0": 0, "4": 4, "8": 8},
+        number("spans_kept"),
+        {"HZ_DEPOT_SLOTS": "1"},
+    ),
+    "purge_delay_ms": Claim(
+        "sets how long freed pages stay resident",
+        "take 1 1000000 give 1 until purges 1",
+        {"0": 0, "10": 10, "200": 200},
+        number("passed_ms"),
+    ),
+    "large_cache_bytes": Claim(
+        "bounds the freed pages that stay resident",
+        "take 16 1048576 give 16",
+        {"0": 0, "4194304": 4 * MIB, "67108864": 16 * MIB},
+        number("unused_bytes"),
+    ),
+    "thp": Claim(
+        "decides whether huge pages are asked for, for all that is made usable",
+        "take 1 16",
+        {"off": False, "on": True},
+        lambda seen: seen["huge_bytes"] == seen["committed_bytes"],
+    ),
+    "prefault": Claim(
+        "decides whether the pages of every new span are populated at once",
+        "take 4000 64",
+        {"off": 0, "on": 4 * 64 * KIB},
+        number("populated_bytes"),
+    ),
+}
+
+
+def rows(root: Path) -> list[str]:
+    """The names of the table's rows."""
+    table = (root / "core" / "include" / "hz" / "params.def").read_text()
+    return re.findall(r"^HZ_(?:INT|ENUM)\s*\(\s*(\w+),", table, re.MULTILINE)
+
+
+def sentence(row: str) -> str:
+    """What a row's claim says."""
+    claim = CLAIMS.get(row)
+    return f"{row} {claim.sentence if claim else 'has no liveness test'}"
+
+
+@pytest.fixture
+def look(core_tests: Path, preload: Preload) -> Look:
+    """Runs a script; gives what was counted and seen, and the names of the parameters."""
+
+    def run(script: str, **variables: str) -> tuple[Seen, list[str]]:
+        program = core_tests / "tests" / "liveness"
+        done = preload(program, *script.split(), LD_PRELOAD="", HZ_STRICT="1", **variables)
+        assert done.returncode == 0, done.stderr
+        said = json.loads(done.stdout)
+        return {**said["hz"]["counters"], **said["seen"]}, list(said["hz"]["config"])
+
+    return run
+
+
+@pytest.mark.parametrize("row", rows(ROOT), ids=sentence)
+def test_the_parameter(row: str, look: Look) -> None:
+    assert row in CLAIMS, f"{row} has no liveness test: say in CLAIMS what it moves"
+    claim = CLAIMS[row]
+    variable = f"HZ_{row.upper()}"
+    found = {
+        value: claim.quantity(look(claim.script, **claim.beside, **{variable: value})[0])
+        for value in claim.moves
+    }
+    assert found == claim.moves
+
+
+def test_every_claim_names_values_that_differ_in_what_they_move() -> None:
+    for row, claim in CLAIMS.items():
+        assert len(set(claim.moves.values())) == len(claim.moves) > 1, row
+
+
+def test_the_rows_are_those_of_the_running_library_and_each_has_a_claim(
+    look: Look,
+) -> None:
+    assert look("take 1 16")[1] == rows(ROOT) == list(CLAIMS)
+
+
+@pytest.mark.slow
+def test_no_claim_survives_the_loss_of_the_code_that_uses_its_parameter(root: Path) -> None:
+    mutate = root / "experiments" / "liveness" / "mutate.py"
+    done = subprocess.run([sys.executable, mutate], capture_output=True, text=True, timeout=3600)
+    assert done.returncode == 0, done.stdout + done.stderr
