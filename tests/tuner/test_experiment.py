@@ -1,0 +1,297 @@
+"""Experiments: a question in a file, its results row by row, and a report that trusts no number."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from hztune.compare.contenders import Contender
+from hztune.compare.match import MakeExecutor
+from hztune.errors import UsageError
+from hztune.experiment import definition
+from hztune.experiment.definition import Experiment
+from hztune.experiment.report import NOT_MEASURED, Finding, examine
+from hztune.experiment.run import RESULTS, UNFINISHED, Ran, run
+from hztune.machine import Machine
+from hztune.measure import Executor
+from hztune.measure.replay import ModelNoise, ReplayExecutor, Truth
+from hztune.progress import Quiet
+from hztune.samples import Arm
+from hztune.workload import WorkloadSpec
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+TOML = """
+schema = 1
+question = "Is one shard enough?"
+budget_s = 60
+pairs = 5
+headline = "sharded"
+[[arm]]
+name = "default"
+allocator = "hz"
+[[arm]]
+name = "sharded"
+allocator = "hz"
+params = { shards = 4 }
+[[arm]]
+allocator = "snmalloc"
+if_installed = true
+[[row]]
+workload = ["lifo", "larson"]
+threads = [1, 2]
+"""
+README = "# Shards\n\n## Finding\n\nFour shards are\n1.25 times as fast.\n\nMore words.\n"
+
+
+def truth(arm: Arm) -> Truth:
+    """Sharding is what matters here; memory goes the other way."""
+    return Truth(math.log(1.25), rss_kb=80_000) if "shards" in arm.config else Truth()
+
+
+class Bench:
+    """Makes replaying executors, and remembers for which rows; the user may stop one of them."""
+
+    def __init__(self, stop_at: str = "") -> None:
+        self.rows: list[str] = []
+        self._stop_at = stop_at
+
+    def __call__(
+        self, contenders: Sequence[Contender], machine: Machine, seed: int
+    ) -> MakeExecutor:
+        def make(spec: WorkloadSpec) -> Executor:
+            if spec.label == self._stop_at:
+                raise KeyboardInterrupt
+            self.rows.append(spec.label)
+            return ReplayExecutor(truth, ModelNoise(within=0.01, between=0.0), seed=seed)
+
+        return make
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An experiment that has not been measured."""
+    path = tmp_path / "shards"
+    path.mkdir()
+    (path / "experiment.toml").write_text(TOML)
+    (path / "README.md").write_text(README)
+    return path
+
+
+def ran(folder: Path, bench: Bench | None = None, *, resume: bool = False) -> Ran:
+    return run(definition.load(folder), Quiet(), resume=resume, executors=bench or Bench())
+
+
+def report(folder: Path) -> Finding:
+    return examine(definition.load(folder))
+
+
+def edited(folder: Path, old: str, new: str, name: str = "experiment.toml") -> None:
+    path = folder / name
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+# ---- the definition ------------------------------------------------------------------------------
+
+
+def test_lists_stand_for_every_combination(folder: Path) -> None:
+    edited(folder, "{ shards = 4 }", "{ shards = [2, 4], thp = ['off', 'on'] }")
+    edited(folder, 'headline = "sharded"', "")
+    found = definition.load(folder)
+    assert [side.name for side in found.sides] == [
+        "default",
+        "sharded shards=2 thp=off",
+        "sharded shards=2 thp=on",
+        "sharded shards=4 thp=off",
+        "sharded shards=4 thp=on",
+        "snmalloc",
+    ]
+    assert [row.label for row in found.rows] == [
+        "lifo T=1", "lifo T=2", "larson T=1", "larson T=2",
+    ]  # fmt: skip
+
+
+REFUSED = {
+    "an unknown key": ("pairs = 5", "pears = 5", "pears"),
+    "another schema": ("schema = 1", "schema = 2", "schema"),
+    "a question that is none": ("enough?", "enough.", "question"),
+    "too few pairs": ("pairs = 5", "pairs = 1", "pairs is 1"),
+    "no time": ("budget_s = 60", "budget_s = 0", "budget_s is 0"),
+    "a name twice": ('name = "sharded"', 'name = "default"', "stands twice"),
+    "an unknown workload": ('"lifo"', '"lfio"', "did you mean lifo"),
+    "a row twice": ('"lifo", "larson"', '"lifo", "lifo"', "stands twice"),
+    "threads that are no number": ("[1, 2]", '["1"]', "threads"),
+    "a headline that is nobody": ('headline = "sharded"', 'headline = "shrded"', "headline"),
+    "a parameter of the workload that is none": ("[1, 2]", "1\nparams = { wx = 1 }", "wx"),
+    "memory without a headline": ('headline = "sharded"', 'metric = "rss_peak_kb"', "headline"),
+    "a metric that is none": ("pairs = 5", 'metric = "beauty"', "ops_per_s rss_peak_kb"),
+    "a control that may be absent": ('"default"', '"default"\nif_installed = true', "control"),
+    "no TOML": ("schema = 1", "schema = ", "is no TOML"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "said"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_definition_that_is_wrong_is_refused(old: str, new: str, said: str, folder: Path) -> None:
+    edited(folder, old, new)
+    with pytest.raises(UsageError, match=said) as refusal:
+        definition.load(folder)
+    assert "experiment.toml" in str(refusal.value)
+
+
+def test_all_means_every_folder_with_a_definition(folder: Path) -> None:
+    (folder.parent / "notes").mkdir()
+    assert definition.find(("all",), folder.parent) == (folder,)
+    assert definition.find((), folder.parent) == (folder,)
+    with pytest.raises(UsageError, match="no experiment"):
+        definition.find((), folder)
+
+
+# ---- running -------------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_results_that_the_report_confirms(folder: Path) -> None:
+    assert report(folder).finding == NOT_MEASURED
+    done = ran(folder)
+    assert (done.stopped, done.path) == (False, folder / RESULTS)
+    found = report(folder)
+    assert found.problems == ()
+    assert found.finding == "Four shards are 1.25 times as fast."
+    assert found.interval is not None and found.interval.ratio[0] == pytest.approx(1.25, rel=0.02)
+    assert found.headline == "sharded / default over 4 rows"
+    assert not (folder / UNFINISHED).exists()
+
+
+def test_memory_may_be_the_headline_and_less_is_better(folder: Path) -> None:
+    edited(folder, "pairs = 5", 'metric = "rss_peak_kb"')
+    ran(folder)
+    interval = report(folder).interval
+    assert interval is not None and interval.ratio[0] == pytest.approx(1.25, rel=1e-3)
+
+
+def test_an_allocator_that_is_absent_is_left_out_and_told(folder: Path) -> None:
+    said: list[str] = []
+    reporter = Quiet()
+    reporter.say = said.append  # type: ignore[method-assign]
+    done = run(definition.load(folder), reporter, executors=Bench())
+    assert [each.name for each in done.record.contenders] == ["default", "sharded"]
+    assert any("left out: snmalloc is not installed" in line for line in said)
+
+
+def test_a_run_that_was_stopped_keeps_its_rows_and_the_old_results(folder: Path) -> None:
+    (folder / RESULTS).write_text("what was published before")
+    done = ran(folder, Bench(stop_at="larson T=1"))
+    assert (done.stopped, len(done.record.rows), done.rows) == (True, 2, 4)
+    assert done.path == folder / UNFINISHED and done.path.exists()
+    assert (folder / RESULTS).read_text() == "what was published before"
+
+
+def test_a_resumed_run_measures_only_the_rows_that_are_missing(folder: Path) -> None:
+    ran(folder, Bench(stop_at="larson T=1"))
+    bench = Bench()
+    done = ran(folder, bench, resume=True)
+    assert bench.rows == ["larson T=1", "larson T=2"]
+    assert len(done.record.rows) == 4 and report(folder).problems == ()
+
+
+def test_rows_of_other_contenders_are_never_mixed_in(folder: Path) -> None:
+    ran(folder, Bench(stop_at="larson T=1"))
+    edited(folder, "{ shards = 4 }", "{ shards = 8 }")
+    with pytest.raises(UsageError, match="sharded changed"):
+        ran(folder, resume=True)
+
+
+def test_there_must_be_something_to_resume(folder: Path) -> None:
+    with pytest.raises(UsageError, match="without --resume"):
+        ran(folder, resume=True)
+
+
+# ---- the report ----------------------------------------------------------------------------------
+
+
+def test_an_estimate_that_was_made_prettier_is_reported(folder: Path) -> None:
+    ran(folder)
+    path = folder / RESULTS
+    document = json.loads(path.read_text())
+    document["rows"][0]["standings"]["contenders"]["sharded"]["speed"]["ratio"] += 0.05
+    path.write_text(json.dumps(document))
+    (problem,) = report(folder).problems
+    assert "lifo T=1: contenders.sharded.speed.ratio" in problem
+
+
+CHANGED = {
+    "another parameter": ("{ shards = 4 }", "{ shards = 8 }", "other parameters"),
+    "one row more": ("[1, 2]", "[1, 2, 4]", "2 of 6 rows are not measured"),
+    "one row less": ("[1, 2]", "[1]", "not a row of it"),
+    "one arm more": ("[[row]]", '[[arm]]\nallocator = "glibc"\n[[row]]', "glibc is not measured"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "said"), CHANGED.values(), ids=CHANGED.keys())
+def test_results_of_another_definition_are_reported(
+    old: str, new: str, said: str, folder: Path
+) -> None:
+    ran(folder)
+    edited(folder, old, new)
+    assert any(said in problem for problem in report(folder).problems)
+
+
+def test_results_without_a_finding_are_reported(folder: Path) -> None:
+    ran(folder)
+    edited(folder, "## Finding", "## Method", "README.md")
+    assert any("Finding" in problem for problem in report(folder).problems)
+
+
+def test_the_command_fails_when_a_claim_does_not_hold(folder: Path, hztune: Run) -> None:
+    ran(folder)
+    done = hztune("experiment", "report", folder, "--rows")
+    assert done.returncode == 0, done.stderr
+    assert "Four shards are 1.25 times as fast." in done.stdout and "larson T=2" in done.stdout
+    edited(folder, "{ shards = 4 }", "{ shards = 8 }")
+    done = hztune("experiment", "report", folder)
+    assert done.returncode == 1
+    assert "WRONG" in done.stdout and "shards" in done.stderr
+
+
+def test_the_command_refuses_a_library_that_is_none(folder: Path, hztune: Run) -> None:
+    for words, variables in ((["--with", "dragon"], {}), ([], {"HZTUNE_PEERS": "dragon"})):
+        done = hztune("experiment", "run", folder, *words, **variables)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "NAME=/path" in done.stderr
+
+
+# ---- the experiments of this repository ----------------------------------------------------------
+
+
+def committed() -> list[Experiment]:
+    return [definition.load(path) for path in definition.find(("all",), EXPERIMENTS)]
+
+
+def test_the_committed_results_are_what_their_samples_give() -> None:
+    assert {each.name: examine(each).problems for each in committed()} == {
+        each.name: () for each in committed()
+    }
+
+
+def test_the_question_about_peers_has_every_row_of_the_goal() -> None:
+    (peers,) = [each for each in committed() if each.name == "peers"]
+    rows = peers.rows
+    larson = {(r.setting, r.threads) for r in rows if r.name == "larson"}
+    assert larson == {(s, t) for s in ("", "mimalloc-bench") for t in (1, 2, 4, 16, 32)}
+    remote = {(r.setting, r.threads, dict(r.params)["remote"]) for r in rows if r.name == "remote"}
+    assert remote == {
+        (setting, threads, share)
+        for setting in ("guard", "main")
+        for threads in (1, 2, 8, 16, 32)
+        for share in ((0,) if threads == 1 else (0, 50, 90))
+    }
+    assert {each.name for each in rows} >= {
+        "lifo", "fifo", "random", "mixed", "app", "xmalloc", "sh6", "mstress", "cache-scratch",
+        "cache-thrash", "kv", "large",
+    }  # fmt: skip
