@@ -1,8 +1,9 @@
 """Every parameter reaches every station, from the table to the running library and back.
 
 The stations: the environment, the header as defaults, the frozen build, the profile, the core's
-own code, the search space, the documentation. A row that was added but is not reachable somewhere
-fails here, at the stations that it misses; the last tests prove that, on a copy of the tree.
+own code, the search space, the documentation, a liveness test. A row that was added but is not
+reachable somewhere fails here, at the stations that it misses; the last tests prove that, on a copy
+of the tree.
 """
 
 from __future__ import annotations
@@ -187,12 +188,16 @@ def test_a_profile_carries_the_row_there_and_back(row: Param, make_profile: Make
 # ---- stations in the tree ------------------------------------------------------------------------
 
 
+LIVENESS = "tests/core/test_liveness.py"
+
+
 def missing_stations(tree: Path, name: str) -> set[str]:
     """The stations of `tree` that the row `name` does not reach."""
     stations = {
         "core": _core_reads(tree, name),
         "space": _space_names(tree, name),
         "readme": f"| `{name}` |" in (tree / "README.md").read_text(),
+        "liveness": bool(re.search(rf'"{name}"', (tree / LIVENESS).read_text())),
     }
     return {station for station, reached in stations.items() if not reached}
 
@@ -208,7 +213,7 @@ def _space_names(tree: Path, name: str) -> bool:
 
 
 @EVERY_ROW
-def test_the_row_is_used_searched_and_documented(row: Param, root: Path) -> None:
+def test_the_row_is_used_searched_documented_and_alive(row: Param, root: Path) -> None:
     assert missing_stations(root, row.name) == set()
 
 
@@ -243,6 +248,7 @@ STATIONS: dict[str, Callable[[Path], None]] = {
     "core": lambda tree: _append(tree / "core/src/depot.c", f"\nint64_t x = hz_cfg.{NAME};\n"),
     "space": lambda tree: _append(tree / "search_spaces/hz.toml", f"\n[parameters.{NAME}]\n"),
     "readme": lambda tree: _append(tree / "README.md", f"\n| `{NAME}` | 4 |\n"),
+    "liveness": lambda tree: _append(tree / LIVENESS, f'\nCLAIM = "{NAME}"\n'),
 }
 
 
