@@ -343,7 +343,7 @@ def test_rows_that_do_not_exist_are_refused(words: tuple[str, ...], said: str) -
 def test_a_markdown_table_has_a_cell_for_every_column() -> None:
     lines = table.markdown(standing_rows()).splitlines()
     assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
-    assert lines[2].startswith("| larson T=2 | 1.0") and lines[2].endswith("(c) |")
+    assert lines[2].startswith("| larson T=2 | 1.0") and lines[2].endswith("(c) | 1.54 |")
     assert "a / best of the others 1.250" in lines[-1]
 
 

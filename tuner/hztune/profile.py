@@ -20,7 +20,7 @@ from hztune.allocator.base import ALPHABET
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.params import Value
-from hztune.strictjson import TEXT, Fields, plain
+from hztune.strictjson import CREATED, SETTING, SHA256_OR_NONE, TEXT, VERSION, Fields, plain
 
 SCHEMA = "hztune-profile/1"
 MOST_BYTES = 64 * 1024
@@ -30,12 +30,8 @@ Verdict = Literal["improved", "no_gain", "infeasible", "interrupted"]
 VERDICTS: tuple[Verdict, ...] = ("improved", "no_gain", "infeasible", "interrupted")
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_SHA256_OR_NONE = re.compile(r"([0-9a-f]{64})?")
-_VERSION = re.compile(r"[A-Za-z0-9_.:+~-]{0,64}")
 _METRIC = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _LIMIT = re.compile(r"[0-9]{1,15}(\.[0-9]{1,6})?[xKMG%]?")
-_CREATED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
-_SETTING = re.compile(r"[A-Za-z0-9_.:+-]{0,64}")
 _MOST_THREADS = 65536
 _MOST_WHOLE = 2**63 - 1
 
@@ -237,7 +233,7 @@ def parse(content: bytes) -> Profile:
         result=_result(top.child("result")),
         search=_search(top.child("search")),
         versions=top.child("versions").texts(),
-        created=top.text("created", _CREATED),
+        created=top.text("created", CREATED),
     )
     stored = dict(top.child("env").texts(ALPHABET))
     top.close()
@@ -275,9 +271,9 @@ def _allocator(fields: Fields) -> AllocatorId:
     name = fields.word("name", allocator.names())
     identity = AllocatorId(
         name=name,
-        version=fields.text("version", _VERSION),
+        version=fields.text("version", VERSION),
         soname=fields.text("soname", _soname_of(name)),
-        sha256=fields.text("sha256", _SHA256_OR_NONE),
+        sha256=fields.text("sha256", SHA256_OR_NONE),
     )
     fields.close()
     return identity
@@ -294,7 +290,7 @@ def _workload(fields: Fields) -> WorkloadId:
     workload = WorkloadId(
         kind=cast("Literal['bench', 'program']", fields.word("kind", ("bench", "program"))),
         name=fields.text("name"),
-        setting=fields.text("setting", _SETTING),
+        setting=fields.text("setting", SETTING),
         params=fields.child("params").values(),
     )
     fields.close()

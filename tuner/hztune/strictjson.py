@@ -20,6 +20,15 @@ WORD = re.compile(r"[A-Za-z0-9_.:+-]{1,64}")
 TEXT = re.compile(r"[A-Za-z0-9 _.:,;@()/+=#-]{0,128}")
 """A description for people; harmless in a C comment, a shell comment and YAML."""
 
+CREATED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+"""A time, UTC: 2026-01-31T12:00:00Z."""
+
+VERSION = re.compile(r"[A-Za-z0-9_.:+~-]{0,64}")
+SETTING = re.compile(r"[A-Za-z0-9_.:+-]{0,64}")
+"""Of a workload; empty: its defaults."""
+
+SHA256_OR_NONE = re.compile(r"([0-9a-f]{64})?")
+
 _MOST_SHOWN = 40
 
 

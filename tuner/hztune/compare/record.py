@@ -24,19 +24,15 @@ from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.samples import STATUSES, Arm, Block, Outcome, Status, Turn
 from hztune.stats import Interval
-from hztune.strictjson import Fields, plain
+from hztune.strictjson import CREATED, SETTING, SHA256_OR_NONE, VERSION, Fields, plain
 from hztune.workload import WorkloadSpec
 
 SCHEMA = "hztune-comparison/1"
 MOST_BYTES = 64 << 20
 
 _LINE = re.compile(r".{1,400}")
-_VERSION = re.compile(r"[A-Za-z0-9_.:+~-]{0,64}")
-_SHA256 = re.compile(r"([0-9a-f]{64})?")
-_SETTING = re.compile(r"[A-Za-z0-9_.+-]{0,64}")
 _DETAIL = re.compile(r"[ -~]{0,400}")
 _CAUSES = re.compile(r"[a-z,]{0,80}")
-_CREATED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 _FOLDERS = re.compile(r"(?<![\w.])/(?:[^\s/:,;]+/)+")
 _MOST = 2**63 - 1
 _TOLERANCE = 2e-6
@@ -240,8 +236,8 @@ def _contender(fields: Fields) -> Contender:
     contender = Contender(
         name=fields.text("name", _LINE),
         arm=Arm(fields.text("allocator"), fields.child("params").values()),
-        version=fields.text("version", _VERSION),
-        sha256=fields.text("sha256", _SHA256),
+        version=fields.text("version", VERSION),
+        sha256=fields.text("sha256", SHA256_OR_NONE),
     )
     fields.close()
     return contender
@@ -250,7 +246,7 @@ def _contender(fields: Fields) -> Contender:
 def _row(fields: Fields, contenders: Sequence[Contender]) -> tuple[Measured, object]:
     """Returns a row, and the standings that are written beside its samples."""
     label = fields.text("row", _LINE)
-    created = fields.text("created", _CREATED)
+    created = fields.text("created", CREATED)
     spec = _spec(fields.child("spec"))
     if spec.label != label:
         raise UsageError(f"the row {label!r} has the samples of {spec.label!r}")
@@ -268,7 +264,7 @@ def _row(fields: Fields, contenders: Sequence[Contender]) -> tuple[Measured, obj
 def _spec(fields: Fields) -> WorkloadSpec:
     spec = WorkloadSpec(
         name=fields.text("name"),
-        setting=fields.text("setting", _SETTING),
+        setting=fields.text("setting", SETTING),
         params=fields.child("params").values(),
         threads=fields.whole("threads", 1, _MOST),
         steady=fields.truth("steady"),

@@ -25,7 +25,8 @@ def markdown(rows: Sequence[Standings]) -> str:
     first, *others = (each.name for each in rows[0].all)
     head = ["row", f"{first}: Mops/s, MiB"]
     head += [f"{name} / {first}, MiB" for name in others]
-    head += [f"{first} / best of the others"] if others else []
+    if others:
+        head += [f"{first} / best of the others", "memory / median of the others"]
     text = lines(head, [_cells(row) for row in rows])
     return "\n".join([*text, "", *_summary(rows)]).rstrip()
 
@@ -52,6 +53,8 @@ def _paragraph(row: Standings, width: int, counters: bool) -> str:
     if row.lead is not None:
         first = row.all[0].name
         text.append(f"  {first} / {row.best}, the best of the others: {interval_text(row.lead)}")
+    if row.frugality is not None:
+        text.append(f"  its memory / the median of the others: {row.frugality:.2f}")
     return "\n".join([*text, *(_counter_lines(row) if counters else [])])
 
 
@@ -94,6 +97,7 @@ def _cells(row: Standings) -> list[str]:
     if others:
         lead = interval_text(row.lead)
         cells.append(f"{lead} ({row.best})" if row.best else lead)
+        cells.append(_NO_FIGURE if row.frugality is None else f"{row.frugality:.2f}")
     return cells
 
 
