@@ -18,7 +18,7 @@ LEAST_BLOCKS = 2
 USUAL_BLOCKS = 4
 MOST_BLOCKS = 8
 
-PAIRS = 12
+PAIRS = 10
 """Pairs for which a confirmation has time at least; its blocks are made short enough."""
 
 

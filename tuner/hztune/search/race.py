@@ -20,7 +20,7 @@ from hztune.space import Config, Space
 from hztune.stats import Estimate, expected_improvement, population, race_margin
 from hztune.study import Finding, Identity, identity
 
-BLOCKS = 18
+BLOCKS = 12
 """A block of the search takes at most this part of the whole budget."""
 
 SLOTS = 6

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from types import FrameType
 
 from hztune.machine import Machine
@@ -63,9 +64,10 @@ def tune(request: TuneRequest, reporter: Reporter) -> Tuned:
     task = understand(request)
     machine = Machine.here()
     folder = results.directory(task)
-    with _interruptible(), _store(task, machine, folder) as store:
+    with _interruptible() as asked, _store(task, machine, folder) as store:
         executor = _executor(request, machine, store)
         study = _study(task, executor, store.replay(), reporter)
+        study.bench.stop = asked.is_set
         decision = study.run()
         return _finish(task, machine, study, decision, folder, started)
 
@@ -138,10 +140,16 @@ def _finish(
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
-    """Makes the first SIGINT or SIGTERM a KeyboardInterrupt, and the second one the end."""
+def _interruptible() -> Iterator[Event]:
+    """Makes the first SIGINT or SIGTERM a KeyboardInterrupt, and the second one the end.
+
+    Where Python swallows exceptions (in a callback after fork, for one), the interrupt would be
+    lost: the event that is yielded remembers it.
+    """
+    asked = Event()
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        asked.set()
         for one in (signal.SIGINT, signal.SIGTERM):
             signal.signal(one, leave)
         raise KeyboardInterrupt
@@ -151,7 +159,7 @@ def _interruptible() -> Iterator[None]:
 
     before = {one: signal.signal(one, interrupt) for one in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield asked
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)

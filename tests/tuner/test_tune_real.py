@@ -1,0 +1,234 @@
+"""Studies on real processes: a known gain is proved, mischief is typed, nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Build = Callable[..., Path]
+
+pytestmark = pytest.mark.slow
+
+HERE = Path(__file__).parent
+DEADLINE_S = 300
+SPACE = """
+schema = 1
+allocator = "hz"
+[parameters.trial_mode]
+values = {modes}
+[parameters.trial_idle]
+"""
+
+
+class Tuner:
+    """hztune on a core with a parameter whose worth is known."""
+
+    def __init__(self, core: Path, folder: Path) -> None:
+        self.folder = folder
+        self.core = core
+        self._environment = {**os.environ, "HZTUNE_CORE": str(core), "NO_COLOR": "1"}
+
+    def space(self, *modes: str) -> Path:
+        """A space in which trial_mode may have these values."""
+        path = self.folder / f"{'-'.join(modes)}.toml"
+        path.write_text(SPACE.format(modes=json.dumps(modes)))
+        return path
+
+    def words(self, space: Path, out: Path, budget: str, *more: str) -> list[str]:
+        """The command of a study."""
+        return [sys.executable, "-m", "hztune", "--workload", "worth", "--threads", "1",
+                "--space", str(space), "--budget", budget, "--out", str(out), "--json",
+                *more]  # fmt: skip
+
+    def start(self, words: Sequence[str]) -> subprocess.Popen[str]:
+        """A study in a process of its own."""
+        return subprocess.Popen(
+            words, env=self._environment, cwd=self.folder, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def run(self, words: Sequence[str]) -> tuple[int, str, str]:
+        """Exit status, stdout and stderr of a study."""
+        with self.start(words) as process:
+            out, err = process.communicate(timeout=DEADLINE_S)
+        return process.returncode, out, err
+
+    def study(self, space: Path, out: Path, budget: str, *more: str) -> dict[str, Any]:
+        """The summary of a study that must come to a verdict."""
+        status, stdout, stderr = self.run(self.words(space, out, budget, *more))
+        assert status == 0, stderr
+        summary: dict[str, Any] = json.loads(stdout)
+        return summary
+
+
+@pytest.fixture(scope="module")
+def tuner(build_tuner: Build, tmp_path_factory: pytest.TempPathFactory) -> Tuner:
+    core = build_tuner(
+        HZ_EXTRA_PARAMS=str(HERE / "tune_worth.def"), HZ_EXTRA_WORKLOAD=str(HERE / "tune_worth.c")
+    )
+    return Tuner(core, tmp_path_factory.mktemp("tuner"))
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    """Every whole sample of a results directory."""
+    lines = (out / "samples.jsonl").read_bytes().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith(b"\n")]
+
+
+def wait_for_blocks(out: Path, count: int, process: subprocess.Popen[str]) -> None:
+    """Waits until a study has finished that many blocks."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline and process.poll() is None:
+        if (out / "samples.jsonl").exists():
+            begun = [row for row in rows(out) if row["kind"] == "block"]
+            if len(begun) > count:
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"the study ended ({process.poll()}) before {count} blocks")
+
+
+# ---- verdicts ------------------------------------------------------------------------------------
+
+
+def test_a_parameter_worth_a_fifth_is_found_proved_and_written(
+    tuner: Tuner, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    summary = tuner.study(tuner.space("plain", "faster"), out, "60s")
+    assert summary["verdict"] == "improved"
+    assert summary["params"]["trial_mode"] == "faster"
+    assert summary["ci_low"] > 1.0
+    assert summary["ratio"] == pytest.approx(1.2, abs=0.1)
+    profile = json.loads((out / "profile.json").read_text())
+    assert profile["result"]["verdict"] == "improved"
+    header = (out / "hz_config.h").read_text()
+    assert "#define HZ_CONFIG_TRIAL_MODE HZ_TRIAL_MODE_FASTER" in header
+    assert "HZ_TRIAL_MODE=faster" in (out / "profile.env").read_text()
+
+
+def test_the_same_parameter_with_its_sign_reversed_gives_no_gain_and_defaults(
+    tuner: Tuner, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    summary = tuner.study(tuner.space("plain", "slower"), out, "30s")
+    assert summary["verdict"] == "no_gain"
+    assert summary["params"] == {}
+    assert "HZ_TRIAL_MODE=slower" not in (out / "profile.env").read_text()
+    status, _, stderr = tuner.run(
+        tuner.words(tuner.space("plain", "slower"), tmp_path / "2", "20s", "--require-gain")
+    )
+    assert status == 4, stderr
+
+
+def test_crashes_hangs_and_greed_are_typed_and_the_study_goes_on_to_its_verdict(
+    tuner: Tuner, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    space = tuner.space("plain", "crash", "hang", "greedy", "faster")
+    began = time.monotonic()
+    summary = tuner.study(space, out, "90s")
+    assert time.monotonic() - began < 99 + 5
+    assert summary["verdict"] == "improved"
+    assert summary["params"]["trial_mode"] == "faster"
+    assert set(summary["failures"]) == {"crash", "hang", "oom"}
+    assert subprocess.run(["pgrep", "-f", str(tuner.core)], capture_output=True).stdout == b""
+
+
+# ---- interruption --------------------------------------------------------------------------------
+
+
+def test_ctrl_c_saves_the_best_so_far_and_resume_goes_on_from_there(
+    tuner: Tuner, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    words = tuner.words(tuner.space("plain", "faster"), out, "60s")
+    with tuner.start(words) as process:
+        wait_for_blocks(out, 5, process)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130, stderr
+    assert json.loads(stdout)["verdict"] == "interrupted"
+    assert json.loads((out / "profile.json").read_text())["result"]["verdict"] == "interrupted"
+    before = rows(out)
+    status, stdout, stderr = tuner.run([*words, "--resume"])
+    assert status == 0, stderr
+    assert json.loads(stdout)["verdict"] == "improved"
+    after = rows(out)
+    assert after[: len(before)] == before
+    assert [row["seq"] for row in after] == list(range(len(after)))
+
+
+def test_a_killed_study_loses_no_sample_and_repeats_none(tuner: Tuner, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = tuner.words(tuner.space("plain", "faster"), out, "60s")
+    with tuner.start(words) as process:
+        wait_for_blocks(out, 6, process)
+        process.kill()
+        process.wait(timeout=DEADLINE_S)
+    before = rows(out)
+    status, _, stderr = tuner.run([*words, "--resume"])
+    assert status == 0, stderr
+    after = rows(out)
+    assert after[: len(before)] == before
+    assert [row["seq"] for row in after] == list(range(len(after)))
+    complete = [row["pair"] for row in after if row["kind"] == "outcome"]
+    assert complete == sorted(complete)
+
+
+# ---- what is refused, with nothing written -------------------------------------------------------
+
+REFUSED = {
+    "another study's directory": (["--seed", "9", "--resume"], "belongs to another study"),
+    "a directory in use": ([], "holds a study already"),
+    "a budget of nothing": (["--budget", "1s"], "legal is from 20s"),
+    "no such allocator": (["--allocator", "hzz"], "did you mean hz"),
+    "a limit in no known unit": (["--max-rss", "lots"], "legal is a multiple"),
+    "no such workload": (["--workload", "larsen"], "did you mean"),
+    "no trials": (["--trials", "0"], "legal is a number from 1 on"),
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tuner: Tuner) -> Path:
+    """A results directory."""
+    out = tuner.folder / "finished"
+    tuner.study(tuner.space("plain", "faster"), out, "20s", "--trials", "2")
+    return out
+
+
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_a_mistake_is_one_sentence_and_changes_no_file(
+    tuner: Tuner, finished: Path, mistake: str
+) -> None:
+    more, said = REFUSED[mistake]
+    before = {path: path.read_bytes() for path in finished.iterdir()}
+    words = tuner.words(tuner.space("plain", "faster"), finished, "20s", *more)
+    status, stdout, stderr = tuner.run(words)
+    assert status == 2
+    assert stdout == ""
+    assert said in stderr
+    assert len(stderr.splitlines()) == 1
+    assert {path: path.read_bytes() for path in finished.iterdir()} == before
+
+
+def test_a_finished_study_resumed_says_the_same_without_measuring(
+    tuner: Tuner, finished: Path
+) -> None:
+    before = (finished / "samples.jsonl").read_bytes()
+    was = json.loads((finished / "profile.json").read_text())
+    words = tuner.words(tuner.space("plain", "faster"), finished, "20s", "--trials", "2")
+    status, _, stderr = tuner.run([*words, "--resume"])
+    assert status == 0, stderr
+    now = json.loads((finished / "profile.json").read_text())
+    assert now["result"]["verdict"] == was["result"]["verdict"]
+    assert now["params"] == was["params"]
+    assert len((finished / "samples.jsonl").read_bytes()) >= len(before)
