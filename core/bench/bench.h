@@ -67,8 +67,9 @@ typedef struct hz_bench_setting {
  *   prepare  checks the parameters together and makes what the workers share
  *   begin    in the worker's thread: makes its state and fills its live set
  *   step     does at most `most` operations: see the glossary
- *   drain    in a run of fixed work, when the worker has done its own: serves what others hand
- *            over; returns the operations that this completed
+ *   drain    when the worker has done its own work: serves what others hand over, adding to *done
+ *            the operations that this completed, and hands over what it still owes; true when it
+ *            owes nothing any more
  *   end      in the worker's thread, when all have stopped: frees everything
  *   quota    operations of a worker in a run of fixed work; else every worker does the same
  *   report   writes the members of the result that are its own
@@ -87,7 +88,7 @@ typedef struct hz_workload {
     void (*prepare)(struct hz_run *run);
     void (*begin)(struct hz_worker *w);
     size_t (*step)(struct hz_worker *w, size_t most);
-    size_t (*drain)(struct hz_worker *w);
+    bool (*drain)(struct hz_worker *w, size_t *done);
     void (*end)(struct hz_worker *w);
     uint64_t (*quota)(const struct hz_run *run, unsigned index);
     void (*report)(const struct hz_run *run, hz_json *json);

@@ -119,27 +119,33 @@ static void hand_over(hz_worker *w)
     start_thread(w);
 }
 
-/* Serves the others, whose own work is not done yet. Only fixed work goes on being counted. */
-static void drain(hz_worker *w)
+/* Serves the others; true when the worker owes them nothing. Only fixed work is still counted. */
+static bool drain(hz_worker *w)
 {
-    if (w->run->workload->drain == NULL) return;
-    const size_t done = w->run->workload->drain(w);
+    size_t done = 0;
+    if (w->run->workload->drain == NULL) return true;
+    const bool settled = w->run->workload->drain(w, &done);
     if (w->run->options->ops != 0) w->ops += done;
     publish_work(w);
+    return settled;
 }
 
-/* The worker's last acts: serve the others until all have stopped, then free everything; but a
- * conductor does not wait for that. */
+/*
+ * The worker's last acts: hand over what it owes, serve the others until all have done so, then
+ * free everything; but a conductor does not wait for that. Nobody is done while something of his is
+ * on its way to a mailbox, so the last look into one finds all that will ever come.
+ */
 static void finish(hz_worker *w)
 {
     hz_run *run = w->run;
     w->finished_ns = hz_clock_ns();
     w->thread = pthread_self();
+    for (w->waits = 0; !drain(w); wait_a_moment(w)) continue;
     publish_work(w);
     atomic_fetch_add(&run->done, 1);
     hz_futex_wake(&run->done);
-    for (w->waits = 0; atomic_load(&run->done) < run->threads; wait_a_moment(w)) drain(w);
-    drain(w); /* now that nobody sends any more */
+    for (w->waits = 0; atomic_load(&run->done) < run->threads; wait_a_moment(w)) (void)drain(w);
+    (void)drain(w);
     publish_usage(w);
     (void)pthread_barrier_wait(&run->stopped);
     if (run->options->turns_fd >= 0) return;

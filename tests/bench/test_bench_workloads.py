@@ -112,6 +112,15 @@ def test_a_tiny_mailbox_makes_senders_wait_and_not_free(programs: Programs) -> N
     assert result["remote_share"] == pytest.approx(50, abs=1.1)
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["pipeline --threads 2 --queue 4", "pipeline --threads 5", "xmalloc --threads 2"],
+)
+def test_the_last_blocks_on_their_way_are_counted(programs: Programs, line: str) -> None:
+    counts = {programs.result(*line.split(), "--ops", 20000)["ops"] for _ in range(25)}
+    assert counts == {20000}
+
+
 def test_a_missed_remote_share_fails_in_words(mischief: Programs) -> None:
     done = mischief.bench("misbehave", "--threads", 1, "--seconds", 0.05, HZ_MISCHIEF="share")
     assert done.returncode == 1

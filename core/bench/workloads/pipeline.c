@@ -95,12 +95,11 @@ static uint64_t quota(const hz_run *run, unsigned index)
     return index < producers ? blocks / producers + (index < blocks % producers) : 0;
 }
 
-static size_t drain(hz_worker *w)
+static bool drain(hz_worker *w, size_t *done)
 {
     pipeline_state *state = w->state;
-    if (state->inbox != NULL) return consume(w, state, SIZE_MAX);
-    (void)hz_post_again(&state->unsent);
-    return 0;
+    if (state->inbox != NULL) *done += consume(w, state, SIZE_MAX);
+    return hz_post_again(&state->unsent);
 }
 
 static void end(hz_worker *w)

@@ -114,12 +114,12 @@ static size_t step(hz_worker *w, size_t most)
     return done;
 }
 
-static size_t drain(hz_worker *w)
+static bool drain(hz_worker *w, size_t *done)
 {
     remote_state *state = w->state;
+    (void)done;
     hz_empty_inbox(w, state->inbox);
-    (void)hz_post_again(&state->unsent);
-    return 0;
+    return hz_post_again(&state->unsent);
 }
 
 static void end(hz_worker *w)

@@ -109,12 +109,12 @@ static size_t step(hz_worker *w, size_t most)
     return done;
 }
 
-static size_t drain(hz_worker *w)
+static bool drain(hz_worker *w, size_t *done)
 {
     sh_state *state = w->state;
+    (void)done;
     empty_inbox(w, state);
-    (void)settle(w, state);
-    return 0;
+    return settle(w, state);
 }
 
 static void end(hz_worker *w)

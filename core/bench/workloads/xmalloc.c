@@ -126,14 +126,13 @@ static uint64_t quota(const hz_run *run, unsigned index)
 }
 
 /* A producer lets go of what it has begun; a consumer frees what there is. */
-static size_t drain(hz_worker *w)
+static bool drain(hz_worker *w, size_t *done)
 {
     xmalloc_state *state = w->state;
-    size_t done = 0;
     if (state->producer && state->batch != NULL) put_down(state, state->pool->full);
-    if (state->producer) return 0;
-    for (size_t more; (more = consume(w, state, SIZE_MAX)) > 0;) done += more;
-    return done;
+    if (!state->producer)
+        for (size_t more; (more = consume(w, state, SIZE_MAX)) > 0;) *done += more;
+    return true;
 }
 
 /* A consumer frees what is left of its batch and of the pool, a producer what it has begun. */
