@@ -1,15 +1,15 @@
-"""Cut each parameter out of the core, and see that its liveness test notices.
+"""Cut each parameter out of the core, and see that its liveness tests notice.
 
 For every row of the table, in a copy of the tree: wherever the core reads the parameter, it gets
-the table's default instead, as a constant. The copy is built, and the row's test of
-tests/core/test_liveness.py is run on it, unchanged. A test that still passes watches something
-other than its parameter: the row is said to have survived, and the exit status is 1.
+the table's default instead, as a constant. The copy is built, and the row's tests of
+tests/core/test_liveness.py are run on it, unchanged. When all still pass they watch something other
+than their parameter: the row is said to have survived, and the exit status is 1.
 
     mutate.py                       every row
     mutate.py depot_lock thp        some rows
     mutate.py --each-place          one place after the other where a parameter is read
 
-Under --each-place a survivor is no verdict, but a question: its claim is about another place.
+Under --each-place a survivor is no verdict, but a question: a place may only size an array.
 """
 
 from __future__ import annotations
@@ -58,11 +58,13 @@ def places(tree: Path, row: str) -> tuple[Place, ...]:
     )
 
 
-def tests(tree: Path) -> dict[str, str]:
-    """Row -> the test of its claim, as pytest names it."""
+def tests(tree: Path) -> dict[str, list[str]]:
+    """Row -> the tests of its claims, as pytest names them."""
     listed = _pytest(tree, "--collect-only", str(TESTS)).stdout.splitlines()
-    named = (re.match(r"\S+::test_the_parameter\[(\w+) ", line) for line in listed)
-    found = {match[1]: match.string for match in named if match}
+    found: dict[str, list[str]] = {}
+    for line in listed:
+        if match := re.match(r"\S+::test_the_parameter\[(\w+) ", line):
+            found.setdefault(match[1], []).append(line)
     if not found:
         raise MutationError(f"{TESTS} names no test of a parameter:\n" + "\n".join(listed))
     return found
@@ -81,6 +83,13 @@ def _pytest(tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def require_whole_tree_passes(tree: Path, named: dict[str, list[str]]) -> None:
+    """The control: with nothing cut out no test fails, so that a failure is the cut's doing."""
+    done = _pytest(tree, *(test for row in named.values() for test in row))
+    if done.returncode != 0:
+        raise MutationError(f"the tests fail with nothing cut out\n{done.stdout[-3000:]}")
+
+
 def _cut(tree: Path, row: str, where: tuple[Place, ...]) -> dict[Path, str]:
     """Cuts the parameter out at these places; returns the files as they were."""
     before: dict[Path, str] = {}
@@ -93,18 +102,18 @@ def _cut(tree: Path, row: str, where: tuple[Place, ...]) -> dict[Path, str]:
     return before
 
 
-def judge(tree: Path, row: str, test: str, where: tuple[Place, ...]) -> str:
-    """Runs the row's test with the parameter cut out at these places: killed or survived."""
+def judge(tree: Path, row: str, named: list[str], where: tuple[Place, ...]) -> str:
+    """Runs the row's tests with the parameter cut out at these places: killed or survived."""
     before = _cut(tree, row, where)
     try:
-        done = _pytest(tree, test)
+        done = _pytest(tree, *named)
     finally:
         for path, text in before.items():
             path.write_text(text)
     last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
-    if re.match(r"=*\s*1 passed", last):
+    if re.match(r"\d+ passed in", last):
         return "survived"
-    if re.match(r"=*\s*1 failed", last) and "error" not in last:
+    if re.match(r"\d+ failed", last) and "error" not in last:
         return "killed"
     raise MutationError(f"{row}: neither passed nor failed\n{done.stdout[-3000:]}{done.stderr}")
 
@@ -123,6 +132,7 @@ def mutants(tree: Path, row: str, each_place: bool) -> Iterator[tuple[Place, ...
 def run(tree: Path, rows: list[str], each_place: bool) -> int:
     """Judges the rows and prints a line for each mutant; returns how many survived."""
     named = tests(tree)
+    require_whole_tree_passes(tree, named)
     survived = 0
     for row in rows or list(named):
         if row not in named:

@@ -6,6 +6,7 @@
  *   take COUNT SIZE   allocates blocks
  *   give COUNT        frees the oldest blocks that are held
  *   until NAME COUNT  lets time pass, and memory churn, until a counter of hz is that high
+ *   await NAME COUNT  does nothing until another thread has made a counter of hz that high
  *   thread            a new thread runs the rest of the script; this one stays, with its magazines
  *   meet SIZE         the same, and until the new thread waits or ends, this one holds the lock of
  *                     the depot for SIZE
@@ -118,15 +119,21 @@ static void give(size_t count)
     for (; count > 0; count--, held.count--) hz_free(held.blocks[held.oldest++ % BLOCKS_MAX]);
 }
 
-/* Other threads, of which one is hz's, are given a real millisecond a round. */
 static void wait_until(const char *name, size_t wanted)
 {
-    const struct timespec moment = {0, MS};
     for (int round = 0; hz_counter(name) < wanted; round++) {
         require(round < ROUNDS_MAX, "%s is still below %zu", name, wanted);
         seen.clock_ms++;
         take(CHURN_BLOCKS, CHURN_BYTES);
         give(CHURN_BLOCKS);
+    }
+}
+
+static void await(const char *name, size_t wanted)
+{
+    const struct timespec moment = {0, MS};
+    for (int round = 0; hz_counter(name) < wanted; round++) {
+        require(round < ROUNDS_MAX, "%s is still below %zu", name, wanted);
         (void)clock_nanosleep(CLOCK_MONOTONIC, 0, &moment, NULL);
     }
 }
@@ -172,6 +179,9 @@ static void step(script *rest)
     } else if (strcmp(verb, "until") == 0) {
         const char *name = next_word(rest);
         wait_until(name, next_number(rest));
+    } else if (strcmp(verb, "await") == 0) {
+        const char *name = next_word(rest);
+        await(name, next_number(rest));
     } else if (strcmp(verb, "thread") == 0) {
         go_on_in_thread(rest);
     } else if (strcmp(verb, "meet") == 0) {
