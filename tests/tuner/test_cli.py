@@ -56,6 +56,7 @@ def test_no_words_at_all_print_the_help(hztune: Run) -> None:
     assert done.returncode == 0
     assert done.stdout == hztune("--help").stdout
     assert all(f"\n  {name} " in done.stdout for name in cli.COMMANDS)
+    assert "..." not in done.stdout.partition("Commands:")[2], "a first sentence is too long"
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
@@ -63,6 +64,7 @@ def test_every_command_has_its_own_help(name: str, hztune: Run) -> None:
     done = hztune(name, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert f"Usage: hztune {name}" in done.stdout
+    assert "\\b" not in done.stdout
 
 
 def test_the_version_is_the_cores(hztune: Run, root: Path) -> None:

@@ -50,18 +50,21 @@ class LazyGroup(click.Group):
         return command
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["--help"]})
+_HELP = """Find the allocator configuration that is best for a workload here, and prove it.
+
+\b
+hztune --workload larson --threads 32     search, write the profile, print the verdict
+hztune export PROFILE --format header     use what was found
+hztune run PROFILE -- ./program           run a program under it
+
+Without a command, `tune` is meant.
+"""
+
+
+@click.group(cls=LazyGroup, help=_HELP, context_settings={"help_option_names": ["--help"]})
 @click.version_option(package_name="hztune", prog_name="hztune", message="%(prog)s %(version)s")
 def hztune() -> None:
-    r"""Find the allocator configuration that is best for a workload here, and prove it.
-
-    \b
-    hztune --workload larson --threads 32        search, write the profile, print the verdict
-    hztune export PROFILE --format header        use what was found
-    hztune run PROFILE -- ./program              run a program under it
-
-    Without a command, `tune` is meant.
-    """
+    """The whole command line."""
 
 
 def main() -> None:

@@ -10,8 +10,21 @@ import click
 from hztune.cli_tune import seconds
 from hztune.errors import StoppedByUser, UsageError
 
+_HELP = """Measure allocators and configurations side by side.
 
-@click.command("compare")
+The first contender is the control: ratios are to it, with 95 % intervals; above 1 is faster. Ctrl-C
+ends the comparison with the rows so far.
+
+\b
+default                   hz as it comes
+PROFILE.json              what a profile describes
+glibc, jemalloc, ...      an allocator as it comes; `none`: the program unchanged
+hz:shards=4,thp=on        an allocator with parameters
+NAME=/path/to/lib.so      any other library that replaces malloc
+"""
+
+
+@click.command("compare", help=_HELP)
 @click.option(
     "--workload",
     "-w",
@@ -59,18 +72,7 @@ def compare_command(
     plot: Path | None,
     quiet: bool,
 ) -> int:
-    r"""Measure allocators and configurations beside each other; the first is the control.
-
-    \b
-    default                   hz as it comes
-    PROFILE.json              what a profile describes
-    glibc, jemalloc, ...      an allocator as it comes; `none`: the program unchanged
-    hz:shards=4,thp=on        an allocator with parameters
-    NAME=/path/to/lib.so      any other library that replaces malloc
-
-    Ratios are to the first one, with 95 % intervals; above 1 is faster. Ctrl-C ends it with the
-    rows so far.
-    """
+    """`hztune compare`."""
     if len(contenders) < 2:
         raise UsageError("compare needs two contenders at least (see `hztune compare --help`)")
     if as_json and markdown:

@@ -24,7 +24,7 @@ PEERS_VARIABLE = "HZTUNE_PEERS"
 
 @click.group("experiment")
 def experiment_command() -> None:
-    """Questions as files: measure them again, or report what was found."""
+    """Measure recorded questions again, or report the findings."""
 
 
 @experiment_command.command("run")

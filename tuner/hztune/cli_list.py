@@ -42,7 +42,7 @@ def list_command(what: str, as_json: bool) -> None:
 @click.option("--markdown", is_flag=True, help="Print the table for a Markdown document.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def params_command(allocator: str, markdown: bool, as_json: bool) -> None:
-    """Print the table of parameters: what is legal, the default, what each does."""
+    """Print the table of parameters."""
     if markdown and as_json:
         raise UsageError("--markdown and --json exclude each other; give one of them")
     table = _table_of(allocator)
@@ -76,7 +76,10 @@ _PATHS: dict[str, Callable[[], Path]] = {
 @click.option("--turns", "what", flag_value="turns", help="hz-turns, the conductor of turns.")
 @click.option("--spaces", "what", flag_value="spaces", help="The search spaces.")
 def paths_command(what: str | None) -> None:
-    """Print where the built parts of hz are; with an option, that one path alone."""
+    """Print where the built parts of hz are.
+
+    With an option, that one path alone.
+    """
     if what is not None:
         click.echo(str(_PATHS[what]()))
     else:

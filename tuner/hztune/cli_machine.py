@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--strict", is_flag=True, help="Exit with status 5 when the machine is unfit.")
 def doctor_command(as_json: bool, strict: bool) -> None:
-    """Look at what disturbs measurements here, and print what mends it; nothing is changed."""
+    """Show what disturbs measurements here, and what mends it.
+
+    Nothing is changed.
+    """
     from hztune import doctor
 
     findings = doctor.examine()

@@ -36,7 +36,7 @@ def show_command(profile_path: Path, as_json: bool) -> None:
     "--output", "-o", metavar="FILE", default="-", help="Where to; the default is stdout."
 )
 def export_command(profile_path: Path, format_name: str, output: str) -> None:
-    """Print a profile in the form that a shell, a container or a compiler reads."""
+    """Print a profile as a shell, container or compiler reads it."""
     form = export.find(format_name)
     text = export.render(profile.load(profile_path), form.name)
     if output == "-":

@@ -74,7 +74,7 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 def tune_command(
     require_gain: bool, strict: bool, dry_run: bool, as_json: bool, quiet: bool, **options: Any
 ) -> int:
-    """Search the best configuration, prove it on fresh measurements, write the results.
+    """Search the best configuration and prove it on fresh data.
 
     The results directory holds profile.json (see `hztune show`, `hztune export`), profile.env,
     hz_config.h and every sample.
