@@ -5,6 +5,7 @@ Values of options are judged in one place, the request (hztune.tune); here only 
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from pathlib import Path
@@ -13,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hztune.cli_machine import require_fit
+from hztune.cli_program import ProgramCommand, has_program, program, program_options
 from hztune.errors import NoGainError, UsageError
 
 if TYPE_CHECKING:
     from hztune.tune import Tuned, TuneRequest
 
+_ABOUT_PROGRAM = frozenset(inspect.signature(program).parameters) - {"words"}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-@click.command("tune")
+@click.command("tune", cls=ProgramCommand)
 @click.option(
     "--workload",
     "-w",
@@ -70,7 +73,7 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 @click.option("--dry-run", is_flag=True, help="Print the plan and the space; measure nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
-@click.argument("words", metavar="", nargs=-1, type=click.UNPROCESSED)
+@program_options
 def tune_command(
     require_gain: bool, strict: bool, dry_run: bool, as_json: bool, quiet: bool, **options: Any
 ) -> int:
@@ -118,17 +121,22 @@ def _request(
     **others: Any,
 ) -> TuneRequest:
     """The request that the options describe; cheap mistakes are found before heavy imports."""
-    if words:
+    about = {name: others.pop(name) for name in list(others) if name in _ABOUT_PROGRAM}
+    own = has_program(words)
+    if own and (workload is not None or params or threads is not None):
+        raise UsageError("--workload, --param and --threads are not for a program of your own")
+    if not own and workload is None:
         raise UsageError(
-            f"{words[0]!r} is no command of hztune and no option "
-            "(`hztune --help` lists the commands, `hztune tune --help` the options)"
+            "--workload is missing; `hztune list workloads` shows what there is "
+            "(or give a program of your own after --)"
         )
-    if workload is None:
-        raise UsageError("--workload is missing; `hztune list workloads` shows what there is")
     budget_s = seconds(budget)
     from hztune.tune import TuneRequest
     from hztune.workload import WorkloadSpec
 
+    if own:
+        return TuneRequest(program=program(words, **about), budget_s=budget_s, **others)
+    assert workload is not None  # seen above
     spec = WorkloadSpec.from_text(workload, params, threads)
     return TuneRequest(workload=spec, budget_s=budget_s, **others)
 

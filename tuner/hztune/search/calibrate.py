@@ -55,7 +55,8 @@ def calibrate(bench: Bench, control: Arm, share: float) -> None:
     Raises:
         HztuneError: The default does not run.
     """
-    rounds = FIRST_ROUNDS
+    most_s = bench.budget.total_s * share / USUAL_BLOCKS
+    rounds = min(FIRST_ROUNDS, bench.rounds(COPIES, most_s))
     while _blocks(bench) < MOST_BLOCKS:
         cost = bench.executor.cost(COPIES, rounds)
         if _blocks(bench) >= LEAST_BLOCKS and not bench.budget.allows(cost, share):
@@ -66,7 +67,7 @@ def calibrate(bench: Bench, control: Arm, share: float) -> None:
                 f"{control.allocator} does not run with its defaults "
                 f"({block.control.status}: {block.control.detail})"
             )
-        rounds = bench.rounds(COPIES, bench.budget.total_s * share / USUAL_BLOCKS)
+        rounds = bench.rounds(COPIES, most_s)
         bench.tell("calibrate")
 
 

@@ -150,8 +150,8 @@ class Search:
 
     def _racing(self, most: int) -> list[Arm]:
         """The incumbent while it is unsure, and whoever could still beat it, most likely first."""
-        ranked = self.ranked()
-        if not ranked or ranked[0].estimate.mean <= 0.0:
+        ranked = [one for one in self.ranked() if self._could_gain(one)]
+        if not ranked:
             return []
         top = ranked[0]
         looks = len(self.bench.ledger.blocks)
@@ -170,6 +170,10 @@ class Search:
         behind = top.estimate.mean - one.estimate.mean
         close = one.estimate.mean + 2.0 * one.estimate.error > top.estimate.mean
         return behind < margin * spread and close and one.estimate.pairs < 2 * ENOUGH_PAIRS
+
+    def _could_gain(self, one: Best) -> bool:
+        """Whether it may still turn out to be better than the default by what can be claimed."""
+        return one.estimate.mean + 2.0 * one.estimate.error > self.bench.floor
 
     def _worth_proposing(self) -> bool:
         """Whether what is left of the search promises more than the noise floor lets one claim."""
