@@ -153,6 +153,7 @@ void hz_remote_flush(hz_heap *heap)
 {
     size_t count = heap->ring_count;
     heap->ring_count = 0;
+    heap->ring_bytes = 0;
     if (count == 0) return;
     if (hz_cfg.remote_grouping == HZ_REMOTE_GROUPING_NONE)
         hand_over_singly(heap->ring, count);
@@ -171,6 +172,13 @@ bool hz_remote_make(hz_heap *heap)
     return memory != NULL;
 }
 
+/* Full in entries, or, where the blocks are large, in bytes: what waits here nobody can use. */
+static bool ring_is_full(const hz_heap *heap)
+{
+    return heap->ring_count == (uint32_t)hz_cfg.remote_ring_size ||
+           heap->ring_bytes >= (size_t)hz_cfg.thread_cache_bytes;
+}
+
 void hz_remote_push(hz_heap *heap, uint32_t class_, void *block)
 {
     if (HZ_UNLIKELY(heap->ring == NULL)) { /* a thread without a heap */
@@ -178,7 +186,8 @@ void hz_remote_push(hz_heap *heap, uint32_t class_, void *block)
         return;
     }
     heap->ring[heap->ring_count++] = entry_make(block, class_);
-    if (HZ_LIKELY(heap->ring_count < (uint32_t)hz_cfg.remote_ring_size)) return;
+    heap->ring_bytes += hz_class_bytes[class_];
+    if (HZ_LIKELY(!ring_is_full(heap))) return;
     hz_count(HZ_STAT_ring_full, 1);
     hz_tick(heap);
     hz_remote_flush(heap);

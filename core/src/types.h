@@ -118,6 +118,7 @@ typedef struct hz_heap {
     void **ring_scratch;                     /* as many again: where the ring is sorted */
     void **ring_inbox;       /* as many again: what was taken from the shard's inbox */
     void **deferred;         /* defer_free entries: blocks not yet looked up */
+    size_t ring_bytes;       /* bytes of the blocks in it */
     uint32_t ring_count;     /* entries in use */
     uint32_t deferred_count; /* entries in use */
     uint32_t shard;          /* home; kept when another thread adopts the heap */
@@ -178,8 +179,8 @@ typedef struct hz_span {
     bool in_bin;       /* whether its bin lists it */
     uint32_t capacity; /* blocks that fit */
     uint32_t carved;   /* blocks cut so far, from the front */
-    uint32_t free_count;           /* blocks that came back, marked in free_bits */
-    uint32_t scan_word;            /* word of free_bits, from its first, where a search starts */
+    uint32_t free_count; /* blocks that came back, marked in free_bits */
+    uint32_t scan_word;  /* word of free_bits, from its first, where a search starts */
     union {
         uint32_t freed_ms; /* of a dirty run: when it became free */
         uint32_t colour;   /* of a span: bytes before its first block */

@@ -238,6 +238,16 @@ FURTHER: tuple[tuple[str, Claim], ...] = (
         ),
     ),
     (
+        "thread_cache_bytes",
+        Claim(
+            "sets how many rings 64 large blocks of another shard fill",
+            "take 64 262144 thread give 64",
+            {"1048576": 16, "4194304": 4, "67108864": 0},
+            number("ring_full"),
+            {"HZ_SHARDS": "2"},
+        ),
+    ),
+    (
         "remote_ring_size",
         Claim(
             "sets in how many parts an inbox of 4096 blocks is emptied",
