@@ -218,17 +218,3 @@ def test_a_mistake_is_one_sentence_and_changes_no_file(
     assert said in stderr
     assert len(stderr.splitlines()) == 1
     assert {path: path.read_bytes() for path in finished.iterdir()} == before
-
-
-def test_a_finished_study_resumed_says_the_same_without_measuring(
-    tuner: Tuner, finished: Path
-) -> None:
-    before = (finished / "samples.jsonl").read_bytes()
-    was = json.loads((finished / "profile.json").read_text())
-    words = tuner.words(tuner.space("plain", "faster"), finished, "20s", "--trials", "2")
-    status, _, stderr = tuner.run([*words, "--resume"])
-    assert status == 0, stderr
-    now = json.loads((finished / "profile.json").read_text())
-    assert now["result"]["verdict"] == was["result"]["verdict"]
-    assert now["params"] == was["params"]
-    assert len((finished / "samples.jsonl").read_bytes()) >= len(before)
