@@ -122,6 +122,18 @@ def test_a_turn_is_in_the_file_as_soon_as_it_is_measured(path: Path) -> None:
         assert b'"kind":"turn"' in path.read_bytes()
 
 
+def test_what_came_out_of_a_study_is_kept_behind_its_samples(path: Path) -> None:
+    with open_store(path) as store:
+        put(store, block(0))
+        assert store.ending() is None
+        store.conclude({"summary": {"verdict": "no_gain"}})
+    with open_store(path) as store:
+        ending = store.ending()
+        assert ending is not None
+        assert ending["summary"] == {"verdict": "no_gain"}
+        assert store.replay() == (block(0),)
+
+
 def test_the_next_session_goes_on_with_the_next_number(path: Path) -> None:
     with open_store(path) as store:
         put(store, block(0))

@@ -218,3 +218,18 @@ def test_a_mistake_is_one_sentence_and_changes_no_file(
     assert said in stderr
     assert len(stderr.splitlines()) == 1
     assert {path: path.read_bytes() for path in finished.iterdir()} == before
+
+
+def test_a_finished_study_resumed_says_the_same_without_measuring(
+    tuner: Tuner, finished: Path
+) -> None:
+    before = (finished / "samples.jsonl").read_bytes()
+    profile = (finished / "profile.json").read_bytes()
+    (finished / "hz_config.h").unlink()
+    words = tuner.words(tuner.space("plain", "faster"), finished, "60s")
+    status, stdout, stderr = tuner.run([*words, "--resume"])
+    assert status == 0, stderr
+    assert json.loads(stdout)["verdict"] == json.loads(profile)["result"]["verdict"]
+    assert (finished / "samples.jsonl").read_bytes() == before
+    assert (finished / "profile.json").read_bytes() == profile
+    assert (finished / "hz_config.h").is_file()

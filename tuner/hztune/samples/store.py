@@ -4,7 +4,7 @@ A `study` row stands first and says what the study is. A `block` row begins each
 follows each turn as soon as it has been measured, an `outcome` row ends an arm's part of the block:
 only then is it known whether the process was the one asked for. A block is complete when all its
 outcomes are there. The turns of an incomplete one stay in the file, but no estimate is made from
-them.
+them. An `end` row, last, says what came out: a study that has one is not measured any further.
 """
 
 from __future__ import annotations
@@ -189,6 +189,16 @@ class SampleStore:
     def end(self) -> None:
         """Waits until the block is on the disk."""
         self._log.sync()
+
+    def conclude(self, ending: Mapping[str, Any]) -> None:
+        """Writes what came out of the study, and waits until it is on the disk."""
+        row = {"schema": SCHEMA, "kind": "end", "study": self.study, "machine": self._machine}
+        self._log.append({**row, **ending})
+        self._log.sync()
+
+    def ending(self) -> Record | None:
+        """Returns what came out of the study, None while it has not ended."""
+        return next((row for row in self._log.records() if row["kind"] == "end"), None)
 
     def replay(self) -> tuple[Block, ...]:
         """Returns every complete block, in order, as it was measured."""

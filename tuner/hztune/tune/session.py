@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from types import FrameType
+from typing import Any
 
+from hztune import profile
 from hztune.machine import Machine
 from hztune.measure import Executor
 from hztune.measure.proof import AllocatorProof
@@ -65,11 +68,14 @@ def tune(request: TuneRequest, reporter: Reporter) -> Tuned:
     machine = Machine.here()
     folder = results.directory(task)
     with _interruptible() as asked, _store(task, machine, folder) as store:
+        if (ending := store.ending()) is not None:
+            reporter.say("this study has ended and measures no more; a new one needs another --out")
+            return _told_again(ending, folder)
         executor = _executor(request, machine, store)
         study = _study(task, executor, store.replay(), reporter)
         study.bench.stop = asked.is_set
         decision = study.run()
-        return _finish(task, machine, study, decision, folder, started)
+        return _finish(task, machine, study, decision, store, started)
 
 
 def plan(request: TuneRequest) -> list[str]:
@@ -130,13 +136,32 @@ def _spent(executor: Executor, blocks: Iterable[Block]) -> float:
 
 
 def _finish(
-    task: Task, machine: Machine, study: Study, decision: Decision, folder: Path, started: float
+    task: Task,
+    machine: Machine,
+    study: Study,
+    decision: Decision,
+    store: SampleStore,
+    started: float,
 ) -> Tuned:
-    trials = study.bench.ledger.trials
-    made = results.build_profile(task, machine, decision, trials)
-    results.write(made, folder)
+    """Writes what came out, first of all beside the samples: an ended study stays as it ended.
+
+    Going on with it would be another look at the same data, which the error of its claim does not
+    allow for. Only an interrupted study has no end.
+    """
+    folder = store.path.parent
+    made = results.build_profile(task, machine, decision, study.bench.ledger.trials)
     summary = summarize(study, decision, time.monotonic() - started, folder)
+    if decision.verdict != "interrupted":
+        store.conclude({"profile": json.loads(profile.dumps(made)), "summary": summary.to_json()})
+    results.write(made, folder)
     return Tuned(made, summary, folder)
+
+
+def _told_again(ending: Mapping[str, Any], folder: Path) -> Tuned:
+    """What an ended study said, written once more where it may have been lost."""
+    made = profile.parse(json.dumps(ending["profile"]).encode())
+    results.write(made, folder)
+    return Tuned(made, Summary.from_json(ending["summary"], folder), folder)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from hztune.params import Value
 from hztune.progress import duration
@@ -74,6 +75,13 @@ class Summary:
     def to_json(self) -> dict[str, object]:
         """The summary for machines."""
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any], out: Path) -> Summary:
+        """The summary that `to_json` gave, of a study that now is in `out`."""
+        attempts = tuple(Attempt(**attempt) for attempt in stored["attempts"])
+        counters = {name: tuple(both) for name, both in stored["counters"].items()}
+        return cls(**{**stored, "attempts": attempts, "counters": counters, "out": str(out)})
 
     def lines(self) -> list[str]:
         """The summary for people."""
