@@ -141,6 +141,9 @@ FOREIGN: dict[str, tuple[AllocatorId, dict[str, Value]]] = {
         AllocatorId("tcmalloc", "2.10", "libtcmalloc_minimal.so.4", ""),
         {"max_total_thread_cache_bytes": 67108864},
     ),
+    "tbb": (AllocatorId("tbb", "2021.8.0", "libtbbmalloc_proxy.so.2", ""), {}),
+    "snmalloc": (AllocatorId("snmalloc", "", "libsnmallocshim.so", ""), {}),
+    "rpmalloc": (AllocatorId("rpmalloc", "", "librpmallocwrap.so", ""), {}),
     "none": (AllocatorId("none", "", "", ""), {}),
 }
 
@@ -258,6 +261,9 @@ HOSTILE_EDITS = {
     "threads as text": changed("threads", "32"),
     "threads as a fraction": changed("threads", 1.5),
     "comment that ends the comment": changed("machine.cpu", "x */ int main(void) { /*"),
+    "command beside a workload": changed("workload.words", ["sh", "-c", "id"]),
+    "hash of no words": changed("workload.words_sha256", "../../etc/passwd"),
+    "control that is no allocator": changed("objective.control", "/tmp/evil.so"),
     "comment with a second line": changed("machine.cpu", "x\nexport LD_PRELOAD=/tmp/evil.so"),
     "comment with a carriage return": changed("machine.kernel", "x\rexport A=1"),
     "comment that continues": changed("machine.libc", "x\\"),

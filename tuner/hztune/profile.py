@@ -8,8 +8,10 @@ is applied is made anew from the parameters, and a stored one that differs is re
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, cast
@@ -68,6 +70,8 @@ class WorkloadId:
     setting: str
     """A named setting of the workload ("main"); empty: its defaults."""
     params: tuple[tuple[str, Value], ...]
+    words_sha256: str = ""
+    """Of a program's words, to know the command again; the words may hold secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,9 @@ class Objective:
     """What was made better: ops_per_s, wall_s, ..."""
     limits: tuple[tuple[str, str], ...]
     """By name: max_rss -> "1.10x" (of the control) or "512M"."""
+    control: str = ""
+    """What the ratio is to: the defaults of this allocator, `none` for the unchanged program; empty:
+    the defaults of the profile's own allocator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +179,11 @@ class Profile:
     def adapter(self) -> Adapter:
         """The adapter of its allocator."""
         return allocator.get(self.allocator.name)
+
+
+def hash_of_words(words: Sequence[str]) -> str:
+    """What a profile keeps of a program's command instead of its words."""
+    return hashlib.sha256(json.dumps(list(words)).encode()).hexdigest()
 
 
 def load(path: Path) -> Profile:
@@ -281,9 +293,8 @@ def _allocator(fields: Fields) -> AllocatorId:
 
 def _soname_of(name: str) -> re.Pattern[str]:
     """Only a library of that very allocator, without a path: this text ends up in LD_PRELOAD."""
-    if name in ("none", "glibc"):
-        return re.compile("")
-    return re.compile(rf"lib{re.escape(name)}(_[a-z_]{{1,24}})?\.so(\.[0-9]{{1,4}}){{0,3}}")
+    stems = "|".join(re.escape(stem) for stem in allocator.get(name).library_stems())
+    return re.compile(rf"({stems})\.so(\.[0-9]{{1,4}}){{0,3}}" if stems else "")
 
 
 def _workload(fields: Fields) -> WorkloadId:
@@ -292,6 +303,7 @@ def _workload(fields: Fields) -> WorkloadId:
         name=fields.text("name"),
         setting=fields.text("setting", SETTING),
         params=fields.child("params").values(),
+        words_sha256=fields.text("words_sha256", SHA256_OR_NONE),
     )
     fields.close()
     return workload
@@ -314,8 +326,9 @@ def _machine(fields: Fields) -> MachineId:
 def _objective(fields: Fields) -> Objective:
     metric = fields.text("metric", _METRIC)
     limits = fields.child("limits").texts(_LIMIT)
+    control = fields.word("control", ("", *allocator.names()))
     fields.close()
-    return Objective(metric, limits)
+    return Objective(metric, limits, control)
 
 
 def _result(fields: Fields) -> Result:

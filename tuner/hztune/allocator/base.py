@@ -107,6 +107,10 @@ class Adapter(ABC):
             WrongConfiguration: The allocator refused the environment, or took no part.
         """
 
+    def library_stems(self) -> tuple[str, ...]:
+        """Returns what stands before `.so` in every name of its library; nothing without one."""
+        return ()
+
     def effective(self, memory: Memory) -> dict[str, Value]:
         """Returns the settings that stand in the memory of a running process, where they do."""
         return {}

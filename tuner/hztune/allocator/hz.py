@@ -42,6 +42,10 @@ class Hz(Adapter):
             )
         return Installed(self.name, str(said["version"]), str(path), path, sha256_of(path), "")
 
+    def library_stems(self) -> tuple[str, ...]:
+        """Returns the one stem that it is built under."""
+        return ("libhz",)
+
     def knobs(self, installed: Installed) -> tuple[Param, ...]:
         """Returns the core's own table."""
         return params.table()

@@ -48,6 +48,10 @@ class Library(Adapter):
                 return Installed(self.name, answer["version"], soname, path, digest, package)
         raise self.missing()
 
+    def library_stems(self) -> tuple[str, ...]:
+        """Returns the stems of the sonames that it is looked for under."""
+        return tuple(soname.partition(_SUFFIX)[0] for soname, _ in self.sonames)
+
     def rows(self, installed: Installed) -> tuple[Row, ...]:
         """Returns the rows of the table that describe the installed version."""
         return rows_of(self.table, installed.version)

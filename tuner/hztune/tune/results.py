@@ -81,7 +81,9 @@ def build_profile(task: Task, machine: Machine, decision: Decision, trials: int)
 def _workload_id(request: TuneRequest) -> WorkloadId:
     workload = request.workload
     if workload is None:
-        return WorkloadId("program", request.name, "", ())
+        assert request.program is not None  # `understand` saw to it
+        words = profile.hash_of_words(request.program.argv)
+        return WorkloadId("program", request.name, "", (), words)
     return WorkloadId("bench", workload.name, workload.setting, workload.params)
 
 
