@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -44,13 +45,26 @@ static hz_turn_page *make_page(int *fd)
     return page;
 }
 
+/* What an arm executes: the common words, the first one replaced where it has its own program. */
+static char **words_of(const hz_conductor *conductor, const hz_arm *arm)
+{
+    if (arm->program == NULL) return conductor->program;
+    size_t count = 0;
+    while (conductor->program[count] != NULL) count++;
+    char **words = calloc(count + 1, sizeof *words);
+    if (words == NULL) hz_fail("no memory for %zu arguments", count);
+    memcpy(words, conductor->program, count * sizeof *words);
+    words[0] = strdup(arm->program);
+    return words;
+}
+
 static void start_arm(const hz_conductor *conductor, hz_arm *arm)
 {
     int fd;
     arm->page = make_page(&fd);
     hz_child_start(&arm->child,
                    &(hz_spawn){
-                       .argv = conductor->program,
+                       .argv = words_of(conductor, arm),
                        .environment = hz_environment_make(&conductor->common, &arm->changes),
                        .given_fd = fd,
                        .captured = true,

@@ -23,6 +23,7 @@ enum { HZ_ARMS_MAX = 64 };
 typedef struct hz_arm {
     const char *key;       /* its name in the events */
     hz_changes changes;    /* to the environment */
+    const char *program;   /* to run instead of the common one, or NULL */
     hz_child child;        /* its process */
     hz_turn_page *page;    /* its turns and counters */
     bool told_to_quit;     /* whether its end is due */

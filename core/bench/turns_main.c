@@ -78,6 +78,13 @@ static void add_change(void *target, const char *name, const char *text)
     hz_changes_add(c->arm_count == 0 ? &c->common : &c->arms[c->arm_count - 1].changes, name, text);
 }
 
+static void set_program(void *target, const char *name, const char *text)
+{
+    hz_conductor *c = target;
+    if (c->arm_count == 0) hz_refuse("--%s %s: stands before the first --arm", name, text);
+    c->arms[c->arm_count - 1].program = text;
+}
+
 static void set_gap_check(void *target, const char *name, const char *text)
 {
     hz_conductor *c = target;
@@ -97,6 +104,7 @@ static const hz_option options[] = {
     {"env", "NAME=VALUE", add_change,
      "sets a variable for the arm; before the first --arm: for all of them"},
     {"unset", "NAME", add_change, "unsets a variable likewise"},
+    {"program", "PATH", set_program, "what the arm runs instead of PROGRAM, with its arguments"},
     {"turn-ms", "MS", set_turn, "length of a turn (default 20)"},
     {"skip-ms", "MS", set_skip, "its beginning, which is not counted (default 2)"},
     {"warmup-ms", "MS", set_warmup,

@@ -84,8 +84,11 @@ size_t hz_stats_json(char *start, size_t size)
                 HZ_IS_FROZEN ? "true" : "false");
     hz_text_add_config(&text);
     hz_text_add(&text, ",\"counters\":{");
+    const char *separator = "";
     for (size_t i = 0; i < HZ_STATS_COUNT; i++) {
-        hz_text_add(&text, "%s\"%s\":%" PRIu64, i > 0 ? "," : "", stat_names[i], total((hz_stat)i));
+        if (!HZ_IS_COUNTED((hz_stat)i)) continue;
+        hz_text_add(&text, "%s\"%s\":%" PRIu64, separator, stat_names[i], total((hz_stat)i));
+        separator = ",";
     }
     hz_text_add(&text, "}}");
     return text.length;
