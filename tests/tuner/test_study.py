@@ -23,7 +23,7 @@ def findings(space: Space, count: int, seed: int = 3) -> list[Finding]:
 
 
 def asked(space: Space, known: list[Finding], count: int = 4, **changes: object) -> list[Config]:
-    options: dict[str, object] = {"incumbent": {}, "taken": set(), "seed": 1, **changes}
+    options: dict[str, object] = {"incumbents": [{}], "taken": set(), "seed": 1, **changes}
     return propose(space, known, count, **options)  # type: ignore[arg-type]
 
 
@@ -76,7 +76,7 @@ def test_the_model_keeps_away_from_what_crashed(
 
 def test_a_proposal_keeps_most_of_the_incumbent(toy_space: Space) -> None:
     incumbent: Mapping[str, Value] = {"cap": 64, "lock": "spin", "delay": 0, "pages": "on"}
-    proposals = asked(toy_space, findings(toy_space, 30), count=20, incumbent=incumbent)
+    proposals = asked(toy_space, findings(toy_space, 30), count=20, incumbents=[incumbent])
     kept = [sum(c.get(k) == v for k, v in incumbent.items()) for c in proposals]
     assert sum(kept) / len(kept) > 2.0
 

@@ -28,8 +28,9 @@ SCHEMA = "hztune-profile/1"
 MOST_BYTES = 64 * 1024
 """A profile is a page of text; whatever is larger is something else."""
 
-Verdict = Literal["improved", "no_gain", "infeasible", "interrupted"]
-VERDICTS: tuple[Verdict, ...] = ("improved", "no_gain", "infeasible", "interrupted")
+Verdict = Literal["improved", "within_limit", "no_gain", "infeasible", "interrupted"]
+VERDICTS: tuple[Verdict, ...] = ("improved", "within_limit", "no_gain", "infeasible", "interrupted")
+"""`within_limit`: it keeps a memory limit that the default breaks, whatever its speed."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _METRIC = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -112,8 +113,8 @@ class Objective:
     limits: tuple[tuple[str, str], ...]
     """By name: max_rss -> "1.10x" (of the control) or "512M"."""
     control: str = ""
-    """What the ratio is to: the defaults of this allocator, `none` for the unchanged program; empty:
-    the defaults of the profile's own allocator."""
+    """What the ratio is to: the defaults of this allocator (`none`: the unchanged program); empty:
+    those of the profile's own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ def propose(
     findings: Sequence[Finding],
     count: int,
     *,
-    incumbent: Mapping[str, Value],
+    incumbents: Sequence[Mapping[str, Value]],
     taken: Collection[Identity],
     seed: int,
 ) -> list[Config]:
@@ -83,18 +83,21 @@ def propose(
         space: What may be proposed.
         findings: Everything known so far.
         count: Number of proposals wanted; fewer come back when the space has no more.
-        incumbent: The best configuration so far.
+        incumbents: The best configuration so far of each allocator, the best of all last.
         taken: Configurations that need no proposal, because they were measured.
         seed: The study's own.
     """
     mixed = _mixed_seed(seed, len(findings))
     study = _study(space, findings, mixed)
     rng = Random(mixed)
+    inherited: dict[str, int] = {}
+    for incumbent in incumbents:
+        inherited |= space.encode(incumbent)
     seen = {*taken, identity({})}
     proposals: list[Config] = []
     for number in range(count):
         share = INHERITED_SHARES[number % len(INHERITED_SHARES)]
-        config = _fresh(space, study, rng, space.encode(incumbent), share, seen)
+        config = _fresh(space, study, rng, inherited, share, seen)
         if config is not None:
             proposals.append(config)
             seen.add(identity(config))

@@ -37,7 +37,7 @@ PROOF_SHARE = 0.23
 _HOPEFUL_ERROR = 0.2
 _MOST_FAILURES = 1
 
-Answer = Literal["proved", "futile", "out_of_time", "failed", "over_limit"]
+Answer = Literal["proved", "kept", "futile", "out_of_time", "failed", "over_limit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,18 @@ class Proof:
 
     Attributes:
         arm: Whose they are.
-        answer: "proved", or why not.
+        answer: "proved"; "kept" where only the memory limit was to be kept, and is; or why not.
         interval: 95 % interval of the log ratio, valid however the pairs ended; None: too few.
     """
 
     arm: Arm
     answer: Answer
     interval: Interval | None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether what was sought is shown."""
+        return self.answer in ("proved", "kept")
 
 
 def claim_error(attempt: int) -> float:
@@ -128,11 +133,23 @@ def _judge(bench: Bench, record: Record, alpha: float, share: float) -> Answer |
     """The answer, if the pairs so far give one."""
     if len(record.failures) >= _MOST_FAILURES:
         return "failed"
-    if any(_claims(bench, record, count, alpha) for count in _looks(len(record.pairs))):
+    looks = _looks(len(record.pairs))
+    gains = any(_claims(bench, record, count, alpha) for count in looks)
+    if bench.ledger.must_save:
+        return _judge_saving(bench, record, gains) if looks else None
+    if gains:
         return "proved" if _within_limit(bench, record) else "over_limit"
     if len(record.pairs) >= FIRST_LOOK - 2 and _hopeless(bench, record, alpha, share):
         return "futile"
     return None
+
+
+def _judge_saving(bench: Bench, record: Record, gains: bool) -> Answer | None:
+    """The answer where the default breaks the memory limit: keeping it is the gain."""
+    assert bench.ledger.limit is not None  # or nothing would have to be saved
+    if bench.ledger.limit.kept(record.excesses):
+        return "proved" if gains else "kept"
+    return "over_limit" if bench.ledger.limit.broken(record.excesses) else None
 
 
 def _last_word(bench: Bench, record: Record, alpha: float) -> Answer:
@@ -140,7 +157,7 @@ def _last_word(bench: Bench, record: Record, alpha: float) -> Answer:
     pairs = len(record.pairs)
     if pairs >= FIRST_LOOK and _claims(bench, record, pairs, alpha):
         return "proved" if _within_limit(bench, record) else "over_limit"
-    return "out_of_time"
+    return "over_limit" if bench.ledger.must_save else "out_of_time"
 
 
 def _looks(pairs: int) -> list[int]:

@@ -41,7 +41,7 @@ def shrink(bench: Bench, space: Space, finalist: Arm, gain: float, share: float)
 
     Args:
         bench: Where blocks are measured.
-        space: What configurations are legal.
+        space: What configurations of the finalist's allocator are legal.
         finalist: A proved configuration.
         gain: Its log ratio to the default.
         share: Part of the budget that may be used by then.
@@ -60,7 +60,7 @@ def shrink(bench: Bench, space: Space, finalist: Arm, gain: float, share: float)
         kept = [g.knobs for g in groups if g not in dropped]
         config = _without(space, config, [knob for g in dropped for knob in g.knobs])
         pending += [half for knobs in kept if len(knobs) > 1 for half in _split(knobs, 2)]
-    return Arm.of(space.allocator, config)
+    return space.arm(config)
 
 
 def _next_groups(
@@ -88,8 +88,8 @@ def _measure(
     share: float,
 ) -> dict[tuple[str, ...], list[PairRatio]] | None:
     """What taking each group back does, from enough blocks to decide; None: no time for them."""
-    whole = Arm.of(space.allocator, config)
-    arms = [Arm.of(space.allocator, group.without) for group in groups]
+    whole = space.arm(config)
+    arms = [space.arm(group.without) for group in groups]
     while True:
         removals = bench.ledger.removals(whole)
         found = {g.knobs: removals.get(a.key, []) for g, a in zip(groups, arms, strict=True)}

@@ -53,6 +53,8 @@ def claim(profile: Profile) -> str:
     interval = f"95 % interval {result.ci_low:.3f} to {result.ci_high:.3f}, {result.pairs} pairs"
     words = {
         "improved": f"{result.ratio:.3f} times better in {result.metric} than the default",
+        "within_limit": f"keeps max_rss, which the default does not, at {result.ratio:.3f} times "
+        f"its {result.metric}",
         "no_gain": f"no gain in {result.metric} over the default was proved",
         "infeasible": "no configuration meets the limits",
         "interrupted": f"interrupted; {result.ratio:.3f} times in {result.metric} so far",

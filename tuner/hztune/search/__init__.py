@@ -5,7 +5,8 @@ from hztune.search.budget import Budget, Clock, Stop, SystemClock
 from hztune.search.calibrate import PAIRS, Calibration, assess, calibrate
 from hztune.search.ledger import Ledger, Record
 from hztune.search.limits import MemoryLimit
-from hztune.search.race import SLOTS, Best, Search
+from hztune.search.prospects import Best
+from hztune.search.race import SLOTS, Search
 
 __all__ = [
     "PAIRS",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from hztune.samples import Arm, Block, Outcome
 from hztune.search.limits import MemoryLimit
@@ -117,6 +118,19 @@ class Ledger:
     def trials(self) -> int:
         """Number of different configurations that the search has measured."""
         return len(self.searched)
+
+    @property
+    def must_save(self) -> bool:
+        """Whether the default breaks the memory limit, so that something else has to be found."""
+        return self.control_excess() > 0.0
+
+    def control_excess(self) -> float:
+        """How far the default is above the memory limit, in log units; -1 without a limit."""
+        peaks = [b.control.rss_peak_kb for b in self.blocks if b.control.rss_peak_kb]
+        if self.limit is None or not peaks:
+            return -1.0
+        typical = median(peaks)
+        return self.limit.excess(typical, typical)
 
     def add(self, block: Block) -> None:
         """Takes a block in."""

@@ -54,3 +54,7 @@ class MemoryLimit:
     def kept(self, excesses: Sequence[float]) -> bool:
         """Whether fresh measurements show, with 97.5 % confidence, that the limit is kept."""
         return bool(excesses) and fixed_interval(excesses).high <= 0.0
+
+    def broken(self, excesses: Sequence[float]) -> bool:
+        """Whether they show, with the same confidence, that it is not."""
+        return bool(excesses) and fixed_interval(excesses).low > 0.0

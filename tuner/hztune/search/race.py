@@ -12,12 +12,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from hztune import study
-from hztune.params import Value
 from hztune.samples import Arm
 from hztune.search.bench import Bench
-from hztune.search.ledger import Record
+from hztune.search.prospects import Best, hopeful
 from hztune.space import Config, Space
-from hztune.stats import Estimate, expected_improvement, population, race_margin
+from hztune.stats import expected_improvement, population, race_margin
 from hztune.study import Finding, Identity, identity
 
 BLOCKS = 12
@@ -37,19 +36,6 @@ FINAL_SHARE = 0.25
 
 _LEAST_TRIALS = 24
 _CONTENDERS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Best:
-    """A configuration with what is known of it."""
-
-    record: Record
-    estimate: Estimate
-
-    @property
-    def config(self) -> dict[str, Value]:
-        """Its parameters."""
-        return self.record.arm.config
 
 
 @dataclass
@@ -75,8 +61,8 @@ class Search:
 
     @property
     def control(self) -> Arm:
-        """The allocator as it comes."""
-        return Arm(self.space.allocator)
+        """The allocator as it comes, or the program as it is."""
+        return self.space.control
 
     def run(self, share: float) -> None:
         """Searches until `share` of the budget is used, or nothing is left to win."""
@@ -95,9 +81,13 @@ class Search:
             self._tell()
 
     def best(self) -> Best | None:
-        """The incumbent: the configuration that promises most, None when none beats the default."""
+        """The incumbent: the configuration that promises most.
+
+        None when none beats the default, unless the default itself breaks the memory limit: then
+        whatever keeps the limit beats it.
+        """
         ranked = self.ranked()
-        return ranked[0] if ranked and ranked[0].estimate.mean > 0.0 else None
+        return ranked[0] if ranked and self._may_win(ranked[0].estimate.mean) else None
 
     def ranked(self) -> list[Best]:
         """Every feasible configuration that was not refused, the most promising first."""
@@ -117,35 +107,55 @@ class Search:
 
     def _new(self, room: int) -> list[Arm]:
         """Presets that were not measured yet, then proposals."""
-        taken = {identity(r.arm.config) for r in self.bench.ledger.searched.values()}
+        space = hopeful(self.space, self.bench.ledger, self.ranked(), self.bench.floor)
+        taken = {
+            identity(self.space.config(record.arm))
+            for record in self.bench.ledger.searched.values()
+        }
         waiting = [
-            preset.config for preset in self.space.presets if identity(preset.config) not in taken
+            preset.config for preset in space.presets if identity(preset.config) not in taken
         ]
         configs: list[Config] = [dict(config) for config in waiting[:room]]
         taken |= {identity(config) for config in configs}
-        configs += self._proposals(room - len(configs), taken)
-        return [Arm.of(self.space.allocator, config) for config in configs]
+        configs += self._proposals(space, room - len(configs), taken)
+        return [space.arm(config) for config in configs]
 
-    def _proposals(self, count: int, taken: Collection[Identity]) -> list[Config]:
+    def _proposals(self, space: Space, count: int, taken: Collection[Identity]) -> list[Config]:
         if count <= 0:
             return []
-        best = self.best()
         return study.propose(
-            self.space,
-            self._findings(),
+            space,
+            self._findings(space),
             count,
-            incumbent=best.config if best else self.space.default,
+            incumbents=self._incumbents(space),
             taken=taken,
             seed=self.seed,
         )
 
-    def _findings(self) -> list[Finding]:
-        estimates = self.bench.ledger.estimates()
-        default = Finding(self.space.default, 0.0, Record(self.control).violations | {"ran": -1.0})
-        findings = [default]
-        for key, record in self.bench.ledger.searched.items():
-            value = estimates[key].mean if key in estimates else 0.0
-            findings.append(Finding(record.arm.config, value, record.violations))
+    def _incumbents(self, space: Space) -> list[Config]:
+        """The best configuration of each allocator, the best of all last.
+
+        The control stays its own allocator's incumbent until something beats it.
+        """
+        best: dict[str, Config] = {}
+        for one in self.ranked():
+            arm = one.record.arm
+            if space.holds(arm) and (
+                arm.allocator != self.control.allocator or self._may_win(one.estimate.mean)
+            ):
+                best.setdefault(arm.allocator, space.config(arm))
+        return [*space.defaults, *reversed(best.values())]
+
+    def _findings(self, space: Space) -> list[Finding]:
+        """What is known of the configurations of a space, its control among them."""
+        ledger = self.bench.ledger
+        estimates = ledger.estimates()
+        violations = {"ran": -1.0, "max_rss": ledger.control_excess()}
+        findings = [Finding(space.default, 0.0, violations)]
+        for key, record in ledger.searched.items():
+            if space.holds(record.arm):
+                value = estimates[key].mean if key in estimates else 0.0
+                findings.append(Finding(space.config(record.arm), value, record.violations))
         return findings
 
     def _racing(self, most: int) -> list[Arm]:
@@ -173,7 +183,14 @@ class Search:
 
     def _could_gain(self, one: Best) -> bool:
         """Whether it may still turn out to be better than the default by what can be claimed."""
-        return one.estimate.mean + 2.0 * one.estimate.error > self.bench.floor
+        return (
+            self.bench.ledger.must_save
+            or one.estimate.mean + 2.0 * one.estimate.error > self.bench.floor
+        )
+
+    def _may_win(self, mean: float) -> bool:
+        """Whether a log ratio to the default is a reason to leave it."""
+        return mean > 0.0 or self.bench.ledger.must_save
 
     def _worth_proposing(self) -> bool:
         """Whether what is left of the search promises more than the noise floor lets one claim."""
@@ -183,7 +200,7 @@ class Search:
         if len(estimates) < _LEAST_TRIALS:
             return True
         centre, spread = population(estimates)
-        best = max(0.0, estimates[0].mean)
+        best = estimates[0].mean if self.bench.ledger.must_save else max(0.0, estimates[0].mean)
         promise = expected_improvement(centre, spread, best)
         return promise * _LEAST_TRIALS > 0.1 * self.bench.floor
 

@@ -1,10 +1,12 @@
 """Search spaces: which configurations may be proposed, read from search_spaces/*.toml."""
 
+from hztune.space.choice import Choice
 from hztune.space.core import Config, Point, Preset, Rule, Space
 from hztune.space.dimension import Dimension
 from hztune.space.load import find, load, machine_facts
 
 __all__ = [
+    "Choice",
     "Config",
     "Dimension",
     "Point",

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 
 from hztune.errors import UsageError
 from hztune.params import Param, Value
+from hztune.samples import Arm
 from hztune.space.dimension import Dimension
 from hztune.space.expression import Expression
 
@@ -71,6 +72,41 @@ class Space:
     def default(self) -> Config:
         """The configuration that changes nothing."""
         return {}
+
+    @property
+    def control(self) -> Arm:
+        """What everything is compared with: the allocator as it comes."""
+        return Arm(self.allocator)
+
+    @property
+    def defaults(self) -> tuple[Config, ...]:
+        """Every allocator as it comes."""
+        return (self.default,)
+
+    def arm(self, config: Mapping[str, Value]) -> Arm:
+        """What is measured for a configuration."""
+        return Arm.of(self.allocator, config)
+
+    def config(self, arm: Arm) -> Config:
+        """The configuration for which an arm was measured."""
+        return arm.config
+
+    @property
+    def parts(self) -> tuple[Space, ...]:
+        """The space of each allocator."""
+        return (self,)
+
+    def part(self, allocator: str) -> Space:
+        """The space of one allocator."""
+        return next(part for part in self.parts if part.allocator == allocator)
+
+    def holds(self, arm: Arm) -> bool:
+        """Whether the arm is of one of its allocators."""
+        return any(part.allocator == arm.allocator for part in self.parts)
+
+    def narrowed(self, allocators: Collection[str]) -> Space:
+        """What is left of the space when only some allocators may still be proposed."""
+        return self
 
     def full(self, config: Mapping[str, Value]) -> Config:
         """Every knob's value under `config`."""

@@ -7,6 +7,7 @@ again from its blocks and goes on where it ended.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from hztune.confirm import (
@@ -24,7 +25,7 @@ from hztune.errors import StoppedByUser
 from hztune.profile import Verdict
 from hztune.progress import percent
 from hztune.samples import Arm
-from hztune.search import Bench, Best, Calibration, Search, assess, calibrate
+from hztune.search import Bench, Best, Calibration, Ledger, Record, Search, assess, calibrate
 from hztune.space import Space
 from hztune.stats import FIRST_LOOK, Interval, fixed_interval
 
@@ -84,7 +85,7 @@ class Study:
 
     @property
     def control(self) -> Arm:
-        """The allocator as it comes."""
+        """What everything is compared with."""
         return self.search.control
 
     def run(self) -> Decision:
@@ -140,7 +141,7 @@ class Study:
         self.bench.reporter.say(f"finalist {len(self.proofs) + 1}: {spelled(finalist)}")
         proof = prove(self.bench, self.control, finalist, alpha=alpha, share=share, phase="confirm")
         self.proofs.append(proof)
-        if proof.answer == "proved":
+        if proof.succeeded:
             return proof
         self.search.refused.add(finalist.key)
         self.bench.reporter.say(f"not confirmed ({_REASONS[proof.answer]}){_seen(proof)}")
@@ -149,17 +150,31 @@ class Study:
     def _improved(self, proof: Proof) -> Decision:
         """Shortens the winner, seals what is left with fresh pairs of its own, and decides."""
         assert proof.interval is not None  # a proof needs more pairs than an interval
+        if self.bench.ledger.must_save:
+            return self._saved(proof, proof.interval)
         gain = proof.interval.estimate
         self.bench.reporter.say(f"confirmed{_seen(proof)}")
-        shorter = shrink(self.bench, self.space, proof.arm, gain, SHRUNK_BY)
+        space = self.space.part(proof.arm.allocator)
+        shorter = shrink(self.bench, space, proof.arm, gain, SHRUNK_BY)
         arm, interval = self._seal(proof, shorter)
         why = f"{percent(interval.estimate)} on {interval.pairs} fresh pairs of processes"
         return self._decision("improved", arm, interval, why)
 
+    def _saved(self, proof: Proof, interval: Interval) -> Decision:
+        """The verdict where the default breaks the memory limit, and the finalist keeps it."""
+        limit = self.bench.ledger.limit
+        assert limit is not None  # or nothing would have to be saved
+        verdict: Verdict = "improved" if proof.answer == "proved" else "within_limit"
+        why = (
+            f"it keeps {limit.text} of memory on {interval.pairs} fresh pairs of processes, which "
+            f"the default does not, at {percent(interval.estimate)} speed"
+        )
+        return self._decision(verdict, proof.arm, interval, why)
+
     def _seal(self, proof: Proof, shorter: Arm) -> tuple[Arm, Interval]:
         """The configuration to emit: the shorter one if its own fresh pairs hold the gain."""
         assert proof.interval is not None
-        if shorter != proof.arm and not shorter.is_default:
+        if shorter not in (proof.arm, self.control):
             said = f"{len(shorter.params)} of {len(proof.arm.params)} parameters seem to matter"
             self.bench.reporter.say(f"{said}: {spelled(shorter)}")
             sealed = prove(
@@ -184,33 +199,22 @@ class Study:
 
     def _nothing_found(self) -> Decision:
         """The verdict when nothing was proved better than the default."""
-        records = self.bench.ledger.searched.values()
-        limit = self.bench.ledger.limit
-        if limit is not None and limit.kb and self._control_excess() > 0.0:
-            why = f"the default itself takes more than {limit.text}, and nothing within was faster"
-            return self._decision("infeasible", self.control, None, why)
+        ledger = self.bench.ledger
+        records = ledger.searched.values()
+        if ledger.must_save:
+            return self._decision("infeasible", self.control, None, _least_memory(ledger))
         if records and not any(record.feasible for record in records):
             why = "no configuration beside the default ran within the limits"
         elif not self.proofs:
             why = "no configuration promised more than the default"
         else:
             why = f"{len(self.proofs)} finalist(s) did not beat the default on fresh pairs"
-        aa = [pair.log_ratio for pair in self.bench.ledger.calibration]
+        aa = [pair.log_ratio for pair in ledger.calibration]
         return self._decision("no_gain", self.control, _around_zero(aa), why)
-
-    def _control_excess(self) -> float:
-        limit = self.bench.ledger.limit
-        peaks = [
-            block.control.rss_peak_kb for block in self.bench.ledger.blocks if block.control.ok
-        ]
-        if limit is None or not peaks:
-            return 0.0
-        typical = sorted(peaks)[len(peaks) // 2]
-        return limit.excess(typical, typical)
 
     def _interrupted(self) -> Decision:
         """The best so far, claimed by nobody."""
-        proved = [proof for proof in self.proofs if proof.answer == "proved"]
+        proved = [proof for proof in self.proofs if proof.succeeded]
         best: Best | None = self.search.best()
         arm = proved[-1].arm if proved else best.record.arm if best else self.control
         record = self.bench.ledger.confirmed.get(arm.key)
@@ -232,8 +236,25 @@ _REASONS = {
 
 
 def spelled(arm: Arm) -> str:
-    """An arm's parameters in words."""
-    return " ".join(f"{name}={value}" for name, value in arm.params) or "the defaults"
+    """An arm in words."""
+    params = [f"{name}={value}" for name, value in arm.params] or ["with its defaults"]
+    return " ".join([arm.allocator, *params])
+
+
+def _least_memory(ledger: Ledger) -> str:
+    """Why the memory limit cannot be kept: the least that was found."""
+    assert ledger.limit is not None  # or there was nothing to keep
+    why = f"nothing was shown to keep {ledger.limit.text} of memory, and the default does not"
+    records = [*ledger.searched.values(), *ledger.confirmed.values()]
+    measured = [record for record in records if record.rss and not record.failures]
+    if not measured:
+        return why
+    least = min(measured, key=_rss_ratio)
+    return f"{why}; the least is {_rss_ratio(least):.2f}x of its memory, by {spelled(least.arm)}"
+
+
+def _rss_ratio(record: Record) -> float:
+    return math.exp(sum(record.rss) / len(record.rss))
 
 
 def _seen(proof: Proof) -> str:

@@ -1,0 +1,79 @@
+"""What each allocator may still come to: the hopeless ones get no more of the search's time.
+
+Allocators are raced by what one more configuration of theirs is expected to add to the best that is
+known. How far configurations of one allocator lie apart is learned from those that were measured;
+until there are some, from what is usual. The decision is made anew from all data before each block,
+so nobody is out for ever.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hztune.params import Value
+from hztune.search.ledger import Ledger, Record
+from hztune.space import Space
+from hztune.stats import Estimate, expected_improvement
+
+CHANCES = 6
+"""Configurations for which an allocator must promise a gain that can be claimed: one block."""
+
+_USUAL_SPREAD = 0.25
+"""Standard deviation of log speed among one allocator's configurations, before any is known."""
+
+_USUAL_WEIGHT = 4
+"""Configurations whose word the usual spread outweighs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """A configuration with what is known of it."""
+
+    record: Record
+    estimate: Estimate
+
+    @property
+    def config(self) -> dict[str, Value]:
+        """Its parameters."""
+        return self.record.arm.config
+
+
+def hopeful(space: Space, ledger: Ledger, ranked: Sequence[Best], floor: float) -> Space:
+    """The part of a space in which a winner may still lie.
+
+    Args:
+        space: All of it.
+        ledger: What was measured.
+        ranked: Every configuration that may win, the most promising first.
+        floor: The noise floor, log units.
+    """
+    known = defaultdict(list)
+    for one in ranked:
+        known[one.record.arm.allocator].append(one.estimate)
+    best = ranked[0].estimate.mean if ranked else 0.0
+    if not ledger.must_save:
+        best = max(0.0, best)
+    broken = {record.arm.allocator for record in ledger.searched.values() if _is_broken(record)}
+    keep = [
+        name
+        for name in (part.allocator for part in space.parts)
+        if (_promise(known[name], best) > floor if known[name] else name not in broken)
+    ]
+    return space.narrowed(keep) if keep else space
+
+
+def _promise(estimates: Sequence[Estimate], best: float) -> float:
+    """What a block of an allocator's further configurations may add, log units."""
+    centre = sum(one.raw for one in estimates) / len(estimates)
+    squares = sum((one.raw - centre) ** 2 for one in estimates)
+    variance = (_USUAL_WEIGHT * _USUAL_SPREAD**2 + squares) / (_USUAL_WEIGHT + len(estimates) - 1)
+    noise = sum(one.raw_error**2 for one in estimates) / len(estimates) ** 2
+    return CHANCES * expected_improvement(centre, math.sqrt(variance + noise), best)
+
+
+def _is_broken(record: Record) -> bool:
+    """Whether an allocator did not even run as it comes."""
+    return record.arm.is_default and bool(record.failures)
