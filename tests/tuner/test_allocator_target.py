@@ -223,6 +223,12 @@ def test_a_process_that_overwrote_its_variables_is_still_known(compiled: Compile
     assert live.undelivered(seen, variables) == ()
 
 
+def test_several_tunables_are_whole_although_the_loader_cuts_them(compiled: Compile) -> None:
+    variables = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2:glibc.malloc.tcache_count=9", "Z": "1"}
+    with running(compiled("idle"), **variables) as pid:
+        assert live.undelivered(live.look(pid), variables) == ()
+
+
 @pytest.mark.parametrize("preload", ["", "libmimalloc.so.2", "libnosuch.so.1:libjemalloc.so.2"])
 def test_the_order_that_is_worked_out_is_that_of_the_loader(
     preload: str, compiled: Compile

@@ -20,10 +20,11 @@ MOST_LINES = 600
 # From the top: a part may import what stands below it, and its neighbours without going in circles.
 PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"cli", "__main__"}),
-    frozenset({"tune", "search", "confirm", "export", "report", "compare", "experiment"}),
+    frozenset({"tune", "search", "confirm", "export", "report", "compare", "experiment",
+               "verify"}),
     frozenset({"measure", "stats", "space", "study", "progress", "doctor"}),
     frozenset({"params", "artifacts", "allocator", "workload", "profile", "samples", "machine",
-               "strictjson"}),
+               "strictjson", "elsewhere"}),
     frozenset({"process", "files"}),
     frozenset({"errors"}),
 )  # fmt: skip

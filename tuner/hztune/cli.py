@@ -21,6 +21,7 @@ COMMANDS = {
     "show": "cli_profile",
     "export": "cli_profile",
     "run": "cli_profile",
+    "verify": "cli_verify",
     "compare": "cli_compare",
     "experiment": "cli_experiment",
     "list": "cli_list",

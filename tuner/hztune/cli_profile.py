@@ -38,7 +38,9 @@ def show_command(profile_path: Path, as_json: bool) -> None:
 def export_command(profile_path: Path, format_name: str, output: str) -> None:
     """Print a profile as a shell, container or compiler reads it."""
     form = export.find(format_name)
-    text = export.render(profile.load(profile_path), form.name)
+    tuned = profile.load(profile_path)
+    text = export.render(tuned, form.name)
+    _warn(tuned)
     if output == "-":
         click.echo(text, nl=False)
     else:
@@ -59,8 +61,7 @@ def run_command(profile_path: Path, words: tuple[str, ...]) -> None:
     program = shutil.which(words[0])
     if program is None:
         raise UsageError(f"there is no program {words[0]!r} to run; give a path, or a name in PATH")
-    for difference in _differences(tuned):
-        click.echo(f"hztune: warning: {difference}", err=True)
+    _warn(tuned)
     environment = _environment_under(tuned)
     sys.stdout.flush()
     os.execve(program, list(words), environment)
@@ -78,22 +79,12 @@ def _environment_under(tuned: Profile) -> dict[str, str]:
     return {**kept, **made}
 
 
-def _differences(tuned: Profile) -> list[str]:
-    """In what this machine is not the one that the profile was proved on."""
-    from hztune.machine import Machine
+def _warn(tuned: Profile) -> None:
+    """Names in what this machine is not the one that the profile was proved on."""
+    from hztune import elsewhere
 
-    here, there = Machine.here(), tuned.machine
-    found = tuned.adapter.installed()
-    pairs = (
-        ("CPUs", there.cores, here.cores),
-        ("page size", there.page_size, here.page_size),
-        (f"version of {tuned.allocator.name}", tuned.allocator.version, found.version),
-    )
-    return [
-        f"the profile was proved with another {what}: {old} there, {new} here"
-        for what, old, new in pairs
-        if old != new
-    ]
+    for difference in elsewhere.differences(tuned):
+        click.echo(f"hztune: warning: {difference}", err=True)
 
 
 def _described(shown: Profile) -> str:

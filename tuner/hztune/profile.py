@@ -162,6 +162,11 @@ class Profile:
     """UTC, "2026-01-31T12:00:00Z"."""
 
     @property
+    def makes_a_claim(self) -> bool:
+        """Whether its result promises anything that can be measured again."""
+        return self.result.verdict in ("improved", "within_limit")
+
+    @property
     def config(self) -> dict[str, Value]:
         """The parameters as a mapping."""
         return dict(self.params)

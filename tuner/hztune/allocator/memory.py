@@ -78,7 +78,7 @@ class Process:
             OSError: It may not be looked at.
         """
         block = Path("/proc", str(self.pid), "environ").read_bytes()
-        found = _named(block.split(b"\0"))
+        found = _named(_whole(block.split(b"\0")))
         return found if found or not block else self._current_variables()
 
     def data(self, path: Path, symbol: str, size: int) -> bytes | None:
@@ -144,6 +144,22 @@ class Process:
         except (OSError, OverflowError, ValueError):
             return None
         return found if len(found) == size else None
+
+
+def _whole(entries: list[bytes]) -> list[bytes]:
+    """Returns the entries with GLIBC_TUNABLES in one piece.
+
+    The loader of glibc up to 2.37 works on a copy and ends each value in the original where its
+    colon stood, so that what follows looks like variables of its own (parse_tunables in
+    elf/dl-tunables.c).
+    """
+    whole: list[bytes] = []
+    for entry in entries:
+        if entry.startswith(b"glibc.") and whole and whole[-1].startswith(b"GLIBC_TUNABLES="):
+            whole[-1] += b":" + entry
+        else:
+            whole.append(entry)
+    return whole
 
 
 def _named(entries: list[bytes]) -> dict[str, str]:

@@ -1,0 +1,488 @@
+"""A claim is measured again and judged; a running process is held against a profile."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hztune import allocator, cli, elsewhere, profile
+from hztune.allocator import Installed
+from hztune.errors import UsageError
+from hztune.machine import Machine
+from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth
+from hztune.params import Value
+from hztune.profile import AllocatorId, MachineId, Objective, Profile, Result, WorkloadId
+from hztune.samples import Arm
+from hztune.search import Bench, MemoryLimit
+from hztune.verify.claim import Claim, Finding, measure
+from hztune.verify.running import Report, examine
+from hztune.workload import WorkloadSpec
+
+MakeProfile = Callable[..., Profile]
+MakeBench = Callable[..., Bench]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
+CLAIMED = Result("ops_per_s", 1.14, 1.10, 1.20, 8, "improved")
+TUNED = Arm.of("hz", {"magazine_cap": 512, "depot_lock": "spin"})
+
+IDLE = """
+#include <unistd.h>
+int main(void) { char c; return write(1, "x", 1) + read(0, &c, 1) != 2; }
+"""
+
+
+def truth(log_ratio: float, rss: float = 1.0, status: str = "ok") -> Landscape:
+    """A landscape in which the tuned arm differs from the control."""
+
+    def look(arm: Arm) -> Truth:
+        if arm != TUNED:
+            return Truth()
+        return Truth(log_ratio, status, round(100_000 * rss))  # type: ignore[arg-type]
+
+    return look
+
+
+def judged(
+    make_profile: MakeProfile,
+    make_bench: MakeBench,
+    landscape: Landscape,
+    *,
+    limits: tuple[tuple[str, str], ...] = (),
+    budget_s: float = 60.0,
+) -> Finding:
+    tuned = make_profile(result=CLAIMED, objective=Objective("ops_per_s", limits))
+    claim = Claim.of(tuned)
+    return measure(claim, make_bench(landscape, QUIET, budget_s=budget_s, limit=claim.limit))
+
+
+# ---- a claim -------------------------------------------------------------------------------------
+
+
+def test_a_claim_that_is_true_holds(make_profile: MakeProfile, make_bench: MakeBench) -> None:
+    finding = judged(make_profile, make_bench, truth(0.131))
+    assert finding.answer == "holds"
+    assert finding.interval is not None and finding.interval.low > 0
+
+
+@pytest.mark.parametrize(
+    ("log_ratio", "why"),
+    [(0.03, "smaller than was claimed"), (0.0, "no such gain"), (-0.3, "slower than the control")],
+)
+def test_a_claim_that_is_not_true_does_not_hold(
+    log_ratio: float, why: str, make_profile: MakeProfile, make_bench: MakeBench
+) -> None:
+    finding = judged(make_profile, make_bench, truth(log_ratio))
+    assert (finding.answer, why in finding.why) == ("does not hold", True), finding
+
+
+def test_more_than_was_claimed_holds(make_profile: MakeProfile, make_bench: MakeBench) -> None:
+    assert judged(make_profile, make_bench, truth(0.7)).answer == "holds"
+
+
+@pytest.mark.parametrize("budget_s", [0.5, 3.0])
+def test_without_enough_time_nothing_can_be_told(
+    budget_s: float, make_profile: MakeProfile, make_bench: MakeBench
+) -> None:
+    finding = judged(make_profile, make_bench, truth(0.131), budget_s=budget_s)
+    assert finding.answer == "cannot tell"
+    assert "--budget" in finding.why
+
+
+def test_a_configuration_that_crashes_here_does_not_hold(
+    make_profile: MakeProfile, make_bench: MakeBench
+) -> None:
+    finding = judged(make_profile, make_bench, truth(0.131, status="crash"))
+    assert finding.answer == "does not hold"
+    assert "crash" in finding.why
+
+
+@pytest.mark.parametrize(("rss", "answer"), [(1.3, "does not hold"), (1.05, "holds")])
+def test_a_limit_is_part_of_the_claim(
+    rss: float, answer: str, make_profile: MakeProfile, make_bench: MakeBench
+) -> None:
+    limits = (("max_rss", "1.10x"),)
+    finding = judged(make_profile, make_bench, truth(0.131, rss), limits=limits)
+    assert finding.answer == answer
+    assert finding.rss_ratio == pytest.approx(rss)
+
+
+@pytest.mark.parametrize(
+    ("rss", "log_ratio", "answer"),
+    [(0.6, -0.1, "holds"), (0.8, -0.1, "does not hold"), (0.6, -0.5, "does not hold")],
+)
+def test_a_profile_that_only_keeps_a_limit_must_be_shown_to_keep_it(
+    rss: float, log_ratio: float, answer: str, make_profile: MakeProfile, make_bench: MakeBench
+) -> None:
+    tuned = make_profile(
+        result=Result("ops_per_s", 0.9, 0.85, 0.95, 8, "within_limit"),
+        objective=Objective("ops_per_s", (("max_rss", "0.7x"),)),
+    )
+    claim = Claim.of(tuned)
+    bench = make_bench(truth(log_ratio, rss), QUIET, limit=claim.limit)
+    assert measure(claim, bench).answer == answer
+
+
+def test_true_claims_hold_and_false_ones_do_not_in_nearly_all_of_many_runs(
+    make_profile: MakeProfile, make_bench: MakeBench
+) -> None:
+    claim = Claim.of(make_profile(result=CLAIMED, objective=Objective("ops_per_s", ())))
+    wrong = 0
+    for seed in range(100):
+        for log_ratio, lie in ((0.131, "does not hold"), (0.0, "holds")):
+            bench = make_bench(truth(log_ratio), QUIET, seed=seed)
+            wrong += measure(claim, bench).answer == lie
+    assert wrong <= 5, "of 200 answers, with an error of 2.5 % each at most"
+
+
+def test_the_control_is_what_the_ratio_is_to(make_profile: MakeProfile) -> None:
+    own = Claim.of(make_profile(objective=Objective("ops_per_s", ())))
+    unchanged = Claim.of(make_profile(objective=Objective("wall_s", (), "none")))
+    assert (own.control, unchanged.control) == (Arm("hz"), Arm("none"))
+    assert own.limit is None
+    limited = make_profile(objective=Objective("ops_per_s", (("max_rss", "1.10x"),)))
+    assert Claim.of(limited).limit == MemoryLimit.parse("1.10x")
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def here(make_profile: MakeProfile, core_build: Path, monkeypatch: pytest.MonkeyPatch) -> Profile:
+    """A profile that claims far too much, made on this machine with this library."""
+    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
+    return make_profile(
+        allocator=AllocatorId.of(allocator.get("hz").installed()),
+        machine=MachineId.of(Machine.here()),
+        workload=WorkloadId("bench", "lifo", "", ()),
+        threads=1,
+        objective=Objective("ops_per_s", ()),
+        result=Result("ops_per_s", 60.0, 50.0, 70.0, 8, "improved"),
+    )
+
+
+def of_program(made: Profile, *words: str) -> Profile:
+    """The profile as one that was made for a program."""
+    known = WorkloadId("program", Path(words[0]).name, "", (), profile.hash_of_words(words))
+    return replace(made, workload=known, threads=0, objective=Objective("wall_s", ()))
+
+
+def saved(made: Profile, folder: Path) -> Path:
+    profile.save(made, folder / "profile.json")
+    return folder / "profile.json"
+
+
+def test_a_workload_is_measured_as_the_profile_has_it(
+    here: Profile,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked: list[WorkloadSpec] = []
+
+    def simulated(spec: WorkloadSpec, **_: object) -> ReplayExecutor:
+        asked.append(spec)
+        return ReplayExecutor(truth(0.0), QUIET, seed=1)
+
+    monkeypatch.setattr("hztune.measure.workloads.workload_executor", simulated)
+    remote = WorkloadId("bench", "remote", "medium", (("remote", 70),))
+    path = saved(replace(here, workload=remote, threads=3), tmp_path)
+    assert cli.status_of(["verify", str(path), "--json", "--quiet"]) == 4
+    assert asked == [WorkloadSpec.from_text("remote@medium", ["remote=70"], 3)]
+    held = json.loads(capsys.readouterr().out)
+    assert held["answer"] == "does not hold"
+    assert held["here"]["ci_high"] < 50 and held["here"]["pairs"] >= 6
+    assert held["claimed"] == {"ratio": 60.0, "ci_low": 50.0, "ci_high": 70.0, "pairs": 8}
+
+
+def test_a_program_is_measured_when_its_command_is_given_again(
+    here: Profile, tmp_path: Path, hztune: Run
+) -> None:
+    path = saved(of_program(here, "sleep", "0.01"), tmp_path)
+    done = hztune("verify", path, "--budget", "40s", "--quiet", "--", "sleep", "0.01")
+    assert (done.returncode, done.stderr) == (4, "")
+    assert "the claim does not hold" in done.stdout
+    assert "here:    1." in done.stdout or "here:    0." in done.stdout
+    assert "claimed: 60.000x, 95 % interval [50.000, 70.000], 8 pairs" in done.stdout
+
+
+def test_another_command_is_measured_with_a_warning(
+    here: Profile, tmp_path: Path, hztune: Run
+) -> None:
+    path = saved(of_program(here, "sleep", "0.01"), tmp_path)
+    done = hztune("verify", path, "--budget", "1s", "--quiet", "--", "sleep", "0.02")
+    assert "warning: the command is not the one" in done.stderr
+    assert done.returncode in (1, 4)
+
+
+@pytest.mark.parametrize("verdict", ["no_gain", "infeasible", "interrupted"])
+def test_without_a_claim_there_is_nothing_to_verify(
+    verdict: str, here: Profile, tmp_path: Path, hztune: Run
+) -> None:
+    result = replace(CLAIMED, verdict=verdict)
+    path = saved(replace(here, result=result, params=()), tmp_path)
+    done = hztune("verify", path)
+    assert done.returncode == 0
+    assert (
+        f"nothing to verify: the profile claims no gain (its verdict is {verdict})" in done.stdout
+    )
+
+
+def test_what_does_not_fit_the_profile_is_refused(
+    here: Profile, tmp_path: Path, hztune: Run
+) -> None:
+    bench = saved(here, tmp_path)
+    (tmp_path / "program").mkdir()
+    run = saved(of_program(here, "sleep", "1"), tmp_path / "program")
+    for words, said in (
+        ([bench, "--", "true"], "made for the workload lifo"),
+        ([run], "made for the program sleep: give its command again"),
+        ([run, "--metric-regex", "(1)", "--", "sleep", "1"], "one of wall_s"),
+        ([run, "--", "no-such-program"], "no-such-program"),
+        ([bench, "true"], "is no command of hztune"),
+        ([bench, "--pid", "1", "--", "true"], "exclude each other"),
+        ([bench, "--budget", "soon"], "is no time"),
+    ):
+        done = hztune("verify", *words)
+        assert (done.returncode, done.stdout) == (2, ""), words
+        assert said in done.stderr.splitlines()[-1]
+
+
+# ---- elsewhere -----------------------------------------------------------------------------------
+
+MACHINE = MachineId("CPU", 4, 2.0, "6.1", "glibc 2.36", 4096, "madvise")
+OTHER = {
+    "cpu": ("Other", "CPU model: CPU there, Other here"),
+    "cores": (8, "number of CPUs: 4 there, 8 here"),
+    "quota": (None, "CPU quota: 2.0 there, none here"),
+    "kernel": ("6.18", "kernel: 6.1 there, 6.18 here"),
+    "libc": ("glibc 2.41", "C library: glibc 2.36 there, glibc 2.41 here"),
+    "page_size": (65536, "page size: 4096 there, 65536 here"),
+    "thp": ("always", "mode of transparent huge pages: madvise there, always here"),
+}
+
+
+@pytest.mark.parametrize("field", OTHER)
+def test_each_difference_of_a_machine_is_named(field: str) -> None:
+    value, said = OTHER[field]
+    there = replace(MACHINE, **{field: value})
+    (found,) = elsewhere.of_machine(MACHINE, there)
+    assert found == f"the profile was proved with another {said}"
+    assert elsewhere.of_machine(MACHINE, MACHINE) == ()
+
+
+def test_another_version_or_build_of_the_allocator_is_named(make_profile: MakeProfile) -> None:
+    tuned = make_profile(
+        {}, allocator=AllocatorId("jemalloc", "5.3.0", "libjemalloc.so.2", "a" * 64)
+    )
+    same = Installed("jemalloc", "5.3.0", "libjemalloc.so.2", Path(), "a" * 64, "")
+    assert elsewhere.of_library(tuned, same) == ()
+    (version,) = elsewhere.of_library(tuned, replace(same, version="5.3.1", sha256="b" * 64))
+    assert "another version of jemalloc: 5.3.0 there, 5.3.1 here" in version
+    (build,) = elsewhere.of_library(tuned, replace(same, sha256="b" * 64))
+    assert "another build of jemalloc 5.3.0: aaaaaaaaaaaa there, bbbbbbbbbbbb here" in build
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["run", "PROFILE", "--", "true"], 0),
+        (["export", "PROFILE", "--format", "env"], 0),
+        (["verify", "PROFILE", "--budget", "0s"], 1),
+        (["verify", "PROFILE", "--strict"], 5),
+    ],
+)
+def test_a_profile_of_another_place_is_applied_with_a_warning_that_names_it(
+    words: list[str], status: int, here: Profile, tmp_path: Path, hztune: Run
+) -> None:
+    machine = replace(here.machine, cores=4096, thp="elsewhere")
+    foreign = replace(here, machine=machine, allocator=replace(here.allocator, version="0.0.1"))
+    path = saved(foreign, tmp_path)
+    done = hztune(*[path if word == "PROFILE" else word for word in words])
+    assert done.returncode == status
+    named = ["number of CPUs: 4096 there"]
+    if status != 5:
+        named += ["transparent huge pages: elsewhere there", "version of hz: 0.0.1 there"]
+    assert all(name in done.stderr for name in named)
+    assert done.stderr.count("\n") == len(named)
+
+
+def test_a_profile_of_this_place_is_applied_without_a_word(
+    here: Profile, tmp_path: Path, hztune: Run
+) -> None:
+    path = saved(here, tmp_path)
+    assert hztune("run", path, "--", "true").stderr == ""
+    assert hztune("export", path, "--format", "sh").stderr == ""
+
+
+# ---- a running process ---------------------------------------------------------------------------
+
+CONFIGS: dict[str, dict[str, Value]] = {
+    "glibc": {"arena_max": 2, "tcache_count": 64},
+    "jemalloc": {"narenas": 3, "dirty_decay_ms": 500, "narenas_ratio": 8},
+    "mimalloc": {"purge_delay": 7, "eager_commit": "0"},
+    "tcmalloc": {"max_total_thread_cache_bytes": 1 << 24, "transfer_num_obj": 64},
+    "hz": {"magazine_cap": 512, "depot_lock": "spin"},
+}
+EFFECTIVE = {"hz": {"magazine_cap", "depot_lock"}, "tcmalloc": {"max_total_thread_cache_bytes"}}
+
+
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that says when it has started, and then waits on its standard input."""
+    program = tmp_path_factory.mktemp("idle") / "idle"
+    subprocess.run(["cc", "-x", "c", "-", "-o", program], input=IDLE, text=True, check=True)
+    return program
+
+
+@contextmanager
+def running(program: Path, variables: Mapping[str, str]) -> Iterator[int]:
+    """The number of a process of such a program."""
+    child = subprocess.Popen(
+        [program], env={**os.environ, **variables}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.read(1) == b"x"
+        yield child.pid
+    finally:
+        child.communicate(b"\n", timeout=30)
+
+
+def profile_for(name: str, make_profile: MakeProfile) -> tuple[Profile, dict[str, str]]:
+    """A profile of an installed allocator, and the environment that delivers it."""
+    adapter = allocator.get(name)
+    found = adapter.installed()
+    config = CONFIGS[name]
+    made = make_profile(config, allocator=AllocatorId.of(found))
+    return made, adapter.environment(config, found)
+
+
+def report_of(made: Profile, program: Path, variables: Mapping[str, str]) -> Report:
+    with running(program, variables) as pid:
+        return examine(made, pid)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_process_under_a_profile_has_it_in_effect(
+    name: str, here: Profile, make_profile: MakeProfile, idle: Path
+) -> None:
+    made, variables = profile_for(name, make_profile)
+    report = report_of(made, idle, variables)
+    assert report.in_effect, report
+    assert {row.name: row.found for row in report.rows} == CONFIGS[name]
+    effective = {row.name for row in report.rows if row.evidence == "effective"}
+    assert effective >= EFFECTIVE.get(name, set())
+    assert {row.evidence for row in report.rows} <= {"effective", "requested"}
+    assert report.remarks == ()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_parameter_that_was_changed_on_the_way_is_named(
+    name: str, here: Profile, make_profile: MakeProfile, idle: Path
+) -> None:
+    adapter = allocator.get(name)
+    made, _ = profile_for(name, make_profile)
+    knob = next(iter(CONFIGS[name]))
+    other = {**CONFIGS[name], knob: {"magazine_cap": 256}.get(knob, 1 << 20)}
+    if name in ("glibc", "jemalloc", "mimalloc"):
+        other[knob] = 9
+    report = report_of(made, idle, adapter.environment(other, adapter.installed()))
+    assert not report.in_effect
+    assert any(fault.startswith(f"{knob} is {other[knob]} (") for fault in report.faults)
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "glibc"])
+def test_a_process_without_the_allocator_has_nothing_in_effect(
+    name: str, here: Profile, make_profile: MakeProfile, idle: Path
+) -> None:
+    made, variables = profile_for(name, make_profile)
+    report = report_of(made, idle, {**variables, "LD_PRELOAD": ""})
+    (fault,) = report.faults
+    assert "malloc comes from" in fault and f"(glibc), not from {name}" in fault
+    assert report.rows == ()
+
+
+def test_another_allocator_in_front_of_glibc_is_named(
+    here: Profile, make_profile: MakeProfile, idle: Path
+) -> None:
+    made, variables = profile_for("glibc", make_profile)
+    report = report_of(made, idle, {**variables, "LD_PRELOAD": "libjemalloc.so.2"})
+    assert "(jemalloc), not from glibc" in report.faults[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "variable", "value"),
+    [
+        ("glibc", "MALLOC_CHECK_", "3"),
+        ("mimalloc", "mimalloc_page_reset", "1"),
+        ("hz", "HZ_THP", "on"),
+        ("tcmalloc", "TCMALLOC_HEAP_LIMIT_MB", "64"),
+    ],
+)
+def test_a_variable_that_somebody_else_added_is_named(
+    name: str, variable: str, value: str, here: Profile, make_profile: MakeProfile, idle: Path
+) -> None:
+    made, variables = profile_for(name, make_profile)
+    report = report_of(made, idle, {**variables, variable: value})
+    assert f"{variable} is set, and the profile does not set it" in report.faults
+
+
+def test_the_command_says_it_in_words_and_as_status(
+    here: Profile, tmp_path: Path, idle: Path, hztune: Run
+) -> None:
+    path = saved(here, tmp_path)
+    made, variables = (
+        here,
+        allocator.get("hz").environment(here.config, allocator.get("hz").installed()),
+    )
+    assert made.config == CONFIGS["hz"]
+    with running(idle, variables) as pid:
+        good = hztune("verify", path, "--pid", str(pid))
+        as_json = hztune("verify", path, "--pid", str(pid), "--json")
+    with running(idle, {**variables, "HZ_MAGAZINE_CAP": "128"}) as pid:
+        bad = hztune("verify", path, "--pid", str(pid))
+    assert (good.returncode, good.stderr) == (0, "")
+    assert good.stdout.endswith("the profile is in effect\n")
+    assert "magazine_cap  512  (effective)" in good.stdout
+    assert json.loads(as_json.stdout)["in_effect"] is True
+    assert bad.returncode == 1
+    assert "magazine_cap is 128 (effective); the profile says 512" in bad.stdout
+    assert bad.stdout.endswith("the profile is not in effect\n")
+
+
+def test_a_process_that_is_not_there_or_may_not_be_seen_is_refused(
+    here: Profile, tmp_path: Path, idle: Path, hztune: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(here, tmp_path)
+    absent = hztune("verify", path, "--pid", str(2**22 + 1))
+    assert (absent.returncode, absent.stdout) == (2, "")
+    assert absent.stderr == f"hztune: there is no process {2**22 + 1}, or its program is gone\n"
+    assert hztune("verify", path, "--pid", "0").returncode == 2
+
+    def forbidden(pid: int) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("hztune.allocator.memory.Process.of", forbidden)
+    with pytest.raises(UsageError, match="may not be looked at: run as its user"):
+        examine(here, os.getpid())
+
+
+def test_verify_says_how_it_is_used_without_anything_heavy(core_build: Path) -> None:
+    script = (
+        "import sys; from hztune.cli import status_of; status = status_of(sys.argv[1:]);"
+        "print(status, sorted({'optuna', 'numpy', 'rich'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "verify", "--help"], capture_output=True, text=True
+    )
+    assert done.stderr == "0 []\n"
+    assert "exit status   0  the claim holds" in done.stdout
+    assert "verify" in cli.COMMANDS

@@ -1,0 +1,161 @@
+"""A profile's claim, measured again: fresh pairs of control and profile, on what it was tuned for.
+
+The pairs carry the sequential interval that proofs carry, so that one may look at them while they
+come in. A claim is refuted when the interval lies below the claimed one: a smaller gain is not the
+one that was promised. It holds when the interval excludes "no gain" and reaches the claimed one; a
+profile that only promises to keep a memory limit must be shown to keep it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from hztune.confirm import reported
+from hztune.errors import UsageError
+from hztune.profile import Profile
+from hztune.progress import Status
+from hztune.samples import Arm
+from hztune.search import PAIRS, Bench, MemoryLimit, Record
+from hztune.stats import Interval, fixed_interval, is_look
+
+Answer = Literal["holds", "does not hold", "cannot tell"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What measuring a claim again has shown.
+
+    Attributes:
+        answer: In words.
+        why: The reason, in one sentence.
+        interval: 95 % interval of the log ratio here; None: too few pairs.
+        rss_ratio: Peak memory, profile / control; None: not measured.
+    """
+
+    answer: Answer
+    why: str
+    interval: Interval | None
+    rss_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a profile promises, in log units.
+
+    Attributes:
+        control: What its ratio is to.
+        arm: The configuration.
+        low: Lower end of the claimed interval.
+        limit: The memory limit that it keeps; None: there is none.
+        is_gain: Whether it promises to be better, not only to keep the limit.
+    """
+
+    control: Arm
+    arm: Arm
+    low: float
+    limit: MemoryLimit | None
+    is_gain: bool
+
+    @classmethod
+    def of(cls, tuned: Profile) -> Claim:
+        """The claim of a profile that makes one.
+
+        Raises:
+            UsageError: It makes none, so that there is nothing to verify.
+        """
+        if not tuned.makes_a_claim or tuned.result.ci_low is None:
+            raise UsageError(f"there is nothing to verify: the verdict is {tuned.result.verdict}")
+        limit = dict(tuned.objective.limits).get("max_rss")
+        return cls(
+            control=Arm(tuned.objective.control or tuned.allocator.name),
+            arm=Arm.of(tuned.allocator.name, tuned.config),
+            low=math.log(tuned.result.ci_low),
+            limit=MemoryLimit.parse(limit) if limit else None,
+            is_gain=tuned.result.verdict == "improved",
+        )
+
+
+def measure(claim: Claim, bench: Bench) -> Finding:
+    """Measures fresh pairs until the claim is judged, or time is up.
+
+    Args:
+        claim: What to judge; `bench.ledger` has its memory limit.
+        bench: Where pairs are measured.
+
+    Raises:
+        HztuneError: The control does not run, so that nothing can be compared with it.
+    """
+    record = bench.ledger.confirmed.setdefault(claim.arm.key, Record(claim.arm))
+    while True:
+        finding = _judge(claim, record)
+        if finding.answer != "cannot tell":
+            return finding
+        rounds = bench.rounds(2, bench.budget.total_s / PAIRS)
+        if not bench.budget.allows(bench.executor.cost(2, rounds)):
+            return _judge(claim, record, is_last=True)
+        bench.measure([claim.control, claim.arm], "confirm", rounds)
+        _tell(bench, record)
+
+
+def _tell(bench: Bench, record: Record) -> None:
+    """Reports how many pairs there are, and what they say so far."""
+    logs, interval = record.log_ratios, reported(record)
+    bench.reporter.update(
+        Status(
+            phase="verify",
+            trials=len(logs),
+            failed=len(record.failures),
+            best=sum(logs) / max(1, len(logs)),
+            error=interval.half_width if interval else math.inf,
+            floor=0.0,
+            left_s=bench.budget.left(),
+            share=bench.budget.elapsed() / bench.budget.total_s,
+        )
+    )
+
+
+def _judge(claim: Claim, record: Record, *, is_last: bool = False) -> Finding:
+    """What the pairs so far say; an early "holds" needs an estimate within the claim."""
+    interval = reported(record) if is_last or is_look(len(record.pairs)) else None
+    if record.failures:
+        failure = record.failures[0]
+        why = f"the configuration does not run here ({failure.status}: {failure.detail})"
+        return _finding("does not hold", why, interval, record)
+    if interval is None:
+        why = f"{len(record.pairs)} pairs are too few; give more time with --budget"
+        return _finding("cannot tell", why, None, record)
+    against = _against(claim, record, interval)
+    if against:
+        return _finding("does not hold", against, interval, record)
+    if is_last or interval.estimate >= claim.low:
+        why = _in_favour(claim, record, interval)
+        if why:
+            return _finding("holds", why, interval, record)
+    why = f"{interval.pairs} pairs leave it open; give more time with --budget"
+    return _finding("cannot tell", why, interval, record)
+
+
+def _against(claim: Claim, record: Record, interval: Interval) -> str:
+    """What refutes the claim; empty: nothing does."""
+    if claim.limit is not None and fixed_interval(record.excesses).low > 0.0:
+        return f"it takes more memory than {claim.limit.text}"
+    if interval.high >= claim.low:
+        return ""
+    if interval.low > 0.0 or not claim.is_gain:
+        return "the gain is smaller than was claimed" if claim.is_gain else "it is slower"
+    return "there is no such gain" if interval.high > 0.0 else "it is slower than the control"
+
+
+def _in_favour(claim: Claim, record: Record, interval: Interval) -> str:
+    """What shows that the claim is true; empty: nothing does so far."""
+    if claim.is_gain:
+        return "the gain is there, and as large as was claimed" if interval.low > 0.0 else ""
+    kept = claim.limit is not None and claim.limit.kept(record.excesses)
+    return "the memory limit is kept, at the speed that was claimed" if kept else ""
+
+
+def _finding(answer: Answer, why: str, interval: Interval | None, record: Record) -> Finding:
+    rss = math.exp(sum(record.rss) / len(record.rss)) if record.rss else None
+    return Finding(answer, why, interval, rss)

@@ -1,0 +1,160 @@
+"""A running process held against a profile: has it that allocator, with those parameters?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hztune import elsewhere
+from hztune.allocator import Adapter, Installed, WrongConfiguration, live
+from hztune.allocator.live import Running, Setting
+from hztune.params import Value
+from hztune.profile import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One parameter.
+
+    Attributes:
+        name: Of the parameter.
+        asked: What the profile says; the default where it says nothing.
+        found: What the process has, or was asked for; None: it cannot be known.
+        is_effective: Whether `found` was read from the process itself.
+        agrees: Whether it is what the profile means.
+    """
+
+    name: str
+    asked: Value
+    found: Value | None
+    is_effective: bool
+    agrees: bool
+
+    @property
+    def evidence(self) -> str:
+        """How it is known: effective, requested or unknown."""
+        if self.found is None:
+            return "unknown"
+        return "effective" if self.is_effective else "requested"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found.
+
+    Attributes:
+        pid: The process.
+        program: Its file.
+        provider: The file that gives it malloc.
+        rows: The profile's parameters, and whatever else is not as the profile means it.
+        faults: Why the profile is not in effect, one sentence each; none: it is.
+        remarks: What does not contradict it but should be known.
+    """
+
+    pid: int
+    program: str
+    provider: str
+    rows: tuple[Row, ...]
+    faults: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def in_effect(self) -> bool:
+        """Whether the process runs as the profile says, as far as can be known."""
+        return not self.faults
+
+
+def examine(tuned: Profile, pid: int) -> Report:
+    """Holds a process against a profile.
+
+    Raises:
+        UsageError: There is no such process, it may not be looked at, it has no malloc, or the
+            profile's allocator is not installed here.
+    """
+    running = live.look(pid)
+    adapter = tuned.adapter
+    found = adapter.installed()
+    rows, faults = _compared(tuned, running, adapter, found)
+    return Report(
+        pid=pid,
+        program=str(running.program),
+        provider=str(running.provider),
+        rows=rows,
+        faults=faults,
+        remarks=_remarks(tuned, running, found),
+    )
+
+
+def _compared(
+    tuned: Profile, running: Running, adapter: Adapter, found: Installed
+) -> tuple[tuple[Row, ...], tuple[str, ...]]:
+    """The rows, and what is wrong."""
+    if running.allocator != adapter.name:
+        got = running.allocator or "an allocator that hztune does not know"
+        return (), (f"malloc comes from {running.provider} ({got}), not from {adapter.name}",)
+    try:
+        settings = live.settings(running, adapter, found)
+    except WrongConfiguration as error:
+        return (), (str(error),)
+    rows = _rows(tuned, running, adapter, found, settings)
+    faults = [_fault(row) for row in rows if not row.agrees]
+    return rows, (*faults, *_added(tuned, running, adapter))
+
+
+def _rows(
+    tuned: Profile,
+    running: Running,
+    adapter: Adapter,
+    found: Installed,
+    settings: dict[str, Setting],
+) -> tuple[Row, ...]:
+    """Each parameter of the profile, and those that differ although the profile leaves them."""
+    config = tuned.config
+    rows = []
+    for knob in adapter.knobs(found):
+        asked = config.get(knob.name, knob.default)
+        setting = settings.get(knob.name) or _delivered(tuned, running, adapter, knob.name)
+        value = setting.value if setting else None
+        agrees = adapter.is_left(knob.name, asked) or value == asked
+        if knob.name in config or (value is not None and not agrees):
+            rows.append(
+                Row(knob.name, asked, value, bool(setting and setting.is_effective), agrees)
+            )
+    return tuple(rows)
+
+
+def _delivered(tuned: Profile, running: Running, adapter: Adapter, name: str) -> Setting | None:
+    """What was requested of a parameter that no process tells; None: not known."""
+    if name not in adapter.unreadable() or running.environment is None:
+        return None
+    whole = not live.undelivered(running, tuned.environment)
+    return (
+        Setting(tuned.config[name], is_effective=False) if whole and name in tuned.config else None
+    )
+
+
+def _fault(row: Row) -> str:
+    if row.found is None:
+        return f"{row.name} cannot be read from the process; the profile says {row.asked}"
+    return f"{row.name} is {row.found} ({row.evidence}); the profile says {row.asked}"
+
+
+def _added(tuned: Profile, running: Running, adapter: Adapter) -> list[str]:
+    """Variables that would change the allocator and are not the profile's."""
+    names = adapter.disturbing(running.environment or {})
+    added = [name for name in names if name not in tuned.environment]
+    return [f"{name} is set, and the profile does not set it" for name in added]
+
+
+def _remarks(tuned: Profile, running: Running, found: Installed) -> tuple[str, ...]:
+    """Another build of the library, and children that run on something else."""
+    others = live.strangers(running.pid, running.provider)
+    children = tuple(
+        f"its child {other.pid} ({other.program}) has malloc from {other.provider}"
+        for other in others
+    )
+    unknown = (
+        ("it has overwritten the variables that it was started with",)
+        if running.environment is None
+        else ()
+    )
+    return (*elsewhere.of_library(tuned, found), *children, *unknown)
