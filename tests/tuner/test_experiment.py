@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from hztune.machine import Machine
 from hztune.measure import Executor
 from hztune.measure.replay import ModelNoise, ReplayExecutor, Truth
 from hztune.progress import Quiet
-from hztune.samples import Arm
+from hztune.samples import Arm, Block, Outcome, Role
 from hztune.workload import WorkloadSpec
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -32,7 +33,6 @@ schema = 1
 question = "Is one shard enough?"
 budget_s = 60
 pairs = 5
-headline = "sharded"
 [[arm]]
 name = "default"
 allocator = "hz"
@@ -46,6 +46,30 @@ if_installed = true
 [[row]]
 workload = ["lifo", "larson"]
 threads = [1, 2]
+[[value]]
+name = "refills a flush"
+count = "refills"
+per = "flushes"
+times = 10
+[[figure]]
+name = "four shards"
+arm = "sharded"
+[[figure]]
+name = "memory of one"
+arm = "default"
+over = "sharded"
+rows = "larson *"
+of = "memory"
+[[figure]]
+name = "the winner"
+arm = "best"
+[[figure]]
+name = "refills"
+arm = "sharded"
+of = "refills a flush"
+[[figure]]
+name = "who is not here"
+arm = "snmalloc"
 """
 README = "# Shards\n\n## Finding\n\nFour shards are\n1.25 times as fast.\n\nMore words.\n"
 
@@ -69,9 +93,21 @@ class Bench:
             if spec.label == self._stop_at:
                 raise KeyboardInterrupt
             self.rows.append(spec.label)
-            return ReplayExecutor(truth, ModelNoise(within=0.01, between=0.0), seed=seed)
+            return Counting(truth, ModelNoise(within=0.01, between=0.0), seed=seed)
 
         return make
+
+
+class Counting(ReplayExecutor):
+    """A replay in which hz counts: with more shards the more."""
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+        block = super().measure(arms, role=role, rounds=rounds, pair=pair)
+        return replace(block, outcomes=tuple(map(self._counted, block.outcomes)))
+
+    def _counted(self, outcome: Outcome) -> Outcome:
+        refills = 12 if outcome.arm.params else 6
+        return replace(outcome, counters={"refills": refills, "flushes": 4, "purges": 3})
 
 
 @pytest.fixture
@@ -92,6 +128,12 @@ def report(folder: Path) -> Finding:
     return examine(definition.load(folder))
 
 
+def cut(folder: Path, at: str) -> None:
+    """Ends the definition where `at` stands for the first time."""
+    path = folder / "experiment.toml"
+    path.write_text(path.read_text().partition(at)[0])
+
+
 def edited(folder: Path, old: str, new: str, name: str = "experiment.toml") -> None:
     path = folder / name
     assert old in path.read_text()
@@ -103,7 +145,7 @@ def edited(folder: Path, old: str, new: str, name: str = "experiment.toml") -> N
 
 def test_lists_stand_for_every_combination(folder: Path) -> None:
     edited(folder, "{ shards = 4 }", "{ shards = [2, 4], thp = ['off', 'on'] }")
-    edited(folder, 'headline = "sharded"', "")
+    cut(folder, "[[figure]]")
     found = definition.load(folder)
     assert [side.name for side in found.sides] == [
         "default",
@@ -128,11 +170,35 @@ REFUSED = {
     "an unknown workload": ('"lifo"', '"lfio"', "did you mean lifo"),
     "a row twice": ('"lifo", "larson"', '"lifo", "lifo"', "stands twice"),
     "threads that are no number": ("[1, 2]", '["1"]', "threads"),
-    "a headline that is nobody": ('headline = "sharded"', 'headline = "shrded"', "headline"),
+    "a figure of nobody": ('arm = "sharded"', 'arm = "shrded"', "arm is 'shrded'"),
+    "a figure over nobody": ('over = "sharded"', 'over = "shrded"', "over is 'shrded'"),
+    "a figure of nothing": ('of = "memory"', 'of = "beauty"', "speed.*memory.*refills a flush"),
+    "a figure of no row": ('rows = "larson *"', 'rows = "lason *"', "no row is called like"),
+    "a figure twice": ('name = "the winner"', 'name = "four shards"', "stands twice"),
+    "a value times nothing": ("times = 10", "times = 0", "times is 0"),
+    "a build that is none": ('allocator = "hz"', 'allocator = "hz"\nbuild = "golden"', "frozen"),
+    "a build of another": (
+        'allocator = "snmalloc"',
+        'allocator = "snmalloc"\nbuild = "frozen"',
+        "only hz has builds",
+    ),
+    "a profile that is not there": (
+        "params = { shards = 4 }",
+        'profile = "larson.json"',
+        "cannot read .*larson.json",
+    ),
+    "a profile elsewhere": ("params = { shards = 4 }", 'profile = "../l.json"', "profile is"),
+    "instructions of many threads": (
+        "pairs = 5",
+        "pairs = 5\ninstructions = true",
+        "instructions are counted with one thread",
+    ),
     "a parameter of the workload that is none": ("[1, 2]", "1\nparams = { wx = 1 }", "wx"),
-    "memory without a headline": ('headline = "sharded"', 'metric = "rss_peak_kb"', "headline"),
-    "a metric that is none": ("pairs = 5", 'metric = "beauty"', "ops_per_s rss_peak_kb"),
-    "a control that may be absent": ('"default"', '"default"\nif_installed = true', "control"),
+    "a control that may be absent": (
+        'name = "default"',
+        'name = "default"\nif_installed = true',
+        "control",
+    ),
     "no TOML": ("schema = 1", "schema = ", "is no TOML"),
 }
 
@@ -140,6 +206,8 @@ REFUSED = {
 @pytest.mark.parametrize(("old", "new", "said"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_definition_that_is_wrong_is_refused(old: str, new: str, said: str, folder: Path) -> None:
     edited(folder, old, new)
+    if "instructions" in new:
+        edited(folder, "threads = [1, 2]", "threads = [2]")
     with pytest.raises(UsageError, match=said) as refusal:
         definition.load(folder)
     assert "experiment.toml" in str(refusal.value)
@@ -163,16 +231,33 @@ def test_a_run_leaves_results_that_the_report_confirms(folder: Path) -> None:
     found = report(folder)
     assert found.problems == ()
     assert found.finding == "Four shards are 1.25 times as fast."
-    assert found.interval is not None and found.interval.ratio[0] == pytest.approx(1.25, rel=0.02)
-    assert found.headline == "sharded / default over 4 rows"
     assert not (folder / UNFINISHED).exists()
 
 
-def test_memory_may_be_the_headline_and_less_is_better(folder: Path) -> None:
-    edited(folder, "pairs = 5", 'metric = "rss_peak_kb"')
+def test_figures_are_made_of_the_samples(folder: Path) -> None:
     ran(folder)
-    interval = report(folder).interval
-    assert interval is not None and interval.ratio[0] == pytest.approx(1.25, rel=1e-3)
+    speed, memory, winner, refills, absent = report(folder).figures
+    assert speed.interval is not None and memory.interval is not None
+    assert speed.interval.ratio[0] == pytest.approx(1.25, rel=0.02)
+    assert speed.text.startswith("1.2") and speed.text.endswith("] speed")
+    assert memory.interval.ratio[0] == pytest.approx(1.25, rel=1e-3)
+    assert (winner.name, winner.interval) == ("the winner (sharded, the best of 1)", speed.interval)
+    assert (refills.text, refills.interval) == ("15 -> 30 refills a flush", None)
+    assert absent.text == "-"
+
+
+def test_without_figures_the_first_arm_is_set_against_the_best_of_the_others(folder: Path) -> None:
+    cut(folder, "[[figure]]")
+    ran(folder)
+    (lead,) = report(folder).figures
+    assert lead.name == "default / best of the others over 4 rows"
+    assert lead.interval is not None and lead.interval.ratio[0] == pytest.approx(0.8, rel=0.02)
+
+
+def test_results_keep_only_the_counters_that_are_asked_for(folder: Path) -> None:
+    ran(folder)
+    for row in report(folder).standings:
+        assert row.of("default").counters == {"refills": 6.0, "flushes": 4.0}
 
 
 def test_an_allocator_that_is_absent_is_left_out_and_told(folder: Path) -> None:
@@ -207,9 +292,21 @@ def test_rows_of_other_contenders_are_never_mixed_in(folder: Path) -> None:
         ran(folder, resume=True)
 
 
-def test_there_must_be_something_to_resume(folder: Path) -> None:
-    with pytest.raises(UsageError, match="without --resume"):
-        ran(folder, resume=True)
+def test_resuming_what_is_complete_measures_nothing(folder: Path) -> None:
+    ran(folder)
+    before = (folder / RESULTS).read_bytes()
+    bench = Bench()
+    done = ran(folder, bench, resume=True)
+    assert (bench.rows, done.stopped, len(done.record.rows)) == ([], False, 4)
+    assert (folder / RESULTS).read_bytes() == before
+
+
+def test_resuming_results_of_other_contenders_measures_all_again(folder: Path) -> None:
+    ran(folder)
+    edited(folder, "{ shards = 4 }", "{ shards = 8 }")
+    bench = Bench()
+    ran(folder, bench, resume=True)
+    assert len(bench.rows) == 4 and report(folder).problems == ()
 
 
 # ---- the report ----------------------------------------------------------------------------------

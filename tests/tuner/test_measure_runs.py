@@ -35,6 +35,9 @@ class OpenProof:
             return Fault("rejected", "knob is below its range")
         return {f"KNOB_{name}": str(value) for name, value in arm.params}
 
+    def program(self, arm: Arm) -> Path | None:
+        return None
+
     def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
         if "wrong library" in stderr:
             return Fault("wrong_allocator", f"malloc comes from {library}")

@@ -37,6 +37,9 @@ class FakeProof:
             return Fault("rejected", "magazine_cap is too small")
         return {f"SET_{name}": str(value) for name, value in arm.params}
 
+    def program(self, arm: Arm) -> Path | None:
+        return None
+
     def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
         if "wrong" in stderr:
             return Fault("wrong_config", stderr)

@@ -12,7 +12,7 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
-from hztune.errors import HztuneError
+from hztune.errors import HztuneError, UsageError
 
 CORE_VARIABLE = "HZTUNE_CORE"
 _CORE_MODULE = "_core.abi3.so"
@@ -56,10 +56,25 @@ def cmake_dir() -> Path:
 
 def search_spaces() -> Path:
     """The directory of the search spaces: the working copy's own in an editable install."""
-    checkout = Path(__file__).parents[2]
-    if (checkout / "core" / "include" / "hz" / "params.def").is_file():
+    checkout = _checkout()
+    if checkout is not None:
         return checkout / "search_spaces"
     return _installed_root() / "share" / "hztune" / "search_spaces"
+
+
+def core_source() -> Path:
+    """The source of the core, for experiments that build it otherwise.
+
+    Raises:
+        UsageError: This hztune was not installed from a working copy.
+    """
+    checkout = _checkout()
+    if checkout is None:
+        raise UsageError(
+            "another build of hz needs its source: install hztune from a working copy "
+            "(pip install --editable .)"
+        )
+    return checkout / "core"
 
 
 def core_module() -> Path | None:
@@ -85,6 +100,12 @@ def root() -> Path:
             "it must name a build directory or an installation prefix of hz, or be unset"
         )
     return Path(named).absolute()
+
+
+def _checkout() -> Path | None:
+    """The working copy that this file stands in; None: it was installed."""
+    checkout = Path(__file__).parents[2]
+    return checkout if (checkout / "core" / "include" / "hz" / "params.def").is_file() else None
 
 
 def _installed_root() -> Path:

@@ -15,6 +15,7 @@ from hztune.cli_tune import seconds
 from hztune.errors import HztuneError, StoppedByUser, UsageError
 
 if TYPE_CHECKING:
+    from hztune.experiment.figures import Shown
     from hztune.experiment.report import Finding
 
 EXPERIMENTS = Path("experiments")
@@ -77,7 +78,7 @@ def run_command(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.argument("words", metavar="[DIR]...", nargs=-1)
 def report_command(words: tuple[str, ...], rows: bool, markdown: bool, as_json: bool) -> int:
-    """Print question, finding, figure and date of experiments (all of ./experiments by default).
+    """Print question, finding, figures and date of experiments (all of ./experiments by default).
 
     Every estimate is made anew from the samples in results.json; one that differs is an error.
     """
@@ -103,26 +104,38 @@ def report_command(words: tuple[str, ...], rows: bool, markdown: bool, as_json: 
 
 def _plain(finding: Finding, rows: bool) -> str:
     from hztune.compare import table
+    from hztune.experiment import figures
 
-    details = ["", table.plain(finding.standings)] if rows and finding.standings else []
-    return "\n".join([*finding.lines(), *details])
+    if not rows or not finding.standings:
+        return "\n".join(finding.lines())
+    details = [
+        table.plain(finding.standings),
+        *figures.values_table(finding.values, finding.standings),
+    ]
+    return "\n".join([*finding.lines(), "", *details])
 
 
 def _markdown(findings: list[Finding], rows: bool) -> str:
-    """One table of all questions; with `rows` the table of each one behind it."""
+    """One table of all questions; with `rows` the tables of each one behind it."""
     from hztune.compare import table
+    from hztune.experiment import figures
 
-    head = ("experiment", "question", "finding", "figure, 95 % interval", "date")
+    head = ("experiment", "question", "finding", "figures, 95 % intervals", "date")
     text = table.lines(head, [each.cells() for each in findings])
     for each in findings:
         if rows and each.standings:
-            text += ["", f"### {each.name}", "", table.markdown(each.standings)]
+            text += ["", f"### {each.name}", "", table.markdown(each.standings), ""]
+            text += figures.values_table(each.values, each.standings)
     return "\n".join(text)
 
 
 def _json(finding: Finding) -> dict[str, object]:
-    """A finding for machines, its figure as a ratio."""
-    ratio, low, high = finding.interval.ratio if finding.interval else (None, None, None)
+    """A finding for machines, its figures as ratios where they are."""
     told = asdict(finding)
-    del told["standings"]
-    return {**told, "interval": {"ratio": ratio, "ci_low": low, "ci_high": high}}
+    del told["standings"], told["values"]
+    return {**told, "figures": [_figure_json(each) for each in finding.figures]}
+
+
+def _figure_json(figure: Shown) -> dict[str, object]:
+    ratio, low, high = figure.interval.ratio if figure.interval else (None, None, None)
+    return {**asdict(figure), "interval": {"ratio": ratio, "ci_low": low, "ci_high": high}}

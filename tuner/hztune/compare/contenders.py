@@ -17,6 +17,9 @@ from hztune.samples import Arm
 DEFAULT = "default"
 """hz as it comes."""
 
+BUILD = "build:"
+"""What the allocator of an arm begins with when it is another build of hz."""
+
 _FILE = re.compile(r"([A-Za-z0-9_.+-]{1,40})=(.*/.*)")
 _CONFIGURED = re.compile(r"([a-z0-9_]+):(.+)")
 
@@ -27,10 +30,13 @@ class Contender:
 
     Attributes:
         name: How it is called in the results; unlike every other one's.
-        arm: What is measured. For a library in a file its allocator is "file:NAME".
+        arm: What is measured. For a library in a file its allocator is "file:NAME", for another
+            build of hz "build:KIND".
         version: Of its library; "" when it has no way to say.
         sha256: Of its library; "" when there is none.
         file: The library that stands for it; None: the one that its adapter finds.
+        variables: What its processes get beside the library; only where there is a `file`.
+        is_program: Whether `file` is no library, but a hz-bench with the allocator inside.
     """
 
     name: str
@@ -38,11 +44,18 @@ class Contender:
     version: str = ""
     sha256: str = ""
     file: Path | None = None
+    variables: tuple[tuple[str, str], ...] = ()
+    is_program: bool = False
 
     @property
     def identity(self) -> tuple[object, ...]:
         """What makes it the same contender in another session."""
         return (self.name, self.arm, self.version, self.sha256)
+
+
+def is_build(arm: Arm) -> bool:
+    """Whether an arm is a build of hz, which confirms its parameters as the shipped one does."""
+    return arm.allocator.startswith(BUILD)
 
 
 def parse(texts: Sequence[str]) -> tuple[Contender, ...]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from hztune.compare.contenders import Contender
 from hztune.errors import UsageError
 from hztune.measure import Executor
+from hztune.measure.instructions import Count
 from hztune.progress import Reporter
 from hztune.samples import Block
 from hztune.workload import WorkloadSpec
@@ -71,11 +72,17 @@ class Measured:
         spec: The workload and its threads.
         blocks: All its blocks; their outcomes stand in the order of the contenders.
         created: When it ended, UTC, "2026-01-31T12:00:00Z".
+        counts: Instructions of each contender; () when they were not counted.
     """
 
     spec: WorkloadSpec
     blocks: tuple[Block, ...]
     created: str
+    counts: tuple[Count, ...] = ()
+
+
+Finish = Callable[[Measured], Measured]
+"""Adds to a row what turns do not show, and takes away what nobody will ask for."""
 
 
 def play(
@@ -84,6 +91,7 @@ def play(
     plan: Plan,
     make_executor: MakeExecutor,
     reporter: Reporter,
+    finish: Finish = lambda row: row,
 ) -> Iterator[Measured]:
     """Measures the rows one after the other, and yields each when it is there."""
     for number, spec in enumerate(specs, start=1):
@@ -91,7 +99,7 @@ def play(
         blocks = row(make_executor(spec), contenders, plan.pairs, plan.budget_s / len(specs))
         for failure in _failures(contenders, blocks):
             reporter.say(f"    {failure}")
-        yield Measured(spec, blocks, now())
+        yield finish(Measured(spec, blocks, now()))
 
 
 def row(

@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hztune.compare.contenders import Contender
-from hztune.measure.proof import AllocatorProof, Fault, Proof
+from hztune import allocator
+from hztune.compare.contenders import Contender, is_build
+from hztune.measure.proof import AllocatorProof, Fault, Proof, confirmation_fault
 from hztune.samples import Arm
 
 
@@ -16,8 +17,8 @@ class FileProof:
 
     def __init__(self, contenders: Sequence[Contender], others: Proof | None = None) -> None:
         """Makes the proof; `others` None: by the allocators' adapters."""
-        self._files: dict[Arm, Path] = {
-            each.arm: each.file for each in contenders if each.file is not None
+        self._files: dict[Arm, tuple[Path, Contender]] = {
+            each.arm: (each.file, each) for each in contenders if each.file is not None
         }
         self._others = others or AllocatorProof()
 
@@ -28,15 +29,24 @@ class FileProof:
 
     def prepare(self, arm: Arm) -> dict[str, str] | Fault:
         """Returns the variables of an arm's processes, or why it cannot run."""
-        if arm in self._files:
-            return {"LD_PRELOAD": str(self._files[arm])}
-        return self._others.prepare(arm)
+        if arm not in self._files:
+            return self._others.prepare(arm)
+        file, contender = self._files[arm]
+        preload = {} if contender.is_program else {"LD_PRELOAD": str(file)}
+        return {**dict(contender.variables), **preload}
+
+    def program(self, arm: Arm) -> Path | None:
+        """Returns the file of an arm that is a program of its own."""
+        file, contender = self._files.get(arm, (None, None))
+        return file if contender and contender.is_program else self._others.program(arm)
 
     def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
         """Returns what is wrong with a process of the arm; None: it is the one asked for."""
         if arm not in self._files:
             return self._others.judge(arm, library, stderr)
-        asked = os.path.realpath(self._files[arm])
-        if os.path.realpath(library) == asked:
-            return None
-        return Fault("wrong_allocator", f"malloc comes from {library or 'nowhere'}, not {asked}")
+        asked = os.path.realpath(self._files[arm][0])
+        if os.path.realpath(library) != asked:
+            return Fault(
+                "wrong_allocator", f"malloc comes from {library or 'nowhere'}, not {asked}"
+            )
+        return confirmation_fault(allocator.get("hz"), arm, stderr) if is_build(arm) else None

@@ -11,7 +11,7 @@ import math
 import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any, cast
@@ -22,12 +22,14 @@ from hztune.compare.match import Measured
 from hztune.compare.standings import Standing, Standings, standings
 from hztune.errors import UsageError
 from hztune.machine import Machine
+from hztune.measure.instructions import Count
 from hztune.samples import STATUSES, Arm, Block, Outcome, Status, Turn
+from hztune.samples.blocks import overall_rate
 from hztune.stats import Interval
 from hztune.strictjson import CREATED, SETTING, SHA256_OR_NONE, VERSION, Fields, plain
 from hztune.workload import WorkloadSpec
 
-SCHEMA = "hztune-comparison/1"
+SCHEMA = "hztune-comparison/2"
 MOST_BYTES = 64 << 20
 
 _LINE = re.compile(r".{1,400}")
@@ -77,7 +79,8 @@ def started(contenders: Sequence[Contender], machine: Machine) -> Record:
 
 def standings_of(contenders: Sequence[Contender], row: Measured) -> Standings:
     """Returns what the samples of a row give."""
-    return standings(row.spec.label, [each.name for each in contenders], row.blocks)
+    names = [each.name for each in contenders]
+    return standings(row.spec.label, names, row.blocks, [each.each for each in row.counts])
 
 
 def dumps(record: Record) -> str:
@@ -166,22 +169,32 @@ def _row_text(contenders: Sequence[Contender], row: Measured) -> str:
     }
     head = f'  {{"row": {json.dumps(spec.label)}, "created": "{row.created}",\n'
     head += f'   "spec": {json.dumps(body)},\n'
-    told = json.dumps(_standings_json(standings_of(contenders, row)))
+    if row.counts:
+        head += f'   "instructions": {_dense([_count_json(each) for each in row.counts])},\n'
+    told = _dense(_standings_json(standings_of(contenders, row)))
     blocks = ",\n".join(
-        "    [" + ",\n     ".join(json.dumps(_outcome_json(o)) for o in block.outcomes) + "]"
+        "    [" + ",\n     ".join(_dense(_outcome_json(o)) for o in block.outcomes) + "]"
         for block in row.blocks
     )
     return f'{head}   "standings": {told},\n   "blocks": [\n{blocks}\n   ]}}'
 
 
+def _dense(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _count_json(count: Count) -> list[int]:
+    """Returns [operations, instructions] of the shorter run, then of the longer one."""
+    less, more = zip(count.operations, count.instructions, strict=True)
+    return [*less, *more]
+
+
 def _outcome_json(outcome: Outcome) -> dict[str, Any]:
+    failed = {"status": outcome.status, "detail": _without_folders(outcome.detail)}
     return {
-        "status": outcome.status,
-        "detail": _without_folders(outcome.detail),
-        "ops_per_s": outcome.ops_per_s,
+        **({} if outcome.ok else failed),
         "rss_peak_kb": outcome.rss_peak_kb,
-        "live_kb": outcome.live_kb,
-        "counters": dict(outcome.counters),
+        "counters": {**outcome.facts, **outcome.counters},
         "turns": [_turn_json(turn) for turn in outcome.turns],
     }
 
@@ -210,6 +223,7 @@ def _standing_json(standing: Standing) -> dict[str, Any]:
         "rss": _interval_json(standing.memory),
         "failures": len(standing.failures),
         "counters": dict(standing.counters),
+        **({} if standing.instructions is None else {"instructions": standing.instructions}),
     }
 
 
@@ -256,9 +270,25 @@ def _row(fields: Fields, contenders: Sequence[Contender]) -> tuple[Measured, obj
     )
     if not blocks:
         raise UsageError(f"the row {label!r} has no samples")
+    counts = (
+        tuple(_count(each) for each in fields.items("instructions"))
+        if fields.has("instructions")
+        else ()
+    )
     stored = fields.mapping("standings")
     fields.close()
-    return Measured(spec, blocks, created), stored
+    if counts and len(counts) != len(contenders):
+        raise UsageError(f"{label!r} has not one count of instructions for each contender")
+    return Measured(spec, blocks, created, counts), stored
+
+
+def _count(item: object) -> Count:
+    """Returns the count of [operations, instructions, operations, instructions]."""
+    if not isinstance(item, list) or [type(each) for each in item] != [int] * 4:
+        raise UsageError(f"a count of instructions is {str(item)[:60]}; legal are four numbers")
+    if not item[0] < item[2]:
+        raise UsageError(f"a count of instructions is {item}; its second run must be the longer")
+    return Count((item[0], item[2]), (item[1], item[3]))
 
 
 def _spec(fields: Fields) -> WorkloadSpec:
@@ -285,18 +315,21 @@ def _block(number: int, outcomes: object, contenders: Sequence[Contender], label
 
 def _outcome(fields: Fields, arm: Arm) -> Outcome:
     counters = fields.child("counters").values()
+    has_failed = fields.has("status")
     outcome = Outcome(
         arm=arm,
-        status=cast("Status", fields.word("status", STATUSES)),
-        detail=fields.text("detail", _DETAIL),
-        ops_per_s=fields.number("ops_per_s", 0, 1e15),
+        status=cast("Status", fields.word("status", STATUSES)) if has_failed else "ok",
+        detail=fields.text("detail", _DETAIL) if has_failed else "",
         rss_peak_kb=fields.whole("rss_peak_kb", 0, _MOST),
-        live_kb=fields.whole("live_kb", 0, _MOST),
         counters={name: count for name, count in counters if isinstance(count, int)},
         turns=tuple(_turn(each) for each in fields.items("turns")),
     )
     fields.close()
-    return outcome
+    if not outcome.ok:
+        return outcome
+    if not outcome.turns:
+        raise UsageError(f"{arm.allocator} ran well in a block, but has no turn there")
+    return replace(outcome, ops_per_s=overall_rate(outcome.turns))
 
 
 def _turn(item: object) -> Turn:

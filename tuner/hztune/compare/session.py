@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hztune import workload
 from hztune.compare.contenders import Contender
-from hztune.compare.match import MakeExecutor, Plan, play
+from hztune.compare.match import Finish, MakeExecutor, Plan, play
 from hztune.compare.preload import FileProof
 from hztune.compare.record import Record
 from hztune.errors import UsageError
@@ -63,6 +63,7 @@ def carry_out(
     make_executor: MakeExecutor,
     reporter: Reporter,
     keep: Keep = lambda record: None,
+    finish: Finish = lambda row: row,
 ) -> tuple[Record, bool]:
     """Measures rows and adds them to the record.
 
@@ -70,7 +71,7 @@ def carry_out(
         The record, and whether the user stopped it; then the rows so far are in it.
     """
     try:
-        for row in play(specs, record.contenders, plan, make_executor, reporter):
+        for row in play(specs, record.contenders, plan, make_executor, reporter, finish):
             record = replace(record, rows=(*record.rows, row))
             keep(record)
     except KeyboardInterrupt:

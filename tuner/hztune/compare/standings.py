@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
 from hztune.samples import Block, Outcome
@@ -27,7 +27,9 @@ class Standing:
         speed: Log of its speed over the first one's; None when they were never both well.
         memory: Log of its peak memory over the first one's; None when unknown.
         failures: How it failed, one phrase for each block in which it did.
-        counters: What the allocator counted in a process, mean over the blocks; by name.
+        counters: What the allocator counted in a process, and what is known of the process itself
+            (ops, minor_faults), mean over the blocks; by name.
+        instructions: Of one operation of the workload; None: not counted.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Standing:
     memory: Interval | None
     failures: tuple[str, ...] = ()
     counters: Mapping[str, float] = field(default_factory=dict)
+    instructions: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +67,52 @@ class Standings:
         return next(each for each in self.all if each.name == name)
 
 
-def standings(label: str, names: Sequence[str], blocks: Sequence[Block]) -> Standings:
+def standings(
+    label: str,
+    names: Sequence[str],
+    blocks: Sequence[Block],
+    instructions: Sequence[float] = (),
+) -> Standings:
     """Returns what the blocks of a row say.
 
     Args:
         label: The row.
         names: The contenders, in the order of every block's outcomes.
         blocks: All of the row.
+        instructions: Of one operation of each contender; () when they were not counted.
     """
     found = tuple(_standing(name, i, blocks) for i, name in enumerate(names))
+    if instructions:
+        found = tuple(
+            replace(each, instructions=_rounded(number))
+            for each, number in zip(found, instructions, strict=True)
+        )
     others = [each for each in found[1:] if each.speed is not None]
     best = max(others, key=lambda each: _estimate(each.speed), default=None)
     lead = _reversed(best.speed) if best is not None and best.speed is not None else None
     return Standings(label, found, best.name if best else "", lead, _frugality(found))
+
+
+def between(
+    blocks: Sequence[Block], over: int, arm: int
+) -> tuple[Interval | None, Interval | None]:
+    """Returns the logs of speed and of peak memory of one contender over another's.
+
+    Args:
+        blocks: All of a row.
+        over: The place of the one that the other is compared with.
+        arm: The place of the other.
+
+    Returns:
+        Speed and memory; None: unknown.
+    """
+    pairs = [(block.outcomes[over], block.outcomes[arm]) for block in blocks]
+    speeds = [pair_ratio(*pair) for pair in pairs]
+    memory = [log_rss_ratio(*pair) for pair in pairs]
+    return (
+        _interval([each.log_ratio for each in speeds if each is not None]),
+        _interval([each for each in memory if each is not None]),
+    )
 
 
 def geometric_mean(intervals: Sequence[Interval]) -> Interval | None:
@@ -94,14 +130,13 @@ def _standing(name: str, index: int, blocks: Sequence[Block]) -> Standing:
     pairs = [(block.control, block.outcomes[index]) for block in blocks]
     outcomes = [outcome for _, outcome in pairs]
     well = [outcome for outcome in outcomes if outcome.ok]
-    ratios = [pair_ratio(control, outcome) for control, outcome in pairs]
-    memory = [log_rss_ratio(control, outcome) for control, outcome in pairs]
+    speed, memory = between(blocks, 0, index)
     return Standing(
         name=name,
         ops_per_s=_rounded(median([o.ops_per_s for o in well] or [0.0])),
         rss_mb=_rounded(median([o.rss_peak_kb / 1024 for o in well] or [0.0])),
-        speed=_interval([each.log_ratio for each in ratios if each is not None]),
-        memory=_interval([each for each in memory if each is not None]),
+        speed=speed,
+        memory=memory,
         failures=tuple(f"{o.status}: {o.detail}" for o in outcomes if not o.ok),
         counters=_counters(well),
     )
@@ -136,8 +171,9 @@ def _counters(outcomes: Sequence[Outcome]) -> dict[str, float]:
     """Returns the mean of each counter; only those that every process has."""
     if not outcomes:
         return {}
-    shared = [name for name in outcomes[0].counters if all(name in o.counters for o in outcomes)]
-    return {name: _rounded(fmean(o.counters[name] for o in outcomes)) for name in shared}
+    found = [{**outcome.facts, **outcome.counters} for outcome in outcomes]
+    shared = [name for name in found[0] if all(name in each for each in found)]
+    return {name: _rounded(fmean(each[name] for each in found)) for name in shared}
 
 
 def _rounded(value: float) -> float:

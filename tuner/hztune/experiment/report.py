@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from hztune.compare import record as records
 from hztune.compare.record import Record
-from hztune.compare.standings import Standings, geometric_mean
-from hztune.compare.table import interval_text
-from hztune.experiment.definition import Experiment
+from hztune.compare.standings import Standings
+from hztune.experiment.definition import Experiment, Value
+from hztune.experiment.figures import Shown, shown
 from hztune.experiment.run import RESULTS
-from hztune.stats import Interval
 
 README = "README.md"
 NOT_MEASURED = "not measured yet"
@@ -29,33 +28,33 @@ class Finding:
         name: Of the experiment.
         question: In one sentence.
         finding: First paragraph of the README's Finding; NOT_MEASURED without results.
-        headline: What the interval is about, in words.
-        interval: Log ratio, above 0 is better; None: not measured.
+        figures: What the samples say of it, the headline first; none without results.
         date: Of the last row, "2026-01-31"; "" without results.
         standings: What the samples of each row give.
+        values: What the experiment makes of its counters.
         problems: Where the results are not what the samples, or the definition, give.
     """
 
     name: str
     question: str
     finding: str
-    headline: str
-    interval: Interval | None
+    figures: tuple[Shown, ...]
     date: str
     standings: tuple[Standings, ...]
+    values: tuple[Value, ...]
     problems: tuple[str, ...]
 
     def lines(self) -> list[str]:
         """The finding for a terminal."""
         text = [f"{self.name}: {self.question}", f"  {self.finding}"]
-        if self.interval is not None:
-            text.append(f"  {self.headline}: {interval_text(self.interval, 3)}  ({self.date})")
+        text += [f"  {each.name}: {each.text}" for each in self.figures]
+        text += [f"  measured {self.date}"] if self.date else []
         return [*text, *(f"  WRONG: {each}" for each in self.problems)]
 
     def cells(self) -> tuple[str, ...]:
-        """The finding as a line of a table: name, question, finding, figure, date."""
-        figure = f"{self.headline}: {interval_text(self.interval, 3)}" if self.interval else ""
-        return (self.name, self.question, self.finding, figure, self.date)
+        """The finding as a line of a table: name, question, finding, figures, date."""
+        figures = "<br>".join(f"{each.name}: {each.text}" for each in self.figures)
+        return (self.name, self.question, self.finding, figures, self.date)
 
 
 def examine(experiment: Experiment) -> Finding:
@@ -64,57 +63,25 @@ def examine(experiment: Experiment) -> Finding:
     Raises:
         UsageError: Its results are no legal record.
     """
+    name, question = experiment.name, experiment.question
     path = experiment.folder / RESULTS
     if not path.exists():
-        return Finding(experiment.name, experiment.question, NOT_MEASURED, "", None, "", (), ())
+        return Finding(name, question, NOT_MEASURED, (), "", (), experiment.values, ())
     record, wrong = records.load(path)
-    found = record.standings
-    headline, interval = _headline(experiment, record, found)
     finding = _finding(experiment.folder / README)
     problems = [*wrong, *_strangers(experiment, record)]
     if not finding:
         problems.append(f"{README} has no section '## Finding' with a sentence in it")
     return Finding(
-        name=experiment.name,
-        question=experiment.question,
+        name=name,
+        question=question,
         finding=finding,
-        headline=headline,
-        interval=interval,
+        figures=shown(experiment, record),
         date=max(row.created for row in record.rows)[:10] if record.rows else "",
-        standings=found,
+        standings=record.standings,
+        values=experiment.values,
         problems=tuple(problems),
     )
-
-
-def _headline(
-    experiment: Experiment, record: Record, found: Sequence[Standings]
-) -> tuple[str, Interval | None]:
-    """Returns the one figure of an experiment, a geometric mean over its rows, and its meaning."""
-    first = record.contenders[0].name
-    name = experiment.headline
-    over = f"over {len(found)} rows" if len(found) > 1 else "on one row"
-    if not name:
-        parts = [row.lead for row in found]
-        return f"{first} / best of the others {over}", _mean(parts)
-    if name not in {each.name for each in record.contenders}:
-        return f"{name} / {first}", None
-    standings = [row.of(name) for row in found]
-    if experiment.metric == "rss_peak_kb":
-        return f"memory of {first} / {name} {over}", _mean(
-            [_less(each.memory) for each in standings]
-        )
-    return f"{name} / {first} {over}", _mean([each.speed for each in standings])
-
-
-def _mean(parts: Sequence[Interval | None]) -> Interval | None:
-    return geometric_mean([each for each in parts if each is not None])
-
-
-def _less(memory: Interval | None) -> Interval | None:
-    """Returns a ratio of memory the other way round, so that above 1 is better."""
-    if memory is None:
-        return None
-    return Interval(-memory.estimate, -memory.high, -memory.low, memory.pairs)
 
 
 def _strangers(experiment: Experiment, record: Record) -> Iterator[str]:

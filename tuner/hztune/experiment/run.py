@@ -1,26 +1,31 @@
 """Measuring an experiment: row by row, each kept when it is there, so that it can be resumed.
 
 Rows collect in a file beside results.json and replace it together, when the last one is there: what
-is published never mixes two builds or two machines.
+is published never mixes two builds or two machines. A row keeps of the counters only what the
+experiment asks for, so that results stay small enough to be committed.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hztune import allocator, files
 from hztune.compare import record as records
 from hztune.compare import session
 from hztune.compare.contenders import Contender, configured, distinct
-from hztune.compare.match import MakeExecutor, Plan
+from hztune.compare.match import Finish, MakeExecutor, Measured, Plan
+from hztune.compare.preload import FileProof
 from hztune.compare.record import Record
 from hztune.errors import HztuneError, UsageError
+from hztune.experiment import builds
 from hztune.experiment.definition import Experiment, Side
 from hztune.machine import Machine
+from hztune.measure.instructions import count
 from hztune.progress import Reporter
+from hztune.samples import Block, Outcome
 
 RESULTS = "results.json"
 UNFINISHED = "results.unfinished.json"
@@ -62,7 +67,7 @@ def run(
         reporter: Who is told.
         extra: More contenders, behind those of the experiment.
         budget_s: Seconds for all rows; None: what the experiment says.
-        resume: Whether rows of a run that was stopped are kept.
+        resume: Whether rows of a run that was stopped, or of one that is complete, are kept.
         executors: What measures.
 
     Raises:
@@ -74,9 +79,13 @@ def run(
     record = records.started(contenders, machine)
     unfinished = experiment.folder / UNFINISHED
     if resume:
-        record = _resumed(unfinished, record)
+        kept = _resumed(experiment.folder, record, reporter).rows
+        asked = {spec.label for spec in experiment.rows}
+        record = replace(record, rows=tuple(row for row in kept if row.spec.label in asked))
     there = {row.spec.label for row in record.rows}
     specs = [spec for spec in experiment.rows if spec.label not in there]
+    if not specs:
+        return Ran(record, len(experiment.rows), experiment.folder / RESULTS, False)
     for spec in specs:
         spec.check()
     record, stopped = session.carry_out(
@@ -86,6 +95,7 @@ def run(
         executors(contenders, machine, experiment.seed),
         reporter,
         lambda so_far: files.write_whole(unfinished, records.dumps(so_far)),
+        _finish(experiment, contenders),
     )
     if stopped:
         return Ran(record, len(experiment.rows), unfinished, stopped)
@@ -117,24 +127,65 @@ def _contender(side: Side, reporter: Reporter) -> Contender | None:
         except HztuneError as error:
             reporter.say(f"left out: {error}")
             return None
+    if side.build:
+        reporter.say(f"building hz: {side.build}")
+        return builds.contender(side.name, side.build, side.arm.config)
     return configured(side.name, side.arm.allocator, side.arm.config)
 
 
-def _resumed(path: Path, fresh: Record) -> Record:
-    """Returns the unfinished record, if it is one of the same contenders on the same machine."""
-    if not path.exists():
-        raise UsageError(f"there is no {str(path)!r} to resume; run it without --resume")
-    found, wrong = records.load(path)
-    if wrong:
-        raise UsageError(f"{str(path)!r} is damaged ({wrong[0]}); run it without --resume")
+def _finish(experiment: Experiment, contenders: Sequence[Contender]) -> Finish:
+    """Returns what drops the counters that nobody asks for, and counts instructions if asked."""
+    proof = FileProof(contenders)
+    asked = {name for value in experiment.values for name in (value.count, value.per)}
+
+    def finish(row: Measured) -> Measured:
+        blocks = tuple(_slim(block, asked) for block in row.blocks)
+        is_counted = experiment.instructions and row.spec.threads == 1
+        arms = [each.arm for each in contenders] if is_counted else []
+        return replace(row, blocks=blocks, counts=tuple(count(row.spec, a, proof) for a in arms))
+
+    return finish
+
+
+def _slim(block: Block, asked: set[str]) -> Block:
+    return replace(block, outcomes=tuple(_slim_outcome(each, asked) for each in block.outcomes))
+
+
+def _slim_outcome(outcome: Outcome, asked: set[str]) -> Outcome:
+    every = {**outcome.facts, **outcome.counters}
+    kept = {name: value for name, value in every.items() if name in asked}
+    return replace(outcome, counters=kept, facts={})
+
+
+def _resumed(folder: Path, fresh: Record, reporter: Reporter) -> Record:
+    """Returns the rows to go on with: unfinished ones, else complete ones of the same contenders.
+
+    Raises:
+        UsageError: The unfinished rows are of other contenders, or of another machine.
+    """
+    path = folder / UNFINISHED
+    if path.exists():
+        found, wrong = records.load(path)
+        if wrong:
+            raise UsageError(f"{str(path)!r} is damaged ({wrong[0]}); run it without --resume")
+        if changed := _changed(found, fresh):
+            raise UsageError(
+                f"{str(path)!r} is of other contenders or another machine "
+                f"({', '.join(changed)} changed); run it without --resume"
+            )
+        return found
+    results = folder / RESULTS
+    if results.exists() and not _changed(records.load(results)[0], fresh):
+        reporter.say("its results are of these contenders: only rows that they lack are measured")
+        return records.load(results)[0]
+    return fresh
+
+
+def _changed(found: Record, fresh: Record) -> list[str]:
+    """Returns in what a record is not one of the same contenders on the same machine."""
     there, here = ({each.identity for each in one.contenders} for one in (found, fresh))
-    if there != here or found.machine != fresh.machine:
-        changed = sorted(str(each[0]) for each in there ^ here) or ["the machine"]
-        raise UsageError(
-            f"{str(path)!r} is of other contenders or another machine "
-            f"({', '.join(dict.fromkeys(changed))} changed); run it without --resume"
-        )
-    return found
+    names = [str(each[0]) for each in sorted(there ^ here, key=str)]
+    return [*dict.fromkeys(names), *(["the machine"] if found.machine != fresh.machine else [])]
 
 
 def _plan(experiment: Experiment, rows: int, budget_s: float | None) -> Plan:

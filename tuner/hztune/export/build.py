@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hztune import params
 from hztune.export.provenance import provenance, slashed
 from hztune.params import Param, Value
@@ -14,12 +16,17 @@ def header(profile: Profile) -> str:
     The defaults are written out because the file states a whole configuration: it must give the
     same library after a default has changed.
     """
-    config = params.complete(profile.config)
     comment = provenance(profile, "build hz without HZ_CONFIG_HEADER")
     use = [
         "defaults:  cmake -S core -B build -DHZ_CONFIG_HEADER=/path/of/this/file",
         "constants: the same with -DHZ_FROZEN=ON; HZ_* variables are then not read",
     ]
+    return slashed([*comment, "", *use]) + macros(profile.config)
+
+
+def macros(given: Mapping[str, Value]) -> str:
+    """What hz_config.h says to the compiler: a whole configuration."""
+    config = params.complete(given)
     changed = [_define(row, config[row.name]) for row in params.table() if _is_changed(row, config)]
     kept = [
         _define(row, config[row.name]) for row in params.table() if not _is_changed(row, config)
@@ -34,7 +41,7 @@ def header(profile: Profile) -> str:
         *(["/* ---- at their defaults ---- */", *kept, ""] if kept else []),
         "#endif",
     ]
-    return slashed([*comment, "", *use]) + "\n".join(body) + "\n"
+    return "\n".join(body) + "\n"
 
 
 def cmake(profile: Profile) -> str:

@@ -44,6 +44,12 @@ class Proof(Protocol):
             UsageError: The arm's allocator is not installed.
         """
 
+    def program(self, arm: Arm) -> Path | None:
+        """Returns the arm's own build of the program, with its allocator inside; None: the usual.
+
+        Only turns ask for it.
+        """
+
     def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
         """Returns what is wrong with a process of the arm; None: it is the one asked for.
 
@@ -74,6 +80,10 @@ class AllocatorProof:
             self._prepared[arm] = self._prepare(arm)
         return self._prepared[arm]
 
+    def program(self, arm: Arm) -> Path | None:
+        """Returns None: installed allocators are preloaded."""
+        return None
+
     def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
         """Compares the library, and the configuration if the process confirms one.
 
@@ -87,7 +97,7 @@ class AllocatorProof:
             return Fault("wrong_allocator", "it was over before its allocator could be seen")
         if library and os.path.realpath(library) != os.path.realpath(installed.path):
             return Fault("wrong_allocator", f"malloc comes from {library}, not {installed.path}")
-        return _confirmation_fault(adapter, arm, stderr) if adapter.confirms else None
+        return confirmation_fault(adapter, arm, stderr) if adapter.confirms else None
 
     def _prepare(self, arm: Arm) -> dict[str, str] | Fault:
         """Asks the adapter for the variables, and proves them where the process itself cannot."""
@@ -114,8 +124,8 @@ class AllocatorProof:
         return self._installed[adapter.name]
 
 
-def _confirmation_fault(adapter: Adapter, arm: Arm, stderr: str) -> Fault | None:
-    """Returns in what the confirmed configuration is not the one asked for."""
+def confirmation_fault(adapter: Adapter, arm: Arm, stderr: str) -> Fault | None:
+    """Returns in what the configuration that a process confirmed is not the one asked for."""
     try:
         answers = adapter.confirmed(stderr)
         if answers is None:

@@ -23,6 +23,7 @@ from hztune.measure.proof import AllocatorProof, Fault, Proof
 from hztune.measure.types import Accounting, Arm, Block, Outcome, Role, Status, Turn
 from hztune.process import Child, signal_name
 from hztune.samples import STATUSES, Evidence, Nowhere, Plan, Sink
+from hztune.samples.blocks import overall_rate
 from hztune.workload import WorkloadSpec
 
 _PADDING = "HZTUNE_PADDING"
@@ -194,6 +195,8 @@ class _Performance:
         for index, part in enumerate(self._parts):
             if part.fault is None:
                 words += ["--arm", str(index)]
+                if own := self._proof.program(part.arm):
+                    words += ["--program", str(own)]
                 padding = "x" * rng.randrange(_PADDING_BYTES)
                 for name, value in {**part.environment, _PADDING: padding}.items():
                     words += ["--env", f"{name}={value}"]
@@ -261,11 +264,12 @@ class _Performance:
             arm=part.arm,
             status="ok" if fault is None else fault.status,
             detail="" if fault is None else fault.detail,
-            ops_per_s=_rate(part.turns) if fault is None else 0.0,
+            ops_per_s=overall_rate(part.turns) if fault is None else 0.0,
             turns=tuple(part.turns),
             rss_peak_kb=ending.get("rss_peak_kb", 0),
             live_kb=result.get("live_peak_kb", 0),
             counters=(result.get("hz") or {}).get("counters", {}),
+            facts=_facts(ending, result),
         )
 
     def _fault(
@@ -296,10 +300,10 @@ class _Performance:
         )
 
 
-def _rate(turns: Sequence[Turn]) -> float:
-    """Returns operations per second over the undisturbed turns, over all if there is no other."""
-    counted = [turn for turn in turns if not turn.disturbed] or turns
-    return sum(turn.ops for turn in counted) / sum(turn.counted_ns * 1e-9 for turn in counted)
+def _facts(ending: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, int]:
+    """Returns what is known of a whole process, from its start to its end."""
+    known = {"ops": result.get("ops"), "minor_faults": ending.get("minor_faults")}
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def _status(word: str) -> Status:

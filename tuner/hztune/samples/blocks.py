@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -112,6 +112,12 @@ class Turn:
         return self.ops / (self.counted_ns * 1e-9)
 
 
+def overall_rate(turns: Sequence[Turn]) -> float:
+    """Returns operations per second over the undisturbed turns, over all if there is no other."""
+    counted = [turn for turn in turns if not turn.disturbed] or turns
+    return sum(turn.ops for turn in counted) / sum(turn.counted_ns * 1e-9 for turn in counted)
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Everything that one arm showed in one block.
@@ -126,6 +132,8 @@ class Outcome:
         live_kb: Peak of the memory that the workload asked for, KiB; 0 when unknown.
         counters: What the allocator counted on its slow paths, by name; empty when it counts
             nothing.
+        facts: What is known of the whole process, by name (ops, minor_faults), where it says so.
+            Not part of a stored sample.
     """
 
     arm: Arm
@@ -136,6 +144,7 @@ class Outcome:
     rss_peak_kb: int = 0
     live_kb: int = 0
     counters: Mapping[str, int] = field(default_factory=dict)
+    facts: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     @property
     def ok(self) -> bool:
