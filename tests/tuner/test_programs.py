@@ -1,0 +1,188 @@
+"""The real programs of experiments/programs: each says the same under every allocator."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from hztune import allocator, artifacts, process
+from hztune.allocator import target
+
+EXPERIMENT = Path(__file__).parents[2] / "experiments" / "programs"
+
+
+def loaded() -> ModuleType:
+    """run.py as a module."""
+    spec = importlib.util.spec_from_file_location("programs_run", EXPERIMENT / "run.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+RUN = loaded()
+PROGRAMS = list({case.command: case for case in reversed(RUN.CASES) if case.command}.values())
+ALLOCATORS = ("glibc", "jemalloc", "mimalloc", "tcmalloc", "hz", "tbb")
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the commands need, built once."""
+    folder = tmp_path_factory.mktemp("programs")
+    RUN.FUNCTIONS = 1
+    RUN.build(folder)
+    return folder
+
+
+def output(case: Any, work: Path, environment: dict[str, str]) -> str:
+    """What a short run of a case prints; of redis, the commands that were answered."""
+    assert RUN.missing(case) == []
+    done = process.run(
+        case.words(work, case.short),
+        env={**os.environ, **dict(case.variables), **environment},
+        deadline_s=60,
+    )
+    assert done.ok, done.describe()
+    if case.name == "redis":
+        return " ".join(re.findall(r'^"([A-Z]+)","[0-9.]+"', done.stdout, re.M))
+    return done.stdout
+
+
+@pytest.mark.parametrize("case", PROGRAMS, ids=[case.name for case in PROGRAMS])
+def test_a_program_says_the_same_under_every_allocator(
+    case: Any, work: Path, core_build: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
+    said = output(case, work, {})
+    assert said.strip() or case.name in ("gcc",)
+    for name in ALLOCATORS:
+        adapter = allocator.get(name)
+        assert output(case, work, adapter.environment({}, adapter.installed())) == said, name
+
+
+def test_every_library_that_can_replace_malloc_here_takes_part() -> None:
+    found = {each.name for each in allocator.available()}
+    assert set(ALLOCATORS) <= found, "install what README's test command names"
+
+
+# ---- why each of them is here --------------------------------------------------------------------
+
+
+def faults(work: Path, name: str, **variables: str) -> tuple[int, int]:
+    """Page faults and peak memory (KiB) of a program, as hz-launch counts them."""
+    (case,) = [case for case in PROGRAMS if case.name == name]
+    done = process.run(
+        [str(artifacts.launch()), "--", *case.words(work, case.size)],
+        env={**os.environ, **variables},
+        deadline_s=60,
+    )
+    told = json.loads(done.stdout.splitlines()[-1])
+    return told["minor_faults"], told["rss_peak_kb"]
+
+
+def test_large_buffers_are_faulted_in_again_and_again_unless_glibc_keeps_them(
+    work: Path, core_build: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
+    adapter = allocator.get("glibc")
+    kept = {"mmap_threshold": 1 << 30, "trim_threshold": 1 << 30}
+    environment = adapter.environment(kept, adapter.installed())
+    default, _ = faults(work, "large-buffers")
+    tuned, _ = faults(work, "large-buffers", **environment)
+    assert tuned < default / 2
+
+
+def test_one_arena_takes_less_than_the_limit_of_the_possible_case(
+    work: Path, core_build: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
+    adapter = allocator.get("glibc")
+    environment = adapter.environment({"arena_max": 1}, adapter.installed())
+    (case,) = [case for case in PROGRAMS if case.name == "memory-possible"]
+    assert case.options == ("--max-rss", "0.7x")
+    _, default = faults(work, "memory-possible")
+    _, tuned = faults(work, "memory-possible", **environment)
+    assert tuned < 0.7 * default
+
+
+def test_redis_is_said_to_bring_its_own_allocator() -> None:
+    (said,) = target.inspect("redis-server").remarks()
+    assert "is linked with jemalloc: unchanged, it runs on that, not on glibc" in said
+    (case,) = [case for case in PROGRAMS if case.name == "redis"]
+    assert said in RUN.remarks(case)
+
+
+# ---- run.py --------------------------------------------------------------------------------------
+
+SUMMARY = {"verdict": "no_gain", "ratio": None, "rss_ratio": 1.0, "params": {}, "out": "gone"}
+Answer = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def answering(status: int) -> Answer:
+    """Stands for hztune: leaves a profile, prints a summary and ends with a status."""
+
+    def run(line: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        out = Path(line[line.index("--out") + 1])
+        out.mkdir()
+        (out / "profile.json").write_text('{"allocator": {"name": "glibc"}}')
+        return subprocess.CompletedProcess(line, status, json.dumps(SUMMARY))
+
+    return run
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_case_leaves_its_summary_and_its_profile_and_no_path(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = tmp_path / "results.json"
+    monkeypatch.setattr(RUN, "build", lambda work: None)
+    monkeypatch.setattr(RUN.subprocess, "run", answering(status))
+    for name in ("xz", "large-buffers"):
+        assert RUN.main(["--only", name, "--results", str(results), "--allocator", "glibc"]) == 0
+    rows = json.loads(results.read_text())["cases"]
+    assert [row["name"] for row in rows] == ["large-buffers", "xz"], "in the order of the cases"
+    assert rows[1]["summary"]["verdict"] == "no_gain" and rows[1]["exit_status"] == status
+    assert str(tmp_path) not in results.read_text() and "gone" not in results.read_text()
+
+
+def test_a_study_that_failed_or_a_program_that_is_missing_is_said_and_keeps_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results.json"
+    monkeypatch.setattr(RUN, "build", lambda work: None)
+    monkeypatch.setattr(RUN.subprocess, "run", answering(1))
+    assert RUN.main(["--only", "gcc", "--results", str(results)]) == 1
+    assert "gcc: hztune ended with status 1" in capsys.readouterr().err
+    monkeypatch.setattr(RUN.shutil, "which", lambda program: None)
+    assert RUN.main(["--only", "redis", "--results", str(results)]) == 1
+    assert "(Debian's package: redis-tools)" in capsys.readouterr().err
+    assert not results.exists()
+
+
+@pytest.mark.parametrize("name", ["dicts", *(case.name for case in RUN.CASES if case.options)])
+def test_hztune_takes_the_options_of_a_case(
+    name: str, work: Path, tmp_path: Path, core_build: Path
+) -> None:
+    (case,) = [case for case in RUN.CASES if case.name == name]
+    line = RUN.study(case, case.words(work, case.size), "20s", case.allocator, tmp_path / "out")
+    at = line.index("--json")
+    done = subprocess.run(
+        [*line[:at], "--dry-run", *line[at + 1 :]],
+        env={**os.environ, "HZTUNE_CORE": str(core_build)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert not (tmp_path / "out").exists()
