@@ -43,7 +43,9 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
     "--threads", "-t", type=int, metavar="N", help="Threads of the workload.  [default: CPUs here]"
 )
 @click.option(
-    "--allocator", default="hz", show_default=True, metavar="NAME", help="Whose parameters to tune."
+    "--allocator",
+    metavar="NAME[,NAME]...|any",
+    help="Whose parameters to tune.  [default: any for a program of your own, else hz]",
 )
 @click.option(
     "--space", default="", metavar="NAME|FILE", help="The search space.  [default: the allocator's]"
@@ -116,6 +118,7 @@ def _request(
     workload: str | None,
     params: tuple[str, ...],
     threads: int | None,
+    allocator: str | None,
     budget: str,
     words: tuple[str, ...],
     **others: Any,
@@ -130,6 +133,7 @@ def _request(
             "--workload is missing; `hztune list workloads` shows what there is "
             "(or give a program of your own after --)"
         )
+    others["allocator"] = allocator or ("any" if own else "hz")
     budget_s = seconds(budget)
     from hztune.tune import TuneRequest
     from hztune.workload import WorkloadSpec
@@ -144,7 +148,7 @@ def _request(
 def _for_people(tuned: Tuned) -> str:
     """The summary, and what to do with a gain."""
     lines = tuned.summary.lines()
-    if tuned.profile.result.verdict == "improved":
+    if tuned.profile.result.verdict in ("improved", "within_limit"):
         path = tuned.out / "profile.json"
         lines.append(
             f"use it:  hztune run {path} -- ./program, or hztune export {path} --format ..."

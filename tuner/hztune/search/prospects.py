@@ -1,9 +1,9 @@
 """What each allocator may still come to: the hopeless ones get no more of the search's time.
 
-Allocators are raced by what one more configuration of theirs is expected to add to the best that is
-known. How far configurations of one allocator lie apart is learned from those that were measured;
-until there are some, from what is usual. The decision is made anew from all data before each block,
-so nobody is out for ever.
+Allocators are raced by what more configurations of theirs are expected to add to the best that is
+known, and proposals are shared out by the same measure. How far configurations of one allocator lie
+apart is learned from those that were measured; until there are some, from what is usual. The
+decision is made anew from all data before each block, so nobody is out for ever.
 """
 
 from __future__ import annotations
@@ -41,14 +41,16 @@ class Best:
         return self.record.arm.config
 
 
-def hopeful(space: Space, ledger: Ledger, ranked: Sequence[Best], floor: float) -> Space:
-    """The part of a space in which a winner may still lie.
+def prospects(
+    space: Space, ledger: Ledger, ranked: Sequence[Best], floor: float
+) -> dict[str, float]:
+    """What each allocator in which a winner may still lie promises, log units above 0.
 
     Args:
         space: All of it.
         ledger: What was measured.
         ranked: Every configuration that may win, the most promising first.
-        floor: The noise floor, log units.
+        floor: The noise floor, log units: who promises less is left out.
     """
     known = defaultdict(list)
     for one in ranked:
@@ -57,16 +59,19 @@ def hopeful(space: Space, ledger: Ledger, ranked: Sequence[Best], floor: float) 
     if not ledger.must_save:
         best = max(0.0, best)
     broken = {record.arm.allocator for record in ledger.searched.values() if _is_broken(record)}
-    keep = [
-        name
-        for name in (part.allocator for part in space.parts)
-        if (_promise(known[name], best) > floor if known[name] else name not in broken)
-    ]
-    return space.narrowed(keep) if keep else space
+    promised = {
+        part.allocator: _promise(known[part.allocator], best)
+        for part in space.parts
+        if known[part.allocator] or part.allocator not in broken
+    }
+    hopeful = {name: promise for name, promise in promised.items() if promise > floor}
+    return hopeful or dict.fromkeys((part.allocator for part in space.parts), 1.0)
 
 
 def _promise(estimates: Sequence[Estimate], best: float) -> float:
     """What a block of an allocator's further configurations may add, log units."""
+    if not estimates:
+        return CHANCES * expected_improvement(0.0, _USUAL_SPREAD, best)
     centre = sum(one.raw for one in estimates) / len(estimates)
     squares = sum((one.raw - centre) ** 2 for one in estimates)
     variance = (_USUAL_WEIGHT * _USUAL_SPREAD**2 + squares) / (_USUAL_WEIGHT + len(estimates) - 1)

@@ -8,13 +8,15 @@ decision is made anew from all data before each block, so nobody is out for ever
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from random import Random
 
 from hztune import study
 from hztune.samples import Arm
 from hztune.search.bench import Bench
-from hztune.search.prospects import Best, hopeful
+from hztune.search.prospects import Best, prospects
 from hztune.space import Config, Space
 from hztune.stats import expected_improvement, population, race_margin
 from hztune.study import Finding, Identity, identity
@@ -106,23 +108,40 @@ class Search:
         return racing + self._new(room)
 
     def _new(self, room: int) -> list[Arm]:
-        """Presets that were not measured yet, then proposals."""
-        space = hopeful(self.space, self.bench.ledger, self.ranked(), self.bench.floor)
+        """Every allocator as it comes, then presets, then proposals; what was measured is left out.
+
+        Whoever is still unknown is looked at before the others get more.
+        """
+        chances = prospects(self.space, self.bench.ledger, self.ranked(), self.bench.floor)
+        space = self.space.narrowed(chances)
         taken = {
             identity(self.space.config(record.arm))
             for record in self.bench.ledger.searched.values()
         }
         waiting = [
-            preset.config for preset in space.presets if identity(preset.config) not in taken
+            dict(preset.config) for preset in space.presets if identity(preset.config) not in taken
         ]
-        configs: list[Config] = [dict(config) for config in waiting[:room]]
-        taken |= {identity(config) for config in configs}
-        configs += self._proposals(space, room - len(configs), taken)
+        unknown = [config for config in waiting if config in space.defaults]
+        configs = (unknown or waiting)[:room]
+        if not unknown:
+            taken |= {identity(config) for config in configs}
+            configs += self._proposals(chances, room - len(configs), taken)
         return [space.arm(config) for config in configs]
 
-    def _proposals(self, space: Space, count: int, taken: Collection[Identity]) -> list[Config]:
-        if count <= 0:
+    def _proposals(
+        self, chances: Mapping[str, float], count: int, taken: Collection[Identity]
+    ) -> list[Config]:
+        """New configurations, shared out between the allocators by what each one promises."""
+        names = [name for name in chances if self.space.part(name).dimensions]
+        if count <= 0 or not names:
             return []
+        rng = Random(f"{self.seed} {self.bench.ledger.trials}")
+        drawn = Counter(rng.choices(names, [chances[name] for name in names], k=count))
+        return [config for name in drawn for config in self._inside(name, drawn[name], taken)]
+
+    def _inside(self, name: str, count: int, taken: Collection[Identity]) -> list[Config]:
+        """New configurations of one allocator."""
+        space = self.space.narrowed({name})
         return study.propose(
             space,
             self._findings(space),

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hztune import allocator, space
-from hztune.allocator import Adapter, Installed
+from hztune.allocator import target
 from hztune.errors import UsageError
 from hztune.measure.program import Program
-from hztune.params import Value
 from hztune.search import MemoryLimit
 from hztune.space import Space
+from hztune.tune.candidates import Candidates, candidates
 from hztune.workload import WorkloadSpec
 
 DEFAULT_BUDGET_S = 180.0
@@ -33,7 +30,7 @@ class TuneRequest:
     Attributes:
         workload: A built-in workload to measure; None: a program of the user's.
         program: That program; None: a workload.
-        allocator: Whose configuration is sought.
+        allocator: Whose configuration is sought: a name, several with commas, or `any`.
         space: Name or path of the search space; "" for the allocator's own.
         budget_s: Seconds that the whole study may take.
         trials: Most configurations to search; None: as many as there is time for.
@@ -80,17 +77,20 @@ class Task:
 
     Attributes:
         request: What was asked.
-        adapter: The allocator's.
-        installed: What is installed of it.
-        space: What may be proposed.
+        candidates: The allocators and what may be proposed for them.
         limit: The memory limit, if any.
+        remarks: What the user should know of the target before it is measured.
     """
 
     request: TuneRequest
-    adapter: Adapter
-    installed: Installed
-    space: Space
+    candidates: Candidates
     limit: MemoryLimit | None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def space(self) -> Space:
+        """What may be proposed."""
+        return self.candidates.space
 
     @property
     def identity(self) -> dict[str, str]:
@@ -98,8 +98,7 @@ class Task:
         request = self.request
         return {
             "workload": _target_identity(request),
-            "allocator": f"{self.installed.name} {self.installed.version}",
-            "library": self.installed.sha256,
+            **self.candidates.identity,
             "space": self.space.fingerprint(),
             "limit": self.limit.text if self.limit else "none",
             "seed": str(request.seed),
@@ -124,16 +123,26 @@ def understand(request: TuneRequest) -> Task:
     if request.resume and request.out is None:
         raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
     limit = MemoryLimit.parse(request.max_rss) if request.max_rss else None
-    adapter = allocator.get(request.allocator)
-    installed = adapter.installed()
-    searched = _space(request, adapter, installed)
+    remarks = _remarks(request)
+    found = candidates(request.allocator, request.space, request.threads or _MANY_THREADS)
+    return Task(request, found, limit, remarks)
+
+
+def _remarks(request: TuneRequest) -> tuple[str, ...]:
+    """What is to be said of the target.
+
+    Raises:
+        UsageError: It does not exist, or no allocator can be put under it.
+    """
     if request.workload is not None:
         request.workload.check()
-    elif request.program is not None and shutil.which(request.program.argv[0]) is None:
-        raise UsageError(
-            f"there is no program {request.program.argv[0]!r}; give a path, or a name in PATH"
-        )
-    return Task(request, adapter, installed, searched, limit)
+        return ()
+    assert request.program is not None  # `understand` saw to it
+    found = target.inspect(request.program.argv[0])
+    obstacle = found.obstacle()
+    if obstacle is not None:
+        raise UsageError(obstacle)
+    return found.remarks()
 
 
 def _target_identity(request: TuneRequest) -> str:
@@ -144,25 +153,3 @@ def _target_identity(request: TuneRequest) -> str:
     assert program is not None  # `understand` saw to it
     told = [*program.argv, program.prepare, program.cleanup, program.check]
     return f"{request.name} {hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]}"
-
-
-def _space(request: TuneRequest, adapter: Adapter, installed: Installed) -> Space:
-    knobs = adapter.knobs(installed)
-    if not knobs:
-        raise UsageError(f"{request.allocator} has no parameters, so there is nothing to tune")
-
-    def check(config: Mapping[str, Value]) -> None:
-        adapter.check(config, installed)
-
-    found = space.load(
-        request.space or request.allocator,
-        knobs,
-        check=check,
-        facts=space.machine_facts(request.threads or _MANY_THREADS),
-    )
-    if found.allocator != request.allocator:
-        raise UsageError(
-            f"the search space {request.space!r} is for {found.allocator}, and the allocator is "
-            f"{request.allocator}; give --allocator {found.allocator} or another --space"
-        )
-    return found

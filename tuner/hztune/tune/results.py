@@ -11,6 +11,7 @@ from pathlib import Path
 from hztune import export, files, profile, version
 from hztune.errors import UsageError
 from hztune.machine import Machine
+from hztune.params import Value
 from hztune.profile import (
     AllocatorId,
     MachineId,
@@ -59,12 +60,12 @@ def build_profile(task: Task, machine: Machine, decision: Decision, trials: int)
     """The profile of a finished study."""
     request = task.request
     return Profile(
-        allocator=AllocatorId.of(task.installed),
-        params=tuple(task.space.reduced(decision.arm.config).items()),
+        allocator=AllocatorId.of(task.candidates.find(decision.arm.allocator)),
+        params=_params(task, decision),
         workload=_workload_id(request),
         threads=request.threads,
         machine=MachineId.of(machine),
-        objective=Objective(_metric(request), _limits(task)),
+        objective=Objective(_metric(request), _limits(task), _control(task)),
         result=_result(_metric(request), decision),
         search=profile.Search(
             sampler=SAMPLER,
@@ -76,6 +77,20 @@ def build_profile(task: Task, machine: Machine, decision: Decision, trials: int)
         versions=_versions(),
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )
+
+
+def _params(task: Task, decision: Decision) -> tuple[tuple[str, Value], ...]:
+    """What differs from the defaults of the arm's allocator; the unchanged program has none."""
+    arm = decision.arm
+    if not task.space.holds(arm):
+        return ()
+    return tuple(task.space.part(arm.allocator).reduced(arm.config).items())
+
+
+def _control(task: Task) -> str:
+    """What the ratio is to; empty where that is the default of the profile's own allocator."""
+    control = task.space.control
+    return "" if task.space.holds(control) else control.allocator
 
 
 def _workload_id(request: TuneRequest) -> WorkloadId:
@@ -118,7 +133,7 @@ def _versions() -> tuple[tuple[str, str], ...]:
 def _fresh_name(task: Task) -> str:
     """A name for a study's directory: what is tuned for what, and when."""
     request = task.request
-    words = [request.allocator, request.name]
+    words = [request.allocator.replace(",", "-"), request.name]
     if request.workload is not None:
         setting = request.workload.setting
         words += [*([setting] if setting else []), f"T{request.workload.threads}"]

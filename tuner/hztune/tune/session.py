@@ -21,7 +21,7 @@ from hztune.measure import Executor
 from hztune.measure.proof import AllocatorProof
 from hztune.measure.runs import RunExecutor
 from hztune.measure.workloads import workload_executor
-from hztune.profile import Profile
+from hztune.profile import Profile, Verdict
 from hztune.progress import Reporter, duration
 from hztune.samples import Block, SampleStore
 from hztune.search import SLOTS, Bench, Budget, Ledger, SystemClock
@@ -30,7 +30,13 @@ from hztune.tune.flow import Decision, Study
 from hztune.tune.request import Task, TuneRequest, understand
 from hztune.tune.summary import Summary, summarize
 
-_EXIT_STATUS = {"improved": 0, "no_gain": 0, "infeasible": 3, "interrupted": 130}
+_EXIT_STATUS: dict[Verdict, int] = {
+    "improved": 0,
+    "within_limit": 0,
+    "no_gain": 0,
+    "infeasible": 3,
+    "interrupted": 130,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,8 @@ def tune(request: TuneRequest, reporter: Reporter) -> Tuned:
         if (ending := store.ending()) is not None:
             reporter.say("this study has ended and measures no more; a new one needs another --out")
             return _told_again(ending, folder)
+        for line in (*_chosen_from(task), *task.remarks):
+            reporter.say(line)
         executor = _executor(request, machine, store)
         study = _study(task, executor, store.replay(), reporter)
         study.bench.stop = asked.is_set
@@ -90,7 +98,7 @@ def plan(request: TuneRequest) -> list[str]:
     ends = [duration(share * request.budget_s) for share in shares]
     lines = [
         f"workload: {request.label}",
-        f"allocator: {task.installed.name} {task.installed.version}",
+        *_chosen_from(task),
         f"space: {len(searched.dimensions)} parameters, at most {searched.size():.2g} points, "
         f"{len(searched.presets)} presets",
         f"budget: {duration(request.budget_s)}; calibrated by {ends[0]}, searched by {ends[1]}, "
@@ -101,6 +109,15 @@ def plan(request: TuneRequest) -> list[str]:
         share = f" as 1/n of {dimension.share_of}, n =" if dimension.share_of else ":"
         when = f" (when {dimension.when.text})" if dimension.when else ""
         lines.append(f"  {dimension.name}{share} {values}{when}")
+    return lines
+
+
+def _chosen_from(task: Task) -> list[str]:
+    """Which allocators are compared, with what, and which could not be."""
+    several = len(task.candidates.installed) > 1
+    lines = [f"{'allocators' if several else 'allocator'}: {task.candidates.label}"]
+    if task.candidates.missing:
+        lines.append(f"not installed: {', '.join(task.candidates.missing)}")
     return lines
 
 

@@ -10,7 +10,9 @@ from typing import Any
 
 from hztune.params import Value
 from hztune.progress import duration
+from hztune.samples import Arm
 from hztune.search import Ledger
+from hztune.stats import pool_plain
 from hztune.tune.flow import Decision, Study
 
 _COUNTERS_SHOWN = 6
@@ -20,6 +22,7 @@ _COUNTERS_SHOWN = 6
 class Attempt:
     """One finalist and what fresh pairs made of it; ratios, not logs."""
 
+    allocator: str
     params: Mapping[str, Value]
     answer: str
     ratio: float | None
@@ -35,8 +38,10 @@ class Summary:
     Attributes:
         verdict: As in the profile.
         why: Its reason in one sentence.
+        allocator: Whose parameters they are; `none` is the unchanged program.
+        control: What it was compared with: an allocator as it comes, or `none`.
         params: What the profile carries.
-        ratio: Tuned / default with its 95 % interval in `ci_low`, `ci_high`; None: not measured.
+        ratio: Tuned / control with its 95 % interval in `ci_low`, `ci_high`; None: not measured.
         trials: Configurations searched.
         failures: Failed processes by status.
         attempts: The finalists, in order.
@@ -47,12 +52,16 @@ class Summary:
         warmup_share: Part of the wall time that was warm-up.
         disturbed: Turns that something else disturbed, of `turns`.
         counters: What the allocator counted, by name: default and tuned, where they differ.
-        rss_ratio: Peak memory, tuned / default; None: not measured.
+        rss_ratio: Peak memory, tuned / control; None: not measured.
+        as_they_come: What the search saw of each allocator with its defaults, as a ratio to the
+            control, or how it failed; empty where only one is tuned.
         out: The results directory.
     """
 
     verdict: str
     why: str
+    allocator: str
+    control: str
     params: Mapping[str, Value]
     ratio: float | None
     ci_low: float | None
@@ -70,6 +79,7 @@ class Summary:
     disturbed: int
     counters: Mapping[str, tuple[int, int]]
     rss_ratio: float | None
+    as_they_come: Mapping[str, float | str]
     out: str
 
     def to_json(self) -> dict[str, object]:
@@ -88,9 +98,11 @@ class Summary:
         text = [f"verdict: {self.verdict} ({self.why})"]
         if self.ratio is not None and self.verdict != "no_gain":
             interval = f"[{self.ci_low:.3f}, {self.ci_high:.3f}]"
-            text.append(f"  tuned / default: {self.ratio:.3f}x, 95 % interval {interval}")
+            text.append(f"  tuned / {self._base}: {self.ratio:.3f}x, 95 % interval {interval}")
         if self.rss_ratio is not None:
-            text.append(f"  peak memory: {self.rss_ratio:.2f}x of the default's")
+            text.append(f"  peak memory: {self.rss_ratio:.2f}x of the {self._base}'s")
+        if self.allocator != self.control:
+            text.append(f"  allocator = {self.allocator}")
         for name, value in self.params.items():
             text.append(f"  {name} = {value}")
         text += self._account()
@@ -98,6 +110,11 @@ class Summary:
             text.append(f"  counter {name}: {before} by default, {after} tuned")
         text.append(f"results: {self.out}")
         return text
+
+    @property
+    def _base(self) -> str:
+        """What the control is, in words."""
+        return "unchanged program" if self.control == "none" else "default"
 
     def _account(self) -> list[str]:
         failed = ", ".join(f"{count} {status}" for status, count in sorted(self.failures.items()))
@@ -107,6 +124,9 @@ class Summary:
             f"(warm-up {100 * self.warmup_share:.0f} %), "
             f"{self.disturbed} of {self.turns} turns disturbed",
         ]
+        if self.as_they_come:
+            seen = [f"{name} {_shown(one)}" for name, one in self.as_they_come.items()]
+            lines.insert(0, f"as they come, in the search: {', '.join(seen)}")
         if self.noise_floor is not None and self.detectable is not None:
             lines.append(
                 f"noise floor: {100 * self.noise_floor:.1f} %; least gain that this budget "
@@ -124,6 +144,8 @@ def summarize(study: Study, decision: Decision, wall_s: float, out: Path) -> Sum
     return Summary(
         verdict=decision.verdict,
         why=decision.why,
+        allocator=decision.arm.allocator,
+        control=study.control.allocator,
         params=decision.arm.config,
         ratio=ratio,
         ci_low=low,
@@ -141,6 +163,7 @@ def summarize(study: Study, decision: Decision, wall_s: float, out: Path) -> Sum
         disturbed=used.disturbed,
         counters=_counters(bench.ledger, decision),
         rss_ratio=_rss_ratio(bench.ledger, decision),
+        as_they_come=_as_they_come(study),
         out=str(out),
     )
 
@@ -150,7 +173,27 @@ def _attempts(decision: Decision) -> Iterator[Attempt]:
         interval = proof.interval
         ratio, low, high = interval.ratio if interval else (None, None, None)
         pairs = interval.pairs if interval else 0
-        yield Attempt(proof.arm.config, proof.answer, ratio, low, high, pairs)
+        yield Attempt(proof.arm.allocator, proof.arm.config, proof.answer, ratio, low, high, pairs)
+
+
+def _as_they_come(study: Study) -> dict[str, float | str]:
+    """What the search saw of each allocator with its defaults; nothing where there is one only."""
+    if study.space.holds(study.control):
+        return {}
+    ledger = study.bench.ledger
+    records = (ledger.searched.get(Arm(part.allocator).key) for part in study.space.parts)
+    return {
+        record.arm.allocator: record.failures[-1].status
+        if record.failures
+        else math.exp(pool_plain(record.pairs, ledger.noise())[0])
+        for record in records
+        if record is not None and (record.failures or record.pairs)
+    }
+
+
+def _shown(ratio: float | str) -> str:
+    """A ratio or a failure in words."""
+    return ratio if isinstance(ratio, str) else f"{ratio:.2f}x"
 
 
 def _rss_ratio(ledger: Ledger, decision: Decision) -> float | None:

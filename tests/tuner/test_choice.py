@@ -1,0 +1,243 @@
+"""Allocators and their parameters as one space: what is proposed, raced, proved and said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from hztune.errors import UsageError
+from hztune.measure.replay import Landscape, ModelNoise, Truth
+from hztune.samples import Arm
+from hztune.search import Bench, MemoryLimit, Search
+from hztune.space import Choice, Space
+from hztune.study import Finding, identity, propose
+from hztune.tune.candidates import candidates
+from hztune.tune.flow import Decision, Study
+
+MakeBench = Callable[..., Bench]
+QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
+UNCHANGED = Arm("none")
+GOOD = {"ran": -1.0, "max_rss": -1.0}
+
+
+@pytest.fixture
+def choice(toy_space: Space) -> Choice:
+    """Two allocators with the same parameters, and one without any."""
+    fixed = Space("fixed", (), (), (), ())
+    return Choice.of([replace(toy_space, allocator=name) for name in ("one", "two")] + [fixed])
+
+
+def landscape(**speeds: float) -> Landscape:
+    """Each allocator's log speed; the spin lock of `two` adds 0.3 to that."""
+
+    def truth(arm: Arm) -> Truth:
+        bonus = 0.3 if arm.allocator == "two" and arm.config.get("lock") == "spin" else 0.0
+        return Truth(speeds.get(arm.allocator, 0.0) + bonus)
+
+    return truth
+
+
+def measured(bench: Bench) -> list[Arm]:
+    """The arms of the search in the order of their first measurement."""
+    return [record.arm for record in bench.ledger.searched.values()]
+
+
+def searched(bench: Bench, space: Space, share: float) -> Search:
+    """A search that has ended, of a study that can see one per cent."""
+    bench.floor = 0.01
+    search = Search(bench, space, seed=1)
+    search.run(share)
+    return search
+
+
+def decided(bench: Bench, space: Space) -> Decision:
+    return Study(bench, space, seed=1).run()
+
+
+# ---- the space -----------------------------------------------------------------------------------
+
+
+def test_a_configuration_and_its_arm_are_the_same_thing(choice: Choice) -> None:
+    config = {"allocator": "two", "two.lock": "spin"}
+    assert choice.arm(config) == Arm.of("two", {"lock": "spin"})
+    assert choice.config(choice.arm(config)) == config
+    assert choice.arm({}) == choice.control == UNCHANGED
+    assert choice.config(UNCHANGED) == {}
+
+
+def test_every_random_configuration_belongs_to_one_allocator_and_is_on_the_grid(
+    choice: Choice,
+) -> None:
+    rng = Random(1)
+    configs = [choice.sample(rng) for _ in range(60)]
+    assert {str(config["allocator"]) for config in configs} == {"one", "two", "fixed"}
+    for config in configs:
+        prefix = f"{config['allocator']}."
+        assert all(name.startswith(prefix) for name in config if name != "allocator")
+        assert choice.at(choice.encode(config)) == config
+        assert choice.objection(config) is None
+
+
+def test_the_rules_of_an_allocator_hold_inside_the_choice(choice: Choice) -> None:
+    refused = choice.objection({"allocator": "one", "one.cap": 1024, "one.shards": 16})
+    assert refused is not None
+    assert "too much memory" in refused
+
+
+def test_every_allocator_as_it_comes_stands_before_every_preset(choice: Choice) -> None:
+    arms = [choice.arm(preset.config) for preset in choice.presets]
+    sharded = [Arm.of(name, {"shards": 4}) for name in ("one", "two")]
+    assert arms == [Arm("one"), Arm("two"), Arm("fixed"), *sharded]
+
+
+def test_a_narrowed_choice_proposes_only_what_is_left(choice: Choice) -> None:
+    left = choice.narrowed({"two"})
+    proposals = propose(left, [], 8, incumbents=left.defaults, taken=set(), seed=1)
+    assert {config["allocator"] for config in proposals} == {"two"}
+    assert left.fingerprint() != choice.fingerprint()
+
+
+def test_proposals_stay_near_the_best_of_the_allocator_that_they_choose(choice: Choice) -> None:
+    best = {"allocator": "two", "two.lock": "spin", "two.pages": "on"}
+    known = [Finding({}, 0.0, GOOD), Finding(best, 0.3, GOOD)]
+    options = {"incumbents": [*choice.defaults, best], "seed": 1}
+    proposals = propose(choice, known, 20, taken={identity(best)}, **options)  # type: ignore[arg-type]
+    inside = [config for config in proposals if config["allocator"] == "two"]
+    assert len(inside) > 10
+    assert sum(config.get("two.lock") == "spin" for config in inside) > 0.5 * len(inside)
+
+
+# ---- the search ----------------------------------------------------------------------------------
+
+
+def test_every_allocator_is_first_measured_as_it_comes_beside_the_unchanged_program(
+    make_bench: MakeBench, choice: Choice
+) -> None:
+    bench = make_bench(landscape(), QUIET)
+    searched(bench, choice, 0.5)
+    assert measured(bench)[:3] == [Arm("one"), Arm("two"), Arm("fixed")]
+    assert {block.control.arm for block in bench.ledger.blocks} == {UNCHANGED}
+
+
+def test_a_hopeless_allocator_gets_no_more_than_its_default(
+    make_bench: MakeBench, choice: Choice
+) -> None:
+    bench = make_bench(landscape(one=-1.5), QUIET)
+    searched(bench, choice, 0.8)
+    assert [arm for arm in measured(bench) if arm.allocator == "one"] == [Arm("one")]
+    assert len(measured(bench)) > 20
+
+
+def test_an_allocator_a_little_behind_is_still_searched(
+    make_bench: MakeBench, choice: Choice
+) -> None:
+    bench = make_bench(landscape(two=-0.1, one=0.05), QUIET)
+    best = searched(bench, choice, 0.8).best()
+    assert best is not None
+    assert best.record.arm.allocator == "two"
+
+
+def test_an_allocator_that_crashes_as_it_comes_is_not_searched(
+    make_bench: MakeBench, choice: Choice
+) -> None:
+    def truth(arm: Arm) -> Truth:
+        return Truth(status="crash") if arm.allocator == "one" else Truth()
+
+    bench = make_bench(truth, QUIET)
+    searched(bench, choice, 0.5)
+    assert [arm for arm in measured(bench) if arm.allocator == "one"] == [Arm("one")]
+
+
+# ---- the verdict ---------------------------------------------------------------------------------
+
+
+def test_the_winner_is_an_allocator_with_the_one_parameter_that_matters(
+    make_bench: MakeBench, choice: Choice
+) -> None:
+    decision = decided(make_bench(landscape(one=-0.1), QUIET, budget_s=300), choice)
+    assert (decision.verdict, decision.arm) == ("improved", Arm.of("two", {"lock": "spin"}))
+
+
+def test_an_allocator_may_win_as_it_comes(make_bench: MakeBench, choice: Choice) -> None:
+    decision = decided(make_bench(landscape(fixed=0.5), QUIET, budget_s=200), choice)
+    assert (decision.verdict, decision.arm) == ("improved", Arm("fixed"))
+
+
+def test_where_no_allocator_helps_the_program_stays_unchanged(
+    make_bench: MakeBench, choice: Choice
+) -> None:
+    slower = landscape(one=-0.2, two=-0.6, fixed=-0.1)
+    decision = decided(make_bench(slower, QUIET, seed=3), choice)
+    assert (decision.verdict, decision.arm) == ("no_gain", UNCHANGED)
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+def lean_but_slow(arm: Arm) -> Truth:
+    """`one` needs half of the memory with four shards, and is a tenth slower then."""
+    lean = arm.allocator == "one" and arm.config.get("shards") == 4
+    return Truth(-0.1 if lean else 0.2, rss_kb=50_000 if lean else 100_000)
+
+
+def test_a_limit_that_the_default_breaks_is_worth_some_speed(
+    make_bench: MakeBench, choice: Choice
+) -> None:
+    bench = make_bench(lean_but_slow, QUIET, limit=MemoryLimit.parse("0.7x"))
+    decision = decided(bench, choice)
+    assert decision.verdict == "within_limit"
+    assert (decision.arm.allocator, decision.arm.config["shards"]) == ("one", 4)
+    assert "keeps 0.7x of memory" in decision.why
+
+
+def test_a_faster_configuration_within_the_limit_is_an_improvement(
+    make_bench: MakeBench, choice: Choice
+) -> None:
+    def truth(arm: Arm) -> Truth:
+        return Truth(0.3, rss_kb=50_000) if arm.allocator == "two" else Truth(rss_kb=100_000)
+
+    bench = make_bench(truth, QUIET, limit=MemoryLimit.parse("0.7x"))
+    decision = decided(bench, choice)
+    assert (decision.verdict, decision.arm.allocator) == ("improved", "two")
+
+
+def test_an_impossible_limit_is_infeasible_and_the_least_memory_is_said(
+    make_bench: MakeBench, choice: Choice
+) -> None:
+    bench = make_bench(lean_but_slow, QUIET, limit=MemoryLimit.parse("0.3x"))
+    decision = decided(bench, choice)
+    assert (decision.verdict, decision.arm) == ("infeasible", UNCHANGED)
+    assert "the least is 0.50x of its memory, by one " in decision.why
+
+
+# ---- which allocators ----------------------------------------------------------------------------
+
+
+def test_any_is_every_installed_allocator_but_the_unchanged_program() -> None:
+    found = candidates("any", "", 2)
+    names = [each.name for each in found.installed]
+    assert names[:5] == ["glibc", "jemalloc", "mimalloc", "tcmalloc", "hz"]
+    assert found.space.control == UNCHANGED
+    assert not {missing.split()[0] for missing in found.missing} & set(names)
+
+
+def test_a_list_restricts_the_allocators_and_a_single_name_is_compared_with_itself() -> None:
+    assert candidates("jemalloc,hz", "", 2).label.split()[::2] == ["jemalloc", "hz"]
+    assert candidates("jemalloc", "", 2).space.control == Arm("jemalloc")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "space", "said"),
+    [
+        ("jemaloc,hz", "", "did you mean jemalloc"),
+        ("any", "hz", "--space is for one allocator"),
+        ("none", "", "no parameters"),
+        ("rpmalloc,hz", "", "rpmalloc is not installed"),
+    ],
+)
+def test_what_cannot_be_chosen_is_refused(wanted: str, space: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        candidates(wanted, space, 2)
