@@ -9,7 +9,7 @@ import pytest
 
 from hztune.params import Value
 from hztune.space import Config, Space
-from hztune.study import Finding, identity, propose
+from hztune.study import Finding, identity, importance, propose
 
 GOOD = {"ran": -1.0, "max_rss": -1.0}
 CRASHED = {"ran": 1.0, "max_rss": -1.0}
@@ -91,3 +91,14 @@ def test_a_space_that_is_used_up_gives_what_is_left(toy_space: Space) -> None:
 def test_an_infeasible_finding_has_no_value_and_is_no_error(toy_space: Space) -> None:
     known = [Finding({"cap": 8}, float("nan"), CRASHED)]
     assert len(asked(toy_space, known)) == 4
+
+
+def test_the_parameter_that_decides_is_the_most_important(toy_space: Space) -> None:
+    defaults = {param.name: param.default for param in toy_space.params}
+    shares = importance(findings(toy_space, 60), defaults)
+    assert next(iter(shares)) == "lock"
+    assert sum(shares.values()) == pytest.approx(1.0)
+
+
+def test_too_few_configurations_say_nothing_of_importance(toy_space: Space) -> None:
+    assert importance(findings(toy_space, 9), {"lock": "mutex"}) == {}

@@ -22,6 +22,7 @@ COMMANDS = {
     "export": "cli_profile",
     "run": "cli_profile",
     "verify": "cli_verify",
+    "report": "cli_report",
     "compare": "cli_compare",
     "experiment": "cli_experiment",
     "list": "cli_list",

@@ -89,6 +89,10 @@ class Machine:
         text = json.dumps(asdict(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
+    def described(self) -> tuple[tuple[str, str], ...]:
+        """Returns every field in words: ("kernel", "6.1.0")."""
+        return tuple((_WORDS[f.name], _shown(getattr(self, f.name))) for f in fields(self))
+
     def differences(self, other: Machine) -> tuple[str, ...]:
         """Returns what differs in `other`, one phrase each: "kernel: 6.1 there, 6.18 here"."""
         return tuple(

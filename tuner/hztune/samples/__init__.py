@@ -1,7 +1,16 @@
 """What was measured: the values (blocks), the file (log), and the study's rows in it (store)."""
 
 from hztune.samples.blocks import ROLES, STATUSES, Arm, Block, Outcome, Role, Status, Turn
-from hztune.samples.store import Evidence, Nowhere, Plan, SampleStore, Sink, blocks
+from hztune.samples.store import (
+    Evidence,
+    Nowhere,
+    Plan,
+    Recording,
+    SampleStore,
+    Sink,
+    blocks,
+    recording,
+)
 
 __all__ = [
     "ROLES",
@@ -12,10 +21,12 @@ __all__ = [
     "Nowhere",
     "Outcome",
     "Plan",
+    "Recording",
     "Role",
     "SampleStore",
     "Sink",
     "Status",
     "Turn",
     "blocks",
+    "recording",
 ]

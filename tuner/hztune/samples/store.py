@@ -256,6 +256,44 @@ class SampleStore:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What a file of samples holds.
+
+    Attributes:
+        identity: What makes the study this one, by name.
+        machine: Where it was measured.
+        created: When it began, ISO 8601.
+        blocks: Every complete block, in order.
+        ending: What came out of it; None: it has not ended.
+    """
+
+    identity: Mapping[str, str]
+    machine: Machine
+    created: str
+    blocks: tuple[Block, ...]
+    ending: Mapping[str, Any] | None
+
+
+def recording(path: Path) -> Recording:
+    """Returns all that a file of samples says, which may be in use.
+
+    Raises:
+        UsageError: It cannot be read, holds no study, or one of another version.
+        HztuneError: It is damaged.
+    """
+    rows = list(read(path))
+    if not rows or rows[0].get("schema") != SCHEMA:
+        raise UsageError(f"{path} holds no study of schema {SCHEMA}")
+    return Recording(
+        identity=rows[0]["identity"],
+        machine=Machine(**rows[0]["machine"]),
+        created=rows[0]["created"],
+        blocks=tuple(blocks_of(rows)),
+        ending=next((row for row in rows if row["kind"] == "end"), None),
+    )
+
+
 def blocks(path: Path) -> tuple[Block, ...]:
     """Returns every complete block of a file of samples, which may be in use.
 

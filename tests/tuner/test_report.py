@@ -1,0 +1,395 @@
+"""The report of a study: one page that says what was found, from whatever stands in the samples."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from hztune import params, profile, report, space
+from hztune.errors import UsageError
+from hztune.machine import Machine
+from hztune.measure import Accounting, Executor
+from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
+from hztune.profile import Objective, Profile, Result, Search, WorkloadId
+from hztune.progress import Quiet
+from hztune.report import evidence, words
+from hztune.report.evidence import Evidence
+from hztune.report.markup import Html, join, tag
+from hztune.samples import Arm, Block, Plan, Role, SampleStore
+from hztune.samples import Evidence as Seen
+from hztune.search import Bench, Budget, Ledger, MemoryLimit
+from hztune.space import Space
+from hztune.tune.flow import Decision, Study
+from hztune.tune.summary import summarize
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+MakeProfile = Callable[..., Profile]
+MakeResults = Callable[..., Path]
+BUDGET_S = 400.0
+HOSTILE = "</title><script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
+QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
+MACHINE = Machine(
+    f"Test CPU {HOSTILE}", 2, None, "6.1.0", "glibc 2.36", 4096, "madvise", "", "", 8, None
+)
+REMOTE = WorkloadId("bench", "remote", "medium", (("remote", 50),))
+SERVER = WorkloadId("program", "server", "", (), "d" * 64)
+VOID = {"br", "meta"}
+
+
+@dataclass
+class Recorded:
+    """An executor that replays, counts, and keeps its samples; it may be stopped on the way."""
+
+    inner: ReplayExecutor
+    store: SampleStore
+    stop_at: float = math.inf
+
+    @property
+    def accounting(self) -> Accounting:
+        return self.inner.accounting
+
+    def cost(self, arms: int, rounds: int) -> float:
+        return self.inner.cost(arms, rounds)
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+        if self.inner.clock.now() > self.stop_at:
+            raise KeyboardInterrupt
+        block = self.inner.measure(arms, role=role, rounds=rounds, pair=pair)
+        self.store.begin(Plan(pair, role, tuple(arms), rounds))
+        outcomes = []
+        for index, outcome in enumerate(block.outcomes):
+            for turn in outcome.turns:
+                self.store.turn(index, 1, turn, Seen())
+            count = 131_000 if outcome.arm.config.get("depot_lock") == "spin" else 943_000
+            detail = f"{outcome.detail} {HOSTILE}" if outcome.detail else ""
+            counted = {"ring_full": count, HOSTILE: index}
+            outcomes.append(replace(outcome, counters=counted, detail=detail))
+            self.store.outcome(index, 1, outcomes[-1])
+        self.store.end()
+        return Block(pair, role, tuple(outcomes))
+
+
+def spin_wins(arm: Arm) -> Truth:
+    """The spin lock is worth a quarter; no other parameter matters, and one value crashes."""
+    if arm.config.get("magazine_growth") == "full":
+        return Truth(status="crash")
+    return Truth(0.25 if arm.config.get("depot_lock") == "spin" else 0.0)
+
+
+def nothing_wins(arm: Arm) -> Truth:
+    return Truth(0.0 if arm.is_default else -0.1)
+
+
+def result_of(decision: Decision, metric: str) -> Result:
+    """What a profile says of a decision."""
+    ratio, low, high = decision.interval.ratio if decision.interval else (None, None, None)
+    pairs = decision.interval.pairs if decision.interval else 0
+    return Result(metric, ratio, low, high, pairs, decision.verdict)
+
+
+@pytest.fixture(scope="module")
+def hz_space(tmp_path_factory: pytest.TempPathFactory) -> Space:
+    """A few of hz's own parameters."""
+    path = tmp_path_factory.mktemp("space") / "few.toml"
+    names = ("depot_lock", "magazine_growth", "magazine_cap", "depot_slots", "thp")
+    tables = "".join(f"[parameters.{name}]\n" for name in names)
+    path.write_text(f'schema = 1\nallocator = "hz"\n{tables}')
+    return space.load(path, params.table(), check=params.check)
+
+
+@pytest.fixture(scope="module")
+def make_results(
+    hz_space: Space, make_profile: MakeProfile, tmp_path_factory: pytest.TempPathFactory
+) -> MakeResults:
+    """Runs a study on a virtual clock and leaves its results directory."""
+
+    def make(
+        landscape: Landscape,
+        *,
+        target: WorkloadId = REMOTE,
+        metric: str = "ops_per_s",
+        limit: MemoryLimit | None = None,
+        stop_at: float = math.inf,
+    ) -> Path:
+        folder = tmp_path_factory.mktemp("study")
+        identity = {"workload": HOSTILE, "space": hz_space.fingerprint(), "library": HOSTILE}
+        with SampleStore(folder / "samples.jsonl", identity, MACHINE) as store:
+            clock = VirtualClock()
+            inner = ReplayExecutor(landscape, QUIET, seed=2, clock=clock, turn_ms=200.0)
+            executor: Executor = Recorded(inner, store, stop_at)
+            bench = Bench(executor, Ledger(limit), Budget(clock, BUDGET_S), Quiet())
+            study = Study(bench, hz_space, 1, max_trials=24)
+            decision = study.run()
+            claimed = make_profile(
+                dict(decision.arm.params),
+                workload=target,
+                threads=2 if target is REMOTE else 0,
+                objective=Objective(metric, (("max_rss", limit.text),) if limit else ()),
+                result=result_of(decision, metric),
+                search=Search("tpe", 1, BUDGET_S, bench.ledger.trials, hz_space.fingerprint()),
+            )
+            profile.save(claimed, folder / "profile.json")
+            if decision.verdict != "interrupted":
+                account = summarize(study, decision, clock.now(), folder).to_json()
+                store.conclude({"summary": account})
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def improved(make_results: MakeResults) -> Path:
+    """A study that found the spin lock."""
+    return make_results(spin_wins)
+
+
+@pytest.fixture(scope="module")
+def found(improved: Path) -> Evidence:
+    """What that study's directory says."""
+    return evidence.read(improved)
+
+
+@pytest.fixture(scope="module")
+def page(improved: Path) -> str:
+    """Its report."""
+    return report.render(improved)
+
+
+class Reader(HTMLParser):
+    """Reads a page as a browser does, and complains of what is not closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data if self.open and self.open[-1] != "style" else ""
+
+
+# ---- the page ------------------------------------------------------------------------------------
+
+
+def test_the_verdict_stands_first_in_one_sentence_with_its_interval(page: str) -> None:
+    text = " ".join(Reader(page).text.split())
+    assert re.search(
+        r"remote@medium with remote=50 and 2 threads does 2\d\.\d % more operations a second with "
+        r"1 parameter of hz 0\.1\.0 set\. ?95 % interval \+\d+\.\d % to \+\d+\.\d % against the "
+        r"default of hz, from \d+ pairs",
+        text,
+    )
+
+
+def test_every_element_is_closed_and_every_chart_has_a_title(page: str) -> None:
+    reader = Reader(page)
+    assert reader.open == []
+    charts = [attributes for name, attributes in reader.seen if name == "svg"]
+    assert len(charts) > 4
+    assert all(chart["aria-label"] and chart["role"] == "img" for chart in charts)
+
+
+def test_the_page_needs_nothing_but_itself(page: str) -> None:
+    reader = Reader(page)
+    names = {name for name, _ in reader.seen}
+    assert not names & {"script", "link", "img", "iframe", "object", "embed", "base"}
+    attributes = {name for _, found in reader.seen for name in found}
+    assert not attributes & {"src", "href", "srcset", "action"}
+    assert "url(" not in page and "@import" not in page and "//" not in page.replace("://", "")
+    assert "default-src 'none'" in page
+
+
+def test_what_stands_in_the_samples_is_text_and_never_markup(page: str) -> None:
+    reader = Reader(page)
+    assert reader.text.count("<script>alert(1)</script>") >= 3
+    assert not [name for _, found in reader.seen for name in found if name.startswith("on")]
+
+
+def test_the_page_holds_a_wide_and_a_narrow_drawing_of_each_wide_chart(page: str) -> None:
+    classes = [found.get("class") for name, found in Reader(page).seen if name == "div"]
+    assert classes.count("wide") == classes.count("narrow") > 1
+
+
+def test_a_counter_that_changed_is_told_with_both_counts(page: str) -> None:
+    assert "ring_full fell from 943,000 to 131,000" in page
+
+
+def test_failures_are_named_with_an_example(page: str, found: Evidence) -> None:
+    assert [failure.status for failure in found.failures] == ["crash"]
+    assert "the landscape says crash" in page
+
+
+def test_the_way_back_names_every_variable_that_the_profile_sets(page: str) -> None:
+    assert "unset HZ_DEPOT_LOCK LD_PRELOAD" in page
+
+
+# ---- what it rests on ----------------------------------------------------------------------------
+
+
+def test_the_profile_is_found_again_among_the_samples(found: Evidence) -> None:
+    assert found.winner.config == {"depot_lock": "spin"}
+    assert found.winner.key in found.ledger.confirmed
+
+
+def test_every_configuration_of_the_search_has_a_number_a_time_and_an_interval(
+    found: Evidence,
+) -> None:
+    candidates = found.candidates
+    assert [each.number for each in candidates] == list(range(1, len(candidates) + 1))
+    assert all(each.interval or each.record.failures for each in candidates)
+    times = [each.at_s for each in candidates]
+    assert times == sorted(times) and times[0] > 0.0
+
+
+def test_the_trace_ends_at_the_gain(found: Evidence) -> None:
+    assert found.trace[-1][1] == pytest.approx(0.25, abs=0.06)
+    assert [phase.role for phase in found.phases[:3]] == ["aa", "search", "confirm"]
+
+
+def test_the_importance_is_of_all_that_was_searched_in_shares(found: Evidence) -> None:
+    assert set(found.importance) <= set(found.params)
+    assert sum(found.importance.values()) == pytest.approx(1.0)
+
+
+def test_the_parameter_that_matters_leads_the_ablation(found: Evidence) -> None:
+    worst = found.removals[0]
+    assert "depot_lock" in worst.knobs and worst.kept
+    assert worst.interval.high < 0.0
+    assert any(not removal.kept for removal in found.removals)
+
+
+def test_a_response_curve_holds_every_configuration_under_its_value(found: Evidence) -> None:
+    curve = found.curves[0]
+    assert curve.param.name == "depot_lock" and curve.tuned == "spin"
+    ran = [each for each in found.candidates if each.interval]
+    assert sum(len(level.points) for level in curve.levels) == len(ran)
+    means = {level.value: level.interval.estimate for level in curve.levels}
+    assert means["spin"] == pytest.approx(0.25, abs=0.06)
+    assert means["mutex"] == pytest.approx(0.0, abs=0.06)
+
+
+# ---- repeating it --------------------------------------------------------------------------------
+
+
+def test_the_hztune_command_repeats_the_request(found: Evidence) -> None:
+    assert shlex.split(words.tune_command(found.profile)) == shlex.split(
+        "hztune tune --workload remote@medium -p remote=50 --threads 2 --allocator hz "
+        "--budget 400s --seed 1"
+    )
+
+
+def test_the_hyperfine_command_gives_both_sides_the_same_work(found: Evidence) -> None:
+    told = shlex.split(words.hyperfine_command(found.profile, 5000))
+    default, tuned = told[told.index("default") + 1], told[told.index("tuned") + 1]
+    assert tuned.replace("HZ_DEPOT_LOCK=spin ", "") == default
+    assert default.endswith("remote@medium --remote 50 --threads 2 --ops 5000")
+
+
+@pytest.mark.parametrize(("ops", "told"), [(0.3, 1), (1.0, 1), (4.9, 2), (7e6, 5_000_000)])
+def test_a_count_of_operations_is_rounded_down_to_what_reads_well(ops: float, told: int) -> None:
+    assert words.round_ops(ops) == told
+
+
+# ---- other ends ----------------------------------------------------------------------------------
+
+
+def test_a_study_without_a_gain_says_so_and_leaves_the_defaults(make_results: MakeResults) -> None:
+    text = Reader(report.render(make_results(nothing_wins))).text
+    assert "Nothing was proved better than the default of hz on remote@medium" in text
+    assert "There is nothing to apply" in text
+
+
+def test_an_interrupted_study_is_no_claim(make_results: MakeResults) -> None:
+    text = Reader(report.render(make_results(spin_wins, stop_at=40.0))).text
+    assert "was stopped before it could prove anything" in text
+    assert "proved better" not in text
+
+
+def test_a_study_that_no_configuration_can_keep_the_limits_of_says_so(
+    make_results: MakeResults,
+) -> None:
+    limit = MemoryLimit.parse("50M")
+    text = Reader(report.render(make_results(nothing_wins, limit=limit))).text
+    assert "No configuration of hz 0.1.0 keeps the limits" in text
+
+
+def test_a_program_is_repeated_with_words_of_the_users_own(make_results: MakeResults) -> None:
+    folder = make_results(spin_wins, target=SERVER, metric="wall_s")
+    text = " ".join(Reader(report.render(folder)).text.split())
+    assert re.search(r"server runs 2\d\.\d % faster with 1 parameter", text)
+    assert text.count("./your-program its arguments") == 3
+
+
+def test_a_directory_without_a_study_is_refused(tmp_path: Path, hztune: Run) -> None:
+    done = hztune("report", tmp_path)
+    assert done.returncode == 2
+    assert "has no samples.jsonl" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_profile_of_another_study_is_refused(
+    make_results: MakeResults, improved: Path, tmp_path: Path
+) -> None:
+    other = profile.load(improved / "profile.json")
+    search = replace(other.search, space_sha256="c" * 64)
+    profile.save(replace(other, search=search), tmp_path / "profile.json")
+    (tmp_path / "samples.jsonl").write_bytes((improved / "samples.jsonl").read_bytes())
+    with pytest.raises(UsageError, match="different studies"):
+        report.render(tmp_path)
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def test_the_command_writes_the_page_and_says_where(improved: Path, hztune: Run) -> None:
+    done = hztune("report", improved)
+    assert done.stdout == f"{improved / 'report.html'}\n"
+    assert (improved / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_the_storage_for_the_dashboard_holds_every_configuration(
+    improved: Path, found: Evidence
+) -> None:
+    path = report.write_storage(improved)
+    assert path == improved / "study.journal"
+    told = path.read_text()
+    assert told.count('"op_code":4') + told.count('"op_code": 4') == len(found.candidates)
+    assert report.write_storage(improved).read_text().count("\n") == told.count("\n")
+
+
+def test_the_dashboard_that_is_not_installed_is_named(
+    improved: Path, hztune: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hztune import cli_report
+
+    monkeypatch.setattr(cli_report, "_DASHBOARD", "no-such-dashboard")
+    with pytest.raises(UsageError, match=r"pip install 'hztune\[dashboard\]'"):
+        cli_report.report_command.callback(improved, None, True)  # type: ignore[misc]
+
+
+# ---- markup --------------------------------------------------------------------------------------
+
+
+def test_text_and_attributes_are_escaped_and_markup_is_not() -> None:
+    assert tag("b", "<i>", tag("i", "&"), class_='"x"', hidden=None) == Html(
+        '<b class="&quot;x&quot;">&lt;i&gt;<i>&amp;</i></b>'
+    )
+    assert join("a<", [Html("<br>"), ["&"]]) == "a&lt;<br>&amp;"

@@ -1,0 +1,95 @@
+"""The end of a report: how to use what was found, how to undo and repeat it, where it holds."""
+
+from __future__ import annotations
+
+from hztune import export
+from hztune.report import words
+from hztune.report.evidence import Evidence
+from hztune.report.markup import Html, join, tag
+from hztune.report.parts import table
+
+_RUN_S = 1.0
+"""Seconds that one run of the hyperfine command takes, about."""
+
+
+def use(found: Evidence) -> Html:
+    """How to apply the profile, and how to take it back."""
+    title = tag("h2", "Use it, and undo it")
+    if not found.profile.makes_a_claim:
+        return join(title, tag("p", "There is nothing to apply: nothing was proved."))
+    name = found.profile.allocator.name
+    forms = [
+        (tag("code", f"hztune export profile.json --format {form.name}"), form.doc)
+        for form in export.FORMATS
+        if not form.allocators or name in form.allocators
+    ]
+    return join(
+        title,
+        tag("p", "In the results directory, for one program:"),
+        tag("pre", "hztune run profile.json -- ./program"),
+        tag("p", "For good, in the form that fits:"),
+        table("Forms of export", ("command", "what for"), forms, wide=1),
+        tag(
+            "p",
+            "Every form is variables or one file, and opens with how it is taken back: nothing of "
+            "the program or the system is changed. For a shell:",
+        ),
+        tag("pre", _shell_words(found)),
+        tag("p", "Is it in effect, and does it hold here?"),
+        tag("pre", "hztune verify profile.json"),
+    )
+
+
+def _shell_words(found: Evidence) -> str:
+    names = [*found.profile.environment, "LD_PRELOAD"]
+    return (
+        'eval "$(hztune export profile.json --format sh)"   # apply\n'
+        f"unset {' '.join(names)}   # undo"
+    )
+
+
+def repeat(found: Evidence) -> Html:
+    """The commands that measure it again."""
+    profile = found.profile
+    speeds = [
+        block.control.ops_per_s for block in found.samples.blocks if block.control.ops_per_s > 0.0
+    ]
+    ops = words.round_ops(speeds[-1] * _RUN_S) if speeds else 1
+    program = "" if profile.workload.kind == "bench" else " The program's words are not recorded."
+    return join(
+        tag("h2", "Do it again"),
+        tag("p", f"The whole study, with the same random choices:{program}"),
+        tag("pre", words.tune_command(profile)),
+        tag(
+            "p",
+            "The result by another instrument, hyperfine (the Debian package; the one on PyPI is "
+            "something else). Whole runs scatter more than turns, so a small gain may not show:",
+        ),
+        tag("pre", words.hyperfine_command(profile, ops)),
+    )
+
+
+def machine(found: Evidence) -> Html:
+    """Where it was measured."""
+    rows = [(name, value) for name, value in found.samples.machine.described()]
+    return join(
+        tag("h2", "The machine"),
+        table("Where it was measured; elsewhere it is a guess", ("what", "value"), rows),
+    )
+
+
+def foot(found: Evidence) -> Html:
+    """Which study this is."""
+    profile = found.profile
+    library = found.samples.identity.get("library", "")[:12] or "-"
+    versions = ", ".join(f"{name} {version}" for name, version in profile.versions)
+    return tag(
+        "footer",
+        tag("p", f"Study begun {found.samples.created}, profile made {profile.created}."),
+        tag(
+            "p",
+            f"Sampler {profile.search.sampler}, seed {profile.search.seed}, space "
+            f"{profile.search.space_sha256[:12]}, library {library}; {versions}.",
+        ),
+        tag("p", "Every figure is made from samples.jsonl by hztune report."),
+    )

@@ -1,0 +1,340 @@
+"""The charts of a report: inline SVG, coloured by the page's style sheet, so light and dark.
+
+Every chart is drawn for a width in CSS pixels, so that text keeps its size: the page holds a wide
+and a narrow drawing and shows the one that fits. Positions on a speed axis are log ratios to the
+default; its labels say them in percent. Dots carry their figures as a title (a tooltip).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from hztune.report.evidence import Candidate, Curve, Level, Phase
+from hztune.report.markup import Html, join, tag
+from hztune.report.words import config_words, interval_words, percent, value_words
+from hztune.stats import Interval
+
+_PERCENT_STEPS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+_MOST_TICKS = 7
+_WORST_SHOWN = 1.5
+"""What is further below the default than this times the best is above it is drawn at the edge."""
+
+_LEAST_SPAN = 0.02
+_ROW, _TALL_ROW = 44.0, 60.0
+_ROOMY = 500.0
+"""From this width on the label and the note of a row stand on one line."""
+
+_CHARACTER = 6.4
+"""Width of a letter of a label, about, in pixels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One comparison on a strip: a label above, dots and an interval on a line.
+
+    Attributes:
+        label: Who is compared.
+        note: What came of it.
+        points: The log ratio of each pair.
+        interval: Of their mean; None: too few pairs.
+        kind: Style class: "gain", "loss" or "neutral".
+    """
+
+    label: str
+    note: str
+    points: Sequence[float]
+    interval: Interval | None
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A linear map from values to pixels."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """The pixel of a value; what lies outside is put on the edge."""
+        inside = min(max(value, self.low), self.high)
+        share = (inside - self.low) / (self.high - self.low)
+        return self.start + share * (self.end - self.start)
+
+
+def strips(rows: Sequence[Row], floor: float, width: float, title: str) -> Html:
+    """Draws comparisons below each other on one speed axis; `floor` is shaded around zero."""
+    ends = [0.0, floor, -floor]
+    for row in rows:
+        ends += [*row.points, *_ends(row.interval)]
+    low, high = _padded(min(ends), max(ends))
+    scale = Scale(low, high, 12.0, width - 12.0)
+    height = _ROW if width >= _ROOMY else _TALL_ROW
+    bottom = len(rows) * height + 6.0
+    shapes = [
+        _rect(scale(-floor), 0, scale(floor) - scale(-floor), bottom, "floor"),
+        *_speed_ticks(low, high, width / 90, lambda at: _vertical(scale(at), bottom, at)),
+    ]
+    for index, row in enumerate(rows):
+        shapes += _strip(row, index * height, (index + 1) * height - 13.0, scale, width)
+    return _svg(width, bottom + 22.0, title, shapes)
+
+
+def trace(
+    candidates: Sequence[Candidate],
+    steps: Sequence[tuple[float, float]],
+    pairs: Sequence[tuple[float, float]],
+    phases: Sequence[Phase],
+    *,
+    winner: str,
+    floor: float,
+    width: float,
+) -> Html:
+    """Draws the story of a search: phases, every configuration, and the best that was known.
+
+    Args:
+        candidates: What was measured.
+        steps: (seconds, log ratio of the best by then).
+        pairs: (seconds, log ratio) of each fresh pair.
+        phases: Drawn as bands.
+        winner: Key of the arm that is pointed out.
+        floor: Noise floor, log units.
+        width: Of the drawing, pixels.
+    """
+    height, top, left = 300.0, 26.0, 46.0
+    found = [candidate.interval.estimate for candidate in candidates if candidate.interval]
+    low, high = _speed_range([*found, *(ratio for _, ratio in [*steps, *pairs])], floor)
+    y = Scale(low, high, height - 40.0, top)
+    x = Scale(0.0, max(1.0, phases[-1].end_s), left, width - 8.0)
+    shapes = [*_bands(phases, x, top, height - 40.0)]
+    shapes.append(_rect(left, y(floor), x.end - left, y(-floor) - y(floor), "floor"))
+    shapes += _speed_ticks(low, high, 6, lambda at: _horizontal(left, x.end, y(at), at))
+    shapes += _time_ticks(x, height - 40.0, width)
+    for candidate in candidates:
+        kind = "winner" if candidate.arm.key == winner else "candidate"
+        shapes += _candidate(candidate, x(candidate.at_s), y, kind)
+    shapes += [_dot(x(at), y(ratio), 3.2, "pair gain", percent(ratio)) for at, ratio in pairs]
+    if steps:
+        shapes.append(_best_line(steps, x, y))
+    return _svg(width, height, "Search trace: speed against the default over time", shapes)
+
+
+def response(curve: Curve, floor: float, width: float) -> Html:
+    """Draws what was measured along the values of one knob."""
+    height, top, left = 200.0, 12.0, 46.0
+    shown = [point.estimate for level in curve.levels for point in level.points]
+    low, high = _speed_range(shown, floor)
+    y = Scale(low, high, height - 34.0, top)
+    step = (width - left - 8.0) / len(curve.levels)
+    shapes = [_rect(left, y(floor), width - 8.0 - left, y(-floor) - y(floor), "floor")]
+    shapes += _speed_ticks(low, high, 5, lambda at: _horizontal(left, width - 8.0, y(at), at))
+    for index, level in enumerate(curve.levels):
+        middle = left + (index + 0.5) * step
+        shapes += _level(level, curve, middle, step, y)
+        if (label := _level_label(curve, index, step)) is not None:
+            marked = "tick tuned" if level.value == curve.tuned else "tick"
+            shapes.append(_text(middle, height - 16.0, label, marked, "middle"))
+    shapes.append(_means_line(curve, left, step, y))
+    return _svg(width, height, f"Speed against the default by {curve.param.name}", shapes)
+
+
+def _strip(row: Row, top: float, line: float, scale: Scale, width: float) -> Iterator[Html]:
+    """Yields a row that begins at `top` and has its dots on `line`; the note goes where it fits."""
+    beside = width >= _ROOMY
+    room = width - 24.0 - (len(row.note) + 2) * _CHARACTER * beside
+    yield _text(12.0, top + 15.0, _fitted(row.label, room), "label")
+    if beside:
+        yield _text(width - 12.0, top + 15.0, row.note, f"note {row.kind}", "end")
+    else:
+        yield _text(12.0, top + 31.0, row.note, f"note {row.kind}")
+    for point in row.points:
+        yield _dot(scale(point), line, 3.5, f"pair {row.kind}", percent(point))
+    if row.interval is not None:
+        yield _interval(row.interval, line, scale, row.kind)
+
+
+def _interval(interval: Interval, y: float, scale: Scale, kind: str) -> Html:
+    low, high = (scale(end) for end in (interval.low, interval.high))
+    middle = scale(interval.estimate)
+    return tag(
+        "g",
+        tag("title", interval_words(interval)),
+        _line(low, y, high, y, f"bar {kind}"),
+        _line(low, y - 5, low, y + 5, f"bar {kind}"),
+        _line(high, y - 5, high, y + 5, f"bar {kind}"),
+        tag(
+            "path",
+            d=f"M{middle:.1f} {y - 6:.1f}l6 6l-6 6l-6 -6z",
+            class_=f"mean {kind}",
+        ),
+    )
+
+
+def _candidate(candidate: Candidate, x: float, y: Scale, kind: str) -> Iterator[Html]:
+    told = f"{candidate.number}: {config_words(candidate.arm.config)}"
+    interval = candidate.interval
+    if candidate.record.failures or interval is None:
+        status = candidate.record.failures[0].status if candidate.record.failures else "not run"
+        at = y.start - 8.0
+        yield tag(
+            "path",
+            tag("title", f"{told} - {status}"),
+            d=f"M{x - 4:.1f} {at - 4:.1f}l8 8m0 -8l-8 8",
+            class_="failed",
+        )
+        return
+    yield _line(x, y(interval.low), x, y(interval.high), f"spread {kind}")
+    told = f"{told} - {interval_words(interval)}"
+    yield _dot(x, y(interval.estimate), 5.5 if kind == "winner" else 3.2, kind, told)
+
+
+def _best_line(steps: Sequence[tuple[float, float]], x: Scale, y: Scale) -> Html:
+    path = f"M{x(steps[0][0]):.1f} {y(steps[0][1]):.1f}"
+    for seconds, log_ratio in steps[1:]:
+        path += f"H{x(seconds):.1f}V{y(log_ratio):.1f}"
+    return tag("path", tag("title", "the best that the search knew"), d=path, class_="best")
+
+
+def _bands(phases: Sequence[Phase], x: Scale, top: float, bottom: float) -> Iterator[Html]:
+    for index, phase in enumerate(phases):
+        begin, end = x(phase.begin_s), x(phase.end_s)
+        yield _rect(begin, top, end - begin, bottom - top, f"band band{index % 2}")
+        word = _PHASE_WORDS[phase.role]
+        if len(word) * _CHARACTER < end - begin:
+            yield _text((begin + end) / 2.0, top - 9.0, word, "tick", "middle")
+
+
+_PHASE_WORDS = {
+    "aa": "noise",
+    "search": "search",
+    "confirm": "prove",
+    "ablate": "shorten",
+    "explore": "explore",
+}
+
+
+def _level(level: Level, curve: Curve, x: float, step: float, y: Scale) -> Iterator[Html]:
+    count = len(level.points)
+    spread = min(0.5 * step, 6.0 * count)
+    value = value_words(level.value, curve.param.unit)
+    for index, point in enumerate(level.points):
+        at = x + spread * ((index + 0.5) / count - 0.5)
+        yield _line(at, y(point.low), at, y(point.high), "spread candidate")
+        yield _dot(at, y(point.estimate), 2.6, "candidate", f"{value}: {interval_words(point)}")
+    kind = "winner" if level.value == curve.tuned else "neutral"
+    told = f"mean of {count} with {value}: {percent(level.interval.estimate)}"
+    yield _dot(x, y(level.interval.estimate), 5.0, f"mean {kind}", told)
+
+
+def _means_line(curve: Curve, left: float, step: float, y: Scale) -> Html:
+    """Joins the means; words have no order, and so no line."""
+    points = [
+        f"{left + (index + 0.5) * step:.1f} {y(level.interval.estimate):.1f}"
+        for index, level in enumerate(curve.levels)
+        if not isinstance(level.value, str)
+    ]
+    return tag("path", d="M" + "L".join(points), class_="means") if len(points) > 1 else Html()
+
+
+def _level_label(curve: Curve, index: int, step: float) -> str | None:
+    """The label of a value; where they are too dense, those of every second or third one."""
+    words = [value_words(level.value, curve.param.unit) for level in curve.levels]
+    widest = max(len(word) for word in words) * _CHARACTER + 6.0
+    every = math.ceil(widest / step)
+    return words[index] if index % every == 0 else None
+
+
+def _speed_range(shown: Sequence[float], floor: float) -> tuple[float, float]:
+    """Room for all that is good; what is far too slow is drawn at the lower edge."""
+    high = max([floor, *shown])
+    least = -_WORST_SHOWN * max(high, 2.0 * floor)
+    return _padded(max(least, min([-floor, *shown])), high)
+
+
+def _padded(low: float, high: float) -> tuple[float, float]:
+    room = 0.08 * max(high - low, _LEAST_SPAN)
+    return low - room, high + room
+
+
+def _ends(interval: Interval | None) -> list[float]:
+    ends = [interval.low, interval.high] if interval is not None else []
+    return [end for end in ends if math.isfinite(end)]
+
+
+def _speed_ticks(
+    low: float, high: float, most: float, draw: Callable[[float], Iterator[Html]]
+) -> Iterator[Html]:
+    """Draws round percentages; `most` of them at the most."""
+    most = min(float(_MOST_TICKS), max(2.0, most))
+    first, last = 100.0 * math.expm1(low), 100.0 * math.expm1(high)
+    step = next((s for s in _PERCENT_STEPS if (last - first) / s <= most), _PERCENT_STEPS[-1])
+    tick = math.ceil(first / step)
+    while tick * step <= last:
+        yield from draw(math.log1p(tick * step / 100.0))
+        tick += 1
+
+
+def _horizontal(left: float, right: float, y: float, at: float) -> Iterator[Html]:
+    yield _line(left, y, right, y, "zero" if abs(at) < 1e-9 else "grid")
+    yield _text(left - 6.0, y + 4.0, _tick_words(at), "tick", "end")
+
+
+def _vertical(x: float, bottom: float, at: float) -> Iterator[Html]:
+    yield _line(x, 0.0, x, bottom, "zero" if abs(at) < 1e-9 else "grid")
+    yield _text(x, bottom + 16.0, _tick_words(at), "tick", "middle")
+
+
+def _tick_words(at: float) -> str:
+    return "0 %" if abs(at) < 1e-9 else f"{100.0 * math.expm1(at):+.3g} %"
+
+
+def _time_ticks(x: Scale, bottom: float, width: float) -> Iterator[Html]:
+    steps = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
+    step = next((s for s in steps if x.high / s <= width / 70), steps[-1])
+    for index in range(int(x.high / step) + 1):
+        seconds = index * step
+        yield _text(x(seconds), bottom + 17.0, _time_words(seconds), "tick", "middle")
+    yield _text(x.end, bottom + 34.0, "time", "tick", "end")
+
+
+def _time_words(seconds: int) -> str:
+    if seconds < 60:
+        return f"{seconds} s"
+    hours, minutes = divmod(seconds // 60, 60)
+    return f"{hours}:{minutes:02d} h" if hours else f"{minutes}:{seconds % 60:02d}"
+
+
+def _fitted(label: str, room: float) -> str:
+    """The label, cut where there is no room for it."""
+    letters = int(room / _CHARACTER)
+    return label if len(label) <= letters else label[: max(1, letters - 1)] + "…"
+
+
+def _svg(width: float, height: float, title: str, shapes: Sequence[Html]) -> Html:
+    return tag(
+        "svg",
+        tag("title", title),
+        join(shapes),
+        viewBox=f"0 0 {width:g} {height:g}",
+        role="img",
+        aria_label=title,
+    )
+
+
+def _rect(x: float, y: float, width: float, height: float, kind: str) -> Html:
+    return tag("rect", x=x, y=y, width=max(0.0, width), height=max(0.0, height), class_=kind)
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Html:
+    return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=kind)
+
+
+def _dot(x: float, y: float, radius: float, kind: str, told: str) -> Html:
+    return tag("circle", tag("title", told), cx=x, cy=y, r=radius, class_=kind)
+
+
+def _text(x: float, y: float, text: str, kind: str, anchor: str = "start") -> Html:
+    return tag("text", text, x=x, y=y, class_=kind, text_anchor=anchor)

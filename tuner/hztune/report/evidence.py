@@ -1,0 +1,470 @@
+"""What a results directory holds, worked out for a reader: the samples decide, nothing else.
+
+Every figure is made anew from the blocks, by the same functions that the study used. Times are
+seconds since the first block began; log ratios are to the default, above 0 is better.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+
+from hztune import profile as profiles
+from hztune import study
+from hztune.confirm import reported
+from hztune.errors import UsageError
+from hztune.params import Param, Value
+from hztune.profile import Profile
+from hztune.samples import Arm, Block, Outcome, Recording, Role, recording
+from hztune.search import Ledger, MemoryLimit, Record
+from hztune.stats import Interval, PairRatio, block_ratios, fixed_interval, pool_plain
+from hztune.tune.results import PROFILE, SAMPLES
+from hztune.tune.summary import Summary
+
+_NORMAL_95 = 1.96
+_LONGEST_GAP_S = 60.0
+"""A longer pause between two blocks was no part of the study: it was stopped, and went on."""
+
+_SLIGHT = 100.0
+"""Counts that differ by less say little, however great their ratio is."""
+
+_CHECKPOINTS = 200
+_CURVES = 6
+_LEAST_LEVELS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A configuration that the search measured.
+
+    Attributes:
+        number: In order of first measurement, from 1.
+        record: What was measured of it.
+        interval: 95 % interval of its log ratio from the search's pairs; None: it never ran.
+        at_s: When it was measured first.
+    """
+
+    number: int
+    record: Record
+    interval: Interval | None
+    at_s: float
+
+    @property
+    def arm(self) -> Arm:
+        """Whose it is."""
+        return self.record.arm
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A stretch of time in which blocks of one role were measured."""
+
+    role: Role
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What taking knobs back to their defaults did to a winner.
+
+    Attributes:
+        knobs: Those that were taken back.
+        interval: Of the log ratio without / with them; below 0 they were needed.
+        points: The log ratio of each pair behind it.
+        kept: Whether the profile carries any of them.
+    """
+
+    knobs: tuple[str, ...]
+    interval: Interval
+    points: tuple[float, ...]
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """All configurations that had one value of a knob.
+
+    Attributes:
+        value: The value.
+        points: Their estimates.
+        interval: Of their mean; infinitely wide for a single one.
+    """
+
+    value: Value
+    points: tuple[Interval, ...]
+    interval: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """What was measured along one knob, in the order of its values."""
+
+    param: Param
+    tuned: Value
+    importance: float
+    levels: tuple[Level, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One way in which processes failed.
+
+    Attributes:
+        status: As in samples.
+        count: How many did.
+        example: The first of them.
+    """
+
+    status: str
+    count: int
+    example: Outcome
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A study, read back.
+
+    Attributes:
+        folder: The results directory.
+        profile: What it claims.
+        samples: What it rests on.
+        ledger: The samples, sorted as the study had them.
+    """
+
+    folder: Path
+    profile: Profile
+    samples: Recording
+    ledger: Ledger
+
+    @property
+    def summary(self) -> Summary | None:
+        """The study's own account; None when it was interrupted."""
+        ending = self.samples.ending
+        return Summary.from_json(ending["summary"], self.folder) if ending else None
+
+    @property
+    def control(self) -> Arm:
+        """The default that everything was compared with."""
+        return self.samples.blocks[0].control.arm
+
+    @cached_property
+    def winner(self) -> Arm:
+        """What the profile carries, as the samples know it."""
+        name = self.profile.allocator.name
+        bare = self._reduced(self.profile.config)
+        for arm in self._arms():
+            if arm.allocator == name and self._reduced(arm.config) == bare:
+                return arm
+        return Arm.of(name, bare)
+
+    @cached_property
+    def params(self) -> Mapping[str, Param]:
+        """The knobs of the profile's allocator, by name."""
+        knobs = self.profile.adapter.knobs(self.profile.allocator.as_installed())
+        return {knob.name: knob for knob in knobs}
+
+    @property
+    def tuned(self) -> Mapping[str, Value]:
+        """What the profile changes."""
+        return self._reduced(self.profile.config)
+
+    @cached_property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Every configuration of the search, in order of first measurement."""
+        seen: dict[str, float] = {}
+        for block, (begin, end) in zip(self.samples.blocks, self.times, strict=True):
+            others = block.outcomes[1:] if block.role == "search" else ()
+            for index, outcome in enumerate(others):
+                share = (index + 1) / (len(others) + 1)
+                seen.setdefault(outcome.arm.key, begin + share * (end - begin))
+        return tuple(
+            Candidate(number, record, self._interval(record), seen.get(key, 0.0))
+            for number, (key, record) in enumerate(self.ledger.searched.items(), start=1)
+        )
+
+    @cached_property
+    def times(self) -> tuple[tuple[float, float], ...]:
+        """When each block began and ended; pauses between sessions are left out."""
+        return tuple(_times(self.samples.blocks))
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The study's phases, in order."""
+        phases: list[Phase] = []
+        for block, (begin, end) in zip(self.samples.blocks, self.times, strict=True):
+            if phases and phases[-1].role == block.role:
+                phases[-1] = Phase(block.role, phases[-1].begin_s, end)
+            else:
+                phases.append(Phase(block.role, phases[-1].end_s if phases else begin, end))
+        return tuple(phases)
+
+    @cached_property
+    def trace(self) -> tuple[tuple[float, float], ...]:
+        """When the search knew what: (seconds, log ratio of the best by then), the best from 0."""
+        ledger = Ledger(self.ledger.limit)
+        searches = sum(block.role == "search" for block in self.samples.blocks)
+        every = max(1, searches // _CHECKPOINTS)
+        steps: list[tuple[float, float]] = []
+        for block, (_, end) in zip(self.samples.blocks, self.times, strict=True):
+            ledger.add(block)
+            if block.role == "search" and block.control.ok:
+                searches -= 1
+                if searches % every == 0:
+                    means = [estimate.mean for estimate in ledger.estimates().values()]
+                    steps.append((end, max(0.0, *means) if means else 0.0))
+        return tuple(steps)
+
+    @property
+    def fresh_pairs(self) -> tuple[tuple[float, float], ...]:
+        """When each fresh pair was measured, and its log ratio."""
+        return tuple(
+            (0.5 * (begin + end), pair.log_ratio)
+            for block, (begin, end) in zip(self.samples.blocks, self.times, strict=True)
+            if block.role == "confirm"
+            for pair in block_ratios(block)
+            if pair is not None
+        )
+
+    @property
+    def proofs(self) -> tuple[tuple[Arm, Record], ...]:
+        """Everybody who was measured on fresh pairs, in order."""
+        return tuple((record.arm, record) for record in self.ledger.confirmed.values())
+
+    def answer(self, arm: Arm) -> str:
+        """What the study said of a finalist; empty for one that was no finalist or not judged."""
+        attempts = self.summary.attempts if self.summary else ()
+        return next((a.answer for a in attempts if Arm.of(a.allocator, a.params) == arm), "")
+
+    @property
+    def floor(self) -> float:
+        """Noise floor, log units: the study's own, or what the A/A pairs alone say."""
+        if self.summary is not None and self.summary.noise_floor is not None:
+            return math.log1p(self.summary.noise_floor)
+        return self.calibration.half_width if self.calibration else 0.0
+
+    @property
+    def calibration(self) -> Interval | None:
+        """The default against itself; None: not measured twice."""
+        found = [pair.log_ratio for pair in self.ledger.calibration]
+        return fixed_interval(found) if len(found) > 1 else None
+
+    @cached_property
+    def removals(self) -> tuple[Removal, ...]:
+        """The ablation, the greatest loss first."""
+        found = [
+            removal
+            for whole in self._ablated()
+            for key, pairs in self.ledger.removals(whole).items()
+            if (removal := self._removal(whole, key, pairs)) is not None
+        ]
+        return tuple(sorted(found, key=lambda each: each.interval.estimate))
+
+    @property
+    def needed(self) -> list[str]:
+        """The knobs without which something was lost for certain, the greatest loss first."""
+        return [
+            name
+            for removal in self.removals
+            if removal.interval.high < 0.0
+            for name in removal.knobs
+        ]
+
+    @cached_property
+    def importance(self) -> Mapping[str, float]:
+        """Share of each knob by PED-ANOVA, the greatest first; empty where too few ran."""
+        return study.importance(self.findings, self.defaults)
+
+    @property
+    def findings(self) -> list[study.Finding]:
+        """What the search knew at its end, as the sampler is told."""
+        estimates = self.ledger.estimates()
+        return [
+            study.Finding(
+                self._reduced(record.arm.config),
+                estimates[key].mean if key in estimates else 0.0,
+                record.violations,
+            )
+            for key, record in self.ledger.searched.items()
+            if record.arm.allocator == self.profile.allocator.name
+        ]
+
+    @property
+    def defaults(self) -> dict[str, Value]:
+        """The value of every knob when nothing is set."""
+        return {name: param.default for name, param in self.params.items()}
+
+    @cached_property
+    def curves(self) -> tuple[Curve, ...]:
+        """The knobs that matter: without which much was lost, of the profile, by importance."""
+        names = dict.fromkeys([*self.needed, *self.tuned, *self.importance])
+        ranked = sorted(
+            names,
+            key=lambda name: (
+                name not in self.needed,
+                name not in self.tuned,
+                -self.importance.get(name, 0.0),
+            ),
+        )
+        curves = (self._curve(name) for name in ranked if name in self.params)
+        return tuple(curve for curve in curves if len(curve.levels) >= _LEAST_LEVELS)[:_CURVES]
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """What failed, the most frequent first."""
+        failed = [
+            outcome for block in self.samples.blocks for outcome in block.outcomes if not outcome.ok
+        ]
+        counted = self.ledger.failures().most_common()
+        return tuple(
+            Failure(status, count, next(each for each in failed if each.status == status))
+            for status, count in counted
+        )
+
+    @property
+    def rss_ratio(self) -> float | None:
+        """Peak memory of the profile to the default's, on fresh pairs; None: not measured."""
+        record = self.ledger.confirmed.get(self.winner.key)
+        if record is None or not record.rss:
+            return None
+        return math.exp(sum(record.rss) / len(record.rss))
+
+    @property
+    def counters(self) -> tuple[tuple[str, float, float], ...]:
+        """Name, default and tuned (medians over the fresh pairs), the greatest change first."""
+        pairs = [
+            (block.control.counters, block.outcomes[-1].counters)
+            for block in self.samples.blocks
+            if block.role == "confirm" and self._shows_winner(block)
+        ]
+        names = pairs[0][0] if pairs else {}
+        both = [
+            (name, median(one.get(name, 0) for one, _ in pairs), median(o[name] for _, o in pairs))
+            for name in names
+            if all(name in other for _, other in pairs)
+        ]
+        changed = [row for row in both if row[1] != row[2]]
+        return tuple(sorted(changed, key=lambda row: -_change(row[1], row[2])))
+
+    @property
+    def turns(self) -> tuple[int, int]:
+        """Number of turns, and how many of them something disturbed."""
+        turns = [t for b in self.samples.blocks for o in b.outcomes for t in o.turns]
+        return len(turns), sum(bool(turn.disturbed) for turn in turns)
+
+    def _arms(self) -> Iterator[Arm]:
+        for records in (self.ledger.confirmed, self.ledger.searched):
+            yield from (record.arm for record in records.values())
+
+    def _reduced(self, config: Mapping[str, Value]) -> dict[str, Value]:
+        """Only what differs from a default."""
+        return {
+            name: value
+            for name, value in config.items()
+            if name not in self.params or self.params[name].default != value
+        }
+
+    def _shows_winner(self, block: Block) -> bool:
+        last = block.outcomes[-1]
+        return last.arm == self.winner and last.ok and block.control.ok
+
+    def _interval(self, record: Record) -> Interval | None:
+        if not record.pairs:
+            return None
+        mean, error = pool_plain(record.pairs, self.ledger.noise())
+        return _around(mean, error, len(record.pairs))
+
+    def _ablated(self) -> list[Arm]:
+        wholes = [b.control.arm for b in self.samples.blocks if b.role == "ablate"]
+        return list(dict.fromkeys(wholes))
+
+    def _removal(self, whole: Arm, key: str, pairs: Sequence[PairRatio]) -> Removal | None:
+        arms = {o.arm.key: o.arm for b in self.samples.blocks for o in b.outcomes}
+        before, after = whole.config, arms[key].config
+        knobs = tuple(name for name in before if before[name] != after.get(name))
+        mean, error = pool_plain(pairs, self.ledger.noise())
+        points = tuple(pair.log_ratio for pair in pairs)
+        kept = any(self.tuned.get(name) == before[name] for name in knobs)
+        return Removal(knobs, _around(mean, error, len(pairs)), points, kept) if knobs else None
+
+    def _curve(self, name: str) -> Curve:
+        param = self.params[name]
+        found: dict[Value, list[Interval]] = {}
+        for candidate in self.candidates:
+            if candidate.interval and candidate.arm.allocator == self.profile.allocator.name:
+                value = candidate.arm.config.get(name, param.default)
+                found.setdefault(value, []).append(candidate.interval)
+        levels = tuple(
+            Level(value, tuple(found[value]), fixed_interval([p.estimate for p in found[value]]))
+            for value in _in_order(found, param)
+        )
+        tuned = self.tuned.get(name, param.default)
+        return Curve(param, tuned, self.importance.get(name, 0.0), levels)
+
+
+def read(folder: Path) -> Evidence:
+    """Reads a results directory.
+
+    Raises:
+        UsageError: It holds no study with a profile, or the two do not belong together.
+        HztuneError: Its samples are damaged.
+    """
+    for name in (SAMPLES, PROFILE):
+        if not (folder / name).is_file():
+            raise UsageError(
+                f"{str(folder)!r} has no {name}, so it is no finished study "
+                "(an unfinished one ends with `hztune tune ... --resume --out` and that directory)"
+            )
+    samples, claimed = recording(folder / SAMPLES), profiles.load(folder / PROFILE)
+    if samples.identity.get("space") != claimed.search.space_sha256:
+        raise UsageError(f"{PROFILE} and {SAMPLES} in {str(folder)!r} are of different studies")
+    if not samples.blocks:
+        raise UsageError(f"{str(folder / SAMPLES)!r} holds no measurement yet")
+    limits = dict(claimed.objective.limits)
+    limit = MemoryLimit.parse(limits["max_rss"]) if "max_rss" in limits else None
+    return Evidence(folder, claimed, samples, Ledger.of(samples.blocks, limit))
+
+
+def proved(record: Record) -> Interval | None:
+    """The interval of fresh pairs that a profile would carry; a plain one for the first few."""
+    whole = reported(record)
+    if whole is not None or len(record.pairs) < 2:
+        return whole
+    return fixed_interval(record.log_ratios)
+
+
+def _in_order(values: Iterable[Value], param: Param) -> list[Value]:
+    """Values in the order of a knob: words as it lists them, then numbers."""
+    found = study.ordered(values)
+    if not param.choices:
+        return found
+    return sorted(found, key=lambda value: param.choices.index(str(value)))
+
+
+def _around(mean: float, error: float, pairs: int) -> Interval:
+    half = _NORMAL_95 * error
+    return Interval(mean, mean - half, mean + half, pairs)
+
+
+def _times(blocks: Iterable[Block]) -> Iterator[tuple[float, float]]:
+    now, last_ns = 0.0, None
+    for block in blocks:
+        turns = [turn for outcome in block.outcomes for turn in outcome.turns]
+        if not turns:
+            yield now, now
+            continue
+        begin_ns = min(turn.start_ns for turn in turns)
+        end_ns = max(turn.start_ns + turn.counted_ns for turn in turns)
+        gap = 0.0 if last_ns is None else (begin_ns - last_ns) * 1e-9
+        now += gap if 0.0 <= gap <= _LONGEST_GAP_S else 0.0
+        yield now, now + (end_ns - begin_ns) * 1e-9
+        now += (end_ns - begin_ns) * 1e-9
+        last_ns = end_ns
+
+
+def _change(before: float, after: float) -> float:
+    return abs(math.log((after + _SLIGHT) / (before + _SLIGHT)))

@@ -1,0 +1,56 @@
+"""HTML and SVG by construction: text that is no markup is escaped wherever it stands.
+
+Names of workloads, programs and machines come from outside. A child of an element, or a value of an
+attribute, is text unless it was made here, so that no page can be written in which one is markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+Attribute = str | int | float | bool | None
+
+
+class Html(str):
+    """Text that is markup already."""
+
+    __slots__ = ()
+
+
+def tag(element: str, *children: str | Iterable[str], **attributes: Attribute) -> Html:
+    """Returns one element.
+
+    Args:
+        element: Its name.
+        children: Text, markup, or iterables of them.
+        attributes: `class_="x"` for class, `stroke_width=2` for stroke-width; None and False leave
+            one out.
+    """
+    words = "".join(
+        f' {_attribute_name(name)}="{_attribute_text(value)}"'
+        for name, value in attributes.items()
+        if value is not None and value is not False
+    )
+    return Html(f"<{element}{words}>{join(*children)}</{element}>")
+
+
+def join(*children: str | Iterable[str]) -> Html:
+    """Returns children one after another, escaped where they are text."""
+    return Html("".join(_written(child) for child in children))
+
+
+def _written(child: str | Iterable[str]) -> str:
+    if isinstance(child, Html):
+        return child
+    if isinstance(child, str):
+        return escape(child)
+    return "".join(_written(each) for each in child)
+
+
+def _attribute_name(name: str) -> str:
+    return name.rstrip("_").replace("_", "-")
+
+
+def _attribute_text(value: Attribute) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else escape(str(value))

@@ -1,0 +1,381 @@
+"""The sections of a report, in the order in which a reader asks: what, is it so, why, how."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from hztune.progress import duration
+from hztune.report import advice, charts, parts, words
+from hztune.report.evidence import Candidate, Curve, Evidence, Removal, proved
+from hztune.report.markup import Html, join, tag
+from hztune.samples import Arm
+from hztune.search import Record
+
+_SMALL = 380.0
+"""Width of a response curve: two stand side by side."""
+
+_MOST_ROWS = 300
+_IMPORTANT = 10
+_ANSWERS = {
+    "proved": "proved, and then shortened",
+    "kept": "kept the limit",
+    "": "not judged before the study was stopped",
+    "futile": "not confirmed: its gain is below what this budget can prove",
+    "out_of_time": "not confirmed: time was up",
+    "failed": "not confirmed: it failed in a fresh process",
+    "over_limit": "not confirmed: it does not keep the limit",
+}
+
+
+def body(found: Evidence) -> Html:
+    """Returns everything between <body> and </body>."""
+    sections: tuple[Callable[[Evidence], Html], ...] = (
+        _configuration,
+        _proof,
+        _search,
+        _ablation,
+        _importance,
+        _counters,
+        _failures,
+        advice.use,
+        advice.repeat,
+        advice.machine,
+    )
+    return join(
+        tag("main", _head(found), [section(found) for section in sections]), advice.foot(found)
+    )
+
+
+# ---- what ----------------------------------------------------------------------------------------
+
+
+def _head(found: Evidence) -> Html:
+    profile = found.profile
+    verdict = profile.result.verdict
+    reason = found.summary.why if found.summary is not None and verdict != "improved" else ""
+    told = f"{reason[:1].upper()}{reason[1:]}. " if reason else ""
+    return tag(
+        "header",
+        tag(
+            "p",
+            "hztune report: ",
+            tag("span", verdict.replace("_", " "), class_=f"verdict {verdict}"),
+            class_="kicker",
+        ),
+        tag("h1", words.verdict_words(profile), "."),
+        tag("p", told, words.interval_sentence(profile), class_="lead"),
+        tag("dl", [_tile(*tile) for tile in _tiles(found)], class_="tiles"),
+    )
+
+
+def _tile(name: str, value: str, note: str) -> Html:
+    return tag("div", tag("dt", name), tag("dd", value, tag("small", note)))
+
+
+def _tiles(found: Evidence) -> Iterator[tuple[str, str, str]]:
+    """Yields the figures of the head: name, value, note."""
+    profile = found.profile
+    result = profile.result
+    if result.ratio is not None and result.verdict != "no_gain":
+        note = f"{result.ci_low:.3f} to {result.ci_high:.3f} of the control's"
+        yield "speed", f"{result.ratio:.3f}x", note
+    if found.rss_ratio is not None:
+        limit = dict(profile.objective.limits).get("max_rss", "")
+        note = f"of the control's; limit {limit}" if limit else "of the control's"
+        yield "peak memory", f"{found.rss_ratio:.2f}x", note
+    floor = words.percent(found.floor, sign=False)
+    yield "noise floor", floor, "what the control differs from itself"
+    failed = sum(bool(one.record.failures) for one in found.candidates)
+    yield "configurations", str(len(found.candidates)), f"searched; {failed} failed"
+    turns, disturbed = found.turns
+    wall_s = found.times[-1][1]
+    yield "time", duration(wall_s), f"{turns} turns, {disturbed} of them disturbed"
+
+
+def _configuration(found: Evidence) -> Html:
+    title = tag("h2", "The configuration")
+    if not found.tuned:
+        whose = words.allocator_words(found.profile)
+        claims = found.profile.makes_a_claim
+        said = f"{whose} with its defaults." if claims else "Everything stays as it is."
+        return join(title, tag("p", said))
+    rows = [
+        (
+            join(tag("code", name), tag("small", found.params[name].doc)),
+            _value(found, name, value),
+            _value(found, name, found.params[name].default),
+        )
+        for name, value in found.tuned.items()
+    ]
+    head = ("parameter", "tuned", "default")
+    table = parts.table("What differs from the defaults", head, rows, wide=0)
+    return join(title, table)
+
+
+def _value(found: Evidence, name: str, value: str | int) -> Html:
+    param = found.params[name]
+    short = words.value_words(value, param.unit)
+    unit = f" {param.unit}" if param.unit and short == str(value) and short.isdigit() else ""
+    return tag("span", short, unit, class_="value", title=str(value))
+
+
+# ---- is it so ------------------------------------------------------------------------------------
+
+
+def _proof(found: Evidence) -> Html:
+    rows = []
+    if found.calibration is not None:
+        points = [pair.log_ratio for pair in found.ledger.calibration]
+        note = words.interval_words(found.calibration)
+        name = f"{words.control_words(found.profile)} against itself"
+        rows.append(charts.Row(name, note, points, found.calibration, "neutral"))
+    attempts = {}
+    for arm, record in found.proofs:
+        row, answer = _attempt(found, arm, record)
+        rows.append(row)
+        attempts[row.label] = (answer, arm)
+    if not rows:
+        return Html()
+    return join(
+        tag("h2", "Is it so?"),
+        tag(
+            "p",
+            "Every dot is one pair of fresh processes, default and candidate, measured side by "
+            "side; the bar is the 95 % interval of their mean. These pairs had no part in the "
+            "selection. The grey band is the noise floor: nothing within it is claimed.",
+            class_="soft",
+        ),
+        parts.figure(
+            lambda width: charts.strips(rows, found.floor, width, "Pairs of fresh processes")
+        ),
+        tag("ul", [_attempt_line(label, *each) for label, each in attempts.items()], class_="soft"),
+    )
+
+
+def _attempt(found: Evidence, arm: Arm, record: Record) -> tuple[charts.Row, str]:
+    """The row of somebody who was measured on fresh pairs, and what came of it in words."""
+    interval = proved(record)
+    name, answer = _fate(found, arm)
+    is_proved = answer.startswith("proved")
+    note = words.interval_words(interval) if interval is not None else "too few pairs"
+    kind = "gain" if is_proved else "neutral"
+    note = note if is_proved else f"{note} - not proved"
+    return charts.Row(name, note, record.log_ratios, interval, kind), answer
+
+
+def _fate(found: Evidence, arm: Arm) -> tuple[str, str]:
+    """What to call somebody who was measured on fresh pairs, and what came of it."""
+    if arm == found.winner and found.profile.makes_a_claim:
+        return "the profile", "proved"
+    if arm.key not in found.ledger.searched:
+        return "shortened", "not taken: its own fresh pairs did not prove that it holds the gain"
+    finalists = [key for key in found.ledger.confirmed if key in found.ledger.searched]
+    return f"finalist {finalists.index(arm.key) + 1}", _ANSWERS[found.answer(arm)]
+
+
+def _attempt_line(label: str, answer: str, arm: Arm) -> Html:
+    return tag("li", f"{label}, {answer}: ", tag("code", words.arm_words(arm)))
+
+
+# ---- why -----------------------------------------------------------------------------------------
+
+
+def _search(found: Evidence) -> Html:
+    if not found.candidates:
+        return Html()
+    return join(
+        tag("h2", "The search"),
+        tag(
+            "p",
+            "Every configuration with its 95 % interval, placed at the moment it was first "
+            "measured; the line is the best that the search knew, shrunk towards the others since "
+            "the best of many noisy means is too good to be true. Green dots are fresh pairs of "
+            "finalists. A cross is a configuration that "
+            "failed; what is far slower than the default lies on the lower edge.",
+            class_="soft",
+        ),
+        parts.figure(
+            lambda width: charts.trace(
+                found.candidates,
+                found.trace,
+                found.fresh_pairs,
+                found.phases,
+                winner=found.winner.key,
+                floor=found.floor,
+                width=width,
+            )
+        ),
+        _all_candidates(found),
+    )
+
+
+def _all_candidates(found: Evidence) -> Html:
+    ranked = sorted(found.candidates, key=_rank)
+    rows = [_candidate_row(candidate) for candidate in ranked[:_MOST_ROWS]]
+    head = ("no.", "against the default", "pairs", "memory", "configuration")
+    shown = f"the best {_MOST_ROWS}" if len(ranked) > _MOST_ROWS else "all"
+    caption = f"Configurations of the search, {shown} of {len(ranked)}, the fastest first"
+    return tag(
+        "details",
+        tag("summary", f"All {len(ranked)} configurations"),
+        parts.table(caption, head, rows, numbers=(0, 1, 2, 3), wide=4),
+    )
+
+
+def _rank(candidate: Candidate) -> float:
+    usable = candidate.interval is not None and not candidate.record.failures
+    return -candidate.interval.estimate if usable and candidate.interval else math.inf
+
+
+def _candidate_row(candidate: Candidate) -> tuple[str, ...]:
+    record = candidate.record
+    speed = words.interval_words(candidate.interval) if candidate.interval else "-"
+    if record.failures:
+        speed = record.failures[0].status
+    memory = f"{math.exp(sum(record.rss) / len(record.rss)):.2f}x" if record.rss else "-"
+    told = tag("code", words.arm_words(candidate.arm))
+    return str(candidate.number), speed, str(len(record.pairs)), memory, told
+
+
+def _ablation(found: Evidence) -> Html:
+    if not found.removals:
+        return Html()
+    rows = [_removal_row(removal) for removal in found.removals]
+    return join(
+        tag("h2", "What each parameter is worth"),
+        tag(
+            "p",
+            "Measured, not modelled: parameters of the winner were set back to their defaults, "
+            "alone or in groups, beside the winner itself. Those without which nothing was lost "
+            "go from the profile, if what is left proves itself on fresh pairs.",
+            class_="soft",
+        ),
+        parts.figure(
+            lambda width: charts.strips(rows, 0.0, width, "Effect of taking parameters back")
+        ),
+    )
+
+
+def _removal_row(removal: Removal) -> charts.Row:
+    fate = "kept" if removal.kept else "dropped"
+    label = "without " + ", ".join(removal.knobs)
+    note = f"{words.interval_words(removal.interval)} - {fate}"
+    kind = "loss" if removal.interval.high < 0.0 else "neutral"
+    return charts.Row(label, note, removal.points, removal.interval, kind)
+
+
+def _importance(found: Evidence) -> Html:
+    if not found.importance and not found.curves:
+        return Html()
+    return join(tag("h2", "What matters"), _shares(found), _curves(found))
+
+
+def _shares(found: Evidence) -> Html:
+    if not found.importance:
+        return tag(
+            "p", "Too few configurations ran to say which parameters matter (PED-ANOVA).",
+            class_="soft",
+        )  # fmt: skip
+    shares = list(found.importance.items())[:_IMPORTANT]
+    greatest = max(share for _, share in shares) or 1.0
+    rows = [
+        (tag("code", name), _bar(share / greatest), f"{100.0 * share:.0f} %")
+        for name, share in shares
+    ]
+    return join(
+        tag(
+            "p",
+            "How much each parameter decides whether a configuration is among the best "
+            "(PED-ANOVA): a model's view of the search, good for a first look. It sees no "
+            "interactions and, from few configurations, much chance.",
+            class_="soft",
+        ),
+        parts.table("Importance by PED-ANOVA", ("parameter", "share", ""), rows, numbers=(2,)),
+    )
+
+
+def _bar(share: float) -> Html:
+    return tag("span", class_="share", style=f"width:{100.0 * share:.1f}%", aria_hidden="true")
+
+
+def _curves(found: Evidence) -> Html:
+    if not found.curves:
+        return Html()
+    pictures = [_curve(curve, found.floor) for curve in found.curves]
+    return join(
+        tag("h3", "Response curves"),
+        tag(
+            "p",
+            "Every configuration by its value of one parameter, with its 95 % interval; the large "
+            "dots are means. Other parameters vary along with it: this shows what went with a "
+            "value, not what it caused.",
+            class_="soft",
+        ),
+        tag("div", pictures, class_="curves"),
+    )
+
+
+def _curve(curve: Curve, floor: float) -> Html:
+    tuned = "" if curve.tuned == curve.param.default else f", tuned {curve.tuned}"
+    told = f" (default {curve.param.default}{tuned})"
+    name = tag("figcaption", tag("code", curve.param.name), told)
+    return tag("figure", name, charts.response(curve, floor, _SMALL))
+
+
+def _counters(found: Evidence) -> Html:
+    if not found.counters:
+        return Html()
+    rows = [
+        (
+            tag("code", name),
+            words.count_words(before),
+            words.count_words(after),
+            words.factor_words(before, after),
+        )
+        for name, before, after in found.counters
+    ]
+    name, before, after = _telling(found.counters)
+    verb = "fell" if after < before else "rose"
+    first = f"{name} {verb} from {words.count_words(before)} to {words.count_words(after)}"
+    head = ("counter", "default", "tuned", "change")
+    table = parts.table("Medians over the fresh pairs", head, rows, numbers=(1, 2, 3))
+    return join(
+        tag("h2", "What the allocator did differently"),
+        tag(
+            "p",
+            tag("strong", first),
+            " in the same time. Counters are of slow paths, one process each; the faster process "
+            "did more work in that time.",
+        ),
+        table,
+    )
+
+
+def _telling(counters: Sequence[tuple[str, float, float]]) -> tuple[str, float, float]:
+    """The counter to tell first: of events, and counted under both."""
+    both = (row for row in counters if row[1] and row[2] and not row[0].endswith("_bytes"))
+    return next(both, counters[0])
+
+
+def _failures(found: Evidence) -> Html:
+    if not found.failures:
+        return Html()
+    rows = [
+        (
+            each.status,
+            str(each.count),
+            join(tag("code", words.arm_words(each.example.arm)), ": ", each.example.detail),
+        )
+        for each in found.failures
+    ]
+    head = ("how", "processes", "for example")
+    return join(
+        tag("h2", "What failed"),
+        tag(
+            "p",
+            "A configuration that fails is told to the search as infeasible: it is no result.",
+            class_="soft",
+        ),
+        parts.table("Failed processes by kind", head, rows, numbers=(1,), wide=2),
+    )

@@ -1,0 +1,202 @@
+"""The sentences of a report: what was found, in words that claim no more than was proved."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping
+
+from hztune.params import Value
+from hztune.profile import Profile
+from hztune.progress import percent as plain_percent
+from hztune.samples import Arm
+from hztune.stats import Interval
+
+_UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+
+
+def percent(log_ratio: float, *, sign: bool = True) -> str:
+    """A log ratio as a change in percent, never broken at the end of a line: "+12.3 %"."""
+    return plain_percent(log_ratio, sign=sign).replace(" ", "\u00a0")
+
+
+def verdict_words(profile: Profile) -> str:
+    """The verdict in one sentence, without its interval."""
+    ratio, what = profile.result.ratio, target_words(profile)
+    whose, control = allocator_words(profile), control_words(profile)
+    if profile.result.verdict == "improved" and ratio is not None:
+        return f"{what} {_gain_words(profile.result.metric, ratio)} {_with_words(profile)}"
+    if profile.result.verdict == "within_limit":
+        return f"{what} keeps its memory limit {_with_words(profile)}; {control} does not"
+    if profile.result.verdict == "infeasible":
+        return f"No configuration of {whose} keeps the limits on {what}"
+    if profile.result.verdict == "interrupted":
+        return f"The study of {what} was stopped before it could prove anything"
+    return f"Nothing was proved better than {control} on {what}"
+
+
+def interval_sentence(profile: Profile) -> str:
+    """The interval behind the verdict, or what stands in its place."""
+    result = profile.result
+    if result.ratio is None or result.ci_low is None or result.ci_high is None:
+        return "Nothing was measured on fresh pairs."
+    low, high = percent(math.log(result.ci_low)), percent(math.log(result.ci_high))
+    pairs = _count(result.pairs, "pair")
+    if profile.makes_a_claim:
+        against = f"against {control_words(profile)}, from {pairs} of fresh processes"
+        return f"95 % interval {low} to {high} {against} that no selection had seen."
+    if result.verdict == "interrupted":
+        so_far = percent(math.log(result.ratio))
+        return f"So far {so_far}, 95 % interval {low} to {high} from {pairs}; not a claim."
+    return (
+        f"{control_words(profile).capitalize()} against itself scattered from {low} to {high} "
+        f"({pairs}, 95 % interval): a gain within that is no gain."
+    )
+
+
+def control_words(profile: Profile) -> str:
+    """What everything was compared with: "the default of hz", "the unchanged program"."""
+    control = profile.objective.control or profile.allocator.name
+    return "the unchanged program" if control == "none" else f"the default of {control}"
+
+
+def target_words(profile: Profile) -> str:
+    """What was tuned for: "remote@main with remote=90 and 32 threads"."""
+    workload = profile.workload
+    words = f"{workload.name}@{workload.setting}" if workload.setting else workload.name
+    details = [f"{name}={value}" for name, value in workload.params]
+    if profile.threads:
+        details.append(_count(profile.threads, "thread"))
+    return f"{words} with {' and '.join(details)}" if details else words
+
+
+def allocator_words(profile: Profile) -> str:
+    """Whose parameters they are: "hz 0.1.0"."""
+    name = profile.allocator.name
+    return (
+        "the unchanged program" if name == "none" else f"{name} {profile.allocator.version}".strip()
+    )
+
+
+def interval_words(interval: Interval) -> str:
+    """An estimate with its interval: "+3.1 % [+1.0 %, +5.2 %]"."""
+    if not math.isfinite(interval.half_width):
+        return percent(interval.estimate)
+    low, high = percent(interval.low), percent(interval.high)
+    return f"{percent(interval.estimate)} [{low}, {high}]"
+
+
+def config_words(config: Mapping[str, Value]) -> str:
+    """A configuration in one line."""
+    return " ".join(f"{name}={value}" for name, value in config.items()) or "the defaults"
+
+
+def arm_words(arm: Arm) -> str:
+    """Whose configuration it is, in one line; hz's own need no name."""
+    whose = "" if arm.allocator == "hz" else f"{arm.allocator}: "
+    return whose + config_words(arm.config)
+
+
+def value_words(value: Value, unit: str = "") -> str:
+    """A value as a reader sees it best: bytes in KiB or MiB where they are round."""
+    if unit == "bytes" and isinstance(value, int):
+        for word, size in _UNITS:
+            if value >= size and value % size == 0:
+                return f"{value // size} {word}"
+    return str(value)
+
+
+def count_words(count: float) -> str:
+    """A count with its thousands apart."""
+    return f"{count:,.0f}"
+
+
+def factor_words(before: float, after: float) -> str:
+    """What a counter did: "-86 %", "3.2 times", "new"."""
+    if before == 0:
+        return "new"
+    factor = after / before
+    if factor >= 2.0:
+        return f"{factor:.1f} times"
+    return f"{100.0 * (factor - 1.0):+.0f}\u00a0%"
+
+
+def tune_command(profile: Profile) -> str:
+    """The hztune command that repeats the study."""
+    words = ["hztune", "tune"]
+    if profile.workload.kind == "bench":
+        setting = f"@{profile.workload.setting}" if profile.workload.setting else ""
+        words += ["--workload", f"{profile.workload.name}{setting}"]
+        for name, value in profile.workload.params:
+            words += ["-p", f"{name}={value}"]
+        words += ["--threads", str(profile.threads)]
+    words += ["--allocator", profile.allocator.name]
+    words += ["--budget", f"{profile.search.budget_s:g}s", "--seed", str(profile.search.seed)]
+    for name, value in profile.objective.limits:
+        words += [f"--{name.replace('_', '-')}", value]
+    line = shlex.join(words)
+    return line if profile.workload.kind == "bench" else f"{line} -- ./your-program its arguments"
+
+
+def hyperfine_command(profile: Profile, ops: int) -> str:
+    """The hyperfine command that compares default and profile by whole runs.
+
+    Args:
+        profile: What to compare.
+        ops: Operations that a built-in workload does in each run, the same for both.
+    """
+    own = profile.allocator.name
+    library = _preload_words(own, profile.allocator.soname)
+    control = profile.objective.control or own
+    default = library if control == own else _preload_words(control, f"lib{control}.so")
+    settings = "".join(f"{name}={value} " for name, value in profile.environment.items())
+    target = _target_command(profile, ops)
+    return " \\\n  ".join(
+        [
+            "hyperfine -N --warmup 1 --runs 10",
+            f'-n default "env {default}{target}"',
+            f'-n tuned "env {library}{settings}{target}"',
+        ]
+    )
+
+
+def _preload_words(allocator: str, soname: str) -> str:
+    if allocator in ("none", "glibc"):
+        return ""
+    return f"LD_PRELOAD={'$(hztune paths --lib)' if allocator == 'hz' else soname} "
+
+
+def round_ops(ops: float) -> int:
+    """A count of operations near `ops` that is easy to read: 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(max(1.0, ops)))
+    return int(power * next(step for step in (5, 2, 1) if step * power <= max(1.0, ops)))
+
+
+def _target_command(profile: Profile, ops: int) -> str:
+    if profile.workload.kind == "program":
+        return "./your-program its arguments"
+    setting = f"@{profile.workload.setting}" if profile.workload.setting else ""
+    params = "".join(f" --{name} {value}" for name, value in profile.workload.params)
+    name = shlex.quote(profile.workload.name + setting)
+    return f"$(hztune paths --bench) {name}{params} --threads {profile.threads} --ops {ops}"
+
+
+def _with_words(profile: Profile) -> str:
+    """What the profile changes, in words: "with 3 parameters of hz 0.1.0 set"."""
+    count, whose = len(profile.params), allocator_words(profile)
+    if profile.objective.control in ("", profile.allocator.name):
+        return f"with {_count(count, 'parameter')} of {whose} set"
+    return f"under {whose}" + (f" with {_count(count, 'parameter')} set" if count else "")
+
+
+def _gain_words(metric: str, ratio: float) -> str:
+    gain = percent(math.log(ratio), sign=False)
+    if metric == "ops_per_s":
+        return f"does {gain} more operations a second"
+    if metric == "wall_s":
+        return f"runs {gain} faster"
+    return f"is {gain} better in its own metric"
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
