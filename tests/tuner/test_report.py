@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hztune import params, profile, report, space
-from hztune.errors import UsageError
+from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure import Accounting, Executor
 from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
@@ -353,6 +353,18 @@ def test_a_profile_of_another_study_is_refused(
     profile.save(replace(other, search=search), tmp_path / "profile.json")
     (tmp_path / "samples.jsonl").write_bytes((improved / "samples.jsonl").read_bytes())
     with pytest.raises(UsageError, match="different studies"):
+        report.render(tmp_path)
+
+
+def test_an_end_of_another_version_is_named(improved: Path, tmp_path: Path) -> None:
+    (tmp_path / "profile.json").write_bytes((improved / "profile.json").read_bytes())
+    claimed = profile.load(tmp_path / "profile.json")
+    identity = {"workload": "remote", "space": claimed.search.space_sha256}
+    with SampleStore(tmp_path / "samples.jsonl", identity, MACHINE) as store:
+        inner = ReplayExecutor(spin_wins, QUIET, seed=1)
+        Recorded(inner, store).measure([Arm("hz"), Arm("hz")], role="aa", rounds=2, pair=0)
+        store.conclude({"summary": {"verdict": "improved"}})
+    with pytest.raises(HztuneError, match="another version"):
         report.render(tmp_path)
 
 

@@ -82,10 +82,10 @@ def tune_command(
     """Search the best configuration and prove it on fresh data.
 
     The results directory holds profile.json (see `hztune show`, `hztune export`), profile.env,
-    hz_config.h and every sample.
+    hz_config.h, report.html and every sample.
     """
     request = _request(**options)
-    from hztune import doctor, tune
+    from hztune import doctor, report, tune
     from hztune.progress import reporter
 
     if dry_run:
@@ -95,6 +95,8 @@ def tune_command(
         require_fit(doctor.examine())
     with reporter(quiet=quiet) as display:
         tuned = tune.tune(request, display)
+    if tuned.profile.result.verdict != "interrupted":
+        report.write(tuned.out)
     click.echo(json.dumps(tuned.summary.to_json(), indent=2) if as_json else _for_people(tuned))
     if require_gain and tuned.profile.result.verdict == "no_gain":
         raise NoGainError("no gain was proved, and --require-gain was given")

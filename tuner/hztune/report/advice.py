@@ -19,7 +19,7 @@ def use(found: Evidence) -> Html:
         return join(title, tag("p", "There is nothing to apply: nothing was proved."))
     name = found.profile.allocator.name
     forms = [
-        (tag("code", f"hztune export profile.json --format {form.name}"), form.doc)
+        (tag("code", form.name), form.doc)
         for form in export.FORMATS
         if not form.allocators or name in form.allocators
     ]
@@ -28,7 +28,8 @@ def use(found: Evidence) -> Html:
         tag("p", "In the results directory, for one program:"),
         tag("pre", "hztune run profile.json -- ./program"),
         tag("p", "For good, in the form that fits:"),
-        table("Forms of export", ("command", "what for"), forms, wide=1),
+        tag("pre", "hztune export profile.json --format FORM"),
+        table("Forms of export", ("form", "what for"), forms, wide=1),
         tag(
             "p",
             "Every form is variables or one file, and opens with how it is taken back: nothing of "

@@ -16,7 +16,7 @@ from statistics import median
 from hztune import profile as profiles
 from hztune import study
 from hztune.confirm import reported
-from hztune.errors import UsageError
+from hztune.errors import HztuneError, UsageError
 from hztune.params import Param, Value
 from hztune.profile import Profile
 from hztune.samples import Arm, Block, Outcome, Recording, Role, recording
@@ -141,11 +141,17 @@ class Evidence:
     samples: Recording
     ledger: Ledger
 
-    @property
+    @cached_property
     def summary(self) -> Summary | None:
         """The study's own account; None when it was interrupted."""
         ending = self.samples.ending
-        return Summary.from_json(ending["summary"], self.folder) if ending else None
+        try:
+            return Summary.from_json(ending["summary"], self.folder) if ending else None
+        except (KeyError, TypeError) as error:
+            raise HztuneError(
+                f"the end of {str(self.folder / SAMPLES)!r} was written by another version of "
+                f"hztune ({error}); report it with that one"
+            ) from error
 
     @property
     def control(self) -> Arm:

@@ -33,6 +33,7 @@ def body(found: Evidence) -> Html:
     sections: tuple[Callable[[Evidence], Html], ...] = (
         _configuration,
         _proof,
+        _allocators,
         _search,
         _ablation,
         _importance,
@@ -128,7 +129,7 @@ def _proof(found: Evidence) -> Html:
     if found.calibration is not None:
         points = [pair.log_ratio for pair in found.ledger.calibration]
         note = words.interval_words(found.calibration)
-        name = f"{words.control_words(found.profile)} against itself"
+        name = f"{_control(found)} against itself"
         rows.append(charts.Row(name, note, points, found.calibration, "neutral"))
     attempts = {}
     for arm, record in found.proofs:
@@ -176,6 +177,33 @@ def _fate(found: Evidence, arm: Arm) -> tuple[str, str]:
 
 def _attempt_line(label: str, answer: str, arm: Arm) -> Html:
     return tag("li", f"{label}, {answer}: ", tag("code", words.arm_words(arm)))
+
+
+def _allocators(found: Evidence) -> Html:
+    """Every allocator with its defaults, where a study chose between several."""
+    bare = [each for each in found.candidates if each.arm.is_default]
+    if not bare:
+        return Html()
+    rows = [_as_it_comes(candidate) for candidate in sorted(bare, key=_rank)]
+    said = f"Each allocator with its defaults, in the search, against {_control(found)}."
+    return join(
+        tag("h2", "The allocators as they come"),
+        tag("p", said, class_="soft"),
+        parts.figure(lambda width: charts.strips(rows, found.floor, width, "Allocators")),
+    )
+
+
+def _as_it_comes(candidate: Candidate) -> charts.Row:
+    name, record = candidate.arm.allocator, candidate.record
+    if record.failures or candidate.interval is None:
+        status = record.failures[0].status if record.failures else "not measured"
+        return charts.Row(name, status, (), None, "loss")
+    note = words.interval_words(candidate.interval)
+    return charts.Row(name, note, record.log_ratios, candidate.interval, "neutral")
+
+
+def _control(found: Evidence) -> str:
+    return words.control_words(found.profile)
 
 
 # ---- why -----------------------------------------------------------------------------------------
