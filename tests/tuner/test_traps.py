@@ -64,6 +64,12 @@ def test_a_program_that_gains_rights_is_refused(tmp_path: Path) -> None:
     assert "gains rights" in str(target.inspect(program).obstacle())
 
 
+def test_a_program_of_another_c_library_is_refused(tmp_path: Path) -> None:
+    loader = "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"
+    program = _compiled("int main(void) { return 0; }", tmp_path / "musl", loader)
+    assert "another processor or C library" in str(target.inspect(program).obstacle())
+
+
 # ---- 2: a bad value is another valid value ------------------------------------------------------
 
 
@@ -89,6 +95,8 @@ def test_a_program_that_gains_rights_is_refused(tmp_path: Path) -> None:
             {"arena_max": 2},
             9,
         ),
+        ("glibc", "GLIBC_TUNABLES=glibc.malloc.arena_max=0x10", {"arena_max": 10}, 16),
+        ("glibc", "MALLOC_ARENA_MAX=9", {"arena_max": 2}, 9),
         ("glibc", "MALLOC_MMAP_THRESHOLD=1048576", {"mmap_threshold": MIB}, "auto"),
         ("jemalloc", "MALLOC_CONF=tcache_max:999999999", {"tcache_max": 1 << 22}, 1 << 23),
         ("jemalloc", "MALLOC_CONF=tcache_nslots_large:0", {"tcache_nslots_large": 2}, 1),
@@ -98,6 +106,8 @@ def test_a_program_that_gains_rights_is_refused(tmp_path: Path) -> None:
         ("mimalloc", "MIMALLOC_DECOMMIT_DELAY=", {"purge_delay": 0}, 1),
         ("mimalloc", "MIMALLOC_DECOMMIT_DELAY=E", {"purge_delay": 0}, 1),
         ("mimalloc", "MIMALLOC_DECOMMIT_DELAY=5ms", {"purge_delay": 5}, 25),
+        ("mimalloc", "MIMALLOC_DECOMMIT_DELAY=-5", {"purge_delay": 5}, -5),
+        ("mimalloc", "mimalloc_decommit_delay=9", {"purge_delay": 5}, 9),
         ("mimalloc", "MIMALLOC_PURGE_DELAY=0", {"purge_delay": 0}, 25),
         (
             "tcmalloc",
@@ -117,6 +127,13 @@ def test_a_program_that_gains_rights_is_refused(tmp_path: Path) -> None:
             {"max_total_thread_cache_bytes": 64 * MIB},
             1 << 30,
         ),
+        (
+            "tcmalloc",
+            "TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES=1",
+            {"max_total_thread_cache_bytes": MIB},
+            MIB // 2,
+        ),
+        ("tcmalloc", "TCMALLOC_AGGRESSIVE_DECOMMIT=", {"aggressive_decommit": "false"}, "true"),
         ("tcmalloc", "TCMALLOC_RELEASE_RATE=abc", {"release_rate_percent": 100}, 0),
         ("tcmalloc", "TCMALLOC_AGGRESSIVE_DECOMMIT=on", {"aggressive_decommit": "true"}, "false"),
         ("tcmalloc", "TCMALLOC_MAX_CACHE=1", {"max_total_thread_cache_bytes": MIB}, 32 * MIB),
@@ -148,19 +165,32 @@ def test_a_setting_that_became_another_one_is_noticed(
         ("glibc", {"tcache_max": 4194304}),
         ("glibc", {"mxfast": 161}),
         ("glibc", {"perturb": 1}),
+        ("glibc", {"check": 3}),
+        ("glibc", {"arena_max": "0x10"}),
+        ("glibc", {"hugetlb": "3"}),
+        ("glibc", {"mmap_max": 1 << 31}),
         ("jemalloc", {"dirty_decay_ms": "10s"}),
         ("jemalloc", {"narenas": 0}),
         ("jemalloc", {"tcache_max": 999999999}),
         ("jemalloc", {"metadata_thp": "a"}),
         ("jemalloc", {"m": "auto"}),
-        ("jemalloc", {"junk": "true"}),
+        ("jemalloc", {"tcache_max": "32K"}),
+        ("jemalloc", {"retain": "TRUE"}),
+        ("jemalloc", {"retain": 1}),
+        ("jemalloc", {"tcache_ncached_max": "8-16:4"}),
+        *[("jemalloc", {name: "true"}) for name in ("junk", "zero", "prof", "xmalloc", "utrace")],
+        *[("jemalloc", {name: "true"}) for name in ("abort", "stats_print", "hpa")],
+        ("jemalloc", {"san_guard_small": 1}),
         ("mimalloc", {"purge_delay": ""}),
         ("mimalloc", {"purge_delay": "E"}),
+        ("mimalloc", {"purge_delay": -5}),
         ("mimalloc", {"decommit_delay": 0}),
+        ("mimalloc", {"disallow_os_alloc": 1}),
         ("tcmalloc", {"max_total_thread_cache_bytes": "64M"}),
         ("tcmalloc", {"max_total_thread_cache_bytes": 262144}),
         ("tcmalloc", {"release_rate_percent": "abc"}),
         ("tcmalloc", {"aggressive_decommit": "on"}),
+        ("tcmalloc", {"release_rate_percent": 1001}),
         ("tcmalloc", {"heap_limit_mb": 64}),
     ],
 )
@@ -203,7 +233,8 @@ def test_a_bad_pair_ends_jemalloc_because_the_strict_pair_stands_first(
     found: dict[str, tuple[Adapter, Installed]],
 ) -> None:
     adapter, installed = found["jemalloc"]
-    for pair in ("nosuch:1", "narenas:0", "dirty_decay_ms:10s", "cache_oblivious:true"):
+    for pair in ("nosuch:1", "narenas:0", "dirty_decay_ms:10s", "cache_oblivious:true",
+                 "tcache_max:32K", "retain:TRUE", "tcache_ncached_max:8-16:4"):  # fmt: skip
         lenient = {"LD_PRELOAD": installed.soname, "MALLOC_CONF": pair}
         assert probe.run_true(lenient).ok
         with pytest.raises(WrongConfiguration, match=r"Invalid conf|Out-of-range"):
@@ -211,6 +242,36 @@ def test_a_bad_pair_ends_jemalloc_because_the_strict_pair_stands_first(
         strict = adapter.confirm_environment(lenient)
         assert strict["MALLOC_CONF"].startswith("abort_conf:true,")
         assert probe.run_true(strict).code == -6
+
+
+@pytest.mark.parametrize(
+    "text", [" narenas:4", "narenas=4", "narenas:4,", "narenas:4 ,retain:true"]
+)
+def test_a_malformed_string_ends_jemalloc_although_the_rest_of_it_is_dropped(
+    text: str, found: dict[str, tuple[Adapter, Installed]]
+) -> None:
+    adapter, installed = found["jemalloc"]
+    assert probe.run_true({"LD_PRELOAD": installed.soname, "MALLOC_CONF": text}).ok
+    with pytest.raises(WrongConfiguration, match="abort_conf"):
+        adapter.read_back({"MALLOC_CONF": text}, installed)
+
+
+def test_of_an_older_spelling_and_tunables_the_tunables_win_in_either_order(
+    found: dict[str, tuple[Adapter, Installed]],
+) -> None:
+    adapter, installed = found["glibc"]
+    made = adapter.environment({"arena_max": 2}, installed)
+    for both in ({"MALLOC_ARENA_MAX": "9", **made}, {**made, "MALLOC_ARENA_MAX": "9"}):
+        assert adapter.read_back(both, installed)["arena_max"] == 2
+
+
+def test_zero_is_a_value_where_the_loader_prints_it_for_unset_too(
+    found: dict[str, tuple[Adapter, Installed]],
+) -> None:
+    adapter, installed = found["glibc"]
+    config: dict[str, Value] = {"mmap_threshold": MIB, "trim_threshold": MIB, "mmap_max": 0}
+    asked = adapter.read_back(adapter.environment(config, installed), installed)
+    assert (asked["mmap_max"], adapter.read_back({}, installed)["mmap_max"]) == (0, "auto")
 
 
 # ---- 3: a value that kills or hangs -------------------------------------------------------------
@@ -264,6 +325,16 @@ def test_a_knob_of_another_version_is_refused(
         adapter.check({"cache_oblivious": "false"}, older)
 
 
+def test_one_name_has_another_unit_in_another_version() -> None:
+    adapter = allocator.get("mimalloc")
+    units = {}
+    for version in ("2.0.9", "2.1.7"):
+        installed = Installed("mimalloc", version, "libmimalloc.so.2", Path(), "", "")
+        (knob,) = [k for k in adapter.knobs(installed) if k.name == "max_segment_reclaim"]
+        units[version] = (knob.unit, knob.default, knob.high)
+    assert units == {"2.0.9": ("segments", 8, 1024), "2.1.7": ("percent", 10, 100)}
+
+
 # ---- variables that others left behind ----------------------------------------------------------
 
 
@@ -277,6 +348,7 @@ def test_a_knob_of_another_version_is_refused(
         ("mimalloc", "MIMALLOC_PURGE_DELAY"),
         ("mimalloc", "mimalloc_purge_delay"),
         ("tcmalloc", "TCMALLOC_HEAP_LIMIT_MB"),
+        ("tbb", "TBB_MALLOC_USE_HUGE_PAGES"),
         ("hz", "HZ_MAGAZINE_CAP"),
     ],
 )
@@ -285,6 +357,20 @@ def test_a_left_over_variable_that_would_change_the_allocator_is_named(
 ) -> None:
     adapter = allocator.get(name)
     assert adapter.disturbing({variable: "2", "HOME": "/root"}) == (variable,)
+
+
+def test_what_a_helper_runs_on_is_never_the_allocator_that_is_measured(
+    found: dict[str, tuple[Adapter, Installed]], tmp_path: Path
+) -> None:
+    adapter, installed = found["jemalloc"]
+    made = adapter.environment({"narenas": 2}, installed)
+    words = [word for name, value in made.items() for word in ("--env", f"{name}={value}")]
+    seen = 'tr "\\0" "\\n" < /proc/$1/environ | grep -c "^MALLOC_CONF="'
+    script = f"for pid in $$ $PPID; do sh -c '{seen}' sh $pid; done"
+    done = process.run(
+        [str(artifacts.launch()), *words, "--", "/bin/sh", "-c", script], deadline_s=30
+    )
+    assert done.stdout.split()[:2] == ["1", "0"], "the program has the variable, its launcher not"
 
 
 # ---- 5: a child's peak memory has its parent's as a floor ---------------------------------------

@@ -19,6 +19,9 @@ for found in [__import__("re").search(rb"TBBmalloc: VERSION\s+([\d.]+)", open(fi
 if found), "")"""
 
 
+_TBB = ("TBB_MALLOC_USE_HUGE_PAGES", "TBB_MALLOC_SET_HUGE_SIZE_THRESHOLD")
+
+
 class Fixed(Library):
     """A library without knobs."""
 
@@ -47,6 +50,10 @@ class Tbb(Fixed):
     package = "libtbbmalloc2"
     sonames = (("libtbbmalloc_proxy.so.2", package),)
     version_code = _FROM_TBB
+
+    def variables(self) -> tuple[str, ...]:
+        """Returns those that change it, too; huge pages are for a system that has set them up."""
+        return (*super().variables(), *_TBB)
 
 
 class Snmalloc(Fixed):
