@@ -229,7 +229,7 @@ def test_an_estimate_that_its_samples_do_not_give_is_named(saved: Path) -> None:
 
 def test_a_sample_that_does_not_give_the_estimates_is_found(saved: Path) -> None:
     def forge(first: dict[str, object]) -> None:
-        first["blocks"][0][2]["turns"][0][2] *= 2  # type: ignore[index]
+        first["blocks"][0][2]["turns"][0][1] *= 2  # type: ignore[index]
 
     assert record.load(changed(saved, forge))[1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hztune import params, profile
 from hztune.compare.contenders import Contender
 from hztune.compare.match import MakeExecutor
 from hztune.errors import UsageError
@@ -21,12 +23,14 @@ from hztune.experiment.run import RESULTS, UNFINISHED, Ran, run
 from hztune.machine import Machine
 from hztune.measure import Executor
 from hztune.measure.replay import ModelNoise, ReplayExecutor, Truth
+from hztune.profile import Profile
 from hztune.progress import Quiet
 from hztune.samples import Arm, Block, Outcome, Role
 from hztune.workload import WorkloadSpec
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+STATS = Path(__file__).parents[2] / "core" / "src" / "stats.def"
 
 TOML = """
 schema = 1
@@ -182,11 +186,6 @@ REFUSED = {
         'allocator = "snmalloc"\nbuild = "frozen"',
         "only hz has builds",
     ),
-    "a profile that is not there": (
-        "params = { shards = 4 }",
-        'profile = "larson.json"',
-        "cannot read .*larson.json",
-    ),
     "a profile elsewhere": ("params = { shards = 4 }", 'profile = "../l.json"', "profile is"),
     "instructions of many threads": (
         "pairs = 5",
@@ -267,6 +266,23 @@ def test_an_allocator_that_is_absent_is_left_out_and_told(folder: Path) -> None:
     done = run(definition.load(folder), reporter, executors=Bench())
     assert [each.name for each in done.record.contenders] == ["default", "sharded"]
     assert any("left out: snmalloc is not installed" in line for line in said)
+
+
+def test_an_arm_of_a_profile_waits_for_it(folder: Path) -> None:
+    edited(folder, "params = { shards = 4 }", 'profile = "tuned.json"')
+    assert report(folder).finding == NOT_MEASURED
+    with pytest.raises(UsageError, match=r"'sharded' needs .*tuned\.json"):
+        ran(folder)
+
+
+def test_an_arm_takes_the_parameters_of_its_profile(
+    folder: Path, make_profile: Callable[..., Profile]
+) -> None:
+    edited(folder, "params = { shards = 4 }", 'profile = "tuned.json"')
+    (folder / "tuned.json").write_text(profile.dumps(make_profile({"shards": 4})))
+    assert definition.load(folder).sides[1].arm == Arm.of("hz", {"shards": 4})
+    ran(folder)
+    assert report(folder).problems == ()
 
 
 def test_a_run_that_was_stopped_keeps_its_rows_and_the_old_results(folder: Path) -> None:
@@ -363,6 +379,54 @@ def test_the_command_refuses_a_library_that_is_none(folder: Path, hztune: Run) -
         assert "NAME=/path" in done.stderr
 
 
+REAL = """
+schema = 1
+question = "Is counting free?"
+budget_s = 1
+pairs = 4
+instructions = true
+[[arm]]
+name = "counters"
+allocator = "hz"
+params = { refill_batch = 16 }
+[[arm]]
+name = "none"
+allocator = "hz"
+build = "uncounted"
+params = { refill_batch = 16 }
+[[row]]
+workload = "lifo"
+threads = 1
+[[value]]
+name = "refills in 1000 operations"
+count = "refills"
+per = "ops"
+times = 1000
+"""
+
+
+def test_a_real_experiment_builds_counts_and_confirms(folder: Path, hztune: Run) -> None:
+    (folder / "experiment.toml").write_text(REAL)
+    done = hztune("experiment", "run", folder, "--budget", "1s")
+    assert done.returncode == 0, done.stderr
+    found = report(folder)
+    assert found.problems == ()
+    (row,) = found.standings
+    shipped, silent = row.all
+    assert (shipped.failures, silent.failures) == ((), ())
+    assert shipped.counters["refills"] > 0 and "refills" not in silent.counters
+    assert shipped.instructions and silent.instructions
+    assert 0 <= shipped.instructions - silent.instructions < 10
+    table = hztune("experiment", "report", folder, "--rows").stdout
+    assert "| row | arm | refills in 1000 operations | instructions an operation |" in table
+
+
+def test_nothing_is_measured_as_long_as_one_of_several_is_none(folder: Path, hztune: Run) -> None:
+    done = hztune("experiment", "run", folder, folder.parent / "nowhere", "--budget", "5s")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nowhere" in done.stderr and not (folder / UNFINISHED).exists()
+
+
 # ---- the experiments of this repository ----------------------------------------------------------
 
 
@@ -374,6 +438,29 @@ def test_the_committed_results_are_what_their_samples_give() -> None:
     assert {each.name: examine(each).problems for each in committed()} == {
         each.name: () for each in committed()
     }
+
+
+def test_every_counter_that_an_experiment_asks_for_exists() -> None:
+    known = set(re.findall(r"HZ_STAT\((\w+)", STATS.read_text())) | {"ops", "minor_faults"}
+    assert len(known) > 30
+    for each in committed():
+        asked = {name for value in each.values for name in (value.count, value.per or "ops")}
+        assert asked <= known, each.name
+
+
+def test_every_claim_of_the_founding_documents_is_asked_again() -> None:
+    assert {each.name for each in committed()} >= {
+        "remote-ring", "depot-lock", "background-refill", "deferred-free", "larson-scaling",
+        "frozen", "magazine", "shards", "span-size", "large-cache", "counter-tax",
+        "single-benchmark", "defaults",
+    }  # fmt: skip
+
+
+def test_the_configurations_of_every_experiment_are_legal() -> None:
+    for each in committed():
+        for side in each.sides:
+            if side.build or side.arm.allocator == "hz":
+                params.check(side.arm.config)
 
 
 def test_the_question_about_peers_has_every_row_of_the_goal() -> None:

@@ -36,14 +36,19 @@ def experiment_command() -> None:
     metavar="NAME=/path/lib.so",
     help=f"A further contender; ${PEERS_VARIABLE} may name some, too.",
 )
-@click.option("--budget", default="", metavar="TIME", help="Time for each.  [default: its own]")
-@click.option("--resume", is_flag=True, help="Keep the rows of a run that was stopped.")
+@click.option(
+    "--budget",
+    default="",
+    metavar="TIME",
+    help="Time for all of them, each its part.  [default: what they say]",
+)
+@click.option("--resume", is_flag=True, help="Keep rows that were measured already.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 @click.argument("words", metavar="DIR...|all", nargs=-1, required=True)
 def run_command(
     words: tuple[str, ...], libraries: tuple[str, ...], budget: str, resume: bool, quiet: bool
 ) -> int:
-    """Measure experiments and write their results.json; `all`: every one in ./experiments.
+    """Measure experiments one after the other; `all`: every one in ./experiments.
 
     Each row is kept as soon as it is measured. Ctrl-C prints the rows so far, and --resume goes on
     with them; results.json is replaced when the last row is there.
@@ -58,9 +63,11 @@ def run_command(
     extra = contenders.files([*named, *libraries])
     found = [definition.load(folder) for folder in definition.find(words, EXPERIMENTS)]
     reporter = Quiet() if quiet else Plain(sys.stderr)
+    whole_s = sum(each.budget_s for each in found)
     for experiment in found:
         reporter.say(f"{experiment.name}: {experiment.question}")
-        ran = run(experiment, reporter, extra=extra, budget_s=budget_s, resume=resume)
+        part_s = experiment.budget_s * (budget_s / whole_s if budget_s else 1.0)
+        ran = run(experiment, reporter, extra=extra, budget_s=part_s, resume=resume)
         if ran.record.rows:
             click.echo(table.plain(ran.record.standings))
         if ran.stopped:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hztune import allocator
+from hztune.allocator.live import Running
 from hztune.compare.contenders import Contender, is_build
 from hztune.measure.proof import AllocatorProof, Fault, Proof, confirmation_fault
 from hztune.samples import Arm
@@ -39,6 +40,10 @@ class FileProof:
         """Returns the file of an arm that is a program of its own."""
         file, contender = self._files.get(arm, (None, None))
         return file if contender and contender.is_program else self._others.program(arm)
+
+    def inspect(self, arm: Arm, running: Running) -> Fault | None:
+        """Returns what is wrong with a running process of an arm that an adapter knows."""
+        return None if arm in self._files else self._others.inspect(arm, running)
 
     def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
         """Returns what is wrong with a process of the arm; None: it is the one asked for."""

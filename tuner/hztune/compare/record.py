@@ -1,7 +1,9 @@
 """A comparison as JSON: the raw samples of every row beside the estimates that they give.
 
-The estimates are written for readers; whoever loads a record makes them anew from the samples
-(`standings_of`), and `disagreements` says where what is written is not what the samples give.
+Samples are written densely, for they are committed beside what they prove: a row names its counters
+once, and a turn is [counted_ns, ops]. The estimates are written for readers; whoever loads a record
+makes them anew from the samples (`standings_of`), and `disagreements` says where what is written is
+not what the samples give.
 """
 
 from __future__ import annotations
@@ -172,8 +174,11 @@ def _row_text(contenders: Sequence[Contender], row: Measured) -> str:
     if row.counts:
         head += f'   "instructions": {_dense([_count_json(each) for each in row.counts])},\n'
     told = _dense(_standings_json(standings_of(contenders, row)))
+    outcomes = [outcome for block in row.blocks for outcome in block.outcomes]
+    names = list(dict.fromkeys(name for each in outcomes for name in _counted(each)))
+    head += f'   "counters": {_dense(names)},\n'
     blocks = ",\n".join(
-        "    [" + ",\n     ".join(_dense(_outcome_json(o)) for o in block.outcomes) + "]"
+        "    [" + ",\n     ".join(_dense(_outcome_json(o, names)) for o in block.outcomes) + "]"
         for block in row.blocks
     )
     return f'{head}   "standings": {told},\n   "blocks": [\n{blocks}\n   ]}}'
@@ -189,21 +194,32 @@ def _count_json(count: Count) -> list[int]:
     return [*less, *more]
 
 
-def _outcome_json(outcome: Outcome) -> dict[str, Any]:
+def _counted(outcome: Outcome) -> dict[str, int]:
+    """Returns what was counted in a process, and what is known of it as a whole."""
+    return {**outcome.facts, **outcome.counters}
+
+
+def _outcome_json(outcome: Outcome, names: Sequence[str]) -> dict[str, Any]:
+    """Returns an outcome, its counters in the order of their names; null where it has none."""
     failed = {"status": outcome.status, "detail": _without_folders(outcome.detail)}
     return {
         **({} if outcome.ok else failed),
         "rss_peak_kb": outcome.rss_peak_kb,
-        "counters": {**outcome.facts, **outcome.counters},
-        "turns": [_turn_json(turn) for turn in outcome.turns],
+        "counters": [_counted(outcome).get(name) for name in names],
+        "turns": [_turn_json(place, turn) for place, turn in enumerate(outcome.turns)],
     }
 
 
-def _turn_json(turn: Turn) -> list[object]:
-    """Returns [round, counted_ns, ops], and what disturbed it where something did."""
+def _turn_json(place: int, turn: Turn) -> list[object]:
+    """Returns [counted_ns, ops], or [round, counted_ns, ops] where the round is not the place.
+
+    What was disturbed says so: [round, counted_ns, ops, causes].
+    """
     ops = int(turn.ops) if float(turn.ops).is_integer() else turn.ops
-    disturbed = [turn.disturbed] if turn.disturbed else []
-    return [turn.round, turn.counted_ns, ops, *disturbed]
+    if turn.disturbed:
+        return [turn.round, turn.counted_ns, ops, turn.disturbed]
+    number = [] if turn.round == place else [turn.round]
+    return [*number, turn.counted_ns, ops]
 
 
 def _standings_json(found: Standings) -> dict[str, Any]:
@@ -264,8 +280,9 @@ def _row(fields: Fields, contenders: Sequence[Contender]) -> tuple[Measured, obj
     spec = _spec(fields.child("spec"))
     if spec.label != label:
         raise UsageError(f"the row {label!r} has the samples of {spec.label!r}")
+    names = fields.items("counters")
     blocks = tuple(
-        _block(number, each, contenders, label)
+        _block(number, each, contenders, label, names)
         for number, each in enumerate(fields.items("blocks"))
     )
     if not blocks:
@@ -303,26 +320,31 @@ def _spec(fields: Fields) -> WorkloadSpec:
     return spec
 
 
-def _block(number: int, outcomes: object, contenders: Sequence[Contender], label: str) -> Block:
+def _block(
+    number: int,
+    outcomes: object,
+    contenders: Sequence[Contender],
+    label: str,
+    names: Sequence[object],
+) -> Block:
     if not isinstance(outcomes, list) or len(outcomes) != len(contenders):
         raise UsageError(f"block {number} of {label!r} has not one outcome for each contender")
     read = [
-        _outcome(Fields(each, f"{label} block {number}"), contender.arm)
+        _outcome(Fields(each, f"{label} block {number}"), contender.arm, names)
         for each, contender in zip(outcomes, contenders, strict=True)
     ]
     return Block(number, "explore", tuple(read))
 
 
-def _outcome(fields: Fields, arm: Arm) -> Outcome:
-    counters = fields.child("counters").values()
+def _outcome(fields: Fields, arm: Arm, names: Sequence[object]) -> Outcome:
     has_failed = fields.has("status")
     outcome = Outcome(
         arm=arm,
         status=cast("Status", fields.word("status", STATUSES)) if has_failed else "ok",
         detail=fields.text("detail", _DETAIL) if has_failed else "",
         rss_peak_kb=fields.whole("rss_peak_kb", 0, _MOST),
-        counters={name: count for name, count in counters if isinstance(count, int)},
-        turns=tuple(_turn(each) for each in fields.items("turns")),
+        counters=_counters(names, fields.items("counters")),
+        turns=tuple(_turn(place, each) for place, each in enumerate(fields.items("turns"))),
     )
     fields.close()
     if not outcome.ok:
@@ -332,10 +354,24 @@ def _outcome(fields: Fields, arm: Arm) -> Outcome:
     return replace(outcome, ops_per_s=overall_rate(outcome.turns))
 
 
-def _turn(item: object) -> Turn:
-    """Returns the turn of [round, counted_ns, ops] or [round, counted_ns, ops, causes]."""
+def _counters(names: Sequence[object], counts: Sequence[object]) -> dict[str, int]:
+    """Returns what a process counted, by name; what it does not count is null."""
+    if len(names) != len(counts):
+        raise UsageError(f"it has {len(counts)} counts for {len(names)} counters")
+    for count in counts:
+        if count is not None and (type(count) is not int or count < 0):
+            raise UsageError(
+                f"a count is {str(count)[:60]}; legal is a whole number from 0, or null"
+            )
+    pairs = zip(names, counts, strict=True)
+    return {str(name): count for name, count in pairs if isinstance(count, int)}
+
+
+def _turn(place: int, item: object) -> Turn:
+    """Returns the turn of [counted_ns, ops], [round, counted_ns, ops] or the same with causes."""
     values = item if isinstance(item, list) else []
-    number, counted_ns, ops, *causes = values if len(values) in (3, 4) else (None, None, None)
+    whole = [place, *values] if len(values) == 2 else values
+    number, counted_ns, ops, *causes = whole if len(whole) in (3, 4) else (None, None, None)
     if (
         type(number) is not int
         or type(counted_ns) is not int

@@ -6,7 +6,7 @@ budget_s = 300          # for all rows together
 pairs = 6               # blocks of fresh processes a row (6 if left out)
 instructions = true     # also count those of an operation, on rows with one thread (valgrind)
 [[arm]]                 # the first one is the control
-name = "default"        # left out: made from the parameters, or the allocator's name
+name = "default"        # left out: made from all parameters; given: those that vary are added
 allocator = "hz"
 params = { remote_ring_size = [64, 256], shards = 4 }   # a list stands for one arm each
 profile = "larson.json" # its parameters instead; a file of `hztune`, beside this one
@@ -25,7 +25,7 @@ times = 1000            # left out: 1
 name = "ring of 1024 against 256"   # none at all: the first arm against the best of the others
 arm = "remote_ring_size=1024"       # or "best": whichever is fastest over these rows
 over = "remote_ring_size=256"       # left out: the control
-rows = "remote remote=90 *"         # those whose label matches; left out: all
+rows = "remote remote=90 *"         # those whose label matches, or one of a list; left out: all
 of = "speed"            # (if left out) or "memory", "instructions", or the name of a value
 """
 
@@ -65,6 +65,7 @@ _SCHEMA = 1
 _MOST_SEED = 2**31
 _QUESTION = re.compile(r".{1,300}\?")
 _NAME = re.compile(r"[A-Za-z0-9_.:+=, -]{1,80}")
+_TITLE = re.compile(r"[ -~]{1,80}")
 _ROWS = re.compile(r"[A-Za-z0-9_.@+=* -]{1,80}")
 _FILE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,60}\.json")
 _MOST_TIMES = 1_000_000
@@ -80,12 +81,15 @@ class Side:
         arm: Its allocator and parameters.
         if_installed: Whether the experiment goes on without it where it is not installed.
         build: Which other build of hz it is; "": the installed allocator.
+        profile: Where its parameters come from; None: from the definition. As long as there is no
+            such file, the arm has none.
     """
 
     name: str
     arm: Arm
     if_installed: bool = False
     build: str = ""
+    profile: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,19 +117,19 @@ class Figure:
         name: What it shows.
         arm: Name of the arm, or BEST.
         over: Name of the arm that it is compared with; "": the control.
-        rows: Pattern of the labels of the rows that count.
+        rows: Patterns of the labels of the rows that count.
         of: SPEED, MEMORY, INSTRUCTIONS, or the name of a value.
     """
 
     name: str
     arm: str
     over: str
-    rows: str
+    rows: tuple[str, ...]
     of: str
 
     def covers(self, label: str) -> bool:
         """Whether a row counts."""
-        return fnmatchcase(label, self.rows)
+        return any(fnmatchcase(label, pattern) for pattern in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +249,7 @@ def _judge_figure(figure: Figure, experiment: Experiment) -> None:
         if got not in legal:
             raise UsageError(f"figure {figure.name!r}: {key} is {got!r}; legal is one of: {legal}")
     if not any(figure.covers(row.label) for row in experiment.rows):
-        raise UsageError(f"figure {figure.name!r}: no row is called like {figure.rows!r}")
+        raise UsageError(f"figure {figure.name!r}: no row is called like {figure.rows}")
 
 
 def _optional(fields: Fields, key: str) -> tuple[Fields, ...]:
@@ -254,7 +258,7 @@ def _optional(fields: Fields, key: str) -> tuple[Fields, ...]:
 
 def _value(fields: Fields) -> Value:
     value = Value(
-        name=fields.text("name", _NAME),
+        name=fields.text("name", _TITLE),
         count=fields.text("count"),
         per=fields.text("per") if fields.has("per") else "",
         times=fields.whole("times", 1, _MOST_TIMES) if fields.has("times") else 1,
@@ -265,11 +269,13 @@ def _value(fields: Fields) -> Value:
 
 def _figure(fields: Fields) -> Figure:
     figure = Figure(
-        name=fields.text("name", _NAME),
+        name=fields.text("name", _TITLE),
         arm=fields.text("arm", _NAME),
         over=fields.text("over", _NAME) if fields.has("over") else "",
-        rows=fields.text("rows", _ROWS) if fields.has("rows") else "*",
-        of=fields.text("of", _NAME) if fields.has("of") else SPEED,
+        rows=tuple(_pattern(each) for each in _listed(fields, "rows"))
+        if fields.has("rows")
+        else ("*",),
+        of=fields.text("of", _TITLE) if fields.has("of") else SPEED,
     )
     fields.close()
     return figure
@@ -283,20 +289,21 @@ def _sides(folder: Path, fields: Fields) -> Iterator[Side]:
     build = fields.word("build", tuple(builds.BUILDS)) if fields.has("build") else ""
     if build and allocator != "hz":
         raise UsageError(f"arm {named!r}: only hz has builds, not {allocator}")
-    if fields.has("profile"):
-        configs = [_of_profile(folder / fields.text("profile", _FILE), allocator)]
-    else:
-        configs = list(_combinations(fields))
+    path = folder / fields.text("profile", _FILE) if fields.has("profile") else None
+    configs = [_of_profile(path, allocator)] if path else list(_combinations(fields))
     fields.close()
     for config in configs:
-        varied = " ".join(f"{key}={value}" for key, value in config.items())
-        parts = [named, varied] if named and len(configs) > 1 else [named or varied or allocator]
+        told = {key for key in config if not named or len({each[key] for each in configs}) > 1}
+        varied = " ".join(f"{key}={value}" for key, value in config.items() if key in told)
+        parts = [named, varied] if named and varied else [named or varied or allocator]
         arm = builds.arm(build, config) if build else Arm.of(allocator, config)
-        yield Side(" ".join(parts), arm, if_installed, build)
+        yield Side(" ".join(parts), arm, if_installed, build, path)
 
 
 def _of_profile(path: Path, allocator: str) -> dict[str, params.Value]:
-    """Returns the parameters of a profile."""
+    """Returns the parameters of a profile; none as long as there is none."""
+    if not path.exists():
+        return {}
     tuned = profile.load(path)
     if tuned.allocator.name != allocator:
         raise UsageError(f"{str(path)!r} is a profile of {tuned.allocator.name}, not {allocator}")
@@ -326,6 +333,12 @@ def _listed(fields: Fields, key: str) -> list[object]:
     """Returns a list, or the list of a single value."""
     value = fields.anything(key)
     return value if isinstance(value, list) else [value]
+
+
+def _pattern(value: object) -> str:
+    if not isinstance(value, str) or not _ROWS.fullmatch(value):
+        raise UsageError(f"a figure's rows are {value!r}; legal are patterns like 'larson *'")
+    return value
 
 
 def _word(value: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 
 from hztune.compare import table
@@ -59,7 +60,7 @@ def values_table(values: Sequence[Value], rows: Sequence[Standings]) -> list[str
     """Returns what the values are, a line for each arm on each row; nothing without any."""
     instructions = any(each.instructions is not None for row in rows for each in row.all)
     columns: list[tuple[str, Callable[[Standing], float | None]]] = [
-        (value.name, lambda each, value=value: amount(value, each)) for value in values
+        (value.name, partial(amount, value)) for value in values
     ]
     if instructions:
         columns.append(("instructions an operation", lambda each: each.instructions))
@@ -98,7 +99,8 @@ def _shown(figure: Figure, experiment: Experiment, record: Record) -> Shown:
         if figure.arm == BEST:
             name += f" ({record.contenders[arm].name}, the best of {len(places) - 1})"
         found = _ratio(rows, over, arm, figure.of)
-        return Shown(name, f"{table.interval_text(found, 3)} {figure.of}", found)
+        text = f"{table.interval_text(found, 3)} {figure.of}" if found else UNKNOWN
+        return Shown(name, text, found)
     standings = [row for row in record.standings if figure.covers(row.label)]
     before, after = (_mean(_amounts(figure, experiment, standings, place)) for place in (over, arm))
     return Shown(figure.name, f"{_number(before)} -> {_number(after)} {figure.of}")

@@ -127,6 +127,11 @@ def _contender(side: Side, reporter: Reporter) -> Contender | None:
         except HztuneError as error:
             reporter.say(f"left out: {error}")
             return None
+    if side.profile and not side.profile.exists():
+        raise UsageError(
+            f"the arm {side.name!r} needs {str(side.profile)!r}: the README beside it says how to "
+            "make that profile"
+        )
     if side.build:
         reporter.say(f"building hz: {side.build}")
         return builds.contender(side.name, side.build, side.arm.config)
