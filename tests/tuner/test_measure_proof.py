@@ -143,3 +143,51 @@ def test_a_block_by_turns_leaves_no_process_and_no_descriptor() -> None:
     names = [path.read_text().strip() for path in Path("/proc").glob("[0-9]*/comm")]
     parents = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text()
     assert parents.strip() == "", names
+
+
+# ---- what stands between hztune and the program --------------------------------------------------
+
+ONE_SETTING: dict[str, dict[str, params.Value]] = {
+    "glibc": {"arena_max": 2},
+    "jemalloc": {"narenas": 2},
+    "mimalloc": {"purge_delay": 20},
+    "tcmalloc": {"transfer_num_obj": 64},
+    "hz": {"magazine_cap": 512},
+}
+
+
+def of_script(name: str, text: str) -> Outcome:
+    """What one run of a shell script shows, with one setting of the allocator `name`."""
+    program = Program(("sh", "-c", text), timeout_s=20.0)
+    executor = RunExecutor(program, seed=1, warmups=0)
+    arm = Arm.of(name, ONE_SETTING.get(name, {}))
+    return executor.measure([arm], role="search", rounds=1, pair=0).control
+
+
+@pytest.mark.parametrize("name", [*FOREIGN, "hz"])
+def test_a_program_that_hands_everything_on_is_measured(name: str) -> None:
+    outcome = of_script(name, "sleep 0.1; exec sleep 0.1")
+    assert (outcome.status, outcome.detail) == ("ok", "")
+
+
+@pytest.mark.parametrize("name", sorted(ONE_SETTING))
+def test_a_wrapper_that_drops_one_setting_is_a_wrong_configuration(name: str) -> None:
+    installed = allocator.get(name).installed()
+    (variable,) = allocator.get(name).environment(ONE_SETTING[name], installed, preload=False)
+    outcome = of_script(name, f"unset {variable}; exec sleep 0.2")
+    assert outcome.status == "wrong_config"
+    assert "look for a wrapper" in outcome.detail or "did not say" in outcome.detail
+
+
+def test_a_wrapper_that_adds_a_setting_is_a_wrong_configuration() -> None:
+    outcome = of_script("tcmalloc", "export TCMALLOC_RELEASE_RATE=5; exec sleep 0.2")
+    assert outcome.status == "wrong_config"
+    assert "TCMALLOC_RELEASE_RATE" in outcome.detail
+
+
+@pytest.mark.parametrize("name", [*FOREIGN, "hz"])
+def test_a_child_with_another_library_is_a_wrong_allocator(name: str) -> None:
+    other = "LD_PRELOAD=libjemalloc.so.2" if name == "glibc" else "LD_PRELOAD="
+    outcome = of_script(name, f"{other} sleep 0.2; true")
+    assert outcome.status == "wrong_allocator"
+    assert "has its malloc from" in outcome.detail

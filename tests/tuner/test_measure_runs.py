@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hztune.allocator.live import Running
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure import Arm, Block, runs, timer
@@ -36,6 +37,9 @@ class OpenProof:
         return {f"KNOB_{name}": str(value) for name, value in arm.params}
 
     def program(self, arm: Arm) -> Path | None:
+        return None
+
+    def inspect(self, arm: Arm, running: Running) -> Fault | None:
         return None
 
     def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hztune import artifacts
+from hztune.allocator.live import Running
 from hztune.errors import HztuneError
 from hztune.machine import Machine
 from hztune.measure import Arm, Block, turns
@@ -38,6 +39,9 @@ class FakeProof:
         return {f"SET_{name}": str(value) for name, value in arm.params}
 
     def program(self, arm: Arm) -> Path | None:
+        return None
+
+    def inspect(self, arm: Arm, running: Running) -> Fault | None:
         return None
 
     def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:

@@ -9,6 +9,7 @@ import mmap
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 MAGIC = b"\x7fELF"
@@ -97,6 +98,13 @@ def read(path: Path) -> Elf | None:
     Raises:
         OSError: It cannot be read.
     """
+    status = path.stat()
+    return _read(path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+
+
+@lru_cache(maxsize=256)
+def _read(path: Path, version: tuple[int, ...]) -> Elf | None:
+    """Reads a file once for each of its versions: it is asked for at every look at a process."""
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
             return None

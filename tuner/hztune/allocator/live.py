@@ -117,7 +117,7 @@ def strangers(pid: int, library: Path) -> tuple[Running, ...]:
     One that has ended, or has no malloc to look at yet, is left out.
     """
     seen = []
-    for child in _descendants(pid):
+    for child in descendants(pid):
         with contextlib.suppress(UsageError):
             seen.append(look(child))
     return tuple(running for running in seen if not running.provider.samefile(library))
@@ -163,13 +163,13 @@ def _first_with_malloc(order: Iterable[Path]) -> Path | None:
     return None
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
     """Returns the living processes that a process started, and those that these started."""
     found: list[int] = []
     for tasks in Path("/proc", str(pid), "task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in map(int, tasks.read_text().split()):
-                found += [child, *_descendants(child)]
+                found += [child, *descendants(child)]
     return found
 
 

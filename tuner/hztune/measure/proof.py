@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 from hztune import allocator
-from hztune.allocator import Adapter, Installed, WrongConfiguration
+from hztune.allocator import Adapter, Installed, WrongConfiguration, live
+from hztune.allocator.live import Running
 from hztune.errors import UsageError
 from hztune.samples import Arm, Status
 
@@ -50,6 +51,12 @@ class Proof(Protocol):
         Only turns ask for it.
         """
 
+    def inspect(self, arm: Arm, running: Running) -> Fault | None:
+        """Returns what is wrong with a process of the arm's tree, as it was found while it ran.
+
+        Only runs of whole programs ask for it.
+        """
+
     def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
         """Returns what is wrong with a process of the arm; None: it is the one asked for.
 
@@ -83,6 +90,29 @@ class AllocatorProof:
     def program(self, arm: Arm) -> Path | None:
         """Returns None: installed allocators are preloaded."""
         return None
+
+    def inspect(self, arm: Arm, running: Running) -> Fault | None:
+        """Compares the library and the variables that a process really has with what it was given.
+
+        A wrapper may change them on the way to the program, and the program for its children.
+        """
+        given = self._prepared.get(arm, self._user)
+        if arm.allocator == UNCHANGED or isinstance(given, Fault):
+            return None
+        adapter = allocator.get(arm.allocator)
+        installed = self._find(adapter)
+        who = f"process {running.pid} ({running.program})"
+        if os.path.realpath(running.provider) != os.path.realpath(installed.path):
+            said = f"{who} has its malloc from {running.provider}, not {installed.path}"
+            return Fault("wrong_allocator", said)
+        names = _changed(adapter, given, running)
+        if not names:
+            return None
+        return Fault(
+            "wrong_config",
+            f"{who} does not have {' '.join(names)} as it was given; "
+            "look for a wrapper or a start script that changes the environment",
+        )
 
     def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
         """Compares the library, and the configuration if the process confirms one.
@@ -122,6 +152,18 @@ class AllocatorProof:
         if adapter.name not in self._installed:
             self._installed[adapter.name] = adapter.installed()
         return self._installed[adapter.name]
+
+
+def _changed(adapter: Adapter, given: Mapping[str, str], running: Running) -> tuple[str, ...]:
+    """The allocator's variables that a process has otherwise than given, or in addition to them.
+
+    LD_PRELOAD may name more libraries; which of them provides malloc is seen.
+    """
+    if running.environment is None:
+        return ()
+    asked = {name: value for name, value in given.items() if name != "LD_PRELOAD"}
+    added = set(adapter.disturbing(running.environment)) - set(asked)
+    return (*live.undelivered(running, asked), *sorted(added))
 
 
 def confirmation_fault(adapter: Adapter, arm: Arm, stderr: str) -> Fault | None:

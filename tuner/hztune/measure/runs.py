@@ -184,7 +184,14 @@ class _Series:
         changes = {**part.changes, _PADDING: "x" * rng.randrange(_PADDING_BYTES)}
         self._hook("--prepare", self._program.prepare)
         start_ns = time.monotonic_ns()
-        run = time_once(self._program, seed, self._proof.base, changes, self._limit_s)
+        run = time_once(
+            self._program,
+            seed,
+            self._proof.base,
+            changes,
+            self._limit_s,
+            look=lambda running: self._proof.inspect(part.arm, running),
+        )
         self._hook("--cleanup", self._program.cleanup)
         return run, start_ns
 
@@ -200,7 +207,7 @@ class _Series:
         """Returns the rate of a run, or why the arm does not count."""
         if run.fault is not None:
             return run.fault
-        fault = self._proof.judge(part.arm, run.library, run.stderr)
+        fault = self._proof.judge(part.arm, run.library, run.stderr) or run.seen
         return fault or self._program.measure(run.wall_s, run.stdout)
 
     def outcomes(self) -> tuple[Outcome, ...]:

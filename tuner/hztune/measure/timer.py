@@ -22,6 +22,7 @@ from hztune import artifacts, process
 from hztune.errors import HztuneError, UsageError
 from hztune.measure.program import OUTPUT_BYTES, Program
 from hztune.measure.proof import Fault
+from hztune.measure.watch import Look, watching
 from hztune.process import signal_name
 from hztune.samples import Status
 
@@ -55,6 +56,7 @@ class Run:
         library: The file that provided its malloc; "" when that was not seen.
         stdout: What it printed, if that matters.
         stderr: What it printed there.
+        seen: What is wrong with one of its processes, as it was found while it ran.
     """
 
     fault: Fault | None
@@ -65,6 +67,7 @@ class Run:
     library: str
     stdout: str
     stderr: str
+    seen: Fault | None = None
 
 
 @cache
@@ -88,6 +91,7 @@ def time_once(
     base: Mapping[str, str],
     changes: Mapping[str, str],
     timeout_s: float,
+    look: Look,
 ) -> Run:
     """Runs the program once.
 
@@ -97,6 +101,7 @@ def time_once(
         base: The environment of the helpers.
         changes: What the program gets beyond it.
         timeout_s: It is ended after that time.
+        look: Judges every process of the program that lives long enough to be looked at.
 
     Raises:
         UsageError: The program cannot be started at all.
@@ -106,18 +111,21 @@ def time_once(
         report = os.memfd_create("hz-launch")
         try:
             launched = _launch_command(program, seed, changes, timeout_s, report)
-            done = process.run(
-                _timed(launched, export),
-                env=base,
-                deadline_s=timeout_s + _GRACE_S,
-                output_limit=OUTPUT_BYTES,
-                keep_stdout=program.reads_output,
-                pass_fds=(report,),
-            )
+            with (
+                process.Child(
+                    _timed(launched, export),
+                    env=base,
+                    output_limit=OUTPUT_BYTES,
+                    keep_stdout=program.reads_output,
+                    pass_fds=(report,),
+                ) as child,
+                watching(child.pid, look, _helpers()) as watcher,
+            ):
+                done = child.finish(timeout_s + _GRACE_S)
             told = os.pread(report, os.fstat(report).st_size, 0)
         finally:
             os.close(report)
-        return _run(program, done, told, export)
+        return _run(program, done, told, export, watcher.fault)
 
 
 def _launch_command(
@@ -142,7 +150,15 @@ def _timed(launched: list[str], export: Path) -> list[str]:
     return [str(path), *options, "--export-json", str(export), "--", shlex.join(launched)]
 
 
-def _run(program: Program, done: process.Finished, told: bytes, export: Path) -> Run:
+def _helpers() -> tuple[Path, ...]:
+    """Returns the programs that stand between hztune and the target."""
+    timers = [path.resolve() for path in (hyperfine(),) if path]
+    return (artifacts.launch().resolve(), *timers)
+
+
+def _run(
+    program: Program, done: process.Finished, told: bytes, export: Path, seen: Fault | None
+) -> Run:
     """Returns the run from what hz-launch and the timer say."""
     if done.timed_out:
         return Run(Fault("hang", "hz-launch did not end it"), 0, 0.0, 0, 0, "", "", done.stderr)
@@ -160,6 +176,7 @@ def _run(program: Program, done: process.Finished, told: bytes, export: Path) ->
         library=(launch["allocator"] or {}).get("path", ""),
         stdout=done.stdout,
         stderr=done.stderr,
+        seen=seen,
     )
 
 
