@@ -308,6 +308,14 @@ def test_a_count_of_operations_is_rounded_down_to_what_reads_well(ops: float, to
     assert words.round_ops(ops) == told
 
 
+@pytest.mark.parametrize(
+    ("ratio", "told"),
+    [(1.16, "+16.0\u00a0%"), (0.5, "-50.0\u00a0%"), (2.9, "+190.0\u00a0%"), (13.66, "13.7x")],
+)
+def test_a_change_is_told_in_percent_and_far_above_as_a_factor(ratio: float, told: str) -> None:
+    assert words.percent(math.log(ratio)) == told
+
+
 # ---- other ends ----------------------------------------------------------------------------------
 
 

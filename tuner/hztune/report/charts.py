@@ -2,7 +2,8 @@
 
 Every chart is drawn for a width in CSS pixels, so that text keeps its size: the page holds a wide
 and a narrow drawing and shows the one that fits. Positions on a speed axis are log ratios to the
-default; its labels say them in percent. Dots carry their figures as a title (a tooltip).
+default; its labels say them in percent,
+or as factors where it reaches far. Dots carry their figures as a title (a tooltip).
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from hztune.report.words import config_words, interval_words, percent, value_wor
 from hztune.stats import Interval
 
 _PERCENT_STEPS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+_FACTORS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
+_FAR = math.log(4.0)
+"""An axis that reaches further says factors instead of percent."""
+
 _MOST_TICKS = 7
 _WORST_SHOWN = 1.5
 """What is further below the default than this times the best is above it is drawn at the edge."""
@@ -76,7 +81,9 @@ def strips(rows: Sequence[Row], floor: float, width: float, title: str) -> Html:
     bottom = len(rows) * height + 6.0
     shapes = [
         _rect(scale(-floor), 0, scale(floor) - scale(-floor), bottom, "floor"),
-        *_speed_ticks(low, high, width / 90, lambda at: _vertical(scale(at), bottom, at)),
+        *_speed_ticks(
+            low, high, width / 90, lambda at, word: _vertical(scale(at), bottom, at, word)
+        ),
     ]
     for index, row in enumerate(rows):
         shapes += _strip(row, index * height, (index + 1) * height - 13.0, scale, width)
@@ -111,7 +118,7 @@ def trace(
     x = Scale(0.0, max(1.0, phases[-1].end_s), left, width - 8.0)
     shapes = [*_bands(phases, x, top, height - 40.0)]
     shapes.append(_rect(left, y(floor), x.end - left, y(-floor) - y(floor), "floor"))
-    shapes += _speed_ticks(low, high, 6, lambda at: _horizontal(left, x.end, y(at), at))
+    shapes += _speed_ticks(low, high, 6, lambda at, word: _horizontal(left, x.end, y(at), at, word))
     shapes += _time_ticks(x, height - 40.0, width)
     for candidate in candidates:
         kind = "winner" if candidate.arm.key == winner else "candidate"
@@ -130,7 +137,9 @@ def response(curve: Curve, floor: float, width: float) -> Html:
     y = Scale(low, high, height - 34.0, top)
     step = (width - left - 8.0) / len(curve.levels)
     shapes = [_rect(left, y(floor), width - 8.0 - left, y(-floor) - y(floor), "floor")]
-    shapes += _speed_ticks(low, high, 5, lambda at: _horizontal(left, width - 8.0, y(at), at))
+    shapes += _speed_ticks(
+        low, high, 5, lambda at, word: _horizontal(left, width - 8.0, y(at), at, word)
+    )
     for index, level in enumerate(curve.levels):
         middle = left + (index + 0.5) * step
         shapes += _level(level, curve, middle, step, y)
@@ -265,30 +274,32 @@ def _ends(interval: Interval | None) -> list[float]:
 
 
 def _speed_ticks(
-    low: float, high: float, most: float, draw: Callable[[float], Iterator[Html]]
+    low: float, high: float, most: float, draw: Callable[[float, str], Iterator[Html]]
 ) -> Iterator[Html]:
-    """Draws round percentages; `most` of them at the most."""
+    """Draws round percentages, or round factors where they reach far; `most` at the most."""
+    if high - low > _FAR:
+        for factor in _FACTORS:
+            if low <= math.log(factor) <= high:
+                yield from draw(math.log(factor), f"{factor:g}x")
+        return
     most = min(float(_MOST_TICKS), max(2.0, most))
     first, last = 100.0 * math.expm1(low), 100.0 * math.expm1(high)
     step = next((s for s in _PERCENT_STEPS if (last - first) / s <= most), _PERCENT_STEPS[-1])
     tick = math.ceil(first / step)
     while tick * step <= last:
-        yield from draw(math.log1p(tick * step / 100.0))
+        sign = "+" if tick > 0 else ""
+        yield from draw(math.log1p(tick * step / 100.0), f"{sign}{tick * step:g} %")
         tick += 1
 
 
-def _horizontal(left: float, right: float, y: float, at: float) -> Iterator[Html]:
+def _horizontal(left: float, right: float, y: float, at: float, label: str) -> Iterator[Html]:
     yield _line(left, y, right, y, "zero" if abs(at) < 1e-9 else "grid")
-    yield _text(left - 6.0, y + 4.0, _tick_words(at), "tick", "end")
+    yield _text(left - 6.0, y + 4.0, label, "tick", "end")
 
 
-def _vertical(x: float, bottom: float, at: float) -> Iterator[Html]:
+def _vertical(x: float, bottom: float, at: float, label: str) -> Iterator[Html]:
     yield _line(x, 0.0, x, bottom, "zero" if abs(at) < 1e-9 else "grid")
-    yield _text(x, bottom + 16.0, _tick_words(at), "tick", "middle")
-
-
-def _tick_words(at: float) -> str:
-    return "0 %" if abs(at) < 1e-9 else f"{100.0 * math.expm1(at):+.3g} %"
+    yield _text(x, bottom + 16.0, label, "tick", "middle")
 
 
 def _time_ticks(x: Scale, bottom: float, width: float) -> Iterator[Html]:

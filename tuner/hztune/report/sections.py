@@ -169,10 +169,11 @@ def _fate(found: Evidence, arm: Arm) -> tuple[str, str]:
     """What to call somebody who was measured on fresh pairs, and what came of it."""
     if arm == found.winner and found.profile.makes_a_claim:
         return "the profile", "proved"
-    if arm.key not in found.ledger.searched:
+    answer = found.answer(arm)
+    if not answer and (found.summary is not None or arm.key not in found.ledger.searched):
         return "shortened", "not taken: its own fresh pairs did not prove that it holds the gain"
     finalists = [key for key in found.ledger.confirmed if key in found.ledger.searched]
-    return f"finalist {finalists.index(arm.key) + 1}", _ANSWERS[found.answer(arm)]
+    return f"finalist {finalists.index(arm.key) + 1}", _ANSWERS[answer]
 
 
 def _attempt_line(label: str, answer: str, arm: Arm) -> Html:

@@ -12,11 +12,17 @@ from hztune.progress import percent as plain_percent
 from hztune.samples import Arm
 from hztune.stats import Interval
 
+_FACTOR = 3.0
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 def percent(log_ratio: float, *, sign: bool = True) -> str:
-    """A log ratio as a change in percent, never broken at the end of a line: "+12.3 %"."""
+    """A log ratio as a change in percent, never broken at the end of a line: "+12.3 %".
+
+    From three times on it is said as a factor: "3.1x".
+    """
+    if math.exp(log_ratio) >= _FACTOR:
+        return f"{math.exp(log_ratio):.1f}x"
     return plain_percent(log_ratio, sign=sign).replace(" ", "\u00a0")
 
 
@@ -92,7 +98,9 @@ def config_words(config: Mapping[str, Value]) -> str:
 
 
 def arm_words(arm: Arm) -> str:
-    """Whose configuration it is, in one line; hz's own need no name."""
+    """Whose configuration it is, in one line; hz's own parameters need no name."""
+    if arm.is_default:
+        return f"{arm.allocator} with its defaults"
     whose = "" if arm.allocator == "hz" else f"{arm.allocator}: "
     return whose + config_words(arm.config)
 
@@ -190,6 +198,12 @@ def _with_words(profile: Profile) -> str:
 
 
 def _gain_words(metric: str, ratio: float) -> str:
+    if ratio >= _FACTOR:
+        times = {
+            "ops_per_s": "does {} times the operations a second",
+            "wall_s": "runs {} times as fast",
+        }
+        return times.get(metric, "is {} times as good in its own metric").format(f"{ratio:.1f}")
     gain = percent(math.log(ratio), sign=False)
     if metric == "ops_per_s":
         return f"does {gain} more operations a second"
