@@ -52,6 +52,38 @@ def make_profile() -> MakeProfile:
     return make
 
 
+TUNED: dict[str, tuple[AllocatorId, dict[str, Value]]] = {
+    "glibc": (AllocatorId("glibc", "2.36", "", "c" * 64), {"arena_max": 2, "tcache_count": 64}),
+    "jemalloc": (
+        AllocatorId("jemalloc", "5.3.0", "libjemalloc.so.2", "c" * 64),
+        {"narenas": 2, "background_thread": "true"},
+    ),
+    "mimalloc": (
+        AllocatorId("mimalloc", "2.0.9", "libmimalloc.so.2.0", "c" * 64),
+        {"purge_delay": 0},
+    ),
+    "tcmalloc": (
+        AllocatorId("tcmalloc", "2.10", "libtcmalloc_minimal.so.4", "c" * 64),
+        {"max_total_thread_cache_bytes": 1 << 24, "release_rate_percent": 10},
+    ),
+    "tbb": (AllocatorId("tbb", "2021.8.0", "libtbbmalloc_proxy.so.2", "c" * 64), {}),
+}
+"""A library and a configuration of each allocator that is not hz, as Debian 12 has it."""
+
+
+@pytest.fixture(scope="session")
+def profile_of(make_profile: MakeProfile) -> Callable[[str], Profile]:
+    """Makes a profile for any allocator, by its name."""
+
+    def make(name: str) -> Profile:
+        if name == "hz":
+            return make_profile()
+        identity, config = TUNED[name]
+        return make_profile(config, allocator=identity)
+
+    return make
+
+
 TOY_SPACE = """
 schema = 1
 allocator = "hz"

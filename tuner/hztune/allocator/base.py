@@ -111,6 +111,10 @@ class Adapter(ABC):
         """Returns what stands before `.so` in every name of its library; nothing without one."""
         return ()
 
+    def package_of(self, soname: str) -> str:
+        """Returns the Debian package that brings the library of that name; "" when none does."""
+        return self.package
+
     def effective(self, memory: Memory) -> dict[str, Value]:
         """Returns the settings that stand in the memory of a running process, where they do."""
         return {}

@@ -52,6 +52,11 @@ class Library(Adapter):
         """Returns the stems of the sonames that it is looked for under."""
         return tuple(soname.partition(_SUFFIX)[0] for soname, _ in self.sonames)
 
+    def package_of(self, soname: str) -> str:
+        """Returns the package of the soname that `soname` is, or is a longer form of."""
+        found = (package for known, package in self.sonames if soname.startswith(known))
+        return next(found, self.package)
+
     def rows(self, installed: Installed) -> tuple[Row, ...]:
         """Returns the rows of the table that describe the installed version."""
         return rows_of(self.table, installed.version)

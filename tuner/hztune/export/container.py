@@ -14,7 +14,7 @@ _HZ_IN_IMAGE = "/usr/local/lib/libhz.so"
 def dockerfile(profile: Profile) -> str:
     """Lines for the end of a Dockerfile: an earlier ENV would act on the RUN lines after it."""
     lines = hashed(provenance(profile, "remove these lines and rebuild the image"))
-    lines += hashed(["place:   after the last RUN line"])
+    lines += hashed([*_needs(profile), "place:   after the last RUN line"])
     lines += _installation(profile)
     return lines + "".join(f"ENV {key}={_quoted(v)}\n" for key, v in _in_image(profile).items())
 
@@ -55,7 +55,7 @@ def _in_image(profile: Profile) -> dict[str, str]:
 def _installation(profile: Profile) -> str:
     if profile.allocator.name == "hz":
         return f"COPY libhz.so {_HZ_IN_IMAGE}\n"
-    package = allocator.get(profile.allocator.name).package
+    package = _package(profile)
     if not package:
         return ""
     return (
@@ -67,8 +67,18 @@ def _installation(profile: Profile) -> str:
 def _needs(profile: Profile) -> list[str]:
     if profile.allocator.name == "hz":
         return [f"needs:   the image must hold {_HZ_IN_IMAGE} (hztune paths --lib is the file)"]
-    package = allocator.get(profile.allocator.name).package
+    if profile.allocator.name == "glibc":
+        return [
+            f"needs:   an image with glibc {profile.allocator.version} (Alpine has another libc)"
+        ]
+    package = _package(profile)
     return [f"needs:   the image must hold the Debian package {package}"] if package else []
+
+
+def _package(profile: Profile) -> str:
+    """The package that brings the library; the C library is in every image."""
+    soname = profile.allocator.soname
+    return allocator.get(profile.allocator.name).package_of(soname) if soname else ""
 
 
 def _quoted(text: str) -> str:

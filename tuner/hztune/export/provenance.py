@@ -17,7 +17,12 @@ _HOW_TO_CHECK = {
     "jemalloc": "start the program once with confirm_conf:true added to MALLOC_CONF",
     "mimalloc": "start the program once with MIMALLOC_VERBOSE=1",
     "tcmalloc": "start the program once with MALLOCSTATS=1, and look at its /proc/PID/maps",
+    "tbb": "look for the library in the program's /proc/PID/maps",
+    "snmalloc": "look for the library in the program's /proc/PID/maps",
+    "rpmalloc": "look for the library in the program's /proc/PID/maps",
 }
+
+_CONTROLS = {"none": "the unchanged program"}
 
 
 def provenance(profile: Profile, undo: str) -> list[str]:
@@ -40,8 +45,10 @@ def provenance(profile: Profile, undo: str) -> list[str]:
     ]
     if workload.kind == "program":
         lines.append("measured on a program of the user's, whose words are not recorded")
+    if profile.allocator.name != "none":
+        lines.append("verify:  hztune verify PROFILE --pid PID, on the running program")
     if profile.allocator.name in _HOW_TO_CHECK:
-        lines.append(f"check:   {_HOW_TO_CHECK[profile.allocator.name]}")
+        lines.append(f"check:   without hztune, {_HOW_TO_CHECK[profile.allocator.name]}")
     return [*lines, f"undo:    {undo}"]
 
 
@@ -51,11 +58,12 @@ def claim(profile: Profile) -> str:
     if result.ratio is None:
         return f"{result.verdict}: nothing was proved"
     interval = f"95 % interval {result.ci_low:.3f} to {result.ci_high:.3f}, {result.pairs} pairs"
+    control = _CONTROLS.get(profile.objective.control, "the default")
     words = {
-        "improved": f"{result.ratio:.3f} times better in {result.metric} than the default",
-        "within_limit": f"keeps max_rss, which the default does not, at {result.ratio:.3f} times "
+        "improved": f"{result.ratio:.3f} times better in {result.metric} than {control}",
+        "within_limit": f"keeps max_rss, which {control} does not, at {result.ratio:.3f} times "
         f"its {result.metric}",
-        "no_gain": f"no gain in {result.metric} over the default was proved",
+        "no_gain": f"no gain in {result.metric} over {control} was proved",
         "infeasible": "no configuration meets the limits",
         "interrupted": f"interrupted; {result.ratio:.3f} times in {result.metric} so far",
     }

@@ -72,8 +72,10 @@ def rust_jemalloc(profile: Profile) -> str:
 
 def c_mimalloc(profile: Profile) -> str:
     """C that sets the options in a constructor, before most of the program has allocated."""
+    # A size has its unit in the variable; an option is in KiB by itself.
     calls = [
-        f"    mi_option_set(mi_option_{key.removeprefix('MIMALLOC_').lower()}, {value});"
+        f"    mi_option_set(mi_option_{key.removeprefix('MIMALLOC_').lower()}, "
+        f"{value.removesuffix('K')});"
         for key, value in profile.environment.items()
     ]
     how = [f"options: as mimalloc {profile.allocator.version} names them"]
