@@ -78,6 +78,35 @@ def test_arenas_follow_the_cpus_that_a_quota_leaves(name: str, version: str, kno
         assert configs["arena-per-cpu"] == {knob: cpus}
 
 
+FOLKLORE = {
+    "glibc": [
+        {"arena_max": 2},  # MALLOC_ARENA_MAX=2
+        {"arena_max": 1},
+        {"mmap_threshold": 131072, "trim_threshold": 131072},  # MALLOC_TRIM_THRESHOLD_=131072
+    ],
+    "jemalloc": [
+        {"narenas": 2},
+        {"dirty_decay_ms": 0, "muzzy_decay_ms": 0},
+        {"background_thread": "true"},
+        {"background_thread": "true", "dirty_decay_ms": 1000, "muzzy_decay_ms": 0},
+    ],
+    "mimalloc": [{"purge_delay": 0}],  # MIMALLOC_PURGE_DELAY=0
+    "tcmalloc": [
+        {"max_total_thread_cache_bytes": 128 << 20},  # Ceph's 128 MB
+        {"release_rate_percent": 0},
+        {"aggressive_decommit": "true"},
+    ],
+}
+
+
+@pytest.mark.parametrize("name", FOLKLORE)
+def test_what_people_set_by_hand_is_among_the_presets_with_its_reason(name: str) -> None:
+    presets = _space(*_of(name, VERSIONS[name][1])).presets
+    configs = [dict(preset.config) for preset in presets]
+    assert [advice for advice in FOLKLORE[name] if advice not in configs] == []
+    assert all(len(preset.why) > 20 for preset in presets)
+
+
 @pytest.mark.parametrize("version", VERSIONS["glibc"])
 def test_no_proposal_freezes_half_of_the_thresholds_of_glibc(version: str) -> None:
     read = _space(*_of("glibc", version))
