@@ -91,10 +91,13 @@ def dumps(record: Record) -> str:
         "schema": SCHEMA,
         "machine": dict(record.machine),
         "versions": dict(record.versions),
-        "contenders": [_contender_json(each) for each in record.contenders],
     }
+    contenders = ",\n".join(f"  {json.dumps(_contender_json(each))}" for each in record.contenders)
     rows = ",\n".join(_row_text(record.contenders, row) for row in record.rows)
-    return f'{json.dumps(head, indent=1)[:-2]},\n "rows": [\n{rows}\n ]\n}}\n'
+    return (
+        f'{json.dumps(head, indent=1)[:-2]},\n "contenders": [\n{contenders}\n ],\n'
+        f' "rows": [\n{rows}\n ]\n}}\n'
+    )
 
 
 def load(path: Path) -> tuple[Record, list[str]]:

@@ -119,7 +119,7 @@ def _best(rows: Sequence[Measured], over: int, places: Sequence[int]) -> int | N
     for place in places:
         speeds = [between(row.blocks, over, place)[0] for row in rows]
         known = [each.estimate for each in speeds if each is not None]
-        if place != over and len(known) == len(rows):
+        if place != over and rows and len(known) == len(rows):
             means[place] = fmean(known)
     return max(means, key=lambda place: means[place], default=None)
 
