@@ -31,6 +31,7 @@ enum {
     HUGE_PAGE_BYTES = 2 << 20,
     COMMIT_PAGES = 64,       /* least number of pages made usable at once: 4 MiB */
     META_BYTES = 256 * 1024, /* unit of memory for hz's own structs */
+    MARKS_LATE_BYTES = 8,    /* more than a table of marks may begin late: see hz_mark_at */
 };
 #define ARENA_BYTES_MIN ((uint64_t)1 << 20)
 #define ARENA_BYTES_USUAL ((uint64_t)1 << 36)
@@ -58,12 +59,15 @@ static size_t round_up(size_t value, size_t unit)
     return (value + unit - 1) & ~(unit - 1);
 }
 
+static size_t one_table_bytes(const table *t, size_t pages)
+{
+    return round_up(pages * t->bytes_per_page + MARKS_LATE_BYTES, HZ_SYSTEM_PAGE_BYTES);
+}
+
 static size_t table_bytes(size_t pages)
 {
     size_t bytes = 0;
-    for (size_t i = 0; i < TABLES; i++) {
-        bytes += round_up(pages * arena.tables[i].bytes_per_page, HZ_SYSTEM_PAGE_BYTES);
-    }
+    for (size_t i = 0; i < TABLES; i++) bytes += one_table_bytes(&arena.tables[i], pages);
     return round_up(bytes, HUGE_PAGE_BYTES);
 }
 
@@ -81,11 +85,7 @@ static void lay_out_marks(uint32_t class_)
 {
     uint32_t table_number = mark_table_of(class_);
     uint32_t shift = 2 * table_number + 1; /* the first halving makes granules of places */
-    unsigned char *marks = arena.tables[MARKS + table_number].start;
-    hz_map.marks[class_] = marks;
-    hz_map.mark_shifts[class_] = (uint8_t)shift;
-    hz_map.marks_by_address[class_] =
-        (uintptr_t)marks - (hz_map.base >> (HZ_GRANULE_SHIFT - 1) >> shift);
+    hz_map.marks[class_] = arena.tables[MARKS + table_number].start + shift;
 }
 
 static bool lay_out(unsigned char *start, size_t pages)
@@ -93,7 +93,7 @@ static bool lay_out(unsigned char *start, size_t pages)
     unsigned char *at = start;
     for (size_t i = 0; i < TABLES; i++) {
         arena.tables[i].start = at;
-        at += round_up(pages * arena.tables[i].bytes_per_page, HZ_SYSTEM_PAGE_BYTES);
+        at += one_table_bytes(&arena.tables[i], pages);
     }
     if (!hz_os_allow_reading(start, (size_t)(arena.tables[FREE_BITS].start - start))) return false;
     arena.pages = pages;
@@ -152,7 +152,7 @@ bool hz_arena_make(void)
 
 static bool table_extend(table *t, size_t pages)
 {
-    size_t wanted = round_up(pages * t->bytes_per_page, HZ_SYSTEM_PAGE_BYTES);
+    size_t wanted = one_table_bytes(t, pages);
     if (wanted <= t->usable_bytes) return true;
     if (!hz_os_allow_writing(t->start + t->usable_bytes, wanted - t->usable_bytes)) return false;
     t->usable_bytes = wanted;

@@ -101,18 +101,19 @@ HZ_FAST uint32_t hz_class_at(size_t place)
 
 /*
  * The mark of a live block is the low byte of its place, which is odd. A mark's reach is at most 64
- * granules, so no other place in its reach has the same low byte.
+ * granules, so no other place in its reach has the same low byte. How far a class's marks reach is
+ * in the low bits of their address: the table of marks is aligned, and begins that many bytes late.
  */
 HZ_FAST uint8_t *hz_mark_at(size_t place, uint32_t class_)
 {
-    return hz_map.marks[class_] + (place >> hz_map.mark_shifts[class_]);
+    uint8_t *marks = hz_map.marks[class_];
+    return marks + (place >> ((uintptr_t)marks % HZ_CACHE_LINE_BYTES));
 }
 
 HZ_FAST void hz_mark_live(const void *block, uint32_t class_)
 {
-    uintptr_t place = ((uintptr_t)block + HZ_GRANULE_BYTES / 2) >> (HZ_GRANULE_SHIFT - 1);
-    uintptr_t mark = hz_map.marks_by_address[class_] + (place >> hz_map.mark_shifts[class_]);
-    *(uint8_t *)mark = (uint8_t)place;
+    size_t place = ((uintptr_t)block - hz_map.origin) >> (HZ_GRANULE_SHIFT - 1);
+    *hz_mark_at(place, class_) = (uint8_t)place;
 }
 
 /* The class of the live block that starts at `block`; HZ_CLASS_NONE when none does. */

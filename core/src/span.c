@@ -12,9 +12,9 @@
 enum {
     WORDS_PER_PAGE =
         1 << (HZ_PAGE_GRANULES_SHIFT - 6), /* words of free_bits that describe a page */
-    COLOURS = 64,      /* lines of a system page */
-    COLOUR_STEP = 11,  /* odd, so that neighbouring spans take all colours in turn, far apart */
-    BLOCKS_MIN = 4, /* a span of a large class holds at least so many blocks */
+    COLOURS = 64,                          /* lines of a system page */
+    COLOUR_STEP = 11, /* odd, so that neighbouring spans take all colours in turn, far apart */
+    BLOCKS_MIN = 4,   /* a span of a large class holds at least so many blocks */
 };
 
 static hz_bin *bin_of(uint32_t shard, uint32_t class_)
@@ -83,7 +83,8 @@ static void span_prefault(const hz_span *span, bool zeroed)
 
 /*
  * Where in its first page a span's blocks begin. Spans begin at pages, so without this the first
- * blocks of all classes would share a few sets of the cache. Only lines that nobody touches are lost.
+ * blocks of all classes would share a few sets of the cache. Only lines that nobody touches are
+ * lost.
  */
 static uint32_t span_colour(uint32_t first_page, uint32_t class_)
 {
@@ -106,8 +107,7 @@ static hz_span *span_make(uint32_t shard, uint32_t class_)
     span->class_ = (uint8_t)class_;
     span->shard = (uint8_t)shard;
     span->colour = span_colour(first, class_);
-    span->capacity =
-        (uint32_t)(((pages << HZ_PAGE_SHIFT) - span->colour) / hz_class_bytes[class_]);
+    span->capacity = (uint32_t)(((pages << HZ_PAGE_SHIFT) - span->colour) / hz_class_bytes[class_]);
     span->carved = span->free_count = span->scan_word = 0;
     if (hz_cfg.prefault == HZ_PREFAULT_ON) span_prefault(span, zeroed);
     hz_count(HZ_STAT_spans_made, 1);

@@ -83,11 +83,9 @@ typedef struct hz_map_t {
     HZ_ALIGNED_TO_LINE uintptr_t origin; /* address of the first block, less half a granule */
     size_t direct_places;  /* places whose frees go straight to a magazine: all of them, or 0 */
     uint8_t *page_classes; /* the class of each page */
-    uint8_t *marks[HZ_CLASS_NUMBERS]; /* per class: its marks, by place >> mark_shifts */
-    uintptr_t marks_by_address[HZ_CLASS_NUMBERS]; /* the same for places counted from address 0 */
-    uint8_t mark_shifts[HZ_CLASS_NUMBERS];        /* per class: larger blocks have denser marks */
-    size_t places;                                /* places of the arena: two to a granule */
-    uintptr_t base;                               /* address of the arena's first block */
+    uint8_t *marks[HZ_CLASS_NUMBERS]; /* per class: its marks; larger blocks have denser ones */
+    size_t places;                    /* places of the arena: two to a granule */
+    uintptr_t base;                   /* address of the arena's first block */
     uint64_t *free_bits;   /* a bit per granule: a block that went back to its span starts here */
     struct hz_span *spans; /* a span per page */
     uint8_t *page_shards;  /* the shard of each page */
