@@ -61,7 +61,7 @@ class Case:
 
 PYTHON = ("{python}", "-S", "-E")
 CASES = (
-    Case("large-buffers", command=(*PYTHON, "{here}/large_buffers.py", "{size}"), size=8, short=2),
+    Case("large-buffers", command=(*PYTHON, "{here}/large_buffers.py", "{size}"), size=5, short=2),
     Case(
         "dicts",
         command=("{python}", "-S", "{here}/dicts.py", "{size}"),
@@ -105,7 +105,7 @@ CASES = (
         "memory-impossible",
         ("--max-rss", "0.2x"),
         (*PYTHON, "{here}/large_buffers.py", "{size}"),
-        size=8,
+        size=5,
         short=2,
         allocator="glibc",
     ),

@@ -187,7 +187,7 @@ def test_a_workload_is_measured_as_the_profile_has_it(
 ) -> None:
     asked: list[WorkloadSpec] = []
 
-    def simulated(spec: WorkloadSpec, **_: object) -> ReplayExecutor:
+    def simulated(spec: WorkloadSpec, *_: object, **__: object) -> ReplayExecutor:
         asked.append(spec)
         return ReplayExecutor(truth(0.0), QUIET, seed=1)
 
@@ -416,6 +416,13 @@ def test_another_allocator_in_front_of_glibc_is_named(
     made, variables = profile_for("glibc", make_profile)
     report = report_of(made, idle, {**variables, "LD_PRELOAD": "libjemalloc.so.2"})
     assert "(jemalloc), not from glibc" in report.faults[0]
+
+
+def test_an_unchanged_program_is_in_effect_whatever_it_runs_on(
+    here: Profile, make_profile: MakeProfile, idle: Path
+) -> None:
+    unchanged = make_profile({}, allocator=AllocatorId("none", "", "", ""))
+    assert report_of(unchanged, idle, {"LD_PRELOAD": "libjemalloc.so.2"}).in_effect
 
 
 @pytest.mark.parametrize(

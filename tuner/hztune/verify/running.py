@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hztune import elsewhere
 from hztune.allocator import Adapter, Installed, WrongConfiguration, live
 from hztune.allocator.live import Running, Setting
+from hztune.measure.proof import UNCHANGED
 from hztune.params import Value
 from hztune.profile import Profile
 
@@ -88,6 +89,8 @@ def _compared(
     tuned: Profile, running: Running, adapter: Adapter, found: Installed
 ) -> tuple[tuple[Row, ...], tuple[str, ...]]:
     """The rows, and what is wrong."""
+    if adapter.name == UNCHANGED:
+        return (), ()
     if running.allocator != adapter.name:
         got = running.allocator or "an allocator that hztune does not know"
         return (), (f"malloc comes from {running.provider} ({got}), not from {adapter.name}",)
