@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -419,6 +420,25 @@ def test_a_real_experiment_builds_counts_and_confirms(folder: Path, hztune: Run)
     assert 0 <= shipped.instructions - silent.instructions < 10
     table = hztune("experiment", "report", folder, "--rows").stdout
     assert "| row | arm | refills in 1000 operations | instructions an operation |" in table
+
+
+def test_what_a_later_experiment_lacks_is_said_before_any_is_measured(
+    folder: Path, hztune: Run
+) -> None:
+    other = folder.parent / "tuned"
+    shutil.copytree(folder, other)
+    edited(other, "params = { shards = 4 }", 'profile = "tuned.json"')
+    done = hztune("experiment", "run", folder, other, "--budget", "5s")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "needs" in done.stderr and "tuned.json" in done.stderr
+    assert not (folder / UNFINISHED).exists()
+
+
+def test_a_missing_valgrind_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edited(folder, "pairs = 5", "pairs = 5\ninstructions = true")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UsageError, match="apt-get install valgrind"):
+        ran(folder)
 
 
 def test_nothing_is_measured_as_long_as_one_of_several_is_none(folder: Path, hztune: Run) -> None:

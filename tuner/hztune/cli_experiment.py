@@ -56,13 +56,15 @@ def run_command(
     budget_s = seconds(budget) if budget else None
     from hztune.compare import contenders, table
     from hztune.experiment import definition
-    from hztune.experiment.run import run
+    from hztune.experiment.run import require, run
     from hztune.progress import Plain, Quiet
 
     named = [each for each in os.environ.get(PEERS_VARIABLE, "").split(",") if each]
     extra = contenders.files([*named, *libraries])
     found = [definition.load(folder) for folder in definition.find(words, EXPERIMENTS)]
     reporter = Quiet() if quiet else Plain(sys.stderr)
+    for experiment in found:
+        require(experiment)
     whole_s = sum(each.budget_s for each in found)
     for experiment in found:
         reporter.say(f"{experiment.name}: {experiment.question}")

@@ -240,8 +240,8 @@ def _standing_json(standing: Standing) -> dict[str, Any]:
         "rss_mb": standing.rss_mb,
         "speed": _interval_json(standing.speed),
         "rss": _interval_json(standing.memory),
-        "failures": len(standing.failures),
-        "counters": dict(standing.counters),
+        **({"failures": len(standing.failures)} if standing.failures else {}),
+        **({"counters": dict(standing.counters)} if standing.counters else {}),
         **({} if standing.instructions is None else {"instructions": standing.instructions}),
     }
 

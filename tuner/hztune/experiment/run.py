@@ -8,6 +8,7 @@ experiment asks for, so that results stay small enough to be committed.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,6 +75,7 @@ def run(
         UsageError: A contender is not here, or what is to be resumed is of something else.
         HztuneError: The measuring itself failed, or a file cannot be written.
     """
+    require(experiment)
     contenders = distinct([*contenders_of(experiment, reporter), *extra])
     machine = Machine.here()
     record = records.started(contenders, machine)
@@ -102,6 +104,27 @@ def run(
     return Ran(record, len(experiment.rows), _publish(unfinished), stopped)
 
 
+def require(experiment: Experiment) -> None:
+    """Makes sure that what an experiment needs beside allocators is here, before any is measured.
+
+    Raises:
+        UsageError: In words.
+    """
+    for side in experiment.sides:
+        if side.profile and not side.profile.exists():
+            raise UsageError(
+                f"the arm {side.name!r} needs {str(side.profile)!r}: the README beside it says "
+                "how to make that profile"
+            )
+    needed = {"valgrind": experiment.instructions, "cmake": any(s.build for s in experiment.sides)}
+    for program, is_needed in needed.items():
+        if is_needed and shutil.which(program) is None:
+            raise UsageError(
+                f"{experiment.name} needs {program}, which is not installed; "
+                f"install it with: apt-get install {program}"
+            )
+
+
 def contenders_of(experiment: Experiment, reporter: Reporter) -> tuple[Contender, ...]:
     """Returns the contenders that are here; who may be absent and is, is told.
 
@@ -127,11 +150,6 @@ def _contender(side: Side, reporter: Reporter) -> Contender | None:
         except HztuneError as error:
             reporter.say(f"left out: {error}")
             return None
-    if side.profile and not side.profile.exists():
-        raise UsageError(
-            f"the arm {side.name!r} needs {str(side.profile)!r}: the README beside it says how to "
-            "make that profile"
-        )
     if side.build:
         reporter.say(f"building hz: {side.build}")
         return builds.contender(side.name, side.build, side.arm.config)
