@@ -60,6 +60,17 @@ def test_a_plain_program_has_no_obstacle(compiled: Compile) -> None:
     assert seen.loader is not None
 
 
+def test_a_program_in_the_directory_where_one_is_needs_no_path_beside_its_dot(
+    compiled: Compile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = compiled("plain")
+    monkeypatch.chdir(program.parent)
+    for named in ("./plain", Path("./plain"), program):
+        assert target.inspect(named).program == program
+    with pytest.raises(UsageError, match="there is no program 'plain'"):
+        target.inspect("plain")
+
+
 def test_a_static_program_is_an_obstacle(compiled: Compile) -> None:
     seen = target.inspect(compiled("static", SOURCE, "-static"))
     assert seen.is_static

@@ -185,8 +185,9 @@ def _executed(program: str | Path) -> tuple[Path, tuple[Path, ...]]:
 
 
 def _found(program: str | Path) -> Path:
-    """Returns the executable file that a name means."""
-    found = shutil.which(str(program))
+    """Returns the executable file that a name means; a Path is a file, its `./` lost or not."""
+    named = program.absolute() if isinstance(program, Path) else program
+    found = shutil.which(named)
     if found is None:
         raise UsageError(f"there is no program {str(program)!r} that can be executed")
     return Path(found).absolute()
