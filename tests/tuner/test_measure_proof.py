@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -191,3 +192,10 @@ def test_a_child_with_another_library_is_a_wrong_allocator(name: str) -> None:
     outcome = of_script(name, f"{other} sleep 0.2; true")
     assert outcome.status == "wrong_allocator"
     assert "has its malloc from" in outcome.detail
+
+
+def test_a_preloaded_allocator_comes_before_the_one_that_a_program_is_linked_with() -> None:
+    assert shutil.which("redis-server"), "install it: apt-get install redis-server"
+    for name in ("jemalloc", "hz"):
+        outcome = of_script(name, "timeout 0.3 redis-server --port 0 --save '' >&2; true")
+        assert (outcome.status, outcome.detail) == ("ok", "")

@@ -127,13 +127,13 @@ def _request(
 ) -> TuneRequest:
     """The request that the options describe; cheap mistakes are found before heavy imports."""
     about = {name: others.pop(name) for name in list(others) if name in _ABOUT_PROGRAM}
-    own = has_program(words)
+    own = has_program(words, about["server"])
     if own and (workload is not None or params or threads is not None):
         raise UsageError("--workload, --param and --threads are not for a program of your own")
     if not own and workload is None:
         raise UsageError(
             "--workload is missing; `hztune list workloads` shows what there is "
-            "(or give a program of your own after --)"
+            "(or give a program of your own after --, or a --server)"
         )
     others["allocator"] = allocator or ("any" if own else "hz")
     budget_s = seconds(budget)

@@ -18,6 +18,7 @@ from hztune.profile import Profile
 
 if TYPE_CHECKING:
     from hztune.measure import Executor
+    from hztune.measure.program import Program
     from hztune.verify.claim import Claim, Finding
     from hztune.verify.running import Report
 
@@ -62,7 +63,8 @@ def verify_command(
 ) -> int:
     """`hztune verify`."""
     budget_s = seconds(budget)
-    own = has_program(words)
+    own = has_program(words, about["server"])
+    target = program(words, **about) if own else None
     tuned = profile.load(profile_path)
     if pid is not None:
         if own:
@@ -71,8 +73,8 @@ def verify_command(
     if not tuned.makes_a_claim:
         click.echo(_NOTHING.format(tuned.result.verdict))
         return 0
-    _warn(tuned, words, strict)
-    executor = _executor(tuned, words, about, seed)
+    _warn(tuned, target, strict)
+    executor = _workload(tuned, seed) if target is None else _program(tuned, target, seed)
     return _measure(tuned, executor, budget_s, as_json=as_json, quiet=quiet)
 
 
@@ -103,13 +105,13 @@ def _process_lines(report: Report) -> list[str]:
     return [*lines, f"the profile is {'' if report.in_effect else 'not '}in effect"]
 
 
-def _warn(tuned: Profile, words: tuple[str, ...], strict: bool) -> None:
+def _warn(tuned: Profile, target: Program | None, strict: bool) -> None:
     """Says what is not as it was when the claim was made; refuses it under --strict."""
     from hztune import elsewhere
 
     found = list(elsewhere.differences(tuned))
     known = tuned.workload.words_sha256
-    if words and known and profile.hash_of_words(words) != known:
+    if target is not None and known and profile.hash_of_words(target.argv) != known:
         found.append("the command is not the one that the profile was made for")
     if strict and found:
         raise UnfitError(found[0])
@@ -117,43 +119,53 @@ def _warn(tuned: Profile, words: tuple[str, ...], strict: bool) -> None:
         click.echo(f"hztune: warning: {difference}", err=True)
 
 
-def _executor(tuned: Profile, words: tuple[str, ...], about: dict[str, Any], seed: int) -> Executor:
-    """What measures the profile's own workload.
+def _workload(tuned: Profile, seed: int) -> Executor:
+    """What measures the workload of a profile, or all of several together.
 
     Raises:
-        UsageError: It is a program's profile without the program, or the other way round.
+        UsageError: It was made for a program; or the workload is not legal here.
     """
     from hztune.machine import Machine
+    from hztune.measure.workloads import workloads_executor
+    from hztune.workload import WorkloadSpec
+
+    if tuned.workload.kind == "program":
+        raise UsageError(
+            f"the profile was made for the program {tuned.workload.name}: "
+            "give its command again after --"
+        )
+    specs = [
+        WorkloadSpec.from_text(of.text, [f"{k}={v}" for k, v in of.params], tuned.threads)
+        for of in tuned.workloads
+    ]
+    for spec in specs:
+        spec.check()
+    return workloads_executor(specs, seed=seed, machine=Machine.here(), processes=2)
+
+
+def _program(tuned: Profile, target: Program, seed: int) -> Executor:
+    """What measures a program that a profile was made for.
+
+    Raises:
+        UsageError: It was made for a workload, or for another metric; or there is no such program.
+    """
     from hztune.measure.proof import AllocatorProof
     from hztune.measure.runs import RunExecutor
-    from hztune.measure.workloads import workload_executor
-    from hztune.workload import WorkloadSpec
 
     of = tuned.workload
     if of.kind == "bench":
-        if words:
-            raise UsageError(
-                f"the profile was made for the workload {of.name}, not for a program; "
-                "leave the program out, or use `hztune compare`"
-            )
-        name = f"{of.name}@{of.setting}" if of.setting else of.name
-        params = [f"{key}={value}" for key, value in of.params]
-        spec = WorkloadSpec.from_text(name, params, tuned.threads)
-        spec.check()
-        return workload_executor(spec, seed=seed, machine=Machine.here(), processes=2)
-    if not words:
         raise UsageError(
-            f"the profile was made for the program {of.name}: give its command again after --"
+            f"the profile was made for the workload {of.name}, not for a program; "
+            "leave the program out, or use `hztune compare`"
         )
-    target = program(words, **about)
     if (target.rate is not None) != (tuned.objective.metric == "metric"):
         raise UsageError(
             f"the profile's ratio is one of {tuned.objective.metric}; "
             "give the same --metric-regex or --metric-cmd as for tuning, or none"
         )
-    path = shutil.which(words[0])
+    path = shutil.which(target.argv[0])
     if path is None:
-        raise UsageError(f"there is no program {words[0]!r}; give a path, or a name in PATH")
+        raise UsageError(f"there is no program {target.argv[0]!r}; give a path, or a name in PATH")
     return RunExecutor(target, seed=seed, proof=AllocatorProof(Path(path)))
 
 

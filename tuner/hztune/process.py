@@ -204,6 +204,10 @@ class Child:
             if complete:
                 deadline = time.monotonic() + stall_s
 
+    def wait(self, seconds: float) -> bool:
+        """Reads what the child writes for that long; true, and at once, when it has ended."""
+        return self._read_until(time.monotonic() + seconds)
+
     def finish(self, deadline_s: float, grace_s: float = 0.0) -> Finished:
         """Reads until the child ends; past the deadline SIGTERM if there is grace, then SIGKILL."""
         timed_out = not self._read_until(time.monotonic() + deadline_s)

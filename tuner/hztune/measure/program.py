@@ -30,12 +30,30 @@ _COMMAND_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
+class Service:
+    """What makes a program a server: it answers, is put under load, and is then stopped.
+
+    Attributes:
+        load: Shell command that puts it under load; its time and its output are what is measured.
+        ready: Shell command that succeeds as soon as the server answers; "" to try the port.
+        port: TCP port of this machine on which it answers; 0 with `ready`.
+        idle_s: Seconds after the load after which its memory is read once more.
+    """
+
+    load: str
+    ready: str = ""
+    port: int = 0
+    idle_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """What is run.
 
     Attributes:
-        argv: Program and arguments.
+        argv: Program and arguments; of a server, the server's.
         rate: Its speed; None: the reciprocal of its wall time.
+        metric: What `rate` reads, in words: equal for equal metrics.
         reads_output: Whether the rate or the check needs what the program prints.
         prepare: Shell command before each run, not timed; "" for none.
         cleanup: Shell command after each run, not timed; "" for none.
@@ -44,10 +62,13 @@ class Program:
         rss_limit_mb: A run whose processes together take more is ended; 0: no limit.
         seed_option: Option that gives the program the seed of a block; "" for none.
         threads: Threads that it keeps busy; 0: unknown.
+        warmups: Uncounted runs before the first block.
+        service: How it is used, if it is a server.
     """
 
     argv: tuple[str, ...]
     rate: Rate | None = None
+    metric: str = ""
     reads_output: bool = False
     prepare: str = ""
     cleanup: str = ""
@@ -56,6 +77,8 @@ class Program:
     rss_limit_mb: int = 0
     seed_option: str = ""
     threads: int = 0
+    warmups: int = 1
+    service: Service | None = None
 
     def command(self, seed: int) -> list[str]:
         """Returns what to run in a block of that seed."""

@@ -19,6 +19,7 @@ from hztune.machine import timed_window
 from hztune.measure.disturbance import Judge, Watch, repeats
 from hztune.measure.program import Program
 from hztune.measure.proof import AllocatorProof, Fault, Proof
+from hztune.measure.server import serve_once
 from hztune.measure.timer import Run, time_once
 from hztune.measure.types import Accounting, Arm, Block, Outcome, Role, Turn
 from hztune.samples import Nowhere, Plan, Sink
@@ -41,7 +42,7 @@ class RunExecutor:
         *,
         seed: int,
         proof: Proof | None = None,
-        warmups: int = 1,
+        warmups: int | None = None,
     ) -> None:
         """Makes the executor of a study.
 
@@ -50,13 +51,14 @@ class RunExecutor:
             sink: Where every run goes as soon as it exists; None: nowhere.
             seed: Of orders, requests and environment sizes; a block's are its own.
             proof: None: by the allocators' adapters.
-            warmups: Uncounted runs of the first control, before the first block.
+            warmups: Uncounted runs of the first control, before the first block; None: the
+                program's own number.
         """
         self._program = program
         self._sink = sink or Nowhere()
         self._seed = seed
         self._proof = proof or AllocatorProof()
-        self._warmups = warmups
+        self._warmups = program.warmups if warmups is None else warmups
         self._run_s: list[float] = []
         self._accounting = Accounting()
 
@@ -116,6 +118,7 @@ class _Part:
     pid: int = 0
     turns: list[Turn] = field(default_factory=list)
     rss_peak_kb: int = 0
+    idle_kb: int = 0
 
 
 class _Series:
@@ -170,13 +173,14 @@ class _Series:
         if isinstance(rate, Fault):
             part.fault = rate
             return
-        evidence = watch.seen(run.cpu_ns, run.rss_peak_kb)
+        evidence = watch.seen(run.cpu_ns, run.idle_kb or run.rss_peak_kb)
         counted_ns = max(1, round(run.wall_s * 1e9))
         disturbed = self._judge.causes(evidence, counted_ns)
         turn = Turn(number, position, start_ns, counted_ns, rate * counted_ns * 1e-9, disturbed)
         part.pid = run.pid
         part.turns.append(turn)
         part.rss_peak_kb = max(part.rss_peak_kb, run.rss_peak_kb)
+        part.idle_kb = max(part.idle_kb, run.idle_kb)
         self._sink.turn(index, run.pid, turn, evidence)
 
     def _run(self, part: _Part, seed: int, rng: random.Random) -> tuple[Run, int]:
@@ -184,7 +188,8 @@ class _Series:
         changes = {**part.changes, _PADDING: "x" * rng.randrange(_PADDING_BYTES)}
         self._hook("--prepare", self._program.prepare)
         start_ns = time.monotonic_ns()
-        run = time_once(
+        run_once = serve_once if self._program.service else time_once
+        run = run_once(
             self._program,
             seed,
             self._proof.base,
@@ -227,6 +232,7 @@ class _Series:
             ops_per_s=0.0 if part.fault else sum(t.ops for t in counted) / _seconds(counted),
             turns=tuple(part.turns),
             rss_peak_kb=part.rss_peak_kb,
+            facts={"rss_idle_kb": part.idle_kb} if part.idle_kb else {},
         )
 
     def accounting(self, warmup_s: float, wall_s: float) -> Accounting:

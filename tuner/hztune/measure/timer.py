@@ -22,7 +22,7 @@ from hztune import artifacts, process
 from hztune.errors import HztuneError, UsageError
 from hztune.measure.program import OUTPUT_BYTES, Program
 from hztune.measure.proof import Fault
-from hztune.measure.watch import Look, watching
+from hztune.measure.watch import Look, Watcher, watching
 from hztune.process import signal_name
 from hztune.samples import Status
 
@@ -56,6 +56,7 @@ class Run:
         library: The file that provided its malloc; "" when that was not seen.
         stdout: What it printed, if that matters.
         stderr: What it printed there.
+        idle_kb: Memory of its processes some time after the load, KiB; 0: not asked for.
         seen: What is wrong with one of its processes, as it was found while it ran.
     """
 
@@ -67,6 +68,7 @@ class Run:
     library: str
     stdout: str
     stderr: str
+    idle_kb: int = 0
     seen: Fault | None = None
 
 
@@ -110,7 +112,7 @@ def time_once(
         export = Path(folder, "times.json")
         report = os.memfd_create("hz-launch")
         try:
-            launched = _launch_command(program, seed, changes, timeout_s, report)
+            launched = launch_command(program, seed, changes, timeout_s, report)
             with (
                 process.Child(
                     _timed(launched, export),
@@ -119,16 +121,16 @@ def time_once(
                     keep_stdout=program.reads_output,
                     pass_fds=(report,),
                 ) as child,
-                watching(child.pid, look, _helpers()) as watcher,
+                watching(child.pid, look, helpers()) as watcher,
             ):
                 done = child.finish(timeout_s + _GRACE_S)
             told = os.pread(report, os.fstat(report).st_size, 0)
         finally:
             os.close(report)
-        return _run(program, done, told, export, watcher.fault)
+        return _run(program, done, told, export, watcher)
 
 
-def _launch_command(
+def launch_command(
     program: Program, seed: int, changes: Mapping[str, str], timeout_s: float, report: int
 ) -> list[str]:
     """Returns the command that starts the program."""
@@ -150,21 +152,21 @@ def _timed(launched: list[str], export: Path) -> list[str]:
     return [str(path), *options, "--export-json", str(export), "--", shlex.join(launched)]
 
 
-def _helpers() -> tuple[Path, ...]:
+def helpers() -> tuple[Path, ...]:
     """Returns the programs that stand between hztune and the target."""
     timers = [path.resolve() for path in (hyperfine(),) if path]
     return (artifacts.launch().resolve(), *timers)
 
 
 def _run(
-    program: Program, done: process.Finished, told: bytes, export: Path, seen: Fault | None
+    program: Program, done: process.Finished, told: bytes, export: Path, watcher: Watcher
 ) -> Run:
     """Returns the run from what hz-launch and the timer say."""
     if done.timed_out:
         return Run(Fault("hang", "hz-launch did not end it"), 0, 0.0, 0, 0, "", "", done.stderr)
-    launch = _launch_report(program, done, told)
+    launch = launch_report(program, done, told)
     wall_s = _hyperfine_s(export) if export.exists() else launch["wall_ns"] * 1e-9
-    fault = _fault(launch, done.stderr)
+    fault = fault_of(launch, done.stderr)
     if fault is None and done.truncated:
         fault = Fault("bad_output", f"it printed more than {OUTPUT_BYTES >> 20} MiB")
     return Run(
@@ -173,14 +175,14 @@ def _run(
         wall_s=wall_s,
         cpu_ns=round(launch["cpu_s"] * 1e9),
         rss_peak_kb=launch["rss_tree_peak_kb"],
-        library=(launch["allocator"] or {}).get("path", ""),
+        library=watcher.library or provider_of(launch),
         stdout=done.stdout,
         stderr=done.stderr,
-        seen=seen,
+        seen=watcher.fault,
     )
 
 
-def _launch_report(program: Program, done: process.Finished, told: bytes) -> dict[str, Any]:
+def launch_report(program: Program, done: process.Finished, told: bytes) -> dict[str, Any]:
     """Returns what hz-launch reports; if it reports nothing, it could not start the program."""
     if not told:
         last = done.stderr.strip().splitlines()[-1:] or ["it gave no reason"]
@@ -195,7 +197,15 @@ def _launch_report(program: Program, done: process.Finished, told: bytes) -> dic
     return report
 
 
-def _fault(launch: Mapping[str, Any], stderr: str) -> Fault | None:
+def provider_of(launch: Mapping[str, Any]) -> str:
+    """Returns the library that hz-launch saw, which does not know in which order symbols are found.
+
+    It sees programs that are over before anybody else has looked.
+    """
+    return str((launch["allocator"] or {"path": ""})["path"])
+
+
+def fault_of(launch: Mapping[str, Any], stderr: str) -> Fault | None:
     """Returns why a run does not count."""
     if launch["status"] == "ok":
         return None

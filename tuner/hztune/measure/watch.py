@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
+from typing import NamedTuple
 
 from hztune.allocator import live
 from hztune.allocator.live import Running
@@ -29,6 +30,13 @@ _MOST_TRIES = 8
 """A process that shows no malloc yet is looked at again, but not for ever: it may be static."""
 
 
+class _Image(NamedTuple):
+    """A process between two calls of exec: its auxiliary vector holds addresses of that image."""
+
+    pid: int
+    auxv: bytes
+
+
 @dataclass
 class Watcher:
     """What was seen of one run.
@@ -37,14 +45,17 @@ class Watcher:
         look: Judges each process.
         helpers: Programs of hztune's own in the tree; they are not judged.
         fault: The first fault that two looks at the same process agreed on.
+        library: The file that provides malloc in the process that was last found right; "" as long
+            as none was.
     """
 
     look: Look
     helpers: Collection[Path]
     fault: Fault | None = None
-    _done: set[tuple[int, Path]] = field(default_factory=set)
-    _suspects: dict[int, Fault] = field(default_factory=dict)
-    _tries: Counter[int] = field(default_factory=Counter)
+    library: str = ""
+    _done: set[_Image] = field(default_factory=set)
+    _suspects: dict[_Image, Fault] = field(default_factory=dict)
+    _tries: Counter[_Image] = field(default_factory=Counter)
 
     def follow(self, root: int, ended: Event) -> None:
         """Looks at the tree below `root` until the run has ended or something is wrong."""
@@ -56,23 +67,25 @@ class Watcher:
                     self._visit(pid)
 
     def _visit(self, pid: int) -> None:
-        """Looks at a process that was not judged yet.
+        """Looks at a process that was not judged since its last exec.
 
         A process in the middle of an exec shows parts of two programs. So one look is no proof.
         """
-        program = Path("/proc", str(pid), "exe").readlink()
-        if program in self.helpers or (pid, program) in self._done:
+        image = _Image(pid, Path("/proc", str(pid), "auxv").read_bytes())
+        if image in self._done or Path("/proc", str(pid), "exe").readlink() in self.helpers:
             return
-        self._tries[pid] += 1
-        if self._tries[pid] > _MOST_TRIES:
-            self._done.add((pid, program))
-        found = self.look(live.look(pid))
+        self._tries[image] += 1
+        if self._tries[image] > _MOST_TRIES:
+            self._done.add(image)
+        running = live.look(pid)
+        found = self.look(running)
         if found is None:
-            self._done.add((pid, program))
-        elif self._suspects.get(pid) == found:
+            self._done.add(image)
+            self.library = str(running.provider)
+        elif self._suspects.get(image) == found:
             self.fault = found
         else:
-            self._suspects[pid] = found
+            self._suspects[image] = found
 
 
 @contextmanager

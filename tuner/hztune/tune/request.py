@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hztune.allocator import target
@@ -151,5 +151,6 @@ def _target_identity(request: TuneRequest) -> str:
         return request.workload.label
     program = request.program
     assert program is not None  # `understand` saw to it
-    told = [*program.argv, program.prepare, program.cleanup, program.check]
+    around = [program.prepare, program.cleanup, program.check, program.metric]
+    told = [list(program.argv), around, asdict(program.service) if program.service else None]
     return f"{request.name} {hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]}"
