@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -35,8 +36,8 @@ class Case:
     Attributes:
         name: In the results.
         options: Of hztune, beside the allocator and the budget.
-        command: The program, with {here}, {work}, {python} and {size}; empty: a workload is in the
-            options.
+        command: The program; empty: a workload or a server is in the options. In both, {here},
+            {work}, {python} and {size} are put in.
         size: How much it does in a study.
         short: How much it does where only its output matters.
         allocator: Whose parameters are sought; "any" chooses among all.
@@ -55,8 +56,15 @@ class Case:
 
     def words(self, work: Path, size: int) -> list[str]:
         """The program's command."""
-        held = {"here": HERE, "work": work, "python": sys.executable, "size": size}
-        return [word.format(**held) for word in self.command]
+        return [word.format(**_held(work, size)) for word in self.command]
+
+    def told(self, work: Path, size: int) -> list[str]:
+        """The options."""
+        return [word.format(**_held(work, size)) for word in self.options]
+
+
+def _held(work: Path, size: int) -> dict[str, object]:
+    return {"here": HERE, "work": work, "python": sys.executable, "size": size}
 
 
 PYTHON = ("{python}", "-S", "-E")
@@ -71,9 +79,15 @@ CASES = (
     ),
     Case(
         "redis",
-        ("--metric-regex", r'^"SET","([0-9.]+)"'),
-        ("/bin/sh", "{here}/redis.sh", "{size}"),
-        size=150_000,
+        (
+            "--server",
+            "redis-server --port 0 --unixsocket {work}/redis.sock --save '' --loglevel warning",
+            "--load",
+            "redis-benchmark -s {work}/redis.sock -n {size} -r 20000 -d 400 -P 16 -t set,hset -q",
+            "--ready",
+            "redis-cli -s {work}/redis.sock ping",
+        ),
+        size=200_000,
         short=500,
         needs=(("redis-server", "redis-server"), ("redis-benchmark", "redis-tools")),
     ),
@@ -162,11 +176,11 @@ def missing(case: Case) -> list[str]:
     ]
 
 
-def study(case: Case, words: Sequence[str], budget: str, allocator: str, out: Path) -> list[str]:
+def study(case: Case, work: Path, budget: str, allocator: str, out: Path) -> list[str]:
     """The command line of a case's study."""
     line = [sys.executable, "-m", "hztune", "tune", "--allocator", allocator, "--budget", budget]
-    line += ["--out", str(out), "--json", *case.options]
-    return [*line, "--", *words] if words else line
+    line += ["--out", str(out), "--json", *case.told(work, case.size)]
+    return [*line, "--", *case.words(work, case.size)] if case.command else line
 
 
 def measure(case: Case, work: Path, budget: str, allocator: str) -> dict[str, Any]:
@@ -178,7 +192,7 @@ def measure(case: Case, work: Path, budget: str, allocator: str) -> dict[str, An
     if lacking := missing(case):
         raise CaseError(f"{case.name}: {'; '.join(lacking)}")
     out = work / f"study-{case.name}"
-    line = study(case, case.words(work, case.size), budget, allocator, out)
+    line = study(case, work, budget, allocator, out)
     variables = [f"{name}={value}" for name, value in case.variables]
     done = subprocess.run(
         ["env", *variables, *line], stdout=subprocess.PIPE, text=True, check=False
@@ -251,9 +265,8 @@ def main(words: Sequence[str] | None = None) -> int:
     chosen = [case for case in CASES if not asked.only or case.name in asked.only]
     if asked.list:
         for case in chosen:
-            print(
-                case.name, *study(case, case.command, asked.budget, case.allocator, Path("OUT"))[3:]
-            )
+            line = study(case, Path("WORK"), asked.budget, case.allocator, Path("OUT"))
+            print(case.name, shlex.join(line[3:]))
         return 0
     rows, status = known(asked.results), 0
     with tempfile.TemporaryDirectory(prefix="hztune-programs-") as folder:
