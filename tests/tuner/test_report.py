@@ -297,7 +297,7 @@ def test_the_hztune_command_repeats_the_request(found: Evidence) -> None:
 
 
 def test_the_hyperfine_command_gives_both_sides_the_same_work(found: Evidence) -> None:
-    told = shlex.split(words.hyperfine_command(found.profile, 5000))
+    told = shlex.split(words.hyperfine_command(found.profile, REMOTE, 5000))
     default, tuned = told[told.index("default") + 1], told[told.index("tuned") + 1]
     assert tuned.replace("HZ_DEPOT_LOCK=spin ", "") == default
     assert default.endswith("remote@medium --remote 50 --threads 2 --ops 5000")

@@ -28,8 +28,8 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 @click.option(
     "--workload",
     "-w",
-    metavar="NAME[@SETTING]",
-    help="What to tune for; see `hztune list workloads`.",
+    metavar="NAME[@SETTING],...",
+    help="What to tune for; see `hztune list workloads`. Several: one profile for all.",
 )
 @click.option(
     "--param",
@@ -67,6 +67,13 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 )
 @click.option(
     "--max-rss", default="", metavar="LIMIT", help="Memory limit: 1.10x of the default's, or 512M."
+)
+@click.option(
+    "--max-loss",
+    default="1%",
+    show_default=True,
+    metavar="PERCENT",
+    help="What each of several workloads may lose.",
 )
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where the results go.")
 @click.option("--resume", is_flag=True, help="Go on with the study in --out.")
@@ -138,13 +145,14 @@ def _request(
     others["allocator"] = allocator or ("any" if own else "hz")
     budget_s = seconds(budget)
     from hztune.tune import TuneRequest
-    from hztune.workload import WorkloadSpec
 
     if own:
         return TuneRequest(program=program(words, **about), budget_s=budget_s, **others)
     assert workload is not None  # seen above
-    spec = WorkloadSpec.from_text(workload, params, threads)
-    return TuneRequest(workload=spec, budget_s=budget_s, **others)
+    from hztune.workload import together
+
+    first, *beside = together(workload, params, threads)
+    return TuneRequest(workload=first, beside=tuple(beside), budget_s=budget_s, **others)
 
 
 def _for_people(tuned: Tuned) -> str:

@@ -74,6 +74,16 @@ class WorkloadId:
     words_sha256: str = ""
     """Of a program's words, to know the command again; the words may hold secrets."""
 
+    @property
+    def text(self) -> str:
+        """As `--workload` names it: "remote@main"."""
+        return f"{self.name}@{self.setting}" if self.setting else self.name
+
+    @property
+    def label(self) -> str:
+        """The same with its parameters: "remote@main remote=90"."""
+        return " ".join([self.text, *[f"{key}={value}" for key, value in self.params]])
+
 
 @dataclass(frozen=True, slots=True)
 class MachineId:
@@ -133,6 +143,18 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """What a profile for several workloads does for one of them, on the same fresh pairs."""
+
+    workload: WorkloadId
+    ratio: float | None
+    """As in Result; None: not measured."""
+    ci_low: float | None
+    ci_high: float | None
+    """Ends of its own 95 % interval."""
+
+
+@dataclass(frozen=True, slots=True)
 class Search:
     """How the candidate was found."""
 
@@ -151,6 +173,7 @@ class Profile:
     params: tuple[tuple[str, Value], ...]
     """What differs from the allocator's defaults, or all of it; in the table's order."""
     workload: WorkloadId
+    """The workload, or the first of several."""
     threads: int
     """0: the program decides."""
     machine: MachineId
@@ -160,6 +183,13 @@ class Profile:
     versions: tuple[tuple[str, str], ...]
     created: str
     """UTC, "2026-01-31T12:00:00Z"."""
+    shares: tuple[Share, ...] = ()
+    """Each of several workloads, whose geometric mean the result is; empty for one alone."""
+
+    @property
+    def workloads(self) -> tuple[WorkloadId, ...]:
+        """Everything that it is for."""
+        return tuple(share.workload for share in self.shares) or (self.workload,)
 
     @property
     def makes_a_claim(self) -> bool:
@@ -224,7 +254,8 @@ def dumps(profile: Profile) -> str:
     """The profile as JSON text, one line per value."""
     held = asdict(profile)
     held["params"] = profile.config
-    held["workload"]["params"] = dict(profile.workload.params)
+    for workload in (held["workload"], *(share["workload"] for share in held["shares"])):
+        workload["params"] = dict(workload["params"])
     held["objective"]["limits"] = dict(profile.objective.limits)
     held["versions"] = dict(profile.versions)
     body = {"schema": SCHEMA, **held, "env": profile.environment}
@@ -252,6 +283,7 @@ def parse(content: bytes) -> Profile:
         search=_search(top.child("search")),
         versions=top.child("versions").texts(),
         created=top.text("created", CREATED),
+        shares=tuple(_share(fields) for fields in top.children("shares")),
     )
     stored = dict(top.child("env").texts(ALPHABET))
     top.close()
@@ -268,6 +300,10 @@ def _judge(profile: Profile, stored: dict[str, str]) -> None:
             f"env.{name} is not what the parameters give; env is made from params alone"
         )
     result = profile.result
+    if profile.shares and (
+        len(profile.shares) == 1 or profile.shares[0].workload != profile.workload
+    ):
+        raise UsageError("shares are of several workloads, of which `workload` is the first")
     measured = (result.ci_low, result.ratio, result.ci_high)
     if None in measured and (measured != (None,) * 3 or result.verdict == "improved"):
         raise UsageError("result lacks its ratio or an end of its interval")
@@ -313,6 +349,17 @@ def _workload(fields: Fields) -> WorkloadId:
     )
     fields.close()
     return workload
+
+
+def _share(fields: Fields) -> Share:
+    share = Share(
+        workload=_workload(fields.child("workload")),
+        ratio=fields.number_or_none("ratio", 0, 1e9),
+        ci_low=fields.number_or_none("ci_low", 0, 1e9),
+        ci_high=fields.number_or_none("ci_high", 0, 1e9),
+    )
+    fields.close()
+    return share
 
 
 def _machine(fields: Fields) -> MachineId:

@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from typing import Any
@@ -215,6 +215,38 @@ def find(name: str) -> Workload:
         if workload.name == name:
             return workload
     raise _unknown("workload", name, [workload.name for workload in listing()])
+
+
+def together(
+    text: str, overrides: Sequence[str] = (), threads: int | None = None
+) -> tuple[WorkloadSpec, ...]:
+    """Returns the workloads of "larson,remote@main", all with one number of threads.
+
+    Args:
+        text: One workload, or several with commas between them.
+        overrides: "KEY=VALUE" for the workloads that have such a parameter; one has it at least.
+        threads: None: as many as this process may use CPUs, or as the neediest of them needs.
+
+    Raises:
+        UsageError: As for `WorkloadSpec.from_text`.
+    """
+    names = text.split(",")
+    for override in overrides:
+        if not any(takes(name, override) for name in names):
+            WorkloadSpec.from_text(names[0], [override])  # says what it has instead
+    specs = [
+        WorkloadSpec.from_text(name, [each for each in overrides if takes(name, each)], threads)
+        for name in names
+    ]
+    most = max(spec.threads for spec in specs)
+    return tuple(replace(spec, threads=most) for spec in specs)
+
+
+def takes(name: str, override: str) -> bool:
+    """Whether a workload ("remote@main") has the parameter of KEY=VALUE."""
+    key = override.partition("=")[0].replace("-", "_")
+    found = find(name.partition("@")[0])
+    return any(each.name.replace("-", "_") == key for each in found.params)
 
 
 def _override(workload: Workload, text: str) -> tuple[str, Value]:

@@ -35,10 +35,10 @@ def specs_of(workloads: str, threads: str, params: Sequence[str] = ()) -> tuple[
     counts = [_count(each) for each in threads.split(",")] if threads else [None]
     names = workloads.split(",")
     for text in params:
-        if not any(_has(name, text) for name in names):
+        if not any(workload.takes(name, text) for name in names):
             workload.WorkloadSpec.from_text(names[0], [text])  # says what it has instead
     return tuple(
-        WorkloadSpec.from_text(name, [text for text in params if _has(name, text)], count)
+        WorkloadSpec.from_text(name, [text for text in params if workload.takes(name, text)], count)
         for name in names
         for count in counts
     )
@@ -77,13 +77,6 @@ def carry_out(
     except KeyboardInterrupt:
         return record, True
     return record, False
-
-
-def _has(name: str, text: str) -> bool:
-    """Whether a workload has the parameter of KEY=VALUE."""
-    key = text.partition("=")[0].replace("-", "_")
-    found = workload.find(name.partition("@")[0])
-    return any(each.name.replace("-", "_") == key for each in found.params)
 
 
 def _count(text: str) -> int:

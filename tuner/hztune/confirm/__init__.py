@@ -7,6 +7,7 @@ from hztune.confirm.proof import (
     pair_rounds,
     prove,
     reported,
+    reported_each,
     sharpen,
 )
 from hztune.confirm.shrink import shrink
@@ -18,6 +19,7 @@ __all__ = [
     "pair_rounds",
     "prove",
     "reported",
+    "reported_each",
     "sharpen",
     "shrink",
 ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal
 
 from hztune.samples import Arm
@@ -37,7 +38,7 @@ PROOF_SHARE = 0.23
 _HOPEFUL_ERROR = 0.2
 _MOST_FAILURES = 1
 
-Answer = Literal["proved", "kept", "futile", "out_of_time", "failed", "over_limit"]
+Answer = Literal["proved", "kept", "futile", "out_of_time", "failed", "over_limit", "over_loss"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,19 @@ def reported(record: Record) -> Interval | None:
     return sequential_interval(record.log_ratios, REPORTED_ERROR)
 
 
+def reported_each(record: Record) -> tuple[Interval | None, ...]:
+    """The same on each of several workloads; empty where there is one only.
+
+    Each is a 95 % interval by itself: what is claimed rests on their mean alone.
+    """
+    return tuple(
+        sequential_interval([pair.log_ratio for pair in pairs], REPORTED_ERROR)
+        if len(pairs) >= FIRST_LOOK
+        else None
+        for pairs in record.each
+    )
+
+
 def tell(bench: Bench, phase: str, record: Record) -> None:
     """Reports how a proof stands."""
     if len(record.pairs) < 2:
@@ -133,12 +147,12 @@ def _judge(bench: Bench, record: Record, alpha: float, share: float) -> Answer |
     """The answer, if the pairs so far give one."""
     if len(record.failures) >= _MOST_FAILURES:
         return "failed"
-    looks = _looks(len(record.pairs))
+    looks = _looks(bench, len(record.pairs))
     gains = any(_claims(bench, record, count, alpha) for count in looks)
     if bench.ledger.must_save:
         return _judge_saving(bench, record, gains) if looks else None
     if gains:
-        return "proved" if _within_limit(bench, record) else "over_limit"
+        return _within_limits(bench, record)
     if len(record.pairs) >= FIRST_LOOK - 2 and _hopeless(bench, record, alpha, share):
         return "futile"
     return None
@@ -155,14 +169,14 @@ def _judge_saving(bench: Bench, record: Record, gains: bool) -> Answer | None:
 def _last_word(bench: Bench, record: Record, alpha: float) -> Answer:
     """The answer when time is up: a last look, whose moment the data did not choose."""
     pairs = len(record.pairs)
-    if pairs >= FIRST_LOOK and _claims(bench, record, pairs, alpha):
-        return "proved" if _within_limit(bench, record) else "over_limit"
+    if pairs >= bench.least_pairs and _claims(bench, record, pairs, alpha):
+        return _within_limits(bench, record)
     return "over_limit" if bench.ledger.must_save else "out_of_time"
 
 
-def _looks(pairs: int) -> list[int]:
+def _looks(bench: Bench, pairs: int) -> list[int]:
     """The looks that were due so far: what one of them has proved stays proved."""
-    return [count for count in range(FIRST_LOOK, pairs + 1) if is_look(count)]
+    return [count for count in range(bench.least_pairs, pairs + 1) if is_look(count)]
 
 
 def _claims(bench: Bench, record: Record, count: int, alpha: float) -> bool:
@@ -171,8 +185,15 @@ def _claims(bench: Bench, record: Record, count: int, alpha: float) -> bool:
     return interval.low > 0.0 and interval.estimate >= bench.floor
 
 
-def _within_limit(bench: Bench, record: Record) -> bool:
-    return bench.ledger.limit is None or bench.ledger.limit.kept(record.excesses)
+def _within_limits(bench: Bench, record: Record) -> Answer:
+    """Whether a configuration whose gain is proved also keeps the limits."""
+    limit, max_loss = bench.ledger.limit, bench.ledger.max_loss
+    if limit is not None and not limit.kept(record.excesses):
+        return "over_limit"
+    means = [fmean(pair.log_ratio for pair in pairs) for pairs in record.each]
+    if max_loss is not None and any(max_loss.excess(mean) > 0.0 for mean in means):
+        return "over_loss"
+    return "proved"
 
 
 def _hopeless(bench: Bench, record: Record, alpha: float, share: float) -> bool:
@@ -184,7 +205,7 @@ def _hopeless(bench: Bench, record: Record, alpha: float, share: float) -> bool:
     rounds = pair_rounds(bench)
     more = bench.budget.left(share) / bench.executor.cost(2, rounds)
     total = len(record.pairs) + max(0, int(more))
-    if total < FIRST_LOOK:
+    if total < bench.least_pairs:
         return True
     lucky = fixed_interval(record.log_ratios, _HOPEFUL_ERROR).high
     spread = fixed_interval(record.log_ratios, alpha).half_width

@@ -103,9 +103,7 @@ def _library(profile: Profile) -> str:
 
 
 def _label(profile: Profile) -> str:
-    workload = profile.workload
-    name = f"{workload.name}@{workload.setting}" if workload.setting else workload.name
-    return " ".join([name, *[f"{key}={value}" for key, value in workload.params]])
+    return " and ".join(workload.label for workload in profile.workloads)
 
 
 def _versions(profile: Profile) -> str:

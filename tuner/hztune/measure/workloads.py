@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
+from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.program import bench_program
 from hztune.measure.proof import Proof
 from hztune.measure.runs import RunExecutor
+from hztune.measure.several import SeveralExecutor
 from hztune.measure.turns import TurnExecutor, tempo_for
 from hztune.measure.types import Executor
 from hztune.samples import Sink
@@ -38,6 +43,44 @@ def workload_executor(
         return TurnExecutor(spec, sink, seed=seed, tempo=tempo, proof=proof)
     whole = bench_program(spec, rss_limit_mb=_rss_limit_mb(machine, processes=1))
     return RunExecutor(whole, sink, seed=seed, proof=proof)
+
+
+def refuse_mixture(specs: Sequence[WorkloadSpec]) -> None:
+    """Sees to it that several workloads can be measured together.
+
+    Raises:
+        UsageError: Some are measured by turns and some by whole runs, which do not share one number
+            of rounds; or one stands twice.
+    """
+    labels = [spec.label for spec in specs]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise UsageError(f"--workload names {twice} twice; once is enough")
+    if len({spec.steady for spec in specs}) > 1:
+        unsteady = next(spec.name for spec in specs if not spec.steady)
+        raise UsageError(
+            f"{unsteady} is measured by whole runs and the others by turns, so that they cannot "
+            "be tuned for together; leave it out, or tune for it alone"
+        )
+
+
+def workloads_executor(
+    specs: Sequence[WorkloadSpec],
+    sink: Sink | None = None,
+    *,
+    seed: int,
+    machine: Machine,
+    processes: int,
+) -> Executor:
+    """Returns what measures one workload, or several together; arguments as above."""
+    refuse_mixture(specs)
+
+    def make(spec: WorkloadSpec, sink: Sink | None) -> Executor:
+        return workload_executor(spec, sink, seed=seed, machine=machine, processes=processes)
+
+    if len(specs) == 1:
+        return make(specs[0], sink)
+    return SeveralExecutor([(spec.label, partial(make, spec)) for spec in specs], sink)
 
 
 def _rss_limit_mb(machine: Machine, processes: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hztune import export
 from hztune.report import words
 from hztune.report.evidence import Evidence
@@ -52,10 +54,6 @@ def _shell_words(found: Evidence) -> str:
 def repeat(found: Evidence) -> Html:
     """The commands that measure it again."""
     profile = found.profile
-    speeds = [
-        block.control.ops_per_s for block in found.samples.blocks if block.control.ops_per_s > 0.0
-    ]
-    ops = words.round_ops(speeds[-1] * _RUN_S) if speeds else 1
     program = "" if profile.workload.kind == "bench" else " The program's words are not recorded."
     return join(
         tag("h2", "Do it again"),
@@ -66,8 +64,17 @@ def repeat(found: Evidence) -> Html:
             "The result by another instrument, hyperfine (the Debian package; the one on PyPI is "
             "something else). Whole runs scatter more than turns, so a small gain may not show:",
         ),
-        tag("pre", words.hyperfine_command(profile, ops)),
+        tag("pre", "\n\n".join(_hyperfine(found))),
     )
+
+
+def _hyperfine(found: Evidence) -> Iterator[str]:
+    """Yields a command for each workload, with runs of a second or so."""
+    outcomes = [block.control for block in found.samples.blocks if block.control.ok]
+    last = outcomes[-1].parts or outcomes[-1:] if outcomes else ()
+    speeds = [outcome.ops_per_s for outcome in last] or [1.0]
+    for workload, speed in zip(found.profile.workloads, speeds, strict=False):
+        yield words.hyperfine_command(found.profile, workload, words.round_ops(speed * _RUN_S))
 
 
 def machine(found: Evidence) -> Html:

@@ -20,7 +20,7 @@ from hztune.errors import HztuneError, UsageError
 from hztune.params import Param, Value
 from hztune.profile import Profile
 from hztune.samples import Arm, Block, Outcome, Recording, Role, recording
-from hztune.search import Ledger, MemoryLimit, Record
+from hztune.search import Ledger, LossLimit, MemoryLimit, Record
 from hztune.stats import Interval, PairRatio, block_ratios, fixed_interval, pool_plain
 from hztune.tune.results import PROFILE, SAMPLES
 from hztune.tune.summary import Summary
@@ -212,7 +212,7 @@ class Evidence:
     @cached_property
     def trace(self) -> tuple[tuple[float, float], ...]:
         """When the search knew what: (seconds, log ratio of the best by then), the best from 0."""
-        ledger = Ledger(self.ledger.limit)
+        ledger = Ledger(self.ledger.limit, self.ledger.max_loss)
         searches = sum(block.role == "search" for block in self.samples.blocks)
         every = max(1, searches // _CHECKPOINTS)
         steps: list[tuple[float, float]] = []
@@ -224,6 +224,17 @@ class Evidence:
                     means = [estimate.mean for estimate in ledger.estimates().values()]
                     steps.append((end, max(0.0, *means) if means else 0.0))
         return tuple(steps)
+
+    @property
+    def shares(self) -> tuple[tuple[str, list[float], Interval | None], ...]:
+        """What the profile does on each of several workloads: name, fresh pairs, interval."""
+        record = self.ledger.confirmed.get(self.winner.key)
+        each = record.each if record is not None else []
+        return tuple(
+            (workload.label, found, _plain_interval(found))
+            for workload, pairs in zip(self.profile.workloads, each, strict=False)
+            for found in [[pair.log_ratio for pair in pairs]]
+        )
 
     @property
     def fresh_pairs(self) -> tuple[tuple[float, float], ...]:
@@ -359,7 +370,7 @@ class Evidence:
     @property
     def turns(self) -> tuple[int, int]:
         """Number of turns, and how many of them something disturbed."""
-        turns = [t for b in self.samples.blocks for o in b.outcomes for t in o.turns]
+        turns = [t for b in self.samples.blocks for o in b.outcomes for t in o.all_turns]
         return len(turns), sum(bool(turn.disturbed) for turn in turns)
 
     def _arms(self) -> Iterator[Arm]:
@@ -432,15 +443,17 @@ def read(folder: Path) -> Evidence:
         raise UsageError(f"{str(folder / SAMPLES)!r} holds no measurement yet")
     limits = dict(claimed.objective.limits)
     limit = MemoryLimit.parse(limits["max_rss"]) if "max_rss" in limits else None
-    return Evidence(folder, claimed, samples, Ledger.of(samples.blocks, limit))
+    max_loss = LossLimit.parse(limits["max_loss"]) if "max_loss" in limits else None
+    return Evidence(folder, claimed, samples, Ledger.of(samples.blocks, limit, max_loss))
 
 
 def proved(record: Record) -> Interval | None:
     """The interval of fresh pairs that a profile would carry; a plain one for the first few."""
-    whole = reported(record)
-    if whole is not None or len(record.pairs) < 2:
-        return whole
-    return fixed_interval(record.log_ratios)
+    return reported(record) or _plain_interval(record.log_ratios)
+
+
+def _plain_interval(log_ratios: Sequence[float]) -> Interval | None:
+    return fixed_interval(log_ratios) if len(log_ratios) > 1 else None
 
 
 def _in_order(values: Iterable[Value], param: Param) -> list[Value]:
@@ -459,7 +472,7 @@ def _around(mean: float, error: float, pairs: int) -> Interval:
 def _times(blocks: Iterable[Block]) -> Iterator[tuple[float, float]]:
     now, last_ns = 0.0, None
     for block in blocks:
-        turns = [turn for outcome in block.outcomes for turn in outcome.turns]
+        turns = [turn for outcome in block.outcomes for turn in outcome.all_turns]
         if not turns:
             yield now, now
             continue

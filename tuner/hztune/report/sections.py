@@ -11,6 +11,7 @@ from hztune.report.evidence import Candidate, Curve, Evidence, Removal, proved
 from hztune.report.markup import Html, join, tag
 from hztune.samples import Arm
 from hztune.search import Record
+from hztune.stats import Interval
 
 _SMALL = 380.0
 """Width of a response curve: two stand side by side."""
@@ -24,6 +25,7 @@ _ANSWERS = {
     "futile": "not confirmed: its gain is below what this budget can prove",
     "out_of_time": "not confirmed: time was up",
     "failed": "not confirmed: it failed in a fresh process",
+    "over_loss": "not confirmed: one of the workloads loses more than it may",
     "over_limit": "not confirmed: it does not keep the limit",
 }
 
@@ -33,6 +35,7 @@ def body(found: Evidence) -> Html:
     sections: tuple[Callable[[Evidence], Html], ...] = (
         _configuration,
         _proof,
+        _shares,
         _allocators,
         _search,
         _ablation,
@@ -180,6 +183,31 @@ def _attempt_line(label: str, answer: str, arm: Arm) -> Html:
     return tag("li", f"{label}, {answer}: ", tag("code", words.arm_words(arm)))
 
 
+def _shares(found: Evidence) -> Html:
+    """What the profile does on each of several workloads."""
+    if not found.shares:
+        return Html()
+    rows = [_share(*share) for share in found.shares]
+    limit = dict(found.profile.objective.limits).get("max_loss", "")
+    said = (
+        "The result is the geometric mean of these ratios, each with its own 95 % interval from "
+        f"the fresh pairs. By its estimate, none may lose more than {limit}."
+    )
+    return join(
+        tag("h2", "Each workload"),
+        tag("p", said, class_="soft"),
+        parts.figure(lambda width: charts.strips(rows, 0.0, width, "Ratio on each workload")),
+    )
+
+
+def _share(name: str, points: list[float], interval: Interval | None) -> charts.Row:
+    note = words.interval_words(interval) if interval is not None else "too few pairs"
+    kind = "neutral"
+    if interval is not None and not interval.has_zero:
+        kind = "gain" if interval.low > 0.0 else "loss"
+    return charts.Row(name, note, points, interval, kind)
+
+
 def _allocators(found: Evidence) -> Html:
     """Every allocator with its defaults, where a study chose between several."""
     bare = [each for each in found.candidates if each.arm.is_default]
@@ -297,10 +325,10 @@ def _removal_row(removal: Removal) -> charts.Row:
 def _importance(found: Evidence) -> Html:
     if not found.importance and not found.curves:
         return Html()
-    return join(tag("h2", "What matters"), _shares(found), _curves(found))
+    return join(tag("h2", "What matters"), _importance_shares(found), _curves(found))
 
 
-def _shares(found: Evidence) -> Html:
+def _importance_shares(found: Evidence) -> Html:
     if not found.importance:
         return tag(
             "p", "Too few configurations ran to say which parameters matter (PED-ANOVA).",

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 
 from hztune.params import Value
-from hztune.profile import Profile
+from hztune.profile import Profile, WorkloadId
 from hztune.progress import percent as plain_percent
 from hztune.samples import Arm
 from hztune.stats import Interval
@@ -31,7 +31,8 @@ def verdict_words(profile: Profile) -> str:
     ratio, what = profile.result.ratio, target_words(profile)
     whose, control = allocator_words(profile), control_words(profile)
     if profile.result.verdict == "improved" and ratio is not None:
-        return f"{what} {_gain_words(profile.result.metric, ratio)} {_with_words(profile)}"
+        gain = _gain_words(profile.result.metric, ratio, several=len(profile.workloads) > 1)
+        return f"{what} {gain} {_with_words(profile)}"
     if profile.result.verdict == "within_limit":
         return f"{what} keeps its memory limit {_with_words(profile)}; {control} does not"
     if profile.result.verdict == "infeasible":
@@ -68,12 +69,11 @@ def control_words(profile: Profile) -> str:
 
 def target_words(profile: Profile) -> str:
     """What was tuned for: "remote@main with remote=90 and 32 threads"."""
-    workload = profile.workload
-    words = f"{workload.name}@{workload.setting}" if workload.setting else workload.name
-    details = [f"{name}={value}" for name, value in workload.params]
+    names = " and ".join(workload.text for workload in profile.workloads)
+    details = [f"{name}={value}" for each in profile.workloads for name, value in each.params]
     if profile.threads:
         details.append(_count(profile.threads, "thread"))
-    return f"{words} with {' and '.join(details)}" if details else words
+    return f"{names} with {' and '.join(details)}" if details else names
 
 
 def allocator_words(profile: Profile) -> str:
@@ -133,9 +133,8 @@ def tune_command(profile: Profile) -> str:
     """The hztune command that repeats the study."""
     words = ["hztune", "tune"]
     if profile.workload.kind == "bench":
-        setting = f"@{profile.workload.setting}" if profile.workload.setting else ""
-        words += ["--workload", f"{profile.workload.name}{setting}"]
-        for name, value in profile.workload.params:
+        words += ["--workload", ",".join(workload.text for workload in profile.workloads)]
+        for name, value in dict.fromkeys(each for of in profile.workloads for each in of.params):
             words += ["-p", f"{name}={value}"]
         words += ["--threads", str(profile.threads)]
     words += ["--allocator", profile.allocator.name]
@@ -146,11 +145,12 @@ def tune_command(profile: Profile) -> str:
     return line if profile.workload.kind == "bench" else f"{line} -- ./your-program its arguments"
 
 
-def hyperfine_command(profile: Profile, ops: int) -> str:
+def hyperfine_command(profile: Profile, workload: WorkloadId, ops: int) -> str:
     """The hyperfine command that compares default and profile by whole runs.
 
     Args:
         profile: What to compare.
+        workload: On which of its workloads.
         ops: Operations that a built-in workload does in each run, the same for both.
     """
     own = profile.allocator.name
@@ -158,7 +158,7 @@ def hyperfine_command(profile: Profile, ops: int) -> str:
     control = profile.objective.control or own
     default = library if control == own else _preload_words(control, f"lib{control}.so")
     settings = "".join(f"{name}={value} " for name, value in profile.environment.items())
-    target = _target_command(profile, ops)
+    target = _target_command(workload, profile.threads, ops)
     return " \\\n  ".join(
         [
             "hyperfine -N --warmup 1 --runs 10",
@@ -180,13 +180,12 @@ def round_ops(ops: float) -> int:
     return int(power * next(step for step in (5, 2, 1) if step * power <= max(1.0, ops)))
 
 
-def _target_command(profile: Profile, ops: int) -> str:
-    if profile.workload.kind == "program":
+def _target_command(workload: WorkloadId, threads: int, ops: int) -> str:
+    if workload.kind == "program":
         return "./your-program its arguments"
-    setting = f"@{profile.workload.setting}" if profile.workload.setting else ""
-    params = "".join(f" --{name} {value}" for name, value in profile.workload.params)
-    name = shlex.quote(profile.workload.name + setting)
-    return f"$(hztune paths --bench) {name}{params} --threads {profile.threads} --ops {ops}"
+    params = "".join(f" --{name} {value}" for name, value in workload.params)
+    name = shlex.quote(workload.text)
+    return f"$(hztune paths --bench) {name}{params} --threads {threads} --ops {ops}"
 
 
 def _with_words(profile: Profile) -> str:
@@ -197,19 +196,18 @@ def _with_words(profile: Profile) -> str:
     return f"under {whose}" + (f" with {_count(count, 'parameter')} set" if count else "")
 
 
-def _gain_words(metric: str, ratio: float) -> str:
+def _gain_words(metric: str, ratio: float, *, several: bool) -> str:
+    """A gain in words; of several workloads it is the mean."""
+    verbs = {"ops_per_s": ("do", "does"), "wall_s": ("run", "runs")}.get(metric, ("are", "is"))
+    verb = verbs[0] if several else verbs[1]
+    mean = " on average" if several else ""
     if ratio >= _FACTOR:
-        times = {
-            "ops_per_s": "does {} times the operations a second",
-            "wall_s": "runs {} times as fast",
-        }
-        return times.get(metric, "is {} times as good in its own metric").format(f"{ratio:.1f}")
+        forms = {"ops_per_s": "{} times the operations a second", "wall_s": "{} times as fast"}
+        form = forms.get(metric, "{} times as good in its own metric")
+        return f"{verb} {form.format(f'{ratio:.1f}')}{mean}"
     gain = percent(math.log(ratio), sign=False)
-    if metric == "ops_per_s":
-        return f"does {gain} more operations a second"
-    if metric == "wall_s":
-        return f"runs {gain} faster"
-    return f"is {gain} better in its own metric"
+    forms = {"ops_per_s": "{} more operations a second", "wall_s": "{} faster"}
+    return f"{verb} {forms.get(metric, '{} better in its own metric').format(gain)}{mean}"
 
 
 def _count(count: int, noun: str) -> str:

@@ -1,6 +1,6 @@
 """What was measured: the values (blocks), the file (log), and the study's rows in it (store)."""
 
-from hztune.samples.blocks import ROLES, STATUSES, Arm, Block, Outcome, Role, Status, Turn
+from hztune.samples.blocks import ROLES, STATUSES, Arm, Block, Outcome, Role, Status, Turn, joined
 from hztune.samples.store import (
     Evidence,
     Nowhere,
@@ -28,5 +28,6 @@ __all__ = [
     "Status",
     "Turn",
     "blocks",
+    "joined",
     "recording",
 ]

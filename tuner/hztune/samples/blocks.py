@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import geometric_mean
 from typing import Literal
 
 from hztune.params import Value
@@ -132,6 +134,8 @@ class Outcome:
         live_kb: Peak of the memory that the workload asked for, KiB; 0 when unknown.
         counters: What the allocator counted on its slow paths, by name; empty when it counts
             nothing.
+        parts: What it showed on each workload, in their order, where a block is measured on
+            several; then the fields above sum them up, and `turns` is empty. Else empty.
         facts: What is known of the whole process, by name (ops, minor_faults), where it says so.
             Not part of a stored sample.
     """
@@ -144,12 +148,23 @@ class Outcome:
     rss_peak_kb: int = 0
     live_kb: int = 0
     counters: Mapping[str, int] = field(default_factory=dict)
+    parts: tuple[Outcome, ...] = ()
     facts: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     @property
     def ok(self) -> bool:
         """Whether it may enter an estimate."""
         return self.status == "ok"
+
+    @property
+    def all_turns(self) -> tuple[Turn, ...]:
+        """Its turns on every workload."""
+        return self.turns or tuple(turn for part in self.parts for turn in part.turns)
+
+    @property
+    def rounds(self) -> int:
+        """Number of turns that it had, on each workload."""
+        return max((len(part.turns) for part in self.parts), default=len(self.turns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +185,36 @@ class Block:
     def control(self) -> Outcome:
         """What every other outcome of the block is compared with."""
         return self.outcomes[0]
+
+
+def joined(blocks: Sequence[Block], workloads: Sequence[str]) -> Block:
+    """Returns one block of the same arms from what each workload gave; a single one is itself.
+
+    Args:
+        blocks: Of the same pair, one for each workload.
+        workloads: What each one is called, for the words about a failure.
+    """
+    if len(blocks) == 1:
+        return blocks[0]
+    columns = zip(*(block.outcomes for block in blocks), strict=True)
+    outcomes = tuple(_joined(parts, workloads) for parts in columns)
+    return Block(blocks[0].pair, blocks[0].role, outcomes)
+
+
+def _joined(parts: tuple[Outcome, ...], workloads: Sequence[str]) -> Outcome:
+    """One arm's outcomes as one: it is ok where it is ok everywhere; speeds by geometric mean."""
+    failed = [(each, name) for each, name in zip(parts, workloads, strict=True) if not each.ok]
+    rate = 0.0 if failed else geometric_mean(part.ops_per_s for part in parts)
+    counters: Counter[str] = Counter()
+    for part in parts:
+        counters.update(part.counters)
+    return Outcome(
+        arm=parts[0].arm,
+        status=failed[0][0].status if failed else "ok",
+        detail=f"on {failed[0][1]}: {failed[0][0].detail}" if failed else "",
+        ops_per_s=rate,
+        rss_peak_kb=max(part.rss_peak_kb for part in parts),
+        live_kb=max(part.live_kb for part in parts),
+        counters=dict(counters),
+        parts=parts,
+    )

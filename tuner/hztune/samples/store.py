@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from hztune.errors import UsageError
 from hztune.machine import Machine
-from hztune.samples.blocks import Arm, Block, Outcome, Role, Turn
+from hztune.samples.blocks import Arm, Block, Outcome, Role, Turn, joined
 from hztune.samples.log import Log, Record, read
 
 SCHEMA = 1
@@ -36,12 +36,18 @@ class Plan:
         role: What it is for.
         arms: The control first; the same arm may stand twice.
         rounds: Turns that each arm shall get.
+        workload: On which of several workloads; "" where there is one only.
+        part: Its number among them, from 0.
+        parts: How many there are; the block is complete when it was measured on all.
     """
 
     pair: int
     role: Role
     arms: tuple[Arm, ...]
     rounds: int
+    workload: str = ""
+    part: int = 0
+    parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +160,10 @@ class SampleStore:
         """Writes that a block begins; an earlier one that did not end is void."""
         self._plan = plan
         arms = [arm.key for arm in plan.arms]
-        self._log.append({**self._head("block"), "arms": arms, "rounds": plan.rounds})
+        row = {**self._head("block"), "arms": arms, "rounds": plan.rounds}
+        if plan.parts > 1:
+            row |= {"workload": plan.workload, "part": plan.part, "parts": plan.parts}
+        self._log.append(row)
 
     def turn(self, index: int, pid: int, turn: Turn, evidence: Evidence) -> None:
         """Writes a turn, at once."""
@@ -305,21 +314,45 @@ def blocks(path: Path) -> tuple[Block, ...]:
 
 
 def blocks_of(records: Iterable[Record]) -> Iterator[Block]:
-    """Yields the complete blocks of a file's records, in order."""
+    """Yields the complete blocks of a file's records, in order.
+
+    A block on several workloads is complete when all of them stand one after another.
+    """
+    waiting: list[Block] = []
+    workloads: list[str] = []
+    for head, block in _measured(records):
+        part = head.get("part", 0)
+        if part != len(waiting) or (waiting and waiting[0].pair != block.pair):
+            waiting, workloads = [], []
+        if part != len(waiting):
+            continue
+        waiting.append(block)
+        workloads.append(head.get("workload", ""))
+        if len(waiting) == head.get("parts", 1):
+            yield joined(waiting, workloads)
+            waiting, workloads = [], []
+
+
+def _measured(records: Iterable[Record]) -> Iterator[tuple[Record, Block]]:
+    """Yields what was measured completely on one workload, with the row that began it."""
     turns: defaultdict[int, list[Turn]] = defaultdict(list)
     outcomes: dict[int, Outcome] = {}
-    count = 0
+    head: Record = {}
     for row in records:
         if row["kind"] == "block":
             turns.clear()
             outcomes.clear()
-            count = len(row["arms"])
+            head = row
         elif row["kind"] == "turn":
             turns[row["index"]].append(_turn(row))
         elif row["kind"] == "outcome":
             outcomes[row["index"]] = _outcome(row, tuple(turns[row["index"]]))
+            count = len(head["arms"])
             if len(outcomes) == count:
-                yield Block(row["pair"], row["role"], tuple(outcomes[i] for i in range(count)))
+                yield (
+                    head,
+                    Block(row["pair"], row["role"], tuple(outcomes[i] for i in range(count))),
+                )
 
 
 def _study_row(identity: dict[str, str], machine: Machine) -> Record:

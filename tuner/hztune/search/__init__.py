@@ -3,8 +3,9 @@
 from hztune.search.bench import Bench
 from hztune.search.budget import Budget, Clock, Stop, SystemClock
 from hztune.search.calibrate import PAIRS, Calibration, assess, calibrate
+from hztune.search.doubts import doubts
 from hztune.search.ledger import Ledger, Record
-from hztune.search.limits import MemoryLimit
+from hztune.search.limits import LossLimit, MemoryLimit
 from hztune.search.prospects import Best
 from hztune.search.race import SLOTS, Search
 
@@ -17,6 +18,7 @@ __all__ = [
     "Calibration",
     "Clock",
     "Ledger",
+    "LossLimit",
     "MemoryLimit",
     "Record",
     "Search",
@@ -24,4 +26,5 @@ __all__ = [
     "SystemClock",
     "assess",
     "calibrate",
+    "doubts",
 ]

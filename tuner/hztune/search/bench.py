@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from hztune.errors import HztuneError, StoppedByUser
 from hztune.measure import Executor
 from hztune.progress import Reporter, Status
-from hztune.samples import Arm, Block, Role
+from hztune.samples import Arm, Block, Role, Turn
 from hztune.search.budget import Budget, Stop
 from hztune.search.ledger import Ledger
+from hztune.stats import FIRST_LOOK
 
 LEAST_ROUNDS = 4
 """Rounds of a process that was expensive to start: they show what its turns scatter."""
@@ -20,6 +22,10 @@ MOST_ROUNDS = 200
 WARMUP_SHARE = 0.28
 """Most of the measuring time that may be warm-up; rounds are added until it holds."""
 
+SHORT_S = 0.05
+"""A whole program that takes less is run several times for one measurement."""
+
+_MOST_REPEATS = 10
 _MOST_VOID = 3
 _FREE_START = 0.05
 
@@ -35,6 +41,7 @@ class Bench:
         reporter: Who is told.
         stop: Whether the user wants an end.
         floor: Noise floor of the study, log units; 0 before the calibration.
+        least_pairs: Fresh pairs without which nothing is claimed.
     """
 
     executor: Executor
@@ -43,6 +50,7 @@ class Bench:
     reporter: Reporter
     stop: Stop = field(default=lambda: False)
     floor: float = 0.0
+    least_pairs: int = FIRST_LOOK
 
     def measure(self, arms: Sequence[Arm], role: Role, rounds: int) -> Block:
         """Measures one block and enters it.
@@ -65,12 +73,33 @@ class Bench:
         more than `most_s` seconds: few long blocks would leave the scatter between processes, and
         with it every interval, unknown.
         """
+        if self.is_whole:
+            return self.repeats()
         start, each = self.costs()
-        if start < _FREE_START * each:
-            return 1  # whole programs: a fresh process costs no more than another round
         most = int((most_s / arms - start) / each)
         most = max(LEAST_ROUNDS, min(MOST_ROUNDS, most))
         return self.ledger.noise().best_rounds(start, each, min(self._least_rounds(), most), most)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a fresh process costs no more than another round: whole programs."""
+        start, each = self.costs()
+        return start < _FREE_START * each
+
+    def repeats(self) -> int:
+        """Runs of a whole program for one measurement: very short ones are taken together."""
+        seconds = self.run_s()
+        return 1 if seconds is None else max(1, min(_MOST_REPEATS, math.ceil(SHORT_S / seconds)))
+
+    def run_s(self) -> float | None:
+        """Usual seconds of a run of the default; None: there was none."""
+        seconds = [1e-9 * run.counted_ns for run in self.default_runs()]
+        return median(seconds) if seconds else None
+
+    def default_runs(self) -> list[Turn]:
+        """Every run of the calibration: the default by itself."""
+        blocks = (block for block in self.ledger.blocks if block.role == "aa")
+        return [run for block in blocks for outcome in block.outcomes for run in outcome.turns]
 
     def costs(self) -> tuple[float, float]:
         """Seconds that a process costs before its first round, and for each round."""
@@ -96,7 +125,7 @@ class Bench:
 
     def _least_rounds(self) -> int:
         """Scales the rounds used so far so that warm-up takes no more than its share."""
-        rounds = [len(o.turns) for b in self.ledger.blocks for o in b.outcomes if o.turns]
+        rounds = [o.rounds for b in self.ledger.blocks for o in b.outcomes if o.rounds]
         used = self.executor.accounting
         if not rounds or used.measured_s <= 0.0:
             return LEAST_ROUNDS

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from hztune.samples import Arm, Block, Outcome
-from hztune.search.limits import MemoryLimit
+from hztune.search.limits import LossLimit, MemoryLimit
 from hztune.stats import (
     Estimate,
     Noise,
@@ -22,9 +22,12 @@ from hztune.stats import (
     estimate_noise,
     log_rss_ratio,
     pair_ratio,
+    part_ratios,
     pool,
+    pool_plain,
 )
 
+_NORMAL_95 = 1.96
 _USUAL_NOISE = Noise(between=0.05**2, within=0.1**2, df=1.0)
 """Stands in until a study has measured its own; a figure for a busy machine."""
 
@@ -38,6 +41,8 @@ class Record:
         pairs: Against the default, in order of time.
         rss: Log ratios of peak memory to the default's.
         excesses: How far it was above the memory limit, in log units; empty without a limit.
+        each: The pairs on each of several workloads; empty where there is one only.
+        loss: How far it is shown to be below what one of them may lose, in log units; -1: nowhere.
         failures: Outcomes that were not ok.
         last: The last outcome that was ok.
     """
@@ -46,6 +51,8 @@ class Record:
     pairs: list[PairRatio] = field(default_factory=list)
     rss: list[float] = field(default_factory=list)
     excesses: list[float] = field(default_factory=list)
+    each: list[list[PairRatio]] = field(default_factory=list)
+    loss: float = -1.0
     failures: list[Outcome] = field(default_factory=list)
     last: Outcome | None = None
 
@@ -58,7 +65,11 @@ class Record:
     def violations(self) -> dict[str, float]:
         """By constraint, above 0 where it is violated; always the same names."""
         excess = sum(self.excesses) / len(self.excesses) if self.excesses else -1.0
-        return {"ran": 1.0 if self.failures else -1.0, "max_rss": excess}
+        return {
+            "ran": 1.0 if self.failures else -1.0,
+            "max_rss": excess,
+            "max_loss": self.loss,
+        }
 
     @property
     def feasible(self) -> bool:
@@ -77,7 +88,8 @@ class Record:
         if rss is not None:
             self.rss.append(rss)
         if limit is not None and outcome.rss_peak_kb:
-            self.excesses.append(limit.excess(control.rss_peak_kb, outcome.rss_peak_kb))
+            self.excesses.append(_excess(limit, control, outcome))
+        _enter(self.each, part_ratios(control, outcome))
 
 
 @dataclass
@@ -86,25 +98,34 @@ class Ledger:
 
     Attributes:
         limit: The memory limit under which the study runs.
+        max_loss: What each of several workloads may lose; None: there is one only.
         blocks: In order of time.
         searched: What the search may look at, by the arm's key, in order of first measurement.
         confirmed: What only the confirmation may look at, by the arm's key.
         calibration: A/A pairs.
+        calibration_each: The same on each of several workloads.
         void: Blocks in which the control failed; they say nothing about anybody.
     """
 
     limit: MemoryLimit | None = None
+    max_loss: LossLimit | None = None
     blocks: list[Block] = field(default_factory=list)
     searched: dict[str, Record] = field(default_factory=dict)
     confirmed: dict[str, Record] = field(default_factory=dict)
     calibration: list[PairRatio] = field(default_factory=list)
+    calibration_each: list[list[PairRatio]] = field(default_factory=list)
     void: list[Block] = field(default_factory=list)
     _pooled: tuple[int, dict[str, Estimate]] | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, blocks: Iterable[Block], limit: MemoryLimit | None = None) -> Ledger:
+    def of(
+        cls,
+        blocks: Iterable[Block],
+        limit: MemoryLimit | None = None,
+        max_loss: LossLimit | None = None,
+    ) -> Ledger:
         """The ledger of a study that was measured before."""
-        ledger = cls(limit)
+        ledger = cls(limit, max_loss)
         for block in blocks:
             ledger.add(block)
         return ledger
@@ -144,6 +165,28 @@ class Ledger:
             for outcome in block.outcomes[1:]:
                 record = records.setdefault(outcome.arm.key, Record(outcome.arm))
                 record.add(block.control, outcome, self.limit)
+                record.loss = self._loss(record)
+
+    def _loss(self, record: Record) -> float:
+        """How far the worst workload is below what it may lose, even if it was lucky to seem so.
+
+        A configuration leaves the search for what it is shown to lose, not for one bad turn: so it
+        is the upper end of its 95 % interval that counts.
+        """
+        if self.max_loss is None or not record.each:
+            return -1.0
+        ends = [
+            mean + _NORMAL_95 * error
+            for mean, error in (
+                pool_plain(pairs, self._noise_on(part)) for part, pairs in enumerate(record.each)
+            )
+        ]
+        return self.max_loss.excess(min(ends))
+
+    def _noise_on(self, part: int) -> Noise:
+        """The noise of a pair on one of several workloads."""
+        calibration = self.calibration_each[part : part + 1]
+        return estimate_noise(calibration) or _USUAL_NOISE
 
     def noise(self) -> Noise:
         """The noise of a pair, from everything that was measured twice."""
@@ -182,3 +225,20 @@ class Ledger:
             pair = pair_ratio(one, other)
             if pair is not None:
                 self.calibration.append(pair)
+                _enter(self.calibration_each, part_ratios(one, other))
+
+
+def _excess(limit: MemoryLimit, control: Outcome, outcome: Outcome) -> float:
+    """How far an outcome is above the memory limit, on the workload where it is worst."""
+    if not outcome.parts:
+        return limit.excess(control.rss_peak_kb, outcome.rss_peak_kb)
+    both = zip(control.parts, outcome.parts, strict=True)
+    return max(limit.excess(one.rss_peak_kb, other.rss_peak_kb) for one, other in both)
+
+
+def _enter(each: list[list[PairRatio]], found: Sequence[PairRatio | None]) -> None:
+    """Adds what one pair of outcomes says on each workload."""
+    each.extend([] for _ in found[len(each) :])
+    for pairs, pair in zip(each, found, strict=True):
+        if pair is not None:
+            pairs.append(pair)

@@ -12,6 +12,7 @@ from hztune.stats import fixed_interval
 
 _RELATIVE = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,4})?)x")
 _ABSOLUTE = re.compile(r"([0-9]{1,12})([KMG])")
+_LOSS = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,3})?)%")
 _KB = {"K": 1, "M": 1024, "G": 1024 * 1024}
 
 
@@ -58,3 +59,37 @@ class MemoryLimit:
     def broken(self, excesses: Sequence[float]) -> bool:
         """Whether they show, with the same confidence, that it is not."""
         return bool(excesses) and fixed_interval(excesses).low > 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LossLimit:
+    """The most that any one of several workloads may lose.
+
+    It is kept where the estimate keeps it. An interval that excludes a greater loss would need
+    (noise / limit)^2 pairs: more than any budget has for a limit of 1 %, so that every profile
+    would be refused. The estimate comes from fresh pairs, which had no part in the selection, so
+    that it errs to neither side; the interval of every workload stands beside it in the results.
+
+    Attributes:
+        text: As the user wrote it.
+        log: Log units, above 0.
+    """
+
+    text: str
+    log: float
+
+    @classmethod
+    def parse(cls, text: str) -> LossLimit:
+        """Reads a limit.
+
+        Raises:
+            UsageError: It is no percentage below 100.
+        """
+        found = _LOSS.fullmatch(text)
+        if found is None:
+            raise UsageError(f"--max-loss {text!r}: legal is a percentage below 100 (1%, 0.5%)")
+        return cls(text, -math.log1p(-0.01 * float(found[1])))
+
+    def excess(self, log_ratio: float) -> float:
+        """How far a workload's log ratio is below what it may be; above 0 it is too much."""
+        return -log_ratio - self.log

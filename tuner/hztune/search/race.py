@@ -169,7 +169,7 @@ class Search:
         """What is known of the configurations of a space, its control among them."""
         ledger = self.bench.ledger
         estimates = ledger.estimates()
-        violations = {"ran": -1.0, "max_rss": ledger.control_excess()}
+        violations = {"ran": -1.0, "max_rss": ledger.control_excess(), "max_loss": -1.0}
         findings = [Finding(space.default, 0.0, violations)]
         for key, record in ledger.searched.items():
             if space.holds(record.arm):

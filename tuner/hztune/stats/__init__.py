@@ -9,7 +9,7 @@ from hztune.stats.pooling import (
     population,
     race_margin,
 )
-from hztune.stats.ratios import PairRatio, block_ratios, log_rss_ratio, pair_ratio
+from hztune.stats.ratios import PairRatio, block_ratios, log_rss_ratio, pair_ratio, part_ratios
 from hztune.stats.sequential import (
     FIRST_LOOK,
     Interval,
@@ -17,6 +17,7 @@ from hztune.stats.sequential import (
     is_look,
     sequential_interval,
 )
+from hztune.stats.states import two_states
 from hztune.stats.variance import Noise, detectable_effect, estimate_noise, noise_floor
 
 __all__ = [
@@ -34,10 +35,12 @@ __all__ = [
     "log_rss_ratio",
     "noise_floor",
     "pair_ratio",
+    "part_ratios",
     "pool",
     "pool_plain",
     "pooled_mean",
     "population",
     "race_margin",
     "sequential_interval",
+    "two_states",
 ]

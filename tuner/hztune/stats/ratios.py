@@ -39,6 +39,8 @@ def pair_ratio(reference: Outcome, candidate: Outcome) -> PairRatio | None:
     """
     if not (reference.ok and candidate.ok):
         return None
+    if candidate.parts:
+        return _mean(part_ratios(reference, candidate))
     a, b = _by_round(reference.turns), _by_round(candidate.turns)
     common = sorted(a.keys() & b.keys())
     if not common:
@@ -51,6 +53,12 @@ def pair_ratio(reference: Outcome, candidate: Outcome) -> PairRatio | None:
     return PairRatio(math.log(y.mean() / x.mean()), _ratio_variance(x, y), len(common))
 
 
+def part_ratios(reference: Outcome, candidate: Outcome) -> tuple[PairRatio | None, ...]:
+    """Compares two outcomes on each of several workloads; empty where there is one only."""
+    both = zip(reference.parts, candidate.parts, strict=True)
+    return tuple(pair_ratio(one, other) for one, other in both)
+
+
 def block_ratios(block: Block) -> tuple[PairRatio | None, ...]:
     """Every outcome but the control compared with the control, in their order."""
     return tuple(pair_ratio(block.control, outcome) for outcome in block.outcomes[1:])
@@ -58,9 +66,26 @@ def block_ratios(block: Block) -> tuple[PairRatio | None, ...]:
 
 def log_rss_ratio(reference: Outcome, candidate: Outcome) -> float | None:
     """Logarithm of candidate / reference peak memory; above 0 the candidate takes more."""
+    if reference.parts and candidate.parts:
+        both = zip(reference.parts, candidate.parts, strict=True)
+        found = [log_rss_ratio(one, other) for one, other in both]
+        known = [each for each in found if each is not None]
+        return sum(known) / len(known) if len(known) == len(found) else None
     if not (reference.ok and candidate.ok and reference.rss_peak_kb and candidate.rss_peak_kb):
         return None
     return math.log(candidate.rss_peak_kb / reference.rss_peak_kb)
+
+
+def _mean(parts: Sequence[PairRatio | None]) -> PairRatio | None:
+    """The ratio over several workloads: the geometric mean of theirs, none weighing more."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    return PairRatio(
+        log_ratio=sum(part.log_ratio for part in known) / len(known),
+        within=sum(part.within for part in known) / len(known) ** 2,
+        rounds=min(part.rounds for part in known),
+    )
 
 
 def _by_round(turns: Sequence[Turn]) -> dict[int, float]:

@@ -17,6 +17,7 @@ from hztune.confirm import (
     pair_rounds,
     prove,
     reported,
+    reported_each,
     sharpen,
     shrink,
 )
@@ -25,9 +26,9 @@ from hztune.errors import StoppedByUser
 from hztune.profile import Verdict
 from hztune.progress import percent
 from hztune.samples import Arm
-from hztune.search import Bench, Best, Calibration, Ledger, Record, Search, assess, calibrate
+from hztune.search import Bench, Best, Calibration, Ledger, Record, Search, assess, calibrate, doubts
 from hztune.space import Space
-from hztune.stats import FIRST_LOOK, Interval, fixed_interval
+from hztune.stats import Interval, fixed_interval
 
 CALIBRATED_BY = 0.08
 SEARCHED_BY = 0.55
@@ -51,6 +52,7 @@ class Decision:
         calibration: What the study could see; None when it ended before.
         proofs: Every attempt to prove a gain, in order.
         why: The verdict's reason in one sentence.
+        each: The interval on each of several workloads; empty where there is one only.
     """
 
     verdict: Verdict
@@ -59,6 +61,7 @@ class Decision:
     calibration: Calibration | None
     proofs: tuple[Proof, ...]
     why: str
+    each: tuple[Interval | None, ...] = ()
 
 
 @dataclass
@@ -102,7 +105,8 @@ class Study:
         confirm_s = self.bench.budget.total_s * PROOF_SHARE
         self.calibration = assess(self.bench, confirm_s, claim_error(0))
         self.bench.floor = self.calibration.floor
-        self.bench.reporter.say(self.calibration.line())
+        for line in (self.calibration.line(), *doubts(self.bench)):
+            self.bench.reporter.say(line)
 
     def _decide(self) -> Decision:
         """Searches and proves until a gain is proved, or nobody and no time is left."""
@@ -133,7 +137,7 @@ class Study:
 
     def _time_for_proof(self, share: float) -> bool:
         pair_s = self.bench.executor.cost(2, pair_rounds(self.bench))
-        return self.bench.budget.allows(FIRST_LOOK * pair_s, share)
+        return self.bench.budget.allows(self.bench.least_pairs * pair_s, share)
 
     def _prove(self, finalist: Arm, share: float) -> Proof | None:
         """The proof of a finalist, None when it failed; then it is out for good."""
@@ -205,6 +209,8 @@ class Study:
             return self._decision("infeasible", self.control, None, _least_memory(ledger))
         if records and not any(record.feasible for record in records):
             why = "no configuration beside the default ran within the limits"
+        elif not self.proofs and self.search.best() is not None:
+            why = f"no time was left for the {self.bench.least_pairs} fresh pairs of a claim"
         elif not self.proofs:
             why = "no configuration promised more than the default"
         else:
@@ -224,7 +230,9 @@ class Study:
     def _decision(
         self, verdict: Verdict, arm: Arm, interval: Interval | None, why: str
     ) -> Decision:
-        return Decision(verdict, arm, interval, self.calibration, tuple(self.proofs), why)
+        record = self.bench.ledger.confirmed.get(arm.key)
+        each = reported_each(record) if record else ()
+        return Decision(verdict, arm, interval, self.calibration, tuple(self.proofs), why, each)
 
 
 _REASONS = {
@@ -232,6 +240,7 @@ _REASONS = {
     "out_of_time": "time is up before its gain is proved",
     "failed": "it failed in a fresh process",
     "over_limit": "it does not keep the memory limit",
+    "over_loss": "one of the workloads loses more than it may",
 }
 
 

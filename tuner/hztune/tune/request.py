@@ -10,12 +10,14 @@ from pathlib import Path
 from hztune.allocator import target
 from hztune.errors import UsageError
 from hztune.measure.program import Program
-from hztune.search import MemoryLimit
+from hztune.measure.workloads import refuse_mixture
+from hztune.search import LossLimit, MemoryLimit
 from hztune.space import Space
 from hztune.tune.candidates import Candidates, candidates
 from hztune.workload import WorkloadSpec
 
 DEFAULT_BUDGET_S = 180.0
+DEFAULT_MAX_LOSS = "1%"
 LEAST_BUDGET_S = 20.0
 MOST_BUDGET_S = 7 * 86400.0
 
@@ -38,6 +40,8 @@ class TuneRequest:
         out: The results directory; None: a new one under hztune-results/.
         resume: Whether to go on with the study that is there.
         max_rss: Memory limit as written, "1.10x" or "512M"; "" for none.
+        beside: Further workloads that the same profile is for.
+        max_loss: What each of several workloads may lose, as written: "1%".
     """
 
     workload: WorkloadSpec | None = None
@@ -50,19 +54,24 @@ class TuneRequest:
     out: Path | None = None
     resume: bool = False
     max_rss: str = ""
+    beside: tuple[WorkloadSpec, ...] = ()
+    max_loss: str = DEFAULT_MAX_LOSS
+
+    @property
+    def workloads(self) -> tuple[WorkloadSpec, ...]:
+        """The built-in workloads that are measured."""
+        return (self.workload, *self.beside) if self.workload is not None else ()
 
     @property
     def label(self) -> str:
         """What is measured, in words."""
-        if self.workload is not None:
-            return self.workload.label
-        return self.name
+        return ", ".join(spec.label for spec in self.workloads) or self.name
 
     @property
     def name(self) -> str:
         """What is measured, in one word."""
         if self.workload is not None:
-            return self.workload.name
+            return "+".join(spec.name for spec in self.workloads)
         return Path(self.program.argv[0]).name if self.program else ""
 
     @property
@@ -79,6 +88,7 @@ class Task:
         request: What was asked.
         candidates: The allocators and what may be proposed for them.
         limit: The memory limit, if any.
+        max_loss: What each of several workloads may lose; None: there is one only.
         remarks: What the user should know of the target before it is measured.
     """
 
@@ -86,11 +96,18 @@ class Task:
     candidates: Candidates
     limit: MemoryLimit | None
     remarks: tuple[str, ...] = ()
+    max_loss: LossLimit | None = None
 
     @property
     def space(self) -> Space:
         """What may be proposed."""
         return self.candidates.space
+
+    @property
+    def limits(self) -> tuple[tuple[str, str], ...]:
+        """The limits by name, as they were written."""
+        named = (("max_rss", self.limit), ("max_loss", self.max_loss))
+        return tuple((name, limit.text) for name, limit in named if limit is not None)
 
     @property
     def identity(self) -> dict[str, str]:
@@ -100,7 +117,7 @@ class Task:
             "workload": _target_identity(request),
             **self.candidates.identity,
             "space": self.space.fingerprint(),
-            "limit": self.limit.text if self.limit else "none",
+            "limit": ", ".join(f"{name} {text}" for name, text in self.limits) or "none",
             "seed": str(request.seed),
         }
 
@@ -125,7 +142,18 @@ def understand(request: TuneRequest) -> Task:
     limit = MemoryLimit.parse(request.max_rss) if request.max_rss else None
     remarks = _remarks(request)
     found = candidates(request.allocator, request.space, request.threads or _MANY_THREADS)
-    return Task(request, found, limit, remarks)
+    return Task(request, found, limit, remarks, _max_loss(request))
+
+
+def _max_loss(request: TuneRequest) -> LossLimit | None:
+    """What each of several workloads may lose.
+
+    Raises:
+        UsageError: It is not legal, or the workloads cannot be measured together.
+    """
+    limit = LossLimit.parse(request.max_loss)
+    refuse_mixture(request.workloads)
+    return limit if request.beside else None
 
 
 def _remarks(request: TuneRequest) -> tuple[str, ...]:
@@ -135,7 +163,8 @@ def _remarks(request: TuneRequest) -> tuple[str, ...]:
         UsageError: It does not exist, or no allocator can be put under it.
     """
     if request.workload is not None:
-        request.workload.check()
+        for spec in request.workloads:
+            spec.check()
         return ()
     assert request.program is not None  # `understand` saw to it
     found = target.inspect(request.program.argv[0])
@@ -148,7 +177,7 @@ def _remarks(request: TuneRequest) -> tuple[str, ...]:
 def _target_identity(request: TuneRequest) -> str:
     """What is measured; a program's words may hold secrets, so that only their hash is kept."""
     if request.workload is not None:
-        return request.workload.label
+        return request.label
     program = request.program
     assert program is not None  # `understand` saw to it
     around = [program.prepare, program.cleanup, program.check, program.metric]

@@ -18,11 +18,13 @@ from hztune.profile import (
     Objective,
     Profile,
     Result,
+    Share,
     WorkloadId,
 )
 from hztune.study import SAMPLER
 from hztune.tune.flow import Decision
 from hztune.tune.request import Task, TuneRequest
+from hztune.workload import WorkloadSpec
 
 PROFILE = "profile.json"
 SAMPLES = "samples.jsonl"
@@ -65,7 +67,7 @@ def build_profile(task: Task, machine: Machine, decision: Decision, trials: int)
         workload=_workload_id(request),
         threads=request.threads,
         machine=MachineId.of(machine),
-        objective=Objective(_metric(request), _limits(task), _control(task)),
+        objective=Objective(_metric(request), task.limits, _control(task)),
         result=_result(_metric(request), decision),
         search=profile.Search(
             sampler=SAMPLER,
@@ -76,6 +78,7 @@ def build_profile(task: Task, machine: Machine, decision: Decision, trials: int)
         ),
         versions=_versions(),
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        shares=_shares(request, decision),
     )
 
 
@@ -99,7 +102,22 @@ def _workload_id(request: TuneRequest) -> WorkloadId:
         assert request.program is not None  # `understand` saw to it
         words = profile.hash_of_words(request.program.argv)
         return WorkloadId("program", request.name, "", (), words)
-    return WorkloadId("bench", workload.name, workload.setting, workload.params)
+    return _bench_id(workload)
+
+
+def _bench_id(spec: WorkloadSpec) -> WorkloadId:
+    return WorkloadId("bench", spec.name, spec.setting, spec.params)
+
+
+def _shares(request: TuneRequest, decision: Decision) -> tuple[Share, ...]:
+    """What each of several workloads has of it; nothing where there is one only."""
+    if not request.beside:
+        return ()
+    intervals = decision.each or [None] * len(request.workloads)
+    return tuple(
+        Share(_bench_id(spec), *(interval.ratio if interval else (None, None, None)))
+        for spec, interval in zip(request.workloads, intervals, strict=True)
+    )
 
 
 def _metric(request: TuneRequest) -> str:
@@ -115,10 +133,6 @@ def _result(metric: str, decision: Decision) -> Result:
         return Result(metric, None, None, None, 0, decision.verdict)
     ratio, low, high = interval.ratio
     return Result(metric, ratio, low, high, interval.pairs, decision.verdict)
-
-
-def _limits(task: Task) -> tuple[tuple[str, str], ...]:
-    return (("max_rss", task.limit.text),) if task.limit else ()
 
 
 def _versions() -> tuple[tuple[str, str], ...]:

@@ -20,7 +20,7 @@ from hztune.machine import Machine
 from hztune.measure import Executor
 from hztune.measure.proof import AllocatorProof
 from hztune.measure.runs import RunExecutor
-from hztune.measure.workloads import workload_executor
+from hztune.measure.workloads import workloads_executor
 from hztune.profile import Profile, Verdict
 from hztune.progress import Reporter, duration
 from hztune.samples import Block, SampleStore
@@ -127,9 +127,8 @@ def _executor(request: TuneRequest, machine: Machine, store: SampleStore) -> Exe
         program = shutil.which(request.program.argv[0])
         proof = AllocatorProof(Path(program) if program else None)
         return RunExecutor(request.program, store, seed=request.seed, proof=proof)
-    assert request.workload is not None  # `understand` saw to it
-    return workload_executor(
-        request.workload, store, seed=request.seed, machine=machine, processes=1 + SLOTS
+    return workloads_executor(
+        request.workloads, store, seed=request.seed, machine=machine, processes=1 + SLOTS
     )
 
 
@@ -140,14 +139,15 @@ def _store(task: Task, machine: Machine, folder: Path) -> SampleStore:
 
 def _study(task: Task, executor: Executor, blocks: Sequence[Block], reporter: Reporter) -> Study:
     budget = Budget(SystemClock(), task.request.budget_s, spent_s=_spent(executor, blocks))
-    bench = Bench(executor, Ledger.of(blocks, task.limit), budget, reporter)
+    ledger = Ledger.of(blocks, task.limit, task.max_loss)
+    bench = Bench(executor, ledger, budget, reporter)
     return Study(bench, task.space, task.request.seed, task.request.trials)
 
 
 def _spent(executor: Executor, blocks: Iterable[Block]) -> float:
     """Seconds that the blocks of earlier sessions took."""
     return sum(
-        executor.cost(len(block.outcomes), max(len(o.turns) for o in block.outcomes) or 1)
+        executor.cost(len(block.outcomes), max(o.rounds for o in block.outcomes) or 1)
         for block in blocks
     )
 
@@ -167,7 +167,8 @@ def _finish(
     """
     folder = store.path.parent
     made = results.build_profile(task, machine, decision, study.bench.ledger.trials)
-    summary = summarize(study, decision, time.monotonic() - started, folder)
+    labels = [spec.label for spec in task.request.workloads]
+    summary = summarize(study, decision, time.monotonic() - started, folder, labels)
     if decision.verdict != "interrupted":
         store.conclude({"profile": json.loads(profile.dumps(made)), "summary": summary.to_json()})
     results.write(made, folder)

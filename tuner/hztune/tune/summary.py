@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,8 @@ class Summary:
         control: What it was compared with: an allocator as it comes, or `none`.
         params: What the profile carries.
         ratio: Tuned / control with its 95 % interval in `ci_low`, `ci_high`; None: not measured.
+        shares: The same on each of several workloads, by label: ratio, ci_low, ci_high; those that
+            were measured often enough.
         trials: Configurations searched.
         failures: Failed processes by status.
         attempts: The finalists, in order.
@@ -67,6 +69,7 @@ class Summary:
     ci_low: float | None
     ci_high: float | None
     pairs: int
+    shares: Mapping[str, tuple[float, float, float]]
     trials: int
     failures: Mapping[str, int]
     attempts: tuple[Attempt, ...]
@@ -91,7 +94,9 @@ class Summary:
         """The summary that `to_json` gave, of a study that now is in `out`."""
         attempts = tuple(Attempt(**attempt) for attempt in stored["attempts"])
         counters = {name: tuple(both) for name, both in stored["counters"].items()}
-        return cls(**{**stored, "attempts": attempts, "counters": counters, "out": str(out)})
+        shares = {name: tuple(share) for name, share in stored["shares"].items()}
+        read = {"attempts": attempts, "counters": counters, "shares": shares, "out": str(out)}
+        return cls(**{**stored, **read})
 
     def lines(self) -> list[str]:
         """The summary for people."""
@@ -99,6 +104,8 @@ class Summary:
         if self.ratio is not None and self.verdict != "no_gain":
             interval = f"[{self.ci_low:.3f}, {self.ci_high:.3f}]"
             text.append(f"  tuned / {self._base}: {self.ratio:.3f}x, 95 % interval {interval}")
+            for name, (ratio, low, high) in self.shares.items():
+                text.append(f"    on {name}: {ratio:.3f}x [{low:.3f}, {high:.3f}]")
         if self.rss_ratio is not None:
             text.append(f"  peak memory: {self.rss_ratio:.2f}x of the {self._base}'s")
         if self.allocator != self.control:
@@ -135,8 +142,10 @@ class Summary:
         return lines
 
 
-def summarize(study: Study, decision: Decision, wall_s: float, out: Path) -> Summary:
-    """The account of a study that has ended."""
+def summarize(
+    study: Study, decision: Decision, wall_s: float, out: Path, workloads: Sequence[str] = ()
+) -> Summary:
+    """The account of a study that has ended; `workloads` are the labels of what was measured."""
     bench, calibration = study.bench, decision.calibration
     used = bench.executor.accounting
     wall = max(wall_s, 1e-9)
@@ -151,6 +160,11 @@ def summarize(study: Study, decision: Decision, wall_s: float, out: Path) -> Sum
         ci_low=low,
         ci_high=high,
         pairs=decision.interval.pairs if decision.interval else 0,
+        shares={
+            name: interval.ratio
+            for name, interval in zip(workloads, decision.each, strict=False)
+            if interval is not None
+        },
         trials=bench.ledger.trials,
         failures=dict(bench.ledger.failures()),
         attempts=tuple(_attempts(decision)),

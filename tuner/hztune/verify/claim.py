@@ -17,7 +17,7 @@ from hztune.errors import UsageError
 from hztune.profile import Profile
 from hztune.progress import Status
 from hztune.samples import Arm
-from hztune.search import PAIRS, Bench, MemoryLimit, Record
+from hztune.search import PAIRS, Bench, LossLimit, MemoryLimit, Record
 from hztune.stats import Interval, fixed_interval, is_look
 
 Answer = Literal["holds", "does not hold", "cannot tell"]
@@ -49,6 +49,7 @@ class Claim:
         arm: The configuration.
         low: Lower end of the claimed interval.
         limit: The memory limit that it keeps; None: there is none.
+        max_loss: What each of several workloads may lose; None: there is one only.
         is_gain: Whether it promises to be better, not only to keep the limit.
     """
 
@@ -57,6 +58,7 @@ class Claim:
     low: float
     limit: MemoryLimit | None
     is_gain: bool
+    max_loss: LossLimit | None = None
 
     @classmethod
     def of(cls, tuned: Profile) -> Claim:
@@ -67,13 +69,15 @@ class Claim:
         """
         if not tuned.makes_a_claim or tuned.result.ci_low is None:
             raise UsageError(f"there is nothing to verify: the verdict is {tuned.result.verdict}")
-        limit = dict(tuned.objective.limits).get("max_rss")
+        limits = dict(tuned.objective.limits)
+        limit, max_loss = limits.get("max_rss"), limits.get("max_loss")
         return cls(
             control=Arm(tuned.objective.control or tuned.allocator.name),
             arm=Arm.of(tuned.allocator.name, tuned.config),
             low=math.log(tuned.result.ci_low),
             limit=MemoryLimit.parse(limit) if limit else None,
             is_gain=tuned.result.verdict == "improved",
+            max_loss=LossLimit.parse(max_loss) if max_loss else None,
         )
 
 
@@ -141,11 +145,19 @@ def _against(claim: Claim, record: Record, interval: Interval) -> str:
     """What refutes the claim; empty: nothing does."""
     if claim.limit is not None and fixed_interval(record.excesses).low > 0.0:
         return f"it takes more memory than {claim.limit.text}"
+    if claim.max_loss is not None and _loses(record, claim.max_loss):
+        return f"one of its workloads loses more than {claim.max_loss.text}"
     if interval.high >= claim.low:
         return ""
     if interval.low > 0.0 or not claim.is_gain:
         return "the gain is smaller than was claimed" if claim.is_gain else "it is slower"
     return "there is no such gain" if interval.high > 0.0 else "it is slower than the control"
+
+
+def _loses(record: Record, most: LossLimit) -> bool:
+    """Whether the pairs on one of several workloads exclude that it loses no more than it may."""
+    ends = (fixed_interval([pair.log_ratio for pair in pairs]).high for pairs in record.each)
+    return any(most.excess(end) > 0.0 for end in ends)
 
 
 def _in_favour(claim: Claim, record: Record, interval: Interval) -> str:

@@ -1,0 +1,249 @@
+"""One profile for several workloads: joined by geometric mean, and none may lose too much."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from hztune import profile
+from hztune.errors import UsageError
+from hztune.machine import Machine
+from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
+from hztune.measure.several import SeveralExecutor
+from hztune.measure.types import Accounting
+from hztune.measure.workloads import workloads_executor
+from hztune.profile import Profile, Share, WorkloadId
+from hztune.progress import Quiet
+from hztune.samples import Arm, Block, Plan, Role, SampleStore, Sink, joined
+from hztune.samples import Evidence as Seen
+from hztune.search import Bench, Budget, Ledger, LossLimit, MemoryLimit
+from hztune.space import Space
+from hztune.stats import log_rss_ratio, pair_ratio, part_ratios
+from hztune.tune.flow import Decision, Study
+from hztune.workload import WorkloadSpec
+
+MakeProfile = Callable[..., Profile]
+QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
+ONE_PERCENT = LossLimit.parse("1%")
+CONTROL, SPIN = Arm("hz"), Arm("hz", (("lock", "spin"),))
+MACHINE = Machine("cpu", 2, None, "6.1", "glibc 2.36", 4096, "always", "", "", 8, None)
+
+
+class Kept:
+    """A replaying executor that puts what it draws where an executor of processes puts it."""
+
+    def __init__(self, inner: ReplayExecutor, sink: Sink) -> None:
+        self._inner, self._sink = inner, sink
+
+    @property
+    def accounting(self) -> Accounting:
+        return self._inner.accounting
+
+    def cost(self, arms: int, rounds: int) -> float:
+        return self._inner.cost(arms, rounds)
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+        block = self._inner.measure(arms, role=role, rounds=rounds, pair=pair)
+        self._sink.begin(Plan(pair, role, tuple(arms), rounds))
+        for index, outcome in enumerate(block.outcomes):
+            for turn in outcome.turns:
+                self._sink.turn(index, 1, turn, Seen())
+            self._sink.outcome(index, 1, outcome)
+        self._sink.end()
+        return block
+
+
+def worth(**gains: float) -> Landscape:
+    """A landscape in which each word of `lock` has a log ratio."""
+    return lambda arm: Truth(gains.get(str(arm.config.get("lock")), 0.0))
+
+
+def several(
+    landscapes: Sequence[Landscape], sink: Sink | None = None, clock: VirtualClock | None = None
+) -> SeveralExecutor:
+    """An executor over landscapes named a, b, ...; each draws a noise of its own."""
+    shared = clock or VirtualClock()
+
+    def make(seed: int, landscape: Landscape, sink: Sink) -> Kept:
+        return Kept(ReplayExecutor(landscape, QUIET, seed=seed, clock=shared), sink)
+
+    parts = [(chr(97 + i), partial(make, i, each)) for i, each in enumerate(landscapes)]
+    return SeveralExecutor(parts, sink)
+
+
+def measured(landscapes: Sequence[Landscape], rounds: int = 20) -> Block:
+    return several(landscapes).measure([CONTROL, SPIN], role="confirm", rounds=rounds, pair=0)
+
+
+def decided(
+    space: Space, landscapes: Sequence[Landscape], max_loss: LossLimit = ONE_PERCENT
+) -> tuple[Decision, Study]:
+    clock = VirtualClock()
+    executor = several(landscapes, clock=clock)
+    bench = Bench(executor, Ledger(None, max_loss), Budget(clock, 400.0), Quiet())
+    study = Study(bench, space, 1)
+    return study.run(), study
+
+
+# ---- joining -------------------------------------------------------------------------------------
+
+
+def test_the_ratio_is_the_geometric_mean_of_the_workloads() -> None:
+    control, spin = measured([worth(spin=0.3), worth(spin=-0.1)], rounds=100).outcomes
+    pair = pair_ratio(control, spin)
+    parts = [part for part in part_ratios(control, spin) if part]
+    assert pair is not None
+    assert pair.log_ratio == pytest.approx(sum(part.log_ratio for part in parts) / 2)
+    assert [part.log_ratio for part in parts] == pytest.approx([0.3, -0.1], abs=0.05)
+    assert pair.within == pytest.approx(sum(part.within for part in parts) / 4)
+    assert spin.rounds == 100 and len(spin.all_turns) == 200
+
+
+def test_who_fails_on_one_workload_has_failed_and_is_told_where() -> None:
+    def crashes(arm: Arm) -> Truth:
+        return Truth(status="ok" if arm.is_default else "crash")
+
+    block = measured([worth(), crashes])
+    assert block.control.ok
+    assert block.outcomes[1].status == "crash"
+    assert block.outcomes[1].detail == "on b: the landscape says crash"
+    assert pair_ratio(*block.outcomes) is None
+
+
+def test_the_peak_memory_is_that_of_the_greediest_workload_and_its_ratio_a_mean() -> None:
+    def greedy(arm: Arm) -> Truth:
+        return Truth(rss_kb=100_000 if arm.is_default else 200_000)
+
+    control, spin = measured([worth(), greedy]).outcomes
+    assert spin.rss_peak_kb == 200_000
+    assert log_rss_ratio(control, spin) == pytest.approx(math.log(2.0) / 2)
+    ledger = Ledger(MemoryLimit.parse("1.5x"))
+    ledger.add(Block(0, "confirm", (control, spin)))
+    assert ledger.confirmed[SPIN.key].excesses == pytest.approx([math.log(2.0 / 1.5)])
+
+
+def test_a_single_workload_stays_what_it_was() -> None:
+    block = ReplayExecutor(worth(), QUIET, seed=1).measure([CONTROL], role="aa", rounds=3, pair=7)
+    assert joined([block], ["a"]) is block
+    assert block.control.rounds == 3 and block.control.all_turns == block.control.turns
+
+
+def test_time_and_cost_are_those_of_all_workloads() -> None:
+    one, two = several([worth()]), several([worth(), worth()])
+    assert two.cost(3, 10) == pytest.approx(2 * one.cost(3, 10))
+    for executor in (one, two):
+        executor.measure([CONTROL, SPIN], role="search", rounds=5, pair=0)
+    assert two.accounting.turns == 2 * one.accounting.turns == 20
+
+
+# ---- keeping -------------------------------------------------------------------------------------
+
+
+def test_samples_give_the_same_blocks_back(tmp_path: Path) -> None:
+    with SampleStore(tmp_path / "samples.jsonl", {"a": "b"}, MACHINE) as store:
+        executor = several([worth(spin=0.1), worth()], store)
+        blocks = tuple(
+            executor.measure([CONTROL, SPIN], role="search", rounds=3, pair=pair)
+            for pair in range(3)
+        )
+        assert store.replay() == blocks
+        assert all(len(o.parts) == 2 for block in blocks for o in block.outcomes)
+
+
+def test_a_block_that_was_stopped_between_two_workloads_is_left_out(tmp_path: Path) -> None:
+    with SampleStore(tmp_path / "samples.jsonl", {"a": "b"}, MACHINE) as store:
+        first, second = several([worth(), worth()], store), several([worth(), worth()], store)
+        first._executors[0].measure([CONTROL], role="aa", rounds=2, pair=0)
+        block = second.measure([CONTROL], role="aa", rounds=2, pair=0)
+        assert store.replay() == (block,)
+
+
+# ---- deciding ------------------------------------------------------------------------------------
+
+
+def test_what_is_good_for_all_is_found_with_an_interval_for_each(toy_space: Space) -> None:
+    decision, _ = decided(toy_space, [worth(spin=0.3), worth(spin=0.1)])
+    assert decision.verdict == "improved" and decision.arm.config["lock"] == "spin"
+    assert decision.interval is not None
+    assert decision.interval.low < 0.2 < decision.interval.high
+    ends = [(each.low, each.high) for each in decision.each if each is not None]
+    assert ends[0][0] < 0.3 < ends[0][1] and ends[1][0] < 0.1 < ends[1][1]
+
+
+def test_a_gain_that_one_workload_pays_for_is_not_taken(toy_space: Space) -> None:
+    decision, study = decided(toy_space, [worth(spin=0.5), worth(spin=-0.2)])
+    assert decision.arm.config.get("lock") != "spin"
+    spinning = [
+        record
+        for record in study.bench.ledger.searched.values()
+        if record.arm.config.get("lock") == "spin"
+    ]
+    assert spinning and not any(record.feasible for record in spinning)
+
+
+def test_the_same_gain_is_taken_where_the_user_allows_the_loss(toy_space: Space) -> None:
+    allowed = LossLimit.parse("25%")
+    decision, _ = decided(toy_space, [worth(spin=0.5), worth(spin=-0.2)], allowed)
+    assert decision.verdict == "improved" and decision.arm.config["lock"] == "spin"
+
+
+def test_a_loss_that_is_not_shown_does_not_end_a_configuration() -> None:
+    ledger = Ledger(None, ONE_PERCENT)
+    executor = several([worth(spin=0.2), worth(spin=-0.012)])
+    for pair in range(4):
+        ledger.add(executor.measure([CONTROL] * 4, role="aa", rounds=3, pair=pair))
+    ledger.add(executor.measure([CONTROL, SPIN], role="search", rounds=3, pair=4))
+    assert ledger.searched[SPIN.key].feasible
+
+
+@pytest.mark.parametrize(("text", "log"), [("1%", 0.01005), ("0.5%", 0.0050125), ("0%", 0.0)])
+def test_a_loss_is_a_percentage(text: str, log: float) -> None:
+    limit = LossLimit.parse(text)
+    assert limit.log == pytest.approx(log, abs=1e-5)
+    assert limit.excess(-limit.log - 0.1) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("text", ["", "1", "-1%", "100%", "1.0x", "1 %", "nan%"])
+def test_what_is_no_percentage_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--max-loss"):
+        LossLimit.parse(text)
+
+
+def test_turns_and_whole_runs_are_not_mixed() -> None:
+    specs = [WorkloadSpec("remote", "", (), 2), WorkloadSpec("xmalloc", "", (), 2, steady=False)]
+    with pytest.raises(UsageError, match="xmalloc is measured by whole runs"):
+        workloads_executor(specs, seed=1, machine=MACHINE, processes=2)
+
+
+def test_a_workload_that_stands_twice_is_refused() -> None:
+    specs = [WorkloadSpec("remote", "", (), 2)] * 2
+    with pytest.raises(UsageError, match="twice"):
+        workloads_executor(specs, seed=1, machine=MACHINE, processes=2)
+
+
+# ---- the profile ---------------------------------------------------------------------------------
+
+
+def shares() -> tuple[Share, ...]:
+    return (
+        Share(WorkloadId("bench", "remote", "main", (("remote", 50),)), 1.2, 1.1, 1.3),
+        Share(WorkloadId("bench", "larson", "", ()), 1.0, 0.9, 1.1),
+    )
+
+
+def test_a_profile_keeps_the_share_of_each_workload(make_profile: MakeProfile) -> None:
+    kept = make_profile(shares=shares())
+    assert profile.parse(profile.dumps(kept).encode()) == kept
+    assert [each.label for each in kept.workloads] == ["remote@main remote=50", "larson"]
+
+
+def test_shares_of_something_else_than_the_workload_are_refused(make_profile: MakeProfile) -> None:
+    for wrong in (shares()[:1], shares()[::-1]):
+        text = profile.dumps(replace(make_profile(), shares=wrong))
+        with pytest.raises(UsageError, match="shares"):
+            profile.parse(text.encode())
