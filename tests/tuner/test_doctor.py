@@ -114,6 +114,31 @@ def test_a_preloaded_library_is_found(tmp_path: Path, monkeypatch: pytest.Monkey
     assert findings(tmp_path)["LD_PRELOAD"].mend == "unset LD_PRELOAD"
 
 
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [("ld.so.preload", "/usr/lib/libjemalloc.so.2"), ("malloc.conf", "narenas:1")],
+)
+def test_a_setting_for_every_program_is_found(tmp_path: Path, place: str, text: str) -> None:
+    found = findings(tmp_path, **{f"etc/{place}": text})["allocator settings"]
+    assert (found.verdict, found.mend) == ("warn", f"sudo rm /etc/{place}")
+    assert text in found.found
+
+
+def test_a_setting_in_the_name_of_a_link_is_found(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "malloc.conf").symlink_to("narenas:1,dirty_decay_ms:0")
+    found = findings(tmp_path)["allocator settings"]
+    assert found.found == "/etc/malloc.conf says narenas:1,dirty_decay_ms:0"
+
+
+@pytest.mark.parametrize("name", ["MALLOC_ARENA_MAX", "MALLOC_CONF", "MIMALLOC_PAGE_RESET"])
+def test_a_setting_in_the_environment_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "2")
+    assert findings(tmp_path)["allocator settings"].mend == f"unset {name}"
+
+
 FAKES = {
     "exit 1": "another program of that name",
     "echo hyperfine 1.18.0": "1.18.0",

@@ -222,6 +222,18 @@ def test_another_command_is_measured_with_a_warning(
     assert done.returncode in (1, 4)
 
 
+@pytest.mark.parametrize(("server", "warnings"), [("sleep 5", 0), ("sleep 6", 1)])
+def test_a_server_is_known_by_its_own_command(
+    server: str, warnings: int, here: Profile, tmp_path: Path, hztune: Run
+) -> None:
+    path = saved(of_program(here, "sleep", "5"), tmp_path)
+    options = ["--server", server, "--load", "true", "--ready", "true", "--budget", "0s"]
+    done = hztune("verify", path, *options, "--quiet")
+    assert done.returncode == 1
+    assert done.stderr.count("warning: the command is not the one") == warnings
+    assert "cannot tell" in done.stdout
+
+
 @pytest.mark.parametrize("verdict", ["no_gain", "infeasible", "interrupted"])
 def test_without_a_claim_there_is_nothing_to_verify(
     verdict: str, here: Profile, tmp_path: Path, hztune: Run

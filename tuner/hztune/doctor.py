@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hztune import process
+from hztune import allocator, process
 from hztune.machine import Machine, quota_paths
 
 Verdict = Literal["ok", "warn", "unfit", "unknown"]
@@ -164,6 +164,22 @@ def _preload(root: Path, machine: Machine) -> Finding:
     return Finding("LD_PRELOAD", "ok", "not set")
 
 
+def _allocator_settings(root: Path, machine: Machine) -> Finding:
+    """Settings that somebody made once act on every allocator that is measured as it comes."""
+    name = "allocator settings"
+    for place in ("etc/ld.so.preload", "etc/malloc.conf"):
+        path = root / place
+        content = os.readlink(path) if path.is_symlink() else _read(path)
+        if content:
+            return Finding(name, "warn", f"/{place} says {content}", f"sudo rm /{place}")
+    known = {each for one in allocator.names() for each in allocator.get(one).variables()}
+    found = sorted(known.intersection(os.environ) - {"LD_PRELOAD"})
+    if found:
+        said = f"{found[0]}={os.environ[found[0]]} in the environment"
+        return Finding(name, "warn", said, f"unset {' '.join(found)}")
+    return Finding(name, "ok", "none in force for all programs")
+
+
 def _hyperfine(root: Path, machine: Machine) -> Finding:
     """Whole programs are timed by hyperfine where it is installed."""
     name = "hyperfine"
@@ -198,5 +214,6 @@ _CHECKS: tuple[Callable[[Path, Machine], Finding], ...] = (
     _address_layout,
     _others,
     _preload,
+    _allocator_settings,
     _hyperfine,
 )
