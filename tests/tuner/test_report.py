@@ -8,6 +8,7 @@ import shlex
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -18,14 +19,15 @@ from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure import Accounting, Executor
 from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
-from hztune.profile import Objective, Profile, Result, Search, WorkloadId
+from hztune.measure.several import SeveralExecutor
+from hztune.profile import Objective, Profile, Result, Search, Share, WorkloadId
 from hztune.progress import Quiet
 from hztune.report import evidence, words
 from hztune.report.evidence import Evidence
 from hztune.report.markup import Html, join, tag
-from hztune.samples import Arm, Block, Plan, Role, SampleStore
+from hztune.samples import Arm, Block, Plan, Role, SampleStore, Sink
 from hztune.samples import Evidence as Seen
-from hztune.search import Bench, Budget, Ledger, MemoryLimit
+from hztune.search import Bench, Budget, Ledger, LossLimit, MemoryLimit
 from hztune.space import Space
 from hztune.tune.flow import Decision, Study
 from hztune.tune.summary import summarize
@@ -40,6 +42,7 @@ MACHINE = Machine(
     f"Test CPU {HOSTILE}", 2, None, "6.1.0", "glibc 2.36", 4096, "madvise", "", "", 8, None
 )
 REMOTE = WorkloadId("bench", "remote", "medium", (("remote", 50),))
+LARSON = WorkloadId("bench", "larson", "", ())
 SERVER = WorkloadId("program", "server", "", (), "d" * 64)
 VOID = {"br", "meta"}
 
@@ -49,7 +52,7 @@ class Recorded:
     """An executor that replays, counts, and keeps its samples; it may be stopped on the way."""
 
     inner: ReplayExecutor
-    store: SampleStore
+    store: Sink
     stop_at: float = math.inf
 
     @property
@@ -95,6 +98,37 @@ def result_of(decision: Decision, metric: str) -> Result:
     return Result(metric, ratio, low, high, pairs, decision.verdict)
 
 
+def limits_of(*limits: MemoryLimit | LossLimit | None) -> tuple[tuple[str, str], ...]:
+    """The limits of a profile, by name."""
+    return tuple(
+        ("max_rss" if isinstance(limit, MemoryLimit) else "max_loss", limit.text)
+        for limit in limits
+        if limit is not None
+    )
+
+
+def shares_of(decision: Decision) -> tuple[Share, ...]:
+    """What a profile says of each of two workloads."""
+    return tuple(
+        Share(workload, *(interval.ratio if interval else (None, None, None)))
+        for workload, interval in zip((REMOTE, LARSON), decision.each, strict=False)
+    )
+
+
+def together(
+    landscapes: Sequence[Landscape], store: SampleStore, clock: VirtualClock
+) -> SeveralExecutor:
+    """An executor over several workloads, each with a noise of its own."""
+
+    def make(seed: int, landscape: Landscape, sink: Sink) -> Recorded:
+        inner = ReplayExecutor(landscape, QUIET, seed=seed, clock=clock, turn_ms=200.0)
+        return Recorded(inner, sink)
+
+    return SeveralExecutor(
+        [(str(i), partial(make, i, each)) for i, each in enumerate(landscapes)], store
+    )
+
+
 @pytest.fixture(scope="module")
 def hz_space(tmp_path_factory: pytest.TempPathFactory) -> Space:
     """A few of hz's own parameters."""
@@ -118,21 +152,26 @@ def make_results(
         metric: str = "ops_per_s",
         limit: MemoryLimit | None = None,
         stop_at: float = math.inf,
+        beside: Landscape | None = None,
     ) -> Path:
         folder = tmp_path_factory.mktemp("study")
         identity = {"workload": HOSTILE, "space": hz_space.fingerprint(), "library": HOSTILE}
         with SampleStore(folder / "samples.jsonl", identity, MACHINE) as store:
             clock = VirtualClock()
+            max_loss = LossLimit.parse("1%") if beside is not None else None
             inner = ReplayExecutor(landscape, QUIET, seed=2, clock=clock, turn_ms=200.0)
             executor: Executor = Recorded(inner, store, stop_at)
-            bench = Bench(executor, Ledger(limit), Budget(clock, BUDGET_S), Quiet())
+            if beside is not None:
+                executor = together((landscape, beside), store, clock)
+            bench = Bench(executor, Ledger(limit, max_loss), Budget(clock, BUDGET_S), Quiet())
             study = Study(bench, hz_space, 1, max_trials=24)
             decision = study.run()
             claimed = make_profile(
                 dict(decision.arm.params),
                 workload=target,
                 threads=2 if target is REMOTE else 0,
-                objective=Objective(metric, (("max_rss", limit.text),) if limit else ()),
+                objective=Objective(metric, limits_of(limit, max_loss)),
+                shares=shares_of(decision),
                 result=result_of(decision, metric),
                 search=Search("tpe", 1, BUDGET_S, bench.ledger.trials, hz_space.fingerprint()),
             )
@@ -344,6 +383,18 @@ def test_a_program_is_repeated_with_words_of_the_users_own(make_results: MakeRes
     text = " ".join(Reader(report.render(folder)).text.split())
     assert re.search(r"server runs 2\d\.\d % faster with 1 parameter", text)
     assert text.count("./your-program its arguments") == 3
+
+
+def test_several_workloads_are_told_one_by_one(make_results: MakeResults) -> None:
+    folder = make_results(spin_wins, beside=lambda arm: spin_wins(arm))
+    found = evidence.read(folder)
+    assert [name for name, _, _ in found.shares] == ["remote@medium remote=50", "larson"]
+    assert all(interval and interval.low > 0.0 for _, _, interval in found.shares)
+    text = " ".join(Reader(report.render(folder)).text.split())
+    assert "remote@medium and larson with remote=50 and 2 threads do 2" in text
+    assert "Each workload" in text and "none may lose more than 1%" in text
+    assert "--workload remote@medium,larson" in text
+    assert text.count("hyperfine -N") == 2
 
 
 def test_a_directory_without_a_study_is_refused(tmp_path: Path, hztune: Run) -> None:

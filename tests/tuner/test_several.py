@@ -25,6 +25,7 @@ from hztune.search import Bench, Budget, Ledger, LossLimit, MemoryLimit
 from hztune.space import Space
 from hztune.stats import log_rss_ratio, pair_ratio, part_ratios
 from hztune.tune.flow import Decision, Study
+from hztune.verify.claim import Claim, measure
 from hztune.workload import WorkloadSpec
 
 MakeProfile = Callable[..., Profile]
@@ -224,6 +225,23 @@ def test_a_workload_that_stands_twice_is_refused() -> None:
     specs = [WorkloadSpec("remote", "", (), 2)] * 2
     with pytest.raises(UsageError, match="twice"):
         workloads_executor(specs, seed=1, machine=MACHINE, processes=2)
+
+
+@pytest.mark.parametrize(
+    ("other", "answer", "why"),
+    [
+        (0.1, "holds", "as large"),
+        (-0.2, "does not hold", "one of its workloads loses more than 1%"),
+    ],
+)
+def test_a_claim_for_several_workloads_holds_where_none_loses(
+    other: float, answer: str, why: str
+) -> None:
+    clock = VirtualClock()
+    executor = several([worth(spin=0.6), worth(spin=other)], clock=clock)
+    claim = Claim(CONTROL, SPIN, math.log(1.1), None, True, ONE_PERCENT)
+    found = measure(claim, Bench(executor, Ledger(), Budget(clock, 120.0), Quiet()))
+    assert found.answer == answer and why in found.why
 
 
 # ---- the profile ---------------------------------------------------------------------------------
