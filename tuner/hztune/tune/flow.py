@@ -26,7 +26,17 @@ from hztune.errors import StoppedByUser
 from hztune.profile import Verdict
 from hztune.progress import percent
 from hztune.samples import Arm
-from hztune.search import Bench, Best, Calibration, Ledger, Record, Search, assess, calibrate, doubts
+from hztune.search import (
+    Bench,
+    Best,
+    Calibration,
+    Ledger,
+    Record,
+    Search,
+    assess,
+    calibrate,
+    doubts,
+)
 from hztune.space import Space
 from hztune.stats import Interval, fixed_interval
 
