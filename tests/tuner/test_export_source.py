@@ -169,7 +169,10 @@ def test_the_glibc_source_acts_in_the_program_that_holds_it(
     for sources in ([], [tmp_path / "tuned.c"]):
         program = tmp_path / "main"
         subprocess.run(["cc", "-pthread", tmp_path / "main.c", *sources, "-o", program], check=True)
-        said = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+        environment = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=8"}  # the source overrides it
+        said = subprocess.run(
+            [program], env=environment, capture_output=True, text=True, check=True
+        ).stdout
         heaps.append(said.count("<heap nr="))
     assert heaps[0] > 2 >= heaps[1]
 
@@ -192,8 +195,9 @@ def test_the_jemalloc_source_acts_in_a_program_that_is_linked_with_jemalloc(
     program = tmp_path / "main"
     sources = [tmp_path / "conf.c", tmp_path / "main.c"]
     subprocess.run(["cc", *sources, "-l:libjemalloc.so.2", "-o", program], check=True)
-    printed = subprocess.run([program], capture_output=True, text=True, check=True).stdout
-    assert int(printed) == profile.config["narenas"]
+    for environment, found in (({}, profile.config["narenas"]), ({"MALLOC_CONF": "narenas:5"}, 5)):
+        done = subprocess.run([program], env=environment, capture_output=True, text=True)
+        assert (done.returncode, int(done.stdout)) == (0, found)
 
 
 def test_the_jemalloc_source_defines_the_string_that_jemalloc_reads(

@@ -5,7 +5,9 @@ from __future__ import annotations
 from hztune.export.provenance import provenance, slashed
 from hztune.profile import Profile
 
-_UNDO = "remove this file from the program; variables of the environment still override it"
+_UNDO = "remove this file from the program"
+_WEAK = f"{_UNDO}; MALLOC_CONF in the environment still overrides it"
+_STRONG = f"{_UNDO}; until then it overrides what the environment says"
 _INT_MAX = 2**31 - 1
 
 # What mallopt can set, of what GLIBC_TUNABLES can: there is no mallopt for tcache_* and hugetlb.
@@ -31,7 +33,7 @@ def c_glibc(profile: Profile) -> str:
             left.append(f"missing: {name}={value} has no mallopt; set it through GLIBC_TUNABLES")
     return "\n".join(
         [
-            slashed([*provenance(profile, _UNDO), *left]).rstrip(),
+            slashed([*provenance(profile, _STRONG), *left]).rstrip(),
             "#include <malloc.h>",
             "",
             "#ifdef __GLIBC__",
@@ -53,7 +55,7 @@ def c_jemalloc(profile: Profile) -> str:
         "builds with a prefix want _rjem_malloc_conf or je_malloc_conf",
     ]
     return (
-        slashed([*provenance(profile, _UNDO), *how])
+        slashed([*provenance(profile, _WEAK), *how])
         + "extern const char *malloc_conf;\n"
         + f'const char *malloc_conf = "{value}";\n'
     )
@@ -62,7 +64,7 @@ def c_jemalloc(profile: Profile) -> str:
 def rust_jemalloc(profile: Profile) -> str:
     """Rust that exports malloc_conf for a build without a prefix."""
     value = profile.environment.get("MALLOC_CONF", "")
-    lines = "".join(f"// {line}\n" for line in provenance(profile, _UNDO))
+    lines = "".join(f"// {line}\n" for line in provenance(profile, _WEAK))
     return (
         f"{lines}// with the prefix of jemalloc-sys, export it as _rjem_malloc_conf\n"
         '#[unsafe(export_name = "malloc_conf")]\n'
@@ -81,7 +83,7 @@ def c_mimalloc(profile: Profile) -> str:
     how = [f"options: as mimalloc {profile.allocator.version} names them"]
     return "\n".join(
         [
-            slashed([*provenance(profile, _UNDO), *how]).rstrip(),
+            slashed([*provenance(profile, _STRONG), *how]).rstrip(),
             "#include <mimalloc.h>",
             "",
             "__attribute__((constructor)) static void hztune_options(void)",
