@@ -67,16 +67,21 @@ class Proof(Protocol):
         """
 
 
+def user_settings() -> dict[str, str]:
+    """Returns the variables of any allocator that the user has set: part of today's state."""
+    foreign = {name for each in allocator.names() for name in allocator.get(each).variables()}
+    return {name: value for name, value in os.environ.items() if name in foreign}
+
+
 class AllocatorProof:
     """The proof by the allocators' adapters."""
 
     def __init__(self, program: Path | None = None) -> None:
         """Makes the proof for one target; `program` is what probes are made with, if it matters."""
         self._program = program
-        foreign = {name for each in allocator.names() for name in allocator.get(each).variables()}
-        self._user = {name: value for name, value in os.environ.items() if name in foreign}
+        self._user = user_settings()
         self.base: Mapping[str, str] = {
-            name: value for name, value in os.environ.items() if name not in foreign
+            name: value for name, value in os.environ.items() if name not in self._user
         }
         self._prepared: dict[Arm, dict[str, str] | Fault] = {}
         self._installed: dict[str, Installed] = {}

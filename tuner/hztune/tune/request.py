@@ -10,6 +10,7 @@ from pathlib import Path
 from hztune.allocator import target
 from hztune.errors import UsageError
 from hztune.measure.program import Program
+from hztune.measure.proof import user_settings
 from hztune.measure.workloads import refuse_mixture
 from hztune.search import LossLimit, MemoryLimit
 from hztune.space import Space
@@ -119,7 +120,15 @@ class Task:
             "space": self.space.fingerprint(),
             "limit": ", ".join(f"{name} {text}" for name, text in self.limits) or "none",
             "seed": str(request.seed),
+            **self._today,
         }
+
+    @property
+    def _today(self) -> dict[str, str]:
+        """What identifies the unchanged program, where that is the control: its settings."""
+        if self.space.holds(self.space.control):
+            return {}
+        return {"unchanged": _hashed(sorted(user_settings().items()))}
 
 
 def understand(request: TuneRequest) -> Task:
@@ -182,4 +191,9 @@ def _target_identity(request: TuneRequest) -> str:
     assert program is not None  # `understand` saw to it
     around = [program.prepare, program.cleanup, program.check, program.metric]
     told = [list(program.argv), around, asdict(program.service) if program.service else None]
-    return f"{request.name} {hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]}"
+    return f"{request.name} {_hashed(told)}"
+
+
+def _hashed(told: object) -> str:
+    """A short hash of values that JSON can hold."""
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]

@@ -16,6 +16,7 @@ from hztune.stats import pool_plain
 from hztune.tune.flow import Decision, Study
 
 _COUNTERS_SHOWN = 6
+_IDLE = "rss_idle_kb"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Summary:
         disturbed: Turns that something else disturbed, of `turns`.
         counters: What the allocator counted, by name: default and tuned, where they differ.
         rss_ratio: Peak memory, tuned / control; None: not measured.
+        idle_ratio: The same some time after the load, of a server; None: not measured.
         as_they_come: What the search saw of each allocator with its defaults, as a ratio to the
             control, or how it failed; empty where only one is tuned.
         out: The results directory.
@@ -82,6 +84,7 @@ class Summary:
     disturbed: int
     counters: Mapping[str, tuple[int, int]]
     rss_ratio: float | None
+    idle_ratio: float | None
     as_they_come: Mapping[str, float | str]
     out: str
 
@@ -108,6 +111,8 @@ class Summary:
                 text.append(f"    on {name}: {ratio:.3f}x [{low:.3f}, {high:.3f}]")
         if self.rss_ratio is not None:
             text.append(f"  peak memory: {self.rss_ratio:.2f}x of the {self._base}'s")
+        if self.idle_ratio is not None:
+            text.append(f"  idle memory: {self.idle_ratio:.2f}x of the {self._base}'s")
         if self.allocator != self.control:
             text.append(f"  allocator = {self.allocator}")
         for name, value in self.params.items():
@@ -177,6 +182,7 @@ def summarize(
         disturbed=used.disturbed,
         counters=_counters(bench.ledger, decision),
         rss_ratio=_rss_ratio(bench.ledger, decision),
+        idle_ratio=_idle_ratio(bench.ledger, decision),
         as_they_come=_as_they_come(study),
         out=str(out),
     )
@@ -215,6 +221,17 @@ def _rss_ratio(ledger: Ledger, decision: Decision) -> float | None:
     if record is None or not record.rss:
         return None
     return math.exp(sum(record.rss) / len(record.rss))
+
+
+def _idle_ratio(ledger: Ledger, decision: Decision) -> float | None:
+    """Idle memory to the control's, on the fresh pairs of this session."""
+    pairs = [
+        (block.control.facts.get(_IDLE, 0), block.outcomes[-1].facts.get(_IDLE, 0))
+        for block in ledger.blocks
+        if block.role == "confirm" and block.outcomes[-1].arm == decision.arm
+    ]
+    logs = [math.log(tuned / before) for before, tuned in pairs if before and tuned]
+    return math.exp(sum(logs) / len(logs)) if logs else None
 
 
 def _counters(ledger: Ledger, decision: Decision) -> dict[str, tuple[int, int]]:
