@@ -389,7 +389,8 @@ def test_several_workloads_are_told_one_by_one(make_results: MakeResults) -> Non
     folder = make_results(spin_wins, beside=lambda arm: spin_wins(arm))
     found = evidence.read(folder)
     assert [name for name, _, _ in found.shares] == ["remote@medium remote=50", "larson"]
-    assert all(interval and interval.low > 0.0 for _, _, interval in found.shares)
+    told = [(share.ratio, share.ci_low, share.ci_high) for share in found.profile.shares]
+    assert [interval and interval.ratio for _, _, interval in found.shares] == told
     text = " ".join(Reader(report.render(folder)).text.split())
     assert "remote@medium and larson with remote=50 and 2 threads do 2" in text
     assert "Each workload" in text and "none may lose more than 1%" in text

@@ -15,7 +15,7 @@ from statistics import median
 
 from hztune import profile as profiles
 from hztune import study
-from hztune.confirm import reported
+from hztune.confirm import reported, reported_each
 from hztune.errors import HztuneError, UsageError
 from hztune.params import Param, Value
 from hztune.profile import Profile
@@ -229,11 +229,13 @@ class Evidence:
     def shares(self) -> tuple[tuple[str, list[float], Interval | None], ...]:
         """What the profile does on each of several workloads: name, fresh pairs, interval."""
         record = self.ledger.confirmed.get(self.winner.key)
-        each = record.each if record is not None else []
+        if record is None:
+            return ()
+        both = zip(record.each, reported_each(record), strict=True)
+        found = [([pair.log_ratio for pair in pairs], whole) for pairs, whole in both]
         return tuple(
-            (workload.label, found, _plain_interval(found))
-            for workload, pairs in zip(self.profile.workloads, each, strict=False)
-            for found in [[pair.log_ratio for pair in pairs]]
+            (workload.label, points, whole or _plain_interval(points))
+            for workload, (points, whole) in zip(self.profile.workloads, found, strict=False)
         )
 
     @property
