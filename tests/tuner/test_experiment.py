@@ -165,6 +165,12 @@ def test_lists_stand_for_every_combination(folder: Path) -> None:
     ]  # fmt: skip
 
 
+def test_a_row_may_be_measured_by_whole_runs(folder: Path) -> None:
+    assert all(row.steady for row in definition.load(folder).rows)
+    edited(folder, "threads = [1, 2]", "threads = [1, 2]\nwhole_runs = true")
+    assert not any(row.steady for row in definition.load(folder).rows)
+
+
 REFUSED = {
     "an unknown key": ("pairs = 5", "pears = 5", "pears"),
     "another schema": ("schema = 1", "schema = 2", "schema"),
@@ -339,6 +345,14 @@ def test_an_estimate_that_was_made_prettier_is_reported(folder: Path) -> None:
     assert "lifo T=1: contenders.sharded.speed.ratio" in problem
 
 
+def test_a_sample_that_was_made_prettier_is_reported(folder: Path) -> None:
+    ran(folder)
+    document = json.loads((folder / RESULTS).read_text())
+    document["rows"][0]["blocks"][0][1]["turns"][0][1] *= 1.5
+    (folder / RESULTS).write_text(json.dumps(document))
+    assert any("sharded.speed" in problem for problem in report(folder).problems)
+
+
 CHANGED = {
     "another parameter": ("{ shards = 4 }", "{ shards = 8 }", "other parameters"),
     "one row more": ("[1, 2]", "[1, 2, 4]", "2 of 6 rows are not measured"),
@@ -417,9 +431,14 @@ def test_a_real_experiment_builds_counts_and_confirms(folder: Path, hztune: Run)
     assert (shipped.failures, silent.failures) == ((), ())
     assert shipped.counters["refills"] > 0 and "refills" not in silent.counters
     assert shipped.instructions and silent.instructions
-    assert 0 <= shipped.instructions - silent.instructions < 10
+    assert abs(shipped.instructions - silent.instructions) < 10
     table = hztune("experiment", "report", folder, "--rows").stdout
     assert "| row | arm | refills in 1000 operations | instructions an operation |" in table
+    document = json.loads((folder / RESULTS).read_text())
+    document["rows"][0]["instructions"][0][3] += 100_000
+    (folder / RESULTS).write_text(json.dumps(document))
+    (problem,) = report(folder).problems
+    assert "counters.instructions is" in problem
 
 
 def test_what_a_later_experiment_lacks_is_said_before_any_is_measured(

@@ -16,6 +16,7 @@ if_installed = true     # left out, with a word on stderr, where the allocator i
 workload = ["larson", "remote@main"]
 threads = [2, 8]
 params = { ws = 400 }   # of the workload; again, lists stand for one row each
+whole_runs = true       # no turns (false if left out): nothing ages while a process waits for one
 [[value]]               # what the counters say, for every arm on every row
 name = "blocks a group"
 count = "handed_blocks" # a counter of hz, or ops or minor_faults of the process
@@ -34,7 +35,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
@@ -315,10 +316,12 @@ def _rows(fields: Fields) -> Iterator[WorkloadSpec]:
     workloads = [_word(each) for each in _listed(fields, "workload")]
     threads = [_threads(each) for each in _listed(fields, "threads")]
     configs = list(_combinations(fields))
+    is_whole = fields.has("whole_runs") and fields.truth("whole_runs")
     fields.close()
     for workload, count, config in product(workloads, threads, configs):
         overrides = [f"{key}={value}" for key, value in config.items()]
-        yield WorkloadSpec.from_text(workload, overrides, count)
+        spec = WorkloadSpec.from_text(workload, overrides, count)
+        yield replace(spec, steady=spec.steady and not is_whole)
 
 
 def _combinations(fields: Fields) -> Iterator[dict[str, params.Value]]:

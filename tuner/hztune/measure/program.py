@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +20,9 @@ from hztune.workload import WorkloadSpec
 
 Rate = Callable[[float, str], "float | Fault"]
 """From a run's wall seconds and what it printed to its rate, or to why it has none."""
+
+Counts = Callable[[str], "tuple[Mapping[str, int], Mapping[str, int]]"]
+"""From what a run printed to what its allocator counted, and what is known of the whole process."""
 
 Better = Literal["higher", "lower"]
 
@@ -64,6 +67,7 @@ class Program:
         threads: Threads that it keeps busy; 0: unknown.
         warmups: Uncounted runs before the first block.
         service: How it is used, if it is a server.
+        counts: What it prints beside its speed; None: nothing of interest.
     """
 
     argv: tuple[str, ...]
@@ -79,6 +83,7 @@ class Program:
     threads: int = 0
     warmups: int = 1
     service: Service | None = None
+    counts: Counts | None = None
 
     def command(self, seed: int) -> list[str]:
         """Returns what to run in a block of that seed."""
@@ -93,6 +98,10 @@ class Program:
                 return Fault("bad_output", f"--check {done.describe()}")
         return self.rate(wall_s, stdout) if self.rate else 1.0 / wall_s
 
+    def counted(self, stdout: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """Returns what the allocator of a run that ended well counted, and facts of its process."""
+        return self.counts(stdout) if self.counts else ({}, {})
+
 
 def bench_program(spec: WorkloadSpec, seconds: float = 1.0, rss_limit_mb: int = 0) -> Program:
     """Returns a built-in workload as a program, for those that turns cannot measure."""
@@ -102,6 +111,7 @@ def bench_program(spec: WorkloadSpec, seconds: float = 1.0, rss_limit_mb: int = 
     return Program(
         argv,
         rate=_bench_rate,
+        counts=_bench_counts,
         reads_output=True,
         rss_limit_mb=rss_limit_mb,
         seed_option="--seed",
@@ -153,6 +163,13 @@ def _rate_of(text: str, better: Better) -> float | Fault:
     if not math.isfinite(value) or value <= 0.0:
         return Fault("bad_output", f"the metric is {value:g}; it must be a number above 0")
     return value if better == "higher" else 1.0 / value
+
+
+def _bench_counts(stdout: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Returns the counters of the process, and operations and page faults of the counted window."""
+    result = json.loads(stdout)
+    counters = (result.get("hz") or {}).get("counters", {})
+    return counters, {name: result[name] for name in ("ops", "minor_faults")}
 
 
 def _bench_rate(wall_s: float, stdout: str) -> float | Fault:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -118,6 +118,8 @@ class _Part:
     pid: int = 0
     turns: list[Turn] = field(default_factory=list)
     rss_peak_kb: int = 0
+    counters: Mapping[str, int] = field(default_factory=dict)
+    facts: Mapping[str, int] = field(default_factory=dict)
     idle_kb: int = 0
 
 
@@ -173,6 +175,7 @@ class _Series:
         if isinstance(rate, Fault):
             part.fault = rate
             return
+        part.counters, part.facts = self._program.counted(run.stdout)
         evidence = watch.seen(run.cpu_ns, run.idle_kb or run.rss_peak_kb)
         counted_ns = max(1, round(run.wall_s * 1e9))
         disturbed = self._judge.causes(evidence, counted_ns)
@@ -232,7 +235,8 @@ class _Series:
             ops_per_s=0.0 if part.fault else sum(t.ops for t in counted) / _seconds(counted),
             turns=tuple(part.turns),
             rss_peak_kb=part.rss_peak_kb,
-            facts={"rss_idle_kb": part.idle_kb} if part.idle_kb else {},
+            counters=part.counters,
+            facts={**part.facts, **({"rss_idle_kb": part.idle_kb} if part.idle_kb else {})},
         )
 
     def accounting(self, warmup_s: float, wall_s: float) -> Accounting:
