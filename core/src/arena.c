@@ -2,10 +2,10 @@
 /*
  * The arena: one reserved range of addresses, and the tables that describe it.
  *
- *     [marks][page classes][free bits][spans][page shards][ pages ... ]
+ *     [marks][page classes][page shards][free bits][spans][ pages ... ]
  *
  * Everything is reserved at once and made usable bit by bit from the front, so that a look-up is
- * plain indexing and nothing is accounted that is not used. Marks and page classes can be read from
+ * plain indexing and nothing is accounted that is not used. What a free looks up can be read from
  * the start (as zero), so a free of any address of the arena is safe to look up. Where addresses
  * are scarce (ulimit -v) the arena is smaller.
  */
@@ -21,9 +21,9 @@ enum {
     MARKS,
     MARK_TABLES = 4,
     PAGE_CLASSES = MARKS + MARK_TABLES,
+    PAGE_SHARDS,
     FREE_BITS,
     SPANS,
-    PAGE_SHARDS,
     TABLES
 };
 

@@ -12,16 +12,10 @@
 #include "internal.h"
 
 static void free_slow(void *block);
-static void free_outside(void *block);
+static void free_looking(void *block);
 
-void hz_free(void *block)
+HZ_FAST void free_own(hz_heap *heap, void *block, size_t place)
 {
-    hz_heap *heap = hz_heap_mine;
-    size_t place = hz_place_of(block);
-    if (HZ_UNLIKELY(place >= hz_map.direct_places)) {
-        free_outside(block);
-        return;
-    }
     uint32_t class_ = hz_class_at(place);
     void **top = heap->top[class_];
     uint8_t *mark = hz_mark_at(place, class_);
@@ -32,6 +26,16 @@ void hz_free(void *block)
     *top = block;
     heap->top[class_] = top + 1;
     *mark = 0;
+}
+
+void hz_free(void *block)
+{
+    hz_heap *heap = hz_heap_mine;
+    size_t place = hz_place_of(block);
+    if (HZ_LIKELY(place < hz_map.direct_places))
+        free_own(heap, block, place);
+    else
+        free_looking(block);
 }
 
 /* ---- the magazine is full, there is none, or the block is not live --------------------------- */
@@ -98,8 +102,14 @@ static void free_defer(hz_heap *heap, void *block)
     hz_free_deferred(heap);
 }
 
-static void free_indirect(void *block)
+/* NULL, deferred, of another shard, by a thread without a heap, or nothing of ours. */
+__attribute__((noinline)) static void free_elsewhere(void *block)
 {
+    if (block == NULL) return;
+    if (HZ_UNLIKELY(hz_place_of(block) >= hz_map.places)) {
+        hz_die("free of a pointer that hz did not allocate", block);
+    }
+    int saved = errno;
     hz_heap *heap = hz_heap_mine;
     if (HZ_UNLIKELY(heap == &hz_heap_none)) heap = hz_heap_enter();
     if (HZ_UNLIKELY(heap == &hz_heap_none))
@@ -108,18 +118,19 @@ static void free_indirect(void *block)
         free_defer(heap, block);
     else
         free_sorted(heap, block);
+    errno = saved;
 }
 
-/* NULL, a block of an arena whose frees must be looked at, or nothing of ours. */
-__attribute__((noinline)) static void free_outside(void *block)
+/* The fast path where there are several shards: one more look, at the page's shard. */
+__attribute__((noinline)) static void free_looking(void *block)
 {
-    if (block == NULL) return;
-    if (HZ_UNLIKELY(hz_place_of(block) >= hz_map.places)) {
-        hz_die("free of a pointer that hz did not allocate", block);
-    }
-    int saved = errno;
-    free_indirect(block);
-    errno = saved;
+    hz_heap *heap = hz_heap_mine;
+    size_t place = hz_place_of(block);
+    if (HZ_LIKELY(place < hz_map.places && heap->deferred == NULL &&
+                  hz_map.page_shards[hz_page_at(place)] == heap->shard))
+        free_own(heap, block, place);
+    else
+        free_elsewhere(block);
 }
 
 /* ---- sizes ---------------------------------------------------------------------------------- */

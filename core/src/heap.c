@@ -23,6 +23,7 @@ static void *nothing[1]; /* what the pop of an absent magazine finds */
 hz_heap hz_heap_none = {
     .top = {[0 ... HZ_CLASS_NUMBERS - 1] = &nothing[1]},
     .limit = {[0 ... HZ_CLASS_NUMBERS - 1] = &nothing[1]},
+    .shard = HZ_SHARDS_MAX, /* no block is at home here */
 };
 
 static struct {

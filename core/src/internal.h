@@ -94,9 +94,14 @@ HZ_FAST size_t hz_place_of(const void *block)
     return offset >> (HZ_GRANULE_SHIFT - 1) | offset << (64 - (HZ_GRANULE_SHIFT - 1));
 }
 
+HZ_FAST size_t hz_page_at(size_t place)
+{
+    return place >> (HZ_PAGE_GRANULES_SHIFT + 1);
+}
+
 HZ_FAST uint32_t hz_class_at(size_t place)
 {
-    return hz_map.page_classes[place >> (HZ_PAGE_GRANULES_SHIFT + 1)];
+    return hz_map.page_classes[hz_page_at(place)];
 }
 
 /*
