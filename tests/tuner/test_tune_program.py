@@ -1,0 +1,111 @@
+"""Programs and servers of the user's on the command line: understood, refused, measured."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hztune.cli import status_of, with_command
+from hztune.tune import TuneRequest
+from hztune.tune.request import understand
+
+PYTHON = str(Path(sys.executable).resolve())
+GREEDY = [PYTHON, "-I", "-S", "-c", "blocks = [bytearray(4096) for _ in range(4000)]"]
+SERVER = ["--server", "redis-server --port 1", "--load", "true"]
+
+
+class Hztune:
+    """The command, run in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *words: str, status: int = 0) -> str:
+        """What it prints; where it is refused, why."""
+        assert status_of(with_command([*words])) == status
+        out, error = self._capsys.readouterr()
+        return error if status == 2 else out
+
+
+@pytest.fixture
+def hztune(capsys: pytest.CaptureFixture[str]) -> Hztune:
+    return Hztune(capsys)
+
+
+def test_the_plan_of_a_program_names_all_allocators_and_how_to_get_the_others(
+    hztune: Hztune,
+) -> None:
+    plan = hztune("--dry-run", "--", *GREEDY)
+    assert "allocators: glibc " in plan
+    for name in ("jemalloc", "mimalloc", "tcmalloc", "hz"):
+        assert f"{name} " in plan.split("not installed")[0]
+    assert "rpmalloc (no Debian package)" in plan
+    assert "  jemalloc.dirty_decay_ms: " in plan
+
+
+def test_a_workload_is_tuned_for_hz_unless_others_are_named(hztune: Hztune) -> None:
+    words = ("--dry-run", "--workload", "remote", "--threads", "2")
+    assert "allocator: hz " in hztune(*words)
+    chosen = hztune(*words, "--allocator", "tcmalloc,hz")
+    assert "allocators: tcmalloc 2.10, hz " in chosen
+    assert "glibc" not in chosen
+
+
+REFUSED: dict[str, tuple[list[str], str]] = {
+    "a static program": (["--", "/sbin/ldconfig"], "static program"),
+    "no program of that name": (["--", "no-such-program"], "no program 'no-such-program'"),
+    "a server and a program": ([*SERVER, "--ready-port", "1", "--", "true"], "one of them"),
+    "a server without load": (["--server", "redis-server", "--ready-port", "1"], "--load"),
+    "a server that cannot say it is ready": (SERVER, "--ready COMMAND or --ready-port N"),
+    "load without a server": (["--load", "true", "--", "true"], "need --server"),
+    "half a quotation": (["--server", "'redis", "--load", "x", "--ready", "x"], "cannot be read"),
+    "two metrics": (["--metric-regex", "(1)", "--metric-cmd", "cat", "--", "true"], "exclude"),
+    "an expression without a group": (["--metric-regex", "1", "--", "true"], "needs a group"),
+    "a space for all allocators": (["--space", "hz", "--", "true"], "--space is for one"),
+    "an allocator that is missing": (
+        ["--allocator", "rpmalloc,hz", "--", "true"],
+        "rpmalloc is not",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_done_is_refused_with_the_reason(hztune: Hztune, name: str) -> None:
+    words, reason = REFUSED[name]
+    assert reason in hztune("--dry-run", *words, status=2)
+
+
+def test_the_metric_and_the_settings_of_the_user_tell_studies_apart(
+    hztune: Hztune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def identity(*words: str) -> dict[str, str]:
+        seen: list[TuneRequest] = []
+        monkeypatch.setattr("hztune.tune.plan", lambda request: seen.append(request) or [])
+        hztune("--dry-run", *words, "--", "true")
+        return understand(seen[0]).identity
+
+    plain = identity()
+    assert identity("--metric-regex", "(1)") != identity("--metric-regex", "(2)") != plain
+    assert identity("--warmup", "3") == plain
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
+    assert identity() != plain
+
+
+@pytest.mark.slow
+def test_a_memory_limit_that_nothing_keeps_ends_with_status_3_and_the_least_memory(
+    hztune: Hztune, tmp_path: Path
+) -> None:
+    options = ["--budget", "20s", "--max-rss", "0.05x", "--out", str(tmp_path), "--json", "--quiet"]
+    summary: dict[str, Any] = json.loads(hztune(*options, "--", *GREEDY, status=3))
+    assert summary["verdict"] == "infeasible"
+    assert "the least is " in summary["why"]
+    names = ["glibc", "jemalloc", "mimalloc", "tcmalloc", "hz"]
+    assert list(summary["as_they_come"])[:5] == names
+    profile = json.loads((tmp_path / "profile.json").read_text())
+    assert profile["allocator"]["name"] == "none"
+    assert profile["objective"]["control"] == "none"
+    assert profile["params"] == profile["env"] == {}
