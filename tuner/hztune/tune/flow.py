@@ -202,7 +202,7 @@ class Study:
             if sealed.answer == "proved" and self._holds(proof, sealed):
                 interval = sharpen(self.bench, self.control, shorter, share=SEALED_BY)
                 return shorter, _positive(interval, sealed.interval)
-            self.bench.reporter.say("the shorter one does not hold the gain: all are kept")
+            self.bench.reporter.say("the shorter one is not proved to hold the gain: all are kept")
         interval = sharpen(self.bench, self.control, proof.arm, share=SEALED_BY)
         return proof.arm, _positive(interval, proof.interval)
 
