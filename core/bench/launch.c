@@ -132,21 +132,35 @@ static bool is_provider(void *context, const char *path)
     return wanted && (!last_resort || l->expected != NULL);
 }
 
-/* Looks at what the program has mapped. After an exec, what was seen before counts no more. */
-static void look_at_allocator(launch *l)
+/* Which file the program executes; false when it has ended. */
+static bool executed(const launch *l, char *program, size_t size)
 {
     char link[64];
-    char program[sizeof l->program];
     (void)snprintf(link, sizeof link, "/proc/%d/exe", (int)l->child.pid);
-    const ssize_t length = readlink(link, program, sizeof program - 1);
-    if (length <= 0) return;
-    program[length] = '\0';
+    const ssize_t length = readlink(link, program, size - 1);
+    program[length > 0 ? length : 0] = '\0';
+    return length > 0;
+}
+
+/*
+ * Looks at what the program has mapped. After an exec, what was seen before counts no more; and
+ * what was seen while the program ended may be half of what it had.
+ */
+static void look_at_allocator(launch *l)
+{
+    char program[sizeof l->program];
+    char program_after[sizeof l->program];
+    if (!executed(l, program, sizeof program)) return;
     if (strcmp(program, l->program) != 0) {
         (void)snprintf(l->program, sizeof l->program, "%s", program);
         l->library[0] = '\0';
         l->proved = false;
     }
-    if (!l->proved) l->proved = hz_proc_find_mapped(l->child.pid, is_provider, l);
+    if (l->proved) return;
+    l->proved = hz_proc_find_mapped(l->child.pid, is_provider, l);
+    if (l->proved) return;
+    if (!executed(l, program_after, sizeof program_after) || strcmp(program, program_after) != 0)
+        l->library[0] = '\0';
 }
 
 /* --- memory ---------------------------------------------------------------------------------- */
