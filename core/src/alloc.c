@@ -42,7 +42,7 @@ static void *take_one(uint32_t class_)
 {
     void *block;
     uint32_t shard = 0;
-    return hz_depot_take(shard, class_, &block, 1) == 1 ? block : NULL;
+    return hz_depot_take(shard, class_, &block, 1, NULL) == 1 ? block : NULL;
 }
 
 static void *class_alloc_once(uint32_t class_)
@@ -50,15 +50,15 @@ static void *class_alloc_once(uint32_t class_)
     hz_heap *heap = hz_heap_mine;
     if (heap == &hz_heap_none) heap = hz_heap_enter();
     if (!hz_start()) return NULL;
-    return heap == &hz_heap_none ? take_one(class_) : hz_magazine_refill(heap, class_);
+    return heap == &hz_heap_none ? take_one(class_) : hz_magazine_pop(heap, class_);
 }
 
-/* Without memory, what the depots hold is given up and the request tried once more. */
+/* Without memory, what no thread holds is given up and the request tried once more. */
 HZ_SLOW static void *class_alloc_slow(uint32_t class_)
 {
     void *block = class_alloc_once(class_);
     if (block == NULL && hz_start()) {
-        hz_depot_trim();
+        hz_trim_shared();
         block = class_alloc_once(class_);
     }
     if (block == NULL)
@@ -74,7 +74,7 @@ static void *large_alloc(size_t size, size_t align, bool *zeroed)
     if (size <= PTRDIFF_MAX && align <= PTRDIFF_MAX / 2 && hz_start()) {
         block = hz_large_alloc(size, align, zeroed);
         if (block == NULL) {
-            hz_depot_trim();
+            hz_trim_shared();
             block = hz_large_alloc(size, align, zeroed);
         }
     }

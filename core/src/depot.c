@@ -165,7 +165,7 @@ static size_t depot_give(hz_depot *depot, uint32_t class_, void *const *blocks, 
     return stack_give(depot, class_, blocks, count);
 }
 
-size_t hz_depot_take(uint32_t shard, uint32_t class_, void **out, size_t want)
+size_t hz_depot_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz_lease *lease)
 {
     hz_depot *depot = &hz_shards[shard].depots[class_];
     size_t got = depot_take(depot, out, want);
@@ -175,7 +175,8 @@ size_t hz_depot_take(uint32_t shard, uint32_t class_, void **out, size_t want)
     }
     hz_count(HZ_STAT_depot_misses, 1);
     hz_atomic_poke(&depot->misses, 1);
-    return hz_span_take(shard, class_, out, want);
+    got = hz_span_take(shard, class_, out, want, lease);
+    return got > 0 || lease == NULL ? got : hz_span_cut(lease, class_, out, want);
 }
 
 void hz_depot_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t count)
@@ -193,7 +194,7 @@ size_t hz_depot_top_up(uint32_t shard, uint32_t class_)
     hz_depot *depot = &hz_shards[shard].depots[class_];
     if (hz_atomic_peek(&depot->misses) == 0) return 0;
     hz_atomic_poke(&depot->misses, 0);
-    size_t got = hz_span_take(shard, class_, blocks, (size_t)hz_cfg.refill_batch);
+    size_t got = hz_span_take(shard, class_, blocks, (size_t)hz_cfg.refill_batch, NULL);
     hz_depot_give(shard, class_, blocks, got);
     return got;
 }

@@ -1,8 +1,10 @@
 /*
  * A thread's heap: birth, adoption by another thread, death; and what a fork means for all of them.
  *
- * A heap is never unmapped. When its thread ends, its blocks go to the depot and the heap waits for
- * a new thread.
+ * A heap is never unmapped. When its thread ends, it waits for a new one: warm, with its magazines
+ * as they are, so that blocks go on to a thread that works where they were used last, and not one
+ * by one to all the others. Only as many stay warm as there are CPUs, and only for purge_delay_ms;
+ * the blocks of the rest go to the depot.
  */
 #include <hz/hz.h>
 
@@ -11,6 +13,7 @@
 #include <pthread.h>
 
 #include "internal.h"
+#include "os.h"
 
 _Thread_local hz_heap *hz_heap_mine __attribute__((tls_model("initial-exec"))) = &hz_heap_none;
 
@@ -27,10 +30,14 @@ hz_heap hz_heap_none = {
 };
 
 static struct {
-    hz_lock lock;         /* guards the rest */
-    hz_heap *_Atomic all; /* every heap there ever was; only grows */
-    hz_heap *free;        /* heaps without a thread */
-    uint32_t next_shard;  /* home of the next heap */
+    hz_lock lock;                /* guards the rest */
+    hz_heap *_Atomic all;        /* every heap there ever was; only grows */
+    hz_heap *warm;               /* heaps without a thread that hold blocks, newest first */
+    hz_heap *cold;               /* heaps without a thread that hold none */
+    _Atomic uint32_t warm_count; /* length of `warm` */
+    uint32_t warm_most;          /* most heaps that stay warm: the CPUs of the process */
+    _Atomic uint32_t warmed_ms;  /* when one of them was the last to come */
+    uint32_t next_shard;         /* home of the next heap */
 } heaps;
 
 static pthread_key_t ending_key;
@@ -60,15 +67,30 @@ static hz_heap *heap_make(void)
     return heap;
 }
 
+static hz_heap *pop(hz_heap **list)
+{
+    hz_heap *heap = *list;
+    if (heap != NULL) *list = heap->next_free;
+    return heap;
+}
+
+static void push(hz_heap **list, hz_heap *heap)
+{
+    heap->next_free = *list;
+    *list = heap;
+}
+
 static hz_heap *heap_find(hz_stat *how)
 {
+    *how = HZ_STAT_heaps_adopted;
     hz_lock_take(&heaps.lock);
-    hz_heap *heap = heaps.free;
-    *how = heap != NULL ? HZ_STAT_heaps_adopted : HZ_STAT_heaps_born;
-    if (heap != NULL)
-        heaps.free = heap->next_free;
-    else
+    hz_heap *heap = pop(&heaps.warm);
+    if (heap != NULL) {
+        hz_atomic_poke(&heaps.warm_count, hz_atomic_peek(&heaps.warm_count) - 1);
+    } else if ((heap = pop(&heaps.cold)) == NULL) {
+        *how = HZ_STAT_heaps_born;
         heap = heap_make();
+    }
     hz_lock_release(&heaps.lock);
     return heap;
 }
@@ -89,21 +111,58 @@ HZ_SLOW hz_heap *hz_heap_enter(void)
 
 /* ---- death ---------------------------------------------------------------------------------- */
 
-static void heap_empty(hz_heap *heap)
+/* Hands over what others wait for: blocks that were freed, but are not in a magazine yet. */
+static void heap_settle(hz_heap *heap)
 {
     if (heap->deferred != NULL) hz_free_deferred(heap);
     hz_remote_flush(heap);
-    hz_magazine_flush_all(heap);
+}
+
+/* Takes the heap that has been warm longest, if there are more than `keep`; else NULL. */
+static hz_heap *take_oldest_warm(uint32_t keep)
+{
+    hz_lock_take(&heaps.lock);
+    hz_heap *oldest = NULL;
+    uint32_t count = hz_atomic_peek(&heaps.warm_count);
+    if (count > keep) {
+        hz_heap **at = &heaps.warm;
+        while ((*at)->next_free != NULL) at = &(*at)->next_free;
+        oldest = *at;
+        *at = NULL;
+        hz_atomic_poke(&heaps.warm_count, count - 1);
+    }
+    hz_lock_release(&heaps.lock);
+    return oldest;
+}
+
+static void cool(uint32_t keep)
+{
+    hz_heap *heap;
+    while ((heap = take_oldest_warm(keep)) != NULL) {
+        hz_magazine_flush_all(heap);
+        hz_lock_take(&heaps.lock);
+        push(&heaps.cold, heap);
+        hz_lock_release(&heaps.lock);
+    }
+}
+
+void hz_heap_cool_old(void)
+{
+    uint32_t rested_ms = hz_os_now_ms() - hz_atomic_peek(&heaps.warmed_ms);
+    if (hz_atomic_peek(&heaps.warm_count) == 0) return;
+    if (rested_ms >= (uint32_t)hz_cfg.purge_delay_ms) cool(0);
 }
 
 static void heap_leave(hz_heap *heap)
 {
-    heap_empty(heap);
+    heap_settle(heap);
     hz_heap_mine = &hz_heap_none;
     hz_lock_take(&heaps.lock);
-    heap->next_free = heaps.free;
-    heaps.free = heap;
+    push(&heaps.warm, heap);
+    hz_atomic_poke(&heaps.warm_count, hz_atomic_peek(&heaps.warm_count) + 1);
+    hz_atomic_poke(&heaps.warmed_ms, hz_os_now_ms());
     hz_lock_release(&heaps.lock);
+    cool(heaps.warm_most);
 }
 
 static void thread_ends(void *heap)
@@ -116,11 +175,20 @@ static void thread_ends(void *heap)
 
 /* ---- trimming ------------------------------------------------------------------------------- */
 
+void hz_trim_shared(void)
+{
+    cool(0);
+    hz_depot_trim();
+}
+
 bool hz_trim(void)
 {
     if (!hz_start()) return false;
-    if (hz_heap_mine != &hz_heap_none) heap_empty(hz_heap_mine);
-    hz_depot_trim();
+    if (hz_heap_mine != &hz_heap_none) {
+        heap_settle(hz_heap_mine);
+        hz_magazine_flush_all(hz_heap_mine);
+    }
+    hz_trim_shared();
     return hz_pages_purge_all();
 }
 
@@ -164,8 +232,9 @@ static void after_fork(void)
     hz_lock_release(&heaps.lock);
 }
 
-void hz_heap_start(void)
+void hz_heap_start(uint32_t cpus)
 {
+    heaps.warm_most = cpus;
     pthread_key_create(&ending_key, thread_ends);
     pthread_atfork(before_fork, after_fork, after_fork);
 }

@@ -26,7 +26,8 @@
 #define HZ_LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define HZ_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 
-/* In libhz.so the hottest functions bear the names of the C library, too, without a jump between. */
+/* In libhz.so the hottest functions bear the names of the C library, too, without a jump between.
+ */
 #ifdef HZ_DROP_IN
 #define HZ_DROP_IN_NAME(name, function)                                                            \
     extern __typeof(function) name __attribute__((visibility("default"), used, alias(#function)))
@@ -91,7 +92,7 @@ HZ_FAST size_t hz_page_of(const void *address)
 HZ_FAST size_t hz_place_of(const void *block)
 {
     uintptr_t offset = (uintptr_t)block - hz_map.origin;
-    return offset >> (HZ_GRANULE_SHIFT - 1) | offset << (64 - (HZ_GRANULE_SHIFT - 1));
+    return offset >> (HZ_GRANULE_SHIFT - 1) | offset << (HZ_WORD_BITS - (HZ_GRANULE_SHIFT - 1));
 }
 
 HZ_FAST size_t hz_page_at(size_t place)
@@ -107,17 +108,18 @@ HZ_FAST uint32_t hz_class_at(size_t place)
 /*
  * The mark of a live block is the low byte of its place, which is odd. A mark's reach is at most 64
  * granules, so no other place in its reach has the same low byte. How far a class's marks reach is
- * in the low bits of their address: the table of marks is aligned, and begins that many bytes late.
+ * in the low bits of their address, which is how the processor takes a shift: the table of marks is
+ * aligned, and begins that many bytes late.
  */
 HZ_FAST uint8_t *hz_mark_at(size_t place, uint32_t class_)
 {
     uint8_t *marks = hz_map.marks[class_];
-    return marks + (place >> ((uintptr_t)marks % HZ_CACHE_LINE_BYTES));
+    return marks + (place >> ((uintptr_t)marks % HZ_WORD_BITS));
 }
 
 HZ_FAST void hz_mark_live(const void *block, uint32_t class_)
 {
-    size_t place = ((uintptr_t)block - hz_map.origin) >> (HZ_GRANULE_SHIFT - 1);
+    size_t place = hz_place_of(block);
     *hz_mark_at(place, class_) = (uint8_t)place;
 }
 
@@ -170,8 +172,15 @@ void hz_pages_fork_unlock(void);
 
 /* ---- span.c: spans and bins ----------------------------------------------------------------- */
 
-/* Puts up to `want` free blocks into `out`; returns how many. */
-size_t hz_span_take(uint32_t shard, uint32_t class_, void **out, size_t want);
+/*
+ * Puts up to `want` free blocks into `out`; returns how many. With a lease, only blocks that had
+ * come back: when there are none, an empty lease gets the uncut end of a span.
+ */
+size_t hz_span_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz_lease *lease);
+/* Cuts up to `want` blocks from a lease; returns how many. */
+size_t hz_span_cut(hz_lease *lease, uint32_t class_, void **out, size_t want);
+/* Takes back what is left of a lease. */
+void hz_span_end_lease(uint32_t shard, uint32_t class_, hz_lease *lease);
 /* Takes back blocks of one class and one shard. */
 void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t count);
 void hz_span_trim(uint32_t shard, uint32_t class_);
@@ -189,9 +198,9 @@ size_t hz_large_bytes(const void *block);
 
 extern hz_shard *hz_shards;
 
-/* Up to `want` blocks from the depot, else from the spans below it; returns how many, 0 when there
- * is no memory. */
-size_t hz_depot_take(uint32_t shard, uint32_t class_, void **out, size_t want);
+/* Up to `want` blocks from the depot, else from the spans below it, or the heap's lease of one
+ * (NULL: it has none); returns how many, 0 when there is no memory. */
+size_t hz_depot_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz_lease *lease);
 /* Gives blocks to the depot; what it cannot hold goes on to the spans. */
 void hz_depot_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t count);
 /* Gives a depot that ran dry a batch of its spans' blocks; returns how many. */
@@ -203,8 +212,8 @@ bool hz_depot_make_all(void);
 /* ---- magazine.c ----------------------------------------------------------------------------- */
 
 bool hz_magazine_make_all(hz_heap *heap);
-/* Refills the magazine of `class_` and pops a block; NULL when there is no memory. */
-void *hz_magazine_refill(hz_heap *heap, uint32_t class_);
+/* Pops a block of `class_`, of a refill if need be; NULL when there is no memory. */
+void *hz_magazine_pop(hz_heap *heap, uint32_t class_);
 /* Makes room in the magazine of `class_`, by growth or by a flush, and pushes `block`. */
 void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block);
 void hz_magazine_flush_all(hz_heap *heap);
@@ -235,7 +244,11 @@ void hz_remote_drain_inbox(hz_heap *heap);
  * memory). */
 hz_heap *hz_heap_enter(void);
 hz_heap *hz_heap_first(void);
-void hz_heap_start(void);
+/* Empties the heaps of threads that ended a while ago. */
+void hz_heap_cool_old(void);
+/* Moves to the spans what the depots hold, and the heaps of threads that ended. */
+void hz_trim_shared(void);
+void hz_heap_start(uint32_t cpus);
 
 /* ---- free.c ------------------------------------------------------------------------------------
  */

@@ -107,7 +107,8 @@ static bool grow(hz_heap *heap, uint32_t class_)
 
 /* ---- the slow paths ------------------------------------------------------------------------- */
 
-HZ_SLOW void *hz_magazine_refill(hz_heap *heap, uint32_t class_)
+/* Refills an empty magazine and pops a block; NULL when there is no memory. */
+static void *refill(hz_heap *heap, uint32_t class_)
 {
     hz_magazine *magazine = &heap->magazines[class_];
     hz_count(HZ_STAT_refills, 1);
@@ -116,11 +117,17 @@ HZ_SLOW void *hz_magazine_refill(hz_heap *heap, uint32_t class_)
     if (hz_cfg.remote_grouping == HZ_REMOTE_GROUPING_SHARD) hz_remote_drain_inbox(heap);
     uint32_t want = (uint32_t)hz_cfg.refill_batch;
     if (want > magazine->grown) want = magazine->grown > 0 ? magazine->grown : 1;
-    size_t got = hz_depot_take(heap->shard, class_, magazine->blocks, want);
+    size_t got = hz_depot_take(heap->shard, class_, magazine->blocks, want, &magazine->lease);
     if (got == 0) return NULL;
     hz_count(HZ_STAT_refill_blocks, got);
     heap->top[class_] = magazine->blocks + got - 1;
     return magazine->blocks[got - 1];
+}
+
+HZ_SLOW void *hz_magazine_pop(hz_heap *heap, uint32_t class_)
+{
+    if (held(heap, class_) == 0) return refill(heap, class_);
+    return *--heap->top[class_]; /* a heap that was adopted warm */
 }
 
 HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
@@ -142,5 +149,6 @@ void hz_magazine_flush_all(hz_heap *heap)
 {
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
         if (held(heap, class_) > 0) flush(heap, class_, held(heap, class_));
+        hz_span_end_lease(heap->shard, class_, &heap->magazines[class_].lease);
     }
 }

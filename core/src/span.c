@@ -3,8 +3,10 @@
  * give.
  *
  * A span is cut from the front, block by block, as blocks are asked for, so that pages nobody needs
- * are never touched. A block that comes back is marked in hz_map.free_bits, outside the blocks. A
- * span whose blocks have all come back is kept (span_cache of them) or its pages are freed.
+ * are never touched. One heap at a time cuts it, by a lease: if several threads took turns, each
+ * other's blocks, and the marks of those, would lie in cache lines that both write. A block that
+ * comes back is marked in hz_map.free_bits, outside the blocks. A span whose blocks have all come
+ * back is kept (span_cache of them) or its pages are freed.
  */
 #include "internal.h"
 #include "os.h"
@@ -45,7 +47,7 @@ static void bin_insert(hz_bin *bin, hz_span *span)
     span->next = bin->spans;
     if (span->next != NULL) span->next->previous = span;
     bin->spans = span;
-    span->in_bin = true;
+    span->listing = HZ_SPAN_LISTED;
 }
 
 static void bin_remove(hz_bin *bin, hz_span *span)
@@ -55,7 +57,7 @@ static void bin_remove(hz_bin *bin, hz_span *span)
         span->previous->next = span->next;
     else
         bin->spans = span->next;
-    span->in_bin = false;
+    span->listing = HZ_SPAN_UNLISTED;
 }
 
 static bool span_is_empty(const hz_span *span)
@@ -125,19 +127,41 @@ static void span_destroy(hz_bin *bin, hz_span *span)
 
 /* ---- taking blocks -------------------------------------------------------------------------- */
 
-/* Cuts up to `want` untouched blocks; the last in `out` has the lowest address, as it is popped
- * first. */
-static size_t span_carve(hz_span *span, void **out, size_t want)
+/* Lends the uncut end of a span. */
+static void span_lend(hz_span *span, hz_lease *lease)
 {
     size_t bytes = hz_class_bytes[span->class_];
-    size_t left = span->capacity - span->carved;
-    if (want > left) want = left;
-    unsigned char *first = hz_page_address(span_page(span));
-    first += span->colour + span->carved * bytes;
-    for (size_t i = 0; i < want; i++) out[want - 1 - i] = first + i * bytes;
-    span->carved += (uint32_t)want;
+    unsigned char *blocks = hz_page_address(span_page(span));
+    lease->first = blocks + span->colour + span->carved * bytes;
+    lease->blocks = span->capacity - span->carved;
+    span->carved = span->capacity;
+}
+
+static void span_take_back(hz_span *span, hz_lease *lease)
+{
+    span->carved -= lease->blocks;
+    lease->blocks = 0;
+}
+
+/* The last in `out` has the lowest address, as it is popped first. */
+size_t hz_span_cut(hz_lease *lease, uint32_t class_, void **out, size_t want)
+{
+    size_t bytes = hz_class_bytes[class_];
+    if (want > lease->blocks) want = lease->blocks;
+    for (size_t i = 0; i < want; i++) out[want - 1 - i] = lease->first + i * bytes;
+    lease->first += want * bytes;
+    lease->blocks -= (uint32_t)want;
     hz_count(HZ_STAT_blocks_carved, want);
     return want;
+}
+
+static size_t span_carve(hz_span *span, void **out, size_t want)
+{
+    hz_lease lease;
+    span_lend(span, &lease);
+    size_t got = hz_span_cut(&lease, span->class_, out, want);
+    span_take_back(span, &lease);
+    return got;
 }
 
 /* Takes up to `want` blocks that had come back. */
@@ -162,28 +186,42 @@ static size_t span_reuse(hz_span *span, void **out, size_t want)
     return want;
 }
 
-static size_t span_give_out(hz_bin *bin, hz_span *span, void **out, size_t want)
+static size_t span_give_out(hz_bin *bin, hz_span *span, void **out, size_t want, hz_lease *lease)
 {
-    if (span_is_empty(span) && span->carved > 0) bin->empty_spans--;
+    if (span->listing == HZ_SPAN_KEPT) {
+        span->listing = HZ_SPAN_LISTED;
+        bin->empty_spans--;
+    }
     size_t got = span_reuse(span, out, want);
-    if (got < want) got += span_carve(span, out + got, want - got);
+    if (got == 0 && lease != NULL)
+        span_lend(span, lease);
+    else if (got < want && lease == NULL)
+        got += span_carve(span, out + got, want - got);
     if (span->free_count == 0 && span->carved == span->capacity) bin_remove(bin, span);
     return got;
 }
 
-size_t hz_span_take(uint32_t shard, uint32_t class_, void **out, size_t want)
+static hz_span *bin_first(hz_bin *bin, uint32_t shard, uint32_t class_)
+{
+    if (bin->spans != NULL) return bin->spans;
+    hz_span *span = span_make(shard, class_);
+    if (span != NULL) bin_insert(bin, span);
+    return span;
+}
+
+size_t hz_span_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz_lease *lease)
 {
     hz_bin *bin = bin_of(shard, class_);
     size_t got = 0;
     hz_lock_take(&bin->lock);
     while (got < want) {
-        if (bin->spans == NULL) {
-            if (got > 0) break; /* a part is enough; a new span only when there is nothing */
-            hz_span *span = span_make(shard, class_);
-            if (span == NULL) break;
-            bin_insert(bin, span);
-        }
-        got += span_give_out(bin, bin->spans, out + got, want - got);
+        /* A part is enough; a new span, or a lease, only when there is nothing. */
+        bool is_needed = got == 0 && (lease == NULL || lease->blocks == 0);
+        hz_span *span = is_needed ? bin_first(bin, shard, class_) : bin->spans;
+        if (span == NULL || (lease != NULL && !is_needed && span->free_count == 0)) break;
+        size_t part = span_give_out(bin, span, out + got, want - got, lease);
+        if (part == 0) break;
+        got += part;
     }
     hz_lock_release(&bin->lock);
     return got;
@@ -203,14 +241,14 @@ static void span_mark_free(hz_span *span, const void *block)
     if (granule / 64 < span->scan_word) span->scan_word = (uint32_t)(granule / 64);
 }
 
-static void span_give(hz_bin *bin, const void *block)
+/* After something of a span has come back. */
+static void span_settle(hz_bin *bin, hz_span *span)
 {
-    hz_span *span = hz_span_of(block);
-    span_mark_free(span, block);
-    if (!span->in_bin) bin_insert(bin, span);
+    if (span->listing == HZ_SPAN_UNLISTED) bin_insert(bin, span);
     if (!span_is_empty(span)) return;
     if (bin->empty_spans < (uint32_t)hz_cfg.span_cache) {
         bin->empty_spans++;
+        span->listing = HZ_SPAN_KEPT;
         hz_count(HZ_STAT_spans_kept, 1);
     } else {
         span_destroy(bin, span);
@@ -221,7 +259,22 @@ void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t c
 {
     hz_bin *bin = bin_of(shard, class_);
     hz_lock_take(&bin->lock);
-    for (size_t i = 0; i < count; i++) span_give(bin, blocks[i]);
+    for (size_t i = 0; i < count; i++) {
+        hz_span *span = hz_span_of(blocks[i]);
+        span_mark_free(span, blocks[i]);
+        span_settle(bin, span);
+    }
+    hz_lock_release(&bin->lock);
+}
+
+void hz_span_end_lease(uint32_t shard, uint32_t class_, hz_lease *lease)
+{
+    if (lease->blocks == 0) return;
+    hz_bin *bin = bin_of(shard, class_);
+    hz_span *span = hz_span_of(lease->first);
+    hz_lock_take(&bin->lock);
+    span_take_back(span, lease);
+    span_settle(bin, span);
     hz_lock_release(&bin->lock);
 }
 

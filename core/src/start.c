@@ -178,10 +178,10 @@ static void configure(void)
 
 /* One shard for every eight CPUs: below that one depot is not contended, and more shards cost
  * memory. */
-static uint32_t resolve_shards(void)
+static uint32_t resolve_shards(uint32_t cpus)
 {
     if (hz_cfg.shards != HZ_AUTO) return (uint32_t)hz_cfg.shards;
-    uint32_t cpus = hz_os_cpus(), shards = 1;
+    uint32_t shards = 1;
     while (shards * 8 < cpus && shards < HZ_SHARDS_MAX) shards *= 2;
     return shards;
 }
@@ -189,10 +189,11 @@ static uint32_t resolve_shards(void)
 static bool start(void)
 {
     configure();
-    hz_map.shards = resolve_shards();
+    uint32_t cpus = hz_os_cpus();
+    hz_map.shards = resolve_shards(cpus);
     if (!hz_arena_make() || !hz_depot_make_all()) return false;
     if (hz_map.shards == 1 && hz_cfg.defer_free == 0) hz_map.direct_places = hz_map.places;
-    hz_heap_start();
+    hz_heap_start(cpus);
     return true;
 }
 
@@ -238,5 +239,6 @@ __attribute__((destructor)) static void process_ends(void)
 void hz_tick(hz_heap *heap)
 {
     if (HZ_LIKELY(++heap->slow_calls % TICK_CALLS != 0)) return;
+    hz_heap_cool_old();
     hz_pages_purge_old();
 }

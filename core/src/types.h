@@ -12,6 +12,7 @@
  *   page      64 KiB of the arena, the unit of the page heap ("system page" is the kernel's 4 KiB)
  *   span      a run of pages cut into blocks of one class
  *   run       a run of pages that is free, or one large block
+ *   lease     the uncut end of a span, lent to one heap
  *   arena     the one reserved range of addresses that all blocks come from, with its tables
  *   magazine  one thread's stack of free blocks of one class; holds pointers, never touches blocks
  *   heap      one thread's magazines, its ring, its counters
@@ -43,6 +44,7 @@ enum {
     HZ_SHARDS_MAX = 64,
     HZ_SYSTEM_PAGE_BYTES = 4096,
     HZ_CACHE_LINE_BYTES = 64,
+    HZ_WORD_BITS = 64, /* of an address, and of a place */
 };
 
 /* The numbers that a page's class may have; each indexes the tables of a heap and of the map. */
@@ -94,6 +96,12 @@ typedef struct hz_map_t {
 
 /* ---- front ---------------------------------------------------------------------------------- */
 
+/* The uncut end of a span: the heap that it is lent to cuts blocks there without a lock. */
+typedef struct hz_lease {
+    unsigned char *first; /* the next block */
+    uint32_t blocks;      /* blocks left; 0: nothing is lent */
+} hz_lease;
+
 /*
  * The cold half of a magazine. Its hot half is heap->top and heap->limit. The array starts with one
  * NULL, so that the pop of an empty magazine finds it: there is no other test for empty.
@@ -102,6 +110,7 @@ typedef struct hz_magazine {
     void **blocks;  /* the array, behind its leading NULL */
     uint32_t cap;   /* most blocks it may ever hold */
     uint32_t grown; /* blocks it may hold by now: limit == blocks + grown */
+    hz_lease lease; /* where blocks come from that nobody has had before */
 } hz_magazine;
 
 typedef struct hz_heap {
@@ -163,6 +172,12 @@ typedef enum hz_span_state {
     HZ_SPAN_DIRTY,    /* a free run that is still resident */
 } hz_span_state;
 
+typedef enum hz_span_listing {
+    HZ_SPAN_UNLISTED = 0, /* all its blocks are out */
+    HZ_SPAN_LISTED,       /* in its bin */
+    HZ_SPAN_KEPT,         /* in its bin, entirely free, and one of its empty_spans */
+} hz_span_listing;
+
 /* One per page; the first page of a run speaks for it. Of a free run the last page knows it, too.
  */
 typedef struct hz_span {
@@ -174,9 +189,9 @@ typedef struct hz_span {
     uint8_t state;     /* hz_span_state */
     uint8_t class_;    /* class of its blocks */
     uint8_t shard;     /* home of its blocks */
-    bool in_bin;       /* whether its bin lists it */
+    uint8_t listing;   /* hz_span_listing */
     uint32_t capacity; /* blocks that fit */
-    uint32_t carved;   /* blocks cut so far, from the front */
+    uint32_t carved;   /* blocks cut or lent so far, from the front */
     uint32_t free_count; /* blocks that came back, marked in free_bits */
     uint32_t scan_word;  /* word of free_bits, from its first, where a search starts */
     union {
@@ -190,7 +205,7 @@ _Static_assert(sizeof(hz_span) == HZ_CACHE_LINE_BYTES, "spans do not share cache
 typedef struct hz_bin {
     HZ_ALIGNED_TO_LINE hz_lock lock; /* guards the rest, and the bookkeeping of its spans */
     hz_span *spans;                  /* spans with blocks to give */
-    uint32_t empty_spans;            /* of those, how many are entirely free */
+    uint32_t empty_spans;            /* of those, how many are kept though entirely free */
 } hz_bin;
 
 typedef struct hz_shard {
