@@ -1,13 +1,17 @@
-"""What the tests of the tuner share: a profile to start from, a small space, a simulated study."""
+"""What the tests of the tuner share: a profile, a small space, a simulated study, C programs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from hztune.measure.disturbance import Judge
 from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, VirtualClock
 from hztune.params import Param, Scale, Value
 from hztune.profile import (
@@ -162,3 +166,58 @@ def make_bench() -> MakeBench:
         return Bench(executor, ledger or Ledger(limit), budget, Quiet())
 
     return make
+
+
+@pytest.fixture
+def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets nothing that the machine does meanwhile disturb a run, so that none is repeated."""
+    monkeypatch.setattr(Judge, "causes", lambda self, evidence, length_ns: "")
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """Compiles C source to a file in `folder`.
+
+    Attributes:
+        idle: A program that says when it has started, and then waits on its standard input.
+    """
+
+    folder: Path
+    idle = """
+#include <unistd.h>
+int main(void) { char c; return write(1, "x", 1) + read(0, &c, 1) != 2; }
+"""
+
+    def __call__(self, name: str, source: str = idle, *flags: str | Path) -> Path:
+        out = self.folder / name
+        command = ["cc", "-x", "c", "-", "-o", str(out), "-x", "none", *map(str, flags)]
+        subprocess.run(command, input=source, text=True, check=True, timeout=60)
+        return out
+
+
+@pytest.fixture
+def compiled(tmp_path: Path) -> Compiler:
+    """Compiles C source to a file; `compiled("name", source, *flags)`."""
+    return Compiler(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def running() -> Callable[[Path, Mapping[str, str]], AbstractContextManager[int]]:
+    """Runs an idle program with some more variables; gives the number of its process."""
+
+    @contextmanager
+    def run(program: Path, variables: Mapping[str, str]) -> Iterator[int]:
+        child = subprocess.Popen(
+            [program],
+            env={**os.environ, **variables},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        try:
+            assert child.stdout is not None
+            assert child.stdout.read(1) == b"x"
+            yield child.pid
+        finally:
+            child.communicate(b"\n", timeout=30)
+
+    return run

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import struct
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,39 +16,8 @@ from hztune import allocator, params
 from hztune.allocator import elf, live, target
 from hztune.errors import UsageError
 
-SOURCE = """
-#include <unistd.h>
-int main(void) { char c; return write(1, "x", 1) + read(0, &c, 1) != 2; }
-"""
-
-Compile = Callable[..., Path]
-
-
-@pytest.fixture
-def compiled(tmp_path: Path) -> Compile:
-    """Compiles C source to a file; `compiled("name", source, *flags)`."""
-
-    def make(name: str, source: str = SOURCE, *flags: str | Path) -> Path:
-        out = tmp_path / name
-        command = ["cc", "-x", "c", "-", "-o", str(out), "-x", "none", *map(str, flags)]
-        subprocess.run(command, input=source, text=True, check=True, timeout=60)
-        return out
-
-    return make
-
-
-@contextmanager
-def running(program: Path, **variables: str) -> Iterator[int]:
-    """Runs a program that says when it has started, and then waits on its standard input."""
-    child = subprocess.Popen(
-        [program], env={**os.environ, **variables}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    try:
-        assert child.stdout is not None
-        assert child.stdout.read(1) == b"x"
-        yield child.pid
-    finally:
-        child.communicate(b"\n", timeout=30)
+Compile = Any  # the Compiler of conftest.py
+Running = Callable[[Path, Mapping[str, str]], AbstractContextManager[int]]
 
 
 # ---- programs -----------------------------------------------------------------------------------
@@ -72,17 +42,17 @@ def test_a_program_in_the_directory_where_one_is_needs_no_path_beside_its_dot(
 
 
 def test_a_static_program_is_an_obstacle(compiled: Compile) -> None:
-    seen = target.inspect(compiled("static", SOURCE, "-static"))
+    seen = target.inspect(compiled("static", compiled.idle, "-static"))
     assert seen.is_static
     assert "LD_PRELOAD" in str(seen.obstacle())
 
 
 def test_a_static_pie_is_an_obstacle_too(compiled: Compile) -> None:
-    assert target.inspect(compiled("pie", SOURCE, "-static-pie")).is_static
+    assert target.inspect(compiled("pie", compiled.idle, "-static-pie")).is_static
 
 
 def test_a_program_that_defines_malloc_itself_is_an_obstacle(compiled: Compile) -> None:
-    own = SOURCE + "void *malloc(unsigned long n) { (void)n; return 0; }"
+    own = compiled.idle + "void *malloc(unsigned long n) { (void)n; return 0; }"
     seen = target.inspect(compiled("own", own, "-rdynamic", "-fno-builtin"))
     assert "defines malloc itself" in str(seen.obstacle())
 
@@ -90,7 +60,7 @@ def test_a_program_that_defines_malloc_itself_is_an_obstacle(compiled: Compile) 
 def test_a_program_linked_with_an_allocator_is_said_to_run_on_it(compiled: Compile) -> None:
     library = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
     link = ("-Wl,--no-as-needed", library)
-    seen = target.inspect(compiled("linked", SOURCE, *link))
+    seen = target.inspect(compiled("linked", compiled.idle, *link))
     assert seen.linked == "jemalloc"
     assert seen.variable == "MALLOC_CONF"
     assert "linked with jemalloc" in seen.remarks()[0]
@@ -98,7 +68,7 @@ def test_a_program_linked_with_an_allocator_is_said_to_run_on_it(compiled: Compi
 
 
 def test_the_prefix_of_a_jemalloc_inside_is_read_from_the_file(compiled: Compile) -> None:
-    inside = SOURCE + (
+    inside = compiled.idle + (
         'const char *const said[] = {"<jemalloc>: bad", "JE_MALLOC_CONF"};\n'
         "const char *const *je_said(void) { return said; }"
     )
@@ -163,7 +133,7 @@ def test_broken_headers_are_no_program(compiled: Compile, tmp_path: Path) -> Non
 
 def test_the_loader_of_a_static_program_cannot_be_asked(compiled: Compile) -> None:
     with pytest.raises(UsageError, match="static program"):
-        target.loader_of(compiled("alone", SOURCE, "-static"))
+        target.loader_of(compiled("alone", compiled.idle, "-static"))
 
 
 # ---- processes ----------------------------------------------------------------------------------
@@ -180,27 +150,31 @@ def test_the_loader_of_a_static_program_cannot_be_asked(compiled: Compile) -> No
     ],
 )
 def test_the_allocator_of_a_running_process_is_the_first_that_defines_malloc(
-    preload: str, name: str, compiled: Compile
+    preload: str, name: str, compiled: Compile, running: Running
 ) -> None:
-    with running(compiled("idle"), LD_PRELOAD=preload) as pid:
+    with running(compiled("idle"), {"LD_PRELOAD": preload}) as pid:
         seen = live.look(pid)
     assert seen.allocator == name
     assert seen.environment.get("LD_PRELOAD") == preload
 
 
-def test_a_linked_allocator_gives_way_to_a_preloaded_one(compiled: Compile) -> None:
+def test_a_linked_allocator_gives_way_to_a_preloaded_one(
+    compiled: Compile, running: Running
+) -> None:
     library = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
-    program = compiled("linked", SOURCE, "-Wl,--no-as-needed", library)
-    with running(program) as pid:
+    program = compiled("linked", compiled.idle, "-Wl,--no-as-needed", library)
+    with running(program, {}) as pid:
         assert live.look(pid).allocator == "jemalloc"
-    with running(program, LD_PRELOAD="libmimalloc.so.2") as pid:
+    with running(program, {"LD_PRELOAD": "libmimalloc.so.2"}) as pid:
         assert live.look(pid).allocator == "mimalloc"
 
 
-def test_a_program_with_malloc_of_its_own_is_its_own_provider(compiled: Compile) -> None:
-    own = SOURCE + "void *malloc(unsigned long n) { (void)n; return 0; }"
+def test_a_program_with_malloc_of_its_own_is_its_own_provider(
+    compiled: Compile, running: Running
+) -> None:
+    own = compiled.idle + "void *malloc(unsigned long n) { (void)n; return 0; }"
     program = compiled("own", own, "-rdynamic", "-fno-builtin")
-    with running(program, LD_PRELOAD="libjemalloc.so.2") as pid:
+    with running(program, {"LD_PRELOAD": "libjemalloc.so.2"}) as pid:
         seen = live.look(pid)
     assert seen.provider == program
     assert seen.allocator == ""
@@ -225,26 +199,30 @@ int main(void) {
 """
 
 
-def test_a_process_that_overwrote_its_variables_is_still_known(compiled: Compile) -> None:
+def test_a_process_that_overwrote_its_variables_is_still_known(
+    compiled: Compile, running: Running
+) -> None:
     variables = {"LD_PRELOAD": "libmimalloc.so.2", "MIMALLOC_DECOMMIT_DELAY": "7"}
-    with running(compiled("titled", TITLED), **variables) as pid:
+    with running(compiled("titled", TITLED), variables) as pid:
         assert b"MIMALLOC" not in Path(f"/proc/{pid}/environ").read_bytes()
         seen = live.look(pid)
     assert seen.allocator == "mimalloc"
     assert live.undelivered(seen, variables) == ()
 
 
-def test_several_tunables_are_whole_although_the_loader_cuts_them(compiled: Compile) -> None:
+def test_several_tunables_are_whole_although_the_loader_cuts_them(
+    compiled: Compile, running: Running
+) -> None:
     variables = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2:glibc.malloc.tcache_count=9", "Z": "1"}
-    with running(compiled("idle"), **variables) as pid:
+    with running(compiled("idle"), variables) as pid:
         assert live.undelivered(live.look(pid), variables) == ()
 
 
 @pytest.mark.parametrize("preload", ["", "libmimalloc.so.2", "libnosuch.so.1:libjemalloc.so.2"])
 def test_the_order_that_is_worked_out_is_that_of_the_loader(
-    preload: str, compiled: Compile
+    preload: str, compiled: Compile, running: Running
 ) -> None:
-    with running(compiled("idle"), LD_PRELOAD=preload) as pid:
+    with running(compiled("idle"), {"LD_PRELOAD": preload}) as pid:
         process = live.look(pid).process
         loaded = process.loaded()
     assert loaded is not None
@@ -258,31 +236,35 @@ def test_a_process_that_does_not_exist_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["glibc", "jemalloc", "mimalloc", "tcmalloc", "hz"])
-def test_settings_of_a_running_process_are_those_it_was_given(name: str, compiled: Compile) -> None:
+def test_settings_of_a_running_process_are_those_it_was_given(
+    name: str, compiled: Compile, running: Running
+) -> None:
     adapter = allocator.get(name)
     installed = adapter.installed()
     knob = next(p for p in adapter.knobs(installed) if p.kind == "int" and p.default != p.high)
     config = {knob.name: knob.high}
-    with running(compiled("idle"), **adapter.environment(config, installed)) as pid:
+    with running(compiled("idle"), adapter.environment(config, installed)) as pid:
         seen = live.look(pid)
         settings = live.settings(seen, adapter, installed)
     assert seen.provider.samefile(installed.path)
     assert settings[knob.name].value == knob.high
 
 
-def test_what_stands_in_the_memory_of_tcmalloc_is_read_from_there(compiled: Compile) -> None:
+def test_what_stands_in_the_memory_of_tcmalloc_is_read_from_there(
+    compiled: Compile, running: Running
+) -> None:
     adapter = allocator.get("tcmalloc")
     installed = adapter.installed()
     config = {"max_total_thread_cache_bytes": 1 << 24, "release_rate_percent": 250}
-    with running(compiled("idle"), **adapter.environment(config, installed)) as pid:
+    with running(compiled("idle"), adapter.environment(config, installed)) as pid:
         settings = live.settings(live.look(pid), adapter, installed)
     assert settings["max_total_thread_cache_bytes"] == live.Setting(1 << 24, is_effective=True)
     assert settings["release_rate_percent"] == live.Setting(250, is_effective=True)
     assert settings["transfer_num_obj"] == live.Setting(32, is_effective=False)
 
 
-def test_a_variable_that_a_wrapper_changed_is_named(compiled: Compile) -> None:
-    with running(compiled("idle"), MALLOC_CONF="narenas:3", GLIBC_TUNABLES="") as pid:
+def test_a_variable_that_a_wrapper_changed_is_named(compiled: Compile, running: Running) -> None:
+    with running(compiled("idle"), {"MALLOC_CONF": "narenas:3", "GLIBC_TUNABLES": ""}) as pid:
         seen = live.look(pid)
     asked = {"MALLOC_CONF": "narenas:4", "GLIBC_TUNABLES": "", "TCMALLOC_RELEASE_RATE": "1.00"}
     assert live.undelivered(seen, asked) == ("MALLOC_CONF", "TCMALLOC_RELEASE_RATE")

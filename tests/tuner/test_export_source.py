@@ -177,52 +177,49 @@ def test_the_glibc_source_acts_in_the_program_that_holds_it(
     assert heaps[0] > 2 >= heaps[1]
 
 
+@pytest.fixture
+def linked(tmp_path: Path) -> Callable[..., Path]:
+    """Compiles an exported source and a program that shows what it does to one file."""
+
+    def make(source: str, main: str, *flags: str) -> Path:
+        (tmp_path / "conf.c").write_text(source)
+        (tmp_path / "main.c").write_text("#include <stdio.h>\n" + main)
+        program = tmp_path / "main"
+        files = [tmp_path / "conf.c", tmp_path / "main.c"]
+        warnings = ["-Wall", "-Wextra", "-Werror"]
+        subprocess.run(["cc", *warnings, *files, *flags, "-o", program], check=True)
+        return program
+
+    return make
+
+
 def test_the_jemalloc_source_acts_in_a_program_that_is_linked_with_jemalloc(
-    profile_of: Callable[[str], Profile], tmp_path: Path
+    profile_of: Callable[[str], Profile], linked: Callable[..., Path]
 ) -> None:
     profile = profile_of("jemalloc")
-    (tmp_path / "conf.c").write_text(export.render(profile, "c-jemalloc"))
-    (tmp_path / "main.c").write_text(
-        "#include <stdio.h>\n"
+    program = linked(
+        export.render(profile, "c-jemalloc"),
         "int mallctl(const char *, void *, size_t *, void *, size_t);\n"
         "int main(void) {\n"
         "    unsigned n = 0; size_t size = sizeof n;\n"
         '    int failed = mallctl("opt.narenas", &n, &size, NULL, 0);\n'
         '    printf("%u\\n", n);\n'
         "    return failed;\n"
-        "}\n"
+        "}\n",
+        "-l:libjemalloc.so.2",
     )
-    program = tmp_path / "main"
-    sources = [tmp_path / "conf.c", tmp_path / "main.c"]
-    subprocess.run(["cc", *sources, "-l:libjemalloc.so.2", "-o", program], check=True)
     for environment, found in (({}, profile.config["narenas"]), ({"MALLOC_CONF": "narenas:5"}, 5)):
         done = subprocess.run([program], env=environment, capture_output=True, text=True)
         assert (done.returncode, int(done.stdout)) == (0, found)
 
 
 def test_the_jemalloc_source_defines_the_string_that_jemalloc_reads(
-    profile_of: Callable[[str], Profile], tmp_path: Path
+    profile_of: Callable[[str], Profile], linked: Callable[..., Path]
 ) -> None:
     profile = profile_of("jemalloc")
-    (tmp_path / "conf.c").write_text(export.render(profile, "c-jemalloc"))
-    (tmp_path / "main.c").write_text(
-        "#include <stdio.h>\n"
-        "extern const char *malloc_conf;\n"
-        "int main(void) { puts(malloc_conf); }\n"
-    )
-    program = tmp_path / "main"
-    subprocess.run(
-        [
-            "cc",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            tmp_path / "conf.c",
-            tmp_path / "main.c",
-            "-o",
-            program,
-        ],
-        check=True,
+    program = linked(
+        export.render(profile, "c-jemalloc"),
+        "extern const char *malloc_conf;\nint main(void) { puts(malloc_conf); }\n",
     )
     printed = subprocess.run([program], capture_output=True, text=True, check=True).stdout
     assert printed.strip() == profile.environment["MALLOC_CONF"]

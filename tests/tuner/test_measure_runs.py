@@ -19,6 +19,8 @@ from hztune.measure.proof import Fault
 from hztune.measure.runs import RunExecutor
 from hztune.samples import SampleStore, blocks
 
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+
 CONTROL = Arm("none")
 FIRST = Arm.of("any", {"knob": 1})
 SECOND = Arm.of("any", {"knob": 2})

@@ -17,6 +17,8 @@ from hztune.measure import Arm, Outcome
 from hztune.measure.program import Program, Service, by_regex
 from hztune.measure.runs import RunExecutor
 
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+
 CONTROL = Arm("none")
 PYTHON = f"{shlex.quote(os.path.realpath(sys.executable))} -I -S"
 ECHO = """

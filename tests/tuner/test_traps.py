@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,12 +27,6 @@ def found() -> dict[str, tuple[Adapter, Installed]]:
     return {adapter.name: (adapter, adapter.installed()) for adapter in adapters}
 
 
-def _compiled(source: str, program: Path, *flags: str) -> Path:
-    command = ["cc", "-x", "c", "-", "-o", str(program), *flags]
-    subprocess.run(command, input=source, text=True, check=True, timeout=60)
-    return program
-
-
 # ---- 1: LD_PRELOAD is ignored, exit status 0 ----------------------------------------------------
 
 
@@ -46,8 +40,8 @@ def test_a_library_that_does_not_exist_is_ignored_by_the_loader_and_refused_by_h
         adapter.installed()
 
 
-def test_a_static_program_never_sees_the_library_and_is_refused(tmp_path: Path) -> None:
-    program = _compiled("int main(void) { return 0; }", tmp_path / "static", "-static")
+def test_a_static_program_never_sees_the_library_and_is_refused(compiled: Any) -> None:
+    program = compiled("static", "int main(void) { return 0; }", "-static")
     preloaded = {"LD_PRELOAD": "libnosuch.so.9"}
     done = process.run([str(program)], env=preloaded, deadline_s=10)
     assert done.ok
@@ -55,18 +49,18 @@ def test_a_static_program_never_sees_the_library_and_is_refused(tmp_path: Path) 
     assert "static program" in str(target.inspect(program).obstacle())
 
 
-def test_a_program_that_gains_rights_is_refused(tmp_path: Path) -> None:
+def test_a_program_that_gains_rights_is_refused(compiled: Any) -> None:
     program = Path("/usr/bin/passwd")
     if os.getuid() == 0:
-        program = _compiled("int main(void) { return 0; }", tmp_path / "elevated")
+        program = compiled("elevated")
         os.chown(program, 65534, 65534)
         program.chmod(0o4755)
     assert "gains rights" in str(target.inspect(program).obstacle())
 
 
-def test_a_program_of_another_c_library_is_refused(tmp_path: Path) -> None:
+def test_a_program_of_another_c_library_is_refused(compiled: Any) -> None:
     loader = "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"
-    program = _compiled("int main(void) { return 0; }", tmp_path / "musl", loader)
+    program = compiled("musl", compiled.idle, loader)
     assert "another processor or C library" in str(target.inspect(program).obstacle())
 
 

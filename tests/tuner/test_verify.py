@@ -6,10 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,15 +29,12 @@ from hztune.workload import WorkloadSpec
 
 MakeProfile = Callable[..., Profile]
 MakeBench = Callable[..., Bench]
+Running = Callable[[Path, Mapping[str, str]], AbstractContextManager[int]]
+ReportOf = Callable[[Profile, Mapping[str, str]], Report]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
 CLAIMED = Result("ops_per_s", 1.14, 1.10, 1.20, 8, "improved")
 TUNED = Arm.of("hz", {"magazine_cap": 512, "depot_lock": "spin"})
-
-IDLE = """
-#include <unistd.h>
-int main(void) { char c; return write(1, "x", 1) + read(0, &c, 1) != 2; }
-"""
 
 
 def truth(log_ratio: float, rss: float = 1.0, status: str = "ok") -> Landscape:
@@ -346,26 +344,11 @@ CONFIGS: dict[str, dict[str, Value]] = {
 EFFECTIVE = {"hz": {"magazine_cap", "depot_lock"}, "tcmalloc": {"max_total_thread_cache_bytes"}}
 
 
-@pytest.fixture(scope="module")
-def idle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program that says when it has started, and then waits on its standard input."""
-    program = tmp_path_factory.mktemp("idle") / "idle"
-    subprocess.run(["cc", "-x", "c", "-", "-o", program], input=IDLE, text=True, check=True)
+@pytest.fixture
+def idle(compiled: Any) -> Path:
+    """An idle program."""
+    program: Path = compiled("idle")
     return program
-
-
-@contextmanager
-def running(program: Path, variables: Mapping[str, str]) -> Iterator[int]:
-    """The number of a process of such a program."""
-    child = subprocess.Popen(
-        [program], env={**os.environ, **variables}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    try:
-        assert child.stdout is not None
-        assert child.stdout.read(1) == b"x"
-        yield child.pid
-    finally:
-        child.communicate(b"\n", timeout=30)
 
 
 def profile_for(name: str, make_profile: MakeProfile) -> tuple[Profile, dict[str, str]]:
@@ -377,17 +360,23 @@ def profile_for(name: str, make_profile: MakeProfile) -> tuple[Profile, dict[str
     return made, adapter.environment(config, found)
 
 
-def report_of(made: Profile, program: Path, variables: Mapping[str, str]) -> Report:
-    with running(program, variables) as pid:
-        return examine(made, pid)
+@pytest.fixture
+def report_of(idle: Path, running: Running) -> ReportOf:
+    """Holds an idle process with some variables against a profile."""
+
+    def make(made: Profile, variables: Mapping[str, str]) -> Report:
+        with running(idle, variables) as pid:
+            return examine(made, pid)
+
+    return make
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_process_under_a_profile_has_it_in_effect(
-    name: str, here: Profile, make_profile: MakeProfile, idle: Path
+    name: str, here: Profile, make_profile: MakeProfile, report_of: ReportOf
 ) -> None:
     made, variables = profile_for(name, make_profile)
-    report = report_of(made, idle, variables)
+    report = report_of(made, variables)
     assert report.in_effect, report
     assert {row.name: row.found for row in report.rows} == CONFIGS[name]
     effective = {row.name for row in report.rows if row.evidence == "effective"}
@@ -398,7 +387,7 @@ def test_a_process_under_a_profile_has_it_in_effect(
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_parameter_that_was_changed_on_the_way_is_named(
-    name: str, here: Profile, make_profile: MakeProfile, idle: Path
+    name: str, here: Profile, make_profile: MakeProfile, report_of: ReportOf
 ) -> None:
     adapter = allocator.get(name)
     made, _ = profile_for(name, make_profile)
@@ -406,35 +395,35 @@ def test_a_parameter_that_was_changed_on_the_way_is_named(
     other = {**CONFIGS[name], knob: {"magazine_cap": 256}.get(knob, 1 << 20)}
     if name in ("glibc", "jemalloc", "mimalloc"):
         other[knob] = 9
-    report = report_of(made, idle, adapter.environment(other, adapter.installed()))
+    report = report_of(made, adapter.environment(other, adapter.installed()))
     assert not report.in_effect
     assert any(fault.startswith(f"{knob} is {other[knob]} (") for fault in report.faults)
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name != "glibc"])
 def test_a_process_without_the_allocator_has_nothing_in_effect(
-    name: str, here: Profile, make_profile: MakeProfile, idle: Path
+    name: str, here: Profile, make_profile: MakeProfile, report_of: ReportOf
 ) -> None:
     made, variables = profile_for(name, make_profile)
-    report = report_of(made, idle, {**variables, "LD_PRELOAD": ""})
+    report = report_of(made, {**variables, "LD_PRELOAD": ""})
     (fault,) = report.faults
     assert "malloc comes from" in fault and f"(glibc), not from {name}" in fault
     assert report.rows == ()
 
 
 def test_another_allocator_in_front_of_glibc_is_named(
-    here: Profile, make_profile: MakeProfile, idle: Path
+    here: Profile, make_profile: MakeProfile, report_of: ReportOf
 ) -> None:
     made, variables = profile_for("glibc", make_profile)
-    report = report_of(made, idle, {**variables, "LD_PRELOAD": "libjemalloc.so.2"})
+    report = report_of(made, {**variables, "LD_PRELOAD": "libjemalloc.so.2"})
     assert "(jemalloc), not from glibc" in report.faults[0]
 
 
 def test_an_unchanged_program_is_in_effect_whatever_it_runs_on(
-    here: Profile, make_profile: MakeProfile, idle: Path
+    here: Profile, make_profile: MakeProfile, report_of: ReportOf
 ) -> None:
     unchanged = make_profile({}, allocator=AllocatorId("none", "", "", ""))
-    assert report_of(unchanged, idle, {"LD_PRELOAD": "libjemalloc.so.2"}).in_effect
+    assert report_of(unchanged, {"LD_PRELOAD": "libjemalloc.so.2"}).in_effect
 
 
 @pytest.mark.parametrize(
@@ -447,15 +436,20 @@ def test_an_unchanged_program_is_in_effect_whatever_it_runs_on(
     ],
 )
 def test_a_variable_that_somebody_else_added_is_named(
-    name: str, variable: str, value: str, here: Profile, make_profile: MakeProfile, idle: Path
+    name: str,
+    variable: str,
+    value: str,
+    here: Profile,
+    make_profile: MakeProfile,
+    report_of: ReportOf,
 ) -> None:
     made, variables = profile_for(name, make_profile)
-    report = report_of(made, idle, {**variables, variable: value})
+    report = report_of(made, {**variables, variable: value})
     assert f"{variable} is set, and the profile does not set it" in report.faults
 
 
 def test_the_command_says_it_in_words_and_as_status(
-    here: Profile, tmp_path: Path, idle: Path, hztune: Run
+    here: Profile, tmp_path: Path, idle: Path, hztune: Run, running: Running
 ) -> None:
     path = saved(here, tmp_path)
     made, variables = (

@@ -17,10 +17,11 @@ from hztune import process
 from hztune.errors import HztuneError
 from hztune.machine import timed_window
 from hztune.measure.disturbance import Judge, Watch, repeats
+from hztune.measure.launch import Run
 from hztune.measure.program import Program
 from hztune.measure.proof import AllocatorProof, Fault, Proof
 from hztune.measure.server import serve_once
-from hztune.measure.timer import Run, time_once
+from hztune.measure.timer import time_once
 from hztune.measure.types import Accounting, Arm, Block, Outcome, Role, Turn
 from hztune.samples import Nowhere, Plan, Sink
 

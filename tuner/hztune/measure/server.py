@@ -8,7 +8,6 @@ the run, the load and the whole tree of the server end with it.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import socket
 import time
@@ -19,15 +18,16 @@ from pathlib import Path
 from hztune import process
 from hztune.allocator import live
 from hztune.errors import HztuneError
+from hztune.measure.launch import Run, launched
 from hztune.measure.program import OUTPUT_BYTES, Program, Service
 from hztune.measure.proof import Fault
-from hztune.measure.timer import Run, fault_of, helpers, launch_command, launch_report, provider_of
-from hztune.measure.watch import Look, watching
+from hztune.measure.watch import Look
 
 _READY_S = 60.0
 _ASK_S = 5.0
 _PAUSE_S = 0.02
 _STOP_S = 10.0
+_ENDED = Fault("failed", "the server ended by itself, with status 0")
 _PSS = re.compile(r"^Pss: +(\d+) kB$", re.M)
 
 
@@ -51,31 +51,18 @@ def serve_once(
         raise HztuneError(
             f"something answers on port {service.port} already; stop it, or give the server another"
         )
-    report = os.memfd_create("hz-launch")
-    try:
-        command = launch_command(
-            program, seed, changes, _READY_S + timeout_s + service.idle_s + _STOP_S, report
-        )
-        with (
-            process.Child(command, env=base, keep_stdout=False, pass_fds=(report,)) as server,
-            watching(server.pid, look, helpers()) as watcher,
-        ):
-            run = _use(server, service, base, timeout_s)
-            done = server.stop(_STOP_S)
-        told = os.pread(report, os.fstat(report).st_size, 0)
-    finally:
-        os.close(report)
-    launch = launch_report(program, done, told)
-    ended = None if launch["status"] == "interrupted" else _end_of(launch, done.stderr)
+    limit_s = _READY_S + timeout_s + service.idle_s + _STOP_S
+    with launched(program, seed, base, changes, limit_s, look) as launch:
+        used = _use(launch.child, service, base, timeout_s)
+        done = launch.child.stop(_STOP_S)
+    run, status = launch.run(done)
+    ended_by_itself = status != "interrupted"
     return replace(
         run,
-        fault=ended or run.fault,
-        pid=launch["pid"],
-        cpu_ns=round(launch["cpu_s"] * 1e9),
-        rss_peak_kb=launch["rss_tree_peak_kb"],
-        library=watcher.library or provider_of(launch),
-        stderr=done.stderr,
-        seen=watcher.fault,
+        fault=(run.fault or _ENDED) if ended_by_itself else used.fault,
+        wall_s=used.wall_s,
+        stdout=used.stdout,
+        idle_kb=used.idle_kb,
     )
 
 
@@ -83,23 +70,23 @@ def _use(server: process.Child, service: Service, base: Mapping[str, str], limit
     """Waits until the server answers, puts it under load, and reads its idle memory."""
     fault = _answers(server, service, base)
     if fault is not None:
-        return _nothing(fault)
+        return Run(fault)
     with process.Child(
         ["/bin/sh", "-c", service.load], env=base, output_limit=OUTPUT_BYTES
     ) as load:
         deadline = time.monotonic() + limit_s
         while not load.wait(_PAUSE_S) and time.monotonic() < deadline:
             if server.wait(0.0):
-                return _nothing(Fault("failed", "the server ended under load"))
+                return Run(Fault("failed", "the server ended under load"))
         done = load.finish(0.0)
     if not done.ok:
-        return _nothing(Fault("hang" if done.timed_out else "failed", f"--load {done.describe()}"))
+        return Run(Fault("hang" if done.timed_out else "failed", f"--load {done.describe()}"))
     if done.truncated:
-        return _nothing(Fault("bad_output", f"--load printed more than {OUTPUT_BYTES >> 20} MiB"))
+        return Run(Fault("bad_output", f"--load printed more than {OUTPUT_BYTES >> 20} MiB"))
     idle_kb = 0
     if service.idle_s and not server.wait(service.idle_s):
         idle_kb = _tree_kb(server.pid)
-    return replace(_nothing(None), wall_s=done.wall_s, stdout=done.stdout, idle_kb=idle_kb)
+    return Run(None, wall_s=done.wall_s, stdout=done.stdout, idle_kb=idle_kb)
 
 
 def _answers(server: process.Child, service: Service, base: Mapping[str, str]) -> Fault | None:
@@ -124,16 +111,6 @@ def _listens(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("localhost", port), _ASK_S):
         return True
     return False
-
-
-def _end_of(launch: Mapping[str, object], stderr: str) -> Fault:
-    """Why a server that should have been stopped had ended already."""
-    return fault_of(launch, stderr) or Fault("failed", "the server ended by itself, with status 0")
-
-
-def _nothing(fault: Fault | None) -> Run:
-    """A run of which only that is known."""
-    return Run(fault, 0, 0.0, 0, 0, "", "", "")
 
 
 def _tree_kb(launcher: int) -> int:

@@ -1,75 +1,29 @@
-"""One run of a whole program: started by hz-launch, timed by hyperfine where that is installed.
-
-hz-launch proves which library provides malloc, measures the memory of the whole process tree, and
-ends what takes too long or too much. It gives the time as well, if there is no hyperfine.
-"""
+"""One run of a whole program: timed by hyperfine where that is installed, else by hz-launch."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from hztune import artifacts, process
-from hztune.errors import HztuneError, UsageError
+from hztune import process
+from hztune.errors import HztuneError
+from hztune.measure.launch import Run, launched
 from hztune.measure.program import OUTPUT_BYTES, Program
 from hztune.measure.proof import Fault
-from hztune.measure.watch import Look, Watcher, watching
-from hztune.process import signal_name
-from hztune.samples import Status
+from hztune.measure.watch import Look
 
-_LAUNCH_SCHEMA = 1
 _HYPERFINE_SCHEMA = 2
-_HYPERFINE_WARNING = "Warning: Ignoring non-zero exit code."
+_HYPERFINE_WARNING = "Warning: Ignoring non-zero exit code.\n"
 _GRACE_S = 30.0
 _VERSION_S = 10.0
 _UNIT_S = {"second": 1.0, "s": 1.0, "millisecond": 1e-3, "ms": 1e-3, "nanosecond": 1e-9, "ns": 1e-9}
-_STATUSES: dict[str, Status] = {
-    "crash": "crash",
-    "hang": "hang",
-    "oom": "oom",
-    "rejected": "rejected",
-    "wrong_allocator": "wrong_allocator",
-    "failed": "failed",
-    "interrupted": "failed",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What one run showed.
-
-    Attributes:
-        fault: Why it does not count; None: it ended well.
-        pid: Its process; 0 when it could not be started.
-        wall_s: Its time, seconds.
-        cpu_ns: CPU time of all its processes, nanoseconds.
-        rss_peak_kb: Peak memory of all its processes together, KiB.
-        library: The file that provided its malloc; "" when that was not seen.
-        stdout: What it printed, if that matters.
-        stderr: What it printed there.
-        idle_kb: Memory of its processes some time after the load, KiB; 0: not asked for.
-        seen: What is wrong with one of its processes, as it was found while it ran.
-    """
-
-    fault: Fault | None
-    pid: int
-    wall_s: float
-    cpu_ns: int
-    rss_peak_kb: int
-    library: str
-    stdout: str
-    stderr: str
-    idle_kb: int = 0
-    seen: Fault | None = None
 
 
 @cache
@@ -108,114 +62,36 @@ def time_once(
     Raises:
         UsageError: The program cannot be started at all.
     """
+    timer = hyperfine()
     with tempfile.TemporaryDirectory(prefix="hztune-") as folder:
         export = Path(folder, "times.json")
-        report = os.memfd_create("hz-launch")
-        try:
-            launched = launch_command(program, seed, changes, timeout_s, report)
-            with (
-                process.Child(
-                    _timed(launched, export),
-                    env=base,
-                    output_limit=OUTPUT_BYTES,
-                    keep_stdout=program.reads_output,
-                    pass_fds=(report,),
-                ) as child,
-                watching(child.pid, look, helpers()) as watcher,
-            ):
-                done = child.finish(timeout_s + _GRACE_S)
-            told = os.pread(report, os.fstat(report).st_size, 0)
-        finally:
-            os.close(report)
-        return _run(program, done, told, export, watcher)
+        with launched(
+            program,
+            seed,
+            base,
+            changes,
+            timeout_s,
+            look,
+            wrap=lambda words: _timed(timer, words, export) if timer else words,
+            helpers=[timer.resolve()] if timer else [],
+            keep_stdout=program.reads_output,
+        ) as launch:
+            done = launch.child.finish(timeout_s + _GRACE_S)
+        if done.timed_out:
+            return Run(Fault("hang", "hz-launch did not end it"), stderr=done.stderr)
+        done = replace(done, stderr=done.stderr.replace(_HYPERFINE_WARNING, ""))
+        run, _ = launch.run(done)
+        if run.fault is None and done.truncated:
+            run = replace(
+                run, fault=Fault("bad_output", f"it printed more than {OUTPUT_BYTES >> 20} MiB")
+            )
+        return replace(run, wall_s=_hyperfine_s(export)) if export.exists() else run
 
 
-def launch_command(
-    program: Program, seed: int, changes: Mapping[str, str], timeout_s: float, report: int
-) -> list[str]:
-    """Returns the command that starts the program."""
-    words = [str(artifacts.launch()), "--json-fd", str(report)]
-    words += ["--timeout-ms", str(round(1e3 * timeout_s))]
-    if program.rss_limit_mb:
-        words += ["--rss-limit-mb", str(program.rss_limit_mb)]
-    for name, value in changes.items():
-        words += ["--env", f"{name}={value}"]
-    return [*words, "--", *program.command(seed)]
-
-
-def _timed(launched: list[str], export: Path) -> list[str]:
-    """Returns the command that times it, for every version of hyperfine from 1.13 on."""
-    path = hyperfine()
-    if path is None:
-        return launched
+def _timed(timer: Path, command: list[str], export: Path) -> list[str]:
+    """Returns the command that times another, for every version of hyperfine from 1.13 on."""
     options = ["-N", "--runs", "1", "--ignore-failure", "--style", "none", "--output", "inherit"]
-    return [str(path), *options, "--export-json", str(export), "--", shlex.join(launched)]
-
-
-def helpers() -> tuple[Path, ...]:
-    """Returns the programs that stand between hztune and the target."""
-    timers = [path.resolve() for path in (hyperfine(),) if path]
-    return (artifacts.launch().resolve(), *timers)
-
-
-def _run(
-    program: Program, done: process.Finished, told: bytes, export: Path, watcher: Watcher
-) -> Run:
-    """Returns the run from what hz-launch and the timer say."""
-    if done.timed_out:
-        return Run(Fault("hang", "hz-launch did not end it"), 0, 0.0, 0, 0, "", "", done.stderr)
-    launch = launch_report(program, done, told)
-    wall_s = _hyperfine_s(export) if export.exists() else launch["wall_ns"] * 1e-9
-    fault = fault_of(launch, done.stderr)
-    if fault is None and done.truncated:
-        fault = Fault("bad_output", f"it printed more than {OUTPUT_BYTES >> 20} MiB")
-    return Run(
-        fault=fault,
-        pid=launch["pid"],
-        wall_s=wall_s,
-        cpu_ns=round(launch["cpu_s"] * 1e9),
-        rss_peak_kb=launch["rss_tree_peak_kb"],
-        library=watcher.library or provider_of(launch),
-        stdout=done.stdout,
-        stderr=done.stderr,
-        seen=watcher.fault,
-    )
-
-
-def launch_report(program: Program, done: process.Finished, told: bytes) -> dict[str, Any]:
-    """Returns what hz-launch reports; if it reports nothing, it could not start the program."""
-    if not told:
-        last = done.stderr.strip().splitlines()[-1:] or ["it gave no reason"]
-        reason = last[0].removeprefix("hz-launch: ")
-        raise UsageError(f"cannot run {program.argv[0]}: {reason}")
-    report: dict[str, Any] = json.loads(told)
-    if report.get("schema") != _LAUNCH_SCHEMA:
-        raise HztuneError(
-            f"hz-launch reports schema {report.get('schema')}, not {_LAUNCH_SCHEMA}; "
-            "hz-launch and hztune are of different versions: reinstall hztune"
-        )
-    return report
-
-
-def provider_of(launch: Mapping[str, Any]) -> str:
-    """Returns the library that hz-launch saw, which does not know in which order symbols are found.
-
-    It sees programs that are over before anybody else has looked.
-    """
-    return str((launch["allocator"] or {"path": ""})["path"])
-
-
-def fault_of(launch: Mapping[str, Any], stderr: str) -> Fault | None:
-    """Returns why a run does not count."""
-    if launch["status"] == "ok":
-        return None
-    if launch["signal"]:
-        end = f"ended by {signal_name(launch['signal'])}"
-    else:
-        end = f"exit status {launch['code']}"
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    words = [line for line in lines if line != _HYPERFINE_WARNING][-1:]
-    return Fault(_STATUSES[launch["status"]], ": ".join([end, *words]))
+    return [str(timer), *options, "--export-json", str(export), "--", shlex.join(command)]
 
 
 def _hyperfine_s(export: Path) -> float:

@@ -1,0 +1,199 @@
+"""A run of a program behind hz-launch: how it is started, watched, and told of afterwards.
+
+hz-launch proves which library provides malloc, measures the memory of the whole process tree, and
+ends what takes too long or too much. hztune itself looks at the processes while they live.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hztune import artifacts, process
+from hztune.errors import HztuneError, UsageError
+from hztune.measure.program import OUTPUT_BYTES, Program
+from hztune.measure.proof import Fault
+from hztune.measure.watch import Look, Watcher, watching
+from hztune.process import signal_name
+from hztune.samples import Status
+
+Wrap = Callable[[list[str]], list[str]]
+"""Puts another program before a command, such as one that times it."""
+
+_SCHEMA = 1
+_STATUSES: dict[str, Status] = {
+    "crash": "crash",
+    "hang": "hang",
+    "oom": "oom",
+    "rejected": "rejected",
+    "wrong_allocator": "wrong_allocator",
+    "failed": "failed",
+    "interrupted": "failed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one run showed.
+
+    Attributes:
+        fault: Why it does not count; None: it ended well.
+        pid: Its process; 0 when it could not be started.
+        wall_s: Its time, seconds.
+        cpu_ns: CPU time of all its processes, nanoseconds.
+        rss_peak_kb: Peak memory of all its processes together, KiB.
+        library: The file that provided its malloc; "" when that was not seen.
+        stdout: What it printed, if that matters.
+        stderr: What it printed there.
+        idle_kb: Memory of its processes some time after the load, KiB; 0: not asked for.
+        seen: What is wrong with one of its processes, as it was found while it ran.
+    """
+
+    fault: Fault | None
+    pid: int = 0
+    wall_s: float = 0.0
+    cpu_ns: int = 0
+    rss_peak_kb: int = 0
+    library: str = ""
+    stdout: str = ""
+    stderr: str = ""
+    idle_kb: int = 0
+    seen: Fault | None = None
+
+
+@dataclass(slots=True)
+class Launch:
+    """A program while it runs behind hz-launch.
+
+    Attributes:
+        program: What runs.
+        child: The process of hz-launch, or of what was put before it.
+        report: What hz-launch said in the end, as JSON.
+    """
+
+    program: Program
+    child: process.Child
+    _watcher: Watcher
+    report: bytes = b""
+
+    def run(self, done: process.Finished) -> tuple[Run, str]:
+        """Returns the run once it is over, and hz-launch's word for how it ended.
+
+        Args:
+            done: How the child ended.
+
+        Raises:
+            UsageError: The program could not be started at all.
+        """
+        told = _report(self.program, done, self.report)
+        run = Run(
+            fault=_fault(told, done.stderr),
+            pid=told["pid"],
+            wall_s=told["wall_ns"] * 1e-9,
+            cpu_ns=round(told["cpu_s"] * 1e9),
+            rss_peak_kb=told["rss_tree_peak_kb"],
+            library=self._watcher.library or _provider(told),
+            stdout=done.stdout,
+            stderr=done.stderr,
+            seen=self._watcher.fault,
+        )
+        return run, told["status"]
+
+
+@contextmanager
+def launched(
+    program: Program,
+    seed: int,
+    base: Mapping[str, str],
+    changes: Mapping[str, str],
+    limit_s: float,
+    look: Look,
+    *,
+    wrap: Wrap = list,
+    helpers: Collection[Path] = (),
+    keep_stdout: bool = False,
+) -> Iterator[Launch]:
+    """Runs a program for as long as the context lasts.
+
+    Args:
+        program: What to run.
+        seed: Of the block.
+        base: The environment of hztune's own programs.
+        changes: What the program gets beyond it.
+        limit_s: hz-launch ends the program after that time.
+        look: Judges every process of the program that lives long enough to be looked at.
+        wrap: Puts something before hz-launch.
+        helpers: What `wrap` puts there; it is not looked at.
+        keep_stdout: Whether what the program prints is kept.
+    """
+    own = (artifacts.launch().resolve(), *helpers)
+    report = os.memfd_create("hz-launch")
+    try:
+        with (
+            process.Child(
+                wrap(_command(program, seed, changes, limit_s, report)),
+                env=base,
+                output_limit=OUTPUT_BYTES,
+                keep_stdout=keep_stdout,
+                pass_fds=(report,),
+            ) as child,
+            watching(child.pid, look, own) as watcher,
+        ):
+            launch = Launch(program, child, watcher)
+            yield launch
+        launch.report = os.pread(report, os.fstat(report).st_size, 0)
+    finally:
+        os.close(report)
+
+
+def _command(
+    program: Program, seed: int, changes: Mapping[str, str], timeout_s: float, report: int
+) -> list[str]:
+    """Returns the command that starts the program."""
+    words = [str(artifacts.launch()), "--json-fd", str(report)]
+    words += ["--timeout-ms", str(round(1e3 * timeout_s))]
+    if program.rss_limit_mb:
+        words += ["--rss-limit-mb", str(program.rss_limit_mb)]
+    for name, value in changes.items():
+        words += ["--env", f"{name}={value}"]
+    return [*words, "--", *program.command(seed)]
+
+
+def _report(program: Program, done: process.Finished, told: bytes) -> dict[str, Any]:
+    """Returns what hz-launch reports; if it reports nothing, it could not start the program."""
+    if not told:
+        last = done.stderr.strip().splitlines()[-1:] or ["it gave no reason"]
+        reason = last[0].removeprefix("hz-launch: ")
+        raise UsageError(f"cannot run {program.argv[0]}: {reason}")
+    report: dict[str, Any] = json.loads(told)
+    if report.get("schema") != _SCHEMA:
+        raise HztuneError(
+            f"hz-launch reports schema {report.get('schema')}, not {_SCHEMA}; "
+            "hz-launch and hztune are of different versions: reinstall hztune"
+        )
+    return report
+
+
+def _provider(launch: Mapping[str, Any]) -> str:
+    """Returns the library that hz-launch saw, which does not know in which order symbols are found.
+
+    It sees programs that are over before anybody else has looked.
+    """
+    return str((launch["allocator"] or {"path": ""})["path"])
+
+
+def _fault(launch: Mapping[str, Any], stderr: str) -> Fault | None:
+    """Returns why a run does not count."""
+    if launch["status"] == "ok":
+        return None
+    if launch["signal"]:
+        end = f"ended by {signal_name(launch['signal'])}"
+    else:
+        end = f"exit status {launch['code']}"
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    return Fault(_STATUSES[launch["status"]], ": ".join([end, *lines[-1:]]))
