@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -14,10 +15,11 @@ from hztune.allocator.live import Running
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure import Arm, Block, runs, timer
-from hztune.measure.program import Program, by_command, by_regex
+from hztune.measure.program import Program, bench_program, by_command, by_regex
 from hztune.measure.proof import Fault
 from hztune.measure.runs import RunExecutor
 from hztune.samples import SampleStore, blocks
+from hztune.workload import WorkloadSpec
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
@@ -225,6 +227,13 @@ def test_a_metric_command_that_fails_is_bad_output() -> None:
         "bad_output",
         "--metric-cmd ended with exit status 4: cannot read",
     )
+
+
+def test_the_p99_of_a_workload_is_the_worse_one_of_malloc_and_free() -> None:
+    program = bench_program(WorkloadSpec.from_text("lifo", threads=1).by("p99"))
+    said = {"latency": {"malloc": {"p99_ns": 40}, "free": {"p99_ns": 80}}}
+    assert program.measure(1.0, json.dumps(said)) == pytest.approx(1 / 80)
+    assert program.measure(1.0, "{}") == Fault("bad_output", "hz-bench printed no latencies")
 
 
 @pytest.mark.parametrize("pattern", ["(", "no group"])

@@ -385,6 +385,14 @@ def test_a_program_is_repeated_with_words_of_the_users_own(make_results: MakeRes
     assert text.count("./your-program its arguments") == 3
 
 
+def test_a_study_of_latencies_is_told_and_repeated_as_one(make_results: MakeResults) -> None:
+    folder = make_results(spin_wins, metric="p99_ns")
+    text = " ".join(Reader(report.render(folder)).text.split())
+    assert re.search(r"is 2\d\.\d % better in p99 latency with 1 parameter", text)
+    assert "--objective p99" in text
+    assert "hyperfine" not in text
+
+
 def test_several_workloads_are_told_one_by_one(make_results: MakeResults) -> None:
     folder = make_results(spin_wins, beside=lambda arm: spin_wins(arm))
     found = evidence.read(folder)

@@ -128,6 +128,15 @@ def test_the_same_parameter_with_its_sign_reversed_gives_no_gain_and_defaults(
     assert "HZ_TRIAL_MODE=slower" not in (out / "profile.env").read_text()
 
 
+def test_a_study_of_latencies_times_every_call_and_says_so(tuner: Tuner, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    tuner.study(tuner.space("plain", "slower"), out, "20s", "--objective", "p99")
+    profile = json.loads((out / "profile.json").read_text())
+    assert profile["objective"]["metric"] == profile["result"]["metric"] == "p99_ns"
+    rates = [row["ops"] / row["counted_ns"] * 1e9 for row in rows(out) if row["kind"] == "turn"]
+    assert all(1e-9 < rate < 1.0 for rate in rates)  # one over nanoseconds of a call
+
+
 def test_crashes_hangs_and_greed_are_typed_and_the_study_goes_on_to_its_verdict(
     tuner: Tuner, tmp_path: Path
 ) -> None:

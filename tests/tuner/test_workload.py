@@ -9,7 +9,7 @@ import pytest
 
 from hztune import artifacts, workload
 from hztune.errors import HztuneError, UsageError
-from hztune.workload import WorkloadSpec, find, listing
+from hztune.workload import WorkloadSpec, find, goal_of, listing
 
 
 def test_the_first_workloads_are_listed_with_everything_that_users_need() -> None:
@@ -36,6 +36,23 @@ def test_a_specification_has_a_command_that_hz_bench_runs() -> None:
         "remote@main", "--remote", "90", "--ws", "100", "--threads", "2", "--seed", "7", "--json",
     ]  # fmt: skip
     spec.check()
+
+
+def test_a_workload_measured_by_its_p99_is_timed_at_every_call_in_whole_runs() -> None:
+    spec = WorkloadSpec.from_text("lifo", threads=1).by("p99")
+    assert spec.label == "lifo T=1 by p99"
+    assert "--latency" in spec.command(seed=1)
+    assert not spec.steady
+    assert spec.by("throughput").command(seed=1) == WorkloadSpec.from_text(
+        "lifo", threads=1
+    ).command(seed=1)
+    assert [goal_of(name) for name in ("ops_per_s", "p99_ns")] == ["throughput", "p99"]
+    spec.check()
+
+
+def test_a_metric_that_is_none_of_a_workload_is_refused() -> None:
+    with pytest.raises(UsageError, match="legal: ops_per_s p99_ns"):
+        goal_of("wall_s")
 
 
 def test_without_a_number_the_threads_are_the_cpus_or_what_the_workload_needs() -> None:

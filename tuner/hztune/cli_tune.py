@@ -19,6 +19,7 @@ from hztune.errors import NoGainError, UsageError
 
 if TYPE_CHECKING:
     from hztune.tune import Tuned, TuneRequest
+    from hztune.workload import Goal
 
 _ABOUT_PROGRAM = frozenset(inspect.signature(program).parameters) - {"words"}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -41,6 +42,13 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 )
 @click.option(
     "--threads", "-t", type=int, metavar="N", help="Threads of the workload.  [default: CPUs here]"
+)
+@click.option(
+    "--objective",
+    type=click.Choice(["throughput", "p99"]),
+    default="throughput",
+    show_default=True,
+    help="What of the workload is made better; p99: the time that 99 of 100 calls keep to.",
 )
 @click.option(
     "--allocator",
@@ -127,6 +135,7 @@ def _request(
     workload: str | None,
     params: tuple[str, ...],
     threads: int | None,
+    objective: Goal,
     allocator: str | None,
     budget: str,
     words: tuple[str, ...],
@@ -137,6 +146,11 @@ def _request(
     own = has_program(words, about["server"])
     if own and (workload is not None or params or threads is not None):
         raise UsageError("--workload, --param and --threads are not for a program of your own")
+    if own and objective != "throughput":
+        raise UsageError(
+            f"--objective {objective} is for workloads; a program of yours is judged by its time, "
+            "or by what --metric-regex or --metric-cmd finds"
+        )
     if not own and workload is None:
         raise UsageError(
             "--workload is missing; `hztune list workloads` shows what there is "
@@ -151,7 +165,7 @@ def _request(
     assert workload is not None  # seen above
     from hztune.workload import together
 
-    first, *beside = together(workload, params, threads)
+    first, *beside = (spec.by(objective) for spec in together(workload, params, threads))
     return TuneRequest(workload=first, beside=tuple(beside), budget_s=budget_s, **others)
 
 

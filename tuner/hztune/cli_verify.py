@@ -127,15 +127,16 @@ def _workload(tuned: Profile, seed: int) -> Executor:
     """
     from hztune.machine import Machine
     from hztune.measure.workloads import workloads_executor
-    from hztune.workload import WorkloadSpec
+    from hztune.workload import WorkloadSpec, goal_of
 
     if tuned.workload.kind == "program":
         raise UsageError(
             f"the profile was made for the program {tuned.workload.name}: "
             "give its command again after --"
         )
+    goal = goal_of(tuned.objective.metric)
     specs = [
-        WorkloadSpec.from_text(of.text, [f"{k}={v}" for k, v in of.params], tuned.threads)
+        WorkloadSpec.from_text(of.text, [f"{k}={v}" for k, v in of.params], tuned.threads).by(goal)
         for of in tuned.workloads
     ]
     for spec in specs:

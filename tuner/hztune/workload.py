@@ -13,11 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from hztune import artifacts, process
 from hztune.errors import HztuneError, UsageError
 from hztune.params import Value
+
+Goal = Literal["throughput", "p99"]
+"""What is made better: operations a second, or the time that 99 of 100 calls keep to."""
+
+METRICS: dict[Goal, str] = {"throughput": "ops_per_s", "p99": "p99_ns"}
+"""How a profile calls it."""
 
 _LIST_SCHEMA = 1
 _LIST_DEADLINE_S = 20.0
@@ -122,6 +128,7 @@ class WorkloadSpec:
         params: (name, value) of the parameters that were given beyond the setting.
         threads: Number of threads.
         steady: Whether turns can measure it.
+        goal: What is measured of it.
     """
 
     name: str
@@ -129,6 +136,7 @@ class WorkloadSpec:
     params: tuple[tuple[str, Value], ...]
     threads: int
     steady: bool = True
+    goal: Goal = "throughput"
 
     @classmethod
     def from_text(
@@ -158,14 +166,23 @@ class WorkloadSpec:
         """How it is written in reports: "remote@main remote=90 T=32"."""
         setting = f"@{self.setting}" if self.setting else ""
         words = [self.name + setting, *(f"{key}={value}" for key, value in self.params)]
-        return " ".join([*words, f"T={self.threads}"])
+        goal = ["by p99"] if self.goal == "p99" else []
+        return " ".join([*words, f"T={self.threads}", *goal])
+
+    def by(self, goal: Goal) -> WorkloadSpec:
+        """Returns the same workload with something else measured of it.
+
+        Latencies are of whole runs: they take a clock at every call, and come when a run ends.
+        """
+        return replace(self, goal=goal, steady=self.steady and goal == "throughput")
 
     def command(self, seed: int) -> list[str]:
         """Returns the hz-bench command; the same seed gives the same requests."""
         words = [str(artifacts.bench()), self.name + (f"@{self.setting}" if self.setting else "")]
         for key, value in self.params:
             words += [f"--{key}", str(value)]
-        return [*words, "--threads", str(self.threads), "--seed", str(seed), "--json"]
+        instruments = ["--latency"] if self.goal == "p99" else []
+        return [*words, "--threads", str(self.threads), "--seed", str(seed), *instruments, "--json"]
 
     def check(self) -> None:
         """Runs one operation of it, since only hz-bench knows which parameters go together.
@@ -240,6 +257,19 @@ def together(
     ]
     most = max(spec.threads for spec in specs)
     return tuple(replace(spec, threads=most) for spec in specs)
+
+
+def goal_of(metric: str) -> Goal:
+    """Returns what a profile's metric was the measure of.
+
+    Raises:
+        UsageError: No workload is measured by it.
+    """
+    for goal, name in METRICS.items():
+        if name == metric:
+            return goal
+    legal = " ".join(METRICS.values())
+    raise UsageError(f"workloads are not measured by {metric!r} (legal: {legal})")
 
 
 def takes(name: str, override: str) -> bool:

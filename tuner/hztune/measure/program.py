@@ -110,7 +110,7 @@ def bench_program(spec: WorkloadSpec, seconds: float = 1.0, rss_limit_mb: int = 
     argv = (*words[:at], *words[at + 2 :], "--seconds", f"{seconds:g}")
     return Program(
         argv,
-        rate=_bench_rate,
+        rate=_bench_rate if spec.goal == "throughput" else _bench_p99_rate,
         counts=_bench_counts,
         reads_output=True,
         rss_limit_mb=rss_limit_mb,
@@ -178,6 +178,15 @@ def _bench_rate(wall_s: float, stdout: str) -> float | Fault:
         return _rate_of(str(json.loads(stdout)["ops_per_s"]), "higher")
     except (ValueError, KeyError, TypeError):
         return Fault("bad_output", "hz-bench printed no result")
+
+
+def _bench_p99_rate(wall_s: float, stdout: str) -> float | Fault:
+    """Returns one over the nanoseconds that 99 of 100 mallocs, and of 100 frees, keep to."""
+    try:
+        found = json.loads(stdout)["latency"]
+        return _rate_of(str(max(found[call]["p99_ns"] for call in ("malloc", "free"))), "lower")
+    except (ValueError, KeyError, TypeError):
+        return Fault("bad_output", "hz-bench printed no latencies")
 
 
 def _shell(command: str, stdin: str) -> process.Finished:

@@ -11,6 +11,7 @@ from hztune.profile import Profile, WorkloadId
 from hztune.progress import percent as plain_percent
 from hztune.samples import Arm
 from hztune.stats import Interval
+from hztune.workload import METRICS
 
 _FACTOR = 3.0
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
@@ -137,6 +138,8 @@ def tune_command(profile: Profile) -> str:
         for name, value in dict.fromkeys(each for of in profile.workloads for each in of.params):
             words += ["-p", f"{name}={value}"]
         words += ["--threads", str(profile.threads)]
+        if profile.objective.metric == METRICS["p99"]:
+            words += ["--objective", "p99"]
     words += ["--allocator", profile.allocator.name]
     words += ["--budget", f"{profile.search.budget_s:g}s", "--seed", str(profile.search.seed)]
     for name, value in profile.objective.limits:
@@ -202,11 +205,19 @@ def _gain_words(metric: str, ratio: float, *, several: bool) -> str:
     verb = verbs[0] if several else verbs[1]
     mean = " on average" if several else ""
     if ratio >= _FACTOR:
-        forms = {"ops_per_s": "{} times the operations a second", "wall_s": "{} times as fast"}
+        forms = {
+            "ops_per_s": "{} times the operations a second",
+            "wall_s": "{} times as fast",
+            "p99_ns": "{} times as good in p99 latency",
+        }
         form = forms.get(metric, "{} times as good in its own metric")
         return f"{verb} {form.format(f'{ratio:.1f}')}{mean}"
     gain = percent(math.log(ratio), sign=False)
-    forms = {"ops_per_s": "{} more operations a second", "wall_s": "{} faster"}
+    forms = {
+        "ops_per_s": "{} more operations a second",
+        "wall_s": "{} faster",
+        "p99_ns": "{} better in p99 latency",
+    }
     return f"{verb} {forms.get(metric, '{} better in its own metric').format(gain)}{mean}"
 
 

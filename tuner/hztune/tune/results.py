@@ -24,7 +24,7 @@ from hztune.profile import (
 from hztune.study import SAMPLER
 from hztune.tune.flow import Decision
 from hztune.tune.request import Task, TuneRequest
-from hztune.workload import WorkloadSpec
+from hztune.workload import METRICS, WorkloadSpec
 
 PROFILE = "profile.json"
 SAMPLES = "samples.jsonl"
@@ -121,10 +121,10 @@ def _shares(request: TuneRequest, decision: Decision) -> tuple[Share, ...]:
 
 
 def _metric(request: TuneRequest) -> str:
-    """What is made better: operations a second, runs a second, or the program's own metric."""
-    if request.program is None:
-        return "ops_per_s"
-    return "metric" if request.program.rate else "wall_s"
+    """What is made better: a workload's goal, runs a second, or the program's own metric."""
+    if request.workload is not None:
+        return METRICS[request.workload.goal]
+    return "metric" if request.program and request.program.rate else "wall_s"
 
 
 def _result(metric: str, decision: Decision) -> Result:
