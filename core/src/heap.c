@@ -15,6 +15,8 @@
 #include "internal.h"
 #include "os.h"
 
+enum { WARM_MOST = 16 }; /* heaps that wait with their blocks, even on the largest machine */
+
 _Thread_local hz_heap *hz_heap_mine __attribute__((tls_model("initial-exec"))) = &hz_heap_none;
 
 /* A thread that ends gives its heap up at once. Destructors of other thread-specific data may still
@@ -35,7 +37,7 @@ static struct {
     hz_heap *warm;               /* heaps without a thread that hold blocks, newest first */
     hz_heap *cold;               /* heaps without a thread that hold none */
     _Atomic uint32_t warm_count; /* length of `warm` */
-    uint32_t warm_most;          /* most heaps that stay warm: the CPUs of the process */
+    uint32_t warm_most;          /* most heaps that stay warm: the CPUs, at most WARM_MOST */
     _Atomic uint32_t warmed_ms;  /* when one of them was the last to come */
     uint32_t next_shard;         /* home of the next heap */
 } heaps;
@@ -234,7 +236,7 @@ static void after_fork(void)
 
 void hz_heap_start(uint32_t cpus)
 {
-    heaps.warm_most = cpus;
+    heaps.warm_most = cpus < WARM_MOST ? cpus : WARM_MOST;
     pthread_key_create(&ending_key, thread_ends);
     pthread_atfork(before_fork, after_fork, after_fork);
 }

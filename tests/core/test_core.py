@@ -26,6 +26,7 @@ PRELOADED = {
     "signals and cancellation in the middle of malloc do no harm": "signals",
     "threads that come and go do not add up": "thread_churn",
     "the end of a thread loses neither blocks nor memory": "thread_exit",
+    "threads keep apart what they cut, and leave their heaps to the next": "thread_heaps",
     "programs run out of a small address space in order": "small_address_space",
     "failing system calls give NULL and ENOMEM and break nothing": "syscall_faults",
 }

@@ -1,0 +1,289 @@
+"""How far from the best does a tuner end? hztune beside others, on recorded landscapes.
+
+    pip install scikit-learn smac       (in an environment of its own, with hztune)
+    python experiments/engine/regret.py [--seeds 21] [--budget 180] landscape-*.json
+
+A Gaussian process through the recorded configurations says how fast any other one is; measuring
+adds noise drawn from the recorded A/A blocks, and takes as long as it would. Each tuner gets the
+same measured seconds. What counts is the true speed of the configuration that it emits: its regret
+is what the best one on the landscape is faster.
+
+The others measure as their users do: one run of a second for each trial, the best run wins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+from hztune.measure import Arm
+from hztune.measure.replay import Noise, RecordedNoise, ReplayExecutor, Truth, VirtualClock
+from hztune.params import Value
+from hztune.progress import Quiet
+from hztune.samples import Block, Outcome, Turn
+from hztune.search import Bench, Budget, Ledger
+from hztune.space import Config, Dimension, Space
+from hztune.tune.candidates import candidates
+from hztune.tune.flow import Study
+
+TURN_NS = 18_000_000
+ROUNDS_OF_A_SECOND = 56
+LOOKED_AT = 20_000
+
+
+@dataclass
+class Surface:
+    """A landscape that can be asked anywhere.
+
+    Attributes:
+        name: Of its file.
+        space: What may be proposed.
+        noise: What measuring adds.
+    """
+
+    name: str
+    space: Space
+    noise: Noise
+    _model: GaussianProcessRegressor
+    _known: dict[str, Truth]
+
+    @classmethod
+    def read(cls, path: Path) -> Surface:
+        """Fits a landscape that record.py has written.
+
+        Raises:
+            SystemExit: It was recorded for another search space.
+        """
+        recorded = json.loads(path.read_text())
+        threads = int(recorded["workload"].rpartition("T=")[2])
+        space = candidates("hz", "", threads).space
+        if space.fingerprint() != recorded["space_sha256"]:
+            raise SystemExit(f"{path} was recorded for another search space; record it again")
+        points = [point for point in recorded["points"] if point["status"] == "ok"]
+        where = np.array([coordinates(space, point["params"]) for point in points])
+        level = np.array([point["log_ratio"] for point in points])
+        error = np.array([point["error"] for point in points])
+        kernel = ConstantKernel(0.1) * Matern(np.ones(where.shape[1]), nu=2.5) + WhiteKernel(1e-4)
+        model = GaussianProcessRegressor(kernel, alpha=error**2, normalize_y=True, random_state=1)
+        model.fit(where, level)
+        return cls(path.stem, space, RecordedNoise(as_blocks(recorded["noise"])), model, {})
+
+    def __call__(self, arm: Arm) -> Truth:
+        """How fast an arm is; the default is 1 by definition."""
+        if arm.key not in self._known:
+            at = np.array([coordinates(self.space, arm.config), coordinates(self.space, {})])
+            here, default = self._model.predict(at)
+            self._known[arm.key] = Truth(float(here - default))
+        return self._known[arm.key]
+
+    def best(self) -> float:
+        """The log ratio of the best of many configurations."""
+        rng = random.Random(1)
+        drawn = [self.space.sample(rng) for _ in range(LOOKED_AT)]
+        at = np.array([coordinates(self.space, config) for config in [{}, *drawn]])
+        level = self._model.predict(at)
+        return float(level.max() - level[0])
+
+
+def coordinates(space: Space, config: Config | dict[str, Value]) -> NDArray[np.float64]:
+    """A configuration as a point of the unit cube; words get a coordinate each."""
+    point = space.encode(config)
+    found: list[float] = []
+    for dimension in space.dimensions:
+        index = point.get(dimension.name, 0)
+        count = len(dimension.values)
+        if dimension.is_ordered:
+            found.append(index / max(1, count - 1))
+        else:
+            found.extend(float(index == each) for each in range(count))
+    return np.array(found)
+
+
+def as_blocks(noise: Sequence[Any]) -> list[Block]:
+    """Recorded log rates as the A/A blocks that they were."""
+    blocks = []
+    for pair, rounds in enumerate(noise):
+        outcomes = tuple(
+            Outcome(
+                Arm("hz"),
+                "ok",
+                "",
+                1e6,
+                tuple(
+                    Turn(number, arm, 0, TURN_NS, math.exp(turns[arm]) * 1e6 * TURN_NS * 1e-9)
+                    for number, turns in enumerate(rounds)
+                ),
+            )
+            for arm in range(len(rounds[0]))
+        )
+        blocks.append(Block(pair, "aa", outcomes))
+    return blocks
+
+
+# ---- tuners --------------------------------------------------------------------------------------
+
+Tuner = Callable[[Surface, int, float], Arm]
+
+
+class OneByOne:
+    """Measures one configuration after the other, a second each, until the time is up."""
+
+    def __init__(self, surface: Surface, seed: int, budget_s: float) -> None:
+        """Starts with the default."""
+        self._clock = VirtualClock()
+        self._executor = ReplayExecutor(surface, surface.noise, seed=seed, clock=self._clock)
+        self._budget_s = budget_s
+        self._pair = 0
+        self.best = Arm("hz")
+        self._most = self.rate(self.best)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is time for another one."""
+        cost = self._executor.cost(1, ROUNDS_OF_A_SECOND)
+        return self._clock.now() + cost <= self._budget_s
+
+    @property
+    def trials(self) -> int:
+        """How many there is time for at all."""
+        return int(self._budget_s / self._executor.cost(1, ROUNDS_OF_A_SECOND))
+
+    def rate(self, arm: Arm) -> float:
+        """The log rate of an arm in one run."""
+        self._pair += 1
+        block = self._executor.measure([arm], role="aa", rounds=ROUNDS_OF_A_SECOND, pair=self._pair)
+        return math.log(block.control.ops_per_s)
+
+    def tell(self, arm: Arm) -> float:
+        """Measures an arm and keeps it if it is the best so far."""
+        rate = self.rate(arm)
+        if rate > self._most:
+            self._most, self.best = rate, arm
+        return rate
+
+
+def by_hztune(surface: Surface, seed: int, budget_s: float) -> Arm:
+    """The whole study: racing, fresh proof, ablation; the default unless a gain was proved."""
+    clock = VirtualClock()
+    executor = ReplayExecutor(surface, surface.noise, seed=seed, clock=clock)
+    bench = Bench(executor, Ledger(), Budget(clock, budget_s), Quiet())
+    return Study(bench, surface.space, seed).run().arm
+
+
+def by_chance(surface: Surface, seed: int, budget_s: float) -> Arm:
+    """Random search."""
+    runs, rng = OneByOne(surface, seed, budget_s), random.Random(seed)
+    while runs.goes_on:
+        runs.tell(surface.space.arm(surface.space.sample(rng)))
+    return runs.best
+
+
+def by_tpe(surface: Surface, seed: int, budget_s: float) -> Arm:
+    """Optuna's TPE as it comes."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    runs = OneByOne(surface, seed, budget_s)
+    sampler = optuna.samplers.TPESampler(seed=seed)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    while runs.goes_on:
+        trial = study.ask()
+
+        def choose(dimension: Dimension, trial: optuna.Trial = trial) -> int:
+            most = len(dimension.values) - 1
+            if dimension.is_ordered:
+                return trial.suggest_int(dimension.name, 0, most)
+            return int(trial.suggest_categorical(dimension.name, list(range(most + 1))))
+
+        config = surface.space.decode(choose)
+        if surface.space.objection(config) is None:
+            study.tell(trial, runs.tell(surface.space.arm(config)))
+        else:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+    return runs.best
+
+
+def by_smac(surface: Surface, seed: int, budget_s: float) -> Arm:
+    """SMAC3's facade for hyperparameters, as it comes."""
+    from ConfigSpace import Categorical, ConfigurationSpace, Integer
+    from smac import HyperparameterOptimizationFacade, Scenario
+    from smac.runhistory.dataclasses import TrialValue
+
+    runs = OneByOne(surface, seed, budget_s)
+    cube = ConfigurationSpace(seed=seed)
+    for dimension in surface.space.dimensions:
+        most = len(dimension.values) - 1
+        cube.add(
+            Integer(dimension.name, (0, most))
+            if dimension.is_ordered and most > 0
+            else Categorical(dimension.name, list(range(most + 1)))
+        )
+    scenario = Scenario(cube, n_trials=10_000, deterministic=True, seed=seed)
+    smac = HyperparameterOptimizationFacade(
+        scenario, lambda config, seed=0: 0.0, overwrite=True, logging_level=False
+    )
+    while runs.goes_on:
+        asked = smac.ask()
+        config = surface.space.decode(
+            lambda dimension, asked=asked: int(asked.config[dimension.name])  # type: ignore[misc]
+        )
+        allowed = surface.space.objection(config) is None
+        cost = -runs.tell(surface.space.arm(config)) if allowed else 0.0
+        smac.tell(asked, TrialValue(cost=cost))
+    return runs.best
+
+
+TUNERS: dict[str, Tuner] = {
+    "hztune": by_hztune,
+    "random search": by_chance,
+    "TPE": by_tpe,
+    "SMAC3": by_smac,
+}
+
+
+def main() -> None:
+    """Lets every tuner work on every landscape; a table for people, JSON for programs."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("landscapes", nargs="+", type=Path)
+    parser.add_argument("--seeds", type=int, default=21)
+    parser.add_argument("--budget", type=float, default=180.0, help="seconds")
+    parser.add_argument("--tuner", action="append", choices=list(TUNERS))
+    options = parser.parse_args()
+    results = []
+    print(
+        "| landscape | tuner | best | median regret | worst |\n|---|---|---|---|---|",
+        file=sys.stderr,
+    )
+    for path in options.landscapes:
+        surface = Surface.read(path)
+        best = surface.best()
+        for name in options.tuner or TUNERS:
+            emitted = [
+                surface(TUNERS[name](surface, seed, options.budget)).log_ratio
+                for seed in range(1, options.seeds + 1)
+            ]
+            regrets = [max(0.0, 1.0 - math.exp(each - best)) for each in emitted]
+            results.append({"landscape": surface.name, "tuner": name, "regrets": regrets})
+            print(
+                f"| {surface.name} | {name} | {math.exp(best):.3f}x | {median(regrets):.2%} "
+                f"| {max(regrets):.2%} |",
+                file=sys.stderr,
+                flush=True,
+            )
+    json.dump({"schema": 1, "budget_s": options.budget, "results": results}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

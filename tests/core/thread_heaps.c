@@ -1,0 +1,120 @@
+/*
+ * What the heaps of threads hold: spans of their own to cut, and what an ended thread leaves to the
+ * next one.
+ */
+#include "check.h"
+
+#include <malloc.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BLOCKS = 200, SIZE = 48, PAGE_SHIFT = 16, THREADS = 8, LARGER = 1000 };
+
+/* ---- spans ---------------------------------------------------------------------------------- */
+
+static pthread_barrier_t both_allocate;
+
+static void *allocate_beside_the_other(void *argument)
+{
+    char **blocks = argument;
+    (void)pthread_barrier_wait(&both_allocate);
+    for (size_t i = 0; i < BLOCKS; i++) {
+        blocks[i] = malloc(SIZE);
+    }
+    (void)pthread_barrier_wait(&both_allocate);
+    return NULL;
+}
+
+static void threads_cut_spans_of_their_own(void)
+{
+    static char *blocks[2][BLOCKS];
+    pthread_t threads[2];
+    require(pthread_barrier_init(&both_allocate, NULL, 2) == 0, "no barrier");
+    for (int i = 0; i < 2; i++) {
+        require(pthread_create(&threads[i], NULL, allocate_beside_the_other, blocks[i]) == 0,
+                "pthread_create failed");
+    }
+    for (int i = 0; i < 2; i++) {
+        require(pthread_join(threads[i], NULL) == 0, "pthread_join failed");
+    }
+    for (size_t i = 0; i < BLOCKS; i++) {
+        for (size_t j = 0; j < BLOCKS; j++) {
+            require((uintptr_t)blocks[0][i] >> PAGE_SHIFT != (uintptr_t)blocks[1][j] >> PAGE_SHIFT,
+                    "blocks %zu and %zu of two threads lie in one page", i, j);
+        }
+    }
+}
+
+/* ---- heaps of threads that ended ------------------------------------------------------------ */
+
+static void *free_two(void *unused)
+{
+    void *first = malloc(SIZE), *last = malloc(SIZE);
+    (void)unused;
+    free(first);
+    free(last);
+    return last;
+}
+
+static void *allocate_one(void *unused)
+{
+    (void)unused;
+    return malloc(SIZE);
+}
+
+static void a_new_thread_goes_on_with_the_magazines_of_one_that_ended(void)
+{
+    pthread_t thread;
+    void *freed = NULL, *taken = NULL;
+    require(pthread_create(&thread, NULL, free_two, NULL) == 0, "pthread_create failed");
+    require(pthread_join(thread, &freed) == 0, "pthread_join failed");
+    require(pthread_create(&thread, NULL, allocate_one, NULL) == 0, "pthread_create failed");
+    require(pthread_join(thread, &taken) == 0, "pthread_join failed");
+    require(taken == freed, "it got %p, and %p was freed last", taken, freed);
+}
+
+static void *fill_the_magazine(void *unused)
+{
+    static const size_t count = 250;
+    void *blocks[250];
+    (void)unused;
+    for (size_t i = 0; i < count; i++) {
+        blocks[i] = malloc(LARGER);
+        memset(blocks[i], 1, LARGER);
+    }
+    for (size_t i = 0; i < count; i++) {
+        free(blocks[i]);
+    }
+    return NULL;
+}
+
+static void a_trim_returns_what_ended_threads_hold(void)
+{
+    pthread_t threads[THREADS];
+    (void)malloc_trim(0);
+    const size_t before = resident_bytes();
+    for (int i = 0; i < THREADS; i++) {
+        require(pthread_create(&threads[i], NULL, fill_the_magazine, NULL) == 0,
+                "pthread_create failed");
+    }
+    for (int i = 0; i < THREADS; i++) {
+        require(pthread_join(threads[i], NULL) == 0, "pthread_join failed");
+    }
+    (void)malloc_trim(0);
+    const size_t after = resident_bytes(), most = before + (128u << 10) * THREADS;
+    require(after <= most, "resident memory went from %zu to %zu bytes", before, after);
+    require(hz_counter("heaps_born") >= 2, "no thread had a heap");
+}
+
+static const check checks[] = {
+    {"threads cut spans of their own", threads_cut_spans_of_their_own, 0},
+    {"a new thread goes on with the magazines of one that ended",
+     a_new_thread_goes_on_with_the_magazines_of_one_that_ended, 0},
+    {"a trim returns what ended threads hold", a_trim_returns_what_ended_threads_hold, 0},
+};
+
+int main(int argc, char **argv)
+{
+    return run_checks(checks, COUNT(checks), argc, argv);
+}
