@@ -18,6 +18,7 @@ import json
 import math
 import random
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from typing import Any
 import numpy as np
 import optuna
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
@@ -79,7 +81,9 @@ class Surface:
         error = np.array([point["error"] for point in points])
         kernel = ConstantKernel(0.1) * Matern(np.ones(where.shape[1]), nu=2.5) + WhiteKernel(1e-4)
         model = GaussianProcessRegressor(kernel, alpha=error**2, normalize_y=True, random_state=1)
-        model.fit(where, level)
+        with warnings.catch_warnings():  # a parameter that does not matter has no length: its bound
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(where, level)
         return cls(path.stem, space, RecordedNoise(as_blocks(recorded["noise"])), model, {})
 
     def __call__(self, arm: Arm) -> Truth:
