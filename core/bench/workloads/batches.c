@@ -2,7 +2,9 @@
  * lifo, fifo, random, interleaved, mixed: batches of blocks are allocated and freed in that order.
  *
  * There is hardly anything in these loops but malloc and free, so they are compiled once for every
- * size, and what a run keeps account of is added up by the batch.
+ * size, and what a run keeps account of is added up by the batch. Beside malloc and free a pair of
+ * lifo costs 19 instructions (callgrind, x86-64, gcc 12), the writing of 64 bytes among them; in a
+ * loop written by hand, with memset, it is 30.
  */
 #include "blocks.h"
 
