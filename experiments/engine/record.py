@@ -77,8 +77,8 @@ def noise(executor: Executor) -> list[list[list[float]]]:
     return recorded
 
 
-def record(name: str, count: int, passes: int) -> dict[str, Any]:
-    """The landscape, as it is written."""
+def record(name: str, count: int, passes: int, path: Path) -> None:
+    """Records a landscape; its file is there as soon as the configurations are measured."""
     workload, overrides, threads = WORKLOADS[name]
     spec = WorkloadSpec.from_text(workload, overrides, threads)
     space = candidates("hz", "", threads).space
@@ -107,15 +107,19 @@ def record(name: str, count: int, passes: int) -> dict[str, Any]:
                 "status": status,
             }
         )
-    return {
+    found: dict[str, Any] = {
         "schema": 1,
         "workload": spec.label,
         "space_sha256": space.fingerprint(),
         "machine": asdict(machine),
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "points": points,
-        "noise": noise(executor),
+        "noise": [],
     }
+    path.write_text(json.dumps(found, separators=(",", ":")) + "\n")
+    found["noise"] = noise(executor)
+    path.write_text(json.dumps(found, separators=(",", ":")) + "\n")
+    print(f"\n{path}: {len(points)} configurations", file=sys.stderr)
 
 
 def main() -> None:
@@ -127,10 +131,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE, help="where the files go")
     options = parser.parse_args()
     for name in options.names:
-        found = record(name, options.configs, options.passes)
-        path = options.out / f"landscape-{name}.json"
-        path.write_text(json.dumps(found, separators=(",", ":")) + "\n")
-        print(f"\n{path}: {len(found['points'])} configurations", file=sys.stderr)
+        record(name, options.configs, options.passes, options.out / f"landscape-{name}.json")
 
 
 if __name__ == "__main__":
