@@ -314,6 +314,16 @@ def test_a_writer_that_is_killed_loses_no_record_that_it_reported(path: Path) ->
             assert [record["seq"] for record in log.records()] == list(range(log.count))
 
 
+def test_the_last_record_is_found_without_reading_the_others(path: Path) -> None:
+    with Log(path) as log:
+        assert log.last() is None
+        for text in ("one", "two"):
+            log.append({"text": text})
+            assert log.last() == {"seq": log.count - 1, "text": text}
+    with Log(path) as log:
+        assert log.last() == {"seq": 1, "text": "two"}
+
+
 def test_ten_thousand_blocks_are_read_whole(path: Path) -> None:
     with Log(path) as log:
         for pair in range(10_000):

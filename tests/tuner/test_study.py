@@ -9,7 +9,15 @@ import pytest
 
 from hztune.params import Value
 from hztune.space import Config, Space
-from hztune.study import Finding, identity, importance, propose
+from hztune.study import (
+    TOLD_BEST,
+    TOLD_NEWEST,
+    Finding,
+    _worth_telling,
+    identity,
+    importance,
+    propose,
+)
 
 GOOD = {"ran": -1.0, "max_rss": -1.0}
 CRASHED = {"ran": 1.0, "max_rss": -1.0}
@@ -79,6 +87,18 @@ def test_a_proposal_keeps_most_of_the_incumbent(toy_space: Space) -> None:
     proposals = asked(toy_space, findings(toy_space, 30), count=20, incumbents=[incumbent])
     kept = [sum(c.get(k) == v for k, v in incumbent.items()) for c in proposals]
     assert sum(kept) / len(kept) > 2.0
+
+
+def test_the_sampler_is_told_of_the_best_and_the_newest_of_many_findings() -> None:
+    values = Random(1).sample(range(1000), 1000)
+    many = [Finding({"cap": v}, v, CRASHED if v >= 950 else GOOD) for v in values]
+    told = _worth_telling(many)
+    newest = many[-TOLD_NEWEST:]
+    older = sorted((f for f in many[:-TOLD_NEWEST] if f.feasible), key=lambda f: -f.value)
+    assert told[-TOLD_NEWEST:] == newest
+    assert sorted(told[:-TOLD_NEWEST], key=lambda f: -f.value) == older[:TOLD_BEST]
+    assert told == [finding for finding in many if finding in told]
+    assert _worth_telling(newest) == newest
 
 
 def test_a_space_that_is_used_up_gives_what_is_left(toy_space: Space) -> None:

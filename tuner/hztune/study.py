@@ -10,6 +10,7 @@ from the study's own and the number of trials.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,10 @@ STARTUP_TRIALS = 8
 
 INHERITED_SHARES = (0.85, 0.7)
 """Chance, proposal by proposal in turn, that a parameter keeps the incumbent's value."""
+
+TOLD_BEST, TOLD_NEWEST = 50, 150
+"""Most findings of which the sampler is told, the best and the newest: what it makes of more is the
+same, and takes it longer with each."""
 
 ENOUGH_BEST = 5
 """Configurations that PED-ANOVA needs among the best ones."""
@@ -96,7 +101,7 @@ def propose(
         seed: The study's own.
     """
     mixed = _mixed_seed(seed, len(findings))
-    study = _study(space, findings, mixed)
+    study = _study(space, _worth_telling(findings), mixed)
     rng = Random(mixed)
     inherited: dict[str, int] = {}
     for incumbent in incumbents:
@@ -178,6 +183,22 @@ def _fresh(
     return None
 
 
+def _worth_telling(findings: Sequence[Finding]) -> list[Finding]:
+    """The best and the newest, in their order; all where there are no more."""
+    places = range(len(findings))
+    newest = places[-TOLD_NEWEST:]
+    feasible = [place for place in places[: -len(newest)] if findings[place].feasible]
+    best = sorted(feasible, key=lambda place: -findings[place].value)[:TOLD_BEST]
+    return [findings[place] for place in (*sorted(best), *newest)]
+
+
+class _Finished(optuna.trial.FrozenTrial):
+    """A trial that nobody changes any more: the storage, which copies all it takes, need not."""
+
+    def __deepcopy__(self, memo: object) -> optuna.trial.FrozenTrial:
+        return copy.copy(self)
+
+
 def _study(space: Space, findings: Sequence[Finding], seed: int) -> optuna.Study:
     sampler = TPESampler(
         seed=seed,
@@ -197,6 +218,7 @@ def _study(space: Space, findings: Sequence[Finding], seed: int) -> optuna.Study
             value=finding.value if finding.feasible else worst,
             constraints=dict(finding.violations),
         )
+        trial.__class__ = _Finished
         study.add_trial(trial)
     return study
 

@@ -16,16 +16,20 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 from hztune.errors import HztuneError, UsageError
 
 Record = dict[str, Any]
 
 _FIRST = b'{"seq":0,'
-_CRC = re.compile(rb',"crc":"([0-9a-f]{8})"\}\Z')
+_AT_ONCE = 100
+"""Lines that are decoded together: that takes little more than half the time of one by one."""
+_CRC = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n\Z')
+_CRC_BYTES = len(b',"crc":"01234567"}\n')
 
 
 class Log:
@@ -42,9 +46,10 @@ class Log:
         self._fd = _open(path)
         try:
             _lock(self._fd, path)
-            content = path.read_bytes()
-            self.count, self._size = _measure(content, path)
-            self.cut_bytes = len(content) - self._size
+            with path.open("rb") as file:
+                whole = os.fstat(self._fd).st_size
+                self.count, self._last, self._size = _measure(file, whole, path)
+            self.cut_bytes = whole - self._size
             os.ftruncate(self._fd, self._size)
         except BaseException:
             os.close(self._fd)
@@ -65,7 +70,13 @@ class Log:
 
     def records(self) -> Iterator[Record]:
         """Yields what the file holds."""
-        return _records(self.path.read_bytes()[: self._size])
+        with self.path.open("rb") as file:
+            yield from _records(file, self.count)
+
+    def last(self) -> Record | None:
+        """Returns the last record; None: there is none."""
+        line = os.pread(self._fd, self._size - self._last, self._last)
+        return next(_records(iter([line]), min(1, self.count)), None)
 
     def append(self, record: Record) -> None:
         """Writes a record under the next number.
@@ -80,6 +91,7 @@ class Log:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._size)
             raise self._failure(error) from error
+        self._last = self._size
         self._size += len(line)
         self.count += 1
 
@@ -121,10 +133,13 @@ def read(path: Path) -> Iterator[Record]:
         HztuneError: It is damaged before its end.
     """
     try:
-        content = path.read_bytes()
+        file = path.open("rb")
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    return _records(content[: _measure(content, path)[1]])
+    with file:
+        count, *_ = _measure(file, os.fstat(file.fileno()).st_size, path)
+        file.seek(0)
+        yield from _records(file, count)
 
 
 def _open(path: Path) -> int:
@@ -163,30 +178,41 @@ def _encode(record: Record) -> bytes:
     return b'%b,"crc":"%08x"}\n' % (text[:-1], zlib.crc32(text[:-1]))
 
 
-def _records(content: bytes) -> Iterator[Record]:
-    """Yields the records of lines that have been found whole."""
-    for line in content.split(b"\n")[:-1]:
-        record = json.loads(line)
-        del record["crc"]
-        yield record
+def _records(lines: Iterator[bytes], count: int) -> Iterator[Record]:
+    """Yields the records of the first `count` lines, which have been found whole."""
+    lines = islice(lines, count)
+    while some := list(islice(lines, _AT_ONCE)):
+        for record in json.loads(b"[%b]" % b",".join(some)):
+            del record["crc"]
+            yield record
 
 
-def _measure(content: bytes, path: Path) -> tuple[int, int]:
-    """Returns how many whole records there are, and their bytes; an unfinished one may follow."""
-    if not _is_ours(content):
-        raise UsageError(f"{path} holds something else than samples; choose another --out")
-    count = size = 0
-    for line in content.split(b"\n")[:-1]:
-        if not _is_whole(line, count):
+def _measure(file: BinaryIO, whole: int, path: Path) -> tuple[int, int, int]:
+    """Returns how many whole records there are, where the last one begins, and where it ends.
+
+    An unfinished one may follow.
+
+    Args:
+        file: Open at its beginning.
+        whole: Bytes to look at: a writer may be adding more.
+        path: For the words about what is wrong.
+    """
+    count = last = size = 0
+    for line in file:
+        if size + len(line) > whole or not _is_whole(line, count):
             break
         count += 1
-        size += len(line) + 1
-    if b"\n" in content[size:].rstrip(b"\0\n"):
+        last, size = size, size + len(line)
+    file.seek(size)
+    rest = file.read(whole - size)
+    if count == 0 and not _is_ours(rest):
+        raise UsageError(f"{path} holds something else than samples; choose another --out")
+    if b"\n" in rest.rstrip(b"\0\n"):
         raise HztuneError(
             f"{path} is damaged in line {count + 1}; restore it from a copy, "
             "or start anew with another --out"
         )
-    return count, size
+    return count, last, size
 
 
 def _is_ours(content: bytes) -> bool:
@@ -200,7 +226,7 @@ def _is_ours(content: bytes) -> bool:
 
 def _is_whole(line: bytes, seq: int) -> bool:
     """Whether a line is the record with this number, as it was written."""
-    crc = _CRC.search(line)
+    crc = _CRC.match(line, len(line) - _CRC_BYTES)
     return (
         crc is not None
         and int(crc[1], 16) == zlib.crc32(line[: crc.start()])

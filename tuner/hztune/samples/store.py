@@ -207,7 +207,8 @@ class SampleStore:
 
     def ending(self) -> Record | None:
         """Returns what came out of the study, None while it has not ended."""
-        return next((row for row in self._log.records() if row["kind"] == "end"), None)
+        last = self._log.last()
+        return last if last is not None and last["kind"] == "end" else None
 
     def replay(self) -> tuple[Block, ...]:
         """Returns every complete block, in order, as it was measured."""

@@ -7,10 +7,10 @@ selection sees them.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 
 from hztune.samples import Arm, Block, Outcome
 from hztune.search.limits import LossLimit, MemoryLimit
@@ -116,6 +116,7 @@ class Ledger:
     calibration_each: list[list[PairRatio]] = field(default_factory=list)
     void: list[Block] = field(default_factory=list)
     _pooled: tuple[int, dict[str, Estimate]] | None = field(default=None, compare=False)
+    _peaks: list[int] = field(default_factory=list, compare=False)  # of the control, in order
 
     @classmethod
     def of(
@@ -147,15 +148,17 @@ class Ledger:
 
     def control_excess(self) -> float:
         """How far the default is above the memory limit, in log units; -1 without a limit."""
-        peaks = [b.control.rss_peak_kb for b in self.blocks if b.control.rss_peak_kb]
-        if self.limit is None or not peaks:
+        if self.limit is None or not self._peaks:
             return -1.0
-        typical = median(peaks)
-        return self.limit.excess(typical, typical)
+        last = len(self._peaks) - 1
+        median = 0.5 * (self._peaks[last // 2] + self._peaks[(last + 1) // 2])
+        return self.limit.excess(median, median)
 
     def add(self, block: Block) -> None:
         """Takes a block in."""
         self.blocks.append(block)
+        if block.control.rss_peak_kb:
+            insort(self._peaks, block.control.rss_peak_kb)
         if not block.control.ok:
             self.void.append(block)
         elif block.role == "aa":

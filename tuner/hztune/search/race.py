@@ -60,6 +60,7 @@ class Search:
     def __post_init__(self) -> None:
         """Starts with nobody refused."""
         self.refused: set[str] = set()
+        self._identities: dict[str, Identity] = {}
 
     @property
     def control(self) -> Arm:
@@ -114,10 +115,7 @@ class Search:
         """
         chances = prospects(self.space, self.bench.ledger, self.ranked(), self.bench.floor)
         space = self.space.narrowed(chances)
-        taken = {
-            identity(self.space.config(record.arm))
-            for record in self.bench.ledger.searched.values()
-        }
+        taken = self._taken()
         waiting = [
             dict(preset.config) for preset in space.presets if identity(preset.config) not in taken
         ]
@@ -127,6 +125,13 @@ class Search:
             taken |= {identity(config) for config in configs}
             configs += self._proposals(chances, room - len(configs), taken)
         return [space.arm(config) for config in configs]
+
+    def _taken(self) -> set[Identity]:
+        """Every configuration that was measured."""
+        for key, record in self.bench.ledger.searched.items():
+            if key not in self._identities:
+                self._identities[key] = identity(self.space.config(record.arm))
+        return set(self._identities.values())
 
     def _proposals(
         self, chances: Mapping[str, float], count: int, taken: Collection[Identity]
@@ -159,10 +164,10 @@ class Search:
         best: dict[str, Config] = {}
         for one in self.ranked():
             arm = one.record.arm
-            if space.holds(arm) and (
-                arm.allocator != self.control.allocator or self._may_win(one.estimate.mean)
-            ):
-                best.setdefault(arm.allocator, space.config(arm))
+            if arm.allocator in best or not space.holds(arm):
+                continue
+            if arm.allocator != self.control.allocator or self._may_win(one.estimate.mean):
+                best[arm.allocator] = space.config(arm)
         return [*space.defaults, *reversed(best.values())]
 
     def _findings(self, space: Space) -> list[Finding]:

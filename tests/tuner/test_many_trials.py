@@ -1,0 +1,129 @@
+"""A study of thousands of trials opens whole, goes on, and stays small and quick."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from hztune.machine import Machine
+from hztune.measure.replay import ModelNoise, ReplayExecutor, Truth
+from hztune.samples import Arm, Block, Evidence, Plan, SampleStore
+from hztune.space import Space
+from hztune.tune.candidates import candidates
+
+CANDIDATES = 6
+OPENER = """
+import json, resource, sys, time
+from pathlib import Path
+from hztune.machine import Machine
+from hztune.measure.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
+from hztune.progress import Quiet
+from hztune.samples import SampleStore
+from hztune.search import Bench, Budget, Ledger, Search
+from hztune.tune.candidates import candidates
+
+space = candidates("hz", "", 8).space
+began = time.monotonic()
+store = SampleStore(Path(sys.argv[1]), {}, Machine.here(), resume=True)
+ledger = Ledger.of(store.replay()) if store.ending() is None else None
+opened_s = time.monotonic() - began
+clock = VirtualClock()
+executor = ReplayExecutor(lambda arm: Truth(), ModelNoise(), seed=2, clock=clock)
+bench = Bench(executor, ledger, Budget(clock, 1e6), Quiet(), floor=0.001)
+search = Search(bench, space, seed=1)
+measured, asked_s, new = set(ledger.searched), [], []
+for _ in range(int(sys.argv[2])):
+    began = time.monotonic()
+    arms = search._batch(proposing=True)
+    asked_s.append((time.monotonic() - began) / len(arms))
+    new += [arm.key not in measured for arm in arms]
+    bench.measure([search.control, *arms], "search", 4)
+    measured |= {arm.key for arm in arms}
+print(json.dumps({
+    "trials": ledger.trials - sum(new),
+    "new": sum(new),
+    "opened_s": opened_s,
+    "asked_s": sorted(asked_s),
+    "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+}))
+"""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a process saw of a study that it opened."""
+
+    trials: int
+    new: int
+    opened_s: float
+    asked_s: list[float]
+    rss_mb: float
+
+
+def write(path: Path, space: Space, trials: int, rounds: int) -> None:
+    """Writes the samples of a study that has measured that many configurations."""
+    executor = ReplayExecutor(lambda arm: Truth(), ModelNoise(), seed=1)
+    rng = Random(1)
+    configs = {space.arm(config).key: space.arm(config) for config in
+               (space.sample(rng) for _ in range(2 * trials))}  # fmt: skip
+    arms = list(configs.values())[:trials]
+    with SampleStore(path, {}, Machine.here()) as store:
+        for pair, start in enumerate(range(0, trials, CANDIDATES)):
+            beside = [Arm("hz"), *arms[start : start + CANDIDATES]]
+            put(store, executor.measure(beside, role="search", rounds=rounds, pair=pair), rounds)
+
+
+def put(store: SampleStore, block: Block, rounds: int) -> None:
+    """Writes a block as an executor does."""
+    store.begin(Plan(block.pair, block.role, tuple(o.arm for o in block.outcomes), rounds))
+    for index, outcome in enumerate(block.outcomes):
+        for turn in outcome.turns:
+            store.turn(index, 100, turn, Evidence(rss_kb=5000))
+    for index, outcome in enumerate(block.outcomes):
+        store.outcome(index, 100, outcome)
+
+
+def opened(path: Path, batches: int) -> Opened:
+    """Opens a study in a process of its own, and asks for some more batches."""
+    done = subprocess.run(
+        [sys.executable, "-c", OPENER, str(path), str(batches)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=True,
+        capture_output=True,
+        timeout=300,
+    )
+    return Opened(**json.loads(done.stdout))
+
+
+@pytest.fixture(scope="module")
+def hz_space() -> Space:
+    return candidates("hz", "", 8).space
+
+
+def test_a_study_of_two_thousand_trials_opens_and_asks_for_new_ones(
+    hz_space: Space, tmp_path: Path
+) -> None:
+    write(tmp_path / "samples.jsonl", hz_space, trials=2000, rounds=4)
+    found = opened(tmp_path / "samples.jsonl", batches=2)
+    assert found.trials == 2000
+    assert found.new > 0
+    assert found.rss_mb < 500
+
+
+@pytest.mark.perf
+def test_a_study_of_ten_thousand_trials_opens_in_five_seconds_and_asks_in_a_tenth_of_one(
+    hz_space: Space, tmp_path: Path
+) -> None:
+    write(tmp_path / "samples.jsonl", hz_space, trials=10_000, rounds=16)
+    found = opened(tmp_path / "samples.jsonl", batches=100)
+    assert found.trials == 10_000
+    assert found.opened_s <= 5.0
+    assert found.asked_s[98] <= 0.1
+    assert found.rss_mb <= 500
