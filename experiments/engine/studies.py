@@ -1,0 +1,295 @@
+"""Do verdicts hold? Thousands of whole studies on recorded noise, with the truth known.
+
+    python experiments/engine/studies.py experiments/engine/noise-*.json > results.json
+
+Each study is told twice on the same noise, in virtual time: once where every configuration is as
+fast as the default, and once where DEPOT_LOCK=WINNER is faster by twice the least gain that this
+very study says it can prove (its calibration sees the default only, so both tellings share it).
+Counted are claims of a gain that is none, whether the interval covers the truth, how much wider it
+is than one of a fixed size, and how often the gain is found.
+
+No clock and no process takes part: the same command gives the same counts. Parts of the studies may
+be told in several goes (--first, --count) and added up (--add).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, fields
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from hztune.measure import Arm
+from hztune.measure.replay import Noise, RecordedNoise, ReplayExecutor, Truth, VirtualClock
+from hztune.progress import Quiet
+from hztune.samples import Block, Outcome, Turn
+from hztune.search import Bench, Budget, Ledger
+from hztune.space import Space
+from hztune.stats import FIRST_LOOK, fixed_interval, sequential_interval
+from hztune.tune.candidates import candidates
+from hztune.tune.flow import Decision, Study
+
+KNOB, WINNER = "depot_lock", "spin"
+GAIN = 2.0
+"""What the faster configurations have more than the default, in least gains that can be proved."""
+
+THREADS = 8
+TURN_NS = 18_000_000
+MOST_WIDTH = 1.5
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What some studies on one recording came to; counts of several parts add up.
+
+    Attributes:
+        noise: Name of the recording.
+        studies: Each told twice.
+        false_claims: A gain was claimed that is none: of equals, or of a configuration that has
+            none where others do.
+        finalists: Finalists of equals that went into a proof.
+        found: The gain was claimed where there is one.
+        intervals: Intervals from fresh pairs, those of finalists that were refused among them.
+        covered: Those that hold the true ratio.
+        emitted: Intervals that a profile would carry with a gain.
+        emitted_covered: Those that hold the true ratio.
+        wide: Intervals more than MOST_WIDTH times as wide as Student's from as many pairs.
+        widest: The greatest such factor.
+        widths: Sum of these factors.
+        detectable: Sum of the stated least gains, log units.
+    """
+
+    noise: str
+    studies: int = 0
+    false_claims: int = 0
+    finalists: int = 0
+    found: int = 0
+    intervals: int = 0
+    covered: int = 0
+    emitted: int = 0
+    emitted_covered: int = 0
+    wide: int = 0
+    widest: float = 0.0
+    widths: float = 0.0
+    detectable: float = 0.0
+
+    def __add__(self, other: Counts) -> Counts:
+        """What both parts came to."""
+        sums = {
+            field.name: getattr(self, field.name) + getattr(other, field.name)
+            for field in fields(self)
+            if field.name not in ("noise", "widest")
+        }
+        return Counts(noise=self.noise, widest=max(self.widest, other.widest), **sums)
+
+
+# ---- one study -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """All configurations are equal, but those with KNOB=WINNER, which are faster by `gain`."""
+
+    gain: float
+
+    def __call__(self, arm: Arm) -> Truth:
+        """How fast an arm is."""
+        return Truth(self.gain if arm.config.get(KNOB) == WINNER else 0.0)
+
+
+@cache
+def hz_space() -> Space:
+    """Where hztune looks for a better hz."""
+    return candidates("hz", "", THREADS).space
+
+
+def told(noise: Noise, landscape: Landscape, seed: int, budget_s: float) -> tuple[Study, Decision]:
+    """Tells a study from its beginning to its verdict."""
+    clock = VirtualClock()
+    executor = ReplayExecutor(landscape, noise, seed=seed, clock=clock, warmup_ms=100.0)
+    bench = Bench(executor, Ledger(), Budget(clock, budget_s), Quiet())
+    study = Study(bench, hz_space(), seed)
+    return study, study.run()
+
+
+def judged(name: str, study: Study, decision: Decision, landscape: Landscape) -> Counts:
+    """What one telling came to."""
+    truth = landscape(decision.arm).log_ratio
+    claimed = decision.verdict == "improved"
+    records = [record for record in study.bench.ledger.confirmed.values()]
+    known = [record for record in records if len(record.pairs) >= FIRST_LOOK]
+    intervals = [sequential_interval(record.log_ratios) for record in known]
+    truths = [landscape(record.arm).log_ratio for record in known]
+    widths = [
+        interval.half_width / fixed_interval(record.log_ratios).half_width
+        for interval, record in zip(intervals, known, strict=True)
+    ]
+    held = decision.interval
+    return Counts(
+        noise=name,
+        false_claims=int(claimed and truth == 0.0),
+        finalists=len(study.proofs) if landscape.gain == 0.0 else 0,
+        found=int(claimed and truth > 0.0),
+        intervals=len(intervals),
+        covered=sum(i.low <= t <= i.high for i, t in zip(intervals, truths, strict=True)),
+        emitted=int(claimed),
+        emitted_covered=int(claimed and held is not None and held.low <= truth <= held.high),
+        wide=sum(width > MOST_WIDTH for width in widths),
+        widest=max(widths, default=0.0),
+        widths=sum(widths),
+    )
+
+
+def told_twice(name: str, noise: Noise, seed: int, budget_s: float) -> Counts:
+    """One study where nothing helps, and the same one where something does."""
+    equal = Landscape(0.0)
+    study, decision = told(noise, equal, seed, budget_s)
+    assert study.calibration is not None  # a study is never stopped here
+    least = study.calibration.detectable
+    better = Landscape(GAIN * least)
+    return (
+        Counts(name, studies=1, detectable=least)
+        + judged(name, study, decision, equal)
+        + judged(name, *told(noise, better, seed, budget_s), better)
+    )
+
+
+# ---- many studies --------------------------------------------------------------------------------
+
+
+@cache
+def recorded(path: Path) -> RecordedNoise:
+    """The noise of a recording: A/A blocks of rounds x arms log rates.
+
+    Raises:
+        SystemExit: There is none in the file.
+    """
+    noise = json.loads(path.read_text())["noise"]
+    if not noise:
+        raise SystemExit(f"{path} holds no recorded noise")
+    return RecordedNoise(as_block(pair, rounds) for pair, rounds in enumerate(noise))
+
+
+def as_block(pair: int, rounds: Sequence[Sequence[float]]) -> Block:
+    """Recorded log rates as the A/A block that they were."""
+    outcomes = tuple(
+        Outcome(
+            Arm("hz"),
+            "ok",
+            "",
+            1e6,
+            tuple(
+                Turn(number, arm, 0, TURN_NS, math.exp(logs[arm]) * 1e6 * TURN_NS * 1e-9)
+                for number, logs in enumerate(rounds)
+            ),
+        )
+        for arm in range(len(rounds[0]))
+    )
+    return Block(pair, "aa", outcomes)
+
+
+def study_number(number: int, paths: Sequence[Path], budget_s: float) -> Counts:
+    """One study; the recordings take turns."""
+    path = paths[number % len(paths)]
+    return told_twice(path.stem, recorded(path), number, budget_s)
+
+
+def many(numbers: range, paths: Sequence[Path], budget_s: float, jobs: int) -> list[Counts]:
+    """The studies with these numbers, by recording."""
+    one = partial(study_number, paths=paths, budget_s=budget_s)
+    if jobs == 1:
+        return added(map(one, numbers))
+    with ProcessPoolExecutor(jobs) as pool:
+        return added(pool.map(one, numbers, chunksize=4))
+
+
+def added(parts: Iterable[Counts]) -> list[Counts]:
+    """Parts by recording, in order of name."""
+    found: dict[str, Counts] = {}
+    for part in parts:
+        found[part.noise] = found.get(part.noise, Counts(part.noise)) + part
+    return [found[name] for name in sorted(found)]
+
+
+# ---- what is said --------------------------------------------------------------------------------
+
+
+def wilson(hits: int, of: int) -> tuple[float, float]:
+    """The 95 % interval of a share (Wilson, J. Am. Stat. Assoc. 22, 1927)."""
+    if of == 0:
+        return 0.0, 1.0
+    z, share = 1.959964, hits / of
+    centre = share + z * z / (2 * of)
+    half = z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))
+    scale = 1 + z * z / of
+    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+
+
+def share(hits: int, of: int) -> str:
+    """A share with its interval, for the table."""
+    if of == 0:
+        return "none"
+    low, high = wilson(hits, of)
+    return f"{hits / of:.2%} [{low:.2%}, {high:.2%}]"
+
+
+HEADS = (
+    "noise", "studies", "least gain", "false claims", "covered", "covered where claimed",
+    "width", "widest", "found",
+)  # fmt: skip
+
+
+def row(counts: Counts) -> list[str]:
+    """A line of the table."""
+    return [
+        counts.noise,
+        str(counts.studies),
+        f"{math.expm1(counts.detectable / max(1, counts.studies)):.1%}",
+        share(counts.false_claims, 2 * counts.studies),
+        share(counts.covered, counts.intervals),
+        share(counts.emitted_covered, counts.emitted),
+        f"{counts.widths / max(1, counts.intervals):.2f}x",
+        f"{counts.widest:.2f}x",
+        share(counts.found, counts.studies),
+    ]
+
+
+def table(found: Sequence[Counts]) -> str:
+    """Every recording, and all together."""
+    total = sum(found, Counts("all"))
+    lines = [HEADS, ["---"] * len(HEADS), *map(row, [*found, total])]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main() -> None:
+    """Tells the studies that were asked for; a table for people, JSON for programs."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("files", nargs="+", type=Path, help="recordings, or parts to add up")
+    parser.add_argument("--first", type=int, default=0, help="number of the first study")
+    parser.add_argument("--count", type=int, default=2000, help="studies, each told twice")
+    parser.add_argument("--budget", type=float, default=180.0, help="seconds of a study")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--add", action="store_true", help="the files are earlier results")
+    options = parser.parse_args()
+    if options.add:
+        parts: list[dict[str, Any]] = [json.loads(path.read_text()) for path in options.files]
+        found = added(Counts(**each) for part in parts for each in part["counts"])
+        budget_s = parts[0]["budget_s"]
+    else:
+        numbers = range(options.first, options.first + options.count)
+        found = many(numbers, options.files, options.budget, options.jobs)
+        budget_s = options.budget
+    print(table(found), file=sys.stderr)
+    counts = [asdict(each) for each in found]
+    json.dump({"schema": 1, "budget_s": budget_s, "counts": counts}, sys.stdout, indent=1)
+    print()
+
+
+if __name__ == "__main__":
+    main()
