@@ -1,11 +1,13 @@
 """Records a landscape: how fast hz is in some hundred configurations of one workload.
 
     python experiments/engine/record.py remote-8 [--configs 300] [--passes 3]
+    python experiments/engine/record.py remote-2 --noise-only [--busy]
 
 Every configuration stands beside the default in `passes` blocks, each time with other neighbours.
-The file landscape-NAME.json gets the log ratio of each to the default with its standard error and
-its memory, and A/A blocks, whose noise a simulation draws from. About 300 configurations a quarter
-of an hour; the machine must be quiet. An interruption keeps what there is.
+landscape-NAME.json keeps the log ratio of each such pair and the memory; noise-NAME.json the turns
+of A/A blocks, which simulations resample; `--busy` makes the machine work in bursts meanwhile.
+About 300 configurations in ten minutes; otherwise the machine must be quiet. An interruption keeps
+what there is.
 """
 
 from __future__ import annotations
@@ -13,10 +15,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import random
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,12 +33,12 @@ from hztune.measure.workloads import workload_executor
 from hztune.samples import Block
 from hztune.search import SLOTS, Ledger
 from hztune.space import Space
-from hztune.stats import pool_plain
 from hztune.tune.candidates import candidates
 from hztune.workload import WorkloadSpec
 
 HERE = Path(__file__).parent
 WORKLOADS = {
+    "remote-2": ("remote", ["remote=50"], 2),
     "remote-8": ("remote@main", ["remote=50"], 8),
     "larson-4": ("larson", [], 4),
     "mstress-8": ("mstress", [], 8),
@@ -77,61 +82,88 @@ def noise(executor: Executor) -> list[list[list[float]]]:
     return recorded
 
 
-def record(name: str, count: int, passes: int, path: Path) -> None:
-    """Records a landscape; its file is there as soon as the configurations are measured."""
-    workload, overrides, threads = WORKLOADS[name]
-    spec = WorkloadSpec.from_text(workload, overrides, threads)
-    space = candidates("hz", "", threads).space
-    machine = Machine.here()
-    executor = workload_executor(spec, seed=1, machine=machine, processes=1 + SLOTS)
-    arms = drawn(space, count, seed=1)
+def landscape(executor: Executor, arms: list[Arm], passes: int) -> list[dict[str, Any]]:
+    """Measures the arms; a point for each, with the log ratio of every pair that it was in."""
     ledger = Ledger()
     total = passes * math.ceil(len(arms) / SLOTS)
     try:
         for number, block in enumerate(blocks(executor, arms, passes, seed=2)):
             ledger.add(block)
-            print(f"\r{name}: block {number + 1} of {total}", end="", file=sys.stderr)
+            print(f"\rblock {number + 1} of {total}", end="", file=sys.stderr)
     except KeyboardInterrupt:
-        print("\nstopped", file=sys.stderr)
-    points = []
-    for seen in ledger.searched.values():
-        ratio, error = pool_plain(seen.pairs, ledger.noise()) if seen.pairs else (0.0, 0.0)
-        rss = sum(seen.rss) / len(seen.rss) if seen.rss else 0.0
-        status = "ok" if not seen.failures else seen.failures[0].status
-        points.append(
-            {
-                "params": dict(seen.arm.params),
-                "log_ratio": round(ratio, 5),
-                "error": round(error, 5),
-                "log_rss": round(rss, 4),
-                "status": status,
-            }
-        )
-    found: dict[str, Any] = {
+        print(" stopped", end="", file=sys.stderr)
+    print(file=sys.stderr)
+    return [
+        {
+            "params": dict(seen.arm.params),
+            "pairs": [round(pair.log_ratio, 4) for pair in seen.pairs],
+            "log_rss": round(sum(seen.rss) / len(seen.rss), 4) if seen.rss else None,
+            "status": seen.failures[0].status if seen.failures else "ok",
+        }
+        for seen in ledger.searched.values()
+    ]
+
+
+@contextmanager
+def bursts() -> Iterator[None]:
+    """Something else that wants CPUs every now and then, as a neighbour on a server does."""
+    code = (
+        "import random, time\n"
+        "while True:\n"
+        "    until = time.monotonic() + random.expovariate(5.0)\n"
+        "    while time.monotonic() < until: pass\n"
+        "    time.sleep(random.expovariate(2.0))\n"
+    )
+    neighbour = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        yield
+    finally:
+        neighbour.kill()
+        neighbour.wait()
+
+
+def write(path: Path, spec: WorkloadSpec, machine: Machine, found: dict[str, Any]) -> None:
+    """Writes a recording beside what it is of."""
+    head = {
         "schema": 1,
         "workload": spec.label,
-        "space_sha256": space.fingerprint(),
         "machine": asdict(machine),
+        "load_average": os.getloadavg()[0],
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "points": points,
-        "noise": [],
     }
-    path.write_text(json.dumps(found, separators=(",", ":")) + "\n")
-    found["noise"] = noise(executor)
-    path.write_text(json.dumps(found, separators=(",", ":")) + "\n")
-    print(f"\n{path}: {len(points)} configurations", file=sys.stderr)
+    path.write_text(json.dumps({**head, **found}, separators=(",", ":")) + "\n")
+    print(path.name, file=sys.stderr)
+
+
+def record(name: str, options: argparse.Namespace) -> None:
+    """Records the noise of a workload and, unless only that is wanted, its landscape."""
+    workload, overrides, threads = WORKLOADS[name]
+    spec = WorkloadSpec.from_text(workload, overrides, threads)
+    machine = Machine.here()
+    executor = workload_executor(spec, seed=1, machine=machine, processes=1 + SLOTS)
+    with bursts() if options.busy else nullcontext():
+        busy = "-busy" if options.busy else ""
+        heard = {"noise": noise(executor)}
+        write(options.out / f"noise-{name}{busy}.json", spec, machine, heard)
+    if not options.noise_only:
+        space = candidates("hz", "", threads).space
+        points = landscape(executor, drawn(space, options.configs, seed=1), options.passes)
+        found = {"space_sha256": space.fingerprint(), "points": points}
+        write(options.out / f"landscape-{name}.json", spec, machine, found)
 
 
 def main() -> None:
-    """Records the landscapes that were asked for."""
+    """Records what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="+", choices=list(WORKLOADS), metavar="NAME")
     parser.add_argument("--configs", type=int, default=300)
     parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--noise-only", action="store_true")
+    parser.add_argument("--busy", action="store_true", help="with a neighbour that works in bursts")
     parser.add_argument("--out", type=Path, default=HERE, help="where the files go")
     options = parser.parse_args()
     for name in options.names:
-        record(name, options.configs, options.passes, options.out / f"landscape-{name}.json")
+        record(name, options)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median, variance
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,8 @@ from hztune.tune.flow import Study
 TURN_NS = 18_000_000
 ROUNDS_OF_A_SECOND = 56
 LOOKED_AT = 20_000
+USUAL_FREEDOM = 2
+"""Degrees of freedom that the usual scatter counts for beside a configuration's own."""
 
 
 @dataclass
@@ -75,16 +77,18 @@ class Surface:
         space = candidates("hz", "", threads).space
         if space.fingerprint() != recorded["space_sha256"]:
             raise SystemExit(f"{path} was recorded for another search space; record it again")
+        heard = path.with_name(path.name.replace("landscape-", "noise-"))
+        noise = RecordedNoise(as_blocks(json.loads(heard.read_text())["noise"]))
         points = [point for point in recorded["points"] if point["status"] == "ok"]
         where = np.array([coordinates(space, point["params"]) for point in points])
-        level = np.array([point["log_ratio"] for point in points])
-        error = np.array([point["error"] for point in points])
+        level = np.array([fmean(point["pairs"]) for point in points])
+        error = errors([point["pairs"] for point in points])
         kernel = ConstantKernel(0.1) * Matern(np.ones(where.shape[1]), nu=2.5) + WhiteKernel(1e-4)
         model = GaussianProcessRegressor(kernel, alpha=error**2, normalize_y=True, random_state=1)
         with warnings.catch_warnings():  # a parameter that does not matter has no length: its bound
             warnings.simplefilter("ignore", ConvergenceWarning)
             model.fit(where, level)
-        return cls(path.stem, space, RecordedNoise(as_blocks(recorded["noise"])), model, {})
+        return cls(path.stem.removeprefix("landscape-"), space, noise, model, {})
 
     def __call__(self, arm: Arm) -> Truth:
         """How fast an arm is; the default is 1 by definition."""
@@ -115,6 +119,20 @@ def coordinates(space: Space, config: Config | dict[str, Value]) -> NDArray[np.f
         else:
             found.extend(float(index == each) for each in range(count))
     return np.array(found)
+
+
+def errors(pairs: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+    """The standard error of each configuration's mean.
+
+    Slow configurations scatter far more than fast ones, so each has a variance of its own, drawn
+    towards the usual one: two or three pairs alone say little.
+    """
+    own = [variance(several) if len(several) > 1 else math.nan for several in pairs]
+    usual = float(np.nanmedian(own))
+    counts = np.array([len(several) for several in pairs])
+    freedom = np.maximum(counts - 1, 0)
+    drawn = (np.nan_to_num(own) * freedom + usual * USUAL_FREEDOM) / (freedom + USUAL_FREEDOM)
+    return np.sqrt(drawn / counts)
 
 
 def as_blocks(noise: Sequence[Any]) -> list[Block]:
