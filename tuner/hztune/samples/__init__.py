@@ -1,19 +1,19 @@
-"""What was measured: the values (blocks), the file (log), and the study's rows in it (store)."""
+"""What was measured: values (blocks), their rows (rows), the file (log), a study in it (store)."""
 
 from hztune.samples.blocks import ROLES, STATUSES, Arm, Block, Outcome, Role, Status, Turn, joined
+from hztune.samples.rows import SCHEMA, Evidence, Nowhere, Plan, Rows, Sink
 from hztune.samples.store import (
-    Evidence,
-    Nowhere,
-    Plan,
     Recording,
     SampleStore,
-    Sink,
     blocks,
+    blocks_of,
+    differences,
     recording,
 )
 
 __all__ = [
     "ROLES",
+    "SCHEMA",
     "STATUSES",
     "Arm",
     "Block",
@@ -23,11 +23,14 @@ __all__ = [
     "Plan",
     "Recording",
     "Role",
+    "Rows",
     "SampleStore",
     "Sink",
     "Status",
     "Turn",
     "blocks",
+    "blocks_of",
+    "differences",
     "joined",
     "recording",
 ]

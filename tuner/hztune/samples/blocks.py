@@ -175,11 +175,13 @@ class Block:
         pair: Number of the block in its study, from 0.
         role: What it was measured for.
         outcomes: One for each arm that was asked, in that order; the first is the control.
+        machine: Fingerprint of the machine that measured it; "" where nobody asks.
     """
 
     pair: int
     role: Role
     outcomes: tuple[Outcome, ...]
+    machine: str = field(default="", compare=False)
 
     @property
     def control(self) -> Outcome:
@@ -198,7 +200,7 @@ def joined(blocks: Sequence[Block], workloads: Sequence[str]) -> Block:
         return blocks[0]
     columns = zip(*(block.outcomes for block in blocks), strict=True)
     outcomes = tuple(_joined(parts, workloads) for parts in columns)
-    return Block(blocks[0].pair, blocks[0].role, outcomes)
+    return Block(blocks[0].pair, blocks[0].role, outcomes, blocks[0].machine)
 
 
 def _joined(parts: tuple[Outcome, ...], workloads: Sequence[str]) -> Outcome:

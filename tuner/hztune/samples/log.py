@@ -15,7 +15,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -140,6 +140,23 @@ def read(path: Path) -> Iterator[Record]:
         count, *_ = _measure(file, os.fstat(file.fileno()).st_size, path)
         file.seek(0)
         yield from _records(file, count)
+
+
+def packed(records: Iterable[Record]) -> str:
+    """Returns records as the text of a file that holds them and no other."""
+    return b"".join(_encode({"seq": seq, **each}) for seq, each in enumerate(records)).decode()
+
+
+def unpacked(text: str, what: str) -> list[Record]:
+    """Returns the records of such a text.
+
+    Raises:
+        HztuneError: It is damaged; `what` says in the message what it is.
+    """
+    lines = text.encode().splitlines(keepends=True)
+    if not all(_is_whole(line, seq) for seq, line in enumerate(lines)):
+        raise HztuneError(f"{what} is damaged; restore it from a copy, or start anew")
+    return list(_records(iter(lines), len(lines)))
 
 
 def _open(path: Path) -> int:

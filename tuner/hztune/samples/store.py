@@ -17,93 +17,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from hztune.errors import UsageError
 from hztune.machine import Machine
-from hztune.samples.blocks import Arm, Block, Outcome, Role, Turn, joined
+from hztune.samples.blocks import Arm, Block, Outcome, Turn, joined
 from hztune.samples.log import Log, Record, read
-
-SCHEMA = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a block is going to be.
-
-    Attributes:
-        pair: Number of the block.
-        role: What it is for.
-        arms: The control first; the same arm may stand twice.
-        rounds: Turns that each arm shall get.
-        workload: On which of several workloads; "" where there is one only.
-        part: Its number among them, from 0.
-        parts: How many there are; the block is complete when it was measured on all.
-    """
-
-    pair: int
-    role: Role
-    arms: tuple[Arm, ...]
-    rounds: int
-    workload: str = ""
-    part: int = 0
-    parts: int = 1
+from hztune.samples.rows import SCHEMA, Rows
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What was seen of the machine and the process during a turn.
-
-    Attributes:
-        cpu_ns: CPU time that the process used in it.
-        involuntary: Context switches that its threads did not ask for.
-        steal_ticks: Ticks (10 ms) that the hypervisor took from the machine.
-        pressure_us: Time that anything on the machine waited for a CPU, microseconds.
-        suspended_ns: Time that the machine slept.
-        rss_kb: Resident memory at its end, KiB.
-    """
-
-    cpu_ns: int = 0
-    involuntary: int = 0
-    steal_ticks: int = 0
-    pressure_us: int = 0
-    suspended_ns: int = 0
-    rss_kb: int = 0
-
-
-class Sink(Protocol):
-    """Where an executor puts what it measures: `begin`, turns, one outcome for each arm, `end`."""
-
-    def begin(self, plan: Plan) -> None:
-        """Takes note that a block begins."""
-
-    def turn(self, index: int, pid: int, turn: Turn, evidence: Evidence) -> None:
-        """Takes a turn of the arm at `index`, in process `pid`, that has just been measured."""
-
-    def outcome(self, index: int, pid: int, outcome: Outcome) -> None:
-        """Takes what the arm at `index` came to; `pid` 0: it could not be started."""
-
-    def end(self) -> None:
-        """Takes note that the block is complete."""
-
-
-class Nowhere:
-    """The sink of measurements that nobody keeps."""
-
-    def begin(self, plan: Plan) -> None:
-        """Keeps nothing."""
-
-    def turn(self, index: int, pid: int, turn: Turn, evidence: Evidence) -> None:
-        """Keeps nothing."""
-
-    def outcome(self, index: int, pid: int, outcome: Outcome) -> None:
-        """Keeps nothing."""
-
-    def end(self) -> None:
-        """Keeps nothing."""
-
-
-class SampleStore:
+class SampleStore(Rows):
     """The file `samples.jsonl` of a study, open for writing by this process alone."""
 
     def __init__(
@@ -128,10 +51,7 @@ class SampleStore:
         except BaseException:
             self._log.close()
             raise
-        self.study = str(first["study"])
-        """A short name of what the study is."""
-        self._machine = machine.fingerprint
-        self._plan: Plan | None = None
+        super().__init__(str(first["study"]), machine.fingerprint)
 
     def __enter__(self) -> SampleStore:
         """Returns itself."""
@@ -156,52 +76,13 @@ class SampleStore:
         """Bytes of an unfinished record that were cut off when the file was opened."""
         return self._log.cut_bytes
 
-    def begin(self, plan: Plan) -> None:
-        """Writes that a block begins; an earlier one that did not end is void."""
-        self._plan = plan
-        arms = [arm.key for arm in plan.arms]
-        row = {**self._head("block"), "arms": arms, "rounds": plan.rounds}
-        if plan.parts > 1:
-            row |= {"workload": plan.workload, "part": plan.part, "parts": plan.parts}
-        self._log.append(row)
-
-    def turn(self, index: int, pid: int, turn: Turn, evidence: Evidence) -> None:
-        """Writes a turn, at once."""
-        self._log.append(
-            {
-                **self._arm_head("turn", index, pid),
-                "turn": turn.round,
-                "position": turn.position,
-                "start_ns": turn.start_ns,
-                "counted_ns": turn.counted_ns,
-                "ops": turn.ops,
-                "status": "ok",
-                "disturbed": turn.disturbed,
-                **asdict(evidence),
-            }
-        )
-
-    def outcome(self, index: int, pid: int, outcome: Outcome) -> None:
-        """Writes how an arm's part of the block ended."""
-        self._log.append(
-            {
-                **self._arm_head("outcome", index, pid),
-                "status": outcome.status,
-                "detail": outcome.detail,
-                "ops_per_s": outcome.ops_per_s,
-                "rss_peak_kb": outcome.rss_peak_kb,
-                "live_kb": outcome.live_kb,
-                "counters": dict(outcome.counters),
-            }
-        )
-
     def end(self) -> None:
         """Waits until the block is on the disk."""
         self._log.sync()
 
     def conclude(self, ending: Mapping[str, Any]) -> None:
         """Writes what came out of the study, and waits until it is on the disk."""
-        row = {"schema": SCHEMA, "kind": "end", "study": self.study, "machine": self._machine}
+        row = {"schema": SCHEMA, "kind": "end", "study": self.study, "machine": self.machine}
         self._log.append({**row, **ending})
         self._log.sync()
 
@@ -239,31 +120,9 @@ class SampleStore:
             )
         return row
 
-    def _head(self, kind: str) -> Record:
-        """Returns what every row of a block begins with."""
-        assert self._plan is not None, "no block has begun"
-        return {
-            "schema": SCHEMA,
-            "kind": kind,
-            "study": self.study,
-            "machine": self._machine,
-            "pair": self._plan.pair,
-            "role": self._plan.role,
-        }
-
-    def _arm_head(self, kind: str, index: int, pid: int) -> Record:
-        """Returns what every row of an arm begins with."""
-        head = self._head(kind)
-        assert self._plan is not None
-        arm = self._plan.arms[index]
-        return {
-            **head,
-            "index": index,
-            "arm": arm.key,
-            "allocator": arm.allocator,
-            "params": arm.config,
-            "pid": pid,
-        }
+    def append(self, row: Record) -> None:
+        """Writes a row, at once."""
+        self._log.append(row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,10 +209,17 @@ def _measured(records: Iterable[Record]) -> Iterator[tuple[Record, Block]]:
             outcomes[row["index"]] = _outcome(row, tuple(turns[row["index"]]))
             count = len(head["arms"])
             if len(outcomes) == count:
-                yield (
-                    head,
-                    Block(row["pair"], row["role"], tuple(outcomes[i] for i in range(count))),
-                )
+                found = tuple(outcomes[i] for i in range(count))
+                yield head, Block(row["pair"], row["role"], found, row.get("machine", ""))
+
+
+def differences(there: Mapping[str, str], here: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns in which points two identities differ, one phrase each."""
+    return tuple(
+        f"{name}: {there.get(name, 'nothing')} there, {here.get(name, 'nothing')} here"
+        for name in dict.fromkeys([*here, *there])
+        if there.get(name) != here.get(name)
+    )
 
 
 def _study_row(identity: dict[str, str], machine: Machine) -> Record:
@@ -373,13 +239,7 @@ def _differences(row: Record, identity: dict[str, str], machine: Machine) -> tup
     """Returns in which points a study that exists is not the one that is asked for."""
     if row.get("schema") != SCHEMA:
         return (f"schema {row.get('schema')} there, {SCHEMA} here",)
-    there = row["identity"]
-    names = dict.fromkeys([*identity, *there])
-    points = [
-        f"{name}: {there.get(name, 'nothing')} there, {identity.get(name, 'nothing')} here"
-        for name in names
-        if there.get(name) != identity.get(name)
-    ]
+    points = differences(row["identity"], identity)
     return (*points, *machine.differences(Machine(**row["machine"])))
 
 
