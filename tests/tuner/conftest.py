@@ -1,9 +1,11 @@
-"""What the tests of the tuner share: a profile, a small space, a simulated study, C programs."""
+"""What the tests of the tuner share: a profile, a small space, a simulated study, programs."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -221,3 +223,60 @@ def running() -> Callable[[Path, Mapping[str, str]], AbstractContextManager[int]
             child.communicate(b"\n", timeout=30)
 
     return run
+
+
+class Postgres:
+    """A PostgreSQL server of one's own, on a socket in its own directory; it syncs as it should."""
+
+    def __init__(self, folder: Path) -> None:
+        found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+        if not found:
+            pytest.fail("PostgreSQL is missing; install it with: apt-get install postgresql")
+        self._programs = found[-1].parent
+        self._folder = folder
+        self.url = f"postgresql://hztune@/postgres?host={folder}"
+        if os.geteuid() == 0:  # which the server refuses to run as
+            shutil.chown(folder, "postgres", "postgres")
+        self._run("initdb", "-A", "trust", "-U", "hztune", "-E", "UTF8", "--no-locale", "--no-sync")
+
+    def start(self) -> None:
+        options = f"-c listen_addresses='' -c unix_socket_directories={self._folder}"
+        self._run("pg_ctl", "-w", "-l", str(self._folder / "log"), "-o", options, "start")
+
+    def restart(self) -> None:
+        """As after a crash: nobody says good-bye, and the log is replayed."""
+        self._run("pg_ctl", "-w", "-m", "immediate", "-l", str(self._folder / "log"), "restart")
+
+    def stop(self) -> None:
+        self._run("pg_ctl", "-w", "-m", "immediate", "stop")
+
+    def _run(self, program: str, *words: str) -> None:
+        user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+        done = subprocess.run(
+            [*(user if os.geteuid() == 0 else []), str(self._programs / program),
+             "-D", str(self._folder / "data"), *words],
+            cwd=self._folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, text=True, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A server that lives as long as the tests; the path of its socket must be short."""
+    with tempfile.TemporaryDirectory(prefix="hztune-pg-") as folder:
+        server = Postgres(Path(folder))
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def storage_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty file of SQLite, or of the server."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'study.db'}"
+    url: str = request.getfixturevalue("postgres").url
+    return url

@@ -18,6 +18,7 @@ from hztune.errors import HztuneError, StoppedByUser
 
 COMMANDS = {
     "tune": "cli_tune",
+    "worker": "cli_worker",
     "show": "cli_profile",
     "export": "cli_profile",
     "run": "cli_profile",

@@ -8,16 +8,19 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from hztune.cli_machine import require_fit
 from hztune.cli_program import ProgramCommand, has_program, program, program_options
 from hztune.errors import NoGainError, UsageError
 
 if TYPE_CHECKING:
+    from hztune.progress import Reporter
     from hztune.tune import Tuned, TuneRequest
     from hztune.workload import Goal
 
@@ -85,6 +88,8 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 )
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where the results go.")
 @click.option("--resume", is_flag=True, help="Go on with the study in --out.")
+@click.option("--storage", default="", metavar="URL", help="Share the study; see `hztune worker`.")
+@click.option("--study", default="", metavar="NAME", help="Its name in --storage.")
 @click.option("--require-gain", is_flag=True, help="Exit with status 4 when there is no gain.")
 @click.option("--strict", is_flag=True, help="Exit with status 5 when the machine is unfit.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and the space; measure nothing.")
@@ -92,30 +97,88 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 @program_options
 def tune_command(
-    require_gain: bool, strict: bool, dry_run: bool, as_json: bool, quiet: bool, **options: Any
+    require_gain: bool,
+    strict: bool,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    storage: str,
+    study: str,
+    **options: Any,
 ) -> int:
     """Search the best configuration and prove it on fresh data.
 
     The results directory holds profile.json (see `hztune show`, `hztune export`), profile.env,
     hz_config.h, report.html and every sample.
     """
-    request = _request(**options)
+    shared = _shares(storage, study)
+    request = None if shared and _names_no_target(options) else _request(**options)
     from hztune import doctor, report, tune
     from hztune.progress import reporter
 
-    if dry_run:
+    if dry_run and request is not None:
         click.echo("\n".join(tune.plan(request)))
         return 0
     if strict:
         require_fit(doctor.examine())
     with reporter(quiet=quiet) as display:
-        tuned = tune.tune(request, display)
+        tuned = _carried_out(request, storage, study, options["out"], display)
     if tuned.profile.result.verdict != "interrupted":
         report.write(tuned.out)
-    click.echo(json.dumps(tuned.summary.to_json(), indent=2) if as_json else _for_people(tuned))
+    click.echo(json.dumps(tuned.summary.to_json(), indent=2) if as_json else for_people(tuned))
     if require_gain and tuned.profile.result.verdict == "no_gain":
         raise NoGainError("no gain was proved, and --require-gain was given")
     return tuned.exit_status
+
+
+def _carried_out(
+    request: TuneRequest | None, storage: str, study: str, out: Path | None, reporter: Reporter
+) -> Tuned:
+    """What came out of the study, which has a directory or a storage of its own."""
+    from hztune import tune
+
+    if not storage:
+        assert request is not None  # only a shared study may exist already
+        return tune.tune(request, reporter)
+    from hztune.tune import together
+
+    return together.begin(together.Place(storage, study), request, out, reporter)
+
+
+def _shares(storage: str, study: str) -> bool:
+    """Whether the study is shared.
+
+    Raises:
+        UsageError: Half of what names it is missing, or it is to be resumed like another one.
+    """
+    if bool(storage) != bool(study):
+        raise UsageError("--storage URL and --study NAME belong together; give both")
+    if storage and click.get_current_context().params["resume"]:
+        raise UsageError("--resume is for --out DIR; a shared study goes on by its name")
+    return bool(storage)
+
+
+def _names_no_target(options: Mapping[str, Any]) -> bool:
+    """Whether a study that exists is meant, whose request stands in the storage.
+
+    Raises:
+        UsageError: Then it cannot be changed any more.
+    """
+    if options["workload"] is not None or options["words"] or options["server"]:
+        return False
+    ctx = click.get_current_context()
+    given = [
+        name
+        for name in (*options, "dry_run")
+        if name != "out" and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        option = f"--{given[0]}".replace("_", "-").replace("params", "param")
+        raise UsageError(
+            f"{option} needs --workload, which begins a study; one that exists goes on as it was "
+            "begun: give only --storage, --study and --out"
+        )
+    return True
 
 
 def seconds(text: str) -> float:
@@ -169,10 +232,10 @@ def _request(
     return TuneRequest(workload=first, beside=tuple(beside), budget_s=budget_s, **others)
 
 
-def _for_people(tuned: Tuned) -> str:
+def for_people(tuned: Tuned) -> str:
     """The summary, and what to do with a gain."""
     lines = tuned.summary.lines()
-    if tuned.profile.result.verdict in ("improved", "within_limit"):
+    if tuned.summary.out and tuned.profile.result.verdict in ("improved", "within_limit"):
         path = tuned.out / "profile.json"
         lines.append(
             f"use it:  hztune run {path} -- ./program, or hztune export {path} --format ..."

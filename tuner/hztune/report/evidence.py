@@ -446,7 +446,8 @@ def read(folder: Path) -> Evidence:
     limits = dict(claimed.objective.limits)
     limit = MemoryLimit.parse(limits["max_rss"]) if "max_rss" in limits else None
     max_loss = LossLimit.parse(limits["max_loss"]) if "max_loss" in limits else None
-    return Evidence(folder, claimed, samples, Ledger.of(samples.blocks, limit, max_loss))
+    ledger = Ledger.of(samples.blocks, limit, max_loss, samples.machine.fingerprint)
+    return Evidence(folder, claimed, samples, ledger)
 
 
 def proved(record: Record) -> Interval | None:

@@ -159,6 +159,23 @@ def unpacked(text: str, what: str) -> list[Record]:
     return list(_records(iter(lines), len(lines)))
 
 
+def write_whole(path: Path, records: Iterable[Record]) -> None:
+    """Makes a file that holds the records and no other, or leaves the one that is there.
+
+    Raises:
+        HztuneError: It could not be written.
+    """
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with Log(new) as log:
+            for record in records:
+                log.append(record)
+            log.sync()
+        new.rename(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
 def _open(path: Path) -> int:
     """Opens the file for appending, creating it if need be."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW

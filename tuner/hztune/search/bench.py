@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from hztune.errors import HztuneError, StoppedByUser
@@ -13,6 +13,7 @@ from hztune.progress import Reporter, Status
 from hztune.samples import Arm, Block, Role, Turn
 from hztune.search.budget import Budget, Stop
 from hztune.search.ledger import Ledger
+from hztune.shared import Alone, Peers
 from hztune.stats import FIRST_LOOK
 
 LEAST_ROUNDS = 4
@@ -42,6 +43,8 @@ class Bench:
         stop: Whether the user wants an end.
         floor: Noise floor of the study, log units; 0 before the calibration.
         least_pairs: Fresh pairs without which nothing is claimed.
+        peers: The other workers of the study.
+        held: New configurations that others are measuring now.
     """
 
     executor: Executor
@@ -51,6 +54,8 @@ class Bench:
     stop: Stop = field(default=lambda: False)
     floor: float = 0.0
     least_pairs: int = FIRST_LOOK
+    peers: Peers = field(default_factory=Alone)
+    held: tuple[Arm, ...] = ()
 
     def measure(self, arms: Sequence[Arm], role: Role, rounds: int) -> Block:
         """Measures one block and enters it.
@@ -61,10 +66,45 @@ class Bench:
         """
         if self.stop():
             raise StoppedByUser("stopped by the user")
-        block = self.executor.measure(arms, role=role, rounds=rounds, pair=self.ledger.next_pair)
+        number = self.peers.begin(role)
+        pair = self.ledger.next_pair if number is None else number
+        block = self.executor.measure(arms, role=role, rounds=rounds, pair=pair)
+        self.peers.enter(self.budget.elapsed())
+        block = replace(block, machine=self.ledger.machine)
         self.ledger.add(block)
         self._refuse_dead_control()
         return block
+
+    def catch_up(self) -> bool:
+        """Takes in what other workers measured; says whether there is still something to search.
+
+        Raises:
+            EndedElsewhere: One of them has ended the study.
+        """
+        news = self.peers.look()
+        for block in news.blocks:
+            self.ledger.add(block)
+        self.held = news.held
+        self.budget.reached(news.elapsed_s)
+        return not news.proving
+
+    def reserve(self, arms: Sequence[Arm]) -> list[Arm]:
+        """Which of the arms to measure: those that nobody else is measuring for the first time."""
+        new = [arm for arm in arms if arm.key not in self.ledger.searched]
+        taken = self.peers.reserve(new)
+        return [arm for arm in arms if arm not in taken]
+
+    def lead(self) -> bool:
+        """Whether it is this worker that decides, now that it has looked.
+
+        Raises:
+            StoppedByUser: The user asked to stop.
+            EndedElsewhere: Another worker has ended the study.
+        """
+        if self.stop():
+            raise StoppedByUser("stopped by the user")
+        self.catch_up()
+        return self.peers.lead()
 
     def rounds(self, arms: int, most_s: float) -> int:
         """Rounds for each process of a block.
@@ -98,7 +138,7 @@ class Bench:
 
     def default_runs(self) -> list[Turn]:
         """Every run of the calibration: the default by itself."""
-        blocks = (block for block in self.ledger.blocks if block.role == "aa")
+        blocks = (block for block in self.ledger.here() if block.role == "aa")
         return [run for block in blocks for outcome in block.outcomes for run in outcome.turns]
 
     def costs(self) -> tuple[float, float]:
@@ -125,7 +165,7 @@ class Bench:
 
     def _least_rounds(self) -> int:
         """Scales the rounds used so far so that warm-up takes no more than its share."""
-        rounds = [o.rounds for b in self.ledger.blocks for o in b.outcomes if o.rounds]
+        rounds = [o.rounds for b in self.ledger.here() for o in b.outcomes if o.rounds]
         used = self.executor.accounting
         if not rounds or used.measured_s <= 0.0:
             return LEAST_ROUNDS
@@ -134,7 +174,7 @@ class Bench:
         return max(LEAST_ROUNDS, math.ceil(usual * used.warmup_s / used.measured_s / allowed))
 
     def _refuse_dead_control(self) -> None:
-        last = self.ledger.blocks[-_MOST_VOID:]
+        last = self.ledger.here()[-_MOST_VOID:]
         if len(last) == _MOST_VOID and not any(block.control.ok for block in last):
             control = last[-1].control
             raise HztuneError(

@@ -40,10 +40,19 @@ class Budget:
     def __post_init__(self) -> None:
         """Starts the clock."""
         self._started = self.clock.now()
+        self._reached_s = self.spent_s
 
     def elapsed(self) -> float:
         """Seconds used so far, those of earlier sessions included."""
         return self.spent_s + self.clock.now() - self._started
+
+    def reached(self, elapsed_s: float) -> None:
+        """Takes note of how far the study was when the last block was entered, by any worker."""
+        self._reached_s = max(self._reached_s, elapsed_s)
+
+    def go_back(self) -> None:
+        """Gives the time back in which nobody measured: since the last block was entered."""
+        self._started += max(0.0, self.elapsed() - self._reached_s)
 
     def left(self, share: float = 1.0) -> float:
         """Seconds left until `share` of the budget is used; below 0 when it is overdrawn."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hztune.samples import Arm, Block, Outcome
 from hztune.search.limits import LossLimit, MemoryLimit
@@ -76,20 +76,21 @@ class Record:
         """Whether it never failed and keeps the limit on average."""
         return bool(self.pairs) and all(value <= 0.0 for value in self.violations.values())
 
-    def add(self, control: Outcome, outcome: Outcome, limit: MemoryLimit | None) -> None:
+    def add(self, block: Block, outcome: Outcome, limit: MemoryLimit | None) -> None:
         """Takes what one block says about the arm."""
+        control = block.control
         if not outcome.ok:
             self.failures.append(outcome)
             return
         self.last = outcome
         pair, rss = pair_ratio(control, outcome), log_rss_ratio(control, outcome)
         if pair is not None:
-            self.pairs.append(pair)
+            self.pairs.append(replace(pair, machine=block.machine))
         if rss is not None:
             self.rss.append(rss)
         if limit is not None and outcome.rss_peak_kb:
             self.excesses.append(_excess(limit, control, outcome))
-        _enter(self.each, part_ratios(control, outcome))
+        _enter(self.each, part_ratios(control, outcome), block.machine)
 
 
 @dataclass
@@ -105,6 +106,9 @@ class Ledger:
         calibration: A/A pairs.
         calibration_each: The same on each of several workloads.
         void: Blocks in which the control failed; they say nothing about anybody.
+        machine: Whose pairs confirm and shorten, by fingerprint; "" where there is one only. The
+            search learns from all machines.
+        tried_elsewhere: (machine, arm's key) of what others have tried to confirm.
     """
 
     limit: MemoryLimit | None = None
@@ -115,6 +119,8 @@ class Ledger:
     calibration: list[PairRatio] = field(default_factory=list)
     calibration_each: list[list[PairRatio]] = field(default_factory=list)
     void: list[Block] = field(default_factory=list)
+    machine: str = ""
+    tried_elsewhere: set[tuple[str, str]] = field(default_factory=set)
     _pooled: tuple[int, dict[str, Estimate]] | None = field(default=None, compare=False)
     _peaks: list[int] = field(default_factory=list, compare=False)  # of the control, in order
 
@@ -124,9 +130,10 @@ class Ledger:
         blocks: Iterable[Block],
         limit: MemoryLimit | None = None,
         max_loss: LossLimit | None = None,
+        machine: str = "",
     ) -> Ledger:
         """The ledger of a study that was measured before."""
-        ledger = cls(limit, max_loss)
+        ledger = cls(limit, max_loss, machine=machine)
         for block in blocks:
             ledger.add(block)
         return ledger
@@ -162,13 +169,28 @@ class Ledger:
         if not block.control.ok:
             self.void.append(block)
         elif block.role == "aa":
-            self._calibrate(block.outcomes)
+            self._calibrate(block)
+        elif block.role == "confirm" and not self.is_of_here(block):
+            self.tried_elsewhere |= {(block.machine, o.arm.key) for o in block.outcomes[1:]}
         elif block.role in ("search", "confirm"):
             records = self.searched if block.role == "search" else self.confirmed
             for outcome in block.outcomes[1:]:
                 record = records.setdefault(outcome.arm.key, Record(outcome.arm))
-                record.add(block.control, outcome, self.limit)
+                record.add(block, outcome, self.limit)
                 record.loss = self._loss(record)
+
+    @property
+    def attempts_elsewhere(self) -> int:
+        """Number of finalists that other machines have tried to prove; shortened ones are none."""
+        return sum(key in self.searched for _, key in self.tried_elsewhere)
+
+    def is_of_here(self, block: Block) -> bool:
+        """Whether the machine that confirms has measured it."""
+        return not self.machine or block.machine == self.machine
+
+    def here(self) -> list[Block]:
+        """Every block of that machine, in order of time."""
+        return [block for block in self.blocks if self.is_of_here(block)]
 
     def _loss(self, record: Record) -> float:
         """How far the worst workload is below what it may lose, even if it was lucky to seem so.
@@ -216,19 +238,21 @@ class Ledger:
         """Ablation: each arm that stood beside `finalist`, compared with it, by the arm's key."""
         found: dict[str, list[PairRatio]] = {}
         for block in self.blocks:
-            if block.role == "ablate" and block.outcomes[0].arm == finalist:
+            if not (block.role == "ablate" and self.is_of_here(block)):
+                continue
+            if block.outcomes[0].arm == finalist:
                 for outcome, pair in zip(block.outcomes[1:], block_ratios(block), strict=True):
                     if pair is not None:
                         found.setdefault(outcome.arm.key, []).append(pair)
         return found
 
-    def _calibrate(self, outcomes: Sequence[Outcome]) -> None:
+    def _calibrate(self, block: Block) -> None:
         """A/A processes are taken two by two: pairs that share a process are not independent."""
-        for one, other in zip(outcomes[::2], outcomes[1::2], strict=False):
+        for one, other in zip(block.outcomes[::2], block.outcomes[1::2], strict=False):
             pair = pair_ratio(one, other)
             if pair is not None:
-                self.calibration.append(pair)
-                _enter(self.calibration_each, part_ratios(one, other))
+                self.calibration.append(replace(pair, machine=block.machine))
+                _enter(self.calibration_each, part_ratios(one, other), block.machine)
 
 
 def _excess(limit: MemoryLimit, control: Outcome, outcome: Outcome) -> float:
@@ -239,9 +263,9 @@ def _excess(limit: MemoryLimit, control: Outcome, outcome: Outcome) -> float:
     return max(limit.excess(one.rss_peak_kb, other.rss_peak_kb) for one, other in both)
 
 
-def _enter(each: list[list[PairRatio]], found: Sequence[PairRatio | None]) -> None:
+def _enter(each: list[list[PairRatio]], found: Sequence[PairRatio | None], machine: str) -> None:
     """Adds what one pair of outcomes says on each workload."""
     each.extend([] for _ in found[len(each) :])
     for pairs, pair in zip(each, found, strict=True):
         if pair is not None:
-            pairs.append(pair)
+            pairs.append(replace(pair, machine=machine))

@@ -68,20 +68,24 @@ class Search:
         return self.space.control
 
     def run(self, share: float) -> None:
-        """Searches until `share` of the budget is used, or nothing is left to win."""
+        """Searches until `share` of the budget is used, or nothing is left to win.
+
+        Where several workers take part, it ends as soon as one of them proves a finalist.
+        """
         began = self.bench.budget.elapsed()
         until = self.bench.budget.total_s * share
-        while True:
+        while self.bench.catch_up():
             rounds = self.bench.rounds(1 + SLOTS, self.bench.budget.total_s / BLOCKS)
             if not self.bench.budget.allows(self.bench.executor.cost(1 + SLOTS, rounds), share):
                 return
             proposing_until = until - FINAL_SHARE * (until - began)
             proposing = self.bench.budget.elapsed() < proposing_until and self._worth_proposing()
-            arms = self._batch(proposing)
-            if not arms:
+            batch = self._batch(proposing)
+            if not batch:
                 return
-            self.bench.measure([self.control, *arms], "search", rounds)
-            self._tell()
+            if arms := self.bench.reserve(batch):
+                self.bench.measure([self.control, *arms], "search", rounds)
+                self._tell()
 
     def best(self) -> Best | None:
         """The incumbent: the configuration that promises most.
@@ -127,11 +131,12 @@ class Search:
         return [space.arm(config) for config in configs]
 
     def _taken(self) -> set[Identity]:
-        """Every configuration that was measured."""
+        """Every configuration that was measured, or that another worker is measuring now."""
         for key, record in self.bench.ledger.searched.items():
             if key not in self._identities:
                 self._identities[key] = identity(self.space.config(record.arm))
-        return set(self._identities.values())
+        held = (identity(self.space.config(arm)) for arm in self.bench.held)
+        return {*self._identities.values(), *held}
 
     def _proposals(
         self, chances: Mapping[str, float], count: int, taken: Collection[Identity]

@@ -3,7 +3,7 @@
 from hztune.space.choice import Choice
 from hztune.space.core import Config, Point, Preset, Rule, Space
 from hztune.space.dimension import Dimension
-from hztune.space.load import find, load, machine_facts
+from hztune.space.load import find, is_file, load, machine_facts
 
 __all__ = [
     "Choice",
@@ -14,6 +14,7 @@ __all__ = [
     "Rule",
     "Space",
     "find",
+    "is_file",
     "load",
     "machine_facts",
 ]

@@ -66,7 +66,7 @@ def find(name: str | Path) -> Path:
         UsageError: There is none.
     """
     path = Path(name)
-    if path.suffix == ".toml" or len(path.parts) > 1:
+    if is_file(name):
         if path.is_file():
             return path
         raise UsageError(f"there is no search space {str(name)!r}")
@@ -75,6 +75,12 @@ def find(name: str | Path) -> Path:
         return shipped / f"{name}.toml"
     known = " ".join(sorted(file.stem for file in shipped.glob("*.toml")))
     raise UsageError(f"there is no search space {str(name)!r} (shipped: {known}; or give a .toml)")
+
+
+def is_file(name: str | Path) -> bool:
+    """Whether `name` means a file of the user's, not a space that hztune ships."""
+    path = Path(name)
+    return path.suffix == ".toml" or len(path.parts) > 1
 
 
 @dataclass

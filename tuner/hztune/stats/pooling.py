@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hztune.stats.distributions import normal_tail, t_quantile
-from hztune.stats.ratios import PairRatio
+from hztune.stats.ratios import PairRatio, by_machine
 from hztune.stats.variance import Noise
 
 
@@ -49,14 +49,19 @@ def pool(candidates: Sequence[Sequence[PairRatio]], noise: Noise) -> tuple[Estim
     Morris, J. Am. Stat. Assoc. 70, 1975) with the spread of true effects from the method of moments
     (DerSimonian & Laird, Controlled Clinical Trials 7, 1986) takes most of that away.
 
+    Where several machines measured, the machine is a random effect: a candidate's gain differs from
+    machine to machine by a variance that `machine_variance` estimates, and what is estimated is the
+    gain on machines like these. With one machine it is the gain there.
+
     Args:
         candidates: The pairs of each candidate, at least one each, shape (candidates, pairs).
         noise: The variance components of a pair.
     """
-    raw = np.array([_weighted_mean(pairs, noise) for pairs in candidates])
-    variance = np.array([_mean_variance(pairs, noise) for pairs in candidates])
-    if len(raw) == 0:
+    if len(candidates) == 0:
         return ()
+    apart = machine_variance(candidates, noise)
+    found = [_combined(pairs, noise, apart) for pairs in candidates]
+    raw, variance = np.array([mean for mean, _ in found]), np.array([v for _, v in found])
     centre, spread = _population(raw, variance)
     trust = spread / (spread + variance)
     mean = centre + trust * (raw - centre)
@@ -69,7 +74,30 @@ def pool(candidates: Sequence[Sequence[PairRatio]], noise: Noise) -> tuple[Estim
 
 def pool_plain(pairs: Sequence[PairRatio], noise: Noise) -> tuple[float, float]:
     """Weighted mean of some pairs and its standard error, without shrinking."""
-    return _weighted_mean(pairs, noise), math.sqrt(_mean_variance(pairs, noise))
+    mean, variance = _combined(pairs, noise, machine_variance([pairs], noise))
+    return mean, math.sqrt(variance)
+
+
+def machine_variance(candidates: Sequence[Sequence[PairRatio]], noise: Noise) -> float:
+    """Variance of a candidate's gain between machines, squared log units; 0 with one machine.
+
+    The moment estimator of DerSimonian & Laird (Controlled Clinical Trials 7, 1986), its sums taken
+    over all candidates that several machines have measured: few machines say little about a single
+    one. The excess of the scatter of machines around each candidate's mean over what noise explains
+    is divided by how much each unit of variance would have added to it.
+    """
+    excess, scale = 0.0, 0.0
+    for pairs in candidates:
+        machines = by_machine(pairs)
+        if len(machines) > 1:
+            means = [_weighted_mean(each, noise) for each in machines]
+            weights = [1.0 / _mean_variance(each, noise) for each in machines]
+            total = sum(weights)
+            centre = sum(w * mean for w, mean in zip(weights, means, strict=True)) / total
+            squares = (w * (mean - centre) ** 2 for w, mean in zip(weights, means, strict=True))
+            excess += sum(squares) - (len(machines) - 1)
+            scale += total - sum(w**2 for w in weights) / total
+    return max(0.0, excess / scale) if scale else 0.0
 
 
 def race_margin(looks: int, contenders: int, alpha: float = 0.1) -> float:
@@ -97,6 +125,17 @@ def population(estimates: Sequence[Estimate]) -> tuple[float, float]:
     variance = np.array([one.raw_error**2 for one in estimates])
     centre, spread = _population(raw, variance)
     return centre, math.sqrt(spread)
+
+
+def _combined(pairs: Sequence[PairRatio], noise: Noise, apart: float) -> tuple[float, float]:
+    """Mean of some pairs over machines, and its variance, given the variance between machines."""
+    if apart == 0.0:
+        return _weighted_mean(pairs, noise), _mean_variance(pairs, noise)
+    machines = by_machine(pairs)
+    weights = [1.0 / (_mean_variance(each, noise) + apart) for each in machines]
+    means = [_weighted_mean(each, noise) for each in machines]
+    mean = sum(w * one for w, one in zip(weights, means, strict=True)) / sum(weights)
+    return mean, 1.0 / sum(weights)
 
 
 def _weighted_mean(pairs: Sequence[PairRatio], noise: Noise) -> float:

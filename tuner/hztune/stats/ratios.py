@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,11 +20,13 @@ class PairRatio:
         log_ratio: Logarithm of the ratio of their rates; above 0 the candidate is faster.
         within: Variance of `log_ratio` explained by the scatter of its turns; NaN for one turn.
         rounds: Turns of each process behind it.
+        machine: Where it was measured; "" where there is one machine only.
     """
 
     log_ratio: float
     within: float
     rounds: int
+    machine: str = ""
 
 
 def pair_ratio(reference: Outcome, candidate: Outcome) -> PairRatio | None:
@@ -62,6 +64,14 @@ def part_ratios(reference: Outcome, candidate: Outcome) -> tuple[PairRatio | Non
 def block_ratios(block: Block) -> tuple[PairRatio | None, ...]:
     """Every outcome but the control compared with the control, in their order."""
     return tuple(pair_ratio(block.control, outcome) for outcome in block.outcomes[1:])
+
+
+def by_machine(pairs: Iterable[PairRatio]) -> list[list[PairRatio]]:
+    """Returns the pairs of each machine, in order of their first ones."""
+    found: dict[str, list[PairRatio]] = {}
+    for pair in pairs:
+        found.setdefault(pair.machine, []).append(pair)
+    return list(found.values())
 
 
 def log_rss_ratio(reference: Outcome, candidate: Outcome) -> float | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from hztune.stats.distributions import normal_quantile, normal_tail, t_quantile
-from hztune.stats.ratios import PairRatio
+from hztune.stats.ratios import PairRatio, by_machine
 from hztune.stats.sequential import critical_values, look_counts
 
 _POWER = 0.9
@@ -60,14 +60,14 @@ def estimate_noise(groups: Sequence[Sequence[PairRatio]]) -> Noise | None:
     """Splits the scatter of pairs into its two components.
 
     Args:
-        groups: The pairs of each comparison; only differences inside a group count, so a group
-            needs at least two pairs to say anything.
+        groups: The pairs of each comparison; only differences inside a group and on one machine
+            count, so a group needs at least two pairs of a machine to say anything.
 
     Returns:
         The components; None when no group has two pairs.
     """
     squares, df = 0.0, 0
-    for group in groups:
+    for group in (pairs for several in groups for pairs in by_machine(several)):
         if len(group) > 1:
             mean = sum(pair.log_ratio for pair in group) / len(group)
             squares += sum((pair.log_ratio - mean) ** 2 for pair in group)

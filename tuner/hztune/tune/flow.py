@@ -120,23 +120,49 @@ class Study:
 
     def _decide(self) -> Decision:
         """Searches and proves until a gain is proved, or nobody and no time is left."""
-        for finalist in self._resumed():
-            if (winner := self._prove(finalist, PROVED_BY)) is not None:
-                return self._improved(winner)
-        searched_by, proved_by = self._shares()
+        if self._resumed():
+            self._take_lead()
         while True:
+            for finalist in self._resumed():
+                if (winner := self._prove(finalist, PROVED_BY)) is not None:
+                    return self._improved(winner)
+            searched_by, proved_by = self._shares()
             self.search.run(searched_by)
+            self._take_lead()
+            if self._resumed():
+                continue
             best = self.search.best()
             if best is None or not self._time_for_proof(proved_by):
                 return self._nothing_found()
             if (winner := self._prove(best.record.arm, proved_by)) is not None:
                 return self._improved(winner)
-            searched_by, proved_by = self._shares()
+
+    def _take_lead(self) -> None:
+        """Waits until this worker decides; while the one who does searches, it searches, too.
+
+        The time in which it waited for one who has died is no time of the study.
+
+        Raises:
+            EndedElsewhere: Another worker has come to the verdict.
+        """
+        if self.bench.lead():
+            return
+        while not self.bench.lead():
+            self.search.run(SEALED_BY)
+            self.bench.peers.wait()
+        self.bench.budget.go_back()
 
     def _resumed(self) -> list[Arm]:
-        """The finalists of an earlier session, in order; a shortened one is nobody's finalist."""
-        records = self.bench.ledger.confirmed
-        return [record.arm for key, record in records.items() if key in self.bench.ledger.searched]
+        """Finalists of an earlier session on this machine that are still to be judged, in order.
+
+        A shortened one is nobody's finalist.
+        """
+        ledger, judged = self.bench.ledger, {proof.arm.key for proof in self.proofs}
+        return [
+            record.arm
+            for key, record in ledger.confirmed.items()
+            if key in ledger.searched and key not in judged
+        ]
 
     def _shares(self) -> tuple[float, float]:
         """By when the next search and the next proof must end."""
@@ -151,7 +177,7 @@ class Study:
 
     def _prove(self, finalist: Arm, share: float) -> Proof | None:
         """The proof of a finalist, None when it failed; then it is out for good."""
-        alpha = claim_error(len(self.proofs))
+        alpha = claim_error(len(self.proofs) + self.bench.ledger.attempts_elsewhere)
         self.bench.reporter.say(f"finalist {len(self.proofs) + 1}: {spelled(finalist)}")
         proof = prove(self.bench, self.control, finalist, alpha=alpha, share=share, phase="confirm")
         self.proofs.append(proof)

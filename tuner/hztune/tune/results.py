@@ -41,13 +41,22 @@ def directory(task: Task) -> Path:
     path = request.out or Path("hztune-results") / _fresh_name(task)
     if request.resume and not (path / SAMPLES).is_file():
         raise UsageError(f"there is no study to resume in {str(path)!r} (it has no {SAMPLES})")
+    make(path)
+    return path
+
+
+def make(path: Path) -> None:
+    """Makes a results directory, unless it is there.
+
+    Raises:
+        UsageError: It is no directory, or cannot be made or written to.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot write results to {str(path)!r}: {error.strerror}") from error
     if not os.access(path, os.W_OK | os.X_OK):
         raise UsageError(f"cannot write results to {str(path)!r}: it is not writable")
-    return path
 
 
 def write(result: Profile, folder: Path) -> None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from hztune.measure.runs import RunExecutor
 from hztune.measure.workloads import workloads_executor
 from hztune.profile import Profile, Verdict
 from hztune.progress import Reporter, duration
-from hztune.samples import Block, SampleStore
+from hztune.samples import Block, SampleStore, Sink
 from hztune.search import SLOTS, Bench, Budget, Ledger, SystemClock
 from hztune.tune import flow, results
 from hztune.tune.flow import Decision, Study
@@ -46,7 +46,7 @@ class Tuned:
     Attributes:
         profile: Also in the results directory.
         summary: The account of the study.
-        out: The results directory.
+        out: The results directory; of a worker that writes none the current one.
     """
 
     profile: Profile
@@ -73,14 +73,14 @@ def tune(request: TuneRequest, reporter: Reporter) -> Tuned:
     task = understand(request)
     machine = Machine.here()
     folder = results.directory(task)
-    with _interruptible() as asked, _store(task, machine, folder) as store:
+    with interruptible() as asked, _store(task, machine, folder) as store:
         if (ending := store.ending()) is not None:
             reporter.say("this study has ended and measures no more; a new one needs another --out")
-            return _told_again(ending, folder)
-        for line in (*_chosen_from(task), *task.remarks):
+            return told_again(ending, folder)
+        for line in (*chosen_from(task), *task.remarks):
             reporter.say(line)
-        executor = _executor(request, machine, store)
-        study = _study(task, executor, store.replay(), reporter)
+        executor = executor_of(request, machine, store)
+        study = _study(task, executor, store, reporter)
         study.bench.stop = asked.is_set
         decision = study.run()
         return _finish(task, machine, study, decision, store, started)
@@ -98,7 +98,7 @@ def plan(request: TuneRequest) -> list[str]:
     ends = [duration(share * request.budget_s) for share in shares]
     lines = [
         f"workload: {request.label}",
-        *_chosen_from(task),
+        *chosen_from(task),
         f"space: {len(searched.dimensions)} parameters, at most {searched.size():.2g} points, "
         f"{len(searched.presets)} presets",
         f"budget: {duration(request.budget_s)}; calibrated by {ends[0]}, searched by {ends[1]}, "
@@ -112,7 +112,7 @@ def plan(request: TuneRequest) -> list[str]:
     return lines
 
 
-def _chosen_from(task: Task) -> list[str]:
+def chosen_from(task: Task) -> list[str]:
     """Which allocators are compared, with what, and which could not be."""
     several = len(task.candidates.installed) > 1
     lines = [f"{'allocators' if several else 'allocator'}: {task.candidates.label}"]
@@ -121,14 +121,14 @@ def _chosen_from(task: Task) -> list[str]:
     return lines
 
 
-def _executor(request: TuneRequest, machine: Machine, store: SampleStore) -> Executor:
+def executor_of(request: TuneRequest, machine: Machine, sink: Sink) -> Executor:
     """What measures: turns where the workload is steady, whole runs for everything else."""
     if request.program is not None:
         program = shutil.which(request.program.argv[0])
         proof = AllocatorProof(Path(program) if program else None)
-        return RunExecutor(request.program, store, seed=request.seed, proof=proof)
+        return RunExecutor(request.program, sink, seed=request.seed, proof=proof)
     return workloads_executor(
-        request.workloads, store, seed=request.seed, machine=machine, processes=1 + SLOTS
+        request.workloads, sink, seed=request.seed, machine=machine, processes=1 + SLOTS
     )
 
 
@@ -137,9 +137,10 @@ def _store(task: Task, machine: Machine, folder: Path) -> SampleStore:
     return SampleStore(path, task.identity, machine, resume=task.request.resume)
 
 
-def _study(task: Task, executor: Executor, blocks: Sequence[Block], reporter: Reporter) -> Study:
+def _study(task: Task, executor: Executor, store: SampleStore, reporter: Reporter) -> Study:
+    blocks = store.replay()
     budget = Budget(SystemClock(), task.request.budget_s, spent_s=_spent(executor, blocks))
-    ledger = Ledger.of(blocks, task.limit, task.max_loss)
+    ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine)
     bench = Bench(executor, ledger, budget, reporter)
     return Study(bench, task.space, task.request.seed, task.request.trials)
 
@@ -166,24 +167,45 @@ def _finish(
     allow for. Only an interrupted study has no end.
     """
     folder = store.path.parent
+    tuned = account(task, machine, study, decision, time.monotonic() - started, folder)
+    if decision.verdict != "interrupted":
+        store.conclude(ending_of(tuned))
+    results.write(tuned.profile, folder)
+    return tuned
+
+
+def account(
+    task: Task,
+    machine: Machine,
+    study: Study,
+    decision: Decision,
+    wall_s: float,
+    folder: Path | None,
+) -> Tuned:
+    """The profile and the account of a study that came to a decision; nothing is written."""
     made = results.build_profile(task, machine, decision, study.bench.ledger.trials)
     labels = [spec.label for spec in task.request.workloads]
-    summary = summarize(study, decision, time.monotonic() - started, folder, labels)
-    if decision.verdict != "interrupted":
-        store.conclude({"profile": json.loads(profile.dumps(made)), "summary": summary.to_json()})
-    results.write(made, folder)
-    return Tuned(made, summary, folder)
+    return Tuned(made, summarize(study, decision, wall_s, folder, labels), folder or Path())
 
 
-def _told_again(ending: Mapping[str, Any], folder: Path) -> Tuned:
+def ending_of(tuned: Tuned) -> dict[str, Any]:
+    """What an ended study keeps of itself."""
+    return {
+        "profile": json.loads(profile.dumps(tuned.profile)),
+        "summary": tuned.summary.to_json(),
+    }
+
+
+def told_again(ending: Mapping[str, Any], folder: Path | None) -> Tuned:
     """What an ended study said, written once more where it may have been lost."""
     made = profile.parse(json.dumps(ending["profile"]).encode())
-    results.write(made, folder)
-    return Tuned(made, Summary.from_json(ending["summary"], folder), folder)
+    if folder is not None:
+        results.write(made, folder)
+    return Tuned(made, Summary.from_json(ending["summary"], folder), folder or Path())
 
 
 @contextmanager
-def _interruptible() -> Iterator[Event]:
+def interruptible() -> Iterator[Event]:
     """Makes the first SIGINT or SIGTERM a KeyboardInterrupt, and the second one the end.
 
     Where Python swallows exceptions (in a callback after fork, for one), the interrupt would be

@@ -59,7 +59,7 @@ class Summary:
         idle_ratio: The same some time after the load, of a server; None: not measured.
         as_they_come: What the search saw of each allocator with its defaults, as a ratio to the
             control, or how it failed; empty where only one is tuned.
-        out: The results directory.
+        out: The results directory; "" where none is written.
     """
 
     verdict: str
@@ -93,13 +93,13 @@ class Summary:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any], out: Path) -> Summary:
+    def from_json(cls, stored: Mapping[str, Any], out: Path | None) -> Summary:
         """The summary that `to_json` gave, of a study that now is in `out`."""
         attempts = tuple(Attempt(**attempt) for attempt in stored["attempts"])
         counters = {name: tuple(both) for name, both in stored["counters"].items()}
         shares = {name: tuple(share) for name, share in stored["shares"].items()}
-        read = {"attempts": attempts, "counters": counters, "shares": shares, "out": str(out)}
-        return cls(**{**stored, **read})
+        read = {"attempts": attempts, "counters": counters, "shares": shares}
+        return cls(**{**stored, **read, "out": str(out or "")})
 
     def lines(self) -> list[str]:
         """The summary for people."""
@@ -120,8 +120,7 @@ class Summary:
         text += self._account()
         for name, (before, after) in list(self.counters.items())[:_COUNTERS_SHOWN]:
             text.append(f"  counter {name}: {before} by default, {after} tuned")
-        text.append(f"results: {self.out}")
-        return text
+        return [*text, f"results: {self.out}"] if self.out else text
 
     @property
     def _base(self) -> str:
@@ -148,7 +147,7 @@ class Summary:
 
 
 def summarize(
-    study: Study, decision: Decision, wall_s: float, out: Path, workloads: Sequence[str] = ()
+    study: Study, decision: Decision, wall_s: float, out: Path | None, workloads: Sequence[str] = ()
 ) -> Summary:
     """The account of a study that has ended; `workloads` are the labels of what was measured."""
     bench, calibration = study.bench, decision.calibration
@@ -184,7 +183,7 @@ def summarize(
         rss_ratio=_rss_ratio(bench.ledger, decision),
         idle_ratio=_idle_ratio(bench.ledger, decision),
         as_they_come=_as_they_come(study),
-        out=str(out),
+        out=str(out or ""),
     )
 
 
@@ -227,7 +226,7 @@ def _idle_ratio(ledger: Ledger, decision: Decision) -> float | None:
     """Idle memory to the control's, on the fresh pairs of this session."""
     pairs = [
         (block.control.facts.get(_IDLE, 0), block.outcomes[-1].facts.get(_IDLE, 0))
-        for block in ledger.blocks
+        for block in ledger.here()
         if block.role == "confirm" and block.outcomes[-1].arm == decision.arm
     ]
     logs = [math.log(tuned / before) for before, tuned in pairs if before and tuned]
@@ -236,7 +235,7 @@ def _idle_ratio(ledger: Ledger, decision: Decision) -> float | None:
 
 def _counters(ledger: Ledger, decision: Decision) -> dict[str, tuple[int, int]]:
     """Slow-path counters of the last pair of default and tuned, the greatest change first."""
-    for block in reversed(ledger.blocks):
+    for block in reversed(ledger.here()):
         control, tuned = block.outcomes[0], block.outcomes[-1]
         if block.role == "confirm" and tuned.arm == decision.arm and control.ok and tuned.ok:
             both = {

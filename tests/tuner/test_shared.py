@@ -1,0 +1,510 @@
+"""A study that several workers share: nothing that was entered is lost, nothing stays held."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from hztune import cli
+from hztune.errors import HztuneError, UsageError
+from hztune.measure import Accounting
+from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth
+from hztune.progress import Quiet
+from hztune.samples import Arm, Block, Evidence, Outcome, Plan, Role, Sink, Turn
+from hztune.search import Bench, Budget, Ledger, Search
+from hztune.shared import EndedElsewhere
+from hztune.shared import database as databases
+from hztune.shared.database import Storage
+from hztune.shared.owners import Process
+from hztune.shared.study import SharedStudy
+from hztune.shared.worker import Worker
+from hztune.space import Space
+from hztune.tune.flow import Decision, Study
+
+KILLS = {"ci": 20, "perf": 200}
+RESTARTS = {"ci": 3, "perf": 20}
+TRIALS = {"ci": 2_000, "perf": 10_000}
+DEADLINE_S = 120
+IDENTITY = {
+    "workload": "worth",
+    "allocator": "hz 0.1.0",
+    "library": "0123abcd",
+    "space": "89ab",
+    "limit": "none",
+    "seed": "1",
+}
+DEFAULT = Arm("hz")
+QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
+
+how_often = pytest.mark.parametrize("how", ["ci", pytest.param("perf", marks=pytest.mark.perf)])
+
+
+def begun(storage: Storage, name: str, **changes: str) -> SharedStudy:
+    return SharedStudy.begin(storage, name, {**IDENTITY, **changes}, {"seed": 1})
+
+
+@contextmanager
+def opened(url: str, name: str) -> Iterator[SharedStudy]:
+    storage = Storage(url)
+    try:
+        yield begun(storage, name)
+    finally:
+        storage.close()
+
+
+def tell(sink: Sink, block: Block, rounds: int) -> None:
+    """Tells a sink what an executor would tell it of a block."""
+    sink.begin(Plan(block.pair, block.role, tuple(o.arm for o in block.outcomes), rounds))
+    for index, outcome in enumerate(block.outcomes):
+        for turn in outcome.turns:
+            sink.turn(index, 100 + index, turn, Evidence())
+    for index, outcome in enumerate(block.outcomes):
+        sink.outcome(index, 100 + index, outcome)
+    sink.end()
+
+
+def enter(worker: Worker, arms: Sequence[Arm], role: Role = "search") -> Block:
+    """Enters a block of made-up numbers."""
+    pair = worker.begin(role)
+    turns = tuple(Turn(i, 0, 1000 * pair + i, 18_000_000, 18_000.0 + i) for i in range(4))
+    outcomes = tuple(Outcome(arm, "ok", "", 1e6, turns, 5000, 4000) for arm in arms)
+    block = Block(pair, role, outcomes)
+    tell(worker.sink, block, 4)
+    worker.enter(float(pair))
+    return block
+
+
+def candidate(number: int) -> Arm:
+    return Arm.of("hz", {"magazine_cap": number})
+
+
+# ---- what ends a worker --------------------------------------------------------------------------
+
+
+def write_for_ever(url: str, name: str, told: Connection) -> None:
+    """Leads a study and enters block after block; tells of each when it has been acknowledged."""
+    with opened(url, name) as study:
+        worker = Worker(study, "machine")
+        worker.lead()
+        while True:
+            worker.reserve([candidate(1)])
+            told.send(enter(worker, [DEFAULT, candidate(1)]).pair)
+
+
+@contextmanager
+def writer(url: str, name: str) -> Iterator[Connection]:
+    """A process that writes, killed at the end, wherever it is."""
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=write_for_ever, args=(url, name, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        yield ours
+    finally:
+        process.kill()
+        process.join(DEADLINE_S)
+
+
+def received(told: Connection, least: int) -> list[int]:
+    """What a writer was acknowledged: some, and whatever has come meanwhile."""
+    pairs = []
+    for _ in range(least):
+        assert told.poll(DEADLINE_S), "the writer says nothing"
+        pairs.append(told.recv())
+    return pairs
+
+
+def rest(told: Connection) -> list[int]:
+    """What a writer that is dead had still been acknowledged."""
+    pairs = []
+    try:
+        while told.poll(0):
+            pairs.append(told.recv())
+    except EOFError:
+        pass
+    return pairs
+
+
+@how_often
+def test_whatever_a_killed_writer_was_acknowledged_is_there_and_nothing_stays_held(
+    storage_url: str, how: str
+) -> None:
+    rng = random.Random(7)
+    acknowledged: set[int] = set()
+    for _ in range(KILLS[how]):
+        with writer(storage_url, "kills") as told:
+            acknowledged.update(received(told, rng.randrange(1, 6)))
+            told.poll(rng.random() * 0.02)
+        acknowledged.update(rest(told))
+        with opened(storage_url, "kills") as study, Worker(study, "machine") as worker:
+            assert worker.look().held == ()
+            assert worker.reserve([candidate(1)]) == set()
+            assert worker.lead()
+    with opened(storage_url, "kills") as study:
+        stored = list(study.blocks())
+        pairs = [row["pair"] for block in stored for row in block.rows if row["kind"] == "block"]
+        assert len(set(pairs)) == len(pairs) >= len(acknowledged)
+        assert acknowledged <= set(pairs)
+        assert [block.number for block in stored] == list(range(1, len(stored) + 1))
+        assert study.hosts() == []
+
+
+@how_often
+def test_a_writer_outlives_a_server_that_restarts_and_loses_nothing(
+    postgres: Any, how: str
+) -> None:
+    with writer(postgres.url, "restarts") as told:
+        acknowledged = received(told, 3)
+        for _ in range(RESTARTS[how]):
+            postgres.restart()
+            acknowledged += received(told, 3)
+    acknowledged += rest(told)
+    with opened(postgres.url, "restarts") as study:
+        pairs = [row["pair"] for block in study.blocks() for row in block.rows[:1]]
+        assert len(set(pairs)) == len(pairs)
+        assert set(acknowledged) <= set(pairs)
+
+
+def test_a_server_that_does_not_come_back_is_waited_for_so_long_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "_PAUSE_S", 0.001)
+    with opened(f"sqlite:///{tmp_path / 'study.db'}", "gone") as study:
+        calls = 0
+
+        def fail(connection: object) -> None:
+            nonlocal calls
+            calls += 1
+            raise databases.OperationalError("", {}, Exception("server closed the connection"))
+
+        with pytest.raises(HztuneError, match="every block that was entered is kept"):
+            study.storage.run(fail, patience_s=0.01)
+        assert calls > 1
+
+
+def test_an_answer_that_was_lost_makes_no_second_block(tmp_path: Path) -> None:
+    with opened(f"sqlite:///{tmp_path / 'study.db'}", "twice") as study:
+        with Worker(study, "machine") as worker:
+            enter(worker, [DEFAULT, candidate(1)])
+            worker.enter(9.0)
+        assert [block.elapsed_s for block in study.blocks()] == [0.0]
+
+
+def test_a_damaged_block_is_refused_not_read(tmp_path: Path) -> None:
+    with opened(f"sqlite:///{tmp_path / 'study.db'}", "damaged") as study:
+        with Worker(study, "machine") as worker:
+            enter(worker, [DEFAULT, candidate(1)])
+        update = "UPDATE hztune_blocks SET rows = replace(rows, '18000.0', '19000.0')"
+        study.storage.run(lambda connection: connection.exec_driver_sql(update))
+        with pytest.raises(HztuneError, match="block 1 of the study 'damaged' is damaged"):
+            list(study.blocks())
+
+
+# ---- owners --------------------------------------------------------------------------------------
+
+HERE = Process.here()
+GONE = {
+    "the host was started anew": replace(HERE, boot="another"),
+    "the number belongs to somebody else": replace(HERE, started=HERE.started + 1),
+    "the number is gone": replace(HERE, pid=1 << 40),
+}
+NOT_KNOWN_TO_BE_GONE = {
+    "it is this process": HERE,
+    "it is on another host": replace(HERE, host="elsewhere", pid=1 << 40),
+    "it counts in another namespace": replace(HERE, namespace="pid:[1]", pid=1 << 40),
+}
+
+
+@pytest.mark.parametrize("why", GONE)
+def test_an_owner_is_dead_where(why: str) -> None:
+    assert HERE.sees_dead(GONE[why])
+
+
+@pytest.mark.parametrize("why", NOT_KNOWN_TO_BE_GONE)
+def test_an_owner_is_not_known_to_be_dead_where(why: str) -> None:
+    assert not HERE.sees_dead(NOT_KNOWN_TO_BE_GONE[why])
+
+
+def test_what_a_host_that_is_gone_holds_is_freed_by_hand_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(f"sqlite:///{tmp_path / 'study.db'}", "hosts") as study:
+        monkeypatch.setattr(Process, "here", lambda: replace(HERE, host="far"))
+        far = Worker(study, "another machine")
+        assert far.reserve([candidate(1), candidate(2)]) == set()
+        assert far.lead()
+        monkeypatch.setattr(Process, "here", lambda: HERE)
+        with Worker(study, "machine") as near:
+            assert near.look().held == (candidate(1), candidate(2))
+            assert near.reserve([candidate(2), candidate(3)]) == {candidate(2)}
+            assert not near.lead()
+            assert near.look().proving
+            assert study.forget("far") == 1
+            assert near.lead()
+            assert near.look().held == ()
+        with pytest.raises(HztuneError, match="was removed from the study"):
+            far.begin("search")
+
+
+def test_who_leaves_gives_everything_back(tmp_path: Path) -> None:
+    with opened(f"sqlite:///{tmp_path / 'study.db'}", "leave") as study:
+        with pytest.raises(KeyboardInterrupt), Worker(study, "machine") as worker:
+            worker.reserve([candidate(1)])
+            worker.lead()
+            raise KeyboardInterrupt
+        assert study.hosts() == []
+
+
+# ---- who may take part ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", IDENTITY)
+def test_a_worker_that_would_measure_something_else_is_refused(name: str, tmp_path: Path) -> None:
+    with opened(f"sqlite:///{tmp_path / 'study.db'}", "same") as study:
+        storage = study.storage
+        with pytest.raises(UsageError, match=f"{name}: {IDENTITY[name]} there, another here"):
+            begun(storage, "same", **{name: "another"})
+
+
+def test_a_study_of_another_schema_is_refused(tmp_path: Path) -> None:
+    with opened(f"sqlite:///{tmp_path / 'study.db'}", "old") as study:
+        update = "UPDATE hztune_studies SET schema = 99"
+        study.storage.run(lambda connection: connection.exec_driver_sql(update))
+        with pytest.raises(UsageError, match="of schema 99, and this hztune knows 1"):
+            begun(study.storage, "old")
+
+
+SECRET = "hunter2"
+REFUSED = {
+    "no URL": ("here", 2, "is no URL of a database"),
+    "a port that is none": (f"postgresql://me:{SECRET}@h:p/db", 2, "is no URL of a database"),
+    "another database": (f"mysql://me:{SECRET}@h/db", 2, "--storage is for 'mysql'"),
+    "a storage in memory": ("sqlite://", 2, "names no file"),
+    "no such directory": ("sqlite:////no/such/study.db", 2, "there is no directory '/no/such'"),
+    "no server": (
+        f"postgresql://me:{SECRET}@127.0.0.1:1/db",
+        1,
+        "postgresql+psycopg://me:***@127.0.0.1:1/db cannot be used: connection failed",
+    ),
+    "a password in the query": (
+        f"postgresql://127.0.0.1:1/db?password={SECRET}",
+        1,
+        "password=hidden",
+    ),
+    "no such study": ("sqlite:///FILE", 2, "there is no study 'mine' in sqlite:///"),
+}
+
+
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_a_storage_that_cannot_be_used_is_one_sentence_without_the_password(
+    mistake: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, status, said = REFUSED[mistake]
+    url = url.replace("FILE", str(tmp_path / "study.db"))
+    assert cli.status_of(["worker", "--storage", url, "--study", "mine"]) == status
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert len(err.splitlines()) == 1
+    assert SECRET not in err
+
+
+def test_a_missing_driver_is_named_with_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(databases, "find_spec", lambda name: None)
+    words = ["worker", "--storage", "postgresql://me@h/db", "--study", "mine"]
+    assert cli.status_of(words) == 2
+    assert "pip install 'hztune[distributed]'" in capsys.readouterr().err
+
+
+NOT_TOGETHER = {
+    "a storage without a name": (["--storage", "sqlite:///x"], "give both"),
+    "a name without a storage": (["--workload", "larson", "--study", "x"], "give both"),
+    "a directory to resume": (
+        ["--workload", "larson", "--storage", "sqlite:///x", "--study", "x", "--resume"],
+        "goes on by its name",
+    ),
+    "a change of a study that exists": (
+        ["--storage", "sqlite:///x", "--study", "x", "--max-rss", "1G"],
+        "--max-rss needs --workload",
+    ),
+    "a program": (
+        ["--storage", "sqlite:///x", "--study", "x", "--allocator", "glibc", "--", "true"],
+        "--storage is for built-in workloads",
+    ),
+    "a name that is none": (
+        ["--workload", "larson", "--storage", "sqlite:///x", "--study", "../x"],
+        "--study '../x' is no name",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", NOT_TOGETHER)
+def test_what_does_not_go_with_a_storage_is_one_sentence(
+    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    words, said = NOT_TOGETHER[mistake]
+    monkeypatch.chdir(tmp_path)
+    assert cli.status_of(["tune", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+# ---- one flow ------------------------------------------------------------------------------------
+
+
+def spin_wins(arm: Arm) -> Truth:
+    return Truth(0.2 if arm.config.get("lock") == "spin" else 0.0)
+
+
+@dataclass
+class Telling:
+    """An executor that replays, tells its sink as a real one does, and may be stopped in a role."""
+
+    inner: ReplayExecutor
+    sink: Sink
+    stop_in: str = ""
+    patience: int = 3
+
+    @property
+    def accounting(self) -> Accounting:
+        return self.inner.accounting
+
+    def cost(self, arms: int, rounds: int) -> float:
+        return self.inner.cost(arms, rounds)
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+        if role == self.stop_in:
+            self.patience -= 1
+            if self.patience == 0:
+                raise KeyboardInterrupt
+        block = self.inner.measure(arms, role=role, rounds=rounds, pair=pair)
+        tell(self.sink, block, rounds)
+        return block
+
+
+def story(
+    worker: Worker, space: Space, landscape: Landscape = spin_wins, stop_in: str = ""
+) -> Study:
+    """A simulated study as one worker takes part in it."""
+    executor = Telling(ReplayExecutor(landscape, QUIET, seed=1), worker.sink, stop_in)
+    ledger = Ledger(machine=worker.sink.machine)
+    news = worker.look()
+    for block in news.blocks:
+        ledger.add(block)
+    budget = Budget(executor.inner.clock, 90.0, spent_s=news.elapsed_s)
+    bench = Bench(executor, ledger, budget, Quiet(), peers=worker)
+    return Study(bench, space, 1 + worker.number)
+
+
+def confirmed(study: Study) -> int:
+    """Fresh pairs that the study counts for its finalists."""
+    return sum(len(record.pairs) for record in study.bench.ledger.confirmed.values())
+
+
+@pytest.mark.parametrize(("machine", "kept"), [("one", 2), ("another", 0)])
+def test_who_takes_over_a_proof_goes_on_with_the_pairs_of_the_same_machine_only(
+    machine: str, kept: int, toy_space: Space, tmp_path: Path
+) -> None:
+    with opened(f"sqlite:///{tmp_path / 'study.db'}", "takeover") as study:
+        with Worker(study, "one") as worker:
+            assert story(worker, toy_space, stop_in="confirm").run().verdict == "interrupted"
+        with Worker(study, machine) as worker:
+            second = story(worker, toy_space)
+            assert confirmed(second) == kept
+            assert second.bench.ledger.attempts_elsewhere == (0 if kept else 1)
+            searched = second.bench.ledger.trials
+            assert second.run().verdict == "improved"
+            assert confirmed(second) > 2
+            assert second.bench.ledger.trials == searched or not kept
+
+
+def test_two_workers_search_together_and_one_of_them_decides(
+    toy_space: Space, tmp_path: Path
+) -> None:
+    decisions: list[Decision | str] = []
+
+    def take_part() -> None:
+        with opened(f"sqlite:///{tmp_path / 'study.db'}", "both") as study:
+            try:
+                with Worker(study, "machine") as worker:
+                    decisions.append(story(worker, toy_space).run())
+                    worker.conclude({"who": worker.name})
+            except EndedElsewhere:
+                decisions.append("elsewhere")
+
+    threads = [Thread(target=take_part) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert len(decisions) == 2
+    decided = next(each for each in decisions if isinstance(each, Decision))
+    assert "elsewhere" in decisions
+    assert decided.verdict == "improved"
+    assert decided.arm.config["lock"] == "spin"
+    with opened(f"sqlite:///{tmp_path / 'study.db'}", "both") as study:
+        assert study.hosts() == []
+        proving = {
+            block.worker
+            for block in study.blocks()
+            if block.rows[0]["role"] in ("confirm", "ablate")
+        }
+        assert len(proving) == 1
+        assert study.ending() == {"who": proving.pop()}
+
+
+def test_a_study_that_has_ended_takes_nobody_in(tmp_path: Path) -> None:
+    with opened(f"sqlite:///{tmp_path / 'study.db'}", "ended") as study:
+        with Worker(study, "machine") as worker:
+            worker.lead()
+            worker.conclude({"a": 1})
+            worker.conclude({"a": 1})  # as after an answer that was lost
+            with pytest.raises(EndedElsewhere):
+                worker.conclude({"a": 2})
+            with pytest.raises(EndedElsewhere):
+                worker.look()
+        with pytest.raises(EndedElsewhere):
+            Worker(study, "machine")
+        assert study.ending() == {"a": 1}
+
+
+@how_often
+def test_a_long_study_opens_and_proposes_what_nobody_has_measured(
+    postgres: Any, how: str, toy_space: Space
+) -> None:
+    rng = random.Random(3)
+    wanted = TRIALS[how]
+    with opened(postgres.url, f"long-{how}") as study:
+        with Worker(study, "machine") as worker:
+            executor = ReplayExecutor(spin_wins, QUIET, seed=2)
+            drawn = {toy_space.arm(toy_space.sample(rng)) for _ in range(3 * wanted)}
+            arms = sorted(drawn, key=lambda arm: arm.key)[:wanted]
+            for start in range(0, wanted, 6):
+                pair = worker.begin("search")
+                block = executor.measure(
+                    [DEFAULT, *arms[start : start + 6]], role="search", rounds=4, pair=pair
+                )
+                tell(worker.sink, block, 4)
+                worker.enter(1.0)
+        with Worker(study, "machine") as worker:
+            opening = story(worker, toy_space)
+            assert opening.bench.ledger.trials == wanted
+            search = Search(opening.bench, toy_space, 1)
+            batch = search._batch(proposing=True)
+            new = {arm for arm in batch if arm not in drawn}
+            assert len(batch) == len(set(batch)) > 0
+            assert len(new) >= 1 or len(drawn) > wanted

@@ -1,0 +1,187 @@
+"""A storage that several processes share, by its SQLAlchemy URL: PostgreSQL, or a file of SQLite.
+
+Everything happens in short transactions that may be carried out again: when the connection breaks,
+nobody knows whether the last one counted, so each is written to come to the same end twice. A
+server that restarts is waited for; one that is not there at the beginning is not. A password in the
+URL is shown to nobody.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, MetaData, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+
+from hztune.errors import HztuneError, UsageError
+
+T = TypeVar("T")
+
+FORMS = "postgresql://USER@HOST/DATABASE, or sqlite:///FILE"
+"""How URLs look that are legal."""
+
+PATIENCE_S = 60.0
+"""How long a server that was there may be away."""
+
+_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 2.0
+_BUSY_S = 30
+_DRIVER = "postgresql+psycopg"
+_SECRETS = ("password", "sslpassword")
+_OPTIONS = "-c lock_timeout=30s -c idle_in_transaction_session_timeout=60s"
+"""A worker that was stopped in the middle of a transaction must not hold up the others for ever."""
+
+
+class Storage:
+    """A database, open; transactions are carried out by functions that are given a connection."""
+
+    def __init__(self, url: str) -> None:
+        """Opens the storage.
+
+        Raises:
+            UsageError: The URL is not legal, its driver is missing, or there is no such directory.
+            HztuneError: The server does not answer, or lets nobody in.
+        """
+        self._url = _judged(url)
+        self.shown = _shown(self._url)
+        """The URL as it may be shown."""
+        try:
+            self._engine = _engine(self._url)
+        except ImportError as error:
+            raise UsageError(
+                f"the driver of {self.shown} does not load ({_line(error)}); "
+                "install it with: pip install 'hztune[distributed]'"
+            ) from None
+        self.run(lambda connection: None, patience_s=0.0)
+
+    def run(self, action: Callable[[Connection], T], *, patience_s: float = PATIENCE_S) -> T:
+        """Carries out a transaction, again where the connection broke.
+
+        Args:
+            action: What to do; it may be called several times, and comes to the same end each time.
+            patience_s: How long to try.
+
+        Raises:
+            HztuneError: The server is gone, or refuses it.
+        """
+        give_up = time.monotonic() + patience_s
+        pause_s = _PAUSE_S
+        while True:
+            try:
+                with self._engine.begin() as connection:
+                    return action(connection)
+            except SQLAlchemyError as error:
+                if not _may_pass(error) or time.monotonic() >= give_up:
+                    raise self._failure(error, patience_s) from None
+            time.sleep(pause_s)
+            pause_s = min(_LONGEST_PAUSE_S, 2.0 * pause_s)
+
+    def prepare(self, tables: MetaData) -> None:
+        """Makes the tables that are not there; two who do it at once come to the same end."""
+        try:
+            self.run(tables.create_all)
+        except HztuneError:
+            self.run(tables.create_all)
+
+    def close(self) -> None:
+        """Closes every connection."""
+        self._engine.dispose()
+
+    def _failure(self, error: SQLAlchemyError, patience_s: float) -> HztuneError:
+        """What to tell the user, without the password."""
+        reason = _line(error.orig if isinstance(error, DBAPIError) else error)
+        for secret in _secrets(self._url):
+            reason = reason.replace(secret, "***")
+        if patience_s and _may_pass(error):
+            return HztuneError(
+                f"the storage {self.shown} has not answered for {patience_s:g} s ({reason}); every "
+                "block that was entered is kept: go on with the same command when it is back"
+            )
+        return HztuneError(f"the storage {self.shown} cannot be used: {reason}")
+
+
+def _judged(text: str) -> URL:
+    """The URL, with the driver that is used.
+
+    Raises:
+        UsageError: It is not legal, or something it needs is missing.
+    """
+    try:
+        url = make_url(text)
+    except (SQLAlchemyError, ValueError):
+        raise UsageError(f"--storage is no URL of a database; legal is {FORMS}") from None
+    if url.drivername in ("postgresql", "postgres", _DRIVER):
+        if find_spec("psycopg") is None:
+            raise UsageError(
+                "PostgreSQL needs the driver psycopg, which is not installed; "
+                "install it with: pip install 'hztune[distributed]'"
+            )
+        return url.set(drivername=_DRIVER)
+    if url.drivername in ("sqlite", "sqlite+pysqlite"):
+        _judge_file(url)
+        return url
+    raise UsageError(f"--storage is for {url.get_backend_name()!r}; legal is {FORMS}")
+
+
+def _judge_file(url: URL) -> None:
+    """Sees to it that there can be such a file."""
+    if not url.database or url.database == ":memory:":
+        raise UsageError("--storage sqlite:// names no file; legal is sqlite:///FILE")
+    folder = Path(url.database).absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"--storage: there is no directory {str(folder)!r}; make it first")
+
+
+def _engine(url: URL) -> Engine:
+    """What makes connections."""
+    if url.get_backend_name() == "sqlite":
+        engine = create_engine(url, connect_args={"timeout": _BUSY_S})
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    options = {} if "options" in url.query else {"options": _OPTIONS}
+    return create_engine(
+        url, pool_size=1, connect_args={"connect_timeout": 10, "keepalives_idle": 30, **options}
+    )
+
+
+def _prepare_sqlite(connection: Any, record: object) -> None:
+    """Makes what was acknowledged outlast a power cut, and readers wait for nobody."""
+    connection.isolation_level = None  # transactions begin where _begin_sqlite says so
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """Takes the lock at the beginning: one that is asked for in the middle can only fail."""
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _may_pass(error: SQLAlchemyError) -> bool:
+    """Whether an error is of the connection, not of what was asked."""
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    return isinstance(error, (OperationalError, InterfaceError))
+
+
+def _shown(url: URL) -> str:
+    """A URL without its secrets."""
+    hidden = {name: "hidden" for name in _SECRETS if name in url.query}
+    return url.update_query_dict(hidden).render_as_string(hide_password=True)
+
+
+def _secrets(url: URL) -> list[str]:
+    """What nobody may read."""
+    named = [str(url.query[name]) for name in _SECRETS if name in url.query]
+    return [secret for secret in (str(url.password or ""), *named) if secret]
+
+
+def _line(error: BaseException | None) -> str:
+    """The first line of what an error says."""
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__

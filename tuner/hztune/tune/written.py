@@ -1,0 +1,97 @@
+"""A request as it stands in a shared storage, and read back by whoever joins.
+
+It never carries a command: a worker runs what it has been installed with, and nothing else.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from hztune import files, space
+from hztune.errors import UsageError
+from hztune.tune.request import TuneRequest
+from hztune.workload import WorkloadSpec
+
+_OWN = ("workload", "program", "beside", "space", "out", "resume")
+"""Fields that are written in a form of their own, or are nobody else's business."""
+
+_MOST_SPACE_BYTES = 256 * 1024
+
+
+def written(request: TuneRequest) -> dict[str, Any]:
+    """A request as JSON can hold it; a search space of the user's goes along with it.
+
+    Raises:
+        UsageError: It is for a program.
+    """
+    if request.program is not None:
+        raise UsageError(
+            "--storage is for built-in workloads: whoever can write to a storage could have any "
+            "program run on the machine of every worker; tune a program of your own without it"
+        )
+    plain = {name: getattr(request, name) for name in _plain_names()}
+    workloads = [_written_workload(spec) for spec in request.workloads]
+    return {**plain, "workloads": workloads, "space": _written_space(request.space)}
+
+
+@contextmanager
+def read_back(stored: Mapping[str, Any]) -> Iterator[TuneRequest]:
+    """The request; a search space that came with it is a file for as long as the block lasts.
+
+    Raises:
+        UsageError: Another version of hztune has written it, or a workload is not known here.
+    """
+    plain = {name: value for name, value in stored.items() if name not in ("workloads", "space")}
+    if plain.keys() != set(_plain_names()):
+        odd = ", ".join(sorted(plain.keys() ^ set(_plain_names())))
+        raise UsageError(
+            f"another version of hztune began this study (they differ in: {odd}); install that one"
+        )
+    values: dict[str, Any] = {
+        name: tuple(v) if isinstance(v, list) else v for name, v in plain.items()
+    }
+    first, *beside = (_workload(each) for each in stored["workloads"])
+    with tempfile.TemporaryDirectory(prefix="hztune-") as folder:
+        searched = _space(stored["space"], Path(folder))
+        yield TuneRequest(workload=first, beside=tuple(beside), space=searched, **values)
+
+
+def _plain_names() -> list[str]:
+    """The fields that are words and numbers."""
+    return [field.name for field in fields(TuneRequest) if field.name not in _OWN]
+
+
+def _written_workload(spec: WorkloadSpec) -> dict[str, Any]:
+    """A workload as a command line would describe it."""
+    name = f"{spec.name}@{spec.setting}" if spec.setting else spec.name
+    params = [f"{key}={value}" for key, value in spec.params]
+    return {"name": name, "params": params, "threads": spec.threads, "goal": spec.goal}
+
+
+def _workload(stored: Mapping[str, Any]) -> WorkloadSpec:
+    """The workload, judged anew."""
+    spec = WorkloadSpec.from_text(stored["name"], stored["params"], stored["threads"])
+    return spec.by(stored["goal"])
+
+
+def _written_space(name: str) -> dict[str, str]:
+    """A search space: its name, and its text unless hztune ships it."""
+    if not space.is_file(name):
+        return {"name": name}
+    path = Path(name)
+    text = files.read_small(path, _MOST_SPACE_BYTES).decode(errors="replace")
+    return {"name": path.name, "text": text}
+
+
+def _space(stored: Mapping[str, str], folder: Path) -> str:
+    """Name or path of the search space."""
+    if "text" not in stored:
+        return stored["name"]
+    path = folder / "space.toml"
+    path.write_text(stored["text"], encoding="utf-8")
+    return str(path)
