@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from hztune import cli
 from hztune.errors import HztuneError, UsageError
 from hztune.measure import Accounting
 from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth
@@ -28,6 +27,7 @@ from hztune.shared.owners import Process
 from hztune.shared.study import SharedStudy
 from hztune.shared.worker import Worker
 from hztune.space import Space
+from hztune.tune.candidates import candidates
 from hztune.tune.flow import Decision, Study
 
 KILLS = {"ci": 20, "perf": 200}
@@ -284,85 +284,6 @@ def test_a_study_of_another_schema_is_refused(tmp_path: Path) -> None:
             begun(study.storage, "old")
 
 
-SECRET = "hunter2"
-REFUSED = {
-    "no URL": ("here", 2, "is no URL of a database"),
-    "a port that is none": (f"postgresql://me:{SECRET}@h:p/db", 2, "is no URL of a database"),
-    "another database": (f"mysql://me:{SECRET}@h/db", 2, "--storage is for 'mysql'"),
-    "a storage in memory": ("sqlite://", 2, "names no file"),
-    "no such directory": ("sqlite:////no/such/study.db", 2, "there is no directory '/no/such'"),
-    "no server": (
-        f"postgresql://me:{SECRET}@127.0.0.1:1/db",
-        1,
-        "postgresql+psycopg://me:***@127.0.0.1:1/db cannot be used: connection failed",
-    ),
-    "a password in the query": (
-        f"postgresql://127.0.0.1:1/db?password={SECRET}",
-        1,
-        "password=hidden",
-    ),
-    "no such study": ("sqlite:///FILE", 2, "there is no study 'mine' in sqlite:///"),
-}
-
-
-@pytest.mark.parametrize("mistake", REFUSED)
-def test_a_storage_that_cannot_be_used_is_one_sentence_without_the_password(
-    mistake: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    url, status, said = REFUSED[mistake]
-    url = url.replace("FILE", str(tmp_path / "study.db"))
-    assert cli.status_of(["worker", "--storage", url, "--study", "mine"]) == status
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert said in err
-    assert len(err.splitlines()) == 1
-    assert SECRET not in err
-
-
-def test_a_missing_driver_is_named_with_how_to_install_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(databases, "find_spec", lambda name: None)
-    words = ["worker", "--storage", "postgresql://me@h/db", "--study", "mine"]
-    assert cli.status_of(words) == 2
-    assert "pip install 'hztune[distributed]'" in capsys.readouterr().err
-
-
-NOT_TOGETHER = {
-    "a storage without a name": (["--storage", "sqlite:///x"], "give both"),
-    "a name without a storage": (["--workload", "larson", "--study", "x"], "give both"),
-    "a directory to resume": (
-        ["--workload", "larson", "--storage", "sqlite:///x", "--study", "x", "--resume"],
-        "goes on by its name",
-    ),
-    "a change of a study that exists": (
-        ["--storage", "sqlite:///x", "--study", "x", "--max-rss", "1G"],
-        "--max-rss needs --workload",
-    ),
-    "a program": (
-        ["--storage", "sqlite:///x", "--study", "x", "--allocator", "glibc", "--", "true"],
-        "--storage is for built-in workloads",
-    ),
-    "a name that is none": (
-        ["--workload", "larson", "--storage", "sqlite:///x", "--study", "../x"],
-        "--study '../x' is no name",
-    ),
-}
-
-
-@pytest.mark.parametrize("mistake", NOT_TOGETHER)
-def test_what_does_not_go_with_a_storage_is_one_sentence(
-    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    words, said = NOT_TOGETHER[mistake]
-    monkeypatch.chdir(tmp_path)
-    assert cli.status_of(["tune", *words]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert said in err
-    assert len(err.splitlines()) == 1
-
-
 # ---- one flow ------------------------------------------------------------------------------------
 
 
@@ -483,28 +404,21 @@ def test_a_study_that_has_ended_takes_nobody_in(tmp_path: Path) -> None:
 
 
 @how_often
-def test_a_long_study_opens_and_proposes_what_nobody_has_measured(
-    postgres: Any, how: str, toy_space: Space
-) -> None:
+def test_a_long_study_opens_and_proposes_what_nobody_has_measured(postgres: Any, how: str) -> None:
+    space = candidates("hz", "", 8).space
     rng = random.Random(3)
-    wanted = TRIALS[how]
+    drawn = {arm.key: arm for arm in (space.arm(space.sample(rng)) for _ in range(2 * TRIALS[how]))}
+    arms = list(drawn.values())[: TRIALS[how]]
+    executor = ReplayExecutor(spin_wins, QUIET, seed=2)
     with opened(postgres.url, f"long-{how}") as study:
         with Worker(study, "machine") as worker:
-            executor = ReplayExecutor(spin_wins, QUIET, seed=2)
-            drawn = {toy_space.arm(toy_space.sample(rng)) for _ in range(3 * wanted)}
-            arms = sorted(drawn, key=lambda arm: arm.key)[:wanted]
-            for start in range(0, wanted, 6):
+            for start in range(0, len(arms), 6):
+                beside = [DEFAULT, *arms[start : start + 6]]
                 pair = worker.begin("search")
-                block = executor.measure(
-                    [DEFAULT, *arms[start : start + 6]], role="search", rounds=4, pair=pair
-                )
-                tell(worker.sink, block, 4)
+                tell(worker.sink, executor.measure(beside, role="search", rounds=4, pair=pair), 4)
                 worker.enter(1.0)
         with Worker(study, "machine") as worker:
-            opening = story(worker, toy_space)
-            assert opening.bench.ledger.trials == wanted
-            search = Search(opening.bench, toy_space, 1)
-            batch = search._batch(proposing=True)
-            new = {arm for arm in batch if arm not in drawn}
-            assert len(batch) == len(set(batch)) > 0
-            assert len(new) >= 1 or len(drawn) > wanted
+            opening = story(worker, space)
+            assert opening.bench.ledger.trials == TRIALS[how]
+            batch = Search(opening.bench, space, 1)._batch(proposing=True)
+            assert set(batch) - set(arms)

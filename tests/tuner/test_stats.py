@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,9 +21,11 @@ from hztune.stats import (
     fixed_interval,
     is_look,
     log_rss_ratio,
+    machine_variance,
     noise_floor,
     pair_ratio,
     pool,
+    pool_plain,
     race_margin,
     sequential_interval,
 )
@@ -263,6 +267,52 @@ def test_rounds_weigh_what_they_tell() -> None:
     noise = Noise(between=0.0, within=1.0, df=20)
     (estimate,) = pool([[pair(0.0, rounds=10), pair(1.0, rounds=30)]], noise)
     assert estimate.raw == pytest.approx(0.75)
+
+
+def on(machine: str, pairs: Sequence[PairRatio]) -> list[PairRatio]:
+    return [replace(each, machine=machine) for each in pairs]
+
+
+def test_one_machine_is_pooled_as_if_nobody_had_asked_which() -> None:
+    rng = np.random.default_rng(5)
+    measured = [[pair(float(y)) for y in rng.normal(0.1, 0.1, 4)] for _ in range(9)]
+    named = [on("one", pairs) for pairs in measured]
+    assert pool(named, NOISE) == pool(measured, NOISE)
+    assert pool_plain(named[0], NOISE) == pool_plain(measured[0], NOISE)
+    assert estimate_noise(named) == estimate_noise(measured)
+
+
+def test_a_gain_that_differs_from_machine_to_machine_is_estimated_with_its_true_error() -> None:
+    rng = np.random.default_rng(6)
+    gain, apart, spread = 0.1, 0.08, 0.1
+    variances, misses = [], []
+    for _ in range(300):
+        measured = []
+        for _ in range(30):
+            offsets = rng.normal(gain, apart, 2)
+            pairs = (on(str(m), [pair(float(y)) for y in rng.normal(offset, spread, 3)])
+                     for m, offset in enumerate(offsets))  # fmt: skip
+            measured.append([each for some in pairs for each in some])
+        variances.append(machine_variance(measured, NOISE))
+        misses += [(one.raw - gain) / one.raw_error for one in pool(measured, NOISE)]
+    assert math.sqrt(np.mean(variances)) == pytest.approx(apart, rel=0.05)
+    assert np.mean(misses) == pytest.approx(0.0, abs=0.05)
+    assert np.std(misses) == pytest.approx(1.0, abs=0.05)
+
+
+def test_who_was_on_one_machine_only_is_less_sure_where_machines_differ() -> None:
+    both = [on("one", [pair(0.0)] * 4) + on("other", [pair(0.5)] * 4)]
+    alone = [on("one", [pair(0.2)] * 8)]
+    known, unknown = pool([*both * 5, *alone], NOISE)[-2:]
+    assert unknown.raw == pytest.approx(0.2)
+    assert unknown.raw_error > known.raw_error > math.sqrt(NOISE.of_pair(1) / 8)
+
+
+def test_machines_that_differ_are_not_noise() -> None:
+    noise = estimate_noise([on("one", [pair(0.0)] * 3) + on("other", [pair(0.5)] * 3)])
+    assert noise is not None
+    assert noise.between == 0.0
+    assert noise.df == 4
 
 
 def test_nothing_pools_to_nothing() -> None:

@@ -244,7 +244,7 @@ class Evidence:
         return tuple(
             (0.5 * (begin + end), pair.log_ratio)
             for block, (begin, end) in zip(self.samples.blocks, self.times, strict=True)
-            if block.role == "confirm"
+            if block.role == "confirm" and self.ledger.is_of_here(block)
             for pair in block_ratios(block)
             if pair is not None
         )
@@ -357,7 +357,7 @@ class Evidence:
         """Name, default and tuned (medians over the fresh pairs), the greatest change first."""
         pairs = [
             (block.control.counters, block.outcomes[-1].counters)
-            for block in self.samples.blocks
+            for block in self.ledger.here()
             if block.role == "confirm" and self._shows_winner(block)
         ]
         names = pairs[0][0] if pairs else {}
@@ -398,7 +398,7 @@ class Evidence:
         return _around(mean, error, len(record.pairs))
 
     def _ablated(self) -> list[Arm]:
-        wholes = [b.control.arm for b in self.samples.blocks if b.role == "ablate"]
+        wholes = [b.control.arm for b in self.ledger.here() if b.role == "ablate"]
         return list(dict.fromkeys(wholes))
 
     def _removal(self, whole: Arm, key: str, pairs: Sequence[PairRatio]) -> Removal | None:

@@ -109,7 +109,8 @@ class Search:
             return racing
         room = SLOTS - len(racing)
         if self.max_trials is not None:
-            room = min(room, self.max_trials - self.bench.ledger.trials)
+            known = self.bench.ledger.trials + len(self.bench.held)
+            room = max(0, min(room, self.max_trials - known))
         return racing + self._new(room)
 
     def _new(self, room: int) -> list[Arm]:

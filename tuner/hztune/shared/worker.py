@@ -81,10 +81,13 @@ class Worker:
             self._storage.run(self._leave, patience_s=0.0)
 
     def look(self) -> News:
-        """What the others have entered since the last look, and what they do now."""
+        """What the others do, and have entered since the last look.
+
+        In this order: what is entered in between is not held any more, but it is seen.
+        """
+        owners = self._storage.run(self._living)
         ends = [(self._seen, 0.0)]
         blocks = tuple(blocks_of(self._rows_of_others(ends)))
-        owners = self._storage.run(self._living)
         self._seen = ends[-1][0]
         rivals = [each for each in owners if each["worker"] != self.name]
         return News(

@@ -4,6 +4,7 @@ from hztune.stats.combining import pooled_mean
 from hztune.stats.pooling import (
     Estimate,
     expected_improvement,
+    machine_variance,
     pool,
     pool_plain,
     population,
@@ -33,6 +34,7 @@ __all__ = [
     "fixed_interval",
     "is_look",
     "log_rss_ratio",
+    "machine_variance",
     "noise_floor",
     "pair_ratio",
     "part_ratios",

@@ -147,6 +147,7 @@ class Study:
         """
         if self.bench.lead():
             return
+        self.bench.reporter.say("another worker proves its finalist; this one stands by")
         while not self.bench.lead():
             self.search.run(SEALED_BY)
             self.bench.peers.wait()
