@@ -16,7 +16,7 @@ import pytest
 
 from hztune.errors import HztuneError, UsageError
 from hztune.measure import Accounting
-from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth
+from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
 from hztune.samples import Arm, Block, Evidence, Outcome, Plan, Role, Sink, Turn
 from hztune.search import Bench, Budget, Ledger, Search
@@ -401,6 +401,29 @@ def test_a_study_that_has_ended_takes_nobody_in(tmp_path: Path) -> None:
         with pytest.raises(EndedElsewhere):
             Worker(study, "machine")
         assert study.ending() == {"a": 1}
+
+
+def test_a_block_that_comes_after_the_end_is_not_added(tmp_path: Path) -> None:
+    with opened(f"sqlite:///{tmp_path / 'study.db'}", "late") as study:
+        with Worker(study, "machine") as late, Worker(study, "machine") as leader:
+            late.begin("search")
+            assert leader.lead()
+            leader.conclude({"a": 1})
+            with pytest.raises(EndedElsewhere):
+                late.enter(1.0)
+        assert list(study.blocks()) == []
+
+
+def test_time_in_which_nobody_measured_is_given_back(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    budget = Budget(clock, 100.0, spent_s=10.0)
+    budget.reached(25.0)
+    clock.advance(30.0)
+    budget.go_back()
+    assert budget.elapsed() == 25.0
+    budget.reached(60.0)  # by another worker: this one has not lost the time before
+    budget.go_back()
+    assert budget.elapsed() == 25.0
 
 
 @how_often

@@ -15,12 +15,16 @@ _HELP = """Take part in a study that several workers share.
 hztune tune --workload larson --storage URL --study NAME    begins it (or goes on with it)
 hztune worker --storage URL --study NAME                    joins it, as often as you like
 
-A worker reads the request from the storage, compares every candidate with the default in
-blocks of its own, and prints the verdict when the study has ended. One of the workers proves
-the finalist, on its own machine. A worker may be killed at any time: whatever it has entered
-is kept, and what it was at is free again at once; only of a host that has gone down for good
---forget must tell. PostgreSQL needs the extra `distributed` (pip install
-'hztune[distributed]'); a password belongs into ~/.pgpass or PGPASSWORD.
+A worker reads the request from the storage, compares every candidate with the default in blocks
+of its own, and prints the verdict when the study has ended. One of the workers proves the finalist,
+on its own machine; meanwhile the others stand by. The budget is the study's, however many take
+part.
+
+A worker may be killed at any time: whatever it has entered is kept, and what it was measuring is
+free again at once. Only of a host that went down for good somebody has to tell, with --forget.
+
+PostgreSQL needs the extra `distributed` (pip install 'hztune[distributed]'); a password belongs
+into ~/.pgpass or PGPASSWORD.
 """
 
 

@@ -48,7 +48,11 @@ class Peers(Protocol):
         """Takes note that a block begins; returns its number. None: it follows from the ledger."""
 
     def enter(self, elapsed_s: float) -> None:
-        """Enters the block that was begun; `elapsed_s` of the study's budget are used."""
+        """Enters the block that was begun; `elapsed_s` of the study's budget are used.
+
+        Raises:
+            EndedElsewhere: One of them has ended the study.
+        """
 
     def lead(self) -> bool:
         """Whether it is this worker that decides; it asks for it where nobody does."""

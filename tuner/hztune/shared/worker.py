@@ -108,7 +108,11 @@ class Worker:
         return self._pair
 
     def enter(self, elapsed_s: float) -> None:
-        """Enters the block that was begun, whole, and lets go of what was held for it."""
+        """Enters the block that was begun, whole, and lets go of what was held for it.
+
+        Raises:
+            EndedElsewhere: The study has ended meanwhile; nothing is added to it.
+        """
         rows = packed(self.sink.rows)
         self._storage.run(lambda connection: self._enter(connection, rows, elapsed_s))
 
@@ -190,10 +194,11 @@ class Worker:
 
     def _enter(self, connection: Connection, rows: str, elapsed_s: float) -> None:
         """Inserts the block, unless an answer was lost and it is there already."""
-        self.study.lock(connection)
+        ending = self.study.lock(connection)
         mine = (BLOCKS.c.study == self.study.name, BLOCKS.c.pair == self._pair)
         if connection.scalar(select(BLOCKS.c.number).where(*mine)) is not None:
             return
+        self._judge_ending(ending)
         query = select(STUDIES.c.entered).where(STUDIES.c.name == self.study.name)
         number: int = connection.execute(query).scalar_one() + 1
         self._update_study(connection, entered=number)

@@ -10,6 +10,7 @@ less than its part. The one who proves has it to itself, since then the others s
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -99,6 +100,8 @@ def begin(place: Place, request: TuneRequest | None, out: Path | None, reporter:
         else:
             identity = understand(request).identity
             study = SharedStudy.begin(storage, place.study, identity, written(request))
+            if study.request != json.loads(json.dumps(written(request))):
+                reporter.say(f"the study {study.name} goes on as it was begun, with its own budget")
         _judge_folder(folder, study)
         tuned = _take_part(study, reporter, folder, budget_s=None)
         assert tuned is not None  # it had all the time there is
