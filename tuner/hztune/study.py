@@ -22,7 +22,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.samplers import TPESampler
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
 from hztune.params import Value
 from hztune.space import Config, Dimension, Space
@@ -143,11 +143,19 @@ def importance(findings: Sequence[Finding], defaults: Mapping[str, Value]) -> di
 def mirror(
     path: Path, name: str, findings: Sequence[Finding], defaults: Mapping[str, Value]
 ) -> None:
-    """Writes what was measured as an Optuna study into a journal that optuna-dashboard reads."""
-    path.unlink(missing_ok=True)
-    storage = JournalStorage(JournalFileBackend(str(path)))
+    """Writes what was measured as an Optuna study into a journal that optuna-dashboard reads.
+
+    It is made anew beside `path` and then takes its place: Optuna can never again open a journal
+    whose writer was killed in the middle of a record, and waits for the lock of a dead one.
+    """
+    fresh = path.with_name(f".{path.name}.new")
+    for left in (fresh, fresh.with_name(f"{fresh.name}.lock")):
+        left.unlink(missing_ok=True)
+    backend = JournalFileBackend(str(fresh), lock_obj=JournalFileOpenLock(str(fresh)))
+    storage = JournalStorage(backend)
     study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
     study.add_trials(_recorded(findings, defaults, _by_word))
+    fresh.replace(path)
 
 
 def ordered(values: Iterable[Value]) -> list[Value]:

@@ -1,0 +1,233 @@
+"""A process that is killed at any moment loses nothing that it has said is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, NoReturn
+
+import optuna
+import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+from hztune import study
+from hztune.machine import Machine
+from hztune.measure import Accounting
+from hztune.measure.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
+from hztune.progress import Quiet
+from hztune.samples import Arm, Block, Evidence, Plan, Role, SampleStore
+from hztune.search import Bench, Budget, Ledger
+from hztune.space import Space
+from hztune.study import Finding
+from hztune.tune.flow import Study
+from hztune.tune.session import _spent
+
+MACHINE = Machine("CPU 3000", 2, None, "6.1", "glibc 2.36", 4096, "madvise", "", "", 24, None)
+CANDIDATE = Arm.of("hz", {"lock": "spin"})
+Tell = Callable[[int], None]
+
+
+# ---- a child that is killed ----------------------------------------------------------------------
+
+
+@contextmanager
+def working(work: Callable[[Tell], None]) -> Iterator[tuple[int, Iterator[int]]]:
+    """Lets a forked process work; gives its number, and what it tells meanwhile."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _work(work, writing)
+    os.close(writing)
+    try:
+        with os.fdopen(reading, "rb") as file:
+            yield pid, (int(line) for line in file if line.endswith(b"\n"))
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _work(work: Callable[[Tell], None], writing: int) -> NoReturn:
+    """Works in the child, which must never come back into the tests."""
+
+    def tell(number: int) -> None:
+        os.write(writing, b"%d\n" % number)
+
+    try:
+        work(tell)
+    except BaseException:
+        traceback.print_exc()
+    os._exit(0)
+
+
+def killed(work: Callable[[Tell], None], after: int) -> int:
+    """Kills a process once it has told so often, wherever it then is; gives the last it told.
+
+    One that ends before is not killed.
+    """
+    last = 0
+    with working(work) as (pid, told):
+        for number, said in enumerate(told, start=1):
+            last = said
+            if number == after:
+                os.kill(pid, signal.SIGKILL)
+    return last
+
+
+# ---- samples -------------------------------------------------------------------------------------
+
+
+def put(store: SampleStore, one: Block, tell: Tell) -> None:
+    """Writes a block as an executor does, and tells how many records are kept after each one."""
+    rounds = len(one.control.turns)
+    store.begin(Plan(one.pair, one.role, tuple(o.arm for o in one.outcomes), rounds))
+    for index, outcome in enumerate(one.outcomes):
+        for turn in outcome.turns:
+            store.turn(index, 100 + index, turn, Evidence(rss_kb=5000))
+            tell(store._log.count)
+    for index, outcome in enumerate(one.outcomes):
+        store.outcome(index, 100 + index, outcome)
+        tell(store._log.count)
+    store.end()
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    """Every whole record of a file of samples, in order."""
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith(b"\n")]
+
+
+def block(pair: int) -> Block:
+    """The same block for the same number."""
+    executor = ReplayExecutor(lambda arm: Truth(), seed=1)
+    return executor.measure([Arm("hz"), CANDIDATE], role="search", rounds=3, pair=pair)
+
+
+def kill_writers(path: Path, seed: int, kills: int) -> None:
+    """Kills one writer after the other, each of which goes on where the last one ended."""
+
+    def write(tell: Tell) -> None:
+        with SampleStore(path, {}, MACHINE, resume=True) as store:
+            for pair in range(len(store.replay()), 1_000_000):
+                put(store, block(pair), tell)
+
+    rng = Random(seed)
+    before: list[dict[str, Any]] = []
+    for _ in range(kills):
+        told = killed(write, after=rng.randrange(1, 60))
+        with SampleStore(path, {}, MACHINE, resume=True) as store:
+            kept = store.replay()
+        found = records(path)
+        assert len(found) >= told > len(before)
+        assert found[: len(before)] == before
+        assert [row["seq"] for row in found] == list(range(len(found)))
+        assert kept == tuple(block(pair) for pair in range(len(kept)))
+        before = found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_of_two_hundred_killed_writers_none_loses_a_record_and_the_next_one_goes_on(
+    tmp_path: Path, seed: int
+) -> None:
+    kill_writers(tmp_path / "samples.jsonl", seed, kills=25)
+
+
+# ---- a whole study -------------------------------------------------------------------------------
+
+
+class Stored:
+    """An executor that draws its blocks and keeps them as a real one does."""
+
+    def __init__(self, store: SampleStore, clock: VirtualClock, tell: Tell) -> None:
+        self._store, self._tell = store, tell
+        self._inner = ReplayExecutor(
+            lambda arm: Truth(0.2 if arm.config.get("lock") == "spin" else 0.0),
+            ModelNoise(within=0.03, between=0.01, common=0.1),
+            seed=1,
+            clock=clock,
+        )
+
+    @property
+    def accounting(self) -> Accounting:
+        return self._inner.accounting
+
+    def cost(self, arms: int, rounds: int) -> float:
+        return self._inner.cost(arms, rounds)
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+        one = self._inner.measure(arms, role=role, rounds=rounds, pair=pair)
+        put(self._store, one, self._tell)
+        return one
+
+
+def kill_studies(path: Path, space: Space, kills: int, most_records: int) -> None:
+    """Kills a study again and again, then lets it come to its end."""
+
+    def go_on(tell: Tell) -> None:
+        with SampleStore(path, {}, MACHINE, resume=True) as store:
+            clock = VirtualClock()
+            executor, blocks = Stored(store, clock, tell), store.replay()
+            budget = Budget(clock, 90.0, spent_s=_spent(executor, blocks))
+            bench = Bench(executor, Ledger.of(blocks), budget, Quiet())
+            decision = Study(bench, space, seed=1).run()
+            store.conclude({"verdict": decision.verdict})
+            tell(store._log.count)
+
+    rng = Random(kills)
+    before: list[dict[str, Any]] = []
+    for number in range(kills + 1):
+        told = killed(go_on, rng.randrange(1, most_records) if number < kills else 1_000_000)
+        found = records(path)
+        assert len(found) >= told
+        assert found[: len(before)] == before
+        before = found
+    with SampleStore(path, {}, MACHINE, resume=True) as store:
+        pairs = [one.pair for one in store.replay()]
+        ending = store.ending()
+    assert ending is not None and ending["verdict"] == "improved"
+    assert pairs == list(range(len(pairs)))
+    begun = [row["pair"] for row in before if row["kind"] == "block"]
+    assert len(begun) > len(pairs)  # or none was killed in the middle of a block
+
+
+def test_a_study_that_is_killed_time_and_again_comes_to_its_verdict_and_loses_nothing(
+    toy_space: Space, tmp_path: Path
+) -> None:
+    kill_studies(tmp_path / "samples.jsonl", toy_space, kills=25, most_records=250)
+
+
+# ---- the copy for the dashboard ------------------------------------------------------------------
+
+
+def kill_mirrors(path: Path, kills: int) -> None:
+    """Kills whoever writes the copy, and makes it anew each time."""
+    good = {"ran": -1.0}
+    findings = [Finding({"cap": 2**power}, 0.01 * power, good) for power in range(3, 9)]
+    defaults = {"cap": 256}
+
+    def write(tell: Tell) -> None:
+        while True:
+            study.mirror(path, "all", findings, defaults)
+            tell(1)
+
+    def trials() -> int:
+        storage = JournalStorage(JournalFileBackend(str(path)))
+        return len(optuna.load_study(study_name="all", storage=storage).trials)
+
+    rng = Random(kills)
+    for _ in range(kills):
+        killed(write, after=rng.randrange(1, 6))
+        assert trials() == len(findings)
+        study.mirror(path, "all", findings, defaults)
+        assert trials() == len(findings)
+        assert sorted(each.name for each in path.parent.iterdir()) == [path.name]
+
+
+def test_the_copy_for_the_dashboard_is_whole_whenever_its_writer_is_killed(tmp_path: Path) -> None:
+    kill_mirrors(tmp_path / "study.journal", kills=25)
