@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -101,61 +102,96 @@ def test_a_program_is_timed_and_its_memory_measured(clock: str) -> None:
     assert timer.timer_name() == clock
 
 
-ENDINGS: dict[str, tuple[str, str, str]] = {
-    "segfaults": ("os.kill(os.getpid(), signal.SIGSEGV)", "crash", "ended by SIGSEGV"),
-    "aborts": ("os.abort()", "crash", "ended by SIGABRT"),
-    "meets an illegal instruction": ("os.kill(0, signal.SIGILL)", "crash", "ended by SIGILL"),
-    "fails": ("sys.exit('no input file')", "failed", "exit status 1: no input file"),
-    "refuses its configuration": ("sys.exit(78)", "rejected", "exit status 78"),
-    "loops": ("while True: pass", "hang", ""),
-    "ignores SIGTERM": ("signal.signal(15, signal.SIG_IGN)\ntime.sleep(3600)", "hang", ""),
-    "stops itself": ("os.kill(os.getpid(), signal.SIGSTOP)", "hang", ""),
-    "closes its outputs and sleeps": ("os.closerange(0, 3); time.sleep(3600)", "hang", ""),
-    "runs another allocator": ("print('wrong library', file=sys.stderr)", "wrong_allocator", ""),
-    "runs another configuration": ("print('wrong config', file=sys.stderr)", "wrong_config", ""),
+@dataclass(frozen=True)
+class Mischief:
+    """What a target does, and what is to be said of it."""
+
+    code: str
+    status: str
+    detail: str = ""
+    rss_limit_mb: int = 0
+
+
+def prints(what: str) -> str:
+    """A target that prints its metric."""
+    return f"print('rate: ' + {what} + '/s')"
+
+
+MISCHIEFS = {
+    "segfaults": Mischief("os.kill(os.getpid(), signal.SIGSEGV)", "crash", "ended by SIGSEGV"),
+    "aborts": Mischief("os.abort()", "crash", "ended by SIGABRT"),
+    "meets an illegal instruction": Mischief(
+        "os.kill(0, signal.SIGILL)", "crash", "ended by SIGILL"
+    ),
+    "fails": Mischief("sys.exit('no input file')", "failed", "exit status 1: no input file"),
+    "refuses its configuration": Mischief("sys.exit(78)", "rejected", "exit status 78"),
+    "loops": Mischief("while True: pass", "hang"),
+    "ignores SIGTERM": Mischief("signal.signal(15, signal.SIG_IGN)\ntime.sleep(3600)", "hang"),
+    "stops itself": Mischief("os.kill(os.getpid(), signal.SIGSTOP)", "hang"),
+    "closes its outputs and sleeps": Mischief("os.closerange(0, 3); time.sleep(3600)", "hang"),
+    "runs another allocator": Mischief(
+        "print('wrong library', file=sys.stderr)", "wrong_allocator"
+    ),
+    "runs another configuration": Mischief(
+        "print('wrong config', file=sys.stderr)", "wrong_config"
+    ),
+    "takes all memory": Mischief(
+        "blocks = []\nwhile True: blocks.append(b'x' * (1 << 20)); time.sleep(0.001)",
+        "oom",
+        rss_limit_mb=64,
+    ),
+    "fills its temporary directory": Mischief(
+        "import resource, tempfile\nresource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20,) * 2)\n"
+        "with tempfile.TemporaryFile() as file:\n  while True: file.write(b'x' * 65536)",
+        "failed",
+        "OSError",
+    ),
+    "prints no number": Mischief(prints("'nan'"), "bad_output"),
+    "prints an infinite one": Mischief(prints("'inf'"), "bad_output"),
+    "prints a negative one": Mischief(prints("'-3'"), "bad_output"),
+    "prints nothing": Mischief("pass", "bad_output"),
+    "prints far too much": Mischief(
+        "for _ in range(100): os.write(1, b'x' * (1 << 20))", "bad_output"
+    ),
+    "closes its outputs": Mischief("os.closerange(0, 3)", "ok"),
+    "floods stdout": Mischief("for _ in range(1024): os.write(1, b'x' * (1 << 20))", "ok"),
+    "floods stderr": Mischief("for _ in range(256): os.write(2, b'x' * (1 << 20))", "ok"),
+    "deletes its directory": Mischief(
+        "os.mkdir(d := '/tmp/hz-gone-' + str(os.getpid())); os.chdir(d); os.rmdir(d)", "ok"
+    ),
+    "becomes another program": Mischief("os.execv('/bin/true', ['true'])", "ok"),
+    "reserves a terabyte": Mischief(
+        "import mmap\nmmap.mmap(-1, 1 << 40, flags=0x4022, prot=0)", "ok"
+    ),
+    "leaves a daemon": Mischief("if os.fork() == 0:\n  os.setsid(); time.sleep(3600)", "ok"),
+    "leaves a daemon's daemon": Mischief(
+        "if os.fork() == 0:\n  os.setsid()\n  if os.fork(): os._exit(0)\n  time.sleep(3600)", "ok"
+    ),
+    "leaves 64 processes": Mischief(
+        "for i in range(6):\n  if os.fork() == 0 and i % 2: os.setsid()\n"
+        "if os.getsid(0) != os.getpid() or os.getppid() == 1: time.sleep(3600)",
+        "ok",
+    ),
 }
 
 
-@pytest.mark.parametrize("name", ENDINGS)
-def test_an_ending_gets_its_name(clock: str, name: str, tmp_path: Path) -> None:
-    code, status, detail = ENDINGS[name]
-    word = f"ending-{tmp_path.name}"
-    timeout_s = SOON_S if status == "hang" else 60.0
-    outcome = measure(python(f"# {word}\n{code}", timeout_s=timeout_s)).control
-    assert outcome.status == status
-    assert detail in outcome.detail
-    assert (outcome.ops_per_s, outcome.turns) == (0.0, ())
-    assert processes_naming(word) == []
-
-
-HARMLESS = {
-    "closes its outputs": "os.closerange(0, 3)",
-    "floods stdout": "for _ in range(1024): os.write(1, b'x' * (1 << 20))",
-    "floods stderr": "for _ in range(256): os.write(2, b'x' * (1 << 20))",
-    "deletes its directory": "os.mkdir(d := '/tmp/hz-gone-' + str(os.getpid())); os.chdir(d); "
-    "os.rmdir(d)",
-    "becomes another program": "os.execv('/bin/true', ['true'])",
-    "reserves a terabyte": "import mmap\nmmap.mmap(-1, 1 << 40, flags=0x4022, prot=0)",
-    "leaves a daemon": "if os.fork() == 0:\n  os.setsid(); time.sleep(3600)",
-    "leaves a daemon's daemon": "if os.fork() == 0:\n  os.setsid()\n  if os.fork(): os._exit(0)\n"
-    "  time.sleep(3600)",
-    "leaves 64 processes": "for i in range(6):\n  if os.fork() == 0 and i % 2: os.setsid()\n"
-    "if os.getsid(0) != os.getpid() or os.getppid() == 1: time.sleep(3600)",
-}
-
-
-@pytest.mark.parametrize("name", HARMLESS)
-def test_a_strange_program_that_ends_well_is_measured_and_leaves_nothing(
+@pytest.mark.parametrize("name", MISCHIEFS)
+def test_whatever_a_program_does_it_gets_its_status_and_leaves_nothing(
     clock: str, name: str, tmp_path: Path
 ) -> None:
-    word = f"strange-{tmp_path.name}"
-    assert measure(python(f"# {word}\n{HARMLESS[name]}")).control.status == "ok"
+    mischief, word = MISCHIEFS[name], f"mischief-{tmp_path.name}"
+    reads_metric = mischief.status == "bad_output"
+    program = python(
+        f"# {word}\n{mischief.code}",
+        timeout_s=SOON_S if mischief.status == "hang" else 60.0,
+        rss_limit_mb=mischief.rss_limit_mb,
+        rate=by_regex(r"rate: (.*)/s", "higher") if reads_metric else None,
+        reads_output=reads_metric,
+    )
+    outcome = measure(program).control
+    assert (outcome.status, mischief.detail in outcome.detail) == (mischief.status, True), outcome
+    assert bool(outcome.turns) == (outcome.ops_per_s > 0.0) == (mischief.status == "ok")
     assert processes_naming(word) == []
-
-
-def test_a_program_that_takes_too_much_memory_is_ended(clock: str) -> None:
-    code = "blocks = []\nwhile True: blocks.append(b'x' * (1 << 20)); time.sleep(0.001)"
-    assert measure(python(code, rss_limit_mb=64)).control.status == "oom"
 
 
 def test_the_memory_of_its_children_counts(clock: str) -> None:
@@ -366,4 +402,14 @@ def test_a_format_of_hyperfine_that_is_not_known_is_refused(tmp_path: Path) -> N
     export = tmp_path / "times.json"
     export.write_text('{"schema_version": 3, "results": [{}]}')
     with pytest.raises(HztuneError, match="hyperfine exports schema 3, and hztune knows 1 and 2"):
+        timer._hyperfine_s(export)
+
+
+@pytest.mark.parametrize("torn", ["", '{"results": [{"mean"'])
+def test_times_that_hyperfine_could_not_write_are_told_with_the_remedy(
+    torn: str, tmp_path: Path
+) -> None:
+    export = tmp_path / "times.json"
+    export.write_text(torn)
+    with pytest.raises(HztuneError, match=r"make room there, or .* TMPDIR"):
         timer._hyperfine_s(export)

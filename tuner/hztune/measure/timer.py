@@ -100,9 +100,15 @@ def _hyperfine_s(export: Path) -> float:
     Version 1 has no schema number and `times`; version 2 has `measurements` with units.
 
     Raises:
-        HztuneError: A version of the format that is not known.
+        HztuneError: A version of the format that is not known, or none: the disk was full.
     """
-    document = json.loads(export.read_text(encoding="utf-8"))
+    try:
+        document = json.loads(export.read_text(encoding="utf-8"))
+    except ValueError:
+        raise HztuneError(
+            f"hyperfine could not write its times to {export.parent}; make room there, or name "
+            "another directory for temporary files with TMPDIR"
+        ) from None
     schema = document.get("schema_version", 1)
     result = document["results"][0]
     if schema == 1:
