@@ -57,6 +57,16 @@ def test_everything_that_the_system_shows_is_recorded(tmp_path: Path) -> None:
     assert (record.thp, record.governor, record.turbo) == ("madvise", "powersave", "on")
 
 
+@pytest.mark.parametrize("name", ["flags", "Features"])
+def test_the_features_of_the_processor_are_recorded_whatever_their_order(
+    name: str, tmp_path: Path
+) -> None:
+    def of(features: str) -> str:
+        return Machine.here(put(tmp_path, {"proc/cpuinfo": f"{name}\t: {features}\n"})).cpu_flags
+
+    assert of("fpu sse2 avx2") == of("avx2 fpu sse2") != of("fpu sse2") != ""
+
+
 def test_an_arm_processor_is_named_by_its_parts(tmp_path: Path) -> None:
     files = {"proc/cpuinfo": "CPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"}
     assert Machine.here(put(tmp_path, files)).cpu.endswith("0x41 0xd0c")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import sys
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
 from hztune import allocator, artifacts, params
-from hztune.measure import Arm, Block, Outcome
-from hztune.measure.program import Program, bench_program
+from hztune.allocator import live
+from hztune.measure import Arm, Outcome
+from hztune.measure.program import Program, bench_program, by_command
 from hztune.measure.proof import AllocatorProof, Fault
 from hztune.measure.runs import RunExecutor
 from hztune.measure.turns import Tempo, TurnExecutor
@@ -129,14 +133,71 @@ def test_the_user_s_variables_are_today_s_state_and_no_part_of_an_arm(
     assert not {"MALLOC_ARENA_MAX", "HZ_MAGAZINE_CAP"} & default.keys()
 
 
-def test_the_helpers_never_run_on_what_is_measured(tmp_path: Path) -> None:
-    hook = f"cat /proc/self/maps >> {tmp_path / 'maps'}"
-    program = Program(("/bin/true",), prepare=hook, cleanup=hook)
-    block = RunExecutor(program, seed=1).measure([DEFAULT], role="aa", rounds=1, pair=0)
-    assert isinstance(block, Block) and block.control.ok
-    library = os.path.realpath(artifacts.library())
-    assert library not in (tmp_path / "maps").read_text()
-    assert library not in Path("/proc/self/maps").read_text()
+ANCESTORS = """
+import os, sys
+def parent(pid):
+    text = open(f"/proc/{pid}/stat").read()
+    return int(text[text.rindex(")") + 2:].split()[1])
+pid = os.getpid()
+with open(sys.argv[1], "a") as file:
+    while True:
+        maps = open(f"/proc/{pid}/maps").read()
+        print(os.readlink(f"/proc/{pid}/exe"), sys.argv[3] in maps, file=file)
+        if pid == int(sys.argv[2]): break
+        pid = parent(pid)
+print(1)
+"""
+
+
+@pytest.mark.parametrize("clock", ["hyperfine", "hz-launch"])
+def test_of_all_processes_of_a_run_only_the_program_has_hz_mapped(
+    clock: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if clock == "hz-launch":
+        monkeypatch.setattr("hztune.measure.timer.hyperfine", lambda: None)
+    library, chain, maps = os.path.realpath(artifacts.library()), tmp_path / "chain", "maps"
+    hooks = {name: f"cat /proc/self/maps /proc/$$/maps > {tmp_path / maps}-{name}"
+             for name in ("prepare", "cleanup", "check", "metric")}  # fmt: skip
+    program = Program(
+        (sys.executable, "-c", ANCESTORS, str(chain), str(os.getpid()), library),
+        prepare=hooks["prepare"],
+        cleanup=hooks["cleanup"],
+        check=hooks["check"],
+        rate=by_command(f"{hooks['metric']}; echo 1", "higher"),
+        reads_output=True,
+    )
+    block = RunExecutor(program, seed=1, warmups=0).measure([DEFAULT], role="aa", rounds=1, pair=0)
+    assert block.control.ok, block.control
+    itself, *above = [line.split() for line in chain.read_text().splitlines()]
+    assert itself[1] == "True"
+    assert {Path(path).name for path, _ in above} >= {"hz-launch", clock}
+    assert {mapped for _, mapped in above} == {"False"}
+    for name in hooks:
+        told = Path(f"{tmp_path / maps}-{name}").read_text()
+        assert "/cat" in told and library not in told
+
+
+def test_of_all_processes_of_a_block_by_turns_only_hz_bench_has_hz_mapped() -> None:
+    library, seen, ended = os.path.realpath(artifacts.library()), set(), Event()
+
+    def look() -> None:
+        while not ended.is_set():
+            for pid in live.descendants(os.getpid()):
+                with contextlib.suppress(OSError):
+                    maps = Path("/proc", str(pid), "maps").read_text()
+                    seen.add((Path(os.readlink(f"/proc/{pid}/exe")).name, library in maps))
+
+    watcher = Thread(target=look)
+    watcher.start()
+    try:
+        executor = TurnExecutor(spec(), seed=1, tempo=QUICK)
+        block = executor.measure([DEFAULT, CANDIDATE], role="search", rounds=30, pair=0)
+    finally:
+        ended.set()
+        watcher.join()
+    assert block.control.ok
+    assert {name for name, mapped in seen if mapped} == {"hz-bench"}
+    assert ("hz-turns", False) in seen
 
 
 def test_a_block_by_turns_leaves_no_process_and_no_descriptor() -> None:

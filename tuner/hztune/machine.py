@@ -33,6 +33,7 @@ _WORDS = {
     "turbo": "turbo",
     "memory_gib": "memory (GiB)",
     "memory_limit_kb": "memory limit of the control group (KiB)",
+    "cpu_flags": "CPU features (hash)",
 }
 
 
@@ -52,6 +53,7 @@ class Machine:
         turbo: "on", "off", or "" when it cannot be read.
         memory_gib: Memory of the machine, rounded: a few pages differ from boot to boot.
         memory_limit_kb: Limit of its control group, KiB; None: no limit.
+        cpu_flags: A short hash of the CPU's features as the kernel lists them; "" when it does not.
     """
 
     cpu: str
@@ -65,6 +67,7 @@ class Machine:
     turbo: str
     memory_gib: int
     memory_limit_kb: int | None
+    cpu_flags: str = ""
 
     @classmethod
     def here(cls, root: Path = Path("/")) -> Machine:
@@ -81,6 +84,7 @@ class Machine:
             turbo=_turbo(root),
             memory_gib=_memory_gib(root),
             memory_limit_kb=_memory_limit_kb(root),
+            cpu_flags=_cpu_flags(root),
         )
 
     @property
@@ -186,6 +190,15 @@ def _cpu_model(root: Path) -> str:
         return model[1].strip()
     parts = re.findall(r"^CPU (?:implementer|part)\s*: (\S+)$", text, re.MULTILINE)[:2]
     return " ".join([platform.machine(), *parts])
+
+
+def _cpu_flags(root: Path) -> str:
+    """Returns a short hash of the features of the first CPU, whatever their order."""
+    text = _read(root / "proc/cpuinfo")
+    listed = re.search(r"^(?:flags|Features)\s*: (.+)$", text, re.MULTILINE)
+    if listed is None:
+        return ""
+    return hashlib.sha256(" ".join(sorted(listed[1].split())).encode()).hexdigest()[:12]
 
 
 def _memory_gib(root: Path) -> int:

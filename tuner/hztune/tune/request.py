@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from hztune import artifacts
 from hztune.allocator import target
+from hztune.allocator.base import sha256_of
 from hztune.errors import UsageError
 from hztune.measure.program import Program
 from hztune.measure.proof import user_settings
@@ -116,6 +119,7 @@ class Task:
         request = self.request
         return {
             "workload": _target_identity(request),
+            "program": sha256_of(_program_file(request))[:16],
             **self.candidates.identity,
             "space": self.space.fingerprint(),
             "limit": ", ".join(f"{name} {text}" for name, text in self.limits) or "none",
@@ -192,6 +196,15 @@ def _target_identity(request: TuneRequest) -> str:
     around = [program.prepare, program.cleanup, program.check, program.metric]
     told = [list(program.argv), around, asdict(program.service) if program.service else None]
     return f"{request.name} {_hashed(told)}"
+
+
+def _program_file(request: TuneRequest) -> Path:
+    """The file that is run: another build of it is another target."""
+    if request.program is None:
+        return artifacts.bench()
+    found = shutil.which(request.program.argv[0])
+    assert found is not None  # `understand` saw to it
+    return Path(found)
 
 
 def _hashed(told: object) -> str:

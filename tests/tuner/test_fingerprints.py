@@ -1,0 +1,111 @@
+"""Samples of one study are never mixed with those of another: whatever differs is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hztune import artifacts
+from hztune.errors import UsageError
+from hztune.machine import Machine
+from hztune.measure.program import Program
+from hztune.samples import SampleStore
+from hztune.tune.request import TuneRequest, understand
+from hztune.workload import WorkloadSpec
+
+LARSON = WorkloadSpec.from_text("larson", threads=2)
+REQUEST = TuneRequest(LARSON)
+MACHINE = Machine.here()
+PROGRAM = Program(("/bin/echo", "one"))
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "workload": {"workload": WorkloadSpec.from_text("sh6", threads=2)},
+    "parameter of the workload": {
+        "workload": WorkloadSpec.from_text("larson", ["max_size=512"], 2)
+    },
+    "number of threads": {"workload": WorkloadSpec.from_text("larson", threads=3)},
+    "objective": {"workload": LARSON.by("p99")},
+    "allocator": {"allocator": "glibc"},
+    "search space": {"space": "narrow.toml"},
+    "memory limit": {"max_rss": "1.10x"},
+    "seed": {"seed": 2},
+    "target": {"workload": None, "program": PROGRAM},
+}
+MACHINES: dict[str, dict[str, Any]] = {
+    "CPU model": {"cpu": "another"},
+    "CPU features": {"cpu_flags": "0123456789ab"},
+    "number of CPUs": {"cores": MACHINE.cores + 1},
+    "page size": {"page_size": 2 * MACHINE.page_size},
+    "mode of huge pages": {"thp": "another"},
+    "kernel": {"kernel": "another"},
+    "C library": {"libc": "another"},
+}
+FILES = ("libhz.so", "hz-bench")
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> Path:
+    """The samples of the study that was asked for."""
+    path = tmp_path / "samples.jsonl"
+    opened(path, REQUEST)
+    return path
+
+
+def opened(path: Path, request: TuneRequest, machine: Machine = MACHINE) -> None:
+    SampleStore(path, understand(request).identity, machine, resume=True).close()
+
+
+def refused(path: Path, request: TuneRequest, machine: Machine = MACHINE) -> None:
+    """Requires that the samples are refused to a study, in words, and left as they are."""
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match="belongs to another study"):
+        opened(path, request, machine)
+    assert path.read_bytes() == before
+    opened(path, REQUEST)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_samples_are_refused_to_another_study(samples: Path, tmp_path: Path, name: str) -> None:
+    changes = dict(REQUESTS[name])
+    if "space" in changes:
+        space = tmp_path / changes["space"]
+        space.write_text('schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n')
+        changes["space"] = str(space)
+    refused(samples, dataclasses.replace(REQUEST, **changes))
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_samples_are_refused_to_another_machine(samples: Path, name: str) -> None:
+    refused(samples, REQUEST, dataclasses.replace(MACHINE, **MACHINES[name]))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_samples_are_refused_to_another_build(
+    samples: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    another = tmp_path / "core"
+    for file in (artifacts.library(), artifacts.bench(), artifacts.launch(), artifacts.turns()):
+        (another / file.parent.name).mkdir(parents=True, exist_ok=True)
+        shutil.copy(file.resolve(), another / file.parent.name / file.name)
+    changed = next(another.rglob(name))
+    changed.write_bytes(changed.read_bytes() + b"\0")
+    before = samples.read_bytes()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("HZTUNE_CORE", str(another))
+        with pytest.raises(UsageError, match="belongs to another study"):
+            opened(samples, REQUEST)
+    assert samples.read_bytes() == before
+
+
+def test_samples_of_a_program_are_refused_when_it_was_built_anew(tmp_path: Path) -> None:
+    program, path = tmp_path / "program", tmp_path / "samples.jsonl"
+    request = TuneRequest(program=Program((str(program),)))
+    shutil.copy("/bin/echo", program)
+    opened(path, request)
+    shutil.copy("/bin/cat", program)
+    with pytest.raises(UsageError, match="belongs to another study"):
+        opened(path, request)
