@@ -78,6 +78,7 @@ def test_the_version_is_the_cores(hztune: Run, root: Path) -> None:
 QUICK = {
     "help": ["--help"],
     "tune help": ["tune", "--help"],
+    "worker help": ["worker", "--help"],
     "params": ["params"],
     "show": ["show", "PROFILE"],
     "export": ["export", "PROFILE", "--format", "env"],

@@ -90,8 +90,9 @@ def machine_variance(candidates: Sequence[Sequence[PairRatio]], noise: Noise) ->
     for pairs in candidates:
         machines = by_machine(pairs)
         if len(machines) > 1:
-            means = [_weighted_mean(each, noise) for each in machines]
-            weights = [1.0 / _mean_variance(each, noise) for each in machines]
+            found = [_on_one(each, noise) for each in machines]
+            means = [mean for mean, _ in found]
+            weights = [1.0 / variance for _, variance in found]
             total = sum(weights)
             centre = sum(w * mean for w, mean in zip(weights, means, strict=True)) / total
             squares = (w * (mean - centre) ** 2 for w, mean in zip(weights, means, strict=True))
@@ -130,22 +131,19 @@ def population(estimates: Sequence[Estimate]) -> tuple[float, float]:
 def _combined(pairs: Sequence[PairRatio], noise: Noise, apart: float) -> tuple[float, float]:
     """Mean of some pairs over machines, and its variance, given the variance between machines."""
     if apart == 0.0:
-        return _weighted_mean(pairs, noise), _mean_variance(pairs, noise)
-    machines = by_machine(pairs)
-    weights = [1.0 / (_mean_variance(each, noise) + apart) for each in machines]
-    means = [_weighted_mean(each, noise) for each in machines]
-    mean = sum(w * one for w, one in zip(weights, means, strict=True)) / sum(weights)
+        return _on_one(pairs, noise)
+    found = [_on_one(each, noise) for each in by_machine(pairs)]
+    weights = [1.0 / (variance + apart) for _, variance in found]
+    mean = sum(w * one for w, (one, _) in zip(weights, found, strict=True)) / sum(weights)
     return mean, 1.0 / sum(weights)
 
 
-def _weighted_mean(pairs: Sequence[PairRatio], noise: Noise) -> float:
+def _on_one(pairs: Sequence[PairRatio], noise: Noise) -> tuple[float, float]:
+    """Weighted mean of some pairs, as if they were of one machine, and its variance."""
     weights = [1.0 / noise.of_pair(pair.rounds) for pair in pairs]
     weighted = (w * pair.log_ratio for w, pair in zip(weights, pairs, strict=True))
-    return sum(weighted) / sum(weights)
-
-
-def _mean_variance(pairs: Sequence[PairRatio], noise: Noise) -> float:
-    return 1.0 / sum(1.0 / noise.of_pair(pair.rounds) for pair in pairs)
+    total = sum(weights)
+    return sum(weighted) / total, 1.0 / total
 
 
 def _population(raw: NDArray[np.float64], variance: NDArray[np.float64]) -> tuple[float, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,8 +66,10 @@ def block_ratios(block: Block) -> tuple[PairRatio | None, ...]:
     return tuple(pair_ratio(block.control, outcome) for outcome in block.outcomes[1:])
 
 
-def by_machine(pairs: Iterable[PairRatio]) -> list[list[PairRatio]]:
+def by_machine(pairs: Sequence[PairRatio]) -> Sequence[Sequence[PairRatio]]:
     """Returns the pairs of each machine, in order of their first ones."""
+    if len(pairs) < 2:
+        return [pairs]
     found: dict[str, list[PairRatio]] = {}
     for pair in pairs:
         found.setdefault(pair.machine, []).append(pair)
