@@ -50,9 +50,11 @@ def pair_ratio(reference: Outcome, candidate: Outcome) -> PairRatio | None:
         return PairRatio(log_ratio, math.nan, 1)
     x = np.array([a[r] for r in common])
     y = np.array([b[r] for r in common])
-    if x.mean() <= 0.0 or y.mean() <= 0.0:
+    mean_x, mean_y = x.mean(), y.mean()
+    if mean_x <= 0.0 or mean_y <= 0.0:
         return None
-    return PairRatio(math.log(y.mean() / x.mean()), _ratio_variance(x, y), len(common))
+    within = _ratio_variance(x / mean_x, y / mean_y)
+    return PairRatio(math.log(mean_y / mean_x), within, len(common))
 
 
 def part_ratios(reference: Outcome, candidate: Outcome) -> tuple[PairRatio | None, ...]:
@@ -110,8 +112,9 @@ def _by_round(turns: Sequence[Turn]) -> dict[int, float]:
 
 
 def _ratio_variance(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    """Variance of the log of a ratio of means; both series are given as parts of theirs."""
     count = len(x)
     if count < 2:
         return math.nan
-    residual = y / y.mean() - x / x.mean()
+    residual = y - x
     return float(np.sum(residual**2)) / (count * (count - 1))
