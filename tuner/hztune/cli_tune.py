@@ -86,6 +86,12 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
     metavar="PERCENT",
     help="What each of several workloads may lose.",
 )
+@click.option(
+    "--pareto",
+    default="",
+    metavar="throughput,rss",
+    help="Prove a front instead: who is fast, who takes little memory, and who lies between.",
+)
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where the results go.")
 @click.option("--resume", is_flag=True, help="Go on with the study in --out.")
 @click.option("--storage", default="", metavar="URL", help="Share the study; see `hztune worker`.")
@@ -235,7 +241,7 @@ def _request(
 def for_people(tuned: Tuned) -> str:
     """The summary, and what to do with a gain."""
     lines = tuned.summary.lines()
-    if tuned.summary.out and tuned.profile.result.verdict in ("improved", "within_limit"):
+    if tuned.summary.out and tuned.profile.makes_a_claim:
         path = tuned.out / "profile.json"
         lines.append(
             f"use it:  hztune run {path} -- ./program, or hztune export {path} --format ..."

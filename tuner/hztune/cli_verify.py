@@ -199,7 +199,9 @@ def _for_people(tuned: Profile, claim: Claim, finding: Finding) -> str:
     lines.append(f"  claimed: {claimed}")
     if finding.rss_ratio is not None:
         limit = f", limit {claim.limit.text}" if claim.limit else ""
-        lines.append(f"  peak memory: {finding.rss_ratio:.2f}x of the control's{limit}")
+        memory = result.memory
+        promised = f", claimed [{memory.ci_low:.3f}, {memory.ci_high:.3f}]" if memory else ""
+        lines.append(f"  peak memory: {finding.rss_ratio:.2f}x of the control's{limit}{promised}")
     return "\n".join(lines)
 
 

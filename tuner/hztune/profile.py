@@ -28,11 +28,18 @@ SCHEMA = "hztune-profile/1"
 MOST_BYTES = 64 * 1024
 """A profile is a page of text; whatever is larger is something else."""
 
-Verdict = Literal["improved", "within_limit", "no_gain", "infeasible", "interrupted"]
-VERDICTS: tuple[Verdict, ...] = ("improved", "within_limit", "no_gain", "infeasible", "interrupted")
-"""`within_limit`: it keeps a memory limit that the default breaks, whatever its speed."""
+Verdict = Literal["improved", "within_limit", "less_memory", "no_gain", "infeasible", "interrupted"]
+VERDICTS: tuple[Verdict, ...] = (
+    "improved", "within_limit", "less_memory", "no_gain", "infeasible", "interrupted",
+)  # fmt: skip
+"""`within_limit`: it keeps a memory limit that the default breaks, whatever its speed.
+`less_memory`: it takes less memory than the default, whatever its speed."""
+
+CLAIMS: tuple[Verdict, ...] = ("improved", "within_limit", "less_memory")
+"""Verdicts that promise something that can be measured again."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_MEASURED_CLAIMS = ("improved", "less_memory")
 _METRIC = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _LIMIT = re.compile(r"[0-9]{1,15}(\.[0-9]{1,6})?[xKMG%]?")
 _MOST_THREADS = 65536
@@ -128,6 +135,17 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True)
+class Memory:
+    """What a member of a front was shown to take, on the pairs of its result."""
+
+    ratio: float
+    """Peak memory, tuned against default; below 1 is less."""
+    ci_low: float
+    ci_high: float
+    """Ends of the 95 % confidence interval of `ratio`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """What was proved, on pairs that no selection had seen."""
 
@@ -140,6 +158,8 @@ class Result:
     pairs: int
     """Fresh pairs of processes behind it."""
     verdict: Verdict
+    memory: Memory | None = None
+    """Of a member of a front; None, and no key of the file, in every other profile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +214,7 @@ class Profile:
     @property
     def makes_a_claim(self) -> bool:
         """Whether its result promises anything that can be measured again."""
-        return self.result.verdict in ("improved", "within_limit")
+        return self.result.verdict in CLAIMS
 
     @property
     def config(self) -> dict[str, Value]:
@@ -258,6 +278,8 @@ def dumps(profile: Profile) -> str:
         workload["params"] = dict(workload["params"])
     held["objective"]["limits"] = dict(profile.objective.limits)
     held["versions"] = dict(profile.versions)
+    if profile.result.memory is None:
+        del held["result"]["memory"]
     body = {"schema": SCHEMA, **held, "env": profile.environment}
     return json.dumps(body, indent=2, allow_nan=False) + "\n"
 
@@ -299,20 +321,29 @@ def _judge(profile: Profile, stored: dict[str, str]) -> None:
         raise UsageError(
             f"env.{name} is not what the parameters give; env is made from params alone"
         )
-    result = profile.result
+    _judge_result(profile.result)
     if profile.shares and (
         len(profile.shares) == 1 or profile.shares[0].workload != profile.workload
     ):
         raise UsageError("shares are of several workloads, of which `workload` is the first")
+    if profile.result.verdict == "no_gain" and not _is_default(profile):
+        raise UsageError("result.verdict is no_gain, which carries the default parameters only")
+
+
+def _judge_result(result: Result) -> None:
+    """The relations inside the result: an interval holds its ratio, a claim has its interval."""
     measured = (result.ci_low, result.ratio, result.ci_high)
-    if None in measured and (measured != (None,) * 3 or result.verdict == "improved"):
+    if None in measured and (measured != (None,) * 3 or result.verdict in _MEASURED_CLAIMS):
         raise UsageError("result lacks its ratio or an end of its interval")
     if None not in measured and list(measured) != sorted(cast("tuple[float, ...]", measured)):
         raise UsageError("result.ratio lies outside result.ci_low and result.ci_high")
     if result.verdict == "improved" and not (result.ci_low or 0) > 1:
         raise UsageError("result.verdict is improved, but the interval does not exclude 1")
-    if result.verdict == "no_gain" and not _is_default(profile):
-        raise UsageError("result.verdict is no_gain, which carries the default parameters only")
+    memory = result.memory
+    if memory is not None and not memory.ci_low <= memory.ratio <= memory.ci_high:
+        raise UsageError("result.memory.ratio lies outside its ci_low and ci_high")
+    if result.verdict == "less_memory" and (memory is None or memory.ci_high >= 1):
+        raise UsageError("result.verdict is less_memory, but no interval of memory is below 1")
 
 
 def _is_default(profile: Profile) -> bool:
@@ -392,9 +423,16 @@ def _result(fields: Fields) -> Result:
         ci_high=fields.number_or_none("ci_high", 0, 1e9),
         pairs=fields.whole("pairs", 0, 10**9),
         verdict=cast("Verdict", fields.word("verdict", VERDICTS)),
+        memory=_memory(fields.child("memory")) if fields.has("memory") else None,
     )
     fields.close()
     return result
+
+
+def _memory(fields: Fields) -> Memory:
+    memory = Memory(*(fields.number(key, 0, 1e9) for key in ("ratio", "ci_low", "ci_high")))
+    fields.close()
+    return memory
 
 
 def _search(fields: Fields) -> Search:

@@ -59,11 +59,18 @@ class Finding:
         config: The configuration, reduced to what differs from the defaults.
         value: Pooled log ratio to the default; of no meaning where `violations` has one above 0.
         violations: By name, at most 0 where met; every finding of a study has the same names.
+        saving: Log saving of memory, where a front is sought: a second objective; else None.
     """
 
     config: Mapping[str, Value]
     value: float
     violations: Mapping[str, float]
+    saving: float | None = None
+
+    @property
+    def objectives(self) -> tuple[float, ...]:
+        """What the sampler makes greater."""
+        return (self.value,) if self.saving is None else (self.value, self.saving)
 
     @property
     def feasible(self) -> bool:
@@ -84,6 +91,7 @@ def propose(
     incumbents: Sequence[Mapping[str, Value]],
     taken: Collection[Identity],
     seed: int,
+    in_turn: Sequence[Sequence[Mapping[str, Value]]] = (),
 ) -> list[Config]:
     """Returns up to `count` different configurations that are worth a measurement.
 
@@ -99,6 +107,8 @@ def propose(
         incumbents: The best configuration so far of each allocator, the best of all last.
         taken: Configurations that need no proposal, because they were measured.
         seed: The study's own.
+        in_turn: Parents from the front: proposal by proposal one group, of whom each parameter that
+            is kept has the value of one at random.
     """
     mixed = _mixed_seed(seed, len(findings))
     study = _study(space, _worth_telling(findings), mixed)
@@ -110,7 +120,8 @@ def propose(
     proposals: list[Config] = []
     for number in range(count):
         share = INHERITED_SHARES[number % len(INHERITED_SHARES)]
-        config = _fresh(space, study, rng, inherited, share, seen)
+        own = _crossed(space, in_turn[number % len(in_turn)], rng) if in_turn else {}
+        config = _fresh(space, study, rng, inherited | own, share, seen)
         if config is not None:
             proposals.append(config)
             seen.add(identity(config))
@@ -163,6 +174,13 @@ def ordered(values: Iterable[Value]) -> list[Value]:
     return sorted(set(values), key=lambda value: (not isinstance(value, str), value))
 
 
+def _crossed(space: Space, parents: Sequence[Mapping[str, Value]], rng: Random) -> dict[str, int]:
+    """A point that has each of its values from one of its parents."""
+    points = [space.encode(parent) for parent in parents]
+    names = dict.fromkeys(name for point in points for name in point)
+    return {name: rng.choice([p[name] for p in points if name in p]) for name in names}
+
+
 def _fresh(
     space: Space,
     study: optuna.Study,
@@ -196,7 +214,7 @@ def _worth_telling(findings: Sequence[Finding]) -> list[Finding]:
     places = range(len(findings))
     newest = places[-TOLD_NEWEST:]
     feasible = [place for place in places[: -len(newest)] if findings[place].feasible]
-    best = sorted(feasible, key=lambda place: -findings[place].value)[:TOLD_BEST]
+    best = sorted(feasible, key=lambda place: -max(findings[place].objectives))[:TOLD_BEST]
     return [findings[place] for place in (*sorted(best), *newest)]
 
 
@@ -214,8 +232,10 @@ def _study(space: Space, findings: Sequence[Finding], seed: int) -> optuna.Study
         n_startup_trials=STARTUP_TRIALS,
         constant_liar=True,
     )
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    worst = min((f.value for f in findings if f.feasible), default=0.0)
+    objectives = len(findings[0].objectives) if findings else 1
+    study = optuna.create_study(directions=["maximize"] * objectives, sampler=sampler)
+    feasible = [finding.objectives for finding in findings if finding.feasible]
+    worst = [min(column) for column in zip(*feasible, strict=True)] or [0.0] * objectives
     distributions = {d.name: _distribution(d) for d in space.dimensions}
     by_name = {d.name: d for d in space.dimensions}
     for finding in findings:
@@ -223,7 +243,7 @@ def _study(space: Space, findings: Sequence[Finding], seed: int) -> optuna.Study
         trial = optuna.create_trial(
             params={name: _internal(by_name[name], index) for name, index in point.items()},
             distributions={name: distributions[name] for name in point},
-            value=finding.value if finding.feasible else worst,
+            values=finding.objectives if finding.feasible else worst,
             constraints=dict(finding.violations),
         )
         trial.__class__ = _Finished

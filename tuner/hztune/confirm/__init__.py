@@ -1,5 +1,13 @@
-"""Confirming: the proof on fresh pairs, and the ablation towards the default."""
+"""Confirming: the proof on fresh pairs, of one or of a front, and the ablation."""
 
+from hztune.confirm.front import (
+    MOST_MEMBERS,
+    Member,
+    affordable,
+    member_error,
+    on_front,
+    prove_front,
+)
 from hztune.confirm.proof import (
     PROOF_SHARE,
     Proof,
@@ -13,11 +21,17 @@ from hztune.confirm.proof import (
 from hztune.confirm.shrink import shrink
 
 __all__ = [
+    "MOST_MEMBERS",
     "PROOF_SHARE",
+    "Member",
     "Proof",
+    "affordable",
     "claim_error",
+    "member_error",
+    "on_front",
     "pair_rounds",
     "prove",
+    "prove_front",
     "reported",
     "reported_each",
     "sharpen",

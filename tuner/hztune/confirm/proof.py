@@ -9,6 +9,7 @@ interval two-sided).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
@@ -38,7 +39,16 @@ PROOF_SHARE = 0.23
 _HOPEFUL_ERROR = 0.2
 _MOST_FAILURES = 1
 
-Answer = Literal["proved", "kept", "futile", "out_of_time", "failed", "over_limit", "over_loss"]
+Answer = Literal[
+    "proved",
+    "kept",
+    "futile",
+    "out_of_time",
+    "failed",
+    "over_limit",
+    "over_loss",
+    "dominated",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +57,8 @@ class Proof:
 
     Attributes:
         arm: Whose they are.
-        answer: "proved"; "kept" where only the memory limit was to be kept, and is; or why not.
+        answer: "proved"; "kept" where only the memory limit was to be kept, and is; or why not:
+            "dominated" is somebody to whom another member of a front is preferable.
         interval: 95 % interval of the log ratio, valid however the pairs ended; None: too few.
     """
 
@@ -147,12 +158,12 @@ def _judge(bench: Bench, record: Record, alpha: float, share: float) -> Answer |
     """The answer, if the pairs so far give one."""
     if len(record.failures) >= _MOST_FAILURES:
         return "failed"
-    looks = _looks(bench, len(record.pairs))
+    looks = looks_at(bench, len(record.pairs))
     gains = any(_claims(bench, record, count, alpha) for count in looks)
     if bench.ledger.must_save:
         return _judge_saving(bench, record, gains) if looks else None
     if gains:
-        return _within_limits(bench, record)
+        return within_limits(bench, record)
     if len(record.pairs) >= FIRST_LOOK - 2 and _hopeless(bench, record, alpha, share):
         return "futile"
     return None
@@ -170,11 +181,11 @@ def _last_word(bench: Bench, record: Record, alpha: float) -> Answer:
     """The answer when time is up: a last look, whose moment the data did not choose."""
     pairs = len(record.pairs)
     if pairs >= bench.least_pairs and _claims(bench, record, pairs, alpha):
-        return _within_limits(bench, record)
+        return within_limits(bench, record)
     return "over_limit" if bench.ledger.must_save else "out_of_time"
 
 
-def _looks(bench: Bench, pairs: int) -> list[int]:
+def looks_at(bench: Bench, pairs: int) -> list[int]:
     """The looks that were due so far: what one of them has proved stays proved."""
     return [count for count in range(bench.least_pairs, pairs + 1) if is_look(count)]
 
@@ -185,7 +196,7 @@ def _claims(bench: Bench, record: Record, count: int, alpha: float) -> bool:
     return interval.low > 0.0 and interval.estimate >= bench.floor
 
 
-def _within_limits(bench: Bench, record: Record) -> Answer:
+def within_limits(bench: Bench, record: Record) -> Answer:
     """Whether a configuration whose gain is proved also keeps the limits."""
     limit, max_loss = bench.ledger.limit, bench.ledger.max_loss
     if limit is not None and not limit.kept(record.excesses):
@@ -205,9 +216,12 @@ def _hopeless(bench: Bench, record: Record, alpha: float, share: float) -> bool:
     rounds = pair_rounds(bench)
     more = bench.budget.left(share) / bench.executor.cost(2, rounds)
     total = len(record.pairs) + max(0, int(more))
-    if total < bench.least_pairs:
-        return True
-    lucky = fixed_interval(record.log_ratios, _HOPEFUL_ERROR).high
-    spread = fixed_interval(record.log_ratios, alpha).half_width
-    needed = 0.5 * spread * math.sqrt(len(record.pairs) / total)
-    return lucky < max(bench.floor, needed)
+    return total < bench.least_pairs or is_futile(record.log_ratios, total, alpha, bench.floor)
+
+
+def is_futile(gains: Sequence[float], total: int, alpha: float, least: float) -> bool:
+    """Whether even a lucky truth would not be proved above `least` by `total` pairs."""
+    lucky = fixed_interval(gains, _HOPEFUL_ERROR).high
+    spread = fixed_interval(gains, alpha).half_width
+    needed = 0.5 * spread * math.sqrt(len(gains) / total)
+    return lucky < max(least, needed)

@@ -63,11 +63,17 @@ def claim(profile: Profile) -> str:
         "improved": f"{result.ratio:.3f} times better in {result.metric} than {control}",
         "within_limit": f"keeps max_rss, which {control} does not, at {result.ratio:.3f} times "
         f"its {result.metric}",
+        "less_memory": f"{result.ratio:.3f} times as good in {result.metric} as {control}",
         "no_gain": f"no gain in {result.metric} over {control} was proved",
         "infeasible": "no configuration meets the limits",
         "interrupted": f"interrupted; {result.ratio:.3f} times in {result.metric} so far",
     }
-    return f"{words[result.verdict]} ({interval})"
+    told = [f"{words[result.verdict]} ({interval})"]
+    if (memory := result.memory) is not None:
+        ends = f"95 % interval {memory.ci_low:.3f} to {memory.ci_high:.3f}"
+        taken = f"{memory.ratio:.3f} times the peak memory of {control} ({ends})"
+        told.insert(0 if result.verdict == "less_memory" else 1, taken)
+    return ", ".join(told)
 
 
 def hashed(lines: list[str]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -162,6 +162,7 @@ class ReplayExecutor:
         skip_ms: float = 2.0,
         warmup_ms: float = 300.0,
         start_ms: float = 30.0,
+        rss_scatter: float = 0.0,
     ) -> None:
         """Makes the executor; the times say what a block would take, as `measure.turns` has them.
 
@@ -174,6 +175,7 @@ class ReplayExecutor:
             skip_ms: Uncounted start of each turn.
             warmup_ms: Warm-up of each process.
             start_ms: What starting and ending a process takes.
+            rss_scatter: Standard deviation of the log peak memory of equal processes.
         """
         self.clock = clock or VirtualClock()
         self._landscape = landscape
@@ -183,6 +185,7 @@ class ReplayExecutor:
         self._counted_ns = round((turn_ms - skip_ms) * 1e6)
         self._warmup_s = warmup_ms * 1e-3
         self._start_s = start_ms * 1e-3
+        self._rss_scatter = rss_scatter
         self._accounting = Accounting()
 
     @property
@@ -197,7 +200,7 @@ class ReplayExecutor:
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
         """Draws a block; a failing arm takes its start and its warm-up, but no turn."""
         rng = np.random.default_rng([self._seed, pair])
-        truths = [self._landscape(arm) for arm in arms]
+        truths = [self._seen_memory(self._landscape(arm), pair, i) for i, arm in enumerate(arms)]
         logs = self._noise.draw(rng, rounds, len(arms))
         logs += [truth.log_ratio for truth in truths]
         ops = np.exp(logs) * (_BASE_RATE * self._counted_ns * 1e-9)
@@ -209,6 +212,14 @@ class ReplayExecutor:
         )
         self._account(outcomes, rounds)
         return Block(pair, role, outcomes)
+
+    def _seen_memory(self, truth: Truth, pair: int, index: int) -> Truth:
+        """Returns the truth with the peak memory that one process of it shows."""
+        if not self._rss_scatter:
+            return truth
+        rng = np.random.default_rng([self._seed, pair, 1 + index])
+        factor = math.exp(rng.normal(0.0, self._rss_scatter))
+        return replace(truth, rss_kb=max(1, round(truth.rss_kb * factor)))
 
     def _outcome(
         self, arm: Arm, truth: Truth, ops: Floats, positions: NDArray[np.int64], arms: int, at: int

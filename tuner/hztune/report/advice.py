@@ -59,7 +59,7 @@ def repeat(found: Evidence) -> Html:
     return join(
         tag("h2", "Do it again"),
         tag("p", f"The whole study, with the same random choices:{program}"),
-        tag("pre", words.tune_command(profile)),
+        tag("pre", words.tune_command(profile, found.samples.identity.get("objectives", ""))),
         "" if profile.objective.metric == METRICS["p99"] else _by_hyperfine(found),
     )
 

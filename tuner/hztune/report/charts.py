@@ -16,6 +16,7 @@ from hztune.report.evidence import Candidate, Curve, Level, Phase
 from hztune.report.markup import Html, join, tag
 from hztune.report.words import config_words, interval_words, percent, value_words
 from hztune.stats import Interval
+from hztune.tune.summary import FrontRow
 
 _PERCENT_STEPS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 _FACTORS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
@@ -129,6 +130,41 @@ def trace(
     return _svg(width, height, "Search trace: speed against the default over time", shapes)
 
 
+def plane(
+    candidates: Sequence[Candidate], members: Sequence[FrontRow], floor: float, width: float
+) -> Html:
+    """Draws speed against memory: everybody as a dot, the front with its intervals and names.
+
+    Args:
+        candidates: What the search measured.
+        members: The confirmed front, the fastest first.
+        floor: Noise floor of speed, log units.
+        width: Of the drawing, pixels.
+    """
+    height, top, left = 340.0, 12.0, 46.0
+    dots = [(one, one.interval, _mean(one.record.rss)) for one in candidates if one.record.rss]
+    speeds = [interval.estimate for _, interval, _ in dots if interval]
+    speeds += [math.log(end) for row in members for end in (row.ci_low, row.ci_high)]
+    savings = [-memory for _, _, memory in dots]
+    savings += [-math.log(end) for row in members for end in (row.rss_low, row.rss_high)]
+    (low, high), (least, most) = _speed_range(speeds, floor), _speed_range(savings, 0.0)
+    y = Scale(low, high, height - 44.0, top)
+    x = Scale(-most, -least, left, width - 12.0)
+    shapes = [_rect(left, y(floor), x.end - left, y(-floor) - y(floor), "floor")]
+    shapes += _speed_ticks(low, high, 6, lambda at, word: _horizontal(left, x.end, y(at), at, word))
+    shapes += _speed_ticks(
+        x.low, x.high, width / 90, lambda at, word: _vertical(x(at), y.start, at, word)
+    )
+    shapes.append(_text(x.end, height - 8.0, "peak memory", "tick", "end"))
+    for one, interval, memory in dots:
+        if interval is not None and not one.record.failures:
+            told = f"{one.number}: {config_words(one.arm.config)} - {interval_words(interval)}"
+            shapes.append(_dot(x(memory), y(interval.estimate), 3.2, "candidate faint", told))
+    for number, row in enumerate(members, start=1):
+        shapes += _member(row, str(number), x, y)
+    return _svg(width, height, "Speed against the default by peak memory", shapes)
+
+
 def response(curve: Curve, floor: float, width: float) -> Html:
     """Draws what was measured along the values of one knob."""
     height, top, left = 200.0, 12.0, 46.0
@@ -148,6 +184,20 @@ def response(curve: Curve, floor: float, width: float) -> Html:
             shapes.append(_text(middle, height - 16.0, label, marked, "middle"))
     shapes.append(_means_line(curve, left, step, y))
     return _svg(width, height, f"Speed against the default by {curve.param.name}", shapes)
+
+
+def _member(row: FrontRow, name: str, x: Scale, y: Scale) -> Iterator[Html]:
+    """Yields a member of a front with an error bar along each axis."""
+    low, at, high = (x(math.log(value)) for value in (row.rss_low, row.rss_ratio, row.rss_high))
+    slow, line, fast = (y(math.log(value)) for value in (row.ci_low, row.ratio, row.ci_high))
+    yield _line(low, line, high, line, "bar gain")
+    yield _line(at, slow, at, fast, "bar gain")
+    yield _dot(at, line, 5.0, "winner", f"{row.file}: {config_words(row.params)}")
+    yield _text(at + 9.0, line - 9.0, name, "label")
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _strip(row: Row, top: float, line: float, scale: Scale, width: float) -> Iterator[Html]:

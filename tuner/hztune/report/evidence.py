@@ -23,7 +23,7 @@ from hztune.samples import Arm, Block, Outcome, Recording, Role, recording
 from hztune.search import Ledger, LossLimit, MemoryLimit, Record
 from hztune.stats import Interval, PairRatio, block_ratios, fixed_interval, pool_plain
 from hztune.tune.results import PROFILE, SAMPLES
-from hztune.tune.summary import Summary
+from hztune.tune.summary import FrontRow, Summary
 
 _NORMAL_95 = 1.96
 _LONGEST_GAP_S = 60.0
@@ -260,6 +260,16 @@ class Evidence:
         return next((a.answer for a in attempts if Arm.of(a.allocator, a.params) == arm), "")
 
     @property
+    def seeks_front(self) -> bool:
+        """Whether the study had two objectives, speed and memory."""
+        return "objectives" in self.samples.identity
+
+    @property
+    def front(self) -> tuple[FrontRow, ...]:
+        """The confirmed members of the front, the fastest first."""
+        return self.summary.front if self.summary else ()
+
+    @property
     def floor(self) -> float:
         """Noise floor, log units: the study's own, or what the A/A pairs alone say."""
         if self.summary is not None and self.summary.noise_floor is not None:
@@ -356,9 +366,11 @@ class Evidence:
     def counters(self) -> tuple[tuple[str, float, float], ...]:
         """Name, default and tuned (medians over the fresh pairs), the greatest change first."""
         pairs = [
-            (block.control.counters, block.outcomes[-1].counters)
+            (block.control.counters, outcome.counters)
             for block in self.ledger.here()
-            if block.role == "confirm" and self._shows_winner(block)
+            if block.role == "confirm" and block.control.ok
+            for outcome in block.outcomes[1:]
+            if outcome.arm == self.winner and outcome.ok
         ]
         names = pairs[0][0] if pairs else {}
         both = [
@@ -386,10 +398,6 @@ class Evidence:
             for name, value in config.items()
             if name not in self.params or self.params[name].default != value
         }
-
-    def _shows_winner(self, block: Block) -> bool:
-        last = block.outcomes[-1]
-        return last.arm == self.winner and last.ok and block.control.ok
 
     def _interval(self, record: Record) -> Interval | None:
         if not record.pairs:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from hztune.progress import duration
-from hztune.report import advice, charts, parts, words
+from hztune.report import advice, charts, front, parts, words
 from hztune.report.evidence import Candidate, Curve, Evidence, Removal, proved
 from hztune.report.markup import Html, join, tag
 from hztune.samples import Arm
@@ -27,6 +27,7 @@ _ANSWERS = {
     "failed": "not confirmed: it failed in a fresh process",
     "over_loss": "not confirmed: one of the workloads loses more than it may",
     "over_limit": "not confirmed: it does not keep the limit",
+    "dominated": "confirmed, but somebody faster takes no more memory, or hardly more",
 }
 
 
@@ -34,6 +35,7 @@ def body(found: Evidence) -> Html:
     """Returns everything between <body> and </body>."""
     sections: tuple[Callable[[Evidence], Html], ...] = (
         _configuration,
+        front.section,
         _proof,
         _shares,
         _allocators,
@@ -57,7 +59,8 @@ def body(found: Evidence) -> Html:
 def _head(found: Evidence) -> Html:
     profile = found.profile
     verdict = profile.result.verdict
-    reason = found.summary.why if found.summary is not None and verdict != "improved" else ""
+    account = found.summary
+    reason = account.why if account and (verdict != "improved" or account.front) else ""
     told = f"{reason[:1].upper()}{reason[1:]}. " if reason else ""
     return tag(
         "header",
@@ -170,6 +173,10 @@ def _attempt(found: Evidence, arm: Arm, record: Record) -> tuple[charts.Row, str
 
 def _fate(found: Evidence, arm: Arm) -> tuple[str, str]:
     """What to call somebody who was measured on fresh pairs, and what came of it."""
+    for row in found.front:
+        if row.arm == arm:
+            is_faster = row.verdict == "improved"
+            return row.file, "proved" if is_faster else "of which less memory is proved"
     if arm == found.winner and found.profile.makes_a_claim:
         return "the profile", "proved"
     answer = found.answer(arm)

@@ -36,6 +36,9 @@ def verdict_words(profile: Profile) -> str:
         return f"{what} {gain} {_with_words(profile)}"
     if profile.result.verdict == "within_limit":
         return f"{what} keeps its memory limit {_with_words(profile)}; {control} does not"
+    memory = profile.result.memory
+    if profile.result.verdict == "less_memory" and memory is not None:
+        return f"{what} takes {memory_words(memory.ratio)} {_with_words(profile)}"
     if profile.result.verdict == "infeasible":
         return f"No configuration of {whose} keeps the limits on {what}"
     if profile.result.verdict == "interrupted":
@@ -50,6 +53,12 @@ def interval_sentence(profile: Profile) -> str:
         return "Nothing was measured on fresh pairs."
     low, high = percent(math.log(result.ci_low)), percent(math.log(result.ci_high))
     pairs = _count(result.pairs, "pair")
+    if result.verdict == "less_memory" and (memory := result.memory) is not None:
+        return (
+            f"95 % interval of its memory {memory.ci_low:.3f} to {memory.ci_high:.3f} of that of "
+            f"{control_words(profile)}, of its speed {low} to {high}, from {pairs} of fresh "
+            "processes that no selection had seen."
+        )
     if profile.makes_a_claim:
         against = f"against {control_words(profile)}, from {pairs} of fresh processes"
         return f"95 % interval {low} to {high} {against} that no selection had seen."
@@ -130,8 +139,14 @@ def factor_words(before: float, after: float) -> str:
     return f"{100.0 * (factor - 1.0):+.0f}\u00a0%"
 
 
-def tune_command(profile: Profile) -> str:
-    """The hztune command that repeats the study."""
+def memory_words(ratio: float) -> str:
+    """A ratio of peak memory in words: "29 % less peak memory"."""
+    change = 100.0 * abs(ratio - 1.0)
+    return f"{change:.0f}\u00a0% {'less' if ratio < 1.0 else 'more'} peak memory"
+
+
+def tune_command(profile: Profile, objectives: str = "") -> str:
+    """The hztune command that repeats the study; `objectives` of a front, if one was sought."""
     words = ["hztune", "tune"]
     if profile.workload.kind == "bench":
         words += ["--workload", ",".join(workload.text for workload in profile.workloads)]
@@ -140,6 +155,8 @@ def tune_command(profile: Profile) -> str:
         words += ["--threads", str(profile.threads)]
         if profile.objective.metric == METRICS["p99"]:
             words += ["--objective", "p99"]
+    if objectives:
+        words += ["--pareto", objectives]
     words += ["--allocator", profile.allocator.name]
     words += ["--budget", f"{profile.search.budget_s:g}s", "--seed", str(profile.search.seed)]
     for name, value in profile.objective.limits:

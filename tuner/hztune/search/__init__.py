@@ -4,12 +4,15 @@ from hztune.search.bench import Bench
 from hztune.search.budget import Budget, Clock, Stop, SystemClock
 from hztune.search.calibrate import PAIRS, Calibration, assess, calibrate
 from hztune.search.doubts import doubts
+from hztune.search.front import FrontSearch
 from hztune.search.ledger import Ledger, Record
 from hztune.search.limits import LossLimit, MemoryLimit
+from hztune.search.plane import LEAST_SAVING, Place, unbeaten
 from hztune.search.prospects import Best
 from hztune.search.race import SLOTS, Search
 
 __all__ = [
+    "LEAST_SAVING",
     "PAIRS",
     "SLOTS",
     "Bench",
@@ -17,9 +20,11 @@ __all__ = [
     "Budget",
     "Calibration",
     "Clock",
+    "FrontSearch",
     "Ledger",
     "LossLimit",
     "MemoryLimit",
+    "Place",
     "Record",
     "Search",
     "Stop",
@@ -27,4 +32,5 @@ __all__ = [
     "assess",
     "calibrate",
     "doubts",
+    "unbeaten",
 ]

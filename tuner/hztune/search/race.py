@@ -118,7 +118,7 @@ class Search:
 
         Whoever is still unknown is looked at before the others get more.
         """
-        chances = prospects(self.space, self.bench.ledger, self.ranked(), self.bench.floor)
+        chances = self._chances()
         space = self.space.narrowed(chances)
         taken = self._taken()
         waiting = [
@@ -138,6 +138,10 @@ class Search:
                 self._identities[key] = identity(self.space.config(record.arm))
         held = (identity(self.space.config(arm)) for arm in self.bench.held)
         return {*self._identities.values(), *held}
+
+    def _chances(self) -> dict[str, float]:
+        """What each hopeful allocator promises."""
+        return prospects(self.space, self.bench.ledger, self.ranked(), self.bench.floor)
 
     def _proposals(
         self, chances: Mapping[str, float], count: int, taken: Collection[Identity]

@@ -63,6 +63,9 @@ class Decision:
         proofs: Every attempt to prove a gain, in order.
         why: The verdict's reason in one sentence.
         each: The interval on each of several workloads; empty where there is one only.
+        memory: Of the arm's log ratio of peak memory, where a front was sought; else None.
+        front: The decision for each member of a front, the fastest first; empty where none was
+            sought, or where nobody beside the default is on it.
     """
 
     verdict: Verdict
@@ -72,6 +75,8 @@ class Decision:
     proofs: tuple[Proof, ...]
     why: str
     each: tuple[Interval | None, ...] = ()
+    memory: Interval | None = None
+    front: tuple[Decision, ...] = ()
 
 
 @dataclass
@@ -112,11 +117,15 @@ class Study:
 
     def _assess(self) -> None:
         """Says what this study can see, before it looks."""
-        confirm_s = self.bench.budget.total_s * PROOF_SHARE
-        self.calibration = assess(self.bench, confirm_s, claim_error(0))
+        confirm_s, alpha = self._planned()
+        self.calibration = assess(self.bench, confirm_s, alpha)
         self.bench.floor = self.calibration.floor
         for line in (self.calibration.line(), *doubts(self.bench)):
             self.bench.reporter.say(line)
+
+    def _planned(self) -> tuple[float, float]:
+        """Seconds for the pairs of a finalist, and the error that its claim may use."""
+        return self.bench.budget.total_s * PROOF_SHARE, claim_error(0)
 
     def _decide(self) -> Decision:
         """Searches and proves until a gain is proved, or nobody and no time is left."""
@@ -185,7 +194,7 @@ class Study:
         if proof.succeeded:
             return proof
         self.search.refused.add(finalist.key)
-        self.bench.reporter.say(f"not confirmed ({_REASONS[proof.answer]}){_seen(proof)}")
+        self.bench.reporter.say(f"not confirmed ({REASONS[proof.answer]}){_seen(proof)}")
         return None
 
     def _improved(self, proof: Proof) -> Decision:
@@ -272,12 +281,13 @@ class Study:
         return Decision(verdict, arm, interval, self.calibration, tuple(self.proofs), why, each)
 
 
-_REASONS = {
+REASONS = {
     "futile": "its gain is below what this budget can prove",
     "out_of_time": "time is up before its gain is proved",
     "failed": "it failed in a fresh process",
     "over_limit": "it does not keep the memory limit",
     "over_loss": "one of the workloads loses more than it may",
+    "dominated": "another one is faster and takes no more memory, or hardly more",
 }
 
 

@@ -25,6 +25,9 @@ DEFAULT_MAX_LOSS = "1%"
 LEAST_BUDGET_S = 20.0
 MOST_BUDGET_S = 7 * 86400.0
 
+MEMORY = "rss"
+"""How `--pareto` names peak memory."""
+
 _MANY_THREADS = 1024
 """Stands for the threads of a program that decides for itself: ranges are not narrowed by it."""
 
@@ -46,6 +49,7 @@ class TuneRequest:
         max_rss: Memory limit as written, "1.10x" or "512M"; "" for none.
         beside: Further workloads that the same profile is for.
         max_loss: What each of several workloads may lose, as written: "1%".
+        pareto: The two objectives of a front, as written: "throughput,rss"; "" for speed alone.
     """
 
     workload: WorkloadSpec | None = None
@@ -60,6 +64,7 @@ class TuneRequest:
     max_rss: str = ""
     beside: tuple[WorkloadSpec, ...] = ()
     max_loss: str = DEFAULT_MAX_LOSS
+    pareto: str = ""
 
     @property
     def workloads(self) -> tuple[WorkloadSpec, ...]:
@@ -124,6 +129,7 @@ class Task:
             "space": self.space.fingerprint(),
             "limit": ", ".join(f"{name} {text}" for name, text in self.limits) or "none",
             "seed": str(request.seed),
+            **({"objectives": request.pareto} if request.pareto else {}),
             **self._today,
         }
 
@@ -153,9 +159,24 @@ def understand(request: TuneRequest) -> Task:
     if request.resume and request.out is None:
         raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
     limit = MemoryLimit.parse(request.max_rss) if request.max_rss else None
+    _refuse_other_objectives(request)
     remarks = _remarks(request)
     found = candidates(request.allocator, request.space, request.threads or _MANY_THREADS)
     return Task(request, found, limit, remarks, _max_loss(request))
+
+
+def _refuse_other_objectives(request: TuneRequest) -> None:
+    """Sees to it that a front is one of what is made better, and of memory.
+
+    Raises:
+        UsageError: It is of something else.
+    """
+    goal = request.workload.goal if request.workload is not None else "throughput"
+    if request.pareto and request.pareto != f"{goal},{MEMORY}":
+        raise UsageError(
+            f"--pareto {request.pareto!r}: legal is {goal},{MEMORY}, the speed that is sought and "
+            f"peak memory (and p99,{MEMORY} beside --objective p99)"
+        )
 
 
 def _max_loss(request: TuneRequest) -> LossLimit | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Sequence
 from importlib.metadata import version as version_of
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hztune.params import Value
 from hztune.profile import (
     AllocatorId,
     MachineId,
+    Memory,
     Objective,
     Profile,
     Result,
@@ -27,6 +29,7 @@ from hztune.tune.request import Task, TuneRequest
 from hztune.workload import METRICS, WorkloadSpec
 
 PROFILE = "profile.json"
+FRONT = "front"
 SAMPLES = "samples.jsonl"
 _EXPORTS = {"env": "profile.env", "header": "hz_config.h"}
 
@@ -59,12 +62,20 @@ def make(path: Path) -> None:
         raise UsageError(f"cannot write results to {str(path)!r}: it is not writable")
 
 
-def write(result: Profile, folder: Path) -> None:
-    """Writes the profile and the forms that follow from it, each whole or not at all."""
+def write(result: Profile, folder: Path, front: Sequence[Profile] = ()) -> None:
+    """Writes the profile, the forms that follow from it and a front, each file whole or not."""
     profile.save(result, folder / PROFILE)
+    for number, member in enumerate(front, start=1):
+        (folder / FRONT).mkdir(exist_ok=True)
+        profile.save(member, folder / front_file(number))
     for form, name in _EXPORTS.items():
         if form != "header" or result.allocator.name == "hz":
             files.write_whole(folder / name, export.render(result, form))
+
+
+def front_file(number: int) -> Path:
+    """Where a member of a front stands in the results directory; 1 is the fastest."""
+    return Path(FRONT) / f"{number}.json"
 
 
 def build_profile(task: Task, machine: Machine, decision: Decision, trials: int) -> Profile:
@@ -141,7 +152,8 @@ def _result(metric: str, decision: Decision) -> Result:
     if interval is None:
         return Result(metric, None, None, None, 0, decision.verdict)
     ratio, low, high = interval.ratio
-    return Result(metric, ratio, low, high, interval.pairs, decision.verdict)
+    memory = Memory(*decision.memory.ratio) if decision.memory else None
+    return Result(metric, ratio, low, high, interval.pairs, decision.verdict, memory)
 
 
 def _versions() -> tuple[tuple[str, str], ...]:

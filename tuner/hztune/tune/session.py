@@ -27,12 +27,14 @@ from hztune.samples import Block, SampleStore, Sink
 from hztune.search import SLOTS, Bench, Budget, Ledger, SystemClock
 from hztune.tune import flow, results
 from hztune.tune.flow import Decision, Study
+from hztune.tune.front import FrontStudy
 from hztune.tune.request import Task, TuneRequest, understand
 from hztune.tune.summary import Summary, summarize
 
 _EXIT_STATUS: dict[Verdict, int] = {
     "improved": 0,
     "within_limit": 0,
+    "less_memory": 0,
     "no_gain": 0,
     "infeasible": 3,
     "interrupted": 130,
@@ -47,11 +49,13 @@ class Tuned:
         profile: Also in the results directory.
         summary: The account of the study.
         out: The results directory; of a worker that writes none the current one.
+        front: The profiles of a front's members, beside the profile; empty where there is none.
     """
 
     profile: Profile
     summary: Summary
     out: Path
+    front: tuple[Profile, ...] = ()
 
     @property
     def exit_status(self) -> int:
@@ -96,8 +100,10 @@ def plan(request: TuneRequest) -> list[str]:
     searched = task.space
     shares = (flow.CALIBRATED_BY, flow.SEARCHED_BY, flow.PROVED_BY, flow.SEALED_BY)
     ends = [duration(share * request.budget_s) for share in shares]
+    sought = [f"objectives: {request.pareto} (a front)"] if request.pareto else []
     lines = [
         f"workload: {request.label}",
+        *sought,
         *chosen_from(task),
         f"space: {len(searched.dimensions)} parameters, at most {searched.size():.2g} points, "
         f"{len(searched.presets)} presets",
@@ -142,7 +148,8 @@ def _study(task: Task, executor: Executor, store: SampleStore, reporter: Reporte
     budget = Budget(SystemClock(), task.request.budget_s, spent_s=_spent(executor, blocks))
     ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine)
     bench = Bench(executor, ledger, budget, reporter)
-    return Study(bench, task.space, task.request.seed, task.request.trials)
+    kind = FrontStudy if task.request.pareto else Study
+    return kind(bench, task.space, task.request.seed, task.request.trials)
 
 
 def _spent(executor: Executor, blocks: Iterable[Block]) -> float:
@@ -170,7 +177,7 @@ def _finish(
     tuned = account(task, machine, study, decision, time.monotonic() - started, folder)
     if decision.verdict != "interrupted":
         store.conclude(ending_of(tuned))
-    results.write(tuned.profile, folder)
+    results.write(tuned.profile, folder, tuned.front)
     return tuned
 
 
@@ -183,25 +190,41 @@ def account(
     folder: Path | None,
 ) -> Tuned:
     """The profile and the account of a study that came to a decision; nothing is written."""
-    made = results.build_profile(task, machine, decision, study.bench.ledger.trials)
+    trials = study.bench.ledger.trials
+    made, *front = (
+        results.build_profile(task, machine, each, trials) for each in (decision, *decision.front)
+    )
     labels = [spec.label for spec in task.request.workloads]
-    return Tuned(made, summarize(study, decision, wall_s, folder, labels), folder or Path())
+    summary = summarize(study, decision, wall_s, folder, labels)
+    return Tuned(made, summary, folder or Path(), tuple(front))
 
 
 def ending_of(tuned: Tuned) -> dict[str, Any]:
     """What an ended study keeps of itself."""
+    front = [_stored(member) for member in tuned.front]
     return {
-        "profile": json.loads(profile.dumps(tuned.profile)),
+        "profile": _stored(tuned.profile),
         "summary": tuned.summary.to_json(),
+        **({"front": front} if front else {}),
     }
 
 
 def told_again(ending: Mapping[str, Any], folder: Path | None) -> Tuned:
     """What an ended study said, written once more where it may have been lost."""
-    made = profile.parse(json.dumps(ending["profile"]).encode())
+    made = _read_again(ending["profile"])
+    front = tuple(_read_again(each) for each in ending.get("front", ()))
     if folder is not None:
-        results.write(made, folder)
-    return Tuned(made, Summary.from_json(ending["summary"], folder), folder or Path())
+        results.write(made, folder, front)
+    return Tuned(made, Summary.from_json(ending["summary"], folder), folder or Path(), front)
+
+
+def _stored(made: Profile) -> Any:
+    """A profile as it stands beside the samples."""
+    return json.loads(profile.dumps(made))
+
+
+def _read_again(stored: Any) -> Profile:
+    return profile.parse(json.dumps(stored).encode())
 
 
 @contextmanager

@@ -10,10 +10,11 @@ from typing import Any
 
 from hztune.params import Value
 from hztune.progress import duration
-from hztune.samples import Arm
+from hztune.samples import Arm, Outcome
 from hztune.search import Ledger
 from hztune.stats import pool_plain
-from hztune.tune.flow import Decision, Study
+from hztune.tune.flow import Decision, Study, spelled
+from hztune.tune.results import front_file
 
 _COUNTERS_SHOWN = 6
 _IDLE = "rss_idle_kb"
@@ -33,11 +34,58 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
+class FrontRow:
+    """A member of a front; ratios to the control, each with its 95 % interval.
+
+    Attributes:
+        file: Its profile, in the results directory.
+        verdict: As in that profile: improved where it is faster, else less_memory.
+    """
+
+    file: str
+    verdict: str
+    allocator: str
+    params: Mapping[str, Value]
+    pairs: int
+    ratio: float
+    ci_low: float
+    ci_high: float
+    rss_ratio: float
+    rss_low: float
+    rss_high: float
+
+    @classmethod
+    def of(cls, number: int, decision: Decision) -> FrontRow:
+        """The row of member `number`, from 1."""
+        assert decision.interval is not None and decision.memory is not None  # it is confirmed
+        return cls(
+            str(front_file(number)),
+            decision.verdict,
+            decision.arm.allocator,
+            decision.arm.config,
+            decision.interval.pairs,
+            *decision.interval.ratio,
+            *decision.memory.ratio,
+        )
+
+    @property
+    def arm(self) -> Arm:
+        """Whose it is."""
+        return Arm.of(self.allocator, self.params)
+
+    def line(self) -> str:
+        """The row for people, without its configuration."""
+        speed = f"{self.ratio:.3f}x [{self.ci_low:.3f}, {self.ci_high:.3f}]"
+        memory = f"{self.rss_ratio:.3f}x [{self.rss_low:.3f}, {self.rss_high:.3f}]"
+        return f"  {self.file}  {self.verdict}: speed {speed}, memory {memory}"
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """The account of a study.
 
     Attributes:
-        verdict: As in the profile.
+        verdict: As in the profile; improved, too, where members of a front only take less memory.
         why: Its reason in one sentence.
         allocator: Whose parameters they are; `none` is the unchanged program.
         control: What it was compared with: an allocator as it comes, or `none`.
@@ -60,6 +108,7 @@ class Summary:
         as_they_come: What the search saw of each allocator with its defaults, as a ratio to the
             control, or how it failed; empty where only one is tuned.
         out: The results directory; "" where none is written.
+        front: Its members, the fastest first; empty where none was sought or found.
     """
 
     verdict: str
@@ -87,6 +136,7 @@ class Summary:
     idle_ratio: float | None
     as_they_come: Mapping[str, float | str]
     out: str
+    front: tuple[FrontRow, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """The summary for machines."""
@@ -98,12 +148,29 @@ class Summary:
         attempts = tuple(Attempt(**attempt) for attempt in stored["attempts"])
         counters = {name: tuple(both) for name, both in stored["counters"].items()}
         shares = {name: tuple(share) for name, share in stored["shares"].items()}
-        read = {"attempts": attempts, "counters": counters, "shares": shares}
+        front = tuple(FrontRow(**row) for row in stored.get("front", ()))
+        read = {"attempts": attempts, "counters": counters, "shares": shares, "front": front}
         return cls(**{**stored, **read, "out": str(out or "")})
 
     def lines(self) -> list[str]:
         """The summary for people."""
         text = [f"verdict: {self.verdict} ({self.why})"]
+        text += self._members() if self.front else self._profile()
+        text += self._account()
+        for name, (before, after) in list(self.counters.items())[:_COUNTERS_SHOWN]:
+            text.append(f"  counter {name}: {before} by default, {after} tuned")
+        return [*text, f"results: {self.out}"] if self.out else text
+
+    def _members(self) -> list[str]:
+        """The front, each member with its configuration below."""
+        text = []
+        for row in self.front:
+            text += [row.line(), f"    {spelled(row.arm)}"]
+        return text
+
+    def _profile(self) -> list[str]:
+        """What the one profile is worth, and its configuration."""
+        text = []
         if self.ratio is not None and self.verdict != "no_gain":
             interval = f"[{self.ci_low:.3f}, {self.ci_high:.3f}]"
             text.append(f"  tuned / {self._base}: {self.ratio:.3f}x, 95 % interval {interval}")
@@ -117,10 +184,7 @@ class Summary:
             text.append(f"  allocator = {self.allocator}")
         for name, value in self.params.items():
             text.append(f"  {name} = {value}")
-        text += self._account()
-        for name, (before, after) in list(self.counters.items())[:_COUNTERS_SHOWN]:
-            text.append(f"  counter {name}: {before} by default, {after} tuned")
-        return [*text, f"results: {self.out}"] if self.out else text
+        return text
 
     @property
     def _base(self) -> str:
@@ -155,7 +219,7 @@ def summarize(
     wall = max(wall_s, 1e-9)
     ratio, low, high = decision.interval.ratio if decision.interval else (None, None, None)
     return Summary(
-        verdict=decision.verdict,
+        verdict="improved" if decision.front else decision.verdict,
         why=decision.why,
         allocator=decision.arm.allocator,
         control=study.control.allocator,
@@ -184,6 +248,7 @@ def summarize(
         idle_ratio=_idle_ratio(bench.ledger, decision),
         as_they_come=_as_they_come(study),
         out=str(out or ""),
+        front=tuple(FrontRow.of(n, each) for n, each in enumerate(decision.front, start=1)),
     )
 
 
@@ -225,19 +290,28 @@ def _rss_ratio(ledger: Ledger, decision: Decision) -> float | None:
 def _idle_ratio(ledger: Ledger, decision: Decision) -> float | None:
     """Idle memory to the control's, on the fresh pairs of this session."""
     pairs = [
-        (block.control.facts.get(_IDLE, 0), block.outcomes[-1].facts.get(_IDLE, 0))
-        for block in ledger.here()
-        if block.role == "confirm" and block.outcomes[-1].arm == decision.arm
+        (control.facts.get(_IDLE, 0), tuned.facts.get(_IDLE, 0))
+        for control, tuned in _fresh(ledger, decision.arm)
     ]
     logs = [math.log(tuned / before) for before, tuned in pairs if before and tuned]
     return math.exp(sum(logs) / len(logs)) if logs else None
 
 
+def _fresh(ledger: Ledger, arm: Arm) -> list[tuple[Outcome, Outcome]]:
+    """The control and an arm in each block of fresh pairs, in order of time."""
+    return [
+        (block.control, outcome)
+        for block in ledger.here()
+        if block.role == "confirm"
+        for outcome in block.outcomes[1:]
+        if outcome.arm == arm
+    ]
+
+
 def _counters(ledger: Ledger, decision: Decision) -> dict[str, tuple[int, int]]:
     """Slow-path counters of the last pair of default and tuned, the greatest change first."""
-    for block in reversed(ledger.here()):
-        control, tuned = block.outcomes[0], block.outcomes[-1]
-        if block.role == "confirm" and tuned.arm == decision.arm and control.ok and tuned.ok:
+    for control, tuned in reversed(_fresh(ledger, decision.arm)):
+        if control.ok and tuned.ok:
             both = {
                 name: (count, tuned.counters[name])
                 for name, count in control.counters.items()

@@ -3,7 +3,8 @@
 The pairs carry the sequential interval that proofs carry, so that one may look at them while they
 come in. A claim is refuted when the interval lies below the claimed one: a smaller gain is not the
 one that was promised. It holds when the interval excludes "no gain" and reaches the claimed one; a
-profile that only promises to keep a memory limit must be shown to keep it.
+profile that only promises to keep a memory limit must be shown to keep it, and one that promises
+less memory to take less, as much less as was claimed.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hztune.confirm import reported
+from hztune.confirm.proof import REPORTED_ERROR
 from hztune.errors import UsageError
 from hztune.profile import Profile
 from hztune.progress import Status
 from hztune.samples import Arm
 from hztune.search import PAIRS, Bench, LossLimit, MemoryLimit, Record
-from hztune.stats import Interval, fixed_interval, is_look
+from hztune.stats import Interval, fixed_interval, is_look, sequential_interval
 
 Answer = Literal["holds", "does not hold", "cannot tell"]
 
@@ -51,6 +53,8 @@ class Claim:
         limit: The memory limit that it keeps; None: there is none.
         max_loss: What each of several workloads may lose; None: there is one only.
         is_gain: Whether it promises to be better, not only to keep the limit.
+        memory: Upper end of the claimed interval of its log ratio of peak memory, where less memory
+            is what it promises; None: it promises something else.
     """
 
     control: Arm
@@ -59,6 +63,7 @@ class Claim:
     limit: MemoryLimit | None
     is_gain: bool
     max_loss: LossLimit | None = None
+    memory: float | None = None
 
     @classmethod
     def of(cls, tuned: Profile) -> Claim:
@@ -71,6 +76,7 @@ class Claim:
             raise UsageError(f"there is nothing to verify: the verdict is {tuned.result.verdict}")
         limits = dict(tuned.objective.limits)
         limit, max_loss = limits.get("max_rss"), limits.get("max_loss")
+        memory = tuned.result.memory if tuned.result.verdict == "less_memory" else None
         return cls(
             control=Arm(tuned.objective.control or tuned.allocator.name),
             arm=Arm.of(tuned.allocator.name, tuned.config),
@@ -78,6 +84,7 @@ class Claim:
             limit=MemoryLimit.parse(limit) if limit else None,
             is_gain=tuned.result.verdict == "improved",
             max_loss=LossLimit.parse(max_loss) if max_loss else None,
+            memory=math.log(memory.ci_high) if memory else None,
         )
 
 
@@ -147,11 +154,20 @@ def _against(claim: Claim, record: Record, interval: Interval) -> str:
         return f"it takes more memory than {claim.limit.text}"
     if claim.max_loss is not None and _loses(record, claim.max_loss):
         return f"one of its workloads loses more than {claim.max_loss.text}"
+    if claim.memory is not None and _memory(record).low > claim.memory:
+        return "it saves less memory than was claimed"
     if interval.high >= claim.low:
         return ""
     if interval.low > 0.0 or not claim.is_gain:
         return "the gain is smaller than was claimed" if claim.is_gain else "it is slower"
     return "there is no such gain" if interval.high > 0.0 else "it is slower than the control"
+
+
+def _memory(record: Record) -> Interval:
+    """The 95 % interval of the log ratio of peak memory, valid at every look."""
+    if not record.rss:
+        return Interval(0.0, -math.inf, math.inf, 0)
+    return sequential_interval(record.rss, REPORTED_ERROR)
 
 
 def _loses(record: Record, most: LossLimit) -> bool:
@@ -164,6 +180,9 @@ def _in_favour(claim: Claim, record: Record, interval: Interval) -> str:
     """What shows that the claim is true; empty: nothing does so far."""
     if claim.is_gain:
         return "the gain is there, and as large as was claimed" if interval.low > 0.0 else ""
+    if claim.memory is not None:
+        saves = _memory(record).high < 0.0
+        return "it takes less memory, at the speed that was claimed" if saves else ""
     kept = claim.limit is not None and claim.limit.kept(record.excesses)
     return "the memory limit is kept, at the speed that was claimed" if kept else ""
 

@@ -1,0 +1,403 @@
+"""Fronts on simulated noise: the plane, the search, the proof, whole studies, their errors."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from hztune import study
+from hztune.confirm import MOST_MEMBERS, Member, affordable, member_error, on_front, prove_front
+from hztune.confirm.proof import CLAIM_ERROR
+from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
+from hztune.progress import Quiet
+from hztune.samples import Arm
+from hztune.search import (
+    LEAST_SAVING,
+    Bench,
+    Budget,
+    FrontSearch,
+    Ledger,
+    MemoryLimit,
+    Place,
+    calibrate,
+    unbeaten,
+)
+from hztune.search.plane import dominates, room, spread
+from hztune.space import Space
+from hztune.stats import Interval
+from hztune.study import Finding
+from hztune.tune.flow import Decision
+from hztune.tune.front import FrontStudy
+
+QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
+USUAL = ModelNoise(within=0.12, between=0.05, common=0.1, drift=0.02, tail=4, outlier_share=0.01)
+CONTROL = Arm("hz")
+
+
+@dataclass(frozen=True)
+class At:
+    """A place alone."""
+
+    place: Place
+
+
+def places(points: Sequence[At]) -> list[Place]:
+    return [point.place for point in points]
+
+
+def flat(arm: Arm) -> Truth:
+    return Truth()
+
+
+def three_ways(arm: Arm) -> Truth:
+    """The spin lock is fast and greedy; a short delay saves, and costs less than it gains."""
+    lock, delay = arm.config.get("lock"), arm.config.get("delay", 100)
+    assert isinstance(delay, int)
+    speed, memory = (0.2, 0.2) if lock == "spin" else (-0.3, 0.4) if lock == "lockfree" else (0, 0)
+    if delay <= 10:
+        speed, memory = speed - 0.1, memory - 0.4
+    return Truth(speed, rss_kb=round(100_000 * math.exp(memory)))
+
+
+def bench_of(
+    landscape: Landscape,
+    noise: ModelNoise = QUIET,
+    *,
+    seed: int = 1,
+    budget_s: float = 120.0,
+    limit: MemoryLimit | None = None,
+    ledger: Ledger | None = None,
+    rss_scatter: float = 0.01,
+) -> Bench:
+    """A bench on a virtual clock, on which peak memory scatters, too."""
+    clock = VirtualClock()
+    executor = ReplayExecutor(landscape, noise, seed=seed, clock=clock, rss_scatter=rss_scatter)
+    return Bench(executor, ledger or Ledger(limit), Budget(clock, budget_s), Quiet())
+
+
+def decided(bench: Bench, space: Space, seed: int = 1) -> Decision:
+    return FrontStudy(bench, space, seed).run()
+
+
+def truth_of(landscape: Landscape, decision: Decision) -> Place:
+    """Where a member really is."""
+    truth = landscape(decision.arm)
+    return round(truth.log_ratio, 2), round(-math.log(truth.rss_kb / 100_000), 2)
+
+
+# ---- the plane -----------------------------------------------------------------------------------
+
+
+def test_nobody_dominates_himself_or_who_is_better_somewhere() -> None:
+    assert dominates((1.0, 1.0), (1.0, 0.0))
+    assert not dominates((1.0, 1.0), (1.0, 1.0))
+    assert not dominates((1.0, 0.0), (0.0, 1.0))
+
+
+def test_the_unbeaten_are_those_whom_nobody_dominates_the_fastest_first() -> None:
+    points = [At((0.0, 0.3)), At((0.2, 0.0)), At((0.1, -0.1)), At((0.1, 0.2)), At((-0.1, 0.3))]
+    assert places(unbeaten(points)) == [(0.2, 0.0), (0.1, 0.2), (0.0, 0.3)]
+
+
+def test_who_is_slower_must_save_more_by_a_percent() -> None:
+    fast, alike = At((0.2, 0.1)), At((0.1, 0.1 + 0.5 * LEAST_SAVING))
+    assert unbeaten([alike, fast]) == [fast]
+    saver = At((0.1, 0.1 + 2.0 * LEAST_SAVING))
+    assert unbeaten([saver, fast]) == [fast, saver]
+
+
+def test_those_that_are_chosen_are_spread_with_both_ends_among_them() -> None:
+    line = [At((0.01 * step, 0.3 - 0.01 * step)) for step in range(31)]
+    chosen = places(spread(line, 5, beyond=()))
+    assert len(chosen) == 5
+    assert chosen[0][0] >= 0.25 and chosen[-1][0] <= 0.05
+    gaps = [one[0] - other[0] for one, other in pairwise(chosen)]
+    assert max(gaps) < 0.15
+
+
+def test_of_two_that_are_nearly_alike_one_is_chosen() -> None:
+    twins = [At((0.2, 0.0)), At((0.199, 0.002)), At((0.0, 0.2))]
+    assert len(spread(twins, 5)) == 2
+
+
+def test_nothing_is_chosen_from_nothing() -> None:
+    assert spread([], 5) == []
+    assert places(spread([At((0.1, 0.1))], 5)) == [(0.1, 0.1)]
+
+
+def test_an_end_has_all_the_room_and_the_crowded_have_little() -> None:
+    line = [(0.0, 1.0), (0.1, 0.9), (0.2, 0.8), (1.0, 0.0)]
+    assert room((1.0, 0.0), line) == math.inf
+    assert room((0.1, 0.9), line) < room((0.2, 0.8), line)
+
+
+# ---- the search ----------------------------------------------------------------------------------
+
+
+def test_savers_are_measured_again_and_who_is_beaten_in_both_is_not(toy_space: Space) -> None:
+    bench = bench_of(three_ways)
+    calibrate(bench, CONTROL, 0.08)
+    FrontSearch(bench, toy_space, seed=1).run(share=0.6)
+    pairs: dict[Place, list[int]] = {}
+    for record in bench.ledger.searched.values():
+        truth = three_ways(record.arm)
+        place = round(truth.log_ratio, 3), round(truth.rss_kb / 1e5, 2)
+        pairs.setdefault(place, []).append(len(record.pairs))
+    assert max(pairs[(-0.1, 0.67)]) > 1  # it takes the least
+    assert max(pairs[(-0.3, 1.49)]) == 1  # slow and greedy
+
+
+def test_the_sampler_is_told_both_objectives_or_one_and_inherits_from_the_front(
+    toy_space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, object]] = []
+    objectives: set[int] = set()
+    propose = study.propose
+
+    def watched(space: Space, findings: Sequence[Finding], count: int, **how: object) -> object:
+        seen.append(how)
+        objectives.update(len(finding.objectives) for finding in findings)
+        return propose(space, findings, count, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("hztune.study.propose", watched)
+    FrontSearch(bench_of(three_ways), toy_space, seed=1).run(share=0.6)
+    parents = [group for how in seen for group in how["in_turn"]]  # type: ignore[attr-defined]
+    assert {len(group) for group in parents} == {1, 2}
+    assert objectives == {1, 2}
+
+
+def test_every_proposal_inherits_from_the_member_whose_turn_it_is(
+    toy_space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study, "INHERITED_SHARES", (1.0,))
+    parents = [[{"lock": "spin", "cap": 512}], [{"pages": "on", "cap": 8}]]
+    findings = [Finding({}, 0.0, {"ran": -1.0}, 0.0)]
+    first, second = study.propose(
+        toy_space, findings, 2, incumbents=(), taken=(), seed=1, in_turn=parents
+    )
+    assert (first.get("lock"), first.get("pages")) == ("spin", None)
+    assert (second.get("lock"), second.get("pages")) == (None, "on")
+
+
+def test_a_proposal_between_two_members_has_values_of_both(
+    toy_space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study, "INHERITED_SHARES", (1.0,))
+    one, other = {"lock": "spin", "cap": 512}, {"pages": "on", "cap": 8}
+    findings = [Finding({}, 0.0, {"ran": -1.0}, 0.0)]
+    children = study.propose(
+        toy_space, findings, 12, incumbents=(), taken=(), seed=1, in_turn=[[one, other]]
+    )
+    assert any(child.get("lock") == "spin" and child.get("pages") == "on" for child in children)
+    assert any(child.get("lock") == "spin" and child.get("cap") == 8 for child in children)
+
+
+def test_the_least_memory_is_found_where_it_costs_speed(toy_space: Space) -> None:
+    bench = bench_of(three_ways)
+    calibrate(bench, CONTROL, 0.08)
+    search = FrontSearch(bench, toy_space, seed=1)
+    search.run(share=0.6)
+    found = [three_ways(arm) for arm in search.members(MOST_MEMBERS)]
+    assert min(truth.rss_kb for truth in found) < 70_000
+    assert max(truth.log_ratio for truth in found) == 0.2
+
+
+# ---- the proof -----------------------------------------------------------------------------------
+
+
+def some_arms(count: int) -> list[Arm]:
+    return [Arm.of("hz", {"delay": number}) for number in range(count)]
+
+
+def proved(landscape: Landscape, arms: Sequence[Arm], **how: object) -> list[Member]:
+    bench = bench_of(landscape, **how)  # type: ignore[arg-type]
+    calibrate(bench, CONTROL, 0.08)
+    return prove_front(bench, CONTROL, arms, share=0.42, until=0.97)
+
+
+@pytest.mark.parametrize("members", [1, 2, 5])
+def test_the_error_is_split_over_the_members_and_both_objectives(members: int) -> None:
+    assert 2 * members * member_error(members) == pytest.approx(CLAIM_ERROR)
+
+
+def test_a_member_is_confirmed_by_either_of_speed_and_memory() -> None:
+    truths = [Truth(0.2, rss_kb=130_000), Truth(-0.2, rss_kb=70_000), Truth(-0.2, rss_kb=130_000)]
+    arms = some_arms(3)
+
+    def landscape(arm: Arm) -> Truth:
+        return truths[arms.index(arm)] if arm in arms else Truth()
+
+    fast, small, neither = proved(landscape, arms)
+    assert (fast.answer, fast.is_faster, fast.is_saving) == ("proved", True, False)
+    assert (small.answer, small.is_faster, small.is_saving) == ("proved", False, True)
+    assert neither.answer == "futile"
+    assert fast.memory is not None and small.speed is not None
+    assert fast.memory.low < math.log(1.3) < fast.memory.high
+    assert small.speed.low < -0.2 < small.speed.high
+    assert on_front([neither, small, fast]) == [fast, small]
+
+
+def test_a_confirmed_member_that_another_one_beats_is_not_on_the_front() -> None:
+    arms = some_arms(2)
+    truths = dict(zip(arms, [Truth(0.3, rss_kb=60_000), Truth(0.1, rss_kb=80_000)], strict=True))
+    better, worse = proved(lambda arm: truths.get(arm, Truth()), arms)
+    assert (better.answer, worse.answer) == ("proved", "dominated")
+    assert on_front([better, worse]) == [better]
+
+
+def test_a_member_that_fails_is_out_and_the_others_go_on() -> None:
+    arms = some_arms(2)
+    truths = dict(zip(arms, [Truth(status="crash"), Truth(0.2)], strict=True))
+    broken, fast = proved(lambda arm: truths.get(arm, Truth()), arms)
+    assert (broken.answer, fast.answer) == ("failed", "proved")
+
+
+def test_members_stand_beside_one_control_until_they_are_settled() -> None:
+    arms = some_arms(3)
+    bench = bench_of(lambda arm: Truth(0.5 if arm == arms[0] else 0.03), USUAL)
+    calibrate(bench, CONTROL, 0.08)
+    prove_front(bench, CONTROL, arms, share=0.42, until=0.97)
+    blocks = [[o.arm for o in b.outcomes] for b in bench.ledger.blocks if b.role == "confirm"]
+    assert blocks[0] == [CONTROL, *arms]
+    assert all(block[0] == CONTROL and set(block[1:]) <= set(arms) for block in blocks)
+    assert arms[0] not in blocks[-1]
+
+
+def test_a_front_of_equals_is_claimed_in_one_of_a_hundred_proofs_at_most() -> None:
+    claims = 0
+    for seed in range(80):
+        members = proved(flat, some_arms(5), noise=USUAL, seed=seed, budget_s=60.0)
+        claims += any(member.is_faster or member.is_saving for member in members)
+    assert claims <= 3  # 0.8 % a proof: four or more in 80 is beyond 1 in 200
+
+
+def test_fewer_members_are_proved_where_there_is_little_time() -> None:
+    counts = [affordable(bench_of(flat, budget_s=s), 0.42, 0.97) for s in (1.0, 10.0, 600.0)]
+    assert counts[0] == 0 and counts[-1] == MOST_MEMBERS
+    assert counts == sorted(counts)
+
+
+# ---- whole studies -------------------------------------------------------------------------------
+
+
+def test_a_known_front_is_found_confirmed_and_free_of_the_dominated(toy_space: Space) -> None:
+    fast, between, small = (0.2, -0.2), (0.1, 0.2), (-0.1, 0.4)
+    found: Counter[Place] = Counter()
+    for seed in range(4):
+        decision = decided(bench_of(three_ways, seed=seed, budget_s=600), toy_space, seed)
+        seen = {truth_of(three_ways, member): member.verdict for member in decision.front}
+        assert set(seen) <= {fast, between, small}, seed
+        assert (seen.get(fast), seen.get(small)) == ("improved", "less_memory"), seed
+        assert (decision.verdict, decision.arm) == ("improved", decision.front[0].arm)
+        found.update(seen.keys())
+    assert found[between] >= 2  # it needs two parameters at once
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_in_usual_noise_no_member_is_beaten_by_another_one(toy_space: Space, seed: int) -> None:
+    decision = decided(bench_of(three_ways, USUAL, seed=seed, budget_s=240), toy_space, seed)
+    assert decision.front
+    seen = [estimates(member) for member in decision.front]
+    assert not any(dominates(one, other) for one in seen for other in seen)
+    assert seen == sorted(seen, reverse=True)
+    real = [truth_of(three_ways, member) for member in decision.front]
+    assert not any(dominates(one, other) for one in real for other in real)
+
+
+def estimates(member: Decision) -> Place:
+    assert member.interval is not None and member.memory is not None
+    return member.interval.estimate, -member.memory.estimate
+
+
+def test_who_only_saves_is_not_sold_as_faster(toy_space: Space) -> None:
+    def savers(arm: Arm) -> Truth:
+        truth = three_ways(arm)
+        return Truth(min(0.0, truth.log_ratio), rss_kb=truth.rss_kb)
+
+    decision = decided(bench_of(savers), toy_space)
+    assert decision.verdict == "less_memory"
+    assert decision.memory is not None and decision.memory.high < 0.0
+    assert all(member.verdict == "less_memory" for member in decision.front)
+    assert decision.arm == decision.front[-1].arm
+
+
+def test_the_front_lies_below_the_memory_limit(toy_space: Space) -> None:
+    limit = MemoryLimit.parse("1.05x")
+    decision = decided(bench_of(three_ways, limit=limit, budget_s=240), toy_space)
+    assert decision.front
+    assert all(three_ways(member.arm).rss_kb <= 105_000 for member in decision.front)
+
+
+def test_where_the_default_breaks_the_limit_who_keeps_it_is_the_front(toy_space: Space) -> None:
+    limit = MemoryLimit.parse("0.9x")
+    decision = decided(bench_of(three_ways, limit=limit, budget_s=240), toy_space)
+    assert [three_ways(member.arm).rss_kb < 90_000 for member in decision.front] == [True] * 2
+    unkept = decided(bench_of(flat, limit=limit, budget_s=240), toy_space)
+    assert (unkept.verdict, unkept.front) == ("infeasible", ())
+
+
+def test_the_budget_is_kept(toy_space: Space) -> None:
+    for budget_s in (30.0, 90.0, 180.0):
+        bench = bench_of(three_ways, USUAL, budget_s=budget_s)
+        decided(bench, toy_space)
+        assert bench.budget.elapsed() <= budget_s
+
+
+def test_a_front_that_was_stopped_in_its_proof_goes_on_with_the_same_members(
+    toy_space: Space,
+) -> None:
+    whole = bench_of(three_ways)
+    decided(whole, toy_space)
+    fresh = [i for i, block in enumerate(whole.ledger.blocks) if block.role == "confirm"]
+    kept = whole.ledger.blocks[: fresh[2]]
+    again = bench_of(three_ways, ledger=Ledger.of(kept))
+    again.budget.spent_s = 0.6 * again.budget.total_s
+    decision = decided(again, toy_space)
+    first = whole.ledger.blocks[fresh[0]]
+    assert {proof.arm for proof in decision.proofs} == {o.arm for o in first.outcomes[1:]}
+    assert all(block.role == "confirm" for block in again.ledger.blocks[fresh[0] :])
+    assert decision.front
+
+
+def test_a_finished_front_read_back_measures_nothing_and_says_the_same(toy_space: Space) -> None:
+    first = bench_of(three_ways)
+    before = decided(first, toy_space)
+    again = bench_of(three_ways, ledger=Ledger.of(first.ledger.blocks))
+    again.budget.spent_s = again.budget.total_s
+    after = decided(again, toy_space)
+    assert again.ledger.blocks == first.ledger.blocks
+    assert [(m.arm, m.interval, m.memory) for m in after.front] == [
+        (m.arm, m.interval, m.memory) for m in before.front
+    ]
+
+
+def test_studies_of_equals_say_that_the_front_is_the_default_alone(
+    toy_space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def propose(space: Space, findings: object, count: int, **how: object) -> list[object]:
+        rng = Random(f"{how['seed']} {how['taken']}")  # what is judged is not the sampler
+        return [space.sample(rng) for _ in range(count)]
+
+    monkeypatch.setattr("hztune.study.propose", propose)
+    verdicts: Counter[str] = Counter()
+    for seed in range(100):
+        bench = bench_of(flat, USUAL, seed=seed, budget_s=60.0, rss_scatter=0.02)
+        decision = decided(bench, toy_space, seed)
+        verdicts[decision.verdict] += 1
+        assert decision.front or "the front is the default alone" in decision.why
+    assert verdicts["no_gain"] >= 97  # 0.8 % a study: four or more in 100 is beyond 1 in 100
+
+
+def test_an_interval_that_reaches_zero_later_gives_way_to_the_one_of_the_proof() -> None:
+    from hztune.confirm.front import _Gain
+
+    pairs = [0.1, 0.11, 0.09, 0.1, 0.1, 0.11, -0.9, 0.9, -0.9, 0.9]
+    gain = _Gain.of(pairs, 0.0, [6], 0.01)
+    assert gain.proved_by == 6
+    assert isinstance(gain.reported, Interval) and gain.reported.pairs == 6

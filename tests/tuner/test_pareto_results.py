@@ -1,0 +1,343 @@
+"""A front leaves profiles that every command takes: session, summary, report, verify, errors."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hztune import profile, report
+from hztune.errors import UsageError
+from hztune.export.provenance import claim as claim_words
+from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
+from hztune.measure.types import Accounting
+from hztune.profile import Memory, Profile, Result
+from hztune.progress import Quiet
+from hztune.report import evidence, words
+from hztune.samples import Arm, Block, Plan, Role, SampleStore
+from hztune.samples import Evidence as Seen
+from hztune.search import Bench
+from hztune.tune import Tuned, TuneRequest, tune
+from hztune.tune.request import understand
+from hztune.tune.written import written
+from hztune.verify.claim import Claim, Finding, measure
+from hztune.workload import WorkloadSpec
+
+MakeProfile = Callable[..., Profile]
+MakeBench = Callable[..., Bench]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
+SMALL = Result("ops_per_s", 0.95, 0.92, 0.98, 12, "less_memory", Memory(0.7, 0.68, 0.72))
+SPACE = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n[parameters.purge_delay_ms]\n'
+
+
+def spin_or_purge(arm: Arm) -> Truth:
+    """The spin lock is fast and greedy; to purge at once saves memory and costs time."""
+    speed, memory = (0.2, 0.2) if arm.config.get("depot_lock") == "spin" else (0.0, 0.0)
+    if arm.config.get("purge_delay_ms") == 0:
+        speed, memory = speed - 0.1, memory - 0.4
+    return Truth(speed, rss_kb=round(100_000 * math.exp(memory)))
+
+
+def nothing(arm: Arm) -> Truth:
+    return Truth()
+
+
+@dataclass
+class Kept:
+    """A replaying executor that puts what it draws where an executor of processes puts it."""
+
+    inner: ReplayExecutor
+    store: SampleStore
+
+    @property
+    def accounting(self) -> Accounting:
+        return self.inner.accounting
+
+    def cost(self, arms: int, rounds: int) -> float:
+        return self.inner.cost(arms, rounds)
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+        block = self.inner.measure(arms, role=role, rounds=rounds, pair=pair)
+        self.store.begin(Plan(pair, role, tuple(arms), rounds))
+        for index, outcome in enumerate(block.outcomes):
+            for turn in outcome.turns:
+                self.store.turn(index, 1, turn, Seen())
+            self.store.outcome(index, 1, outcome)
+        self.store.end()
+        return block
+
+
+@pytest.fixture
+def tuned_on(
+    core_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Tuned]:
+    """Carries out a whole request on a landscape."""
+    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
+    space = tmp_path / "two.toml"
+    space.write_text(SPACE)
+
+    def carry_out(landscape: Landscape, **changes: Any) -> Tuned:
+        clock = VirtualClock()
+        inner = ReplayExecutor(landscape, QUIET, seed=1, clock=clock, rss_scatter=0.01)
+        monkeypatch.setattr(
+            "hztune.tune.session.executor_of", lambda request, machine, store: Kept(inner, store)
+        )
+        monkeypatch.setattr("hztune.tune.session.SystemClock", lambda: clock)
+        asked = TuneRequest(
+            workload=WorkloadSpec.from_text("larson", (), 2),
+            space=str(space),
+            budget_s=120.0,
+            out=tmp_path / "out",
+            pareto="throughput,rss",
+        )
+        return tune(replace(asked, **changes), Quiet())
+
+    return carry_out
+
+
+# ---- the results directory -----------------------------------------------------------------------
+
+
+def test_every_member_is_a_profile_of_its_own_from_the_fastest_to_the_least_memory(
+    tuned_on: Callable[..., Tuned],
+) -> None:
+    tuned = tuned_on(spin_or_purge)
+    files = sorted((tuned.out / "front").iterdir())
+    assert [path.name for path in files] == ["1.json", "2.json", "3.json"]
+    results = [profile.load(path).result for path in files]
+    assert [result.verdict for result in results] == ["improved", "improved", "less_memory"]
+    taken = [result.memory.ratio for result in results if result.memory]
+    assert taken == sorted(taken, reverse=True) and len(taken) == 3
+    assert profile.load(tuned.out / "profile.json") == profile.load(files[0]) == tuned.profile
+
+
+def test_the_summary_lists_the_members_for_people_and_for_machines(
+    tuned_on: Callable[..., Tuned],
+) -> None:
+    tuned = tuned_on(spin_or_purge)
+    held = json.loads(json.dumps(tuned.summary.to_json()))
+    assert (held["verdict"], len(held["front"])) == ("improved", 3)
+    first = held["front"][0]
+    assert (first["file"], first["params"]["depot_lock"]) == ("front/1.json", "spin")
+    assert first["ci_low"] > 1.0 and first["rss_low"] < 1.22 < first["rss_high"] * 1.01
+    text = "\n".join(tuned.summary.lines())
+    assert "verdict: improved (a front of 3 configurations, +2" in text
+    assert "  front/3.json  less_memory: speed 0.9" in text
+
+
+def test_an_ended_front_is_told_again_with_its_files(tuned_on: Callable[..., Tuned]) -> None:
+    first = tuned_on(spin_or_purge)
+    before = {path.name: path.read_text() for path in (first.out / "front").iterdir()}
+    for path in (first.out / "front").iterdir():
+        path.unlink()
+    again = tuned_on(nothing, resume=True)
+    assert {path.name: path.read_text() for path in (again.out / "front").iterdir()} == before
+    assert again.summary.front == first.summary.front
+
+
+def test_a_study_of_speed_alone_cannot_be_gone_on_with_as_a_front(
+    tuned_on: Callable[..., Tuned],
+) -> None:
+    tuned_on(nothing, pareto="")
+    with pytest.raises(UsageError, match="objectives"):
+        tuned_on(nothing, resume=True)
+
+
+def test_where_nobody_is_better_the_front_is_the_default_alone(
+    tuned_on: Callable[..., Tuned],
+) -> None:
+    tuned = tuned_on(nothing)
+    assert (tuned.profile.result.verdict, tuned.exit_status) == ("no_gain", 0)
+    assert "the front is the default alone" in tuned.summary.why
+    assert not (tuned.out / "front").exists()
+
+
+# ---- the report ----------------------------------------------------------------------------------
+
+
+def test_the_report_draws_speed_against_memory_and_names_the_members(
+    tuned_on: Callable[..., Tuned],
+) -> None:
+    out = tuned_on(spin_or_purge).out
+    page = report.render(out)
+    assert page.count('aria-label="Speed against the default by peak memory"') == 2
+    assert page.count("front/2.json") >= 3
+    assert "less memory is proved" in page and "peak memory" in page
+    found = evidence.read(out)
+    assert [row.file for row in found.front] == [f"front/{n}.json" for n in (1, 2, 3)]
+    assert "--pareto throughput,rss" in page
+
+
+def test_a_front_of_the_default_alone_has_a_report_too(tuned_on: Callable[..., Tuned]) -> None:
+    page = report.render(tuned_on(nothing).out)
+    assert "Nobody is proved to be on the front" in page
+
+
+def test_a_study_of_speed_alone_has_no_such_chart(tuned_on: Callable[..., Tuned]) -> None:
+    page = report.render(tuned_on(spin_or_purge, pareto="").out)
+    assert "by peak memory" not in page and "--pareto" not in page
+
+
+# ---- the profile ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("result", [SMALL, replace(SMALL, ratio=1.2, ci_low=1.1, ci_high=1.3,
+                                                   verdict="improved")])  # fmt: skip
+def test_a_member_of_a_front_comes_back_as_it_was_saved(
+    result: Result, make_profile: MakeProfile, tmp_path: Path
+) -> None:
+    made = make_profile(result=result)
+    profile.save(made, tmp_path / "member.json")
+    assert profile.load(tmp_path / "member.json") == made
+
+
+def test_a_profile_of_speed_alone_has_no_key_for_memory(make_profile: MakeProfile) -> None:
+    made = make_profile()
+    held = json.loads(profile.dumps(made))
+    assert "memory" not in held["result"]
+    assert profile.parse(json.dumps(held).encode()) == made
+
+
+HOSTILE: dict[str, tuple[object, str]] = {
+    "no interval": ({"ratio": 0.7}, "result.memory.ci_low is missing"),
+    "no memory": (None, "result.memory is null|result.memory is None"),
+    "a word": ({"ratio": "small", "ci_low": 0.6, "ci_high": 0.8}, "result.memory.ratio is"),
+    "ends that are crossed": ({"ratio": 0.7, "ci_low": 0.8, "ci_high": 0.6}, "lies outside"),
+    "no saving": ({"ratio": 0.7, "ci_low": 0.6, "ci_high": 1.1}, "no interval of memory is below"),
+    "a command": (
+        {"ratio": 0.7, "ci_low": 0.6, "ci_high": 0.8, "run": "sh"},
+        "'result.memory.run' is not a key",
+    ),
+}
+
+
+@pytest.mark.parametrize(("memory", "said"), HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_memory_that_is_none_is_refused(
+    memory: object, said: str, make_profile: MakeProfile
+) -> None:
+    held = json.loads(profile.dumps(make_profile(result=SMALL)))
+    held["result"]["memory"] = memory
+    with pytest.raises(UsageError, match=said):
+        profile.parse(json.dumps(held).encode())
+
+
+def test_less_memory_is_never_claimed_without_an_interval(make_profile: MakeProfile) -> None:
+    held = json.loads(profile.dumps(make_profile(result=SMALL)))
+    del held["result"]["memory"]
+    with pytest.raises(UsageError, match="no interval of memory is below 1"):
+        profile.parse(json.dumps(held).encode())
+
+
+def test_who_takes_less_memory_is_described_by_that_first(make_profile: MakeProfile) -> None:
+    said = claim_words(make_profile(result=SMALL))
+    assert said.startswith("0.700 times the peak memory of the default (95 % interval 0.680 to")
+    assert "0.950 times as good in ops_per_s" in said
+    assert "takes 30\u00a0% less peak memory" in words.verdict_words(make_profile(result=SMALL))
+
+
+# ---- verify --------------------------------------------------------------------------------------
+
+
+def verified(make_profile: MakeProfile, make_bench: MakeBench, speed: float, rss: int) -> Finding:
+    made = make_profile(result=SMALL)
+    made = replace(made, objective=replace(made.objective, limits=()))
+    tuned = Arm.of("hz", made.config)
+
+    def landscape(arm: Arm) -> Truth:
+        return Truth(math.log(speed), rss_kb=rss) if arm == tuned else Truth()
+
+    return measure(Claim.of(made), make_bench(landscape, QUIET, budget_s=60.0))
+
+
+def test_a_claim_of_less_memory_holds_where_it_is_true(
+    make_profile: MakeProfile, make_bench: MakeBench
+) -> None:
+    finding = verified(make_profile, make_bench, 0.96, 70_000)
+    assert finding.answer == "holds"
+    assert finding.why == "it takes less memory, at the speed that was claimed"
+
+
+@pytest.mark.parametrize(
+    ("speed", "rss", "why"),
+    [
+        (0.96, 85_000, "it saves less memory than was claimed"),
+        (0.96, 100_000, "it saves less memory than was claimed"),
+        (0.60, 70_000, "it is slower"),
+    ],
+)
+def test_a_claim_of_less_memory_that_is_not_true_does_not_hold(
+    speed: float, rss: int, why: str, make_profile: MakeProfile, make_bench: MakeBench
+) -> None:
+    finding = verified(make_profile, make_bench, speed, rss)
+    assert (finding.answer, finding.why) == ("does not hold", why)
+
+
+# ---- what is asked -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pareto", ["rss", "speed,rss", "throughput", "rss,throughput", "p99,rss"])
+def test_other_objectives_are_refused_with_what_is_legal(
+    pareto: str, core_build: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
+    asked = TuneRequest(workload=WorkloadSpec.from_text("larson", (), 2), pareto=pareto)
+    with pytest.raises(UsageError, match=f"--pareto '{pareto}': legal is throughput,rss"):
+        understand(asked)
+
+
+def test_the_speed_of_a_front_is_what_the_objective_names(
+    core_build: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
+    latency = WorkloadSpec.from_text("larson", (), 2).by("p99")
+    task = understand(TuneRequest(workload=latency, pareto="p99,rss", max_rss="1.1x"))
+    assert task.identity["objectives"] == "p99,rss"
+    with pytest.raises(UsageError, match="legal is p99,rss"):
+        understand(TuneRequest(workload=latency, pareto="throughput,rss"))
+
+
+def test_a_front_is_not_shared_between_workers() -> None:
+    larson = WorkloadSpec("larson", "", (), 2)
+    with pytest.raises(UsageError, match="--pareto and --storage exclude each other"):
+        written(TuneRequest(workload=larson, pareto="throughput,rss"))
+
+
+def test_a_wrong_objective_is_one_sentence_and_status_2(hztune: Run) -> None:
+    done = hztune("--workload", "larson", "--pareto", "throughput,cpu")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1 and "legal is throughput,rss" in done.stderr
+
+
+def test_a_dry_run_says_that_a_front_is_sought(hztune: Run) -> None:
+    done = hztune("--workload", "larson", "--pareto", "throughput,rss", "--dry-run")
+    assert "objectives: throughput,rss (a front)" in done.stdout
+
+
+# ---- really --------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_short_front_on_real_processes_leaves_profiles_that_agree_with_its_summary(
+    hztune: Run, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    done = hztune("--workload", "larson", "--threads", "2", "--budget", "30s", "--out", out,
+                  "--pareto", "throughput,rss", "--json", "--quiet")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["verdict"] in ("improved", "no_gain")
+    for row in summary["front"]:
+        member = profile.load(out / row["file"])
+        assert member.result.memory is not None
+        assert (member.result.ratio, member.result.memory.ratio) == (row["ratio"], row["rss_ratio"])
+        shown = hztune("show", out / row["file"])
+        assert "times the peak memory of the default" in shown.stdout
+    assert (summary["verdict"] == "improved") == bool(summary["front"])
+    assert (out / "report.html").is_file()

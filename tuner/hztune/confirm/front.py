@@ -1,0 +1,205 @@
+"""Confirming a front: fresh pairs of every member with the control, for speed and for memory.
+
+All members stand beside one control in each block, so that one control serves them all and they are
+compared at the same moments; each one's pairs are fresh and independent over the blocks. Error: all
+claims of a study together have CLAIM_ERROR, which is split evenly over the members and over the two
+objectives (Bonferroni), however they depend on each other. The members are chosen before the first
+fresh pair, by the search's data alone; afterwards one may only leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hztune.confirm.proof import (
+    CLAIM_ERROR,
+    PRECISE,
+    REPORTED_ERROR,
+    Answer,
+    is_futile,
+    looks_at,
+    tell,
+    within_limits,
+)
+from hztune.samples import Arm
+from hztune.search import LEAST_SAVING, PAIRS, Bench, Place, Record, unbeaten
+from hztune.stats import FIRST_LOOK, Interval, sequential_interval
+
+MOST_MEMBERS = 5
+"""Members of a front that are proved: more would leave too few pairs for each."""
+
+_OBJECTIVES = 2
+_FUTILE_FROM = 4
+"""Pairs from which on one may say that more would be in vain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What the fresh pairs of one member have shown.
+
+    Attributes:
+        arm: Whose they are.
+        answer: "proved", or why it is not on the front.
+        speed: 95 % interval of its log ratio to the control; None: too few pairs.
+        memory: The same of the log ratio of peak memory; below 0 it takes less.
+        is_faster: Whether more speed is proved.
+        is_saving: Whether less memory is proved.
+    """
+
+    arm: Arm
+    answer: Answer
+    speed: Interval | None
+    memory: Interval | None
+    is_faster: bool
+    is_saving: bool
+
+    @property
+    def place(self) -> Place:
+        """The estimates of both; of somebody who has them."""
+        assert self.speed is not None and self.memory is not None
+        return self.speed.estimate, -self.memory.estimate
+
+
+@dataclass(frozen=True, slots=True)
+class _Gain:
+    """One objective of one member.
+
+    Attributes:
+        pairs: Log units, above 0 is better, in order of time.
+        least: A smaller gain is not claimed.
+        proved_by: Pairs at the look that proved a gain; 0: none did.
+    """
+
+    pairs: Sequence[float]
+    least: float
+    proved_by: int
+
+    @classmethod
+    def of(cls, pairs: Sequence[float], least: float, looks: Sequence[int], alpha: float) -> _Gain:
+        """What the looks that were due say: what one of them has proved stays proved."""
+        for count in looks:
+            interval = sequential_interval(pairs[:count], alpha)
+            if interval.low > 0.0 and interval.estimate >= least:
+                return cls(pairs, least, count)
+        return cls(pairs, least, 0)
+
+    @property
+    def reported(self) -> Interval | None:
+        """The newest interval; the proof's own should that one reach zero: both cover at once."""
+        if len(self.pairs) < FIRST_LOOK:
+            return None
+        newest = sequential_interval(self.pairs, REPORTED_ERROR)
+        if not self.proved_by or newest.low > 0.0:
+            return newest
+        return sequential_interval(self.pairs[: self.proved_by], REPORTED_ERROR)
+
+    def is_settled(self, total: int, alpha: float) -> bool:
+        """Whether more pairs, `total` in all, would show nothing new."""
+        if self.proved_by:
+            shown = self.reported
+            return shown is not None and shown.half_width <= PRECISE * shown.estimate
+        return len(self.pairs) >= _FUTILE_FROM and is_futile(self.pairs, total, alpha, self.least)
+
+
+def member_error(members: int) -> float:
+    """Two-sided error of each claim, of speed or of memory, where so many members are proved."""
+    return CLAIM_ERROR / (_OBJECTIVES * members)
+
+
+def front_rounds(bench: Bench, members: int, share: float) -> int:
+    """Rounds of each block: `share` of the budget must hold PAIRS of them."""
+    return bench.rounds(1 + members, bench.budget.total_s * share / PAIRS)
+
+
+def affordable(bench: Bench, share: float, until: float) -> int:
+    """Members for which there is time, MOST_MEMBERS at most; 0: for none.
+
+    Args:
+        bench: Where blocks are measured.
+        share: Part of the budget that is meant for all proofs.
+        until: Part of the budget that may be used by then.
+    """
+    pairs = max(PAIRS, bench.least_pairs)
+    for members in range(MOST_MEMBERS, 1, -1):
+        block_s = bench.executor.cost(1 + members, front_rounds(bench, members, share))
+        if bench.budget.allows(pairs * block_s, until):
+            return members
+    pair_s = bench.executor.cost(2, front_rounds(bench, 1, share))
+    return int(bench.budget.allows(bench.least_pairs * pair_s, until))
+
+
+def prove_front(
+    bench: Bench, control: Arm, arms: Sequence[Arm], *, share: float, until: float
+) -> list[Member]:
+    """Measures fresh pairs until everybody is settled or time is up.
+
+    Args:
+        bench: Where blocks are measured.
+        control: What everybody is compared with.
+        arms: The members.
+        share: Part of the budget that is meant for all proofs.
+        until: Part of the budget that may be used by then.
+
+    Returns:
+        One for each arm. Of the confirmed ones, by what the fresh pairs estimate, those are
+        "dominated" to whom another one is preferable: see search.plane.unbeaten.
+    """
+    alpha = member_error(len(arms))
+    rounds = front_rounds(bench, len(arms), share)
+    records = [bench.ledger.confirmed.setdefault(arm.key, Record(arm)) for arm in arms]
+    while True:
+        more = int(bench.budget.left(until) / bench.executor.cost(1 + len(arms), rounds))
+        unsettled = [one for one in records if not _is_settled(bench, one, alpha, max(0, more))]
+        cost = bench.executor.cost(1 + len(unsettled), rounds)
+        if not unsettled or not bench.budget.allows(cost, until):
+            break
+        bench.measure([control, *(one.arm for one in unsettled)], "confirm", rounds)
+        tell(bench, "confirm", unsettled[0])
+    late = {one.arm.key for one in unsettled}
+    judged = [_judged(bench, one, alpha, one.arm.key in late) for one in records]
+    ahead = on_front(judged)
+    return [
+        replace(one, answer="dominated") if one.answer == "proved" and one not in ahead else one
+        for one in judged
+    ]
+
+
+def on_front(members: Sequence[Member]) -> list[Member]:
+    """Those that are confirmed and that nobody beats, the fastest first."""
+    return unbeaten([member for member in members if member.answer == "proved"])
+
+
+def _gains(bench: Bench, record: Record, alpha: float, *, is_last: bool) -> tuple[_Gain, _Gain]:
+    """Speed and memory; at the end of time there is a look whose moment the data did not choose."""
+    speed, saving = record.log_ratios, [-each for each in record.rss]
+
+    def looks(pairs: int) -> list[int]:
+        due = looks_at(bench, pairs)
+        return [*due, pairs] if is_last and pairs >= bench.least_pairs else due
+
+    return (
+        _Gain.of(speed, bench.floor, looks(len(speed)), alpha),
+        _Gain.of(saving, LEAST_SAVING, looks(len(saving)), alpha),
+    )
+
+
+def _is_settled(bench: Bench, record: Record, alpha: float, more: int) -> bool:
+    if record.failures:
+        return True
+    gains = _gains(bench, record, alpha, is_last=False)
+    return all(gain.is_settled(len(gain.pairs) + more, alpha) for gain in gains)
+
+
+def _judged(bench: Bench, record: Record, alpha: float, is_last: bool) -> Member:
+    """What the pairs have shown; `is_last`: time is up."""
+    speed, saving = _gains(bench, record, alpha, is_last=is_last)
+    shown = saving.reported
+    memory = shown and Interval(-shown.estimate, -shown.high, -shown.low, shown.pairs)
+    is_faster, is_saving = bool(speed.proved_by), bool(saving.proved_by)
+    answer: Answer = "out_of_time" if is_last else "futile"
+    if record.failures:
+        answer = "failed"
+    elif (is_faster or is_saving) and speed.reported is not None and memory is not None:
+        answer = within_limits(bench, record)
+    return Member(record.arm, answer, speed.reported, memory, is_faster, is_saving)

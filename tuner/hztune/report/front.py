@@ -1,0 +1,52 @@
+"""The section of a report about a front: speed against memory, and who is on it."""
+
+from __future__ import annotations
+
+from hztune.report import charts, parts, words
+from hztune.report.evidence import Evidence
+from hztune.report.markup import Html, join, tag
+from hztune.tune.summary import FrontRow
+
+
+def section(found: Evidence) -> Html:
+    """The front that a study was asked for; nothing where it was asked for speed alone."""
+    if not found.seeks_front:
+        return Html()
+    control = words.control_words(found.profile)
+    return join(
+        tag("h2", "Speed and memory"),
+        tag(
+            "p",
+            f"Every configuration of the search as a dot, against {control}, which is where the "
+            "two zero lines meet: further up is faster, further left takes less. The numbered ones "
+            "are the confirmed front, each with its 95 % intervals from fresh pairs; what is far "
+            "slower, or takes far more, lies on the edge.",
+            class_="soft",
+        ),
+        parts.figure(lambda width: charts.plane(found.candidates, found.front, found.floor, width)),
+        _members(found, control),
+    )
+
+
+def _members(found: Evidence, control: str) -> Html:
+    """The members with their figures, or who is there when there is none."""
+    if not found.front:
+        return tag("p", f"Nobody is proved to be on the front beside {control}.")
+    head = ("profile", "speed", "peak memory", "pairs", "configuration")
+    rows = [_row(member) for member in found.front]
+    caption = f"The front: ratios to {control} with their 95 % intervals, the fastest first"
+    return parts.table(caption, head, rows, numbers=(1, 2, 3), wide=4)
+
+
+def _row(member: FrontRow) -> tuple[str, ...]:
+    return (
+        tag("code", member.file),
+        _interval(member.ratio, member.ci_low, member.ci_high),
+        _interval(member.rss_ratio, member.rss_low, member.rss_high),
+        str(member.pairs),
+        tag("code", words.arm_words(member.arm)),
+    )
+
+
+def _interval(ratio: float, low: float, high: float) -> str:
+    return f"{ratio:.3f}x [{low:.3f}, {high:.3f}]"

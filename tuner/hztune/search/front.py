@@ -1,0 +1,224 @@
+"""The search for a front: configurations that nobody beats in speed and in memory at once.
+
+The same blocks, the same ledger and the same story as the search for one finalist; what differs is
+who gets more pairs (whoever could be on the front), what the sampler is told (two objectives, or
+one of them) and from whom proposals inherit (members of the present front).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from hztune import study
+from hztune.samples import Arm
+from hztune.search.ledger import Ledger, Record
+from hztune.search.plane import CONTROL, LEAST_SAVING, Place, dominates, room, spread, unbeaten
+from hztune.search.prospects import Best, prospects
+from hztune.search.race import ENOUGH_PAIRS, Search
+from hztune.space import Config, Space
+from hztune.stats import Estimate, Noise, PairRatio, estimate_noise, log_rss_ratio, pool
+from hztune.study import Finding, Identity, identity
+
+_PARENTS = 5
+"""Members of the present front from which proposals inherit."""
+
+_SURELY_BEATEN = 0.95
+_USUAL_SCATTER = 0.02
+"""Standard deviation of a log ratio of peak memory, before there are two of anything."""
+
+_LEAST_SCATTER = 0.001
+"""Peak memory is never known better than that: it is counted in pages, at moments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A configuration in the plane of speed and memory.
+
+    Attributes:
+        record: What was measured of it.
+        speed: Its log ratio to the control.
+        saving: Logarithm of the control's / its own peak memory; above 0 it takes less.
+    """
+
+    record: Record
+    speed: Estimate
+    saving: Estimate
+
+    @property
+    def place(self) -> Place:
+        """The estimates of both."""
+        return self.speed.mean, self.saving.mean
+
+
+class FrontSearch(Search):
+    """The search for members of a front."""
+
+    def points(self) -> list[Point]:
+        """Every feasible configuration whose memory is known, the fastest first."""
+        known = savings(self.bench.ledger)
+        return [
+            Point(one.record, one.estimate, known[one.record.arm.key])
+            for one in self.ranked()
+            if one.record.arm.key in known
+        ]
+
+    def members(self, most: int) -> list[Arm]:
+        """Whom to prove: spread along the front as it is estimated, the fastest first."""
+        return [point.record.arm for point in self._spread(self.points(), most)]
+
+    def _spread(self, points: Sequence[Point], most: int) -> list[Point]:
+        """Of the unbeaten that promise something, those that cover most of the plane."""
+        promising = [point for point in unbeaten(points) if self._promises(point.place)]
+        had = () if self.bench.ledger.must_save else (CONTROL,)
+        return spread(promising, most, beyond=had)
+
+    def _promises(self, place: Place) -> bool:
+        """Whether there is something to claim, if the estimates are true."""
+        if self.bench.ledger.must_save:
+            return True
+        speed, saving = place
+        return speed > self.bench.floor or saving > LEAST_SAVING
+
+    def _racing(self, most: int) -> list[Arm]:
+        """Whoever could be on the front and is not well known.
+
+        Those who would be proved now come first, the least known before the others; then the least
+        crowded.
+        """
+        points = self.points()
+        ahead = unbeaten(points)
+        places = [point.place for point in ahead]
+        chosen = self._spread(points, _PARENTS)
+
+        def urgency(point: Point) -> tuple[bool, int, float]:
+            return point not in chosen, point.speed.pairs, -room(point.place, places)
+
+        hopeful = sorted((p for p in points if self._could_be_on(p, ahead)), key=urgency)
+        return [point.record.arm for point in hopeful[:most]]
+
+    def _could_be_on(self, point: Point, ahead: Sequence[Point]) -> bool:
+        """Whether it is unsure, may be worth a claim, and is not surely beaten in both."""
+        speed, saving = point.speed, point.saving
+        lucky = speed.mean + 2.0 * speed.error, saving.mean + 2.0 * saving.error
+        return (
+            speed.pairs < ENOUGH_PAIRS
+            and self._promises(lucky)
+            and not dominates(CONTROL, lucky)
+            and all(_beaten(point, other) < _SURELY_BEATEN for other in ahead)
+        )
+
+    def _chances(self) -> dict[str, float]:
+        """What each allocator promises in speed or in memory, whichever is more."""
+        savers = sorted(self.points(), key=lambda point: -point.saving.mean)
+        ranked = [Best(point.record, point.saving) for point in savers]
+        saving = prospects(self.space, self.bench.ledger, ranked, LEAST_SAVING)
+        speed = super()._chances()
+        return {
+            name: max(speed.get(name, 0.0), saving.get(name, 0.0)) for name in {**speed, **saving}
+        }
+
+    def _inside(self, name: str, count: int, taken: Collection[Identity]) -> list[Config]:
+        """New configurations of one allocator, from three points of view in turn."""
+        space = self.space.narrowed({name})
+        views = self._views(space)
+        first = self.bench.ledger.trials
+        drawn = Counter((first + number) % len(views) for number in range(count))
+        configs: list[Config] = []
+        for which, share in drawn.items():
+            findings, in_turn = views[which]
+            configs += study.propose(
+                space,
+                findings,
+                share,
+                incumbents=space.defaults,
+                taken={*taken, *map(identity, configs)},
+                seed=self.seed + which,
+                in_turn=in_turn,
+            )
+        return configs
+
+    def _views(self, space: Space) -> list[tuple[list[Finding], list[tuple[Config, ...]]]]:
+        """What the sampler may be told, and from whom proposals then inherit.
+
+        Both objectives, with two members of the front in turn, between whom there may be somebody;
+        and each objective alone with the member that is best in it, since two draw proposals to the
+        middle, and the ends would be missed.
+        """
+        findings = self._findings(space)
+        members: list[tuple[Config, ...]] = [(member,) for member in self._parents(space)]
+        between = [one + other for one, other in combinations(members, 2)] or members
+        turn = self.bench.ledger.trials % max(1, len(between))
+        return [
+            (findings, between[turn:] + between[:turn]),
+            ([replace(one, saving=None) for one in findings], members[:1]),
+            (
+                [replace(one, value=one.saving or 0.0, saving=None) for one in findings],
+                members[-1:],
+            ),
+        ]
+
+    def _parents(self, space: Space) -> list[Config]:
+        """The members of the front in a space, the fastest first.
+
+        Of another allocator than the control's, those nearest to it where none promises anything.
+        """
+        own = [point for point in self.points() if space.holds(point.record.arm)]
+        chosen = self._spread(own, _PARENTS)
+        if not chosen and not space.holds(self.control):
+            chosen = unbeaten(own)
+        return [space.config(point.record.arm) for point in chosen]
+
+    def _findings(self, space: Space) -> list[Finding]:
+        """What is known of the configurations of a space, memory as a second objective."""
+        records, known = self.bench.ledger.searched, savings(self.bench.ledger)
+        saved = {
+            identity(self.space.config(records[key].arm)): estimate.mean
+            for key, estimate in known.items()
+        }
+        return [
+            replace(finding, saving=saved.get(identity(finding.config), 0.0))
+            for finding in super()._findings(space)
+        ]
+
+    def _worth_proposing(self) -> bool:
+        """Until time is up: between two members of a front there is room for a third one."""
+        return self.max_trials is None or self.bench.ledger.trials < self.max_trials
+
+
+def savings(ledger: Ledger) -> dict[str, Estimate]:
+    """The pooled log saving of each feasible configuration whose memory is known, by its key."""
+    known = {
+        key: _pairs(record.rss)
+        for key, record in ledger.searched.items()
+        if record.feasible and record.rss
+    }
+    return dict(zip(known, pool([*known.values()], _scatter(ledger)), strict=True))
+
+
+def _scatter(ledger: Ledger) -> Noise:
+    """The noise of a log ratio of peak memory: from the control itself, and whoever came twice."""
+    blocks = [block.outcomes for block in ledger.blocks if block.role == "aa"]
+    alike = [
+        ratio
+        for outcomes in blocks
+        for one, other in zip(outcomes[::2], outcomes[1::2], strict=False)
+        if (ratio := log_rss_ratio(one, other)) is not None
+    ]
+    groups = [_pairs(alike), *(_pairs(record.rss) for record in ledger.searched.values())]
+    found = estimate_noise(groups) or Noise(_USUAL_SCATTER**2, 0.0, 1.0)
+    return replace(found, between=max(found.between, _LEAST_SCATTER**2))
+
+
+def _pairs(rss: Sequence[float]) -> list[PairRatio]:
+    """Log ratios of memory as pairs whose ratio is the saving; nothing is known within a pair."""
+    return [PairRatio(-each, math.nan, 1) for each in rss]
+
+
+def _beaten(point: Point, other: Point) -> float:
+    """How likely `other` is faster and takes at most LEAST_SAVING more memory."""
+    eased = replace(other.saving, mean=other.saving.mean + LEAST_SAVING)
+    return other.speed.beats(point.speed) * eased.beats(point.saving)
