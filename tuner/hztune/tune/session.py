@@ -101,6 +101,9 @@ def plan(request: TuneRequest) -> list[str]:
     shares = (flow.CALIBRATED_BY, flow.SEARCHED_BY, flow.PROVED_BY, flow.SEALED_BY)
     ends = [duration(share * request.budget_s) for share in shares]
     sought = [f"objectives: {request.pareto} (a front)"] if request.pareto else []
+    proofs = f"confirmed by {ends[2]}, sealed by {ends[3]}"
+    if request.pareto:
+        proofs = f"all members confirmed by {ends[3]}"
     lines = [
         f"workload: {request.label}",
         *sought,
@@ -108,7 +111,7 @@ def plan(request: TuneRequest) -> list[str]:
         f"space: {len(searched.dimensions)} parameters, at most {searched.size():.2g} points, "
         f"{len(searched.presets)} presets",
         f"budget: {duration(request.budget_s)}; calibrated by {ends[0]}, searched by {ends[1]}, "
-        f"confirmed by {ends[2]}, sealed by {ends[3]}",
+        + proofs,
     ]
     for dimension in searched.dimensions:
         values = " ".join(str(value) for value in dimension.values)
