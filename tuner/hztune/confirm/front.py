@@ -1,10 +1,10 @@
 """Confirming a front: fresh pairs of every member with the control, for speed and for memory.
 
-All members stand beside one control in each block, so that one control serves them all and they are
-compared at the same moments; each one's pairs are fresh and independent over the blocks. Error: all
-claims of a study together have CLAIM_ERROR, which is split evenly over the members and over the two
-objectives (Bonferroni), however they depend on each other. The members are chosen before the first
-fresh pair, by the search's data alone; afterwards one may only leave.
+Every member has pairs of its own, in turn: beside several others a process would wait longer for
+its turns, and memory that ages meanwhile makes it another process than the one that `hztune verify`
+measures. Error: all claims of a study together have CLAIM_ERROR, which is split evenly over the
+members and over the two objectives (Bonferroni). The members are chosen before the first fresh
+pair, by the search's data alone; afterwards one may only leave.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def member_error(members: int) -> float:
 
 
 def front_rounds(bench: Bench, members: int, share: float) -> int:
-    """Rounds of each block: `share` of the budget must hold PAIRS of them."""
-    return bench.rounds(1 + members, bench.budget.total_s * share / PAIRS)
+    """Rounds of each pair: `share` of the budget must hold PAIRS of every member."""
+    return bench.rounds(2, bench.budget.total_s * share / (members * PAIRS))
 
 
 def affordable(bench: Bench, share: float, until: float) -> int:
@@ -122,8 +122,8 @@ def affordable(bench: Bench, share: float, until: float) -> int:
     """
     pairs = max(PAIRS, bench.least_pairs)
     for members in range(MOST_MEMBERS, 1, -1):
-        block_s = bench.executor.cost(1 + members, front_rounds(bench, members, share))
-        if bench.budget.allows(pairs * block_s, until):
+        pair_s = bench.executor.cost(2, front_rounds(bench, members, share))
+        if bench.budget.allows(members * pairs * pair_s, until):
             return members
     pair_s = bench.executor.cost(2, front_rounds(bench, 1, share))
     return int(bench.budget.allows(bench.least_pairs * pair_s, until))
@@ -147,15 +147,18 @@ def prove_front(
     """
     alpha = member_error(len(arms))
     rounds = front_rounds(bench, len(arms), share)
+    pair_s = bench.executor.cost(2, rounds)
     records = [bench.ledger.confirmed.setdefault(arm.key, Record(arm)) for arm in arms]
+    unsettled = records
     while True:
-        more = int(bench.budget.left(until) / bench.executor.cost(1 + len(arms), rounds))
-        unsettled = [one for one in records if not _is_settled(bench, one, alpha, max(0, more))]
-        cost = bench.executor.cost(1 + len(unsettled), rounds)
-        if not unsettled or not bench.budget.allows(cost, until):
+        more = max(0, int(bench.budget.left(until) / (pair_s * max(1, len(unsettled)))))
+        unsettled = [one for one in records if not _is_settled(bench, one, alpha, more)]
+        if not unsettled or not bench.budget.allows(pair_s, until):
             break
-        bench.measure([control, *(one.arm for one in unsettled)], "confirm", rounds)
-        tell(bench, "confirm", unsettled[0])
+        for record in unsettled:
+            if bench.budget.allows(pair_s, until):
+                bench.measure([control, record.arm], "confirm", rounds)
+                tell(bench, "confirm", record)
     late = {one.arm.key for one in unsettled}
     judged = [_judged(bench, one, alpha, one.arm.key in late) for one in records]
     ahead = on_front(judged)

@@ -2,11 +2,12 @@
 
 One search and one proof: the members of the front are chosen once, by what the search knows, and
 all their claims share one error. So a study that was stopped during the proof goes on with the
-members that it had, which are those of its first block of fresh pairs.
+members that it had, which are those that have fresh pairs.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -41,13 +42,13 @@ class FrontStudy(Study):
         self.search = self.plane
 
     def _planned(self) -> tuple[float, float]:
-        """Seconds in which a pair alone would have as many blocks as a full front has."""
+        """Seconds for the pairs of each member of a full front, and the error of its claims."""
         proof_s = self.bench.budget.total_s * FRONT_SHARE
-        return proof_s * 2 / (1 + MOST_MEMBERS), member_error(MOST_MEMBERS)
+        return proof_s / MOST_MEMBERS, member_error(MOST_MEMBERS)
 
     def _decide(self) -> Decision:
         """Searches, proves the members that were found, and tells who is on the front."""
-        arms = self._begun() or self._chosen()
+        arms = self._members()
         if not arms:
             return self._nothing_found()
         for number, arm in enumerate(arms, start=1):
@@ -59,15 +60,17 @@ class FrontStudy(Study):
         front = on_front(members)
         return self._emitted(front) if front else self._nothing_found()
 
-    def _begun(self) -> list[Arm]:
-        """The members whose proof an earlier session began."""
-        first = next((block for block in self.bench.ledger.blocks if block.role == "confirm"), None)
-        return [outcome.arm for outcome in first.outcomes[1:]] if first else []
-
-    def _chosen(self) -> list[Arm]:
-        """The members to prove, as many as there is time for."""
-        self.search.run(SEARCHED_BY)
-        return self.plane.members(affordable(self.bench, FRONT_SHARE, SEALED_BY))
+    def _members(self) -> list[Arm]:
+        """Whom to prove, as many as there is time for; those whose proof was begun come first."""
+        fresh = [block for block in self.bench.ledger.blocks if block.role == "confirm"]
+        begun = Counter(outcome.arm for block in fresh for outcome in block.outcomes[1:])
+        if begun and max(begun.values()) > 1:
+            return [*begun]  # all had their first pair
+        if not begun:
+            self.search.run(SEARCHED_BY)
+        most = affordable(self.bench, FRONT_SHARE, SEALED_BY)
+        arms = dict.fromkeys([*begun, *self.plane.members(most)])
+        return [*arms][: max(most, len(begun))]
 
     def _emitted(self, front: Sequence[Member]) -> Decision:
         """The decision for the fastest member, or for the most saving one when none is faster."""
