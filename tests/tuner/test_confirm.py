@@ -14,7 +14,7 @@ from hztune.params import Value
 from hztune.samples import Arm
 from hztune.search import Bench, MemoryLimit
 from hztune.space import Space
-from hztune.stats import FIRST_LOOK
+from hztune.stats import FIRST_LOOK, sequential_interval
 
 MakeBench = Callable[..., Bench]
 QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
@@ -117,6 +117,15 @@ def test_all_finalists_together_use_no_more_error_than_one_study_may() -> None:
     assert sum(spent) <= CLAIM_ERROR
     assert 0.5 * CLAIM_ERROR < 0.01
     assert spent == sorted(spent, reverse=True)
+
+
+@pytest.mark.parametrize("attempt", [50, 99, 5000])
+def test_the_last_of_very_many_finalists_is_judged_and_has_hardly_an_error_to_spend(
+    make_bench: MakeBench, attempt: int
+) -> None:
+    assert proof_of(make_bench(gain(0.3), LOUD), alpha=claim_error(attempt)).answer == "futile"
+    lucky = [0.30, 0.31, 0.29, 0.30, 0.32, 0.28]
+    assert sequential_interval(lucky, claim_error(attempt)).has_zero
 
 
 def test_more_pairs_sharpen_a_proof_until_it_is_precise(make_bench: MakeBench) -> None:

@@ -45,7 +45,7 @@ def t_quantile(tail: float, df: float) -> float:
         df: At least 1; beyond 2000 the normal distribution stands in.
     """
     if df > _NEARLY_NORMAL_DF:
-        return normal_quantile(1.0 - tail)
+        return -normal_quantile(tail)
     low, high = 0.0, 4.0
     while t_tail(high, df) > tail:
         low, high = high, 2.0 * high

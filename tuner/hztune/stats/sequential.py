@@ -120,7 +120,7 @@ def critical_values(counts: tuple[int, ...], alpha: float) -> tuple[float, ...]:
         alpha: Total probability, under no effect, that any look crosses its critical value.
     """
     if len(counts) == 1:
-        return (normal_quantile(1.0 - 0.5 * alpha * (1.0 - SPENDING_DECAY)),)
+        return (-normal_quantile(0.5 * alpha * (1.0 - SPENDING_DECAY)),)
     before = critical_values(counts[:-1], alpha)
     grid, mass = _continuing(counts[:-1], alpha)
     spend = alpha * (1.0 - SPENDING_DECAY) * SPENDING_DECAY ** (len(counts) - 1)
