@@ -8,8 +8,10 @@ very study says it can prove (its calibration sees the default only, so both tel
 Counted are claims of a gain that is none, whether the interval covers the truth, how much wider it
 is than one of a fixed size, and how often the gain is found.
 
-No clock and no process takes part: the same command gives the same counts. Parts of the studies may
-be told in several goes (--first, --count) and added up (--add).
+No clock and no process takes part: the same command gives the same counts. Configurations are
+proposed by chance, as what is judged is the decision: with --optuna they are by hztune's own
+sampler, which takes four times as long. Parts of the studies may be told in several goes (--first,
+--count) and added up (--add).
 """
 
 from __future__ import annotations
@@ -18,19 +20,21 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from functools import cache, partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
+from hztune import study
 from hztune.measure import Arm
 from hztune.measure.replay import Noise, RecordedNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
 from hztune.samples import Block, Outcome, Turn
 from hztune.search import Bench, Budget, Ledger
-from hztune.space import Space
+from hztune.space import Config, Space
 from hztune.stats import FIRST_LOOK, fixed_interval, sequential_interval
 from hztune.tune.candidates import candidates
 from hztune.tune.flow import Decision, Study
@@ -51,12 +55,13 @@ class Counts:
     Attributes:
         noise: Name of the recording.
         studies: Each told twice.
-        false_claims: A gain was claimed that is none: of equals, or of a configuration that has
-            none where others do.
+        false_claims: A gain was claimed where all are equal.
+        misplaced: Of a configuration that has none, where others have one.
         finalists: Finalists of equals that went into a proof.
         found: The gain was claimed where there is one.
         intervals: Intervals from fresh pairs, those of finalists that were refused among them.
         covered: Those that hold the true ratio.
+        flattering: Those whose middle is above it.
         emitted: Intervals that a profile would carry with a gain.
         emitted_covered: Those that hold the true ratio.
         wide: Intervals more than MOST_WIDTH times as wide as Student's from as many pairs.
@@ -68,10 +73,12 @@ class Counts:
     noise: str
     studies: int = 0
     false_claims: int = 0
+    misplaced: int = 0
     finalists: int = 0
     found: int = 0
     intervals: int = 0
     covered: int = 0
+    flattering: int = 0
     emitted: int = 0
     emitted_covered: int = 0
     wide: int = 0
@@ -114,15 +121,15 @@ def told(noise: Noise, landscape: Landscape, seed: int, budget_s: float) -> tupl
     clock = VirtualClock()
     executor = ReplayExecutor(landscape, noise, seed=seed, clock=clock, warmup_ms=100.0)
     bench = Bench(executor, Ledger(), Budget(clock, budget_s), Quiet())
-    study = Study(bench, hz_space(), seed)
-    return study, study.run()
+    whole = Study(bench, hz_space(), seed)
+    return whole, whole.run()
 
 
-def judged(name: str, study: Study, decision: Decision, landscape: Landscape) -> Counts:
+def judged(name: str, whole: Study, decision: Decision, landscape: Landscape) -> Counts:
     """What one telling came to."""
     truth = landscape(decision.arm).log_ratio
-    claimed = decision.verdict == "improved"
-    records = [record for record in study.bench.ledger.confirmed.values()]
+    claimed, equals = decision.verdict == "improved", landscape.gain == 0.0
+    records = whole.bench.ledger.confirmed.values()
     known = [record for record in records if len(record.pairs) >= FIRST_LOOK]
     intervals = [sequential_interval(record.log_ratios) for record in known]
     truths = [landscape(record.arm).log_ratio for record in known]
@@ -133,11 +140,13 @@ def judged(name: str, study: Study, decision: Decision, landscape: Landscape) ->
     held = decision.interval
     return Counts(
         noise=name,
-        false_claims=int(claimed and truth == 0.0),
-        finalists=len(study.proofs) if landscape.gain == 0.0 else 0,
+        false_claims=int(claimed and equals),
+        misplaced=int(claimed and not equals and truth == 0.0),
+        finalists=len(whole.proofs) if equals else 0,
         found=int(claimed and truth > 0.0),
         intervals=len(intervals),
         covered=sum(i.low <= t <= i.high for i, t in zip(intervals, truths, strict=True)),
+        flattering=sum(i.estimate > t for i, t in zip(intervals, truths, strict=True)),
         emitted=int(claimed),
         emitted_covered=int(claimed and held is not None and held.low <= truth <= held.high),
         wide=sum(width > MOST_WIDTH for width in widths),
@@ -149,15 +158,23 @@ def judged(name: str, study: Study, decision: Decision, landscape: Landscape) ->
 def told_twice(name: str, noise: Noise, seed: int, budget_s: float) -> Counts:
     """One study where nothing helps, and the same one where something does."""
     equal = Landscape(0.0)
-    study, decision = told(noise, equal, seed, budget_s)
-    assert study.calibration is not None  # a study is never stopped here
-    least = study.calibration.detectable
+    whole, decision = told(noise, equal, seed, budget_s)
+    assert whole.calibration is not None  # a study is never stopped here
+    least = whole.calibration.detectable
     better = Landscape(GAIN * least)
     return (
         Counts(name, studies=1, detectable=least)
-        + judged(name, study, decision, equal)
+        + judged(name, whole, decision, equal)
         + judged(name, *told(noise, better, seed, budget_s), better)
     )
+
+
+def by_chance(
+    space: Space, findings: object, count: int, *, seed: int, taken: Sized, **more: object
+) -> list[Config]:
+    """Stands for `study.propose`."""
+    rng = Random(f"{seed} {len(taken)}")
+    return [space.sample(rng) for _ in range(count)]
 
 
 # ---- many studies --------------------------------------------------------------------------------
@@ -251,7 +268,7 @@ def row(counts: Counts) -> list[str]:
         counts.noise,
         str(counts.studies),
         f"{math.expm1(counts.detectable / max(1, counts.studies)):.1%}",
-        share(counts.false_claims, 2 * counts.studies),
+        share(counts.false_claims, counts.studies),
         share(counts.covered, counts.intervals),
         share(counts.emitted_covered, counts.emitted),
         f"{counts.widths / max(1, counts.intervals):.2f}x",
@@ -275,6 +292,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=2000, help="studies, each told twice")
     parser.add_argument("--budget", type=float, default=180.0, help="seconds of a study")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--optuna", action="store_true", help="let hztune's own sampler propose")
     parser.add_argument("--add", action="store_true", help="the files are earlier results")
     options = parser.parse_args()
     if options.add:
@@ -282,6 +300,8 @@ def main() -> None:
         found = added(Counts(**each) for part in parts for each in part["counts"])
         budget_s = parts[0]["budget_s"]
     else:
+        if not options.optuna:
+            study.propose = by_chance
         numbers = range(options.first, options.first + options.count)
         found = many(numbers, options.files, options.budget, options.jobs)
         budget_s = options.budget
