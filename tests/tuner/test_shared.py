@@ -36,6 +36,7 @@ TRIALS = {"ci": 2_000, "perf": 10_000}
 DEADLINE_S = 120
 IDENTITY = {
     "workload": "worth",
+    "program": "4567",
     "allocator": "hz 0.1.0",
     "library": "0123abcd",
     "space": "89ab",
