@@ -1,10 +1,12 @@
 """How precise a second of turns is: hz against itself, in pairs of fresh processes.
 
-    python experiments/engine/precision.py [--repeats 30] [--cell remote-8 ...] > precision.json
+    python experiments/engine/precision.py [--repeats 30] [--cell remote-8 ...] [--pairs 2]
 
 For each cell the table on stderr gives the standard deviation of log(A/A) for one measured second
 of the two sides together, how it divides into what turns average away and what only fresh processes
-do, the warm-up for each counted second, and the share of the wall time that was measuring.
+do, the warm-up for each counted second, and the share of the wall time that was measuring. With
+`--pairs N` each second is shared out among N fresh pairs: their scatter averages, too, for more
+warm-up. JSON for programs goes to stdout.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import math
 import os
 import sys
 from dataclasses import dataclass
+from statistics import fmean
 
 from hztune.machine import Machine
 from hztune.measure import Arm
@@ -39,6 +42,7 @@ class Precision:
 
     cell: str
     repeats: int
+    pairs: int
     turn_ms: float
     deviation: float
     of_turns: float
@@ -50,26 +54,28 @@ class Precision:
     log_ratios: tuple[float, ...]
 
 
-def measure(cell: str, repeats: int) -> Precision:
-    """Measures a cell: in each repeat one pair of fresh processes shares one counted second."""
+def measure(cell: str, repeats: int, pairs: int) -> Precision:
+    """Measures a cell: in each repeat some pairs of fresh processes share one counted second."""
     name, overrides, threads = CELLS[cell]
     spec = WorkloadSpec.from_text(name, overrides, threads)
     tempo = tempo_for(spec)
-    rounds = max(2, round(SECOND_S * 500 / (tempo.turn_ms - tempo.skip_ms)))
+    rounds = max(2, round(SECOND_S * 500 / (tempo.turn_ms - tempo.skip_ms) / pairs))
     executor = TurnExecutor(spec, seed=1, tempo=tempo)
     ratios: list[PairRatio] = []
-    for pair in range(repeats):
+    for pair in range(repeats * pairs):
         block = executor.measure([Arm("hz"), Arm("hz")], role="aa", rounds=rounds, pair=pair)
         ratio = pair_ratio(*block.outcomes)
         if ratio is None:
             raise SystemExit(f"{cell}: {block.outcomes}")
         ratios.append(ratio)
-    variance = sum(ratio.log_ratio**2 for ratio in ratios) / len(ratios)
-    within = sum(ratio.within for ratio in ratios) / len(ratios)
+    seconds = [fmean(one.log_ratio for one in ratios[i::repeats]) for i in range(repeats)]
+    variance = fmean(one**2 for one in seconds)
+    within = fmean(ratio.within for ratio in ratios) / pairs
     spent = executor.accounting
     return Precision(
         cell=cell,
         repeats=repeats,
+        pairs=pairs,
         turn_ms=tempo.turn_ms,
         deviation=math.sqrt(variance),
         of_turns=math.sqrt(within),
@@ -78,7 +84,7 @@ def measure(cell: str, repeats: int) -> Precision:
         measuring_share=(spent.measured_s + spent.warmup_s) / spent.wall_s,
         disturbed_share=spent.disturbed / spent.turns,
         load_average=os.getloadavg()[0],
-        log_ratios=tuple(ratio.log_ratio for ratio in ratios),
+        log_ratios=tuple(seconds),
     )
 
 
@@ -87,16 +93,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--cell", action="append", choices=list(CELLS))
+    parser.add_argument("--pairs", type=int, default=1, help="that share a second")
     options = parser.parse_args()
-    heads = "cell | turn | SD of 1 s | of turns | of processes | warm-up | share | disturbed | load"
-    print(f"| {heads} |\n|{'---|' * 9}", file=sys.stderr)
+    columns = "cell | pairs | turn | SD of 1 s | of turns | of processes"
+    columns += " | warm-up | share | disturbed | load"
+    print(f"| {columns} |\n|{'---|' * 10}", file=sys.stderr)
     results = []
     for cell in options.cell or CELLS:
-        found = measure(cell, options.repeats)
+        found = measure(cell, options.repeats, options.pairs)
         results.append(dataclasses.asdict(found))
         print(
-            f"| {cell} | {found.turn_ms:g} ms | {found.deviation:.3f} | {found.of_turns:.3f} "
-            f"| {found.of_processes:.3f} | {found.warmup_per_counted:.2f} s "
+            f"| {cell} | {found.pairs} | {found.turn_ms:g} ms | {found.deviation:.3f} "
+            f"| {found.of_turns:.3f} | {found.of_processes:.3f} | {found.warmup_per_counted:.2f} s "
             f"| {found.measuring_share:.0%} | {found.disturbed_share:.0%} "
             f"| {found.load_average:.1f} |",
             file=sys.stderr,

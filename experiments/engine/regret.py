@@ -42,6 +42,9 @@ from hztune.space import Config, Dimension, Space
 from hztune.tune.candidates import candidates
 from hztune.tune.flow import Study
 
+FAR_BEHIND = -0.35
+"""Log ratio below which it does not matter how slow a configuration is."""
+
 TURN_NS = 18_000_000
 ROUNDS_OF_A_SECOND = 56
 LOOKED_AT = 20_000
@@ -81,7 +84,7 @@ class Surface:
         noise = RecordedNoise(as_blocks(json.loads(heard.read_text())["noise"]))
         points = [point for point in recorded["points"] if point["status"] == "ok"]
         where = np.array([coordinates(space, point["params"]) for point in points])
-        level = np.array([fmean(point["pairs"]) for point in points])
+        level = np.array([max(FAR_BEHIND, fmean(point["pairs"])) for point in points])
         error = errors([point["pairs"] for point in points])
         kernel = ConstantKernel(0.1) * Matern(np.ones(where.shape[1]), nu=2.5) + WhiteKernel(1e-4)
         model = GaussianProcessRegressor(kernel, alpha=error**2, normalize_y=True, random_state=1)

@@ -392,7 +392,7 @@ def test_real_allocators_are_compared_and_proved(
 
 
 def test_ctrl_c_prints_the_rows_so_far(core_build: Path, tmp_path: Path) -> None:
-    words = ["default", "glibc", "--workload", "lifo,fifo", "--threads", "1", "--budget", "2s"]
+    words = ["default", "glibc", "--workload", "lifo,fifo", "--threads", "1", "--budget", "6s"]
     with subprocess.Popen(
         [sys.executable, "-m", "hztune", "compare", *words],
         env={**os.environ, "HZTUNE_CORE": str(core_build)},
