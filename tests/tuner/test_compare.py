@@ -400,6 +400,8 @@ def test_ctrl_c_prints_the_rows_so_far(core_build: Path, tmp_path: Path) -> None
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A shell's background job, and so what it starts, would ignore the signal.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as child:
         assert child.stderr is not None
         for line in child.stderr:
