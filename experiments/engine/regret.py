@@ -23,7 +23,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median, variance
-from typing import Any
 
 import numpy as np
 import optuna
@@ -31,12 +30,12 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+from studies import recorded
 
 from hztune.measure import Arm
-from hztune.measure.replay import Noise, RecordedNoise, ReplayExecutor, Truth, VirtualClock
+from hztune.measure.replay import Noise, ReplayExecutor, Truth, VirtualClock
 from hztune.params import Value
 from hztune.progress import Quiet
-from hztune.samples import Block, Outcome, Turn
 from hztune.search import Bench, Budget, Ledger
 from hztune.space import Config, Dimension, Space
 from hztune.tune.candidates import candidates
@@ -45,7 +44,6 @@ from hztune.tune.flow import Study
 FAR_BEHIND = -0.35
 """Log ratio below which it does not matter how slow a configuration is."""
 
-TURN_NS = 18_000_000
 ROUNDS_OF_A_SECOND = 56
 LOOKED_AT = 20_000
 USUAL_FREEDOM = 2
@@ -75,14 +73,14 @@ class Surface:
         Raises:
             SystemExit: It was recorded for another search space.
         """
-        recorded = json.loads(path.read_text())
-        threads = int(recorded["workload"].rpartition("T=")[2])
+        found = json.loads(path.read_text())
+        threads = int(found["workload"].rpartition("T=")[2])
         space = candidates("hz", "", threads).space
-        if space.fingerprint() != recorded["space_sha256"]:
+        if space.fingerprint() != found["space_sha256"]:
             raise SystemExit(f"{path} was recorded for another search space; record it again")
         heard = path.with_name(path.name.replace("landscape-", "noise-"))
-        noise = RecordedNoise(as_blocks(json.loads(heard.read_text())["noise"]))
-        points = [point for point in recorded["points"] if point["status"] == "ok"]
+        noise = recorded(heard)
+        points = [point for point in found["points"] if point["status"] == "ok"]
         where = np.array([coordinates(space, point["params"]) for point in points])
         level = np.array([max(FAR_BEHIND, fmean(point["pairs"])) for point in points])
         error = errors([point["pairs"] for point in points])
@@ -136,27 +134,6 @@ def errors(pairs: Sequence[Sequence[float]]) -> NDArray[np.float64]:
     freedom = np.maximum(counts - 1, 0)
     drawn = (np.nan_to_num(own) * freedom + usual * USUAL_FREEDOM) / (freedom + USUAL_FREEDOM)
     return np.sqrt(drawn / counts)
-
-
-def as_blocks(noise: Sequence[Any]) -> list[Block]:
-    """Recorded log rates as the A/A blocks that they were."""
-    blocks = []
-    for pair, rounds in enumerate(noise):
-        outcomes = tuple(
-            Outcome(
-                Arm("hz"),
-                "ok",
-                "",
-                1e6,
-                tuple(
-                    Turn(number, arm, 0, TURN_NS, math.exp(turns[arm]) * 1e6 * TURN_NS * 1e-9)
-                    for number, turns in enumerate(rounds)
-                ),
-            )
-            for arm in range(len(rounds[0]))
-        )
-        blocks.append(Block(pair, "aa", outcomes))
-    return blocks
 
 
 # ---- tuners --------------------------------------------------------------------------------------

@@ -186,7 +186,7 @@ class FrontSearch(Search):
 
     def _worth_proposing(self) -> bool:
         """Until time is up: between two members of a front there is room for a third one."""
-        return self.max_trials is None or self.bench.ledger.trials < self.max_trials
+        return self._has_trials_left()
 
 
 def savings(ledger: Ledger) -> dict[str, Estimate]:

@@ -226,9 +226,13 @@ class Search:
         """Whether a log ratio to the default is a reason to leave it."""
         return mean > 0.0 or self.bench.ledger.must_save
 
+    def _has_trials_left(self) -> bool:
+        """Whether more configurations may be searched at all."""
+        return self.max_trials is None or self.bench.ledger.trials < self.max_trials
+
     def _worth_proposing(self) -> bool:
         """Whether what is left of the search promises more than the noise floor lets one claim."""
-        if self.max_trials is not None and self.bench.ledger.trials >= self.max_trials:
+        if not self._has_trials_left():
             return False
         estimates = [best.estimate for best in self.ranked()]
         if len(estimates) < _LEAST_TRIALS:

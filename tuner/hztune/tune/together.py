@@ -99,8 +99,9 @@ def begin(place: Place, request: TuneRequest | None, out: Path | None, reporter:
             study = place.found(storage)
         else:
             identity = understand(request).identity
-            study = SharedStudy.begin(storage, place.study, identity, written(request))
-            if study.request != json.loads(json.dumps(written(request))):
+            asked = written(request)
+            study = SharedStudy.begin(storage, place.study, identity, asked)
+            if study.request != json.loads(json.dumps(asked)):
                 reporter.say(f"the study {study.name} goes on as it was begun, with its own budget")
         _judge_folder(folder, study)
         tuned = _take_part(study, reporter, folder, budget_s=None)
