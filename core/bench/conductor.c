@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -24,6 +25,7 @@ enum {
     HURRY_NS = 500000000,     /* the same when somebody wants an end */
     LOOK_NS = 10000000,       /* between two looks at the pipes while threads park */
     READING_NS = 20000,       /* a reading of the counters that took longer is taken again */
+    SETTLE_NS = 500000,       /* in which a released arm's threads go back to waiting */
     SLICE_NS = 100000,        /* shortest slice that the scheduler grants */
     LINE_MAX_BYTES = 64,      /* an answer on stdin */
     READINGS_MAX = 8,         /* so often */
@@ -119,6 +121,26 @@ static void wait_until_parked(hz_conductor *conductor, hz_arm *arm, int64_t dead
     }
 }
 
+/*
+ * Stops a parked arm that has threads beside those that obey and main, such as the worker of an
+ * allocator: it would go on in the turns of others, at their cost.
+ */
+static void hold(hz_arm *arm)
+{
+    const int64_t obeying = atomic_load(&arm->page->nthreads);
+    if (arm->gone || hz_proc_threads(arm->child.pid) <= obeying + 1) return;
+    arm->held = kill(arm->child.pid, SIGSTOP) == 0;
+}
+
+/* Lets a held arm go on; its parked threads wake, look at the turn and sleep again. */
+static void release(hz_conductor *conductor, hz_arm *arm)
+{
+    if (!arm->held) return;
+    arm->held = false;
+    (void)kill(arm->child.pid, SIGCONT);
+    (void)hz_watch(conductor, hz_clock_ns() + SETTLE_NS);
+}
+
 /* --- a turn ---------------------------------------------------------------------------------- */
 
 /* A moment and the operations completed until then. */
@@ -184,6 +206,7 @@ static totals read_totals(const hz_arm *arm)
 static bool give_turn(hz_conductor *conductor, hz_arm *arm, int64_t skip_ns, int64_t turn_ns,
                       hz_turn_event *turn)
 {
+    release(conductor, arm);
     const totals before = read_totals(arm);
     const int64_t start_ns = hz_clock_ns();
     hz_turn_give(arm->page, HZ_TURN_RUN);
@@ -195,6 +218,7 @@ static bool give_turn(hz_conductor *conductor, hz_arm *arm, int64_t skip_ns, int
     hz_turn_give(arm->page, HZ_TURN_PARK);
     wait_until_parked(conductor, arm, hz_clock_ns() + conductor->stall_ns);
     hz_arm_check_memory(conductor, arm);
+    hold(arm);
     if (!whole || arm->gone || conductor->interrupted) return false;
     const totals after = read_totals(arm);
     turn->start_ns = first.ns;
@@ -253,8 +277,10 @@ static void quit(hz_conductor *conductor)
     const int64_t patience = hurry ? HURRY_NS : (int64_t)QUIT_S * NS_PER_S;
     const int64_t deadline = hz_clock_ns() + patience;
     for (size_t i = 0; i < conductor->arm_count; i++) {
-        conductor->arms[i].told_to_quit = true;
-        hz_turn_give(conductor->arms[i].page, HZ_TURN_QUIT);
+        hz_arm *arm = &conductor->arms[i];
+        arm->told_to_quit = true;
+        hz_turn_give(arm->page, HZ_TURN_QUIT);
+        if (arm->held) (void)kill(arm->child.pid, SIGCONT);
     }
     while (hz_arms_alive(conductor) > 0 && hz_clock_ns() < deadline)
         (void)hz_watch(conductor, deadline);
@@ -295,8 +321,10 @@ static void play(hz_conductor *conductor)
     for (size_t i = 0; i < conductor->arm_count; i++) start_arm(conductor, &conductor->arms[i]);
     const int64_t ready_by = hz_clock_ns() + (int64_t)READY_S * NS_PER_S;
     hurry_self(); /* after the arms were started: they keep the usual priority */
-    for (size_t i = 0; i < conductor->arm_count; i++)
+    for (size_t i = 0; i < conductor->arm_count; i++) {
         wait_until_parked(conductor, &conductor->arms[i], ready_by);
+        hold(&conductor->arms[i]);
+    }
     for (size_t i = 0; i < conductor->arm_count && !conductor->interrupted; i++)
         if (!conductor->arms[i].gone) warm_up(conductor, &conductor->arms[i]);
     play_rounds(conductor);

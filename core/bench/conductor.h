@@ -27,6 +27,7 @@ typedef struct hz_arm {
     hz_child child;        /* its process */
     hz_turn_page *page;    /* its turns and counters */
     bool told_to_quit;     /* whether its end is due */
+    bool held;             /* whether it is stopped, and not only parked */
     bool gone;             /* whether it has ended and was reported */
     int64_t parked_cpu_ns; /* CPU time it had used when it was last parked */
 } hz_arm;

@@ -19,6 +19,9 @@ int64_t hz_proc_pss_kb(pid_t pid);
 /* A field of /proc/PID/status in KiB, e.g. "VmHWM:" (peak resident). */
 int64_t hz_proc_status_kb(pid_t pid, const char *field);
 
+/* Threads of a process. */
+int64_t hz_proc_threads(pid_t pid);
+
 /* User and system time of a usage, in seconds. */
 double hz_usage_cpu_s(const struct rusage *usage);
 
