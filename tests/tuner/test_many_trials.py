@@ -42,7 +42,7 @@ measured, asked_s, new = set(ledger.searched), [], []
 for _ in range(int(sys.argv[2])):
     began = time.monotonic()
     arms = search._batch(proposing=True)
-    asked_s.append((time.monotonic() - began) / len(arms))
+    asked_s.append((time.monotonic() - began) / max(1, len(arms)))
     new += [arm.key not in measured for arm in arms]
     bench.measure([search.control, *arms], "search", 4)
     measured |= {arm.key for arm in arms}

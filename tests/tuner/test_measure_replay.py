@@ -68,7 +68,7 @@ def test_virtual_time_passes_as_expected_and_is_all_accounted_for() -> None:
     assert player.clock.now() == pytest.approx(expected)
     assert spent.wall_s == pytest.approx(expected)
     assert spent.measured_s == pytest.approx(20 * 0.018)
-    assert spent.warmup_s == pytest.approx(20 * 0.002 + 2 * 0.3)
+    assert spent.warmup_s == pytest.approx(20 * 0.002 + 2 * 0.1)
 
 
 def test_positions_in_a_round_are_a_permutation() -> None:

@@ -289,14 +289,14 @@ def test_fewer_members_are_proved_where_there_is_little_time() -> None:
 def test_a_known_front_is_found_confirmed_and_free_of_the_dominated(toy_space: Space) -> None:
     fast, between, small = (0.2, -0.2), (0.1, 0.2), (-0.1, 0.4)
     found: Counter[Place] = Counter()
-    for seed in range(4):
-        decision = decided(bench_of(three_ways, seed=seed, budget_s=600), toy_space, seed)
+    for seed in range(2):
+        decision = decided(bench_of(three_ways, seed=seed, budget_s=400), toy_space, seed)
         seen = {truth_of(three_ways, member): member.verdict for member in decision.front}
         assert set(seen) <= {fast, between, small}, seed
         assert (seen.get(fast), seen.get(small)) == ("improved", "less_memory"), seed
         assert (decision.verdict, decision.arm) == ("improved", decision.front[0].arm)
         found.update(seen.keys())
-    assert found[between] >= 2  # it needs two parameters at once
+    assert found[between] >= 1  # it needs two parameters at once
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -87,6 +87,12 @@ def spin_wins(arm: Arm) -> Truth:
     return Truth(0.25 if arm.config.get("depot_lock") == "spin" else 0.0)
 
 
+def cap_hardly_matters(arm: Arm) -> Truth:
+    """Beside the spin lock a large magazine is worth a little, too, but not a parameter."""
+    bonus = 0.015 if arm.config.get("magazine_cap") == 1024 else 0.0
+    return Truth(bonus + (0.25 if arm.config.get("depot_lock") == "spin" else 0.0))
+
+
 def nothing_wins(arm: Arm) -> Truth:
     return Truth(0.0 if arm.is_default else -0.1)
 
@@ -312,7 +318,12 @@ def test_the_parameter_that_matters_leads_the_ablation(found: Evidence) -> None:
     worst = found.removals[0]
     assert "depot_lock" in worst.knobs and worst.kept
     assert worst.interval.high < 0.0
-    assert any(not removal.kept for removal in found.removals)
+    assert all(removal.kept == ("depot_lock" in removal.knobs) for removal in found.removals)
+
+
+def test_the_ablation_tells_what_was_dropped(make_results: MakeResults) -> None:
+    removals = evidence.read(make_results(cap_hardly_matters)).removals
+    assert {removal.kept for removal in removals} == {True, False}
 
 
 def test_a_response_curve_holds_every_configuration_under_its_value(found: Evidence) -> None:

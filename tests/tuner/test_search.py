@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+from statistics import stdev
 
 import pytest
 
@@ -21,7 +24,8 @@ from hztune.search import (
     assess,
     calibrate,
 )
-from hztune.space import Space
+from hztune.search.beliefs import Beliefs
+from hztune.space import Choice, Space
 
 MakeBench = Callable[..., Bench]
 QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
@@ -121,7 +125,8 @@ def test_those_who_could_win_are_measured_again_and_losers_are_not(
     def landscape(arm: Arm) -> Truth:
         return Truth(0.2 if arm.config.get("lock") == "spin" else -0.4)
 
-    bench = make_bench(landscape, QUIET)
+    bench = make_bench(landscape, QUIET, budget_s=300)
+    calibrate(bench, Arm("hz"), share=0.1)
     Search(bench, toy_space, seed=1).run(share=0.5)
     pairs = {"spin": 0, "other": 0}
     counts = Counter[str]()
@@ -130,7 +135,7 @@ def test_those_who_could_win_are_measured_again_and_losers_are_not(
         pairs[kind] += len(record.pairs)
         counts[kind] += 1
     assert pairs["spin"] / counts["spin"] > pairs["other"] / counts["other"]
-    assert pairs["other"] == counts["other"]
+    assert pairs["other"] < 1.4 * counts["other"]
 
 
 def test_a_refused_finalist_is_nobodys_incumbent(make_bench: MakeBench, toy_space: Space) -> None:
@@ -275,3 +280,140 @@ def test_a_ledger_read_back_is_the_ledger(make_bench: MakeBench, toy_space: Spac
 def test_constraints_have_the_same_names_whatever_happened() -> None:
     names = {frozenset(Record(Arm("hz"), failures=f).violations) for f in ([], [None])}  # type: ignore[list-item]
     assert len(names) == 1
+
+
+def test_what_is_proposed_next_depends_on_the_ledger_alone(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    bench = make_bench(spin_is_faster, QUIET, budget_s=200)
+    calibrate(bench, Arm("hz"), share=0.1)
+    search = Search(bench, toy_space, seed=1)
+    search.run(share=0.3)
+    assert Beliefs(toy_space, bench.ledger).knows("hz")
+    read_back = Ledger()
+    for block in bench.ledger.blocks:
+        read_back.add(block)
+    fresh = Search(make_bench(flat, QUIET, ledger=read_back), toy_space, seed=1)
+    assert fresh._batch(proposing=True) == search._batch(proposing=True)
+
+
+# ---- what the search believes --------------------------------------------------------------------
+
+
+def known(space: Space, bench: Bench, share: float = 0.5) -> Beliefs:
+    """What is believed after a search."""
+    calibrate(bench, Arm("hz"), share=0.1)
+    search = Search(bench, space, seed=1)
+    search.run(share=share)
+    return Beliefs(space, bench.ledger)
+
+
+def measured(bench: Bench, arms: Sequence[Arm]) -> Ledger:
+    """A ledger in which each of the arms has stood beside the default once."""
+    calibrate(bench, Arm("hz"), share=0.2)
+    for start in range(0, len(arms), SLOTS):
+        bench.measure([Arm("hz"), *arms[start : start + SLOTS]], "search", 8)
+    return bench.ledger
+
+
+def some(space: Space, count: int, seed: int = 1) -> list[Arm]:
+    """Different random configurations."""
+    rng = Random(seed)
+    found: dict[str, Arm] = {}
+    while len(found) < count:
+        arm = space.arm(space.sample(rng))
+        found[arm.key] = arm
+    return list(found.values())
+
+
+def test_of_many_proposals_those_are_chosen_that_are_like_the_good_ones(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    beliefs = known(toy_space, make_bench(spin_is_faster, QUIET, budget_s=200))
+    rng = Random(3)
+    proposals = [toy_space.sample(rng) for _ in range(60)]
+    chosen, promise = beliefs.choose(proposals, 4, best=0.0)
+    assert len(chosen) == 4
+    assert all(config.get("lock") == "spin" for config in chosen)
+    assert promise > 0.1
+
+
+def test_proposals_promise_nothing_beside_somebody_far_better(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    beliefs = known(toy_space, make_bench(spin_is_faster, QUIET, budget_s=200))
+    proposals = [toy_space.sample(Random(4)) for _ in range(20)]
+    assert beliefs.choose(proposals, 4, best=1.0)[1] < 1e-6
+
+
+def test_an_allocator_of_which_little_is_known_is_not_chosen_for_by_the_model(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    spaces = [replace(toy_space, allocator=name) for name in ("one", "two")]
+    choice = Choice.of(spaces)
+    many, few = some(spaces[0], 20), some(spaces[1], 5)
+    beliefs = Beliefs(choice, measured(make_bench(flat, QUIET), [*many, *few]))
+    assert beliefs.knows("one")
+    assert not beliefs.knows("two")
+
+
+def test_luck_is_not_believed(make_bench: MakeBench, toy_space: Space) -> None:
+    noisy = ModelNoise(within=0.02, between=0.08, common=0.05)
+    bench = make_bench(flat, noisy, budget_s=200)
+    beliefs = known(toy_space, bench)
+    assert beliefs.knows("hz")
+    pooled = [one.mean for one in bench.ledger.estimates().values()]
+    believed = [one.mean for one in beliefs.estimates.values()]
+    assert stdev(believed) < stdev(pooled)
+    assert max(believed) < max(pooled)
+
+
+def test_the_neighbours_of_what_crashes_are_believed_to_be_bad(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    def spin_crashes(arm: Arm) -> Truth:
+        return Truth(status="crash") if arm.config.get("lock") == "spin" else Truth()
+
+    arms = some(toy_space, 60)
+    beliefs = Beliefs(toy_space, measured(make_bench(spin_crashes, QUIET), arms))
+    proposals = [toy_space.sample(Random(seed)) for seed in range(60)]
+    chosen, _ = beliefs.choose(proposals, 8, best=0.0)
+    assert {config.get("lock") == "spin" for config in proposals} == {True, False}
+    assert not any(config.get("lock") == "spin" for config in chosen)
+
+
+def test_what_is_above_the_memory_limit_is_not_proposed(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    def spin_is_greedy(arm: Arm) -> Truth:
+        return Truth(0.1, rss_kb=200_000) if arm.config.get("lock") == "spin" else Truth()
+
+    bench = make_bench(spin_is_greedy, QUIET, limit=MemoryLimit.parse("1.1x"))
+    beliefs = Beliefs(toy_space, measured(bench, some(toy_space, 60)))
+    proposals = [toy_space.sample(Random(seed)) for seed in range(60)]
+    chosen, _ = beliefs.choose(proposals, 8, best=0.0)
+    assert not any(config.get("lock") == "spin" for config in chosen)
+
+
+def test_somebody_far_behind_is_known_by_measurements_alone(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    def spin_is_slow(arm: Arm) -> Truth:
+        return Truth(-1.0 if arm.config.get("lock") == "spin" else 0.0)
+
+    ledger = measured(make_bench(spin_is_slow, QUIET), some(toy_space, 60))
+    beliefs, pooled = Beliefs(toy_space, ledger), ledger.estimates()
+    slow = [key for key, one in ledger.searched.items() if one.arm.config.get("lock") == "spin"]
+    assert slow
+    assert all(beliefs.estimates[key].mean == pooled[key].mean < -0.5 for key in slow)
+
+
+def test_of_hundreds_nobody_leads_whom_the_model_does_not_know(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    noisy = ModelNoise(within=0.02, between=0.08, common=0.05)
+    ledger = measured(make_bench(flat, noisy), some(toy_space, 300))
+    beliefs, pooled = Beliefs(toy_space, ledger), ledger.estimates()
+    best = max(beliefs.estimates.values(), key=lambda one: one.mean)
+    assert best.mean < max(one.mean for one in pooled.values())
+    assert len(beliefs.estimates) == len(pooled) == 300

@@ -238,7 +238,7 @@ def test_the_same_seed_tells_the_same_story(make_bench: MakeBench, toy_space: Sp
 
 
 def random_search(bench: Bench, space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes proposals random: what is judged below is the decision, not the sampler."""
+    """Makes proposals random: what is judged below is the decision, not who proposes or guesses."""
 
     def propose(space: Space, *args: object, **options: object) -> list[object]:
         rng = Random(f"{options['seed']} {len(bench.ledger.blocks)}")
@@ -247,6 +247,7 @@ def random_search(bench: Bench, space: Space, monkeypatch: pytest.MonkeyPatch) -
         return [space.sample(rng) for _ in range(count)]
 
     monkeypatch.setattr("hztune.study.propose", propose)
+    monkeypatch.setattr("hztune.search.beliefs.ENOUGH", 10**9)
 
 
 def verdicts(
@@ -258,7 +259,7 @@ def verdicts(
 ) -> Counter[str]:
     counts: Counter[str] = Counter()
     for seed in range(studies):
-        bench = make_bench(spin_wins(gain), USUAL, seed=seed, budget_s=120)
+        bench = make_bench(spin_wins(gain), USUAL, seed=seed, budget_s=60)
         random_search(bench, space, monkeypatch)
         counts[decided(bench, space, seed).verdict] += 1
     return counts
@@ -272,19 +273,20 @@ def test_studies_of_equals_claim_nothing(
 
 
 @pytest.mark.slow
-def test_eight_hundred_studies_of_equals_claim_a_gain_in_one_of_a_hundred_at_most(
+def test_four_hundred_studies_of_equals_claim_a_gain_in_one_of_a_hundred_at_most(
     make_bench: MakeBench, toy_space: Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = verdicts(make_bench, toy_space, monkeypatch, studies=800, gain=0.0)
-    assert found["improved"] <= 8
+    found = verdicts(make_bench, toy_space, monkeypatch, studies=400, gain=0.0)
+    assert found["improved"] <= 4
 
 
 def test_twice_the_least_gain_that_was_promised_is_found(
     make_bench: MakeBench, toy_space: Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = 0
-    for seed in range(30):
+    for seed in range(20):
         probe = make_bench(flat, USUAL, seed=seed, budget_s=120)
+        random_search(probe, toy_space, monkeypatch)
         study = Study(probe, toy_space, seed)
         study.run()
         assert study.calibration is not None
@@ -292,4 +294,4 @@ def test_twice_the_least_gain_that_was_promised_is_found(
         bench = make_bench(spin_wins(gain), USUAL, seed=seed, budget_s=120)
         random_search(bench, toy_space, monkeypatch)
         found += decided(bench, toy_space, seed).verdict == "improved"
-    assert found >= 27
+    assert found >= 18

@@ -27,13 +27,13 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from hztune.params import Value
 from hztune.space import Config, Dimension, Space
 
-SAMPLER = "optuna-tpe+crossover"
+SAMPLER = "optuna-tpe+crossover+reml"
 """How profiles name this way of searching."""
 
 STARTUP_TRIALS = 8
 """Trials after which the sampler's model takes over from random choice."""
 
-INHERITED_SHARES = (0.85, 0.7)
+INHERITED_SHARES = (0.85, 0.7, 0.93)
 """Chance, proposal by proposal in turn, that a parameter keeps the incumbent's value."""
 
 TOLD_BEST, TOLD_NEWEST = 50, 150
@@ -45,6 +45,8 @@ ENOUGH_BEST = 5
 
 _BEST_SHARE = 0.1
 _TRIES = 25
+_ASKED = 2
+"""Trials that many proposals share: asking is what takes time, and each inherits other values."""
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -92,10 +94,11 @@ def propose(
     taken: Collection[Identity],
     seed: int,
     in_turn: Sequence[Sequence[Mapping[str, Value]]] = (),
+    variety: float = 0.0,
 ) -> list[Config]:
     """Returns up to `count` different configurations that are worth a measurement.
 
-    Each proposal takes the model's choice for some parameters and the incumbent's for the rest (the
+    Each proposal takes the sampler's choice for some parameters, an incumbent's for the rest (the
     share rotates through INHERITED_SHARES): with a score of parameters and a few dozen trials, most
     of what can be gained lies near the best that is known, and a winner that differs from the
     defaults in little is the better profile.
@@ -107,8 +110,10 @@ def propose(
         incumbents: The best configuration so far of each allocator, the best of all last.
         taken: Configurations that need no proposal, because they were measured.
         seed: The study's own.
-        in_turn: Parents from the front: proposal by proposal one group, of whom each parameter that
-            is kept has the value of one at random.
+        in_turn: Parents: proposal by proposal one group, of whom each parameter that is kept has
+            the value of one at random.
+        variety: Chance that a value which is not inherited is any one. Above 0 many proposals are
+            wanted, of which somebody else chooses; they share a few of the sampler's answers.
     """
     mixed = _mixed_seed(seed, len(findings))
     study = _study(space, _worth_telling(findings), mixed)
@@ -116,12 +121,14 @@ def propose(
     inherited: dict[str, int] = {}
     for incumbent in incumbents:
         inherited |= space.encode(incumbent)
+    asked = [study.ask() for _ in range(_ASKED)] if variety else []
     seen = {*taken, identity({})}
     proposals: list[Config] = []
     for number in range(count):
         share = INHERITED_SHARES[number % len(INHERITED_SHARES)]
         own = _crossed(space, in_turn[number % len(in_turn)], rng) if in_turn else {}
-        config = _fresh(space, study, rng, inherited | own, share, seen)
+        first = rng.choice(asked) if asked else study.ask()
+        config = _fresh(space, study, first, rng, inherited | own, share, variety, seen)
         if config is not None:
             proposals.append(config)
             seen.add(identity(config))
@@ -184,19 +191,23 @@ def _crossed(space: Space, parents: Sequence[Mapping[str, Value]], rng: Random) 
 def _fresh(
     space: Space,
     study: optuna.Study,
+    first: optuna.Trial,
     rng: Random,
     inherited: Mapping[str, int],
     share: float,
+    variety: float,
     seen: Collection[Identity],
 ) -> Config | None:
-    """One configuration that is legal and new; from the model if possible, else a random one."""
+    """One configuration that is legal and new; from the sampler if possible, else a random one."""
     for attempt in range(_TRIES):
-        trial = study.ask()
+        trial = study.ask() if attempt and not variety else first
         keep = share * (1.0 - attempt / _TRIES)
 
         def choose(dimension: Dimension, trial: optuna.Trial = trial, keep: float = keep) -> int:
             if dimension.name in inherited and rng.random() < keep:
                 return inherited[dimension.name]
+            if variety and rng.random() < variety:
+                return rng.randrange(len(dimension.values))
             return _suggest(trial, dimension)
 
         config = space.decode(choose)

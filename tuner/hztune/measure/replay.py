@@ -160,7 +160,7 @@ class ReplayExecutor:
         clock: VirtualClock | None = None,
         turn_ms: float = 20.0,
         skip_ms: float = 2.0,
-        warmup_ms: float = 300.0,
+        warmup_ms: float = 100.0,
         start_ms: float = 30.0,
         rss_scatter: float = 0.0,
     ) -> None:

@@ -118,7 +118,17 @@ class Bench:
         start, each = self.costs()
         most = int((most_s / arms - start) / each)
         most = max(LEAST_ROUNDS, min(MOST_ROUNDS, most))
-        return self.ledger.noise().best_rounds(start, each, min(self._least_rounds(), most), most)
+        return self.ledger.noise().best_rounds(start, each, min(self.least_rounds(), most), most)
+
+    def least_rounds(self) -> int:
+        """Rounds with which warm-up takes no more than its share: those so far, scaled."""
+        rounds = [o.rounds for b in self.ledger.here() for o in b.outcomes if o.rounds]
+        used = self.executor.accounting
+        if not rounds or used.measured_s <= 0.0:
+            return LEAST_ROUNDS
+        usual = sum(rounds) / len(rounds)
+        allowed = WARMUP_SHARE / (1.0 - WARMUP_SHARE)
+        return max(LEAST_ROUNDS, math.ceil(usual * used.warmup_s / used.measured_s / allowed))
 
     @property
     def is_whole(self) -> bool:
@@ -162,16 +172,6 @@ class Bench:
                 share=self.budget.elapsed() / self.budget.total_s,
             )
         )
-
-    def _least_rounds(self) -> int:
-        """Scales the rounds used so far so that warm-up takes no more than its share."""
-        rounds = [o.rounds for b in self.ledger.here() for o in b.outcomes if o.rounds]
-        used = self.executor.accounting
-        if not rounds or used.measured_s <= 0.0:
-            return LEAST_ROUNDS
-        usual = sum(rounds) / len(rounds)
-        allowed = WARMUP_SHARE / (1.0 - WARMUP_SHARE)
-        return max(LEAST_ROUNDS, math.ceil(usual * used.warmup_s / used.measured_s / allowed))
 
     def _refuse_dead_control(self) -> None:
         last = self.ledger.here()[-_MOST_VOID:]

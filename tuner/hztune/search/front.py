@@ -18,7 +18,7 @@ from hztune.samples import Arm
 from hztune.search.ledger import Ledger, Record
 from hztune.search.plane import CONTROL, LEAST_SAVING, Place, dominates, room, spread, unbeaten
 from hztune.search.prospects import Best, prospects
-from hztune.search.race import ENOUGH_PAIRS, Search
+from hztune.search.race import ENOUGH_PAIRS, FEWEST_BLOCKS, SLOTS, Search
 from hztune.space import Config, Space
 from hztune.stats import Estimate, Noise, PairRatio, estimate_noise, log_rss_ratio, pool
 from hztune.study import Finding, Identity, identity
@@ -56,6 +56,10 @@ class Point:
 
 class FrontSearch(Search):
     """The search for members of a front."""
+
+    def _rounds(self) -> int:
+        """Rounds of longer blocks: of memory no neighbour says anything here."""
+        return self.bench.rounds(1 + SLOTS, self.bench.budget.total_s / FEWEST_BLOCKS)
 
     def points(self) -> list[Point]:
         """Every feasible configuration whose memory is known, the fastest first."""
@@ -183,10 +187,6 @@ class FrontSearch(Search):
             replace(finding, saving=saved.get(identity(finding.config), 0.0))
             for finding in super()._findings(space)
         ]
-
-    def _worth_proposing(self) -> bool:
-        """Until time is up: between two members of a front there is room for a third one."""
-        return self._has_trials_left()
 
 
 def savings(ledger: Ledger) -> dict[str, Estimate]:

@@ -27,6 +27,9 @@ from hztune.stats import (
     pool_plain,
 )
 
+FAR_BEHIND = -0.35
+"""Log ratio below which it does not matter how slow a configuration is."""
+
 _NORMAL_95 = 1.96
 _USUAL_NOISE = Noise(between=0.05**2, within=0.1**2, df=1.0)
 """Stands in until a study has measured its own; a figure for a busy machine."""
@@ -75,6 +78,12 @@ class Record:
     def feasible(self) -> bool:
         """Whether it never failed and keeps the limit on average."""
         return bool(self.pairs) and all(value <= 0.0 for value in self.violations.values())
+
+    @property
+    def is_far_behind(self) -> bool:
+        """Whether it is so slow that it does not matter how slow."""
+        ratios = self.log_ratios
+        return bool(ratios) and sum(ratios) < FAR_BEHIND * len(ratios)
 
     def add(self, block: Block, outcome: Outcome, limit: MemoryLimit | None) -> None:
         """Takes what one block says about the arm."""
@@ -214,9 +223,18 @@ class Ledger:
         return estimate_noise(calibration) or _USUAL_NOISE
 
     def noise(self) -> Noise:
-        """The noise of a pair, from everything that was measured twice."""
-        groups = [record.pairs for record in (*self.searched.values(), *self.confirmed.values())]
-        return estimate_noise([self.calibration, *groups]) or _USUAL_NOISE
+        """The noise of a pair, from everything that was measured twice.
+
+        Configurations that are far slower than the default scatter far more; nobody cares how
+        slow they are exactly, and everybody would seem unsure because of them.
+        """
+        records = (*self.searched.values(), *self.confirmed.values())
+        near = [record.pairs for record in records if not record.is_far_behind]
+        return (
+            estimate_noise([self.calibration, *near])
+            or estimate_noise([record.pairs for record in records])
+            or _USUAL_NOISE
+        )
 
     def estimates(self) -> dict[str, Estimate]:
         """The pooled estimate of every feasible configuration of the search, by the arm's key."""

@@ -15,14 +15,19 @@ from random import Random
 
 from hztune import study
 from hztune.samples import Arm
+from hztune.search.beliefs import LEAST_WORTH, Beliefs, Places
 from hztune.search.bench import Bench
 from hztune.search.prospects import Best, prospects
 from hztune.space import Config, Space
-from hztune.stats import expected_improvement, population, race_margin
+from hztune.stats import race_margin
 from hztune.study import Finding, Identity, identity
 
-BLOCKS = 12
-"""A block of the search takes at most this part of the whole budget."""
+BLOCKS = 50
+"""A block of the search takes this part of the whole budget: many configurations, few turns each,
+as what neighbours say of each other makes up for it."""
+
+FEWEST_BLOCKS = 12
+"""At most this part of it, where warm-up would take more than its share of so short a block."""
 
 SLOTS = 6
 """Candidates that share one control in a block."""
@@ -36,7 +41,21 @@ ENOUGH_PAIRS = 6
 FINAL_SHARE = 0.25
 """Last part of the search's time in which contenders are raced and nothing new is proposed."""
 
+POOL = 64
+"""Proposals of which the model chooses."""
+
+VARIETY = 0.3
+"""Chance that a value among them, if not inherited, is any: the sampler asks for the same few."""
+
+PARENTS = 4
+"""Configurations that proposals inherit from."""
+
 _LEAST_TRIALS = 24
+"""Configurations before which the search does not end for want of promise."""
+
+_LEAST_PROMISE = 0.01
+"""What a block's proposals must be expected to add to the best, as a part of the noise floor."""
+
 _CONTENDERS = 8
 
 
@@ -61,6 +80,8 @@ class Search:
         """Starts with nobody refused."""
         self.refused: set[str] = set()
         self._identities: dict[str, Identity] = {}
+        self._beliefs: tuple[int, Beliefs] | None = None
+        self._places: Places = {}
 
     @property
     def control(self) -> Arm:
@@ -75,17 +96,23 @@ class Search:
         began = self.bench.budget.elapsed()
         until = self.bench.budget.total_s * share
         while self.bench.catch_up():
-            rounds = self.bench.rounds(1 + SLOTS, self.bench.budget.total_s / BLOCKS)
+            rounds = self._rounds()
             if not self.bench.budget.allows(self.bench.executor.cost(1 + SLOTS, rounds), share):
                 return
             proposing_until = until - FINAL_SHARE * (until - began)
-            proposing = self.bench.budget.elapsed() < proposing_until and self._worth_proposing()
+            proposing = self.bench.budget.elapsed() < proposing_until and self._has_trials_left()
             batch = self._batch(proposing)
             if not batch:
                 return
             if arms := self.bench.reserve(batch):
                 self.bench.measure([self.control, *arms], "search", rounds)
                 self._tell()
+
+    def _rounds(self) -> int:
+        """How many each process of the next block gets."""
+        bench, total_s = self.bench, self.bench.budget.total_s
+        usual, most = (bench.rounds(1 + SLOTS, total_s / n) for n in (BLOCKS, FEWEST_BLOCKS))
+        return max(usual, min(bench.least_rounds(), most))
 
     def best(self) -> Best | None:
         """The incumbent: the configuration that promises most.
@@ -97,21 +124,31 @@ class Search:
         return ranked[0] if ranked and self._may_win(ranked[0].estimate.mean) else None
 
     def ranked(self) -> list[Best]:
-        """Every feasible configuration that was not refused, the most promising first."""
-        found = self.bench.ledger.estimates()
+        """Every feasible configuration that was not refused, the most promising first.
+
+        Of two that are as good as equal, the one that changes less.
+        """
+        found = self._believed().estimates
         records = self.bench.ledger.searched
         bests = [Best(records[key], e) for key, e in found.items() if key not in self.refused]
-        return sorted(bests, key=lambda best: -best.estimate.mean)
+        return sorted(bests, key=_rank)
+
+    def _believed(self) -> Beliefs:
+        """What is believed after the blocks so far."""
+        blocks = len(self.bench.ledger.blocks)
+        if self._beliefs is None or self._beliefs[0] != blocks:
+            self._beliefs = blocks, Beliefs(self.space, self.bench.ledger, self._places)
+        return self._beliefs[1]
 
     def _batch(self, proposing: bool) -> list[Arm]:
-        racing = self._racing(SLOTS if not proposing else RACING_SLOTS)
-        if not proposing:
-            return racing
+        """New configurations beside the incumbent and its rival; without any, those who race."""
+        racing = self._racing(RACING_SLOTS) if proposing else []
         room = SLOTS - len(racing)
         if self.max_trials is not None:
             known = self.bench.ledger.trials + len(self.bench.held)
             room = max(0, min(room, self.max_trials - known))
-        return racing + self._new(room)
+        new = self._new(room) if proposing else []
+        return racing + new if new else self._racing(SLOTS)
 
     def _new(self, room: int) -> list[Arm]:
         """Every allocator as it comes, then presets, then proposals; what was measured is left out.
@@ -151,20 +188,44 @@ class Search:
         if count <= 0 or not names:
             return []
         rng = Random(f"{self.seed} {self.bench.ledger.trials}")
-        drawn = Counter(rng.choices(names, [chances[name] for name in names], k=count))
-        return [config for name in drawn for config in self._inside(name, drawn[name], taken)]
+        configs: list[Config] = []
+        while names and not configs:
+            drawn = Counter(rng.choices(names, [chances[name] for name in names], k=count))
+            configs = [new for name in drawn for new in self._inside(name, drawn[name], taken)]
+            names = [name for name in names if name not in drawn]
+        return configs
 
     def _inside(self, name: str, count: int, taken: Collection[Identity]) -> list[Config]:
-        """New configurations of one allocator."""
+        """New configurations of one allocator: of many proposals those that promise most.
+
+        None where they do not promise enough together.
+        """
         space = self.space.narrowed({name})
-        return study.propose(
+        beliefs = self._believed()
+        knows = beliefs.knows(name)
+        proposals = study.propose(
             space,
             self._findings(space),
-            count,
+            POOL if knows else count,
             incumbents=self._incumbents(space),
             taken=taken,
             seed=self.seed,
+            in_turn=self._families(space),
+            variety=VARIETY if knows else 0.0,
         )
+        if not knows:
+            return proposals
+        bold = self.bench.ledger.trials
+        chosen, promise = beliefs.choose(proposals, count, self._to_beat(), bold=bold)
+        least = _LEAST_PROMISE * self.bench.floor * count / SLOTS
+        is_early = len(beliefs.estimates) < _LEAST_TRIALS
+        return chosen if is_early or promise > least else []
+
+    def _to_beat(self) -> float:
+        """What proposals must be better than, see `Beliefs.choose`."""
+        ranked = self.ranked()
+        best = -_rank(ranked[0]) if ranked else 0.0
+        return best if self.bench.ledger.must_save else max(0.0, best)
 
     def _incumbents(self, space: Space) -> list[Config]:
         """The best configuration of each allocator, the best of all last.
@@ -172,13 +233,26 @@ class Search:
         The control stays its own allocator's incumbent until something beats it.
         """
         best: dict[str, Config] = {}
-        for one in self.ranked():
-            arm = one.record.arm
-            if arm.allocator in best or not space.holds(arm):
-                continue
-            if arm.allocator != self.control.allocator or self._may_win(one.estimate.mean):
-                best[arm.allocator] = space.config(arm)
+        for one in self._winners(space):
+            best.setdefault(one.record.arm.allocator, space.config(one.record.arm))
         return [*space.defaults, *reversed(best.values())]
+
+    def _families(self, space: Space) -> list[tuple[Config, ...]]:
+        """The best configuration alone, and by turns with one of those that come next."""
+        best = [space.config(one.record.arm) for one in self._winners(space)[:PARENTS]]
+        return [parents for other in best[1:] for parents in ((best[0],), (best[0], other))]
+
+    def _winners(self, space: Space) -> list[Best]:
+        """The configurations of a space that may win, the most promising first."""
+        return [
+            one
+            for one in self.ranked()
+            if space.holds(one.record.arm)
+            and (
+                one.record.arm.allocator != self.control.allocator
+                or self._may_win(one.estimate.mean)
+            )
+        ]
 
     def _findings(self, space: Space) -> list[Finding]:
         """What is known of the configurations of a space, its control among them."""
@@ -227,20 +301,8 @@ class Search:
         return mean > 0.0 or self.bench.ledger.must_save
 
     def _has_trials_left(self) -> bool:
-        """Whether more configurations may be searched at all."""
+        """Whether more configurations may be searched."""
         return self.max_trials is None or self.bench.ledger.trials < self.max_trials
-
-    def _worth_proposing(self) -> bool:
-        """Whether what is left of the search promises more than the noise floor lets one claim."""
-        if not self._has_trials_left():
-            return False
-        estimates = [best.estimate for best in self.ranked()]
-        if len(estimates) < _LEAST_TRIALS:
-            return True
-        centre, spread = population(estimates)
-        best = estimates[0].mean if self.bench.ledger.must_save else max(0.0, estimates[0].mean)
-        promise = expected_improvement(centre, spread, best)
-        return promise * _LEAST_TRIALS > 0.1 * self.bench.floor
 
     def _tell(self) -> None:
         best = self.best()
@@ -248,3 +310,8 @@ class Search:
             self.bench.tell("search")
         else:
             self.bench.tell("search", best.estimate.mean, 1.96 * best.estimate.error)
+
+
+def _rank(one: Best) -> float:
+    """What configurations are ordered by; the least is the most promising."""
+    return LEAST_WORTH * len(one.config) - one.estimate.mean

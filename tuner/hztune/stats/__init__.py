@@ -7,7 +7,6 @@ from hztune.stats.pooling import (
     machine_variance,
     pool,
     pool_plain,
-    population,
     race_margin,
 )
 from hztune.stats.ratios import PairRatio, block_ratios, log_rss_ratio, pair_ratio, part_ratios
@@ -19,6 +18,7 @@ from hztune.stats.sequential import (
     sequential_interval,
 )
 from hztune.stats.states import two_states
+from hztune.stats.surrogate import Surrogate
 from hztune.stats.variance import Noise, detectable_effect, estimate_noise, noise_floor
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Interval",
     "Noise",
     "PairRatio",
+    "Surrogate",
     "block_ratios",
     "detectable_effect",
     "estimate_noise",
@@ -41,7 +42,6 @@ __all__ = [
     "pool",
     "pool_plain",
     "pooled_mean",
-    "population",
     "race_margin",
     "sequential_interval",
     "two_states",

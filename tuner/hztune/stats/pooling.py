@@ -120,14 +120,6 @@ def expected_improvement(centre: float, spread: float, best: float) -> float:
     return spread * (z * normal_tail(-z) + density)
 
 
-def population(estimates: Sequence[Estimate]) -> tuple[float, float]:
-    """Mean and standard deviation of the true effects behind several estimates."""
-    raw = np.array([one.raw for one in estimates])
-    variance = np.array([one.raw_error**2 for one in estimates])
-    centre, spread = _population(raw, variance)
-    return centre, math.sqrt(spread)
-
-
 def _combined(pairs: Sequence[PairRatio], noise: Noise, apart: float) -> tuple[float, float]:
     """Mean of some pairs over machines, and its variance, given the variance between machines."""
     if apart == 0.0:
