@@ -1,13 +1,16 @@
 """Records a landscape: how fast hz is in some hundred configurations of one workload.
 
     python experiments/engine/record.py remote-8 [--configs 300] [--passes 2]
+    python experiments/engine/record.py remote-8 --refine-only
     python experiments/engine/record.py remote-2 --noise-only [--busy]
 
 Every configuration stands beside the default in `passes` blocks, each time with other neighbours.
+The best of them are measured some more times, and what they were chosen by is left out: a landscape
+must be known best where winners lie, and whoever led by luck would stay its summit for ever.
 landscape-NAME.json keeps the log ratio of each such pair and the memory; noise-NAME.json the turns
 of A/A blocks, which simulations resample; `--busy` makes the machine work in bursts meanwhile.
-About 300 configurations in ten minutes; otherwise the machine must be quiet. An interruption keeps
-what there is.
+About 300 configurations in twelve minutes; otherwise the machine must be quiet. An interruption
+keeps what there is.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from hztune.machine import Machine
@@ -48,6 +52,8 @@ ROUNDS = 16
 ANYWHERE = 0.15
 MOST_STEPS = 6
 NOISE_BLOCKS, NOISE_ROUNDS = 12, 48
+BEST, AGAIN = 48, 6
+"""Configurations that are measured again, and how often."""
 
 
 def drawn(space: Space, count: int, seed: int) -> list[Arm]:
@@ -83,7 +89,7 @@ def stepped(space: Space, rng: random.Random, steps: int) -> Config:
 def blocks(executor: Executor, arms: list[Arm], passes: int, seed: int) -> Iterator[Block]:
     """Measures all arms `passes` times, SLOTS of them beside the default in each block."""
     rng = random.Random(seed)
-    pair = 0
+    pair = 100_000 * seed
     for _ in range(passes):
         order = rng.sample(arms, len(arms))
         for start in range(0, len(order), SLOTS):
@@ -104,12 +110,12 @@ def noise(executor: Executor) -> list[list[list[float]]]:
     return recorded
 
 
-def landscape(executor: Executor, arms: list[Arm], passes: int) -> list[dict[str, Any]]:
+def points(executor: Executor, arms: list[Arm], passes: int, seed: int) -> list[dict[str, Any]]:
     """Measures the arms; a point for each, with the log ratio of every pair that it was in."""
     ledger = Ledger()
     total = passes * math.ceil(len(arms) / SLOTS)
     try:
-        for number, block in enumerate(blocks(executor, arms, passes, seed=2)):
+        for number, block in enumerate(blocks(executor, arms, passes, seed)):
             ledger.add(block)
             print(f"\rblock {number + 1} of {total}", end="", file=sys.stderr)
     except KeyboardInterrupt:
@@ -124,6 +130,15 @@ def landscape(executor: Executor, arms: list[Arm], passes: int) -> list[dict[str
         }
         for seen in ledger.searched.values()
     ]
+
+
+def refined(executor: Executor, space: Space, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The points, of which the best have only pairs that they were not chosen by."""
+    ran = [point for point in found if point["status"] == "ok"]
+    best = sorted(ran, key=lambda point: -fmean(point["pairs"]))[:BEST]
+    arms = [space.arm(point["params"]) for point in best]
+    again = {json.dumps(one["params"]): one for one in points(executor, arms, AGAIN, seed=3)}
+    return [again.get(json.dumps(dict(space.arm(p["params"]).params)), p) for p in found]
 
 
 @contextmanager
@@ -163,15 +178,22 @@ def record(name: str, options: argparse.Namespace) -> None:
     spec = WorkloadSpec.from_text(workload, overrides, threads)
     machine = Machine.here()
     executor = workload_executor(spec, seed=1, machine=machine, processes=1 + SLOTS)
-    with bursts() if options.busy else nullcontext():
-        busy = "-busy" if options.busy else ""
-        heard = {"noise": noise(executor)}
-        write(options.out / f"noise-{name}{busy}.json", spec, machine, heard)
+    if not options.refine_only:
+        with bursts() if options.busy else nullcontext():
+            busy = "-busy" if options.busy else ""
+            heard = {"noise": noise(executor)}
+            write(options.out / f"noise-{name}{busy}.json", spec, machine, heard)
     if not options.noise_only:
         space = candidates("hz", "", threads).space
-        points = landscape(executor, drawn(space, options.configs, seed=1), options.passes)
-        found = {"space_sha256": space.fingerprint(), "points": points}
-        write(options.out / f"landscape-{name}.json", spec, machine, found)
+        path = options.out / f"landscape-{name}.json"
+        if not options.refine_only:
+            arms = drawn(space, options.configs, seed=1)
+            found = {"space_sha256": space.fingerprint()}
+            found |= {"points": points(executor, arms, options.passes, seed=2)}
+            write(path, spec, machine, found)
+        found = {key: json.loads(path.read_text())[key] for key in ("space_sha256", "points")}
+        found["points"] = refined(executor, space, found["points"])
+        write(path, spec, machine, found)
 
 
 def main() -> None:
@@ -181,6 +203,7 @@ def main() -> None:
     parser.add_argument("--configs", type=int, default=300)
     parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--noise-only", action="store_true")
+    parser.add_argument("--refine-only", action="store_true", help="measure the best ones again")
     parser.add_argument("--busy", action="store_true", help="with a neighbour that works in bursts")
     parser.add_argument("--out", type=Path, default=HERE, help="where the files go")
     options = parser.parse_args()

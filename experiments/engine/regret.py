@@ -6,7 +6,7 @@
 A Gaussian process through the recorded configurations says how fast any other one is; measuring
 adds noise drawn from the recorded A/A blocks, and takes as long as it would. Each tuner gets the
 same measured seconds. What counts is the true speed of the configuration that it emits: its regret
-is what the best one on the landscape is faster.
+is what the best one of the recording is faster.
 
 The others measure as their users do: one run of a second for each trial, the best run wins.
 """
@@ -37,15 +37,15 @@ from hztune.measure.replay import Noise, ReplayExecutor, Truth, VirtualClock
 from hztune.params import Value
 from hztune.progress import Quiet
 from hztune.search import Bench, Budget, Ledger
+from hztune.search.ledger import FAR_BEHIND
 from hztune.space import Config, Dimension, Space
 from hztune.tune.candidates import candidates
 from hztune.tune.flow import Study
 
-FAR_BEHIND = -0.35
-"""Log ratio below which it does not matter how slow a configuration is."""
-
 ROUNDS_OF_A_SECOND = 56
-LOOKED_AT = 20_000
+LENGTHS = (0.2, 100.0)
+"""Part of a parameter's range over which speed changes: at least that, or hardly ever."""
+
 USUAL_FREEDOM = 2
 """Degrees of freedom that the usual scatter counts for beside a configuration's own."""
 
@@ -64,6 +64,7 @@ class Surface:
     space: Space
     noise: Noise
     _model: GaussianProcessRegressor
+    _recorded: Sequence[Config]
     _known: dict[str, Truth]
 
     @classmethod
@@ -84,12 +85,17 @@ class Surface:
         where = np.array([coordinates(space, point["params"]) for point in points])
         level = np.array([max(FAR_BEHIND, fmean(point["pairs"])) for point in points])
         error = errors([point["pairs"] for point in points])
-        kernel = ConstantKernel(0.1) * Matern(np.ones(where.shape[1]), nu=2.5) + WhiteKernel(1e-4)
-        model = GaussianProcessRegressor(kernel, alpha=error**2, normalize_y=True, random_state=1)
+        kernel = ConstantKernel(0.1) * Matern(
+            np.ones(where.shape[1]), LENGTHS, nu=2.5
+        ) + WhiteKernel(1e-4)
+        alpha = (error / level.std()) ** 2  # scikit-learn adds it to what it has normalised
+        model = GaussianProcessRegressor(kernel, alpha=alpha, normalize_y=True, random_state=1)
         with warnings.catch_warnings():  # a parameter that does not matter has no length: its bound
             warnings.simplefilter("ignore", ConvergenceWarning)
             model.fit(where, level)
-        return cls(path.stem.removeprefix("landscape-"), space, noise, model, {})
+        recorded_configs = [point["params"] for point in points]
+        name = path.stem.removeprefix("landscape-")
+        return cls(name, space, noise, model, recorded_configs, {})
 
     def __call__(self, arm: Arm) -> Truth:
         """How fast an arm is; the default is 1 by definition."""
@@ -100,12 +106,11 @@ class Surface:
         return self._known[arm.key]
 
     def best(self) -> float:
-        """The log ratio of the best of many configurations."""
-        rng = random.Random(1)
-        drawn = [self.space.sample(rng) for _ in range(LOOKED_AT)]
-        at = np.array([coordinates(self.space, config) for config in [{}, *drawn]])
-        level = self._model.predict(at)
-        return float(level.max() - level[0])
+        """The log ratio of the best configuration that was recorded.
+
+        Where nothing was measured, the process may promise what nobody has ever seen.
+        """
+        return max(self(self.space.arm(config)).log_ratio for config in self._recorded)
 
 
 def coordinates(space: Space, config: Config | dict[str, Value]) -> NDArray[np.float64]:
@@ -136,6 +141,11 @@ def errors(pairs: Sequence[Sequence[float]]) -> NDArray[np.float64]:
     return np.sqrt(drawn / counts)
 
 
+def executor_of(surface: Surface, seed: int, clock: VirtualClock) -> ReplayExecutor:
+    """Measures on a surface, in virtual time."""
+    return ReplayExecutor(surface, surface.noise, seed=seed, clock=clock)
+
+
 # ---- tuners --------------------------------------------------------------------------------------
 
 Tuner = Callable[[Surface, int, float], Arm]
@@ -147,7 +157,7 @@ class OneByOne:
     def __init__(self, surface: Surface, seed: int, budget_s: float) -> None:
         """Starts with the default."""
         self._clock = VirtualClock()
-        self._executor = ReplayExecutor(surface, surface.noise, seed=seed, clock=self._clock)
+        self._executor = executor_of(surface, seed, self._clock)
         self._budget_s = budget_s
         self._pair = 0
         self.best = Arm("hz")
@@ -181,7 +191,7 @@ class OneByOne:
 def by_hztune(surface: Surface, seed: int, budget_s: float) -> Arm:
     """The whole study: racing, fresh proof, ablation; the default unless a gain was proved."""
     clock = VirtualClock()
-    executor = ReplayExecutor(surface, surface.noise, seed=seed, clock=clock)
+    executor = executor_of(surface, seed, clock)
     bench = Bench(executor, Ledger(), Budget(clock, budget_s), Quiet())
     return Study(bench, surface.space, seed).run().arm
 

@@ -119,7 +119,7 @@ def hz_space() -> Space:
 def told(noise: Noise, landscape: Landscape, seed: int, budget_s: float) -> tuple[Study, Decision]:
     """Tells a study from its beginning to its verdict."""
     clock = VirtualClock()
-    executor = ReplayExecutor(landscape, noise, seed=seed, clock=clock, warmup_ms=100.0)
+    executor = ReplayExecutor(landscape, noise, seed=seed, clock=clock)
     bench = Bench(executor, Ledger(), Budget(clock, budget_s), Quiet())
     whole = Study(bench, hz_space(), seed)
     return whole, whole.run()

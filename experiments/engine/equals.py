@@ -1,0 +1,106 @@
+"""Do verdicts hold on a real machine? Whole studies in which every candidate is the default.
+
+    python experiments/engine/equals.py [--studies 20] [--budget 45] > equals.json
+
+A study searches and proves as always, but under the name of whatever it proposes the default is
+measured, in processes of its own. So every claim of a gain is a false one. The workloads take
+turns; the machine should be quiet. A study that has ended stays, if the rest is interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from record import WORKLOADS
+
+from hztune.machine import Machine
+from hztune.measure import Arm
+from hztune.measure.types import Accounting, Executor, Role
+from hztune.measure.workloads import workload_executor
+from hztune.progress import Quiet
+from hztune.samples import Block
+from hztune.search import SLOTS, Bench, Budget, Ledger
+from hztune.search.budget import SystemClock
+from hztune.stats import FIRST_LOOK, sequential_interval
+from hztune.tune.candidates import candidates
+from hztune.tune.flow import Study
+from hztune.workload import WorkloadSpec
+
+
+@dataclass(frozen=True)
+class Equals:
+    """Measures the default, whoever's name it is asked for."""
+
+    inner: Executor
+
+    @property
+    def accounting(self) -> Accounting:
+        """Where the time went."""
+        return self.inner.accounting
+
+    def cost(self, arms: int, rounds: int) -> float:
+        """Wall seconds of a block."""
+        return self.inner.cost(arms, rounds)
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+        """A block of defaults, under the names of the arms."""
+        same = [Arm("hz")] * len(arms)
+        block = self.inner.measure(same, role=role, rounds=rounds, pair=pair)
+        named = zip(block.outcomes, arms, strict=True)
+        return replace(block, outcomes=tuple(replace(outcome, arm=arm) for outcome, arm in named))
+
+
+def study(name: str, seed: int, budget_s: float) -> dict[str, Any]:
+    """One study, and what it came to."""
+    workload, overrides, threads = WORKLOADS[name]
+    spec = WorkloadSpec.from_text(workload, overrides, threads)
+    inner = workload_executor(spec, seed=seed, machine=Machine.here(), processes=1 + SLOTS)
+    bench = Bench(Equals(inner), Ledger(), Budget(SystemClock(), budget_s), Quiet())
+    whole = Study(bench, candidates("hz", "", threads).space, seed)
+    decision = whole.run()
+    if decision.verdict == "interrupted" or whole.calibration is None:
+        raise KeyboardInterrupt
+    proofs = [
+        sequential_interval(record.log_ratios)
+        for record in bench.ledger.confirmed.values()
+        if len(record.pairs) >= FIRST_LOOK
+    ]
+    return {
+        "noise": name,
+        "seed": seed,
+        "verdict": decision.verdict,
+        "trials": bench.ledger.trials,
+        "least_gain": round(math.expm1(whole.calibration.detectable), 4),
+        "proofs": [[round(math.exp(x), 4) for x in (p.low, p.estimate, p.high)] for p in proofs],
+    }
+
+
+def main() -> None:
+    """Tells the studies, one line for each; JSON at the end or at an interruption."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--studies", type=int, default=20)
+    parser.add_argument("--budget", type=float, default=45.0, help="seconds of a study")
+    parser.add_argument("names", nargs="*", default=list(WORKLOADS), metavar="NAME")
+    options = parser.parse_args()
+    found: list[dict[str, Any]] = []
+    try:
+        for seed in range(options.studies):
+            one = study(options.names[seed % len(options.names)], seed, options.budget)
+            found.append(one)
+            print(json.dumps(one), file=sys.stderr)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+    machine = asdict(Machine.here())
+    head = {"schema": 1, "machine": machine, "budget_s": options.budget}
+    json.dump({**head, "studies": found}, sys.stdout, indent=1)
+    print()
+
+
+if __name__ == "__main__":
+    main()
