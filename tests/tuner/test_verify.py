@@ -85,7 +85,7 @@ def test_more_than_was_claimed_holds(make_profile: MakeProfile, make_bench: Make
     assert judged(make_profile, make_bench, truth(0.7)).answer == "holds"
 
 
-@pytest.mark.parametrize("budget_s", [0.5, 3.0])
+@pytest.mark.parametrize("budget_s", [0.5, 1.0])
 def test_without_enough_time_nothing_can_be_told(
     budget_s: float, make_profile: MakeProfile, make_bench: MakeBench
 ) -> None:
