@@ -43,7 +43,7 @@ def test_equals_are_not_claimed_gains_are_found_and_intervals_cover(studies: Mod
     total = sum(found, studies.Counts("all"))
     assert total.studies == STUDIES
     assert total.finalists >= STUDIES  # or nothing was put to the proof
-    assert total.false_claims <= 2  # at the 0.8 % of the design, three of 20 come once in 1,800 times
+    assert total.false_claims <= 2  # at the design's 0.8 %, three of 20 come once in 1,800
     assert total.misplaced <= 1
     assert total.covered >= 0.95 * total.intervals
     assert total.emitted_covered >= 0.95 * total.emitted
