@@ -128,17 +128,22 @@ static void wait_until_parked(hz_conductor *conductor, hz_arm *arm, int64_t dead
 static void hold(hz_arm *arm)
 {
     const int64_t obeying = atomic_load(&arm->page->nthreads);
-    if (arm->gone || hz_proc_threads(arm->child.pid) <= obeying + 1) return;
+    if (arm->gone || hz_proc_status(arm->child.pid, "\nThreads:") <= obeying + 1) return;
     arm->held = kill(arm->child.pid, SIGSTOP) == 0;
 }
 
-/* Lets a held arm go on; its parked threads wake, look at the turn and sleep again. */
+/* Lets a held arm go on; false when it was not held, or has ended meanwhile. */
+static bool let_go(hz_arm *arm)
+{
+    const bool stopped = arm->held && !arm->gone;
+    arm->held = false;
+    return stopped && kill(arm->child.pid, SIGCONT) == 0;
+}
+
+/* The same before a turn: its parked threads wake, look at the turn and sleep again. */
 static void release(hz_conductor *conductor, hz_arm *arm)
 {
-    if (!arm->held) return;
-    arm->held = false;
-    (void)kill(arm->child.pid, SIGCONT);
-    (void)hz_watch(conductor, hz_clock_ns() + SETTLE_NS);
+    if (let_go(arm)) (void)hz_watch(conductor, hz_clock_ns() + SETTLE_NS);
 }
 
 /* --- a turn ---------------------------------------------------------------------------------- */
@@ -280,7 +285,7 @@ static void quit(hz_conductor *conductor)
         hz_arm *arm = &conductor->arms[i];
         arm->told_to_quit = true;
         hz_turn_give(arm->page, HZ_TURN_QUIT);
-        if (arm->held) (void)kill(arm->child.pid, SIGCONT);
+        (void)let_go(arm);
     }
     while (hz_arms_alive(conductor) > 0 && hz_clock_ns() < deadline)
         (void)hz_watch(conductor, deadline);

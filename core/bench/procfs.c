@@ -57,18 +57,11 @@ int64_t hz_proc_pss_kb(pid_t pid)
     return read_field(path, "\nPss:");
 }
 
-int64_t hz_proc_status_kb(pid_t pid, const char *field)
+int64_t hz_proc_status(pid_t pid, const char *field)
 {
     char path[PATH_ROOM];
     process_path(path, pid, "status");
     return read_field(path, field);
-}
-
-int64_t hz_proc_threads(pid_t pid)
-{
-    char path[PATH_ROOM];
-    process_path(path, pid, "status");
-    return read_field(path, "\nThreads:");
 }
 
 int64_t hz_proc_steal_ticks(void)

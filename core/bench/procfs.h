@@ -16,11 +16,8 @@ int64_t hz_proc_rss_kb(pid_t pid);
 /* Proportional KiB of a process, from smaps_rollup: shared pages are split among users; dear. */
 int64_t hz_proc_pss_kb(pid_t pid);
 
-/* A field of /proc/PID/status in KiB, e.g. "VmHWM:" (peak resident). */
-int64_t hz_proc_status_kb(pid_t pid, const char *field);
-
-/* Threads of a process. */
-int64_t hz_proc_threads(pid_t pid);
+/* A number of /proc/PID/status, e.g. "VmHWM:" (peak resident, KiB) or "\nThreads:". */
+int64_t hz_proc_status(pid_t pid, const char *field);
 
 /* User and system time of a usage, in seconds. */
 double hz_usage_cpu_s(const struct rusage *usage);

@@ -12,7 +12,7 @@
 
 static int64_t peak_kb(void)
 {
-    return hz_proc_status_kb(getpid(), "VmHWM:");
+    return hz_proc_status(getpid(), "VmHWM:");
 }
 
 /* --- the remote share ------------------------------------------------------------------------ */
@@ -81,7 +81,7 @@ static void json_speed(hz_json *json, const hz_run *run, const hz_result *result
 static void json_memory(hz_json *json, const hz_result *result)
 {
     hz_json_int(json, "rss_peak_kb", peak_kb());
-    hz_json_int(json, "rss_end_kb", hz_proc_status_kb(getpid(), "VmRSS:"));
+    hz_json_int(json, "rss_end_kb", hz_proc_status(getpid(), "VmRSS:"));
     hz_json_int(json, "live_peak_kb", result->live_peak_kb);
     hz_json_int(json, "minor_faults", (int64_t)result->minor_faults);
 }

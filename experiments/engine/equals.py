@@ -14,39 +14,25 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
-from record import WORKLOADS
+from record import WORKLOADS, by_turns
 
+from hztune.confirm import reported
 from hztune.machine import Machine
 from hztune.measure import Arm
-from hztune.measure.types import Accounting, Executor, Role
-from hztune.measure.workloads import workload_executor
+from hztune.measure.types import Around, Role
 from hztune.progress import Quiet
 from hztune.samples import Block
-from hztune.search import SLOTS, Bench, Budget, Ledger
+from hztune.search import Bench, Budget, Ledger
 from hztune.search.budget import SystemClock
-from hztune.stats import FIRST_LOOK, sequential_interval
 from hztune.tune.candidates import candidates
 from hztune.tune.flow import Study
-from hztune.workload import WorkloadSpec
 
 
-@dataclass(frozen=True)
-class Equals:
+class Equals(Around):
     """Measures the default, whoever's name it is asked for."""
-
-    inner: Executor
-
-    @property
-    def accounting(self) -> Accounting:
-        """Where the time went."""
-        return self.inner.accounting
-
-    def cost(self, arms: int, rounds: int) -> float:
-        """Wall seconds of a block."""
-        return self.inner.cost(arms, rounds)
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
         """A block of defaults, under the names of the arms."""
@@ -58,19 +44,13 @@ class Equals:
 
 def study(name: str, seed: int, budget_s: float) -> dict[str, Any]:
     """One study, and what it came to."""
-    workload, overrides, threads = WORKLOADS[name]
-    spec = WorkloadSpec.from_text(workload, overrides, threads)
-    inner = workload_executor(spec, seed=seed, machine=Machine.here(), processes=1 + SLOTS)
+    spec, inner = by_turns(name, seed, Machine.here())
     bench = Bench(Equals(inner), Ledger(), Budget(SystemClock(), budget_s), Quiet())
-    whole = Study(bench, candidates("hz", "", threads).space, seed)
+    whole = Study(bench, candidates("hz", "", spec.threads).space, seed)
     decision = whole.run()
     if decision.verdict == "interrupted" or whole.calibration is None:
         raise KeyboardInterrupt
-    proofs = [
-        sequential_interval(record.log_ratios)
-        for record in bench.ledger.confirmed.values()
-        if len(record.pairs) >= FIRST_LOOK
-    ]
+    proofs = filter(None, map(reported, bench.ledger.confirmed.values()))
     return {
         "noise": name,
         "seed": seed,

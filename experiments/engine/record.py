@@ -137,8 +137,9 @@ def refined(executor: Executor, space: Space, found: list[dict[str, Any]]) -> li
     ran = [point for point in found if point["status"] == "ok"]
     best = sorted(ran, key=lambda point: -fmean(point["pairs"]))[:BEST]
     arms = [space.arm(point["params"]) for point in best]
-    again = {json.dumps(one["params"]): one for one in points(executor, arms, AGAIN, seed=3)}
-    return [again.get(json.dumps(dict(space.arm(p["params"]).params)), p) for p in found]
+    measured = points(executor, arms, AGAIN, seed=3)
+    again = {space.arm(point["params"]).key: point for point in measured}
+    return [again.get(space.arm(point["params"]).key, point) for point in found]
 
 
 @contextmanager
@@ -172,28 +173,32 @@ def write(path: Path, spec: WorkloadSpec, machine: Machine, found: dict[str, Any
     print(path.name, file=sys.stderr)
 
 
+def by_turns(name: str, seed: int, machine: Machine) -> tuple[WorkloadSpec, Executor]:
+    """One of the workloads, and what measures it."""
+    spec = WorkloadSpec.from_text(*WORKLOADS[name])
+    return spec, workload_executor(spec, seed=seed, machine=machine, processes=1 + SLOTS)
+
+
 def record(name: str, options: argparse.Namespace) -> None:
     """Records the noise of a workload and, unless only that is wanted, its landscape."""
-    workload, overrides, threads = WORKLOADS[name]
-    spec = WorkloadSpec.from_text(workload, overrides, threads)
     machine = Machine.here()
-    executor = workload_executor(spec, seed=1, machine=machine, processes=1 + SLOTS)
+    spec, executor = by_turns(name, 1, machine)
     if not options.refine_only:
         with bursts() if options.busy else nullcontext():
             busy = "-busy" if options.busy else ""
             heard = {"noise": noise(executor)}
             write(options.out / f"noise-{name}{busy}.json", spec, machine, heard)
     if not options.noise_only:
-        space = candidates("hz", "", threads).space
+        space = candidates("hz", "", spec.threads).space
         path = options.out / f"landscape-{name}.json"
-        if not options.refine_only:
+        if options.refine_only:
+            found = json.loads(path.read_text())["points"]
+        else:
             arms = drawn(space, options.configs, seed=1)
-            found = {"space_sha256": space.fingerprint()}
-            found |= {"points": points(executor, arms, options.passes, seed=2)}
-            write(path, spec, machine, found)
-        found = {key: json.loads(path.read_text())[key] for key in ("space_sha256", "points")}
-        found["points"] = refined(executor, space, found["points"])
-        write(path, spec, machine, found)
+            found = points(executor, arms, options.passes, seed=2)
+        head = {"space_sha256": space.fingerprint()}
+        write(path, spec, machine, {**head, "points": found})
+        write(path, spec, machine, {**head, "points": refined(executor, space, found)})
 
 
 def main() -> None:

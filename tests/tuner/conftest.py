@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 
 from hztune.measure.disturbance import Judge
 from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, VirtualClock
+from hztune.measure.types import Around
 from hztune.params import Param, Scale, Value
 from hztune.profile import (
     AllocatorId,
@@ -26,11 +27,36 @@ from hztune.profile import (
     WorkloadId,
 )
 from hztune.progress import Quiet
+from hztune.samples import Arm, Block, Evidence, Plan, Role, Sink
 from hztune.search import Bench, Budget, Ledger, MemoryLimit
 from hztune.space import Space, load
 
 MakeProfile = Callable[..., Profile]
 MakeBench = Callable[..., Bench]
+
+
+def tell(sink: Sink, block: Block) -> None:
+    """Tells a sink what an executor of processes would tell it of a block."""
+    rounds = max(len(outcome.turns) for outcome in block.outcomes)
+    sink.begin(Plan(block.pair, block.role, tuple(o.arm for o in block.outcomes), rounds))
+    for index, outcome in enumerate(block.outcomes):
+        for turn in outcome.turns:
+            sink.turn(index, 100 + index, turn, Evidence(rss_kb=5000))
+    for index, outcome in enumerate(block.outcomes):
+        sink.outcome(index, 100 + index, outcome)
+    sink.end()
+
+
+@dataclass
+class Kept(Around):
+    """An executor whose blocks are told to a sink, as a real one does."""
+
+    sink: Sink
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+        block = self.inner.measure(arms, role=role, rounds=rounds, pair=pair)
+        tell(self.sink, block)
+        return block
 
 
 @pytest.fixture(scope="session")

@@ -19,8 +19,8 @@ from optuna.storages.journal import JournalFileBackend
 
 from hztune import study
 from hztune.machine import Machine
-from hztune.measure import Accounting
 from hztune.measure.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
+from hztune.measure.types import Around
 from hztune.progress import Quiet
 from hztune.samples import Arm, Block, Evidence, Plan, Role, SampleStore
 from hztune.search import Bench, Budget, Ledger
@@ -141,27 +141,20 @@ def test_of_two_hundred_killed_writers_none_loses_a_record_and_the_next_one_goes
 # ---- a whole study -------------------------------------------------------------------------------
 
 
-class Stored:
+class Stored(Around):
     """An executor that draws its blocks and keeps them as a real one does."""
 
     def __init__(self, store: SampleStore, clock: VirtualClock, tell: Tell) -> None:
         self._store, self._tell = store, tell
-        self._inner = ReplayExecutor(
+        self.inner = ReplayExecutor(
             lambda arm: Truth(0.2 if arm.config.get("lock") == "spin" else 0.0),
             ModelNoise(within=0.03, between=0.01, common=0.1),
             seed=1,
             clock=clock,
         )
 
-    @property
-    def accounting(self) -> Accounting:
-        return self._inner.accounting
-
-    def cost(self, arms: int, rounds: int) -> float:
-        return self._inner.cost(arms, rounds)
-
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
-        one = self._inner.measure(arms, role=role, rounds=rounds, pair=pair)
+        one = self.inner.measure(arms, role=role, rounds=rounds, pair=pair)
         put(self._store, one, self._tell)
         return one
 

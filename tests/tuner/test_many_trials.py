@@ -14,9 +14,11 @@ import pytest
 
 from hztune.machine import Machine
 from hztune.measure.replay import ModelNoise, ReplayExecutor, Truth
-from hztune.samples import Arm, Block, Evidence, Plan, SampleStore
+from hztune.samples import Arm, SampleStore
 from hztune.space import Space
 from hztune.tune.candidates import candidates
+
+from .conftest import tell
 
 CANDIDATES = 6
 OPENER = """
@@ -77,17 +79,7 @@ def write(path: Path, space: Space, trials: int, rounds: int) -> None:
     with SampleStore(path, {}, Machine.here()) as store:
         for pair, start in enumerate(range(0, trials, CANDIDATES)):
             beside = [Arm("hz"), *arms[start : start + CANDIDATES]]
-            put(store, executor.measure(beside, role="search", rounds=rounds, pair=pair), rounds)
-
-
-def put(store: SampleStore, block: Block, rounds: int) -> None:
-    """Writes a block as an executor does."""
-    store.begin(Plan(block.pair, block.role, tuple(o.arm for o in block.outcomes), rounds))
-    for index, outcome in enumerate(block.outcomes):
-        for turn in outcome.turns:
-            store.turn(index, 100, turn, Evidence(rss_kb=5000))
-    for index, outcome in enumerate(block.outcomes):
-        store.outcome(index, 100, outcome)
+            tell(store, executor.measure(beside, role="search", rounds=rounds, pair=pair))
 
 
 def opened(path: Path, batches: int) -> Opened:

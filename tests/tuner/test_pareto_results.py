@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,18 @@ from hztune import profile, report
 from hztune.errors import UsageError
 from hztune.export.provenance import claim as claim_words
 from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
-from hztune.measure.types import Accounting
 from hztune.profile import Memory, Profile, Result
 from hztune.progress import Quiet
 from hztune.report import evidence, words
-from hztune.samples import Arm, Block, Plan, Role, SampleStore
-from hztune.samples import Evidence as Seen
+from hztune.samples import Arm
 from hztune.search import Bench
 from hztune.tune import Tuned, TuneRequest, tune
 from hztune.tune.request import understand
 from hztune.tune.written import written
 from hztune.verify.claim import Claim, Finding, measure
 from hztune.workload import WorkloadSpec
+
+from .conftest import Kept
 
 MakeProfile = Callable[..., Profile]
 MakeBench = Callable[..., Bench]
@@ -47,31 +47,6 @@ def spin_or_purge(arm: Arm) -> Truth:
 
 def nothing(arm: Arm) -> Truth:
     return Truth()
-
-
-@dataclass
-class Kept:
-    """A replaying executor that puts what it draws where an executor of processes puts it."""
-
-    inner: ReplayExecutor
-    store: SampleStore
-
-    @property
-    def accounting(self) -> Accounting:
-        return self.inner.accounting
-
-    def cost(self, arms: int, rounds: int) -> float:
-        return self.inner.cost(arms, rounds)
-
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
-        block = self.inner.measure(arms, role=role, rounds=rounds, pair=pair)
-        self.store.begin(Plan(pair, role, tuple(arms), rounds))
-        for index, outcome in enumerate(block.outcomes):
-            for turn in outcome.turns:
-                self.store.turn(index, 1, turn, Seen())
-            self.store.outcome(index, 1, outcome)
-        self.store.end()
-        return block
 
 
 @pytest.fixture

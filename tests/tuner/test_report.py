@@ -17,20 +17,22 @@ import pytest
 from hztune import params, profile, report, space
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
-from hztune.measure import Accounting, Executor
+from hztune.measure import Executor
 from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.measure.several import SeveralExecutor
+from hztune.measure.types import Around
 from hztune.profile import Objective, Profile, Result, Search, Share, WorkloadId
 from hztune.progress import Quiet
 from hztune.report import evidence, words
 from hztune.report.evidence import Evidence
 from hztune.report.markup import Html, join, tag
-from hztune.samples import Arm, Block, Plan, Role, SampleStore, Sink
-from hztune.samples import Evidence as Seen
+from hztune.samples import Arm, Block, Role, SampleStore, Sink
 from hztune.search import Bench, Budget, Ledger, LossLimit, MemoryLimit
 from hztune.space import Space
 from hztune.tune.flow import Decision, Study
 from hztune.tune.summary import summarize
+
+from .conftest import tell
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 MakeProfile = Callable[..., Profile]
@@ -48,36 +50,26 @@ VOID = {"br", "meta"}
 
 
 @dataclass
-class Recorded:
+class Recorded(Around):
     """An executor that replays, counts, and keeps its samples; it may be stopped on the way."""
 
     inner: ReplayExecutor
     store: Sink
     stop_at: float = math.inf
 
-    @property
-    def accounting(self) -> Accounting:
-        return self.inner.accounting
-
-    def cost(self, arms: int, rounds: int) -> float:
-        return self.inner.cost(arms, rounds)
-
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
         if self.inner.clock.now() > self.stop_at:
             raise KeyboardInterrupt
         block = self.inner.measure(arms, role=role, rounds=rounds, pair=pair)
-        self.store.begin(Plan(pair, role, tuple(arms), rounds))
         outcomes = []
         for index, outcome in enumerate(block.outcomes):
-            for turn in outcome.turns:
-                self.store.turn(index, 1, turn, Seen())
             count = 131_000 if outcome.arm.config.get("depot_lock") == "spin" else 943_000
             detail = f"{outcome.detail} {HOSTILE}" if outcome.detail else ""
             counted = {"ring_full": count, HOSTILE: index}
             outcomes.append(replace(outcome, counters=counted, detail=detail))
-            self.store.outcome(index, 1, outcomes[-1])
-        self.store.end()
-        return Block(pair, role, tuple(outcomes))
+        altered = replace(block, outcomes=tuple(outcomes))
+        tell(self.store, altered)
+        return altered
 
 
 def spin_wins(arm: Arm) -> Truth:

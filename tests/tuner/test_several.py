@@ -15,12 +15,10 @@ from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.measure.several import SeveralExecutor
-from hztune.measure.types import Accounting
 from hztune.measure.workloads import workloads_executor
 from hztune.profile import Profile, Share, WorkloadId
 from hztune.progress import Quiet
-from hztune.samples import Arm, Block, Plan, Role, SampleStore, Sink, joined
-from hztune.samples import Evidence as Seen
+from hztune.samples import Arm, Block, SampleStore, Sink, joined
 from hztune.search import Bench, Budget, Ledger, LossLimit, MemoryLimit
 from hztune.space import Space
 from hztune.stats import log_rss_ratio, pair_ratio, part_ratios
@@ -28,35 +26,13 @@ from hztune.tune.flow import Decision, Study
 from hztune.verify.claim import Claim, measure
 from hztune.workload import WorkloadSpec
 
+from .conftest import Kept
+
 MakeProfile = Callable[..., Profile]
 QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
 ONE_PERCENT = LossLimit.parse("1%")
 CONTROL, SPIN = Arm("hz"), Arm("hz", (("lock", "spin"),))
 MACHINE = Machine("cpu", 2, None, "6.1", "glibc 2.36", 4096, "always", "", "", 8, None)
-
-
-class Kept:
-    """A replaying executor that puts what it draws where an executor of processes puts it."""
-
-    def __init__(self, inner: ReplayExecutor, sink: Sink) -> None:
-        self._inner, self._sink = inner, sink
-
-    @property
-    def accounting(self) -> Accounting:
-        return self._inner.accounting
-
-    def cost(self, arms: int, rounds: int) -> float:
-        return self._inner.cost(arms, rounds)
-
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
-        block = self._inner.measure(arms, role=role, rounds=rounds, pair=pair)
-        self._sink.begin(Plan(pair, role, tuple(arms), rounds))
-        for index, outcome in enumerate(block.outcomes):
-            for turn in outcome.turns:
-                self._sink.turn(index, 1, turn, Seen())
-            self._sink.outcome(index, 1, outcome)
-        self._sink.end()
-        return block
 
 
 def worth(**gains: float) -> Landscape:

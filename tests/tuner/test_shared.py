@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from hztune.errors import HztuneError, UsageError
-from hztune.measure import Accounting
 from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
+from hztune.measure.types import Around
 from hztune.progress import Quiet
-from hztune.samples import Arm, Block, Evidence, Outcome, Plan, Role, Sink, Turn
+from hztune.samples import Arm, Block, Outcome, Role, Sink, Turn
 from hztune.search import Bench, Budget, Ledger, Search
 from hztune.shared import EndedElsewhere
 from hztune.shared import database as databases
@@ -29,6 +29,8 @@ from hztune.shared.worker import Worker
 from hztune.space import Space
 from hztune.tune.candidates import candidates
 from hztune.tune.flow import Decision, Study
+
+from .conftest import tell
 
 KILLS = {"ci": 20, "perf": 200}
 RESTARTS = {"ci": 3, "perf": 20}
@@ -62,24 +64,13 @@ def opened(url: str, name: str) -> Iterator[SharedStudy]:
         storage.close()
 
 
-def tell(sink: Sink, block: Block, rounds: int) -> None:
-    """Tells a sink what an executor would tell it of a block."""
-    sink.begin(Plan(block.pair, block.role, tuple(o.arm for o in block.outcomes), rounds))
-    for index, outcome in enumerate(block.outcomes):
-        for turn in outcome.turns:
-            sink.turn(index, 100 + index, turn, Evidence())
-    for index, outcome in enumerate(block.outcomes):
-        sink.outcome(index, 100 + index, outcome)
-    sink.end()
-
-
 def enter(worker: Worker, arms: Sequence[Arm], role: Role = "search") -> Block:
     """Enters a block of made-up numbers."""
     pair = worker.begin(role)
     turns = tuple(Turn(i, 0, 1000 * pair + i, 18_000_000, 18_000.0 + i) for i in range(4))
     outcomes = tuple(Outcome(arm, "ok", "", 1e6, turns, 5000, 4000) for arm in arms)
     block = Block(pair, role, outcomes)
-    tell(worker.sink, block, 4)
+    tell(worker.sink, block)
     worker.enter(float(pair))
     return block
 
@@ -293,7 +284,7 @@ def spin_wins(arm: Arm) -> Truth:
 
 
 @dataclass
-class Telling:
+class Telling(Around):
     """An executor that replays, tells its sink as a real one does, and may be stopped in a role."""
 
     inner: ReplayExecutor
@@ -301,20 +292,13 @@ class Telling:
     stop_in: str = ""
     patience: int = 3
 
-    @property
-    def accounting(self) -> Accounting:
-        return self.inner.accounting
-
-    def cost(self, arms: int, rounds: int) -> float:
-        return self.inner.cost(arms, rounds)
-
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
         if role == self.stop_in:
             self.patience -= 1
             if self.patience == 0:
                 raise KeyboardInterrupt
         block = self.inner.measure(arms, role=role, rounds=rounds, pair=pair)
-        tell(self.sink, block, rounds)
+        tell(self.sink, block)
         return block
 
 
@@ -439,7 +423,7 @@ def test_a_long_study_opens_and_proposes_what_nobody_has_measured(postgres: Any,
             for start in range(0, len(arms), 6):
                 beside = [DEFAULT, *arms[start : start + 6]]
                 pair = worker.begin("search")
-                tell(worker.sink, executor.measure(beside, role="search", rounds=4, pair=pair), 4)
+                tell(worker.sink, executor.measure(beside, role="search", rounds=4, pair=pair))
                 worker.enter(1.0)
         with Worker(study, "machine") as worker:
             opening = story(worker, space)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from random import Random
 
 import pytest
 
-from hztune.measure import Accounting, Executor
 from hztune.measure.replay import Landscape, ModelNoise, Truth
+from hztune.measure.types import Around
 from hztune.progress import Status
 from hztune.samples import Arm, Block, Role
 from hztune.search import Bench, Ledger, MemoryLimit
@@ -48,24 +49,17 @@ class Recorder:
         self.statuses.append(status)
 
 
-class Interrupted:
+@dataclass
+class Interrupted(Around):
     """An executor that is interrupted in the middle of a block."""
 
-    def __init__(self, inner: Executor, at: int) -> None:
-        self._inner, self._left = inner, at
-
-    @property
-    def accounting(self) -> Accounting:
-        return self._inner.accounting
-
-    def cost(self, arms: int, rounds: int) -> float:
-        return self._inner.cost(arms, rounds)
+    left: int
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
-        if self._left == 0:
+        if self.left == 0:
             raise KeyboardInterrupt
-        self._left -= 1
-        return self._inner.measure(arms, role=role, rounds=rounds, pair=pair)
+        self.left -= 1
+        return self.inner.measure(arms, role=role, rounds=rounds, pair=pair)
 
 
 # ---- verdicts ------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ __all__ = [
     "STATUSES",
     "Accounting",
     "Arm",
+    "Around",
     "Block",
     "Executor",
     "Outcome",
@@ -80,3 +81,23 @@ class Executor(Protocol):
 
     def cost(self, arms: int, rounds: int) -> float:
         """Returns the wall seconds that `measure` will take for that many arms and rounds."""
+
+
+@dataclass
+class Around:
+    """An executor around another one: who derives from it says what `measure` does.
+
+    Attributes:
+        inner: The one that measures.
+    """
+
+    inner: Executor
+
+    @property
+    def accounting(self) -> Accounting:
+        """Where the inner one's time went."""
+        return self.inner.accounting
+
+    def cost(self, arms: int, rounds: int) -> float:
+        """Returns the wall seconds that the inner one will take."""
+        return self.inner.cost(arms, rounds)

@@ -124,8 +124,8 @@ class Beliefs:
     def _correct(self, keys: Sequence[str]) -> None:
         """Puts the model's estimates into the place of the pooled ones.
 
-        How slow somebody far behind is only the measurements say. Somebody old who was not good
-        enough for the model is not better than everyone in it.
+        How slow somebody far behind is only the measurements say. Somebody old who hardly raced,
+        and so is not in the model, is not better than everyone in it.
         """
         assert self._speed is not None  # it was made for this
         means, sds = self._speed.measured()

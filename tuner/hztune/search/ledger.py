@@ -131,6 +131,7 @@ class Ledger:
     machine: str = ""
     tried_elsewhere: set[tuple[str, str]] = field(default_factory=set)
     _pooled: tuple[int, dict[str, Estimate]] | None = field(default=None, compare=False)
+    _noise: tuple[int, Noise] | None = field(default=None, compare=False)
     _peaks: list[int] = field(default_factory=list, compare=False)  # of the control, in order
 
     @classmethod
@@ -228,6 +229,11 @@ class Ledger:
         Configurations that are far slower than the default scatter far more; nobody cares how
         slow they are exactly, and everybody would seem unsure because of them.
         """
+        if self._noise is None or self._noise[0] != len(self.blocks):
+            self._noise = len(self.blocks), self._estimated_noise()
+        return self._noise[1]
+
+    def _estimated_noise(self) -> Noise:
         records = (*self.searched.values(), *self.confirmed.values())
         near = [record.pairs for record in records if not record.is_far_behind]
         return (

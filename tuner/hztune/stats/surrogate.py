@@ -74,17 +74,16 @@ class Surrogate:
         spread = max(float(np.var(values)) - float(np.mean(errors**2)), 0.1 * float(np.var(values)))
         sizes = np.full(len(kinds), max(spread, _LEAST) / len(kinds))
         for _ in range(_ROUNDS):
-            inverse, centred = _inverse((sizes @ flat).reshape(noise.shape) + noise, values)
+            inverse, centre = _solved((sizes @ flat).reshape(noise.shape) + noise, values)
+            centred = inverse @ (values - centre)
             pulled = kinds @ centred @ centred
             trace = flat @ _projected(inverse).ravel()
             step = np.maximum(pulled, 0.0) / np.maximum(trace, _LEAST)
             says_something = trace > _LEAST * float(np.trace(inverse))
             sizes = np.where(says_something, np.maximum(sizes * np.sqrt(step), _LEAST), sizes)
         shared = (sizes @ flat).reshape(noise.shape)
-        inverse, weights = _inverse(shared + noise, values)
-        ones = inverse.sum(axis=0)
-        centre = float(ones @ values / ones.sum())
-        return cls(sizes, at, ordered, shared, centre, inverse, weights)
+        inverse, centre = _solved(shared + noise, values)
+        return cls(sizes, at, ordered, shared, centre, inverse, inverse @ (values - centre))
 
     def measured(self) -> tuple[Floats, Floats]:
         """What the measured configurations truly come to: means and their standard errors."""
@@ -135,12 +134,11 @@ def _alike(values: Floats, is_number: bool) -> tuple[Floats, Floats]:
     return own, np.maximum(joint, same)
 
 
-def _inverse(variance: Floats, values: Floats) -> tuple[Floats, Floats]:
-    """The inverse of a variance, and of it times the values less their weighted mean."""
+def _solved(variance: Floats, values: Floats) -> tuple[Floats, float]:
+    """The inverse of a variance, and the mean of the values that it gives weights to."""
     inverse: Floats = np.asarray(np.linalg.inv(variance), dtype=np.float64)
     ones = inverse.sum(axis=0)
-    weights: Floats = inverse @ (values - ones @ values / ones.sum())
-    return inverse, weights
+    return inverse, float(ones @ values / ones.sum())
 
 
 def _projected(inverse: Floats) -> Floats:
