@@ -215,7 +215,7 @@ def test_failing_system_calls_break_nothing_where_memory_is_returned_at_once(
         HZ_LARGE_CACHE_BYTES="0",
         HZ_SPAN_CACHE="0",
         HZ_SHARDS="2",
-        TEST_FAULT_POINTS="6",
+        TEST_FAULT_POINTS="3",
         TEST_ALLOCATOR="libhz.so",
     )
     require_all_held(done)

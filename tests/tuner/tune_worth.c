@@ -1,6 +1,6 @@
 /*
  * A workload whose speed is known, compiled into hz-bench by the tests (HZ_EXTRA_WORKLOAD): the
- * parameter trial_mode (tune_worth.def) makes each operation a fifth cheaper or dearer, or makes
+ * parameter trial_mode (tune_worth.def) halves or doubles each operation's work, or makes
  * the process crash, hang or eat memory. It asks the running hz for the parameter's value.
  */
 #define _GNU_SOURCE
@@ -24,8 +24,8 @@ static void prepare(hz_run *run)
     *(void **)&value = dlsym(RTLD_DEFAULT, "hz_param_value");
     (void)run;
     if (value == NULL || !value("trial_mode", &mode)) return;
-    if (mode == FASTER) spins = PLAIN_SPINS * 5 / 6;
-    if (mode == SLOWER) spins = PLAIN_SPINS * 6 / 5;
+    if (mode == FASTER) spins = PLAIN_SPINS / 2;
+    if (mode == SLOWER) spins = PLAIN_SPINS * 2;
 }
 
 static void begin(hz_worker *w)
