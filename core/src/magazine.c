@@ -2,10 +2,12 @@
  * Magazines: per thread and class, a stack of pointers to free blocks, refilled from and flushed to
  * the depot.
  *
- * Each grows with use (magazine_growth) up to its cap; all magazines of a thread together stay
- * within thread_cache_bytes, so one that needs more takes it from the others in turn.
+ * Each grows with use (magazine_growth), and while that is worth its memory (growth_rent), up to
+ * its cap; all magazines of a thread together stay within thread_cache_bytes, so one that needs
+ * more takes it from the others in turn.
  */
 #include "internal.h"
+#include "os.h"
 
 static uint32_t cap_for(uint32_t class_)
 {
@@ -88,15 +90,31 @@ static uint32_t next_size(const hz_magazine *magazine)
     uint32_t next = magazine->cap;
     if (hz_cfg.magazine_growth == HZ_MAGAZINE_GROWTH_BATCH) next = magazine->grown + batch;
     if (hz_cfg.magazine_growth == HZ_MAGAZINE_GROWTH_DOUBLE) {
-        next = magazine->grown < batch / 2 ? batch : magazine->grown * 2;
+        next = magazine->grown == 0 ? (batch + 7) / 8 : 2 * magazine->grown;
     }
     return next < magazine->cap ? next : magazine->cap;
+}
+
+/*
+ * Whether a larger magazine is worth its memory. Twice the size makes it run empty or full half as
+ * often at best: that saves the more, the shorter the time between two such moments, and costs the
+ * more, the more bytes it may hold. One rate of exchange for all magazines of the process. The time
+ * is a mean, as it scatters so much that a single one would be short enough sooner or later.
+ */
+static bool is_worth_more(hz_magazine *magazine, uint32_t class_)
+{
+    const uint32_t now_us = hz_os_now_us();
+    const uint32_t since_us = magazine->grown > 0 ? now_us - magazine->short_us : 0;
+    const uint64_t bytes = (uint64_t)magazine->grown * hz_class_bytes[class_];
+    magazine->short_us = now_us;
+    magazine->mean_us = (uint32_t)((7 * (uint64_t)magazine->mean_us + since_us) / 8);
+    return magazine->mean_us * bytes <= (uint64_t)hz_cfg.growth_rent * 1024 * 1000;
 }
 
 static bool grow(hz_heap *heap, uint32_t class_)
 {
     hz_magazine *magazine = &heap->magazines[class_];
-    if (magazine->grown == magazine->cap) return false;
+    if (magazine->grown == magazine->cap || !is_worth_more(magazine, class_)) return false;
     uint32_t grown = next_size(magazine);
     size_t bytes = (size_t)(grown - magazine->grown) * hz_class_bytes[class_];
     if (!make_others_smaller(heap, class_, bytes)) return false;
@@ -116,7 +134,8 @@ static void *refill(hz_heap *heap, uint32_t class_)
     grow(heap, class_);
     if (hz_cfg.remote_grouping == HZ_REMOTE_GROUPING_SHARD) hz_remote_drain_inbox(heap);
     uint32_t want = (uint32_t)hz_cfg.refill_batch;
-    if (want > magazine->grown) want = magazine->grown > 0 ? magazine->grown : 1;
+    const uint32_t half = magazine->grown / 2; /* the other half is room for what will be freed */
+    if (want > half) want = half > 0 ? half : 1;
     size_t got = hz_depot_take(heap->shard, class_, magazine->blocks, want, &magazine->lease);
     if (got == 0) return NULL;
     hz_count(HZ_STAT_refill_blocks, got);

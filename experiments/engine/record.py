@@ -41,6 +41,7 @@ from hztune.tune.candidates import candidates
 from hztune.workload import WorkloadSpec
 
 HERE = Path(__file__).parent
+SPACE = HERE / "space.toml"
 WORKLOADS = {
     "remote-2": ("remote", ["remote=50"], 2),
     "remote-8": ("remote@main", ["remote=50"], 8),
@@ -54,6 +55,11 @@ MOST_STEPS = 6
 NOISE_BLOCKS, NOISE_ROUNDS = 12, 48
 BEST, AGAIN = 48, 6
 """Configurations that are measured again, and how often."""
+
+
+def recorded_space(threads: int) -> Space:
+    """The space of the landscapes, for a workload of so many threads."""
+    return candidates("hz", str(SPACE), threads).space
 
 
 def drawn(space: Space, count: int, seed: int) -> list[Arm]:
@@ -189,16 +195,15 @@ def record(name: str, options: argparse.Namespace) -> None:
             heard = {"noise": noise(executor)}
             write(options.out / f"noise-{name}{busy}.json", spec, machine, heard)
     if not options.noise_only:
-        space = candidates("hz", "", spec.threads).space
+        space = recorded_space(spec.threads)
         path = options.out / f"landscape-{name}.json"
         if options.refine_only:
             found = json.loads(path.read_text())["points"]
         else:
             arms = drawn(space, options.configs, seed=1)
             found = points(executor, arms, options.passes, seed=2)
-        head = {"space_sha256": space.fingerprint()}
-        write(path, spec, machine, {**head, "points": found})
-        write(path, spec, machine, {**head, "points": refined(executor, space, found)})
+        write(path, spec, machine, {"points": found})
+        write(path, spec, machine, {"points": refined(executor, space, found)})
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ from statistics import fmean, median, variance
 import numpy as np
 import optuna
 from numpy.typing import NDArray
+from record import SPACE, recorded_space
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
@@ -39,7 +40,6 @@ from hztune.progress import Quiet
 from hztune.search import Bench, Budget, Ledger
 from hztune.search.ledger import FAR_BEHIND
 from hztune.space import Config, Dimension, Space
-from hztune.tune.candidates import candidates
 from hztune.tune.flow import Study
 
 ROUNDS_OF_A_SECOND = 56
@@ -72,13 +72,12 @@ class Surface:
         """Fits a landscape that record.py has written.
 
         Raises:
-            SystemExit: It was recorded for another search space.
+            SystemExit: It was recorded for another space.
         """
         found = json.loads(path.read_text())
-        threads = int(found["workload"].rpartition("T=")[2])
-        space = candidates("hz", "", threads).space
-        if space.fingerprint() != found["space_sha256"]:
-            raise SystemExit(f"{path} was recorded for another search space; record it again")
+        space = recorded_space(int(found["workload"].rpartition("T=")[2]))
+        if not all(space.contains(point["params"]) for point in found["points"]):
+            raise SystemExit(f"{path} was recorded for another space than {SPACE}; record it again")
         heard = path.with_name(path.name.replace("landscape-", "noise-"))
         noise = recorded(heard)
         points = [point for point in found["points"] if point["status"] == "ok"]

@@ -7,13 +7,14 @@
  *   give COUNT        frees the oldest blocks that are held
  *   until NAME COUNT  lets time pass, and memory churn, until a counter of hz is that high
  *   await NAME COUNT  does nothing until another thread has made a counter of hz that high
+ *   pace US           from now on, each look of hz at the exact clock finds it so much later
  *   thread            a new thread runs the rest of the script; this one stays, with its magazines
  *   meet SIZE         the same, and until the new thread waits or ends, this one holds the lock of
  *                     the depot for SIZE
  *
- * The program stands between hz and the C library: it notes what hz asks of the system, and of the
- * coarse clock it gives hz one of its own, which only `until` moves. So nothing here depends on how
- * fast the machine is.
+ * The program stands between hz and the C library: it notes what hz asks of the system, and gives
+ * hz a coarse clock of its own, which only `until` moves, and an exact one, which `pace` moves. So
+ * nothing here depends on how fast the machine is.
  */
 #include "check.h"
 
@@ -43,7 +44,9 @@ enum {
 /* ---- between hz and the system -------------------------------------------------------------- */
 
 static struct {
-    _Atomic uint64_t clock_ms;        /* the time that hz is given */
+    _Atomic uint64_t clock_ms;        /* the coarse time that hz is given */
+    _Atomic uint64_t clock_us;        /* the exact time that hz is given */
+    _Atomic uint64_t pace_us;         /* what passes of it from one look to the next */
     _Atomic uint64_t sleep_us;        /* what it last asked to sleep */
     _Atomic uint64_t yields;          /* times that it let others run */
     _Atomic uint64_t huge_bytes;      /* for which it asked for huge pages */
@@ -52,9 +55,10 @@ static struct {
 
 int clock_gettime(clockid_t clock, struct timespec *now)
 {
-    if (clock != CLOCK_MONOTONIC_COARSE) return (int)syscall(SYS_clock_gettime, clock, now);
-    const uint64_t ms = seen.clock_ms;
-    *now = (struct timespec){(time_t)(ms / 1000), (long)(ms % 1000) * MS};
+    const bool coarse = clock == CLOCK_MONOTONIC_COARSE;
+    if (!coarse && clock != CLOCK_MONOTONIC) return (int)syscall(SYS_clock_gettime, clock, now);
+    const uint64_t us = coarse ? seen.clock_ms * 1000 : (seen.clock_us += seen.pace_us);
+    *now = (struct timespec){(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
     return 0;
 }
 
@@ -182,6 +186,8 @@ static void step(script *rest)
     } else if (strcmp(verb, "await") == 0) {
         const char *name = next_word(rest);
         await(name, next_number(rest));
+    } else if (strcmp(verb, "pace") == 0) {
+        seen.pace_us = next_number(rest);
     } else if (strcmp(verb, "thread") == 0) {
         go_on_in_thread(rest);
     } else if (strcmp(verb, "meet") == 0) {

@@ -88,15 +88,22 @@ CLAIMS: Mapping[str, Claim] = {
     "magazine_growth": Claim(
         "sets the steps in which a magazine grows from nothing to 256 blocks",
         "take 2048 16 give 2048",
-        {"full": 1, "double": 4, "batch": 8},
+        {"full": 1, "double": 7, "batch": 8},
         number("magazines_grown"),
+    ),
+    "growth_rent": Claim(
+        "sets what a magazine grows to that runs empty or full every millisecond",
+        "pace 1000 take 2048 16 give 2048",
+        {"1": 2 * KIB, "4": 8 * KIB, "65536": 16 * KIB},
+        number("grown_bytes"),
+        {"HZ_MAGAZINE_CAP": "1024"},
     ),
     "refill_batch": Claim(
         "sets how often 1024 blocks must be asked for",
         "take 1024 16",
         {"4": 256, "32": 32, "256": 4},
         number("refills"),
-        FULL,
+        WIDE,
     ),
     "flush_batch": Claim(
         "sets how many blocks a full magazine gives back at once",
