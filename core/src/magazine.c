@@ -9,6 +9,10 @@
 #include "internal.h"
 #include "os.h"
 
+#define NS_OF_MS 1000000ULL
+#define SELDOM_NS (1000 * NS_OF_MS) /* so long between two shortages, or longer: all the same */
+enum { PAUSE = 4 };                 /* no more than so many times the mean counts in it */
+
 static uint32_t cap_for(uint32_t class_)
 {
     int64_t cap = hz_cfg.magazine_bytes / (int64_t)hz_class_bytes[class_];
@@ -99,16 +103,20 @@ static uint32_t next_size(const hz_magazine *magazine)
  * Whether a larger magazine is worth its memory. Twice the size makes it run empty or full half as
  * often at best: that saves the more, the shorter the time between two such moments, and costs the
  * more, the more bytes it may hold. One rate of exchange for all magazines of the process. The time
- * is a mean, as it scatters so much that a single one would be short enough sooner or later.
+ * is a mean, as it scatters so much that a single one would be short enough sooner or later; and a
+ * single pause of the thread hardly counts.
  */
 static bool is_worth_more(hz_magazine *magazine, uint32_t class_)
 {
-    const uint32_t now_us = hz_os_now_us();
-    const uint32_t since_us = magazine->grown > 0 ? now_us - magazine->short_us : 0;
+    const uint64_t now_ns = hz_os_now_ns();
+    const uint64_t mean_ns = magazine->mean_ns;
+    uint64_t since_ns = magazine->grown > 0 ? now_ns - magazine->short_ns : 0;
+    if (since_ns > SELDOM_NS) since_ns = SELDOM_NS;
+    if (mean_ns > 0 && since_ns > PAUSE * mean_ns) since_ns = PAUSE * mean_ns;
+    magazine->short_ns = now_ns;
+    magazine->mean_ns = mean_ns > 0 ? (7 * mean_ns + since_ns) / 8 : since_ns;
     const uint64_t bytes = (uint64_t)magazine->grown * hz_class_bytes[class_];
-    magazine->short_us = now_us;
-    magazine->mean_us = (uint32_t)((7 * (uint64_t)magazine->mean_us + since_us) / 8);
-    return magazine->mean_us * bytes <= (uint64_t)hz_cfg.growth_rent * 1024 * 1000;
+    return magazine->mean_ns * bytes <= (uint64_t)hz_cfg.growth_rent * NS_OF_MS * 1024;
 }
 
 static bool grow(hz_heap *heap, uint32_t class_)

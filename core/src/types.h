@@ -110,8 +110,8 @@ typedef struct hz_magazine {
     void **blocks;     /* the array, behind its leading NULL */
     uint32_t cap;      /* most blocks it may ever hold */
     uint32_t grown;    /* blocks it may hold by now: limit == blocks + grown */
-    uint32_t short_us; /* when it last ran empty or full, while it could grow; wraps */
-    uint32_t mean_us;  /* from one such moment to the next */
+    uint64_t short_ns; /* when it last ran empty or full, while it could grow */
+    uint64_t mean_ns;  /* from one such moment to the next */
     hz_lease lease;    /* where blocks come from that nobody has had before */
 } hz_magazine;
 

@@ -132,8 +132,8 @@ class Beliefs:
         highest = float(means[: len(keys)].max())
         modelled = set(keys)
         for key, one in self.estimates.items():
-            if key not in modelled:
-                self.estimates[key] = replace(one, mean=min(one.mean, highest))
+            if one.mean > highest and key not in modelled:
+                self.estimates[key] = replace(one, mean=highest)
         for key, mean, sd in zip(keys, means.tolist(), sds.tolist(), strict=False):
             if self.estimates[key].raw > FAR_BEHIND:
                 self.estimates[key] = replace(self.estimates[key], mean=mean, error=sd)
