@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -81,6 +81,7 @@ class Search:
         self.refused: set[str] = set()
         self._identities: dict[str, Identity] = {}
         self._beliefs: tuple[int, Beliefs] | None = None
+        self._ranked: tuple[tuple[int, int], list[Best]] | None = None
         self._places: Places = {}
 
     @property
@@ -128,10 +129,13 @@ class Search:
 
         Of two that are as good as equal, the one that changes less.
         """
-        found = self._believed().estimates
-        records = self.bench.ledger.searched
-        bests = [Best(records[key], e) for key, e in found.items() if key not in self.refused]
-        return sorted(bests, key=_rank)
+        when = len(self.bench.ledger.blocks), len(self.refused)
+        if self._ranked is None or self._ranked[0] != when:
+            found = self._believed().estimates
+            records = self.bench.ledger.searched
+            bests = [Best(records[key], e) for key, e in found.items() if key not in self.refused]
+            self._ranked = when, sorted(bests, key=_rank)
+        return self._ranked[1]
 
     def _believed(self) -> Beliefs:
         """What is believed after the blocks so far."""
@@ -203,14 +207,15 @@ class Search:
         space = self.space.narrowed({name})
         beliefs = self._believed()
         knows = beliefs.knows(name)
+        winners = self._winners(space)
         proposals = study.propose(
             space,
             self._findings(space),
             POOL if knows else count,
-            incumbents=self._incumbents(space),
+            incumbents=self._incumbents(space, winners),
             taken=taken,
             seed=self.seed,
-            in_turn=self._families(space),
+            in_turn=self._families(space, winners),
             variety=VARIETY if knows else 0.0,
         )
         if not knows:
@@ -227,19 +232,19 @@ class Search:
         best = -_rank(ranked[0]) if ranked else 0.0
         return best if self.bench.ledger.must_save else max(0.0, best)
 
-    def _incumbents(self, space: Space) -> list[Config]:
+    def _incumbents(self, space: Space, winners: Sequence[Best]) -> list[Config]:
         """The best configuration of each allocator, the best of all last.
 
         The control stays its own allocator's incumbent until something beats it.
         """
         best: dict[str, Config] = {}
-        for one in self._winners(space):
+        for one in winners:
             best.setdefault(one.record.arm.allocator, space.config(one.record.arm))
         return [*space.defaults, *reversed(best.values())]
 
-    def _families(self, space: Space) -> list[tuple[Config, ...]]:
+    def _families(self, space: Space, winners: Sequence[Best]) -> list[tuple[Config, ...]]:
         """The best configuration alone, and by turns with one of those that come next."""
-        best = [space.config(one.record.arm) for one in self._winners(space)[:PARENTS]]
+        best = [space.config(one.record.arm) for one in winners[:PARENTS]]
         return [parents for other in best[1:] for parents in ((best[0],), (best[0], other))]
 
     def _winners(self, space: Space) -> list[Best]:
