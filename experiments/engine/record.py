@@ -62,6 +62,12 @@ def recorded_space(threads: int) -> Space:
     return candidates("hz", str(SPACE), threads).space
 
 
+def defaults(space: Space) -> Config:
+    """The default of each parameter that a landscape is of: what its log ratios are to."""
+    full = space.full({})
+    return {dimension.name: full[dimension.name] for dimension in space.dimensions}
+
+
 def drawn(space: Space, count: int, seed: int) -> list[Arm]:
     """Different configurations: the presets, then some steps from the default, some anywhere.
 
@@ -202,8 +208,9 @@ def record(name: str, options: argparse.Namespace) -> None:
         else:
             arms = drawn(space, options.configs, seed=1)
             found = points(executor, arms, options.passes, seed=2)
-        write(path, spec, machine, {"points": found})
-        write(path, spec, machine, {"points": refined(executor, space, found)})
+        head = {"defaults": defaults(space)}
+        write(path, spec, machine, {**head, "points": found})
+        write(path, spec, machine, {**head, "points": refined(executor, space, found)})
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from statistics import fmean, median, variance
 import numpy as np
 import optuna
 from numpy.typing import NDArray
-from record import SPACE, recorded_space
+from record import SPACE, defaults, recorded_space
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
@@ -72,12 +72,15 @@ class Surface:
         """Fits a landscape that record.py has written.
 
         Raises:
-            SystemExit: It was recorded for another space.
+            SystemExit: It was recorded for other defaults or another space.
         """
         found = json.loads(path.read_text())
         space = recorded_space(int(found["workload"].rpartition("T=")[2]))
-        if not all(space.contains(point["params"]) for point in found["points"]):
-            raise SystemExit(f"{path} was recorded for another space than {SPACE}; record it again")
+        legal = all(space.contains(point["params"]) for point in found["points"])
+        if not legal or found["defaults"] != defaults(space):
+            raise SystemExit(
+                f"{path} was recorded for other defaults or another space than {SPACE}"
+            )
         heard = path.with_name(path.name.replace("landscape-", "noise-"))
         noise = recorded(heard)
         points = [point for point in found["points"] if point["status"] == "ok"]

@@ -16,6 +16,8 @@ from hztune.machine import Machine
 from hztune.samples import Arm, Block, Evidence, Outcome, Plan, SampleStore, Turn, blocks
 from hztune.samples.log import Log
 
+from .conftest import tell
+
 MACHINE = Machine("CPU 3000", 2, None, "6.1", "glibc 2.36", 4096, "madvise", "", "", 24, None)
 IDENTITY = {
     "workload": "larson",
@@ -51,18 +53,6 @@ def block(pair: int, arms: tuple[Arm, ...] = (DEFAULT, CANDIDATE), rounds: int =
     return Block(pair, "search", outcomes)
 
 
-def put(store: SampleStore, one: Block) -> None:
-    """Writes a block as an executor does: turns as they come, outcomes at the end."""
-    arms = tuple(outcome.arm for outcome in one.outcomes)
-    store.begin(Plan(one.pair, one.role, arms, rounds=3))
-    for index, outcome in enumerate(one.outcomes):
-        for turn in outcome.turns:
-            store.turn(index, 100 + index, turn, Evidence(rss_kb=5000))
-    for index, outcome in enumerate(one.outcomes):
-        store.outcome(index, 100 + index, outcome)
-    store.end()
-
-
 def open_store(path: Path, *, resume: bool = True, **changes: str) -> SampleStore:
     return SampleStore(path, {**IDENTITY, **changes}, MACHINE, resume=resume)
 
@@ -78,15 +68,15 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_block_comes_back_as_it_was_measured(path: Path) -> None:
     with open_store(path) as store:
-        put(store, block(0))
-        put(store, block(1))
+        tell(store, block(0))
+        tell(store, block(1))
         assert store.replay() == (block(0), block(1))
     assert blocks(path) == (block(0), block(1))
 
 
 def test_the_same_arm_twice_in_a_block_stays_two_outcomes(path: Path) -> None:
     with open_store(path) as store:
-        put(store, block(0, arms=(DEFAULT, DEFAULT)))
+        tell(store, block(0, arms=(DEFAULT, DEFAULT)))
     assert blocks(path) == (block(0, arms=(DEFAULT, DEFAULT)),)
 
 
@@ -94,13 +84,13 @@ def test_a_failed_arm_comes_back_with_its_reason(path: Path) -> None:
     crash = Outcome(CANDIDATE, "crash", "ended by SIGSEGV: it fell over")
     one = Block(0, "search", (block(0).control, crash))
     with open_store(path) as store:
-        put(store, one)
+        tell(store, one)
     assert blocks(path) == (one,)
 
 
 def test_every_row_says_which_study_machine_and_number_it_has(path: Path) -> None:
     with open_store(path) as store:
-        put(store, block(0))
+        tell(store, block(0))
         study = store.study
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert [row["seq"] for row in rows] == list(range(10))
@@ -121,7 +111,7 @@ def test_a_turn_is_in_the_file_as_soon_as_it_is_measured(path: Path) -> None:
 
 def test_what_came_out_of_a_study_is_kept_behind_its_samples(path: Path) -> None:
     with open_store(path) as store:
-        put(store, block(0))
+        tell(store, block(0))
         assert store.ending() is None
         store.conclude({"summary": {"verdict": "no_gain"}})
     with open_store(path) as store:
@@ -133,21 +123,21 @@ def test_what_came_out_of_a_study_is_kept_behind_its_samples(path: Path) -> None
 
 def test_the_next_session_goes_on_with_the_next_number(path: Path) -> None:
     with open_store(path) as store:
-        put(store, block(0))
+        tell(store, block(0))
     with open_store(path) as store:
-        put(store, block(1))
+        tell(store, block(1))
     assert numbers(path) == list(range(19))
 
 
 def test_an_interrupted_block_counts_for_nothing_and_its_repetition_for_one(path: Path) -> None:
     with open_store(path) as store:
-        put(store, block(0))
+        tell(store, block(0))
         store.begin(Plan(1, "search", (DEFAULT, CANDIDATE), rounds=3))
         store.turn(0, 7, block(9).control.turns[0], Evidence())
         store.outcome(0, 7, block(9).control)
     with open_store(path) as store:
         assert store.replay() == (block(0),)
-        put(store, block(1))
+        tell(store, block(1))
         assert store.replay() == (block(0), block(1))
 
 
@@ -155,8 +145,8 @@ def test_a_file_cut_at_every_byte_of_its_last_three_records_costs_the_torn_one_o
     path: Path,
 ) -> None:
     with open_store(path) as store:
-        put(store, block(0))
-        put(store, block(1))
+        tell(store, block(0))
+        tell(store, block(1))
     whole = path.read_bytes()
     starts = [0, *(i + 1 for i, byte in enumerate(whole) if byte == 0x0A)]
     for size in range(starts[-4], len(whole)):
@@ -165,14 +155,14 @@ def test_a_file_cut_at_every_byte_of_its_last_three_records_costs_the_torn_one_o
         with open_store(path) as store:
             assert store.cut_bytes == size - starts[kept]
             assert store.replay() == (block(0),)
-            put(store, block(1))
+            tell(store, block(1))
             assert store.replay() == (block(0), block(1))
         assert numbers(path) == list(range(len(numbers(path))))
 
 
 def test_a_tail_of_zeros_as_a_power_cut_leaves_it_is_cut(path: Path) -> None:
     with open_store(path) as store:
-        put(store, block(0))
+        tell(store, block(0))
     whole = path.read_bytes()
     path.write_bytes(whole + b"\0" * 4096)
     with open_store(path) as store:
@@ -183,13 +173,13 @@ def test_a_tail_of_zeros_as_a_power_cut_leaves_it_is_cut(path: Path) -> None:
 def test_a_file_torn_in_its_very_first_record_begins_anew(path: Path) -> None:
     path.write_bytes(b'{"seq":0,"schema":1,"kind":"st')
     with open_store(path) as store:
-        put(store, block(0))
+        tell(store, block(0))
     assert blocks(path) == (block(0),)
 
 
 def test_damage_before_the_end_is_refused_and_left_alone(path: Path) -> None:
     with open_store(path) as store:
-        put(store, block(0))
+        tell(store, block(0))
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
@@ -200,7 +190,7 @@ def test_damage_before_the_end_is_refused_and_left_alone(path: Path) -> None:
 
 def test_a_record_that_is_missing_in_the_middle_is_damage(path: Path) -> None:
     with open_store(path) as store:
-        put(store, block(0))
+        tell(store, block(0))
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:3] + lines[4:]))
     with pytest.raises(HztuneError, match="damaged in line 4"):
@@ -272,7 +262,7 @@ def sized(limit: int, action: Callable[[], None]) -> None:
 def test_a_disk_that_is_full_at_every_byte_of_three_records_loses_nothing(path: Path) -> None:
     one = block(1)
     with open_store(path) as store:
-        put(store, block(0))
+        tell(store, block(0))
         store.begin(Plan(1, "search", (DEFAULT, CANDIDATE), rounds=3))
         for number, outcome in enumerate(one.outcomes):
             for turn in outcome.turns:
