@@ -80,6 +80,15 @@ def test_the_same_arm_twice_in_a_block_stays_two_outcomes(path: Path) -> None:
     assert blocks(path) == (block(0, arms=(DEFAULT, DEFAULT)),)
 
 
+def test_turns_come_back_whatever_an_arm_and_its_parameters_are_called(path: Path) -> None:
+    names = {"turn": 1, "index": 2, "cpu_ns": 3, "arm": ',"turn":9,"cpu_ns":8,', "crc": 4}
+    arms = (DEFAULT, Arm.of(',"arm":"x","kind":"turn",', names))
+    with open_store(path) as store:
+        tell(store, block(0, arms))
+        assert store.replay() == (block(0, arms),)
+    assert blocks(path) == (block(0, arms),)
+
+
 def test_a_failed_arm_comes_back_with_its_reason(path: Path) -> None:
     crash = Outcome(CANDIDATE, "crash", "ended by SIGSEGV: it fell over")
     one = Block(0, "search", (block(0).control, crash))

@@ -10,11 +10,13 @@ them. An `end` row, last, says what came out: a study that has one is not measur
 from __future__ import annotations
 
 import datetime
+import gc
 import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,7 +25,10 @@ from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.samples.blocks import Arm, Block, Outcome, Turn, joined
 from hztune.samples.log import Log, Record, read
-from hztune.samples.rows import SCHEMA, Rows
+from hztune.samples.rows import SCHEMA, Rows, lean
+
+_TURN = itemgetter("turn", "position", "start_ns", "counted_ns", "ops", "disturbed")
+"""What a row says of a turn, in the order of its fields."""
 
 
 class SampleStore(Rows):
@@ -93,7 +98,7 @@ class SampleStore(Rows):
 
     def replay(self) -> tuple[Block, ...]:
         """Returns every complete block, in order, as it was measured."""
-        return tuple(blocks_of(self._log.records()))
+        return _lasting(blocks_of(self._log.records(lean)))
 
     def close(self) -> None:
         """Closes the file; another process may then go on with it."""
@@ -151,7 +156,7 @@ def recording(path: Path) -> Recording:
         UsageError: It cannot be read, holds no study, or one of another version.
         HztuneError: It is damaged.
     """
-    rows = list(read(path))
+    rows = list(read(path, lean))
     if not rows or rows[0].get("schema") != SCHEMA:
         raise UsageError(f"{path} holds no study of schema {SCHEMA}")
     return Recording(
@@ -170,7 +175,7 @@ def blocks(path: Path) -> tuple[Block, ...]:
         UsageError: It cannot be read.
         HztuneError: It is damaged.
     """
-    return tuple(blocks_of(read(path)))
+    return tuple(blocks_of(read(path, lean)))
 
 
 def blocks_of(records: Iterable[Record]) -> Iterator[Block]:
@@ -191,6 +196,22 @@ def blocks_of(records: Iterable[Record]) -> Iterator[Block]:
         if len(waiting) == head.get("parts", 1):
             yield joined(waiting, workloads)
             waiting, workloads = [], []
+
+
+def _lasting(blocks: Iterable[Block]) -> tuple[Block, ...]:
+    """Returns blocks that stay for as long as the process works on their study.
+
+    Of hundreds of thousands of turns none is ever garbage. To look whether one is would take a
+    sixth of the time to read them, and as much again every few blocks of the search.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return tuple(blocks)
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
 
 
 def _measured(records: Iterable[Record]) -> Iterator[tuple[Record, Block]]:
@@ -245,14 +266,7 @@ def _differences(row: Record, identity: dict[str, str], machine: Machine) -> tup
 
 def _turn(row: Mapping[str, Any]) -> Turn:
     """Returns the turn of a row."""
-    return Turn(
-        round=row["turn"],
-        position=row["position"],
-        start_ns=row["start_ns"],
-        counted_ns=row["counted_ns"],
-        ops=row["ops"],
-        disturbed=row["disturbed"],
-    )
+    return Turn(*_TURN(row))
 
 
 def _outcome(row: Mapping[str, Any], turns: tuple[Turn, ...]) -> Outcome:

@@ -50,7 +50,7 @@ def pair_ratio(reference: Outcome, candidate: Outcome) -> PairRatio | None:
         return PairRatio(log_ratio, math.nan, 1)
     x = np.array([a[r] for r in common])
     y = np.array([b[r] for r in common])
-    mean_x, mean_y = x.mean(), y.mean()
+    mean_x, mean_y = x.sum() / len(common), y.sum() / len(common)
     if mean_x <= 0.0 or mean_y <= 0.0:
         return None
     within = _ratio_variance(x / mean_x, y / mean_y)
@@ -105,6 +105,9 @@ def _mean(parts: Sequence[PairRatio | None]) -> PairRatio | None:
 def _by_round(turns: Sequence[Turn]) -> dict[int, float]:
     """Mean rate of each round; disturbed turns only where a process has no other."""
     quiet = [turn for turn in turns if not turn.disturbed] or list(turns)
+    once = {turn.round: turn.rate for turn in quiet}
+    if len(once) == len(quiet):
+        return once
     rates: dict[int, list[float]] = {}
     for turn in quiet:
         rates.setdefault(turn.round, []).append(turn.rate)
@@ -117,4 +120,4 @@ def _ratio_variance(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     if count < 2:
         return math.nan
     residual = y - x
-    return float(np.sum(residual**2)) / (count * (count - 1))
+    return float((residual**2).sum()) / (count * (count - 1))
