@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from random import Random
 
@@ -13,10 +14,10 @@ from hztune.study import (
     TOLD_BEST,
     TOLD_NEWEST,
     Finding,
-    _worth_telling,
     identity,
     importance,
     propose,
+    worth_telling,
 )
 
 GOOD = {"ran": -1.0, "max_rss": -1.0}
@@ -30,9 +31,9 @@ def findings(space: Space, count: int, seed: int = 3) -> list[Finding]:
     return [Finding(c, 0.2 if c.get("lock") == "spin" else 0.0, GOOD) for c in configs]
 
 
-def asked(space: Space, known: list[Finding], count: int = 4, **changes: object) -> list[Config]:
+def asked(space: Space, told: list[Finding], count: int = 4, **changes: object) -> list[Config]:
     options: dict[str, object] = {"incumbents": [{}], "taken": set(), "seed": 1, **changes}
-    return propose(space, known, count, **options)  # type: ignore[arg-type]
+    return propose(space, told, count, **options)  # type: ignore[arg-type]
 
 
 def test_every_proposal_is_legal_different_and_not_the_default(toy_space: Space) -> None:
@@ -92,13 +93,20 @@ def test_a_proposal_keeps_most_of_the_incumbent(toy_space: Space) -> None:
 def test_the_sampler_is_told_of_the_best_and_the_newest_of_many_findings() -> None:
     values = Random(1).sample(range(1000), 1000)
     many = [Finding({"cap": v}, v, CRASHED if v >= 950 else GOOD) for v in values]
-    told = _worth_telling(many)
+    worth = [f.value if f.feasible else -math.inf for f in many]
+    told = [many[place] for place in worth_telling(worth)]
     newest = many[-TOLD_NEWEST:]
     older = sorted((f for f in many[:-TOLD_NEWEST] if f.feasible), key=lambda f: -f.value)
     assert told[-TOLD_NEWEST:] == newest
     assert sorted(told[:-TOLD_NEWEST], key=lambda f: -f.value) == older[:TOLD_BEST]
     assert told == [finding for finding in many if finding in told]
-    assert _worth_telling(newest) == newest
+    assert worth_telling(worth[-TOLD_NEWEST:]) == list(range(TOLD_NEWEST))
+
+
+def test_proposals_go_on_where_the_sampler_is_told_of_as_many_as_before(toy_space: Space) -> None:
+    told = findings(toy_space, 30)
+    assert asked(toy_space, told, known=300) != asked(toy_space, told, known=306)
+    assert asked(toy_space, told, known=30) == asked(toy_space, told)
 
 
 def test_a_space_that_is_used_up_gives_what_is_left(toy_space: Space) -> None:

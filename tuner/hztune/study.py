@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from pathlib import Path
 from random import Random
 
@@ -95,6 +97,7 @@ def propose(
     seed: int,
     in_turn: Sequence[Sequence[Mapping[str, Value]]] = (),
     variety: float = 0.0,
+    known: int | None = None,
 ) -> list[Config]:
     """Returns up to `count` different configurations that are worth a measurement.
 
@@ -105,7 +108,7 @@ def propose(
 
     Args:
         space: What may be proposed.
-        findings: Everything known so far.
+        findings: What the sampler is told: everything known so far, or what is `worth_telling`.
         count: Number of proposals wanted; fewer come back when the space has no more.
         incumbents: The best configuration so far of each allocator, the best of all last.
         taken: Configurations that need no proposal, because they were measured.
@@ -114,9 +117,10 @@ def propose(
             the value of one at random.
         variety: Chance that a value which is not inherited is any one. Above 0 many proposals are
             wanted, of which somebody else chooses; they share a few of the sampler's answers.
+        known: Number of findings there are, where not all of them are told.
     """
-    mixed = _mixed_seed(seed, len(findings))
-    study = _study(space, _worth_telling(findings), mixed)
+    mixed = _mixed_seed(seed, len(findings) if known is None else known)
+    study = _study(space, findings, mixed)
     rng = Random(mixed)
     inherited: dict[str, int] = {}
     for incumbent in incumbents:
@@ -133,6 +137,18 @@ def propose(
             proposals.append(config)
             seen.add(identity(config))
     return proposals
+
+
+def worth_telling(values: Sequence[float]) -> list[int]:
+    """Which findings the sampler is told of: the places of the best and the newest, in order.
+
+    Args:
+        values: What each of them is worth, the oldest first; -inf where it is not feasible.
+    """
+    places = range(len(values))
+    newest = places[-TOLD_NEWEST:]
+    feasible = [place for place in places[: -len(newest)] if values[place] > -math.inf]
+    return [*sorted(nlargest(TOLD_BEST, feasible, key=values.__getitem__)), *newest]
 
 
 def importance(findings: Sequence[Finding], defaults: Mapping[str, Value]) -> dict[str, float]:
@@ -218,15 +234,6 @@ def _fresh(
         if identity(config) not in seen:
             return config
     return None
-
-
-def _worth_telling(findings: Sequence[Finding]) -> list[Finding]:
-    """The best and the newest, in their order; all where there are no more."""
-    places = range(len(findings))
-    newest = places[-TOLD_NEWEST:]
-    feasible = [place for place in places[: -len(newest)] if findings[place].feasible]
-    best = sorted(feasible, key=lambda place: -max(findings[place].objectives))[:TOLD_BEST]
-    return [findings[place] for place in (*sorted(best), *newest)]
 
 
 class _Finished(optuna.trial.FrozenTrial):

@@ -176,6 +176,7 @@ def _modelled(estimates: dict[str, Estimate]) -> list[str]:
     if len(keys) <= _MOST_MODELLED:
         return keys
     raced = sorted(reversed(keys), key=lambda key: -estimates[key].pairs)[: _MOST_MODELLED // 2]
-    newest = [key for key in keys if key not in set(raced)][-(_MOST_MODELLED - len(raced)) :]
-    wanted = {*raced, *newest}
+    wanted = set(raced)
+    others = [key for key in keys if key not in wanted]
+    wanted.update(others[-(_MOST_MODELLED - len(raced)) :])
     return [key for key in keys if key in wanted]

@@ -134,14 +134,18 @@ class FrontSearch(Search):
         configs: list[Config] = []
         for which, share in drawn.items():
             findings, in_turn = views[which]
+            told = study.worth_telling(
+                [max(one.objectives) if one.feasible else -math.inf for one in findings]
+            )
             configs += study.propose(
                 space,
-                findings,
+                [findings[place] for place in told],
                 share,
                 incumbents=space.defaults,
                 taken={*taken, *map(identity, configs)},
                 seed=self.seed + which,
                 in_turn=in_turn,
+                known=len(findings),
             )
         return configs
 
@@ -152,7 +156,7 @@ class FrontSearch(Search):
         and each objective alone with the member that is best in it, since two draw proposals to the
         middle, and the ends would be missed.
         """
-        findings = self._findings(space)
+        findings = self._placed(space)
         members: list[tuple[Config, ...]] = [(member,) for member in self._parents(space)]
         between = [one + other for one, other in combinations(members, 2)] or members
         turn = self.bench.ledger.trials % max(1, len(between))
@@ -176,7 +180,7 @@ class FrontSearch(Search):
             chosen = unbeaten(own)
         return [space.config(point.record.arm) for point in chosen]
 
-    def _findings(self, space: Space) -> list[Finding]:
+    def _placed(self, space: Space) -> list[Finding]:
         """What is known of the configurations of a space, memory as a second objective."""
         records, known = self.bench.ledger.searched, savings(self.bench.ledger)
         saved = {
@@ -185,7 +189,7 @@ class FrontSearch(Search):
         }
         return [
             replace(finding, saving=saved.get(identity(finding.config), 0.0))
-            for finding in super()._findings(space)
+            for finding in self._findings(space, self._known(space))
         ]
 
 

@@ -67,23 +67,27 @@ class Record:
     @property
     def violations(self) -> dict[str, float]:
         """By constraint, above 0 where it is violated; always the same names."""
-        excess = sum(self.excesses) / len(self.excesses) if self.excesses else -1.0
         return {
             "ran": 1.0 if self.failures else -1.0,
-            "max_rss": excess,
+            "max_rss": self._excess(),
             "max_loss": self.loss,
         }
 
     @property
     def feasible(self) -> bool:
         """Whether it never failed and keeps the limit on average."""
-        return bool(self.pairs) and all(value <= 0.0 for value in self.violations.values())
+        keeps = not self.failures and self.loss <= 0.0 and self._excess() <= 0.0
+        return bool(self.pairs) and keeps
 
     @property
     def is_far_behind(self) -> bool:
         """Whether it is so slow that it does not matter how slow."""
         ratios = self.log_ratios
         return bool(ratios) and sum(ratios) < FAR_BEHIND * len(ratios)
+
+    def _excess(self) -> float:
+        """How far it is above the memory limit on average, in log units; -1 without a limit."""
+        return sum(self.excesses) / len(self.excesses) if self.excesses else -1.0
 
     def add(self, block: Block, outcome: Outcome, limit: MemoryLimit | None) -> None:
         """Takes what one block says about the arm."""

@@ -72,10 +72,10 @@ def _promise(estimates: Sequence[Estimate], best: float) -> float:
     """What a block of an allocator's further configurations may add, log units."""
     if not estimates:
         return CHANCES * expected_improvement(0.0, _USUAL_SPREAD, best)
-    centre = sum(one.raw for one in estimates) / len(estimates)
-    squares = sum((one.raw - centre) ** 2 for one in estimates)
+    centre = sum([one.raw for one in estimates]) / len(estimates)
+    squares = sum([(one.raw - centre) ** 2 for one in estimates])
     variance = (_USUAL_WEIGHT * _USUAL_SPREAD**2 + squares) / (_USUAL_WEIGHT + len(estimates) - 1)
-    noise = sum(one.raw_error**2 for one in estimates) / len(estimates) ** 2
+    noise = sum([one.raw_error**2 for one in estimates]) / len(estimates) ** 2
     return CHANCES * expected_improvement(centre, math.sqrt(variance + noise), best)
 
 

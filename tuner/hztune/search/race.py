@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from random import Random
 
 from hztune import study
 from hztune.samples import Arm
 from hztune.search.beliefs import LEAST_WORTH, Beliefs, Places
 from hztune.search.bench import Bench
+from hztune.search.ledger import Record
 from hztune.search.prospects import Best, prospects
 from hztune.space import Config, Space
 from hztune.stats import race_margin
@@ -55,8 +57,6 @@ _LEAST_TRIALS = 24
 
 _LEAST_PROMISE = 0.01
 """What a block's proposals must be expected to add to the best, as a part of the noise floor."""
-
-_CONTENDERS = 8
 
 
 @dataclass
@@ -208,15 +208,18 @@ class Search:
         beliefs = self._believed()
         knows = beliefs.knows(name)
         winners = self._winners(space)
+        known = self._known(space)
+        told = study.worth_telling([worth for _, worth in known])
         proposals = study.propose(
             space,
-            self._findings(space),
+            self._findings(space, [known[place] for place in told]),
             POOL if knows else count,
             incumbents=self._incumbents(space, winners),
             taken=taken,
             seed=self.seed,
             in_turn=self._families(space, winners),
             variety=VARIETY if knows else 0.0,
+            known=len(known),
         )
         if not knows:
             return proposals
@@ -239,7 +242,8 @@ class Search:
         """
         best: dict[str, Config] = {}
         for one in winners:
-            best.setdefault(one.record.arm.allocator, space.config(one.record.arm))
+            if one.record.arm.allocator not in best:
+                best[one.record.arm.allocator] = space.config(one.record.arm)
         return [*space.defaults, *reversed(best.values())]
 
     def _families(self, space: Space, winners: Sequence[Best]) -> list[tuple[Config, ...]]:
@@ -249,31 +253,42 @@ class Search:
 
     def _winners(self, space: Space) -> list[Best]:
         """The configurations of a space that may win, the most promising first."""
+        own = self.control.allocator
         return [
             one
             for one in self.ranked()
             if space.holds(one.record.arm)
-            and (
-                one.record.arm.allocator != self.control.allocator
-                or self._may_win(one.estimate.mean)
-            )
+            and (self._may_win(one.estimate.mean) or one.record.arm.allocator != own)
         ]
 
-    def _findings(self, space: Space) -> list[Finding]:
-        """What is known of the configurations of a space, its control among them."""
+    def _known(self, space: Space) -> list[tuple[Record, float]]:
+        """What was measured of a space, its control first, each with what it is worth.
+
+        That is its estimate; -inf where it is not feasible.
+        """
         ledger = self.bench.ledger
         estimates = ledger.estimates()
-        violations = {"ran": -1.0, "max_rss": ledger.control_excess(), "max_loss": -1.0}
-        findings = [Finding(space.default, 0.0, violations)]
+        control = Record(space.control, excesses=[ledger.control_excess()])
+        known = [(control, -math.inf if ledger.must_save else 0.0)]
         for key, record in ledger.searched.items():
             if space.holds(record.arm):
-                value = estimates[key].mean if key in estimates else 0.0
-                findings.append(Finding(space.config(record.arm), value, record.violations))
-        return findings
+                known.append((record, estimates[key].mean if key in estimates else -math.inf))
+        return known
+
+    def _findings(self, space: Space, known: Iterable[tuple[Record, float]]) -> list[Finding]:
+        """What is known of some configurations, as the sampler is told of it."""
+        return [
+            Finding(
+                space.config(record.arm),
+                worth if math.isfinite(worth) else 0.0,
+                record.violations,
+            )
+            for record, worth in known
+        ]
 
     def _racing(self, most: int) -> list[Arm]:
         """The incumbent while it is unsure, and whoever could still beat it, most likely first."""
-        ranked = [one for one in self.ranked() if self._could_gain(one)]
+        ranked = self._hopeful()
         if not ranked:
             return []
         top = ranked[0]
@@ -283,23 +298,31 @@ class Search:
         sure = top.estimate.pairs >= ENOUGH_PAIRS
         if sure and not contenders:
             return []
-        contenders.sort(key=lambda one: (-one.estimate.beats(top.estimate), one.estimate.pairs))
+        likely = nsmallest(
+            most,
+            contenders,
+            key=lambda one: (-one.estimate.beats(top.estimate), one.estimate.pairs),
+        )
         arms = [] if sure and len(contenders) >= most else [top.record.arm]
-        return (arms + [one.record.arm for one in contenders[:_CONTENDERS]])[:most]
+        return (arms + [one.record.arm for one in likely])[:most]
 
     def _could_beat(self, one: Best, top: Best, margin: float) -> bool:
         """Whether it is not yet shown to be slower, and better known does not mean beaten."""
-        spread = math.hypot(one.estimate.raw_error, top.estimate.raw_error)
-        behind = top.estimate.mean - one.estimate.mean
-        close = one.estimate.mean + 2.0 * one.estimate.error > top.estimate.mean
-        return behind < margin * spread and close and one.estimate.pairs < 2 * ENOUGH_PAIRS
-
-    def _could_gain(self, one: Best) -> bool:
-        """Whether it may still turn out to be better than the default by what can be claimed."""
+        mine, best = one.estimate, top.estimate
         return (
-            self.bench.ledger.must_save
-            or one.estimate.mean + 2.0 * one.estimate.error > self.bench.floor
+            mine.pairs < 2 * ENOUGH_PAIRS
+            and mine.mean + 2.0 * mine.error > best.mean
+            and best.mean - mine.mean < margin * math.hypot(mine.raw_error, best.raw_error)
         )
+
+    def _hopeful(self) -> list[Best]:
+        """Whoever may still turn out to be better than the default by what can be claimed."""
+        if self.bench.ledger.must_save:
+            return self.ranked()
+        floor = self.bench.floor
+        return [
+            one for one in self.ranked() if one.estimate.mean + 2.0 * one.estimate.error > floor
+        ]
 
     def _may_win(self, mean: float) -> bool:
         """Whether a log ratio to the default is a reason to leave it."""
@@ -319,4 +342,4 @@ class Search:
 
 def _rank(one: Best) -> float:
     """What configurations are ordered by; the least is the most promising."""
-    return LEAST_WORTH * len(one.config) - one.estimate.mean
+    return LEAST_WORTH * len(one.record.arm.params) - one.estimate.mean

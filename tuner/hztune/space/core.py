@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from random import Random
 
 from hztune.errors import UsageError
@@ -102,7 +103,11 @@ class Space:
 
     def holds(self, arm: Arm) -> bool:
         """Whether the arm is of one of its allocators."""
-        return any(part.allocator == arm.allocator for part in self.parts)
+        return arm.allocator in self._allocators
+
+    @cached_property
+    def _allocators(self) -> frozenset[str]:
+        return frozenset(part.allocator for part in self.parts)
 
     def narrowed(self, allocators: Collection[str]) -> Space:
         """What is left of the space when only some allocators may still be proposed."""

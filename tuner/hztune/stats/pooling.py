@@ -17,6 +17,9 @@ from hztune.stats.distributions import normal_tail, t_quantile
 from hztune.stats.ratios import PairRatio, by_machine
 from hztune.stats.variance import Noise
 
+Averages = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""Means and their variances, shape (groups,) each."""
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -60,22 +63,19 @@ def pool(candidates: Sequence[Sequence[PairRatio]], noise: Noise) -> tuple[Estim
     if len(candidates) == 0:
         return ()
     apart = machine_variance(candidates, noise)
-    found = [_combined(pairs, noise, apart) for pairs in candidates]
-    raw, variance = np.array([mean for mean, _ in found]), np.array([v for _, v in found])
+    raw, variance = _combined(candidates, noise, apart)
     centre, spread = _population(raw, variance)
     trust = spread / (spread + variance)
     mean = centre + trust * (raw - centre)
     error = np.sqrt(trust * variance)
-    return tuple(
-        Estimate(float(m), float(e), float(r), math.sqrt(v), len(pairs))
-        for m, e, r, v, pairs in zip(mean, error, raw, variance, candidates, strict=True)
-    )
+    columns = (mean.tolist(), error.tolist(), raw.tolist(), np.sqrt(variance).tolist())
+    return tuple(map(Estimate, *columns, map(len, candidates)))
 
 
 def pool_plain(pairs: Sequence[PairRatio], noise: Noise) -> tuple[float, float]:
     """Weighted mean of some pairs and its standard error, without shrinking."""
-    mean, variance = _combined(pairs, noise, machine_variance([pairs], noise))
-    return mean, math.sqrt(variance)
+    mean, variance = _combined([pairs], noise, machine_variance([pairs], noise))
+    return float(mean[0]), math.sqrt(variance[0])
 
 
 def machine_variance(candidates: Sequence[Sequence[PairRatio]], noise: Noise) -> float:
@@ -86,19 +86,17 @@ def machine_variance(candidates: Sequence[Sequence[PairRatio]], noise: Noise) ->
     one. The excess of the scatter of machines around each candidate's mean over what noise explains
     is divided by how much each unit of variance would have added to it.
     """
-    excess, scale = 0.0, 0.0
-    for pairs in candidates:
-        machines = by_machine(pairs)
-        if len(machines) > 1:
-            found = [_on_one(each, noise) for each in machines]
-            means = [mean for mean, _ in found]
-            weights = [1.0 / variance for _, variance in found]
-            total = sum(weights)
-            centre = sum(w * mean for w, mean in zip(weights, means, strict=True)) / total
-            squares = (w * (mean - centre) ** 2 for w, mean in zip(weights, means, strict=True))
-            excess += sum(squares) - (len(machines) - 1)
-            scale += total - sum(w**2 for w in weights) / total
-    return max(0.0, excess / scale) if scale else 0.0
+    repeated = [by_machine(pairs) for pairs in candidates if len(pairs) > 1]
+    several = [machines for machines in repeated if len(machines) > 1]
+    if not several:
+        return 0.0
+    counts = [len(machines) for machines in several]
+    mean, variance = _on_one([pairs for machines in several for pairs in machines], noise)
+    weights = 1.0 / variance
+    centre, variance_of_centre = _averages(mean, weights, counts)
+    excess = float(np.sum(weights * (mean - np.repeat(centre, counts)) ** 2))
+    scale = np.sum(weights) - np.sum(weights**2 * np.repeat(variance_of_centre, counts))
+    return max(0.0, (excess - sum(counts) + len(counts)) / float(scale))
 
 
 def race_margin(looks: int, contenders: int, alpha: float = 0.1) -> float:
@@ -120,22 +118,31 @@ def expected_improvement(centre: float, spread: float, best: float) -> float:
     return spread * (z * normal_tail(-z) + density)
 
 
-def _combined(pairs: Sequence[PairRatio], noise: Noise, apart: float) -> tuple[float, float]:
-    """Mean of some pairs over machines, and its variance, given the variance between machines."""
+def _combined(candidates: Sequence[Sequence[PairRatio]], noise: Noise, apart: float) -> Averages:
+    """Mean of each candidate's pairs over machines, given the variance between machines."""
     if apart == 0.0:
-        return _on_one(pairs, noise)
-    found = [_on_one(each, noise) for each in by_machine(pairs)]
-    weights = [1.0 / (variance + apart) for _, variance in found]
-    mean = sum(w * one for w, (one, _) in zip(weights, found, strict=True)) / sum(weights)
-    return mean, 1.0 / sum(weights)
+        return _on_one(candidates, noise)
+    machines = [by_machine(pairs) for pairs in candidates]
+    mean, variance = _on_one([pairs for several in machines for pairs in several], noise)
+    return _averages(mean, 1.0 / (variance + apart), [len(several) for several in machines])
 
 
-def _on_one(pairs: Sequence[PairRatio], noise: Noise) -> tuple[float, float]:
-    """Weighted mean of some pairs, as if they were of one machine, and its variance."""
-    weights = [1.0 / noise.of_pair(pair.rounds) for pair in pairs]
-    weighted = (w * pair.log_ratio for w, pair in zip(weights, pairs, strict=True))
-    total = sum(weights)
-    return sum(weighted) / total, 1.0 / total
+def _on_one(groups: Sequence[Sequence[PairRatio]], noise: Noise) -> Averages:
+    """Mean of each group of pairs, as if they were of one machine."""
+    pairs = [pair for group in groups for pair in group]
+    weight = {rounds: 1.0 / noise.of_pair(rounds) for rounds in {pair.rounds for pair in pairs}}
+    values = np.array([pair.log_ratio for pair in pairs])
+    weights = np.array([weight[pair.rounds] for pair in pairs])
+    return _averages(values, weights, [len(group) for group in groups])
+
+
+def _averages(
+    values: NDArray[np.float64], weights: NDArray[np.float64], counts: Sequence[int]
+) -> Averages:
+    """Weighted means of values that stand group by group: thousands of groups at once."""
+    group = np.repeat(np.arange(len(counts)), counts)
+    total = np.bincount(group, weights)
+    return np.bincount(group, weights * values) / total, 1.0 / total
 
 
 def _population(raw: NDArray[np.float64], variance: NDArray[np.float64]) -> tuple[float, float]:

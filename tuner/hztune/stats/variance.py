@@ -67,16 +67,17 @@ def estimate_noise(groups: Sequence[Sequence[PairRatio]]) -> Noise | None:
         The components; None when no group has two pairs.
     """
     squares, df = 0.0, 0
-    for group in (pairs for several in groups for pairs in by_machine(several)):
+    repeated = [pairs for pairs in groups if len(pairs) > 1]
+    for group in (pairs for several in repeated for pairs in by_machine(several)):
         if len(group) > 1:
             mean = sum(pair.log_ratio for pair in group) / len(group)
             squares += sum((pair.log_ratio - mean) ** 2 for pair in group)
             df += len(group) - 1
     if df == 0:
         return None
-    pairs = [pair for group in groups for pair in group]
-    explained = [pair.within for pair in pairs if not math.isnan(pair.within)]
-    per_round = [pair.within * pair.rounds for pair in pairs if not math.isnan(pair.within)]
+    known = [pair for group in groups for pair in group if not math.isnan(pair.within)]
+    explained = [pair.within for pair in known]
+    per_round = [pair.within * pair.rounds for pair in known]
     total = squares / df
     if not explained:
         return Noise(between=total, within=0.0, df=df)
