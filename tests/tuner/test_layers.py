@@ -35,6 +35,7 @@ SINGLE_IMPORTERS = {
     "subprocess": {"process"},
     "optuna": {"study"},
     "sqlalchemy": {"shared"},
+    "threadpoolctl": {"stats"},
     "numpy": {"stats", "measure", "search", "study", "confirm", "tune"},
     "click": {"cli"},
     "rich": {"progress", "cli"},

@@ -9,13 +9,12 @@ that was merely lucky does not lead.
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 Floats = NDArray[np.float64]
 
@@ -32,13 +31,6 @@ _ROUNDS = 6
 """Steps towards the likeliest variances; to stop early is to doubt that one explains everything."""
 
 _LEAST = 1e-8
-
-_SET_THREADS = (
-    "scipy_openblas_set_num_threads64_",  # numpy 2 as it is installed from an index
-    "openblas_set_num_threads64_",  # numpy 1.26 from there
-    "openblas_set_num_threads",  # a distribution's
-)
-"""What OpenBLAS calls the function that sets its number of threads; one of them."""
 
 
 @dataclass(frozen=True)
@@ -114,15 +106,12 @@ class Surrogate:
 
 @cache
 def _one_thread() -> None:
-    """Has OpenBLAS, if that is what numpy uses, work by one thread from now on.
+    """Has numpy's linear algebra work by one thread from now on.
 
     For a hundred rows several are no faster, and where something else is running they wait for
     each other: an inverse then takes 70 ms instead of 1.
     """
-    library = ctypes.CDLL(import_module("numpy.linalg._umath_linalg").__file__)
-    for name in _SET_THREADS:
-        if (set_threads := getattr(library, name, None)) is not None:
-            set_threads(1)
+    threadpool_limits(limits=1, user_api="blas")
 
 
 def _likeness(a: Floats, b: Floats, ordered: NDArray[np.bool_]) -> Floats:
