@@ -1,9 +1,12 @@
 /*
  * START HERE: allocation, the fast path first.
  *
- * A small block costs a look-up of its class, a pop from the thread's magazine, and the store of
- * its mark. An empty magazine yields NULL, and so does every magazine of a thread that has no heap
- * yet: one branch serves both, and there is no other way out of the fast path.
+ * A small block costs a look-up of its class, a pop from the thread's magazine, and the removal of
+ * its seal. An empty magazine yields NULL, and so does every magazine of a thread that has no heap
+ * yet: one branch serves both.
+ *
+ * A block without its seal has been written to since it was freed, or is in use: freed twice, with
+ * a write between that hid it. It is not given out, and nothing else happens to the program.
  */
 #include <hz/hz.h>
 
@@ -12,6 +15,7 @@
 #include "internal.h"
 
 static void *class_alloc_slow(uint32_t class_);
+static void *class_alloc_other(uint32_t class_, const void *spoiled);
 static void *large_alloc_slow(size_t size, size_t align);
 
 HZ_FAST void *class_alloc(uint32_t class_)
@@ -21,8 +25,9 @@ HZ_FAST void *class_alloc(uint32_t class_)
     void *block = top[-1];
     if (HZ_UNLIKELY(block == NULL)) return class_alloc_slow(class_);
     heap->top[class_] = top - 1;
-    __builtin_prefetch(top[-2], 1); /* it was not touched when it was freed */
-    hz_mark_live(block, class_);
+    __builtin_prefetch(top[-2], 1); /* another thread may have freed it */
+    if (HZ_UNLIKELY(!hz_is_sealed(block))) return class_alloc_other(class_, block);
+    hz_unseal(block);
     return block;
 }
 
@@ -45,12 +50,25 @@ static void *take_one(uint32_t class_)
     return hz_depot_take(shard, class_, &block, 1, NULL) == 1 ? block : NULL;
 }
 
-static void *class_alloc_once(uint32_t class_)
+static void *class_alloc_any(uint32_t class_)
 {
     hz_heap *heap = hz_heap_mine;
     if (heap == &hz_heap_none) heap = hz_heap_enter();
     if (!hz_start()) return NULL;
     return heap == &hz_heap_none ? take_one(class_) : hz_magazine_pop(heap, class_);
+}
+
+static void leave_out(const void *spoiled)
+{
+    hz_count(HZ_STAT_blocks_spoiled, 1);
+    hz_warn_once("a block was written to after it had been freed; it stays out of use", spoiled);
+}
+
+static void *class_alloc_once(uint32_t class_)
+{
+    void *block;
+    while ((block = class_alloc_any(class_)) != NULL && !hz_is_sealed(block)) leave_out(block);
+    return block;
 }
 
 /* Without memory, what no thread holds is given up and the request tried once more. */
@@ -64,8 +82,14 @@ HZ_SLOW static void *class_alloc_slow(uint32_t class_)
     if (block == NULL)
         errno = ENOMEM;
     else
-        hz_mark_live(block, class_);
+        hz_unseal(block);
     return block;
+}
+
+HZ_SLOW static void *class_alloc_other(uint32_t class_, const void *spoiled)
+{
+    leave_out(spoiled);
+    return class_alloc_slow(class_);
 }
 
 static void *large_alloc(size_t size, size_t align, bool *zeroed)

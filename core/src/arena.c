@@ -100,6 +100,7 @@ static bool lay_out(unsigned char *start, size_t pages)
     hz_map.base = (uintptr_t)start + table_bytes(pages);
     hz_map.origin = hz_map.base - HZ_GRANULE_BYTES / 2;
     hz_map.places = pages << (HZ_PAGE_GRANULES_SHIFT + 1);
+    hz_map.secret = hz_os_random() | UINT64_C(1) << (HZ_WORD_BITS - 1);
     hz_map.page_classes = arena.tables[PAGE_CLASSES].start;
     hz_map.free_bits = (uint64_t *)(void *)arena.tables[FREE_BITS].start;
     hz_map.spans = (hz_span *)(void *)arena.tables[SPANS].start;
@@ -189,6 +190,14 @@ static bool make_room(size_t pages)
     if (pages <= arena.usable_pages) return true;
     if (pages > arena.pages) return false;
     return make_usable(generous < arena.pages ? generous : arena.pages) || make_usable(pages);
+}
+
+void hz_arena_clear_marks(size_t page, size_t pages, uint32_t class_)
+{
+    size_t place = page << (HZ_PAGE_GRANULES_SHIFT + 1);
+    uint8_t *first = hz_mark_at(place, class_);
+    memset(first, 0,
+           (size_t)(hz_mark_at(place + (pages << (HZ_PAGE_GRANULES_SHIFT + 1)), class_) - first));
 }
 
 bool hz_arena_extend(size_t pages, size_t *first)

@@ -2,8 +2,8 @@
  * Freeing: a block of the thread's own shard first, then everything else.
  *
  * The class comes from a table of pages, so dense that it is always in the first cache, since all
- * that follows waits for it. The mark tells whether it is a live block at all; nothing but a branch
- * that is never taken waits for that. The block itself is not touched.
+ * that follows waits for it. The mark tells whether a block starts there, and the seal whether it
+ * is free already; nothing but a branch that is never taken waits for those.
  */
 #include <hz/hz.h>
 
@@ -18,14 +18,14 @@ HZ_FAST void free_own(hz_heap *heap, void *block, size_t place)
 {
     uint32_t class_ = hz_class_at(place);
     void **top = heap->top[class_];
-    uint8_t *mark = hz_mark_at(place, class_);
-    if (HZ_UNLIKELY(top == heap->limit[class_] || *mark != (uint8_t)place)) {
+    const uint8_t *mark = hz_mark_at(place, class_);
+    if (HZ_UNLIKELY(top == heap->limit[class_] || *mark != (uint8_t)place || hz_is_sealed(block))) {
         free_slow(block);
         return;
     }
+    hz_seal(block);
     *top = block;
     heap->top[class_] = top + 1;
-    *mark = 0;
 }
 
 void hz_free(void *block)
@@ -50,14 +50,14 @@ static void free_to_class(void *block, uint32_t class_)
         hz_magazine_push(heap, class_, block);
 }
 
-/* Clears the mark of a live block and returns its class; does not return for anything else. */
-static uint32_t retire(const void *block)
+/* Seals a live block and returns its class; does not return for anything else. */
+static uint32_t retire(void *block)
 {
     uint32_t class_ = hz_class_of_live(block);
     if (HZ_UNLIKELY(class_ == HZ_CLASS_NONE)) {
         hz_die("free of a pointer that is no live block (freed twice?)", block);
     }
-    *hz_mark_at(hz_place_of(block), class_) = 0;
+    if (class_ != HZ_CLASS_LARGE) hz_seal(block);
     return class_;
 }
 

@@ -72,6 +72,8 @@ bool hz_arena_make(void);
 bool hz_arena_extend(size_t pages, size_t *first);
 /* Memory for hz's own structs: zeroed, never given back; NULL when the system refuses. */
 void *hz_meta_alloc(size_t bytes);
+/* Clears the marks of a span of blocks that is no more. */
+void hz_arena_clear_marks(size_t page, size_t pages, uint32_t class_);
 void hz_arena_fork_lock(void);
 void hz_arena_fork_unlock(void);
 
@@ -106,7 +108,7 @@ HZ_FAST uint32_t hz_class_at(size_t place)
 }
 
 /*
- * The mark of a live block is the low byte of its place, which is odd. A mark's reach is at most 64
+ * The mark of a block is the low byte of its place, which is odd. A mark's reach is at most 64
  * granules, so no other place in its reach has the same low byte. How far a class's marks reach is
  * in the low bits of their address, which is how the processor takes a shift: the table of marks is
  * aligned, and begins that many bytes late.
@@ -117,10 +119,30 @@ HZ_FAST uint8_t *hz_mark_at(size_t place, uint32_t class_)
     return marks + (place >> ((uintptr_t)marks % HZ_WORD_BITS));
 }
 
-HZ_FAST void hz_mark_live(const void *block, uint32_t class_)
+HZ_FAST void hz_mark(const void *block, uint32_t class_)
 {
     size_t place = hz_place_of(block);
     *hz_mark_at(place, class_) = (uint8_t)place;
+}
+
+/*
+ * The seal of a free block. It is the second word, as what still writes to a block that it has
+ * freed mostly writes the first (a list's link, a table of functions). With its top bit set it is
+ * neither a pointer nor a small number, so no live block bears its own by chance.
+ */
+HZ_FAST bool hz_is_sealed(const void *block)
+{
+    return ((const uint64_t *)block)[1] == ((uintptr_t)block ^ hz_map.secret);
+}
+
+HZ_FAST void hz_seal(void *block)
+{
+    ((uint64_t *)block)[1] = (uintptr_t)block ^ hz_map.secret;
+}
+
+HZ_FAST void hz_unseal(void *block)
+{
+    ((uint64_t *)block)[1] = 0;
 }
 
 /* The class of the live block that starts at `block`; HZ_CLASS_NONE when none does. */
@@ -130,7 +152,8 @@ HZ_FAST uint32_t hz_class_of_live(const void *block)
     if (place >= hz_map.places || (place & 1) == 0) return HZ_CLASS_NONE;
     uint32_t class_ = hz_class_at(place);
     if (class_ == HZ_CLASS_NONE) return HZ_CLASS_NONE;
-    return *hz_mark_at(place, class_) == (uint8_t)place ? class_ : HZ_CLASS_NONE;
+    if (*hz_mark_at(place, class_) != (uint8_t)place) return HZ_CLASS_NONE;
+    return class_ != HZ_CLASS_LARGE && hz_is_sealed(block) ? HZ_CLASS_NONE : class_;
 }
 
 /* ---- lock.c --------------------------------------------------------------------------------- */
@@ -264,6 +287,7 @@ bool hz_start(void);
 /* Every now and then on slow paths: lets time pass for what depends on it. */
 void hz_tick(hz_heap *heap);
 _Noreturn void hz_die(const char *what, const void *address);
+void hz_warn_once(const char *what, const void *address);
 
 /* ---- background.c --------------------------------------------------------------------------- */
 

@@ -17,13 +17,14 @@ void *hz_large_alloc(size_t size, size_t align, bool *zeroed)
     void *block = hz_page_address((size_t)(run - hz_map.spans));
     hz_count(HZ_STAT_large_allocs, 1);
     hz_map.page_classes[hz_page_of(block)] = HZ_CLASS_LARGE;
-    hz_mark_live(block, HZ_CLASS_LARGE);
+    hz_mark(block, HZ_CLASS_LARGE);
     return block;
 }
 
 void hz_large_free(void *block)
 {
     hz_map.page_classes[hz_page_of(block)] = HZ_CLASS_NONE;
+    *hz_mark_at(hz_place_of(block), HZ_CLASS_LARGE) = 0;
     hz_pages_free(&hz_map.spans[hz_page_of(block)]);
 }
 

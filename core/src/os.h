@@ -42,6 +42,7 @@ static inline void hz_os_pause(void)
 
 uint32_t hz_os_now_ms(void);             /* monotonic, coarse, wraps */
 uint64_t hz_os_now_ns(void);             /* monotonic */
+uint64_t hz_os_random(void);             /* hard to guess */
 uint64_t hz_os_memory_bytes(void);       /* physical memory */
 uint64_t hz_os_address_space_left(void); /* what RLIMIT_AS leaves; UINT64_MAX without a limit */
 uint32_t hz_os_cpus(void); /* CPUs that may be used: affinity and cgroup quota, at least 1 */

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>
@@ -99,6 +100,17 @@ uint32_t hz_os_now_ms(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
     return (uint32_t)((uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000);
+}
+
+/* Where the system has no random bytes yet, or refuses them: the clock and where things lie. */
+uint64_t hz_os_random(void)
+{
+    uint64_t value;
+    int saved = errno;
+    if (syscall(SYS_getrandom, &value, sizeof value, GRND_NONBLOCK) != (long)sizeof value)
+        value = (hz_os_now_ns() ^ (uintptr_t)&value) * UINT64_C(0x9E3779B97F4A7C15);
+    errno = saved;
+    return value;
 }
 
 uint64_t hz_os_now_ns(void)

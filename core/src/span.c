@@ -17,6 +17,7 @@ enum {
     COLOURS = 64,                          /* lines of a system page */
     COLOUR_STEP = 11, /* odd, so that neighbouring spans take all colours in turn, far apart */
     BLOCKS_MIN = 4,   /* a span of a large class holds at least so many blocks */
+    CUT_BYTES = 16 * 1024,
 };
 
 static hz_bin *bin_of(uint32_t shard, uint32_t class_)
@@ -120,6 +121,7 @@ static void span_destroy(hz_bin *bin, hz_span *span)
 {
     bin_remove(bin, span);
     memset(hz_map.page_classes + span_page(span), HZ_CLASS_NONE, span->pages);
+    hz_arena_clear_marks(span_page(span), span->pages, span->class_);
     memset(span_bits(span), 0, (size_t)span->pages * WORDS_PER_PAGE * sizeof(uint64_t));
     hz_count(HZ_STAT_spans_freed, 1);
     hz_pages_free(span);
@@ -143,12 +145,20 @@ static void span_take_back(hz_span *span, hz_lease *lease)
     lease->blocks = 0;
 }
 
-/* The last in `out` has the lowest address, as it is popped first. */
+/* The last in `out` has the lowest address, as it is popped first. A cut touches its blocks, to
+ * seal them: so it takes one, and no more than what begins within CUT_BYTES. */
 size_t hz_span_cut(hz_lease *lease, uint32_t class_, void **out, size_t want)
 {
     size_t bytes = hz_class_bytes[class_];
-    if (want > lease->blocks) want = lease->blocks;
-    for (size_t i = 0; i < want; i++) out[want - 1 - i] = lease->first + i * bytes;
+    size_t most = (CUT_BYTES + bytes - 1) / bytes;
+    if (most > lease->blocks) most = lease->blocks;
+    if (want > most) want = most;
+    for (size_t i = 0; i < want; i++) {
+        void *block = lease->first + i * bytes;
+        hz_mark(block, class_);
+        hz_seal(block);
+        out[want - 1 - i] = block;
+    }
     lease->first += want * bytes;
     lease->blocks -= (uint32_t)want;
     hz_count(HZ_STAT_blocks_carved, want);

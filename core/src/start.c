@@ -42,13 +42,24 @@ static void say(const char *what, const char *why)
     hz_os_write_stderr(message, text.length < sizeof message ? text.length : sizeof message - 1);
 }
 
-HZ_SLOW _Noreturn void hz_die(const char *what, const void *address)
+static void say_of(const char *what, const void *address)
 {
     char message[MESSAGE_BYTES];
     hz_text text = {message, sizeof message, 0};
     hz_text_add(&text, "hz: %s: %p\n", what, address);
     hz_os_write_stderr(message, text.length);
+}
+
+HZ_SLOW _Noreturn void hz_die(const char *what, const void *address)
+{
+    say_of(what, address);
     abort();
+}
+
+HZ_SLOW void hz_warn_once(const char *what, const void *address)
+{
+    static _Atomic uint32_t warned;
+    if (hz_atomic_swap(&warned, 1) == 0) say_of(what, address);
 }
 
 /* `kept` says what the program runs on with. */

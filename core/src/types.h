@@ -6,9 +6,11 @@
  *   granule   16 bytes: what every block is a multiple of
  *   block     what malloc returns
  *   class     blocks of one size, 1..HZ_CLASSES; above the largest class a block is `large`
- *   mark      a byte, outside the blocks, for each place where a block may start: odd while the
- *             block is live, else 0. A free looks here and clears it, so a second free, and a free
- *             of anything that no block starts at, is seen before it can do harm
+ *   mark      a byte, outside the blocks, for each place where a block may start: odd once a block
+ *             was cut there, else 0. Frees only read it, so that threads never pass its line around
+ *   seal      the second word of a block that is free: its address, mixed with a secret. A free
+ *             writes it and an allocation removes it, so a second free is seen, and a block that
+ *             lost its seal meanwhile is never given out
  *   page      64 KiB of the arena, the unit of the page heap ("system page" is the kernel's 4 KiB)
  *   span      a run of pages cut into blocks of one class
  *   run       a run of pages that is free, or one large block
@@ -86,6 +88,7 @@ typedef struct hz_map_t {
     size_t direct_places;  /* places whose frees go straight to a magazine: all of them, or 0 */
     uint8_t *page_classes; /* the class of each page */
     uint8_t *marks[HZ_CLASS_NUMBERS]; /* per class: its marks; larger blocks have denser ones */
+    uint64_t secret;                  /* what seals are mixed with; its top bit is set */
     size_t places;                    /* places of the arena: two to a granule */
     uintptr_t base;                   /* address of the arena's first block */
     uint64_t *free_bits;   /* a bit per granule: a block that went back to its span starts here */

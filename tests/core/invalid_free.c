@@ -21,6 +21,8 @@
 
 enum { AFTERMATH = 4096 };
 
+static void go_on(size_t size);
+
 static const size_t sizes[] = {8, 24, 100, 1000, 4096, 32768, 262144, 4u << 20};
 
 static void *fresh(size_t size)
@@ -361,6 +363,30 @@ static void only_starts_of_live_blocks_pass(void)
     }
 }
 
+/* ---- what a write hides --------------------------------------------------------------------- */
+
+/* After a write to a block that was freed, its next free cannot be told from a first one. Still
+ * nobody gets the block while somebody has it. */
+static void write_after_free_hides_no_second_free(void *nothing)
+{
+    (void)nothing;
+    for (size_t i = 0; i < COUNT(sizes) && sizes[i] < 262144; i++) {
+        unsigned char *block = fresh(sizes[i] + 16);
+        free(block);
+        memset(block, 0x5a, 24);
+        free(block);
+        go_on(sizes[i] + 16);
+    }
+}
+
+static void a_block_written_to_after_its_free_is_not_given_out_twice(void)
+{
+    ending result;
+    run_apart(write_after_free_hides_no_second_free, NULL, 20, &result);
+    require(result.signal == 0 && result.status == 0, "signal %d, status %d; it said '%.200s'",
+            result.signal, result.status, result.said);
+}
+
 /* ---- the cases ------------------------------------------------------------------------------ */
 
 typedef struct crime {
@@ -466,6 +492,8 @@ CASES(DEFINE)
 #define ROW(act, sentence) {sentence " ends the program", check_##act, 120},
 static const check checks[] = {
     {"only the starts of live blocks pass for blocks", only_starts_of_live_blocks_pass, 60},
+    {"a block that is written to after its free, and freed again, is not given out twice",
+     a_block_written_to_after_its_free_is_not_given_out_twice, 60},
     CASES(ROW)};
 
 int main(int argc, char **argv)

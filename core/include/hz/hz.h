@@ -4,7 +4,8 @@
  * libhz.so also defines malloc, free and the rest of the C and C++ allocation functions with this
  * behaviour: preload it or link with it. The functions below are the same under hz's own names. All
  * behave as glibc documents its namesakes; every block is aligned to 16 bytes at least. A double or
- * invalid free ends the process with a message.
+ * invalid free ends the process with a message. A free block whose second word is written to hides
+ * a second free of it, but is not given out again: nobody ever gets a block that somebody has.
  */
 #ifndef HZ_HZ_H
 #define HZ_HZ_H
