@@ -3,7 +3,8 @@
  *
  * The class comes from a table of pages, so dense that it is always in the first cache, since all
  * that follows waits for it. The mark tells whether a block starts there, and the seal whether it
- * is free already; nothing but a branch that is never taken waits for those.
+ * is free already; nothing but a branch that is never taken waits for those. Still a block that has
+ * left the caches holds its free up, which cannot retire before its seal is read.
  */
 #include <hz/hz.h>
 

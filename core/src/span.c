@@ -2,11 +2,11 @@
  * Spans: runs of pages cut into blocks of one class, and the bins that list those with blocks to
  * give.
  *
- * A span is cut from the front, block by block, as blocks are asked for, so that pages nobody needs
- * are never touched. One heap at a time cuts it, by a lease: if several threads took turns, each
- * other's blocks, and the marks of those, would lie in cache lines that both write. A block that
- * comes back is marked in hz_map.free_bits, outside the blocks. A span whose blocks have all come
- * back is kept (span_cache of them) or its pages are freed.
+ * A span is cut from the front as blocks are asked for, and touched no further than CUT_BYTES
+ * ahead. One heap at a time cuts it, by a lease: if several threads took turns, each other's blocks
+ * would lie in cache lines that both write. A block that comes back is noted in hz_map.free_bits,
+ * outside the blocks. A span whose blocks have all come back is kept (span_cache of them) or its
+ * pages are freed.
  */
 #include "internal.h"
 #include "os.h"
