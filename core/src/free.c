@@ -2,9 +2,11 @@
  * Freeing: a block of the thread's own shard first, then everything else.
  *
  * The class comes from a table of pages, so dense that it is always in the first cache, since all
- * that follows waits for it. The mark tells whether a block starts there, and the seal whether it
- * is free already; nothing but a branch that is never taken waits for those. Still a block that has
- * left the caches holds its free up, which cannot retire before its seal is read.
+ * that follows waits for it. The mark tells whether a block starts there; nothing but a branch that
+ * is never taken waits for it. The block's seal is written and not read: a free that reads a block
+ * which has left the caches cannot retire before the block is there, while a write waits aside. So a
+ * second free is seen when the block would be given out again; with double_free=at_call all frees
+ * take the slower way, which reads.
  */
 #include <hz/hz.h>
 
@@ -20,11 +22,11 @@ HZ_FAST void free_own(hz_heap *heap, void *block, size_t place)
     uint32_t class_ = hz_class_at(place);
     void **top = heap->top[class_];
     const uint8_t *mark = hz_mark_at(place, class_);
-    if (HZ_UNLIKELY(top == heap->limit[class_] || *mark != (uint8_t)place || hz_is_sealed(block))) {
+    if (HZ_UNLIKELY(top == heap->limit[class_] || *mark != (uint8_t)place)) {
         free_slow(block);
         return;
     }
-    hz_seal(block);
+    hz_seal(block, class_);
     *top = block;
     heap->top[class_] = top + 1;
 }
@@ -58,7 +60,7 @@ static uint32_t retire(void *block)
     if (HZ_UNLIKELY(class_ == HZ_CLASS_NONE)) {
         hz_die("free of a pointer that is no live block (freed twice?)", block);
     }
-    if (class_ != HZ_CLASS_LARGE) hz_seal(block);
+    if (class_ != HZ_CLASS_LARGE) hz_seal(block, class_);
     return class_;
 }
 
@@ -73,7 +75,7 @@ HZ_SLOW static void free_slow(void *block)
     errno = saved;
 }
 
-/* ---- frees that must be looked at: several shards, or deferred ------------------------------- */
+/* ---- frees that must be looked at: several shards, deferred, or read at the call ------------- */
 
 /* Looks a block up and puts it where it belongs. */
 static void free_sorted(hz_heap *heap, void *block)
@@ -103,7 +105,7 @@ static void free_defer(hz_heap *heap, void *block)
     hz_free_deferred(heap);
 }
 
-/* NULL, deferred, of another shard, by a thread without a heap, or nothing of ours. */
+/* NULL, deferred, to be read, of another shard, by a thread without a heap, or nothing of ours. */
 __attribute__((noinline)) static void free_elsewhere(void *block)
 {
     if (block == NULL) return;
@@ -127,7 +129,7 @@ __attribute__((noinline)) static void free_looking(void *block)
 {
     hz_heap *heap = hz_heap_mine;
     size_t place = hz_place_of(block);
-    if (HZ_LIKELY(place < hz_map.places && heap->deferred == NULL &&
+    if (HZ_LIKELY(place < hz_map.home_places &&
                   hz_map.page_shards[hz_page_at(place)] == heap->shard))
         free_own(heap, block, place);
     else

@@ -128,21 +128,34 @@ HZ_FAST void hz_mark(const void *block, uint32_t class_)
 /*
  * The seal of a free block. It is the second word, as what still writes to a block that it has
  * freed mostly writes the first (a list's link, a table of functions). With its top bit set it is
- * neither a pointer nor a small number, so no live block bears its own by chance.
+ * neither a pointer nor a small number, so no live block bears its own by chance. Each class has a
+ * secret of its own: a second free may outlive the span, and find another class's block there.
  */
-HZ_FAST bool hz_is_sealed(const void *block)
+HZ_FAST uint64_t hz_seal_for(const void *block, uint32_t class_)
 {
-    return ((const uint64_t *)block)[1] == ((uintptr_t)block ^ hz_map.secret);
+    return (uintptr_t)block ^ hz_map.secrets[class_];
 }
 
-HZ_FAST void hz_seal(void *block)
+HZ_FAST bool hz_is_sealed(const void *block, uint32_t class_)
 {
-    ((uint64_t *)block)[1] = (uintptr_t)block ^ hz_map.secret;
+    return ((const uint64_t *)block)[1] == hz_seal_for(block, class_);
 }
 
+HZ_FAST void hz_seal(void *block, uint32_t class_)
+{
+    ((uint64_t *)block)[1] = hz_seal_for(block, class_);
+}
+
+/* Instead of its seal, a block that is given out bears its own address, which hardly any program
+ * writes there: so one that was freed twice is told from one that was written to. */
 HZ_FAST void hz_unseal(void *block)
 {
-    ((uint64_t *)block)[1] = 0;
+    ((uint64_t *)block)[1] = (uintptr_t)block;
+}
+
+HZ_FAST bool hz_is_unsealed(const void *block)
+{
+    return ((const uint64_t *)block)[1] == (uintptr_t)block;
 }
 
 /* The class of the live block that starts at `block`; HZ_CLASS_NONE when none does. */
@@ -153,7 +166,7 @@ HZ_FAST uint32_t hz_class_of_live(const void *block)
     uint32_t class_ = hz_class_at(place);
     if (class_ == HZ_CLASS_NONE) return HZ_CLASS_NONE;
     if (*hz_mark_at(place, class_) != (uint8_t)place) return HZ_CLASS_NONE;
-    return class_ != HZ_CLASS_LARGE && hz_is_sealed(block) ? HZ_CLASS_NONE : class_;
+    return class_ != HZ_CLASS_LARGE && hz_is_sealed(block, class_) ? HZ_CLASS_NONE : class_;
 }
 
 /* ---- lock.c --------------------------------------------------------------------------------- */

@@ -117,9 +117,19 @@ static hz_span *span_make(uint32_t shard, uint32_t class_)
     return span;
 }
 
+/* A second free of one of its blocks may still wait in a magazine: it must find no seal, whatever
+ * becomes of these pages. */
+static void unseal_all(const hz_span *span)
+{
+    size_t bytes = hz_class_bytes[span->class_];
+    unsigned char *blocks = (unsigned char *)hz_page_address(span_page(span)) + span->colour;
+    for (uint32_t i = 0; i < span->carved; i++) hz_unseal(blocks + i * bytes);
+}
+
 static void span_destroy(hz_bin *bin, hz_span *span)
 {
     bin_remove(bin, span);
+    unseal_all(span);
     memset(hz_map.page_classes + span_page(span), HZ_CLASS_NONE, span->pages);
     hz_arena_clear_marks(span_page(span), span->pages, span->class_);
     memset(span_bits(span), 0, (size_t)span->pages * WORDS_PER_PAGE * sizeof(uint64_t));
@@ -156,7 +166,7 @@ size_t hz_span_cut(hz_lease *lease, uint32_t class_, void **out, size_t want)
     for (size_t i = 0; i < want; i++) {
         void *block = lease->first + i * bytes;
         hz_mark(block, class_);
-        hz_seal(block);
+        hz_seal(block, class_);
         out[want - 1 - i] = block;
     }
     lease->first += want * bytes;

@@ -9,8 +9,8 @@
  *   mark      a byte, outside the blocks, for each place where a block may start: odd once a block
  *             was cut there, else 0. Frees only read it, so that threads never pass its line around
  *   seal      the second word of a block that is free: its address, mixed with a secret. A free
- *             writes it and an allocation removes it, so a second free is seen, and a block that
- *             lost its seal meanwhile is never given out
+ *             writes it and an allocation removes it: a block without it is never given out, be it
+ *             that it was freed twice and is in use, or that it was written to after its free
  *   page      64 KiB of the arena, the unit of the page heap ("system page" is the kernel's 4 KiB)
  *   span      a run of pages cut into blocks of one class
  *   run       a run of pages that is free, or one large block
@@ -88,8 +88,9 @@ typedef struct hz_map_t {
     size_t direct_places;  /* places whose frees go straight to a magazine: all of them, or 0 */
     uint8_t *page_classes; /* the class of each page */
     uint8_t *marks[HZ_CLASS_NUMBERS]; /* per class: its marks; larger blocks have denser ones */
-    uint64_t secret;                  /* what seals are mixed with; its top bit is set */
+    uint64_t secrets[HZ_CLASS_NUMBERS]; /* per class: what seals are mixed with; the top bit is set */
     size_t places;                    /* places of the arena: two to a granule */
+    size_t home_places;    /* places whose frees need no look but at the page's shard: all, or 0 */
     uintptr_t base;                   /* address of the arena's first block */
     uint64_t *free_bits;   /* a bit per granule: a block that went back to its span starts here */
     struct hz_span *spans; /* a span per page */

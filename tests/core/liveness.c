@@ -9,6 +9,7 @@
  *   await NAME COUNT  does nothing until another thread has made a counter of hz that high
  *   pace US           from now on, each look of hz at the exact clock finds it so much later
  *   thread            a new thread runs the rest of the script; this one stays, with its magazines
+ *   twice SIZE        frees a block twice, then allocates until hz has noticed
  *   meet SIZE         the same, and until the new thread waits or ends, this one holds the lock of
  *                     the depot for SIZE
  *
@@ -22,6 +23,8 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,6 +98,7 @@ static struct {
 } held;
 
 static const char *met = "nobody"; /* how the other thread fared at the lock */
+static const char *volatile caught = "nowhere"; /* where hz noticed a second free */
 
 static const char *next_word(script *rest)
 {
@@ -172,6 +176,31 @@ static void meet(script *rest, uint32_t class_)
     (void)pthread_join(thread, NULL);
 }
 
+static sigjmp_buf before_crime;
+
+static void leave_abort(int signal)
+{
+    (void)signal;
+    siglongjmp(before_crime, 1);
+}
+
+/* The class has a magazine with room by then, so that the second free goes the fastest way. */
+static void free_twice(size_t size)
+{
+    enum { SOME = 8 };
+    take(SOME, size);
+    give(SOME);
+    void *block = hz_malloc(size);
+    hz_free(block);
+    (void)signal(SIGABRT, leave_abort);
+    if (sigsetjmp(before_crime, 1) != 0) return;
+    caught = "at the call";
+    hz_free(block);
+    caught = "at the next allocations";
+    take(SOME, size);
+    caught = "nowhere";
+}
+
 static void step(script *rest)
 {
     const char *verb = next_word(rest);
@@ -188,6 +217,8 @@ static void step(script *rest)
         await(name, next_number(rest));
     } else if (strcmp(verb, "pace") == 0) {
         seen.pace_us = next_number(rest);
+    } else if (strcmp(verb, "twice") == 0) {
+        free_twice(next_number(rest));
     } else if (strcmp(verb, "thread") == 0) {
         go_on_in_thread(rest);
     } else if (strcmp(verb, "meet") == 0) {
@@ -228,6 +259,6 @@ int main(int argc, char **argv)
     print_number("populated_bytes", seen.populated_bytes);
     print_number("unused_bytes", hz_usage_now().free_bytes);
     print_number("grown_bytes", hz_heap_mine->grown_bytes);
-    printf("\"met\":\"%s\"}}\n", met);
+    printf("\"met\":\"%s\",\"caught\":\"%s\"}}\n", met, caught);
     return 0;
 }

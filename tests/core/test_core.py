@@ -39,6 +39,7 @@ VALUES: Mapping[str, tuple[str, ...]] = {
     "HZ_SHARDS": ("1", "4", "2"),
     "HZ_MAGAZINE_GROWTH": ("double", "full", "batch"),
     "HZ_DEFER_FREE": ("0", "64"),
+    "HZ_DOUBLE_FREE": ("at_reuse", "at_call"),
     "HZ_BACKGROUND_REFILL_US": ("0", "128"),
     "HZ_MAGAZINE_CAP": ("256", "32"),
     "HZ_MAGAZINE_BYTES": ("65536", "4096"),
@@ -185,6 +186,16 @@ def test_a_double_free_is_caught_on_its_way_between_shards(
 ) -> None:
     program = core_tests / "tests" / "invalid_free"
     require_all_held(preload(program, HZ_SHARDS=shards, TEST_ALLOCATOR="libhz.so"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shards", ["1", "2"])
+def test_every_second_free_ends_the_program_where_frees_look_for_it(
+    shards: str, core_tests: Path, preload: Preload
+) -> None:
+    program = core_tests / "tests" / "invalid_free"
+    variables = {"HZ_SHARDS": shards, "HZ_DOUBLE_FREE": "at_call"}
+    require_all_held(preload(program, **variables, TEST_ALLOCATOR="libhz.so"))
 
 
 # With caches this small some thread holds a lock at nearly every fork.

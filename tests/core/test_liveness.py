@@ -118,6 +118,12 @@ CLAIMS: Mapping[str, Claim] = {
         {"0": 0, "64": 16, "1024": 1},
         number("defer_batches"),
     ),
+    "double_free": Claim(
+        "decides whether a free that follows a free looks for it",
+        "twice 16",
+        {"at_reuse": "at the next allocations", "at_call": "at the call"},
+        lambda seen: seen["caught"],
+    ),
     "remote_ring_size": Claim(
         "sets how many rings 2048 blocks of another shard fill",
         "take 2048 16 thread give 2048",

@@ -4,8 +4,10 @@
  * libhz.so also defines malloc, free and the rest of the C and C++ allocation functions with this
  * behaviour: preload it or link with it. The functions below are the same under hz's own names. All
  * behave as glibc documents its namesakes; every block is aligned to 16 bytes at least. A double or
- * invalid free ends the process with a message. A free block whose second word is written to hides
- * a second free of it, but is not given out again: nobody ever gets a block that somebody has.
+ * invalid free ends the process with a message: an invalid one at the call, a double one when the
+ * block would be given out again (HZ_DOUBLE_FREE=at_call: at the call, too). A block whose second
+ * word was written to after its free is not given out again, and the process runs on. Either way
+ * nobody ever gets a block that somebody has.
  */
 #ifndef HZ_HZ_H
 #define HZ_HZ_H
