@@ -25,7 +25,7 @@ PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"measure", "stats", "space", "study", "progress", "doctor", "shared"}),
     frozenset({"params", "artifacts", "allocator", "workload", "profile", "samples", "machine",
                "strictjson", "elsewhere"}),
-    frozenset({"process", "files"}),
+    frozenset({"process", "files", "lasting"}),
     frozenset({"errors"}),
 )  # fmt: skip
 

@@ -10,7 +10,6 @@ them. An `end` row, last, says what came out: a study that has one is not measur
 from __future__ import annotations
 
 import datetime
-import gc
 import hashlib
 import json
 from collections import defaultdict
@@ -22,6 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from hztune.errors import UsageError
+from hztune.lasting import lasting
 from hztune.machine import Machine
 from hztune.samples.blocks import Arm, Block, Outcome, Turn, joined
 from hztune.samples.log import Log, Record, read
@@ -98,7 +98,8 @@ class SampleStore(Rows):
 
     def replay(self) -> tuple[Block, ...]:
         """Returns every complete block, in order, as it was measured."""
-        return _lasting(blocks_of(self._log.records(lean)))
+        with lasting():
+            return tuple(blocks_of(self._log.records(lean)))
 
     def close(self) -> None:
         """Closes the file; another process may then go on with it."""
@@ -196,22 +197,6 @@ def blocks_of(records: Iterable[Record]) -> Iterator[Block]:
         if len(waiting) == head.get("parts", 1):
             yield joined(waiting, workloads)
             waiting, workloads = [], []
-
-
-def _lasting(blocks: Iterable[Block]) -> tuple[Block, ...]:
-    """Returns blocks that stay for as long as the process works on their study.
-
-    Of hundreds of thousands of turns none is ever garbage. To look whether one is would take a
-    sixth of the time to read them, and as much again every few blocks of the search.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return tuple(blocks)
-    finally:
-        gc.freeze()
-        if was_enabled:
-            gc.enable()
 
 
 def _measured(records: Iterable[Record]) -> Iterator[tuple[Record, Block]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,10 +132,10 @@ class Beliefs:
         modelled = set(keys)
         for key, one in self.estimates.items():
             if one.mean > highest and key not in modelled:
-                self.estimates[key] = replace(one, mean=highest)
+                self.estimates[key] = one._replace(mean=highest)
         for key, mean, sd in zip(keys, means.tolist(), sds.tolist(), strict=False):
             if self.estimates[key].raw > FAR_BEHIND:
-                self.estimates[key] = replace(self.estimates[key], mean=mean, error=sd)
+                self.estimates[key] = self.estimates[key]._replace(mean=mean, error=sd)
 
     def _model(self, seen: Sequence[tuple[Arm, float, float]]) -> Surrogate:
         """A model of what was seen: arms, values and their standard errors."""

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from hztune.lasting import lasting
 from hztune.samples import Arm, Block, Outcome
 from hztune.search.limits import LossLimit, MemoryLimit
 from hztune.stats import (
@@ -148,8 +149,9 @@ class Ledger:
     ) -> Ledger:
         """The ledger of a study that was measured before."""
         ledger = cls(limit, max_loss, machine=machine)
-        for block in blocks:
-            ledger.add(block)
+        with lasting():
+            for block in blocks:
+                ledger.add(block)
         return ledger
 
     @property

@@ -106,6 +106,11 @@ class Space:
         return arm.allocator in self._allocators
 
     @cached_property
+    def _points(self) -> dict[frozenset[tuple[str, Value]], Point]:
+        """What was encoded before: a search tells its sampler the same findings again and again."""
+        return {}
+
+    @cached_property
     def _allocators(self) -> frozenset[str]:
         return frozenset(part.allocator for part in self.parts)
 
@@ -136,8 +141,13 @@ class Space:
 
     def encode(self, config: Mapping[str, Value]) -> Point:
         """The point of a configuration; a value off the grid becomes the nearest one on it."""
-        full = self.full(config)
-        return {d.name: d.nearest(full[d.name], full) for d in self._active(full)}
+        known = frozenset(config.items())
+        if known not in self._points:
+            full = self.full(config)
+            self._points[known] = {
+                d.name: d.nearest(full[d.name], full) for d in self._active(full)
+            }
+        return self._points[known].copy()
 
     def objection(self, config: Mapping[str, Value]) -> str | None:
         """Why `config` must not be proposed, in one sentence; None when it may be."""

@@ -1,0 +1,29 @@
+"""What stays for as long as the process works on its study, kept from the garbage collector."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+NEW_OBJECTS = 20_000
+"""So many before the collector looks at them: after Python's 700 it takes 5 % of a proposal."""
+
+
+@contextmanager
+def lasting() -> Iterator[None]:
+    """Declares that what is made inside, and everything older, is never garbage.
+
+    Of the hundreds of thousands of objects of a large study none ever is. To look whether one is
+    would take a sixth of the time to read them, and as much again every few blocks of the search.
+    What comes later is looked at, but not as often.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.set_threshold(NEW_OBJECTS)
+        if was_enabled:
+            gc.enable()
