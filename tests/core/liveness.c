@@ -8,8 +8,8 @@
  *   until NAME COUNT  lets time pass, and memory churn, until a counter of hz is that high
  *   await NAME COUNT  does nothing until another thread has made a counter of hz that high
  *   pace US           from now on, each look of hz at the exact clock finds it so much later
- *   thread            a new thread runs the rest of the script; this one stays, with its magazines
  *   twice SIZE        frees a block twice, then allocates until hz has noticed
+ *   thread            a new thread runs the rest of the script; this one stays, with its magazines
  *   meet SIZE         the same, and until the new thread waits or ends, this one holds the lock of
  *                     the depot for SIZE
  *

@@ -179,23 +179,22 @@ def test_the_fuzzer_gets_no_report_of(
     require_all_held(done)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shards", ["2", "64"])
-def test_a_double_free_is_caught_on_its_way_between_shards(
-    shards: str, core_tests: Path, preload: Preload
-) -> None:
-    program = core_tests / "tests" / "invalid_free"
-    require_all_held(preload(program, HZ_SHARDS=shards, TEST_ALLOCATOR="libhz.so"))
+# Frees of other shards' blocks, and frees that look for a second one at the call.
+WATCHED = (
+    {"HZ_SHARDS": "2"},
+    {"HZ_SHARDS": "64"},
+    {"HZ_SHARDS": "1", "HZ_DOUBLE_FREE": "at_call"},
+    {"HZ_SHARDS": "2", "HZ_DOUBLE_FREE": "at_call"},
+)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shards", ["1", "2"])
-def test_every_second_free_ends_the_program_where_frees_look_for_it(
-    shards: str, core_tests: Path, preload: Preload
+@pytest.mark.parametrize("configuration", WATCHED, ids=changed)
+def test_a_double_free_is_caught_under(
+    configuration: dict[str, str], core_tests: Path, preload: Preload
 ) -> None:
     program = core_tests / "tests" / "invalid_free"
-    variables = {"HZ_SHARDS": shards, "HZ_DOUBLE_FREE": "at_call"}
-    require_all_held(preload(program, **variables, TEST_ALLOCATOR="libhz.so"))
+    require_all_held(preload(program, **configuration, TEST_ALLOCATOR="libhz.so"))
 
 
 # With caches this small some thread holds a lock at nearly every fork.
