@@ -2,13 +2,12 @@
  * START HERE: allocation, the fast path first.
  *
  * A small block costs a look-up of its class, a pop from the thread's magazine, and the removal of
- * its seal. An empty magazine yields NULL, and so does every magazine of a thread that has no heap
- * yet: one branch serves both.
- *
- * Here is seen what a free does not look for, as it would have to wait for the block: a block that
- * was freed twice is in use when it comes up again, and bears no seal. That ends the program, unless
- * the block's second word was written to meanwhile: then it may have been freed once and written to
- * later, which other allocators let pass. It is not given out, and the program runs on.
+ * its seal. What bears no seal is not given out, and that one branch serves three cases. An empty
+ * magazine, and every magazine of a thread that has no heap yet, yields a block that never bears
+ * one. So does a block that was freed twice and is in use when it comes up again, which a free does
+ * not look for, as it would have to wait for the block: that ends the program. And if the block's
+ * second word was written to meanwhile, it may have been freed once and written to later, which
+ * other allocators let pass: the block stays out of use, and the program runs on.
  */
 #include <hz/hz.h>
 
@@ -16,16 +15,16 @@
 
 #include "internal.h"
 
-static void *class_alloc_slow(uint32_t class_);
+static void *class_alloc_slow(const hz_stack *stack);
 static void *large_alloc_slow(size_t size, size_t align);
 
 HZ_FAST void *class_alloc(uint32_t class_)
 {
-    hz_heap *heap = hz_heap_mine;
-    void **top = heap->top[class_];
+    hz_stack *stack = hz_stack_of(hz_heap_mine, class_);
+    void **top = stack->top;
     void *block = top[-1];
-    if (HZ_UNLIKELY(block == NULL || !hz_is_sealed(block, class_))) return class_alloc_slow(class_);
-    heap->top[class_] = top - 1;
+    if (HZ_UNLIKELY(!hz_bears(block, stack->seal))) return class_alloc_slow(stack);
+    stack->top = top - 1;
     __builtin_prefetch(top[-2], 1); /* another thread may have freed it */
     hz_unseal(block);
     return block;
@@ -74,8 +73,9 @@ static void *class_alloc_once(uint32_t class_)
 }
 
 /* Without memory, what no thread holds is given up and the request tried once more. */
-HZ_SLOW static void *class_alloc_slow(uint32_t class_)
+HZ_SLOW static void *class_alloc_slow(const hz_stack *stack)
 {
+    const uint32_t class_ = (uint32_t)(stack - hz_heap_mine->stacks);
     void *block = class_alloc_once(class_);
     if (block == NULL && hz_start()) {
         hz_trim_shared();

@@ -102,7 +102,7 @@ static bool lay_out(unsigned char *start, size_t pages)
     hz_map.places = pages << (HZ_PAGE_GRANULES_SHIFT + 1);
     const uint64_t secret = hz_os_random() | UINT64_C(1) << (HZ_WORD_BITS - 1);
     for (uint32_t class_ = 0; class_ < HZ_CLASS_NUMBERS; class_++)
-        hz_map.secrets[class_] = secret ^ class_;
+        hz_map.seals[class_] = secret ^ class_;
     hz_map.page_classes = arena.tables[PAGE_CLASSES].start;
     hz_map.free_bits = (uint64_t *)(void *)arena.tables[FREE_BITS].start;
     hz_map.spans = (hz_span *)(void *)arena.tables[SPANS].start;

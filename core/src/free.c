@@ -4,9 +4,9 @@
  * The class comes from a table of pages, so dense that it is always in the first cache, since all
  * that follows waits for it. The mark tells whether a block starts there; nothing but a branch that
  * is never taken waits for it. The block's seal is written and not read: a free that reads a block
- * which has left the caches cannot retire before the block is there, while a write waits aside. So a
- * second free is seen when the block would be given out again; with double_free=at_call all frees
- * take the slower way, which reads.
+ * which has left the caches cannot retire before the block is there, while a write waits aside. So
+ * a second free is seen when the block would be given out again; with double_free=at_call all frees
+ * take the way that looks twice, and read.
  */
 #include <hz/hz.h>
 
@@ -17,18 +17,23 @@
 static void free_slow(void *block);
 static void free_looking(void *block);
 
-HZ_FAST void free_own(hz_heap *heap, void *block, size_t place)
+HZ_FAST void free_own(hz_heap *heap, void *block, size_t place, bool reads)
 {
     uint32_t class_ = hz_class_at(place);
-    void **top = heap->top[class_];
-    const uint8_t *mark = hz_mark_at(place, class_);
-    if (HZ_UNLIKELY(top == heap->limit[class_] || *mark != (uint8_t)place)) {
+    hz_stack *stack = hz_stack_of(heap, class_);
+    void **top = stack->top;
+    const uint8_t *mark = hz_mark_in(stack->marks, place);
+    if (HZ_UNLIKELY(top == stack->limit || *mark != (uint8_t)place)) {
         free_slow(block);
         return;
     }
-    hz_seal(block, class_);
+    if (HZ_UNLIKELY(reads && hz_bears(block, stack->seal))) {
+        free_slow(block);
+        return;
+    }
+    hz_put_seal(block, stack->seal);
     *top = block;
-    heap->top[class_] = top + 1;
+    stack->top = top + 1;
 }
 
 void hz_free(void *block)
@@ -36,7 +41,7 @@ void hz_free(void *block)
     hz_heap *heap = hz_heap_mine;
     size_t place = hz_place_of(block);
     if (HZ_LIKELY(place < hz_map.direct_places))
-        free_own(heap, block, place);
+        free_own(heap, block, place, false);
     else
         free_looking(block);
 }
@@ -105,7 +110,7 @@ static void free_defer(hz_heap *heap, void *block)
     hz_free_deferred(heap);
 }
 
-/* NULL, deferred, to be read, of another shard, by a thread without a heap, or nothing of ours. */
+/* NULL, deferred, of another shard, by a thread without a heap, or nothing of ours. */
 __attribute__((noinline)) static void free_elsewhere(void *block)
 {
     if (block == NULL) return;
@@ -124,14 +129,14 @@ __attribute__((noinline)) static void free_elsewhere(void *block)
     errno = saved;
 }
 
-/* The fast path where there are several shards: one more look, at the page's shard. */
+/* The fast path where there are several shards, or blocks are to be read: one or two more looks. */
 __attribute__((noinline)) static void free_looking(void *block)
 {
     hz_heap *heap = hz_heap_mine;
     size_t place = hz_place_of(block);
     if (HZ_LIKELY(place < hz_map.home_places &&
                   hz_map.page_shards[hz_page_at(place)] == heap->shard))
-        free_own(heap, block, place);
+        free_own(heap, block, place, hz_cfg.double_free == HZ_DOUBLE_FREE_AT_CALL);
     else
         free_elsewhere(block);
 }

@@ -24,10 +24,12 @@ _Thread_local hz_heap *hz_heap_mine __attribute__((tls_model("initial-exec"))) =
 static _Thread_local uint32_t leaves_left __attribute__((tls_model("initial-exec"))) =
     PTHREAD_DESTRUCTOR_ITERATIONS - 1;
 
-static void *nothing[1]; /* what the pop of an absent magazine finds */
+/* What the pop of an empty magazine finds: a block that bears no seal, and so is never given out.
+ */
+static uint64_t unsealed[HZ_GRANULE_BYTES / sizeof(uint64_t)];
+static void *nothing[1] = {unsealed};
 hz_heap hz_heap_none = {
-    .top = {[0 ... HZ_CLASS_NUMBERS - 1] = &nothing[1]},
-    .limit = {[0 ... HZ_CLASS_NUMBERS - 1] = &nothing[1]},
+    .stacks = {[0 ... HZ_CLASS_NUMBERS - 1] = {&nothing[1], &nothing[1], NULL, UINT64_MAX}},
     .shard = HZ_SHARDS_MAX, /* no block is at home here */
 };
 

@@ -20,21 +20,23 @@ static uint32_t cap_for(uint32_t class_)
     return (uint32_t)(cap > 1 ? cap : 1);
 }
 
-/* Lays all arrays behind each other; each begins with the NULL that an empty magazine's pop finds.
- */
+/* Lays all arrays behind each other, each with an entry before its first for what the pop of an
+ * empty magazine finds. */
 bool hz_magazine_make_all(hz_heap *heap)
 {
     size_t entries = 0;
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) entries += 1 + cap_for(class_);
     void **at = hz_meta_alloc(entries * sizeof(void *));
     if (at == NULL) return false;
-    memcpy(heap->top, hz_heap_none.top, sizeof heap->top);
-    memcpy(heap->limit, hz_heap_none.limit, sizeof heap->limit);
+    for (uint32_t class_ = 0; class_ < HZ_CLASS_NUMBERS; class_++) {
+        heap->stacks[class_] = hz_heap_none.stacks[class_];
+        heap->stacks[class_].marks = hz_map.marks[class_];
+        heap->stacks[class_].seal = hz_map.seals[class_];
+    }
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
         hz_magazine *magazine = &heap->magazines[class_];
         magazine->blocks = at + 1;
         magazine->cap = cap_for(class_);
-        heap->top[class_] = heap->limit[class_] = magazine->blocks;
         at += 1 + magazine->cap;
     }
     return true;
@@ -42,7 +44,8 @@ bool hz_magazine_make_all(hz_heap *heap)
 
 static uint32_t held(const hz_heap *heap, uint32_t class_)
 {
-    return (uint32_t)(heap->top[class_] - heap->magazines[class_].blocks);
+    const hz_magazine *magazine = &heap->magazines[class_];
+    return magazine->grown > 0 ? (uint32_t)(heap->stacks[class_].top - magazine->blocks) : 0;
 }
 
 /* Gives the `count` coldest blocks to the depot. */
@@ -54,18 +57,28 @@ static void flush(hz_heap *heap, uint32_t class_, uint32_t count)
     hz_count(HZ_STAT_flush_blocks, count);
     hz_depot_give(heap->shard, class_, blocks, count);
     memmove(blocks, blocks + count, left * sizeof(void *));
-    heap->top[class_] = blocks + left;
+    heap->stacks[class_].top = blocks + left;
 }
 
 /* ---- growth --------------------------------------------------------------------------------- */
 
+/* Until now the magazine shared the stack of a thread without a heap, so that
+ * a class that the thread never uses costs no memory. */
+static void take_own_array(hz_heap *heap, uint32_t class_)
+{
+    void **blocks = heap->magazines[class_].blocks;
+    blocks[-1] = hz_heap_none.stacks[class_].top[-1];
+    heap->stacks[class_].top = blocks;
+}
+
 static void set_grown(hz_heap *heap, uint32_t class_, uint32_t grown)
 {
     hz_magazine *magazine = &heap->magazines[class_];
+    if (magazine->grown == 0) take_own_array(heap, class_);
     heap->grown_bytes += (size_t)grown * hz_class_bytes[class_];
     heap->grown_bytes -= (size_t)magazine->grown * hz_class_bytes[class_];
     magazine->grown = grown;
-    heap->limit[class_] = magazine->blocks + grown;
+    heap->stacks[class_].limit = magazine->blocks + grown;
 }
 
 static void shrink_to_half(hz_heap *heap, uint32_t class_)
@@ -144,17 +157,18 @@ static void *refill(hz_heap *heap, uint32_t class_)
     uint32_t want = (uint32_t)hz_cfg.refill_batch;
     const uint32_t half = magazine->grown / 2; /* the other half is room for what will be freed */
     if (want > half) want = half > 0 ? half : 1;
-    size_t got = hz_depot_take(heap->shard, class_, magazine->blocks, want, &magazine->lease);
+    void *only, **blocks = magazine->grown > 0 ? magazine->blocks : &only;
+    size_t got = hz_depot_take(heap->shard, class_, blocks, want, &magazine->lease);
     if (got == 0) return NULL;
     hz_count(HZ_STAT_refill_blocks, got);
-    heap->top[class_] = magazine->blocks + got - 1;
-    return magazine->blocks[got - 1];
+    if (magazine->grown > 0) heap->stacks[class_].top = blocks + got - 1;
+    return blocks[got - 1];
 }
 
 HZ_SLOW void *hz_magazine_pop(hz_heap *heap, uint32_t class_)
 {
     if (held(heap, class_) == 0) return refill(heap, class_);
-    return *--heap->top[class_]; /* a heap that was adopted warm */
+    return *--heap->stacks[class_].top; /* a heap that was adopted warm */
 }
 
 HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
@@ -169,7 +183,7 @@ HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
         }
         flush(heap, class_, count);
     }
-    *heap->top[class_]++ = block;
+    *heap->stacks[class_].top++ = block;
 }
 
 void hz_magazine_flush_all(hz_heap *heap)

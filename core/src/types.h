@@ -8,7 +8,7 @@
  *   class     blocks of one size, 1..HZ_CLASSES; above the largest class a block is `large`
  *   mark      a byte, outside the blocks, for each place where a block may start: odd once a block
  *             was cut there, else 0. Frees only read it, so that threads never pass its line around
- *   seal      the second word of a block that is free: its address, mixed with a secret. A free
+ *   seal      the second word of a block that is free: a secret number of its class. A free
  *             writes it and an allocation removes it: a block without it is never given out, be it
  *             that it was freed twice and is in use, or that it was written to after its free
  *   page      64 KiB of the arena, the unit of the page heap ("system page" is the kernel's 4 KiB)
@@ -88,10 +88,10 @@ typedef struct hz_map_t {
     size_t direct_places;  /* places whose frees go straight to a magazine: all of them, or 0 */
     uint8_t *page_classes; /* the class of each page */
     uint8_t *marks[HZ_CLASS_NUMBERS]; /* per class: its marks; larger blocks have denser ones */
-    uint64_t secrets[HZ_CLASS_NUMBERS]; /* per class: what seals are mixed with; the top bit is set */
+    uint64_t seals[HZ_CLASS_NUMBERS]; /* per class: its seal; the top bit is set */
     size_t places;                    /* places of the arena: two to a granule */
     size_t home_places;    /* places whose frees need no look but at the page's shard: all, or 0 */
-    uintptr_t base;                   /* address of the arena's first block */
+    uintptr_t base;        /* address of the arena's first block */
     uint64_t *free_bits;   /* a bit per granule: a block that went back to its span starts here */
     struct hz_span *spans; /* a span per page */
     uint8_t *page_shards;  /* the shard of each page */
@@ -106,12 +106,18 @@ typedef struct hz_lease {
     uint32_t blocks;      /* blocks left; 0: nothing is lent */
 } hz_lease;
 
-/*
- * The cold half of a magazine. Its hot half is heap->top and heap->limit. The array starts with one
- * NULL, so that the pop of an empty magazine finds it: there is no other test for empty.
- */
+/* The hot half of a magazine: its stack, and what else the fast paths need of a class. */
+typedef struct hz_stack {
+    void **top;     /* one past the newest block */
+    void **limit;   /* where top must not go further; a number that is no class: always full */
+    uint8_t *marks; /* the class's, as in hz_map */
+    uint64_t seal;  /* likewise */
+} hz_stack;
+
+/* The cold half. Below the array's first entry is one for a block that bears no seal, which the pop
+ * of an empty magazine finds: there is no other test for empty. */
 typedef struct hz_magazine {
-    void **blocks;     /* the array, behind its leading NULL */
+    void **blocks;     /* the array */
     uint32_t cap;      /* most blocks it may ever hold */
     uint32_t grown;    /* blocks it may hold by now: limit == blocks + grown */
     uint64_t short_ns; /* when it last ran empty or full, while it could grow */
@@ -120,15 +126,12 @@ typedef struct hz_magazine {
 } hz_magazine;
 
 typedef struct hz_heap {
-    void **top[HZ_CLASS_NUMBERS];   /* per class: one past the newest block; top[-1] is NULL when
-                                       empty */
-    void **limit[HZ_CLASS_NUMBERS]; /* per class: where top must not go further; a number that is no
-                              class: always full */
-    hz_magazine magazines[HZ_CLASS_NUMBERS]; /* per class: the rest of the magazine */
-    struct hz_heap *next;                    /* list of all heaps, never shortened */
-    struct hz_heap *next_free;               /* list of heaps whose thread has ended */
-    void **ring;                             /* remote_ring_size entries: blocks of other shards */
-    void **ring_scratch;                     /* as many again: where the ring is sorted */
+    HZ_ALIGNED_TO_LINE hz_stack stacks[HZ_CLASS_NUMBERS]; /* per class */
+    hz_magazine magazines[HZ_CLASS_NUMBERS];              /* per class: the rest of the magazine */
+    struct hz_heap *next;                                 /* list of all heaps, never shortened */
+    struct hz_heap *next_free;                            /* list of heaps whose thread has ended */
+    void **ring;             /* remote_ring_size entries: blocks of other shards */
+    void **ring_scratch;     /* as many again: where the ring is sorted */
     void **ring_inbox;       /* as many again: what was taken from the shard's inbox */
     void **deferred;         /* defer_free entries: blocks not yet looked up */
     size_t ring_bytes;       /* bytes of the blocks in it */
