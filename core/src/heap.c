@@ -34,14 +34,15 @@ hz_heap hz_heap_none = {
 };
 
 static struct {
-    hz_lock lock;                /* guards the rest */
-    hz_heap *_Atomic all;        /* every heap there ever was; only grows */
-    hz_heap *warm;               /* heaps without a thread that hold blocks, newest first */
-    hz_heap *cold;               /* heaps without a thread that hold none */
-    _Atomic uint32_t warm_count; /* length of `warm` */
-    uint32_t warm_most;          /* most heaps that stay warm: the CPUs, at most WARM_MOST */
-    _Atomic uint32_t warmed_ms;  /* when one of them was the last to come */
-    uint32_t next_shard;         /* home of the next heap */
+    hz_lock lock;                 /* guards the rest */
+    hz_heap *_Atomic all;         /* every heap there ever was; only grows */
+    hz_heap *warm;                /* heaps without a thread that hold blocks, newest first */
+    hz_heap *cold;                /* heaps without a thread that hold none */
+    _Atomic uint32_t warm_count;  /* length of `warm` */
+    uint32_t warm_most;           /* most heaps that stay warm: the CPUs, at most WARM_MOST */
+    _Atomic uint32_t warmed_ms;   /* when one of them was the last to come */
+    _Atomic uint32_t owned_count; /* heaps that have a thread */
+    uint32_t next_shard;          /* home of the next heap */
 } heaps;
 
 static pthread_key_t ending_key;
@@ -49,6 +50,12 @@ static pthread_key_t ending_key;
 hz_heap *hz_heap_first(void)
 {
     return hz_atomic_get(&heaps.all);
+}
+
+uint32_t hz_heap_count(void)
+{
+    const uint32_t count = hz_atomic_peek(&heaps.owned_count);
+    return count > 0 ? count : 1;
 }
 
 /* ---- birth ---------------------------------------------------------------------------------- */
@@ -95,6 +102,7 @@ static hz_heap *heap_find(hz_stat *how)
         *how = HZ_STAT_heaps_born;
         heap = heap_make();
     }
+    if (heap != NULL) hz_atomic_poke(&heaps.owned_count, hz_atomic_peek(&heaps.owned_count) + 1);
     hz_lock_release(&heaps.lock);
     return heap;
 }
@@ -163,6 +171,7 @@ static void heap_leave(hz_heap *heap)
     hz_heap_mine = &hz_heap_none;
     hz_lock_take(&heaps.lock);
     push(&heaps.warm, heap);
+    hz_atomic_poke(&heaps.owned_count, hz_atomic_peek(&heaps.owned_count) - 1);
     hz_atomic_poke(&heaps.warm_count, hz_atomic_peek(&heaps.warm_count) + 1);
     hz_atomic_poke(&heaps.warmed_ms, hz_os_now_ms());
     hz_lock_release(&heaps.lock);

@@ -87,6 +87,8 @@ HZ_FAST uint32_t hz_class_of(size_t size)
 bool hz_arena_make(void);
 /* Makes `pages` pages at the arena's end usable; false when it is used up or the system refuses. */
 bool hz_arena_extend(size_t pages, size_t *first);
+/* What was made usable and has had a use so far. */
+size_t hz_arena_used_bytes(void);
 /* Memory for hz's own structs: zeroed, never given back; NULL when the system refuses. */
 void *hz_meta_alloc(size_t bytes);
 /* Clears the marks of a span of blocks that is no more. */
@@ -305,6 +307,8 @@ void hz_remote_drain_inbox(hz_heap *heap);
  * memory). */
 hz_heap *hz_heap_enter(void);
 hz_heap *hz_heap_first(void);
+/* Heaps that have a thread; at least 1. */
+uint32_t hz_heap_count(void);
 /* Empties the heaps of threads that ended a while ago. */
 void hz_heap_cool_old(void);
 /* Moves to the spans what the depots hold, and the heaps of threads that ended. */

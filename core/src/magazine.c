@@ -3,15 +3,19 @@
  * the depot.
  *
  * Each grows with use (magazine_growth), and while that is worth its memory (growth_rent), up to
- * its cap; all magazines of a thread together stay within thread_cache_bytes, so one that needs
- * more takes it from the others in turn.
+ * its cap; all magazines of a thread together stay within thread_cache_bytes, and those of all
+ * threads within thread_cache_share, so one that needs more takes it from those that need it less.
  */
 #include "internal.h"
 #include "os.h"
 
 #define NS_OF_MS 1000000ULL
-#define SELDOM_NS (1000 * NS_OF_MS) /* so long between two shortages, or longer: all the same */
-enum { PAUSE = 4 };                 /* no more than so many times the mean counts in it */
+#define SELDOM_NS (1000 * NS_OF_MS)    /* so long between two shortages, or longer: all the same */
+#define LITTLE_BYTES ((size_t)4 << 20) /* a process that uses so little, or less: all the same */
+enum {
+    PAUSE = 4, /* no more than so many times the mean counts in it */
+    MUCH = 16, /* so many times cheaper must be what another magazine makes room for */
+};
 
 static uint32_t cap_for(uint32_t class_)
 {
@@ -89,14 +93,38 @@ static void shrink_to_half(hz_heap *heap, uint32_t class_)
     hz_count(HZ_STAT_magazines_shrunk, 1);
 }
 
-/* Makes the other magazines smaller, one after the other, until `bytes` more fit; false when they
- * do not. */
+/* Most bytes that the magazines of one thread may hold by now. */
+static size_t budget_of_thread(void)
+{
+    size_t used = hz_arena_used_bytes();
+    if (used < LITTLE_BYTES) used = LITTLE_BYTES;
+    size_t fair = used / 100 * (size_t)hz_cfg.thread_cache_share / hz_heap_count();
+    return fair < (size_t)hz_cfg.thread_cache_bytes ? fair : (size_t)hz_cfg.thread_cache_bytes;
+}
+
+/* What a magazine costs: its bytes, times the time from one moment that it is empty or full to the
+ * next; the higher, the less it is worth. */
+static uint64_t price(const hz_magazine *magazine, uint32_t class_, uint64_t now_ns)
+{
+    const uint64_t rested_ns = now_ns - magazine->short_ns;
+    const uint64_t mean_ns = rested_ns > magazine->mean_ns ? rested_ns : magazine->mean_ns;
+    return mean_ns * magazine->grown * hz_class_bytes[class_];
+}
+
+/* Makes other magazines that are worth less smaller, one after the other, until `bytes` more fit;
+ * false when they do not. Who is worth nearly as much is left alone: else all would take from each
+ * other by turns. */
 static bool make_others_smaller(hz_heap *heap, uint32_t class_, size_t bytes)
 {
-    size_t budget = (size_t)hz_cfg.thread_cache_bytes;
+    size_t budget = budget_of_thread();
+    const uint64_t now_ns = heap->magazines[class_].short_ns;
+    const uint64_t own = price(&heap->magazines[class_], class_, now_ns);
     for (uint32_t i = 0; i < HZ_CLASSES && heap->grown_bytes + bytes > budget; i++) {
         uint32_t other = heap->steal_from = heap->steal_from % HZ_CLASSES + 1;
-        if (other != class_ && heap->magazines[other].grown > 0) shrink_to_half(heap, other);
+        const hz_magazine *magazine = &heap->magazines[other];
+        if (magazine->grown > 0 && price(magazine, other, now_ns) > MUCH * own) {
+            shrink_to_half(heap, other);
+        }
     }
     return heap->grown_bytes + bytes <= budget;
 }

@@ -60,6 +60,7 @@ def depot_keeps(seen: Seen) -> int:
 
 FULL = {"HZ_MAGAZINE_GROWTH": "full"}
 WIDE = FULL | {"HZ_MAGAZINE_CAP": "1024"}
+WORTH_IT = {"HZ_MAGAZINE_GROWTH": "batch", "HZ_MAGAZINE_CAP": "1024", "HZ_GROWTH_RENT": "65536"}
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -80,15 +81,22 @@ CLAIMS: Mapping[str, Claim] = {
     ),
     "thread_cache_bytes": Claim(
         "bounds what all the magazines of a thread may grow to",
-        "take 2048 16 give 2048 take 2048 32 give 2048 take 2048 64 give 2048 take 2048 128",
-        {"65536": 64 * KIB, "67108864": (16 + 32 + 64 + 64) * KIB},
+        "take 2048 64 give 2048 take 2048 128 give 2048",
+        {"65536": 64 * KIB, "67108864": 128 * KIB},
         number("grown_bytes"),
-        WIDE | {"HZ_MAGAZINE_BYTES": "65536"},
+        WORTH_IT | {"HZ_MAGAZINE_BYTES": "65536", "HZ_THREAD_CACHE_SHARE": "1000"},
+    ),
+    "thread_cache_share": Claim(
+        "bounds what they may grow to by a share of the memory in use, at least of 4 MiB",
+        "take 2048 64 give 2048",
+        {"1": 40 * KIB, "50": 64 * KIB},
+        number("grown_bytes"),
+        WORTH_IT,
     ),
     "magazine_growth": Claim(
         "sets the steps in which a magazine grows from nothing to 256 blocks",
         "take 2048 16 give 2048",
-        {"full": 1, "double": 7, "batch": 8},
+        {"full": 1, "double": 6, "batch": 4},
         number("magazines_grown"),
     ),
     "growth_rent": Claim(
@@ -149,13 +157,14 @@ CLAIMS: Mapping[str, Claim] = {
         "take 16384 16 give 16384",
         {"1": 1, "64": 64, "256": 256},
         flushes_kept,
+        {"HZ_FLUSH_BATCH": "32"},
     ),
     "depot_bytes": Claim(
         "bounds the bytes that a depot keeps of a class",
         "take 16384 16 give 16384",
         {"65536": 65536, "131072": 131072},
         lambda seen: 16 * 32 * flushes_kept(seen),
-        {"HZ_DEPOT_SLOTS": "256"},
+        {"HZ_DEPOT_SLOTS": "256", "HZ_FLUSH_BATCH": "32"},
     ),
     "depot_lock": Claim(
         "decides what a thread does that finds a depot's lock taken",
