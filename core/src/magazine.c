@@ -103,12 +103,13 @@ static size_t budget_of_thread(void)
 }
 
 /* What a magazine costs: its bytes, times the time from one moment that it is empty or full to the
- * next; the higher, the less it is worth. */
+ * next. The higher, the less it is worth its memory. */
 static uint64_t price(const hz_magazine *magazine, uint32_t class_, uint64_t now_ns)
 {
-    const uint64_t rested_ns = now_ns - magazine->short_ns;
-    const uint64_t mean_ns = rested_ns > magazine->mean_ns ? rested_ns : magazine->mean_ns;
-    return mean_ns * magazine->grown * hz_class_bytes[class_];
+    uint64_t ns = now_ns - magazine->short_ns; /* who rests since long is worth little */
+    if (ns < magazine->mean_ns) ns = magazine->mean_ns;
+    if (ns > SELDOM_NS) ns = SELDOM_NS;
+    return ns * magazine->grown * hz_class_bytes[class_];
 }
 
 /* Makes other magazines that are worth less smaller, one after the other, until `bytes` more fit;
@@ -140,14 +141,10 @@ static uint32_t next_size(const hz_magazine *magazine)
     return next < magazine->cap ? next : magazine->cap;
 }
 
-/*
- * Whether a larger magazine is worth its memory. Twice the size makes it run empty or full half as
- * often at best: that saves the more, the shorter the time between two such moments, and costs the
- * more, the more bytes it may hold. One rate of exchange for all magazines of the process. The time
- * is a mean, as it scatters so much that a single one would be short enough sooner or later; and a
- * single pause of the thread hardly counts.
- */
-static bool is_worth_more(hz_magazine *magazine, uint32_t class_)
+/* Notes a moment that a magazine is empty or full. The time between two of them is kept as a mean,
+ * as it scatters so much that a single one would be short enough sooner or later; and a single
+ * pause of the thread hardly counts. */
+static void note_shortage(hz_magazine *magazine)
 {
     const uint64_t now_ns = hz_os_now_ns();
     const uint64_t mean_ns = magazine->mean_ns;
@@ -156,6 +153,15 @@ static bool is_worth_more(hz_magazine *magazine, uint32_t class_)
     if (mean_ns > 0 && since_ns > PAUSE * mean_ns) since_ns = PAUSE * mean_ns;
     magazine->short_ns = now_ns;
     magazine->mean_ns = mean_ns > 0 ? (7 * mean_ns + since_ns) / 8 : since_ns;
+}
+
+/*
+ * Whether a larger magazine is worth its memory. Twice the size makes it run empty or full half as
+ * often at best: that saves the more, the shorter the time between two such moments, and costs the
+ * more, the more bytes it may hold. One rate of exchange for all magazines of the process.
+ */
+static bool is_worth_more(const hz_magazine *magazine, uint32_t class_)
+{
     const uint64_t bytes = (uint64_t)magazine->grown * hz_class_bytes[class_];
     return magazine->mean_ns * bytes <= (uint64_t)hz_cfg.growth_rent * NS_OF_MS * 1024;
 }
@@ -163,6 +169,7 @@ static bool is_worth_more(hz_magazine *magazine, uint32_t class_)
 static bool grow(hz_heap *heap, uint32_t class_)
 {
     hz_magazine *magazine = &heap->magazines[class_];
+    note_shortage(magazine);
     if (magazine->grown == magazine->cap || !is_worth_more(magazine, class_)) return false;
     uint32_t grown = next_size(magazine);
     size_t bytes = (size_t)(grown - magazine->grown) * hz_class_bytes[class_];

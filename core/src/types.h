@@ -120,7 +120,7 @@ typedef struct hz_magazine {
     void **blocks;     /* the array */
     uint32_t cap;      /* most blocks it may ever hold */
     uint32_t grown;    /* blocks it may hold by now: limit == blocks + grown */
-    uint64_t short_ns; /* when it last ran empty or full, while it could grow */
+    uint64_t short_ns; /* when it last ran empty or full */
     uint64_t mean_ns;  /* from one such moment to the next */
     hz_lease lease;    /* where blocks come from that nobody has had before */
 } hz_magazine;
