@@ -235,8 +235,7 @@ static void before_fork(void)
     hz_arena_fork_lock();
 }
 
-/* The child owns every lock that the parent took. Other threads' heaps stay as they were: what they
- * held is lost. */
+/* The child owns every lock that the parent took. */
 static void after_fork(void)
 {
     hz_arena_fork_unlock();
@@ -245,9 +244,16 @@ static void after_fork(void)
     hz_lock_release(&heaps.lock);
 }
 
+/* Other threads' heaps stay as they were: what they held is lost. */
+static void after_fork_in_child(void)
+{
+    hz_atomic_poke(&heaps.owned_count, hz_heap_mine == &hz_heap_none ? 0 : 1);
+    after_fork();
+}
+
 void hz_heap_start(uint32_t cpus)
 {
     heaps.warm_most = cpus < WARM_MOST ? cpus : WARM_MOST;
     pthread_key_create(&ending_key, thread_ends);
-    pthread_atfork(before_fork, after_fork, after_fork);
+    pthread_atfork(before_fork, after_fork, after_fork_in_child);
 }

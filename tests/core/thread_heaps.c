@@ -1,6 +1,6 @@
 /*
- * What the heaps of threads hold: spans of their own to cut, and what an ended thread leaves to the
- * next one.
+ * What the heaps of threads hold: spans of their own to cut, what an ended thread leaves to the
+ * next one, and how much of it a child of many threads may keep.
  */
 #include "check.h"
 
@@ -8,6 +8,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { BLOCKS = 200, SIZE = 48, PAGE_SHIFT = 16, THREADS = 8, LARGER = 1000 };
 
@@ -107,11 +109,57 @@ static void a_trim_returns_what_ended_threads_hold(void)
     require(hz_counter("heaps_born") >= 2, "no thread had a heap");
 }
 
+/* ---- what a thread may keep ----------------------------------------------------------------- */
+
+static pthread_barrier_t all_have_a_heap;
+
+static void *have_a_heap(void *unused)
+{
+    free(malloc(SIZE));
+    (void)pthread_barrier_wait(&all_have_a_heap);
+    (void)pause();
+    return unused;
+}
+
+static void play(size_t rounds)
+{
+    enum { COUNT_OF_PLAY = 128, SIZE_OF_PLAY = 500 };
+    void *blocks[COUNT_OF_PLAY];
+    for (size_t round = 0; round < rounds; round++) {
+        for (size_t i = 0; i < COUNT_OF_PLAY; i++) blocks[i] = malloc(SIZE_OF_PLAY);
+        for (size_t i = 0; i < COUNT_OF_PLAY; i++) free(blocks[i]);
+    }
+}
+
+/* The magazines of all threads share a budget, and the child has none of the others. */
+static void a_forked_child_keeps_as_much_as_a_process_of_one_thread(void)
+{
+    enum { CROWD = 64, ROUNDS = 200 };
+    int status = 0;
+    pthread_t thread;
+    require(pthread_barrier_init(&all_have_a_heap, NULL, CROWD + 1) == 0, "no barrier");
+    for (int i = 0; i < CROWD; i++) {
+        require(pthread_create(&thread, NULL, have_a_heap, NULL) == 0, "pthread_create failed");
+    }
+    (void)pthread_barrier_wait(&all_have_a_heap);
+    const pid_t child = fork();
+    if (child == 0) {
+        play(ROUNDS);
+        const uint64_t before = hz_counter("refills");
+        play(ROUNDS);
+        _exit(hz_counter("refills") - before < ROUNDS ? 0 : 1);
+    }
+    require(child > 0 && waitpid(child, &status, 0) == child, "no child");
+    require(status == 0, "the child's magazines ran empty in every round");
+}
+
 static const check checks[] = {
     {"threads cut spans of their own", threads_cut_spans_of_their_own, 0},
     {"a new thread goes on with the magazines of one that ended",
      a_new_thread_goes_on_with_the_magazines_of_one_that_ended, 0},
     {"a trim returns what ended threads hold", a_trim_returns_what_ended_threads_hold, 0},
+    {"a forked child keeps as much as a process of one thread",
+     a_forked_child_keeps_as_much_as_a_process_of_one_thread, 0},
 };
 
 int main(int argc, char **argv)
