@@ -23,11 +23,8 @@ HZ_FAST void free_own(hz_heap *heap, void *block, size_t place, bool reads)
     hz_stack *stack = hz_stack_of(heap, class_);
     void **top = stack->top;
     const uint8_t *mark = hz_mark_in(stack->marks, place);
-    if (HZ_UNLIKELY(top == stack->limit || *mark != (uint8_t)place)) {
-        free_slow(block);
-        return;
-    }
-    if (HZ_UNLIKELY(reads && hz_bears(block, stack->seal))) {
+    if (HZ_UNLIKELY(top == stack->limit || *mark != (uint8_t)place ||
+                    (reads && hz_bears(block, stack->seal)))) {
         free_slow(block);
         return;
     }

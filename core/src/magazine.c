@@ -66,8 +66,8 @@ static void flush(hz_heap *heap, uint32_t class_, uint32_t count)
 
 /* ---- growth --------------------------------------------------------------------------------- */
 
-/* Until now the magazine shared the stack of a thread without a heap, so that
- * a class that the thread never uses costs no memory. */
+/* Until now the magazine shared the stack of a thread without a heap, so that a class that the
+ * thread never uses costs no memory. */
 static void take_own_array(hz_heap *heap, uint32_t class_)
 {
     void **blocks = heap->magazines[class_].blocks;

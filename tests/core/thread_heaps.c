@@ -126,8 +126,12 @@ static void play(size_t rounds)
     enum { COUNT_OF_PLAY = 128, SIZE_OF_PLAY = 500 };
     void *blocks[COUNT_OF_PLAY];
     for (size_t round = 0; round < rounds; round++) {
-        for (size_t i = 0; i < COUNT_OF_PLAY; i++) blocks[i] = malloc(SIZE_OF_PLAY);
-        for (size_t i = 0; i < COUNT_OF_PLAY; i++) free(blocks[i]);
+        for (size_t i = 0; i < COUNT_OF_PLAY; i++) {
+            blocks[i] = malloc(SIZE_OF_PLAY);
+        }
+        for (size_t i = 0; i < COUNT_OF_PLAY; i++) {
+            free(blocks[i]);
+        }
     }
 }
 
