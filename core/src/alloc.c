@@ -18,9 +18,9 @@
 static void *class_alloc_slow(const hz_stack *stack);
 static void *large_alloc_slow(size_t size, size_t align);
 
-HZ_FAST void *class_alloc(uint32_t class_)
+HZ_FAST void *stack_alloc(size_t at)
 {
-    hz_stack *stack = hz_stack_of(hz_heap_mine, class_);
+    hz_stack *stack = hz_stack_at(hz_heap_mine, at);
     void **top = stack->top;
     void *block = top[-1];
     if (HZ_UNLIKELY(!hz_bears(block, stack->seal))) return class_alloc_slow(stack);
@@ -30,11 +30,14 @@ HZ_FAST void *class_alloc(uint32_t class_)
     return block;
 }
 
+HZ_FAST void *class_alloc(uint32_t class_)
+{
+    return stack_alloc(class_ * sizeof(hz_stack));
+}
+
 void *hz_malloc(size_t size)
 {
-    if (HZ_LIKELY(size <= HZ_SMALL_MAX_BYTES)) {
-        return class_alloc(hz_small_classes[(size + HZ_GRANULE_BYTES - 1) >> HZ_GRANULE_SHIFT]);
-    }
+    if (HZ_LIKELY(size <= HZ_SMALL_MAX_BYTES)) return stack_alloc(hz_small_stack(size));
     if (HZ_UNLIKELY(size > HZ_CLASS_MAX_BYTES)) return large_alloc_slow(size, HZ_GRANULE_BYTES);
     return class_alloc(hz_class_of_medium(size));
 }

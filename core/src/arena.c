@@ -2,7 +2,7 @@
 /*
  * The arena: one reserved range of addresses, and the tables that describe it.
  *
- *     [marks][page classes][page shards][free bits][spans][ pages ... ]
+ *     [entries of pages][free bits][spans][ pages ... ]
  *
  * Everything is reserved at once and made usable bit by bit from the front, so that a look-up is
  * plain indexing and nothing is accounted that is not used. What a free looks up can be read from
@@ -13,25 +13,13 @@
 #include "internal.h"
 #include "os.h"
 
-/*
- * The tables, in the order in which they lie. Marks of different density have a table each: table t
- * has one mark for 4^t granules.
- */
-enum {
-    MARKS,
-    MARK_TABLES = 4,
-    PAGE_CLASSES = MARKS + MARK_TABLES,
-    PAGE_SHARDS,
-    FREE_BITS,
-    SPANS,
-    TABLES
-};
+/* The tables, in the order in which they lie. */
+enum { ENTRIES, FREE_BITS, SPANS, TABLES };
 
 enum {
     HUGE_PAGE_BYTES = 2 << 20,
     COMMIT_PAGES = 64,       /* least number of pages made usable at once: 4 MiB */
     META_BYTES = 256 * 1024, /* unit of memory for hz's own structs */
-    MARKS_LATE_BYTES = 8,    /* more than a table of marks may begin late: see hz_mark_at */
 };
 #define ARENA_BYTES_MIN ((uint64_t)1 << 20)
 #define ARENA_BYTES_USUAL ((uint64_t)1 << 36)
@@ -61,7 +49,7 @@ static size_t round_up(size_t value, size_t unit)
 
 static size_t one_table_bytes(const table *t, size_t pages)
 {
-    return round_up(pages * t->bytes_per_page + MARKS_LATE_BYTES, HZ_SYSTEM_PAGE_BYTES);
+    return round_up(pages * t->bytes_per_page, HZ_SYSTEM_PAGE_BYTES);
 }
 
 static size_t table_bytes(size_t pages)
@@ -69,23 +57,6 @@ static size_t table_bytes(size_t pages)
     size_t bytes = 0;
     for (size_t i = 0; i < TABLES; i++) bytes += one_table_bytes(&arena.tables[i], pages);
     return round_up(bytes, HUGE_PAGE_BYTES);
-}
-
-/* The density of a class's marks: two blocks never share one, and one reaches at most 64 granules.
- */
-static uint32_t mark_table_of(uint32_t class_)
-{
-    if (class_ == HZ_CLASS_NONE || class_ == HZ_CLASS_LARGE) return MARK_TABLES - 1;
-    uint32_t granules = hz_class_bytes[class_] >> HZ_GRANULE_SHIFT;
-    uint32_t log4 = (31u - (uint32_t)__builtin_clz(granules)) / 2;
-    return log4 < MARK_TABLES ? log4 : MARK_TABLES - 1;
-}
-
-static void lay_out_marks(uint32_t class_)
-{
-    uint32_t table_number = mark_table_of(class_);
-    uint32_t shift = 2 * table_number + 1; /* the first halving makes granules of places */
-    hz_map.marks[class_] = arena.tables[MARKS + table_number].start + shift;
 }
 
 static bool lay_out(unsigned char *start, size_t pages)
@@ -98,16 +69,13 @@ static bool lay_out(unsigned char *start, size_t pages)
     if (!hz_os_allow_reading(start, (size_t)(arena.tables[FREE_BITS].start - start))) return false;
     arena.pages = pages;
     hz_map.base = (uintptr_t)start + table_bytes(pages);
-    hz_map.origin = hz_map.base - HZ_GRANULE_BYTES / 2;
-    hz_map.places = pages << (HZ_PAGE_GRANULES_SHIFT + 1);
+    hz_map.granules = pages << HZ_PAGE_GRANULES_SHIFT;
     const uint64_t secret = hz_os_random() | UINT64_C(1) << (HZ_WORD_BITS - 1);
     for (uint32_t class_ = 0; class_ < HZ_CLASS_NUMBERS; class_++)
         hz_map.seals[class_] = secret ^ class_;
-    hz_map.page_classes = arena.tables[PAGE_CLASSES].start;
+    hz_map.pages = (hz_page *)(void *)arena.tables[ENTRIES].start;
     hz_map.free_bits = (uint64_t *)(void *)arena.tables[FREE_BITS].start;
     hz_map.spans = (hz_span *)(void *)arena.tables[SPANS].start;
-    hz_map.page_shards = arena.tables[PAGE_SHARDS].start;
-    for (uint32_t class_ = 0; class_ < HZ_CLASS_NUMBERS; class_++) lay_out_marks(class_);
     return true;
 }
 
@@ -137,14 +105,9 @@ static uint64_t wanted_bytes(void)
 bool hz_arena_make(void)
 {
     static const size_t bytes_per_page[TABLES] = {
-        [MARKS + 0] = 1 << HZ_PAGE_GRANULES_SHIFT,
-        [MARKS + 1] = 1 << (HZ_PAGE_GRANULES_SHIFT - 2),
-        [MARKS + 2] = 1 << (HZ_PAGE_GRANULES_SHIFT - 4),
-        [MARKS + 3] = 1 << (HZ_PAGE_GRANULES_SHIFT - 6),
-        [PAGE_CLASSES] = 1,
+        [ENTRIES] = sizeof(hz_page),
         [FREE_BITS] = (1 << HZ_PAGE_GRANULES_SHIFT) / 8,
         [SPANS] = sizeof(hz_span),
-        [PAGE_SHARDS] = 1,
     };
     for (size_t i = 0; i < TABLES; i++) arena.tables[i].bytes_per_page = bytes_per_page[i];
     for (uint64_t bytes = wanted_bytes(); bytes >= ARENA_BYTES_MIN; bytes /= 2) {
@@ -192,14 +155,6 @@ static bool make_room(size_t pages)
     if (pages <= arena.usable_pages) return true;
     if (pages > arena.pages) return false;
     return make_usable(generous < arena.pages ? generous : arena.pages) || make_usable(pages);
-}
-
-void hz_arena_clear_marks(size_t page, size_t pages, uint32_t class_)
-{
-    size_t place = page << (HZ_PAGE_GRANULES_SHIFT + 1);
-    uint8_t *first = hz_mark_at(place, class_);
-    memset(first, 0,
-           (size_t)(hz_mark_at(place + (pages << (HZ_PAGE_GRANULES_SHIFT + 1)), class_) - first));
 }
 
 bool hz_arena_extend(size_t pages, size_t *first)

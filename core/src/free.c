@@ -1,12 +1,12 @@
 /*
  * Freeing: a block of the thread's own shard first, then everything else.
  *
- * The class comes from a table of pages, so dense that it is always in the first cache, since all
- * that follows waits for it. The mark tells whether a block starts there; nothing but a branch that
- * is never taken waits for it. The block's seal is written and not read: a free that reads a block
- * which has left the caches cannot retire before the block is there, while a write waits aside. So
- * a second free is seen when the block would be given out again; with double_free=at_call all frees
- * take the way that looks twice, and read.
+ * What class it is comes from the entry of its page: few lines for much memory, so that they stay
+ * in the first cache, since all that follows waits for it. The entry tells, too, whether a block
+ * starts there; nothing but a branch that is never taken waits for that. The block's seal is
+ * written and not read: a free that reads a block which has left the caches cannot retire before
+ * the block is there, while a write waits aside. So a second free is seen when the block would be
+ * given out again; with double_free=at_call all frees take the way that looks twice, and read.
  */
 #include <hz/hz.h>
 
@@ -17,13 +17,12 @@
 static void free_slow(void *block);
 static void free_looking(void *block);
 
-HZ_FAST void free_own(hz_heap *heap, void *block, size_t place, bool reads)
+HZ_FAST void free_own(hz_heap *heap, void *block, size_t granule, bool reads)
 {
-    uint32_t class_ = hz_class_at(place);
-    hz_stack *stack = hz_stack_of(heap, class_);
+    const hz_page *page = hz_page_at(granule);
+    hz_stack *stack = hz_stack_at(heap, page->stack);
     void **top = stack->top;
-    const uint8_t *mark = hz_mark_in(stack->marks, place);
-    if (HZ_UNLIKELY(top == stack->limit || *mark != (uint8_t)place ||
+    if (HZ_UNLIKELY(top == stack->limit || !hz_is_start(page, granule) ||
                     (reads && hz_bears(block, stack->seal)))) {
         free_slow(block);
         return;
@@ -36,9 +35,9 @@ HZ_FAST void free_own(hz_heap *heap, void *block, size_t place, bool reads)
 void hz_free(void *block)
 {
     hz_heap *heap = hz_heap_mine;
-    size_t place = hz_place_of(block);
-    if (HZ_LIKELY(place < hz_map.direct_places))
-        free_own(heap, block, place, false);
+    size_t granule = hz_granule_of(block);
+    if (HZ_LIKELY(granule < hz_map.direct_granules))
+        free_own(heap, block, granule, false);
     else
         free_looking(block);
 }
@@ -85,7 +84,7 @@ static void free_sorted(hz_heap *heap, void *block)
     uint32_t class_ = retire(block);
     if (HZ_UNLIKELY(class_ == HZ_CLASS_LARGE)) {
         hz_large_free(block);
-    } else if (hz_map.page_shards[hz_page_of(block)] == heap->shard) {
+    } else if (hz_map.pages[hz_page_of(block)].shard == heap->shard) {
         hz_magazine_push(heap, class_, block);
     } else {
         hz_remote_push(heap, class_, block);
@@ -111,7 +110,7 @@ static void free_defer(hz_heap *heap, void *block)
 __attribute__((noinline)) static void free_elsewhere(void *block)
 {
     if (block == NULL) return;
-    if (HZ_UNLIKELY(hz_place_of(block) >= hz_map.places)) {
+    if (HZ_UNLIKELY(hz_granule_of(block) >= hz_map.granules)) {
         hz_die("free of a pointer that hz did not allocate", block);
     }
     int saved = errno;
@@ -130,10 +129,9 @@ __attribute__((noinline)) static void free_elsewhere(void *block)
 __attribute__((noinline)) static void free_looking(void *block)
 {
     hz_heap *heap = hz_heap_mine;
-    size_t place = hz_place_of(block);
-    if (HZ_LIKELY(place < hz_map.home_places &&
-                  hz_map.page_shards[hz_page_at(place)] == heap->shard))
-        free_own(heap, block, place, hz_cfg.double_free == HZ_DOUBLE_FREE_AT_CALL);
+    size_t granule = hz_granule_of(block);
+    if (HZ_LIKELY(granule < hz_map.home_granules && hz_page_at(granule)->shard == heap->shard))
+        free_own(heap, block, granule, hz_cfg.double_free == HZ_DOUBLE_FREE_AT_CALL);
     else
         free_elsewhere(block);
 }

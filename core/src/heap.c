@@ -29,7 +29,7 @@ static _Thread_local uint32_t leaves_left __attribute__((tls_model("initial-exec
 static uint64_t unsealed[HZ_GRANULE_BYTES / sizeof(uint64_t)];
 static void *nothing[1] = {unsealed};
 hz_heap hz_heap_none = {
-    .stacks = {[0 ... HZ_CLASS_NUMBERS - 1] = {&nothing[1], &nothing[1], NULL, UINT64_MAX}},
+    .stacks = {[0 ... HZ_CLASS_NUMBERS - 1] = {&nothing[1], &nothing[1], UINT64_MAX}},
     .shard = HZ_SHARDS_MAX, /* no block is at home here */
 };
 

@@ -45,19 +45,24 @@ extern hz_map_t hz_map;
 extern hz_heap
     hz_heap_none; /* the heap of a thread that has none: every magazine both empty and full */
 extern _Thread_local hz_heap *hz_heap_mine __attribute__((tls_model("initial-exec")));
-extern const uint8_t hz_small_classes[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1];
+extern const uint16_t hz_small_stacks[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1];
 
 /*
- * A class's stack in a heap. The empty statement makes the compiler work its address out, and not
- * add an index in every access: newer Intel cores pass what was stored on to the next load at once,
- * but only where neither adds an index to its base. Else each malloc and free waits seven cycles
- * for the `top` that the one before has stored.
+ * The stack that lies so far into a heap's. The empty statement makes the compiler work its address
+ * out, and not add an index in every access: newer Intel cores pass what was stored on to the next
+ * load at once, but only where neither adds an index to its base. Else each malloc and free waits
+ * seven cycles for the `top` that the one before has stored.
  */
-HZ_FAST hz_stack *hz_stack_of(hz_heap *heap, uint32_t class_)
+HZ_FAST hz_stack *hz_stack_at(hz_heap *heap, size_t bytes)
 {
-    hz_stack *stack = &heap->stacks[class_];
+    hz_stack *stack = (hz_stack *)(void *)((unsigned char *)heap->stacks + bytes);
     __asm__("" : "+r"(stack));
     return stack;
+}
+
+HZ_FAST hz_stack *hz_stack_of(hz_heap *heap, uint32_t class_)
+{
+    return hz_stack_at(heap, class_ * sizeof(hz_stack));
 }
 
 /* ---- size_class.c --------------------------------------------------------------------------- */
@@ -75,12 +80,21 @@ HZ_FAST uint32_t hz_class_of_medium(size_t size)
     return 4 * (log2 - 7) + (uint32_t)(below >> (log2 - 2)) + 5;
 }
 
+/* Where the class of a size up to HZ_SMALL_MAX_BYTES has its stack. */
+HZ_FAST uint32_t hz_small_stack(size_t size)
+{
+    return hz_small_stacks[(size + HZ_GRANULE_BYTES - 1) >> HZ_GRANULE_SHIFT];
+}
+
 /* The class of any size up to HZ_CLASS_MAX_BYTES. */
 HZ_FAST uint32_t hz_class_of(size_t size)
 {
     if (size > HZ_SMALL_MAX_BYTES) return hz_class_of_medium(size);
-    return hz_small_classes[(size + HZ_GRANULE_BYTES - 1) >> HZ_GRANULE_SHIFT];
+    return hz_small_stack(size) / sizeof(hz_stack);
 }
+
+/* The entry of a page whose span's first block starts at granule `first`; nothing is cut there. */
+hz_page hz_page_for(uint32_t first, uint32_t class_, uint32_t shard);
 
 /* ---- os.h is the system; arena.c: the reserved range and its tables -------------------------- */
 
@@ -91,8 +105,6 @@ bool hz_arena_extend(size_t pages, size_t *first);
 size_t hz_arena_used_bytes(void);
 /* Memory for hz's own structs: zeroed, never given back; NULL when the system refuses. */
 void *hz_meta_alloc(size_t bytes);
-/* Clears the marks of a span of blocks that is no more. */
-void hz_arena_clear_marks(size_t page, size_t pages, uint32_t class_);
 void hz_arena_fork_lock(void);
 void hz_arena_fork_unlock(void);
 
@@ -106,46 +118,36 @@ HZ_FAST size_t hz_page_of(const void *address)
     return ((uintptr_t)address - hz_map.base) >> HZ_PAGE_SHIFT;
 }
 
-/*
- * The place of a block: twice the number of its granule, plus one. At least hz_map.places for what
- * is outside the arena or no multiple of 8, even for what is no multiple of 16.
- */
-HZ_FAST size_t hz_place_of(const void *block)
+/* The number of a block's granule; at least hz_map.granules for what is outside the arena or no
+ * multiple of a granule. */
+HZ_FAST size_t hz_granule_of(const void *block)
 {
-    uintptr_t offset = (uintptr_t)block - hz_map.origin;
-    return offset >> (HZ_GRANULE_SHIFT - 1) | offset << (HZ_WORD_BITS - (HZ_GRANULE_SHIFT - 1));
+    uintptr_t offset = (uintptr_t)block - hz_map.base;
+    return offset >> HZ_GRANULE_SHIFT | offset << (HZ_WORD_BITS - HZ_GRANULE_SHIFT);
 }
 
-HZ_FAST size_t hz_page_at(size_t place)
+HZ_FAST hz_page *hz_page_at(size_t granule)
 {
-    return place >> (HZ_PAGE_GRANULES_SHIFT + 1);
-}
-
-HZ_FAST uint32_t hz_class_at(size_t place)
-{
-    return hz_map.page_classes[hz_page_at(place)];
+    return &hz_map.pages[granule >> HZ_PAGE_GRANULES_SHIFT];
 }
 
 /*
- * The mark of a block is the low byte of its place, which is odd. A mark's reach is at most 64
- * granules, so no other place in its reach has the same low byte. How far a class's marks reach is
- * in the low bits of their address, which is how the processor takes a shift: the table of marks is
- * aligned, and begins that many bytes late.
+ * How far a granule is from the first block of its span, so that one comparison tells whether a
+ * block starts there. Where a block has n granules, `step` is 2^32 / n, rounded down, and 1; all is
+ * modulo 2^32. Block i starts i * n granules from the first, which times `step` makes i times what
+ * is above 2^32 in n * step: that is n at most, so the distance is at most i * n, and grows with i.
+ * Any other granule is at least 2^32 / n away, which is more than a span has granules
+ * (tests/core/block_starts.c tries them all).
  */
-HZ_FAST uint8_t *hz_mark_in(uint8_t *marks, size_t place)
+HZ_FAST uint32_t hz_distance(const hz_page *page, size_t granule)
 {
-    return marks + (place >> ((uintptr_t)marks % HZ_WORD_BITS));
+    return ((uint32_t)granule - page->first) * page->step;
 }
 
-HZ_FAST uint8_t *hz_mark_at(size_t place, uint32_t class_)
+/* Whether a block was cut there. */
+HZ_FAST bool hz_is_start(const hz_page *page, size_t granule)
 {
-    return hz_mark_in(hz_map.marks[class_], place);
-}
-
-HZ_FAST void hz_mark(const void *block, uint32_t class_)
-{
-    size_t place = hz_place_of(block);
-    *hz_mark_at(place, class_) = (uint8_t)place;
+    return hz_distance(page, granule) < hz_atomic_peek(&page->cut);
 }
 
 /*
@@ -189,11 +191,11 @@ HZ_FAST bool hz_is_unsealed(const void *block)
 /* The class of the live block that starts at `block`; HZ_CLASS_NONE when none does. */
 HZ_FAST uint32_t hz_class_of_live(const void *block)
 {
-    size_t place = hz_place_of(block);
-    if (place >= hz_map.places || (place & 1) == 0) return HZ_CLASS_NONE;
-    uint32_t class_ = hz_class_at(place);
-    if (class_ == HZ_CLASS_NONE) return HZ_CLASS_NONE;
-    if (*hz_mark_at(place, class_) != (uint8_t)place) return HZ_CLASS_NONE;
+    size_t granule = hz_granule_of(block);
+    if (granule >= hz_map.granules) return HZ_CLASS_NONE;
+    const hz_page *page = hz_page_at(granule);
+    if (!hz_is_start(page, granule)) return HZ_CLASS_NONE;
+    const uint32_t class_ = page->class_;
     return class_ != HZ_CLASS_LARGE && hz_is_sealed(block, class_) ? HZ_CLASS_NONE : class_;
 }
 

@@ -34,7 +34,6 @@ bool hz_magazine_make_all(hz_heap *heap)
     if (at == NULL) return false;
     for (uint32_t class_ = 0; class_ < HZ_CLASS_NUMBERS; class_++) {
         heap->stacks[class_] = hz_heap_none.stacks[class_];
-        heap->stacks[class_].marks = hz_map.marks[class_];
         heap->stacks[class_].seal = hz_map.seals[class_];
     }
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {

@@ -20,10 +20,42 @@ const uint32_t hz_class_bytes[HZ_CLASSES + 1] = {
     256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536,
 };
 
-/* The class of (size + 15) / 16. A request for nothing gets the smallest block. */
-const uint8_t hz_small_classes[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1] = {
-    1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 10, 10, 11, 11, 12, 12,
-    13, 13, 13, 13, 14, 14, 14, 14, 15, 15, 15, 15, 16, 16, 16, 16, 17,
-    17, 17, 17, 17, 17, 17, 17, 18, 18, 18, 18, 18, 18, 18, 18, 19, 19,
-    19, 19, 19, 19, 19, 19, 20, 20, 20, 20, 20, 20, 20, 20,
+/* By (size + 15) / 16. A request for nothing gets the smallest block. */
+#define STACK(class_) ((class_) * sizeof(hz_stack))
+const uint16_t hz_small_stacks[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1] = {
+    [0 ... 1] = STACK(1),
+    [2] = STACK(2),
+    [3] = STACK(3),
+    [4] = STACK(4),
+    [5] = STACK(5),
+    [6] = STACK(6),
+    [7] = STACK(7),
+    [8] = STACK(8),
+    [9 ... 10] = STACK(9),
+    [11 ... 12] = STACK(10),
+    [13 ... 14] = STACK(11),
+    [15 ... 16] = STACK(12),
+    [17 ... 20] = STACK(13),
+    [21 ... 24] = STACK(14),
+    [25 ... 28] = STACK(15),
+    [29 ... 32] = STACK(16),
+    [33 ... 40] = STACK(17),
+    [41 ... 48] = STACK(18),
+    [49 ... 56] = STACK(19),
+    [57 ... 64] = STACK(20),
 };
+/* clang-format on */
+
+/* A large block is the only one of its run, whatever its size. */
+hz_page hz_page_for(uint32_t first, uint32_t class_, uint32_t shard)
+{
+    const bool is_large = class_ == HZ_CLASS_LARGE;
+    const uint64_t granules = is_large ? 1 : hz_class_bytes[class_] >> HZ_GRANULE_SHIFT;
+    return (hz_page){
+        .first = first,
+        .step = (uint32_t)((UINT64_C(1) << 32) / granules + 1),
+        .stack = (uint16_t)STACK(class_),
+        .class_ = (uint8_t)class_,
+        .shard = (uint8_t)shard,
+    };
+}

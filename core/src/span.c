@@ -102,14 +102,15 @@ static hz_span *span_make(uint32_t shard, uint32_t class_)
     hz_span *span = hz_pages_alloc(pages, 1, &zeroed);
     if (span == NULL) return NULL;
     uint32_t first = (uint32_t)span_page(span);
-    for (size_t i = 0; i < pages; i++) {
-        span[i].head = first;
-        hz_map.page_shards[first + i] = (uint8_t)shard;
-        hz_map.page_classes[first + i] = (uint8_t)class_;
-    }
     span->class_ = (uint8_t)class_;
     span->shard = (uint8_t)shard;
     span->colour = span_colour(first, class_);
+    const hz_page page = hz_page_for(
+        (first << HZ_PAGE_GRANULES_SHIFT) + (span->colour >> HZ_GRANULE_SHIFT), class_, shard);
+    for (size_t i = 0; i < pages; i++) {
+        span[i].head = first;
+        hz_map.pages[first + i] = page;
+    }
     span->capacity = (uint32_t)(((pages << HZ_PAGE_SHIFT) - span->colour) / hz_class_bytes[class_]);
     span->carved = span->free_count = span->scan_word = 0;
     if (hz_cfg.prefault == HZ_PREFAULT_ON) span_prefault(span, zeroed);
@@ -130,8 +131,7 @@ static void span_destroy(hz_bin *bin, hz_span *span)
 {
     bin_remove(bin, span);
     unseal_all(span);
-    memset(hz_map.page_classes + span_page(span), HZ_CLASS_NONE, span->pages);
-    hz_arena_clear_marks(span_page(span), span->pages, span->class_);
+    memset(hz_map.pages + span_page(span), 0, span->pages * sizeof(hz_page));
     memset(span_bits(span), 0, (size_t)span->pages * WORDS_PER_PAGE * sizeof(uint64_t));
     hz_count(HZ_STAT_spans_freed, 1);
     hz_pages_free(span);
@@ -155,6 +155,15 @@ static void span_take_back(hz_span *span, hz_lease *lease)
     lease->blocks = 0;
 }
 
+/* Notes that the blocks in [first, end) were cut: from now on they may be freed. */
+static void note_cut(const unsigned char *first, const unsigned char *end)
+{
+    for (size_t i = hz_page_of(first); i <= hz_page_of(end - 1); i++) {
+        hz_page *page = &hz_map.pages[i];
+        hz_atomic_poke(&page->cut, hz_distance(page, hz_granule_of(end)));
+    }
+}
+
 /* The last in `out` has the lowest address, as it is popped first. A cut touches its blocks, to
  * seal them: so it takes one, and no more than what begins within CUT_BYTES. */
 size_t hz_span_cut(hz_lease *lease, uint32_t class_, void **out, size_t want)
@@ -165,10 +174,10 @@ size_t hz_span_cut(hz_lease *lease, uint32_t class_, void **out, size_t want)
     if (want > most) want = most;
     for (size_t i = 0; i < want; i++) {
         void *block = lease->first + i * bytes;
-        hz_mark(block, class_);
         hz_seal(block, class_);
         out[want - 1 - i] = block;
     }
+    if (want > 0) note_cut(lease->first, lease->first + want * bytes);
     lease->first += want * bytes;
     lease->blocks -= (uint32_t)want;
     hz_count(HZ_STAT_blocks_carved, want);

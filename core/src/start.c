@@ -203,9 +203,9 @@ static bool start(void)
     uint32_t cpus = hz_os_cpus();
     hz_map.shards = resolve_shards(cpus);
     if (!hz_arena_make() || !hz_depot_make_all()) return false;
-    if (hz_cfg.defer_free == 0) hz_map.home_places = hz_map.places;
+    if (hz_cfg.defer_free == 0) hz_map.home_granules = hz_map.granules;
     if (hz_map.shards == 1 && hz_cfg.double_free == HZ_DOUBLE_FREE_AT_REUSE)
-        hz_map.direct_places = hz_map.home_places;
+        hz_map.direct_granules = hz_map.home_granules;
     hz_heap_start(cpus);
     return true;
 }

@@ -6,8 +6,6 @@
  *   granule   16 bytes: what every block is a multiple of
  *   block     what malloc returns
  *   class     blocks of one size, 1..HZ_CLASSES; above the largest class a block is `large`
- *   mark      a byte, outside the blocks, for each place where a block may start: odd once a block
- *             was cut there, else 0. Frees only read it, so that threads never pass its line around
  *   seal      the second word of a block that is free: a secret number of its class. A free
  *             writes it and an allocation removes it: a block without it is never given out, be it
  *             that it was freed twice and is in use, or that it was written to after its free
@@ -46,7 +44,7 @@ enum {
     HZ_SHARDS_MAX = 64,
     HZ_SYSTEM_PAGE_BYTES = 4096,
     HZ_CACHE_LINE_BYTES = 64,
-    HZ_WORD_BITS = 64, /* of an address, and of a place */
+    HZ_WORD_BITS = 64,
 };
 
 /* The numbers that a page's class may have; each indexes the tables of a heap and of the map. */
@@ -83,18 +81,25 @@ typedef struct hz_lock {
 
 /* ---- the map: what the fast paths need of the arena ----------------------------------------- */
 
+/* What a free must know of a page; all zero where no block starts. */
+typedef struct hz_page {
+    uint32_t first;       /* the granule at which the first block of its span starts */
+    uint32_t step;        /* 2^32 over the granules of a block: see hz_distance */
+    _Atomic uint32_t cut; /* how far blocks were cut, as hz_distance counts */
+    uint16_t stack;       /* where in a heap the stack of its class lies, in bytes */
+    uint8_t class_;       /* class of its blocks */
+    uint8_t shard;        /* home of its blocks */
+} hz_page;
+
 typedef struct hz_map_t {
-    HZ_ALIGNED_TO_LINE uintptr_t origin; /* address of the first block, less half a granule */
-    size_t direct_places;  /* places whose frees go straight to a magazine: all of them, or 0 */
-    uint8_t *page_classes; /* the class of each page */
-    uint8_t *marks[HZ_CLASS_NUMBERS]; /* per class: its marks; larger blocks have denser ones */
+    HZ_ALIGNED_TO_LINE uintptr_t base; /* address of the arena's first granule */
+    size_t direct_granules; /* granules whose frees go straight to a magazine: all of them, or 0 */
+    hz_page *pages;         /* an entry per page */
+    size_t granules;        /* granules of the arena */
+    size_t home_granules; /* granules whose frees need no look but at the page's shard: all, or 0 */
     uint64_t seals[HZ_CLASS_NUMBERS]; /* per class: its seal; the top bit is set */
-    size_t places;                    /* places of the arena: two to a granule */
-    size_t home_places;    /* places whose frees need no look but at the page's shard: all, or 0 */
-    uintptr_t base;        /* address of the arena's first block */
     uint64_t *free_bits;   /* a bit per granule: a block that went back to its span starts here */
     struct hz_span *spans; /* a span per page */
-    uint8_t *page_shards;  /* the shard of each page */
     uint32_t shards;       /* shards in use: the parameter, resolved */
 } hz_map_t;
 
@@ -108,10 +113,9 @@ typedef struct hz_lease {
 
 /* The hot half of a magazine: its stack, and what else the fast paths need of a class. */
 typedef struct hz_stack {
-    void **top;     /* one past the newest block */
-    void **limit;   /* where top must not go further; a number that is no class: always full */
-    uint8_t *marks; /* the class's, as in hz_map */
-    uint64_t seal;  /* likewise */
+    void **top;    /* one past the newest block */
+    void **limit;  /* where top must not go further; a number that is no class: always full */
+    uint64_t seal; /* the class's, as in hz_map */
 } hz_stack;
 
 /* The cold half. Below the array's first entry is one for a block that bears no seal, which the pop

@@ -119,6 +119,11 @@ def test_a_program_linked_to_the_static_library_holds_too(
 
 
 @pytest.mark.slow
+def test_blocks_start_where_they_were_cut(core_tests: Path, preload: Preload) -> None:
+    require_all_held(preload(core_tests / "tests" / "block_starts", LD_PRELOAD=""))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "configuration",
     [*pairwise(VALUES), *(TIGHT | {"HZ_DEPOT_LOCK": lock} for lock in VALUES["HZ_DEPOT_LOCK"])],
