@@ -76,7 +76,7 @@ extern const uint32_t hz_class_bytes[HZ_CLASSES + 1];
 HZ_FAST uint32_t hz_class_of_medium(size_t size)
 {
     size_t below = size - HZ_CACHE_LINE_BYTES - 1;
-    uint32_t log2 = 63u - (uint32_t)__builtin_clzl(below);
+    uint32_t log2 = 63u ^ (uint32_t)__builtin_clzl(below);
     return 4 * (log2 - 7) + (uint32_t)(below >> (log2 - 2)) + 5;
 }
 

@@ -6,43 +6,40 @@
  * class is one cache line larger than the round number: blocks of round sizes all start in the same
  * few sets of a cache and evict each other. Requests for an alignment above a line, which such
  * blocks do not have, are served by classes of their own that are plain powers of two.
+ *
+ * A table tells the class of a size up to 32 KiB, of which a program uses few lines, and arithmetic
+ * that of the few above. The branch between the two is predicted badly where a program's sizes lie
+ * on both sides: at 1 KiB it cost a fifth of the speed of sizes from 16 to 2048 bytes.
  */
 #include "internal.h"
 
 /* clang-format off */
+/* Class, bytes of the class below, bytes. */
+#define SMALL_CLASSES(X) \
+    X(1, 0, 16) X(2, 16, 32) X(3, 32, 48) X(4, 48, 64) \
+    X(5, 64, 80) X(6, 80, 96) X(7, 96, 112) X(8, 112, 128) \
+    X(9, 128, 160) X(10, 160, 192) X(11, 192, 224) X(12, 224, 256) \
+    X(13, 256, 320) X(14, 320, 384) X(15, 384, 448) X(16, 448, 512) \
+    X(17, 512, 640) X(18, 640, 768) X(19, 768, 896) X(20, 896, 1088) \
+    X(21, 1088, 1344) X(22, 1344, 1600) X(23, 1600, 1856) X(24, 1856, 2112) \
+    X(25, 2112, 2624) X(26, 2624, 3136) X(27, 3136, 3648) X(28, 3648, 4160) \
+    X(29, 4160, 5184) X(30, 5184, 6208) X(31, 6208, 7232) X(32, 7232, 8256) \
+    X(33, 8256, 10304) X(34, 10304, 12352) X(35, 12352, 14400) X(36, 14400, 16448) \
+    X(37, 16448, 20544) X(38, 20544, 24640) X(39, 24640, 28736) X(40, 28736, 32832)
+
 const uint32_t hz_class_bytes[HZ_CLASSES + 1] = {
-    0, 16, 32, 48, 64, 80, 96, 112, 128,
-    160, 192, 224, 256, 320, 384, 448, 512, 640,
-    768, 896, 1088, 1344, 1600, 1856, 2112, 2624, 3136,
-    3648, 4160, 5184, 6208, 7232, 8256, 10304, 12352, 14400,
-    16448, 20544, 24640, 28736, 32832, 41024, 49216, 57408, 65600,
-    81984, 98368, 114752, 131136, 163904, 196672, 229440, 262208, 128,
-    256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536,
+#define BYTES(class_, below, bytes) [class_] = (bytes),
+    SMALL_CLASSES(BYTES)
+    [41] = 41024, 49216, 57408, 65600, 81984, 98368, 114752, 131136, 163904, 196672, 229440, 262208,
+    [HZ_SIZED_CLASSES + 1] = 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536,
 };
 
 /* By (size + 15) / 16. A request for nothing gets the smallest block. */
-#define STACK(class_) ((class_) * sizeof(hz_stack))
 const uint16_t hz_small_stacks[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1] = {
-    [0 ... 1] = STACK(1),
-    [2] = STACK(2),
-    [3] = STACK(3),
-    [4] = STACK(4),
-    [5] = STACK(5),
-    [6] = STACK(6),
-    [7] = STACK(7),
-    [8] = STACK(8),
-    [9 ... 10] = STACK(9),
-    [11 ... 12] = STACK(10),
-    [13 ... 14] = STACK(11),
-    [15 ... 16] = STACK(12),
-    [17 ... 20] = STACK(13),
-    [21 ... 24] = STACK(14),
-    [25 ... 28] = STACK(15),
-    [29 ... 32] = STACK(16),
-    [33 ... 40] = STACK(17),
-    [41 ... 48] = STACK(18),
-    [49 ... 56] = STACK(19),
-    [57 ... 64] = STACK(20),
+#define STACK(class_) ((class_) * sizeof(hz_stack))
+#define RANGE(class_, below, bytes) [(below) / 16 + 1 ... (bytes) / 16] = STACK(class_),
+    [0] = STACK(1),
+    SMALL_CLASSES(RANGE)
 };
 /* clang-format on */
 

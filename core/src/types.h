@@ -39,7 +39,7 @@ enum {
     HZ_PAGE_SHIFT = 16,
     HZ_PAGE_BYTES = 1 << HZ_PAGE_SHIFT,
     HZ_PAGE_GRANULES_SHIFT = HZ_PAGE_SHIFT - HZ_GRANULE_SHIFT,
-    HZ_SMALL_MAX_BYTES = 1024, /* up to here the class comes from a table, above by arithmetic */
+    HZ_SMALL_MAX_BYTES = 32832, /* up to here the class comes from a table, above by arithmetic */
     HZ_CLASS_MAX_BYTES = 256 * 1024 + 64,
     HZ_SHARDS_MAX = 64,
     HZ_SYSTEM_PAGE_BYTES = 4096,
