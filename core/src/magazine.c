@@ -13,8 +13,9 @@
 #define SELDOM_NS (1000 * NS_OF_MS)    /* so long between two shortages, or longer: all the same */
 #define LITTLE_BYTES ((size_t)4 << 20) /* a process that uses so little, or less: all the same */
 enum {
-    PAUSE = 4, /* no more than so many times the mean counts in it */
-    MUCH = 16, /* so many times cheaper must be what another magazine makes room for */
+    PAUSE = 4,       /* no more than so many times the mean counts in it */
+    MUCH = 16,       /* so many times cheaper must be what another magazine makes room for */
+    LONG_STREAK = 8, /* who runs into one end so often in a row passes blocks on in one direction */
 };
 
 static uint32_t cap_for(uint32_t class_)
@@ -111,20 +112,36 @@ static uint64_t price(const hz_magazine *magazine, uint32_t class_, uint64_t now
     return ns * magazine->grown * hz_class_bytes[class_];
 }
 
+/* Whether the thread only allocates, or only frees: blocks pass through, and none is used twice. */
+static bool is_one_way(const hz_magazine *magazine)
+{
+    return magazine->streak >= LONG_STREAK;
+}
+
+/* Whether it has room for so many batches and needs no more, as blocks only pass through it. */
+static bool has_plenty(const hz_magazine *magazine, uint32_t batches)
+{
+    int64_t batch = hz_cfg.refill_batch;
+    if (batch < hz_cfg.flush_batch) batch = hz_cfg.flush_batch;
+    return is_one_way(magazine) && magazine->grown >= batches * batch;
+}
+
 /* Makes other magazines that are worth less smaller, one after the other, until `bytes` more fit;
  * false when they do not. Who is worth nearly as much is left alone: else all would take from each
  * other by turns. */
 static bool make_others_smaller(hz_heap *heap, uint32_t class_, size_t bytes)
 {
-    size_t budget = budget_of_thread();
-    const uint64_t now_ns = heap->magazines[class_].short_ns;
-    const uint64_t own = price(&heap->magazines[class_], class_, now_ns);
+    const hz_magazine *asking = &heap->magazines[class_];
+    const uint64_t now_ns = asking->short_ns;
+    const uint64_t much = MUCH * price(asking, class_, now_ns);
+    const size_t budget = budget_of_thread();
+    if (heap->grown_bytes + bytes > budget && has_plenty(asking, 1)) return false;
     for (uint32_t i = 0; i < HZ_CLASSES && heap->grown_bytes + bytes > budget; i++) {
         uint32_t other = heap->steal_from = heap->steal_from % HZ_CLASSES + 1;
         const hz_magazine *magazine = &heap->magazines[other];
-        if (magazine->grown > 0 && price(magazine, other, now_ns) > MUCH * own) {
+        if (magazine->grown == 0) continue;
+        if (has_plenty(magazine, 2) || price(magazine, other, now_ns) > much)
             shrink_to_half(heap, other);
-        }
     }
     return heap->grown_bytes + bytes <= budget;
 }
@@ -143,8 +160,10 @@ static uint32_t next_size(const hz_magazine *magazine)
 /* Notes a moment that a magazine is empty or full. The time between two of them is kept as a mean,
  * as it scatters so much that a single one would be short enough sooner or later; and a single
  * pause of the thread hardly counts. */
-static void note_shortage(hz_magazine *magazine)
+static void note_shortage(hz_magazine *magazine, bool is_full)
 {
+    magazine->streak = is_full == magazine->was_full ? magazine->streak + 1 : 1;
+    magazine->was_full = is_full;
     const uint64_t now_ns = hz_os_now_ns();
     const uint64_t mean_ns = magazine->mean_ns;
     uint64_t since_ns = magazine->grown > 0 ? now_ns - magazine->short_ns : 0;
@@ -165,12 +184,12 @@ static bool is_worth_more(const hz_magazine *magazine, uint32_t class_)
     return magazine->mean_ns * bytes <= (uint64_t)hz_cfg.growth_rent * NS_OF_MS * 1024;
 }
 
-static bool grow(hz_heap *heap, uint32_t class_)
+static bool grow(hz_heap *heap, uint32_t class_, bool is_full)
 {
     hz_magazine *magazine = &heap->magazines[class_];
-    note_shortage(magazine);
-    if (magazine->grown == magazine->cap || !is_worth_more(magazine, class_)) return false;
-    uint32_t grown = next_size(magazine);
+    note_shortage(magazine, is_full);
+    const uint32_t grown = next_size(magazine);
+    if (grown <= magazine->grown || !is_worth_more(magazine, class_)) return false;
     size_t bytes = (size_t)(grown - magazine->grown) * hz_class_bytes[class_];
     if (!make_others_smaller(heap, class_, bytes)) return false;
     set_grown(heap, class_, grown);
@@ -186,11 +205,12 @@ static void *refill(hz_heap *heap, uint32_t class_)
     hz_magazine *magazine = &heap->magazines[class_];
     hz_count(HZ_STAT_refills, 1);
     hz_tick(heap);
-    grow(heap, class_);
+    grow(heap, class_, false);
     if (hz_cfg.remote_grouping == HZ_REMOTE_GROUPING_SHARD) hz_remote_drain_inbox(heap);
     uint32_t want = (uint32_t)hz_cfg.refill_batch;
-    const uint32_t half = magazine->grown / 2; /* the other half is room for what will be freed */
-    if (want > half) want = half > 0 ? half : 1;
+    /* The other half is room for what will be freed. */
+    const uint32_t most = is_one_way(magazine) ? magazine->grown : magazine->grown / 2;
+    if (want > most) want = most > 0 ? most : 1;
     void *only, **blocks = magazine->grown > 0 ? magazine->blocks : &only;
     size_t got = hz_depot_take(heap->shard, class_, blocks, want, &magazine->lease);
     if (got == 0) return NULL;
@@ -208,8 +228,9 @@ HZ_SLOW void *hz_magazine_pop(hz_heap *heap, uint32_t class_)
 HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
 {
     hz_tick(heap);
-    if (!grow(heap, class_)) {
-        uint32_t count = (held(heap, class_) + 1) / 2;
+    if (!grow(heap, class_, true)) {
+        uint32_t count = held(heap, class_);
+        if (!is_one_way(&heap->magazines[class_])) count = (count + 1) / 2;
         if (count > (uint32_t)hz_cfg.flush_batch) count = (uint32_t)hz_cfg.flush_batch;
         if (count == 0) {
             hz_depot_give(heap->shard, class_, &block, 1);

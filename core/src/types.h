@@ -124,6 +124,8 @@ typedef struct hz_magazine {
     void **blocks;     /* the array */
     uint32_t cap;      /* most blocks it may ever hold */
     uint32_t grown;    /* blocks it may hold by now: limit == blocks + grown */
+    bool was_full;     /* whether it last ran full; else it ran empty */
+    uint32_t streak;   /* how often in a row it ran into that end */
     uint64_t short_ns; /* when it last ran empty or full */
     uint64_t mean_ns;  /* from one such moment to the next */
     hz_lease lease;    /* where blocks come from that nobody has had before */
