@@ -1,6 +1,6 @@
 /*
  * What the heaps of threads hold: spans of their own to cut, what an ended thread leaves to the
- * next one, and how much of it a child of many threads may keep.
+ * next one, and how much of it they may keep.
  */
 #include "check.h"
 
@@ -121,6 +121,17 @@ static void *have_a_heap(void *unused)
     return unused;
 }
 
+/* So many other threads have a heap, and with it a part of what all may keep. */
+static void be_among(unsigned crowd)
+{
+    pthread_t thread;
+    require(pthread_barrier_init(&all_have_a_heap, NULL, crowd + 1) == 0, "no barrier");
+    for (unsigned i = 0; i < crowd; i++) {
+        require(pthread_create(&thread, NULL, have_a_heap, NULL) == 0, "pthread_create failed");
+    }
+    (void)pthread_barrier_wait(&all_have_a_heap);
+}
+
 static void play(size_t rounds)
 {
     enum { COUNT_OF_PLAY = 128, SIZE_OF_PLAY = 500 };
@@ -140,12 +151,7 @@ static void a_forked_child_keeps_as_much_as_a_process_of_one_thread(void)
 {
     enum { CROWD = 64, ROUNDS = 200 };
     int status = 0;
-    pthread_t thread;
-    require(pthread_barrier_init(&all_have_a_heap, NULL, CROWD + 1) == 0, "no barrier");
-    for (int i = 0; i < CROWD; i++) {
-        require(pthread_create(&thread, NULL, have_a_heap, NULL) == 0, "pthread_create failed");
-    }
-    (void)pthread_barrier_wait(&all_have_a_heap);
+    be_among(CROWD);
     const pid_t child = fork();
     if (child == 0) {
         play(ROUNDS);
@@ -157,6 +163,43 @@ static void a_forked_child_keeps_as_much_as_a_process_of_one_thread(void)
     require(status == 0, "the child's magazines ran empty in every round");
 }
 
+enum { PIPED_SIZES = 8, PIPED_BLOCKS = 256, SMALLEST_PIPED = 16 };
+
+static void *free_all(void *argument)
+{
+    void **blocks = argument;
+    for (size_t i = 0; i < PIPED_BLOCKS * PIPED_SIZES; i++) {
+        free(blocks[i]);
+    }
+    return NULL;
+}
+
+/* This thread only allocates, and the others only free. */
+static void pipe_blocks(size_t rounds)
+{
+    static void *blocks[PIPED_BLOCKS * PIPED_SIZES];
+    pthread_t thread;
+    for (size_t round = 0; round < rounds; round++) {
+        for (size_t i = 0; i < COUNT(blocks); i++) {
+            blocks[i] = malloc(SMALLEST_PIPED << i % PIPED_SIZES);
+        }
+        require(pthread_create(&thread, NULL, free_all, blocks) == 0, "pthread_create failed");
+        require(pthread_join(thread, NULL) == 0, "pthread_join failed");
+    }
+}
+
+/* All of them always run short, and larger ones would run short as often. */
+static void magazines_that_pass_blocks_on_leave_each_other_alone(void)
+{
+    enum { CROWD = 3, ROUNDS = 30 };
+    be_among(CROWD);
+    pipe_blocks(ROUNDS);
+    const uint64_t before = hz_counter("magazines_shrunk");
+    pipe_blocks(ROUNDS);
+    const uint64_t shrunk = hz_counter("magazines_shrunk") - before;
+    require(shrunk == 0, "%llu magazines had to make room", (unsigned long long)shrunk);
+}
+
 static const check checks[] = {
     {"threads cut spans of their own", threads_cut_spans_of_their_own, 0},
     {"a new thread goes on with the magazines of one that ended",
@@ -164,6 +207,8 @@ static const check checks[] = {
     {"a trim returns what ended threads hold", a_trim_returns_what_ended_threads_hold, 0},
     {"a forked child keeps as much as a process of one thread",
      a_forked_child_keeps_as_much_as_a_process_of_one_thread, 0},
+    {"magazines that pass blocks on leave each other alone",
+     magazines_that_pass_blocks_on_leave_each_other_alone, 0},
 };
 
 int main(int argc, char **argv)
