@@ -35,10 +35,10 @@ typedef struct table {
 static struct {
     hz_lock lock; /* guards the rest */
     table tables[TABLES];
-    size_t pages;              /* pages reserved */
-    size_t usable_pages;       /* pages made usable */
-    _Atomic size_t used_pages; /* pages handed to the page heap; written under the lock */
-    unsigned char *meta;       /* rest of the current unit */
+    size_t pages;        /* pages reserved */
+    size_t usable_pages; /* pages made usable */
+    size_t used_pages;   /* pages handed to the page heap */
+    unsigned char *meta; /* rest of the current unit */
     size_t meta_left;
 } arena;
 
@@ -160,19 +160,13 @@ static bool make_room(size_t pages)
 bool hz_arena_extend(size_t pages, size_t *first)
 {
     hz_lock_take(&arena.lock);
-    const size_t used = hz_atomic_peek(&arena.used_pages);
-    bool done = pages <= arena.pages && make_room(used + pages);
+    bool done = pages <= arena.pages && make_room(arena.used_pages + pages);
     if (done) {
-        *first = used;
-        hz_atomic_poke(&arena.used_pages, used + pages);
+        *first = arena.used_pages;
+        arena.used_pages += pages;
     }
     hz_lock_release(&arena.lock);
     return done;
-}
-
-size_t hz_arena_used_bytes(void)
-{
-    return hz_atomic_peek(&arena.used_pages) << HZ_PAGE_SHIFT;
 }
 
 static bool meta_refill(size_t bytes)

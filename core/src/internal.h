@@ -101,8 +101,6 @@ hz_page hz_page_for(uint32_t first, uint32_t class_, uint32_t shard);
 bool hz_arena_make(void);
 /* Makes `pages` pages at the arena's end usable; false when it is used up or the system refuses. */
 bool hz_arena_extend(size_t pages, size_t *first);
-/* What was made usable and has had a use so far. */
-size_t hz_arena_used_bytes(void);
 /* Memory for hz's own structs: zeroed, never given back; NULL when the system refuses. */
 void *hz_meta_alloc(size_t bytes);
 void hz_arena_fork_lock(void);
@@ -250,6 +248,8 @@ void hz_span_end_lease(uint32_t shard, uint32_t class_, hz_lease *lease);
 /* Takes back blocks of one class and one shard. */
 void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t count);
 void hz_span_trim(uint32_t shard, uint32_t class_);
+/* Bytes of all blocks that were cut and whose span is still one. */
+size_t hz_span_bytes(void);
 /* The span that `address` lies in. */
 hz_span *hz_span_of(const void *address);
 

@@ -11,7 +11,7 @@
 
 #define NS_OF_MS 1000000ULL
 #define SELDOM_NS (1000 * NS_OF_MS)    /* so long between two shortages, or longer: all the same */
-#define LITTLE_BYTES ((size_t)4 << 20) /* a process that uses so little, or less: all the same */
+#define LITTLE_BYTES ((size_t)4 << 20) /* a process of so few blocks, or fewer: all the same */
 enum {
     PAUSE = 4,       /* no more than so many times the mean counts in it */
     MUCH = 16,       /* so many times cheaper must be what another magazine makes room for */
@@ -96,9 +96,9 @@ static void shrink_to_half(hz_heap *heap, uint32_t class_)
 /* Most bytes that the magazines of one thread may hold by now. */
 static size_t budget_of_thread(void)
 {
-    size_t used = hz_arena_used_bytes();
-    if (used < LITTLE_BYTES) used = LITTLE_BYTES;
-    size_t fair = used / 100 * (size_t)hz_cfg.thread_cache_share / hz_heap_count();
+    size_t blocks = hz_span_bytes();
+    if (blocks < LITTLE_BYTES) blocks = LITTLE_BYTES;
+    size_t fair = blocks / 100 * (size_t)hz_cfg.thread_cache_share / hz_heap_count();
     return fair < (size_t)hz_cfg.thread_cache_bytes ? fair : (size_t)hz_cfg.thread_cache_bytes;
 }
 

@@ -20,6 +20,13 @@ enum {
     CUT_BYTES = 16 * 1024,
 };
 
+static _Atomic size_t cut_bytes; /* of all blocks that were cut and whose span is still one */
+
+size_t hz_span_bytes(void)
+{
+    return hz_atomic_peek(&cut_bytes);
+}
+
 static hz_bin *bin_of(uint32_t shard, uint32_t class_)
 {
     return &hz_shards[shard].bins[class_];
@@ -133,6 +140,7 @@ static void span_destroy(hz_bin *bin, hz_span *span)
     unseal_all(span);
     memset(hz_map.pages + span_page(span), 0, span->pages * sizeof(hz_page));
     memset(span_bits(span), 0, (size_t)span->pages * WORDS_PER_PAGE * sizeof(uint64_t));
+    hz_atomic_add(&cut_bytes, -((size_t)span->carved * hz_class_bytes[span->class_]));
     hz_count(HZ_STAT_spans_freed, 1);
     hz_pages_free(span);
 }
@@ -180,6 +188,7 @@ size_t hz_span_cut(hz_lease *lease, uint32_t class_, void **out, size_t want)
     if (want > 0) note_cut(lease->first, lease->first + want * bytes);
     lease->first += want * bytes;
     lease->blocks -= (uint32_t)want;
+    hz_atomic_add(&cut_bytes, want * bytes);
     hz_count(HZ_STAT_blocks_carved, want);
     return want;
 }

@@ -82,12 +82,12 @@ CLAIMS: Mapping[str, Claim] = {
     "thread_cache_bytes": Claim(
         "bounds what all the magazines of a thread may grow to",
         "take 2048 64 give 2048 take 2048 128 give 2048",
-        {"65536": 64 * KIB, "67108864": 128 * KIB},
+        {"65536": 60 * KIB, "67108864": 128 * KIB},
         number("grown_bytes"),
         WORTH_IT | {"HZ_MAGAZINE_BYTES": "65536", "HZ_THREAD_CACHE_SHARE": "1000"},
     ),
     "thread_cache_share": Claim(
-        "bounds what they may grow to by a share of the memory in use, at least of 4 MiB",
+        "bounds what they may grow to by a share of all small blocks, at least of 4 MiB",
         "take 2048 64 give 2048",
         {"1": 40 * KIB, "50": 64 * KIB},
         number("grown_bytes"),
