@@ -35,7 +35,7 @@ static const hz_config hz_cfg_built = {
 #define hz_cfg hz_cfg_built
 #define HZ_IS_FROZEN true
 #else
-extern hz_config hz_cfg;
+extern hz_config hz_cfg __attribute__((visibility("hidden")));
 #define HZ_IS_FROZEN false
 #endif
 
