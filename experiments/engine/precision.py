@@ -4,7 +4,8 @@
 
 For each cell the table on stderr gives the standard deviation of log(A/A) for one measured second
 of the two sides together, how it divides into what turns average away and what only fresh processes
-do, the warm-up for each counted second, and the share of the wall time that was measuring. With
+do, the one that strayed farthest, the warm-up for each counted second, and the share of the wall
+time that was measuring. With
 `--pairs N` each second is shared out among N fresh pairs: their scatter averages, too, for more
 warm-up. JSON for programs goes to stdout.
 """
@@ -51,6 +52,7 @@ class Precision:
     measuring_share: float
     disturbed_share: float
     load_average: float
+    farthest: float
     log_ratios: tuple[float, ...]
 
 
@@ -70,7 +72,7 @@ def measure(cell: str, repeats: int, pairs: int) -> Precision:
         ratios.append(ratio)
     seconds = [fmean(one.log_ratio for one in ratios[i::repeats]) for i in range(repeats)]
     variance = fmean(one**2 for one in seconds)
-    within = fmean(ratio.within for ratio in ratios) / pairs
+    within = fmean(one.within for one in ratios if not math.isnan(one.within)) / pairs
     spent = executor.accounting
     return Precision(
         cell=cell,
@@ -84,6 +86,7 @@ def measure(cell: str, repeats: int, pairs: int) -> Precision:
         measuring_share=(spent.measured_s + spent.warmup_s) / spent.wall_s,
         disturbed_share=spent.disturbed / spent.turns,
         load_average=os.getloadavg()[0],
+        farthest=max(abs(one) for one in seconds),
         log_ratios=tuple(seconds),
     )
 
@@ -95,17 +98,17 @@ def main() -> None:
     parser.add_argument("--cell", action="append", choices=list(CELLS))
     parser.add_argument("--pairs", type=int, default=1, help="that share a second")
     options = parser.parse_args()
-    columns = "cell | pairs | turn | SD of 1 s | of turns | of processes"
+    columns = "cell | pairs | turn | SD of 1 s | of turns | of processes | farthest"
     columns += " | warm-up | share | disturbed | load"
-    print(f"| {columns} |\n|{'---|' * 10}", file=sys.stderr)
+    print(f"| {columns} |\n|{'---|' * 11}", file=sys.stderr)
     results = []
     for cell in options.cell or CELLS:
         found = measure(cell, options.repeats, options.pairs)
         results.append(dataclasses.asdict(found))
         print(
             f"| {cell} | {found.pairs} | {found.turn_ms:g} ms | {found.deviation:.3f} "
-            f"| {found.of_turns:.3f} | {found.of_processes:.3f} | {found.warmup_per_counted:.2f} s "
-            f"| {found.measuring_share:.0%} | {found.disturbed_share:.0%} "
+            f"| {found.of_turns:.3f} | {found.of_processes:.3f} | {found.farthest:.2f} "
+            f"| {found.warmup_per_counted:.2f} s | {found.measuring_share:.0%} | {found.disturbed_share:.0%} "
             f"| {found.load_average:.1f} |",
             file=sys.stderr,
         )
