@@ -5,9 +5,8 @@
 For each cell the table on stderr gives the standard deviation of log(A/A) for one measured second
 of the two sides together, how it divides into what turns average away and what only fresh processes
 do, the one that strayed farthest, the warm-up for each counted second, and the share of the wall
-time that was measuring. With
-`--pairs N` each second is shared out among N fresh pairs: their scatter averages, too, for more
-warm-up. JSON for programs goes to stdout.
+time that was measuring. With `--pairs N` each second is shared out among N fresh pairs: their
+scatter averages, too, for more warm-up. JSON for programs goes to stdout.
 """
 
 from __future__ import annotations

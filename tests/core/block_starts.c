@@ -30,13 +30,13 @@ static void require_starts(uint32_t class_, uint32_t first, uint32_t cut)
 
 static void all_cuts(void)
 {
+    const uint32_t past_2_to_32 = UINT32_MAX - 4096; /* a page keeps the low half of a number */
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
         const uint32_t blocks = GRANULES * HZ_GRANULE_BYTES / hz_class_bytes[class_];
         require_starts(class_, 4096, 0);
         require_starts(class_, 4096 + BEFORE, 1);
         require_starts(class_, 4096 + BEFORE, blocks / 2);
-        require_starts(class_, UINT32_MAX - 4096,
-                       blocks); /* granule numbers are taken modulo 2^32 */
+        require_starts(class_, past_2_to_32, blocks);
     }
 }
 
