@@ -102,6 +102,12 @@ def test_a_program_is_timed_and_its_memory_measured(clock: str) -> None:
     assert timer.timer_name() == clock
 
 
+def test_a_workload_that_rests_says_what_it_still_holds() -> None:
+    spec = WorkloadSpec.from_text("burst-idle", ["idle=0", "blocks=20000"], threads=1)
+    outcome = measure(bench_program(spec, seconds=0.05)).control
+    assert 0 < outcome.facts["rss_idle_kb"] <= outcome.rss_peak_kb
+
+
 @dataclass(frozen=True)
 class Mischief:
     """What a target does, and what is to be said of it."""

@@ -19,7 +19,7 @@ params = { ws = 400 }   # of the workload; again, lists stand for one row each
 whole_runs = true       # no turns (false if left out): nothing ages while a process waits for one
 [[value]]               # what the counters say, for every arm on every row
 name = "blocks a group"
-count = "handed_blocks" # a counter of hz, or ops or minor_faults of the process
+count = "handed_blocks" # a counter of hz, or ops or minor_faults of the process, or its rss_idle_kb
 per = "handed_groups"   # left out: a process
 times = 1000            # left out: 1
 [[figure]]              # what the report says in one line; the first one is the headline

@@ -166,10 +166,17 @@ def _rate_of(text: str, better: Better) -> float | Fault:
 
 
 def _bench_counts(stdout: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Returns the counters of the process, and operations and page faults of the counted window."""
+    """Returns the counters of the process, and what it says of itself.
+
+    That is the operations and page faults of the counted window, and the memory that it holds at
+    the end of its rest, where it rests.
+    """
     result = json.loads(stdout)
     counters = (result.get("hz") or {}).get("counters", {})
-    return counters, {name: result[name] for name in ("ops", "minor_faults")}
+    facts = {name: result[name] for name in ("ops", "minor_faults")}
+    if rest := result.get("rss_idle_kb"):
+        facts["rss_idle_kb"] = rest["at_the_end"]
+    return counters, facts
 
 
 def _bench_rate(wall_s: float, stdout: str) -> float | Fault:
