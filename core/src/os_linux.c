@@ -95,11 +95,22 @@ void hz_os_sleep_us(uint32_t us)
 
 /* ---- the machine and the process ------------------------------------------------------------ */
 
-uint32_t hz_os_now_ms(void)
+/* Since some moment before the process began. */
+static uint64_t now_ns(clockid_t clock)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-    return (uint32_t)((uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000);
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+uint32_t hz_os_now_ms(void)
+{
+    return (uint32_t)(now_ns(CLOCK_MONOTONIC_COARSE) / 1000000);
+}
+
+uint64_t hz_os_now_ns(void)
+{
+    return now_ns(CLOCK_MONOTONIC);
 }
 
 /* Where the system has no random bytes yet, or refuses them: the clock and where things lie. */
@@ -111,13 +122,6 @@ uint64_t hz_os_random(void)
         value = (hz_os_now_ns() ^ (uintptr_t)&value) * UINT64_C(0x9E3779B97F4A7C15);
     errno = saved;
     return value;
-}
-
-uint64_t hz_os_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
 uint64_t hz_os_memory_bytes(void)
