@@ -1,6 +1,7 @@
 /*
  * The optional background worker (background_refill_us): it gives depots that ran dry a batch from
- * their spans, so that the next refill finds one. A forked child goes on without it.
+ * their spans, so that the next refill finds one, and lets decay what is unused, even while the
+ * program rests. A forked child goes on without it.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -25,6 +26,7 @@ _Noreturn static void *work(void *unused)
     for (;;) {
         hz_os_sleep_us((uint32_t)hz_cfg.background_refill_us);
         round_of_refills();
+        hz_decay_shared();
     }
 }
 

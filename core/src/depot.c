@@ -28,6 +28,12 @@ static void depot_lock(hz_depot *depot)
         hz_lock_wait(&depot->lock);
 }
 
+/* Notes that a request has left so many blocks there. */
+static void note_left(hz_depot *depot, uint32_t count)
+{
+    if (count < hz_atomic_peek(&depot->least)) hz_atomic_poke(&depot->least, count);
+}
+
 /* ---- under a lock --------------------------------------------------------------------------- */
 
 static bool stack_make(hz_depot *depot, uint32_t class_)
@@ -41,12 +47,14 @@ static bool stack_make(hz_depot *depot, uint32_t class_)
 
 static size_t stack_take(hz_depot *depot, void **out, size_t want)
 {
-    if (depot->count == 0)
+    if (hz_atomic_peek(&depot->count) == 0)
         return 0; /* a guess without the lock; a wrong one costs a trip to the spans */
     depot_lock(depot);
-    size_t got = want < depot->count ? want : depot->count;
-    depot->count -= (uint32_t)got;
-    memcpy(out, depot->blocks + depot->count, got * sizeof(void *));
+    uint32_t count = hz_atomic_peek(&depot->count);
+    const uint32_t got = want < count ? (uint32_t)want : count;
+    count -= got;
+    hz_atomic_poke(&depot->count, count);
+    memcpy(out, depot->blocks + count, got * sizeof(void *));
     hz_lock_release(&depot->lock);
     return got;
 }
@@ -54,11 +62,11 @@ static size_t stack_take(hz_depot *depot, void **out, size_t want)
 static size_t stack_give(hz_depot *depot, uint32_t class_, void *const *blocks, size_t count)
 {
     depot_lock(depot);
-    size_t room =
-        depot->capacity == 0 && !stack_make(depot, class_) ? 0 : depot->capacity - depot->count;
+    const uint32_t held = hz_atomic_peek(&depot->count);
+    size_t room = depot->capacity == 0 && !stack_make(depot, class_) ? 0 : depot->capacity - held;
     if (count > room) count = room;
-    memcpy(depot->blocks + depot->count, blocks, count * sizeof(void *));
-    depot->count += (uint32_t)count;
+    memcpy(depot->blocks + held, blocks, count * sizeof(void *));
+    hz_atomic_poke(&depot->count, held + (uint32_t)count);
     hz_lock_release(&depot->lock);
     return count;
 }
@@ -128,6 +136,7 @@ static size_t batches_take(hz_depot *depot, void **out, size_t want)
     size_t got = want < batch->count ? want : batch->count;
     batch->count -= (uint32_t)got;
     memcpy(out, batch->blocks + batch->count, got * sizeof(void *));
+    hz_atomic_add(&depot->count, -(uint32_t)got);
     batch_push(depot, batch->count > 0 ? &depot->full : &depot->empty, number);
     return got;
 }
@@ -144,6 +153,7 @@ static size_t batches_give(hz_depot *depot, uint32_t class_, void *const *blocks
         if (part > (size_t)hz_cfg.flush_batch) part = (size_t)hz_cfg.flush_batch;
         memcpy(batch->blocks, blocks + given, part * sizeof(void *));
         batch->count = (uint32_t)part;
+        hz_atomic_add(&depot->count, (uint32_t)part);
         batch_push(depot, &depot->full, number);
         given += part;
     }
@@ -169,6 +179,7 @@ size_t hz_depot_take(uint32_t shard, uint32_t class_, void **out, size_t want, h
 {
     hz_depot *depot = &hz_shards[shard].depots[class_];
     size_t got = depot_take(depot, out, want);
+    note_left(depot, hz_atomic_peek(&depot->count));
     if (got > 0) {
         hz_count(HZ_STAT_depot_hits, 1);
         return got;
@@ -199,22 +210,56 @@ size_t hz_depot_top_up(uint32_t shard, uint32_t class_)
     return got;
 }
 
-static void depot_drain(uint32_t shard, uint32_t class_)
+/* ---- giving up ------------------------------------------------------------------------------ */
+
+/* Moves up to `most` blocks to the spans, and gives up the empty ones that are kept; returns how
+ * many. */
+static uint32_t depot_shrink(uint32_t shard, uint32_t class_, uint32_t most)
 {
     enum { PART = 64 };
     void *blocks[PART];
-    size_t got;
-    while ((got = depot_take(&hz_shards[shard].depots[class_], blocks, PART)) > 0) {
+    uint32_t gone = 0;
+    for (size_t got = 1; got > 0 && gone < most; gone += (uint32_t)got) {
+        const size_t part = most - gone < PART ? most - gone : PART;
+        got = depot_take(&hz_shards[shard].depots[class_], blocks, part);
         hz_span_give(shard, class_, blocks, got);
     }
     hz_span_trim(shard, class_);
+    return gone;
+}
+
+/* What nobody asked for since the last time goes; where a request found nothing, all is needed. */
+static void depot_decay(uint32_t shard, uint32_t class_)
+{
+    hz_depot *depot = &hz_shards[shard].depots[class_];
+    const uint32_t least = hz_atomic_peek(&depot->least);
+    const uint32_t count = hz_atomic_peek(&depot->count);
+    hz_atomic_poke(&depot->least, UINT32_MAX);
+    if (least == 0) return;
+    const uint32_t gone = depot_shrink(shard, class_, least < count ? least : count);
+    hz_count(HZ_STAT_decayed_blocks, gone);
+}
+
+static void each_depot(void (*act)(uint32_t shard, uint32_t class_))
+{
+    for (uint32_t shard = 0; shard < hz_map.shards; shard++) {
+        for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) act(shard, class_);
+    }
+}
+
+static void depot_drain(uint32_t shard, uint32_t class_)
+{
+    (void)depot_shrink(shard, class_, UINT32_MAX);
 }
 
 void hz_depot_trim(void)
 {
-    for (uint32_t shard = 0; shard < hz_map.shards; shard++) {
-        for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) depot_drain(shard, class_);
-    }
+    each_depot(depot_drain);
+}
+
+void hz_depot_decay(void)
+{
+    each_depot(depot_decay);
 }
 
 bool hz_depot_make_all(void)

@@ -8,8 +8,8 @@
  *     pages, large               back: the page heap, blocks of whole pages
  *     arena, os                  addresses and system calls
  *
- * A file calls downwards only. heap, start, background, stats, lock, size_class and params stand
- * beside them.
+ * A file calls downwards only. heap, start, decay, background, stats, lock, size_class and params
+ * stand beside them.
  */
 #ifndef HZ_INTERNAL_H
 #define HZ_INTERNAL_H
@@ -273,6 +273,8 @@ void hz_depot_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t 
 size_t hz_depot_top_up(uint32_t shard, uint32_t class_);
 /* Moves everything that the depots hold to the spans. */
 void hz_depot_trim(void);
+/* Moves to the spans what the depots have held since the last call, and nobody asked for. */
+void hz_depot_decay(void);
 bool hz_depot_make_all(void);
 
 /* ---- magazine.c ----------------------------------------------------------------------------- */
@@ -283,6 +285,8 @@ void *hz_magazine_pop(hz_heap *heap, uint32_t class_);
 /* Makes room in the magazine of `class_`, by growth or by a flush, and pushes `block`. */
 void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block);
 void hz_magazine_flush_all(hz_heap *heap);
+/* Makes magazines smaller that have run neither empty nor full for a while. */
+void hz_magazine_decay_all(hz_heap *heap);
 
 HZ_FAST void hz_magazine_push(hz_heap *heap, uint32_t class_, void *block)
 {
@@ -328,10 +332,15 @@ void hz_free_deferred(hz_heap *heap);
 /* Makes hz ready: configuration, arena, hooks. Idempotent; false when there is no memory to start
  * with. */
 bool hz_start(void);
-/* Every now and then on slow paths: lets time pass for what depends on it. */
-void hz_tick(hz_heap *heap);
 _Noreturn void hz_die(const char *what, const void *address);
 void hz_warn_once(const char *what, const void *address);
+
+/* ---- decay.c -------------------------------------------------------------------------------- */
+
+/* On slow paths: every so often lets decay what the thread holds, and what all share. */
+void hz_tick(hz_heap *heap);
+/* Lets decay what all threads share. */
+void hz_decay_shared(void);
 
 /* ---- background.c --------------------------------------------------------------------------- */
 

@@ -11,7 +11,7 @@
 
 #define NS_OF_MS 1000000ULL
 #define SELDOM_NS (1000 * NS_OF_MS)    /* so long between two shortages, or longer: all the same */
-#define LITTLE_BYTES ((size_t)4 << 20) /* a process of so few blocks, or fewer: all the same */
+#define LITTLE_BYTES ((size_t)2 << 20) /* a process of so few blocks, or fewer: all the same */
 enum {
     PAUSE = 4,       /* no more than so many times the mean counts in it */
     MUCH = 16,       /* so many times cheaper must be what another magazine makes room for */
@@ -132,10 +132,11 @@ static bool has_plenty(const hz_magazine *magazine, uint32_t batches)
 static bool make_others_smaller(hz_heap *heap, uint32_t class_, size_t bytes)
 {
     const hz_magazine *asking = &heap->magazines[class_];
+    const size_t budget = budget_of_thread();
+    if (heap->grown_bytes + bytes <= budget) return true;
+    if (has_plenty(asking, 1)) return false;
     const uint64_t now_ns = asking->short_ns;
     const uint64_t much = MUCH * price(asking, class_, now_ns);
-    const size_t budget = budget_of_thread();
-    if (heap->grown_bytes + bytes > budget && has_plenty(asking, 1)) return false;
     for (uint32_t i = 0; i < HZ_CLASSES && heap->grown_bytes + bytes > budget; i++) {
         uint32_t other = heap->steal_from = heap->steal_from % HZ_CLASSES + 1;
         const hz_magazine *magazine = &heap->magazines[other];
@@ -239,6 +240,20 @@ HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
         flush(heap, class_, count);
     }
     *heap->stacks[class_].top++ = block;
+}
+
+/* At most once in SELDOM_NS, so a magazine that is needed costs little to fill again. */
+void hz_magazine_decay_all(hz_heap *heap)
+{
+    const uint32_t now_ms = hz_os_now_ms();
+    if (now_ms - heap->decayed_ms < SELDOM_NS / NS_OF_MS) return;
+    heap->decayed_ms = now_ms;
+    const uint64_t now_ns = hz_os_now_ns();
+    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
+        const hz_magazine *magazine = &heap->magazines[class_];
+        if (magazine->grown > 0 && now_ns - magazine->short_ns >= SELDOM_NS)
+            shrink_to_half(heap, class_);
+    }
 }
 
 void hz_magazine_flush_all(hz_heap *heap)

@@ -68,6 +68,11 @@ static void bin_remove(hz_bin *bin, hz_span *span)
     span->listing = HZ_SPAN_UNLISTED;
 }
 
+static void count_empty(hz_bin *bin, uint32_t by)
+{
+    hz_atomic_poke(&bin->empty_spans, hz_atomic_peek(&bin->empty_spans) + by);
+}
+
 static bool span_is_empty(const hz_span *span)
 {
     return span->free_count == span->carved;
@@ -166,6 +171,7 @@ static void span_take_back(hz_span *span, hz_lease *lease)
 /* Notes that the blocks in [first, end) were cut: from now on they may be freed. */
 static void note_cut(const unsigned char *first, const unsigned char *end)
 {
+    hz_atomic_add(&cut_bytes, (size_t)(end - first));
     for (size_t i = hz_page_of(first); i <= hz_page_of(end - 1); i++) {
         hz_page *page = &hz_map.pages[i];
         hz_atomic_poke(&page->cut, hz_distance(page, hz_granule_of(end)));
@@ -188,7 +194,6 @@ size_t hz_span_cut(hz_lease *lease, uint32_t class_, void **out, size_t want)
     if (want > 0) note_cut(lease->first, lease->first + want * bytes);
     lease->first += want * bytes;
     lease->blocks -= (uint32_t)want;
-    hz_atomic_add(&cut_bytes, want * bytes);
     hz_count(HZ_STAT_blocks_carved, want);
     return want;
 }
@@ -228,7 +233,7 @@ static size_t span_give_out(hz_bin *bin, hz_span *span, void **out, size_t want,
 {
     if (span->listing == HZ_SPAN_KEPT) {
         span->listing = HZ_SPAN_LISTED;
-        bin->empty_spans--;
+        count_empty(bin, -1U);
     }
     size_t got = span_reuse(span, out, want);
     if (got == 0 && lease != NULL)
@@ -284,8 +289,8 @@ static void span_settle(hz_bin *bin, hz_span *span)
 {
     if (span->listing == HZ_SPAN_UNLISTED) bin_insert(bin, span);
     if (!span_is_empty(span)) return;
-    if (bin->empty_spans < (uint32_t)hz_cfg.span_cache) {
-        bin->empty_spans++;
+    if (hz_atomic_peek(&bin->empty_spans) < (uint32_t)hz_cfg.span_cache) {
+        count_empty(bin, 1);
         span->listing = HZ_SPAN_KEPT;
         hz_count(HZ_STAT_spans_kept, 1);
     } else {
@@ -319,11 +324,12 @@ void hz_span_end_lease(uint32_t shard, uint32_t class_, hz_lease *lease)
 void hz_span_trim(uint32_t shard, uint32_t class_)
 {
     hz_bin *bin = bin_of(shard, class_);
+    if (hz_atomic_peek(&bin->empty_spans) == 0) return;
     hz_lock_take(&bin->lock);
     for (hz_span *span = bin->spans, *next; span != NULL; span = next) {
         next = span->next;
         if (span_is_empty(span)) span_destroy(bin, span);
     }
-    bin->empty_spans = 0;
+    hz_atomic_poke(&bin->empty_spans, 0);
     hz_lock_release(&bin->lock);
 }

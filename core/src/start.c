@@ -13,7 +13,7 @@
 #include "os.h"
 #include "stats.h"
 
-enum { STATUS_REJECTED = 78, MESSAGE_BYTES = 512, TICK_CALLS = 64 };
+enum { STATUS_REJECTED = 78, MESSAGE_BYTES = 512 };
 
 extern char **environ;
 
@@ -245,13 +245,4 @@ __attribute__((constructor)) static void process_begins(void)
 __attribute__((destructor)) static void process_ends(void)
 {
     if (process.stats_path[0] != '\0') hz_stats_dump(process.stats_path);
-}
-
-/* ---- the passing of time -------------------------------------------------------------------- */
-
-void hz_tick(hz_heap *heap)
-{
-    if (HZ_LIKELY(++heap->slow_calls % TICK_CALLS != 0)) return;
-    hz_heap_cool_old();
-    hz_pages_purge_old();
 }

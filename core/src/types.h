@@ -146,6 +146,7 @@ typedef struct hz_heap {
     uint32_t shard;          /* home; kept when another thread adopts the heap */
     uint32_t slow_calls;     /* calls of the slow paths: every so many the clock is read */
     uint32_t steal_from;     /* class that makes room next */
+    uint32_t decayed_ms;     /* when its magazines were last looked at, to make them smaller */
     size_t grown_bytes;      /* sum of grown x block size, at most thread_cache_bytes */
     hz_counters counters;    /* written by the owner only */
 } hz_heap;
@@ -163,7 +164,9 @@ typedef struct hz_depot {
     HZ_ALIGNED_TO_LINE hz_lock
         lock;                     /* guards count and blocks, under the policies mutex and spin */
     _Atomic uint32_t capacity;    /* blocks it may hold; 0 until first used */
-    _Atomic uint32_t count;       /* blocks it holds, under mutex and spin */
+    _Atomic uint32_t count;       /* blocks it holds */
+    _Atomic uint32_t least;       /* fewest that a request left there since the last look at what
+                                     decays; UINT32_MAX: there was none */
     void **blocks;                /* the stack, under mutex and spin */
     unsigned char *batches;       /* the batches, under lockfree */
     _Atomic uint64_t full, empty; /* stacks of batches, under lockfree: generation << 32 | number */
@@ -220,7 +223,7 @@ _Static_assert(sizeof(hz_span) == HZ_CACHE_LINE_BYTES, "spans do not share cache
 typedef struct hz_bin {
     HZ_ALIGNED_TO_LINE hz_lock lock; /* guards the rest, and the bookkeeping of its spans */
     hz_span *spans;                  /* spans with blocks to give */
-    uint32_t empty_spans;            /* of those, how many are kept though entirely free */
+    _Atomic uint32_t empty_spans;    /* of those, how many are kept though entirely free */
 } hz_bin;
 
 typedef struct hz_shard {

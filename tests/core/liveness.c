@@ -6,7 +6,8 @@
  *   take COUNT SIZE   allocates blocks
  *   give COUNT        frees the oldest blocks that are held
  *   until NAME COUNT  lets time pass, and memory churn, until a counter of hz is that high
- *   await NAME COUNT  does nothing until another thread has made a counter of hz that high
+ *   await NAME COUNT  lets time pass, and does nothing, until another thread has made a counter of
+ *                     hz that high
  *   pace US           from now on, each look of hz at the exact clock finds it so much later
  *   twice SIZE        frees a block twice, then allocates until hz has noticed
  *   thread            a new thread runs the rest of the script; this one stays, with its magazines
@@ -14,7 +15,7 @@
  *                     the depot for SIZE
  *
  * The program stands between hz and the C library: it notes what hz asks of the system, and gives
- * hz a coarse clock of its own, which only `until` moves, and an exact one, which `pace` moves. So
+ * hz a coarse clock of its own, which `until` and `await` move, and an exact one, which `pace` moves. So
  * nothing here depends on how fast the machine is.
  */
 #include "check.h"
@@ -142,6 +143,7 @@ static void await(const char *name, size_t wanted)
     const struct timespec moment = {0, MS};
     for (int round = 0; hz_counter(name) < wanted; round++) {
         require(round < ROUNDS_MAX, "%s is still below %zu", name, wanted);
+        seen.clock_ms++;
         (void)clock_nanosleep(CLOCK_MONOTONIC, 0, &moment, NULL);
     }
 }

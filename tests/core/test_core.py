@@ -124,6 +124,13 @@ def test_blocks_start_where_they_were_cut(core_tests: Path, preload: Preload) ->
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("lock", VALUES["HZ_DEPOT_LOCK"])
+def test_what_nobody_uses_decays(lock: str, core_tests: Path, preload: Preload) -> None:
+    program = core_tests / "tests" / "decay"
+    require_all_held(preload(program, LD_PRELOAD="", HZ_DEPOT_LOCK=lock))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "configuration",
     [*pairwise(VALUES), *(TIGHT | {"HZ_DEPOT_LOCK": lock} for lock in VALUES["HZ_DEPOT_LOCK"])],

@@ -87,9 +87,9 @@ CLAIMS: Mapping[str, Claim] = {
         WORTH_IT | {"HZ_MAGAZINE_BYTES": "65536", "HZ_THREAD_CACHE_SHARE": "1000"},
     ),
     "thread_cache_share": Claim(
-        "bounds what they may grow to by a share of all small blocks, at least of 4 MiB",
+        "bounds what they may grow to by a share of all small blocks, at least of 2 MiB",
         "take 2048 64 give 2048",
-        {"1": 40 * KIB, "50": 64 * KIB},
+        {"1": 20 * KIB, "50": 64 * KIB},
         number("grown_bytes"),
         WORTH_IT,
     ),
@@ -287,6 +287,24 @@ FURTHER: tuple[tuple[str, Claim], ...] = (
             {"shard_class": 0, "shard": 4},
             number("inbox_drains"),
             {"HZ_SHARDS": "2"},
+        ),
+    ),
+    (
+        "background_refill_us",
+        Claim(
+            "sets how long the worker sleeps that returns what a program left before it rests",
+            "take 1 1000000 give 1 await purges 1",
+            {"64": 64, "1024": 1024},
+            number("sleep_us"),
+        ),
+    ),
+    (
+        "purge_delay_ms",
+        Claim(
+            "sets from one look at the depots to the next, of which the second finds them unasked",
+            "take 4096 1024 give 4096 until decayed_blocks 1",
+            {"10": 20, "200": 400},
+            number("passed_ms"),
         ),
     ),
     (

@@ -51,7 +51,16 @@ C_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"arena.c", "os_linux.c"}),
 )
 C_BESIDE = frozenset(
-    {"heap.c", "start.c", "background.c", "stats.c", "lock.c", "size_class.c", "params.c"}
+    {
+        "heap.c",
+        "start.c",
+        "decay.c",
+        "background.c",
+        "stats.c",
+        "lock.c",
+        "size_class.c",
+        "params.c",
+    }
 )
 MAY_USE_IF = frozenset({"config.h", "internal.h", "os_linux.c", "os.h"})
 

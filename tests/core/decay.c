@@ -1,0 +1,173 @@
+/*
+ * What decays: depots give up what nobody asks them for, magazines what they hardly need, and what
+ * is free at last goes back to the system. hz is given a clock that only the checks move.
+ */
+#include "check.h"
+
+#include <hz/hz.h>
+
+#include <time.h>
+
+#include "internal.h"
+
+enum { SIZE = 512, BLOCKS = 4096, ASKED = 64, OTHER_SIZE = 64, SECOND_MS = 1000 };
+
+/* ---- between hz and the system -------------------------------------------------------------- */
+
+static uint64_t clock_ms = 1000;
+
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+    (void)clock;
+    *now = (struct timespec){(time_t)(clock_ms / 1000), (long)(clock_ms % 1000) * 1000000};
+    return 0;
+}
+
+static void pass_delay(void)
+{
+    clock_ms += (uint64_t)hz_cfg.purge_delay_ms;
+    hz_decay_shared();
+}
+
+/* ---- depots --------------------------------------------------------------------------------- */
+
+static hz_depot *depot(void)
+{
+    return &hz_shards[0].depots[hz_class_of(SIZE)];
+}
+
+static void allocate_and_free(size_t count, size_t size)
+{
+    static void *blocks[BLOCKS];
+    for (size_t i = 0; i < count; i++) {
+        blocks[i] = hz_malloc(size);
+    }
+    for (size_t i = 0; i < count; i++) {
+        hz_free(blocks[i]);
+    }
+}
+
+/* Some thousand blocks, and a look, so that what follows is the first that is asked of them. */
+static uint32_t fill_the_depot(void)
+{
+    allocate_and_free(BLOCKS, SIZE);
+    pass_delay();
+    require(depot()->count > BLOCKS / 2, "the depot holds only %u blocks", depot()->count);
+    return depot()->count;
+}
+
+static void ask_the_depot(void)
+{
+    void *blocks[ASKED];
+    const size_t got = hz_depot_take(0, hz_class_of(SIZE), blocks, ASKED, NULL);
+    require(got == ASKED, "the depot gave %zu blocks", got);
+    hz_depot_give(0, hz_class_of(SIZE), blocks, ASKED);
+}
+
+static void what_nobody_asked_a_depot_for_goes_to_the_spans(void)
+{
+    (void)fill_the_depot();
+    const size_t before = hz_span_bytes();
+    pass_delay();
+    require(depot()->count == 0, "%u blocks stay", depot()->count);
+    require(hz_span_bytes() < before, "no span was freed");
+}
+
+static void a_depot_keeps_what_was_asked_of_it(void)
+{
+    (void)fill_the_depot();
+    ask_the_depot();
+    pass_delay();
+    require(depot()->count == ASKED, "%u blocks stay, and %d were asked for", depot()->count,
+            ASKED);
+}
+
+static void a_depot_that_ran_dry_keeps_everything(void)
+{
+    (void)fill_the_depot();
+    void *blocks[BLOCKS];
+    const uint32_t all = (uint32_t)depot()->count;
+    for (uint32_t got = 0; got < all;) {
+        got += (uint32_t)hz_depot_take(0, hz_class_of(SIZE), blocks + got, all - got, NULL);
+    }
+    require(depot()->count == 0, "%u blocks are left", depot()->count);
+    hz_depot_give(0, hz_class_of(SIZE), blocks, all);
+    pass_delay();
+    require(depot()->count == all, "%u of %u blocks stay", depot()->count, all);
+}
+
+static void nothing_goes_before_the_delay_has_passed(void)
+{
+    const uint32_t all = fill_the_depot();
+    clock_ms += (uint64_t)hz_cfg.purge_delay_ms - 1;
+    hz_decay_shared();
+    require(depot()->count == all, "%u of %u blocks stay", depot()->count, all);
+}
+
+static void what_a_depot_gave_up_goes_back_to_the_system(void)
+{
+    (void)fill_the_depot();
+    pass_delay();
+    require(hz_usage_now().free_bytes > 0, "no page is free");
+    pass_delay();
+    require(hz_usage_now().free_bytes == 0, "%zu bytes are kept", hz_usage_now().free_bytes);
+}
+
+/* ---- magazines ------------------------------------------------------------------------------ */
+
+static uint32_t grown(void)
+{
+    return hz_heap_mine->magazines[hz_class_of(SIZE)].grown;
+}
+
+/* Blocks of another class, of which the thread's magazine runs short again and again. */
+static void meet_slow_paths(void)
+{
+    enum { ROUNDS = 10 };
+    for (int round = 0; round < ROUNDS; round++) {
+        allocate_and_free(BLOCKS, OTHER_SIZE);
+    }
+}
+
+static void a_magazine_that_rests_becomes_smaller(void)
+{
+    allocate_and_free(BLOCKS, SIZE);
+    const uint32_t before = grown();
+    for (uint32_t halved = before; halved > 0;) {
+        halved /= 2;
+        clock_ms += SECOND_MS;
+        meet_slow_paths();
+        require(grown() == halved, "it may hold %u blocks, not %u", grown(), halved);
+    }
+    require(before > 0, "it had not grown");
+}
+
+static void a_magazine_that_was_short_within_a_second_stays(void)
+{
+    allocate_and_free(BLOCKS, SIZE);
+    meet_slow_paths(); /* the thread's second starts here */
+    clock_ms += SECOND_MS / 2;
+    allocate_and_free(BLOCKS, SIZE);
+    const uint32_t before = grown();
+    clock_ms += SECOND_MS / 2;
+    meet_slow_paths();
+    require(grown() == before, "it may hold %u blocks, and %u before", grown(), before);
+}
+
+static const check checks[] = {
+    {"what nobody asked a depot for goes to the spans",
+     what_nobody_asked_a_depot_for_goes_to_the_spans, 0},
+    {"a depot keeps what was asked of it", a_depot_keeps_what_was_asked_of_it, 0},
+    {"a depot that ran dry keeps everything", a_depot_that_ran_dry_keeps_everything, 0},
+    {"nothing goes before the delay has passed", nothing_goes_before_the_delay_has_passed, 0},
+    {"what a depot gave up goes back to the system", what_a_depot_gave_up_goes_back_to_the_system,
+     0},
+    {"a magazine that rests becomes smaller", a_magazine_that_rests_becomes_smaller, 0},
+    {"a magazine that was short within a second stays",
+     a_magazine_that_was_short_within_a_second_stays, 0},
+};
+
+int main(int argc, char **argv)
+{
+    return run_checks(checks, COUNT(checks), argc, argv);
+}
