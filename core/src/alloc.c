@@ -32,7 +32,7 @@ HZ_FAST void *stack_alloc(size_t at)
 
 HZ_FAST void *class_alloc(uint32_t class_)
 {
-    return stack_alloc(class_ * sizeof(hz_stack));
+    return stack_alloc(HZ_STACK_OFFSET(class_));
 }
 
 void *hz_malloc(size_t size)

@@ -11,20 +11,22 @@
 
 enum { TICK_CALLS = 64 };
 
-/* Whether this is the first look for a whole purge_delay_ms; only one thread is told so. */
-static bool depots_are_due(void)
+/* Every purge_delay_ms all depots are looked at; but as this takes part in a malloc or a free, no
+ * more than one of them gives something up at a time. */
+static void decay_depots(void)
 {
-    static _Atomic uint32_t looked_ms;
+    static _Atomic uint32_t seen_ms; /* when the last one of all was seen */
     const uint32_t now_ms = hz_os_now_ms();
-    uint32_t before_ms = hz_atomic_peek(&looked_ms);
-    if (now_ms == before_ms || now_ms - before_ms < (uint32_t)hz_cfg.purge_delay_ms) return false;
-    return hz_atomic_replace(&looked_ms, &before_ms, now_ms);
+    uint32_t before_ms = hz_atomic_peek(&seen_ms);
+    if (now_ms == before_ms || now_ms - before_ms < (uint32_t)hz_cfg.purge_delay_ms) return;
+    if (!hz_atomic_replace(&seen_ms, &before_ms, now_ms)) return; /* another thread is at it */
+    if (!hz_depot_decay()) hz_atomic_poke(&seen_ms, before_ms);
 }
 
 void hz_decay_shared(void)
 {
     hz_heap_cool_old();
-    if (depots_are_due()) hz_depot_decay();
+    decay_depots();
     hz_pages_purge_old();
 }
 

@@ -228,38 +228,37 @@ static uint32_t depot_shrink(uint32_t shard, uint32_t class_, uint32_t most)
     return gone;
 }
 
-/* What nobody asked for since the last time goes; where a request found nothing, all is needed. */
-static void depot_decay(uint32_t shard, uint32_t class_)
+/* What nobody asked for since the last look goes; where a request found nothing, all is needed.
+ * Returns how many blocks went. */
+static uint32_t depot_decay(uint32_t shard, uint32_t class_)
 {
     hz_depot *depot = &hz_shards[shard].depots[class_];
     const uint32_t least = hz_atomic_peek(&depot->least);
     const uint32_t count = hz_atomic_peek(&depot->count);
     hz_atomic_poke(&depot->least, UINT32_MAX);
-    if (least == 0) return;
+    if (least == 0) return 0;
     const uint32_t gone = depot_shrink(shard, class_, least < count ? least : count);
     hz_count(HZ_STAT_decayed_blocks, gone);
+    return gone;
 }
 
-static void each_depot(void (*act)(uint32_t shard, uint32_t class_))
+bool hz_depot_decay(void)
 {
-    for (uint32_t shard = 0; shard < hz_map.shards; shard++) {
-        for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) act(shard, class_);
+    static _Atomic uint32_t next; /* the depot to look at, all shards' in a row */
+    uint32_t at;
+    while ((at = hz_atomic_add(&next, 1)) < hz_map.shards * HZ_CLASSES) {
+        if (depot_decay(at / HZ_CLASSES, at % HZ_CLASSES + 1) > 0) return false;
     }
-}
-
-static void depot_drain(uint32_t shard, uint32_t class_)
-{
-    (void)depot_shrink(shard, class_, UINT32_MAX);
+    hz_atomic_poke(&next, 0);
+    return true;
 }
 
 void hz_depot_trim(void)
 {
-    each_depot(depot_drain);
-}
-
-void hz_depot_decay(void)
-{
-    each_depot(depot_decay);
+    for (uint32_t shard = 0; shard < hz_map.shards; shard++) {
+        for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++)
+            (void)depot_shrink(shard, class_, UINT32_MAX);
+    }
 }
 
 bool hz_depot_make_all(void)

@@ -60,9 +60,12 @@ HZ_FAST hz_stack *hz_stack_at(hz_heap *heap, size_t bytes)
     return stack;
 }
 
+/* How far into a heap's stacks that of a class lies, in bytes. */
+#define HZ_STACK_OFFSET(class_) ((class_) * sizeof(hz_stack))
+
 HZ_FAST hz_stack *hz_stack_of(hz_heap *heap, uint32_t class_)
 {
-    return hz_stack_at(heap, class_ * sizeof(hz_stack));
+    return hz_stack_at(heap, HZ_STACK_OFFSET(class_));
 }
 
 /* ---- size_class.c --------------------------------------------------------------------------- */
@@ -273,8 +276,10 @@ void hz_depot_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t 
 size_t hz_depot_top_up(uint32_t shard, uint32_t class_);
 /* Moves everything that the depots hold to the spans. */
 void hz_depot_trim(void);
-/* Moves to the spans what the depots have held since the last call, and nobody asked for. */
-void hz_depot_decay(void);
+/* Looks at one depot after the other, and moves to the spans what it has held since the last look
+ * and nobody asked for. Stops at the first that gives something up; returns whether it has seen
+ * all, and will begin anew. */
+bool hz_depot_decay(void);
 bool hz_depot_make_all(void);
 
 /* ---- magazine.c ----------------------------------------------------------------------------- */

@@ -36,9 +36,8 @@ const uint32_t hz_class_bytes[HZ_CLASSES + 1] = {
 
 /* By (size + 15) / 16. A request for nothing gets the smallest block. */
 const uint16_t hz_small_stacks[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1] = {
-#define STACK(class_) ((class_) * sizeof(hz_stack))
-#define RANGE(class_, below, bytes) [(below) / 16 + 1 ... (bytes) / 16] = STACK(class_),
-    [0] = STACK(1),
+#define RANGE(class_, below, bytes) [(below) / 16 + 1 ... (bytes) / 16] = HZ_STACK_OFFSET(class_),
+    [0] = HZ_STACK_OFFSET(1),
     SMALL_CLASSES(RANGE)
 };
 /* clang-format on */
@@ -51,7 +50,7 @@ hz_page hz_page_for(uint32_t first, uint32_t class_, uint32_t shard)
     return (hz_page){
         .first = first,
         .step = (uint32_t)((UINT64_C(1) << 32) / granules + 1),
-        .stack = (uint16_t)STACK(class_),
+        .stack = (uint16_t)HZ_STACK_OFFSET(class_),
         .class_ = (uint8_t)class_,
         .shard = (uint8_t)shard,
     };

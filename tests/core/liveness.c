@@ -15,8 +15,8 @@
  *                     the depot for SIZE
  *
  * The program stands between hz and the C library: it notes what hz asks of the system, and gives
- * hz a coarse clock of its own, which `until` and `await` move, and an exact one, which `pace` moves. So
- * nothing here depends on how fast the machine is.
+ * hz a coarse clock of its own, which `until` and `await` move, and an exact one, which `pace`
+ * moves. So nothing here depends on how fast the machine is.
  */
 #include "check.h"
 
@@ -98,7 +98,7 @@ static struct {
     size_t oldest, count;
 } held;
 
-static const char *met = "nobody"; /* how the other thread fared at the lock */
+static const char *met = "nobody";              /* how the other thread fared at the lock */
 static const char *volatile caught = "nowhere"; /* where hz noticed a second free */
 
 static const char *next_word(script *rest)
