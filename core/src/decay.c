@@ -1,38 +1,68 @@
 /*
- * Decay: what nobody has used for a while goes one step back towards the system. Magazines to the
- * depot, the heaps of threads that ended too, depots to the spans, free pages to the system.
+ * Decay: what nobody has used for a while goes one step back towards the system. A thread's
+ * magazines to the depot, the heaps of threads that ended too, depots to the spans, free pages to
+ * the system.
  *
  * There is no clock on the fast paths, and no thread that waits, unless the program asks for the
  * background worker: slow paths look at the time every so often. So a program that does nothing
- * returns nothing; the worker is for those that rest after they have needed much.
+ * returns nothing; the worker is for those that rest after they have needed much. What the
+ * magazines of a thread that rests hold stays, as nobody else can take it.
  */
 #include "internal.h"
 #include "os.h"
 
 enum { TICK_CALLS = 64 };
 
-/* Every purge_delay_ms all depots are looked at; but as this takes part in a malloc or a free, no
- * more than one of them gives something up at a time. */
-static void decay_depots(void)
+static struct {
+    hz_lock lock;     /* guards the rest */
+    uint32_t next;    /* the depot to look at, all shards' in a row */
+    uint32_t seen_ms; /* when the last of them was looked at */
+} depots;
+
+/* Goes on with the depots until one has given something up; false when all have been seen. A part
+ * only, as a malloc or a free waits for it. */
+static bool go_on_with_depots(void)
 {
-    static _Atomic uint32_t seen_ms; /* when the last one of all was seen */
-    const uint32_t now_ms = hz_os_now_ms();
-    uint32_t before_ms = hz_atomic_peek(&seen_ms);
-    if (now_ms == before_ms || now_ms - before_ms < (uint32_t)hz_cfg.purge_delay_ms) return;
-    if (!hz_atomic_replace(&seen_ms, &before_ms, now_ms)) return; /* another thread is at it */
-    if (!hz_depot_decay()) hz_atomic_poke(&seen_ms, before_ms);
+    while (depots.next < hz_map.shards * HZ_CLASSES) {
+        const uint32_t at = depots.next++;
+        if (hz_depot_decay(at / HZ_CLASSES, at % HZ_CLASSES + 1)) return true;
+    }
+    depots.next = 0;
+    depots.seen_ms = hz_os_now_ms();
+    return false;
 }
 
-void hz_decay_shared(void)
+/* Every purge_delay_ms, and at most once a millisecond, all of them. */
+static bool decay_depots(void)
+{
+    if (!hz_lock_try(&depots.lock)) return false;
+    const uint32_t passed_ms = hz_os_now_ms() - depots.seen_ms;
+    const bool is_due = passed_ms > 0 && passed_ms >= (uint32_t)hz_cfg.purge_delay_ms;
+    const bool is_busy = is_due && go_on_with_depots();
+    hz_lock_release(&depots.lock);
+    return is_busy;
+}
+
+bool hz_decay_shared(void)
 {
     hz_heap_cool_old();
-    decay_depots();
     hz_pages_purge_old();
+    return decay_depots();
 }
 
 void hz_tick(hz_heap *heap)
 {
     if (HZ_LIKELY(++heap->slow_calls % TICK_CALLS != 0)) return;
     hz_magazine_decay_all(heap);
-    hz_decay_shared();
+    (void)hz_decay_shared();
+}
+
+void hz_decay_fork_lock(void)
+{
+    hz_lock_take(&depots.lock);
+}
+
+void hz_decay_fork_unlock(void)
+{
+    hz_lock_release(&depots.lock);
 }

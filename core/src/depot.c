@@ -179,7 +179,7 @@ size_t hz_depot_take(uint32_t shard, uint32_t class_, void **out, size_t want, h
 {
     hz_depot *depot = &hz_shards[shard].depots[class_];
     size_t got = depot_take(depot, out, want);
-    note_left(depot, hz_atomic_peek(&depot->count));
+    note_left(depot, got > 0 ? hz_atomic_peek(&depot->count) : 0);
     if (got > 0) {
         hz_count(HZ_STAT_depot_hits, 1);
         return got;
@@ -212,9 +212,8 @@ size_t hz_depot_top_up(uint32_t shard, uint32_t class_)
 
 /* ---- giving up ------------------------------------------------------------------------------ */
 
-/* Moves up to `most` blocks to the spans, and gives up the empty ones that are kept; returns how
- * many. */
-static uint32_t depot_shrink(uint32_t shard, uint32_t class_, uint32_t most)
+/* Moves up to `most` blocks to the spans; returns how many. */
+static uint32_t depot_give_up(uint32_t shard, uint32_t class_, uint32_t most)
 {
     enum { PART = 64 };
     void *blocks[PART];
@@ -224,40 +223,38 @@ static uint32_t depot_shrink(uint32_t shard, uint32_t class_, uint32_t most)
         got = depot_take(&hz_shards[shard].depots[class_], blocks, part);
         hz_span_give(shard, class_, blocks, got);
     }
-    hz_span_trim(shard, class_);
     return gone;
 }
 
-/* What nobody asked for since the last look goes; where a request found nothing, all is needed.
- * Returns how many blocks went. */
-static uint32_t depot_decay(uint32_t shard, uint32_t class_)
+/* Half of what nobody asked for goes: a program that allocates and frees by turns needs it soon. */
+static uint32_t unneeded(hz_depot *depot)
 {
-    hz_depot *depot = &hz_shards[shard].depots[class_];
     const uint32_t least = hz_atomic_peek(&depot->least);
     const uint32_t count = hz_atomic_peek(&depot->count);
-    hz_atomic_poke(&depot->least, UINT32_MAX);
-    if (least == 0) return 0;
-    const uint32_t gone = depot_shrink(shard, class_, least < count ? least : count);
-    hz_count(HZ_STAT_decayed_blocks, gone);
-    return gone;
+    const uint32_t unasked = least < count ? least : count;
+    return unasked - unasked / 2;
 }
 
-bool hz_depot_decay(void)
+bool hz_depot_decay(uint32_t shard, uint32_t class_)
 {
-    static _Atomic uint32_t next; /* the depot to look at, all shards' in a row */
-    uint32_t at;
-    while ((at = hz_atomic_add(&next, 1)) < hz_map.shards * HZ_CLASSES) {
-        if (depot_decay(at / HZ_CLASSES, at % HZ_CLASSES + 1) > 0) return false;
-    }
-    hz_atomic_poke(&next, 0);
-    return true;
+    enum { MOST = 1024 }; /* that takes some ten microseconds, and a malloc waits for it */
+    hz_depot *depot = &hz_shards[shard].depots[class_];
+    const uint32_t most = unneeded(depot);
+    const bool was_asked_in_vain = hz_atomic_peek(&depot->least) == 0;
+    hz_atomic_poke(&depot->least, UINT32_MAX);
+    if (was_asked_in_vain) return false;
+    const uint32_t gone = depot_give_up(shard, class_, most < MOST ? most : MOST);
+    hz_count(HZ_STAT_decayed_blocks, gone);
+    return hz_span_trim(shard, class_) || gone > 0;
 }
 
 void hz_depot_trim(void)
 {
     for (uint32_t shard = 0; shard < hz_map.shards; shard++) {
-        for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++)
-            (void)depot_shrink(shard, class_, UINT32_MAX);
+        for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
+            (void)depot_give_up(shard, class_, UINT32_MAX);
+            (void)hz_span_trim(shard, class_);
+        }
     }
 }
 

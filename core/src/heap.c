@@ -160,9 +160,9 @@ static void cool(uint32_t keep)
 
 void hz_heap_cool_old(void)
 {
-    uint32_t rested_ms = hz_os_now_ms() - hz_atomic_peek(&heaps.warmed_ms);
     if (hz_atomic_peek(&heaps.warm_count) == 0) return;
-    if (rested_ms >= (uint32_t)hz_cfg.purge_delay_ms) cool(0);
+    const uint32_t warmed_ms = hz_atomic_get(&heaps.warmed_ms); /* before the clock is read */
+    if (hz_os_now_ms() - warmed_ms >= (uint32_t)hz_cfg.purge_delay_ms) cool(0);
 }
 
 static void heap_leave(hz_heap *heap)
@@ -229,6 +229,7 @@ static void lock_release(hz_lock *lock)
 
 static void before_fork(void)
 {
+    hz_decay_fork_lock();
     hz_lock_take(&heaps.lock);
     each_shard_lock(lock_take);
     hz_pages_fork_lock();
@@ -242,6 +243,7 @@ static void after_fork(void)
     hz_pages_fork_unlock();
     each_shard_lock(lock_release);
     hz_lock_release(&heaps.lock);
+    hz_decay_fork_unlock();
 }
 
 /* Other threads' heaps stay as they were: what they held is lost. */

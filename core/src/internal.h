@@ -250,7 +250,8 @@ size_t hz_span_cut(hz_lease *lease, uint32_t class_, void **out, size_t want);
 void hz_span_end_lease(uint32_t shard, uint32_t class_, hz_lease *lease);
 /* Takes back blocks of one class and one shard. */
 void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t count);
-void hz_span_trim(uint32_t shard, uint32_t class_);
+/* Gives up the spans that are kept though entirely free; false when there are none. */
+bool hz_span_trim(uint32_t shard, uint32_t class_);
 /* Bytes of all blocks that were cut and whose span is still one. */
 size_t hz_span_bytes(void);
 /* The span that `address` lies in. */
@@ -276,10 +277,9 @@ void hz_depot_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t 
 size_t hz_depot_top_up(uint32_t shard, uint32_t class_);
 /* Moves everything that the depots hold to the spans. */
 void hz_depot_trim(void);
-/* Looks at one depot after the other, and moves to the spans what it has held since the last look
- * and nobody asked for. Stops at the first that gives something up; returns whether it has seen
- * all, and will begin anew. */
-bool hz_depot_decay(void);
+/* Moves to the spans half of what a depot has held since the last call and nobody asked for, and
+ * gives up the empty spans that are kept for it; false when there is nothing. */
+bool hz_depot_decay(uint32_t shard, uint32_t class_);
 bool hz_depot_make_all(void);
 
 /* ---- magazine.c ----------------------------------------------------------------------------- */
@@ -344,8 +344,10 @@ void hz_warn_once(const char *what, const void *address);
 
 /* On slow paths: every so often lets decay what the thread holds, and what all share. */
 void hz_tick(hz_heap *heap);
-/* Lets decay what all threads share. */
-void hz_decay_shared(void);
+/* Lets decay a part of what all threads share; false when nothing is due any more. */
+bool hz_decay_shared(void);
+void hz_decay_fork_lock(void);
+void hz_decay_fork_unlock(void);
 
 /* ---- background.c --------------------------------------------------------------------------- */
 

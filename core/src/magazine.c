@@ -205,8 +205,8 @@ static void *refill(hz_heap *heap, uint32_t class_)
 {
     hz_magazine *magazine = &heap->magazines[class_];
     hz_count(HZ_STAT_refills, 1);
-    hz_tick(heap);
     grow(heap, class_, false);
+    hz_tick(heap); /* after the shortage was noted, so that this magazine does not decay */
     if (hz_cfg.remote_grouping == HZ_REMOTE_GROUPING_SHARD) hz_remote_drain_inbox(heap);
     uint32_t want = (uint32_t)hz_cfg.refill_batch;
     /* The other half is room for what will be freed. */
@@ -228,8 +228,9 @@ HZ_SLOW void *hz_magazine_pop(hz_heap *heap, uint32_t class_)
 
 HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
 {
+    const bool has_grown = grow(heap, class_, true);
     hz_tick(heap);
-    if (!grow(heap, class_, true)) {
+    if (!has_grown) {
         uint32_t count = held(heap, class_);
         if (!is_one_way(&heap->magazines[class_])) count = (count + 1) / 2;
         if (count > (uint32_t)hz_cfg.flush_batch) count = (uint32_t)hz_cfg.flush_batch;

@@ -241,10 +241,12 @@ static void purge_excess(void)
     }
 }
 
-static void purge_aged(uint32_t now_ms)
+/* The clock is read anew for each, as the lock was not held meanwhile: what was freed since then
+ * would seem to be from the far past. */
+static void purge_aged(void)
 {
     uint32_t delay_ms = (uint32_t)hz_cfg.purge_delay_ms;
-    while (heap.oldest != NULL && now_ms - heap.oldest->freed_ms >= delay_ms) {
+    while (heap.oldest != NULL && hz_os_now_ms() - heap.oldest->freed_ms >= delay_ms) {
         if (!purge_oldest(heap.oldest->pages)) return;
     }
 }
@@ -255,14 +257,14 @@ void hz_pages_free(hz_span *run)
     hz_lock_take(&heap.lock);
     run_release(index_of(run), run->pages, HZ_SPAN_DIRTY, now_ms);
     purge_excess();
-    purge_aged(now_ms);
+    purge_aged();
     hz_lock_release(&heap.lock);
 }
 
 void hz_pages_purge_old(void)
 {
     if (!hz_lock_try(&heap.lock)) return; /* whoever holds it will purge as well */
-    purge_aged(hz_os_now_ms());
+    purge_aged();
     hz_lock_release(&heap.lock);
 }
 

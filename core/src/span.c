@@ -49,28 +49,51 @@ hz_span *hz_span_of(const void *address)
 
 /* ---- bins ----------------------------------------------------------------------------------- */
 
-static void bin_insert(hz_bin *bin, hz_span *span)
+static hz_span **list_of(hz_bin *bin, hz_span_listing listing)
 {
+    return listing == HZ_SPAN_KEPT ? &bin->kept : &bin->spans;
+}
+
+static void count_kept(hz_bin *bin, uint32_t by)
+{
+    hz_atomic_poke(&bin->kept_count, hz_atomic_peek(&bin->kept_count) + by);
+}
+
+static void bin_insert(hz_bin *bin, hz_span *span, hz_span_listing listing)
+{
+    hz_span **list = list_of(bin, listing);
     span->previous = NULL;
-    span->next = bin->spans;
+    span->next = *list;
     if (span->next != NULL) span->next->previous = span;
-    bin->spans = span;
-    span->listing = HZ_SPAN_LISTED;
+    *list = span;
+    span->listing = (uint8_t)listing;
+    if (listing == HZ_SPAN_KEPT) count_kept(bin, 1);
 }
 
 static void bin_remove(hz_bin *bin, hz_span *span)
 {
+    if (span->listing == HZ_SPAN_UNLISTED) return;
     if (span->next != NULL) span->next->previous = span->previous;
     if (span->previous != NULL)
         span->previous->next = span->next;
     else
-        bin->spans = span->next;
+        *list_of(bin, span->listing) = span->next;
+    if (span->listing == HZ_SPAN_KEPT) count_kept(bin, -1U);
     span->listing = HZ_SPAN_UNLISTED;
 }
 
-static void count_empty(hz_bin *bin, uint32_t by)
+/* Puts a span where it belongs by now. */
+static void bin_move(hz_bin *bin, hz_span *span, hz_span_listing listing)
 {
-    hz_atomic_poke(&bin->empty_spans, hz_atomic_peek(&bin->empty_spans) + by);
+    if (span->listing == listing) return;
+    bin_remove(bin, span);
+    if (listing != HZ_SPAN_UNLISTED) bin_insert(bin, span, listing);
+}
+
+/* One with blocks to give, if possible one that is in use anyway; NULL: there is none. */
+static hz_span *bin_first(const hz_bin *bin)
+{
+    return bin->spans != NULL ? bin->spans : bin->kept;
 }
 
 static bool span_is_empty(const hz_span *span)
@@ -231,25 +254,14 @@ static size_t span_reuse(hz_span *span, void **out, size_t want)
 
 static size_t span_give_out(hz_bin *bin, hz_span *span, void **out, size_t want, hz_lease *lease)
 {
-    if (span->listing == HZ_SPAN_KEPT) {
-        span->listing = HZ_SPAN_LISTED;
-        count_empty(bin, -1U);
-    }
     size_t got = span_reuse(span, out, want);
     if (got == 0 && lease != NULL)
         span_lend(span, lease);
     else if (got < want && lease == NULL)
         got += span_carve(span, out + got, want - got);
-    if (span->free_count == 0 && span->carved == span->capacity) bin_remove(bin, span);
+    const bool is_used_up = span->free_count == 0 && span->carved == span->capacity;
+    bin_move(bin, span, is_used_up ? HZ_SPAN_UNLISTED : HZ_SPAN_LISTED);
     return got;
-}
-
-static hz_span *bin_first(hz_bin *bin, uint32_t shard, uint32_t class_)
-{
-    if (bin->spans != NULL) return bin->spans;
-    hz_span *span = span_make(shard, class_);
-    if (span != NULL) bin_insert(bin, span);
-    return span;
 }
 
 size_t hz_span_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz_lease *lease)
@@ -260,7 +272,8 @@ size_t hz_span_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz
     while (got < want) {
         /* A part is enough; a new span, or a lease, only when there is nothing. */
         bool is_needed = got == 0 && (lease == NULL || lease->blocks == 0);
-        hz_span *span = is_needed ? bin_first(bin, shard, class_) : bin->spans;
+        hz_span *span = bin_first(bin);
+        if (span == NULL && is_needed) span = span_make(shard, class_);
         if (span == NULL || (lease != NULL && !is_needed && span->free_count == 0)) break;
         size_t part = span_give_out(bin, span, out + got, want - got, lease);
         if (part == 0) break;
@@ -287,11 +300,10 @@ static void span_mark_free(hz_span *span, const void *block)
 /* After something of a span has come back. */
 static void span_settle(hz_bin *bin, hz_span *span)
 {
-    if (span->listing == HZ_SPAN_UNLISTED) bin_insert(bin, span);
-    if (!span_is_empty(span)) return;
-    if (hz_atomic_peek(&bin->empty_spans) < (uint32_t)hz_cfg.span_cache) {
-        count_empty(bin, 1);
-        span->listing = HZ_SPAN_KEPT;
+    if (!span_is_empty(span)) {
+        bin_move(bin, span, HZ_SPAN_LISTED);
+    } else if (hz_atomic_peek(&bin->kept_count) < (uint32_t)hz_cfg.span_cache) {
+        bin_move(bin, span, HZ_SPAN_KEPT);
         hz_count(HZ_STAT_spans_kept, 1);
     } else {
         span_destroy(bin, span);
@@ -321,15 +333,13 @@ void hz_span_end_lease(uint32_t shard, uint32_t class_, hz_lease *lease)
     hz_lock_release(&bin->lock);
 }
 
-void hz_span_trim(uint32_t shard, uint32_t class_)
+bool hz_span_trim(uint32_t shard, uint32_t class_)
 {
     hz_bin *bin = bin_of(shard, class_);
-    if (hz_atomic_peek(&bin->empty_spans) == 0) return;
+    bool any = false;
+    if (hz_atomic_peek(&bin->kept_count) == 0) return any;
     hz_lock_take(&bin->lock);
-    for (hz_span *span = bin->spans, *next; span != NULL; span = next) {
-        next = span->next;
-        if (span_is_empty(span)) span_destroy(bin, span);
-    }
-    hz_atomic_poke(&bin->empty_spans, 0);
+    for (; bin->kept != NULL; any = true) span_destroy(bin, bin->kept);
     hz_lock_release(&bin->lock);
+    return any;
 }

@@ -192,8 +192,8 @@ typedef enum hz_span_state {
 
 typedef enum hz_span_listing {
     HZ_SPAN_UNLISTED = 0, /* all its blocks are out */
-    HZ_SPAN_LISTED,       /* in its bin */
-    HZ_SPAN_KEPT,         /* in its bin, entirely free, and one of its empty_spans */
+    HZ_SPAN_LISTED,       /* in its bin, some of its blocks are out */
+    HZ_SPAN_KEPT,         /* in its bin, entirely free */
 } hz_span_listing;
 
 /* One per page; the first page of a run speaks for it. Of a free run the last page knows it, too.
@@ -222,8 +222,9 @@ _Static_assert(sizeof(hz_span) == HZ_CACHE_LINE_BYTES, "spans do not share cache
 
 typedef struct hz_bin {
     HZ_ALIGNED_TO_LINE hz_lock lock; /* guards the rest, and the bookkeeping of its spans */
-    hz_span *spans;                  /* spans with blocks to give */
-    _Atomic uint32_t empty_spans;    /* of those, how many are kept though entirely free */
+    hz_span *spans;                  /* spans with blocks to give, of which others are out */
+    hz_span *kept;                   /* spans that are entirely free */
+    _Atomic uint32_t kept_count;     /* how many */
 } hz_bin;
 
 typedef struct hz_shard {

@@ -10,7 +10,7 @@
 
 #include "internal.h"
 
-enum { SIZE = 512, BLOCKS = 4096, ASKED = 64, OTHER_SIZE = 64, SECOND_MS = 1000 };
+enum { SIZE = 512, BLOCKS = 4096, ASKED = 64, OTHER_SIZE = 64, SECOND_MS = 1000, LOOKS = 20 };
 
 /* ---- between hz and the system -------------------------------------------------------------- */
 
@@ -23,12 +23,9 @@ int clock_gettime(clockid_t clock, struct timespec *now)
     return 0;
 }
 
-/* Each call takes no more than one depot's blocks. */
 static void let_decay(void)
 {
-    for (int call = 0; call <= HZ_CLASSES; call++) {
-        hz_decay_shared();
-    }
+    while (hz_decay_shared()) continue;
 }
 
 static void pass_delay(void)
@@ -39,9 +36,14 @@ static void pass_delay(void)
 
 /* ---- depots --------------------------------------------------------------------------------- */
 
-static hz_depot *depot(void)
+static hz_depot *depot_of(size_t size)
 {
-    return &hz_shards[0].depots[hz_class_of(SIZE)];
+    return &hz_shards[0].depots[hz_class_of(size)];
+}
+
+static uint32_t in_depot(void)
+{
+    return hz_atomic_peek(&depot_of(SIZE)->count);
 }
 
 static void allocate_and_free(size_t count, size_t size)
@@ -56,69 +58,100 @@ static void allocate_and_free(size_t count, size_t size)
 }
 
 /* Some thousand blocks, and a look, so that what follows is the first that is asked of them. */
-static uint32_t fill_the_depot(void)
+static uint32_t fill_the_depot(size_t size)
 {
-    allocate_and_free(BLOCKS, SIZE);
     pass_delay();
-    require(depot()->count > BLOCKS / 2, "the depot holds only %u blocks", depot()->count);
-    return depot()->count;
+    allocate_and_free(BLOCKS, size);
+    pass_delay();
+    const uint32_t count = hz_atomic_peek(&depot_of(size)->count);
+    require(count > BLOCKS / 2, "the depot holds only %u blocks", count);
+    return count;
+}
+
+static void take_from_the_depot(void **blocks, uint32_t count)
+{
+    for (uint32_t got = 0; got < count;) {
+        got += (uint32_t)hz_depot_take(0, hz_class_of(SIZE), blocks + got, count - got, NULL);
+    }
 }
 
 static void ask_the_depot(void)
 {
     void *blocks[ASKED];
-    const size_t got = hz_depot_take(0, hz_class_of(SIZE), blocks, ASKED, NULL);
-    require(got == ASKED, "the depot gave %zu blocks", got);
+    take_from_the_depot(blocks, ASKED);
     hz_depot_give(0, hz_class_of(SIZE), blocks, ASKED);
 }
 
-static void what_nobody_asked_a_depot_for_goes_to_the_spans(void)
+static void what_nobody_asks_a_depot_for_goes_to_the_spans_by_and_by(void)
 {
-    (void)fill_the_depot();
+    const uint32_t all = fill_the_depot(SIZE);
     const size_t before = hz_span_bytes();
     pass_delay();
-    require(depot()->count == 0, "%u blocks stay", depot()->count);
+    require(in_depot() < all, "all %u blocks stay", all);
+    require(in_depot() >= all / 2, "at once only %u of %u blocks stay", in_depot(), all);
+    for (int look = 0; look < LOOKS; look++) {
+        pass_delay();
+    }
+    require(in_depot() == 0, "%u blocks stay", in_depot());
     require(hz_span_bytes() < before, "no span was freed");
 }
 
-static void a_depot_keeps_what_was_asked_of_it(void)
+static void a_depot_keeps_what_is_asked_of_it(void)
 {
-    (void)fill_the_depot();
-    ask_the_depot();
-    pass_delay();
-    require(depot()->count == ASKED, "%u blocks stay, and %d were asked for", depot()->count,
-            ASKED);
+    (void)fill_the_depot(SIZE);
+    for (int look = 0; look < LOOKS; look++) {
+        ask_the_depot();
+        pass_delay();
+    }
+    require(in_depot() == ASKED, "%u blocks stay, and %d are asked for", in_depot(), ASKED);
 }
 
 static void a_depot_that_ran_dry_keeps_everything(void)
 {
-    (void)fill_the_depot();
     void *blocks[BLOCKS];
-    const uint32_t all = (uint32_t)depot()->count;
-    for (uint32_t got = 0; got < all;) {
-        got += (uint32_t)hz_depot_take(0, hz_class_of(SIZE), blocks + got, all - got, NULL);
-    }
-    require(depot()->count == 0, "%u blocks are left", depot()->count);
+    const uint32_t all = fill_the_depot(SIZE);
+    take_from_the_depot(blocks, all);
+    require(in_depot() == 0, "%u blocks are left", in_depot());
     hz_depot_give(0, hz_class_of(SIZE), blocks, all);
     pass_delay();
-    require(depot()->count == all, "%u of %u blocks stay", depot()->count, all);
+    require(in_depot() == all, "%u of %u blocks stay", in_depot(), all);
 }
 
 static void nothing_goes_before_the_delay_has_passed(void)
 {
-    const uint32_t all = fill_the_depot();
+    const uint32_t all = fill_the_depot(SIZE);
     clock_ms += (uint64_t)hz_cfg.purge_delay_ms - 1;
     let_decay();
-    require(depot()->count == all, "%u of %u blocks stay", depot()->count, all);
+    require(in_depot() == all, "%u of %u blocks stay", in_depot(), all);
+}
+
+static void one_call_takes_from_one_depot(void)
+{
+    const uint32_t all = fill_the_depot(SIZE);
+    const uint32_t others = fill_the_depot(OTHER_SIZE);
+    pass_delay(); /* of both from now on nothing was asked */
+    const uint32_t before = in_depot() + hz_atomic_peek(&depot_of(OTHER_SIZE)->count);
+    require(before < all + others, "nothing decays");
+    clock_ms += (uint64_t)hz_cfg.purge_delay_ms;
+    require(hz_decay_shared(), "nothing is due");
+    const uint32_t one = in_depot() + hz_atomic_peek(&depot_of(OTHER_SIZE)->count);
+    require(one < before, "it took nothing");
+    require(hz_decay_shared(), "the other depot is not due");
+    const uint32_t both = in_depot() + hz_atomic_peek(&depot_of(OTHER_SIZE)->count);
+    require(both < one, "the second call took nothing");
 }
 
 static void what_a_depot_gave_up_goes_back_to_the_system(void)
 {
-    (void)fill_the_depot();
+    (void)fill_the_depot(SIZE);
     pass_delay();
     require(hz_usage_now().free_bytes > 0, "no page is free");
-    pass_delay();
+    for (int look = 0; look < LOOKS; look++) {
+        pass_delay();
+    }
     require(hz_usage_now().free_bytes == 0, "%zu bytes are kept", hz_usage_now().free_bytes);
+    const uint32_t kept = hz_shards[0].bins[hz_class_of(SIZE)].kept_count;
+    require(kept == 0, "%u empty spans are kept", kept);
 }
 
 /* ---- magazines ------------------------------------------------------------------------------ */
@@ -163,11 +196,12 @@ static void a_magazine_that_was_short_within_a_second_stays(void)
 }
 
 static const check checks[] = {
-    {"what nobody asked a depot for goes to the spans",
-     what_nobody_asked_a_depot_for_goes_to_the_spans, 0},
-    {"a depot keeps what was asked of it", a_depot_keeps_what_was_asked_of_it, 0},
+    {"what nobody asks a depot for goes to the spans by and by",
+     what_nobody_asks_a_depot_for_goes_to_the_spans_by_and_by, 0},
+    {"a depot keeps what is asked of it", a_depot_keeps_what_is_asked_of_it, 0},
     {"a depot that ran dry keeps everything", a_depot_that_ran_dry_keeps_everything, 0},
     {"nothing goes before the delay has passed", nothing_goes_before_the_delay_has_passed, 0},
+    {"one call takes from one depot", one_call_takes_from_one_depot, 0},
     {"what a depot gave up goes back to the system", what_a_depot_gave_up_goes_back_to_the_system,
      0},
     {"a magazine that rests becomes smaller", a_magazine_that_rests_becomes_smaller, 0},

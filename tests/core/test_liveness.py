@@ -293,7 +293,7 @@ FURTHER: tuple[tuple[str, Claim], ...] = (
         "background_refill_us",
         Claim(
             "sets how long the worker sleeps that returns what a program left before it rests",
-            "take 1 1000000 give 1 await purges 1",
+            "take 4096 1024 give 4096 await decayed_blocks 1 await purges 1",
             {"64": 64, "1024": 1024},
             number("sleep_us"),
         ),
