@@ -163,6 +163,29 @@ def test_the_rounds_of_a_block_fit_into_its_time() -> None:
     assert executor.cost(3, rounds) <= 5.0 < executor.cost(3, rounds + 2)
 
 
+class LongRuns(ReplayExecutor):
+    """Whole programs that run longer than anybody knows before the first of them has ended."""
+
+    def __init__(self) -> None:
+        super().__init__(as_named, seed=1)
+        self.asked: list[int] = []
+
+    def cost(self, arms: int, rounds: int) -> float:
+        """Returns what the runs so far let expect."""
+        return arms * rounds * (12.0 if self.asked else 1.0)
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+        """Notes how many rounds are asked for."""
+        self.asked.append(rounds)
+        return super().measure(arms, role=role, rounds=rounds, pair=pair)
+
+
+def test_a_program_whose_duration_nobody_knows_is_run_once_at_first() -> None:
+    executor = LongRuns()
+    row(executor, SIDES, pairs=4, budget_s=4 * 12 * 2 * len(SIDES))
+    assert executor.asked[0] == 1 < max(executor.asked)
+
+
 @pytest.mark.parametrize(("pairs", "budget_s"), [(0, 60), (3, 60), (101, 60), (6, 0.5), (6, 1e9)])
 def test_a_plan_that_cannot_be_kept_is_refused(pairs: int, budget_s: float) -> None:
     with pytest.raises(UsageError, match="legal is"):

@@ -118,6 +118,8 @@ def row(
     while len(blocks) < pairs and not _is_hopeless(blocks):
         left_s = budget_s - executor.accounting.wall_s
         rounds = rounds_in(executor, len(arms), left_s / (pairs - len(blocks)))
+        if not blocks and _starts_are_free(executor, len(arms)):
+            rounds = 1  # nobody knows yet how long a program runs
         if len(blocks) >= LEAST_PAIRS and executor.cost(len(arms), rounds) > left_s:
             break
         blocks.append(executor.measure(arms, role="explore", rounds=rounds, pair=len(blocks)))
@@ -126,12 +128,22 @@ def row(
 
 def rounds_in(executor: Executor, arms: int, seconds: float) -> int:
     """Returns how many rounds a block of that many seconds has, a least number in any case."""
+    start_s, each_s = _costs(executor, arms)
+    least = 1 if _starts_are_free(executor, arms) else _LEAST_ROUNDS
+    return max(least, min(_MOST_ROUNDS, int((seconds - start_s) / each_s)))
+
+
+def _costs(executor: Executor, arms: int) -> tuple[float, float]:
+    """Returns the seconds that the start of a block takes, and each of its rounds."""
     one_s, many_s = executor.cost(arms, 1), executor.cost(arms, 11)
     each_s = max(1e-6, (many_s - one_s) / 10.0)
-    start_s = one_s - each_s
-    # A whole program starts anew for every round: a fresh block costs no more than another round.
-    least = 1 if start_s < _FREE_START * each_s else _LEAST_ROUNDS
-    return max(least, min(_MOST_ROUNDS, int((seconds - start_s) / each_s)))
+    return one_s - each_s, each_s
+
+
+def _starts_are_free(executor: Executor, arms: int) -> bool:
+    """Whether a fresh block costs no more than another round: a program starts anew for each."""
+    start_s, each_s = _costs(executor, arms)
+    return start_s < _FREE_START * each_s
 
 
 def now() -> str:
