@@ -125,9 +125,13 @@ def test_blocks_start_where_they_were_cut(core_tests: Path, preload: Preload) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lock", VALUES["HZ_DEPOT_LOCK"])
-def test_what_nobody_uses_decays(lock: str, core_tests: Path, preload: Preload) -> None:
+@pytest.mark.parametrize("shards", ["1", "4"])
+def test_what_nobody_uses_decays(
+    lock: str, shards: str, core_tests: Path, preload: Preload
+) -> None:
     program = core_tests / "tests" / "decay"
-    require_all_held(preload(program, LD_PRELOAD="", HZ_DEPOT_LOCK=lock))
+    done = preload(program, LD_PRELOAD="", HZ_DEPOT_LOCK=lock, HZ_SHARDS=shards)
+    require_all_held(done)
 
 
 @pytest.mark.slow

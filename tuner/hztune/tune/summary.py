@@ -104,7 +104,8 @@ class Summary:
         disturbed: Turns that something else disturbed, of `turns`.
         counters: What the allocator counted, by name: default and tuned, where they differ.
         rss_ratio: Peak memory, tuned / control; None: not measured.
-        idle_ratio: The same some time after the load, of a server; None: not measured.
+        idle_ratio: The same of the memory at rest: of a server some time after the load, of a
+            workload that ends so; None: not measured.
         as_they_come: What the search saw of each allocator with its defaults, as a ratio to the
             control, or how it failed; empty where only one is tuned.
         out: The results directory; "" where none is written.
