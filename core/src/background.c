@@ -26,7 +26,7 @@ _Noreturn static void *work(void *unused)
     for (;;) {
         hz_os_sleep_us((uint32_t)hz_cfg.background_refill_us);
         round_of_refills();
-        while (hz_decay_shared()) continue;
+        while (hz_decay()) continue;
     }
 }
 

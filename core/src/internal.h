@@ -290,8 +290,6 @@ void *hz_magazine_pop(hz_heap *heap, uint32_t class_);
 /* Makes room in the magazine of `class_`, by growth or by a flush, and pushes `block`. */
 void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block);
 void hz_magazine_flush_all(hz_heap *heap);
-/* Makes magazines smaller that have run neither empty nor full for a while. */
-void hz_magazine_decay_all(hz_heap *heap);
 
 HZ_FAST void hz_magazine_push(hz_heap *heap, uint32_t class_, void *block)
 {
@@ -342,10 +340,10 @@ void hz_warn_once(const char *what, const void *address);
 
 /* ---- decay.c -------------------------------------------------------------------------------- */
 
-/* On slow paths: every so often lets decay what the thread holds, and what all share. */
+/* On slow paths: every so often lets something decay. */
 void hz_tick(hz_heap *heap);
-/* Lets decay a part of what all threads share; false when nothing is due any more. */
-bool hz_decay_shared(void);
+/* Lets a part of what is due decay; false when nothing is. */
+bool hz_decay(void);
 void hz_decay_fork_lock(void);
 void hz_decay_fork_unlock(void);
 

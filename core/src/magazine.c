@@ -205,8 +205,8 @@ static void *refill(hz_heap *heap, uint32_t class_)
 {
     hz_magazine *magazine = &heap->magazines[class_];
     hz_count(HZ_STAT_refills, 1);
+    hz_tick(heap);
     grow(heap, class_, false);
-    hz_tick(heap); /* after the shortage was noted, so that this magazine does not decay */
     if (hz_cfg.remote_grouping == HZ_REMOTE_GROUPING_SHARD) hz_remote_drain_inbox(heap);
     uint32_t want = (uint32_t)hz_cfg.refill_batch;
     /* The other half is room for what will be freed. */
@@ -228,9 +228,8 @@ HZ_SLOW void *hz_magazine_pop(hz_heap *heap, uint32_t class_)
 
 HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
 {
-    const bool has_grown = grow(heap, class_, true);
     hz_tick(heap);
-    if (!has_grown) {
+    if (!grow(heap, class_, true)) {
         uint32_t count = held(heap, class_);
         if (!is_one_way(&heap->magazines[class_])) count = (count + 1) / 2;
         if (count > (uint32_t)hz_cfg.flush_batch) count = (uint32_t)hz_cfg.flush_batch;
@@ -241,20 +240,6 @@ HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
         flush(heap, class_, count);
     }
     *heap->stacks[class_].top++ = block;
-}
-
-/* At most once in SELDOM_NS, so a magazine that is needed costs little to fill again. */
-void hz_magazine_decay_all(hz_heap *heap)
-{
-    const uint32_t now_ms = hz_os_now_ms();
-    if (now_ms - heap->decayed_ms < SELDOM_NS / NS_OF_MS) return;
-    heap->decayed_ms = now_ms;
-    const uint64_t now_ns = hz_os_now_ns();
-    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
-        const hz_magazine *magazine = &heap->magazines[class_];
-        if (magazine->grown > 0 && now_ns - magazine->short_ns >= SELDOM_NS)
-            shrink_to_half(heap, class_);
-    }
 }
 
 void hz_magazine_flush_all(hz_heap *heap)

@@ -146,7 +146,6 @@ typedef struct hz_heap {
     uint32_t shard;          /* home; kept when another thread adopts the heap */
     uint32_t slow_calls;     /* calls of the slow paths: every so many the clock is read */
     uint32_t steal_from;     /* class that makes room next */
-    uint32_t decayed_ms;     /* when its magazines were last looked at, to make them smaller */
     size_t grown_bytes;      /* sum of grown x block size, at most thread_cache_bytes */
     hz_counters counters;    /* written by the owner only */
 } hz_heap;

@@ -1,6 +1,6 @@
 /*
- * What decays: depots give up what nobody asks them for, magazines what they hardly need, and what
- * is free at last goes back to the system. hz is given a clock that only the checks move.
+ * What decays: depots give up what nobody asks them for, and what is free at last goes back to the
+ * system. hz is given a clock that only the checks move.
  */
 #include "check.h"
 
@@ -10,7 +10,7 @@
 
 #include "internal.h"
 
-enum { SIZE = 512, BLOCKS = 4096, ASKED = 64, OTHER_SIZE = 64, SECOND_MS = 1000, LOOKS = 20 };
+enum { SIZE = 512, BLOCKS = 4096, ASKED = 64, OTHER_SIZE = 64, LOOKS = 20 };
 
 /* ---- between hz and the system -------------------------------------------------------------- */
 
@@ -25,7 +25,7 @@ int clock_gettime(clockid_t clock, struct timespec *now)
 
 static void let_decay(void)
 {
-    while (hz_decay_shared()) continue;
+    while (hz_decay()) continue;
 }
 
 static void pass_delay(void)
@@ -133,10 +133,10 @@ static void one_call_takes_from_one_depot(void)
     const uint32_t before = in_depot() + hz_atomic_peek(&depot_of(OTHER_SIZE)->count);
     require(before < all + others, "nothing decays");
     clock_ms += (uint64_t)hz_cfg.purge_delay_ms;
-    require(hz_decay_shared(), "nothing is due");
+    require(hz_decay(), "nothing is due");
     const uint32_t one = in_depot() + hz_atomic_peek(&depot_of(OTHER_SIZE)->count);
     require(one < before, "it took nothing");
-    require(hz_decay_shared(), "the other depot is not due");
+    require(hz_decay(), "the other depot is not due");
     const uint32_t both = in_depot() + hz_atomic_peek(&depot_of(OTHER_SIZE)->count);
     require(both < one, "the second call took nothing");
 }
@@ -154,47 +154,6 @@ static void what_a_depot_gave_up_goes_back_to_the_system(void)
     require(kept == 0, "%u empty spans are kept", kept);
 }
 
-/* ---- magazines ------------------------------------------------------------------------------ */
-
-static uint32_t grown(void)
-{
-    return hz_heap_mine->magazines[hz_class_of(SIZE)].grown;
-}
-
-/* Blocks of another class, of which the thread's magazine runs short again and again. */
-static void meet_slow_paths(void)
-{
-    enum { ROUNDS = 10 };
-    for (int round = 0; round < ROUNDS; round++) {
-        allocate_and_free(BLOCKS, OTHER_SIZE);
-    }
-}
-
-static void a_magazine_that_rests_becomes_smaller(void)
-{
-    allocate_and_free(BLOCKS, SIZE);
-    const uint32_t before = grown();
-    for (uint32_t halved = before; halved > 0;) {
-        halved /= 2;
-        clock_ms += SECOND_MS;
-        meet_slow_paths();
-        require(grown() == halved, "it may hold %u blocks, not %u", grown(), halved);
-    }
-    require(before > 0, "it had not grown");
-}
-
-static void a_magazine_that_was_short_within_a_second_stays(void)
-{
-    allocate_and_free(BLOCKS, SIZE);
-    meet_slow_paths(); /* the thread's second starts here */
-    clock_ms += SECOND_MS / 2;
-    allocate_and_free(BLOCKS, SIZE);
-    const uint32_t before = grown();
-    clock_ms += SECOND_MS / 2;
-    meet_slow_paths();
-    require(grown() == before, "it may hold %u blocks, and %u before", grown(), before);
-}
-
 static const check checks[] = {
     {"what nobody asks a depot for goes to the spans by and by",
      what_nobody_asks_a_depot_for_goes_to_the_spans_by_and_by, 0},
@@ -204,9 +163,6 @@ static const check checks[] = {
     {"one call takes from one depot", one_call_takes_from_one_depot, 0},
     {"what a depot gave up goes back to the system", what_a_depot_gave_up_goes_back_to_the_system,
      0},
-    {"a magazine that rests becomes smaller", a_magazine_that_rests_becomes_smaller, 0},
-    {"a magazine that was short within a second stays",
-     a_magazine_that_was_short_within_a_second_stays, 0},
 };
 
 int main(int argc, char **argv)
