@@ -164,8 +164,8 @@ typedef struct hz_depot {
         lock;                     /* guards count and blocks, under the policies mutex and spin */
     _Atomic uint32_t capacity;    /* blocks it may hold; 0 until first used */
     _Atomic uint32_t count;       /* blocks it holds */
-    _Atomic uint32_t least;       /* fewest that a request left there since the last look at what
-                                     decays; UINT32_MAX: there was none */
+    _Atomic uint32_t least;       /* fewest that a request left there since it was last looked at;
+                                     UINT32_MAX: there was no request; 0 before the first look */
     void **blocks;                /* the stack, under mutex and spin */
     unsigned char *batches;       /* the batches, under lockfree */
     _Atomic uint64_t full, empty; /* stacks of batches, under lockfree: generation << 32 | number */
