@@ -212,6 +212,27 @@ def test_lines_come_while_the_child_runs() -> None:
         assert child.finish(PLENTY_S).ok
 
 
+class Late:
+    """A clock that stands still for its first looks, and is an hour further at the next."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    def monotonic(self) -> float:
+        """The time in seconds."""
+        self.looks -= 1
+        return 0.0 if self.looks >= 0 else 3600.0
+
+
+def test_what_came_at_the_last_moment_of_a_wait_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    with process.Child(python("print('a result', flush=True); time.sleep(0.3)")) as child:
+        with monkeypatch.context() as patched:
+            patched.setattr(process, "time", Late(looks=2))  # for the deadline and the wait for it
+            assert not child.wait(PLENTY_S)
+        done = child.finish(PLENTY_S)
+    assert done.stdout == "a result\n"
+
+
 def test_a_child_that_falls_silent_is_told_as_such_and_killed() -> None:
     code = "print('one', flush=True)\ntime.sleep(3600)"
     with (

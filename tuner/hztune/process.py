@@ -203,6 +203,8 @@ class Child:
                 yield line.decode(errors="replace")
             if complete:
                 deadline = time.monotonic() + stall_s
+            elif not self._ended and time.monotonic() > deadline:
+                raise Stalled(f"{self._name()} wrote no whole line for {stall_s:g} s")
 
     def wait(self, seconds: float) -> bool:
         """Reads what the child writes for that long; true, and at once, when it has ended."""
@@ -253,11 +255,13 @@ class Child:
             chunk = self._pump(deadline)
             if chunk is None:
                 return False
-            self._output.add(chunk)
+            self._output.add(chunk)  # before another look at the clock: what was read is kept
+            if not self._ended and time.monotonic() > deadline:
+                return False
         return True
 
     def _pump(self, deadline: float) -> bytes | None:
-        """Waits for something to happen and returns what came on stdout; None at the deadline.
+        """Waits for something to happen and returns what came on stdout; None: nothing in time.
 
         stderr goes to its buffer. When the child has ended and nothing is left to read, `_ended`
         becomes true; a descendant that holds the outputs open and floods them delays that by a few
@@ -272,8 +276,6 @@ class Child:
             count = sum(map(len, chunks.values()))
             self._drained += count
             self._ended = count == 0 or self._drained > _DRAIN_BYTES
-        elif time.monotonic() > deadline:
-            return None
         return chunks.get(id(self._output), b"")
 
     def _read(self, key: selectors.SelectorKey) -> bytes:
