@@ -36,14 +36,9 @@ static void pass_delay(void)
 
 /* ---- depots --------------------------------------------------------------------------------- */
 
-static hz_depot *depot_of(size_t size)
+static uint32_t in_depot(size_t size)
 {
-    return &hz_shards[0].depots[hz_class_of(size)];
-}
-
-static uint32_t in_depot(void)
-{
-    return hz_atomic_peek(&depot_of(SIZE)->count);
+    return hz_atomic_peek(&hz_shards[0].depots[hz_class_of(size)].count);
 }
 
 static void allocate_and_free(size_t count, size_t size)
@@ -63,7 +58,7 @@ static uint32_t fill_the_depot(size_t size)
     pass_delay();
     allocate_and_free(BLOCKS, size);
     pass_delay();
-    const uint32_t count = hz_atomic_peek(&depot_of(size)->count);
+    const uint32_t count = in_depot(size);
     require(count > BLOCKS / 2, "the depot holds only %u blocks", count);
     return count;
 }
@@ -87,12 +82,12 @@ static void what_nobody_asks_a_depot_for_goes_to_the_spans_by_and_by(void)
     const uint32_t all = fill_the_depot(SIZE);
     const size_t before = hz_span_bytes();
     pass_delay();
-    require(in_depot() < all, "all %u blocks stay", all);
-    require(in_depot() >= all / 2, "at once only %u of %u blocks stay", in_depot(), all);
+    require(in_depot(SIZE) < all, "all %u blocks stay", all);
+    require(in_depot(SIZE) >= all / 2, "at once only %u of %u blocks stay", in_depot(SIZE), all);
     for (int look = 0; look < LOOKS; look++) {
         pass_delay();
     }
-    require(in_depot() == 0, "%u blocks stay", in_depot());
+    require(in_depot(SIZE) == 0, "%u blocks stay", in_depot(SIZE));
     require(hz_span_bytes() < before, "no span was freed");
 }
 
@@ -103,7 +98,7 @@ static void a_depot_keeps_what_is_asked_of_it(void)
         ask_the_depot();
         pass_delay();
     }
-    require(in_depot() == ASKED, "%u blocks stay, and %d are asked for", in_depot(), ASKED);
+    require(in_depot(SIZE) == ASKED, "%u blocks stay, and %d are asked for", in_depot(SIZE), ASKED);
 }
 
 static void a_depot_that_ran_dry_keeps_everything(void)
@@ -111,10 +106,10 @@ static void a_depot_that_ran_dry_keeps_everything(void)
     void *blocks[BLOCKS];
     const uint32_t all = fill_the_depot(SIZE);
     take_from_the_depot(blocks, all);
-    require(in_depot() == 0, "%u blocks are left", in_depot());
+    require(in_depot(SIZE) == 0, "%u blocks are left", in_depot(SIZE));
     hz_depot_give(0, hz_class_of(SIZE), blocks, all);
     pass_delay();
-    require(in_depot() == all, "%u of %u blocks stay", in_depot(), all);
+    require(in_depot(SIZE) == all, "%u of %u blocks stay", in_depot(SIZE), all);
 }
 
 static void nothing_goes_before_the_delay_has_passed(void)
@@ -122,7 +117,7 @@ static void nothing_goes_before_the_delay_has_passed(void)
     const uint32_t all = fill_the_depot(SIZE);
     clock_ms += (uint64_t)hz_cfg.purge_delay_ms - 1;
     let_decay();
-    require(in_depot() == all, "%u of %u blocks stay", in_depot(), all);
+    require(in_depot(SIZE) == all, "%u of %u blocks stay", in_depot(SIZE), all);
 }
 
 static void one_call_takes_from_one_depot(void)
@@ -130,14 +125,14 @@ static void one_call_takes_from_one_depot(void)
     const uint32_t all = fill_the_depot(SIZE);
     const uint32_t others = fill_the_depot(OTHER_SIZE);
     pass_delay(); /* of both from now on nothing was asked */
-    const uint32_t before = in_depot() + hz_atomic_peek(&depot_of(OTHER_SIZE)->count);
+    const uint32_t before = in_depot(SIZE) + in_depot(OTHER_SIZE);
     require(before < all + others, "nothing decays");
     clock_ms += (uint64_t)hz_cfg.purge_delay_ms;
     require(hz_decay(), "nothing is due");
-    const uint32_t one = in_depot() + hz_atomic_peek(&depot_of(OTHER_SIZE)->count);
+    const uint32_t one = in_depot(SIZE) + in_depot(OTHER_SIZE);
     require(one < before, "it took nothing");
     require(hz_decay(), "the other depot is not due");
-    const uint32_t both = in_depot() + hz_atomic_peek(&depot_of(OTHER_SIZE)->count);
+    const uint32_t both = in_depot(SIZE) + in_depot(OTHER_SIZE);
     require(both < one, "the second call took nothing");
 }
 
