@@ -235,6 +235,18 @@ def test_a_process_that_does_not_exist_is_refused() -> None:
         live.look(2**22 + 1)
 
 
+@pytest.mark.parametrize("gone", [FileNotFoundError, ProcessLookupError])
+def test_a_process_that_ends_while_it_is_looked_at_has_no_descendants(
+    gone: type[OSError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(where: object) -> None:
+        raise gone(where)
+
+    for call in ("listdir", "scandir"):
+        monkeypatch.setattr(os, call, end)
+    assert live.descendants(os.getpid()) == []
+
+
 @pytest.mark.parametrize("name", ["glibc", "jemalloc", "mimalloc", "tcmalloc", "hz"])
 def test_settings_of_a_running_process_are_those_it_was_given(
     name: str, compiled: Compile, running: Running

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +106,16 @@ def test_a_workload_that_rests_says_what_it_still_holds() -> None:
     spec = WorkloadSpec.from_text("burst-idle", ["idle=0", "blocks=20000"], threads=1)
     outcome = measure(bench_program(spec, seconds=0.05)).control
     assert 0 < outcome.facts["rss_idle_kb"] <= outcome.rss_peak_kb
+
+
+def test_a_peak_is_no_lower_than_what_was_seen_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = WorkloadSpec.from_text("burst-idle", ["idle=0", "blocks=20000"], threads=1)
+    once = runs.time_once
+    monkeypatch.setattr(
+        runs, "time_once", lambda *args, **named: replace(once(*args, **named), rss_peak_kb=1)
+    )
+    outcome = measure(bench_program(spec, seconds=0.05)).control
+    assert outcome.rss_peak_kb == outcome.facts["rss_idle_kb"]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ list tells that order; where it may not be read, the order is worked out from th
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -166,10 +167,12 @@ def _first_with_malloc(order: Iterable[Path]) -> Path | None:
 def descendants(pid: int) -> list[int]:
     """Returns the living processes that a process started, and those that these started."""
     found: list[int] = []
-    for tasks in Path("/proc", str(pid), "task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            for child in map(int, tasks.read_text().split()):
-                found += [child, *descendants(child)]
+    tasks = Path("/proc", str(pid), "task")
+    with contextlib.suppress(OSError):  # the process ends while it is looked at
+        for task in os.listdir(tasks):
+            with contextlib.suppress(OSError):
+                for child in map(int, (tasks / task / "children").read_text().split()):
+                    found += [child, *descendants(child)]
     return found
 
 

@@ -183,7 +183,9 @@ class _Series:
         turn = Turn(number, position, start_ns, counted_ns, rate * counted_ns * 1e-9, disturbed)
         part.pid = run.pid
         part.turns.append(turn)
-        part.rss_peak_kb = max(part.rss_peak_kb, run.rss_peak_kb)
+        # The kernel counts a peak in batches of pages: it may lie below what was read at rest.
+        at_rest_kb = part.facts.get("rss_idle_kb", 0)
+        part.rss_peak_kb = max(part.rss_peak_kb, run.rss_peak_kb, at_rest_kb)
         part.idle_kb = max(part.idle_kb, run.idle_kb)
         self._sink.turn(index, run.pid, turn, evidence)
 
