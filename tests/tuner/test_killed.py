@@ -166,7 +166,7 @@ def kill_studies(path: Path, space: Space, kills: int, most_records: int) -> Non
         with SampleStore(path, {}, MACHINE, resume=True) as store:
             clock = VirtualClock()
             executor, blocks = Stored(store, clock, tell), store.replay()
-            budget = Budget(clock, 90.0, spent_s=_spent(executor, blocks))
+            budget = Budget(clock, 90.0, spent_s=_spent(blocks))
             bench = Bench(executor, Ledger.of(blocks), budget, Quiet())
             decision = Study(bench, space, seed=1).run()
             store.conclude({"verdict": decision.verdict})

@@ -19,7 +19,8 @@ from hztune.measure import Arm, Block, runs, timer
 from hztune.measure.program import Program, bench_program, by_command, by_regex
 from hztune.measure.proof import Fault
 from hztune.measure.runs import RunExecutor
-from hztune.samples import SampleStore, blocks
+from hztune.measure.several import SeveralExecutor
+from hztune.samples import Outcome, SampleStore, Turn, blocks, joined
 from hztune.workload import WorkloadSpec
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
@@ -64,6 +65,13 @@ def executor(program: Program, sink: SampleStore | None = None, warmups: int = 0
 
 def measure(program: Program, *arms: Arm, rounds: int = 1, pair: int = 0) -> Block:
     return executor(program).measure(arms or [CONTROL], role="search", rounds=rounds, pair=pair)
+
+
+def ran_for(seconds: float) -> Block:
+    """A block as an earlier session measured it: two runs of the control, one after the other."""
+    length_ns = round(1e9 * seconds)
+    turns = tuple(Turn(number, 0, number * length_ns, length_ns, 1.0) for number in range(2))
+    return Block(0, "search", (Outcome(CONTROL, "ok", "", 1.0 / seconds, turns),))
 
 
 def processes_naming(word: str) -> list[int]:
@@ -385,6 +393,20 @@ def test_the_expected_cost_follows_what_runs_have_taken() -> None:
     assert player.cost(2, 3) == 6.0
     player.measure([CONTROL], role="aa", rounds=2, pair=0)
     assert 1.2 < player.cost(2, 3) < 6.0
+
+
+def test_a_resumed_study_expects_what_its_runs_have_taken() -> None:
+    recorded = [ran_for(0.1), ran_for(0.1), ran_for(0.3), Block(0, "search", ())]
+    player = executor(python("pass"))
+    player.recall(recorded)
+    assert player.cost(2, 3) == pytest.approx(0.6)
+
+
+def test_each_of_several_programs_learns_from_its_own_runs() -> None:
+    players = [executor(python("pass")) for _ in range(2)]
+    both = SeveralExecutor([(str(at), lambda sink, at=at: players[at]) for at in range(2)])
+    both.recall([joined([ran_for(0.1), ran_for(2.0)], ["a", "b"])])
+    assert [player.cost(1, 1) for player in players] == pytest.approx([0.1, 2.0])
 
 
 def test_what_the_store_replays_is_what_was_measured(tmp_path: Path) -> None:

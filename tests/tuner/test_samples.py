@@ -13,7 +13,7 @@ import pytest
 
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
-from hztune.samples import Arm, Block, Evidence, Outcome, Plan, SampleStore, Turn, blocks
+from hztune.samples import Arm, Block, Evidence, Outcome, Plan, SampleStore, Turn, blocks, times_of
 from hztune.samples.log import Log
 
 from .conftest import tell
@@ -324,3 +324,35 @@ def test_ten_thousand_blocks_are_read_whole(path: Path) -> None:
                 | {"rss_peak_kb": 1, "live_kb": 1, "counters": {}}
             )
     assert [one.pair for one in blocks(path)] == list(range(10_000))
+
+
+# ---- when it was measured ------------------------------------------------------------------------
+
+
+def lasting_from(begin_s: float, *arms: int) -> Block:
+    """A block that begins then; each arm has so many turns of a second, all in a row."""
+    outcomes, now_s = [], begin_s
+    for count in arms:
+        starts = [round(1e9 * (now_s + number)) for number in range(count)]
+        turns = tuple(Turn(number, 0, at, 10**9, 1.0) for number, at in enumerate(starts))
+        outcomes.append(Outcome(DEFAULT, "ok" if count else "hang", turns=turns))
+        now_s += count
+    return Block(0, "search", tuple(outcomes))
+
+
+TIMES = {
+    "what lies between two blocks counts": ([100, 105], [(0, 4), (5, 9)]),
+    "a pause counts no more than the block behind it": ([100, 90_000], [(0, 4), (8, 12)]),
+    "a clock that began anew is a pause": ([100, 3], [(0, 4), (4, 8)]),
+}
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_the_time_of_a_study_is_read_from_its_turns(name: str) -> None:
+    begins, expected = TIMES[name]
+    assert list(times_of([lasting_from(begin, 2, 2) for begin in begins])) == expected
+
+
+def test_a_block_without_a_turn_takes_the_time_between_its_neighbours() -> None:
+    found = times_of([lasting_from(10, 3), lasting_from(13, 0, 0), lasting_from(15, 3)])
+    assert list(found) == [(0, 3), (3, 3), (5, 8)]

@@ -10,8 +10,15 @@ from typing import Any
 import pytest
 
 from hztune.cli import status_of, with_command
+from hztune.machine import Machine
+from hztune.measure.program import Program
+from hztune.progress import Quiet
+from hztune.samples import Arm, Block, Outcome, SampleStore, Turn
 from hztune.tune import TuneRequest
 from hztune.tune.request import understand
+from hztune.tune.session import _study, executor_of
+
+from .conftest import tell
 
 PYTHON = str(Path(sys.executable).resolve())
 GREEDY = [PYTHON, "-I", "-S", "-c", "blocks = [bytearray(4096) for _ in range(4000)]"]
@@ -94,6 +101,20 @@ def test_the_metric_and_the_settings_of_the_user_tell_studies_apart(
     assert identity("--warmup", "3") == plain
     monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
     assert identity() != plain
+
+
+@pytest.mark.parametrize("run_s", [0.1, 10.0])
+def test_a_resumed_study_has_used_the_time_that_its_runs_took(run_s: float, tmp_path: Path) -> None:
+    request = TuneRequest(program=Program(("true",)), budget_s=1000 * run_s, out=tmp_path)
+    task, machine, run_ns = understand(request), Machine.here(), round(1e9 * run_s)
+    with SampleStore(tmp_path / "samples.jsonl", task.identity, machine) as store:
+        for pair in range(450):
+            runs = [Turn(0, at, (2 * pair + at) * run_ns, run_ns, 1.0) for at in range(2)]
+            outcomes = tuple(Outcome(Arm("none"), "ok", "", 1 / run_s, (run,)) for run in runs)
+            tell(store, Block(pair, "aa", outcomes))
+        bench = _study(task, executor_of(request, machine, store), store, Quiet()).bench
+    assert bench.budget.spent_s == pytest.approx(900 * run_s)
+    assert bench.executor.cost(2, 1) == pytest.approx(2 * run_s)
 
 
 @pytest.mark.slow

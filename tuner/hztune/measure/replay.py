@@ -197,6 +197,9 @@ class ReplayExecutor:
         """Returns the seconds that a block takes."""
         return arms * (self._start_s + self._warmup_s + rounds * self._turn_s)
 
+    def recall(self, blocks: Sequence[Block]) -> None:
+        """Learns nothing: it was told what a block takes."""
+
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
         """Draws a block; a failing arm takes its start and its warm-up, but no turn."""
         rng = np.random.default_rng([self._seed, pair])

@@ -23,7 +23,7 @@ from hztune.measure.proof import AllocatorProof, Fault, Proof
 from hztune.measure.server import serve_once
 from hztune.measure.timer import time_once
 from hztune.measure.types import Accounting, Arm, Block, Outcome, Role, Turn
-from hztune.samples import Nowhere, Plan, Sink
+from hztune.samples import Nowhere, Plan, Sink, times_of
 
 _PADDING = "HZTUNE_PADDING"
 _PADDING_BYTES = 4096
@@ -74,6 +74,13 @@ class RunExecutor:
         Before the first run there is nothing to go by: then a second for each.
         """
         return arms * rounds * (median(self._run_s) if self._run_s else 1.0)
+
+    def recall(self, blocks: Sequence[Block]) -> None:
+        """Learns how long runs take, the user's commands between them included."""
+        for block in blocks:
+            ((_, length_s),) = times_of([block])
+            if runs := sum(len(outcome.turns) for outcome in block.outcomes):
+                self._run_s.append(length_s / runs)
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
         """Measures all arms in interleaved runs; see `Executor.measure`."""

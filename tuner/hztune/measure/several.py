@@ -41,12 +41,22 @@ class SeveralExecutor:
         """Returns the wall seconds of a block on all workloads."""
         return sum(each.cost(arms, rounds) for each in self._executors)
 
+    def recall(self, blocks: Sequence[Block]) -> None:
+        """Lets the executor of each workload learn from what was measured on it."""
+        for number, each in enumerate(self._executors):
+            each.recall([_on(block, number) for block in blocks])
+
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
         """Measures a block on every workload; it is one block with an outcome for each arm."""
         blocks = [
             each.measure(arms, role=role, rounds=rounds, pair=pair) for each in self._executors
         ]
         return joined(blocks, self._names)
+
+
+def _on(block: Block, number: int) -> Block:
+    """Returns what a block showed on one of its workloads."""
+    return replace(block, outcomes=tuple(outcome.parts[number] for outcome in block.outcomes))
 
 
 class _Part:

@@ -112,6 +112,9 @@ class TurnExecutor:
         turns_s = rounds * self._tempo.turn_ms + self._tempo.warmup_ms
         return arms * (turns_s * 1e-3 + beside)
 
+    def recall(self, blocks: Sequence[Block]) -> None:
+        """Learns nothing: the tempo says what a block takes."""
+
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
         """Measures all arms in turns; see `Executor.measure`."""
         with timed_window():

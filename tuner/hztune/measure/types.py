@@ -82,6 +82,9 @@ class Executor(Protocol):
     def cost(self, arms: int, rounds: int) -> float:
         """Returns the wall seconds that `measure` will take for that many arms and rounds."""
 
+    def recall(self, blocks: Sequence[Block]) -> None:
+        """Learns from what was measured on this machine before the executor was made."""
+
 
 @dataclass
 class Around:
@@ -101,3 +104,7 @@ class Around:
     def cost(self, arms: int, rounds: int) -> float:
         """Returns the wall seconds that the inner one will take."""
         return self.inner.cost(arms, rounds)
+
+    def recall(self, blocks: Sequence[Block]) -> None:
+        """Lets the inner one learn."""
+        self.inner.recall(blocks)

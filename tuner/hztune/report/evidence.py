@@ -19,15 +19,13 @@ from hztune.confirm import reported, reported_each
 from hztune.errors import HztuneError, UsageError
 from hztune.params import Param, Value
 from hztune.profile import Profile
-from hztune.samples import Arm, Block, Outcome, Recording, Role, recording
+from hztune.samples import Arm, Outcome, Recording, Role, recording, times_of
 from hztune.search import Ledger, LossLimit, MemoryLimit, Record
 from hztune.stats import Interval, PairRatio, block_ratios, fixed_interval, pool_plain
 from hztune.tune.results import PROFILE, SAMPLES
 from hztune.tune.summary import FrontRow, Summary
 
 _NORMAL_95 = 1.96
-_LONGEST_GAP_S = 60.0
-"""A longer pause between two blocks was no part of the study: it was stopped, and went on."""
 
 _SLIGHT = 100.0
 """Counts that differ by less say little, however great their ratio is."""
@@ -196,7 +194,7 @@ class Evidence:
     @cached_property
     def times(self) -> tuple[tuple[float, float], ...]:
         """When each block began and ended; pauses between sessions are left out."""
-        return tuple(_times(self.samples.blocks))
+        return tuple(times_of(self.samples.blocks))
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -478,22 +476,6 @@ def _in_order(values: Iterable[Value], param: Param) -> list[Value]:
 def _around(mean: float, error: float, pairs: int) -> Interval:
     half = _NORMAL_95 * error
     return Interval(mean, mean - half, mean + half, pairs)
-
-
-def _times(blocks: Iterable[Block]) -> Iterator[tuple[float, float]]:
-    now, last_ns = 0.0, None
-    for block in blocks:
-        turns = [turn for outcome in block.outcomes for turn in outcome.all_turns]
-        if not turns:
-            yield now, now
-            continue
-        begin_ns = min(turn.start_ns for turn in turns)
-        end_ns = max(turn.start_ns + turn.counted_ns for turn in turns)
-        gap = 0.0 if last_ns is None else (begin_ns - last_ns) * 1e-9
-        now += gap if 0.0 <= gap <= _LONGEST_GAP_S else 0.0
-        yield now, now + (end_ns - begin_ns) * 1e-9
-        now += (end_ns - begin_ns) * 1e-9
-        last_ns = end_ns
 
 
 def _change(before: float, after: float) -> float:

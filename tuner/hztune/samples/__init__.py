@@ -1,6 +1,17 @@
 """What was measured: values (blocks), their rows (rows), the file (log), a study in it (store)."""
 
-from hztune.samples.blocks import ROLES, STATUSES, Arm, Block, Outcome, Role, Status, Turn, joined
+from hztune.samples.blocks import (
+    ROLES,
+    STATUSES,
+    Arm,
+    Block,
+    Outcome,
+    Role,
+    Status,
+    Turn,
+    joined,
+    times_of,
+)
 from hztune.samples.rows import SCHEMA, Evidence, Nowhere, Plan, Rows, Sink
 from hztune.samples.store import (
     Recording,
@@ -33,4 +44,5 @@ __all__ = [
     "differences",
     "joined",
     "recording",
+    "times_of",
 ]

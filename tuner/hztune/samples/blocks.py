@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import geometric_mean
 from typing import Literal
@@ -187,6 +187,28 @@ class Block:
     def control(self) -> Outcome:
         """What every other outcome of the block is compared with."""
         return self.outcomes[0]
+
+
+def times_of(blocks: Iterable[Block]) -> Iterator[tuple[float, float]]:
+    """Yields when each block began and ended, in seconds of measuring since the first one began.
+
+    Before a block lie the start of its processes, their warm-up, the user's commands and the choice
+    of what to measure: that is measuring, too, up to as much as the block itself took. Beyond that
+    the study was stopped; or the machine was started again, and with it the clock of the turns.
+    """
+    now, last_ns = 0.0, None
+    for block in blocks:
+        turns = [turn for outcome in block.outcomes for turn in outcome.all_turns]
+        if not turns:
+            yield now, now
+            continue
+        begin_ns = min(turn.start_ns for turn in turns)
+        end_ns = max(turn.start_ns + turn.counted_ns for turn in turns)
+        length = (end_ns - begin_ns) * 1e-9
+        gap = 0.0 if last_ns is None else (begin_ns - last_ns) * 1e-9
+        now += min(max(0.0, gap), length)
+        yield now, now + length
+        now, last_ns = now + length, end_ns
 
 
 def joined(blocks: Sequence[Block], workloads: Sequence[str]) -> Block:

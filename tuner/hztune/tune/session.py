@@ -23,7 +23,7 @@ from hztune.measure.runs import RunExecutor
 from hztune.measure.workloads import workloads_executor
 from hztune.profile import Profile, Verdict
 from hztune.progress import Reporter, duration
-from hztune.samples import Block, SampleStore, Sink
+from hztune.samples import Block, SampleStore, Sink, times_of
 from hztune.search import SLOTS, Bench, Budget, Ledger, SystemClock
 from hztune.tune import flow, results
 from hztune.tune.flow import Decision, Study
@@ -148,19 +148,17 @@ def _store(task: Task, machine: Machine, folder: Path) -> SampleStore:
 
 def _study(task: Task, executor: Executor, store: SampleStore, reporter: Reporter) -> Study:
     blocks = store.replay()
-    budget = Budget(SystemClock(), task.request.budget_s, spent_s=_spent(executor, blocks))
+    budget = Budget(SystemClock(), task.request.budget_s, spent_s=_spent(blocks))
     ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine)
+    executor.recall(ledger.here())
     bench = Bench(executor, ledger, budget, reporter)
     kind = FrontStudy if task.request.pareto else Study
     return kind(bench, task.space, task.request.seed, task.request.trials)
 
 
-def _spent(executor: Executor, blocks: Iterable[Block]) -> float:
-    """Seconds that the blocks of earlier sessions took."""
-    return sum(
-        executor.cost(len(block.outcomes), max(o.rounds for o in block.outcomes) or 1)
-        for block in blocks
-    )
+def _spent(blocks: Iterable[Block]) -> float:
+    """Seconds that the blocks of earlier sessions took, with what lies between them."""
+    return max((end for _, end in times_of(blocks)), default=0.0)
 
 
 def _finish(

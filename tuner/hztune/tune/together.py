@@ -196,6 +196,7 @@ def _story(
     news = worker.look()
     for block in news.blocks:
         ledger.add(block)
+    executor.recall(ledger.here())
     budget = Budget(SystemClock(), request.budget_s, spent_s=news.elapsed_s)
     bench = Bench(executor, ledger, budget, reporter, stop, peers=worker)
     return Study(bench, task.space, _own_seed(request.seed, worker.number), request.trials)
