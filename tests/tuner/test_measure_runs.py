@@ -16,6 +16,7 @@ from hztune.allocator.live import Running
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure import Arm, Block, runs, timer
+from hztune.measure.disturbance import Watch
 from hztune.measure.program import Program, bench_program, by_command, by_regex
 from hztune.measure.proof import Fault
 from hztune.measure.runs import RunExecutor
@@ -351,6 +352,75 @@ def test_the_next_round_has_the_order_of_this_one_reversed() -> None:
     assert [sorted(order) for order in orders] == [[0, 1, 2]] * 4
     assert [2 - place for place in orders[0]] == orders[1]
     assert [2 - place for place in orders[2]] == orders[3]
+
+
+def test_the_next_block_of_one_round_has_the_order_of_this_one_reversed() -> None:
+    player, arms = executor(python("pass")), [CONTROL, FIRST, SECOND]
+    orders = []
+    for pair, role in enumerate(["search", "confirm"] * 4):
+        block = player.measure(arms, role=role, rounds=1, pair=pair)
+        orders.append([outcome.turns[0].position for outcome in block.outcomes])
+    assert [[2 - place for place in order] for order in orders[::2]] == orders[1::2]
+    assert len(set(map(tuple, orders))) > 2  # it is still drawn
+    resumed = executor(python("pass")).measure(arms, role="search", rounds=1, pair=5)
+    assert [outcome.turns[0].position for outcome in resumed.outcomes] == orders[5]
+
+
+def disturbed_by(monkeypatch: pytest.MonkeyPatch, *causes: str, later: str = "") -> None:
+    """Switches the judge on again: it finds these causes, one a run, and then always the same."""
+    found = iter(causes)
+    monkeypatch.setattr(runs.Judge, "causes", lambda *args: next(found, later))
+
+
+def test_a_disturbed_run_of_a_block_with_one_round_is_repeated_and_counts_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disturbed_by(monkeypatch, "", "steal")
+    player = executor(python("time.sleep(0.02)"))
+    block = player.measure([CONTROL, FIRST], role="search", rounds=1, pair=0)
+    spoilt, other = sorted(block.outcomes, key=lambda outcome: -outcome.turns[0].position)
+    assert [turn.disturbed for turn in spoilt.turns] == ["steal", ""]
+    assert [turn.disturbed for turn in other.turns] == ["", ""]
+    assert spoilt.ops_per_s == pytest.approx(spoilt.turns[1].rate)
+    assert (player.accounting.turns, player.accounting.disturbed) == (4, 1)
+
+
+def test_a_machine_that_is_always_disturbed_repeats_one_block_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disturbed_by(monkeypatch, later="pressure")
+    player = executor(python("pass"))
+    blocks = [player.measure([CONTROL], role="search", rounds=1, pair=n) for n in range(4)]
+    assert [len(block.control.turns) for block in blocks] == [2, 1, 1, 1]
+    assert all(block.control.ok and block.control.ops_per_s > 0.0 for block in blocks)
+    assert player.accounting.disturbed == 5
+
+
+def test_a_machine_that_has_calmed_down_repeats_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    disturbed_by(monkeypatch, "steal", "steal", "", "", "", "steal")
+    player = executor(python("pass"))
+    blocks = [player.measure([CONTROL], role="search", rounds=1, pair=n) for n in range(5)]
+    assert [len(block.control.turns) for block in blocks] == [2, 1, 1, 1, 2]
+
+
+def test_what_happens_during_a_preparation_or_a_cleanup_disturbs_no_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+
+    class Watching(Watch):
+        def __init__(self) -> None:
+            super().__init__()
+            done.append("watch")
+
+        def stop(self) -> None:
+            super().stop()
+            done.append("stop")
+
+    monkeypatch.setattr(runs, "Watch", Watching)
+    monkeypatch.setattr(runs._Series, "_hook", lambda self, option, command: done.append(option))
+    measure(python("pass"))
+    assert done == ["--prepare", "watch", "stop", "--cleanup"]
 
 
 def test_an_arm_that_failed_is_not_run_again_and_the_others_go_on(tmp_path: Path) -> None:

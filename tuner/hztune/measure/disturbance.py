@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from hztune.samples import Evidence, Turn
 
@@ -69,7 +70,7 @@ def repeats(rounds: int, done: int, turns: Iterable[Turn]) -> int:
     """Returns how many rounds more a block needs: one for each that was disturbed.
 
     Where most rounds are disturbed the machine is always so, and repeating would not help; so that
-    a block never takes more than twice its rounds.
+    a block never takes more than twice its rounds. A single round is no majority: it is repeated.
 
     Args:
         rounds: Undisturbed rounds that are wanted.
@@ -77,27 +78,46 @@ def repeats(rounds: int, done: int, turns: Iterable[Turn]) -> int:
         turns: All their turns.
     """
     spoilt = len({turn.round for turn in turns if turn.disturbed})
-    return max(0, rounds - (done - spoilt)) if spoilt <= done // 2 else 0
+    return max(0, rounds - (done - spoilt)) if spoilt <= max(1, done // 2) else 0
 
 
 class Watch:
-    """Looks at the machine at the beginning and at the end of a run of a whole program."""
+    """Looks at the machine at the beginning and at the end of a run of a whole program.
+
+    Attributes:
+        start_ns: When it began, CLOCK_MONOTONIC nanoseconds.
+        length_ns: How long it took until the end, nanoseconds; 0 before.
+    """
 
     def __init__(self) -> None:
         """Takes the first look."""
-        self._steal_ticks = _steal_ticks()
-        self._pressure_us = _pressure_us()
-        self._slept_ns = slept_ns()
+        self._before = _Look.now()
+        self._after = self._before
+        self.start_ns = time.monotonic_ns()
+        self.length_ns = 0
+
+    def stop(self) -> None:
+        """Takes the last look."""
+        self.length_ns = max(1, time.monotonic_ns() - self.start_ns)
+        self._after = _Look.now()
 
     def seen(self, cpu_ns: int, rss_kb: int) -> Evidence:
-        """Returns what happened since, beside what is known of the program itself."""
-        return Evidence(
-            cpu_ns=cpu_ns,
-            steal_ticks=_steal_ticks() - self._steal_ticks,
-            pressure_us=_pressure_us() - self._pressure_us,
-            suspended_ns=slept_ns() - self._slept_ns,
-            rss_kb=rss_kb,
-        )
+        """Returns what happened meanwhile, beside what is known of the program itself."""
+        passed = [after - before for before, after in zip(self._before, self._after, strict=True)]
+        return Evidence(cpu_ns=cpu_ns, rss_kb=rss_kb, **_Look(*passed)._asdict())
+
+
+class _Look(NamedTuple):
+    """What the machine has counted so far; see `Evidence`."""
+
+    steal_ticks: int
+    pressure_us: int
+    suspended_ns: int
+
+    @classmethod
+    def now(cls) -> _Look:
+        """Returns how the counters stand."""
+        return cls(_steal_ticks(), _pressure_us(), slept_ns())
 
 
 def slept_ns() -> int:

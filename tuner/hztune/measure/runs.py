@@ -1,7 +1,8 @@
 """Whole programs by runs: one process after the other, interleaved and counterbalanced.
 
 The order of a round is random, and the next round has it reversed (ABBA), so that what drifts
-evenly falls on all arms alike.
+evenly falls on all arms alike. Blocks of a study mostly have one round: two that follow each other
+share an order, and the second has it reversed.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class RunExecutor:
             series = _Series(arms, self._program, self._proof, self._sink, self._limit_s())
             rng = random.Random(f"{self._seed} {pair} {role}")
             warmup_s = self._warm_up(series, rng)
-            series.play(rounds, rng)
+            series.play(rounds, self._order(len(arms), pair), rng, repeating=self._is_calm())
             outcomes = series.outcomes()
             self._sink.end()
             spent = series.accounting(warmup_s, time.monotonic() - started)
@@ -99,6 +100,15 @@ class RunExecutor:
         if runs:
             self._run_s.append((spent.wall_s - warmup_s) / runs)
         return Block(pair, role, outcomes)
+
+    def _order(self, arms: int, pair: int) -> list[int]:
+        """Returns the order of a block's first round: of an odd block the one before, reversed."""
+        order = random.Random(f"{self._seed} {pair // 2}").sample(range(arms), arms)
+        return order[::-1] if pair % 2 else order
+
+    def _is_calm(self) -> bool:
+        """Whether a repetition promises more than the first run: most runs are undisturbed here."""
+        return 2 * self._accounting.disturbed <= self._accounting.turns
 
     def _limit_s(self) -> float:
         """Returns after which time a run hangs: far beyond the usual, once that is known."""
@@ -152,18 +162,17 @@ class _Series:
             return _Part(arm, {}, fault=prepared)
         return _Part(arm, prepared)
 
-    def play(self, rounds: int, rng: random.Random) -> None:
-        """Plays all rounds, and those again that were disturbed."""
+    def play(self, rounds: int, order: list[int], rng: random.Random, *, repeating: bool) -> None:
+        """Plays all rounds, the first one in that order, and those again that were disturbed."""
         seed = rng.randrange(_SEEDS)
-        order = list(range(len(self._parts)))
         done, until = 0, rounds
         while done < until:
-            order = order[::-1] if done % 2 else rng.sample(order, len(order))
             for position, index in enumerate(order):
                 if self._parts[index].fault is None:
                     self._take(index, done, position, seed, rng)
             done += 1
-            if done == until:
+            order = order[::-1] if done % 2 else rng.sample(order, len(order))
+            if done == until and repeating:
                 turns = [turn for part in self._parts for turn in part.turns]
                 until += repeats(rounds, done, turns)
 
@@ -177,8 +186,7 @@ class _Series:
     def _take(self, index: int, number: int, position: int, seed: int, rng: random.Random) -> None:
         """Makes one run of an arm and puts it into the sink."""
         part = self._parts[index]
-        watch = Watch()
-        run, start_ns = self._run(part, seed, rng)
+        run, watch = self._run(part, seed, rng)
         rate = self._rate(part, run)
         if isinstance(rate, Fault):
             part.fault = rate
@@ -186,8 +194,9 @@ class _Series:
         part.counters, part.facts = self._program.counted(run.stdout)
         evidence = watch.seen(run.cpu_ns, run.idle_kb or run.rss_peak_kb)
         counted_ns = max(1, round(run.wall_s * 1e9))
-        disturbed = self._judge.causes(evidence, counted_ns)
-        turn = Turn(number, position, start_ns, counted_ns, rate * counted_ns * 1e-9, disturbed)
+        disturbed = self._judge.causes(evidence, watch.length_ns)
+        ops = rate * counted_ns * 1e-9
+        turn = Turn(number, position, watch.start_ns, counted_ns, ops, disturbed)
         part.pid = run.pid
         part.turns.append(turn)
         # The kernel counts a peak in batches of pages: it may lie below what was read at rest.
@@ -196,11 +205,11 @@ class _Series:
         part.idle_kb = max(part.idle_kb, run.idle_kb)
         self._sink.turn(index, run.pid, turn, evidence)
 
-    def _run(self, part: _Part, seed: int, rng: random.Random) -> tuple[Run, int]:
-        """Runs an arm between its hooks; returns the run and when it began."""
+    def _run(self, part: _Part, seed: int, rng: random.Random) -> tuple[Run, Watch]:
+        """Runs an arm between its hooks; returns the run and what watched it alone."""
         changes = {**part.changes, _PADDING: "x" * rng.randrange(_PADDING_BYTES)}
         self._hook("--prepare", self._program.prepare)
-        start_ns = time.monotonic_ns()
+        watch = Watch()
         run_once = serve_once if self._program.service else time_once
         run = run_once(
             self._program,
@@ -210,8 +219,9 @@ class _Series:
             self._limit_s,
             look=lambda running: self._proof.inspect(part.arm, running),
         )
+        watch.stop()
         self._hook("--cleanup", self._program.cleanup)
-        return run, start_ns
+        return run, watch
 
     def _hook(self, option: str, command: str) -> None:
         """Runs a command of the user's beside the timed part."""
