@@ -214,6 +214,13 @@ def test_a_disturbed_turn_does_not_enter_the_rate(stage: Stage) -> None:
     assert stage.measure(DEFAULT, arm_0=plan).control.ops_per_s == pytest.approx(50_000)
 
 
+def test_a_throttled_turn_is_disturbed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = iter([0, 0, 0, 9_000, *[9_000] * 100])
+    monkeypatch.setattr(turns.Throttling, "us", lambda self: next(told))
+    block = stage.measure(DEFAULT)
+    assert [turn.disturbed for turn in block.control.turns] == ["", "", "throttled", *[""] * 4]
+
+
 def test_where_everything_is_disturbed_nothing_is_repeated(stage: Stage) -> None:
     plan = {"rounds": {str(number): {"steal_ticks": 3} for number in range(100)}}
     block = stage.measure(DEFAULT, arm_0=plan)

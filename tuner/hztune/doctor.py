@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 from hztune import allocator, process
-from hztune.machine import Machine, quota_paths
+from hztune.machine import Machine
+from hztune.measure.disturbance import Throttling
 
 Verdict = Literal["ok", "warn", "unfit", "unknown"]
 
@@ -86,12 +87,11 @@ def _quota(root: Path, machine: Machine) -> Finding:
     """A control group that is throttled stops in the middle of a turn."""
     if machine.quota is None:
         return Finding("CPU quota", "ok", "none")
-    for path in quota_paths(root, "cpu", "cpu.stat", "cpu.stat"):
-        throttled = re.search(r"^nr_throttled (\d+)$", _read(path), re.MULTILINE)
-        if throttled and int(throttled[1]) > 0:
-            found = f"{machine.quota:g} CPUs, throttled {throttled[1]} times so far"
-            mend = "run without --cpus / CPUQuota=, and give --threads within it"
-            return Finding("CPU quota", "warn", found, mend)
+    throttled = Throttling(root).count()
+    if throttled > 0:
+        found = f"{machine.quota:g} CPUs, throttled {throttled} times so far"
+        mend = "run without --cpus / CPUQuota=, and give --threads within it"
+        return Finding("CPU quota", "warn", found, mend)
     return Finding("CPU quota", "ok", f"{machine.quota:g} CPUs, never throttled")
 
 

@@ -16,10 +16,11 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from hztune.machine import quota_paths
 from hztune.samples import Evidence, Turn
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-_STEAL_SHARE = 0.05
+_TAKEN_SHARE = 0.05
 _SUSPEND_NS = 200_000_000
 _PRESSURE_SHARE = 0.25
 _SWITCHES_FACTOR = 4.0
@@ -43,9 +44,11 @@ class Judge:
     def causes(self, evidence: Evidence, length_ns: int) -> str:
         """Returns what disturbed a turn of that length, joined by commas; "" when nothing did."""
         switches = evidence.involuntary / (length_ns * 1e-9)
+        taken_ns = _TAKEN_SHARE * length_ns * self.cores
         found = {
             "suspend": evidence.suspended_ns > _SUSPEND_NS,
-            "steal": evidence.steal_ticks * _TICK_NS > _STEAL_SHARE * length_ns * self.cores,
+            "steal": evidence.steal_ticks * _TICK_NS > taken_ns,
+            "throttled": evidence.throttled_us * 1000 > taken_ns,
             "pressure": self._is_pressed(evidence, length_ns),
             "switches": self._is_switched(switches),
         }
@@ -91,7 +94,8 @@ class Watch:
 
     def __init__(self) -> None:
         """Takes the first look."""
-        self._before = _Look.now()
+        self._throttling = Throttling()
+        self._before = self._look()
         self._after = self._before
         self.start_ns = time.monotonic_ns()
         self.length_ns = 0
@@ -99,7 +103,11 @@ class Watch:
     def stop(self) -> None:
         """Takes the last look."""
         self.length_ns = max(1, time.monotonic_ns() - self.start_ns)
-        self._after = _Look.now()
+        self._after = self._look()
+
+    def _look(self) -> _Look:
+        """Returns how the counters stand."""
+        return _Look(_steal_ticks(), _pressure_us(), slept_ns(), self._throttling.us())
 
     def seen(self, cpu_ns: int, rss_kb: int) -> Evidence:
         """Returns what happened meanwhile, beside what is known of the program itself."""
@@ -113,11 +121,35 @@ class _Look(NamedTuple):
     steal_ticks: int
     pressure_us: int
     suspended_ns: int
+    throttled_us: int
 
-    @classmethod
-    def now(cls) -> _Look:
-        """Returns how the counters stand."""
-        return cls(_steal_ticks(), _pressure_us(), slept_ns())
+
+class Throttling:
+    """How the CPU quotas of this process's control groups, its own and those above, have acted."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        """Finds out which groups keep count; `root` stands for / in tests."""
+        paths = quota_paths(root, "cpu", "cpu.stat", "cpu.stat")
+        self._paths = [path for path in paths if "nr_throttled" in _counters(path)]
+
+    def count(self) -> int:
+        """Returns how often a quota has stopped a group so far."""
+        return sum(_counters(path).get("nr_throttled", 0) for path in self._paths)
+
+    def us(self) -> int:
+        """Returns for how long that was, microseconds, summed over the CPUs."""
+        found = [_counters(path) for path in self._paths]
+        return sum(
+            each.get("throttled_usec", 0) + each.get("throttled_time", 0) // 1000 for each in found
+        )
+
+
+def _counters(path: Path) -> dict[str, int]:
+    """Returns the lines of a cpu.stat: version 2 says throttled_usec, version 1 ns as a time."""
+    with contextlib.suppress(OSError):
+        lines = path.read_text(encoding="ascii").splitlines()
+        return {name: int(value) for name, value in map(str.split, lines)}
+    return {}
 
 
 def slept_ns() -> int:

@@ -18,7 +18,7 @@ from typing import Any
 from hztune import artifacts
 from hztune.errors import HztuneError
 from hztune.machine import timed_window
-from hztune.measure.disturbance import Judge, repeats, slept_ns
+from hztune.measure.disturbance import Judge, Throttling, repeats, slept_ns
 from hztune.measure.proof import AllocatorProof, Fault, Proof
 from hztune.measure.types import Accounting, Arm, Block, Outcome, Role, Status, Turn
 from hztune.process import Child, signal_name
@@ -162,6 +162,8 @@ class _Performance:
         self._judge = Judge(spec.threads, len(os.sched_getaffinity(0)))
         self._launched_ns = 0
         self._slept_ns = slept_ns()
+        self._throttling = Throttling()
+        self._throttled_us = self._throttling.us()
 
     def _part(self, arm: Arm) -> _Part:
         """Prepares an arm."""
@@ -228,6 +230,7 @@ class _Performance:
             steal_ticks=event["steal_ticks"],
             pressure_us=event["psi_us"],
             suspended_ns=self._suspension(),
+            throttled_us=self._throttled(),
             rss_kb=event["rss_kb"],
         )
         turn = Turn(
@@ -244,6 +247,11 @@ class _Performance:
         """Returns for how long the machine has slept since the last look, nanoseconds."""
         before_ns, self._slept_ns = self._slept_ns, slept_ns()
         return self._slept_ns - before_ns
+
+    def _throttled(self) -> int:
+        """Returns for how long a quota has stopped us since the last look, microseconds."""
+        before_us, self._throttled_us = self._throttled_us, self._throttling.us()
+        return self._throttled_us - before_us
 
     def _answer(self, rounds: int, done: int) -> str:
         """Returns what to tell hz-turns when it has played its rounds."""

@@ -48,6 +48,8 @@ class Evidence:
         steal_ticks: Ticks (10 ms) that the hypervisor took from the machine.
         pressure_us: Time that anything on the machine waited for a CPU, microseconds.
         suspended_ns: Time that the machine slept.
+        throttled_us: Time that a quota kept CPUs from the control group, microseconds, summed over
+            the CPUs.
         rss_kb: Resident memory at its end, KiB.
     """
 
@@ -56,6 +58,7 @@ class Evidence:
     steal_ticks: int = 0
     pressure_us: int = 0
     suspended_ns: int = 0
+    throttled_us: int = 0
     rss_kb: int = 0
 
 
