@@ -209,6 +209,24 @@ def test_a_resumed_study_goes_on_with_the_next_pair_and_repeats_nothing(
     assert again.budget.elapsed() <= 1.1 * again.budget.total_s
 
 
+def test_a_second_finalist_that_was_interrupted_keeps_its_time(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    first = make_bench(spin_wins(0.2), QUIET)
+    control = Study(first, toy_space, 1).control
+    idle, better = (Arm.of(control.allocator, {"lock": lock}) for lock in ("lockfree", "spin"))
+    for _ in range(2):
+        first.measure([control] * 4, "aa", 16)
+    first.measure([control, idle, better], "search", 16)
+    for finalist in [idle] * 8 + [better] * 2:
+        first.measure([control, finalist], "confirm", 16)
+    again = make_bench(spin_wins(0.2), QUIET, ledger=Ledger.of(first.ledger.blocks))
+    again.budget.spent_s = 0.8 * again.budget.total_s
+    decision = decided(again, toy_space)
+    assert [proof.arm for proof in decision.proofs] == [idle, better]
+    assert (decision.verdict, decision.arm) == ("improved", better)
+
+
 def test_a_finished_study_read_back_measures_nothing_and_says_the_same(
     make_bench: MakeBench, toy_space: Space
 ) -> None:

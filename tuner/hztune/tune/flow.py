@@ -133,7 +133,7 @@ class Study:
             self._take_lead()
         while True:
             for finalist in self._resumed():
-                if (winner := self._prove(finalist, PROVED_BY)) is not None:
+                if (winner := self._prove(finalist, self._shares()[1])) is not None:
                     return self._improved(winner)
             searched_by, proved_by = self._shares()
             self.search.run(searched_by)
