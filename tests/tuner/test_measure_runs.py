@@ -21,6 +21,7 @@ from hztune.measure.program import Program, bench_program, by_command, by_regex
 from hztune.measure.proof import Fault
 from hztune.measure.runs import RunExecutor
 from hztune.measure.several import SeveralExecutor
+from hztune.measure.workloads import program_executor
 from hztune.samples import Outcome, SampleStore, Turn, blocks, joined
 from hztune.workload import WorkloadSpec
 
@@ -217,6 +218,49 @@ def test_whatever_a_program_does_it_gets_its_status_and_leaves_nothing(
     assert (outcome.status, mischief.detail in outcome.detail) == (mischief.status, True), outcome
     assert bool(outcome.turns) == (outcome.ops_per_s > 0.0) == (mischief.status == "ok")
     assert processes_naming(word) == []
+
+
+HOLDS = "block = b'x' * (int(os.environ.get('KNOB_knob', {control})) << 20); time.sleep(0.1)"
+"""Takes as many MiB as its knob says, and a few for itself."""
+
+MEMORY = {
+    "a candidate may take most of the memory": (10, 120, "ok"),
+    "one that takes nearly all of it is ended": (10, 175, "oom"),
+    "one that takes hardly more than a greedy program may": (170, 172, "ok"),
+    "one that takes all that a greedy program leaves is ended": (170, 400, "oom"),
+}
+
+
+@pytest.mark.parametrize("name", MEMORY)
+def test_a_candidate_gets_most_of_the_memory_and_a_greedy_control_all_it_takes(name: str) -> None:
+    control_mb, candidate_mb, status = MEMORY[name]
+    program = python(HOLDS.format(control=control_mb))
+    player = RunExecutor(program, seed=1, proof=OpenProof(), warmups=0, memory_mb=200)
+    player.measure([CONTROL, CONTROL], role="aa", rounds=1, pair=0)
+    candidate = Arm.of("any", {"knob": candidate_mb})
+    block = player.measure([CONTROL, candidate], role="search", rounds=1, pair=1)
+    assert [outcome.status for outcome in block.outcomes] == ["ok", status]
+
+
+def test_the_memory_is_that_of_the_machine_or_of_its_control_group() -> None:
+    boxed = replace(Machine.here(), memory_gib=64, memory_limit_kb=500 << 10)
+    for machine, limit_mb in ((boxed, 400), (replace(boxed, memory_limit_kb=None), 52_429)):
+        player = program_executor(Program(("true",)), seed=1, machine=machine)
+        assert isinstance(player, RunExecutor)
+        assert player._limits().candidate_mb() == limit_mb
+
+
+@pytest.mark.parametrize("pair", [0, 1])  # in both orders
+@pytest.mark.parametrize("warmups", [0, 1])
+def test_what_a_greedy_control_takes_is_known_from_its_warm_up_or_from_an_earlier_session(
+    warmups: int, pair: int
+) -> None:
+    program, candidate = python(HOLDS.format(control=180)), Arm.of("any", {"knob": 182})
+    player = RunExecutor(program, seed=1, proof=OpenProof(), warmups=warmups, memory_mb=210)
+    if not warmups:
+        player.recall([Block(0, "aa", (Outcome(CONTROL, "ok", rss_peak_kb=190 << 10),))])
+    block = player.measure([CONTROL, candidate], role="confirm", rounds=1, pair=pair)
+    assert [outcome.status for outcome in block.outcomes] == ["ok", "ok"]
 
 
 def test_the_memory_of_its_children_counts(clock: str) -> None:
@@ -466,7 +510,8 @@ def test_the_expected_cost_follows_what_runs_have_taken() -> None:
 
 
 def test_a_resumed_study_expects_what_its_runs_have_taken() -> None:
-    recorded = [ran_for(0.1), ran_for(0.1), ran_for(0.3), Block(0, "search", ())]
+    hung = Block(0, "search", (Outcome(CONTROL, "hang"),))
+    recorded = [ran_for(0.1), ran_for(0.1), ran_for(0.3), hung]
     player = executor(python("pass"))
     player.recall(recorded)
     assert player.cost(2, 3) == pytest.approx(0.6)

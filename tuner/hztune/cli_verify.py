@@ -150,8 +150,8 @@ def _program(tuned: Profile, target: Program, seed: int) -> Executor:
     Raises:
         UsageError: It was made for a workload, or for another metric; or there is no such program.
     """
-    from hztune.measure.proof import AllocatorProof
-    from hztune.measure.runs import RunExecutor
+    from hztune.machine import Machine
+    from hztune.measure.workloads import program_executor
 
     of = tuned.workload
     if of.kind == "bench":
@@ -164,10 +164,9 @@ def _program(tuned: Profile, target: Program, seed: int) -> Executor:
             f"the profile's ratio is one of {tuned.objective.metric}; "
             "give the same --metric-regex or --metric-cmd as for tuning, or none"
         )
-    path = shutil.which(target.argv[0])
-    if path is None:
+    if shutil.which(target.argv[0]) is None:
         raise UsageError(f"there is no program {target.argv[0]!r}; give a path, or a name in PATH")
-    return RunExecutor(target, seed=seed, proof=AllocatorProof(Path(path)))
+    return program_executor(target, seed=seed, machine=Machine.here())
 
 
 def _measure(

@@ -11,7 +11,7 @@ import os
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from hztune import process
@@ -32,6 +32,8 @@ _SEEDS = 1 << 31
 _HOOK_S = 600.0
 _SLOWEST = 20.0
 _LEAST_TIMEOUT_S = 2.0
+MEMORY_SHARE = 0.8
+"""Of the machine's memory what the processes of a measurement may take before they are ended."""
 
 
 class RunExecutor:
@@ -45,6 +47,7 @@ class RunExecutor:
         seed: int,
         proof: Proof | None = None,
         warmups: int | None = None,
+        memory_mb: int = 0,
     ) -> None:
         """Makes the executor of a study.
 
@@ -55,12 +58,16 @@ class RunExecutor:
             proof: None: by the allocators' adapters.
             warmups: Uncounted runs of the first control, before the first block; None: the
                 program's own number.
+            memory_mb: What the machine has, MiB: a candidate that takes nearly all of it is ended,
+                the control never is. 0: only the program's own limit holds.
         """
         self._program = program
         self._sink = sink or Nowhere()
         self._seed = seed
         self._proof = proof or AllocatorProof()
         self._warmups = program.warmups if warmups is None else warmups
+        self._memory_mb = memory_mb
+        self._control_kb = 0
         self._run_s: list[float] = []
         self._accounting = Accounting()
 
@@ -77,8 +84,9 @@ class RunExecutor:
         return arms * rounds * (median(self._run_s) if self._run_s else 1.0)
 
     def recall(self, blocks: Sequence[Block]) -> None:
-        """Learns how long runs take, the user's commands between them included."""
+        """Learns how long runs take, the user's commands included, and what the control needs."""
         for block in blocks:
+            self._control_kb = max(self._control_kb, block.control.rss_peak_kb)
             ((_, length_s),) = times_of([block])
             if runs := sum(len(outcome.turns) for outcome in block.outcomes):
                 self._run_s.append(length_s / runs)
@@ -88,11 +96,12 @@ class RunExecutor:
         with timed_window():
             started = time.monotonic()
             self._sink.begin(Plan(pair, role, tuple(arms), rounds))
-            series = _Series(arms, self._program, self._proof, self._sink, self._limit_s())
+            series = _Series(arms, self._program, self._proof, self._sink, self._limits())
             rng = random.Random(f"{self._seed} {pair} {role}")
             warmup_s = self._warm_up(series, rng)
             series.play(rounds, self._order(len(arms), pair), rng, repeating=self._is_calm())
             outcomes = series.outcomes()
+            self._control_kb = series.limits.control_kb
             self._sink.end()
             spent = series.accounting(warmup_s, time.monotonic() - started)
         self._accounting += spent
@@ -110,12 +119,12 @@ class RunExecutor:
         """Whether a repetition promises more than the first run: most runs are undisturbed here."""
         return 2 * self._accounting.disturbed <= self._accounting.turns
 
-    def _limit_s(self) -> float:
-        """Returns after which time a run hangs: far beyond the usual, once that is known."""
-        if not self._run_s:
-            return self._program.timeout_s
-        usual = max(_LEAST_TIMEOUT_S, _SLOWEST * median(self._run_s))
-        return min(self._program.timeout_s, usual)
+    def _limits(self) -> _Limits:
+        """Returns what a run may take; it hangs far beyond the usual time, once that is known."""
+        limit_s = self._program.timeout_s
+        if self._run_s:
+            limit_s = min(limit_s, max(_LEAST_TIMEOUT_S, _SLOWEST * median(self._run_s)))
+        return _Limits(limit_s, self._program.rss_limit_mb, self._memory_mb, self._control_kb)
 
     def _warm_up(self, series: _Series, rng: random.Random) -> float:
         """Fills the caches of the machine, before the first block only; returns the seconds."""
@@ -124,6 +133,35 @@ class RunExecutor:
             series.run_uncounted(rng)
         self._warmups = 0
         return time.monotonic() - started
+
+
+@dataclass(slots=True)
+class _Limits:
+    """What a run may take before it is ended.
+
+    Attributes:
+        run_s: Most seconds.
+        program_mb: Most memory of every run, MiB; 0: no limit.
+        memory_mb: Memory of the machine, MiB; 0: it limits nobody.
+        control_kb: Most that the control has taken so far, KiB.
+    """
+
+    run_s: float
+    program_mb: int
+    memory_mb: int
+    control_kb: int
+
+    def candidate_mb(self) -> int:
+        """Returns the limit of a candidate, MiB; 0: none.
+
+        That is most of the memory; or, where that is higher, halfway from what the control takes to
+        all there is: where the control runs, a candidate that takes no more must run, too.
+        """
+        if not self.memory_mb:
+            return self.program_mb
+        return max(
+            round(MEMORY_SHARE * self.memory_mb), (self.control_kb // 1024 + self.memory_mb) // 2
+        )
 
 
 @dataclass(slots=True)
@@ -145,12 +183,12 @@ class _Series:
     """One block: its runs, in their order."""
 
     def __init__(
-        self, arms: Sequence[Arm], program: Program, proof: Proof, sink: Sink, limit_s: float
+        self, arms: Sequence[Arm], program: Program, proof: Proof, sink: Sink, limits: _Limits
     ) -> None:
         self._program = program
         self._proof = proof
         self._sink = sink
-        self._limit_s = limit_s
+        self.limits = limits
         self._parts = [self._part(arm) for arm in arms]
         cores = len(os.sched_getaffinity(0))
         self._judge = Judge(program.threads or cores + 1, cores)
@@ -208,18 +246,22 @@ class _Series:
     def _run(self, part: _Part, seed: int, rng: random.Random) -> tuple[Run, Watch]:
         """Runs an arm between its hooks; returns the run and what watched it alone."""
         changes = {**part.changes, _PADDING: "x" * rng.randrange(_PADDING_BYTES)}
+        is_control = part.arm == self._parts[0].arm
+        limit_mb = self.limits.program_mb if is_control else self.limits.candidate_mb()
         self._hook("--prepare", self._program.prepare)
         watch = Watch()
         run_once = serve_once if self._program.service else time_once
         run = run_once(
-            self._program,
+            replace(self._program, rss_limit_mb=limit_mb),
             seed,
             self._proof.base,
             changes,
-            self._limit_s,
+            self.limits.run_s,
             look=lambda running: self._proof.inspect(part.arm, running),
         )
         watch.stop()
+        if is_control:
+            self.limits.control_kb = max(self.limits.control_kb, run.rss_peak_kb)
         self._hook("--cleanup", self._program.cleanup)
         return run, watch
 

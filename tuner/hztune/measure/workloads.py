@@ -1,22 +1,32 @@
-"""The executor that suits a built-in workload: turns where it is steady, whole runs elsewhere."""
+"""The executor that suits what is measured: turns where it is steady, whole runs elsewhere."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from hztune.errors import UsageError
 from hztune.machine import Machine
-from hztune.measure.program import bench_program
-from hztune.measure.proof import Proof
-from hztune.measure.runs import RunExecutor
+from hztune.measure.program import Program, bench_program
+from hztune.measure.proof import AllocatorProof, Proof
+from hztune.measure.runs import MEMORY_SHARE, RunExecutor
 from hztune.measure.several import SeveralExecutor
 from hztune.measure.turns import TurnExecutor, tempo_for
 from hztune.measure.types import Executor
 from hztune.samples import Sink
 from hztune.workload import WorkloadSpec
 
-_MEMORY_SHARE = 0.8
+
+def program_executor(
+    program: Program, sink: Sink | None = None, *, seed: int, machine: Machine
+) -> Executor:
+    """Returns what measures a program of the user's here; arguments as below."""
+    path = shutil.which(program.argv[0])
+    proof = AllocatorProof(Path(path) if path else None)
+    memory_mb = _memory_mb(machine)
+    return RunExecutor(program, sink, seed=seed, proof=proof, memory_mb=memory_mb)
 
 
 def workload_executor(
@@ -85,7 +95,12 @@ def workloads_executor(
 
 def _rss_limit_mb(machine: Machine, processes: int) -> int:
     """What one of several processes may take before it is ended: a share of most of the memory."""
+    return int(MEMORY_SHARE * _memory_mb(machine) / processes)
+
+
+def _memory_mb(machine: Machine) -> int:
+    """Memory of the machine, or of its control group, MiB; 0: unknown."""
     total_mb = machine.memory_gib * 1024
     if machine.memory_limit_kb is not None:
         total_mb = min(total_mb or machine.memory_limit_kb, machine.memory_limit_kb // 1024)
-    return int(_MEMORY_SHARE * total_mb / processes)
+    return total_mb

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,9 +17,7 @@ from typing import Any
 from hztune import profile
 from hztune.machine import Machine
 from hztune.measure import Executor
-from hztune.measure.proof import AllocatorProof
-from hztune.measure.runs import RunExecutor
-from hztune.measure.workloads import workloads_executor
+from hztune.measure.workloads import program_executor, workloads_executor
 from hztune.profile import Profile, Verdict
 from hztune.progress import Reporter, duration
 from hztune.samples import Block, SampleStore, Sink, times_of
@@ -133,9 +130,7 @@ def chosen_from(task: Task) -> list[str]:
 def executor_of(request: TuneRequest, machine: Machine, sink: Sink) -> Executor:
     """What measures: turns where the workload is steady, whole runs for everything else."""
     if request.program is not None:
-        program = shutil.which(request.program.argv[0])
-        proof = AllocatorProof(Path(program) if program else None)
-        return RunExecutor(request.program, sink, seed=request.seed, proof=proof)
+        return program_executor(request.program, sink, seed=request.seed, machine=machine)
     return workloads_executor(
         request.workloads, sink, seed=request.seed, machine=machine, processes=1 + SLOTS
     )
