@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from hztune.measure import disturbance
 from hztune.measure.disturbance import Judge, Throttling, Watch
 from hztune.samples import Evidence
 
@@ -86,6 +88,56 @@ def test_a_run_of_a_program_says_for_how_long_it_was_throttled(
 
 def test_pressure_that_the_workload_makes_itself_is_no_disturbance() -> None:
     assert causes(Evidence(pressure_us=18_000, involuntary=2), threads=32) == ""
+
+
+SECOND_NS = 1_000_000_000
+WAITING = 400_000
+"""Microseconds of a second in which somebody waited for a CPU."""
+
+CROWDED = {
+    "its own threads wait": (Evidence(pressure_us=WAITING, others_us=60_000), ""),
+    "somebody else has the CPUs": (Evidence(pressure_us=WAITING, others_us=150_000), "pressure"),
+    "somebody else works where there is room": (Evidence(others_us=900_000), ""),
+}
+
+
+@pytest.mark.parametrize("name", CROWDED)
+def test_a_program_that_may_use_all_cpus_is_pressed_by_others_only(name: str) -> None:
+    evidence, cause = CROWDED[name]
+    assert Judge(threads=3, cores=2).causes(evidence, SECOND_NS) == cause
+
+
+def test_a_few_ticks_of_others_are_nothing_in_a_short_run() -> None:
+    evidence = Evidence(pressure_us=90_000, others_us=45_000)
+    assert Judge(threads=3, cores=2).causes(evidence, 100_000_000) == ""
+
+
+COUNTED = {
+    "it was others": ("cpu 10 0 0 0", "cpu 30 2 10 900", 0.0, 320_000),
+    "it was the program": ("cpu 10 0 0 0", "cpu 40 0 2 900", 0.3, 20_000),
+    "nobody counts": ("", "", 0.0, 0),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_the_time_of_others_is_what_the_machine_was_busy_without_us(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after, own_s, expected = COUNTED[name]
+    lines = iter([before, after])
+    times = iter([0.0, 0.0, 0.0, own_s])  # of this process, and of its children
+    monkeypatch.setattr(
+        disturbance, "_cpu_ticks", lambda: [int(word) for word in next(lines).split()[1:]]
+    )
+    monkeypatch.setattr(disturbance, "_steal_ticks", lambda: 0)
+    monkeypatch.setattr(
+        disturbance.resource,
+        "getrusage",
+        lambda who: SimpleNamespace(ru_utime=next(times), ru_stime=0.0),
+    )
+    watch = Watch()
+    watch.stop()
+    assert watch.seen(cpu_ns=1, rss_kb=2).others_us == expected
 
 
 def test_switches_that_are_usual_here_are_no_disturbance() -> None:

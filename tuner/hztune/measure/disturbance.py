@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ _PRESSURE_SHARE = 0.25
 _SWITCHES_FACTOR = 4.0
 _SWITCHES_FLOOR_PER_S = 400.0
 _FEWEST_TO_COMPARE = 4
+_FEWEST_TICKS = 5
 
 
 @dataclass(slots=True)
@@ -56,10 +58,15 @@ class Judge:
         return ",".join(cause for cause, is_true in found.items() if is_true)
 
     def _is_pressed(self, evidence: Evidence, length_ns: int) -> bool:
-        """Whether somebody waited for a CPU though the workload leaves room for it."""
-        if self.threads > self.cores:
-            return False  # the workload's own threads wait for each other all the time
-        return evidence.pressure_us * 1000 > _PRESSURE_SHARE * length_ns
+        """Whether somebody waited for a CPU and it is not the workload that made him wait.
+
+        Threads for which there are not enough CPUs wait for each other all the time. With those it
+        takes somebody else who had as much of the CPUs as steal may not have.
+        """
+        if evidence.pressure_us * 1000 <= _PRESSURE_SHARE * length_ns:
+            return False
+        least_ns = max(_FEWEST_TICKS * _TICK_NS, _TAKEN_SHARE * length_ns * self.cores)
+        return self.threads <= self.cores or evidence.others_us * 1000 > least_ns
 
     def _is_switched(self, switches: float) -> bool:
         """Whether threads were driven off their CPUs far more often than in the other turns."""
@@ -107,7 +114,9 @@ class Watch:
 
     def _look(self) -> _Look:
         """Returns how the counters stand."""
-        return _Look(_steal_ticks(), _pressure_us(), slept_ns(), self._throttling.us())
+        return _Look(
+            _steal_ticks(), _pressure_us(), slept_ns(), self._throttling.us(), _others_us()
+        )
 
     def seen(self, cpu_ns: int, rss_kb: int) -> Evidence:
         """Returns what happened meanwhile, beside what is known of the program itself."""
@@ -122,6 +131,7 @@ class _Look(NamedTuple):
     pressure_us: int
     suspended_ns: int
     throttled_us: int
+    others_us: int
 
 
 class Throttling:
@@ -159,10 +169,26 @@ def slept_ns() -> int:
 
 def _steal_ticks() -> int:
     """Returns the ticks that the hypervisor has taken so far; 0 where it does not say."""
+    return sum(_cpu_ticks()[7:8])
+
+
+def _cpu_ticks() -> list[int]:
+    """Returns the ticks of all CPUs: user, nice, system, idle, ..., steal; [] where none are."""
     with contextlib.suppress(OSError):
         words = Path("/proc/stat").read_text(encoding="ascii").partition("\n")[0].split()
-        return int(words[8]) if len(words) > 8 else 0
-    return 0
+        return [int(word) for word in words[1:]]
+    return []
+
+
+def _others_us() -> int:
+    """Returns the CPU time that this process and what it has waited for did not use so far.
+
+    The load of a server is among what it has waited for. Since two counters are compared that are
+    not brought up to date together, only differences of several ticks mean something.
+    """
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    own_s = sum(each.ru_utime + each.ru_stime for each in used)
+    return sum(_cpu_ticks()[:3]) * _TICK_NS // 1000 - round(1e6 * own_s)
 
 
 def _pressure_us() -> int:

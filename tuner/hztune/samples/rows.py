@@ -50,6 +50,8 @@ class Evidence:
         suspended_ns: Time that the machine slept.
         throttled_us: Time that a quota kept CPUs from the control group, microseconds, summed over
             the CPUs.
+        others_us: CPU time of everybody else on the machine, microseconds, as far as its ticks
+            (10 ms) show; 0 where nobody looks.
         rss_kb: Resident memory at its end, KiB.
     """
 
@@ -59,6 +61,7 @@ class Evidence:
     pressure_us: int = 0
     suspended_ns: int = 0
     throttled_us: int = 0
+    others_us: int = 0
     rss_kb: int = 0
 
 
