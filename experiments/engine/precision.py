@@ -107,8 +107,8 @@ def main() -> None:
         print(
             f"| {cell} | {found.pairs} | {found.turn_ms:g} ms | {found.deviation:.3f} "
             f"| {found.of_turns:.3f} | {found.of_processes:.3f} | {found.farthest:.2f} "
-            f"| {found.warmup_per_counted:.2f} s | {found.measuring_share:.0%} | {found.disturbed_share:.0%} "
-            f"| {found.load_average:.1f} |",
+            f"| {found.warmup_per_counted:.2f} s | {found.measuring_share:.0%} "
+            f"| {found.disturbed_share:.0%} | {found.load_average:.1f} |",
             file=sys.stderr,
         )
     json.dump(

@@ -204,7 +204,10 @@ def record(name: str, options: argparse.Namespace) -> None:
         space = recorded_space(spec.threads)
         path = options.out / f"landscape-{name}.json"
         if options.refine_only:
-            found = json.loads(path.read_text())["points"]
+            before = json.loads(path.read_text())
+            if before["defaults"] != defaults(space):
+                raise SystemExit(f"{path} is relative to other defaults: record it anew")
+            found = before["points"]
         else:
             arms = drawn(space, options.configs, seed=1)
             found = points(executor, arms, options.passes, seed=2)

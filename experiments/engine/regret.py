@@ -1,10 +1,11 @@
 """How far from the best does a tuner end? hztune beside others, on recorded landscapes.
 
-    pip install scikit-learn smac       (in an environment of its own, with hztune)
-    python experiments/engine/regret.py [--seeds 21] [--budget 180] landscape-*.json
+    pip install '.[regret]'
+    python experiments/engine/regret.py [--seeds 15] experiments/engine/landscape-*.json
 
 A Gaussian process through the recorded configurations says how fast any other one is; measuring
-adds noise drawn from the recorded A/A blocks, and takes as long as it would. Each tuner gets the
+adds noise drawn from the recorded A/A blocks, and takes as long as it would. All are relative to
+the defaults that the landscape records, whatever the core's are by now. Each tuner gets the
 same measured seconds. What counts is the true speed of the configuration that it emits: its regret
 is what the best one of the recording is faster.
 
@@ -19,27 +20,28 @@ import math
 import random
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median, variance
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol
 
 import numpy as np
 import optuna
 from numpy.typing import NDArray
-from record import SPACE, defaults, recorded_space
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+from record import SPACE
 from studies import recorded
 
+from hztune import params
+from hztune.machine import Machine
 from hztune.measure import Arm
 from hztune.measure.replay import Noise, ReplayExecutor, Truth, VirtualClock
 from hztune.params import Value
 from hztune.progress import Quiet
 from hztune.search import Bench, Budget, Ledger
 from hztune.search.ledger import FAR_BEHIND
-from hztune.space import Config, Dimension, Space
+from hztune.space import Config, Dimension, Space, load, machine_facts
 from hztune.tune.flow import Study
 
 ROUNDS_OF_A_SECOND = 56
@@ -48,6 +50,13 @@ LENGTHS = (0.2, 100.0)
 
 USUAL_FREEDOM = 2
 """Degrees of freedom that the usual scatter counts for beside a configuration's own."""
+
+
+class Model(Protocol):
+    """What says how fast configurations are that nobody has measured."""
+
+    def predict(self, where: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The log ratio at each point of the unit cube, shapes (points, coordinates), (points,)."""
 
 
 @dataclass
@@ -63,7 +72,7 @@ class Surface:
     name: str
     space: Space
     noise: Noise
-    _model: GaussianProcessRegressor
+    _model: Model
     _recorded: Sequence[Config]
     _known: dict[str, Truth]
 
@@ -72,29 +81,17 @@ class Surface:
         """Fits a landscape that record.py has written.
 
         Raises:
-            SystemExit: It was recorded for other defaults or another space.
+            SystemExit: It was recorded in another space.
         """
         found = json.loads(path.read_text())
-        space = recorded_space(int(found["workload"].rpartition("T=")[2]))
-        legal = all(space.contains(point["params"]) for point in found["points"])
-        if not legal or found["defaults"] != defaults(space):
-            raise SystemExit(
-                f"{path} was recorded for other defaults or another space than {SPACE}"
-            )
-        heard = path.with_name(path.name.replace("landscape-", "noise-"))
-        noise = recorded(heard)
+        space = space_of(found)
+        if not all(space.contains(point["params"]) for point in found["points"]):
+            raise SystemExit(f"{path} was recorded in another space than {SPACE}")
+        noise = recorded(path.with_name(path.name.replace("landscape-", "noise-")))
         points = [point for point in found["points"] if point["status"] == "ok"]
         where = np.array([coordinates(space, point["params"]) for point in points])
         level = np.array([max(FAR_BEHIND, fmean(point["pairs"])) for point in points])
-        error = errors([point["pairs"] for point in points])
-        kernel = ConstantKernel(0.1) * Matern(
-            np.ones(where.shape[1]), LENGTHS, nu=2.5
-        ) + WhiteKernel(1e-4)
-        alpha = (error / level.std()) ** 2  # scikit-learn adds it to what it has normalised
-        model = GaussianProcessRegressor(kernel, alpha=alpha, normalize_y=True, random_state=1)
-        with warnings.catch_warnings():  # a parameter that does not matter has no length: its bound
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            model.fit(where, level)
+        model = fitted(where, level, errors([point["pairs"] for point in points]))
         recorded_configs = [point["params"] for point in points]
         name = path.stem.removeprefix("landscape-")
         return cls(name, space, noise, model, recorded_configs, {})
@@ -113,6 +110,40 @@ class Surface:
         Where nothing was measured, the process may promise what nobody has ever seen.
         """
         return max(self(self.space.arm(config)).log_ratio for config in self._recorded)
+
+
+def space_of(found: Mapping[str, Any]) -> Space:
+    """The space as it was: its defaults and its machine are those that the landscape records."""
+    then = found["defaults"]
+    rows = [replace(row, default=then.get(row.name, row.default)) for row in params.table()]
+    threads = int(found["workload"].rpartition("T=")[2])
+    facts = machine_facts(threads, Machine(**found["machine"]))
+    return load(SPACE, rows, check=params.check, facts=facts)
+
+
+def fitted(
+    where: NDArray[np.float64], level: NDArray[np.float64], error: NDArray[np.float64]
+) -> Model:
+    """A Gaussian process through measured points.
+
+    Args:
+        where: Points of the unit cube, shape (points, coordinates).
+        level: Their log ratios, shape (points,).
+        error: The standard errors of these, shape (points,).
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+    lengths = Matern(np.ones(where.shape[1]), LENGTHS, nu=2.5)
+    kernel = ConstantKernel(0.1) * lengths + WhiteKernel(1e-4)
+    alpha = (error / level.std()) ** 2  # scikit-learn adds it to what it has normalised
+    model = GaussianProcessRegressor(kernel, alpha=alpha, normalize_y=True, random_state=1)
+    with warnings.catch_warnings():  # a parameter that does not matter has no length: its bound
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(where, level)
+    found: Model = model
+    return found
 
 
 def coordinates(space: Space, config: Config | dict[str, Value]) -> NDArray[np.float64]:
@@ -244,18 +275,21 @@ def by_smac(surface: Surface, seed: int, budget_s: float) -> Arm:
             if dimension.is_ordered and most > 0
             else Categorical(dimension.name, list(range(most + 1)))
         )
-    scenario = Scenario(cube, n_trials=10_000, deterministic=True, seed=seed)
-    smac = HyperparameterOptimizationFacade(
-        scenario, lambda config, seed=0: 0.0, overwrite=True, logging_level=False
-    )
-    while runs.goes_on:
-        asked = smac.ask()
-        config = surface.space.decode(
-            lambda dimension, asked=asked: int(asked.config[dimension.name])  # type: ignore[misc]
+    with TemporaryDirectory() as folder:
+        scenario = Scenario(
+            cube, output_directory=Path(folder), n_trials=10_000, deterministic=True, seed=seed
         )
-        allowed = surface.space.objection(config) is None
-        cost = -runs.tell(surface.space.arm(config)) if allowed else 0.0
-        smac.tell(asked, TrialValue(cost=cost))
+        smac = HyperparameterOptimizationFacade(
+            scenario, lambda config, seed=0: 0.0, overwrite=True, logging_level=False
+        )
+        while runs.goes_on:
+            asked = smac.ask()
+            config = surface.space.decode(
+                lambda dimension, asked=asked: int(asked.config[dimension.name])  # type: ignore[misc]
+            )
+            allowed = surface.space.objection(config) is None
+            cost = -runs.tell(surface.space.arm(config)) if allowed else 0.0
+            smac.tell(asked, TrialValue(cost=cost))
     return runs.best
 
 
@@ -271,7 +305,7 @@ def main() -> None:
     """Lets every tuner work on every landscape; a table for people, JSON for programs."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("landscapes", nargs="+", type=Path)
-    parser.add_argument("--seeds", type=int, default=21)
+    parser.add_argument("--seeds", type=int, default=15)
     parser.add_argument("--budget", type=float, default=180.0, help="seconds")
     parser.add_argument("--tuner", action="append", choices=list(TUNERS))
     options = parser.parse_args()

@@ -52,11 +52,16 @@ def load(
     return reader.space(files.read_toml(path, _MAX_BYTES), tuple(params), check)
 
 
-def machine_facts(threads: int = 1) -> dict[str, int]:
-    """What a space may refer to: CPUs that a quota leaves us, threads of the workload."""
-    here = Machine.here()
-    quota = here.cores if here.quota is None else ceil(here.quota)
-    return {"cpus": max(1, min(here.cores, quota)), "threads": threads}
+def machine_facts(threads: int = 1, machine: Machine | None = None) -> dict[str, int]:
+    """What a space may refer to: CPUs that a quota leaves us, threads of the workload.
+
+    Args:
+        threads: Of the workload.
+        machine: Where it runs; None: here.
+    """
+    machine = machine or Machine.here()
+    quota = machine.cores if machine.quota is None else ceil(machine.quota)
+    return {"cpus": max(1, min(machine.cores, quota)), "threads": threads}
 
 
 def find(name: str | Path) -> Path:

@@ -1,0 +1,166 @@
+"""The experiments about the engine can be repeated: with today's hztune, on what is recorded.
+
+What measures processes is replayed here; what needs scikit-learn stands back for the nearest point.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hztune.machine import Machine
+from hztune.measure.replay import ModelNoise, ReplayExecutor, Truth
+from hztune.workload import WorkloadSpec
+
+ENGINE = Path(__file__).parents[2] / "experiments" / "engine"
+LANDSCAPES = sorted(ENGINE.glob("landscape-*.json"))
+assert LANDSCAPES, f"{ENGINE} holds no landscape"
+SCRIPTS = sorted(path.stem for path in ENGINE.glob("*.py"))
+BUDGET_S = 60.0
+
+Floats = NDArray[np.float64]
+Script = Callable[[str], ModuleType]
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Script:
+    """Imports one of the experiments' programs as it would be when it is started."""
+    monkeypatch.syspath_prepend(str(ENGINE))
+    return import_module
+
+
+@dataclass
+class Nearest:
+    """Says of every configuration what was measured at the recorded one that is nearest to it."""
+
+    where: Floats
+    level: Floats
+
+    def predict(self, where: Floats) -> Floats:
+        gaps = ((where[:, None] - self.where) ** 2).sum(axis=2)
+        found: Floats = self.level[gaps.argmin(axis=1)]
+        return found
+
+
+@pytest.fixture
+def regret(script: Script, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    regret = script("regret")
+    monkeypatch.setattr(regret, "fitted", lambda where, level, error: Nearest(where, level))
+    return regret
+
+
+def replayed(spec: WorkloadSpec, seed: int = 1, **more: object) -> ReplayExecutor:
+    """An executor in which everything is as fast as the default."""
+    return ReplayExecutor(lambda arm: Truth(), ModelNoise(), seed=seed)
+
+
+def by_turns(name: str, seed: int, machine: Machine) -> tuple[WorkloadSpec, ReplayExecutor]:
+    """Stands for `record.by_turns`."""
+    spec = WorkloadSpec.from_text(*import_module("record").WORKLOADS[name])
+    return spec, replayed(spec, seed)
+
+
+def run(module: ModuleType, monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> None:
+    monkeypatch.setattr(sys, "argv", [str(module.__file__), *map(str, words)])
+    module.main()
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_program_of_the_experiments_says_how_it_is_used(
+    name: str,
+    script: Script,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        run(script(name), monkeypatch, "--help")
+    assert capsys.readouterr().out.startswith("usage: ")
+
+
+@pytest.mark.parametrize("path", LANDSCAPES, ids=lambda path: path.stem)
+def test_every_recorded_landscape_can_be_searched_whatever_the_defaults_are_by_now(
+    path: Path, regret: ModuleType
+) -> None:
+    surface = regret.Surface.read(path)
+    found = json.loads(path.read_text())
+    space = surface.space
+    assert {name: space.full({})[name] for name in found["defaults"]} == found["defaults"]
+    assert surface(space.control).log_ratio == 0.0
+    for name in ("hztune", "random search"):
+        arm = regret.TUNERS[name](surface, 1, BUDGET_S)
+        assert space.contains(arm.config)
+        assert surface(arm).log_ratio <= surface.best()
+
+
+def test_the_comparison_of_tuners_is_one_command(
+    regret: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    some = ["--tuner", "random search", "--seeds", "2", "--budget", str(BUDGET_S)]
+    run(regret, monkeypatch, *some, *LANDSCAPES)
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert [len(result["regrets"]) for result in results] == [2] * len(LANDSCAPES)
+
+
+def test_a_landscape_of_another_space_is_refused(regret: ModuleType, tmp_path: Path) -> None:
+    found = json.loads(LANDSCAPES[0].read_text())
+    found["points"][0]["params"] = {"magazine_cap": 8}
+    path = tmp_path / LANDSCAPES[0].name
+    path.write_text(json.dumps(found))
+    with pytest.raises(SystemExit, match="another space"):
+        regret.Surface.read(path)
+
+
+def test_what_is_recorded_now_can_be_searched_and_refined(
+    script: Script,
+    regret: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    record = script("record")
+    monkeypatch.setattr(record, "by_turns", by_turns)
+    run(record, monkeypatch, "larson-4", "--configs", "12", "--passes", "2", "--out", tmp_path)
+    run(record, monkeypatch, "larson-4", "--refine-only", "--out", tmp_path)
+    path = tmp_path / "landscape-larson-4.json"
+    assert regret.TUNERS["random search"](regret.Surface.read(path), 1, BUDGET_S)
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps({**found, "defaults": {**found["defaults"], "magazine_cap": 8}}))
+    with pytest.raises(SystemExit, match="other defaults"):
+        run(record, monkeypatch, "larson-4", "--refine-only", "--out", tmp_path)
+
+
+def test_the_precision_of_a_cell_is_measured(
+    script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    precision = script("precision")
+    monkeypatch.setattr(precision, "TurnExecutor", replayed)
+    run(precision, monkeypatch, "--cell", "remote-2", "--repeats", "3", "--pairs", "2")
+    (cell,) = json.loads(capsys.readouterr().out)["cells"]
+    assert len(cell["log_ratios"]) == 3
+
+
+def test_a_study_of_equals_comes_to_a_verdict(
+    script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    equals = script("equals")
+    clocks: list[Any] = []
+
+    def with_its_clock(name: str, seed: int, machine: Machine) -> tuple[WorkloadSpec, Any]:
+        spec, executor = by_turns(name, seed, machine)
+        clocks.append(executor.clock)
+        return spec, executor
+
+    monkeypatch.setattr(equals, "by_turns", with_its_clock)
+    monkeypatch.setattr(equals, "SystemClock", lambda: clocks[-1])
+    run(equals, monkeypatch, "--studies", "1", "--budget", str(BUDGET_S), "larson-4")
+    (study,) = json.loads(capsys.readouterr().out)["studies"]
+    assert study["verdict"] == "no_gain"
