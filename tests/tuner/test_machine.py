@@ -1,4 +1,4 @@
-"""The record of the machine, and the lock that keeps timed windows apart."""
+"""The record of the machine, its identity, and the lock that keeps timed windows apart."""
 
 from __future__ import annotations
 
@@ -118,6 +118,55 @@ def test_every_field_changes_the_fingerprint_and_is_told(field: str) -> None:
     other = dataclasses.replace(RECORD, **{field: f"{value}x" if isinstance(value, str) else 77})
     assert other.fingerprint != RECORD.fingerprint
     assert len(RECORD.differences(other)) == 1
+
+
+MACHINE_ID = "3f2a" * 8
+BOOT = {"proc/sys/kernel/random/boot_id": "0f1e\n"}
+NO_MACHINE_IDS = {
+    "it has none": {},
+    "it has never run": {"etc/machine-id": ""},
+    "it runs for the first time": {"etc/machine-id": "uninitialized\n"},
+    "its id is no id": {"etc/machine-id": "0" * 32},
+}
+
+
+def called(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.socket, "gethostname", lambda: name)
+
+
+def test_an_identity_outlasts_a_restart_and_shows_nothing_of_the_machine_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called("vm", monkeypatch)
+    put(tmp_path, {"etc/machine-id": MACHINE_ID + "\n", **BOOT})
+    before = machine.identity(tmp_path)
+    put(tmp_path, {"proc/sys/kernel/random/boot_id": "another\n"})
+    assert machine.identity(tmp_path) == before
+    assert len(before) == 12
+    assert before not in MACHINE_ID
+
+
+def test_machines_with_one_name_or_one_machine_id_have_two_identities(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = put(tmp_path / "one", {"etc/machine-id": MACHINE_ID, **BOOT})
+    other = put(tmp_path / "other", {"etc/machine-id": MACHINE_ID[::-1], **BOOT})
+    found = []
+    for name in ("vm", "copy"):
+        called(name, monkeypatch)
+        found += [machine.identity(one), machine.identity(other)]
+    assert len(set(found)) == 4
+
+
+@pytest.mark.parametrize("why", NO_MACHINE_IDS)
+def test_a_machine_without_a_machine_id_is_known_until_its_restart_where(
+    why: str, tmp_path: Path
+) -> None:
+    put(tmp_path, {**NO_MACHINE_IDS[why], **BOOT})
+    before = machine.identity(tmp_path)
+    assert machine.identity(tmp_path) == before
+    put(tmp_path, {"proc/sys/kernel/random/boot_id": "another\n"})
+    assert machine.identity(tmp_path) != before
 
 
 HOLDER = """

@@ -6,7 +6,7 @@ import multiprocessing
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
@@ -14,11 +14,15 @@ from typing import Any
 
 import pytest
 
+from hztune import machine
 from hztune.errors import HztuneError, UsageError
+from hztune.machine import Machine
 from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.measure.types import Around
 from hztune.progress import Quiet
 from hztune.samples import Arm, Block, Outcome, Role, Sink, Turn
+from hztune.samples.log import write_whole
+from hztune.samples.store import recording
 from hztune.search import Bench, Budget, Ledger, Search
 from hztune.shared import EndedElsewhere
 from hztune.shared import database as databases
@@ -227,6 +231,20 @@ def test_an_owner_is_not_known_to_be_dead_where(why: str) -> None:
     assert not HERE.sees_dead(NOT_KNOWN_TO_BE_GONE[why])
 
 
+def test_two_hosts_of_one_name_do_not_judge_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def process_of(machine_id: str, boot: str) -> Process:
+        monkeypatch.setattr(machine, "_read", lambda path: texts[path.name])
+        texts = {"machine-id": machine_id * 32, "boot_id": boot}
+        return Process.here()
+
+    one, other = process_of("a", "first"), process_of("b", "second")
+    assert not one.sees_dead(other)
+    assert not other.sees_dead(one)
+    assert process_of("a", "third").sees_dead(one)  # it was started anew
+
+
 def test_what_a_host_that_is_gone_holds_is_freed_by_hand_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,6 +404,25 @@ def test_a_study_that_has_ended_takes_nobody_in(tmp_path: Path) -> None:
         with pytest.raises(EndedElsewhere):
             Worker(study, "machine")
         assert study.ending() == {"a": 1}
+
+
+@pytest.mark.parametrize("ending", [{"where": "kind-two"}, {}], ids=["now", "before"])
+def test_samples_say_on_which_of_equal_machines_the_claim_was_proved(
+    ending: dict[str, str], tmp_path: Path
+) -> None:
+    here = Machine.here()
+    where = ending.get("where", here.fingerprint)
+    with opened(f"sqlite:///{tmp_path / 'study.db'}", "equal") as study:
+        for name in ("kind-one", where):
+            with Worker(study, name) as worker:
+                enter(worker, [DEFAULT, candidate(1)], "confirm")
+        with Worker(study, where) as worker:
+            assert worker.lead()
+            worker.conclude({**ending, "machine": asdict(here)})
+        write_whole(tmp_path / "samples.jsonl", study.samples(asdict(here)))
+    found = recording(tmp_path / "samples.jsonl")
+    ledger = Ledger.of(found.blocks, machine=found.where)
+    assert [ledger.is_of_here(block) for block in found.blocks] == [False, True]
 
 
 def test_a_block_that_comes_after_the_end_is_not_added(tmp_path: Path) -> None:

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
-from hztune import cli
+from hztune import cli, machine
 from hztune.errors import UsageError
 from hztune.shared import database as databases
 from hztune.shared.database import Storage
+from hztune.shared.owners import Process
 from hztune.shared.study import SharedStudy
+from hztune.shared.worker import Worker
 from hztune.tune import TuneRequest
+from hztune.tune import together as together_
 from hztune.tune.request import understand
 from hztune.tune.written import read_back, written
 from hztune.workload import WorkloadSpec, together
@@ -145,6 +148,44 @@ def test_forgetting_a_host_that_holds_nothing_names_those_that_do(
     words = begin_study(*larson)
     assert cli.status_of([*words, "--forget", "far"]) == 2
     assert "no worker of 'far' holds anything in 'mine' (nobody)" in capsys.readouterr().err
+
+
+def test_hosts_of_one_name_are_forgotten_by_their_whole_names(
+    larson: tuple[str, TuneRequest],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = begin_study(*larson)
+    storage = Storage(larson[0])
+    study = SharedStudy.find(storage, "mine")
+    assert study is not None
+    for host in ("vm/0a", "vm/0b", "far/0c"):
+        process = replace(Process.here(), host=host)
+        monkeypatch.setattr(Process, "here", lambda process=process: process)
+        Worker(study, "machine")
+    assert cli.status_of([*words, "--forget", "vm"]) == 2
+    assert "'vm' is the name of several hosts: --forget vm/0a or vm/0b" in capsys.readouterr().err
+    assert cli.status_of([*words, "--forget", "vm/0b"]) == 0
+    assert cli.status_of([*words, "--forget", "far"]) == 0
+    assert study.hosts() == ["vm/0a"]
+    storage.close()
+
+
+def test_machines_with_equal_records_take_part_as_two(
+    larson: tuple[str, TuneRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines = []
+
+    def joined(study: SharedStudy, machine: str) -> Worker:
+        machines.append(machine)
+        return Worker(study, machine)
+
+    words = begin_study(*larson)
+    monkeypatch.setattr(together_, "Worker", joined)
+    for name in ("one", "one", "two"):
+        monkeypatch.setattr(machine.socket, "gethostname", lambda name=name: name)
+        assert cli.status_of([*words, "--budget", "0s", "--quiet"]) == 0
+    assert machines[0] == machines[1] != machines[2]
 
 
 def test_a_request_is_read_back_as_it_was(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""The machine that measures: its record, how two records differ, and the lock on its timed windows.
+"""The machine that measures: its record, which one it is, and the lock on its timed windows.
+
+A record says of what kind a machine is; a fleet of one kind has equal records, and then only the
+identity tells its machines apart.
 
 Everything is read from /proc and /sys; what this machine or container does not show is empty.
 """
@@ -8,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import hmac
 import json
 import os
 import platform
 import re
+import socket
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
@@ -20,6 +25,7 @@ from pathlib import Path
 _CPU_QUOTA_V2 = "cpu.max"
 _MEMORY_V2 = "memory.max"
 _UNLIMITED_BYTES = 1 << 60
+_MACHINE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
 _LOCK_NAME = "hztune-timed-window.lock"
 _WORDS = {
     "cpu": "CPU model",
@@ -105,6 +111,25 @@ class Machine:
             for field in fields(self)
             if getattr(self, field.name) != getattr(other, field.name)
         )
+
+
+def identity(root: Path = Path("/")) -> str:
+    """Returns what tells this machine from all others: 12 hexadecimal digits.
+
+    It is the same after a restart where there is a machine-id. That must not be published as it is,
+    so that a hash of this application's own stands for it (machine-id(5)). The host's name counts,
+    too: an image may have been copied with its machine-id.
+    """
+    secret = _read(root / "etc/machine-id")
+    if not _MACHINE_ID.fullmatch(secret):  # an image that never ran has none, or "uninitialized"
+        secret = boot_id(root)
+    told = f"hztune {socket.gethostname()}"
+    return hmac.new(secret.encode(), told.encode(), hashlib.sha256).hexdigest()[:12]
+
+
+def boot_id(root: Path = Path("/")) -> str:
+    """Returns the number that every start of the kernel makes anew."""
+    return _read(root / "proc/sys/kernel/random/boot_id")
 
 
 @contextlib.contextmanager

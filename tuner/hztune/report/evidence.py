@@ -452,7 +452,7 @@ def read(folder: Path) -> Evidence:
     limits = dict(claimed.objective.limits)
     limit = MemoryLimit.parse(limits["max_rss"]) if "max_rss" in limits else None
     max_loss = LossLimit.parse(limits["max_loss"]) if "max_loss" in limits else None
-    ledger = Ledger.of(samples.blocks, limit, max_loss, samples.machine.fingerprint)
+    ledger = Ledger.of(samples.blocks, limit, max_loss, samples.where)
     return Evidence(folder, claimed, samples, ledger)
 
 

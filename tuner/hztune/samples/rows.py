@@ -105,7 +105,7 @@ class Rows(ABC):
 
         Args:
             study: A short name of what the study is.
-            machine: Fingerprint of the machine.
+            machine: What tells the machine from others that measure for the study.
         """
         self.study = study
         self.machine = machine

@@ -149,6 +149,11 @@ class Recording:
     blocks: tuple[Block, ...]
     ending: Mapping[str, Any] | None
 
+    @property
+    def where(self) -> str:
+        """What the rows call the machine on which the claim was proved."""
+        return str((self.ending or {}).get("where", self.machine.fingerprint))
+
 
 def recording(path: Path) -> Recording:
     """Returns all that a file of samples says, which may be in use.

@@ -3,7 +3,8 @@
 A heartbeat fails processes that are merely stopped, and keeps dead ones for as long as its timeout
 is. The kernel knows better: a process of this host is dead when the host was started anew, when its
 number is gone, or when the number belongs to a process that was started at another time. Of other
-hosts nothing can be known from here; whoever knows that one is gone says so (`--forget HOST`).
+hosts nothing can be known from here, and two of them may have one name; whoever knows that one is
+gone says so (`--forget HOST`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from hztune import machine
+
 _DEAD_STATES = "ZX"
 
 
@@ -21,7 +24,7 @@ class Process:
     """A process that can be told from every other one.
 
     Attributes:
-        host: Name of its host.
+        host: Name of its host, a slash, and the host's identity.
         boot: When its host was started: a number that every start makes anew.
         namespace: In which its number counts: a container has one of its own.
         pid: Its number.
@@ -38,10 +41,10 @@ class Process:
     def here(cls) -> Process:
         """This one."""
         pid = os.getpid()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        host = f"{socket.gethostname()}/{machine.identity()}"
         started = _started(pid)
         assert started is not None  # it is running
-        return cls(socket.gethostname(), boot, os.readlink("/proc/self/ns/pid"), pid, started)
+        return cls(host, machine.boot_id(), os.readlink("/proc/self/ns/pid"), pid, started)
 
     def sees_dead(self, other: Process) -> bool:
         """Whether this process knows that the other one has ended."""

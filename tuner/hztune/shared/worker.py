@@ -47,7 +47,7 @@ class Worker:
 
         Args:
             study: The study.
-            machine: Fingerprint of this machine.
+            machine: What tells this machine from all others.
 
         Raises:
             HztuneError: The storage cannot be used.

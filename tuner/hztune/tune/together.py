@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hztune.errors import UsageError
-from hztune.machine import Machine
+from hztune.machine import Machine, identity
 from hztune.progress import Reporter
 from hztune.samples.log import read, write_whole
 from hztune.search import Bench, Budget, Ledger, SystemClock
@@ -139,15 +139,20 @@ def forget(place: Place, host: str) -> int:
     """Removes what workers of a host that is gone hold; returns how many workers those were.
 
     Raises:
-        UsageError: There is no such study, or no worker of that host.
+        UsageError: There is no such study, no worker of that host, or several hosts of that name.
     """
     with place.opened() as storage:
         study = place.found(storage)
         hosts = sorted(set(study.hosts()))
-        if host not in hosts:
+        named = [each for each in hosts if each.rpartition("/")[0] == host]
+        meant = [host] if host in hosts else named
+        if not meant:
             there = ", ".join(hosts) or "nobody"
             raise UsageError(f"no worker of {host!r} holds anything in {place.study!r} ({there})")
-        return study.forget(host)
+        if len(meant) > 1:
+            several = " or ".join(meant)
+            raise UsageError(f"{host!r} is the name of several hosts: --forget {several}")
+        return study.forget(meant[0])
 
 
 def _take_part(
@@ -163,8 +168,9 @@ def _take_part(
         task = understand(request)
     study.check(task.identity)
     machine = Machine.here()
+    where = f"{machine.fingerprint}-{identity()}"  # machines of one kind have one fingerprint
     try:
-        with interruptible() as asked, Worker(study, machine.fingerprint) as worker:
+        with interruptible() as asked, Worker(study, where) as worker:
             for line in (*chosen_from(task), *task.remarks):
                 reporter.say(line)
 
@@ -178,7 +184,7 @@ def _take_part(
             if decision.verdict == "interrupted":
                 reporter.say(f"left the study {study.name}; the same command goes on with it")
                 return _saved(tuned, folder) if asked.is_set() else None
-            worker.conclude({**ending_of(tuned), "machine": asdict(machine)})
+            worker.conclude({**ending_of(tuned), "machine": asdict(machine), "where": where})
     except EndedElsewhere:
         pass
     ending = study.ending()
@@ -192,7 +198,7 @@ def _story(
     """The study as this worker takes part in it: it goes on where the last block ended."""
     request = task.request
     executor = executor_of(request, machine, worker.sink)
-    ledger = Ledger(task.limit, task.max_loss, machine=machine.fingerprint)
+    ledger = Ledger(task.limit, task.max_loss, machine=worker.sink.machine)
     news = worker.look()
     for block in news.blocks:
         ledger.add(block)
