@@ -7,6 +7,8 @@ import fcntl
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -208,10 +210,60 @@ def test_a_window_whose_holder_was_killed_is_free_again() -> None:
         pass
 
 
-def test_the_right_to_read_another_users_lock_is_enough(tmp_path: Path) -> None:
-    lock = tmp_path / "lock"
-    lock.touch()
-    handle = machine._open_lock(lock)
-    assert fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
-    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.close(handle)
+def is_kept_out(change: Callable[[], None]) -> bool:
+    """Whether a process that has changed itself in some way has to wait for this one's window."""
+
+    def wait(fd: int, operation: int) -> None:
+        flock(fd, operation | fcntl.LOCK_NB)
+
+    flock = fcntl.flock
+    with machine.timed_window():
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                change()
+                machine.fcntl.flock = wait
+                with machine.timed_window():
+                    status = 2
+            except BlockingIOError:
+                status = 0
+            finally:
+                os._exit(status)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def be_nobody() -> None:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+
+
+def test_another_environment_does_not_open_another_window(tmp_path: Path) -> None:
+    def move() -> None:
+        os.environ.update(TMPDIR=str(tmp_path), XDG_RUNTIME_DIR=str(tmp_path), HOME=str(tmp_path))
+        tempfile.tempdir = None
+
+    assert is_kept_out(move)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_another_user_does_not_open_another_window() -> None:
+    assert is_kept_out(be_nobody)
+
+
+def test_all_users_lock_the_same_directory_whether_or_not_they_may_write_there(
+    tmp_path: Path,
+) -> None:
+    for name in ("run/lock", "run", "tmp"):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+    (tmp_path / "run/lock").chmod(0o555)
+    assert machine._lock_folder(tmp_path) == tmp_path / "run/lock"
+    (tmp_path / "run/lock").chmod(0o711)  # root could read it, others could not
+    assert machine._lock_folder(tmp_path) == tmp_path / "run"
+    (tmp_path / "run/lock").rmdir()
+    (tmp_path / "run").rmdir()
+    (tmp_path / "run").symlink_to("nowhere")
+    assert machine._lock_folder(tmp_path) == tmp_path / "tmp"
+    (tmp_path / "tmp").rmdir()
+    assert machine._lock_folder(tmp_path) == tmp_path

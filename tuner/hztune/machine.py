@@ -17,7 +17,7 @@ import os
 import platform
 import re
 import socket
-import tempfile
+import stat
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -26,7 +26,7 @@ _CPU_QUOTA_V2 = "cpu.max"
 _MEMORY_V2 = "memory.max"
 _UNLIMITED_BYTES = 1 << 60
 _MACHINE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
-_LOCK_NAME = "hztune-timed-window.lock"
+_LOCK_FOLDERS = ("run/lock", "run", "tmp")
 _WORDS = {
     "cpu": "CPU model",
     "cores": "CPUs that may be used",
@@ -136,9 +136,12 @@ def boot_id(root: Path = Path("/")) -> str:
 def timed_window() -> Iterator[None]:
     """Holds the machine for one timed window: no two of them overlap, whoever measures.
 
-    The lock is the kernel's (flock), so that it ends with its holder, however that ends.
+    The lock is the kernel's (flock), so that it ends with its holder, however that ends. It is on a
+    directory that all users share and that nobody has to make or may replace; to read it is enough.
+    A container has directories of its own: it has to be given the host's (`-v /run/lock:/run/lock`)
+    if others measure beside it.
     """
-    fd = _open_lock(_lock_path())
+    fd = os.open(_lock_folder(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
@@ -146,23 +149,22 @@ def timed_window() -> Iterator[None]:
         os.close(fd)
 
 
-def _lock_path() -> Path:
-    """Returns the one place that every user of this machine looks at."""
-    folder = Path("/run/lock")
-    if not os.access(folder, os.W_OK):
-        folder = Path(tempfile.gettempdir())
-    return folder / _LOCK_NAME
+def _lock_folder(root: Path = Path("/")) -> Path:
+    """Returns the one directory that every user of this machine locks, whatever his environment.
+
+    The first ones are the machine's own and in memory, where a root that comes over a network is
+    neither.
+    """
+    return next(filter(_all_may_read, (root / name for name in _LOCK_FOLDERS)), root)
 
 
-def _open_lock(path: Path) -> int:
-    """Opens the lock's file, which may be another user's: reading is enough to lock it."""
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-    while True:
-        try:
-            return os.open(path, flags)
-        except FileNotFoundError:
-            with contextlib.suppress(FileExistsError):
-                os.close(os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644))
+def _all_may_read(folder: Path) -> bool:
+    """Returns whether it is a directory that its mode lets everybody read, whoever asks."""
+    try:
+        mode = folder.stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISDIR(mode) and bool(mode & stat.S_IROTH)
 
 
 def quota_paths(root: Path, controller: str, name_v2: str, name_v1: str) -> tuple[Path, ...]:
