@@ -179,6 +179,71 @@ def test_a_tail_of_zeros_as_a_power_cut_leaves_it_is_cut(path: Path) -> None:
     assert path.read_bytes() == whole
 
 
+PAGE = 256
+"""Bytes that a disk is taken to write at once, so that records have several."""
+
+
+def torn(path: Path, is_synced: bool) -> list[bytes]:
+    """A study of two blocks with each page of the second one in turn lost, as a power cut does."""
+    with open_store(path) as store:
+        tell(store, block(0))
+        synced = path.stat().st_size
+        tell(store, block(1))
+        end = path.stat().st_size
+        if is_synced:
+            store.begin(Plan(2, "search", (DEFAULT,), rounds=1))
+            store.turn(0, 7, block(2).control.turns[0], Evidence())
+    whole = path.read_bytes()
+    last = whole.rindex(b"\n", synced, end - 1)
+    lost = range(-(-synced // PAGE) * PAGE, last - PAGE, PAGE)
+    assert len(lost) > 5
+    return [whole[:start] + b"\0" * PAGE + whole[start + PAGE :] for start in lost]
+
+
+def test_a_page_that_a_power_cut_kept_from_the_disk_costs_the_unsynced_block_only(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number, content in enumerate(torn(path, is_synced=False), start=1):
+        path.write_bytes(content)
+        assert blocks(path) == (block(0),)
+        caplog.clear()
+        with open_store(path) as store:
+            beside = path.with_name(f"{path.name}.torn-{number}")
+            assert path.read_bytes() + beside.read_bytes() == content
+            assert f"is kept in {beside.name}" in caplog.text
+            assert store.replay() == (block(0),)
+            tell(store, block(1))
+        assert blocks(path) == (block(0), block(1))
+
+
+def test_a_page_of_a_synced_block_that_is_gone_is_damage(path: Path) -> None:
+    for content in torn(path, is_synced=True):
+        path.write_bytes(content)
+        with pytest.raises(HztuneError, match="is damaged in line"):
+            open_store(path)
+        with pytest.raises(HztuneError, match="is damaged in line"):
+            blocks(path)
+        assert path.read_bytes() == content
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_no_block_begins_before_all_before_it_is_on_the_disk(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = [0]
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_size))
+    with open_store(path) as store:
+        tell(store, block(0))
+        store.begin(Plan(1, "search", (DEFAULT,), rounds=3))  # and is interrupted
+        before = path.stat().st_size
+        tell(store, block(1))
+        assert before in synced
+        store.begin(Plan(2, "search", (DEFAULT,), rounds=3))
+        before = path.stat().st_size
+        store.conclude({"summary": {}})
+        assert before in synced
+
+
 def test_a_file_torn_in_its_very_first_record_begins_anew(path: Path) -> None:
     path.write_bytes(b'{"seq":0,"schema":1,"kind":"st')
     with open_store(path) as store:

@@ -2,9 +2,10 @@
 
 A record is one line, written by one `write`. It carries its number (`seq`, from 0 without a gap)
 and, last, the CRC-32 of the line up to there. A writer that was killed, or a disk that was full,
-can leave no more than an unfinished last line: opening cuts it off. Damage anywhere else is
-refused, not repaired. The lock belongs to the open file, so that the kernel drops it with its
-holder.
+can leave no more than an unfinished last line: opening cuts it off. A power cut may also lose pages
+of what was not synced and keep later ones: file systems show zeros for such a page, and opening
+sets aside what stands from there on. Damage anywhere else is refused, not repaired. The lock
+belongs to the open file, so that the kernel drops it with its holder.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +28,13 @@ Record = dict[str, Any]
 Lean = Callable[[bytes], bytes]
 """From a record's line to one of what its reader wants of it; `bytes` leaves it as it is."""
 
+KIND_WITHIN = 64
+"""Bytes of a line in which it says of what kind it is."""
+
 _FIRST = b'{"seq":0,'
+_AFTER_SYNC = (b',"kind":"block",', b',"kind":"end",')
+"""In a line that `SampleStore` writes only when everything before it is on the disk."""
+
 _AT_ONCE = 100
 """Lines that are decoded together: that takes little more than half the time of one by one."""
 _END_BYTES = len(b',"crc":"01234567"}\n')
@@ -36,13 +44,14 @@ class Log:
     """The writer's end; there is one at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Opens or creates the file, locks it, cuts an unfinished last record off.
+        """Opens or creates the file, locks it, cuts off what its last writer did not finish.
 
         Raises:
             UsageError: Another process writes it, or it cannot be opened or created.
             HztuneError: It is damaged before its end.
         """
         self.path = path
+        self._is_synced = False
         self._fd = _open(path)
         try:
             _lock(self._fd, path)
@@ -50,6 +59,7 @@ class Log:
                 whole = os.fstat(self._fd).st_size
                 self.count, self._last, self._size = _measure(file, whole, path)
             self.cut_bytes = whole - self._size
+            self._set_aside(os.pread(self._fd, self.cut_bytes, self._size))
             os.ftruncate(self._fd, self._size)
         except BaseException:
             os.close(self._fd)
@@ -85,6 +95,7 @@ class Log:
             HztuneError: It could not be written; the file holds what it held before.
         """
         line = _encode({"seq": self.count, **record})
+        self._is_synced = False
         try:
             self._write(line)
         except OSError as error:
@@ -101,10 +112,13 @@ class Log:
         Raises:
             HztuneError: The disk refused it.
         """
+        if self._is_synced:
+            return
         try:
             os.fsync(self._fd)
         except OSError as error:
             raise self._failure(error) from error
+        self._is_synced = True
 
     def close(self) -> None:
         """Closes the file and so drops the lock; once more does nothing."""
@@ -116,6 +130,28 @@ class Log:
         """Writes all of the line; a full disk takes a part first and then says so."""
         while line:
             line = line[os.write(self._fd, line) :]
+
+    def _set_aside(self, rest: bytes) -> None:
+        """Keeps in a file beside what is cut off, if records are in it, and says so."""
+        if not _has_lines(rest):
+            return
+        number = 1
+        while (beside := self.path.with_name(f"{self.path.name}.torn-{number}")).exists():
+            number += 1
+        try:
+            with beside.open("xb") as file:
+                file.write(rest)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise HztuneError(f"cannot write {beside}: {error.strerror}") from error
+        logging.getLogger(__name__).warning(
+            "%s is torn in line %d, as a power cut leaves it; what stands from there on, of the "
+            "last block, is kept in %s",
+            self.path,
+            self.count + 1,
+            beside.name,
+        )
 
     def _failure(self, error: OSError) -> HztuneError:
         """Returns what to tell the user when writing failed."""
@@ -228,7 +264,7 @@ def _records(lines: Iterator[bytes], count: int, lean: Lean = bytes) -> Iterator
 def _measure(file: BinaryIO, whole: int, path: Path) -> tuple[int, int, int]:
     """Returns how many whole records there are, where the last one begins, and where it ends.
 
-    An unfinished one may follow.
+    An unfinished one may follow, or what a power cut left of records that were not synced.
 
     Args:
         file: Open at its beginning.
@@ -245,12 +281,30 @@ def _measure(file: BinaryIO, whole: int, path: Path) -> tuple[int, int, int]:
     rest = file.read(whole - size)
     if count == 0 and not _is_ours(rest):
         raise UsageError(f"{path} holds something else than samples; choose another --out")
-    if b"\n" in rest.rstrip(b"\0\n"):
+    if _has_lines(rest) and not _is_torn(rest):
         raise HztuneError(
             f"{path} is damaged in line {count + 1}; restore it from a copy, "
             "or start anew with another --out"
         )
     return count, last, size
+
+
+def _has_lines(rest: bytes) -> bool:
+    """Whether more stands behind the whole records than an unfinished one."""
+    return b"\n" in rest.rstrip(b"\0\n")
+
+
+def _is_torn(rest: bytes) -> bool:
+    """Whether a power cut can have left this: zeros, and no sign behind them of a later sync.
+
+    Where the last block of all is complete, nothing says whether it had been synced.
+    """
+    first, *others = rest.splitlines(keepends=True)
+    return b"\0" in first and not any(
+        line.endswith(_end(line[:-_END_BYTES]))
+        and any(mark in line[:KIND_WITHIN] for mark in _AFTER_SYNC)
+        for line in others
+    )
 
 
 def _is_ours(content: bytes) -> bool:

@@ -7,12 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from hztune.samples.blocks import Arm, Outcome, Role, Turn
-from hztune.samples.log import Record
+from hztune.samples.log import KIND_WITHIN, Record
 
 SCHEMA = 1
-
-_KIND_WITHIN = 64
-"""Bytes of a line in which it says of what kind it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +186,7 @@ def lean(line: bytes) -> bytes:
     `Rows.turn` puts them; inside of a value there is no quotation mark without a backslash, and the
     names of an arm's parameters stand between those that are looked for from both ends.
     """
-    if line.find(b',"kind":"turn",', 0, _KIND_WITHIN) < 0:
+    if line.find(b',"kind":"turn",', 0, KIND_WITHIN) < 0:
         return line
     whose, arm = line.find(b',"index":'), line.find(b',"arm":')
     what, evidence = line.rfind(b',"turn":'), line.rfind(b',"cpu_ns":')

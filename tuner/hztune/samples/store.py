@@ -25,7 +25,7 @@ from hztune.lasting import lasting
 from hztune.machine import Machine
 from hztune.samples.blocks import Arm, Block, Outcome, Turn, joined
 from hztune.samples.log import Log, Record, read
-from hztune.samples.rows import SCHEMA, Rows, lean
+from hztune.samples.rows import SCHEMA, Plan, Rows, lean
 
 _TURN = itemgetter("turn", "position", "start_ns", "counted_ns", "ops", "disturbed")
 """What a row says of a turn, in the order of its fields."""
@@ -81,6 +81,11 @@ class SampleStore(Rows):
         """Bytes of an unfinished record that were cut off when the file was opened."""
         return self._log.cut_bytes
 
+    def begin(self, plan: Plan) -> None:
+        """Writes that a block begins, when all before it is on the disk: one may not have ended."""
+        self._log.sync()
+        super().begin(plan)
+
     def end(self) -> None:
         """Waits until the block is on the disk."""
         self._log.sync()
@@ -88,6 +93,7 @@ class SampleStore(Rows):
     def conclude(self, ending: Mapping[str, Any]) -> None:
         """Writes what came out of the study, and waits until it is on the disk."""
         row = {"schema": SCHEMA, "kind": "end", "study": self.study, "machine": self.machine}
+        self._log.sync()
         self._log.append({**row, **ending})
         self._log.sync()
 
