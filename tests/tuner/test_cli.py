@@ -15,6 +15,7 @@ import pytest
 from hztune import cli, cli_tune, export, params, profile, tune
 from hztune.doctor import Finding, Verdict
 from hztune.errors import HztuneError, UsageError
+from hztune.machine import Machine
 from hztune.profile import Profile
 
 MakeProfile = Callable[..., Profile]
@@ -289,6 +290,12 @@ def test_doctor_says_a_verdict_for_everything_that_it_looked_at(hztune: Run) -> 
     assert {finding["verdict"] for finding in findings} <= {"ok", "warn", "unfit", "unknown"}
     said = hztune("doctor").stdout
     assert all(finding["name"] in said for finding in findings)
+
+
+def test_doctor_says_the_record_of_the_machine(hztune: Run) -> None:
+    said = hztune("doctor").stdout
+    for name, value in Machine.here().described():
+        assert f" {name}: {value}\n" in said
 
 
 class Measured(HztuneError):

@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from hztune.doctor import Finding, examine
+
+WATCHED = """
+import json, os, sys
+
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+CHANGES = {"mkdir", "rename", "remove", "rmdir", "link", "symlink", "truncate", "chmod", "chown",
+           "lchown", "utime", "setxattr", "removexattr", "mkfifo", "mknod"}
+LIBRARIES = ("tempfile.", "shutil.", "socket.")
+seen = []
+
+def watch(event, args):
+    if event == "open" and args[2] & WRITING and args[0] != "/dev/null":
+        seen.append(["open", str(args[0])])
+    elif event.partition(".")[2] in CHANGES or event.startswith(LIBRARIES):
+        seen.append([event, repr(args)])
+    elif event in ("subprocess.Popen", "os.posix_spawn", "os.system", "os.exec"):
+        seen.append(["start", " ".join(map(os.fsdecode, args[1]))])
+
+from hztune import cli
+sys.addaudithook(watch)
+exec(sys.argv[1])
+print(json.dumps(seen), file=sys.stderr)
+"""
 
 HEALTHY = {
     "proc/cpuinfo": "model name\t: CPU 3000\n",
@@ -163,3 +190,36 @@ def test_a_missing_hyperfine_is_told_with_its_package(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert findings(tmp_path)["hyperfine"].mend == "sudo apt-get install hyperfine"
+
+
+def watched(code: str, folder: Path) -> list[list[str]]:
+    """What some code changes or starts, beside the files that show what it writes unseen."""
+    fake = folder / "bin" / "hyperfine"
+    fake.parent.mkdir()
+    fake.write_text("#!/bin/sh\necho hyperfine 1.18.0\n")
+    fake.chmod(0o755)
+    (folder / "home").mkdir()
+    places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), str(folder / "home"))
+    path = f"{fake.parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", WATCHED, code],
+        env={**os.environ, **places, "PATH": path},
+        cwd=folder / "home", capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    seen: list[list[str]] = json.loads(done.stderr.splitlines()[-1])
+    return seen
+
+
+@pytest.mark.parametrize("words", [["doctor"], ["doctor", "--json"]], ids=" ".join)
+def test_the_doctor_writes_nothing_and_starts_nobody_but_hyperfine(
+    words: list[str], tmp_path: Path
+) -> None:
+    seen = watched(f"assert cli.status_of({words}) == 0", tmp_path)
+    assert seen == [["start", f"{tmp_path / 'bin' / 'hyperfine'} --version"]]
+    assert list((tmp_path / "home").iterdir()) == []
+
+
+def test_who_writes_is_seen(tmp_path: Path) -> None:
+    seen = watched("open('a', 'w'); os.rename('a', 'b'); os.mkdir('c')", tmp_path)
+    assert [what for what, _ in seen] == ["open", "os.rename", "os.mkdir"]

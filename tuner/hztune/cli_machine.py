@@ -18,17 +18,20 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--strict", is_flag=True, help="Exit with status 5 when the machine is unfit.")
 def doctor_command(as_json: bool, strict: bool) -> None:
-    """Show what disturbs measurements here, and what mends it.
+    """Show what disturbs measurements here, what mends it, and the machine's record.
 
-    Nothing is changed.
+    Nothing is changed. With --json only the findings are printed: a profile has the record.
     """
     from hztune import doctor
+    from hztune.machine import Machine
 
     findings = doctor.examine()
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
-        click.echo("\n".join(_line(finding) for finding in findings))
+        record = [f"        {name}: {value}" for name, value in Machine.here().described()]
+        lines = [*map(_line, findings), "the record of this machine:", *record]
+        click.echo("\n".join(lines))
     if strict:
         require_fit(findings)
 
