@@ -164,3 +164,14 @@ def test_a_study_of_equals_comes_to_a_verdict(
     run(equals, monkeypatch, "--studies", "1", "--budget", str(BUDGET_S), "larson-4")
     (study,) = json.loads(capsys.readouterr().out)["studies"]
     assert study["verdict"] == "no_gain"
+
+
+@pytest.mark.parametrize("path", LANDSCAPES, ids=lambda path: path.stem)
+def test_a_reading_names_the_best_configuration_of_a_landscape(path: Path, script: Script) -> None:
+    reading = script("reading")
+    found = json.loads(path.read_text())
+    best = max(
+        (point for point in found["points"] if len(point["pairs"]) >= reading.LEAST_PAIRS),
+        key=lambda point: sum(point["pairs"]) / len(point["pairs"]),
+    )
+    assert f" | {reading.told(best['params'])} | " in reading.line(path)

@@ -1,0 +1,73 @@
+"""What the recorded landscapes say: how fast configurations are, and which parameters decide it.
+
+    python experiments/engine/reading.py experiments/engine/landscape-*.json
+
+A line each: how many configurations are surely faster or slower than the default (Student's
+interval of their pairs, 95 %), the best of those that were measured at least LEAST_PAIRS times, and
+the parameters that decide most whether a configuration is among the best (see study.importance).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hztune.params import Value
+from hztune.stats import fixed_interval
+from hztune.study import Finding, importance
+
+LEAST_PAIRS = 6
+NAMED = 4
+
+
+def told(config: Mapping[str, Value]) -> str:
+    """A configuration in words."""
+    return " ".join(f"{name}={value}" for name, value in sorted(config.items())) or "the default"
+
+
+def line(path: Path) -> str:
+    """One landscape as a row of a table."""
+    found: dict[str, Any] = json.loads(path.read_text())
+    points = [point for point in found["points"] if point["status"] == "ok"]
+    ends = [fixed_interval(point["pairs"]) for point in points]
+    faster = sum(end.low > 0.0 for end in ends)
+    slower = sum(end.high < 0.0 for end in ends)
+    known = [
+        (end, point) for end, point in zip(ends, points, strict=True) if end.pairs >= LEAST_PAIRS
+    ]
+    best, where = max(known, key=lambda one: one[0].estimate)
+    findings = [
+        Finding(point["params"], end.estimate, {}) for end, point in zip(ends, points, strict=True)
+    ]
+    deciding = islice(importance(findings, found["defaults"]).items(), NAMED)
+    return " | ".join(
+        [
+            f"| {path.stem.removeprefix('landscape-')}",
+            f"{len(points)}",
+            f"{faster}",
+            f"{slower}",
+            f"{math.exp(best.estimate):.3f} [{math.exp(best.low):.3f}, {math.exp(best.high):.3f}]",
+            told(where["params"]),
+            ", ".join(f"{name} {share:.0%}" for name, share in deciding) + " |",
+        ]
+    )
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("landscapes", nargs="+", type=Path)
+    landscapes = parser.parse_args().landscapes
+    columns = "landscape | configurations | faster | slower | best | it is | what decides"
+    print(f"| {columns} |\n|{'---|' * 7}")
+    for path in landscapes:
+        print(line(path))
+
+
+if __name__ == "__main__":
+    main()
