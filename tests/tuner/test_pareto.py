@@ -30,7 +30,7 @@ from hztune.search import (
 )
 from hztune.search.plane import dominates, room, spread
 from hztune.space import Space
-from hztune.stats import Interval
+from hztune.stats import Interval, is_look
 from hztune.study import Finding
 from hztune.tune.flow import Decision
 from hztune.tune.front import FrontStudy
@@ -267,6 +267,17 @@ def test_members_have_pairs_of_their_own_in_turn_until_they_are_settled() -> Non
     assert blocks[:3] == [[CONTROL, arm] for arm in arms]
     counts = Counter(block[1] for block in blocks)
     assert min(counts.values()) >= 4 and len(set(counts.values())) > 1
+
+
+def test_members_are_settled_before_an_interval_is_due_or_at_a_look_of_its_schedule() -> None:
+    settled = [
+        member.speed.pairs
+        for seed in range(10)
+        for member in proved(lambda arm: Truth(0.1 if arm.params else 0.0), some_arms(2),
+                             noise=USUAL, seed=seed, budget_s=2000.0)
+        if member.answer != "out_of_time" and member.speed is not None
+    ]  # fmt: skip
+    assert len({*settled}) > 1 and all(map(is_look, settled))
 
 
 def test_a_front_of_equals_is_claimed_in_one_of_a_hundred_proofs_at_most() -> None:

@@ -14,11 +14,13 @@ from dataclasses import dataclass, replace
 
 from hztune.confirm.proof import (
     CLAIM_ERROR,
-    PRECISE,
+    FUTILE_FROM,
     REPORTED_ERROR,
     Answer,
     is_futile,
+    is_precise,
     looks_at,
+    may_end,
     tell,
     within_limits,
 )
@@ -30,8 +32,6 @@ MOST_MEMBERS = 5
 """Members of a front that are proved: more would leave too few pairs for each."""
 
 _OBJECTIVES = 2
-_FUTILE_FROM = 4
-"""Pairs from which on one may say that more would be in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ class _Gain:
         """Whether more pairs, `total` in all, would show nothing new."""
         if self.proved_by:
             shown = self.reported
-            return shown is not None and shown.half_width <= PRECISE * shown.estimate
-        return len(self.pairs) >= _FUTILE_FROM and is_futile(self.pairs, total, alpha, self.least)
+            return shown is not None and is_precise(shown)
+        return len(self.pairs) >= FUTILE_FROM and is_futile(self.pairs, total, alpha, self.least)
 
 
 def member_error(members: int) -> float:
@@ -188,8 +188,11 @@ def _gains(bench: Bench, record: Record, alpha: float, *, is_last: bool) -> tupl
 
 
 def _is_settled(bench: Bench, record: Record, alpha: float, more: int) -> bool:
+    """Whether nothing more is to be learned of one; asked where its intervals are valid."""
     if record.failures:
         return True
+    if not may_end(len(record.pairs)):
+        return False
     gains = _gains(bench, record, alpha, is_last=False)
     return all(gain.is_settled(len(gain.pairs) + more, alpha) for gain in gains)
 

@@ -36,6 +36,9 @@ PRECISE = 0.2
 PROOF_SHARE = 0.23
 """Part of the budget that the first proof of a study has for itself."""
 
+FUTILE_FROM = FIRST_LOOK - 2
+"""Pairs from which on one may say that more would be in vain."""
+
 _HOPEFUL_ERROR = 0.2
 _MOST_FAILURES = 1
 
@@ -59,7 +62,8 @@ class Proof:
         arm: Whose they are.
         answer: "proved"; "kept" where only the memory limit was to be kept, and is; or why not:
             "dominated" is somebody to whom another member of a front is preferable.
-        interval: 95 % interval of the log ratio, valid however the pairs ended; None: too few.
+        interval: 95 % interval of the log ratio; its pairs ended at a scheduled look or with the
+            time, see `may_end`; None: too few.
     """
 
     arm: Arm
@@ -107,17 +111,36 @@ def prove(
 
 
 def sharpen(bench: Bench, control: Arm, winner: Arm, *, share: float) -> Interval | None:
-    """Adds fresh pairs to a proved configuration until its interval is narrow or time is up."""
+    """Adds fresh pairs to a proved configuration until its interval is narrow or time is up.
+
+    Whether it is narrow is asked at scheduled looks only, see `may_end`.
+    """
     while True:
         record = _record(bench, winner)
         interval = reported(record)
-        if interval and interval.half_width <= PRECISE * interval.estimate:
+        if interval and may_end(interval.pairs) and is_precise(interval):
             return interval
         rounds = pair_rounds(bench)
         if not bench.budget.allows(bench.executor.cost(2, rounds), share):
             return interval
         bench.measure([control, winner], "confirm", rounds)
         tell(bench, "sharpen", record)
+
+
+def may_end(pairs: int) -> bool:
+    """Whether what the pairs show may end them after so many: before or at a scheduled look.
+
+    Repeated intervals cover at once at the looks of their schedule, and at one more whose moment
+    the data did not choose, which is the end of time (see stats.sequential). Taken after every
+    pair, one of them misses in 8 to 11 % of studies with up to 40 and 200 pairs instead of 5 %.
+    Before the first look no interval is reported, so that whoever gives up then reports nothing.
+    """
+    return pairs < FIRST_LOOK or is_look(pairs)
+
+
+def is_precise(interval: Interval) -> bool:
+    """Whether more pairs would hardly tell more of a proved gain."""
+    return interval.half_width <= PRECISE * interval.estimate
 
 
 def pair_rounds(bench: Bench) -> int:
@@ -168,9 +191,7 @@ def _judge(bench: Bench, record: Record, alpha: float, share: float) -> Answer |
         return _judge_saving(bench, record, gains) if looks else None
     if gains:
         return within_limits(bench, record)
-    if len(record.pairs) >= FIRST_LOOK - 2 and _hopeless(bench, record, alpha, share):
-        return "futile"
-    return None
+    return "futile" if _hopeless(bench, record, alpha, share) else None
 
 
 def _judge_saving(bench: Bench, record: Record, gains: bool) -> Answer | None:
@@ -215,8 +236,11 @@ def _hopeless(bench: Bench, record: Record, alpha: float, share: float) -> bool:
     """Whether even a lucky truth would not be proved in the time that is left.
 
     The upper end of an 80 % interval stands for the lucky truth. Stopping for futility can only
-    lose claims, never make one (non-binding futility), so it costs no error.
+    lose claims, never make one (non-binding futility), so it costs no error. It is asked where the
+    interval that is reported is valid, too: see `may_end`.
     """
+    if len(record.pairs) < FUTILE_FROM or not may_end(len(record.pairs)):
+        return False
     rounds = pair_rounds(bench)
     more = bench.budget.left(share) / bench.executor.cost(2, rounds)
     total = len(record.pairs) + max(0, int(more))

@@ -4,10 +4,11 @@ Group-sequential error spending (Lan & DeMets, Biometrika 70, 1983): at look k a
 spent, and the critical value is solved from the joint law of all looks by the recursive integration
 of Armitage, McPherson & Rowe (J. R. Statist. Soc. A 132, 1969). Used as repeated confidence
 intervals (Jennison & Turnbull, J. R. Statist. Soc. B 51, 1989) they cover simultaneously at every
-look, whatever made one stop. Looks happen at pair counts fixed in advance that grow by a constant
-factor, and the spending has no horizon: the number of pairs need not be known, so a study may be
-interrupted, resumed or given more time. Small samples: each critical value is carried over to
-Student's t at the same tail probability (Jennison & Turnbull, Group Sequential Methods, 2000).
+look, whatever made one stop there; between two looks only the clock may stop one, not the data.
+Looks happen at pair counts fixed in advance that grow by a constant factor, and the spending has no
+horizon: the number of pairs need not be known, so a study may be interrupted, resumed or given more
+time. Small samples: each critical value is carried over to Student's t at the same tail probability
+(Jennison & Turnbull, Group Sequential Methods, 2000).
 """
 
 from __future__ import annotations
