@@ -10,10 +10,11 @@ import pytest
 
 from hztune.confirm import claim_error, prove, sharpen, shrink
 from hztune.confirm.proof import CLAIM_ERROR, may_end
-from hztune.measure.replay import ModelNoise, Truth
+from hztune.measure.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.params import Value
+from hztune.progress import Quiet
 from hztune.samples import Arm
-from hztune.search import Bench, MemoryLimit
+from hztune.search import Bench, Budget, Ledger, MemoryLimit
 from hztune.space import Space
 from hztune.stats import FIRST_LOOK, is_look, sequential_interval
 
@@ -152,9 +153,7 @@ def test_the_pairs_that_sharpen_a_proof_end_at_a_look_of_its_schedule(
 def test_a_finalist_is_given_up_before_an_interval_is_due_or_at_a_look_of_its_schedule(
     make_bench: MakeBench,
 ) -> None:
-    proofs = [
-        proof_of(make_bench(gain(-0.05), LOUD, budget_s=60, seed=seed)) for seed in range(30)
-    ]
+    proofs = [proof_of(make_bench(gain(-0.05), LOUD, budget_s=60, seed=seed)) for seed in range(30)]
     futile = [proof.interval for proof in proofs if proof.answer == "futile"]
     told = [interval.pairs for interval in futile if interval is not None]
     assert len(futile) >= 20 and len({*told}) > 1  # not all at the first look
@@ -187,6 +186,60 @@ def test_the_interval_of_a_proof_covers_the_truth(make_bench: MakeBench, kind: s
         interval = proof_of(make_bench(gain(0.1), NOISES[kind], seed=seed, budget_s=40)).interval
         missed += interval is not None and not interval.low <= 0.1 <= interval.high
     assert missed <= 15
+
+
+def memory_bench(
+    seed: int, *, limit: str, rss_kb: int, log_ratio: float = 0.0, scatter: float = 0.03
+) -> Bench:
+    """A bench on which memory scatters from process to process; the default takes 100,000 KiB."""
+
+    def landscape(arm: Arm) -> Truth:
+        return Truth(log_ratio, rss_kb=rss_kb) if arm == FINALIST else Truth(rss_kb=100_000)
+
+    clock = VirtualClock()
+    executor = ReplayExecutor(landscape, QUIET, seed=seed, clock=clock, rss_scatter=scatter)
+    ledger = Ledger(MemoryLimit.parse(limit))
+    return Bench(executor, ledger, Budget(clock, 60.0), Quiet())
+
+
+@pytest.mark.parametrize(("limit", "log_ratio"), [("0.80x", 0.0), ("1.20x", 0.2)])
+def test_who_takes_hardly_more_than_the_limit_is_not_said_to_keep_it(
+    limit: str, log_ratio: float
+) -> None:
+    """The design allows half of claim_error(0), 0.4 %; each pair with Student's interval: 12 %."""
+    rss_kb = round(100_000 * float(limit[:-1])) + 1
+    said = 0
+    for seed in range(200):
+        bench = memory_bench(seed, limit=limit, rss_kb=rss_kb, log_ratio=log_ratio)
+        said += proof_of(bench, alpha=claim_error(0)).succeeded
+    assert said <= 3  # four or more would happen once in 100 test runs
+
+
+@pytest.mark.parametrize(
+    ("limit", "log_ratio", "answers"),
+    [("0.80x", 0.0, {"kept"}), ("0.80x", 0.2, {"kept", "proved"}), ("1.20x", 0.2, {"proved"})],
+)
+def test_who_takes_a_tenth_less_than_the_limit_is_found_to_keep_it(
+    limit: str, log_ratio: float, answers: set[str]
+) -> None:
+    rss_kb = round(90_000 * float(limit[:-1]))
+    proofs = [
+        proof_of(memory_bench(seed, limit=limit, rss_kb=rss_kb, log_ratio=log_ratio), alpha=0.008)
+        for seed in range(40)
+    ]
+    assert sum(proof.answer in answers for proof in proofs) >= 38
+
+
+def test_who_takes_far_too_much_memory_is_refused_before_the_first_look() -> None:
+    bench = memory_bench(1, limit="0.80x", rss_kb=95_000)
+    assert proof_of(bench).answer == "over_limit"
+    assert len(bench.ledger.blocks) < FIRST_LOOK
+
+
+def test_a_memory_limit_is_judged_at_the_looks_of_the_schedule() -> None:
+    proofs = [proof_of(memory_bench(seed, limit="0.80x", rss_kb=76_000)) for seed in range(40)]
+    told = {proof.interval.pairs for proof in proofs if proof.answer == "kept" and proof.interval}
+    assert len(told) > 1 and all(map(is_look, told))
 
 
 def test_intervals_cover_at_once_wherever_their_pairs_may_end() -> None:

@@ -254,9 +254,13 @@ def test_another_limit_is_refused_with_what_is_legal(text: str) -> None:
 
 def test_a_limit_is_kept_only_when_the_pairs_show_it() -> None:
     limit = MemoryLimit.parse("1.10x")
-    assert limit.kept([-0.05, -0.06, -0.05, -0.05])
-    assert not limit.kept([-0.05, 0.06, -0.05, 0.05])
-    assert not limit.kept([])
+    below, around = [-0.05, -0.06, -0.05] * 2, [-0.05, 0.06, -0.05, 0.05] * 2
+    assert limit.kept(below, 0.05) and not limit.broken(below, 0.05)
+    assert not limit.kept(below[:5], 0.05)  # before the first look
+    assert not limit.kept(below, 1e-6)
+    assert not limit.kept(around, 0.05) and not limit.broken(around, 0.05)
+    assert limit.broken([-excess for excess in below], 0.05)
+    assert not limit.kept([], 0.05) and not limit.broken([], 0.05)
 
 
 # ---- the ledger ----------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ from hztune.confirm.proof import (
     Answer,
     is_futile,
     is_precise,
+    keeps_limit,
+    limit_is_futile,
     looks_at,
     may_end,
     tell,
@@ -173,17 +175,18 @@ def on_front(members: Sequence[Member]) -> list[Member]:
     return unbeaten([member for member in members if member.answer == "proved"])
 
 
+def _looks(bench: Bench, pairs: int, *, is_last: bool) -> list[int]:
+    """The looks so far; at the end of time there is one whose moment the data did not choose."""
+    due = looks_at(bench, pairs)
+    return [*due, pairs] if is_last and pairs >= bench.least_pairs else due
+
+
 def _gains(bench: Bench, record: Record, alpha: float, *, is_last: bool) -> tuple[_Gain, _Gain]:
-    """Speed and memory; at the end of time there is a look whose moment the data did not choose."""
+    """Speed and memory."""
     speed, saving = record.log_ratios, [-each for each in record.rss]
-
-    def looks(pairs: int) -> list[int]:
-        due = looks_at(bench, pairs)
-        return [*due, pairs] if is_last and pairs >= bench.least_pairs else due
-
     return (
-        _Gain.of(speed, bench.floor, looks(len(speed)), alpha),
-        _Gain.of(saving, LEAST_SAVING, looks(len(saving)), alpha),
+        _Gain.of(speed, bench.floor, _looks(bench, len(speed), is_last=is_last), alpha),
+        _Gain.of(saving, LEAST_SAVING, _looks(bench, len(saving), is_last=is_last), alpha),
     )
 
 
@@ -191,14 +194,22 @@ def _is_settled(bench: Bench, record: Record, alpha: float, more: int) -> bool:
     """Whether nothing more is to be learned of one; asked where its intervals are valid."""
     if record.failures:
         return True
-    if not may_end(len(record.pairs)):
+    pairs = len(record.pairs)
+    if not may_end(pairs):
         return False
+    looks = looks_at(bench, pairs)
+    if limit_is_futile(bench, record, alpha, looks, pairs + more):
+        return True
     gains = _gains(bench, record, alpha, is_last=False)
-    return all(gain.is_settled(len(gain.pairs) + more, alpha) for gain in gains)
+    is_known = keeps_limit(bench, record, alpha, looks) is not None
+    return is_known and all(gain.is_settled(len(gain.pairs) + more, alpha) for gain in gains)
 
 
 def _judged(bench: Bench, record: Record, alpha: float, is_last: bool) -> Member:
-    """What the pairs have shown; `is_last`: time is up."""
+    """What the pairs have shown; `is_last`: time is up.
+
+    A member may use its whole error for the limit, too, see `prove`.
+    """
     speed, saving = _gains(bench, record, alpha, is_last=is_last)
     shown = saving.reported
     memory = shown and Interval(-shown.estimate, -shown.high, -shown.low, shown.pairs)
@@ -207,5 +218,7 @@ def _judged(bench: Bench, record: Record, alpha: float, is_last: bool) -> Member
     if record.failures:
         answer = "failed"
     elif (is_faster or is_saving) and speed.reported is not None and memory is not None:
-        answer = within_limits(bench, record)
+        looks = _looks(bench, len(record.pairs), is_last=is_last)
+        keeps = keeps_limit(bench, record, alpha, looks)
+        answer = within_limits(bench, record, keeps=keeps)
     return Member(record.arm, answer, speed.reported, memory, is_faster, is_saving)

@@ -1,9 +1,9 @@
 """The proof: fresh pairs of {default, finalist} that no selection has seen.
 
-A claim rests on the sequential interval of these pairs alone, at an error that is split over the
-finalists of a study: the first may use half of it, the second a quarter, and so on, so that all
-attempts together claim a gain that is none in at most 1 % of studies (each claim is one-sided, the
-interval two-sided).
+A claim, of a gain or of a memory limit that is kept, rests on the sequential interval of these
+pairs alone, at an error that is split over the finalists of a study: the first may use half of it,
+the second a quarter, and so on, so that all attempts together claim a gain that is none in at most
+1 % of studies (each claim is one-sided, the interval two-sided).
 """
 
 from __future__ import annotations
@@ -185,29 +185,34 @@ def _judge(bench: Bench, record: Record, alpha: float, share: float) -> Answer |
     """The answer, if the pairs so far give one."""
     if len(record.failures) >= _MOST_FAILURES:
         return "failed"
-    looks = looks_at(bench, len(record.pairs))
+    shown = _shown(bench, record, alpha, looks_at(bench, len(record.pairs)))
+    return shown or _hopeless(bench, record, alpha, share)
+
+
+def _shown(bench: Bench, record: Record, alpha: float, looks: Sequence[int]) -> Answer | None:
+    """What some looks have shown: a gain within the limits, or a limit that is broken.
+
+    Where the default breaks the memory limit, keeping it is the gain. The gain and the limit may
+    each use the whole error: who lacks one of them is claimed only where the test of that one errs
+    (the intersection-union test of Berger, Technometrics 24, 1982).
+    """
     gains = any(_claims(bench, record, count, alpha) for count in looks)
-    if bench.ledger.must_save:
-        return _judge_saving(bench, record, gains) if looks else None
-    if gains:
-        return within_limits(bench, record)
-    return "futile" if _hopeless(bench, record, alpha, share) else None
-
-
-def _judge_saving(bench: Bench, record: Record, gains: bool) -> Answer | None:
-    """The answer where the default breaks the memory limit: keeping it is the gain."""
-    assert bench.ledger.limit is not None  # or nothing would have to be saved
-    if bench.ledger.limit.kept(record.excesses):
-        return "proved" if gains else "kept"
-    return "over_limit" if bench.ledger.limit.broken(record.excesses) else None
+    must_save = bench.ledger.must_save
+    keeps = keeps_limit(bench, record, alpha, looks)
+    if keeps is None or not (gains or must_save):
+        return None
+    if must_save:
+        return "over_limit" if not keeps else "proved" if gains else "kept"
+    return within_limits(bench, record, keeps=keeps)
 
 
 def _last_word(bench: Bench, record: Record, alpha: float) -> Answer:
     """The answer when time is up: a last look, whose moment the data did not choose."""
     pairs = len(record.pairs)
-    if pairs >= bench.least_pairs and _claims(bench, record, pairs, alpha):
-        return within_limits(bench, record)
-    return "over_limit" if bench.ledger.must_save else "out_of_time"
+    looks = [*looks_at(bench, pairs), pairs] if pairs >= bench.least_pairs else []
+    shown = _shown(bench, record, alpha, looks)
+    gains = any(_claims(bench, record, count, alpha) for count in looks)
+    return shown or ("over_limit" if gains or bench.ledger.must_save else "out_of_time")
 
 
 def looks_at(bench: Bench, pairs: int) -> list[int]:
@@ -221,30 +226,61 @@ def _claims(bench: Bench, record: Record, count: int, alpha: float) -> bool:
     return interval.low > 0.0 and interval.estimate >= bench.floor
 
 
-def within_limits(bench: Bench, record: Record) -> Answer:
-    """Whether a configuration whose gain is proved also keeps the limits."""
-    limit, max_loss = bench.ledger.limit, bench.ledger.max_loss
-    if limit is not None and not limit.kept(record.excesses):
+def keeps_limit(bench: Bench, record: Record, alpha: float, looks: Sequence[int]) -> bool | None:
+    """Whether one of some looks shows that the memory limit is kept; None: not yet known.
+
+    To refuse somebody is no claim, so that it may be done at the error of what is reported.
+    """
+    limit = bench.ledger.limit
+    if limit is None:
+        return True
+    seen = [record.excesses[:count] for count in looks]
+    if any(limit.kept(excesses, alpha) for excesses in seen):
+        return True
+    return False if any(limit.broken(excesses, REPORTED_ERROR) for excesses in seen) else None
+
+
+def within_limits(bench: Bench, record: Record, *, keeps: bool | None) -> Answer:
+    """Whether a configuration whose gain is proved is also shown to keep the limits."""
+    if not keeps:
         return "over_limit"
+    max_loss = bench.ledger.max_loss
     means = [fmean(pair.log_ratio for pair in pairs) for pairs in record.each]
     if max_loss is not None and any(max_loss.excess(mean) > 0.0 for mean in means):
         return "over_loss"
     return "proved"
 
 
-def _hopeless(bench: Bench, record: Record, alpha: float, share: float) -> bool:
-    """Whether even a lucky truth would not be proved in the time that is left.
+def _hopeless(bench: Bench, record: Record, alpha: float, share: float) -> Answer | None:
+    """Why even a lucky truth would not be proved in the time that is left; None: it might be.
 
     The upper end of an 80 % interval stands for the lucky truth. Stopping for futility can only
     lose claims, never make one (non-binding futility), so it costs no error. It is asked where the
     interval that is reported is valid, too: see `may_end`.
     """
-    if len(record.pairs) < FUTILE_FROM or not may_end(len(record.pairs)):
+    pairs, must_save = len(record.pairs), bench.ledger.must_save
+    if pairs < FUTILE_FROM or not may_end(pairs):
+        return None
+    more = bench.budget.left(share) / bench.executor.cost(2, pair_rounds(bench))
+    total = pairs + max(0, int(more))
+    looks = looks_at(bench, pairs)
+    if limit_is_futile(bench, record, alpha, looks, total):
+        return "over_limit"
+    if must_save or any(_claims(bench, record, count, alpha) for count in looks):
+        return None
+    too_few = total < bench.least_pairs
+    vain = too_few or is_futile(record.log_ratios, total, alpha, bench.floor)
+    return "futile" if vain else None
+
+
+def limit_is_futile(
+    bench: Bench, record: Record, alpha: float, looks: Sequence[int], total: int
+) -> bool:
+    """Whether even a lucky truth would not be shown to keep the memory limit by `total` pairs."""
+    if len(record.pairs) < FUTILE_FROM or keeps_limit(bench, record, alpha, looks):
         return False
-    rounds = pair_rounds(bench)
-    more = bench.budget.left(share) / bench.executor.cost(2, rounds)
-    total = len(record.pairs) + max(0, int(more))
-    return total < bench.least_pairs or is_futile(record.log_ratios, total, alpha, bench.floor)
+    spare = [-excess for excess in record.excesses]
+    return not spare or is_futile(spare, total, alpha, 0.0)
 
 
 def is_futile(gains: Sequence[float], total: int, alpha: float, least: float) -> bool:

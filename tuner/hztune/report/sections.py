@@ -26,7 +26,7 @@ _ANSWERS = {
     "out_of_time": "not confirmed: time was up",
     "failed": "not confirmed: it failed in a fresh process",
     "over_loss": "not confirmed: one of the workloads loses more than it may",
-    "over_limit": "not confirmed: it does not keep the limit",
+    "over_limit": "not confirmed: it is not shown to keep the limit",
     "dominated": "confirmed, but somebody faster takes no more memory, or hardly more",
 }
 

@@ -285,7 +285,7 @@ REASONS = {
     "futile": "its gain is below what this budget can prove",
     "out_of_time": "time is up before its gain is proved",
     "failed": "it failed in a fresh process",
-    "over_limit": "it does not keep the memory limit",
+    "over_limit": "it is not shown to keep the memory limit",
     "over_loss": "one of the workloads loses more than it may",
     "dominated": "another one is faster and takes no more memory, or hardly more",
 }

@@ -150,7 +150,7 @@ def _judge(claim: Claim, record: Record, *, is_last: bool = False) -> Finding:
 
 def _against(claim: Claim, record: Record, interval: Interval) -> str:
     """What refutes the claim; empty: nothing does."""
-    if claim.limit is not None and fixed_interval(record.excesses).low > 0.0:
+    if claim.limit is not None and claim.limit.broken(record.excesses, REPORTED_ERROR):
         return f"it takes more memory than {claim.limit.text}"
     if claim.max_loss is not None and _loses(record, claim.max_loss):
         return f"one of its workloads loses more than {claim.max_loss.text}"
@@ -183,7 +183,7 @@ def _in_favour(claim: Claim, record: Record, interval: Interval) -> str:
     if claim.memory is not None:
         saves = _memory(record).high < 0.0
         return "it takes less memory, at the speed that was claimed" if saves else ""
-    kept = claim.limit is not None and claim.limit.kept(record.excesses)
+    kept = claim.limit is not None and claim.limit.kept(record.excesses, REPORTED_ERROR)
     return "the memory limit is kept, at the speed that was claimed" if kept else ""
 
 
