@@ -9,12 +9,14 @@ from random import Random
 
 import pytest
 
+from hztune.confirm import Proof, prove, shrink
 from hztune.measure.replay import Landscape, ModelNoise, Truth
 from hztune.measure.types import Around
 from hztune.progress import Status
 from hztune.samples import Arm, Block, Role
 from hztune.search import Bench, Ledger, MemoryLimit
 from hztune.space import Space
+from hztune.stats import FIRST_LOOK
 from hztune.tune.flow import Decision, Study
 
 MakeBench = Callable[..., Bench]
@@ -176,6 +178,55 @@ def test_the_noise_floor_is_told_before_the_search(make_bench: MakeBench, toy_sp
     first = next(i for i, s in enumerate(recorder.statuses) if s.phase == "search")
     assert recorder.lines[0].startswith("calibrated: noise floor")
     assert all(status.floor > 0.0 for status in recorder.statuses[first:])
+
+
+# ---- the seal of a shortened winner --------------------------------------------------------------
+
+SHORT = Arm.of("hz", {"lock": "spin"})
+LONG = Arm.of("hz", {"lock": "spin", "pages": "on"})
+
+
+def shortened(bench: Bench, space: Space) -> tuple[Study, Proof]:
+    """A study in which SHORT was a finalist with seven pairs before LONG was proved and shortened
+    to it."""
+    study = Study(bench, space, seed=1)
+    for _ in range(7):
+        bench.measure([study.control, SHORT], "confirm", 20)
+    proof = prove(bench, study.control, LONG, alpha=0.004, share=0.5, phase="confirm")
+    assert proof.answer == "proved"
+    assert shrink(bench, space, LONG, gain=0.2, share=0.8) == SHORT
+    return study, proof
+
+
+def fresh_pairs(bench: Bench, arm: Arm) -> list[int]:
+    """The numbers of the blocks with fresh pairs of an arm."""
+    blocks = [block for block in bench.ledger.blocks if block.role == "confirm"]
+    return [block.pair for block in blocks if block.outcomes[1].arm == arm]
+
+
+def test_a_shortened_winner_is_sealed_by_fresh_pairs_of_its_own_even_if_it_was_a_finalist(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    bench = make_bench(spin_wins(0.2), QUIET, budget_s=200)
+    study, proof = shortened(bench, toy_space)
+    before = fresh_pairs(bench, SHORT)
+    arm, interval = study._seal(proof, SHORT)
+    pairs = fresh_pairs(bench, SHORT)
+    assert arm == SHORT
+    assert len(before) == 7 and pairs[:7] == before  # which nobody has lost
+    assert interval.pairs == len(pairs) - 7 >= FIRST_LOOK
+    again = make_bench(spin_wins(0.2), QUIET, ledger=Ledger.of(bench.ledger.blocks))
+    again.budget.spent_s = again.budget.total_s
+    assert Study(again, toy_space, seed=1)._seal(proof, SHORT) == (SHORT, interval)
+
+
+def test_what_a_shortened_winner_showed_as_a_finalist_does_not_seal_it(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    bench = make_bench(spin_wins(0.2), QUIET, budget_s=200)
+    study, proof = shortened(bench, toy_space)
+    bench.budget.spent_s = bench.budget.total_s
+    assert study._seal(proof, SHORT)[0] == LONG
 
 
 # ---- interruption and resumption -----------------------------------------------------------------

@@ -453,6 +453,7 @@ def read(folder: Path) -> Evidence:
     limit = MemoryLimit.parse(limits["max_rss"]) if "max_rss" in limits else None
     max_loss = LossLimit.parse(limits["max_loss"]) if "max_loss" in limits else None
     ledger = Ledger.of(samples.blocks, limit, max_loss, samples.where)
+    ledger.seal(Arm.of(claimed.allocator.name, claimed.config))
     return Evidence(folder, claimed, samples, ledger)
 
 

@@ -191,9 +191,32 @@ class Ledger:
         elif block.role in ("search", "confirm"):
             records = self.searched if block.role == "search" else self.confirmed
             for outcome in block.outcomes[1:]:
-                record = records.setdefault(outcome.arm.key, Record(outcome.arm))
-                record.add(block, outcome, self.limit)
-                record.loss = self._loss(record)
+                self._record(
+                    records.setdefault(outcome.arm.key, Record(outcome.arm)), block, outcome
+                )
+
+    def seal(self, arm: Arm) -> None:
+        """Leaves a shortened winner only those fresh pairs that it has as such.
+
+        It may have been a finalist that was refused at a smaller error: what was measured of it
+        before the last block of the ablation, which chose it, stays in `blocks` alone. A winner
+        that was not shortened keeps what it has.
+        """
+        here = self.here()
+        ablated = [number for number, block in enumerate(here) if block.role == "ablate"]
+        if not ablated or here[ablated[0]].control.arm == arm:
+            return
+        record = self.confirmed[arm.key] = Record(arm)
+        for block in here[ablated[-1] :]:
+            if block.role == "confirm" and block.control.ok:
+                for outcome in block.outcomes[1:]:
+                    if outcome.arm == arm:
+                        self._record(record, block, outcome)
+
+    def _record(self, record: Record, block: Block, outcome: Outcome) -> None:
+        """Enters what one block says about an arm."""
+        record.add(block, outcome, self.limit)
+        record.loss = self._loss(record)
 
     @property
     def attempts_elsewhere(self) -> int:

@@ -227,6 +227,7 @@ class Study:
         if shorter not in (proof.arm, self.control):
             said = f"{len(shorter.params)} of {len(proof.arm.params)} parameters seem to matter"
             self.bench.reporter.say(f"{said}: {spelled(shorter)}")
+            self.bench.ledger.seal(shorter)
             sealed = prove(
                 self.bench,
                 self.control,
