@@ -281,6 +281,22 @@ def test_a_ledger_read_back_is_the_ledger(make_bench: MakeBench, toy_space: Spac
     assert Ledger.of(bench.ledger.blocks) == bench.ledger
 
 
+def test_what_a_machine_can_see_is_its_own_in_a_study_of_several(make_bench: MakeBench) -> None:
+    noises = {"quiet": QUIET, "noisy": ModelNoise(within=0.2, between=0.15, common=0.1)}
+    benches = {}
+    for name, noise in noises.items():
+        benches[name] = make_bench(flat, noise, ledger=Ledger(machine=name))
+        calibrate(benches[name], Arm("hz"), share=0.1)
+    alone = {name: assess(bench, 20.0, 0.01) for name, bench in benches.items()}
+    assert alone["noisy"].floor > 5.0 * alone["quiet"].floor
+    blocks = [block for bench in benches.values() for block in bench.ledger.blocks]
+    for name, bench in benches.items():
+        bench.ledger = Ledger.of(blocks, machine=name)
+        assert assess(bench, 20.0, 0.01) == alone[name]
+    newcomer = Ledger.of(blocks, machine="newcomer")
+    assert newcomer.noise() == newcomer.noises().pooled
+
+
 def test_constraints_have_the_same_names_whatever_happened() -> None:
     names = {frozenset(Record(Arm("hz"), failures=f).violations) for f in ([], [None])}  # type: ignore[list-item]
     assert len(names) == 1

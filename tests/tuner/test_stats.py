@@ -17,6 +17,7 @@ from hztune.stats import (
     block_ratios,
     detectable_effect,
     estimate_noise,
+    estimate_noises,
     expected_improvement,
     fixed_interval,
     is_look,
@@ -313,6 +314,39 @@ def test_machines_that_differ_are_not_noise() -> None:
     assert noise is not None
     assert noise.between == 0.0
     assert noise.df == 4
+
+
+def test_a_quiet_machine_is_not_taken_for_as_noisy_as_another_one() -> None:
+    """The error of the raw means is 0.015; with one noise for both it would be 0.058.
+
+    How far the machines are apart is estimated, too: without that it would be 0.006.
+    """
+    rng = np.random.default_rng(7)
+    gain, spreads = 0.05, {"quiet": 0.01, "noisy": 0.2}
+
+    def pairs(mean: float, count: int) -> list[PairRatio]:
+        drawn = {name: rng.normal(mean, spread, count) for name, spread in spreads.items()}
+        return [each for name, y in drawn.items() for each in on(name, [*map(pair, y.tolist())])]
+
+    errors, misses = [], []
+    for _ in range(200):
+        measured = [pairs(gain, 3) for _ in range(20)]
+        noises = estimate_noises([pairs(0.0, 8), *measured])
+        assert noises is not None
+        for one in pool(measured, noises):
+            errors.append(one.raw - gain)
+            misses.append(errors[-1] / one.raw_error)
+    assert np.std(errors) <= 0.02
+    assert 0.7 <= np.std(misses) <= 1.1
+
+
+def test_a_machine_with_few_pairs_has_the_noise_of_all() -> None:
+    many = on("many", [pair(0.1 * (-1) ** k) for k in range(8)])
+    noises = estimate_noises([many + on("few", [pair(0.0)] * 3)])
+    assert noises is not None
+    assert noises.on("few") == noises.on("unknown") == noises.pooled != noises.on("many")
+    assert noises.pooled == estimate_noise([many + on("few", [pair(0.0)] * 3)])
+    assert estimate_noises([[pair(0.1)], [pair(0.2)]]) is None
 
 
 def test_nothing_pools_to_nothing() -> None:

@@ -14,7 +14,7 @@ from hztune.measure.replay import Landscape, ModelNoise, Truth
 from hztune.measure.types import Around
 from hztune.progress import Status
 from hztune.samples import Arm, Block, Role
-from hztune.search import Bench, Ledger, MemoryLimit
+from hztune.search import Bench, Ledger, MemoryLimit, calibrate
 from hztune.space import Space
 from hztune.stats import FIRST_LOOK
 from hztune.tune.flow import Decision, Study
@@ -178,6 +178,21 @@ def test_the_noise_floor_is_told_before_the_search(make_bench: MakeBench, toy_sp
     first = next(i for i, s in enumerate(recorder.statuses) if s.phase == "search")
     assert recorder.lines[0].startswith("calibrated: noise floor")
     assert all(status.floor > 0.0 for status in recorder.statuses[first:])
+
+
+def test_no_gain_is_as_exact_as_the_deciding_machine_of_several(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    benches = {name: make_bench(flat, noise, ledger=Ledger(machine=name), budget_s=20)
+               for name, noise in (("quiet", QUIET), ("noisy", USUAL))}  # fmt: skip
+    alone = {}
+    for name, bench in benches.items():
+        calibrate(bench, Arm("hz"), 0.5)
+        alone[name] = Study(bench, toy_space, seed=1)._nothing_found().interval
+    blocks = [block for bench in benches.values() for block in bench.ledger.blocks]
+    for name, bench in benches.items():
+        bench.ledger = Ledger.of(blocks, machine=name)
+        assert Study(bench, toy_space, seed=1)._nothing_found().interval == alone[name]
 
 
 # ---- the seal of a shortened winner --------------------------------------------------------------

@@ -400,7 +400,7 @@ class Evidence:
     def _interval(self, record: Record) -> Interval | None:
         if not record.pairs:
             return None
-        mean, error = pool_plain(record.pairs, self.ledger.noise())
+        mean, error = pool_plain(record.pairs, self.ledger.noises())
         return _around(mean, error, len(record.pairs))
 
     def _ablated(self) -> list[Arm]:

@@ -18,9 +18,10 @@ from hztune.search.limits import LossLimit, MemoryLimit
 from hztune.stats import (
     Estimate,
     Noise,
+    Noises,
     PairRatio,
     block_ratios,
-    estimate_noise,
+    estimate_noises,
     log_rss_ratio,
     pair_ratio,
     part_ratios,
@@ -32,7 +33,7 @@ FAR_BEHIND = -0.35
 """Log ratio below which it does not matter how slow a configuration is."""
 
 _NORMAL_95 = 1.96
-_USUAL_NOISE = Noise(between=0.05**2, within=0.1**2, df=1.0)
+_USUAL_NOISE = Noises(Noise(between=0.05**2, within=0.1**2, df=1.0), {})
 """Stands in until a study has measured its own; a figure for a busy machine."""
 
 
@@ -136,7 +137,7 @@ class Ledger:
     machine: str = ""
     tried_elsewhere: set[tuple[str, str]] = field(default_factory=set)
     _pooled: tuple[int, dict[str, Estimate]] | None = field(default=None, compare=False)
-    _noise: tuple[int, Noise] | None = field(default=None, compare=False)
+    _noises: tuple[int, Noises] | None = field(default=None, compare=False)
     _peaks: list[int] = field(default_factory=list, compare=False)  # of the control, in order
 
     @classmethod
@@ -223,9 +224,9 @@ class Ledger:
         """Number of finalists that other machines have tried to prove; shortened ones are none."""
         return sum(key in self.searched for _, key in self.tried_elsewhere)
 
-    def is_of_here(self, block: Block) -> bool:
+    def is_of_here(self, measured: Block | PairRatio) -> bool:
         """Whether the machine that confirms has measured it."""
-        return not self.machine or block.machine == self.machine
+        return not self.machine or measured.machine == self.machine
 
     def here(self) -> list[Block]:
         """Every block of that machine, in order of time."""
@@ -242,32 +243,36 @@ class Ledger:
         ends = [
             mean + _NORMAL_95 * error
             for mean, error in (
-                pool_plain(pairs, self._noise_on(part)) for part, pairs in enumerate(record.each)
+                pool_plain(pairs, self._noises_on(part)) for part, pairs in enumerate(record.each)
             )
         ]
         return self.max_loss.excess(min(ends))
 
-    def _noise_on(self, part: int) -> Noise:
+    def _noises_on(self, part: int) -> Noises:
         """The noise of a pair on one of several workloads."""
         calibration = self.calibration_each[part : part + 1]
-        return estimate_noise(calibration) or _USUAL_NOISE
+        return estimate_noises(calibration) or _USUAL_NOISE
 
     def noise(self) -> Noise:
-        """The noise of a pair, from everything that was measured twice.
+        """The noise of a pair on the machine that confirms."""
+        return self.noises().on(self.machine)
+
+    def noises(self) -> Noises:
+        """The noise of a pair on each machine, from everything that was measured twice there.
 
         Configurations that are far slower than the default scatter far more; nobody cares how
         slow they are exactly, and everybody would seem unsure because of them.
         """
-        if self._noise is None or self._noise[0] != len(self.blocks):
-            self._noise = len(self.blocks), self._estimated_noise()
-        return self._noise[1]
+        if self._noises is None or self._noises[0] != len(self.blocks):
+            self._noises = len(self.blocks), self._estimated_noises()
+        return self._noises[1]
 
-    def _estimated_noise(self) -> Noise:
+    def _estimated_noises(self) -> Noises:
         records = (*self.searched.values(), *self.confirmed.values())
         near = [record.pairs for record in records if not record.is_far_behind]
         return (
-            estimate_noise([self.calibration, *near])
-            or estimate_noise([record.pairs for record in records])
+            estimate_noises([self.calibration, *near])
+            or estimate_noises([record.pairs for record in records])
             or _USUAL_NOISE
         )
 
@@ -279,7 +284,7 @@ class Ledger:
 
     def _pool(self) -> dict[str, Estimate]:
         keys = [key for key, record in self.searched.items() if record.feasible]
-        pooled = pool([self.searched[key].pairs for key in keys], self.noise())
+        pooled = pool([self.searched[key].pairs for key in keys], self.noises())
         return dict(zip(keys, pooled, strict=True))
 
     def failures(self) -> Counter[str]:

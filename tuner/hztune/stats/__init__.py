@@ -19,18 +19,27 @@ from hztune.stats.sequential import (
 )
 from hztune.stats.states import two_states
 from hztune.stats.surrogate import Surrogate
-from hztune.stats.variance import Noise, detectable_effect, estimate_noise, noise_floor
+from hztune.stats.variance import (
+    Noise,
+    Noises,
+    detectable_effect,
+    estimate_noise,
+    estimate_noises,
+    noise_floor,
+)
 
 __all__ = [
     "FIRST_LOOK",
     "Estimate",
     "Interval",
     "Noise",
+    "Noises",
     "PairRatio",
     "Surrogate",
     "block_ratios",
     "detectable_effect",
     "estimate_noise",
+    "estimate_noises",
     "expected_improvement",
     "fixed_interval",
     "is_look",

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hztune.stats.distributions import normal_tail, t_quantile
 from hztune.stats.ratios import PairRatio, by_machine
-from hztune.stats.variance import Noise
+from hztune.stats.variance import Noise, Noises
 
 Averages = tuple[NDArray[np.float64], NDArray[np.float64]]
 """Means and their variances, shape (groups,) each."""
@@ -44,7 +44,7 @@ class Estimate(NamedTuple):
         return 0.5 if spread == 0.0 else normal_tail((other.mean - self.mean) / spread)
 
 
-def pool(candidates: Sequence[Sequence[PairRatio]], noise: Noise) -> tuple[Estimate, ...]:
+def pool(candidates: Sequence[Sequence[PairRatio]], noise: Noise | Noises) -> tuple[Estimate, ...]:
     """Estimates every candidate from its pairs, shrunk towards what is usual among them.
 
     The best of many noisy means is too good to be true; an empirical-Bayes estimate (Efron &
@@ -57,7 +57,7 @@ def pool(candidates: Sequence[Sequence[PairRatio]], noise: Noise) -> tuple[Estim
 
     Args:
         candidates: The pairs of each candidate, at least one each, shape (candidates, pairs).
-        noise: The variance components of a pair.
+        noise: The variance components of a pair, one for all machines or each machine's own.
     """
     if len(candidates) == 0:
         return ()
@@ -71,13 +71,13 @@ def pool(candidates: Sequence[Sequence[PairRatio]], noise: Noise) -> tuple[Estim
     return tuple(map(Estimate, *columns, map(len, candidates)))
 
 
-def pool_plain(pairs: Sequence[PairRatio], noise: Noise) -> tuple[float, float]:
+def pool_plain(pairs: Sequence[PairRatio], noise: Noise | Noises) -> tuple[float, float]:
     """Weighted mean of some pairs and its standard error, without shrinking."""
     mean, variance = _combined([pairs], noise, machine_variance([pairs], noise))
     return float(mean[0]), math.sqrt(variance[0])
 
 
-def machine_variance(candidates: Sequence[Sequence[PairRatio]], noise: Noise) -> float:
+def machine_variance(candidates: Sequence[Sequence[PairRatio]], noise: Noise | Noises) -> float:
     """Variance of a candidate's gain between machines, squared log units; 0 with one machine.
 
     The moment estimator of DerSimonian & Laird (Controlled Clinical Trials 7, 1986), its sums taken
@@ -117,7 +117,9 @@ def expected_improvement(centre: float, spread: float, best: float) -> float:
     return spread * (z * normal_tail(-z) + density)
 
 
-def _combined(candidates: Sequence[Sequence[PairRatio]], noise: Noise, apart: float) -> Averages:
+def _combined(
+    candidates: Sequence[Sequence[PairRatio]], noise: Noise | Noises, apart: float
+) -> Averages:
     """Mean of each candidate's pairs over machines, given the variance between machines."""
     if apart == 0.0:
         return _on_one(candidates, noise)
@@ -126,12 +128,13 @@ def _combined(candidates: Sequence[Sequence[PairRatio]], noise: Noise, apart: fl
     return _averages(mean, 1.0 / (variance + apart), [len(several) for several in machines])
 
 
-def _on_one(groups: Sequence[Sequence[PairRatio]], noise: Noise) -> Averages:
+def _on_one(groups: Sequence[Sequence[PairRatio]], noise: Noise | Noises) -> Averages:
     """Mean of each group of pairs, as if they were of one machine."""
     pairs = [pair for group in groups for pair in group]
-    weight = {rounds: 1.0 / noise.of_pair(rounds) for rounds in {pair.rounds for pair in pairs}}
+    kinds = [(pair.machine, pair.rounds) for pair in pairs]
+    weight = {kind: 1.0 / noise.on(kind[0]).of_pair(kind[1]) for kind in {*kinds}}
     values = np.array([pair.log_ratio for pair in pairs])
-    weights = np.array([weight[pair.rounds] for pair in pairs])
+    weights = np.array([weight[kind] for kind in kinds])
     return _averages(values, weights, [len(group) for group in groups])
 
 

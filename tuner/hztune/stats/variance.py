@@ -8,13 +8,17 @@ More turns average only the second away, so time is split between turns and fres
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from hztune.stats.distributions import normal_quantile, normal_tail, t_quantile
 from hztune.stats.ratios import PairRatio, by_machine
 from hztune.stats.sequential import critical_values, look_counts
+
+OWN_DF = 5
+"""Degrees of freedom from which on a machine's noise is its own: three blocks of A/A pairs. From
+fewer, a weight 1/s^2 would on average be more than 5/3 of what it should be: df / (df - 2)."""
 
 _POWER = 0.9
 _LEAST_DF = 1.0
@@ -38,6 +42,10 @@ class Noise:
         """Variance of a pair's log ratio with that many rounds."""
         return self.between + self.within / rounds
 
+    def on(self, machine: str) -> Noise:
+        """The noise of a machine, where one noise is taken for all: this one."""
+        return self
+
     def best_rounds(self, start_s: float, round_s: float, low: int, high: int) -> int:
         """Rounds for each fresh pair that give the least variance per second.
 
@@ -54,6 +62,39 @@ class Noise:
             return high
         best = math.sqrt(self.within / self.between * start_s / max(round_s, 1e-9))
         return max(low, min(high, round(best)))
+
+
+@dataclass(frozen=True, slots=True)
+class Noises:
+    """The noise of each of several machines: a quiet and a busy one do not tell alike.
+
+    Attributes:
+        pooled: Over all machines; stands in where one has too few pairs.
+        own: By machine, of those with at least OWN_DF; empty where there is one only.
+    """
+
+    pooled: Noise
+    own: Mapping[str, Noise]
+
+    def on(self, machine: str) -> Noise:
+        """The noise of a machine."""
+        return self.own.get(machine, self.pooled)
+
+
+def estimate_noises(groups: Sequence[Sequence[PairRatio]]) -> Noises | None:
+    """The noise of each machine, as `estimate_noise` splits it; None: no machine has two pairs."""
+    pooled = estimate_noise(groups)
+    if pooled is None:
+        return None
+    machines = {pair.machine for pairs in groups for pair in pairs}
+    if len(machines) == 1:
+        return Noises(pooled, {})
+    found = {
+        machine: estimate_noise([[p for p in pairs if p.machine == machine] for pairs in groups])
+        for machine in machines
+    }
+    known = {machine: noise for machine, noise in found.items() if noise and noise.df >= OWN_DF}
+    return Noises(pooled, known)
 
 
 def estimate_noise(groups: Sequence[Sequence[PairRatio]]) -> Noise | None:

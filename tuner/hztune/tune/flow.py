@@ -262,7 +262,8 @@ class Study:
             why = "no configuration promised more than the default"
         else:
             why = f"{len(self.proofs)} finalist(s) did not beat the default on fresh pairs"
-        aa = [pair.log_ratio for pair in ledger.calibration]
+        own = [pair for pair in ledger.calibration if ledger.is_of_here(pair)]
+        aa = [pair.log_ratio for pair in own]
         return self._decision("no_gain", self.control, _around_zero(aa), why)
 
     def _interrupted(self) -> Decision:

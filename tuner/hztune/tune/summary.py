@@ -270,7 +270,7 @@ def _as_they_come(study: Study) -> dict[str, float | str]:
     return {
         record.arm.allocator: record.failures[-1].status
         if record.failures
-        else math.exp(pool_plain(record.pairs, ledger.noise())[0])
+        else math.exp(pool_plain(record.pairs, ledger.noises())[0])
         for record in records
         if record is not None and (record.failures or record.pairs)
     }
