@@ -277,7 +277,7 @@ class Evidence:
     @property
     def calibration(self) -> Interval | None:
         """The default against itself; None: not measured twice."""
-        found = [pair.log_ratio for pair in self.ledger.calibration]
+        found = [pair.log_ratio for pair in self.ledger.own_calibration]
         return fixed_interval(found) if len(found) > 1 else None
 
     @cached_property

@@ -133,7 +133,7 @@ def _value(found: Evidence, name: str, value: str | int) -> Html:
 def _proof(found: Evidence) -> Html:
     rows = []
     if found.calibration is not None:
-        points = [pair.log_ratio for pair in found.ledger.calibration]
+        points = [pair.log_ratio for pair in found.ledger.own_calibration]
         note = words.interval_words(found.calibration)
         name = f"{_control(found)} against itself"
         rows.append(charts.Row(name, note, points, found.calibration, "neutral"))

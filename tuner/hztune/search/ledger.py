@@ -228,6 +228,11 @@ class Ledger:
         """Whether the machine that confirms has measured it."""
         return not self.machine or measured.machine == self.machine
 
+    @property
+    def own_calibration(self) -> list[PairRatio]:
+        """The A/A pairs of that machine."""
+        return [pair for pair in self.calibration if self.is_of_here(pair)]
+
     def here(self) -> list[Block]:
         """Every block of that machine, in order of time."""
         return [block for block in self.blocks if self.is_of_here(block)]

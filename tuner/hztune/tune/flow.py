@@ -262,8 +262,7 @@ class Study:
             why = "no configuration promised more than the default"
         else:
             why = f"{len(self.proofs)} finalist(s) did not beat the default on fresh pairs"
-        own = [pair for pair in ledger.calibration if ledger.is_of_here(pair)]
-        aa = [pair.log_ratio for pair in own]
+        aa = [pair.log_ratio for pair in ledger.own_calibration]
         return self._decision("no_gain", self.control, _around_zero(aa), why)
 
     def _interrupted(self) -> Decision:
