@@ -27,7 +27,7 @@ from hztune.report import evidence, words
 from hztune.report.evidence import Evidence
 from hztune.report.markup import Html, join, tag
 from hztune.samples import Arm, Block, Role, SampleStore, Sink
-from hztune.search import Bench, Budget, Ledger, LossLimit, MemoryLimit
+from hztune.search import Bench, Budget, Ledger, LossLimit, MemoryLimit, Stray
 from hztune.space import Space
 from hztune.tune.flow import Decision, Study
 from hztune.tune.summary import summarize
@@ -224,6 +224,17 @@ class Reader(HTMLParser):
 
 
 # ---- the page ------------------------------------------------------------------------------------
+
+
+def test_pairs_far_from_the_others_are_told_of(
+    improved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = [Stray(Arm("hz"), 3, math.log(1.2), 16),
+           Stray(Arm.of("hz", {"depot_lock": "spin"}), 57, math.log(0.86), 39)]  # fmt: skip
+    monkeypatch.setattr("hztune.report.sections.strays", lambda ledger: far)
+    text = Reader(report.render(improved)).text
+    assert re.search(r"the 16 pairs of .* against itself lies far .*1\.20x .*block 3", text)
+    assert re.search(r"39 pairs of .*spin lies far .*0\.86x .*block 57.* counts all the same", text)
 
 
 def test_the_verdict_stands_first_in_one_sentence_with_its_interval(page: str) -> None:

@@ -10,7 +10,7 @@ from hztune.report import advice, charts, front, parts, words
 from hztune.report.evidence import Candidate, Curve, Evidence, Removal, proved
 from hztune.report.markup import Html, join, tag
 from hztune.samples import Arm
-from hztune.search import Record
+from hztune.search import Record, Stray, strays
 from hztune.stats import Interval
 
 _SMALL = 380.0
@@ -157,6 +157,19 @@ def _proof(found: Evidence) -> Html:
             lambda width: charts.strips(rows, found.floor, width, "Pairs of fresh processes")
         ),
         tag("ul", [_attempt_line(label, *each) for label, each in attempts.items()], class_="soft"),
+        *(tag("p", _stray_words(found, stray), class_="soft") for stray in strays(found.ledger)),
+    )
+
+
+def _stray_words(found: Evidence, stray: Stray) -> Html:
+    """What is told of a pair that lies far from the others of its kind."""
+    itself = stray.arm == found.ledger.here()[0].control.arm
+    whose = f"{_control(found)} against itself" if itself else words.arm_words(stray.arm)
+    return join(
+        f"One of the {stray.pairs} pairs of ",
+        tag("code", whose),
+        f" lies far from the others, at {math.exp(stray.distance):.2f}x of their middle (block "
+        f"{stray.block}): one of its processes was not like its equals. It counts all the same.",
     )
 
 

@@ -10,6 +10,7 @@ from hztune.search.limits import LossLimit, MemoryLimit
 from hztune.search.plane import LEAST_SAVING, Place, unbeaten
 from hztune.search.prospects import Best
 from hztune.search.race import SLOTS, Search
+from hztune.search.strays import Stray, strays
 
 __all__ = [
     "LEAST_SAVING",
@@ -28,9 +29,11 @@ __all__ = [
     "Record",
     "Search",
     "Stop",
+    "Stray",
     "SystemClock",
     "assess",
     "calibrate",
     "doubts",
+    "strays",
     "unbeaten",
 ]

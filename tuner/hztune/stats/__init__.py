@@ -1,6 +1,7 @@
 """Estimates and intervals: pure functions of measurements, without I/O and without a clock."""
 
 from hztune.stats.combining import pooled_mean
+from hztune.stats.outliers import far_off
 from hztune.stats.pooling import (
     Estimate,
     expected_improvement,
@@ -41,6 +42,7 @@ __all__ = [
     "estimate_noise",
     "estimate_noises",
     "expected_improvement",
+    "far_off",
     "fixed_interval",
     "is_look",
     "log_rss_ratio",

@@ -11,7 +11,7 @@ from typing import Any
 from hztune.params import Value
 from hztune.progress import duration
 from hztune.samples import Arm, Outcome
-from hztune.search import Ledger
+from hztune.search import Ledger, Stray, strays
 from hztune.stats import pool_plain
 from hztune.tune.flow import Decision, Study, spelled
 from hztune.tune.results import front_file
@@ -81,6 +81,37 @@ class FrontRow:
 
 
 @dataclass(frozen=True, slots=True)
+class StrayPair:
+    """A pair of processes that lies far from the others of its kind; it counts all the same.
+
+    Attributes:
+        allocator: Whose pair with the control it is; without parameters, and the control's: the
+            default with itself.
+        params: Its configuration.
+        block: Number of the block in which it was measured.
+        ratio: Its ratio to the median of all these pairs.
+        pairs: How many these are.
+    """
+
+    allocator: str
+    params: Mapping[str, Value]
+    block: int
+    ratio: float
+    pairs: int
+
+    @classmethod
+    def of(cls, stray: Stray) -> StrayPair:
+        """The same for machines."""
+        arm, ratio = stray.arm, math.exp(stray.distance)
+        return cls(arm.allocator, arm.config, stray.block, ratio, stray.pairs)
+
+    @property
+    def arm(self) -> Arm:
+        """Whose it is."""
+        return Arm.of(self.allocator, self.params)
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """The account of a study.
 
@@ -110,6 +141,7 @@ class Summary:
             control, or how it failed; empty where only one is tuned.
         out: The results directory; "" where none is written.
         front: Its members, the fastest first; empty where none was sought or found.
+        strays: Pairs of processes that lie far from the others of their kind.
     """
 
     verdict: str
@@ -138,6 +170,7 @@ class Summary:
     as_they_come: Mapping[str, float | str]
     out: str
     front: tuple[FrontRow, ...] = ()
+    strays: tuple[StrayPair, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """The summary for machines."""
@@ -150,8 +183,9 @@ class Summary:
         counters = {name: tuple(both) for name, both in stored["counters"].items()}
         shares = {name: tuple(share) for name, share in stored["shares"].items()}
         front = tuple(FrontRow(**row) for row in stored.get("front", ()))
+        strays = tuple(StrayPair(**stray) for stray in stored.get("strays", ()))
         read = {"attempts": attempts, "counters": counters, "shares": shares, "front": front}
-        return cls(**{**stored, **read, "out": str(out or "")})
+        return cls(**{**stored, **read, "strays": strays, "out": str(out or "")})
 
     def lines(self) -> list[str]:
         """The summary for people."""
@@ -208,7 +242,16 @@ class Summary:
                 f"noise floor: {100 * self.noise_floor:.1f} %; least gain that this budget "
                 f"proves: {100 * self.detectable:.1f} %"
             )
-        return lines
+        return [*lines, *map(self._stray_line, self.strays)]
+
+    def _stray_line(self, stray: StrayPair) -> str:
+        """What is told of a pair that lies far from the others."""
+        itself = stray.arm == Arm(self.control)
+        whose = f"the {self._base} with itself" if itself else spelled(stray.arm)
+        return (
+            f"one of {stray.pairs} pairs of {whose} lies far from the others, at "
+            f"{stray.ratio:.2f}x of their middle (block {stray.block}); it counts all the same"
+        )
 
 
 def summarize(
@@ -250,6 +293,7 @@ def summarize(
         as_they_come=_as_they_come(study),
         out=str(out or ""),
         front=tuple(FrontRow.of(n, each) for n, each in enumerate(decision.front, start=1)),
+        strays=tuple(map(StrayPair.of, strays(bench.ledger))),
     )
 
 
