@@ -208,7 +208,7 @@ def _is_settled(bench: Bench, record: Record, alpha: float, more: int) -> bool:
 def _judged(bench: Bench, record: Record, alpha: float, is_last: bool) -> Member:
     """What the pairs have shown; `is_last`: time is up.
 
-    A member may use its whole error for the limit, too, see `prove`.
+    A member may use its whole error for the limit, too: see `proof._shown`.
     """
     speed, saving = _gains(bench, record, alpha, is_last=is_last)
     shown = saving.reported
