@@ -121,8 +121,8 @@ class Ledger:
         calibration: A/A pairs.
         calibration_each: The same on each of several workloads.
         void: Blocks in which the control failed; they say nothing about anybody.
-        machine: Whose pairs confirm and shorten, by fingerprint; "" where there is one only. The
-            search learns from all machines.
+        machine: Whose pairs confirm and shorten, by what tells it from others; "" where there is
+            one only. The search learns from all machines.
         tried_elsewhere: (machine, arm's key) of what others have tried to confirm.
     """
 
