@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--strict", is_flag=True, help="Exit with status 5 when the machine is unfit.")
 def doctor_command(as_json: bool, strict: bool) -> None:
-    """Show what disturbs measurements here, what mends it, and the machine's record.
+    """Show what disturbs measurements here, and what mends it.
 
-    Nothing is changed. With --json only the findings are printed: a profile has the record.
+    The machine's record follows. Nothing is changed. With --json only the findings are printed: a
+    profile has the record.
     """
     from hztune import doctor
     from hztune.machine import Machine
