@@ -31,6 +31,12 @@ from hztune.samples import Arm, Block, Evidence, Plan, Role, Sink
 from hztune.search import Bench, Budget, Ledger, MemoryLimit
 from hztune.space import Space, load
 
+RESUME_S = 2.0
+"""Most seconds, where a test marked `perf` looks, from a kill until its study is open again."""
+
+GONE_S = 3.0
+"""Most seconds, there, by which a target may outlive its limit."""
+
 MakeProfile = Callable[..., Profile]
 MakeBench = Callable[..., Bench]
 

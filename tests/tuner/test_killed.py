@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ from hztune.space import Space
 from hztune.study import Finding
 from hztune.tune.flow import Study
 from hztune.tune.session import _spent
+
+from .conftest import RESUME_S
 
 MACHINE = Machine("CPU 3000", 2, None, "6.1", "glibc 2.36", 4096, "madvise", "", "", 24, None)
 CANDIDATE = Arm.of("hz", {"lock": "spin"})
@@ -109,8 +112,11 @@ def block(pair: int) -> Block:
     return executor.measure([Arm("hz"), CANDIDATE], role="search", rounds=3, pair=pair)
 
 
-def kill_writers(path: Path, seed: int, kills: int) -> None:
-    """Kills one writer after the other, each of which goes on where the last one ended."""
+def kill_writers(path: Path, seed: int, kills: int) -> list[float]:
+    """Kills one writer after the other, each of which goes on where the last one ended.
+
+    Gives the seconds in which the study was open again, kill by kill.
+    """
 
     def write(tell: Tell) -> None:
         with SampleStore(path, {}, MACHINE, resume=True) as store:
@@ -119,16 +125,20 @@ def kill_writers(path: Path, seed: int, kills: int) -> None:
 
     rng = Random(seed)
     before: list[dict[str, Any]] = []
+    resumed_s = []
     for _ in range(kills):
         told = killed(write, after=rng.randrange(1, 60))
+        began = time.monotonic()
         with SampleStore(path, {}, MACHINE, resume=True) as store:
             kept = store.replay()
+        resumed_s.append(time.monotonic() - began)
         found = records(path)
         assert len(found) >= told > len(before)
         assert found[: len(before)] == before
         assert [row["seq"] for row in found] == list(range(len(found)))
         assert kept == tuple(block(pair) for pair in range(len(kept)))
         before = found
+    return resumed_s
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -136,6 +146,14 @@ def test_of_two_hundred_killed_writers_none_loses_a_record_and_the_next_one_goes
     tmp_path: Path, seed: int
 ) -> None:
     kill_writers(tmp_path / "samples.jsonl", seed, kills=25)
+
+
+@pytest.mark.perf
+def test_after_each_of_two_hundred_kills_a_study_is_open_again_in_two_seconds(
+    tmp_path: Path,
+) -> None:
+    resumed_s = kill_writers(tmp_path / "samples.jsonl", seed=8, kills=200)
+    assert max(resumed_s) <= RESUME_S
 
 
 # ---- a whole study -------------------------------------------------------------------------------
@@ -198,8 +216,8 @@ def test_a_study_that_is_killed_time_and_again_comes_to_its_verdict_and_loses_no
 # ---- the copy for the dashboard ------------------------------------------------------------------
 
 
-def kill_mirrors(path: Path, kills: int) -> None:
-    """Kills whoever writes the copy, and makes it anew each time."""
+def kill_mirrors(path: Path, kills: int) -> list[float]:
+    """Kills whoever writes the copy, and makes it anew each time; gives the seconds it took."""
     good = {"ran": -1.0}
     findings = [Finding({"cap": 2**power}, 0.01 * power, good) for power in range(3, 9)]
     defaults = {"cap": 256}
@@ -214,13 +232,24 @@ def kill_mirrors(path: Path, kills: int) -> None:
         return len(optuna.load_study(study_name="all", storage=storage).trials)
 
     rng = Random(kills)
+    resumed_s = []
     for _ in range(kills):
         killed(write, after=rng.randrange(1, 6))
+        began = time.monotonic()
         assert trials() == len(findings)
         study.mirror(path, "all", findings, defaults)
+        resumed_s.append(time.monotonic() - began)
         assert trials() == len(findings)
         assert sorted(each.name for each in path.parent.iterdir()) == [path.name]
+    return resumed_s
 
 
 def test_the_copy_for_the_dashboard_is_whole_whenever_its_writer_is_killed(tmp_path: Path) -> None:
     kill_mirrors(tmp_path / "study.journal", kills=25)
+
+
+@pytest.mark.perf
+def test_after_each_of_two_hundred_kills_the_copy_is_made_again_in_two_seconds(
+    tmp_path: Path,
+) -> None:
+    assert max(kill_mirrors(tmp_path / "study.journal", kills=200)) <= RESUME_S

@@ -15,6 +15,8 @@ import pytest
 from hztune import process
 from hztune.errors import UsageError
 
+from .conftest import GONE_S
+
 SOON_S = 0.4
 PLENTY_S = 60.0
 IMPORTS = "import os, signal, sys, time, resource\n"
@@ -130,17 +132,28 @@ def test_a_daemon_does_not_outlive_the_child_that_made_it(escape, tmp_path) -> N
     assert processes_naming(word) == []
 
 
+BOMB = (
+    "for i in range(6):\n"
+    "  if os.fork() == 0 and i % 2: os.setsid()\n"
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "time.sleep(3600)"
+)
+
+
 def test_a_fork_bomb_of_64_is_gone_at_the_deadline(tmp_path) -> None:
     word = f"bomb-{tmp_path.name}"
-    code = (
-        "for i in range(6):\n"
-        "  if os.fork() == 0 and i % 2: os.setsid()\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "time.sleep(3600)"
-    )
-    done = process.run([*python(code), word], deadline_s=SOON_S)
+    done = process.run([*python(BOMB), word], deadline_s=SOON_S)
     assert done.timed_out
     assert processes_naming(word) == []
+
+
+@pytest.mark.perf
+@pytest.mark.parametrize("code", [*ENDLESS.values(), BOMB], ids=[*ENDLESS, "is a fork bomb"])
+def test_an_endless_child_is_gone_three_seconds_after_its_deadline(code, tmp_path) -> None:
+    word, began = f"late-{tmp_path.name}", time.monotonic()
+    process.run([*python(code), word], deadline_s=SOON_S)
+    assert processes_naming(word) == []
+    assert time.monotonic() - began <= SOON_S + GONE_S
 
 
 def test_a_gibibyte_of_output_is_read_and_not_kept() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import random
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -34,7 +35,7 @@ from hztune.space import Space
 from hztune.tune.candidates import candidates
 from hztune.tune.flow import Decision, Study
 
-from .conftest import tell
+from .conftest import RESUME_S, tell
 
 KILLS = {"ci": 20, "perf": 200}
 RESTARTS = {"ci": 3, "perf": 20}
@@ -137,15 +138,19 @@ def test_whatever_a_killed_writer_was_acknowledged_is_there_and_nothing_stays_he
 ) -> None:
     rng = random.Random(7)
     acknowledged: set[int] = set()
+    resumed_s = []
     for _ in range(KILLS[how]):
         with writer(storage_url, "kills") as told:
             acknowledged.update(received(told, rng.randrange(1, 6)))
             told.poll(rng.random() * 0.02)
         acknowledged.update(rest(told))
+        began = time.monotonic()
         with opened(storage_url, "kills") as study, Worker(study, "machine") as worker:
             assert worker.look().held == ()
             assert worker.reserve([candidate(1)]) == set()
             assert worker.lead()
+            resumed_s.append(time.monotonic() - began)
+    assert how == "ci" or max(resumed_s) <= RESUME_S
     with opened(storage_url, "kills") as study:
         stored = list(study.blocks())
         pairs = [row["pair"] for block in stored for row in block.rows if row["kind"] == "block"]

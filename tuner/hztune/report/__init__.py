@@ -6,14 +6,16 @@ from importlib.resources import files as resources
 from pathlib import Path
 from string import Template
 
-from hztune import files, study
+from hztune import files
 from hztune.report import evidence
 from hztune.report.markup import join
 from hztune.report.sections import body
+from hztune.report.storage import write_shared_storage, write_storage
 from hztune.report.words import verdict_words
 
+__all__ = ["PAGE", "render", "write", "write_shared_storage", "write_storage"]
+
 PAGE = "report.html"
-STORAGE = "study.journal"
 
 
 def render(folder: Path) -> str:
@@ -42,16 +44,3 @@ def write(folder: Path, out: Path | None = None) -> Path:
     path = out if out is not None else folder / PAGE
     files.write_whole(path, render(folder))
     return path
-
-
-def write_storage(folder: Path) -> Path:
-    """Writes the search of a study as an Optuna storage beside its samples; returns its path.
-
-    Raises:
-        UsageError: There is no finished study in `folder`.
-        HztuneError: Its samples are damaged.
-    """
-    found = evidence.read(folder)
-    name = " ".join([found.profile.allocator.name, found.samples.identity["workload"]])
-    study.mirror(folder / STORAGE, name, found.findings, found.defaults)
-    return folder / STORAGE

@@ -442,7 +442,8 @@ def read(folder: Path) -> Evidence:
         if not (folder / name).is_file():
             raise UsageError(
                 f"{str(folder)!r} has no {name}, so it is no finished study "
-                "(an unfinished one ends with `hztune tune ... --resume --out` and that directory)"
+                "(an unfinished one ends with `hztune tune ... --resume --out` and that directory; "
+                "`hztune report --dashboard` shows it meanwhile)"
             )
     samples, claimed = recording(folder / SAMPLES), profiles.load(folder / PROFILE)
     if samples.identity.get("space") != claimed.search.space_sha256:

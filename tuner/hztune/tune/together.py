@@ -80,6 +80,11 @@ class Place:
         return study
 
 
+def directory(place: Place) -> Path:
+    """The results directory of a shared study, unless another one is named."""
+    return Path("hztune-results") / place.study
+
+
 def begin(place: Place, request: TuneRequest | None, out: Path | None, reporter: Reporter) -> Tuned:
     """Begins a shared study or goes on with it, and writes its results directory at the end.
 
@@ -93,7 +98,7 @@ def begin(place: Place, request: TuneRequest | None, out: Path | None, reporter:
         UsageError: The request is not legal, or the study is another one; nothing was measured.
         HztuneError: The storage or the measuring failed; every block that was entered is kept.
     """
-    folder = out or Path("hztune-results") / place.study
+    folder = out or directory(place)
     with place.opened() as storage:
         if request is None:
             study = place.found(storage)

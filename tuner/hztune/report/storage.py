@@ -1,0 +1,93 @@
+"""The search of a study as an Optuna storage, for optuna-dashboard: also while it is running.
+
+Only what has been measured is read, so that whoever measures is not disturbed; what was written is
+as far as the study was then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+
+from hztune import study
+from hztune.params import Value
+from hztune.samples import Arm, Block, blocks_of, recording
+from hztune.search import Ledger, LossLimit, MemoryLimit
+from hztune.tune import results
+from hztune.tune.together import Place
+
+STORAGE = "study.journal"
+DEFAULT = "default"
+"""What a parameter is said to be that a configuration leaves as it comes."""
+
+_ELSEWHERE = "-"
+"""What one of another allocator is said to be."""
+
+
+def write_storage(folder: Path) -> Path:
+    """Writes the search of the study in a results directory beside its samples; returns its path.
+
+    Raises:
+        UsageError: There is no study in `folder`.
+        HztuneError: Its samples are damaged, or the file system refused.
+    """
+    samples = recording(folder / results.SAMPLES)
+    return _write(folder, samples.identity, samples.blocks)
+
+
+def write_shared_storage(place: Place, folder: Path) -> Path:
+    """Writes the search of a study that several workers share into `folder`; returns its path.
+
+    Raises:
+        UsageError: There is no such study, or `folder` cannot be made.
+        HztuneError: The storage cannot be used, or the file system refused.
+    """
+    with place.opened() as storage:
+        found = place.found(storage)
+        blocks = tuple(blocks_of(chain.from_iterable(each.rows for each in found.blocks())))
+    results.make(folder)
+    return _write(folder, found.identity, blocks)
+
+
+def _write(folder: Path, identity: Mapping[str, str], blocks: Iterable[Block]) -> Path:
+    ledger = Ledger.of(blocks, *_limits(identity.get("limit", "none")))
+    names = _names([record.arm for record in ledger.searched.values()])
+    findings = list(_findings(ledger, names))
+    everywhere = dict.fromkeys(chain.from_iterable(one.config for one in findings), _ELSEWHERE)
+    path = folder / STORAGE
+    study.mirror(path, identity["workload"], findings, everywhere)
+    return path
+
+
+def _limits(text: str) -> tuple[MemoryLimit | None, LossLimit | None]:
+    """The limits of a study, as its identity tells them."""
+    named = dict(each.split(" ", 1) for each in text.split(", ")) if text != "none" else {}
+    memory, loss = named.get("max_rss"), named.get("max_loss")
+    return (
+        None if memory is None else MemoryLimit.parse(memory),
+        None if loss is None else LossLimit.parse(loss),
+    )
+
+
+def _names(arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
+    """By allocator, how each parameter that was ever set is called: with several by both names."""
+    several = len({arm.allocator for arm in arms}) > 1
+    names: dict[str, dict[str, str]] = {}
+    for arm in arms:
+        prefix = f"{arm.allocator}." if several else ""
+        names.setdefault(arm.allocator, {}).update({name: prefix + name for name in arm.config})
+    return names
+
+
+def _findings(ledger: Ledger, names: Mapping[str, Mapping[str, str]]) -> Iterator[study.Finding]:
+    """What the search knows, every parameter of an allocator named in each of its findings."""
+    estimates = ledger.estimates()
+    for key, record in ledger.searched.items():
+        arm = record.arm
+        own = names[arm.allocator]
+        config: dict[str, Value] = {
+            called: arm.config.get(name, DEFAULT) for name, called in own.items()
+        }
+        worth = estimates[key].mean if key in estimates else 0.0
+        yield study.Finding({"allocator": arm.allocator, **config}, worth, record.violations)
