@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hztune.measure import timer
 from hztune.measure.disturbance import Judge
 from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, VirtualClock
 from hztune.measure.types import Around
@@ -39,6 +40,39 @@ GONE_S = 3.0
 
 MakeProfile = Callable[..., Profile]
 MakeBench = Callable[..., Bench]
+
+
+def processes_naming(word: str) -> list[int]:
+    """Living processes that have `word` in their command line."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = Path("/proc", name, "cmdline").read_bytes()
+        except OSError:
+            continue
+        if word.encode() in words and int(name) != os.getpid():
+            found.append(int(name))
+    return found
+
+
+def zombies() -> list[str]:
+    """Children of this process that have ended and that nobody has waited for."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            text = Path("/proc", name, "stat").read_text()
+        except OSError:
+            continue
+        state, parent = text[text.rindex(")") + 2 :].split()[:2]
+        if state == "Z" and int(parent) == os.getpid():
+            found.append(name)
+    return found
+
+
+def resident_kb() -> int:
+    """Memory that this process has now: its peak would hide what came after it."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") // 1024
 
 
 def tell(sink: Sink, block: Block) -> None:
@@ -312,3 +346,15 @@ def storage_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'study.db'}"
     url: str = request.getfixturevalue("postgres").url
     return url
+
+
+@pytest.fixture(params=["hyperfine", "hz-launch"])
+def clock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Both ways of timing; hyperfine is a package that the tests need."""
+    if request.param == "hz-launch":
+        monkeypatch.setattr(timer, "hyperfine", lambda: None)
+    else:
+        assert timer.hyperfine(), "install hyperfine: apt-get install hyperfine"
+    before = set(os.listdir("/proc/self/fd"))
+    yield request.param
+    assert set(os.listdir("/proc/self/fd")) == before

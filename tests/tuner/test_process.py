@@ -15,7 +15,7 @@ import pytest
 from hztune import process
 from hztune.errors import UsageError
 
-from .conftest import GONE_S
+from .conftest import GONE_S, processes_naming, resident_kb, zombies
 
 SOON_S = 0.4
 PLENTY_S = 60.0
@@ -32,32 +32,6 @@ def run(code: str, deadline_s: float = PLENTY_S, **options: object) -> process.F
 
 def open_descriptors() -> set[str]:
     return set(os.listdir("/proc/self/fd"))
-
-
-def processes_naming(word: str) -> list[int]:
-    """Living processes that have `word` in their command line."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            words = Path("/proc", name, "cmdline").read_bytes()
-        except OSError:
-            continue
-        if word.encode() in words and int(name) != os.getpid():
-            found.append(int(name))
-    return found
-
-
-def zombies() -> list[str]:
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            text = Path("/proc", name, "stat").read_text()
-        except OSError:
-            continue
-        state, parent = text[text.rindex(")") + 2 :].split()[:2]
-        if state == "Z" and int(parent) == os.getpid():
-            found.append(name)
-    return found
 
 
 @pytest.fixture(autouse=True)
@@ -318,12 +292,6 @@ BRIEF = {
     "setsid sleep 3600 & exit 0": 0,
     "exec 1>&- 2>&-; exit 5": 5,
 }
-
-
-def resident_kb() -> int:
-    """Memory that this process has now: its peak would hide what came after it."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() // 1024
 
 
 @pytest.mark.slow

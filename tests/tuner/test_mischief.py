@@ -1,0 +1,162 @@
+"""Targets that misbehave: whatever they do, it gets its name, and they leave nothing behind."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+from pathlib import Path
+
+import pytest
+
+from hztune.measure import timer
+from hztune.measure.program import Program, by_regex
+
+from .conftest import GONE_S, processes_naming, resident_kb, zombies
+from .test_measure_runs import SOON_S, measure, python
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+
+IN_A_ROW = {"ci": 60, "perf": 1000}
+IN_A_ROW_S = 0.15
+"""Limit of each of many that hang: they are as hung after it as after a longer one."""
+
+MOST_KB = 20 << 10
+"""By how much the memory of the tuner may grow."""
+
+
+@dataclass(frozen=True)
+class Mischief:
+    """What a target does, and what is to be said of it."""
+
+    code: str
+    status: str
+    detail: str = ""
+    rss_limit_mb: int = 0
+
+
+def prints(what: str) -> str:
+    """A target that prints its metric."""
+    return f"print('rate: ' + {what} + '/s')"
+
+
+SLEEP = "time.sleep(3600)"
+BOMB = "for i in range(6):\n  if os.fork() == 0 and i % 2: os.setsid()\n"
+"""Makes 64 processes of one, in many sessions."""
+
+MISCHIEFS = {
+    "segfaults": Mischief("os.kill(os.getpid(), signal.SIGSEGV)", "crash", "ended by SIGSEGV"),
+    "aborts": Mischief("os.abort()", "crash", "ended by SIGABRT"),
+    "meets an illegal instruction": Mischief(
+        "os.kill(0, signal.SIGILL)", "crash", "ended by SIGILL"
+    ),
+    "fails": Mischief("sys.exit('no input file')", "failed", "exit status 1: no input file"),
+    "refuses its configuration": Mischief("sys.exit(78)", "rejected", "exit status 78"),
+    "loops": Mischief("while True: pass", "hang"),
+    "ignores SIGTERM": Mischief("signal.signal(15, signal.SIG_IGN)\ntime.sleep(3600)", "hang"),
+    "stops itself": Mischief("os.kill(os.getpid(), signal.SIGSTOP)", "hang"),
+    "closes its outputs and sleeps": Mischief("os.closerange(0, 3); time.sleep(3600)", "hang"),
+    "runs another allocator": Mischief(
+        "print('wrong library', file=sys.stderr)", "wrong_allocator"
+    ),
+    "runs another configuration": Mischief(
+        "print('wrong config', file=sys.stderr)", "wrong_config"
+    ),
+    "takes all memory": Mischief(
+        "blocks = []\nwhile True: blocks.append(b'x' * (1 << 20)); time.sleep(0.001)",
+        "oom",
+        rss_limit_mb=64,
+    ),
+    "fills its temporary directory": Mischief(
+        "import resource, tempfile\nresource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20,) * 2)\n"
+        "with tempfile.TemporaryFile() as file:\n  while True: file.write(b'x' * 65536)",
+        "failed",
+        "OSError",
+    ),
+    "prints no number": Mischief(prints("'nan'"), "bad_output"),
+    "prints an infinite one": Mischief(prints("'inf'"), "bad_output"),
+    "prints a negative one": Mischief(prints("'-3'"), "bad_output"),
+    "prints nothing": Mischief("pass", "bad_output"),
+    "prints far too much": Mischief(
+        "for _ in range(100): os.write(1, b'x' * (1 << 20))", "bad_output"
+    ),
+    "closes its outputs": Mischief("os.closerange(0, 3)", "ok"),
+    "floods stdout": Mischief("for _ in range(1024): os.write(1, b'x' * (1 << 20))", "ok"),
+    "floods stderr": Mischief("for _ in range(256): os.write(2, b'x' * (1 << 20))", "ok"),
+    "deletes its directory": Mischief(
+        "os.mkdir(d := '/tmp/hz-gone-' + str(os.getpid())); os.chdir(d); os.rmdir(d)", "ok"
+    ),
+    "becomes another program": Mischief("os.execv('/bin/true', ['true'])", "ok"),
+    "reserves a terabyte": Mischief(
+        "import mmap\nmmap.mmap(-1, 1 << 40, flags=0x4022, prot=0)", "ok"
+    ),
+    "leaves a daemon": Mischief("if os.fork() == 0:\n  os.setsid(); time.sleep(3600)", "ok"),
+    "leaves a daemon's daemon": Mischief(
+        "if os.fork() == 0:\n  os.setsid()\n  if os.fork(): os._exit(0)\n  time.sleep(3600)", "ok"
+    ),
+    "leaves 63 processes": Mischief(
+        f"first = os.getpid()\n{BOMB}if os.getpid() != first: {SLEEP}", "ok"
+    ),
+    "is a bomb of 64 processes": Mischief(
+        f"signal.signal(15, signal.SIG_IGN)\n{BOMB}{SLEEP}", "hang"
+    ),
+}
+
+
+def mischievous(mischief: Mischief, word: str, limit_s: float = SOON_S) -> Program:
+    """The target, with a word that its processes can be found by, and the limit of one that hangs.
+
+    Every other one has all the time it may need.
+    """
+    reads_metric = mischief.status == "bad_output"
+    return python(
+        f"# {word}\n{mischief.code}",
+        timeout_s=limit_s if mischief.status == "hang" else 60.0,
+        rss_limit_mb=mischief.rss_limit_mb,
+        rate=by_regex(r"rate: (.*)/s", "higher") if reads_metric else None,
+        reads_output=reads_metric,
+    )
+
+
+@pytest.mark.parametrize("name", MISCHIEFS)
+def test_whatever_a_program_does_it_gets_its_status_and_leaves_nothing(
+    clock: str, name: str, tmp_path: Path
+) -> None:
+    mischief, word = MISCHIEFS[name], f"mischief-{tmp_path.name}"
+    outcome = measure(mischievous(mischief, word)).control
+    assert (outcome.status, mischief.detail in outcome.detail) == (mischief.status, True), outcome
+    assert bool(outcome.turns) == (outcome.ops_per_s > 0.0) == (mischief.status == "ok")
+    assert processes_naming(word) == []
+    assert zombies() == []
+
+
+@pytest.mark.perf
+@pytest.mark.parametrize("name", MISCHIEFS)
+def test_whatever_a_program_does_it_is_gone_three_seconds_after_its_limit(
+    clock: str, name: str, tmp_path: Path
+) -> None:
+    word = f"late-{tmp_path.name}"
+    program = replace(mischievous(MISCHIEFS[name], word), timeout_s=SOON_S)
+    began = time.monotonic()
+    measure(program)
+    assert processes_naming(word) == []
+    assert time.monotonic() - began <= SOON_S + GONE_S
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["ci", pytest.param("perf", marks=pytest.mark.perf)])
+def test_many_that_misbehave_in_a_row_leave_no_process_and_no_memory(
+    monkeypatch: pytest.MonkeyPatch, how: str, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(timer, "hyperfine", lambda: None)
+    word = f"row-{tmp_path.name}"
+    before_kb, held_kb, wrong = resident_kb(), [], []
+    for name in islice(cycle(MISCHIEFS), IN_A_ROW[how]):
+        mischief = MISCHIEFS[name]
+        outcome = measure(mischievous(mischief, word, IN_A_ROW_S)).control
+        wrong += [(name, outcome)] if outcome.status != mischief.status else []
+        held_kb.append(resident_kb())
+    assert wrong == []
+    assert processes_naming(word) == []
+    assert zombies() == []
+    assert max(held_kb) - before_kb <= MOST_KB
