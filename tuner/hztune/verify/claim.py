@@ -20,7 +20,7 @@ from hztune.profile import Profile
 from hztune.progress import Status
 from hztune.samples import Arm
 from hztune.search import PAIRS, Bench, LossLimit, MemoryLimit, Record
-from hztune.stats import Interval, fixed_interval, is_look, sequential_interval
+from hztune.stats import Interval, is_look, sequential_interval
 
 Answer = Literal["holds", "does not hold", "cannot tell"]
 
@@ -171,8 +171,13 @@ def _memory(record: Record) -> Interval:
 
 
 def _loses(record: Record, most: LossLimit) -> bool:
-    """Whether the pairs on one of several workloads exclude that it loses no more than it may."""
-    ends = (fixed_interval([pair.log_ratio for pair in pairs]).high for pairs in record.each)
+    """Whether the pairs on one of several workloads exclude that it loses no more than it may.
+
+    The workloads share the error: one that loses just what it may seems to lose more once in a
+    while, and the more of them there are, the likelier one does.
+    """
+    logs = [[pair.log_ratio for pair in pairs] for pairs in record.each]
+    ends = (sequential_interval(each, REPORTED_ERROR / len(logs)).high for each in logs if each)
     return any(most.excess(end) > 0.0 for end in ends)
 
 
