@@ -40,11 +40,12 @@ clock = VirtualClock()
 executor = ReplayExecutor(lambda arm: Truth(), ModelNoise(), seed=2, clock=clock)
 bench = Bench(executor, ledger, Budget(clock, 1e6), Quiet(), floor=0.001)
 search = Search(bench, space, seed=1)
-measured, asked_s, new = set(ledger.searched), [], []
+measured, asked_s, each_s, new = set(ledger.searched), [], [], []
 for _ in range(int(sys.argv[2])):
     began = time.monotonic()
     arms = search._batch(proposing=True)
-    asked_s.append((time.monotonic() - began) / max(1, len(arms)))
+    asked_s.append(time.monotonic() - began)
+    each_s.append(asked_s[-1] / max(1, len(arms)))
     new += [arm.key not in measured for arm in arms]
     bench.measure([search.control, *arms], "search", 4)
     measured |= {arm.key for arm in arms}
@@ -53,6 +54,7 @@ print(json.dumps({
     "new": sum(new),
     "opened_s": opened_s,
     "asked_s": sorted(asked_s),
+    "each_s": sorted(each_s),
     "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
 }))
 """
@@ -60,12 +62,18 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class Opened:
-    """What a process saw of a study that it opened."""
+    """What a process saw of a study that it opened.
+
+    Attributes:
+        asked_s: What a user waits for: seconds of each ask for a whole block, the least first.
+        each_s: The same for each configuration that was asked for.
+    """
 
     trials: int
     new: int
     opened_s: float
     asked_s: list[float]
+    each_s: list[float]
     rss_mb: float
 
 
@@ -110,12 +118,13 @@ def test_a_study_of_two_thousand_trials_opens_and_asks_for_new_ones(
 
 
 @pytest.mark.perf
-def test_a_study_of_ten_thousand_trials_opens_in_five_seconds_and_asks_in_a_tenth_of_one(
+def test_a_study_of_ten_thousand_trials_opens_in_five_seconds_and_asks_in_a_quarter_of_one(
     hz_space: Space, tmp_path: Path
 ) -> None:
     write(tmp_path / "samples.jsonl", hz_space, trials=10_000, rounds=16)
     found = opened(tmp_path / "samples.jsonl", batches=100)
     assert found.trials == 10_000
     assert found.opened_s <= 5.0
-    assert found.asked_s[98] <= 0.1
+    assert found.each_s[98] <= 0.1
+    assert found.asked_s[98] <= 0.25  # half of it the sampler, the rest estimates of them all
     assert found.rss_mb <= 500

@@ -15,6 +15,7 @@ import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import nlargest
 from pathlib import Path
 from random import Random
@@ -237,7 +238,15 @@ def _fresh(
 
 
 class _Finished(optuna.trial.FrozenTrial):
-    """A trial that nobody changes any more: the storage, which copies all it takes, need not."""
+    """A trial that nobody changes any more: the storage, which copies all it takes, need not.
+
+    Nor need the sampler, which asks every trial for its constraints before each value that it
+    draws, find them anew among the attributes.
+    """
+
+    @cached_property
+    def constraints(self) -> dict[str, float]:
+        return super().constraints
 
     def __deepcopy__(self, memo: object) -> optuna.trial.FrozenTrial:
         return copy.copy(self)
