@@ -198,6 +198,20 @@ def test_critical_values_err_as_often_as_was_asked() -> None:
     assert crossed.any(axis=1).mean() == pytest.approx(spent, abs=0.005)
 
 
+@pytest.mark.parametrize("ended", [7, 12, 20, 45])  # 7 spends most beside the schedule
+def test_who_gets_more_time_after_its_last_look_errs_no_more_often_than_was_asked(
+    ended: int,
+) -> None:
+    rng = np.random.default_rng(13)
+    sums = np.cumsum(rng.standard_normal((40_000, 101)), axis=1)
+    crossed = np.zeros(len(sums), dtype=bool)
+    for pairs in (ended, 101):
+        counts = np.array(look_counts(pairs))
+        edges = np.array(critical_values(look_counts(pairs), 0.05)) * np.sqrt(counts)
+        crossed |= (np.abs(sums[:, counts - 1]) > edges).any(axis=1)
+    assert crossed.mean() <= 0.05
+
+
 def test_the_first_critical_value_is_that_of_its_own_share_of_alpha() -> None:
     (z,) = critical_values((6,), 0.05)
     assert 2.0 * normal_tail(z) == pytest.approx(0.25 * 0.05, rel=1e-6)

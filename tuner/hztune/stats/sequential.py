@@ -7,8 +7,10 @@ intervals (Jennison & Turnbull, J. R. Statist. Soc. B 51, 1989) they cover simul
 look, whatever made one stop there; between two looks only the clock may stop one, not the data.
 Looks happen at pair counts fixed in advance that grow by a constant factor, and the spending has no
 horizon: the number of pairs need not be known, so a study may be interrupted, resumed or given more
-time. Small samples: each critical value is carried over to Student's t at the same tail probability
-(Jennison & Turnbull, Group Sequential Methods, 2000).
+time. (One that has looked because its time was up, and then gets more, has looked once too often;
+what later looks leave unspent pays for that, see the tests.) Small samples: each critical value is
+carried over to Student's t at the same tail probability (Jennison & Turnbull, Group Sequential
+Methods, 2000).
 """
 
 from __future__ import annotations
