@@ -18,11 +18,12 @@ from hztune.export.provenance import claim as claim_words
 from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.profile import Memory, Profile, Result
 from hztune.progress import Quiet
-from hztune.report import evidence, words
+from hztune.report import evidence, sections, words
 from hztune.samples import Arm
-from hztune.search import Bench
+from hztune.search import Bench, Record
 from hztune.tune import Tuned, TuneRequest, tune
 from hztune.tune.request import understand
+from hztune.tune.summary import Attempt
 from hztune.tune.written import written
 from hztune.verify.claim import Claim, Finding, measure
 from hztune.workload import WorkloadSpec
@@ -148,6 +149,20 @@ def test_the_report_draws_speed_against_memory_and_names_the_members(
     found = evidence.read(out)
     assert [row.file for row in found.front] == [f"front/{n}.json" for n in (1, 2, 3)]
     assert "--pareto throughput,rss" in page
+
+
+def test_a_candidate_that_was_shortened_and_then_refused_is_named_in_the_report(
+    tuned_on: Callable[..., Tuned],
+) -> None:
+    found = evidence.read(tuned_on(spin_or_purge).out)
+    arm = Arm.of("hz", {"depot_lock": "spin", "purge_delay_ms": 7})
+    assert found.summary is not None
+    attempt = Attempt("hz", arm.config, "futile", None, None, None, 4)
+    attempts = (*found.summary.attempts, attempt)
+    vars(found)["summary"] = replace(found.summary, attempts=attempts)
+    found.ledger.confirmed[arm.key] = Record(arm)  # the search has never measured it
+    number = len(found.ledger.confirmed)
+    assert sections._fate(found, arm) == (f"finalist {number}", sections._ANSWERS["futile"])
 
 
 def test_a_front_of_the_default_alone_has_a_report_too(tuned_on: Callable[..., Tuned]) -> None:

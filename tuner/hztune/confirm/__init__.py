@@ -8,6 +8,7 @@ from hztune.confirm.front import (
     on_front,
     prove_front,
 )
+from hztune.confirm.members import shorten_members
 from hztune.confirm.proof import (
     PROOF_SHARE,
     Proof,
@@ -35,5 +36,6 @@ __all__ = [
     "reported",
     "reported_each",
     "sharpen",
+    "shorten_members",
     "shrink",
 ]

@@ -2,8 +2,9 @@
 
 A shorter profile is a better one. Knobs are taken back in groups that are halved where they matter
 (Zeller & Hildebrandt, Simplifying and Isolating Failure-Inducing Input, IEEE TSE 28, 2002): most
-knobs of a winner do nothing, and a whole group of them goes in one step. A group goes when the
-interval of its effect holds zero and what it would likely cost is a small part of the gain.
+knobs of a winner do nothing, and a whole group of them goes in one step. Whether a group may go is
+for a judge to say: the one here lets it go when the interval of its effect holds zero and what it
+would likely cost is a small part of the gain.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from hztune.confirm.proof import pair_rounds
 from hztune.params import Value
 from hztune.samples import Arm
-from hztune.search import Bench
+from hztune.search import Bench, Record
 from hztune.space import Config, Space
-from hztune.stats import PairRatio, pool_plain
+from hztune.stats import pool_plain
 
 GROUPS = 4
 """Groups that are taken back side by side in one block."""
@@ -26,6 +28,20 @@ LEAST_PAIRS = 2
 MOST_PAIRS = 6
 LOSS_SHARE = 0.15
 """Most of the gain that dropping one group may likely cost."""
+
+
+class Judge(Protocol):
+    """Who says whether a shorter configuration is as good, from its pairs with the whole one."""
+
+    @property
+    def gain(self) -> float:
+        """Log ratio of the whole one to the default, for the progress."""
+
+    def may_go(self, without: Record) -> bool:
+        """Whether what was left out is not needed."""
+
+    def is_clear(self, without: Record) -> bool:
+        """Whether more pairs would hardly change what `may_go` says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +53,7 @@ class Group:
 
 
 def shrink(bench: Bench, space: Space, finalist: Arm, gain: float, share: float) -> Arm:
-    """Drops the knobs that do not matter, as far as the time allows.
+    """Drops the knobs of a proved configuration that hardly add to its gain.
 
     Args:
         bench: Where blocks are measured.
@@ -49,18 +65,84 @@ def shrink(bench: Bench, space: Space, finalist: Arm, gain: float, share: float)
     Returns:
         The shorter configuration; `finalist` itself when nothing could be dropped.
     """
+    return shorten(bench, space, finalist, _Gain(bench, gain), pair_rounds(bench), share)
+
+
+def shorten(
+    bench: Bench, space: Space, finalist: Arm, judge: Judge, rounds: int, share: float
+) -> Arm:
+    """Drops the knobs that a judge lets go, as far as the time allows.
+
+    Args:
+        bench: Where blocks are measured.
+        space: What configurations of the finalist's allocator are legal.
+        finalist: Whom to shorten.
+        judge: Who decides.
+        rounds: Rounds of each process.
+        share: Part of the budget that may be used by then.
+
+    Returns:
+        The shorter configuration; `finalist` itself when nothing could be dropped.
+    """
     config = finalist.config
     pending = _split(tuple(config), GROUPS)
     while pending:
         groups, pending = _next_groups(space, config, pending)
-        measured = _measure(bench, space, config, groups, gain, share)
-        if not measured:
+        arms = [space.arm(group.without) for group in groups]
+        measured = beside(bench, space.arm(config), arms, judge, rounds, share)
+        if measured is None:
             break
-        dropped = [g for g in groups if _may_go(bench, measured[g.knobs], gain)]
+        dropped = [g for g, one in zip(groups, measured, strict=True) if judge.may_go(one)]
         kept = [g.knobs for g in groups if g not in dropped]
         config = _without(space, config, [knob for g in dropped for knob in g.knobs])
         pending += [half for knobs in kept if len(knobs) > 1 for half in _split(knobs, 2)]
     return space.arm(config)
+
+
+def beside(
+    bench: Bench, whole: Arm, arms: Sequence[Arm], judge: Judge, rounds: int, share: float
+) -> list[Record] | None:
+    """Measures shorter configurations beside the whole one, in blocks enough to decide.
+
+    Returns:
+        One record for each arm, in their order; None: there was no time for it.
+    """
+    while True:
+        removals = bench.ledger.removals(whole)
+        found = [removals.get(arm.key, Record(arm)) for arm in arms]
+        open_ = [one for one in found if not one.failures and len(one.pairs) < MOST_PAIRS]
+        is_known = all(len(one.pairs) >= LEAST_PAIRS for one in open_)
+        if is_known and all(judge.is_clear(one) for one in open_):
+            return found
+        if not bench.budget.allows(bench.executor.cost(1 + len(arms), rounds), share):
+            return found if is_known else None
+        bench.measure([whole, *arms], "ablate", rounds)
+        bench.tell("ablate", judge.gain)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gain:
+    """Lets go what costs no more than a part of a gain.
+
+    Attributes:
+        bench: What knows the noise.
+        gain: The one that is proved.
+    """
+
+    bench: Bench
+    gain: float
+
+    def may_go(self, without: Record) -> bool:
+        """Whether the effect may be none, and is likely small."""
+        if without.failures:
+            return False
+        mean, error = pool_plain(without.pairs, self.bench.ledger.noise())
+        return mean + 1.96 * error >= 0.0 and -mean <= LOSS_SHARE * self.gain
+
+    def is_clear(self, without: Record) -> bool:
+        """Whether the effect is surely there, or surely small."""
+        mean, error = pool_plain(without.pairs, self.bench.ledger.noise())
+        return mean + 1.96 * error < 0.0 or mean - error > -LOSS_SHARE * self.gain
 
 
 def _next_groups(
@@ -77,43 +159,6 @@ def _next_groups(
         elif len(knobs) > 1:
             left[:0] = _split(knobs, 2)
     return groups, left
-
-
-def _measure(
-    bench: Bench,
-    space: Space,
-    config: Mapping[str, Value],
-    groups: Sequence[Group],
-    gain: float,
-    share: float,
-) -> dict[tuple[str, ...], list[PairRatio]] | None:
-    """What taking each group back does, from enough blocks to decide; None: no time for them."""
-    whole = space.arm(config)
-    arms = [space.arm(group.without) for group in groups]
-    while True:
-        removals = bench.ledger.removals(whole)
-        found = {g.knobs: removals.get(a.key, []) for g, a in zip(groups, arms, strict=True)}
-        fewest = min((len(pairs) for pairs in found.values()), default=MOST_PAIRS)
-        if fewest >= MOST_PAIRS:
-            return found
-        if fewest >= LEAST_PAIRS and all(_clear(bench, p, gain) for p in found.values()):
-            return found
-        rounds = pair_rounds(bench)
-        if not bench.budget.allows(bench.executor.cost(1 + len(arms), rounds), share):
-            return found if fewest >= LEAST_PAIRS else None
-        bench.measure([whole, *arms], "ablate", rounds)
-        bench.tell("ablate", gain)
-
-
-def _may_go(bench: Bench, pairs: Sequence[PairRatio], gain: float) -> bool:
-    mean, error = pool_plain(pairs, bench.ledger.noise())
-    return mean + 1.96 * error >= 0.0 and -mean <= LOSS_SHARE * gain
-
-
-def _clear(bench: Bench, pairs: Sequence[PairRatio], gain: float) -> bool:
-    """Whether more pairs would hardly change what `_may_go` says."""
-    mean, error = pool_plain(pairs, bench.ledger.noise())
-    return mean + 1.96 * error < 0.0 or mean - error > -LOSS_SHARE * gain
 
 
 def _group(space: Space, config: Mapping[str, Value], knobs: tuple[str, ...]) -> Group | None:

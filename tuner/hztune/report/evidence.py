@@ -21,7 +21,7 @@ from hztune.params import Param, Value
 from hztune.profile import Profile
 from hztune.samples import Arm, Outcome, Recording, Role, recording, times_of
 from hztune.search import Ledger, LossLimit, MemoryLimit, Record
-from hztune.stats import Interval, PairRatio, block_ratios, fixed_interval, pool_plain
+from hztune.stats import Interval, block_ratios, fixed_interval, pool_plain
 from hztune.tune.results import PROFILE, SAMPLES
 from hztune.tune.summary import FrontRow, Summary
 
@@ -286,8 +286,8 @@ class Evidence:
         found = [
             removal
             for whole in self._ablated()
-            for key, pairs in self.ledger.removals(whole).items()
-            if (removal := self._removal(whole, key, pairs)) is not None
+            for without in self.ledger.removals(whole).values()
+            if (removal := self._removal(whole, without)) is not None
         ]
         return tuple(sorted(found, key=lambda each: each.interval.estimate))
 
@@ -407,14 +407,23 @@ class Evidence:
         wholes = [b.control.arm for b in self.ledger.here() if b.role == "ablate"]
         return list(dict.fromkeys(wholes))
 
-    def _removal(self, whole: Arm, key: str, pairs: Sequence[PairRatio]) -> Removal | None:
-        arms = {o.arm.key: o.arm for b in self.samples.blocks for o in b.outcomes}
-        before, after = whole.config, arms[key].config
+    def _removal(self, whole: Arm, without: Record) -> Removal | None:
+        before, after = whole.config, without.arm.config
         knobs = tuple(name for name in before if before[name] != after.get(name))
-        mean, error = pool_plain(pairs, self.ledger.noise())
-        points = tuple(pair.log_ratio for pair in pairs)
-        kept = any(self.tuned.get(name) == before[name] for name in knobs)
-        return Removal(knobs, _around(mean, error, len(pairs)), points, kept) if knobs else None
+        if not knobs or not without.pairs:
+            return None
+        mean, error = pool_plain(without.pairs, self.ledger.noise())
+        interval = _around(mean, error, len(without.pairs))
+        kept = any(self._keeps(whole, name) for name in knobs)
+        return Removal(knobs, interval, tuple(without.log_ratios), kept)
+
+    def _keeps(self, whole: Arm, name: str) -> bool:
+        """Whether what an arm was shortened to still has the value of a knob."""
+        if not self.seeks_front:
+            return self.tuned.get(name) == whole.config[name]
+        proved = (record.arm for record in self.ledger.confirmed.values())
+        shorter = [arm for arm in proved if {*arm.params} <= {*whole.params}]
+        return any(name in arm.config for arm in shorter)
 
     def _curve(self, name: str) -> Curve:
         param = self.params[name]

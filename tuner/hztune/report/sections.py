@@ -193,9 +193,11 @@ def _fate(found: Evidence, arm: Arm) -> tuple[str, str]:
     if arm == found.winner and found.profile.makes_a_claim:
         return "the profile", "proved"
     answer = found.answer(arm)
-    if not answer and (found.summary is not None or arm.key not in found.ledger.searched):
+    was_shortened = found.summary is not None or arm.key not in found.ledger.searched
+    if not answer and was_shortened and not found.seeks_front:
         return "shortened", "not taken: its own fresh pairs did not prove that it holds the gain"
-    finalists = [key for key in found.ledger.confirmed if key in found.ledger.searched]
+    proved, searched = found.ledger.confirmed, found.ledger.searched
+    finalists = [key for key in proved if found.seeks_front or key in searched]
     return f"finalist {finalists.index(arm.key) + 1}", _ANSWERS[answer]
 
 
@@ -319,13 +321,15 @@ def _ablation(found: Evidence) -> Html:
     if not found.removals:
         return Html()
     rows = [_removal_row(removal) for removal in found.removals]
+    whose = "of the candidates for the front" if found.seeks_front else "of the winner"
+    memory = ", nor memory," if found.seeks_front else ""
     return join(
         tag("h2", "What each parameter is worth"),
         tag(
             "p",
-            "Measured, not modelled: parameters of the winner were set back to their defaults, "
-            "alone or in groups, beside the winner itself. Those without which nothing was lost "
-            "go from the profile, if what is left proves itself on fresh pairs.",
+            f"Measured, not modelled: parameters {whose} were set back to their defaults, alone or "
+            f"in groups, beside all of them. Those without which no speed{memory} was lost go from "
+            "the profile, if what is left proves itself on fresh pairs. Shown is the speed.",
             class_="soft",
         ),
         parts.figure(

@@ -20,18 +20,13 @@ from hztune.search.plane import CONTROL, LEAST_SAVING, Place, dominates, room, s
 from hztune.search.prospects import Best, prospects
 from hztune.search.race import ENOUGH_PAIRS, FEWEST_BLOCKS, SLOTS, Search
 from hztune.space import Config, Space
-from hztune.stats import Estimate, Noise, PairRatio, estimate_noise, log_rss_ratio, pool
+from hztune.stats import Estimate, pool
 from hztune.study import Finding, Identity, identity
 
 _PARENTS = 5
 """Members of the present front from which proposals inherit."""
 
 _SURELY_BEATEN = 0.95
-_USUAL_SCATTER = 0.02
-"""Standard deviation of a log ratio of peak memory, before there are two of anything."""
-
-_LEAST_SCATTER = 0.001
-"""Peak memory is never known better than that: it is counted in pages, at moments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,30 +191,11 @@ class FrontSearch(Search):
 def savings(ledger: Ledger) -> dict[str, Estimate]:
     """The pooled log saving of each feasible configuration whose memory is known, by its key."""
     known = {
-        key: _pairs(record.rss)
+        key: record.savings
         for key, record in ledger.searched.items()
-        if record.feasible and record.rss
+        if record.feasible and record.savings
     }
-    return dict(zip(known, pool([*known.values()], _scatter(ledger)), strict=True))
-
-
-def _scatter(ledger: Ledger) -> Noise:
-    """The noise of a log ratio of peak memory: from the control itself, and whoever came twice."""
-    blocks = [block.outcomes for block in ledger.blocks if block.role == "aa"]
-    alike = [
-        ratio
-        for outcomes in blocks
-        for one, other in zip(outcomes[::2], outcomes[1::2], strict=False)
-        if (ratio := log_rss_ratio(one, other)) is not None
-    ]
-    groups = [_pairs(alike), *(_pairs(record.rss) for record in ledger.searched.values())]
-    found = estimate_noise(groups) or Noise(_USUAL_SCATTER**2, 0.0, 1.0)
-    return replace(found, between=max(found.between, _LEAST_SCATTER**2))
-
-
-def _pairs(rss: Sequence[float]) -> list[PairRatio]:
-    """Log ratios of memory as pairs whose ratio is the saving; nothing is known within a pair."""
-    return [PairRatio(-each, math.nan, 1) for each in rss]
+    return dict(zip(known, pool([*known.values()], ledger.memory_noise()), strict=True))
 
 
 def _beaten(point: Point, other: Point) -> float:

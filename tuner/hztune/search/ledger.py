@@ -20,13 +20,13 @@ from hztune.stats import (
     Noise,
     Noises,
     PairRatio,
-    block_ratios,
+    estimate_noise,
     estimate_noises,
-    log_rss_ratio,
     pair_ratio,
     part_ratios,
     pool,
     pool_plain,
+    saving_ratio,
 )
 
 FAR_BEHIND = -0.35
@@ -36,6 +36,12 @@ _NORMAL_95 = 1.96
 _USUAL_NOISE = Noises(Noise(between=0.05**2, within=0.1**2, df=1.0), {})
 """Stands in until a study has measured its own; a figure for a busy machine."""
 
+_USUAL_SCATTER = 0.02
+"""Standard deviation of a log ratio of peak memory, before there are two of anything."""
+
+_LEAST_SCATTER = 0.001
+"""Peak memory is never known better than that: it is counted in pages, at moments."""
+
 
 @dataclass
 class Record:
@@ -44,7 +50,7 @@ class Record:
     Attributes:
         arm: Whose it is.
         pairs: Against the default, in order of time.
-        rss: Log ratios of peak memory to the default's.
+        savings: The same of peak memory: log ratios of the default's to its own.
         excesses: How far it was above the memory limit, in log units; empty without a limit.
         each: The pairs on each of several workloads; empty where there is one only.
         loss: How far it is shown to be below what one of them may lose, in log units; -1: nowhere.
@@ -54,7 +60,7 @@ class Record:
 
     arm: Arm
     pairs: list[PairRatio] = field(default_factory=list)
-    rss: list[float] = field(default_factory=list)
+    savings: list[PairRatio] = field(default_factory=list)
     excesses: list[float] = field(default_factory=list)
     each: list[list[PairRatio]] = field(default_factory=list)
     loss: float = -1.0
@@ -65,6 +71,11 @@ class Record:
     def log_ratios(self) -> list[float]:
         """The log ratio of each pair."""
         return [pair.log_ratio for pair in self.pairs]
+
+    @property
+    def rss(self) -> list[float]:
+        """The log ratio of peak memory to the default's in each pair where it is known."""
+        return [-saving.log_ratio for saving in self.savings]
 
     @property
     def violations(self) -> dict[str, float]:
@@ -98,11 +109,11 @@ class Record:
             self.failures.append(outcome)
             return
         self.last = outcome
-        pair, rss = pair_ratio(control, outcome), log_rss_ratio(control, outcome)
+        pair, saving = pair_ratio(control, outcome), saving_ratio(control, outcome)
         if pair is not None:
             self.pairs.append(replace(pair, machine=block.machine))
-        if rss is not None:
-            self.rss.append(rss)
+        if saving is not None:
+            self.savings.append(replace(saving, machine=block.machine))
         if limit is not None and outcome.rss_peak_kb:
             self.excesses.append(_excess(limit, control, outcome))
         _enter(self.each, part_ratios(control, outcome), block.machine)
@@ -120,6 +131,7 @@ class Ledger:
         confirmed: What only the confirmation may look at, by the arm's key.
         calibration: A/A pairs.
         calibration_each: The same on each of several workloads.
+        calibration_memory: The same of peak memory.
         void: Blocks in which the control failed; they say nothing about anybody.
         machine: Whose pairs confirm and shorten, by what tells it from others; "" where there is
             one only. The search learns from all machines.
@@ -133,6 +145,7 @@ class Ledger:
     confirmed: dict[str, Record] = field(default_factory=dict)
     calibration: list[PairRatio] = field(default_factory=list)
     calibration_each: list[list[PairRatio]] = field(default_factory=list)
+    calibration_memory: list[PairRatio] = field(default_factory=list)
     void: list[Block] = field(default_factory=list)
     machine: str = ""
     tried_elsewhere: set[tuple[str, str]] = field(default_factory=set)
@@ -281,6 +294,13 @@ class Ledger:
             or _USUAL_NOISE
         )
 
+    def memory_noise(self) -> Noise:
+        """The noise of a log saving of memory: from the control itself, and whoever came twice."""
+        groups = [record.savings for record in self.searched.values()]
+        found = estimate_noise([self.calibration_memory, *groups])
+        found = found or Noise(_USUAL_SCATTER**2, 0.0, 1.0)
+        return replace(found, between=max(found.between, _LEAST_SCATTER**2))
+
     def estimates(self) -> dict[str, Estimate]:
         """The pooled estimate of every feasible configuration of the search, by the arm's key."""
         if self._pooled is None or self._pooled[0] != len(self.blocks):
@@ -297,22 +317,22 @@ class Ledger:
         outcomes = (outcome for block in self.blocks for outcome in block.outcomes)
         return Counter(outcome.status for outcome in outcomes if not outcome.ok)
 
-    def removals(self, finalist: Arm) -> dict[str, list[PairRatio]]:
-        """Ablation: each arm that stood beside `finalist`, compared with it, by the arm's key."""
-        found: dict[str, list[PairRatio]] = {}
-        for block in self.blocks:
-            if not (block.role == "ablate" and self.is_of_here(block)):
-                continue
-            if block.outcomes[0].arm == finalist:
-                for outcome, pair in zip(block.outcomes[1:], block_ratios(block), strict=True):
-                    if pair is not None:
-                        found.setdefault(outcome.arm.key, []).append(pair)
+    def removals(self, whole: Arm) -> dict[str, Record]:
+        """Ablation: each arm that stood beside `whole`, compared with it, by the arm's key."""
+        found: dict[str, Record] = {}
+        for block in self.here():
+            if block.role == "ablate" and block.control.arm == whole and block.control.ok:
+                for outcome in block.outcomes[1:]:
+                    record = found.setdefault(outcome.arm.key, Record(outcome.arm))
+                    record.add(block, outcome, None)
         return found
 
     def _calibrate(self, block: Block) -> None:
         """A/A processes are taken two by two: pairs that share a process are not independent."""
         for one, other in zip(block.outcomes[::2], block.outcomes[1::2], strict=False):
-            pair = pair_ratio(one, other)
+            pair, saving = pair_ratio(one, other), saving_ratio(one, other)
+            if saving is not None:
+                self.calibration_memory.append(replace(saving, machine=block.machine))
             if pair is not None:
                 self.calibration.append(replace(pair, machine=block.machine))
                 _enter(self.calibration_each, part_ratios(one, other), block.machine)

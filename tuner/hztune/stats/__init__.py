@@ -10,7 +10,14 @@ from hztune.stats.pooling import (
     pool_plain,
     race_margin,
 )
-from hztune.stats.ratios import PairRatio, block_ratios, log_rss_ratio, pair_ratio, part_ratios
+from hztune.stats.ratios import (
+    PairRatio,
+    block_ratios,
+    log_rss_ratio,
+    pair_ratio,
+    part_ratios,
+    saving_ratio,
+)
 from hztune.stats.sequential import (
     FIRST_LOOK,
     Interval,
@@ -54,6 +61,7 @@ __all__ = [
     "pool_plain",
     "pooled_mean",
     "race_margin",
+    "saving_ratio",
     "sequential_interval",
     "two_states",
 ]

@@ -90,6 +90,15 @@ def log_rss_ratio(reference: Outcome, candidate: Outcome) -> float | None:
     return math.log(candidate.rss_peak_kb / reference.rss_peak_kb)
 
 
+def saving_ratio(reference: Outcome, candidate: Outcome) -> PairRatio | None:
+    """What a pair saves of peak memory: above 0 the candidate takes less, which is better.
+
+    A process has one peak: nothing is known of what scatters within a pair.
+    """
+    rss = log_rss_ratio(reference, candidate)
+    return None if rss is None else PairRatio(-rss, math.nan, 1)
+
+
 def _mean(parts: Sequence[PairRatio | None]) -> PairRatio | None:
     """The ratio over several workloads: the geometric mean of theirs, none weighing more."""
     known = [part for part in parts if part is not None]

@@ -1,8 +1,9 @@
-"""The story of a study with two objectives: calibrate, search, prove a front; then the verdict.
+"""The story of a study with two objectives: calibrate, search, shorten, prove a front; the verdict.
 
 One search and one proof: the members of the front are chosen once, by what the search knows, and
-all their claims share one error. So a study that was stopped during the proof goes on with the
-members that it had, which are those that have fresh pairs.
+shortened before they have a fresh pair; all their claims share one error. So a study that was
+stopped during the proof goes on with the members that it had, which are those that have fresh
+pairs.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from hztune.confirm import (
     on_front,
     prove_front,
     reported_each,
+    shorten_members,
 )
 from hztune.progress import percent
 from hztune.samples import Arm
@@ -27,8 +29,11 @@ from hztune.search import FrontSearch
 from hztune.stats import Interval
 from hztune.tune.flow import REASONS, SEALED_BY, SEARCHED_BY, Decision, Study, spelled
 
-FRONT_SHARE = SEALED_BY - SEARCHED_BY
-"""Part of the budget for the proofs of all members together; nothing is shortened afterwards."""
+SHORTENED_BY = 0.63
+"""The share of the budget by which the members are shortened; what is left is for the proofs."""
+
+FRONT_SHARE = SEALED_BY - SHORTENED_BY
+"""Part of the budget for the proofs of all members together."""
 
 
 @dataclass
@@ -68,9 +73,20 @@ class FrontStudy(Study):
             return [*begun]  # all had their first pair
         if not begun:
             self.search.run(SEARCHED_BY)
-        most = affordable(self.bench, FRONT_SHARE, SEALED_BY)
-        arms = dict.fromkeys([*begun, *self.plane.members(most)])
+        now = self.bench.budget.elapsed() / self.bench.budget.total_s
+        most = affordable(self.bench, FRONT_SHARE, min(SEALED_BY, now + FRONT_SHARE))
+        chosen = self._shortened(self.plane.members(most), 0.0 if begun else SHORTENED_BY)
+        arms = dict.fromkeys([*begun, *chosen])
         return [*arms][: max(most, len(begun))]
+
+    def _shortened(self, members: Sequence[Arm], share: float) -> list[Arm]:
+        """What is left of each member by then; without any time, what was left of it before."""
+        each = shorten_members(self.bench, self.space, members, share)
+        for number, (whole, arm) in enumerate(each, start=1):
+            if arm != whole:
+                said = f"{len(arm.params)} of {len(whole.params)} parameters seem to matter"
+                self.bench.reporter.say(f"candidate {number}: {said}")
+        return [arm for _, arm in each]
 
     def _emitted(self, front: Sequence[Member]) -> Decision:
         """The decision for the fastest member, or for the most saving one when none is faster."""
