@@ -21,10 +21,9 @@ from hztune.progress import Quiet
 from hztune.report import evidence, sections, words
 from hztune.samples import Arm
 from hztune.search import Bench, Record
-from hztune.tune import Tuned, TuneRequest, tune
+from hztune.tune import Tuned, TuneRequest, together, tune
 from hztune.tune.request import understand
 from hztune.tune.summary import Attempt
-from hztune.tune.written import written
 from hztune.verify.claim import Claim, Finding, measure
 from hztune.workload import WorkloadSpec
 
@@ -293,10 +292,26 @@ def test_the_speed_of_a_front_is_what_the_objective_names(
         understand(TuneRequest(workload=latency, pareto="throughput,rss"))
 
 
-def test_a_front_is_not_shared_between_workers() -> None:
-    larson = WorkloadSpec("larson", "", (), 2)
-    with pytest.raises(UsageError, match="--pareto and --storage exclude each other"):
-        written(TuneRequest(workload=larson, pareto="throughput,rss"))
+def test_a_front_that_workers_share_leaves_what_every_front_leaves(
+    core_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = VirtualClock()
+    inner = ReplayExecutor(spin_or_purge, QUIET, seed=1, clock=clock, rss_scatter=0.01)
+    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
+    monkeypatch.setattr(together, "executor_of", lambda request, machine, sink: Kept(inner, sink))
+    monkeypatch.setattr(together, "SystemClock", lambda: clock)
+    space = tmp_path / "two.toml"
+    space.write_text(SPACE)
+    larson = WorkloadSpec.from_text("larson", (), 2)
+    asked = TuneRequest(workload=larson, space=str(space), budget_s=120.0, pareto="throughput,rss")
+    place = together.Place(f"sqlite:///{tmp_path / 'study.db'}", "front")
+    first = together.begin(place, asked, tmp_path / "first", Quiet())
+    assert [row.verdict for row in first.summary.front][-1] == "less_memory"
+    second = together.join(place, Quiet(), out=tmp_path / "second")
+    assert second is not None and second.front == first.front
+    files = {path.name: path.read_text() for path in (tmp_path / "first/front").iterdir()}
+    assert {path.name: path.read_text() for path in (tmp_path / "second/front").iterdir()} == files
+    assert "Speed against the default by peak memory" in report.render(tmp_path / "second")
 
 
 def test_a_wrong_objective_is_one_sentence_and_status_2(hztune: Run) -> None:

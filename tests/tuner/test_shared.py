@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from hztune import machine
+from hztune.confirm import claim_error, front_error
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
@@ -34,6 +35,7 @@ from hztune.shared.worker import Worker
 from hztune.space import Space
 from hztune.tune.candidates import candidates
 from hztune.tune.flow import Decision, Study
+from hztune.tune.front import FrontStudy
 
 from .conftest import RESUME_S, tell
 
@@ -326,7 +328,11 @@ class Telling(Around):
 
 
 def story(
-    worker: Worker, space: Space, landscape: Landscape = spin_wins, stop_in: str = ""
+    worker: Worker,
+    space: Space,
+    landscape: Landscape = spin_wins,
+    stop_in: str = "",
+    kind: type[Study] = Study,
 ) -> Study:
     """A simulated study as one worker takes part in it."""
     executor = Telling(ReplayExecutor(landscape, QUIET, seed=1), worker.sink, stop_in)
@@ -336,7 +342,7 @@ def story(
         ledger.add(block)
     budget = Budget(executor.inner.clock, 90.0, spent_s=news.elapsed_s)
     bench = Bench(executor, ledger, budget, Quiet(), peers=worker)
-    return Study(bench, space, 1 + worker.number)
+    return kind(bench, space, 1 + worker.number)
 
 
 def confirmed(study: Study) -> int:
@@ -361,8 +367,36 @@ def test_who_takes_over_a_proof_goes_on_with_the_pairs_of_the_same_machine_only(
             assert second.bench.ledger.trials == searched or not kept
 
 
+@pytest.mark.parametrize("machine", ["one", "another"])
+def test_who_takes_over_the_proof_of_a_front_has_its_members_on_the_same_machine_only(
+    machine: str, toy_space: Space, tmp_path: Path
+) -> None:
+    with opened(f"sqlite:///{tmp_path / 'study.db'}", "front") as study:
+        with Worker(study, "one") as worker:
+            first = story(worker, toy_space, stop_in="confirm", kind=FrontStudy)
+            assert front_error(first.bench.ledger) == claim_error(0)
+            assert first.run().verdict == "interrupted"
+        with Worker(study, machine) as worker:
+            second = story(worker, toy_space, kind=FrontStudy)
+            assert confirmed(second) == (2 if machine == "one" else 0)
+            decision = second.run()
+            assert decision.verdict == "improved"
+            assert decision.arm.config["lock"] == "spin"
+            begun = [*first.bench.ledger.confirmed]
+            ledger = second.bench.ledger
+            fresh = [block for block in ledger.here() if block.role == "confirm"]
+            pairs = sum(len(record.pairs) for record in ledger.confirmed.values())
+            assert pairs == len(fresh) > 2
+            if machine == "one":
+                assert [*ledger.confirmed][: len(begun)] == begun
+                assert front_error(ledger) == claim_error(0)
+            else:
+                assert front_error(ledger) == claim_error(1)
+
+
+@pytest.mark.parametrize("kind", [Study, FrontStudy])
 def test_two_workers_search_together_and_one_of_them_decides(
-    toy_space: Space, tmp_path: Path
+    kind: type[Study], toy_space: Space, tmp_path: Path
 ) -> None:
     decisions: list[Decision | str] = []
 
@@ -370,7 +404,7 @@ def test_two_workers_search_together_and_one_of_them_decides(
         with opened(f"sqlite:///{tmp_path / 'study.db'}", "both") as study:
             try:
                 with Worker(study, "machine") as worker:
-                    decisions.append(story(worker, toy_space).run())
+                    decisions.append(story(worker, toy_space, kind=kind).run())
                     worker.conclude({"who": worker.name})
             except EndedElsewhere:
                 decisions.append("elsewhere")

@@ -193,8 +193,9 @@ def test_a_request_is_read_back_as_it_was(tmp_path: Path) -> None:
     searched.write_text('schema = 1\nallocator = "hz"\n')
     first, second = (spec.by("p99") for spec in together("larson,remote@main", ["remote=50"], 2))
     request = TuneRequest(
-        first, beside=(second,), space=str(searched), trials=7, max_rss="1.1x", out=tmp_path
-    )
+        first, beside=(second,), space=str(searched), trials=7, max_rss="1.1x", out=tmp_path,
+        pareto="p99,rss",
+    )  # fmt: skip
     stored = json.loads(json.dumps(written(request)))
     searched.unlink()
     with read_back(stored) as back:

@@ -3,8 +3,10 @@
 Every member has pairs of its own, in turn: beside several others a process would wait longer for
 its turns, and memory that ages meanwhile makes it another process than the one that `hztune verify`
 measures. Error: all claims of a study together have CLAIM_ERROR, which is split evenly over the
-members and over the two objectives (Bonferroni). The members are chosen before the first fresh
-pair, by the search's data alone; afterwards one may only leave.
+members and over the two objectives (Bonferroni). Where machines share a study, one that takes over
+the proof of another one begins anew: the first has half of the error, the second a quarter, and so
+on. The members are chosen before the first fresh pair, by what the search and the ablation have
+measured; afterwards one may only leave.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from hztune.confirm.proof import (
     FUTILE_FROM,
     REPORTED_ERROR,
     Answer,
+    claim_error,
     is_futile,
     is_precise,
     keeps_limit,
@@ -27,7 +30,7 @@ from hztune.confirm.proof import (
     within_limits,
 )
 from hztune.samples import Arm
-from hztune.search import LEAST_SAVING, PAIRS, Bench, Place, Record, unbeaten
+from hztune.search import LEAST_SAVING, PAIRS, Bench, Ledger, Place, Record, unbeaten
 from hztune.stats import FIRST_LOOK, Interval, sequential_interval
 
 MOST_MEMBERS = 5
@@ -104,9 +107,21 @@ class _Gain:
         return len(self.pairs) >= FUTILE_FROM and is_futile(self.pairs, total, alpha, self.least)
 
 
-def member_error(members: int) -> float:
-    """Two-sided error of each claim, of speed or of memory, where so many members are proved."""
-    return CLAIM_ERROR / (_OBJECTIVES * members)
+def member_error(members: int, error: float = CLAIM_ERROR) -> float:
+    """Two-sided error of each claim, of speed or of memory, where so many members are proved.
+
+    Args:
+        members: How many.
+        error: That of all their claims together, see `front_error`.
+    """
+    return error / (_OBJECTIVES * members)
+
+
+def front_error(ledger: Ledger) -> float:
+    """Two-sided error of all claims of a front that is proved on this machine."""
+    if not ledger.machine:
+        return CLAIM_ERROR
+    return claim_error(len({machine for machine, _ in ledger.tried_elsewhere}))
 
 
 def front_rounds(bench: Bench, members: int, share: float) -> int:
@@ -147,7 +162,7 @@ def prove_front(
         One for each arm. Of the confirmed ones, by what the fresh pairs estimate, those are
         "dominated" to whom another one is preferable: see search.plane.unbeaten.
     """
-    alpha = member_error(len(arms))
+    alpha = member_error(len(arms), front_error(bench.ledger))
     rounds = front_rounds(bench, len(arms), share)
     pair_s = bench.executor.cost(2, rounds)
     records = [bench.ledger.confirmed.setdefault(arm.key, Record(arm)) for arm in arms]

@@ -3,7 +3,7 @@
 One search and one proof: the members of the front are chosen once, by what the search knows, and
 shortened before they have a fresh pair; all their claims share one error. So a study that was
 stopped during the proof goes on with the members that it had, which are those that have fresh
-pairs.
+pairs. Of several workers one proves; another machine that takes over chooses anew.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from hztune.confirm import (
     Member,
     Proof,
     affordable,
+    front_error,
     member_error,
     on_front,
     prove_front,
@@ -49,7 +50,7 @@ class FrontStudy(Study):
     def _planned(self) -> tuple[float, float]:
         """Seconds for the pairs of each member of a full front, and the error of its claims."""
         proof_s = self.bench.budget.total_s * FRONT_SHARE
-        return proof_s / MOST_MEMBERS, member_error(MOST_MEMBERS)
+        return proof_s / MOST_MEMBERS, member_error(MOST_MEMBERS, front_error(self.bench.ledger))
 
     def _decide(self) -> Decision:
         """Searches, proves the members that were found, and tells who is on the front."""
@@ -66,18 +67,29 @@ class FrontStudy(Study):
         return self._emitted(front) if front else self._nothing_found()
 
     def _members(self) -> list[Arm]:
-        """Whom to prove, as many as there is time for; those whose proof was begun come first."""
-        fresh = [block for block in self.bench.ledger.blocks if block.role == "confirm"]
-        begun = Counter(outcome.arm for block in fresh for outcome in block.outcomes[1:])
+        """Whom to prove, as many as there is time for; those whose proof was begun come first.
+
+        Where several workers take part, only the one that decides comes to know them.
+
+        Raises:
+            EndedElsewhere: Another worker has come to the verdict.
+        """
+        if not self._begun():
+            self.search.run(SEARCHED_BY)
+        self._take_lead()
+        begun = self._begun()
         if begun and max(begun.values()) > 1:
             return [*begun]  # all had their first pair
-        if not begun:
-            self.search.run(SEARCHED_BY)
         now = self.bench.budget.elapsed() / self.bench.budget.total_s
         most = affordable(self.bench, FRONT_SHARE, min(SEALED_BY, now + FRONT_SHARE))
         chosen = self._shortened(self.plane.members(most), 0.0 if begun else SHORTENED_BY)
         arms = dict.fromkeys([*begun, *chosen])
         return [*arms][: max(most, len(begun))]
+
+    def _begun(self) -> Counter[Arm]:
+        """Those who have fresh pairs of this machine, with how many."""
+        fresh = [block for block in self.bench.ledger.here() if block.role == "confirm"]
+        return Counter(outcome.arm for block in fresh for outcome in block.outcomes[1:])
 
     def _shortened(self, members: Sequence[Arm], share: float) -> list[Arm]:
         """What is left of each member by then; without any time, what was left of it before."""

@@ -146,9 +146,13 @@ def _study(task: Task, executor: Executor, store: SampleStore, reporter: Reporte
     budget = Budget(SystemClock(), task.request.budget_s, spent_s=_spent(blocks))
     ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine)
     executor.recall(ledger.here())
-    bench = Bench(executor, ledger, budget, reporter)
+    return study_of(task, Bench(executor, ledger, budget, reporter), task.request.seed)
+
+
+def study_of(task: Task, bench: Bench, seed: int) -> Study:
+    """The story that was asked for: of one winner, or of a front."""
     kind = FrontStudy if task.request.pareto else Study
-    return kind(bench, task.space, task.request.seed, task.request.trials)
+    return kind(bench, task.space, seed, task.request.trials)
 
 
 def _spent(blocks: Iterable[Block]) -> float:

@@ -37,6 +37,7 @@ from hztune.tune.session import (
     ending_of,
     executor_of,
     interruptible,
+    study_of,
     told_again,
 )
 from hztune.tune.written import read_back, written
@@ -210,7 +211,7 @@ def _story(
     executor.recall(ledger.here())
     budget = Budget(SystemClock(), request.budget_s, spent_s=news.elapsed_s)
     bench = Bench(executor, ledger, budget, reporter, stop, peers=worker)
-    return Study(bench, task.space, _own_seed(request.seed, worker.number), request.trials)
+    return study_of(task, bench, _own_seed(request.seed, worker.number))
 
 
 def _own_seed(seed: int, number: int) -> int:

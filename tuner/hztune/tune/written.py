@@ -27,10 +27,8 @@ def written(request: TuneRequest) -> dict[str, Any]:
     """A request as JSON can hold it; a search space of the user's goes along with it.
 
     Raises:
-        UsageError: It is for a program, or seeks a front.
+        UsageError: It is for a program.
     """
-    if request.pareto:
-        raise UsageError("--pareto and --storage exclude each other: a front has one worker")
     if request.program is not None:
         raise UsageError(
             "--storage is for built-in workloads: whoever can write to a storage could have any "
