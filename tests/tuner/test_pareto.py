@@ -37,6 +37,7 @@ from hztune.search import (
     calibrate,
     unbeaten,
 )
+from hztune.search.front import savings
 from hztune.search.plane import dominates, room, spread
 from hztune.space import Space
 from hztune.stats import Interval, is_look
@@ -215,6 +216,41 @@ def test_the_least_memory_is_found_where_it_costs_speed(toy_space: Space) -> Non
     found = [three_ways(arm) for arm in search.members(MOST_MEMBERS)]
     assert min(truth.rss_kb for truth in found) < 70_000
     assert max(truth.log_ratio for truth in found) == 0.2
+
+
+def on_two_hosts() -> dict[str, Bench]:
+    """A host on which equal processes take equal memory, and one on which they do not."""
+    scatters = {"quiet": 0.002, "noisy": 0.1}
+    benches = {}
+    for seed, (name, scatter) in enumerate(scatters.items()):
+        ledger = Ledger(machine=name)
+        benches[name] = bench_of(flat, seed=seed, ledger=ledger, rss_scatter=scatter)
+        calibrate(benches[name], CONTROL, 0.08)
+    return benches
+
+
+def test_how_exactly_memory_is_known_is_each_machines_own() -> None:
+    benches = on_two_hosts()
+    alone = {name: bench.ledger.memory_noise() for name, bench in benches.items()}
+    assert alone["noisy"].between > 100.0 * alone["quiet"].between
+    blocks = [block for bench in benches.values() for block in bench.ledger.blocks]
+    for name in benches:
+        assert Ledger.of(blocks, machine=name).memory_noise() == alone[name]
+    newcomer = Ledger.of(blocks, machine="newcomer")
+    assert newcomer.memory_noise() == newcomer.memory_noises().pooled
+
+
+def test_a_host_on_which_memory_scatters_does_not_blur_what_a_quiet_one_saw() -> None:
+    """All weighing the same, the savings would be wrong by 0.04 in usual."""
+    benches = on_two_hosts()
+    for bench in benches.values():
+        for arm in some_arms(24):
+            for _ in range(3):
+                bench.measure([CONTROL, arm], "search", 10)
+    blocks = [block for bench in benches.values() for block in bench.ledger.blocks]
+    found = savings(Ledger.of(blocks, machine="quiet")).values()
+    assert len(found) == 24
+    assert math.sqrt(sum(one.raw**2 for one in found) / 24) < 0.02
 
 
 # ---- the ablation --------------------------------------------------------------------------------

@@ -195,7 +195,7 @@ def savings(ledger: Ledger) -> dict[str, Estimate]:
         for key, record in ledger.searched.items()
         if record.feasible and record.savings
     }
-    return dict(zip(known, pool([*known.values()], ledger.memory_noise()), strict=True))
+    return dict(zip(known, pool([*known.values()], ledger.memory_noises()), strict=True))
 
 
 def _beaten(point: Point, other: Point) -> float:

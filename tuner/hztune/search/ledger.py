@@ -20,7 +20,6 @@ from hztune.stats import (
     Noise,
     Noises,
     PairRatio,
-    estimate_noise,
     estimate_noises,
     pair_ratio,
     part_ratios,
@@ -36,11 +35,11 @@ _NORMAL_95 = 1.96
 _USUAL_NOISE = Noises(Noise(between=0.05**2, within=0.1**2, df=1.0), {})
 """Stands in until a study has measured its own; a figure for a busy machine."""
 
-_USUAL_SCATTER = 0.02
-"""Standard deviation of a log ratio of peak memory, before there are two of anything."""
+_USUAL_SCATTER = Noises(Noise(between=0.02**2, within=0.0, df=1.0), {})
+"""The same of peak memory."""
 
 _LEAST_SCATTER = 0.001
-"""Peak memory is never known better than that: it is counted in pages, at moments."""
+"""Standard deviation below which peak memory is not known: it is counted in pages, at moments."""
 
 
 @dataclass
@@ -295,11 +294,18 @@ class Ledger:
         )
 
     def memory_noise(self) -> Noise:
-        """The noise of a log saving of memory: from the control itself, and whoever came twice."""
+        """The noise of a log saving of memory on the machine that confirms."""
+        return self.memory_noises().on(self.machine)
+
+    def memory_noises(self) -> Noises:
+        """The noise of a log saving of memory on each machine.
+
+        From the control itself, and whoever came twice.
+        """
         groups = [record.savings for record in self.searched.values()]
-        found = estimate_noise([self.calibration_memory, *groups])
-        found = found or Noise(_USUAL_SCATTER**2, 0.0, 1.0)
-        return replace(found, between=max(found.between, _LEAST_SCATTER**2))
+        found = estimate_noises([self.calibration_memory, *groups]) or _USUAL_SCATTER
+        own = {machine: _coarse(noise) for machine, noise in found.own.items()}
+        return Noises(_coarse(found.pooled), own)
 
     def estimates(self) -> dict[str, Estimate]:
         """The pooled estimate of every feasible configuration of the search, by the arm's key."""
@@ -344,6 +350,11 @@ def _excess(limit: MemoryLimit, control: Outcome, outcome: Outcome) -> float:
         return limit.excess(control.rss_peak_kb, outcome.rss_peak_kb)
     both = zip(control.parts, outcome.parts, strict=True)
     return max(limit.excess(one.rss_peak_kb, other.rss_peak_kb) for one, other in both)
+
+
+def _coarse(noise: Noise) -> Noise:
+    """The noise of memory, which is never known better than _LEAST_SCATTER."""
+    return replace(noise, between=max(noise.between, _LEAST_SCATTER**2))
 
 
 def _enter(each: list[list[PairRatio]], found: Sequence[PairRatio | None], machine: str) -> None:
