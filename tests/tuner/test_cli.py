@@ -285,7 +285,7 @@ def test_a_path_is_printed_alone_and_exists(what: str, hztune: Run) -> None:
 
 def test_doctor_says_a_verdict_for_everything_that_it_looked_at(hztune: Run) -> None:
     done = hztune("doctor", "--json")
-    findings = json.loads(done.stdout)
+    findings = json.loads(done.stdout)["findings"]
     assert done.returncode == 0
     assert {finding["verdict"] for finding in findings} <= {"ok", "warn", "unfit", "unknown"}
     said = hztune("doctor").stdout
@@ -296,6 +296,9 @@ def test_doctor_says_the_record_of_the_machine(hztune: Run) -> None:
     said = hztune("doctor").stdout
     for name, value in Machine.here().described():
         assert f" {name}: {value}\n" in said
+    held = json.loads(hztune("doctor", "--json").stdout)
+    assert [*held] == ["findings", "machine"]
+    assert Machine(**held["machine"]) == Machine.here()
 
 
 class Measured(HztuneError):

@@ -20,17 +20,18 @@ if TYPE_CHECKING:
 def doctor_command(as_json: bool, strict: bool) -> None:
     """Show what disturbs measurements here, and what mends it.
 
-    The machine's record follows. Nothing is changed. With --json only the findings are printed: a
-    profile has the record.
+    The machine's record follows. Nothing is changed. With --json it is an object with the keys
+    findings and machine.
     """
     from hztune import doctor
     from hztune.machine import Machine
 
-    findings = doctor.examine()
+    findings, machine = doctor.examine(), Machine.here()
     if as_json:
-        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+        found = {"findings": [asdict(each) for each in findings], "machine": asdict(machine)}
+        click.echo(json.dumps(found, indent=2))
     else:
-        record = [f"        {name}: {value}" for name, value in Machine.here().described()]
+        record = [f"        {name}: {value}" for name, value in machine.described()]
         lines = [*map(_line, findings), "the record of this machine:", *record]
         click.echo("\n".join(lines))
     if strict:
