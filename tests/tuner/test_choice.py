@@ -122,6 +122,44 @@ def test_every_allocator_is_first_measured_as_it_comes_beside_the_unchanged_prog
     assert {block.control.arm for block in bench.ledger.blocks} == {UNCHANGED}
 
 
+def test_an_allocator_that_does_not_run_gets_no_more_where_nobody_promises_anything(
+    make_bench: MakeBench, choice: Choice
+) -> None:
+    def truth(arm: Arm) -> Truth:
+        return Truth(status="crash") if arm.allocator == "one" else Truth()
+
+    bench = make_bench(truth, QUIET)
+    searched(bench, choice, 0.1)
+    bench.floor = 2.0  # nobody promises so much
+    Search(bench, choice, seed=1).run(0.5)
+    assert [arm for arm in measured(bench) if arm.allocator == "one"] == [Arm("one")]
+
+
+def test_where_nobody_promises_anything_only_the_leader_is_searched(
+    make_bench: MakeBench, choice: Choice
+) -> None:
+    bench = make_bench(landscape(two=-0.2, one=0.2), QUIET)
+    searched(bench, choice, 0.1)
+    before = measured(bench)
+    bench.floor = 2.0
+    Search(bench, choice, seed=1).run(0.5)
+    assert {arm.allocator for arm in measured(bench)[len(before) :]} == {"one"}
+
+
+def test_what_was_measured_of_one_allocator_does_not_end_the_search_of_another(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    both = Choice.of([replace(toy_space, allocator=name) for name in ("one", "two")])
+    rng, bench = Random(1), make_bench(lambda arm: Truth(), QUIET, budget_s=1e6)
+    arms = [replace(toy_space.arm(toy_space.sample(rng)), allocator="one") for _ in range(300)]
+    arms[20:40] = [replace(arm, allocator="two") for arm in arms[20:40]]
+    for at in range(0, len(arms), 20):
+        bench.measure([both.control, *arms[at : at + 20]], "search", 20)
+    search = Search(bench, both, seed=1)
+    assert not search._is_early("one")
+    assert search._is_early("two")
+
+
 def test_a_hopeless_allocator_gets_no_more_than_its_default(
     make_bench: MakeBench, choice: Choice
 ) -> None:

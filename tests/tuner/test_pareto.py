@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
 
@@ -29,7 +29,8 @@ from hztune.search import (
     unbeaten,
 )
 from hztune.search.plane import dominates, room, spread
-from hztune.space import Space
+from hztune.search.race import LEAST_TRIALS
+from hztune.space import Choice, Space
 from hztune.stats import Interval, is_look
 from hztune.study import Finding
 from hztune.tune.flow import Decision
@@ -63,6 +64,12 @@ def three_ways(arm: Arm) -> Truth:
     if delay <= 10:
         speed, memory = speed - 0.1, memory - 0.4
     return Truth(speed, rss_kb=round(100_000 * math.exp(memory)))
+
+
+def little_memory(arm: Arm) -> Truth:
+    """Speed is the same everywhere, and two parameters together save a tenth of the memory."""
+    saves = arm.config.get("lock") == "spin" and arm.config.get("pages") == "on"
+    return Truth(rss_kb=90_000 if saves else 100_000)
 
 
 def bench_of(
@@ -206,6 +213,54 @@ def test_the_least_memory_is_found_where_it_costs_speed(toy_space: Space) -> Non
     found = [three_ways(arm) for arm in search.members(MOST_MEMBERS)]
     assert min(truth.rss_kb for truth in found) < 70_000
     assert max(truth.log_ratio for truth in found) == 0.2
+
+
+def test_among_equals_nothing_more_is_proposed_after_enough_of_them(toy_space: Space) -> None:
+    bench = bench_of(flat, seed=2, budget_s=2400.0, rss_scatter=0.002)
+    assert decided(bench, toy_space, seed=2).verdict == "no_gain"
+    assert LEAST_TRIALS <= bench.ledger.trials < 1.2 * LEAST_TRIALS
+    assert bench.budget.elapsed() < 0.5 * bench.budget.total_s
+
+
+@pytest.mark.parametrize("landscape", [three_ways, little_memory])
+def test_a_search_goes_on_until_it_has_found_what_few_have_in_speed_or_in_memory(
+    toy_space: Space, landscape: Landscape
+) -> None:
+    bench = bench_of(landscape, budget_s=1200.0, rss_scatter=0.002)
+    decision = decided(bench, toy_space)
+    assert bench.ledger.trials >= LEAST_TRIALS
+    assert [member.verdict for member in decision.front][-1:] == ["less_memory"]
+
+
+def test_what_many_slow_ones_say_of_memory_does_not_drown_what_the_fastest_say(
+    toy_space: Space,
+) -> None:
+    def spin_is_fast_and_large(arm: Arm) -> Truth:
+        return Truth(0.2, rss_kb=200_000) if arm.config.get("lock") == "spin" else Truth(-0.1)
+
+    bench = bench_of(spin_is_fast_and_large, budget_s=1e6)
+    bench.floor = 0.01
+    rng = Random(1)
+    arms = [toy_space.arm(toy_space.sample(rng)) for _ in range(4 * LEAST_TRIALS)]
+    slow = [arm for arm in arms if arm.config.get("lock") != "spin"][: LEAST_TRIALS + 12]
+    *fast, new = [arm for arm in arms if arm.config.get("lock") == "spin"][:21]
+    for arm in [*slow, *fast]:
+        bench.measure([CONTROL, arm], "search", 20)
+    search = FrontSearch(bench, toy_space, seed=1)
+    assert search._promise([toy_space.config(new)]) < 1.0
+
+
+def test_an_allocator_is_not_searched_for_memory_because_nobody_promises_speed(
+    toy_space: Space,
+) -> None:
+    spaces = [replace(toy_space, allocator=name) for name in ("one", "two")]
+    hopeless = Truth(-1.5, rss_kb=300_000)
+    bench = bench_of(lambda arm: hopeless if arm.allocator == "one" else Truth())
+    bench.floor = 0.01
+    search = FrontSearch(bench, Choice.of(spaces), seed=1)
+    search.run(share=0.6)
+    search.bench.floor = 5.0
+    assert set(search._chances()) == {"two"}
 
 
 # ---- the proof -----------------------------------------------------------------------------------

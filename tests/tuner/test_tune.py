@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import pytest
@@ -14,7 +15,9 @@ from hztune.measure.replay import Landscape, ModelNoise, Truth
 from hztune.measure.types import Around
 from hztune.progress import Status
 from hztune.samples import Arm, Block, Role
-from hztune.search import Bench, Ledger, MemoryLimit, calibrate
+from hztune.search import Bench, Ledger, MemoryLimit, Search, calibrate
+from hztune.search.race import LEAST_TRIALS
+from hztune.shared.peers import Alone, News
 from hztune.space import Space
 from hztune.stats import FIRST_LOOK
 from hztune.tune.flow import Decision, Study
@@ -178,6 +181,56 @@ def test_the_noise_floor_is_told_before_the_search(make_bench: MakeBench, toy_sp
     first = next(i for i, s in enumerate(recorder.statuses) if s.phase == "search")
     assert recorder.lines[0].startswith("calibrated: noise floor")
     assert all(status.floor > 0.0 for status in recorder.statuses[first:])
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_among_equals_nothing_more_is_proposed_after_enough_of_them(
+    make_bench: MakeBench, toy_space: Space, seed: int
+) -> None:
+    bench = make_bench(flat, QUIET, budget_s=1200.0, seed=seed)
+    assert decided(bench, toy_space, seed).verdict == "no_gain"
+    assert LEAST_TRIALS <= bench.ledger.trials < 1.5 * LEAST_TRIALS
+
+
+@pytest.mark.parametrize("seed", [1, 7, 11])  # the first hundred that they measure are alike
+def test_a_study_in_which_a_few_are_faster_finds_them_before_it_ends(
+    make_bench: MakeBench, toy_space: Space, seed: int
+) -> None:
+    def large_and_spin(arm: Arm) -> Truth:
+        return Truth(0.1 if arm.config.get("lock") == "spin" and arm.config.get("cap") else 0.0)
+
+    bench = make_bench(large_and_spin, QUIET, budget_s=1200.0, seed=seed)
+    decision = decided(bench, toy_space, seed)
+    assert decision.verdict == "improved"
+    assert decision.arm.config["lock"] == "spin"
+
+
+def test_a_study_of_few_configurations_measures_them_all_ends_and_says_so(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    two = tuple(one for one in toy_space.dimensions if one.name in ("lock", "pages"))
+    small = replace(toy_space, dimensions=two, presets=(), rules=())
+    bench = make_bench(spin_wins(0.2), QUIET, budget_s=1200.0)
+    bench.reporter = recorder = Recorder()
+    decision = decided(bench, small)
+    assert bench.ledger.trials == 3 * 2 - 1
+    assert (decision.verdict, decision.arm) == ("improved", Arm.of("hz", {"lock": "spin"}))
+    assert any(re.match(r"the search ends \d+ s early: ", line) for line in recorder.lines)
+
+
+def test_nobody_says_that_nothing_is_to_win_where_others_measure_the_last_trials(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    @dataclass
+    class Others(Alone):
+        def look(self) -> News:
+            return News(held=(Arm.of("hz", {"cap": 8}), Arm.of("hz", {"cap": 1024})))
+
+    bench = make_bench(flat, QUIET)
+    bench.peers, bench.reporter = Others(), Recorder()
+    Search(bench, toy_space, seed=1, max_trials=8).run(0.9)
+    assert bench.ledger.trials == 6
+    assert bench.reporter.lines == []
 
 
 def test_no_gain_is_as_exact_as_the_deciding_machine_of_several(

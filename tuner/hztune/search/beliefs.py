@@ -28,7 +28,8 @@ BOLDNESS = (0.0, 1.0, 2.0, 3.0)
 LEAST_WORTH = 0.001
 """Log ratio that a parameter must promise: a profile of few is the better one."""
 
-Places = dict[str, NDArray[np.float64]]
+Floats = NDArray[np.float64]
+Places = dict[str, Floats]
 """Where arms are in a space, by their keys; see `Surrogate.fit`."""
 
 _MOST_MODELLED = 120
@@ -93,13 +94,7 @@ class Beliefs:
         Returns:
             Up to `count` proposals, and what they may be expected to add to `best`, at most.
         """
-        assert self._speed is not None  # or there would be nothing that one knows
-        at = self._at(proposals)
-        mean, sd = self._speed.elsewhere(at)
-        mean -= LEAST_WORTH * np.array([len(config) for config in proposals])
-        if self._excess is not None:
-            excess, unsure = self._excess.elsewhere(at)
-            mean -= _EXCESS_PRICE * np.maximum(0.0, excess - unsure)
+        mean, sd = self.expected(proposals)
         chosen: list[int] = []
         for number in range(min(count, len(proposals))):
             promise = mean + BOLDNESS[(bold + number) % len(BOLDNESS)] * sd
@@ -107,6 +102,35 @@ class Beliefs:
             chosen.append(int(promise.argmax()))
         gains = (expected_improvement(float(mean[i]), float(sd[i]), best) for i in chosen)
         return [proposals[index] for index in chosen], sum(gains)
+
+    def expected(self, proposals: Sequence[Config]) -> tuple[Floats, Floats]:
+        """Log ratios that proposals are expected to have, less what speaks against them.
+
+        That is their parameters, and the memory above the limit. Their standard errors come second;
+        both have shape (proposals,).
+        """
+        assert self._speed is not None  # or there would be nothing that one knows
+        at = self._at(proposals)
+        mean, sd = self._speed.elsewhere(at)
+        mean -= LEAST_WORTH * np.array([len(config) for config in proposals])
+        if self._excess is not None:
+            excess, unsure = self._excess.elsewhere(at)
+            mean -= _EXCESS_PRICE * np.maximum(0.0, excess - unsure)
+        return mean, sd
+
+    def learned(
+        self, ledger: Ledger, known: dict[str, Estimate], proposals: Sequence[Config]
+    ) -> tuple[Floats, Floats]:
+        """What others say of proposals in something else than speed: means and standard errors.
+
+        Args:
+            ledger: What was measured.
+            known: Estimates of those others by their keys, the oldest first.
+            proposals: Whom to say it of; both results have shape (proposals,).
+        """
+        keys = _modelled(known)
+        seen = [(ledger.searched[key].arm, known[key].raw, known[key].raw_error) for key in keys]
+        return self._model(seen).elsewhere(self._at(proposals))
 
     def _fit(self, ledger: Ledger, keys: Sequence[str]) -> None:
         known = [(ledger.searched[key].arm, self.estimates[key]) for key in keys]
@@ -147,7 +171,7 @@ class Beliefs:
         at = np.stack([self._places[arm.key] for arm in arms])
         return Surrogate.fit(at, ordered, np.array(values), np.array(errors))
 
-    def _at(self, configs: Sequence[Config]) -> NDArray[np.float64]:
+    def _at(self, configs: Sequence[Config]) -> Floats:
         """Configurations as the model wants them: see `Surrogate.fit`."""
         dimensions = self._space.dimensions
         at = np.full((len(configs), len(dimensions)), np.nan)

@@ -13,6 +13,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+import numpy as np
+
 from hztune import study
 from hztune.samples import Arm
 from hztune.search.ledger import Ledger, Record
@@ -27,6 +29,13 @@ _PARENTS = 5
 """Members of the present front from which proposals inherit."""
 
 _SURELY_BEATEN = 0.95
+"""How likely somebody is behind another one before it gets no more time."""
+
+_DRAWS = 256
+"""Possible places of each proposal, over which its promise is averaged."""
+
+_LEAST_FLOOR = 1e-6
+"""Stands for the noise floor where none was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,19 +119,55 @@ class FrontSearch(Search):
             and all(_beaten(point, other) < _SURELY_BEATEN for other in ahead)
         )
 
-    def _chances(self) -> dict[str, float]:
-        """What each allocator promises in speed or in memory, whichever is more."""
+    def _prospects(self) -> dict[str, float]:
+        """What each hopeful allocator promises in speed or in memory, whichever is more."""
         savers = sorted(self.points(), key=lambda point: -point.saving.mean)
         ranked = [Best(point.record, point.saving) for point in savers]
         saving = prospects(self.space, self.bench.ledger, ranked, LEAST_SAVING)
-        speed = super()._chances()
+        speed = super()._prospects()
         return {
             name: max(speed.get(name, 0.0), saving.get(name, 0.0)) for name in {**speed, **saving}
         }
 
+    def _leaders(self) -> list[str]:
+        """The allocators on the present front."""
+        return [point.record.arm.allocator for point in unbeaten(self.points())]
+
     def _inside(self, name: str, count: int, taken: Collection[Identity]) -> list[Config]:
-        """New configurations of one allocator, from three points of view in turn."""
-        space = self.space.narrowed({name})
+        """New configurations of one allocator.
+
+        After LEAST_TRIALS, none where they promise too little together.
+        """
+        proposals = self._from_all_views(self.space.narrowed({name}), count, taken)
+        if not proposals or self._is_early(name) or not self._believed().knows(name):
+            return proposals
+        return proposals if self._promise(proposals) > count / SLOTS else []
+
+    def _measured(self) -> Counter[str]:
+        """Configurations of each allocator of which the memory is known, too."""
+        return Counter(point.record.arm.allocator for point in self.points())
+
+    def _promise(self, proposals: Sequence[Config]) -> float:
+        """What proposals may be expected to add to the front, at most: 1 is what can be claimed.
+
+        How far each is beyond the front, in the noise floor and in LEAST_SAVING, whichever is more:
+        the additive epsilon of Zitzler et al. (IEEE Trans. Evol. Comput. 7, 2003), its mean over
+        what the models hold possible.
+        """
+        beliefs, ledger = self._believed(), self.bench.ledger
+        units = np.array([max(self.bench.floor, _LEAST_FLOOR), LEAST_SAVING])
+        known = [beliefs.expected(proposals), beliefs.learned(ledger, savings(ledger), proposals)]
+        mean, sd = (np.stack(both, axis=1) / units for both in zip(*known, strict=True))
+        had = [] if ledger.must_save else [CONTROL]
+        front = np.array([*had, *(point.place for point in unbeaten(self.points()))]) / units
+        drawn = np.random.default_rng(self.seed).standard_normal((_DRAWS, 1, *mean.shape))
+        beyond = (mean + sd * drawn - front[:, None]).max(axis=-1).min(axis=1)
+        return float(np.maximum(beyond, 0.0).mean(axis=0).sum())
+
+    def _from_all_views(
+        self, space: Space, count: int, taken: Collection[Identity]
+    ) -> list[Config]:
+        """New configurations from three points of view in turn."""
         views = self._views(space)
         first = self.bench.ledger.trials
         drawn = Counter((first + number) % len(views) for number in range(count))

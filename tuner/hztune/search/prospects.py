@@ -49,7 +49,7 @@ def prospects(
         space: All of it.
         ledger: What was measured.
         ranked: Every configuration that may win, the most promising first.
-        floor: The noise floor, log units: who promises less is left out.
+        floor: The noise floor, log units: who promises less is left out, all of them if need be.
     """
     known = defaultdict(list)
     for one in ranked:
@@ -63,8 +63,7 @@ def prospects(
         for part in space.parts
         if known[part.allocator] or part.allocator not in broken
     }
-    hopeful = {name: promise for name, promise in promised.items() if promise > floor}
-    return hopeful or dict.fromkeys((part.allocator for part in space.parts), 1.0)
+    return {name: promise for name, promise in promised.items() if promise > floor}
 
 
 def _promise(estimates: Sequence[Estimate], best: float) -> float:
