@@ -23,7 +23,7 @@ HZ_FAST void *stack_alloc(size_t at)
     hz_stack *stack = hz_stack_at(hz_heap_mine, at);
     void **top = stack->top;
     void *block = top[-1];
-    if (HZ_UNLIKELY(!hz_bears(block, stack->seal))) return class_alloc_slow(stack);
+    if (HZ_UNLIKELY(!hz_is_sealed(block))) return class_alloc_slow(stack);
     stack->top = top - 1;
     __builtin_prefetch(top[-2], 1); /* another thread may have freed it */
     hz_unseal(block);
@@ -70,8 +70,7 @@ static void leave_out(const void *spoiled)
 static void *class_alloc_once(uint32_t class_)
 {
     void *block;
-    while ((block = class_alloc_any(class_)) != NULL && !hz_is_sealed(block, class_))
-        leave_out(block);
+    while ((block = class_alloc_any(class_)) != NULL && !hz_is_sealed(block)) leave_out(block);
     return block;
 }
 

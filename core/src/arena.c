@@ -5,16 +5,20 @@
  *     [entries of pages][free bits][spans][ pages ... ]
  *
  * Everything is reserved at once and made usable bit by bit from the front, so that a look-up is
- * plain indexing and nothing is accounted that is not used. What a free looks up can be read from
- * the start (as zero), so a free of any address of the arena is safe to look up. Where addresses
- * are scarce (ulimit -v) the arena is smaller.
+ * plain indexing and nothing is accounted that is not used. Where addresses are scarce (ulimit -v)
+ * the arena is smaller.
+ *
+ * The entry of a page is found by the low bits of the page's address, so that a free need not know
+ * where the arena begins: the arena's first page has one in the midst of them, and after the last
+ * one they go on with the first. All can be read from the start (as zero): a free of any address is
+ * safe to look up.
  */
 /* clang-format on */
 #include "internal.h"
 #include "os.h"
 
-/* The tables, in the order in which they lie. */
-enum { ENTRIES, FREE_BITS, SPANS, TABLES };
+/* The tables behind the entries, in the order in which they lie. */
+enum { FREE_BITS, SPANS, TABLES };
 
 enum {
     HUGE_PAGE_BYTES = 2 << 20,
@@ -24,6 +28,8 @@ enum {
 #define ARENA_BYTES_MIN ((uint64_t)1 << 20)
 #define ARENA_BYTES_USUAL ((uint64_t)1 << 36)
 #define ARENA_BYTES_MAX ((uint64_t)1 << 40)
+
+#define ENTRIES_MIN ((size_t)1 << 16) /* who shares an entry is far away, see hz_distance */
 
 /* One of the tables: how much of it each page needs, and how much is usable. */
 typedef struct table {
@@ -36,6 +42,7 @@ static struct {
     hz_lock lock; /* guards the rest */
     table tables[TABLES];
     size_t pages;        /* pages reserved */
+    size_t first_entry;  /* the page whose entry is the first */
     size_t usable_pages; /* pages made usable */
     size_t used_pages;   /* pages handed to the page heap */
     unsigned char *meta; /* rest of the current unit */
@@ -52,28 +59,35 @@ static size_t one_table_bytes(const table *t, size_t pages)
     return round_up(pages * t->bytes_per_page, HZ_SYSTEM_PAGE_BYTES);
 }
 
+static size_t entry_bytes(size_t pages)
+{
+    size_t count = ENTRIES_MIN;
+    while (count <= pages) count *= 2;
+    return count * sizeof(hz_page);
+}
+
 static size_t table_bytes(size_t pages)
 {
-    size_t bytes = 0;
+    size_t bytes = entry_bytes(pages);
     for (size_t i = 0; i < TABLES; i++) bytes += one_table_bytes(&arena.tables[i], pages);
     return round_up(bytes, HUGE_PAGE_BYTES);
 }
 
 static bool lay_out(unsigned char *start, size_t pages)
 {
-    unsigned char *at = start;
+    unsigned char *at = start + entry_bytes(pages);
+    if (!hz_os_allow_reading(start, entry_bytes(pages))) return false;
     for (size_t i = 0; i < TABLES; i++) {
         arena.tables[i].start = at;
         at += one_table_bytes(&arena.tables[i], pages);
     }
-    if (!hz_os_allow_reading(start, (size_t)(arena.tables[FREE_BITS].start - start))) return false;
     arena.pages = pages;
+    hz_map.pages = (hz_page *)(void *)start;
+    hz_map.page_mask = entry_bytes(pages) - sizeof(hz_page);
     hz_map.base = (uintptr_t)start + table_bytes(pages);
+    const size_t last_entry = hz_map.page_mask >> HZ_PAGE_ENTRY_SHIFT;
+    arena.first_entry = -(hz_map.base >> HZ_PAGE_SHIFT) & last_entry;
     hz_map.granules = pages << HZ_PAGE_GRANULES_SHIFT;
-    const uint64_t secret = hz_os_random() | UINT64_C(1) << (HZ_WORD_BITS - 1);
-    for (uint32_t class_ = 0; class_ < HZ_CLASS_NUMBERS; class_++)
-        hz_map.seals[class_] = secret ^ class_;
-    hz_map.pages = (hz_page *)(void *)arena.tables[ENTRIES].start;
     hz_map.free_bits = (uint64_t *)(void *)arena.tables[FREE_BITS].start;
     hz_map.spans = (hz_span *)(void *)arena.tables[SPANS].start;
     return true;
@@ -83,7 +97,7 @@ static bool reserve(uint64_t arena_bytes)
 {
     size_t pages = arena_bytes >> HZ_PAGE_SHIFT;
     size_t bytes = table_bytes(pages) + (pages << HZ_PAGE_SHIFT) + HUGE_PAGE_BYTES;
-    unsigned char *start = hz_os_reserve(bytes);
+    unsigned char *start = hz_os_reserve(bytes, HZ_DISTANCE_MAX);
     if (start == NULL) return false;
     unsigned char *aligned = (unsigned char *)round_up((uintptr_t)start, HUGE_PAGE_BYTES);
     if (lay_out(aligned, pages)) return true;
@@ -105,7 +119,6 @@ static uint64_t wanted_bytes(void)
 bool hz_arena_make(void)
 {
     static const size_t bytes_per_page[TABLES] = {
-        [ENTRIES] = sizeof(hz_page),
         [FREE_BITS] = (1 << HZ_PAGE_GRANULES_SHIFT) / 8,
         [SPANS] = sizeof(hz_span),
     };
@@ -125,6 +138,22 @@ static bool table_extend(table *t, size_t pages)
     return true;
 }
 
+/* In two parts where they go on with the first. */
+static bool entries_extend(size_t from, size_t to)
+{
+    while (from < to) {
+        const uintptr_t first = (uintptr_t)hz_page_at(hz_page_address(from));
+        const uintptr_t end = (uintptr_t)hz_map.pages + hz_map.page_mask + sizeof(hz_page);
+        size_t bytes = (to - from) * sizeof(hz_page);
+        if (bytes > end - first) bytes = end - first;
+        const uintptr_t start = first & -(uintptr_t)HZ_SYSTEM_PAGE_BYTES;
+        const size_t whole = round_up(first + bytes - start, HZ_SYSTEM_PAGE_BYTES);
+        if (!hz_os_allow_writing((void *)start, whole)) return false;
+        from += bytes / sizeof(hz_page);
+    }
+    return true;
+}
+
 static void pages_advise(size_t first, size_t count)
 {
     size_t bytes = count << HZ_PAGE_SHIFT;
@@ -136,6 +165,7 @@ static void pages_advise(size_t first, size_t count)
 
 static bool make_usable(size_t pages)
 {
+    if (!entries_extend(arena.usable_pages, pages)) return false;
     for (size_t i = 0; i < TABLES; i++) {
         if (!table_extend(&arena.tables[i], pages)) return false;
     }
@@ -157,13 +187,22 @@ static bool make_room(size_t pages)
     return make_usable(generous < arena.pages ? generous : arena.pages) || make_usable(pages);
 }
 
+/* The page whose entry is the first, and the one below it, whose entry is the last, belong to
+ * nobody: a free of NULL looks at them, and one that must not go the fast way. */
+static size_t pass_over(size_t start, size_t pages)
+{
+    const bool is_there = start <= arena.first_entry && arena.first_entry <= start + pages;
+    return is_there ? arena.first_entry + 1 : start;
+}
+
 bool hz_arena_extend(size_t pages, size_t *first)
 {
     hz_lock_take(&arena.lock);
-    bool done = pages <= arena.pages && make_room(arena.used_pages + pages);
+    const size_t start = pass_over(arena.used_pages, pages);
+    bool done = pages <= arena.pages && make_room(start + pages);
     if (done) {
-        *first = arena.used_pages;
-        arena.used_pages += pages;
+        *first = start;
+        arena.used_pages = start + pages;
     }
     hz_lock_release(&arena.lock);
     return done;

@@ -3,10 +3,15 @@
  *
  * What class it is comes from the entry of its page: few lines for much memory, so that they stay
  * in the first cache, since all that follows waits for it. The entry tells, too, whether a block
- * starts there; nothing but a branch that is never taken waits for that. The block's seal is
- * written and not read: a free that reads a block which has left the caches cannot retire before
- * the block is there, while a write waits aside. So a second free is seen when the block would be
- * given out again; with double_free=at_call all frees take the way that looks twice, and read.
+ * starts there, and one comparison, for which nothing but a branch waits, asks for that and for
+ * room in the magazine: where the block will be put is the address of one that was taken from
+ * there, which is more than the distance of any block and less than that of anything else; or, at
+ * the magazine's end, NULL.
+ *
+ * The block's seal is written and not read: a free that reads a block which has left the caches
+ * cannot retire before the block is there, while a write waits aside. So a second free is seen when
+ * the block would be given out again; with double_free=at_call all frees take the way that looks
+ * twice, and read.
  */
 #include <hz/hz.h>
 
@@ -15,31 +20,36 @@
 #include "internal.h"
 
 static void free_slow(void *block);
-static void free_looking(void *block);
 
-HZ_FAST void free_own(hz_heap *heap, void *block, size_t granule, bool reads)
+/* Puts a block into the magazine; false when there is no room, or it is none. */
+HZ_FAST bool free_own(hz_heap *heap, void *block, const hz_page *page, bool reads)
 {
-    const hz_page *page = hz_page_at(granule);
-    hz_stack *stack = hz_stack_at(heap, page->stack);
+    const uint64_t step = hz_atomic_peek(&page->step);
+    hz_stack *stack = hz_stack_at(heap, hz_step_stack(step));
     void **top = stack->top;
-    if (HZ_UNLIKELY(top == stack->limit || !hz_is_start(page, granule) ||
-                    (reads && hz_bears(block, stack->seal)))) {
-        free_slow(block);
-        return;
-    }
-    hz_put_seal(block, stack->seal);
+    if (HZ_UNLIKELY(hz_distance(page, step, block) >= (uintptr_t)*top)) return false;
+    if (reads && HZ_UNLIKELY(hz_is_sealed(block))) return false;
+    hz_seal(block);
     *top = block;
     stack->top = top + 1;
+    return true;
+}
+
+/*
+ * The granule before a block, whose page's entry the fast paths ask. Where a page begins, a block
+ * of a class hardly ever does, but a large one may have, and be freed for the second time: what
+ * lies before the first block of a page, and as far from it as another one, the entry does not know
+ * from a block.
+ */
+HZ_FAST const void *before(const void *block)
+{
+    return (const unsigned char *)block - HZ_GRANULE_BYTES;
 }
 
 void hz_free(void *block)
 {
-    hz_heap *heap = hz_heap_mine;
-    size_t granule = hz_granule_of(block);
-    if (HZ_LIKELY(granule < hz_map.direct_granules))
-        free_own(heap, block, granule, false);
-    else
-        free_looking(block);
+    const hz_page *page = hz_page_under(before(block), hz_map.direct_mask);
+    if (HZ_UNLIKELY(!free_own(hz_heap_mine, block, page, false))) free_slow(block);
 }
 
 /* ---- the magazine is full, there is none, or the block is not live --------------------------- */
@@ -59,13 +69,16 @@ static uint32_t retire(void *block)
 {
     uint32_t class_ = hz_class_of_live(block);
     if (HZ_UNLIKELY(class_ == HZ_CLASS_NONE)) {
-        hz_die("free of a pointer that is no live block (freed twice?)", block);
+        hz_die(hz_granule_of(block) >= hz_map.granules
+                   ? "free of a pointer that hz did not allocate"
+                   : "free of a pointer that is no live block (freed twice?)",
+               block);
     }
-    if (class_ != HZ_CLASS_LARGE) hz_seal(block, class_);
+    if (class_ != HZ_CLASS_LARGE) hz_seal(block);
     return class_;
 }
 
-HZ_SLOW static void free_slow(void *block)
+static void free_to_its_class(void *block)
 {
     int saved = errno;
     uint32_t class_ = retire(block);
@@ -84,7 +97,7 @@ static void free_sorted(hz_heap *heap, void *block)
     uint32_t class_ = retire(block);
     if (HZ_UNLIKELY(class_ == HZ_CLASS_LARGE)) {
         hz_large_free(block);
-    } else if (hz_map.pages[hz_page_of(block)].shard == heap->shard) {
+    } else if (hz_map.spans[hz_page_of(block)].shard == heap->shard) {
         hz_magazine_push(heap, class_, block);
     } else {
         hz_remote_push(heap, class_, block);
@@ -110,14 +123,11 @@ static void free_defer(hz_heap *heap, void *block)
 __attribute__((noinline)) static void free_elsewhere(void *block)
 {
     if (block == NULL) return;
-    if (HZ_UNLIKELY(hz_granule_of(block) >= hz_map.granules)) {
-        hz_die("free of a pointer that hz did not allocate", block);
-    }
     int saved = errno;
     hz_heap *heap = hz_heap_mine;
     if (HZ_UNLIKELY(heap == &hz_heap_none)) heap = hz_heap_enter();
     if (HZ_UNLIKELY(heap == &hz_heap_none))
-        free_slow(block);
+        free_to_its_class(block);
     else if (heap->deferred != NULL)
         free_defer(heap, block);
     else
@@ -125,15 +135,31 @@ __attribute__((noinline)) static void free_elsewhere(void *block)
     errno = saved;
 }
 
+HZ_FAST bool is_of_shard(const hz_page *page, const void *address, uint32_t shard)
+{
+    const size_t number = hz_page_of(address);
+    return number < hz_map.granules >> HZ_PAGE_GRANULES_SHIFT && hz_atomic_peek(&page->step) != 0 &&
+           hz_map.spans[number].shard == shard;
+}
+
 /* The fast path where there are several shards, or blocks are to be read: one or two more looks. */
-__attribute__((noinline)) static void free_looking(void *block)
+HZ_FAST void free_looking(void *block)
 {
     hz_heap *heap = hz_heap_mine;
-    size_t granule = hz_granule_of(block);
-    if (HZ_LIKELY(granule < hz_map.home_granules && hz_page_at(granule)->shard == heap->shard))
-        free_own(heap, block, granule, hz_cfg.double_free == HZ_DOUBLE_FREE_AT_CALL);
-    else
+    const hz_page *page = hz_page_at(before(block));
+    const bool reads = hz_cfg.double_free == HZ_DOUBLE_FREE_AT_CALL;
+    if (HZ_UNLIKELY(hz_cfg.defer_free > 0) ||
+        (hz_map.shards > 1 && !is_of_shard(page, before(block), heap->shard)) ||
+        HZ_UNLIKELY(!free_own(heap, block, page, reads)))
         free_elsewhere(block);
+}
+
+__attribute__((noinline)) static void free_slow(void *block)
+{
+    if (HZ_UNLIKELY(hz_map.direct_mask == 0))
+        free_looking(block);
+    else if (block != NULL)
+        free_to_its_class(block);
 }
 
 /* ---- sizes ---------------------------------------------------------------------------------- */

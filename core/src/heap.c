@@ -24,12 +24,12 @@ _Thread_local hz_heap *hz_heap_mine __attribute__((tls_model("initial-exec"))) =
 static _Thread_local uint32_t leaves_left __attribute__((tls_model("initial-exec"))) =
     PTHREAD_DESTRUCTOR_ITERATIONS - 1;
 
-/* What the pop of an empty magazine finds: a block that bears no seal, and so is never given out.
- */
+/* What the pop of an empty magazine finds: a block that bears no seal, and so is never given out;
+ * and what the push to a full one finds. */
 static uint64_t unsealed[HZ_GRANULE_BYTES / sizeof(uint64_t)];
-static void *nothing[1] = {unsealed};
+static void *nothing[2] = {unsealed, NULL};
 hz_heap hz_heap_none = {
-    .stacks = {[0 ... HZ_CLASS_NUMBERS - 1] = {&nothing[1], &nothing[1], UINT64_MAX}},
+    .stacks = {[0 ... HZ_CLASS_NUMBERS - 1] = {&nothing[1]}},
     .shard = HZ_SHARDS_MAX, /* no block is at home here */
 };
 

@@ -96,8 +96,8 @@ HZ_FAST uint32_t hz_class_of(size_t size)
     return hz_small_stack(size) / sizeof(hz_stack);
 }
 
-/* The entry of a page whose span's first block starts at granule `first`; nothing is cut there. */
-hz_page hz_page_for(uint32_t first, uint32_t class_, uint32_t shard);
+/* What hz_distance counts by in the pages of a class. */
+uint64_t hz_class_step(uint32_t class_);
 
 /* ---- os.h is the system; arena.c: the reserved range and its tables -------------------------- */
 
@@ -127,77 +127,102 @@ HZ_FAST size_t hz_granule_of(const void *block)
     return offset >> HZ_GRANULE_SHIFT | offset << (HZ_WORD_BITS - HZ_GRANULE_SHIFT);
 }
 
-HZ_FAST hz_page *hz_page_at(size_t granule)
+/* The entry of the page that an address lies in. Addresses outside of the arena share those
+ * entries. `mask` is hz_map.page_mask, or 0: the first entry, which is always zero. */
+HZ_FAST hz_page *hz_page_under(const void *address, uintptr_t mask)
 {
-    return &hz_map.pages[granule >> HZ_PAGE_GRANULES_SHIFT];
+    const uintptr_t at = (uintptr_t)address >> (HZ_PAGE_SHIFT - HZ_PAGE_ENTRY_SHIFT) & mask;
+    return (hz_page *)(void *)((unsigned char *)hz_map.pages + at);
+}
+
+HZ_FAST hz_page *hz_page_at(const void *address)
+{
+    return hz_page_under(address, hz_map.page_mask);
 }
 
 /*
- * How far a granule is from the first block of its span, so that one comparison tells whether a
- * block starts there. Where a block has n granules, `step` is 2^32 / n, rounded down, and 1; all is
- * modulo 2^32. Block i starts i * n granules from the first, which times `step` makes i times what
- * is above 2^32 in n * step: that is n at most, so the distance is at most i * n, and grows with i.
- * Any other granule is at least 2^32 / n away, which is more than a span has granules
- * (tests/core/block_starts.c tries them all).
+ * How far an address is from the last block that was cut in its page, so that one comparison tells
+ * whether a block starts there. Where a block has n bytes, `step` is -(2^64 / n + HZ_SLOPE) or
+ * little less; all is modulo 2^64. A block that starts i * n bytes below the last is at a distance
+ * of i * n * HZ_SLOPE, which is below HZ_DISTANCE_MAX for the largest span that there may be.
+ * Whatever is above the last block is nearly 2^64 away; what is no multiple of n, at least 2^64 / n
+ * less HZ_DISTANCE_MAX; and what is so far away that it only shares the entry, at least 2^47, but
+ * for one address in 2^17 (tests/core/block_starts.c).
  */
-HZ_FAST uint32_t hz_distance(const hz_page *page, size_t granule)
+HZ_FAST uint64_t hz_distance(const hz_page *page, uint64_t step, const void *address)
 {
-    return ((uint32_t)granule - page->first) * page->step;
+    return hz_atomic_plus(&page->origin, (uintptr_t)address * step);
+}
+
+#define HZ_SLOPE ((uint64_t)33 << 10)
+#define HZ_DISTANCE_MAX ((uint64_t)1 << 38)
+
+/* The entry of a page in which the last block that was cut starts at `last`. Who reads it meanwhile
+ * asks for a block that was there before, of which both the old entry and the new one tell. */
+HZ_FAST void hz_page_set(hz_page *page, uint64_t step, const void *last)
+{
+    hz_atomic_poke(&page->step, step);
+    hz_atomic_poke(&page->origin, -((uintptr_t)last * step));
+}
+
+/* The entry of a page in which none was. */
+HZ_FAST void hz_page_clear(hz_page *page)
+{
+    hz_page_set(page, 0, NULL);
 }
 
 /* Whether a block was cut there. */
-HZ_FAST bool hz_is_start(const hz_page *page, size_t granule)
+HZ_FAST bool hz_is_start(const hz_page *page, const void *address)
 {
-    return hz_distance(page, granule) < hz_atomic_peek(&page->cut);
+    const uint64_t step = hz_atomic_peek(&page->step);
+    return step != 0 && hz_distance(page, step, address) < HZ_DISTANCE_MAX;
+}
+
+/* Where in a heap the stack lies that a step tells, in bytes. */
+HZ_FAST size_t hz_step_stack(uint64_t step)
+{
+    return (uint16_t)step;
 }
 
 /*
  * The seal of a free block. It is the second word, as what still writes to a block that it has
- * freed mostly writes the first (a list's link, a table of functions). With its top bit set it is
- * neither a pointer nor a small number, so no live block bears one by chance. Each class has a seal
- * of its own: a second free may outlive the span, and find another class's block there.
+ * freed mostly writes the first (a list's link, a table of functions). It is neither a pointer nor
+ * a small number, so no live block bears it by chance; and of 32 bits, signed, so that instructions
+ * hold it.
  */
-HZ_FAST bool hz_bears(const void *block, uint64_t seal)
+#define HZ_SEAL ((uint64_t)-0x5a3c1d2fLL)
+HZ_FAST bool hz_is_sealed(const void *block)
 {
-    return ((const uint64_t *)block)[1] == seal;
+    return ((const uint64_t *)block)[1] == HZ_SEAL;
 }
 
-HZ_FAST bool hz_is_sealed(const void *block, uint32_t class_)
+HZ_FAST void hz_seal(void *block)
 {
-    return hz_bears(block, hz_map.seals[class_]);
-}
-
-HZ_FAST void hz_put_seal(void *block, uint64_t seal)
-{
-    ((uint64_t *)block)[1] = seal;
-}
-
-HZ_FAST void hz_seal(void *block, uint32_t class_)
-{
-    hz_put_seal(block, hz_map.seals[class_]);
+    ((uint64_t *)block)[1] = HZ_SEAL;
 }
 
 /* Instead of its seal, a block that is given out bears its own address, which hardly any program
  * writes there: so one that was freed twice is told from one that was written to. */
 HZ_FAST void hz_unseal(void *block)
 {
-    hz_put_seal(block, (uintptr_t)block);
+    ((uint64_t *)block)[1] = (uintptr_t)block;
 }
 
 HZ_FAST bool hz_is_unsealed(const void *block)
 {
-    return hz_bears(block, (uintptr_t)block);
+    return ((const uint64_t *)block)[1] == (uintptr_t)block;
 }
 
 /* The class of the live block that starts at `block`; HZ_CLASS_NONE when none does. */
 HZ_FAST uint32_t hz_class_of_live(const void *block)
 {
-    size_t granule = hz_granule_of(block);
-    if (granule >= hz_map.granules) return HZ_CLASS_NONE;
-    const hz_page *page = hz_page_at(granule);
-    if (!hz_is_start(page, granule)) return HZ_CLASS_NONE;
+    if (hz_granule_of(block) >= hz_map.granules) return HZ_CLASS_NONE;
+    if (!hz_is_start(hz_page_at(block), block)) return HZ_CLASS_NONE;
+    const hz_span *page = &hz_map.spans[hz_page_of(block)];
     const uint32_t class_ = page->class_;
-    return class_ != HZ_CLASS_LARGE && hz_is_sealed(block, class_) ? HZ_CLASS_NONE : class_;
+    if (class_ != HZ_CLASS_LARGE && (uintptr_t)block % HZ_PAGE_BYTES < page->colour)
+        return HZ_CLASS_NONE;
+    return class_ != HZ_CLASS_LARGE && hz_is_sealed(block) ? HZ_CLASS_NONE : class_;
 }
 
 /* ---- lock.c --------------------------------------------------------------------------------- */
@@ -294,7 +319,7 @@ void hz_magazine_flush_all(hz_heap *heap);
 HZ_FAST void hz_magazine_push(hz_heap *heap, uint32_t class_, void *block)
 {
     hz_stack *stack = hz_stack_of(heap, class_);
-    if (HZ_UNLIKELY(stack->top == stack->limit)) {
+    if (HZ_UNLIKELY(*stack->top == NULL)) {
         hz_magazine_make_room(heap, class_, block);
         return;
     }

@@ -14,19 +14,18 @@ void *hz_large_alloc(size_t size, size_t align, bool *zeroed)
     size_t align_pages = align <= HZ_PAGE_BYTES ? 1 : align >> HZ_PAGE_SHIFT;
     hz_span *run = hz_pages_alloc(size == 0 ? 1 : pages_for(size), align_pages, zeroed);
     if (run == NULL) return NULL;
-    const size_t page = (size_t)(run - hz_map.spans);
+    void *block = hz_page_address((size_t)(run - hz_map.spans));
+    run->class_ = HZ_CLASS_LARGE;
+    run->shard = HZ_SHARDS_MAX;
+    hz_page_set(hz_page_at(block), hz_class_step(HZ_CLASS_LARGE), block);
     hz_count(HZ_STAT_large_allocs, 1);
-    hz_map.pages[page] =
-        hz_page_for((uint32_t)(page << HZ_PAGE_GRANULES_SHIFT), HZ_CLASS_LARGE, HZ_SHARDS_MAX);
-    hz_atomic_poke(&hz_map.pages[page].cut, 1);
-    return hz_page_address(page);
+    return block;
 }
 
 void hz_large_free(void *block)
 {
-    const size_t page = hz_page_of(block);
-    hz_map.pages[page] = (hz_page){0};
-    hz_pages_free(&hz_map.spans[page]);
+    hz_page_clear(hz_page_at(block));
+    hz_pages_free(&hz_map.spans[hz_page_of(block)]);
 }
 
 /* A run that shrinks to less than half gives pages back; a run in use is never resized below the

@@ -26,22 +26,21 @@ static uint32_t cap_for(uint32_t class_)
 }
 
 /* Lays all arrays behind each other, each with an entry before its first for what the pop of an
- * empty magazine finds. */
+ * empty magazine finds, and one after its last for what the push to a full one does. */
 bool hz_magazine_make_all(hz_heap *heap)
 {
     size_t entries = 0;
-    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) entries += 1 + cap_for(class_);
+    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) entries += cap_for(class_) + 2;
     void **at = hz_meta_alloc(entries * sizeof(void *));
     if (at == NULL) return false;
     for (uint32_t class_ = 0; class_ < HZ_CLASS_NUMBERS; class_++) {
         heap->stacks[class_] = hz_heap_none.stacks[class_];
-        heap->stacks[class_].seal = hz_map.seals[class_];
     }
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
         hz_magazine *magazine = &heap->magazines[class_];
         magazine->blocks = at + 1;
         magazine->cap = cap_for(class_);
-        at += 1 + magazine->cap;
+        at += magazine->cap + 2;
     }
     return true;
 }
@@ -79,10 +78,11 @@ static void set_grown(hz_heap *heap, uint32_t class_, uint32_t grown)
 {
     hz_magazine *magazine = &heap->magazines[class_];
     if (magazine->grown == 0) take_own_array(heap, class_);
+    for (uint32_t i = magazine->grown; i < grown; i++) magazine->blocks[i] = (void *)hz_map.base;
+    magazine->blocks[grown] = NULL;
     heap->grown_bytes += (size_t)grown * hz_class_bytes[class_];
     heap->grown_bytes -= (size_t)magazine->grown * hz_class_bytes[class_];
     magazine->grown = grown;
-    heap->stacks[class_].limit = magazine->blocks + grown;
 }
 
 static void shrink_to_half(hz_heap *heap, uint32_t class_)

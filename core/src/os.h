@@ -11,7 +11,8 @@
 
 /* ---- memory; addresses and lengths are multiples of a system page ---------------------------- */
 
-void *hz_os_reserve(size_t bytes); /* addresses only, no access; NULL on failure */
+/* Addresses only, no access, if possible above `low`; NULL on failure. */
+void *hz_os_reserve(size_t bytes, uintptr_t low);
 void hz_os_unreserve(void *address, size_t bytes);
 bool hz_os_allow_reading(void *address, size_t bytes); /* reads as zero, costs no memory */
 bool hz_os_allow_writing(void *address, size_t bytes);
@@ -42,7 +43,6 @@ static inline void hz_os_pause(void)
 
 uint32_t hz_os_now_ms(void);             /* monotonic, coarse, wraps */
 uint64_t hz_os_now_ns(void);             /* monotonic */
-uint64_t hz_os_random(void);             /* hard to guess */
 uint64_t hz_os_memory_bytes(void);       /* physical memory */
 uint64_t hz_os_address_space_left(void); /* what RLIMIT_AS leaves; UINT64_MAX without a limit */
 uint32_t hz_os_cpus(void); /* CPUs that may be used: affinity and cgroup quota, at least 1 */

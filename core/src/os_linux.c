@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>
@@ -24,15 +23,20 @@
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-static void *map(size_t bytes, int protection, int flags)
+static void *map(void *hint, size_t bytes, int protection, int flags)
 {
-    void *address = mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+    void *address = mmap(hint, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
     return address == MAP_FAILED ? NULL : address;
 }
 
-void *hz_os_reserve(size_t bytes)
+/* Linux picks high addresses by itself, and at random; valgrind does not. */
+void *hz_os_reserve(size_t bytes, uintptr_t low)
 {
-    return map(bytes, PROT_NONE, MAP_NORESERVE);
+    void *address = map(NULL, bytes, PROT_NONE, MAP_NORESERVE);
+    if ((uintptr_t)address >= low) return address;
+    void *hint = (void *)(64 * low);
+    if (address != NULL) munmap(address, bytes);
+    return map(hint, bytes, PROT_NONE, MAP_NORESERVE);
 }
 
 void hz_os_unreserve(void *address, size_t bytes)
@@ -52,7 +56,7 @@ bool hz_os_allow_writing(void *address, size_t bytes)
 
 void *hz_os_map(size_t bytes)
 {
-    return map(bytes, PROT_READ | PROT_WRITE, 0);
+    return map(NULL, bytes, PROT_READ | PROT_WRITE, 0);
 }
 
 bool hz_os_purge(void *address, size_t bytes)
@@ -111,17 +115,6 @@ uint32_t hz_os_now_ms(void)
 uint64_t hz_os_now_ns(void)
 {
     return now_ns(CLOCK_MONOTONIC);
-}
-
-/* Where the system has no random bytes yet, or refuses them: the clock and where things lie. */
-uint64_t hz_os_random(void)
-{
-    uint64_t value;
-    int saved = errno;
-    if (syscall(SYS_getrandom, &value, sizeof value, GRND_NONBLOCK) != (long)sizeof value)
-        value = (hz_os_now_ns() ^ (uintptr_t)&value) * UINT64_C(0x9E3779B97F4A7C15);
-    errno = saved;
-    return value;
 }
 
 uint64_t hz_os_memory_bytes(void)

@@ -42,16 +42,15 @@ const uint16_t hz_small_stacks[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1] = {
 };
 /* clang-format on */
 
-/* A large block is the only one of its run, whatever its size. */
-hz_page hz_page_for(uint32_t first, uint32_t class_, uint32_t shard)
+/*
+ * A large block is the only one of its run, whatever its size. Blocks that are too long for any
+ * other address to be farther than a pointer counts (see free_own) name the stack of no class.
+ */
+uint64_t hz_class_step(uint32_t class_)
 {
-    const bool is_large = class_ == HZ_CLASS_LARGE;
-    const uint64_t granules = is_large ? 1 : hz_class_bytes[class_] >> HZ_GRANULE_SHIFT;
-    return (hz_page){
-        .first = first,
-        .step = (uint32_t)((UINT64_C(1) << 32) / granules + 1),
-        .stack = (uint16_t)HZ_STACK_OFFSET(class_),
-        .class_ = (uint8_t)class_,
-        .shard = (uint8_t)shard,
-    };
+    const uint64_t bytes = class_ == HZ_CLASS_LARGE ? HZ_GRANULE_BYTES : hz_class_bytes[class_];
+    const bool is_direct = class_ != HZ_CLASS_LARGE && bytes <= HZ_SMALL_MAX_BYTES;
+    const uint64_t stack = is_direct ? HZ_STACK_OFFSET(class_) : 0;
+    const uint64_t negative = (UINT64_MAX / bytes + HZ_SLOPE) | UINT16_MAX;
+    return -(negative + 1) | stack;
 }

@@ -15,7 +15,7 @@ enum {
     WORDS_PER_PAGE =
         1 << (HZ_PAGE_GRANULES_SHIFT - 6), /* words of free_bits that describe a page */
     COLOURS = 64,                          /* lines of a system page */
-    COLOUR_STEP = 11, /* odd, so that neighbouring spans take all colours in turn, far apart */
+    COLOUR_STEP = 11, /* so that neighbouring spans take all colours in turn, far apart */
     BLOCKS_MIN = 4,   /* a span of a large class holds at least so many blocks */
     CUT_BYTES = 16 * 1024,
 };
@@ -122,12 +122,12 @@ static void span_prefault(const hz_span *span, bool zeroed)
 /*
  * Where in its first page a span's blocks begin. Spans begin at pages, so without this the first
  * blocks of all classes would share a few sets of the cache. Only lines that nobody touches are
- * lost.
+ * lost. None begins where the page does: so a second free of what was there before is seen.
  */
 static uint32_t span_colour(uint32_t first_page, uint32_t class_)
 {
     if (class_ > HZ_SIZED_CLASSES) return 0; /* its blocks keep the alignment of the page */
-    return first_page * COLOUR_STEP % COLOURS * HZ_CACHE_LINE_BYTES;
+    return (1 + first_page * COLOUR_STEP % (COLOURS - 1)) * HZ_CACHE_LINE_BYTES;
 }
 
 static hz_span *span_make(uint32_t shard, uint32_t class_)
@@ -137,14 +137,11 @@ static hz_span *span_make(uint32_t shard, uint32_t class_)
     hz_span *span = hz_pages_alloc(pages, 1, &zeroed);
     if (span == NULL) return NULL;
     uint32_t first = (uint32_t)span_page(span);
-    span->class_ = (uint8_t)class_;
-    span->shard = (uint8_t)shard;
-    span->colour = span_colour(first, class_);
-    const hz_page page = hz_page_for(
-        (first << HZ_PAGE_GRANULES_SHIFT) + (span->colour >> HZ_GRANULE_SHIFT), class_, shard);
     for (size_t i = 0; i < pages; i++) {
         span[i].head = first;
-        hz_map.pages[first + i] = page;
+        span[i].colour = i == 0 ? span_colour(first, class_) : 0;
+        span[i].class_ = (uint8_t)class_;
+        span[i].shard = (uint8_t)shard;
     }
     span->capacity = (uint32_t)(((pages << HZ_PAGE_SHIFT) - span->colour) / hz_class_bytes[class_]);
     span->carved = span->free_count = span->scan_word = 0;
@@ -166,7 +163,8 @@ static void span_destroy(hz_bin *bin, hz_span *span)
 {
     bin_remove(bin, span);
     unseal_all(span);
-    memset(hz_map.pages + span_page(span), 0, span->pages * sizeof(hz_page));
+    for (size_t i = 0; i < span->pages; i++)
+        hz_page_clear(hz_page_at(hz_page_address(span_page(span) + i)));
     memset(span_bits(span), 0, (size_t)span->pages * WORDS_PER_PAGE * sizeof(uint64_t));
     hz_atomic_add(&cut_bytes, -((size_t)span->carved * hz_class_bytes[span->class_]));
     hz_count(HZ_STAT_spans_freed, 1);
@@ -192,13 +190,13 @@ static void span_take_back(hz_span *span, hz_lease *lease)
 }
 
 /* Notes that the blocks in [first, end) were cut: from now on they may be freed. */
-static void note_cut(const unsigned char *first, const unsigned char *end)
+static void note_cut(uint32_t class_, const unsigned char *first, const unsigned char *end)
 {
+    const uint64_t step = hz_class_step(class_);
+    const unsigned char *last = end - hz_class_bytes[class_];
     hz_atomic_add(&cut_bytes, (size_t)(end - first));
-    for (size_t i = hz_page_of(first); i <= hz_page_of(end - 1); i++) {
-        hz_page *page = &hz_map.pages[i];
-        hz_atomic_poke(&page->cut, hz_distance(page, hz_granule_of(end)));
-    }
+    for (size_t i = hz_page_of(first); i <= hz_page_of(end - 1); i++)
+        hz_page_set(hz_page_at(hz_page_address(i)), step, last);
 }
 
 /* The last in `out` has the lowest address, as it is popped first. A cut touches its blocks, to
@@ -211,10 +209,10 @@ size_t hz_span_cut(hz_lease *lease, uint32_t class_, void **out, size_t want)
     if (want > most) want = most;
     for (size_t i = 0; i < want; i++) {
         void *block = lease->first + i * bytes;
-        hz_seal(block, class_);
+        hz_seal(block);
         out[want - 1 - i] = block;
     }
-    if (want > 0) note_cut(lease->first, lease->first + want * bytes);
+    if (want > 0) note_cut(class_, lease->first, lease->first + want * bytes);
     lease->first += want * bytes;
     lease->blocks -= (uint32_t)want;
     hz_count(HZ_STAT_blocks_carved, want);
@@ -287,8 +285,9 @@ size_t hz_span_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz
 
 static void span_mark_free(hz_span *span, const void *block)
 {
-    size_t granule =
-        ((uintptr_t)block - (uintptr_t)hz_page_address(span_page(span))) >> HZ_GRANULE_SHIFT;
+    size_t offset = (uintptr_t)block - (uintptr_t)hz_page_address(span_page(span));
+    size_t granule = offset >> HZ_GRANULE_SHIFT;
+    if (HZ_UNLIKELY(offset < span->colour)) hz_die("free of a pointer that is no block", block);
     uint64_t *word = span_bits(span) + granule / 64;
     uint64_t bit = UINT64_C(1) << (granule % 64);
     if (HZ_UNLIKELY((*word & bit) != 0)) hz_die("block was freed twice", block);

@@ -20,7 +20,8 @@ extern char **environ;
 #ifndef HZ_FROZEN
 hz_config hz_cfg;
 #endif
-hz_map_t hz_map;
+static hz_page no_page; /* what is found before there are any */
+hz_map_t hz_map = {.pages = &no_page};
 
 static struct {
     hz_lock lock;            /* guards the start */
@@ -203,9 +204,9 @@ static bool start(void)
     uint32_t cpus = hz_os_cpus();
     hz_map.shards = resolve_shards(cpus);
     if (!hz_arena_make() || !hz_depot_make_all()) return false;
-    if (hz_cfg.defer_free == 0) hz_map.home_granules = hz_map.granules;
-    if (hz_map.shards == 1 && hz_cfg.double_free == HZ_DOUBLE_FREE_AT_REUSE)
-        hz_map.direct_granules = hz_map.home_granules;
+    if (hz_map.shards == 1 && hz_cfg.defer_free == 0 &&
+        hz_cfg.double_free == HZ_DOUBLE_FREE_AT_REUSE)
+        hz_map.direct_mask = hz_map.page_mask;
     hz_heap_start(cpus);
     return true;
 }

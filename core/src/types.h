@@ -6,7 +6,7 @@
  *   granule   16 bytes: what every block is a multiple of
  *   block     what malloc returns
  *   class     blocks of one size, 1..HZ_CLASSES; above the largest class a block is `large`
- *   seal      the second word of a block that is free: a secret number of its class. A free
+ *   seal      the second word of a block that is free: a number that no program writes. A free
  *             writes it and an allocation removes it: a block without it is never given out, be it
  *             that it was freed twice and is in use, or that it was written to after its free
  *   page      64 KiB of the arena, the unit of the page heap ("system page" is the kernel's 4 KiB)
@@ -39,6 +39,7 @@ enum {
     HZ_PAGE_SHIFT = 16,
     HZ_PAGE_BYTES = 1 << HZ_PAGE_SHIFT,
     HZ_PAGE_GRANULES_SHIFT = HZ_PAGE_SHIFT - HZ_GRANULE_SHIFT,
+    HZ_PAGE_ENTRY_SHIFT = 4,    /* an hz_page has so many bytes, as a power of two */
     HZ_SMALL_MAX_BYTES = 32832, /* up to here the class comes from a table, above by arithmetic */
     HZ_CLASS_MAX_BYTES = 256 * 1024 + 64,
     HZ_SHARDS_MAX = 64,
@@ -81,23 +82,18 @@ typedef struct hz_lock {
 
 /* ---- the map: what the fast paths need of the arena ----------------------------------------- */
 
-/* What a free must know of a page; all zero where no block starts. */
+/* What a free must know of a page; both zero where no block was cut. */
 typedef struct hz_page {
-    uint32_t first;       /* the granule at which the first block of its span starts */
-    uint32_t step;        /* 2^32 over the granules of a block: see hz_distance */
-    _Atomic uint32_t cut; /* how far blocks were cut, as hz_distance counts */
-    uint16_t stack;       /* where in a heap the stack of its class lies, in bytes */
-    uint8_t class_;       /* class of its blocks */
-    uint8_t shard;        /* home of its blocks */
+    _Atomic uint64_t origin; /* makes the distance of the last block that was cut zero */
+    _Atomic uint64_t step;   /* see hz_distance; its lowest 16 bits tell the stack of its class */
 } hz_page;
 
 typedef struct hz_map_t {
-    HZ_ALIGNED_TO_LINE uintptr_t base; /* address of the arena's first granule */
-    size_t direct_granules; /* granules whose frees go straight to a magazine: all of them, or 0 */
-    hz_page *pages;         /* an entry per page */
-    size_t granules;        /* granules of the arena */
-    size_t home_granules; /* granules whose frees need no look but at the page's shard: all, or 0 */
-    uint64_t seals[HZ_CLASS_NUMBERS]; /* per class: its seal; the top bit is set */
+    HZ_ALIGNED_TO_LINE hz_page *pages; /* an entry per page, see hz_page_at */
+    uintptr_t direct_mask;             /* page_mask, or 0: no free goes straight to a magazine */
+    uintptr_t page_mask;               /* the bits of a page's number that its entry is found by */
+    uintptr_t base;                    /* address of the arena's first granule */
+    size_t granules;                   /* granules of the arena */
     uint64_t *free_bits;   /* a bit per granule: a block that went back to its span starts here */
     struct hz_span *spans; /* a span per page */
     uint32_t shards;       /* shards in use: the parameter, resolved */
@@ -113,17 +109,16 @@ typedef struct hz_lease {
 
 /* The hot half of a magazine: its stack, and what else the fast paths need of a class. */
 typedef struct hz_stack {
-    void **top;    /* one past the newest block */
-    void **limit;  /* where top must not go further; a number that is no class: always full */
-    uint64_t seal; /* the class's, as in hz_map */
+    void **top; /* one past the newest block */
 } hz_stack;
 
 /* The cold half. Below the array's first entry is one for a block that bears no seal, which the pop
- * of an empty magazine finds: there is no other test for empty. */
+ * of an empty magazine finds; one past the last that may be used is NULL, which the push to a full
+ * one finds. Above `top`, the others are never NULL. There is no other test for empty or full. */
 typedef struct hz_magazine {
     void **blocks;     /* the array */
     uint32_t cap;      /* most blocks it may ever hold */
-    uint32_t grown;    /* blocks it may hold by now: limit == blocks + grown */
+    uint32_t grown;    /* blocks it may hold by now */
     bool was_full;     /* whether it last ran full; else it ran empty */
     uint32_t streak;   /* how often in a row it ran into that end */
     uint64_t short_ns; /* when it last ran empty or full */
@@ -204,8 +199,8 @@ typedef struct hz_span {
     uint32_t head;     /* index of the first page of this run, in every page of a span of blocks */
     uint32_t pages;    /* length of the run */
     uint8_t state;     /* hz_span_state */
-    uint8_t class_;    /* class of its blocks */
-    uint8_t shard;     /* home of its blocks */
+    uint8_t class_;    /* class of its blocks, in every page of a span of blocks */
+    uint8_t shard;     /* home of its blocks, in every page of a span of blocks */
     uint8_t listing;   /* hz_span_listing */
     uint32_t capacity; /* blocks that fit */
     uint32_t carved;   /* blocks cut or lent so far, from the front */
@@ -213,7 +208,7 @@ typedef struct hz_span {
     uint32_t scan_word;  /* word of free_bits, from its first, where a search starts */
     union {
         uint32_t freed_ms; /* of a dirty run: when it became free */
-        uint32_t colour;   /* of a span: bytes before its first block */
+        uint32_t colour;   /* of a page of a span: bytes before the span's first block */
     };
     struct hz_span *older, *newer; /* neighbours among the dirty runs, by age */
 } hz_span;

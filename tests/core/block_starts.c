@@ -1,64 +1,170 @@
 /*
- * Whether a block starts at a granule is arithmetic on its page's entry: each granule of the
- * longest span that a parameter allows is tried, for every class.
+ * Whether a block starts at an address is arithmetic on its page's entry: each granule of the
+ * longest span that a parameter allows is tried, for every class, and some of what shares an entry
+ * though it lies far away.
  */
 #include "check.h"
 
+#include <inttypes.h>
+
 #include "internal.h"
 
-enum {
-    GRANULES = (2 << 20) / HZ_GRANULE_BYTES,
-    BEFORE = HZ_SYSTEM_PAGE_BYTES / HZ_GRANULE_BYTES, /* the most that a colour leaves free */
-};
+enum { SPAN_BYTES = 2 << 20 };
 
-/* A span whose first block starts at granule `first`, and of which so many blocks were cut. */
-static void require_starts(uint32_t class_, uint32_t first, uint32_t cut)
+#define ADDRESS_MAX ((uint64_t)1 << 47) /* no address, and so no block in a magazine, is higher */
+#define SHARING_BYTES                                                                              \
+    ((uint64_t)1 << 32) /* so far apart, or a multiple, is who shares an entry                     \
+                         */
+
+/* An address; it is never read. */
+static const void *at(uint64_t address)
 {
-    const uint32_t granules = hz_class_bytes[class_] / HZ_GRANULE_BYTES;
-    hz_page page = hz_page_for(first, class_, 0);
-    hz_atomic_poke(&page.cut, hz_distance(&page, first + cut * granules));
-    for (uint32_t before = 1; before <= BEFORE; before++) {
-        require(!hz_is_start(&page, first - before), "class %u, %u cut: %u before the first",
-                class_, cut, before);
-    }
-    for (uint32_t i = 0; i < GRANULES; i++) {
-        const bool is_start = i % granules == 0 && i / granules < cut;
-        require(hz_is_start(&page, first + i) == is_start, "class %u, %u cut: granule %u", class_,
-                cut, i);
-    }
+    return (const void *)(uintptr_t)address;
+}
+
+/* The entry of a page when the last block of it that was cut starts at `last`. */
+static hz_page entry_of(uint32_t class_, uint64_t last)
+{
+    hz_page page;
+    hz_page_set(&page, hz_class_step(class_), at(last));
+    return page;
+}
+
+static uint64_t distance(hz_page *page, uint64_t address)
+{
+    return hz_distance(page, hz_atomic_peek(&page->step), at(address));
+}
+
+static bool is_direct(hz_page *page)
+{
+    return hz_step_stack(hz_atomic_peek(&page->step)) != 0;
+}
+
+/* A fast path knows no more than the distance: it must tell both from any address. */
+static void require_told(hz_page *page, uint64_t address, bool is_start)
+{
+    require(hz_is_start(page, at(address)) == is_start, "at %" PRIx64, address);
+    if (is_direct(page) && !is_start)
+        require(distance(page, address) >= ADDRESS_MAX, "near %" PRIx64, address);
+}
+
+/* A span whose first block starts at `first`, and of which so many blocks were cut, at least one.
+ */
+static void require_starts(uint32_t class_, uint64_t first, uint32_t cut)
+{
+    const uint64_t bytes = hz_class_bytes[class_];
+    hz_page page = entry_of(class_, first + (cut - 1) * bytes);
+    for (uint64_t before = HZ_GRANULE_BYTES; before < bytes; before += HZ_GRANULE_BYTES)
+        require_told(&page, first - before, false);
+    for (uint64_t offset = 0; offset < SPAN_BYTES; offset += HZ_GRANULE_BYTES)
+        require_told(&page, first + offset, offset % bytes == 0 && offset / bytes < cut);
 }
 
 static void all_cuts(void)
 {
-    const uint32_t past_2_to_32 = UINT32_MAX - 4096; /* a page keeps the low half of a number */
+    const uint64_t low = (uint64_t)5 << 30, high = ADDRESS_MAX - 2 * SPAN_BYTES;
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
-        const uint32_t blocks = GRANULES * HZ_GRANULE_BYTES / hz_class_bytes[class_];
-        require_starts(class_, 4096, 0);
-        require_starts(class_, 4096 + BEFORE, 1);
-        require_starts(class_, 4096 + BEFORE, blocks / 2);
-        require_starts(class_, past_2_to_32, blocks);
+        const uint32_t blocks = SPAN_BYTES / hz_class_bytes[class_];
+        require_starts(class_, low, 1);
+        require_starts(class_, low + HZ_GRANULE_BYTES, blocks / 2);
+        require_starts(class_, high, blocks);
+    }
+}
+
+static void odd_addresses(void)
+{
+    const uint64_t first = (uint64_t)77 << 40;
+    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
+        hz_page page = entry_of(class_, first + 3 * (uint64_t)hz_class_bytes[class_]);
+        for (uint64_t offset = 1; offset < HZ_PAGE_BYTES; offset += 2)
+            require_told(&page, first + offset, false);
+    }
+}
+
+/* Where a block starts and far from there; one in 2^17 may be mistaken. */
+static void far_addresses(void)
+{
+    uint64_t tried = 0, mistaken = 0;
+    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
+        const uint64_t last = ADDRESS_MAX / 3 / HZ_PAGE_BYTES * HZ_PAGE_BYTES;
+        hz_page page = entry_of(class_, last);
+        for (uint64_t far = SHARING_BYTES; far < last; far += SHARING_BYTES) {
+            tried += 2;
+            mistaken += distance(&page, last - far) < ADDRESS_MAX;
+            mistaken += distance(&page, last + far) < ADDRESS_MAX;
+        }
+    }
+    require(mistaken <= tried >> 16, "%" PRIu64 " of %" PRIu64, mistaken, tried);
+}
+
+static void sizes_of_two(void)
+{
+    const uint64_t last = ADDRESS_MAX / 2;
+    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
+        if ((hz_class_bytes[class_] & (hz_class_bytes[class_] - 1)) != 0) continue;
+        hz_page page = entry_of(class_, last);
+        for (uint64_t far = SHARING_BYTES; far < last; far += SHARING_BYTES) {
+            require(distance(&page, last - far) >= ADDRESS_MAX, "%" PRIx64 " below", far);
+            require(distance(&page, last + far) >= ADDRESS_MAX, "%" PRIx64 " above", far);
+        }
+    }
+}
+
+static void starts_are_near(void)
+{
+    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
+        hz_page page = entry_of(class_, ADDRESS_MAX / 2);
+        const uint64_t most = SPAN_BYTES / hz_class_bytes[class_] * hz_class_bytes[class_];
+        require(distance(&page, ADDRESS_MAX / 2 - most) < HZ_DISTANCE_MAX, "class %u", class_);
     }
 }
 
 static void large_block(void)
 {
-    hz_page page = hz_page_for(4096, HZ_CLASS_LARGE, 0);
-    hz_atomic_poke(&page.cut, 1);
-    for (uint32_t i = 0; i < GRANULES; i++)
-        require(hz_is_start(&page, 4096 + i) == (i == 0), "granule %u", i);
+    const uint64_t start = (uint64_t)5 << 30;
+    hz_page page = entry_of(HZ_CLASS_LARGE, start);
+    for (uint64_t offset = 0; offset < HZ_PAGE_BYTES; offset++)
+        require_told(&page, start + offset, offset == 0);
 }
 
 static void no_page(void)
 {
     const hz_page page = {0};
-    for (uint32_t granule = 0; granule < GRANULES; granule++)
-        require(!hz_is_start(&page, granule), "granule %u", granule);
+    for (uint64_t address = 0; address < SPAN_BYTES; address += HZ_GRANULE_BYTES)
+        require(!hz_is_start(&page, at(address)), "at %" PRIx64, address);
+}
+
+/* Whether a page's entry is the first or the last, at which a free of NULL looks. */
+static bool is_at_an_end(size_t page)
+{
+    const uintptr_t at = (uintptr_t)hz_page_at(hz_page_address(page)) - (uintptr_t)hz_map.pages;
+    return at == 0 || at == hz_map.page_mask;
+}
+
+static void entries_at_the_ends(void)
+{
+    enum { STEP = 4096 };
+    size_t first, pages = 0;
+    require(hz_start(), "hz did not start");
+    require(hz_page_at(NULL) == hz_map.pages, "the entry of NULL is not the first");
+    while (hz_arena_extend(STEP, &first)) {
+        for (size_t page = first; page < first + STEP; page++)
+            require(!is_at_an_end(page), "page %zu", page);
+        pages += STEP;
+    }
+    require(pages + 3 * STEP >= hz_map.granules >> HZ_PAGE_GRANULES_SHIFT, "only %zu", pages);
 }
 
 static const check checks[] = {
     {"a block starts where one was cut, and nowhere else", all_cuts, 120},
-    {"a large block starts at its first granule only", large_block, 0},
+    {"no block starts at an odd address", odd_addresses, 0},
+    {"nearly nothing that is far away passes for a block", far_addresses, 0},
+    {"of blocks of a power of two bytes nothing that is far away passes", sizes_of_two, 0},
+    {"all blocks of the longest span are nearer than any address counts", starts_are_near, 0},
+    {"a large block starts at its first byte only", large_block, 0},
     {"no block starts in a page that is not in use", no_page, 0},
+    {"no page that is used has the first entry, which is that of NULL, nor the last",
+     entries_at_the_ends, 0},
 };
 
 int main(int argc, char **argv)
