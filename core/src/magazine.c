@@ -134,7 +134,7 @@ static bool make_others_smaller(hz_heap *heap, uint32_t class_, size_t bytes)
     const hz_magazine *asking = &heap->magazines[class_];
     const size_t budget = budget_of_thread();
     if (heap->grown_bytes + bytes <= budget) return true;
-    if (has_plenty(asking, 1)) return false;
+    if (bytes > budget || has_plenty(asking, 1)) return false;
     const uint64_t now_ns = asking->short_ns;
     const uint64_t much = MUCH * price(asking, class_, now_ns);
     for (uint32_t i = 0; i < HZ_CLASSES && heap->grown_bytes + bytes > budget; i++) {
@@ -147,15 +147,16 @@ static bool make_others_smaller(hz_heap *heap, uint32_t class_, size_t bytes)
     return heap->grown_bytes + bytes <= budget;
 }
 
+static uint32_t doubled(const hz_magazine *magazine)
+{
+    return magazine->grown > 0 ? 2 * magazine->grown : (uint32_t)(hz_cfg.refill_batch + 7) / 8;
+}
+
 static uint32_t next_size(const hz_magazine *magazine)
 {
-    uint32_t batch = (uint32_t)hz_cfg.refill_batch;
-    uint32_t next = magazine->cap;
-    if (hz_cfg.magazine_growth == HZ_MAGAZINE_GROWTH_BATCH) next = magazine->grown + batch;
-    if (hz_cfg.magazine_growth == HZ_MAGAZINE_GROWTH_DOUBLE) {
-        next = magazine->grown == 0 ? (batch + 7) / 8 : 2 * magazine->grown;
-    }
-    return next < magazine->cap ? next : magazine->cap;
+    if (hz_cfg.magazine_growth == HZ_MAGAZINE_GROWTH_FULL) return magazine->cap;
+    if (hz_cfg.magazine_growth == HZ_MAGAZINE_GROWTH_DOUBLE) return doubled(magazine);
+    return magazine->grown + (uint32_t)hz_cfg.refill_batch;
 }
 
 /* Notes a moment that a magazine is empty or full. The time between two of them is kept as a mean,
@@ -185,17 +186,26 @@ static bool is_worth_more(const hz_magazine *magazine, uint32_t class_)
     return magazine->mean_ns * bytes <= (uint64_t)hz_cfg.growth_rent * NS_OF_MS * 1024;
 }
 
-static bool grow(hz_heap *heap, uint32_t class_, bool is_full)
+static bool grow_to(hz_heap *heap, uint32_t class_, uint32_t grown)
 {
-    hz_magazine *magazine = &heap->magazines[class_];
-    note_shortage(magazine, is_full);
-    const uint32_t grown = next_size(magazine);
-    if (grown <= magazine->grown || !is_worth_more(magazine, class_)) return false;
+    const hz_magazine *magazine = &heap->magazines[class_];
+    if (grown > magazine->cap) grown = magazine->cap;
+    if (grown <= magazine->grown) return false;
     size_t bytes = (size_t)(grown - magazine->grown) * hz_class_bytes[class_];
     if (!make_others_smaller(heap, class_, bytes)) return false;
     set_grown(heap, class_, grown);
     hz_count(HZ_STAT_magazines_grown, 1);
     return true;
+}
+
+/* Where the whole cap does not fit into what the thread's magazines may hold, twice as much may. */
+static bool grow(hz_heap *heap, uint32_t class_, bool is_full)
+{
+    hz_magazine *magazine = &heap->magazines[class_];
+    note_shortage(magazine, is_full);
+    if (!is_worth_more(magazine, class_)) return false;
+    const uint32_t wanted = next_size(magazine), twice = doubled(magazine);
+    return grow_to(heap, class_, wanted) || (twice < wanted && grow_to(heap, class_, twice));
 }
 
 /* ---- the slow paths ------------------------------------------------------------------------- */

@@ -354,6 +354,11 @@ def test_the_parameter(row: str, claim: Claim, look: Look) -> None:
     assert found == claim.moves
 
 
+def test_a_magazine_whose_whole_cap_does_not_fit_grows_as_far_as_doubling_goes(look: Look) -> None:
+    beside = WORTH_IT | FULL | {"HZ_THREAD_CACHE_SHARE": "1"}
+    assert look("take 2048 64 give 2048", **beside)[0]["grown_bytes"] == 16 * KIB
+
+
 @pytest.mark.parametrize("row", rows(ROOT))
 def test_every_parameter_has_a_liveness_test(row: str) -> None:
     assert row in CLAIMS, f"say in CLAIMS what {row} moves"
