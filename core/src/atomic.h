@@ -14,15 +14,15 @@
 
 /* What is peeked at, plus a value: x86 does it in one instruction, but no compiler makes that of an
  * atomic read. */
+#ifdef __x86_64__
 static inline uint64_t hz_atomic_plus(const _Atomic uint64_t *object, uint64_t value)
 {
-#ifdef __x86_64__
     __asm__("addq %1, %0" : "+r"(value) : "m"(*object));
     return value;
-#else
-    return hz_atomic_peek(object) + value;
-#endif
 }
+#else
+#define hz_atomic_plus(object, value) (hz_atomic_peek(object) + (value))
+#endif
 
 /* Publishing: what was written before a put is seen by whoever gets the value put. */
 #define hz_atomic_get(object) atomic_load_explicit((object), memory_order_acquire)
