@@ -135,22 +135,21 @@ __attribute__((noinline)) static void free_elsewhere(void *block)
     errno = saved;
 }
 
-HZ_FAST bool is_of_shard(const hz_page *page, const void *address, uint32_t shard)
+HZ_FAST bool is_of_shard(const void *block, uint32_t shard)
 {
-    const size_t number = hz_page_of(address);
-    return number < hz_map.granules >> HZ_PAGE_GRANULES_SHIFT && hz_atomic_peek(&page->step) != 0 &&
-           hz_map.spans[number].shard == shard;
+    const size_t page = hz_page_of(block);
+    return page < hz_map.granules >> HZ_PAGE_GRANULES_SHIFT &&
+           hz_atomic_peek(&hz_page_at(block)->step) != 0 && hz_map.spans[page].shard == shard;
 }
 
 /* The fast path where there are several shards, or blocks are to be read: one or two more looks. */
 HZ_FAST void free_looking(void *block)
 {
     hz_heap *heap = hz_heap_mine;
-    const hz_page *page = hz_page_at(before(block));
     const bool reads = hz_cfg.double_free == HZ_DOUBLE_FREE_AT_CALL;
     if (HZ_UNLIKELY(hz_cfg.defer_free > 0) ||
-        (hz_map.shards > 1 && !is_of_shard(page, before(block), heap->shard)) ||
-        HZ_UNLIKELY(!free_own(heap, block, page, reads)))
+        (hz_map.shards > 1 && !is_of_shard(block, heap->shard)) ||
+        HZ_UNLIKELY(!free_own(heap, block, hz_page_at(before(block)), reads)))
         free_elsewhere(block);
 }
 
