@@ -142,12 +142,13 @@ HZ_FAST hz_page *hz_page_at(const void *address)
 
 /*
  * How far an address is from the last block that was cut in its page, so that one comparison tells
- * whether a block starts there. Where a block has n bytes, `step` is -(2^64 / n + HZ_SLOPE) or
- * little less; all is modulo 2^64. A block that starts i * n bytes below the last is at a distance
- * of i * n * HZ_SLOPE, which is below HZ_DISTANCE_MAX for the largest span that there may be.
- * Whatever is above the last block is nearly 2^64 away; what is no multiple of n, at least 2^64 / n
- * less HZ_DISTANCE_MAX; and what is so far away that it only shares the entry, at least 2^47, but
- * for one address in 2^17 (tests/core/block_starts.c).
+ * whether a block starts there. All is modulo 2^64. Where blocks have n bytes, `step` is
+ * -(2^64 / n + slope); the slope is HZ_SLOPE to three times that, as it leaves the lowest 16 bits
+ * to the stack. A block that starts i * n bytes below the last is at a distance of i * n * slope,
+ * which is below HZ_DISTANCE_MAX for the longest span that there may be. Whatever is above the last
+ * block is nearly 2^64 away; what is no multiple of n, at least 2^64 / n less HZ_DISTANCE_MAX; and
+ * what is so far away that it only shares the entry, at least 2^47, but for one address in 2^17
+ * (tests/core/block_starts.c).
  */
 HZ_FAST uint64_t hz_distance(const hz_page *page, uint64_t step, const void *address)
 {
