@@ -12,7 +12,8 @@
 #define hz_atomic_peek(object) atomic_load_explicit((object), memory_order_relaxed)
 #define hz_atomic_poke(object, value) atomic_store_explicit((object), (value), memory_order_relaxed)
 
-/* What is peeked at, plus a value: x86 does it in one instruction, but no compiler makes that of an
+/* A value, plus what is read after all that the value was made of: whoever put that wrote the
+ * object before. x86 reads in order and adds in one instruction, but no compiler makes that of an
  * atomic read. */
 #ifdef __x86_64__
 static inline uint64_t hz_atomic_plus(const _Atomic uint64_t *object, uint64_t value)
@@ -21,7 +22,11 @@ static inline uint64_t hz_atomic_plus(const _Atomic uint64_t *object, uint64_t v
     return value;
 }
 #else
-#define hz_atomic_plus(object, value) (hz_atomic_peek(object) + (value))
+static inline uint64_t hz_atomic_plus(const _Atomic uint64_t *object, uint64_t value)
+{
+    atomic_thread_fence(memory_order_acquire);
+    return value + hz_atomic_peek(object);
+}
 #endif
 
 /* Publishing: what was written before a put is seen by whoever gets the value put. */

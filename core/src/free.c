@@ -38,8 +38,8 @@ HZ_FAST bool free_own(hz_heap *heap, void *block, const hz_page *page, bool read
 /*
  * The granule before a block, whose page's entry the fast paths ask. Where a page begins, a block
  * of a class hardly ever does, but a large one may have, and be freed for the second time: what
- * lies before the first block of a page, and as far from it as another one, the entry does not know
- * from a block.
+ * lies before the first block of a span, and as far from it as another one, the entry does not know
+ * from a block. It is nobody's memory, and seen as none when it comes back to its span.
  */
 HZ_FAST const void *before(const void *block)
 {

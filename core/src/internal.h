@@ -102,7 +102,9 @@ uint64_t hz_class_step(uint32_t class_);
 /* ---- os.h is the system; arena.c: the reserved range and its tables -------------------------- */
 
 bool hz_arena_make(void);
-/* Makes `pages` pages at the arena's end usable; false when it is used up or the system refuses. */
+enum { HZ_NOBODYS_PAGES = 2 };
+/* Makes `pages` pages at the arena's end usable; false when it is used up or the system refuses.
+ * Once it passes over some: of those, all but the last HZ_NOBODYS_PAGES are usable, too. */
 bool hz_arena_extend(size_t pages, size_t *first);
 /* Memory for hz's own structs: zeroed, never given back; NULL when the system refuses. */
 void *hz_meta_alloc(size_t bytes);
@@ -158,18 +160,22 @@ HZ_FAST uint64_t hz_distance(const hz_page *page, uint64_t step, const void *add
 #define HZ_SLOPE ((uint64_t)33 << 10)
 #define HZ_DISTANCE_MAX ((uint64_t)1 << 38)
 
-/* The entry of a page in which the last block that was cut starts at `last`. Who reads it meanwhile
- * asks for a block that was there before, of which both the old entry and the new one tell. */
+/*
+ * The entry of a page in which the last block that was cut starts at `last`. Who reads it meanwhile
+ * asks for a block that was there before, of which both the old entry and the new one tell, or for
+ * one at the start of the next page, which may be another's: it must never see a step with the
+ * origin of another one. So the step is written last and read first, and cleared alone.
+ */
 HZ_FAST void hz_page_set(hz_page *page, uint64_t step, const void *last)
 {
-    hz_atomic_poke(&page->step, step);
     hz_atomic_poke(&page->origin, -((uintptr_t)last * step));
+    hz_atomic_put(&page->step, step);
 }
 
 /* The entry of a page in which none was. */
 HZ_FAST void hz_page_clear(hz_page *page)
 {
-    hz_page_set(page, 0, NULL);
+    hz_atomic_put(&page->step, 0);
 }
 
 /* Whether a block was cut there. */

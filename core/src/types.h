@@ -82,7 +82,7 @@ typedef struct hz_lock {
 
 /* ---- the map: what the fast paths need of the arena ----------------------------------------- */
 
-/* What a free must know of a page; both zero where no block was cut. */
+/* What a free must know of a page; the step is zero where no block was cut. */
 typedef struct hz_page {
     _Atomic uint64_t origin; /* makes the distance of the last block that was cut zero */
     _Atomic uint64_t step;   /* see hz_distance; its lowest 16 bits tell the stack of its class */
