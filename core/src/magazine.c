@@ -33,9 +33,8 @@ bool hz_magazine_make_all(hz_heap *heap)
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) entries += cap_for(class_) + 2;
     void **at = hz_meta_alloc(entries * sizeof(void *));
     if (at == NULL) return false;
-    for (uint32_t class_ = 0; class_ < HZ_CLASS_NUMBERS; class_++) {
+    for (uint32_t class_ = 0; class_ < HZ_CLASS_NUMBERS; class_++)
         heap->stacks[class_] = hz_heap_none.stacks[class_];
-    }
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
         hz_magazine *magazine = &heap->magazines[class_];
         magazine->blocks = at + 1;

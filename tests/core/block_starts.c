@@ -12,9 +12,8 @@
 enum { SPAN_BYTES = 2 << 20 };
 
 #define ADDRESS_MAX ((uint64_t)1 << 47) /* no address, and so no block in a magazine, is higher */
-#define SHARING_BYTES                                                                              \
-    ((uint64_t)1 << 32) /* so far apart, or a multiple, is who shares an entry                     \
-                         */
+/* So far apart, or a multiple, are pages that share an entry. */
+#define SHARING_BYTES ((uint64_t)1 << 32)
 
 /* An address; it is never read. */
 static const void *at(uint64_t address)

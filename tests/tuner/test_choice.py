@@ -113,6 +113,10 @@ def test_proposals_stay_near_the_best_of_the_allocator_that_they_choose(choice: 
 # ---- the search ----------------------------------------------------------------------------------
 
 
+def one_crashes(arm: Arm) -> Truth:
+    return Truth(status="crash") if arm.allocator == "one" else Truth()
+
+
 def test_every_allocator_is_first_measured_as_it_comes_beside_the_unchanged_program(
     make_bench: MakeBench, choice: Choice
 ) -> None:
@@ -125,10 +129,7 @@ def test_every_allocator_is_first_measured_as_it_comes_beside_the_unchanged_prog
 def test_an_allocator_that_does_not_run_gets_no_more_where_nobody_promises_anything(
     make_bench: MakeBench, choice: Choice
 ) -> None:
-    def truth(arm: Arm) -> Truth:
-        return Truth(status="crash") if arm.allocator == "one" else Truth()
-
-    bench = make_bench(truth, QUIET)
+    bench = make_bench(one_crashes, QUIET)
     searched(bench, choice, 0.1)
     bench.floor = 2.0  # nobody promises so much
     Search(bench, choice, seed=1).run(0.5)
@@ -181,10 +182,7 @@ def test_an_allocator_a_little_behind_is_still_searched(
 def test_an_allocator_that_crashes_as_it_comes_is_not_searched(
     make_bench: MakeBench, choice: Choice
 ) -> None:
-    def truth(arm: Arm) -> Truth:
-        return Truth(status="crash") if arm.allocator == "one" else Truth()
-
-    bench = make_bench(truth, QUIET)
+    bench = make_bench(one_crashes, QUIET)
     searched(bench, choice, 0.5)
     assert [arm for arm in measured(bench) if arm.allocator == "one"] == [Arm("one")]
 
