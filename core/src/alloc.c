@@ -106,8 +106,7 @@ static void *large_alloc(size_t size, size_t align, bool *zeroed)
 
 HZ_SLOW static void *large_alloc_slow(size_t size, size_t align)
 {
-    bool zeroed;
-    return large_alloc(size, align, &zeroed);
+    return large_alloc(size, align, NULL);
 }
 
 /* ---- zeroed --------------------------------------------------------------------------------- */

@@ -257,7 +257,8 @@ HZ_FAST void hz_lock_release(hz_lock *lock)
 /* ---- pages.c: the page heap ----------------------------------------------------------------- */
 
 /* A run of `pages` pages whose first is a multiple of `align` (a power of two); NULL when there is
- * no memory. */
+ * no memory. `zeroed` says whether it reads as zero; it is NULL for who does not care: then a part
+ * of the run may be resident. */
 hz_span *hz_pages_alloc(size_t pages, size_t align, bool *zeroed);
 void hz_pages_free(hz_span *run);
 /* Grows or shrinks a run in place; false when it cannot grow. */
@@ -291,6 +292,7 @@ hz_span *hz_span_of(const void *address);
 
 /* ---- large.c -------------------------------------------------------------------------------- */
 
+/* `zeroed` as of hz_pages_alloc. */
 void *hz_large_alloc(size_t size, size_t align, bool *zeroed);
 void hz_large_free(void *block);
 bool hz_large_resize(void *block, size_t size);

@@ -4,8 +4,9 @@
  *
  * A free run is clean (reads as zero, costs nothing) or dirty (still resident). Dirty runs are used
  * first, and are kept in order of age: the oldest are purged when purge_delay_ms has passed, or at
- * once when together they exceed large_cache_bytes. Both ends of a free run carry its state, so
- * that neighbours find each other.
+ * once when together they exceed large_cache_bytes. A large block may take a dirty run that is too
+ * short and what is missing from the clean run beside it. Both ends of a free run carry its state,
+ * so that neighbours find each other.
  */
 #include "internal.h"
 #include "os.h"
@@ -15,8 +16,9 @@ enum {
     EXACT_LISTS =
         16,      /* runs of 1..16 pages have a list each; longer ones four lists to a doubling */
     PROBES = 64, /* runs of the same list looked at for one that fits */
-    EXTEND_PAGES = 16, /* least extension of the arena: 1 MiB */
-    PURGE_PAGES = 16,  /* least part of a run that is purged alone */
+    EXTEND_PAGES = 16,  /* least extension of the arena: 1 MiB */
+    PURGE_PAGES = 16,   /* least part of a run that is purged alone */
+    STRETCH_PAGES = 16, /* least request for which a dirty run is made longer by clean pages */
 };
 
 typedef struct run_lists {
@@ -185,24 +187,88 @@ static hz_span *extend(size_t pages)
     return run_release(first, generous, HZ_SPAN_CLEAN, 0);
 }
 
-static hz_span *find(size_t pages)
+/* Frees [first, first + pages), of which a dirty run is one end and the rest belongs to a clean
+ * neighbour, as a dirty run; it may begin earlier and end later. */
+static hz_span *run_join(hz_span *dirty, hz_span *clean, size_t first, size_t pages)
+{
+    const uint32_t freed_ms = dirty->freed_ms;
+    const size_t more = pages - dirty->pages;
+    run_carve(clean, clean < dirty ? first : first + dirty->pages, more, HZ_SPAN_BUSY);
+    list_remove(dirty);
+    return run_release(first, pages, HZ_SPAN_DIRTY, freed_ms);
+}
+
+/* Makes a dirty run longer by a part of a clean neighbour; NULL when none suffices. */
+static hz_span *stretch(hz_span *run, size_t pages)
+{
+    if (run->pages >= pages) return run;
+    const size_t first = index_of(run), end = first + run->pages;
+    hz_span *right = end < heap.top ? &hz_map.spans[end] : NULL;
+    if (right != NULL && right->state == HZ_SPAN_CLEAN && run->pages + right->pages >= pages)
+        return run_join(run, right, first, pages);
+    if (first == 0 || hz_map.spans[first - 1].state != HZ_SPAN_CLEAN) return NULL;
+    hz_span *left = &hz_map.spans[hz_map.spans[first - 1].head];
+    if (left->pages + run->pages < pages) return NULL;
+    return run_join(run, left, end - pages, pages);
+}
+
+/* A shorter one saves little, and would cut up the clean runs. */
+static bool is_worth_stretching(const hz_span *run, size_t pages)
+{
+    return run->pages >= pages / 2;
+}
+
+/* Stretches a dirty run, if possible a long one: what must be faulted in is less than of a clean
+ * run, and so is what becomes resident. */
+static hz_span *stretch_any(size_t pages)
+{
+    const unsigned shortest = list_of(pages / 2);
+    uint64_t filled = heap.dirty.filled >> shortest << shortest;
+    for (int probes = 0; filled != 0;) {
+        const unsigned list = 63u - (unsigned)__builtin_clzl(filled);
+        filled ^= UINT64_C(1) << list;
+        for (hz_span *run = heap.dirty.first[list]; run != NULL; run = run->next) {
+            hz_span *stretched = is_worth_stretching(run, pages) ? stretch(run, pages) : NULL;
+            if (stretched != NULL || ++probes == PROBES) return stretched;
+        }
+    }
+    return NULL;
+}
+
+/* Extends the arena; by what is missing only, if its end is a dirty run that is worth it. */
+static hz_span *extend_last(size_t pages)
+{
+    const hz_span *last = heap.top > 0 ? &hz_map.spans[heap.top - 1] : NULL;
+    if (last == NULL || last->state != HZ_SPAN_DIRTY) return extend(pages);
+    hz_span *run = &hz_map.spans[last->head];
+    if (run->pages >= pages) return run;
+    if (!is_worth_stretching(run, pages)) return extend(pages);
+    hz_span *stretched = extend(pages - run->pages) != NULL ? stretch(run, pages) : NULL;
+    return stretched != NULL ? stretched : extend(pages);
+}
+
+static hz_span *find(size_t pages, bool may_stretch)
 {
     hz_span *run = lists_search(&heap.dirty, pages);
+    if (run == NULL && may_stretch) run = stretch_any(pages);
     if (run == NULL) run = lists_search(&heap.clean, pages);
-    return run != NULL ? run : extend(pages);
+    if (run == NULL) run = may_stretch ? extend_last(pages) : extend(pages);
+    return run;
 }
 
 hz_span *hz_pages_alloc(size_t pages, size_t align, bool *zeroed)
 {
+    const bool may_stretch = zeroed == NULL && align == 1 && pages >= STRETCH_PAGES;
     if (pages + align > UINT32_MAX) return NULL;
     hz_lock_take(&heap.lock);
-    hz_span *run = find(pages + align - 1);
+    hz_span *run = find(pages + align - 1, may_stretch);
     if (run != NULL) {
         size_t base_page =
             hz_map.base >> HZ_PAGE_SHIFT; /* alignment is of addresses, not of indices */
         size_t first = ((base_page + index_of(run) + align - 1) & ~(align - 1)) - base_page;
-        *zeroed = run->state == HZ_SPAN_CLEAN;
-        if (!*zeroed) hz_count(HZ_STAT_pages_reused, 1);
+        const bool is_clean = run->state == HZ_SPAN_CLEAN;
+        if (zeroed != NULL) *zeroed = is_clean;
+        if (!is_clean) hz_count(HZ_STAT_pages_reused, 1);
         run = run_carve(run, first, pages, HZ_SPAN_BUSY);
     }
     hz_lock_release(&heap.lock);

@@ -124,6 +124,13 @@ def test_blocks_start_where_they_were_cut(core_tests: Path, preload: Preload) ->
 
 
 @pytest.mark.slow
+def test_a_large_request_takes_what_is_resident_and_the_rest_beside_it(
+    core_tests: Path, preload: Preload
+) -> None:
+    require_all_held(preload(core_tests / "tests" / "page_runs", LD_PRELOAD=""))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("lock", VALUES["HZ_DEPOT_LOCK"])
 @pytest.mark.parametrize("shards", ["1", "4"])
 def test_what_nobody_uses_decays(

@@ -1,0 +1,139 @@
+/*
+ * The page heap: which free pages serve a large request when no resident run is long enough.
+ */
+#include "check.h"
+
+#include <hz/hz.h>
+
+#include "internal.h"
+
+enum { PAGES = 64, MORE = 96, GUARD = 16, LONG = 4096 };
+
+static hz_span *take_aligned(size_t pages, size_t align, bool *zeroed)
+{
+    hz_span *run = hz_pages_alloc(pages, align, zeroed);
+    require(run != NULL, "no run of %zu pages", pages);
+    return run;
+}
+
+static hz_span *take(size_t pages)
+{
+    return take_aligned(pages, 1, NULL);
+}
+
+/* What is left of two neighbours must be as clean as it was. */
+static void require_clean(size_t pages, const hz_span *wanted)
+{
+    bool zeroed;
+    const hz_span *run = take_aligned(pages, 1, &zeroed);
+    require(run == wanted, "it begins %td pages from there", run - wanted);
+    require(zeroed, "it counts as written");
+}
+
+static void purge(hz_span *run)
+{
+    hz_pages_free(run);
+    require(hz_pages_purge_all(), "nothing was resident");
+}
+
+/* Two runs beside each other, the lower one first, and behind them one that is in use. */
+static void take_neighbours(hz_span *two[2])
+{
+    two[0] = take(LONG);
+    (void)take(GUARD);
+    hz_pages_free(two[0]);
+    two[0] = take(PAGES);
+    two[1] = take(PAGES);
+    require(two[1] == two[0] + PAGES, "no neighbours");
+    (void)take(LONG - 2 * PAGES);
+    (void)hz_pages_purge_all();
+}
+
+/* Of two neighbours the lower one resident, the other one clean, and no other run is free. */
+static void free_resident_and_clean(hz_span *two[2])
+{
+    take_neighbours(two);
+    purge(two[1]);
+    hz_pages_free(two[0]);
+}
+
+static bool is_apart(const hz_span *run, hz_span *const two[2])
+{
+    return run < two[0] || run >= two[0] + 2 * PAGES;
+}
+
+static void a_resident_run_is_made_longer_by_clean_pages_behind_it(void)
+{
+    hz_span *two[2];
+    free_resident_and_clean(two);
+    require(take(MORE) == two[0], "it lies elsewhere");
+    require_clean(2 * PAGES - MORE, two[0] + MORE);
+}
+
+static void a_resident_run_is_made_longer_by_clean_pages_before_it(void)
+{
+    hz_span *two[2];
+    take_neighbours(two);
+    purge(two[0]);
+    hz_pages_free(two[1]);
+    require(take(MORE) == two[1] + PAGES - MORE, "it lies elsewhere");
+    require_clean(2 * PAGES - MORE, two[0]);
+}
+
+static void a_resident_run_at_the_end_of_the_arena_is_made_longer(void)
+{
+    hz_span *last = take(LONG);
+    hz_pages_free(last);
+    require(take(LONG + PAGES) == last, "it lies elsewhere");
+}
+
+static void what_is_too_long_even_so_is_taken_elsewhere(void)
+{
+    hz_span *two[2];
+    free_resident_and_clean(two);
+    require(is_apart(take(2 * PAGES + 1), two), "it lies over others");
+}
+
+static void a_resident_run_of_less_than_half_is_left_alone(void)
+{
+    hz_span *last = take(LONG);
+    hz_pages_free(last);
+    require(take(2 * LONG + 2) != last, "it was made longer");
+}
+
+/* All of it would have to be cleared, because of the part that was written. */
+static void who_wants_zeros_gets_clean_pages(void)
+{
+    bool zeroed;
+    hz_span *two[2];
+    free_resident_and_clean(two);
+    require(is_apart(take_aligned(MORE, 1, &zeroed), two), "it is the one that was made longer");
+    require(zeroed, "it is not zero");
+}
+
+/* What is cut off for the alignment would count as resident. */
+static void who_wants_an_alignment_gets_a_whole_run(void)
+{
+    hz_span *two[2];
+    free_resident_and_clean(two);
+    require(is_apart(take_aligned(MORE, 2, NULL), two), "it is the one that was made longer");
+}
+
+static const check checks[] = {
+    {"a resident run is made longer by clean pages behind it",
+     a_resident_run_is_made_longer_by_clean_pages_behind_it, 0},
+    {"a resident run is made longer by clean pages before it",
+     a_resident_run_is_made_longer_by_clean_pages_before_it, 0},
+    {"a resident run at the end of the arena is made longer",
+     a_resident_run_at_the_end_of_the_arena_is_made_longer, 0},
+    {"what is too long even so is taken elsewhere", what_is_too_long_even_so_is_taken_elsewhere, 0},
+    {"a resident run of less than half is left alone",
+     a_resident_run_of_less_than_half_is_left_alone, 0},
+    {"who wants zeros gets clean pages", who_wants_zeros_gets_clean_pages, 0},
+    {"who wants an alignment gets a whole run", who_wants_an_alignment_gets_a_whole_run, 0},
+};
+
+int main(int argc, char **argv)
+{
+    return run_checks(checks, COUNT(checks), argc, argv);
+}
