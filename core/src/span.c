@@ -14,9 +14,9 @@
 enum {
     WORDS_PER_PAGE =
         1 << (HZ_PAGE_GRANULES_SHIFT - 6), /* words of free_bits that describe a page */
-    COLOURS = 64,                          /* lines of a system page */
-    COLOUR_STEP = 11, /* so that neighbouring spans take all colours in turn, far apart */
-    BLOCKS_MIN = 4,   /* a span of a large class holds at least so many blocks */
+    COLOURS = 16,    /* different lines that spans begin at; half of that is lost for each span */
+    COLOUR_STEP = 7, /* so that neighbouring spans take all colours in turn, far apart */
+    BLOCKS_MIN = 4,  /* a span of a large class holds at least so many blocks */
     CUT_BYTES = 16 * 1024,
 };
 
