@@ -15,7 +15,7 @@ enum {
     LISTS = 64,
     EXACT_LISTS =
         16,      /* runs of 1..16 pages have a list each; longer ones four lists to a doubling */
-    PROBES = 64, /* runs of the same list looked at for one that fits */
+    PROBES = 64, /* long runs that are looked at for one that fits */
     EXTEND_PAGES = 16,  /* least extension of the arena: 1 MiB */
     PURGE_PAGES = 16,   /* least part of a run that is purged alone */
     STRETCH_PAGES = 16, /* least request for which a dirty run is made longer by clean pages */
@@ -155,22 +155,28 @@ static hz_span *run_carve(hz_span *run, size_t first, size_t pages, hz_span_stat
 
 /* ---- finding -------------------------------------------------------------------------------- */
 
-static hz_span *list_search(const run_lists *lists, unsigned list, size_t pages)
+/* The lowest run that is long enough, among the first `probes` of a list and `lowest`. */
+static hz_span *list_search(hz_span *run, size_t pages, int *probes, hz_span *lowest)
 {
-    hz_span *run = lists->first[list];
-    for (int probes = 0; run != NULL && probes < PROBES; probes++, run = run->next) {
-        if (run->pages >= pages) return run;
+    for (; run != NULL && *probes > 0; --*probes, run = run->next) {
+        if (run->pages >= pages && (lowest == NULL || run < lowest)) lowest = run;
     }
-    return NULL;
+    return lowest;
 }
 
+/* Of long runs the lowest, so that what is in use stays close together; of short ones, of which
+ * there may be very many, one of the shortest. */
 static hz_span *lists_search(const run_lists *lists, size_t pages)
 {
-    unsigned list = list_of(pages);
-    hz_span *run = list_search(lists, list, pages);
-    if (run != NULL || list == LISTS - 1) return run;
+    const unsigned list = list_of(pages);
+    const int most = pages > EXACT_LISTS ? PROBES : 1;
+    int probes = most;
+    hz_span *lowest = list_search(lists->first[list], pages, &probes, NULL);
+    if (list == LISTS - 1 || (lowest != NULL && most == 1)) return lowest;
     uint64_t longer = lists->filled & ~((UINT64_C(2) << list) - 1);
-    return longer == 0 ? NULL : lists->first[__builtin_ctzll(longer)];
+    for (probes = most; longer != 0; longer &= longer - 1)
+        lowest = list_search(lists->first[__builtin_ctzll(longer)], pages, &probes, lowest);
+    return lowest;
 }
 
 static hz_span *extend(size_t pages)

@@ -101,6 +101,18 @@ static void a_resident_run_of_less_than_half_is_left_alone(void)
     require(take(2 * LONG + 2) != last, "it was made longer");
 }
 
+static void of_several_runs_the_lowest_is_taken(void)
+{
+    hz_span *long_one = take(MORE);
+    (void)take(GUARD);
+    hz_span *fitting = take(PAGES);
+    (void)take(GUARD);
+    hz_pages_free(long_one);
+    hz_pages_free(fitting);
+    require(long_one < fitting, "it is the higher one");
+    require(take(PAGES) == long_one, "it lies elsewhere");
+}
+
 /* All of it would have to be cleared, because of the part that was written. */
 static void who_wants_zeros_gets_clean_pages(void)
 {
@@ -129,6 +141,7 @@ static const check checks[] = {
     {"what is too long even so is taken elsewhere", what_is_too_long_even_so_is_taken_elsewhere, 0},
     {"a resident run of less than half is left alone",
      a_resident_run_of_less_than_half_is_left_alone, 0},
+    {"of several runs the lowest is taken", of_several_runs_the_lowest_is_taken, 0},
     {"who wants zeros gets clean pages", who_wants_zeros_gets_clean_pages, 0},
     {"who wants an alignment gets a whole run", who_wants_an_alignment_gets_a_whole_run, 0},
 };
