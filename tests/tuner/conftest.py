@@ -42,31 +42,27 @@ MakeProfile = Callable[..., Profile]
 MakeBench = Callable[..., Bench]
 
 
+def _proc_files(name: str) -> Iterator[tuple[int, bytes]]:
+    """What /proc/PID/name says of every process, but of those that end meanwhile."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            content = Path("/proc", pid, name).read_bytes()
+        except OSError:
+            continue
+        yield int(pid), content
+
+
 def processes_naming(word: str) -> list[int]:
     """Living processes that have `word` in their command line."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            words = Path("/proc", name, "cmdline").read_bytes()
-        except OSError:
-            continue
-        if word.encode() in words and int(name) != os.getpid():
-            found.append(int(name))
-    return found
+    found = [pid for pid, words in _proc_files("cmdline") if word.encode() in words]
+    return [pid for pid in found if pid != os.getpid()]
 
 
-def zombies() -> list[str]:
+def zombies() -> list[int]:
     """Children of this process that have ended and that nobody has waited for."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            text = Path("/proc", name, "stat").read_text()
-        except OSError:
-            continue
-        state, parent = text[text.rindex(")") + 2 :].split()[:2]
-        if state == "Z" and int(parent) == os.getpid():
-            found.append(name)
-    return found
+    stats = ((pid, stat[stat.rindex(b")") + 2 :].split()) for pid, stat in _proc_files("stat"))
+    ended = [(pid, int(parent)) for pid, (state, parent, *_) in stats if state == b"Z"]
+    return [pid for pid, parent in ended if parent == os.getpid()]
 
 
 def resident_kb() -> int:
