@@ -2,7 +2,7 @@
  * START HERE: allocation, the fast path first.
  *
  * A small block costs a look-up of its class, a pop from the thread's magazine, and the removal of
- * its seal. What bears no seal is not given out, and that one branch serves three cases. An empty
+ * its seal. What bears no seal is not handed out, and that one branch serves three cases. An empty
  * magazine, and every magazine of a thread that has no heap yet, yields a block that never bears
  * one. So does a block that was freed twice and is in use when it comes up again, which a free does
  * not look for, as it would have to wait for the block: that ends the program. And if the block's
@@ -20,10 +20,10 @@ static void *large_alloc_slow(size_t size, size_t align);
 
 HZ_FAST void *stack_alloc(size_t at)
 {
-    hz_stack *stack = hz_stack_at(hz_heap_mine, at);
+    hz_stack *stack = hz_stack_at(hz_stacks_mine, at);
     void **top = stack->top;
     void *block = top[-1];
-    if (HZ_UNLIKELY(!hz_is_sealed(block))) return class_alloc_slow(stack);
+    if (HZ_UNLIKELY(!hz_is_sealed(block, stack->key))) return class_alloc_slow(stack);
     stack->top = top - 1;
     __builtin_prefetch(top[-2], 1); /* another thread may have freed it */
     hz_unseal(block);
@@ -70,14 +70,15 @@ static void leave_out(const void *spoiled)
 static void *class_alloc_once(uint32_t class_)
 {
     void *block;
-    while ((block = class_alloc_any(class_)) != NULL && !hz_is_sealed(block)) leave_out(block);
+    while ((block = class_alloc_any(class_)) != NULL && !hz_is_sealed(block, hz_map.keys[class_]))
+        leave_out(block);
     return block;
 }
 
 /* Without memory, what no thread holds is given up and the request tried once more. */
 HZ_SLOW static void *class_alloc_slow(const hz_stack *stack)
 {
-    const uint32_t class_ = (uint32_t)(stack - hz_heap_mine->stacks);
+    const uint32_t class_ = (uint32_t)(stack - hz_stacks_mine);
     void *block = class_alloc_once(class_);
     if (block == NULL && hz_start()) {
         hz_trim_shared();
@@ -202,8 +203,9 @@ void *hz_realloc(void *block, size_t size)
         errno = ENOMEM;
         return NULL;
     }
-    size_t have = hz_usable_size(block);
+    const size_t have = hz_usable_size(block);
     if (have == 0) hz_die("realloc of a pointer that is no live block", block);
+    hz_require_live(block, hz_class_at(block));
     if (resize_in_place(block, have, size)) return block;
     void *fresh = hz_malloc(size);
     if (fresh == NULL) return size <= have ? block : NULL;

@@ -29,6 +29,10 @@ static inline uint64_t hz_atomic_plus(const _Atomic uint64_t *object, uint64_t v
 }
 #endif
 
+/* A plain word that its owner writes without a care for others, as the fast paths do; with what was
+ * written before it. The sanitizer cannot know that this is meant. */
+#define hz_plain_get(object) __atomic_load_n((object), __ATOMIC_ACQUIRE)
+
 /* Publishing: what was written before a put is seen by whoever gets the value put. */
 #define hz_atomic_get(object) atomic_load_explicit((object), memory_order_acquire)
 #define hz_atomic_put(object, value) atomic_store_explicit((object), (value), memory_order_release)

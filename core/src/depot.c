@@ -258,6 +258,44 @@ void hz_depot_trim(void)
     }
 }
 
+/* ---- looking for a block -------------------------------------------------------------------- */
+
+static bool blocks_hold(void *const *blocks, uint32_t count, const void *block)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (hz_plain_get(&blocks[i]) == block) return true;
+    }
+    return false;
+}
+
+static bool stack_holds(hz_depot *depot, const void *block)
+{
+    depot_lock(depot);
+    const bool is_held = blocks_hold(depot->blocks, hz_atomic_peek(&depot->count), block);
+    hz_lock_release(&depot->lock);
+    return is_held;
+}
+
+/* Also batches that another thread is just filling or emptying: a block that is live left its batch
+ * earlier. */
+__attribute__((no_sanitize("thread"))) static bool batches_hold(const hz_depot *depot,
+                                                                const void *block)
+{
+    const uint32_t batches = hz_atomic_get(&depot->capacity) / (uint32_t)hz_cfg.flush_batch;
+    for (uint32_t number = 1; number <= batches; number++) {
+        const hz_batch *batch = batch_at(depot, number);
+        if (blocks_hold(batch->blocks, hz_plain_get(&batch->count), block)) return true;
+    }
+    return false;
+}
+
+bool hz_depot_holds(uint32_t shard, uint32_t class_, const void *block)
+{
+    hz_depot *depot = &hz_shards[shard].depots[class_];
+    return hz_cfg.depot_lock == HZ_DEPOT_LOCK_LOCKFREE ? batches_hold(depot, block)
+                                                       : stack_holds(depot, block);
+}
+
 bool hz_depot_make_all(void)
 {
     hz_shards = hz_meta_alloc(hz_map.shards * sizeof(hz_shard));

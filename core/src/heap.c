@@ -17,19 +17,28 @@
 
 enum { WARM_MOST = 16 }; /* heaps that wait with their blocks, even on the largest machine */
 
+/* What the pop of an empty magazine finds: a block that bears no seal, and so is never handed out;
+ * and what the push to a full one finds. */
+static uint64_t unsealed[HZ_GRANULE_BYTES / sizeof(uint64_t)];
+static void *nothing[2] = {unsealed, NULL};
+
+/* The rows of a thread without a heap, and of one whose every free is to be looked at. */
+static hz_stack rows_none[HZ_SHARDS_MAX][HZ_CLASS_NUMBERS] = {
+    {[0 ... HZ_CLASS_NUMBERS - 1] = {.top = &nothing[1]}}, /* the others: hz_rows_start */
+};
+
 _Thread_local hz_heap *hz_heap_mine __attribute__((tls_model("initial-exec"))) = &hz_heap_none;
+_Thread_local hz_stack *hz_stacks_mine __attribute__((tls_model("initial-exec"))) = rows_none[0];
+_Thread_local hz_stack *hz_rows_mine __attribute__((tls_model("initial-exec"))) = rows_none[0];
 
 /* A thread that ends gives its heap up at once. Destructors of other thread-specific data may still
  * allocate and get a heap again, but not in what may be the last round: none would take it back. */
 static _Thread_local uint32_t leaves_left __attribute__((tls_model("initial-exec"))) =
     PTHREAD_DESTRUCTOR_ITERATIONS - 1;
 
-/* What the pop of an empty magazine finds: a block that bears no seal, and so is never given out;
- * and what the push to a full one finds. */
-static uint64_t unsealed[HZ_GRANULE_BYTES / sizeof(uint64_t)];
-static void *nothing[2] = {unsealed, NULL};
 hz_heap hz_heap_none = {
-    .stacks = {[0 ... HZ_CLASS_NUMBERS - 1] = {&nothing[1]}},
+    .stacks = rows_none[0],
+    .rows = rows_none[0],
     .shard = HZ_SHARDS_MAX, /* no block is at home here */
 };
 
@@ -58,21 +67,60 @@ uint32_t hz_heap_count(void)
     return count > 0 ? count : 1;
 }
 
+/* ---- rows ----------------------------------------------------------------------------------- */
+
+static void row_fill(hz_stack *row)
+{
+    for (uint32_t class_ = 0; class_ < HZ_CLASS_NUMBERS; class_++)
+        row[class_] = (hz_stack){&nothing[1], hz_map.keys[class_]};
+}
+
+/* Only now, so that the rows that are not in use cost no memory. */
+void hz_rows_start(void)
+{
+    for (uint32_t shard = 1; shard < hz_map.shards; shard++) row_fill(rows_none[shard]);
+}
+
+/* A free that is to look at each block finds no room in any row. */
+static bool is_every_free_slow(void)
+{
+    return hz_cfg.defer_free > 0 || hz_cfg.double_free == HZ_DOUBLE_FREE_AT_CALL;
+}
+
+static bool rows_make(hz_heap *heap)
+{
+    hz_stack *rows = hz_meta_alloc(hz_map.shards * HZ_ROW_OFFSET((size_t)1));
+    if (rows == NULL) return false;
+    for (uint32_t shard = 0; shard < hz_map.shards; shard++)
+        row_fill(rows + shard * (size_t)HZ_CLASS_NUMBERS);
+    heap->stacks = rows + heap->shard * (size_t)HZ_CLASS_NUMBERS;
+    heap->rows = rows;
+    return true;
+}
+
 /* ---- birth ---------------------------------------------------------------------------------- */
+
+static void heap_use(hz_heap *heap)
+{
+    hz_heap_mine = heap;
+    hz_stacks_mine = heap->stacks;
+    hz_rows_mine = is_every_free_slow() ? rows_none[0] : heap->rows;
+}
 
 static bool heap_fill(hz_heap *heap)
 {
     size_t deferred_bytes = (size_t)hz_cfg.defer_free * sizeof(void *);
     if (deferred_bytes > 0 && (heap->deferred = hz_meta_alloc(deferred_bytes)) == NULL)
         return false;
-    return hz_magazine_make_all(heap) && hz_remote_make(heap);
+    return rows_make(heap) && hz_magazine_make_all(heap) && hz_remote_make(heap);
 }
 
 static hz_heap *heap_make(void)
 {
     hz_heap *heap = hz_meta_alloc(sizeof *heap);
-    if (heap == NULL || !heap_fill(heap)) return NULL;
+    if (heap == NULL) return NULL;
     heap->shard = heaps.next_shard++ % hz_map.shards;
+    if (!heap_fill(heap)) return NULL;
     heap->next = hz_atomic_peek(&heaps.all);
     hz_atomic_put(&heaps.all, heap);
     return heap;
@@ -113,7 +161,7 @@ HZ_SLOW hz_heap *hz_heap_enter(void)
     if (leaves_left == 0 || !hz_start()) return &hz_heap_none;
     hz_heap *heap = heap_find(&how);
     if (heap == NULL) return &hz_heap_none;
-    hz_heap_mine = heap;
+    heap_use(heap);
     hz_count(how, 1);
     int saved = errno;
     pthread_setspecific(ending_key, heap); /* may allocate: the heap is in place already */
@@ -168,7 +216,7 @@ void hz_heap_cool_old(void)
 static void heap_leave(hz_heap *heap)
 {
     heap_settle(heap);
-    hz_heap_mine = &hz_heap_none;
+    heap_use(&hz_heap_none);
     hz_lock_take(&heaps.lock);
     push(&heaps.warm, heap);
     hz_atomic_poke(&heaps.owned_count, hz_atomic_peek(&heaps.owned_count) - 1);

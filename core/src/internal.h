@@ -8,8 +8,8 @@
  *     pages, large               back: the page heap, blocks of whole pages
  *     arena, os                  addresses and system calls
  *
- * A file calls downwards only. heap, start, decay, background, stats, lock, size_class and params
- * stand beside them.
+ * A file calls downwards only. heap, start, decay, background, parked, stats, lock, size_class and
+ * params stand beside them. block.h tells where blocks start, seal.h which of them are free.
  */
 #ifndef HZ_INTERNAL_H
 #define HZ_INTERNAL_H
@@ -42,31 +42,32 @@
 /* ---- state that the fast paths read --------------------------------------------------------- */
 
 extern hz_map_t hz_map;
-extern hz_heap
-    hz_heap_none; /* the heap of a thread that has none: every magazine both empty and full */
+/* The heap of a thread that has none: every magazine is both empty and full. */
+extern hz_heap hz_heap_none;
 extern _Thread_local hz_heap *hz_heap_mine __attribute__((tls_model("initial-exec")));
+/* Of that heap, where its thread looks for them: `stacks` for allocations, `rows` for frees. */
+extern _Thread_local hz_stack *hz_stacks_mine __attribute__((tls_model("initial-exec")));
+extern _Thread_local hz_stack *hz_rows_mine __attribute__((tls_model("initial-exec")));
 extern const uint16_t hz_small_stacks[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1];
 
 /*
- * The stack that lies so far into a heap's. The empty statement makes the compiler work its address
+ * The stack that lies so far into `stacks`. The empty statement makes the compiler work its address
  * out, and not add an index in every access: newer Intel cores pass what was stored on to the next
  * load at once, but only where neither adds an index to its base. Else each malloc and free waits
  * seven cycles for the `top` that the one before has stored.
  */
-HZ_FAST hz_stack *hz_stack_at(hz_heap *heap, size_t bytes)
+HZ_FAST hz_stack *hz_stack_at(hz_stack *stacks, size_t bytes)
 {
-    hz_stack *stack = (hz_stack *)(void *)((unsigned char *)heap->stacks + bytes);
+    hz_stack *stack = (hz_stack *)(void *)((unsigned char *)stacks + bytes);
     __asm__("" : "+r"(stack));
     return stack;
 }
 
-/* How far into a heap's stacks that of a class lies, in bytes. */
+/* How far into a row the stack of a class lies, in bytes; and how far into the rows that of a shard
+ * does. Together they fill the 16 bits that a page's step has for them. */
 #define HZ_STACK_OFFSET(class_) ((class_) * sizeof(hz_stack))
-
-HZ_FAST hz_stack *hz_stack_of(hz_heap *heap, uint32_t class_)
-{
-    return hz_stack_at(heap, HZ_STACK_OFFSET(class_));
-}
+#define HZ_ROW_OFFSET(shard) ((shard)*HZ_STACK_OFFSET((size_t)HZ_CLASS_NUMBERS))
+_Static_assert(HZ_ROW_OFFSET(HZ_SHARDS_MAX) == UINT16_MAX + 1, "a step names every row");
 
 /* ---- size_class.c --------------------------------------------------------------------------- */
 
@@ -96,8 +97,8 @@ HZ_FAST uint32_t hz_class_of(size_t size)
     return hz_small_stack(size) / sizeof(hz_stack);
 }
 
-/* What hz_distance counts by in the pages of a class. */
-uint64_t hz_class_step(uint32_t class_);
+/* The step of a page whose blocks are of `class_` and at home in `shard`, see block.h. */
+uint64_t hz_class_step(uint32_t class_, uint32_t shard);
 
 /* ---- os.h is the system; arena.c: the reserved range and its tables -------------------------- */
 
@@ -111,126 +112,8 @@ void *hz_meta_alloc(size_t bytes);
 void hz_arena_fork_lock(void);
 void hz_arena_fork_unlock(void);
 
-HZ_FAST void *hz_page_address(size_t page)
-{
-    return (void *)(hz_map.base + (page << HZ_PAGE_SHIFT));
-}
-
-HZ_FAST size_t hz_page_of(const void *address)
-{
-    return ((uintptr_t)address - hz_map.base) >> HZ_PAGE_SHIFT;
-}
-
-/* The number of a block's granule; at least hz_map.granules for what is outside the arena or no
- * multiple of a granule. */
-HZ_FAST size_t hz_granule_of(const void *block)
-{
-    uintptr_t offset = (uintptr_t)block - hz_map.base;
-    return offset >> HZ_GRANULE_SHIFT | offset << (HZ_WORD_BITS - HZ_GRANULE_SHIFT);
-}
-
-/* The entry of the page that an address lies in. Addresses outside of the arena share those
- * entries. `mask` is hz_map.page_mask, or 0: the first entry, which is always zero. */
-HZ_FAST hz_page *hz_page_under(const void *address, uintptr_t mask)
-{
-    const uintptr_t at = (uintptr_t)address >> (HZ_PAGE_SHIFT - HZ_PAGE_ENTRY_SHIFT) & mask;
-    return (hz_page *)(void *)((unsigned char *)hz_map.pages + at);
-}
-
-HZ_FAST hz_page *hz_page_at(const void *address)
-{
-    return hz_page_under(address, hz_map.page_mask);
-}
-
-/*
- * How far an address is from the last block that was cut in its page, so that one comparison tells
- * whether a block starts there. All is modulo 2^64. Where blocks have n bytes, `step` is
- * -(2^64 / n + slope); the slope is HZ_SLOPE to three times that, as it leaves the lowest 16 bits
- * to the stack. A block that starts i * n bytes below the last is at a distance of i * n * slope,
- * which is below HZ_DISTANCE_MAX for the longest span that there may be. Whatever is above the last
- * block is nearly 2^64 away; what is no multiple of n, at least 2^64 / n less HZ_DISTANCE_MAX; and
- * what is so far away that it only shares the entry, at least 2^47, but for one address in 2^17
- * (tests/core/block_starts.c).
- */
-HZ_FAST uint64_t hz_distance(const hz_page *page, uint64_t step, const void *address)
-{
-    return hz_atomic_plus(&page->origin, (uintptr_t)address * step);
-}
-
-#define HZ_SLOPE ((uint64_t)33 << 10)
-#define HZ_DISTANCE_MAX ((uint64_t)1 << 38)
-
-/*
- * The entry of a page in which the last block that was cut starts at `last`. Who reads it meanwhile
- * asks for a block that was there before, of which both the old entry and the new one tell, or for
- * one at the start of the next page, which may be another's: it must never see a step with the
- * origin of another one. So the step is written last and read first, and cleared alone.
- */
-HZ_FAST void hz_page_set(hz_page *page, uint64_t step, const void *last)
-{
-    hz_atomic_poke(&page->origin, -((uintptr_t)last * step));
-    hz_atomic_put(&page->step, step);
-}
-
-/* The entry of a page in which none was. */
-HZ_FAST void hz_page_clear(hz_page *page)
-{
-    hz_atomic_put(&page->step, 0);
-}
-
-/* Whether a block was cut there. */
-HZ_FAST bool hz_is_start(const hz_page *page, const void *address)
-{
-    const uint64_t step = hz_atomic_peek(&page->step);
-    return step != 0 && hz_distance(page, step, address) < HZ_DISTANCE_MAX;
-}
-
-/* Where in a heap the stack lies that a step tells, in bytes. */
-HZ_FAST size_t hz_step_stack(uint64_t step)
-{
-    return (uint16_t)step;
-}
-
-/*
- * The seal of a free block. It is the second word, as what still writes to a block that it has
- * freed mostly writes the first (a list's link, a table of functions). It is neither a pointer nor
- * a small number, so no live block bears it by chance; and of 32 bits, signed, so that instructions
- * hold it.
- */
-#define HZ_SEAL ((uint64_t)-0x5a3c1d2fLL)
-HZ_FAST bool hz_is_sealed(const void *block)
-{
-    return ((const uint64_t *)block)[1] == HZ_SEAL;
-}
-
-HZ_FAST void hz_seal(void *block)
-{
-    ((uint64_t *)block)[1] = HZ_SEAL;
-}
-
-/* Instead of its seal, a block that is given out bears its own address, which hardly any program
- * writes there: so one that was freed twice is told from one that was written to. */
-HZ_FAST void hz_unseal(void *block)
-{
-    ((uint64_t *)block)[1] = (uintptr_t)block;
-}
-
-HZ_FAST bool hz_is_unsealed(const void *block)
-{
-    return ((const uint64_t *)block)[1] == (uintptr_t)block;
-}
-
-/* The class of the live block that starts at `block`; HZ_CLASS_NONE when none does. */
-HZ_FAST uint32_t hz_class_of_live(const void *block)
-{
-    if (hz_granule_of(block) >= hz_map.granules) return HZ_CLASS_NONE;
-    if (!hz_is_start(hz_page_at(block), block)) return HZ_CLASS_NONE;
-    const hz_span *page = &hz_map.spans[hz_page_of(block)];
-    const uint32_t class_ = page->class_;
-    if (class_ != HZ_CLASS_LARGE && (uintptr_t)block % HZ_PAGE_BYTES < page->colour)
-        return HZ_CLASS_NONE;
-    return class_ != HZ_CLASS_LARGE && hz_is_sealed(block) ? HZ_CLASS_NONE : class_;
-}
+#include "block.h"
+#include "seal.h"
 
 /* ---- lock.c --------------------------------------------------------------------------------- */
 
@@ -281,8 +164,10 @@ size_t hz_span_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz
 size_t hz_span_cut(hz_lease *lease, uint32_t class_, void **out, size_t want);
 /* Takes back what is left of a lease. */
 void hz_span_end_lease(uint32_t shard, uint32_t class_, hz_lease *lease);
-/* Takes back blocks of one class and one shard. */
+/* Takes back blocks of one class and one shard; ends the program for one that was back already. */
 void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t count);
+/* Whether a block of that class and shard is back in its span. */
+bool hz_span_holds(uint32_t shard, uint32_t class_, const void *block);
 /* Gives up the spans that are kept though entirely free; false when there are none. */
 bool hz_span_trim(uint32_t shard, uint32_t class_);
 /* Bytes of all blocks that were cut and whose span is still one. */
@@ -314,6 +199,8 @@ void hz_depot_trim(void);
 /* Moves to the spans half of what a depot has held since the last call and nobody asked for, and
  * gives up the empty spans that are kept for it; false when there is nothing. */
 bool hz_depot_decay(uint32_t shard, uint32_t class_);
+/* Whether a block lies in the depot of its class and shard. */
+bool hz_depot_holds(uint32_t shard, uint32_t class_, const void *block);
 bool hz_depot_make_all(void);
 
 /* ---- magazine.c ----------------------------------------------------------------------------- */
@@ -324,10 +211,12 @@ void *hz_magazine_pop(hz_heap *heap, uint32_t class_);
 /* Makes room in the magazine of `class_`, by growth or by a flush, and pushes `block`. */
 void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block);
 void hz_magazine_flush_all(hz_heap *heap);
+/* Whether a block lies in a magazine, of any thread. */
+bool hz_magazine_holds(const hz_heap *heap, uint32_t class_, const void *block);
 
 HZ_FAST void hz_magazine_push(hz_heap *heap, uint32_t class_, void *block)
 {
-    hz_stack *stack = hz_stack_of(heap, class_);
+    hz_stack *stack = &heap->stacks[class_];
     if (HZ_UNLIKELY(*stack->top == NULL)) {
         hz_magazine_make_room(heap, class_, block);
         return;
@@ -343,12 +232,17 @@ void hz_remote_push(hz_heap *heap, uint32_t class_, void *block);
 void hz_remote_flush(hz_heap *heap);
 /* Sorts blocks that the heap's shard was handed into its depots. */
 void hz_remote_drain_inbox(hz_heap *heap);
+/* Whether a block lies in a ring, of any thread; in the inbox of a shard. */
+bool hz_remote_holds(const hz_heap *heap, const void *block);
+bool hz_inbox_holds(uint32_t shard, const void *block);
 
 /* ---- heap.c --------------------------------------------------------------------------------- */
 
 /* The thread's heap, made at need; &hz_heap_none when the thread can have none (it is ending, or no
  * memory). */
 hz_heap *hz_heap_enter(void);
+/* Fills the rows of threads without a heap. */
+void hz_rows_start(void);
 hz_heap *hz_heap_first(void);
 /* Heaps that have a thread; at least 1. */
 uint32_t hz_heap_count(void);
@@ -358,11 +252,18 @@ void hz_heap_cool_old(void);
 void hz_trim_shared(void);
 void hz_heap_start(uint32_t cpus);
 
+/* ---- parked.c ------------------------------------------------------------------------------- */
+
+/* Whether a block of `class_` waits, free, in a magazine, a ring, a depot or its span. */
+bool hz_is_parked(const void *block, uint32_t class_);
+
 /* ---- free.c ------------------------------------------------------------------------------------
  */
 
 /* Looks the thread's deferred frees up. */
 void hz_free_deferred(hz_heap *heap);
+/* Ends the program if a block of `class_` is free. */
+void hz_require_live(const void *block, uint32_t class_);
 
 /* ---- start.c -------------------------------------------------------------------------------- */
 

@@ -17,7 +17,7 @@ void *hz_large_alloc(size_t size, size_t align, bool *zeroed)
     void *block = hz_page_address((size_t)(run - hz_map.spans));
     run->class_ = HZ_CLASS_LARGE;
     run->shard = HZ_SHARDS_MAX;
-    hz_page_set(hz_page_at(block), hz_class_step(HZ_CLASS_LARGE), block);
+    hz_page_set(hz_page_at(block), hz_class_step(HZ_CLASS_LARGE, 0), block);
     hz_count(HZ_STAT_large_allocs, 1);
     return block;
 }

@@ -33,8 +33,6 @@ bool hz_magazine_make_all(hz_heap *heap)
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) entries += cap_for(class_) + 2;
     void **at = hz_meta_alloc(entries * sizeof(void *));
     if (at == NULL) return false;
-    for (uint32_t class_ = 0; class_ < HZ_CLASS_NUMBERS; class_++)
-        heap->stacks[class_] = hz_heap_none.stacks[class_];
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
         hz_magazine *magazine = &heap->magazines[class_];
         magazine->blocks = at + 1;
@@ -249,6 +247,20 @@ HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
         flush(heap, class_, count);
     }
     *heap->stacks[class_].top++ = block;
+}
+
+/* Entries below `top` are free blocks, also in what another thread is just changing: it writes an
+ * entry before it raises `top` above it, and a block that is live by now has left long ago. */
+__attribute__((no_sanitize("thread"))) bool hz_magazine_holds(const hz_heap *heap, uint32_t class_,
+                                                              const void *block)
+{
+    const hz_magazine *magazine = &heap->magazines[class_];
+    void *const *end = (void *const *)hz_plain_get(&heap->stacks[class_].top);
+    if (end < magazine->blocks || end > magazine->blocks + magazine->cap) return false;
+    for (void *const *at = magazine->blocks; at < end; at++) {
+        if (hz_plain_get(at) == block) return true;
+    }
+    return false;
 }
 
 void hz_magazine_flush_all(hz_heap *heap)

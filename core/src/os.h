@@ -47,6 +47,7 @@ uint64_t hz_os_memory_bytes(void);       /* physical memory */
 uint64_t hz_os_address_space_left(void); /* what RLIMIT_AS leaves; UINT64_MAX without a limit */
 uint32_t hz_os_cpus(void); /* CPUs that may be used: affinity and cgroup quota, at least 1 */
 uint32_t hz_os_pid(void);
+void hz_os_random(void *bytes, size_t count); /* fills it with what nobody can foresee */
 bool hz_os_is_privileged(void); /* set-uid and the like: the environment is an attacker's */
 void hz_os_write_stderr(const char *text, size_t length);
 bool hz_os_write_file(const char *path, const char *text, size_t length);

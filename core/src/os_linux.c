@@ -173,6 +173,23 @@ uint32_t hz_os_pid(void)
     return (uint32_t)getpid();
 }
 
+/* The kernel has random bytes of its own, but where a filter of system calls forbids them: then 16
+ * that it gave the process are stretched. */
+void hz_os_random(void *bytes, size_t count)
+{
+    uint64_t seed[2] = {0, 0}, *words = bytes;
+    if (syscall(SYS_getrandom, bytes, count, 0) == (long)count) return;
+    const void *given = (const void *)getauxval(AT_RANDOM);
+    if (given != NULL) memcpy(seed, given, sizeof seed);
+    seed[0] ^= now_ns(CLOCK_MONOTONIC) * UINT64_C(0x9e3779b97f4a7c15);
+    for (size_t i = 0; i < count / sizeof(uint64_t); i++) {
+        uint64_t mixed = seed[0] += seed[1] | 1;
+        mixed = (mixed ^ mixed >> 31) * UINT64_C(0xbf58476d1ce4e5b9);
+        mixed = (mixed ^ mixed >> 27) * UINT64_C(0x94d049bb133111eb);
+        words[i] = mixed ^ mixed >> 33;
+    }
+}
+
 bool hz_os_is_privileged(void)
 {
     return getauxval(AT_SECURE) != 0;

@@ -161,6 +161,35 @@ void hz_remote_flush(hz_heap *heap)
         hand_over_by_shard(heap, count);
 }
 
+/* ---- looking for a block -------------------------------------------------------------------- */
+
+__attribute__((no_sanitize("thread"))) static bool entries_hold(void *const *entries, size_t count,
+                                                                const void *block)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (entry_block(hz_plain_get(&entries[i])) == block) return true;
+    }
+    return false;
+}
+
+__attribute__((no_sanitize("thread"))) bool hz_remote_holds(const hz_heap *heap, const void *block)
+{
+    const uint32_t count = hz_plain_get(&heap->ring_count);
+    return heap->ring != NULL && count <= (uint32_t)hz_cfg.remote_ring_size &&
+           entries_hold(heap->ring, count, block);
+}
+
+bool hz_inbox_holds(uint32_t shard, const void *block)
+{
+    hz_inbox *inbox = &hz_shards[shard].inbox;
+    hz_lock_take(&inbox->lock);
+    const bool is_held = entries_hold(inbox->blocks, hz_atomic_peek(&inbox->count), block);
+    hz_lock_release(&inbox->lock);
+    return is_held;
+}
+
+/* ---- a heap's part -------------------------------------------------------------------------- */
+
 bool hz_remote_make(hz_heap *heap)
 {
     size_t entries = (size_t)hz_cfg.remote_ring_size;

@@ -44,13 +44,14 @@ const uint16_t hz_small_stacks[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1] = {
 
 /*
  * A large block is the only one of its run, whatever its size. Blocks that are too long for any
- * other address to be farther than a pointer counts (see free_own) name the stack of no class.
+ * other address to be farther than a pointer counts (see free_own) name the stack of no class,
+ * which is always full.
  */
-uint64_t hz_class_step(uint32_t class_)
+uint64_t hz_class_step(uint32_t class_, uint32_t shard)
 {
     const uint64_t bytes = class_ == HZ_CLASS_LARGE ? HZ_GRANULE_BYTES : hz_class_bytes[class_];
     const bool is_direct = class_ != HZ_CLASS_LARGE && bytes <= HZ_SMALL_MAX_BYTES;
-    const uint64_t stack = is_direct ? HZ_STACK_OFFSET(class_) : 0;
+    const uint64_t stack = is_direct ? HZ_ROW_OFFSET(shard) + HZ_STACK_OFFSET(class_) : 0;
     const uint64_t negative = (UINT64_MAX / bytes + HZ_SLOPE) | UINT16_MAX;
     return -(negative + 1) | stack;
 }

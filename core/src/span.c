@@ -150,8 +150,8 @@ static hz_span *span_make(uint32_t shard, uint32_t class_)
     return span;
 }
 
-/* A second free of one of its blocks may still wait in a magazine: it must find no seal, unless the
- * block is one again by then, of whatever class. */
+/* The second copy of a block that was freed twice may still wait in a magazine: where the pages
+ * serve something else by then, it must find no seal. */
 static void unseal_all(const hz_span *span)
 {
     size_t bytes = hz_class_bytes[span->class_];
@@ -193,10 +193,10 @@ static void span_take_back(hz_span *span, hz_lease *lease)
  * page's start a free asks the page before, if that is the span's. */
 static void note_cut(uint32_t class_, const unsigned char *first, const unsigned char *end)
 {
-    const uint64_t step = hz_class_step(class_);
+    const size_t page = hz_page_of(first);
+    const uint64_t step = hz_class_step(class_, hz_map.spans[page].shard);
     const unsigned char *last = end - hz_class_bytes[class_];
     hz_atomic_add(&cut_bytes, (size_t)(end - first));
-    const size_t page = hz_page_of(first);
     const bool is_at_start = (uintptr_t)first % HZ_PAGE_BYTES == 0;
     const bool is_asked_before = is_at_start && page > hz_map.spans[page].head;
     for (size_t i = page - is_asked_before; i <= hz_page_of(end - 1); i++)
@@ -213,7 +213,7 @@ size_t hz_span_cut(hz_lease *lease, uint32_t class_, void **out, size_t want)
     if (want > most) want = most;
     for (size_t i = 0; i < want; i++) {
         void *block = lease->first + i * bytes;
-        hz_seal(block);
+        hz_seal(block, hz_map.keys[class_]);
         out[want - 1 - i] = block;
     }
     if (want > 0) note_cut(class_, lease->first, lease->first + want * bytes);
@@ -287,17 +287,21 @@ size_t hz_span_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz
 
 /* ---- giving blocks back --------------------------------------------------------------------- */
 
-static void span_mark_free(hz_span *span, const void *block)
+/* The word of free_bits that a block's bit stands in, and that bit. */
+static uint64_t *span_bit(const hz_span *span, const void *block, uint64_t *bit)
 {
-    size_t offset = (uintptr_t)block - (uintptr_t)hz_page_address(span_page(span));
-    size_t granule = offset >> HZ_GRANULE_SHIFT;
-    if (HZ_UNLIKELY(offset < span->colour)) hz_die("free of a pointer that is no block", block);
-    uint64_t *word = span_bits(span) + granule / 64;
-    uint64_t bit = UINT64_C(1) << (granule % 64);
-    if (HZ_UNLIKELY((*word & bit) != 0)) hz_die("block was freed twice", block);
+    const size_t offset = (uintptr_t)block - (uintptr_t)hz_page_address(span_page(span));
+    const size_t granule = offset >> HZ_GRANULE_SHIFT;
+    *bit = UINT64_C(1) << (granule % 64);
+    return span_bits(span) + granule / 64;
+}
+
+static void span_mark_free(hz_span *span, uint64_t *word, uint64_t bit)
+{
+    const size_t at = (size_t)(word - span_bits(span));
     *word |= bit;
     span->free_count++;
-    if (granule / 64 < span->scan_word) span->scan_word = (uint32_t)(granule / 64);
+    if (at < span->scan_word) span->scan_word = (uint32_t)at;
 }
 
 /* After something of a span has come back. */
@@ -313,16 +317,53 @@ static void span_settle(hz_bin *bin, hz_span *span)
     }
 }
 
+/*
+ * A block that was freed twice may come back twice, the second time when its page serves another
+ * bin. Whatever that bin does to the page meanwhile: under this bin's lock no page becomes or
+ * ceases to be one of this bin.
+ */
+static bool is_of_bin(uint32_t shard, uint32_t class_, const void *block)
+{
+    return hz_class_at(block) == class_ && hz_map.spans[hz_page_of(block)].shard == shard;
+}
+
+static bool is_back(const void *block)
+{
+    uint64_t bit;
+    return (*span_bit(hz_span_of(block), block, &bit) & bit) != 0;
+}
+
+static void span_take_in(hz_bin *bin, void *block)
+{
+    uint64_t bit;
+    hz_span *span = hz_span_of(block);
+    uint64_t *word = span_bit(span, block, &bit);
+    span_mark_free(span, word, bit);
+    span_settle(bin, span);
+}
+
 void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t count)
 {
+    const void *twice = NULL;
     hz_bin *bin = bin_of(shard, class_);
     hz_lock_take(&bin->lock);
     for (size_t i = 0; i < count; i++) {
-        hz_span *span = hz_span_of(blocks[i]);
-        span_mark_free(span, blocks[i]);
-        span_settle(bin, span);
+        if (HZ_UNLIKELY(!is_of_bin(shard, class_, blocks[i]) || is_back(blocks[i])))
+            twice = blocks[i];
+        else
+            span_take_in(bin, blocks[i]);
     }
     hz_lock_release(&bin->lock);
+    if (HZ_UNLIKELY(twice != NULL)) hz_die("a block was freed twice", twice);
+}
+
+bool hz_span_holds(uint32_t shard, uint32_t class_, const void *block)
+{
+    hz_bin *bin = bin_of(shard, class_);
+    hz_lock_take(&bin->lock);
+    const bool is_held = is_of_bin(shard, class_, block) && is_back(block);
+    hz_lock_release(&bin->lock);
+    return is_held;
 }
 
 void hz_span_end_lease(uint32_t shard, uint32_t class_, hz_lease *lease)

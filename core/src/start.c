@@ -198,15 +198,21 @@ static uint32_t resolve_shards(uint32_t cpus)
     return shards;
 }
 
+static void draw_keys(void)
+{
+    hz_os_random(hz_map.keys, sizeof hz_map.keys);
+    for (uint32_t class_ = 0; class_ < HZ_CLASS_NUMBERS; class_++)
+        hz_map.keys[class_] |= HZ_KEY_BITS;
+}
+
 static bool start(void)
 {
     configure();
     uint32_t cpus = hz_os_cpus();
     hz_map.shards = resolve_shards(cpus);
     if (!hz_arena_make() || !hz_depot_make_all()) return false;
-    if (hz_map.shards == 1 && hz_cfg.defer_free == 0 &&
-        hz_cfg.double_free == HZ_DOUBLE_FREE_AT_REUSE)
-        hz_map.direct_mask = hz_map.page_mask;
+    draw_keys();
+    hz_rows_start();
     hz_heap_start(cpus);
     return true;
 }

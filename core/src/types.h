@@ -6,15 +6,18 @@
  *   granule   16 bytes: what every block is a multiple of
  *   block     what malloc returns
  *   class     blocks of one size, 1..HZ_CLASSES; above the largest class a block is `large`
- *   seal      the second word of a block that is free: a number that no program writes. A free
- *             writes it and an allocation removes it: a block without it is never given out, be it
- *             that it was freed twice and is in use, or that it was written to after its free
+ *   key       a random number for each class, drawn when the process starts; no block holds it
+ *   seal      the second word of a free block: the key of its class, mixed with its own address. A
+ *             free writes it and an allocation overwrites it. A block without it is never handed
+ *             out: it was freed twice and is in use, or it was written to after its free
  *   page      64 KiB of the arena, the unit of the page heap ("system page" is the kernel's 4 KiB)
  *   span      a run of pages cut into blocks of one class
  *   run       a run of pages that is free, or one large block
  *   lease     the uncut end of a span, lent to one heap
  *   arena     the one reserved range of addresses that all blocks come from, with its tables
  *   magazine  one thread's stack of free blocks of one class; holds pointers, never touches blocks
+ *   row       the stacks of one shard, by class, as one thread sees them: its own shard's are its
+ *             magazines, those of other shards are always full
  *   heap      one thread's magazines, its ring, its counters
  *   ring      blocks of other shards that a thread has freed and not yet handed over
  *   depot     free blocks of one class that the threads of one shard share
@@ -85,18 +88,18 @@ typedef struct hz_lock {
 /* What a free must know of a page; the step is zero where no block was cut. */
 typedef struct hz_page {
     _Atomic uint64_t origin; /* makes the distance of the last block that was cut zero */
-    _Atomic uint64_t step;   /* see hz_distance; its lowest 16 bits tell the stack of its class */
+    _Atomic uint64_t step;   /* see hz_distance; its lowest 16 bits tell the shard and the class */
 } hz_page;
 
 typedef struct hz_map_t {
     HZ_ALIGNED_TO_LINE hz_page *pages; /* an entry per page, see hz_page_at */
-    uintptr_t direct_mask;             /* page_mask, or 0: no free goes straight to a magazine */
     uintptr_t page_mask;               /* the bits of a page's number that its entry is found by */
     uintptr_t base;                    /* address of the arena's first granule */
     size_t granules;                   /* granules of the arena */
     uint64_t *free_bits;   /* a bit per granule: a block that went back to its span starts here */
     struct hz_span *spans; /* a span per page */
     uint32_t shards;       /* shards in use: the parameter, resolved */
+    uint64_t keys[HZ_CLASS_NUMBERS]; /* by class; secret */
 } hz_map_t;
 
 /* ---- front ---------------------------------------------------------------------------------- */
@@ -109,7 +112,8 @@ typedef struct hz_lease {
 
 /* The hot half of a magazine: its stack, and what else the fast paths need of a class. */
 typedef struct hz_stack {
-    void **top; /* one past the newest block */
+    void **top;   /* one past the newest block */
+    uint64_t key; /* of the class: hz_map.keys */
 } hz_stack;
 
 /* The cold half. Below the array's first entry is one for a block that bears no seal, which the pop
@@ -127,12 +131,13 @@ typedef struct hz_magazine {
 } hz_magazine;
 
 typedef struct hz_heap {
-    HZ_ALIGNED_TO_LINE hz_stack stacks[HZ_CLASS_NUMBERS]; /* per class */
-    hz_magazine magazines[HZ_CLASS_NUMBERS];              /* per class: the rest of the magazine */
-    struct hz_heap *next;                                 /* list of all heaps, never shortened */
-    struct hz_heap *next_free;                            /* list of heaps whose thread has ended */
-    void **ring;             /* remote_ring_size entries: blocks of other shards */
-    void **ring_scratch;     /* as many again: where the ring is sorted */
+    HZ_ALIGNED_TO_LINE hz_stack *stacks;     /* per class: the row of the heap's own shard */
+    hz_stack *rows;                          /* a row per shard, for frees */
+    hz_magazine magazines[HZ_CLASS_NUMBERS]; /* per class: the rest of the magazine */
+    struct hz_heap *next;                    /* list of all heaps, never shortened */
+    struct hz_heap *next_free;               /* list of heaps whose thread has ended */
+    void **ring;                             /* remote_ring_size entries: blocks of other shards */
+    void **ring_scratch;                     /* as many again: where the ring is sorted */
     void **ring_inbox;       /* as many again: what was taken from the shard's inbox */
     void **deferred;         /* defer_free entries: blocks not yet looked up */
     size_t ring_bytes;       /* bytes of the blocks in it */

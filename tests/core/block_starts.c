@@ -25,7 +25,7 @@ static const void *at(uint64_t address)
 static hz_page entry_of(uint32_t class_, uint64_t last)
 {
     hz_page page;
-    hz_page_set(&page, hz_class_step(class_), at(last));
+    hz_page_set(&page, hz_class_step(class_, 0), at(last));
     return page;
 }
 

@@ -60,6 +60,7 @@ C_BESIDE = frozenset(
         "lock.c",
         "size_class.c",
         "params.c",
+        "parked.c",
     }
 )
 MAY_USE_IF = frozenset({"config.h", "internal.h", "os_linux.c", "os.h"})
