@@ -16,7 +16,7 @@
 #include "internal.h"
 
 static void *class_alloc_slow(const hz_stack *stack);
-static void *large_alloc_slow(size_t size, size_t align);
+static void *alloc_slow(size_t size, size_t align);
 
 HZ_FAST void *stack_alloc(size_t at)
 {
@@ -37,12 +37,18 @@ HZ_FAST void *class_alloc(uint32_t class_)
 
 void *hz_malloc(size_t size)
 {
-    if (HZ_LIKELY(size <= HZ_SMALL_MAX_BYTES)) return stack_alloc(hz_small_stack(size));
-    if (HZ_UNLIKELY(size > HZ_CLASS_MAX_BYTES)) return large_alloc_slow(size, HZ_GRANULE_BYTES);
+    if (HZ_LIKELY(size <= hz_map.direct_max_bytes)) return stack_alloc(hz_small_stack(size));
+    if (HZ_UNLIKELY(size > hz_map.class_max_bytes)) return alloc_slow(size, HZ_GRANULE_BYTES);
     return class_alloc(hz_class_of_medium(size));
 }
 
 /* ---- slow allocation ------------------------------------------------------------------------ */
+
+/* Before hz has started, and under hardening=full: no request takes a fast path. */
+static bool is_indirect(void)
+{
+    return hz_map.class_max_bytes == 0;
+}
 
 /* For a thread without a heap of its own: straight from the depot. */
 static void *take_one(uint32_t class_)
@@ -63,6 +69,7 @@ static void *class_alloc_any(uint32_t class_)
 static void leave_out(const void *spoiled)
 {
     if (hz_is_unsealed(spoiled)) hz_die("a block was freed twice", spoiled);
+    if (hz_is_hardened()) hz_die("a block was written to after it had been freed", spoiled);
     hz_count(HZ_STAT_blocks_spoiled, 1);
     hz_warn_once("a block was written to after it had been freed; it stays out of use", spoiled);
 }
@@ -76,9 +83,8 @@ static void *class_alloc_once(uint32_t class_)
 }
 
 /* Without memory, what no thread holds is given up and the request tried once more. */
-HZ_SLOW static void *class_alloc_slow(const hz_stack *stack)
+void *hz_class_alloc(uint32_t class_)
 {
-    const uint32_t class_ = (uint32_t)(stack - hz_stacks_mine);
     void *block = class_alloc_once(class_);
     if (block == NULL && hz_start()) {
         hz_trim_shared();
@@ -91,7 +97,23 @@ HZ_SLOW static void *class_alloc_slow(const hz_stack *stack)
     return block;
 }
 
-static void *large_alloc(size_t size, size_t align, bool *zeroed)
+/* Where malloc(0) may be read and written it has a class once hz has started. */
+static void *alloc_nothing(void)
+{
+    if (!hz_start()) return NULL;
+    if (!hz_is_hardened()) return hz_malloc(0);
+    void *block = hz_guard_zero();
+    if (block == NULL) errno = ENOMEM;
+    return block;
+}
+
+HZ_SLOW static void *class_alloc_slow(const hz_stack *stack)
+{
+    const uint32_t class_ = (uint32_t)(stack - hz_stacks_mine);
+    return class_ == HZ_CLASS_NONE ? alloc_nothing() : hz_class_alloc(class_);
+}
+
+void *hz_large_alloc_retrying(size_t size, size_t align, bool *zeroed)
 {
     void *block = NULL;
     if (size <= PTRDIFF_MAX && align <= PTRDIFF_MAX / 2 && hz_start()) {
@@ -105,9 +127,20 @@ static void *large_alloc(size_t size, size_t align, bool *zeroed)
     return block;
 }
 
-HZ_SLOW static void *large_alloc_slow(size_t size, size_t align)
+static void *alloc_indirect(size_t size, size_t align)
 {
-    return large_alloc(size, align, NULL);
+    if (!hz_start()) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    if (hz_is_fenced()) return hz_harden_alloc(size, align);
+    return hz_aligned_alloc(align, size);
+}
+
+HZ_SLOW static void *alloc_slow(size_t size, size_t align)
+{
+    if (is_indirect()) return alloc_indirect(size, align);
+    return hz_large_alloc_retrying(size, align, NULL);
 }
 
 /* ---- zeroed --------------------------------------------------------------------------------- */
@@ -115,7 +148,7 @@ HZ_SLOW static void *large_alloc_slow(size_t size, size_t align)
 static void *calloc_large(size_t size)
 {
     bool zeroed;
-    void *block = large_alloc(size, HZ_GRANULE_BYTES, &zeroed);
+    void *block = hz_large_alloc_retrying(size, HZ_GRANULE_BYTES, &zeroed);
     if (block != NULL && !zeroed) memset(block, 0, size);
     return block;
 }
@@ -127,9 +160,9 @@ void *hz_calloc(size_t count, size_t size)
         errno = ENOMEM;
         return NULL;
     }
-    if (bytes > HZ_CLASS_MAX_BYTES) return calloc_large(bytes);
+    if (bytes > HZ_CLASS_MAX_BYTES && !is_indirect()) return calloc_large(bytes);
     void *block = hz_malloc(bytes);
-    if (HZ_LIKELY(block != NULL)) memset(block, 0, bytes);
+    if (HZ_LIKELY(block != NULL && !hz_is_fenced())) memset(block, 0, bytes);
     return block;
 }
 
@@ -137,7 +170,7 @@ void *hz_calloc(size_t count, size_t size)
 
 /* The smallest class that serves, or HZ_CLASS_NONE. From 1 KiB on, sized classes keep to lines
  * only. */
-static uint32_t class_aligned(size_t align, size_t size)
+uint32_t hz_class_aligned(size_t align, size_t size)
 {
     size_t larger = size > align ? size : align;
     uint32_t class_ = HZ_SIZED_CLASSES + 1;
@@ -156,8 +189,9 @@ void *hz_aligned_alloc(size_t align, size_t size)
         return NULL;
     }
     if (align <= HZ_GRANULE_BYTES) return hz_malloc(size);
-    uint32_t class_ = class_aligned(align, size);
-    return class_ != HZ_CLASS_NONE ? class_alloc(class_) : large_alloc_slow(size, align);
+    if (HZ_UNLIKELY(is_indirect())) return alloc_slow(size, align);
+    const uint32_t class_ = hz_class_aligned(align, size);
+    return class_ != HZ_CLASS_NONE ? class_alloc(class_) : alloc_slow(size, align);
 }
 
 void *hz_memalign(size_t align, size_t size)
@@ -188,6 +222,7 @@ int hz_posix_memalign(void **block, size_t align, size_t size)
  * large. */
 static bool resize_in_place(void *block, size_t have, size_t size)
 {
+    if (hz_is_fenced()) return false;
     if (have > HZ_CLASS_MAX_BYTES) return size > HZ_CLASS_MAX_BYTES && hz_large_resize(block, size);
     return size <= have && (size >= have / 2 || have <= HZ_GRANULE_BYTES * 4);
 }
@@ -204,8 +239,11 @@ void *hz_realloc(void *block, size_t size)
         return NULL;
     }
     const size_t have = hz_usable_size(block);
-    if (have == 0) hz_die("realloc of a pointer that is no live block", block);
-    hz_require_live(block, hz_class_at(block));
+    const uint32_t class_ = hz_class_at(block);
+    if (class_ != HZ_CLASS_NONE)
+        hz_require_live(block, class_);
+    else if (!hz_guard_is_zero(block))
+        hz_die("realloc of a pointer that is no live block", block);
     if (resize_in_place(block, have, size)) return block;
     void *fresh = hz_malloc(size);
     if (fresh == NULL) return size <= have ? block : NULL;

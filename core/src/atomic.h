@@ -33,6 +33,11 @@ static inline uint64_t hz_atomic_plus(const _Atomic uint64_t *object, uint64_t v
  * written before it. The sanitizer cannot know that this is meant. */
 #define hz_plain_get(object) __atomic_load_n((object), __ATOMIC_ACQUIRE)
 
+#define hz_plain_replace(object, expected, value)                                                  \
+    __atomic_compare_exchange_n((object), (expected), (value), false, __ATOMIC_ACQ_REL,            \
+                                __ATOMIC_ACQUIRE)
+#define hz_plain_put(object, value) __atomic_store_n((object), (value), __ATOMIC_RELEASE)
+
 /* Publishing: what was written before a put is seen by whoever gets the value put. */
 #define hz_atomic_get(object) atomic_load_explicit((object), memory_order_acquire)
 #define hz_atomic_put(object, value) atomic_store_explicit((object), (value), memory_order_release)

@@ -81,6 +81,12 @@ HZ_FAST void hz_page_clear(hz_page *page)
     hz_atomic_put(&page->step, 0);
 }
 
+/* The same; true for one of those that do it at once. */
+HZ_FAST bool hz_page_take(hz_page *page)
+{
+    return hz_atomic_swap(&page->step, 0) != 0;
+}
+
 /* Whether a block was cut there. */
 HZ_FAST bool hz_is_start(const hz_page *page, const void *address)
 {

@@ -22,6 +22,7 @@
 #include <errno.h>
 
 #include "internal.h"
+#include "os.h"
 
 static void free_slow(void *block);
 
@@ -56,14 +57,24 @@ void hz_free(void *block)
     if (HZ_UNLIKELY(!free_to_rows(hz_rows_mine, block, false))) free_slow(block);
 }
 
+/* The size is looked at under hardening only: there no block finds room in its thread's rows. */
+void hz_free_sized(void *block, size_t size)
+{
+    if (HZ_LIKELY(free_to_rows(hz_rows_mine, block, false))) return;
+    if (hz_is_hardened()) hz_harden_require_size(block, size);
+    free_slow(block);
+}
+
 /* ---- the magazine is full, of another shard, there is none, or the block is not live ----------
  */
 
-/* The class of a block that the program may free; does not return for anything else. */
-static uint32_t class_to_free(const void *block)
+/* The class of a block that the program may free, HZ_CLASS_NONE if that is done already; does not
+ * return for anything else. */
+static uint32_t class_to_free(void *block)
 {
     const uint32_t class_ = hz_class_at(block);
     if (HZ_UNLIKELY(class_ == HZ_CLASS_NONE)) {
+        if (hz_guard_zero_free(block)) return HZ_CLASS_NONE;
         hz_die(hz_granule_of(block) >= hz_map.granules
                    ? "free of a pointer that hz did not allocate"
                    : "free of a pointer that is no live block (freed twice?)",
@@ -73,19 +84,27 @@ static uint32_t class_to_free(const void *block)
     return class_;
 }
 
-/* Looks a block up and puts it where it belongs. */
-static void free_sorted(hz_heap *heap, void *block)
+void hz_free_to_heap(hz_heap *heap, uint32_t class_, void *block)
 {
-    const uint32_t class_ = class_to_free(block);
-    if (HZ_UNLIKELY(class_ == HZ_CLASS_LARGE)) {
-        hz_large_free(block);
-        return;
-    }
-    hz_seal(block, hz_map.keys[class_]);
     if (hz_map.spans[hz_page_of(block)].shard == heap->shard)
         hz_magazine_push(heap, class_, block);
     else
         hz_remote_push(heap, class_, block);
+}
+
+/* Looks a block up and puts it where it belongs. */
+static void free_sorted(hz_heap *heap, void *block)
+{
+    const uint32_t class_ = class_to_free(block);
+    if (class_ == HZ_CLASS_NONE) return;
+    if (hz_is_fenced()) {
+        hz_harden_free(block, class_);
+    } else if (class_ == HZ_CLASS_LARGE) {
+        hz_large_free(block);
+    } else {
+        hz_seal(block, hz_map.keys[class_]);
+        hz_free_to_heap(heap, class_, block);
+    }
 }
 
 void hz_free_deferred(hz_heap *heap)
@@ -95,10 +114,22 @@ void hz_free_deferred(hz_heap *heap)
     for (uint32_t i = 0; i < count; i++) free_sorted(heap, heap->deferred[i]);
 }
 
+/* Under hardening the frees that wait are a quarantine, and there is always one. */
+bool hz_free_make(hz_heap *heap)
+{
+    enum { QUARANTINE_BLOCKS = 256 };
+    const uint32_t asked = (uint32_t)hz_cfg.defer_free;
+    heap->deferred_most = hz_is_fenced() && asked == 0 ? QUARANTINE_BLOCKS : asked;
+    if (hz_is_fenced()) hz_os_random(&heap->random, sizeof heap->random);
+    if (heap->deferred_most == 0) return true;
+    heap->deferred = hz_meta_alloc(heap->deferred_most * sizeof(void *));
+    return heap->deferred != NULL;
+}
+
 static void free_defer(hz_heap *heap, void *block)
 {
     heap->deferred[heap->deferred_count++] = block;
-    if (heap->deferred_count < (uint32_t)hz_cfg.defer_free) return;
+    if (heap->deferred_count < heap->deferred_most) return;
     hz_count(HZ_STAT_defer_batches, 1);
     hz_free_deferred(heap);
 }
@@ -106,9 +137,8 @@ static void free_defer(hz_heap *heap, void *block)
 __attribute__((noinline)) static void free_elsewhere(void *block)
 {
     int saved = errno;
-    hz_heap *heap = hz_heap_mine;
-    if (HZ_UNLIKELY(heap == &hz_heap_none)) heap = hz_heap_enter();
-    if (HZ_UNLIKELY(heap->deferred != NULL))
+    hz_heap *heap = hz_heap_entered();
+    if (HZ_UNLIKELY(heap->deferred != NULL && !hz_is_fenced()))
         free_defer(heap, block);
     else
         free_sorted(heap, block);
@@ -118,8 +148,9 @@ __attribute__((noinline)) static void free_elsewhere(void *block)
 /* A thread whose frees all come here, so that they are looked at, mostly finds room after all. */
 __attribute__((noinline)) static void free_slow(void *block)
 {
-    const bool reads = hz_cfg.double_free == HZ_DOUBLE_FREE_AT_CALL && hz_cfg.defer_free == 0;
-    if (block == NULL || (reads && free_to_rows(hz_heap_mine->rows, block, true))) return;
+    hz_stack *rows = hz_heap_mine->rows;
+    const bool may_have_room = rows != hz_rows_mine && hz_cfg.defer_free == 0 && !hz_is_fenced();
+    if (block == NULL || (may_have_room && free_to_rows(rows, block, true))) return;
     free_elsewhere(block);
 }
 
@@ -135,6 +166,7 @@ void hz_require_live(const void *block, uint32_t class_)
 size_t hz_usable_size(const void *block)
 {
     const uint32_t class_ = hz_class_at(block);
+    if (hz_is_fenced() && class_ != HZ_CLASS_NONE) return hz_harden_usable_size(block, class_);
     return class_ == HZ_CLASS_LARGE ? hz_large_bytes(block) : hz_class_bytes[class_];
 }
 

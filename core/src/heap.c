@@ -84,7 +84,8 @@ void hz_rows_start(void)
 /* A free that is to look at each block finds no room in any row. */
 static bool is_every_free_slow(void)
 {
-    return hz_cfg.defer_free > 0 || hz_cfg.double_free == HZ_DOUBLE_FREE_AT_CALL;
+    return hz_cfg.defer_free > 0 || hz_cfg.double_free == HZ_DOUBLE_FREE_AT_CALL ||
+           hz_is_hardened();
 }
 
 static bool rows_make(hz_heap *heap)
@@ -109,10 +110,8 @@ static void heap_use(hz_heap *heap)
 
 static bool heap_fill(hz_heap *heap)
 {
-    size_t deferred_bytes = (size_t)hz_cfg.defer_free * sizeof(void *);
-    if (deferred_bytes > 0 && (heap->deferred = hz_meta_alloc(deferred_bytes)) == NULL)
-        return false;
-    return rows_make(heap) && hz_magazine_make_all(heap) && hz_remote_make(heap);
+    return rows_make(heap) && hz_magazine_make_all(heap) && hz_remote_make(heap) &&
+           hz_free_make(heap);
 }
 
 static hz_heap *heap_make(void)
@@ -174,7 +173,7 @@ HZ_SLOW hz_heap *hz_heap_enter(void)
 /* Hands over what others wait for: blocks that were freed, but are not in a magazine yet. */
 static void heap_settle(hz_heap *heap)
 {
-    if (heap->deferred != NULL) hz_free_deferred(heap);
+    if (!hz_is_fenced()) hz_free_deferred(heap);
     hz_remote_flush(heap);
 }
 
@@ -247,6 +246,7 @@ bool hz_trim(void)
     if (!hz_start()) return false;
     if (hz_heap_mine != &hz_heap_none) {
         heap_settle(hz_heap_mine);
+        if (hz_is_fenced()) hz_quarantine_empty(hz_heap_mine);
         hz_magazine_flush_all(hz_heap_mine);
     }
     hz_trim_shared();

@@ -8,8 +8,9 @@
  *     pages, large               back: the page heap, blocks of whole pages
  *     arena, os                  addresses and system calls
  *
- * A file calls downwards only. heap, start, decay, background, parked, stats, lock, size_class and
- * params stand beside them. block.h tells where blocks start, seal.h which of them are free.
+ * A file calls downwards only. heap, start, decay, background, parked, harden, guard, stats, lock,
+ * size_class and params stand beside them. block.h tells where blocks start, seal.h which of them
+ * are free.
  */
 #ifndef HZ_INTERNAL_H
 #define HZ_INTERNAL_H
@@ -48,7 +49,7 @@ extern _Thread_local hz_heap *hz_heap_mine __attribute__((tls_model("initial-exe
 /* Of that heap, where its thread looks for them: `stacks` for allocations, `rows` for frees. */
 extern _Thread_local hz_stack *hz_stacks_mine __attribute__((tls_model("initial-exec")));
 extern _Thread_local hz_stack *hz_rows_mine __attribute__((tls_model("initial-exec")));
-extern const uint16_t hz_small_stacks[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1];
+extern uint16_t hz_small_stacks[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1];
 
 /*
  * The stack that lies so far into `stacks`. The empty statement makes the compiler work its address
@@ -144,6 +145,8 @@ HZ_FAST void hz_lock_release(hz_lock *lock)
  * of the run may be resident. */
 hz_span *hz_pages_alloc(size_t pages, size_t align, bool *zeroed);
 void hz_pages_free(hz_span *run);
+/* The same of a run that reads as zero and is not resident. */
+void hz_pages_free_clean(hz_span *run);
 /* Grows or shrinks a run in place; false when it cannot grow. */
 bool hz_pages_resize(hz_span *run, size_t pages);
 /* Returns to the system what has been unused for purge_delay_ms, or everything. */
@@ -172,6 +175,8 @@ bool hz_span_holds(uint32_t shard, uint32_t class_, const void *block);
 bool hz_span_trim(uint32_t shard, uint32_t class_);
 /* Bytes of all blocks that were cut and whose span is still one. */
 size_t hz_span_bytes(void);
+/* The first block of the span that `block` lies in. */
+void *hz_span_first_block(const void *block);
 /* The span that `address` lies in. */
 hz_span *hz_span_of(const void *address);
 
@@ -211,6 +216,8 @@ void *hz_magazine_pop(hz_heap *heap, uint32_t class_);
 /* Makes room in the magazine of `class_`, by growth or by a flush, and pushes `block`. */
 void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block);
 void hz_magazine_flush_all(hz_heap *heap);
+/* Swaps the block that would be popped next with another of the magazine. */
+void hz_magazine_shuffle(hz_heap *heap, uint32_t class_, uint64_t random);
 /* Whether a block lies in a magazine, of any thread. */
 bool hz_magazine_holds(const hz_heap *heap, uint32_t class_, const void *block);
 
@@ -243,6 +250,11 @@ bool hz_inbox_holds(uint32_t shard, const void *block);
 hz_heap *hz_heap_enter(void);
 /* Fills the rows of threads without a heap. */
 void hz_rows_start(void);
+/* The same, but for a call where the thread has one already. */
+HZ_FAST hz_heap *hz_heap_entered(void)
+{
+    return HZ_UNLIKELY(hz_heap_mine == &hz_heap_none) ? hz_heap_enter() : hz_heap_mine;
+}
 hz_heap *hz_heap_first(void);
 /* Heaps that have a thread; at least 1. */
 uint32_t hz_heap_count(void);
@@ -260,10 +272,62 @@ bool hz_is_parked(const void *block, uint32_t class_);
 /* ---- free.c ------------------------------------------------------------------------------------
  */
 
+/* What a heap needs for frees that wait. */
+bool hz_free_make(hz_heap *heap);
 /* Looks the thread's deferred frees up. */
 void hz_free_deferred(hz_heap *heap);
 /* Ends the program if a block of `class_` is free. */
 void hz_require_live(const void *block, uint32_t class_);
+/* Passes a sealed block on to where it belongs. */
+void hz_free_to_heap(hz_heap *heap, uint32_t class_, void *block);
+
+/* ---- alloc.c -------------------------------------------------------------------------------- */
+
+/* A block of a class, or NULL and ENOMEM. */
+void *hz_class_alloc(uint32_t class_);
+/* The smallest class that serves an alignment, or HZ_CLASS_NONE. */
+uint32_t hz_class_aligned(size_t align, size_t size);
+/* As hz_large_alloc; without memory, what no thread holds is given up and tried once more. */
+void *hz_large_alloc_retrying(size_t size, size_t align, bool *zeroed);
+
+/* ---- harden.c, guard.c: hardening ----------------------------------------------------------- */
+
+HZ_FAST bool hz_is_hardened(void)
+{
+    return hz_cfg.hardening != HZ_HARDENING_OFF;
+}
+
+/* Whether blocks are fenced and wait in quarantine. */
+HZ_FAST bool hz_is_fenced(void)
+{
+    return hz_cfg.hardening == HZ_HARDENING_FULL;
+}
+
+void hz_harden_start(void);
+/* Under `full`: in place of malloc and its kin, and of free. */
+void *hz_harden_alloc(size_t size, size_t align);
+void hz_harden_free(void *block, uint32_t class_);
+/* Bytes that were asked for. */
+size_t hz_harden_usable_size(const void *block, uint32_t class_);
+/* Ends the program if `size` is not what was asked for. */
+void hz_harden_require_size(const void *block, size_t size);
+/* Makes a block that is just being cut a free one. */
+void hz_harden_cut(void *block, uint32_t class_);
+/* Lets all blocks of a thread's quarantine go. */
+void hz_quarantine_empty(hz_heap *heap);
+
+/* As hz_pages_alloc and hz_pages_free, under `full` between guards. */
+hz_span *hz_guard_pages_alloc(size_t pages, size_t align, bool *zeroed);
+void hz_guard_pages_free(hz_span *run);
+void *hz_guard_alloc(size_t size, size_t align);
+void hz_guard_free(void *block);
+size_t hz_guard_asked(const void *block);
+/* Whether nothing was written behind it; true of a block that another thread has just freed. */
+bool hz_guard_is_whole(const void *block);
+/* Blocks of no bytes that may not be touched. NULL: none is left. False: it is none. */
+void *hz_guard_zero(void);
+bool hz_guard_is_zero(const void *block);
+bool hz_guard_zero_free(void *block);
 
 /* ---- start.c -------------------------------------------------------------------------------- */
 

@@ -12,7 +12,7 @@ static size_t pages_for(size_t size)
 void *hz_large_alloc(size_t size, size_t align, bool *zeroed)
 {
     size_t align_pages = align <= HZ_PAGE_BYTES ? 1 : align >> HZ_PAGE_SHIFT;
-    hz_span *run = hz_pages_alloc(size == 0 ? 1 : pages_for(size), align_pages, zeroed);
+    hz_span *run = hz_guard_pages_alloc(size == 0 ? 1 : pages_for(size), align_pages, zeroed);
     if (run == NULL) return NULL;
     void *block = hz_page_address((size_t)(run - hz_map.spans));
     run->class_ = HZ_CLASS_LARGE;
@@ -24,7 +24,7 @@ void *hz_large_alloc(size_t size, size_t align, bool *zeroed)
 
 void hz_large_free(void *block)
 {
-    hz_page_clear(hz_page_at(block));
+    if (!hz_page_take(hz_page_at(block))) hz_die("a block was freed twice", block);
     hz_pages_free(&hz_map.spans[hz_page_of(block)]);
 }
 

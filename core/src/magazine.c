@@ -233,6 +233,16 @@ HZ_SLOW void *hz_magazine_pop(hz_heap *heap, uint32_t class_)
     return *--heap->stacks[class_].top; /* a heap that was adopted warm */
 }
 
+void hz_magazine_shuffle(hz_heap *heap, uint32_t class_, uint64_t random)
+{
+    const uint32_t count = held(heap, class_);
+    if (count < 2) return;
+    void **blocks = heap->magazines[class_].blocks, **last = heap->stacks[class_].top - 1;
+    void *block = blocks[random % count];
+    blocks[random % count] = *last;
+    *last = block;
+}
+
 HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
 {
     hz_tick(heap);

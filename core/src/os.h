@@ -16,7 +16,8 @@ void *hz_os_reserve(size_t bytes, uintptr_t low);
 void hz_os_unreserve(void *address, size_t bytes);
 bool hz_os_allow_reading(void *address, size_t bytes); /* reads as zero, costs no memory */
 bool hz_os_allow_writing(void *address, size_t bytes);
-void *hz_os_map(size_t bytes); /* zeroed memory; NULL on failure */
+bool hz_os_forbid(void *address, size_t bytes); /* no access, until it is allowed again */
+void *hz_os_map(size_t bytes);                  /* zeroed memory; NULL on failure */
 bool hz_os_purge(void *address,
                  size_t bytes); /* gives the memory back: it reads as zero afterwards */
 bool hz_os_ask_huge_pages(void *address, size_t bytes);

@@ -54,6 +54,11 @@ bool hz_os_allow_writing(void *address, size_t bytes)
     return mprotect(address, bytes, PROT_READ | PROT_WRITE) == 0;
 }
 
+bool hz_os_forbid(void *address, size_t bytes)
+{
+    return mprotect(address, bytes, PROT_NONE) == 0;
+}
+
 void *hz_os_map(size_t bytes)
 {
     return map(NULL, bytes, PROT_READ | PROT_WRITE, 0);

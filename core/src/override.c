@@ -77,15 +77,13 @@ DROP_IN size_t malloc_usable_size(void *block)
 
 DROP_IN void free_sized(void *block, size_t size)
 {
-    (void)size;
-    hz_free(block);
+    hz_free_sized(block, size);
 }
 
 DROP_IN void free_aligned_sized(void *block, size_t align, size_t size)
 {
     (void)align;
-    (void)size;
-    hz_free(block);
+    hz_free_sized(block, size);
 }
 
 void *__libc_memalign(size_t align, size_t size) SAME_AS(memalign);
@@ -226,7 +224,7 @@ void *_ZnamSt11align_val_t(size_t size, size_t align) SAME_AS(_ZnwmSt11align_val
 void *_ZnamSt11align_val_tRKSt9nothrow_t(size_t size, size_t align, const void *tag)
     SAME_AS(_ZnwmSt11align_val_tRKSt9nothrow_t);
 
-/* Every operator delete frees its first argument; the others are hints that hz does not need. */
+/* Of operator delete's further arguments only the size is looked at, and only under hardening. */
 DROP_IN void _ZdlPv(void *block)
 {
     hz_free(block);
@@ -235,11 +233,16 @@ DROP_IN void _ZdlPv(void *block)
 void _ZdaPv(void *) SAME_AS(_ZdlPv);
 void _ZdlPvRKSt9nothrow_t(void *) SAME_AS(_ZdlPv);
 void _ZdaPvRKSt9nothrow_t(void *) SAME_AS(_ZdlPv);
-void _ZdlPvm(void *) SAME_AS(_ZdlPv);
-void _ZdaPvm(void *) SAME_AS(_ZdlPv);
 void _ZdlPvSt11align_val_t(void *) SAME_AS(_ZdlPv);
 void _ZdaPvSt11align_val_t(void *) SAME_AS(_ZdlPv);
-void _ZdlPvmSt11align_val_t(void *) SAME_AS(_ZdlPv);
-void _ZdaPvmSt11align_val_t(void *) SAME_AS(_ZdlPv);
 void _ZdlPvSt11align_val_tRKSt9nothrow_t(void *) SAME_AS(_ZdlPv);
 void _ZdaPvSt11align_val_tRKSt9nothrow_t(void *) SAME_AS(_ZdlPv);
+
+DROP_IN void _ZdlPvm(void *block, size_t size)
+{
+    hz_free_sized(block, size);
+}
+
+void _ZdaPvm(void *, size_t) SAME_AS(_ZdlPvm);
+void _ZdlPvmSt11align_val_t(void *, size_t) SAME_AS(_ZdlPvm);
+void _ZdaPvmSt11align_val_t(void *, size_t) SAME_AS(_ZdlPvm);

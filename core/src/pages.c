@@ -335,6 +335,13 @@ void hz_pages_free(hz_span *run)
     hz_lock_release(&heap.lock);
 }
 
+void hz_pages_free_clean(hz_span *run)
+{
+    hz_lock_take(&heap.lock);
+    run_release(index_of(run), run->pages, HZ_SPAN_CLEAN, 0);
+    hz_lock_release(&heap.lock);
+}
+
 void hz_pages_purge_old(void)
 {
     if (!hz_lock_try(&heap.lock)) return; /* whoever holds it will purge as well */

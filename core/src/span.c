@@ -47,6 +47,12 @@ hz_span *hz_span_of(const void *address)
     return &hz_map.spans[hz_map.spans[hz_page_of(address)].head];
 }
 
+void *hz_span_first_block(const void *block)
+{
+    const hz_span *span = hz_span_of(block);
+    return (unsigned char *)hz_page_address(span_page(span)) + span->colour;
+}
+
 /* ---- bins ----------------------------------------------------------------------------------- */
 
 static hz_span **list_of(hz_bin *bin, hz_span_listing listing)
@@ -134,7 +140,7 @@ static hz_span *span_make(uint32_t shard, uint32_t class_)
 {
     bool zeroed;
     size_t pages = pages_for(class_);
-    hz_span *span = hz_pages_alloc(pages, 1, &zeroed);
+    hz_span *span = hz_guard_pages_alloc(pages, 1, &zeroed);
     if (span == NULL) return NULL;
     uint32_t first = (uint32_t)span_page(span);
     for (size_t i = 0; i < pages; i++) {
@@ -168,7 +174,7 @@ static void span_destroy(hz_bin *bin, hz_span *span)
     memset(span_bits(span), 0, (size_t)span->pages * WORDS_PER_PAGE * sizeof(uint64_t));
     hz_atomic_add(&cut_bytes, -((size_t)span->carved * hz_class_bytes[span->class_]));
     hz_count(HZ_STAT_spans_freed, 1);
-    hz_pages_free(span);
+    hz_guard_pages_free(span);
 }
 
 /* ---- taking blocks -------------------------------------------------------------------------- */
@@ -213,6 +219,7 @@ size_t hz_span_cut(hz_lease *lease, uint32_t class_, void **out, size_t want)
     if (want > most) want = most;
     for (size_t i = 0; i < want; i++) {
         void *block = lease->first + i * bytes;
+        if (hz_is_fenced()) hz_harden_cut(block, class_);
         hz_seal(block, hz_map.keys[class_]);
         out[want - 1 - i] = block;
     }

@@ -213,6 +213,7 @@ static bool start(void)
     if (!hz_arena_make() || !hz_depot_make_all()) return false;
     draw_keys();
     hz_rows_start();
+    hz_harden_start();
     hz_heap_start(cpus);
     return true;
 }

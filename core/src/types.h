@@ -23,6 +23,9 @@
  *   depot     free blocks of one class that the threads of one shard share
  *   shard     a set of depots and bins; every heap and every span belongs to one
  *   bin       the spans of one class of one shard that have free blocks
+ *   fence     bytes behind what was asked for that the program must not write, see harden.h
+ *   guard     pages beside a run that may not be touched, see guard.c
+ *   quarantine  where blocks wait after their free until they may be handed out again, see harden.c
  *   inbox     mixed blocks handed over to a shard, not yet sorted into its depots
  */
 /* clang-format on */
@@ -94,6 +97,8 @@ typedef struct hz_page {
 typedef struct hz_map_t {
     HZ_ALIGNED_TO_LINE hz_page *pages; /* an entry per page, see hz_page_at */
     uintptr_t page_mask;               /* the bits of a page's number that its entry is found by */
+    size_t direct_max_bytes;           /* requests up to here take malloc's fast path */
+    size_t class_max_bytes;            /* requests up to here take a block of a class */
     uintptr_t base;                    /* address of the arena's first granule */
     size_t granules;                   /* granules of the arena */
     uint64_t *free_bits;   /* a bit per granule: a block that went back to its span starts here */
@@ -139,14 +144,17 @@ typedef struct hz_heap {
     void **ring;                             /* remote_ring_size entries: blocks of other shards */
     void **ring_scratch;                     /* as many again: where the ring is sorted */
     void **ring_inbox;       /* as many again: what was taken from the shard's inbox */
-    void **deferred;         /* defer_free entries: blocks not yet looked up */
+    void **deferred;         /* blocks that wait: not yet looked up, or in quarantine */
     size_t ring_bytes;       /* bytes of the blocks in it */
     uint32_t ring_count;     /* entries in use */
-    uint32_t deferred_count; /* entries in use */
+    uint32_t deferred_most;  /* entries that there are */
+    uint32_t deferred_count; /* entries in use, where they are not drawn at random */
     uint32_t shard;          /* home; kept when another thread adopts the heap */
     uint32_t slow_calls;     /* calls of the slow paths: every so many the clock is read */
     uint32_t steal_from;     /* class that makes room next */
     size_t grown_bytes;      /* sum of grown x block size, at most thread_cache_bytes */
+    uint64_t random;         /* under hardening=full: what the order of blocks is drawn from */
+    void *latest;            /* under hardening=full: the block that was handed out last */
     hz_counters counters;    /* written by the owner only */
 } hz_heap;
 
@@ -187,6 +195,7 @@ typedef enum hz_span_state {
     HZ_SPAN_BUSY = 0, /* in use, being purged, or a page that is no end of a free run */
     HZ_SPAN_CLEAN,    /* a free run that reads as zero and costs no memory */
     HZ_SPAN_DIRTY,    /* a free run that is still resident */
+    HZ_SPAN_GUARDED,  /* in use, between guard pages that the page heap takes for a part of it */
 } hz_span_state;
 
 typedef enum hz_span_listing {
@@ -199,8 +208,11 @@ typedef enum hz_span_listing {
  */
 typedef struct hz_span {
     HZ_ALIGNED_TO_LINE struct hz_span
-        *next;                /* neighbours in a bin, or in a list of free runs of like size */
-    struct hz_span *previous; /* the same, backwards */
+        *next; /* neighbours in a bin, or in a list of free runs of like size */
+    union {
+        struct hz_span *previous; /* the same, backwards */
+        size_t asked_bytes;       /* of a large block under hardening=full: what was asked for */
+    };
     uint32_t head;     /* index of the first page of this run, in every page of a span of blocks */
     uint32_t pages;    /* length of the run */
     uint8_t state;     /* hz_span_state */

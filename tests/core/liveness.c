@@ -10,6 +10,7 @@
  *                     hz that high
  *   pace US           from now on, each look of hz at the exact clock finds it so much later
  *   twice SIZE        frees a block twice, then allocates until hz has noticed
+ *   overrun SIZE      writes to the byte behind a block, and frees it
  *   thread            a new thread runs the rest of the script; this one stays, with its magazines
  *   meet SIZE         the same, and until the new thread waits or ends, this one holds the lock of
  *                     the depot for SIZE
@@ -100,6 +101,8 @@ static struct {
 
 static const char *met = "nobody";              /* how the other thread fared at the lock */
 static const char *volatile caught = "nowhere"; /* where hz noticed a second free */
+static const char *volatile overrun_caught =
+    "nowhere"; /* where it noticed a write behind a block */
 
 static const char *next_word(script *rest)
 {
@@ -203,6 +206,17 @@ static void free_twice(size_t size)
     caught = "nowhere";
 }
 
+static void overrun(size_t size)
+{
+    unsigned char *block = hz_malloc(size);
+    block[size] ^= 1;
+    (void)signal(SIGABRT, leave_abort);
+    overrun_caught = "at the call";
+    if (sigsetjmp(before_crime, 1) != 0) return;
+    hz_free(block);
+    overrun_caught = "nowhere";
+}
+
 static void step(script *rest)
 {
     const char *verb = next_word(rest);
@@ -221,6 +235,8 @@ static void step(script *rest)
         seen.pace_us = next_number(rest);
     } else if (strcmp(verb, "twice") == 0) {
         free_twice(next_number(rest));
+    } else if (strcmp(verb, "overrun") == 0) {
+        overrun(next_number(rest));
     } else if (strcmp(verb, "thread") == 0) {
         go_on_in_thread(rest);
     } else if (strcmp(verb, "meet") == 0) {
@@ -261,6 +277,7 @@ int main(int argc, char **argv)
     print_number("populated_bytes", seen.populated_bytes);
     print_number("unused_bytes", hz_usage_now().free_bytes);
     print_number("grown_bytes", hz_heap_mine->grown_bytes);
-    printf("\"met\":\"%s\",\"caught\":\"%s\"}}\n", met, caught);
+    printf("\"met\":\"%s\",\"caught\":\"%s\",\"overrun_caught\":\"%s\"}}\n", met, caught,
+           overrun_caught);
     return 0;
 }

@@ -40,6 +40,7 @@ VALUES: Mapping[str, tuple[str, ...]] = {
     "HZ_MAGAZINE_GROWTH": ("double", "full", "batch"),
     "HZ_DEFER_FREE": ("0", "64"),
     "HZ_DOUBLE_FREE": ("at_reuse", "at_call"),
+    "HZ_HARDENING": ("off", "light", "full"),
     "HZ_BACKGROUND_REFILL_US": ("0", "128"),
     "HZ_MAGAZINE_CAP": ("256", "32"),
     "HZ_MAGAZINE_BYTES": ("65536", "4096"),
@@ -108,6 +109,17 @@ def require_all_held(done: subprocess.CompletedProcess[str]) -> None:
 @pytest.mark.parametrize("program", PRELOADED.values(), ids=PRELOADED.keys())
 def test_preloaded(program: str, core_tests: Path, preload: Preload) -> None:
     require_all_held(preload(core_tests / "tests" / program, TEST_ALLOCATOR="libhz.so"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shards", ["1", "4"])
+@pytest.mark.parametrize("step", ["light", "full"])
+def test_hardening_ends_what_harms_a_block(
+    step: str, shards: str, core_tests: Path, preload: Preload
+) -> None:
+    program = core_tests / "tests" / "hardening"
+    done = preload(program, HZ_HARDENING=step, HZ_SHARDS=shards, TEST_ALLOCATOR="libhz.so")
+    require_all_held(done)
 
 
 @pytest.mark.slow

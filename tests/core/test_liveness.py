@@ -132,6 +132,16 @@ CLAIMS: Mapping[str, Claim] = {
         {"at_reuse": "at the next allocations", "at_call": "at the call"},
         lambda seen: seen["caught"],
     ),
+    "hardening": Claim(
+        "decides where a second free and a write behind a block are noticed",
+        "twice 16 overrun 100",
+        {
+            "off": "nowhere, at the next allocations",
+            "light": "nowhere, at the call",
+            "full": "at the call, at the call",
+        },
+        lambda seen: f"{seen['overrun_caught']}, {seen['caught']}",
+    ),
     "remote_ring_size": Claim(
         "sets how many rings 2048 blocks of another shard fill",
         "take 2048 16 thread give 2048",

@@ -61,6 +61,8 @@ C_BESIDE = frozenset(
         "size_class.c",
         "params.c",
         "parked.c",
+        "guard.c",
+        "harden.c",
     }
 )
 MAY_USE_IF = frozenset({"config.h", "internal.h", "os_linux.c", "os.h"})

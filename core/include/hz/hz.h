@@ -30,6 +30,8 @@ HZ_API void *hz_malloc(size_t size);
 HZ_API void *hz_calloc(size_t count, size_t size);
 HZ_API void *hz_realloc(void *block, size_t size);
 HZ_API void hz_free(void *block);
+/* `size` is what was asked for; hz looks at it only under HZ_HARDENING. */
+HZ_API void hz_free_sized(void *block, size_t size);
 
 /* `align` is a power of two; of memalign any other is rounded up to one. */
 HZ_API void *hz_memalign(size_t align, size_t size);

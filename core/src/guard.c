@@ -1,0 +1,274 @@
+/*
+ * Pages that may not be touched, under hardening: malloc(0), and what lies around spans and large
+ * blocks.
+ *
+ * A guarded run has GUARD_PAGES pages on each side that no access is allowed to. They are a
+ * little more than 1 MiB, so that what runs over a block by so much is stopped, too. They cost
+ * addresses and an entry in the kernel's list of mappings; where the kernel gives no more entries,
+ * or the arena no more addresses, runs go without.
+ *
+ * A large block that is freed may not be touched either while it waits in the quarantine.
+ */
+#include <errno.h>
+
+#include "harden.h"
+#include "os.h"
+
+enum {
+    GUARD_PAGES = 17, /* 1 MiB, and a page for where in its own a block may lie */
+    QUARANTINE_RUNS = 64,
+    QUARANTINE_BYTES_EACH = 64 << 20, /* a larger block does not wait */
+    ZERO_PAGES = 16,                  /* of one area for malloc(0) */
+    ZERO_BLOCKS = ZERO_PAGES << HZ_PAGE_GRANULES_SHIFT,
+    ZERO_AREAS = 64,
+};
+
+/* ---- guarded runs --------------------------------------------------------------------------- */
+
+static void *run_address(const hz_span *run)
+{
+    return hz_page_address((size_t)(run - hz_map.spans));
+}
+
+static size_t run_bytes(const hz_span *run)
+{
+    return (size_t)run->pages << HZ_PAGE_SHIFT;
+}
+
+static bool guard(hz_span *first, bool is_on)
+{
+    const size_t bytes = (size_t)GUARD_PAGES << HZ_PAGE_SHIFT;
+    void *address = run_address(first);
+    if (!is_on) return hz_os_allow_writing(address, bytes);
+    (void)hz_os_purge(address, bytes); /* or what lies there would stay resident */
+    return hz_os_forbid(address, bytes);
+}
+
+/* To the page heap the run and its guards are one run, `whole`. Without the second guard the first
+ * does its part. */
+static hz_span *guard_both_sides(hz_span *whole, size_t pages)
+{
+    hz_span *run = whole + GUARD_PAGES;
+    if (!guard(whole, true)) return NULL;
+    (void)guard(run + pages, true);
+    run->pages = (uint32_t)pages;
+    run->state = HZ_SPAN_GUARDED;
+    return run;
+}
+
+hz_span *hz_guard_pages_alloc(size_t pages, size_t align, bool *zeroed)
+{
+    if (hz_is_fenced() && align == 1) {
+        hz_span *whole = hz_pages_alloc(pages + 2 * (size_t)GUARD_PAGES, 1, zeroed);
+        hz_span *run = whole != NULL ? guard_both_sides(whole, pages) : NULL;
+        if (run != NULL) return run;
+        if (whole != NULL) hz_pages_free(whole);
+    }
+    return hz_pages_alloc(pages, align, zeroed);
+}
+
+/* Where the kernel refuses to take guards away, which would split a mapping, they stay, and the run
+ * with them. */
+static void guarded_free(hz_span *run)
+{
+    hz_span *whole = run - GUARD_PAGES;
+    const bool is_clean = hz_os_purge(run_address(whole), run_bytes(whole));
+    if (!guard(whole, false) || !guard(run + run->pages, false)) return;
+    run->state = HZ_SPAN_BUSY;
+    if (is_clean)
+        hz_pages_free_clean(whole);
+    else
+        hz_pages_free(whole);
+}
+
+void hz_guard_pages_free(hz_span *run)
+{
+    if (run->state == HZ_SPAN_GUARDED)
+        guarded_free(run);
+    else
+        hz_pages_free(run);
+}
+
+/* ---- large blocks under `full` -------------------------------------------------------------- */
+
+static struct {
+    hz_lock lock; /* guards the rest */
+    hz_span *runs[QUARANTINE_RUNS];
+    uint32_t next;
+} freed;
+
+static hz_span *run_of(const void *block)
+{
+    return &hz_map.spans[hz_page_of(block)];
+}
+
+static unsigned char fence_byte(void)
+{
+    return (unsigned char)(hz_map.keys[HZ_CLASS_LARGE] >> 8 | 1);
+}
+
+void *hz_guard_alloc(size_t size, size_t align)
+{
+    bool zeroed = false;
+    unsigned char *block = hz_large_alloc_retrying(size + HZ_EDGE_BYTES, align, &zeroed);
+    if (block == NULL) return NULL;
+    if (!zeroed) memset(block, 0, size);
+    memset(block + size, fence_byte(), HZ_EDGE_BYTES);
+    run_of(block)->asked_bytes = size;
+    return block;
+}
+
+size_t hz_guard_asked(const void *block)
+{
+    return run_of(block)->asked_bytes;
+}
+
+static void run_release(hz_span *run)
+{
+    if (!hz_os_allow_writing(run_address(run), run_bytes(run))) return;
+    hz_guard_pages_free(run);
+}
+
+/* In the order in which they came: a later access to one of the last QUARANTINE_RUNS ends the
+ * program. */
+static void run_quarantine(hz_span *run)
+{
+    hz_lock_take(&freed.lock);
+    hz_span **place = &freed.runs[freed.next++ % QUARANTINE_RUNS];
+    hz_span *leaving = *place;
+    *place = run;
+    hz_lock_release(&freed.lock);
+    if (leaving != NULL) run_release(leaving);
+}
+
+static bool is_end_whole(const void *block)
+{
+    const unsigned char *end = (const unsigned char *)block + run_of(block)->asked_bytes;
+    return hz_is_all(end, HZ_EDGE_BYTES, fence_byte());
+}
+
+bool hz_guard_is_whole(const void *block)
+{
+    hz_lock_take(&freed.lock);
+    const bool is_whole = hz_class_at(block) != HZ_CLASS_LARGE || is_end_whole(block);
+    hz_lock_release(&freed.lock);
+    return is_whole;
+}
+
+/* From then on no thread takes the block for a live one, and looks at its end. */
+static void disown(void *block)
+{
+    hz_lock_take(&freed.lock);
+    const bool was_live = hz_page_take(hz_page_at(block));
+    hz_lock_release(&freed.lock);
+    if (!was_live) hz_die("a block was freed twice", block);
+}
+
+void hz_guard_free(void *block)
+{
+    hz_span *run = run_of(block);
+    if (!is_end_whole(block)) hz_die("a block was written to beyond its end", block);
+    disown(block);
+    const bool may_wait = run_bytes(run) <= QUARANTINE_BYTES_EACH;
+    if (may_wait && hz_os_purge(block, run_bytes(run)) && hz_os_forbid(block, run_bytes(run)))
+        run_quarantine(run);
+    else
+        hz_guard_pages_free(run);
+}
+
+/* ---- malloc(0) ------------------------------------------------------------------------------ */
+
+typedef struct zero_area {
+    unsigned char *start; /* pages that may not be touched; NULL: not made yet */
+    uint64_t *taken;      /* a bit per block */
+    uint32_t count;       /* bits that are set */
+    uint32_t next_word;   /* where the next search starts */
+} zero_area;
+
+static struct {
+    hz_lock lock; /* guards the rest */
+    zero_area areas[ZERO_AREAS];
+} zeros;
+
+enum { ZERO_WORDS = ZERO_BLOCKS / HZ_WORD_BITS };
+
+static bool area_make(zero_area *area)
+{
+    uint64_t *taken = hz_meta_alloc(ZERO_WORDS * sizeof(uint64_t));
+    hz_span *run = taken != NULL ? hz_pages_alloc(ZERO_PAGES, 1, NULL) : NULL;
+    if (run == NULL) return false;
+    if (!hz_os_forbid(run_address(run), run_bytes(run))) {
+        hz_pages_free(run);
+        return false;
+    }
+    area->taken = taken;
+    area->start = run_address(run);
+    return true;
+}
+
+static void *area_take(zero_area *area)
+{
+    while (~area->taken[area->next_word] == 0) area->next_word = (area->next_word + 1) % ZERO_WORDS;
+    const unsigned bit = (unsigned)__builtin_ctzll(~area->taken[area->next_word]);
+    area->taken[area->next_word] |= UINT64_C(1) << bit;
+    area->count++;
+    const size_t block = (size_t)area->next_word * HZ_WORD_BITS + bit;
+    return area->start + (block << HZ_GRANULE_SHIFT);
+}
+
+static zero_area *area_of(const void *block)
+{
+    for (zero_area *area = zeros.areas; area < zeros.areas + ZERO_AREAS; area++) {
+        const size_t offset = (uintptr_t)block - (uintptr_t)area->start;
+        if (area->start != NULL && offset < (size_t)ZERO_BLOCKS << HZ_GRANULE_SHIFT) return area;
+    }
+    return NULL;
+}
+
+/* The word of a block's bit, and the bit; NULL where no such block is. */
+static uint64_t *zero_word(const void *block, uint64_t *bit)
+{
+    const zero_area *area = area_of(block);
+    if (area == NULL || (uintptr_t)block % HZ_GRANULE_BYTES != 0) return NULL;
+    const size_t at = ((uintptr_t)block - (uintptr_t)area->start) >> HZ_GRANULE_SHIFT;
+    *bit = UINT64_C(1) << at % HZ_WORD_BITS;
+    return &area->taken[at / HZ_WORD_BITS];
+}
+
+void *hz_guard_zero(void)
+{
+    void *block = NULL;
+    hz_lock_take(&zeros.lock);
+    for (zero_area *area = zeros.areas; area < zeros.areas + ZERO_AREAS; area++) {
+        if (area->start == NULL && !area_make(area)) break;
+        if (area->count == ZERO_BLOCKS) continue;
+        block = area_take(area);
+        break;
+    }
+    hz_lock_release(&zeros.lock);
+    return block;
+}
+
+bool hz_guard_is_zero(const void *block)
+{
+    uint64_t bit;
+    hz_lock_take(&zeros.lock);
+    const uint64_t *word = zero_word(block, &bit);
+    const bool is_taken = word != NULL && (*word & bit) != 0;
+    hz_lock_release(&zeros.lock);
+    return is_taken;
+}
+
+bool hz_guard_zero_free(void *block)
+{
+    uint64_t bit;
+    hz_lock_take(&zeros.lock);
+    uint64_t *word = zero_word(block, &bit);
+    const bool was_taken = word != NULL && (*word & bit) != 0;
+    if (was_taken) {
+        *word &= ~bit;
+        area_of(block)->count--;
+    }
+    hz_lock_release(&zeros.lock);
+    return was_taken;
+}

@@ -1,0 +1,294 @@
+/*
+ * Hardening: what the default leaves out, as it costs time or memory.
+ *
+ *     light   each free reads its block, so that a second free is seen at the call; a block that
+ *             was written to after its free ends the program; malloc(0) may not be read or written;
+ *             a size that comes with a free must be the block's
+ *     full    light, and: blocks are zeroed when they are freed, and checked when they leave the
+ *             quarantine and when they are handed out again; they are handed out in random order;
+ *             fences behind blocks, those of neighbours too, are checked at each free (harden.h);
+ *             spans and blocks of more than FULL_CLASS_MAX_BYTES lie between pages that may not be
+ *             touched (guard.c)
+ *
+ * The default pays nothing: under `full` no size is small enough for the fast path of malloc
+ * (hz_map.direct_max_bytes), and under both no free finds room in its thread's rows (heap.c).
+ */
+#include <hz/hz.h>
+
+#include <errno.h>
+
+#include "harden.h"
+#include "os.h"
+
+/* Where the bytes of a free block behind its seal begin. */
+enum { SEAL_END = 2 * sizeof(uint64_t) };
+
+#define FULL_CLASS_MAX_BYTES ((size_t)128 << 10)
+
+/* What a trailer tells beside the address: FREE, CHANGING, or bytes asked for. */
+#define STATE_FREE ((uint64_t)1 << 32)
+#define STATE_CHANGING ((uint64_t)2 << 32)
+
+static size_t block_bytes(uint32_t class_)
+{
+    return hz_class_bytes[class_];
+}
+
+static unsigned char fence_byte(uint32_t class_)
+{
+    return (unsigned char)(hz_map.keys[class_] >> 8 | 1);
+}
+
+static uint64_t *trailer_of(const void *block, uint32_t class_)
+{
+    const uintptr_t end = (uintptr_t)block + block_bytes(class_);
+    return (uint64_t *)(end - HZ_TRAILER_BYTES);
+}
+
+/* The key is turned round, so that a trailer tells nothing of a seal. */
+static uint64_t state_mixed(const void *block, uint32_t class_, uint64_t state)
+{
+    const uint64_t key = hz_map.keys[class_];
+    return (key << 29 | key >> 35) ^ (uintptr_t)block * UINT64_C(0x9e3779b97f4a7c15) ^ state;
+}
+
+/* Orders what is written before and after, for who reads it while it changes. */
+static void state_set(void *block, uint32_t class_, uint64_t state)
+{
+    hz_plain_put(trailer_of(block, class_), state_mixed(block, class_, state));
+}
+
+static uint64_t state_of(const void *block, uint32_t class_)
+{
+    return hz_plain_get(trailer_of(block, class_)) ^ state_mixed(block, class_, 0);
+}
+
+static bool is_live_state(uint64_t state, uint32_t class_)
+{
+    return state <= block_bytes(class_) - HZ_EDGE_BYTES;
+}
+
+/* ---- checks --------------------------------------------------------------------------------- */
+
+/* Whether the end of a block is as its state says. Its owner may be another thread, which changes
+ * it meanwhile: then there is nothing to say. */
+__attribute__((no_sanitize("thread"))) static bool is_end_whole(const unsigned char *block,
+                                                                uint32_t class_)
+{
+    const uint64_t state = state_of(block, class_);
+    const size_t end = block_bytes(class_) - HZ_TRAILER_BYTES;
+    if (state == STATE_CHANGING) return true;
+    if (state != STATE_FREE && !is_live_state(state, class_)) return false;
+    const unsigned char byte = state == STATE_FREE ? 0 : fence_byte(class_);
+    const size_t fence = end - HZ_FENCE_BYTES < SEAL_END ? SEAL_END : end - HZ_FENCE_BYTES;
+    if (hz_is_all(block + fence, end - fence, byte)) return true;
+    return state_of(block, class_) != state;
+}
+
+/* The end of the block below; of a span's first block, what lies before it. */
+static bool is_below_whole(const unsigned char *block, uint32_t class_)
+{
+    const unsigned char *first = hz_span_first_block(block);
+    if (block != first) return is_end_whole(block - block_bytes(class_), class_);
+    if ((uintptr_t)block % HZ_PAGE_BYTES == 0) return true; /* a page that may not be touched */
+    return hz_is_all(block - HZ_FENCE_BYTES, HZ_FENCE_BYTES, fence_byte(class_));
+}
+
+static void require_whole(const unsigned char *block, uint32_t class_, size_t asked)
+{
+    const size_t end = block_bytes(class_) - HZ_TRAILER_BYTES;
+    if (!hz_is_all(block + asked, end - asked, fence_byte(class_)))
+        hz_die("a block was written to beyond its end", block);
+    if (!is_below_whole(block, class_)) hz_die("the bytes before a block were written to", block);
+}
+
+/* Bytes that were asked for; ends the program for a block that is free, or whose end is not whole.
+ */
+static size_t require_live(const void *block, uint32_t class_)
+{
+    const uint64_t state = state_of(block, class_);
+    if (state == STATE_FREE) hz_die("a block was freed twice", block);
+    if (!is_live_state(state, class_)) hz_die("a block was written to beyond its end", block);
+    return (size_t)state;
+}
+
+static void require_untouched(const unsigned char *block, uint32_t class_)
+{
+    const size_t end = block_bytes(class_) - HZ_TRAILER_BYTES;
+    const bool is_zero =
+        hz_is_all(block, sizeof(uint64_t), 0) && hz_is_all(block + SEAL_END, end - SEAL_END, 0);
+    if (!is_zero || state_of(block, class_) != STATE_FREE)
+        hz_die("a block was written to after it had been freed", block);
+}
+
+/* Whether the block that this thread got last is whole. Another thread may have freed it: then its
+ * page tells another class, or its state another one. */
+__attribute__((no_sanitize("thread"))) static bool is_latest_whole(const unsigned char *block)
+{
+    const uint32_t class_ = hz_class_at(block);
+    if (class_ == HZ_CLASS_NONE) return true;
+    if (class_ == HZ_CLASS_LARGE) return hz_guard_is_whole(block);
+    const uint64_t state = state_of(block, class_);
+    const size_t end = block_bytes(class_) - HZ_TRAILER_BYTES;
+    if (!is_live_state(state, class_))
+        return state == STATE_FREE || state == STATE_CHANGING || hz_class_at(block) != class_;
+    if (hz_is_all(block + state, end - state, fence_byte(class_)))
+        return is_below_whole(block, class_);
+    return state_of(block, class_) != state || hz_class_at(block) != class_;
+}
+
+/* So a block that was overrun is told at the next call, not only when it is freed. */
+static void check_latest(hz_heap *heap)
+{
+    if (heap->latest != NULL && !is_latest_whole(heap->latest))
+        hz_die("the bytes around a block were written to", heap->latest);
+}
+
+/* ---- quarantine ----------------------------------------------------------------------------- */
+
+static uint64_t draw(hz_heap *heap)
+{
+    uint64_t *state = &heap->random;
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+/* To where free blocks are handed out from. */
+static void release(hz_heap *heap, void *block)
+{
+    const uint32_t class_ = hz_class_at(block);
+    require_untouched(block, class_);
+    hz_seal(block, hz_map.keys[class_]);
+    hz_free_to_heap(heap, class_, block);
+}
+
+/* A random block leaves for the one that comes. */
+static void quarantine(hz_heap *heap, void *block)
+{
+    if (heap->deferred == NULL) {
+        release(heap, block);
+        return;
+    }
+    void **place = &heap->deferred[draw(heap) % heap->deferred_most];
+    void *leaving = *place;
+    *place = block;
+    if (leaving != NULL) release(heap, leaving);
+}
+
+void hz_quarantine_empty(hz_heap *heap)
+{
+    for (uint32_t i = 0; i < heap->deferred_most; i++) {
+        void *leaving = heap->deferred[i];
+        heap->deferred[i] = NULL;
+        if (leaving != NULL) release(heap, leaving);
+    }
+}
+
+/* ---- full: allocating and freeing ------------------------------------------------------------ */
+
+void hz_harden_cut(void *block, uint32_t class_)
+{
+    if (block == hz_span_first_block(block) && (uintptr_t)block % HZ_PAGE_BYTES != 0)
+        memset((unsigned char *)block - HZ_FENCE_BYTES, fence_byte(class_), HZ_FENCE_BYTES);
+    memset(block, 0, block_bytes(class_));
+    state_set(block, class_, STATE_FREE);
+}
+
+static void *prepare(unsigned char *block, uint32_t class_, size_t asked)
+{
+    ((uint64_t *)(void *)block)[1] = 0; /* the seal's place */
+    require_untouched(block, class_);
+    state_set(block, class_, STATE_CHANGING);
+    memset(block + asked, fence_byte(class_), block_bytes(class_) - HZ_TRAILER_BYTES - asked);
+    state_set(block, class_, asked);
+    return block;
+}
+
+static void *alloc_fenced(hz_heap *heap, size_t size, size_t align)
+{
+    if (size > PTRDIFF_MAX - HZ_EDGE_BYTES) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    const size_t larger = size + HZ_EDGE_BYTES > align ? size + HZ_EDGE_BYTES : align;
+    const uint32_t class_ =
+        larger > FULL_CLASS_MAX_BYTES ? HZ_CLASS_NONE : hz_class_aligned(align, larger);
+    if (class_ == HZ_CLASS_NONE) return hz_guard_alloc(size, align);
+    if (heap->random != 0) hz_magazine_shuffle(heap, class_, draw(heap));
+    void *block = hz_class_alloc(class_);
+    return block != NULL ? prepare(block, class_, size) : NULL;
+}
+
+void *hz_harden_alloc(size_t size, size_t align)
+{
+    hz_heap *heap = hz_heap_entered();
+    check_latest(heap);
+    void *block = alloc_fenced(heap, size, align);
+    if (heap != &hz_heap_none) heap->latest = block;
+    return block;
+}
+
+/* Of two threads that free a block at once, one ends the program. */
+static void state_change(void *block, uint32_t class_, uint64_t from)
+{
+    uint64_t before = state_mixed(block, class_, from);
+    const uint64_t after = state_mixed(block, class_, STATE_CHANGING);
+    if (!hz_plain_replace(trailer_of(block, class_), &before, after))
+        hz_die("a block was freed twice", block);
+}
+
+static void free_small(hz_heap *heap, void *block, uint32_t class_)
+{
+    const size_t asked = require_live(block, class_);
+    require_whole(block, class_, asked);
+    state_change(block, class_, asked);
+    memset(block, 0, block_bytes(class_) - HZ_TRAILER_BYTES);
+    state_set(block, class_, STATE_FREE);
+    quarantine(heap, block);
+}
+
+void hz_harden_free(void *block, uint32_t class_)
+{
+    hz_heap *heap = hz_heap_entered();
+    if (class_ == HZ_CLASS_LARGE)
+        hz_guard_free(block);
+    else
+        free_small(heap, block, class_);
+    check_latest(heap);
+}
+
+size_t hz_harden_usable_size(const void *block, uint32_t class_)
+{
+    return class_ == HZ_CLASS_LARGE ? hz_guard_asked(block) : require_live(block, class_);
+}
+
+/* Of a block that may have been resized where it was; one of a larger alignment may be much larger
+ * than its size. */
+static bool may_be_size(size_t size, size_t usable, uint32_t class_)
+{
+    const bool is_sized = class_ <= HZ_SIZED_CLASSES && usable > (size_t)4 * HZ_GRANULE_BYTES;
+    return size <= usable && (!is_sized || size >= usable / 2);
+}
+
+/* A size that comes with a free: what was asked for where that is known, else what may have been.
+ */
+void hz_harden_require_size(const void *block, size_t size)
+{
+    const uint32_t class_ = hz_class_at(block);
+    if (class_ == HZ_CLASS_NONE) return; /* told by the free itself */
+    const size_t usable = hz_usable_size(block);
+    const bool is_known = hz_is_fenced();
+    if (is_known ? size != usable : !may_be_size(size, usable, class_))
+        hz_die("a free with a size that is not the block's", block);
+}
+
+/* Until then no request takes the fast path, and malloc(0) finds no class. */
+void hz_harden_start(void)
+{
+    if (!hz_is_hardened()) hz_small_stacks[0] = HZ_STACK_OFFSET(1);
+    if (hz_is_fenced()) return;
+    hz_map.class_max_bytes = HZ_CLASS_MAX_BYTES;
+    hz_map.direct_max_bytes = HZ_SMALL_MAX_BYTES;
+}

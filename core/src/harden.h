@@ -1,0 +1,29 @@
+/*
+ * What a block looks like under hardening=full.
+ *
+ *     [ what was asked for | fence: the key's bytes, at least HZ_FENCE_BYTES | trailer ]
+ *
+ * The fence begins at the first byte that the program must not write and ends with the trailer, the
+ * block's last word. The trailer is the key of the class, mixed with the block's address and with
+ * what the block is: live, with so many bytes asked for, or free. A free block is all zero but for
+ * its seal (seal.h) and its trailer. Included by harden.c and guard.c only.
+ */
+#ifndef HZ_HARDEN_H
+#define HZ_HARDEN_H
+
+#include "internal.h"
+
+enum {
+    HZ_FENCE_BYTES = 32, /* least bytes between what was asked for and the trailer */
+    HZ_TRAILER_BYTES = 8,
+    HZ_EDGE_BYTES = HZ_FENCE_BYTES + HZ_TRAILER_BYTES,
+};
+
+HZ_FAST bool hz_is_all(const unsigned char *bytes, size_t count, unsigned char value)
+{
+    unsigned char differ = 0;
+    for (size_t i = 0; i < count; i++) differ |= bytes[i] ^ value;
+    return differ == 0;
+}
+
+#endif
