@@ -66,19 +66,11 @@ static void *class_alloc_any(uint32_t class_)
     return heap == &hz_heap_none ? take_one(class_) : hz_magazine_pop(heap, class_);
 }
 
-static void leave_out(const void *spoiled)
-{
-    if (hz_is_unsealed(spoiled)) hz_die("a block was freed twice", spoiled);
-    if (hz_is_hardened()) hz_die("a block was written to after it had been freed", spoiled);
-    hz_count(HZ_STAT_blocks_spoiled, 1);
-    hz_warn_once("a block was written to after it had been freed; it stays out of use", spoiled);
-}
-
 static void *class_alloc_once(uint32_t class_)
 {
     void *block;
     while ((block = class_alloc_any(class_)) != NULL && !hz_is_sealed(block, hz_map.keys[class_]))
-        leave_out(block);
+        hz_leave_out(block);
     return block;
 }
 

@@ -24,7 +24,7 @@
 #include "internal.h"
 #include "os.h"
 
-static void free_slow(void *block);
+static void free_slow(void *block, hz_stack *stack, uint64_t distance);
 
 /*
  * The page that a free asks is that of the granule before the block. Only where a page begins does
@@ -38,13 +38,10 @@ HZ_FAST const hz_page *page_asked(const void *block)
 
 /* Puts a block into its magazine; false when there is no room, or it is none, or bears its seal and
  * that was asked for. */
-HZ_FAST bool free_to_rows(hz_stack *rows, void *block, bool reads)
+HZ_FAST bool put(hz_stack *stack, void *block, uint64_t distance, bool reads)
 {
-    const hz_page *page = page_asked(block);
-    const uint64_t step = hz_atomic_peek(&page->step);
-    hz_stack *stack = hz_stack_at(rows, hz_step_stack(step));
     void **top = stack->top;
-    if (HZ_UNLIKELY(hz_distance(page, step, block) >= (uintptr_t)*top)) return false;
+    if (HZ_UNLIKELY(distance >= (uintptr_t)*top)) return false;
     if (reads && HZ_UNLIKELY(hz_is_sealed(block, stack->key))) return false;
     hz_seal(block, stack->key);
     *top = block;
@@ -52,17 +49,27 @@ HZ_FAST bool free_to_rows(hz_stack *rows, void *block, bool reads)
     return true;
 }
 
-void hz_free(void *block)
+/* `size`, where there is one, is what the caller says that was asked for. It is looked at under
+ * hardening only, where no block finds room in its thread's rows. */
+HZ_FAST void free_any(void *block, bool is_sized, size_t size)
 {
-    if (HZ_UNLIKELY(!free_to_rows(hz_rows_mine, block, false))) free_slow(block);
+    const hz_page *page = page_asked(block);
+    const uint64_t step = hz_atomic_peek(&page->step);
+    hz_stack *stack = hz_stack_at(hz_rows_mine, hz_step_stack(step));
+    const uint64_t distance = hz_distance(page, step, block);
+    if (HZ_LIKELY(put(stack, block, distance, false))) return;
+    if (is_sized && hz_is_hardened()) hz_harden_require_size(block, size);
+    free_slow(block, stack, distance);
 }
 
-/* The size is looked at under hardening only: there no block finds room in its thread's rows. */
+void hz_free(void *block)
+{
+    free_any(block, false, 0);
+}
+
 void hz_free_sized(void *block, size_t size)
 {
-    if (HZ_LIKELY(free_to_rows(hz_rows_mine, block, false))) return;
-    if (hz_is_hardened()) hz_harden_require_size(block, size);
-    free_slow(block);
+    free_any(block, true, size);
 }
 
 /* ---- the magazine is full, of another shard, there is none, or the block is not live ----------
@@ -145,13 +152,12 @@ __attribute__((noinline)) static void free_elsewhere(void *block)
     errno = saved;
 }
 
-/* A thread whose frees all come here, so that they are looked at, mostly finds room after all. */
-__attribute__((noinline)) static void free_slow(void *block)
+/* Where all frees come here to be looked at, the block's magazine mostly has room after all. */
+__attribute__((noinline)) static void free_slow(void *block, hz_stack *stack, uint64_t distance)
 {
-    hz_stack *rows = hz_heap_mine->rows;
-    const bool may_have_room = rows != hz_rows_mine && hz_cfg.defer_free == 0 && !hz_is_fenced();
-    if (block == NULL || (may_have_room && free_to_rows(rows, block, true))) return;
-    free_elsewhere(block);
+    const ptrdiff_t away = hz_rows_away;
+    if (away != 0 && put(hz_stack_at(stack, (size_t)away), block, distance, true)) return;
+    if (block != NULL) free_elsewhere(block);
 }
 
 /* ---- live or free --------------------------------------------------------------------------- */

@@ -30,6 +30,7 @@ static hz_stack rows_none[HZ_SHARDS_MAX][HZ_CLASS_NUMBERS] = {
 _Thread_local hz_heap *hz_heap_mine __attribute__((tls_model("initial-exec"))) = &hz_heap_none;
 _Thread_local hz_stack *hz_stacks_mine __attribute__((tls_model("initial-exec"))) = rows_none[0];
 _Thread_local hz_stack *hz_rows_mine __attribute__((tls_model("initial-exec"))) = rows_none[0];
+_Thread_local ptrdiff_t hz_rows_away __attribute__((tls_model("initial-exec")));
 
 /* A thread that ends gives its heap up at once. Destructors of other thread-specific data may still
  * allocate and get a heap again, but not in what may be the last round: none would take it back. */
@@ -81,11 +82,16 @@ void hz_rows_start(void)
     for (uint32_t shard = 1; shard < hz_map.shards; shard++) row_fill(rows_none[shard]);
 }
 
-/* A free that is to look at each block finds no room in any row. */
+/* A free that is to look at each block finds no room in any row; then mostly in the heap's own. */
 static bool is_every_free_slow(void)
 {
     return hz_cfg.defer_free > 0 || hz_cfg.double_free == HZ_DOUBLE_FREE_AT_CALL ||
            hz_is_hardened();
+}
+
+static bool is_every_free_read(void)
+{
+    return is_every_free_slow() && hz_cfg.defer_free == 0 && !hz_is_fenced();
 }
 
 static bool rows_make(hz_heap *heap)
@@ -106,6 +112,7 @@ static void heap_use(hz_heap *heap)
     hz_heap_mine = heap;
     hz_stacks_mine = heap->stacks;
     hz_rows_mine = is_every_free_slow() ? rows_none[0] : heap->rows;
+    hz_rows_away = is_every_free_read() ? (char *)heap->rows - (char *)rows_none : 0;
 }
 
 static bool heap_fill(hz_heap *heap)

@@ -49,6 +49,9 @@ extern _Thread_local hz_heap *hz_heap_mine __attribute__((tls_model("initial-exe
 /* Of that heap, where its thread looks for them: `stacks` for allocations, `rows` for frees. */
 extern _Thread_local hz_stack *hz_stacks_mine __attribute__((tls_model("initial-exec")));
 extern _Thread_local hz_stack *hz_rows_mine __attribute__((tls_model("initial-exec")));
+/* How many bytes from those rows the ones are that a free which reads its block puts it into; 0: no
+ * free does. */
+extern _Thread_local ptrdiff_t hz_rows_away __attribute__((tls_model("initial-exec")));
 extern uint16_t hz_small_stacks[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1];
 
 /*
@@ -266,6 +269,9 @@ void hz_heap_start(uint32_t cpus);
 
 /* ---- parked.c ------------------------------------------------------------------------------- */
 
+/* Says that a free block bears no seal, and ends the program if it must be in use. The caller holds
+ * no lock. */
+void hz_leave_out(const void *block);
 /* Whether a block of `class_` waits, free, in a magazine, a ring, a depot or its span. */
 bool hz_is_parked(const void *block, uint32_t class_);
 

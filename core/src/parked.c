@@ -1,5 +1,6 @@
 /*
- * Where a free block may wait: the look that a suspicion costs.
+ * What is done about a block that is not as it should be, and where a free block may wait: the look
+ * that a suspicion costs.
  *
  * A block that is freed with its seal in place was freed twice, or the program has stored what it
  * once saw in a free block there. Only where free blocks wait can tell. A block that another thread
@@ -7,6 +8,14 @@
  * would be handed out.
  */
 #include "internal.h"
+
+void hz_leave_out(const void *block)
+{
+    if (hz_is_unsealed(block)) hz_die("a block was freed twice", block);
+    if (hz_is_hardened()) hz_die("a block was written to after it had been freed", block);
+    hz_count(HZ_STAT_blocks_spoiled, 1);
+    hz_warn_once("a block was written to after it had been freed; it stays out of use", block);
+}
 
 bool hz_is_parked(const void *block, uint32_t class_)
 {

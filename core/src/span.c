@@ -349,19 +349,34 @@ static void span_take_in(hz_bin *bin, void *block)
     span_settle(bin, span);
 }
 
+/* The blocks' seals will be read under the lock: they are fetched before. */
+static void prefetch_seals(void *const *blocks, size_t count)
+{
+    for (size_t i = 0; i < count; i++) __builtin_prefetch(blocks[i]);
+}
+
+/*
+ * A block without its seal is the second copy of one that is in use, or was written to after its
+ * free: it is left out, as an allocation does. Else a span could go while a block of it is in use.
+ */
 void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t count)
 {
-    const void *twice = NULL;
+    const void *twice = NULL, *spoiled = NULL;
+    const uint64_t key = hz_map.keys[class_];
     hz_bin *bin = bin_of(shard, class_);
+    prefetch_seals(blocks, count);
     hz_lock_take(&bin->lock);
     for (size_t i = 0; i < count; i++) {
         if (HZ_UNLIKELY(!is_of_bin(shard, class_, blocks[i]) || is_back(blocks[i])))
             twice = blocks[i];
+        else if (HZ_UNLIKELY(!hz_is_sealed(blocks[i], key)))
+            spoiled = blocks[i];
         else
             span_take_in(bin, blocks[i]);
     }
     hz_lock_release(&bin->lock);
     if (HZ_UNLIKELY(twice != NULL)) hz_die("a block was freed twice", twice);
+    if (HZ_UNLIKELY(spoiled != NULL)) hz_leave_out(spoiled);
 }
 
 bool hz_span_holds(uint32_t shard, uint32_t class_, const void *block)
