@@ -9,8 +9,8 @@
  *     arena, os                  addresses and system calls
  *
  * A file calls downwards only. heap, start, decay, background, parked, harden, guard, stats, lock,
- * size_class and params stand beside them. block.h tells where blocks start, seal.h which of them
- * are free.
+ * size_class and params stand beside them; deepbind stands alone. block.h tells where blocks start,
+ * seal.h which of them are free.
  */
 #ifndef HZ_INTERNAL_H
 #define HZ_INTERNAL_H

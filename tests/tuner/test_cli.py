@@ -272,7 +272,17 @@ def test_hz_is_among_the_allocators_and_is_the_library_of_this_build(
 
 
 @pytest.mark.parametrize(
-    "what", ["--lib", "--static-lib", "--include", "--bench", "--launch", "--turns", "--spaces"]
+    "what",
+    [
+        "--lib",
+        "--static-lib",
+        "--deepbind",
+        "--include",
+        "--bench",
+        "--launch",
+        "--turns",
+        "--spaces",
+    ],
 )
 def test_a_path_is_printed_alone_and_exists(what: str, hztune: Run) -> None:
     done = hztune("paths", what)

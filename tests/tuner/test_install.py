@@ -134,7 +134,8 @@ def test_the_wheel_carries_libraries_headers_programs_and_spaces(wheel: Path, ro
         f"share/hztune/search_spaces/{p.name}" for p in (root / "search_spaces").glob("*.toml")
     }
     wanted = {
-        "lib/libhz.so", "lib/libhz.a", "lib/cmake/hz/hzConfig.cmake", "lib/pkgconfig/hz.pc",
+        "lib/libhz.so", "lib/libhz.a", "lib/libhz-deepbind.so",
+        "lib/cmake/hz/hzConfig.cmake", "lib/pkgconfig/hz.pc",
         "bin/hz-bench", "bin/hz-turns", "bin/hz-launch", *headers, *spaces,
     }  # fmt: skip
     assert {f"hztune/core/{name}" for name in wanted} <= names
@@ -171,7 +172,17 @@ def test_the_installed_command_answers_from_its_own_table(
 def test_every_path_of_the_installed_command_is_its_own(
     installed: Path, outside: dict[str, object]
 ) -> None:
-    for what in ("lib", "static-lib", "include", "cmake", "bench", "launch", "turns", "spaces"):
+    for what in (
+        "lib",
+        "static-lib",
+        "deepbind",
+        "include",
+        "cmake",
+        "bench",
+        "launch",
+        "turns",
+        "spaces",
+    ):
         path = Path(run([installed / "hztune", "paths", f"--{what}"], **outside).strip())
         assert path.exists()
         assert path.is_relative_to(installed.parent)

@@ -55,6 +55,7 @@ C_BESIDE = frozenset(
         "heap.c",
         "start.c",
         "decay.c",
+        "deepbind.c",
         "background.c",
         "stats.c",
         "lock.c",

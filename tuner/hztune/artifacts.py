@@ -28,6 +28,11 @@ def static_library() -> Path:
     return _find("libhz.a", ("lib", "", "core"))
 
 
+def deepbind() -> Path:
+    """libhz-deepbind.so, which stands in LD_PRELOAD beside every allocator but hz."""
+    return _find("libhz-deepbind.so", ("lib", "", "core"))
+
+
 def bench() -> Path:
     """hz-bench, the workloads."""
     return _program("hz-bench")

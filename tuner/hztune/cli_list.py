@@ -57,6 +57,7 @@ def params_command(allocator: str, markdown: bool, as_json: bool) -> None:
 _PATHS: dict[str, Callable[[], Path]] = {
     "lib": artifacts.library,
     "static-lib": artifacts.static_library,
+    "deepbind": artifacts.deepbind,
     "include": artifacts.include_dir,
     "cmake": artifacts.cmake_dir,
     "bench": artifacts.bench,
@@ -69,6 +70,8 @@ _PATHS: dict[str, Callable[[], Path]] = {
 @click.command("paths")
 @click.option("--lib", "what", flag_value="lib", help="libhz.so, for LD_PRELOAD.")
 @click.option("--static-lib", "what", flag_value="static-lib", help="libhz.a.")
+@click.option("--deepbind", "what", flag_value="deepbind",
+              help="libhz-deepbind.so, for LD_PRELOAD beside another allocator.")  # fmt: skip
 @click.option("--include", "what", flag_value="include", help="The headers: cc -I.")
 @click.option("--cmake", "what", flag_value="cmake", help="The CMake package: -Dhz_DIR=.")
 @click.option("--bench", "what", flag_value="bench", help="hz-bench, the workloads.")

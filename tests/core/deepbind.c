@@ -1,0 +1,173 @@
+/*
+ * Libraries that are loaded with RTLD_DEEPBIND use the program's malloc; with HZ_KEEP_DEEPBIND=1
+ * the flag reaches the C library, and they use that one's. Runs under any preloaded allocator: hz,
+ * or another with libhz-deepbind.so beside it.
+ */
+#include "check.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "deepbind_module.h"
+
+enum { BLOCKS = 1000, THREADS = 8 };
+
+typedef struct module {
+    void *(*take)(size_t size);
+    void (*give)(void *block);
+    malloc_function *(*which)(void); /* the malloc that take calls */
+} module;
+
+static module find(void *handle)
+{
+    module found;
+    require(handle != NULL, "nothing was loaded: %s", dlerror());
+    *(void **)&found.take = dlsym(handle, "module_take");
+    *(void **)&found.give = dlsym(handle, "module_give");
+    *(void **)&found.which = dlsym(handle, "module_malloc");
+    require(found.take != NULL && found.give != NULL && found.which != NULL, "%s", dlerror());
+    return found;
+}
+
+static module load(int mode)
+{
+    return find(dlopen(MODULE_FILE, mode));
+}
+
+static const char *home_of(const module *loaded)
+{
+    Dl_info info;
+    const uintptr_t function = (uintptr_t)loaded->which();
+    require(dladdr((void *)function, &info) != 0, "the module's malloc is in no library");
+    return info.dli_fname;
+}
+
+static void require_the_programs_malloc(const module *loaded)
+{
+    const uintptr_t function = (uintptr_t)loaded->which();
+    require((void *)function == dlsym(RTLD_DEFAULT, "malloc"), "the module's malloc is that of %s",
+            home_of(loaded));
+}
+
+static void the_program_frees_what_the_module_allocates(void)
+{
+    const module loaded = load(RTLD_NOW | RTLD_DEEPBIND);
+    for (size_t i = 0; i < BLOCKS; i++) free(memset(loaded.take(i * i + 1), 1, i * i + 1));
+    require_the_programs_malloc(&loaded);
+}
+
+static void the_module_frees_what_the_program_allocates(void)
+{
+    const module loaded = load(RTLD_LAZY | RTLD_GLOBAL | RTLD_DEEPBIND);
+    for (size_t i = 0; i < BLOCKS; i++) loaded.give(memset(malloc(i * i + 1), 1, i * i + 1));
+    require_the_programs_malloc(&loaded);
+}
+
+static void dlmopen_into_the_programs_namespace_is_no_other(void)
+{
+    const module loaded = find(dlmopen(LM_ID_BASE, MODULE_FILE, RTLD_NOW | RTLD_DEEPBIND));
+    loaded.give(malloc(100));
+    free(loaded.take(100));
+    require_the_programs_malloc(&loaded);
+}
+
+static void a_namespace_of_its_own_keeps_its_own_malloc(void)
+{
+    const module loaded = find(dlmopen(LM_ID_NEWLM, MODULE_FILE, RTLD_NOW | RTLD_DEEPBIND));
+    const uintptr_t function = (uintptr_t)loaded.which();
+    for (size_t i = 0; i < BLOCKS; i++) loaded.give(loaded.take(i));
+    require((void *)function != dlsym(RTLD_DEFAULT, "malloc"), "it uses the program's");
+}
+
+static void a_constructor_that_runs_before_ours_may_load(void)
+{
+    const uintptr_t function = (uintptr_t)caller_early_malloc;
+    require(function != 0, "the library that loads early found nothing");
+    require((void *)function == dlsym(RTLD_DEFAULT, "malloc"), "it got another malloc");
+}
+
+static void the_caller_stays_the_caller(void)
+{
+    require(caller_finds(RTLD_NOW), "without the flag: %s", dlerror());
+    require(caller_finds(RTLD_NOW | RTLD_DEEPBIND), "with the flag: %s", dlerror());
+    require(caller_finds_in_space(RTLD_NOW), "by dlmopen: %s", dlerror());
+    require(caller_finds_in_space(RTLD_NOW | RTLD_DEEPBIND), "by both: %s", dlerror());
+    require(dlopen(HIDDEN_NAME, RTLD_NOW) == NULL, "the program, which has no such RUNPATH, too");
+}
+
+static void what_cannot_be_loaded_is_named(void)
+{
+    require(dlopen("libnosuch.so.9", RTLD_NOW | RTLD_DEEPBIND) == NULL, "it was loaded");
+    const char *why = dlerror();
+    require(why != NULL && strstr(why, "libnosuch.so.9") != NULL, "%s", why);
+    require(dlopen(MODULE_FILE, RTLD_DEEPBIND) == NULL, "a mode without RTLD_NOW or RTLD_LAZY");
+    require(dlopen(NULL, RTLD_NOW | RTLD_DEEPBIND) != NULL, "the program itself: %s", dlerror());
+    require(dlopen(MODULE_FILE, RTLD_NOW | RTLD_NOLOAD | RTLD_DEEPBIND) == NULL, "not loaded yet");
+}
+
+static void *load_and_use(void *unused)
+{
+    const module loaded = load(RTLD_NOW | RTLD_DEEPBIND);
+    (void)unused;
+    free(loaded.take(100));
+    return NULL;
+}
+
+static void threads_may_load_at_once(void)
+{
+    pthread_t threads[THREADS];
+    for (size_t i = 0; i < THREADS; i++)
+        require(pthread_create(&threads[i], NULL, load_and_use, NULL) == 0, "pthread_create");
+    for (size_t i = 0; i < THREADS; i++) (void)pthread_join(threads[i], NULL);
+}
+
+static void with_the_switch_the_flag_reaches_the_c_library(void)
+{
+    const module loaded = load(RTLD_NOW | RTLD_DEEPBIND);
+    require(strstr(home_of(&loaded), "/libc.so") != NULL, "its malloc is that of %s",
+            home_of(&loaded));
+    loaded.give(loaded.take(100));
+}
+
+static void the_switch_is_read_when_the_process_starts(void)
+{
+    require(unsetenv("HZ_KEEP_DEEPBIND") == 0, "unsetenv");
+    with_the_switch_the_flag_reaches_the_c_library();
+}
+
+static void without_the_flag_the_switch_changes_nothing(void)
+{
+    const module loaded = load(RTLD_NOW);
+    free(loaded.take(100));
+    require_the_programs_malloc(&loaded);
+}
+
+static const check checks[] = {
+    {"the program frees what the module allocates", the_program_frees_what_the_module_allocates, 0},
+    {"the module frees what the program allocates", the_module_frees_what_the_program_allocates, 0},
+    {"dlmopen into the program's own namespace is no other",
+     dlmopen_into_the_programs_namespace_is_no_other, 0},
+    {"a namespace of its own keeps its own malloc", a_namespace_of_its_own_keeps_its_own_malloc, 0},
+    {"a constructor that runs before ours may load", a_constructor_that_runs_before_ours_may_load,
+     0},
+    {"the caller stays the caller, whose RUNPATH is searched", the_caller_stays_the_caller, 0},
+    {"what cannot be loaded is named", what_cannot_be_loaded_is_named, 0},
+    {"threads may load at once", threads_may_load_at_once, 0},
+};
+
+static const check kept[] = {
+    {"with the switch the flag reaches the C library",
+     with_the_switch_the_flag_reaches_the_c_library, 0},
+    {"the switch is read when the process starts", the_switch_is_read_when_the_process_starts, 0},
+    {"without the flag the switch changes nothing", without_the_flag_the_switch_changes_nothing, 0},
+    {"the caller stays the caller, whose RUNPATH is searched", the_caller_stays_the_caller, 0},
+};
+
+int main(int argc, char **argv)
+{
+    if (getenv("HZ_KEEP_DEEPBIND") != NULL) return run_checks(kept, COUNT(kept), argc, argv);
+    return run_checks(checks, COUNT(checks), argc, argv);
+}

@@ -1,0 +1,116 @@
+"""Programs that load libraries with RTLD_DEEPBIND run under every preloaded allocator: PHP does."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Preload = Callable[..., "subprocess.CompletedProcess[str]"]
+
+OTHERS = {
+    "jemalloc": "libjemalloc.so.2",
+    "mimalloc": "libmimalloc.so.2",
+    "tcmalloc": "libtcmalloc_minimal.so.4",
+}
+#: RTLD_DEEPBIND reaches the C library.
+KEPT = {"HZ_KEEP_DEEPBIND": "1"}
+#: PHP's blocks are malloc's own, all of them.
+PLAIN = {"USE_ZEND_ALLOC": "0"}
+
+PHP = r"""
+foreach (get_loaded_extensions() as $name) echo $name, ' ', phpversion($name), "\n";
+$rows = array_map(fn($i) => ['id' => $i, 'name' => str_repeat('n', $i % 90)], range(1, 3000));
+$text = json_encode($rows);
+echo crc32($text), ' ', json_decode($text, true) == $rows ? 'same' : 'other', "\n";
+echo strlen(iconv('UTF-8', 'ISO-8859-1', str_repeat("\u{e4}", 999))), ' ', ctype_digit('12'), "\n";
+echo count(token_get_all('<?php ' . str_repeat('f($x); ', 500))), ' ', setlocale(LC_ALL, 0), "\n";
+echo preg_match_all('/"n+"/', $text), ' ', hash('sha256', serialize($rows)), "\n";
+$file = new SplTempFileObject(); foreach ($rows as $row) $file->fputcsv($row); echo $file->ftell();
+echo ' ', FFI::cdef('size_t strlen(const char *);')->strlen('four'), ' ', posix_getpid() > 0, "\n";
+"""
+
+
+@pytest.fixture(params=["hz", *OTHERS])
+def allocator(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def under(allocator: str, libhz: Path) -> dict[str, str]:
+    """The variables that put a program under the allocator."""
+    if allocator == "hz":
+        return {"LD_PRELOAD": str(libhz)}
+    return {"LD_PRELOAD": f"{OTHERS[allocator]}:{libhz.with_name('libhz-deepbind.so')}"}
+
+
+def require_all_held(done: subprocess.CompletedProcess[str]) -> None:
+    """Fails with the checks that failed, by name."""
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("not ok", "    "))]
+    assert done.returncode == 0, "\n".join([*failed, done.stderr[-3000:]])
+
+
+# ---- PHP, whose extensions are loaded so --------------------------------------------------------
+
+
+@pytest.mark.parametrize("variables", [{}, PLAIN], ids=["its own heap", "malloc alone"])
+@pytest.mark.parametrize(
+    "words",
+    [("-r", "echo 1;"), ("-m",), ("-r", PHP), ("-n", "-r", "echo 1;")],
+    ids=["one line", "modules", "extensions", "without its ini"],
+)
+def test_php_prints_what_it_prints_without_a_preload(
+    words: tuple[str, ...], variables: dict[str, str], under: dict[str, str], preload: Preload
+) -> None:
+    wanted = preload("php", *words, **variables, LD_PRELOAD="")
+    got = preload("php", *words, **variables, **under)
+    assert (wanted.returncode, wanted.stderr) == (0, "")
+    assert (got.returncode, got.stderr, got.stdout) == (0, "", wanted.stdout)
+
+
+# ---- a program of ours --------------------------------------------------------------------------
+
+
+def test_a_library_shares_the_malloc_of_its_program(
+    allocator: str, under: dict[str, str], core_tests: Path, preload: Preload
+) -> None:
+    library = OTHERS.get(allocator, "libhz.so")
+    require_all_held(preload(core_tests / "tests" / "deepbind", **under, TEST_ALLOCATOR=library))
+
+
+def test_the_switch_lets_the_flag_reach_the_c_library(
+    under: dict[str, str], core_tests: Path, preload: Preload
+) -> None:
+    require_all_held(preload(core_tests / "tests" / "deepbind", **under, **KEPT))
+
+
+@pytest.mark.parametrize("value", ["", "0", "yes"])
+def test_the_switch_is_on_at_1_alone(
+    value: str, under: dict[str, str], core_tests: Path, preload: Preload
+) -> None:
+    program = core_tests / "tests" / "deepbind"
+    done = preload(program, "reaches", **under, HZ_KEEP_DEEPBIND=value)
+    assert done.returncode == 1
+    assert "not ok - with the switch the flag reaches the C library" in done.stdout
+
+
+def test_without_optimisation_the_caller_stays_the_caller(
+    core_tests: Path, root: Path, preload: Preload, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    library = tmp_path_factory.mktemp("unoptimised") / "libhz-deepbind.so"
+    source = root / "core" / "src" / "deepbind.c"
+    subprocess.run(
+        ["cc", "-std=c11", "-D_GNU_SOURCE", "-O0", "-shared", "-fPIC", source, "-o", library],
+        check=True,
+    )
+    preloaded = {"LD_PRELOAD": f"{OTHERS['jemalloc']}:{library}"}
+    require_all_held(preload(core_tests / "tests" / "deepbind", **preloaded))
+
+
+def test_the_small_library_brings_nothing_but_two_functions(libhz: Path) -> None:
+    library = libhz.with_name("libhz-deepbind.so")
+    words = ["nm", "--dynamic", "--defined-only", "--format=posix", str(library)]
+    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert [line.split()[0] for line in listed.splitlines()] == ["dlmopen", "dlopen"]
