@@ -19,11 +19,10 @@ enum {
     HZ_EDGE_BYTES = HZ_FENCE_BYTES + HZ_TRAILER_BYTES,
 };
 
+/* Whether the first byte has the value, and each other byte that of the one before it. */
 HZ_FAST bool hz_is_all(const unsigned char *bytes, size_t count, unsigned char value)
 {
-    unsigned char differ = 0;
-    for (size_t i = 0; i < count; i++) differ |= bytes[i] ^ value;
-    return differ == 0;
+    return count == 0 || (bytes[0] == value && memcmp(bytes, bytes + 1, count - 1) == 0);
 }
 
 #endif
