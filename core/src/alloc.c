@@ -244,6 +244,8 @@ void *hz_realloc(void *block, size_t size)
     return fresh;
 }
 
+HZ_DROP_IN_WITH(hz_override);
+HZ_DROP_IN_WITH(hz_extensions);
 HZ_DROP_IN_NAME(malloc, hz_malloc);
 HZ_DROP_IN_NAME(__libc_malloc, hz_malloc);
 HZ_DROP_IN_NAME(calloc, hz_calloc);

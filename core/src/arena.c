@@ -236,6 +236,14 @@ void *hz_meta_alloc(size_t bytes)
     return result;
 }
 
+size_t hz_arena_used_pages(void)
+{
+    hz_lock_take(&arena.lock);
+    const size_t pages = arena.used_pages;
+    hz_lock_release(&arena.lock);
+    return pages;
+}
+
 void hz_arena_fork_lock(void)
 {
     hz_lock_take(&arena.lock);

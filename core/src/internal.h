@@ -1,16 +1,17 @@
 /*
  * The table of contents: what each file offers to the files above it. The layers, from the top:
  *
- *     alloc, free, override      the entry points
+ *     alloc, free, override*,    the entry points
+ *     extensions
  *     magazine, remote           front: per thread, no locks
  *     depot                      middle: shared by the threads of a shard
  *     span                       back: runs of pages cut into blocks
  *     pages, large               back: the page heap, blocks of whole pages
  *     arena, os                  addresses and system calls
  *
- * A file calls downwards only. heap, start, decay, background, parked, harden, guard, stats, lock,
- * size_class and params stand beside them; deepbind stands alone. block.h tells where blocks start,
- * seal.h which of them are free.
+ * A file calls downwards only. heap, start, decay, background, parked, harden, guard, stats, usage,
+ * lock, size_class and params stand beside them; deepbind stands alone. block.h tells where blocks
+ * start, seal.h which of them are free.
  */
 #ifndef HZ_INTERNAL_H
 #define HZ_INTERNAL_H
@@ -32,8 +33,14 @@
 #ifdef HZ_DROP_IN
 #define HZ_DROP_IN_NAME(name, function)                                                            \
     extern __typeof(function) name __attribute__((visibility("default"), used, alias(#function)))
+/* A static program takes a file of libhz.a only for a name that it lacks: this asks for `name`, so
+ * that with malloc come all names of the C library's malloc, for which its file would come, too. */
+#define HZ_DROP_IN_WITH(name)                                                                      \
+    extern const char name;                                                                        \
+    static const char *const with_##name __attribute__((used)) = &name
 #else
 #define HZ_DROP_IN_NAME(name, function) _Static_assert(true, "no drop-in")
+#define HZ_DROP_IN_WITH(name) _Static_assert(true, "no drop-in")
 #endif
 
 /* All of it is hz's own: without this the compiler reaches for every variable as if another library
@@ -113,6 +120,8 @@ enum { HZ_NOBODYS_PAGES = 2 };
 bool hz_arena_extend(size_t pages, size_t *first);
 /* Memory for hz's own structs: zeroed, never given back; NULL when the system refuses. */
 void *hz_meta_alloc(size_t bytes);
+/* Pages from the arena's start that were ever handed out. */
+size_t hz_arena_used_pages(void);
 void hz_arena_fork_lock(void);
 void hz_arena_fork_unlock(void);
 
@@ -223,6 +232,8 @@ void hz_magazine_flush_all(hz_heap *heap);
 void hz_magazine_shuffle(hz_heap *heap, uint32_t class_, uint64_t random);
 /* Whether a block lies in a magazine, of any thread. */
 bool hz_magazine_holds(const hz_heap *heap, uint32_t class_, const void *block);
+/* Blocks that lie in one. */
+uint32_t hz_magazine_count(const hz_heap *heap, uint32_t class_);
 
 HZ_FAST void hz_magazine_push(hz_heap *heap, uint32_t class_, void *block)
 {
@@ -245,6 +256,9 @@ void hz_remote_drain_inbox(hz_heap *heap);
 /* Whether a block lies in a ring, of any thread; in the inbox of a shard. */
 bool hz_remote_holds(const hz_heap *heap, const void *block);
 bool hz_inbox_holds(uint32_t shard, const void *block);
+/* Adds the blocks that lie there to `blocks`, by class. */
+void hz_remote_count(const hz_heap *heap, size_t *blocks);
+void hz_inbox_count(uint32_t shard, size_t *blocks);
 
 /* ---- heap.c --------------------------------------------------------------------------------- */
 
@@ -374,6 +388,8 @@ HZ_FAST void hz_count(hz_stat stat, uint64_t by)
     hz_atomic_poke(counter, hz_atomic_peek(counter) + by);
 }
 
+/* Of all threads. */
+uint64_t hz_stats_total(hz_stat stat);
 void hz_stats_dump(const char *path_pattern);
 
 #pragma GCC visibility pop

@@ -273,6 +273,15 @@ __attribute__((no_sanitize("thread"))) bool hz_magazine_holds(const hz_heap *hea
     return false;
 }
 
+__attribute__((no_sanitize("thread"))) uint32_t hz_magazine_count(const hz_heap *heap,
+                                                                  uint32_t class_)
+{
+    const hz_magazine *magazine = &heap->magazines[class_];
+    void *const *end = (void *const *)hz_plain_get(&heap->stacks[class_].top);
+    if (end < magazine->blocks || end > magazine->blocks + magazine->cap) return 0;
+    return (uint32_t)(end - magazine->blocks);
+}
+
 void hz_magazine_flush_all(hz_heap *heap)
 {
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {

@@ -188,6 +188,29 @@ bool hz_inbox_holds(uint32_t shard, const void *block)
     return is_held;
 }
 
+/* ---- counting ------------------------------------------------------------------------------- */
+
+__attribute__((no_sanitize("thread"))) static void entries_count(void *const *entries, size_t count,
+                                                                 size_t *blocks)
+{
+    for (size_t i = 0; i < count; i++) blocks[entry_class(hz_plain_get(&entries[i]))]++;
+}
+
+__attribute__((no_sanitize("thread"))) void hz_remote_count(const hz_heap *heap, size_t *blocks)
+{
+    const uint32_t count = hz_plain_get(&heap->ring_count);
+    if (heap->ring != NULL && count <= (uint32_t)hz_cfg.remote_ring_size)
+        entries_count(heap->ring, count, blocks);
+}
+
+void hz_inbox_count(uint32_t shard, size_t *blocks)
+{
+    hz_inbox *inbox = &hz_shards[shard].inbox;
+    hz_lock_take(&inbox->lock);
+    entries_count(inbox->blocks, hz_atomic_peek(&inbox->count), blocks);
+    hz_lock_release(&inbox->lock);
+}
+
 /* ---- a heap's part -------------------------------------------------------------------------- */
 
 bool hz_remote_make(hz_heap *heap)

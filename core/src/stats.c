@@ -1,5 +1,5 @@
 /*
- * The counters and the configuration in effect, as JSON. Nothing here allocates.
+ * The counters, the configuration in effect and the memory in use, as JSON. Nothing here allocates.
  */
 #include <hz/hz.h>
 
@@ -10,6 +10,7 @@
 #include "internal.h"
 #include "os.h"
 #include "stats.h"
+#include "usage.h"
 
 static const char *const stat_names[HZ_STATS_COUNT] = {
 #define HZ_STAT(name, doc) #name,
@@ -68,7 +69,7 @@ bool hz_param_value(const char *name, int64_t *value)
 
 /* ---- counters ------------------------------------------------------------------------------- */
 
-static uint64_t total(hz_stat stat)
+uint64_t hz_stats_total(hz_stat stat)
 {
     uint64_t sum = hz_atomic_peek(&hz_heap_none.counters.of[stat]);
     for (hz_heap *heap = hz_heap_first(); heap != NULL; heap = heap->next) {
@@ -77,26 +78,64 @@ static uint64_t total(hz_stat stat)
     return sum;
 }
 
+static void text_add_counters(hz_text *text)
+{
+    const char *separator = "";
+    hz_text_add(text, "\"counters\":{");
+    for (size_t i = 0; i < HZ_STATS_COUNT; i++) {
+        if (!HZ_IS_COUNTED((hz_stat)i)) continue;
+        hz_text_add(text, "%s\"%s\":%" PRIu64, separator, stat_names[i],
+                    hz_stats_total((hz_stat)i));
+        separator = ",";
+    }
+    hz_text_add(text, "}");
+}
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+static void text_add_classes(hz_text *text, const hz_survey *survey)
+{
+    const char *separator = "";
+    hz_text_add(text, "\"classes\":[");
+    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
+        if (survey->cut[class_] == 0) continue;
+        hz_text_add(text, "%s{\"bytes\":%" PRIu32 ",\"live\":%zu,\"free\":%zu,\"cut\":%zu}",
+                    separator, hz_class_bytes[class_], hz_survey_live(survey, class_),
+                    survey->cached[class_] + survey->shared[class_], survey->cut[class_]);
+        separator = ",";
+    }
+    hz_text_add(text, "]");
+}
+
+static void text_add_memory(hz_text *text)
+{
+    hz_survey survey;
+    (void)hz_survey_make(&survey);
+    const hz_usage usage = hz_survey_usage(&survey);
+    hz_text_add(text, "\"memory\":{\"committed_bytes\":%zu,\"free_bytes\":%zu,",
+                usage.committed_bytes, usage.free_bytes);
+    hz_text_add(text, "\"held_bytes\":%zu,\"live_bytes\":%zu,\"live_blocks\":%zu,",
+                usage.held_bytes, usage.live_bytes, usage.live_blocks);
+    hz_text_add(text, "\"cached_bytes\":%zu,\"cached_blocks\":%zu,\"shared_blocks\":%zu,",
+                usage.cached_bytes, usage.cached_blocks, usage.shared_blocks);
+    hz_text_add(text, "\"large_blocks\":%zu,\"large_bytes\":%zu,", survey.large_blocks,
+                survey.large_bytes);
+    text_add_classes(text, &survey);
+    hz_text_add(text, "}");
+}
+
 size_t hz_stats_json(char *start, size_t size)
 {
     hz_text text = {start, size, 0};
     hz_text_add(&text, "{\"version\":\"%s\",\"frozen\":%s,", hz_version(),
                 HZ_IS_FROZEN ? "true" : "false");
     hz_text_add_config(&text);
-    hz_text_add(&text, ",\"counters\":{");
-    const char *separator = "";
-    for (size_t i = 0; i < HZ_STATS_COUNT; i++) {
-        if (!HZ_IS_COUNTED((hz_stat)i)) continue;
-        hz_text_add(&text, "%s\"%s\":%" PRIu64, separator, stat_names[i], total((hz_stat)i));
-        separator = ",";
-    }
-    hz_text_add(&text, "}}");
+    hz_text_add(&text, ",");
+    text_add_counters(&text);
+    hz_text_add(&text, ",");
+    text_add_memory(&text);
+    hz_text_add(&text, "}");
     return text.length;
-}
-
-hz_usage hz_usage_now(void)
-{
-    return (hz_usage){total(HZ_STAT_committed_bytes), hz_pages_free_bytes()};
 }
 
 /* Every "%p" of the pattern becomes the pid, so that children do not overwrite each other's file.
@@ -116,7 +155,7 @@ static void expand_path(const char *pattern, char *path, size_t size)
 
 void hz_stats_dump(const char *path_pattern)
 {
-    char path[4096], json[8192];
+    char path[4096], json[16384];
     expand_path(path_pattern, path, sizeof path);
     size_t length = hz_stats_json(json, sizeof json - 1);
     if (length > sizeof json - 2) return;

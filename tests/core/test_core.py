@@ -131,6 +131,15 @@ def test_a_program_linked_to_the_static_library_holds_too(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("how", ["static", "static_pie", "shared"])
+@pytest.mark.parametrize("program", ["drop_in", "drop_in_new"], ids=["C", "C++"])
+def test_a_program_linked_to_the_archive_runs_on_it(
+    program: str, how: str, core_tests: Path, preload: Preload
+) -> None:
+    require_all_held(preload(core_tests / "tests" / f"{program}_{how}", LD_PRELOAD=""))
+
+
+@pytest.mark.slow
 def test_blocks_start_where_they_were_cut(core_tests: Path, preload: Preload) -> None:
     require_all_held(preload(core_tests / "tests" / "block_starts", LD_PRELOAD=""))
 

@@ -29,6 +29,8 @@ project(consumer C)
 find_package(hz 0.1 REQUIRED)
 add_executable(with_static main.c)
 target_link_libraries(with_static PRIVATE hz::static)
+add_executable(with_prefixed main.c)
+target_link_libraries(with_prefixed PRIVATE hz::prefixed)
 add_executable(with_shared main.c)
 target_link_libraries(with_shared PRIVATE hz::shared)
 """
@@ -134,7 +136,7 @@ def test_the_wheel_carries_libraries_headers_programs_and_spaces(wheel: Path, ro
         f"share/hztune/search_spaces/{p.name}" for p in (root / "search_spaces").glob("*.toml")
     }
     wanted = {
-        "lib/libhz.so", "lib/libhz.a", "lib/libhz-deepbind.so",
+        "lib/libhz.so", "lib/libhz.a", "lib/libhz_prefixed.a", "lib/libhz-deepbind.so",
         "lib/cmake/hz/hzConfig.cmake", "lib/pkgconfig/hz.pc",
         "bin/hz-bench", "bin/hz-turns", "bin/hz-launch", *headers, *spaces,
     }  # fmt: skip
@@ -211,7 +213,7 @@ def built_consumer(tmp_path: Path, hz_dir: Path, outside: dict[str, object]) -> 
     return build
 
 
-@pytest.mark.parametrize("program", ["with_static", "with_shared"])
+@pytest.mark.parametrize("program", ["with_static", "with_prefixed", "with_shared"])
 def test_a_project_finds_hz_in_the_installed_wheel(
     program: str, installed: Path, tmp_path: Path, answer: str, outside: dict[str, object]
 ) -> None:
@@ -228,7 +230,7 @@ def prefix(core_build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return first.rename(first.with_name("moved"))
 
 
-@pytest.mark.parametrize("program", ["with_static", "with_shared"])
+@pytest.mark.parametrize("program", ["with_static", "with_prefixed", "with_shared"])
 def test_a_project_finds_hz_in_a_prefix_that_was_moved(
     program: str, prefix: Path, tmp_path: Path, answer: str, outside: dict[str, object]
 ) -> None:

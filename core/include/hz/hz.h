@@ -44,17 +44,26 @@ HZ_API size_t hz_usable_size(const void *block);
 /* Gives all memory that is not in use back to the system; true when there was any. */
 HZ_API bool hz_trim(void);
 
-/* Bytes of address space made usable so far, and of those, bytes of unused pages that are still
- * resident. */
+/*
+ * Who has the memory: exact while no other thread is inside hz. A block counts with the
+ * bytes of its class, or its pages. held_bytes less live_bytes is what hz could give out or return.
+ */
 typedef struct hz_usage {
-    size_t committed_bytes;
-    size_t free_bytes;
+    size_t committed_bytes; /* address space made usable so far */
+    size_t free_bytes;      /* unused pages that are still resident: a trim returns them */
+    size_t held_bytes;      /* all pages that hold blocks, and those unused ones */
+    size_t live_bytes;      /* blocks that the program has */
+    size_t live_blocks;     /* their number */
+    size_t cached_bytes;    /* free blocks in the caches of threads */
+    size_t cached_blocks;   /* their number */
+    size_t shared_blocks;   /* free blocks that all threads share */
 } hz_usage;
 HZ_API hz_usage hz_usage_now(void);
 
 /*
- * Writes {"version","frozen","config":{...},"counters":{...}} into `text` of `size` bytes, always
- * terminated; returns the length that the whole needs, as snprintf does.
+ * Writes {"version","frozen","config":{...},"counters":{...},"memory":{...}} into `text` of `size`
+ * bytes, always terminated; returns the length that the whole needs, as snprintf does. "memory" has
+ * the fields of hz_usage, and of each class that is in use the live, free and cut blocks.
  */
 HZ_API size_t hz_stats_json(char *text, size_t size);
 

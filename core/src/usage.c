@@ -1,0 +1,127 @@
+/*
+ * Who has the memory: the program, or hz. Nothing is counted for it on the way of a block: a call
+ * looks at the pages in use and at every place where free blocks wait. It is exact while the other
+ * threads are at rest, and close to it while they are not.
+ */
+#include <hz/hz.h>
+
+#include "internal.h"
+#include "usage.h"
+
+/* A thread that is not at rest writes what is read here; that is no error. */
+#define AT_REST __attribute__((no_sanitize("thread")))
+
+/* ---- pages in use --------------------------------------------------------------------------- */
+
+AT_REST static void count_run(hz_survey *survey, const hz_span *run)
+{
+    const size_t bytes = (size_t)run->pages << HZ_PAGE_SHIFT;
+    if (run->class_ == HZ_CLASS_LARGE) {
+        survey->large_blocks++;
+        survey->large_bytes += bytes;
+    } else if (run->class_ <= HZ_CLASSES) {
+        survey->cut[run->class_] += run->carved;
+        survey->shared[run->class_] += run->free_count;
+        survey->span_bytes += bytes;
+    }
+}
+
+/* The first page of each run that holds blocks has an entry; of a span the other ones may, too. */
+AT_REST static void count_runs(hz_survey *survey)
+{
+    const size_t pages = hz_arena_used_pages();
+    for (size_t page = 0; page < pages; page++) {
+        if (hz_atomic_peek(&hz_page_at(hz_page_address(page))->step) == 0) continue;
+        const hz_span *run = &hz_map.spans[page];
+        if (run->class_ == HZ_CLASS_LARGE || run->head == page) count_run(survey, run);
+    }
+}
+
+/* ---- places where free blocks wait ---------------------------------------------------------- */
+
+AT_REST static void count_deferred_block(hz_survey *survey, const void *block)
+{
+    const uint32_t class_ = hz_class_at(block);
+    if (class_ == HZ_CLASS_LARGE) {
+        survey->large_blocks--;
+        survey->large_bytes -= hz_large_bytes(block);
+        survey->deferred_bytes += hz_large_bytes(block);
+    } else if (class_ != HZ_CLASS_NONE) {
+        survey->cached[class_]++;
+    }
+}
+
+/* Blocks that were freed and not yet looked up, or wait in quarantine, which has gaps. */
+AT_REST static void count_deferred(hz_survey *survey, const hz_heap *heap)
+{
+    const uint32_t count = hz_is_fenced() ? heap->deferred_most : heap->deferred_count;
+    for (uint32_t i = 0; i < count; i++) {
+        if (heap->deferred[i] != NULL) count_deferred_block(survey, heap->deferred[i]);
+    }
+}
+
+/* A span counts the blocks that it has lent as cut. */
+AT_REST static void count_heap(hz_survey *survey, const hz_heap *heap)
+{
+    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
+        survey->cached[class_] += hz_magazine_count(heap, class_);
+        survey->cut[class_] -= heap->magazines[class_].lease.blocks;
+    }
+    hz_remote_count(heap, survey->cached);
+    count_deferred(survey, heap);
+}
+
+static void count_shard(hz_survey *survey, uint32_t shard)
+{
+    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++)
+        survey->shared[class_] += hz_atomic_peek(&hz_shards[shard].depots[class_].count);
+    hz_inbox_count(shard, survey->shared);
+}
+
+/* ---- the sum -------------------------------------------------------------------------------- */
+
+size_t hz_survey_live(const hz_survey *survey, uint32_t class_)
+{
+    const size_t free_blocks = survey->cached[class_] + survey->shared[class_];
+    return survey->cut[class_] > free_blocks ? survey->cut[class_] - free_blocks : 0;
+}
+
+bool hz_survey_make(hz_survey *survey)
+{
+    memset(survey, 0, sizeof *survey);
+    if (!hz_start()) return false;
+    for (const hz_heap *heap = hz_heap_first(); heap != NULL; heap = heap->next)
+        count_heap(survey, heap);
+    for (uint32_t shard = 0; shard < hz_map.shards; shard++) count_shard(survey, shard);
+    count_runs(survey);
+    survey->unused_bytes = hz_pages_free_bytes();
+    return true;
+}
+
+hz_usage hz_survey_usage(const hz_survey *survey)
+{
+    hz_usage usage = {
+        .committed_bytes = hz_stats_total(HZ_STAT_committed_bytes),
+        .free_bytes = survey->unused_bytes,
+        .live_bytes = survey->large_bytes,
+        .live_blocks = survey->large_blocks,
+        .held_bytes = survey->span_bytes + survey->large_bytes + survey->deferred_bytes +
+                      survey->unused_bytes,
+    };
+    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
+        const size_t bytes = hz_class_bytes[class_], live = hz_survey_live(survey, class_);
+        usage.live_blocks += live;
+        usage.live_bytes += live * bytes;
+        usage.cached_blocks += survey->cached[class_];
+        usage.cached_bytes += survey->cached[class_] * bytes;
+        usage.shared_blocks += survey->shared[class_];
+    }
+    return usage;
+}
+
+hz_usage hz_usage_now(void)
+{
+    hz_survey survey;
+    (void)hz_survey_make(&survey);
+    return hz_survey_usage(&survey);
+}
