@@ -6,8 +6,8 @@
  * behave as glibc documents its namesakes; every block is aligned to 16 bytes at least. A double or
  * invalid free ends the process with a message: an invalid one at the call, a double one when the
  * block would be given out again (HZ_DOUBLE_FREE=at_call: at the call, too). A block whose second
- * word was written to after its free is not given out again, and the process runs on. Either way
- * nobody ever gets a block that somebody has.
+ * word was written to after its free is not given out again, and the process runs on.
+ * core/SECURITY.md says exactly what is promised, in which mode, and what is not.
  */
 #ifndef HZ_HZ_H
 #define HZ_HZ_H
