@@ -123,6 +123,15 @@ def test_hardening_ends_what_harms_a_block(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("shards", ["1", "4"])
+def test_a_block_that_is_freed_twice_has_one_owner(
+    shards: str, core_tests: Path, preload: Preload
+) -> None:
+    program = core_tests / "tests" / "double_free"
+    require_all_held(preload(program, HZ_SHARDS=shards, TEST_ALLOCATOR="libhz.so"))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["fuzz_shadow_linked", "invalid_free_linked"])
 def test_a_program_linked_to_the_static_library_holds_too(
     program: str, core_tests: Path, preload: Preload
