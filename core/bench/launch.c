@@ -18,6 +18,7 @@
 #include "child.h"
 #include "json.h"
 #include "library.h"
+#include "preload.h"
 #include "procfs.h"
 #include "turns.h"
 
@@ -293,10 +294,12 @@ int main(int argc, char **argv)
     if (l.json_fd > STDERR_FILENO) (void)fcntl(l.json_fd, F_SETFD, FD_CLOEXEC);
     FILE *out = fdopen(l.json_fd, "w");
     if (out == NULL) hz_refuse("--json-fd %d: cannot be written", l.json_fd);
+    char **environment = hz_environment_make(&none, &l.changes);
+    hz_preload_complete(environment);
     l.signal_fd = hz_become_keeper();
     l.start_ns = hz_clock_ns();
     hz_child_start(&l.child, &(hz_spawn){.argv = argv + at,
-                                         .environment = hz_environment_make(&none, &l.changes),
+                                         .environment = environment,
                                          .given_fd = -1,
                                          .captured = false});
     (void)setpriority(PRIO_PROCESS, 0, -20); /* the child keeps the usual one */

@@ -158,6 +158,31 @@ def test_an_expected_library_must_be_in_effect(
     assert wrong["allocator"]["name"] == "glibc"
 
 
+@pytest.mark.parametrize("allocator", LIBRARIES)
+@pytest.mark.parametrize("by_path", [True, False], ids=["a path", "a soname"])
+def test_php_runs_under_an_allocator_that_is_named_alone(
+    programs: Programs, preload: Preload, allocator: str, by_path: bool
+) -> None:
+    """Its extensions are loaded with RTLD_DEEPBIND; the launcher adds the library that it needs."""
+    named = preload(allocator)["LD_PRELOAD"] if by_path else LIBRARIES[allocator][0]
+    words = ("--env", f"LD_PRELOAD={named}", "--", "php", "-r")
+    done = programs.launch(*words, "echo getenv('LD_PRELOAD'), PHP_EOL;")
+    assert done.returncode == 0
+    library = programs.launch_path.parents[1] / "libhz-deepbind.so"
+    assert done.stdout.splitlines()[0] == f"{named}:{library}"
+
+
+@pytest.mark.parametrize(
+    "named", ["", "libm.so.6", "{core}/libhz.so", "libjemalloc.so.2 {core}/libhz-deepbind.so"]
+)
+def test_what_needs_no_further_library_is_preloaded_as_it_is_named(
+    programs: Programs, named: str
+) -> None:
+    named = named.format(core=programs.launch_path.parents[1])
+    done = programs.launch("--env", f"LD_PRELOAD={named}", "--", "printenv", "LD_PRELOAD")
+    assert done.stdout.splitlines()[0] == named
+
+
 def test_a_proof_does_not_outlive_an_exec(programs: Programs, preload: Preload) -> None:
     returned, result = launch(
         programs, "--expect-library", "libjemalloc.so.2",

@@ -230,6 +230,20 @@ def test_the_order_that_is_worked_out_is_that_of_the_loader(
     assert [path for path in worked_out if path in loaded] == loaded
 
 
+@pytest.mark.parametrize(
+    ("preload", "name"),
+    [("{0}", "glibc"), ("{0}:libjemalloc.so.2", "jemalloc"), ("libmimalloc.so.2:{0}", "mimalloc")],
+)
+def test_the_library_that_changes_dlopen_is_no_allocator_and_hides_none(
+    preload: str, name: str, core_build: Path, compiled: Compile, running: Running
+) -> None:
+    variables = {"LD_PRELOAD": preload.format(core_build / "libhz-deepbind.so")}
+    with running(compiled("idle"), variables) as pid:
+        seen = live.look(pid)
+        assert any(path.name == "libhz-deepbind.so" for path in seen.process.bases)
+    assert seen.allocator == name
+
+
 def test_a_process_that_does_not_exist_is_refused() -> None:
     with pytest.raises(UsageError, match="no process"):
         live.look(2**22 + 1)

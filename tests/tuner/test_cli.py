@@ -364,6 +364,17 @@ def test_an_export_prints_the_same_as_it_writes(form: str, hztune: Run, saved: P
     assert os.access(target, os.X_OK) == (form == "wrapper")
 
 
+def test_run_puts_php_under_another_allocator(
+    hztune: Run, profile_of: Callable[[str], Profile], core_build: Path, tmp_path: Path
+) -> None:
+    """Its extensions are loaded with RTLD_DEEPBIND: beside the allocator stands what it needs."""
+    saved = tmp_path / "jemalloc.json"
+    profile.save(profile_of("jemalloc"), saved)
+    done = hztune("run", saved, "--", "php", "-r", "echo getenv('LD_PRELOAD');")
+    assert done.returncode == 0
+    assert done.stdout == f"libjemalloc.so.2:{core_build / 'libhz-deepbind.so'}"
+
+
 def test_run_gives_the_program_the_profile_and_nothing_that_was_set_before(
     hztune: Run, saved: Path, core_build: Path
 ) -> None:

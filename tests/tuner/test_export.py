@@ -38,8 +38,10 @@ def library(core_build: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def expected(profile: Profile, library: Path | str) -> dict[str, str]:
-    """What a form must set; `library` is where hz is for that form."""
-    name = str(library) if profile.allocator.name == "hz" else profile.allocator.soname
+    """What a form must set; `library` is where hz is for that form, its small library beside it."""
+    soname = profile.allocator.soname
+    beside = f"{soname}:{Path(library).with_name('libhz-deepbind.so')}" if soname else ""
+    name = str(library) if profile.allocator.name == "hz" else beside
     return {**profile.environment, **({"LD_PRELOAD": name} if name else {})}
 
 
@@ -218,6 +220,27 @@ def test_a_program_under_the_wrapper_has_the_profile_in_effect(
     assert {row.name: row.found for row in report.rows} == profile.config
 
 
+@pytest.mark.parametrize("allocator", EVERY)
+def test_php_runs_under_the_wrapper(
+    allocator: str, profile_of: Callable[[str], Profile], tmp_path: Path
+) -> None:
+    """Its extensions are loaded with RTLD_DEEPBIND, which no preloaded allocator survives."""
+    script = tmp_path / "run-tuned"
+    script.write_text(export.render(profile_of(allocator), "wrapper"))
+    done = subprocess.run(["sh", script, "php", "-r", "echo 1;"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "1")
+
+
+@pytest.mark.parametrize("name", ["compose", "k8s", "dockerfile"])
+@pytest.mark.parametrize("allocator", [name for name in EVERY if name not in ("hz", "glibc")])
+def test_a_container_is_told_of_both_libraries_that_it_must_hold(
+    allocator: str, name: str, profile_of: Callable[[str], Profile]
+) -> None:
+    text = export.render(profile_of(allocator), name)
+    needs = next(line for line in text.splitlines() if line.startswith("# needs:"))
+    assert PACKAGES[allocator] in needs and "hztune paths --deepbind" in needs
+
+
 def test_the_environment_reaches_the_library_and_is_what_it_confirms(
     make_profile: MakeProfile, tmp_path: Path
 ) -> None:
@@ -296,6 +319,8 @@ def test_a_dockerfile_sets_the_variables_after_it_brought_the_library(
     elif allocator in PACKAGES:
         install = "apt-get install -y --no-install-recommends"
         assert f"{install} {PACKAGES[allocator]} && rm -rf" in lines.pop(0)
+    if allocator != "hz" and profile.allocator.soname:
+        assert lines.pop(0) == "COPY libhz-deepbind.so /usr/local/lib/libhz-deepbind.so"
     given = [re.fullmatch(r'ENV ([A-Z_]+)="([^"$\\]*)"', line) for line in lines]
     assert all(given), "nothing but ENV may follow"
     assert {m[1]: m[2] for m in given if m} == expected(profile, IN_IMAGE)

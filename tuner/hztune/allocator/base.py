@@ -148,8 +148,12 @@ class Adapter(ABC):
         self.check(config, installed)
         environment = self.settings(config, installed)
         if preload and installed.soname:
-            environment["LD_PRELOAD"] = installed.soname
+            environment["LD_PRELOAD"] = ":".join(self.preloads(installed))
         return _written_plainly(environment)
+
+    def preloads(self, installed: Installed) -> tuple[str, ...]:
+        """Returns what LD_PRELOAD names: the allocator's library, then what it needs beside it."""
+        return (installed.soname,) if installed.soname else ()
 
     def confirm_environment(self, environment: Mapping[str, str]) -> Environment:
         """Returns `environment`, changed so that a bad setting ends and a good one is said.

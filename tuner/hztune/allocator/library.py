@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from hztune import artifacts
 from hztune.allocator import probe
 from hztune.allocator.base import (
     Adapter,
@@ -56,6 +57,10 @@ class Library(Adapter):
         """Returns the package of the soname that `soname` is, or is a longer form of."""
         found = (package for known, package in self.sonames if soname.startswith(known))
         return next(found, self.package)
+
+    def preloads(self, installed: Installed) -> tuple[str, ...]:
+        """Returns the soname, and the library without which RTLD_DEEPBIND would end the program."""
+        return (installed.soname, str(artifacts.deepbind()))
 
     def rows(self, installed: Installed) -> tuple[Row, ...]:
         """Returns the rows of the table that describe the installed version."""

@@ -9,6 +9,7 @@ from hztune.export.provenance import PRELOAD, hashed, provenance
 from hztune.profile import Profile
 
 _HZ_IN_IMAGE = "/usr/local/lib/libhz.so"
+_DEEPBIND_IN_IMAGE = "/usr/local/lib/libhz-deepbind.so"
 
 
 def dockerfile(profile: Profile) -> str:
@@ -48,20 +49,29 @@ def k8s(profile: Profile) -> str:
 
 
 def _in_image(profile: Profile) -> dict[str, str]:
-    library = _HZ_IN_IMAGE if profile.allocator.name == "hz" else profile.allocator.soname
+    library = _preload(profile)
     return {**profile.environment, **({PRELOAD: library} if library else {})}
+
+
+def _preload(profile: Profile) -> str:
+    """What LD_PRELOAD must name in the image; empty as in `provenance.preload`."""
+    if profile.allocator.name == "hz":
+        return _HZ_IN_IMAGE
+    soname = profile.allocator.soname
+    return f"{soname}:{_DEEPBIND_IN_IMAGE}" if soname else ""
 
 
 def _installation(profile: Profile) -> str:
     if profile.allocator.name == "hz":
         return f"COPY libhz.so {_HZ_IN_IMAGE}\n"
-    package = _package(profile)
-    if not package:
+    if not profile.allocator.soname:
         return ""
-    return (
+    package = _package(profile)
+    install = (
         f"RUN apt-get update && apt-get install -y --no-install-recommends {package} "
         "&& rm -rf /var/lib/apt/lists/*\n"
     )
+    return (install if package else "") + f"COPY libhz-deepbind.so {_DEEPBIND_IN_IMAGE}\n"
 
 
 def _needs(profile: Profile) -> list[str]:
@@ -71,8 +81,12 @@ def _needs(profile: Profile) -> list[str]:
         return [
             f"needs:   an image with glibc {profile.allocator.version} (Alpine has another libc)"
         ]
+    if not profile.allocator.soname:
+        return []
     package = _package(profile)
-    return [f"needs:   the image must hold the Debian package {package}"] if package else []
+    beside = f"{_DEEPBIND_IN_IMAGE} (hztune paths --deepbind is the file)"
+    held = f"the Debian package {package} and {beside}" if package else beside
+    return [f"needs:   the image must hold {held}"]
 
 
 def _package(profile: Profile) -> str:

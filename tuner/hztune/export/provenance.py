@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from hztune import artifacts
 from hztune.errors import UsageError
@@ -89,12 +90,20 @@ def slashed(lines: list[str]) -> str:
 def preload(profile: Profile) -> str:
     """What LD_PRELOAD must name here; empty when the program keeps the C library's allocator.
 
+    Beside any library but libhz.so stands the one that takes RTLD_DEEPBIND out of dlopen.
+
     Raises:
-        UsageError: libhz.so lies under a name that LD_PRELOAD cannot carry.
+        UsageError: hz's library lies under a name that LD_PRELOAD cannot carry.
     """
-    if profile.allocator.name != "hz":
-        return profile.allocator.soname
-    path = str(artifacts.library())
+    if profile.allocator.name == "hz":
+        return _own(artifacts.library())
+    soname = profile.allocator.soname
+    return f"{soname}:{_own(artifacts.deepbind())}" if soname else ""
+
+
+def _own(library: Path) -> str:
+    """A library of this installation, if LD_PRELOAD can carry its name."""
+    path = str(library)
     if not _PRELOADABLE.fullmatch(path):
         raise UsageError(
             f"the library {path!r} lies under a name that LD_PRELOAD cannot carry safely; install "

@@ -191,7 +191,8 @@ def hyperfine_command(profile: Profile, workload: WorkloadId, ops: int) -> str:
 def _preload_words(allocator: str, soname: str) -> str:
     if allocator in ("none", "glibc"):
         return ""
-    return f"LD_PRELOAD={'$(hztune paths --lib)' if allocator == 'hz' else soname} "
+    beside = f"{soname}:$(hztune paths --deepbind)"
+    return f"LD_PRELOAD={'$(hztune paths --lib)' if allocator == 'hz' else beside} "
 
 
 def round_ops(ops: float) -> int:
