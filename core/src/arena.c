@@ -1,219 +1,283 @@
 /* clang-format off */
 /*
- * The arena: one reserved range of addresses, and the tables that describe it.
+ * The arena: the pages that all blocks come from, and the tables that describe them.
  *
- *     [entries of pages][free bits][spans][ pages ... ]
+ * It has a place among the addresses, of which no more is mapped than is needed: so the arena may
+ * grow to terabytes, while limits of the address space and of locked memory see what is in use.
  *
- * Everything is reserved at once and made usable bit by bit from the front, so that a look-up is
- * plain indexing and nothing is accounted that is not used. Where addresses are scarce (ulimit -v)
- * the arena is smaller.
+ *         entries       spans         free bits               pages
+ *     ... [####....... ][##......... ][###............... ]...  [##########.............. ] ...
+ *         ^ each grows upwards; "#" is mapped                 ^ the place, a multiple of its size
  *
- * The entry of a page is found by the low bits of the page's address, so that a free need not know
- * where the arena begins: the arena's first page has one in the midst of them, and after the last
- * one they go on with the first. All can be read from the start (as zero): a free of any address is
- * safe to look up.
+ * Indexing stays plain: page n has span n and its bits. What is not mapped yet may be taken by the
+ * program or a library: then the arena leaves a gap and goes on behind it. A claim never replaces a
+ * mapping. Pages in a gap, and those that the arena passes over, count as busy: no run of free pages
+ * ever crosses them.
+ *
+ * The entry of a page is found by the low bits of the page's address. All entries that the mask
+ * reaches can be read (as zero): a free of any address is safe to look up. When the arena outgrows
+ * them, as many again are mapped behind them, and then the mask gets one more bit. As the place is a
+ * multiple of its size, the entries of pages that are in use stay where they are.
+ *
+ * A fork may meet another thread anywhere in here. The child finds counters that are behind what is
+ * mapped, never ahead. What it cannot claim because of that counts as taken: it leaves a gap.
  */
 /* clang-format on */
 #include "internal.h"
 #include "os.h"
 
-/* The tables behind the entries, in the order in which they lie. */
-enum { FREE_BITS, SPANS, TABLES };
+/* The tables, in the order in which they lie. */
+enum { ENTRIES, SPANS, FREE_BITS, TABLES };
 
 enum {
-    HUGE_PAGE_BYTES = 2 << 20,
-    COMMIT_PAGES = 64,       /* least number of pages made usable at once: 4 MiB */
+    HUGE_PAGES = 32,         /* the first page is a multiple of 2 MiB */
+    COMMIT_PAGES = 16,       /* pages that are claimed beyond those asked for, at least: 1 MiB */
+    COMMIT_PAGES_MAX = 1024, /* at most */
+    SKIP_PAGES = 1024, /* a gap ends at a multiple, so that no table has parts in both sides */
+    PLACES = 64,       /* places among all addresses, of 2 TiB each on x86 */
+    PLACES_LEAST = 8,  /* of larger ones, where there is much memory */
+    TABLES_SHARE = 64, /* part of a place that the tables of the next one take at most */
     META_BYTES = 256 * 1024, /* unit of memory for hz's own structs */
 };
-#define ARENA_BYTES_MIN ((uint64_t)1 << 20)
-#define ARENA_BYTES_USUAL ((uint64_t)1 << 36)
-#define ARENA_BYTES_MAX ((uint64_t)1 << 40)
+#define ENTRIES_MIN ((size_t)1 << 16)     /* what shares an entry is far away, see hz_distance */
+#define ENTRIES_USUAL ((size_t)1 << 17)   /* 2 MiB: under a limit of 8 MiB memory can be locked */
+#define ADDRESSES_FEW ((uint64_t)1 << 30) /* below so many left, as few entries as possible */
+#define PLACE_BYTES_MIN ((uintptr_t)1 << 32)
 
-#define ENTRIES_MIN ((size_t)1 << 16) /* who shares an entry is far away, see hz_distance */
-
-/* One of the tables: how much of it each page needs, and how much is usable. */
+/* One of the tables: how much of it each page needs, and how much may be written. */
 typedef struct table {
-    unsigned char *start;
+    unsigned char *start; /* what page 0 has of it */
     size_t bytes_per_page;
-    size_t usable_bytes;
+    unsigned char *end; /* all is claimed below */
 } table;
 
 static struct {
     hz_lock lock; /* guards the rest */
     table tables[TABLES];
-    size_t pages;        /* pages reserved */
-    size_t first_entry;  /* the page whose entry is the first */
-    size_t usable_pages; /* pages made usable */
-    size_t used_pages;   /* pages handed to the page heap */
+    size_t pages;        /* pages of the place */
+    size_t first_number; /* where in the place page 0 lies */
+    size_t entries;      /* entries that can be read; a power of two */
+    size_t usable_pages; /* pages are claimed up to here, but for gaps */
+    size_t used_pages;   /* pages are handed to the page heap up to here */
+    bool is_doubling;    /* whether entries are being claimed */
     unsigned char *meta; /* rest of the current unit */
     size_t meta_left;
-} arena;
+} arena = {.tables = {
+               [ENTRIES] = {.bytes_per_page = sizeof(hz_page)},
+               [SPANS] = {.bytes_per_page = sizeof(hz_span)},
+               [FREE_BITS] = {.bytes_per_page = (1 << HZ_PAGE_GRANULES_SHIFT) / 8},
+           }};
 
+/* Addresses and lengths for the system are multiples of HZ_PAGE_BYTES: so they are of the kernel's
+ * pages, which have 4, 16 or 64 KiB. */
 static size_t round_up(size_t value, size_t unit)
 {
     return (value + unit - 1) & ~(unit - 1);
 }
 
-static size_t one_table_bytes(const table *t, size_t pages)
+static size_t smaller(size_t a, size_t b)
 {
-    return round_up(pages * t->bytes_per_page, HZ_SYSTEM_PAGE_BYTES);
+    return a < b ? a : b;
 }
 
-static size_t entry_bytes(size_t pages)
-{
-    size_t count = ENTRIES_MIN;
-    while (count <= pages) count *= 2;
-    return count * sizeof(hz_page);
-}
+/* ---- finding a place ------------------------------------------------------------------------ */
 
-static size_t table_bytes(size_t pages)
+static void lay_out(uintptr_t place, uintptr_t place_bytes)
 {
-    size_t bytes = entry_bytes(pages);
-    for (size_t i = 0; i < TABLES; i++) bytes += one_table_bytes(&arena.tables[i], pages);
-    return round_up(bytes, HUGE_PAGE_BYTES);
-}
-
-static bool lay_out(unsigned char *start, size_t pages)
-{
-    unsigned char *at = start + entry_bytes(pages);
-    if (!hz_os_allow_reading(start, entry_bytes(pages))) return false;
-    for (size_t i = 0; i < TABLES; i++) {
-        arena.tables[i].start = at;
-        at += one_table_bytes(&arena.tables[i], pages);
+    unsigned char *at = (unsigned char *)(place - place_bytes / TABLES_SHARE);
+    arena.pages = place_bytes >> HZ_PAGE_SHIFT;
+    for (table *t = arena.tables; t < arena.tables + TABLES; t++) {
+        t->start = t->end = at;
+        at += arena.pages * t->bytes_per_page;
     }
-    arena.pages = pages;
-    hz_map.pages = (hz_page *)(void *)start;
-    hz_map.page_mask = entry_bytes(pages) - sizeof(hz_page);
-    hz_map.base = (uintptr_t)start + table_bytes(pages);
-    const size_t last_entry = hz_map.page_mask >> HZ_PAGE_ENTRY_SHIFT;
-    arena.first_entry = -(hz_map.base >> HZ_PAGE_SHIFT) & last_entry;
-    hz_map.granules = pages << HZ_PAGE_GRANULES_SHIFT;
+    arena.pages -= arena.first_number;
+}
+
+/* Not the first one, whose entry a free of NULL might ask. */
+static bool settle(uintptr_t place, uintptr_t place_bytes, uint64_t random)
+{
+    const size_t bytes = arena.entries * sizeof(hz_page);
+    arena.first_number = HUGE_PAGES * (1 + random % (arena.entries / HUGE_PAGES / 2));
+    lay_out(place, place_bytes);
+    table *entries = &arena.tables[ENTRIES];
+    if (hz_os_claim(entries->start, bytes, false) != HZ_OS_CLAIMED) return false;
+    hz_map.base = place + (arena.first_number << HZ_PAGE_SHIFT);
     hz_map.free_bits = (uint64_t *)(void *)arena.tables[FREE_BITS].start;
     hz_map.spans = (hz_span *)(void *)arena.tables[SPANS].start;
+    hz_map.pages = (hz_page *)(void *)entries->start;
+    hz_atomic_put(&hz_map.page_mask, bytes - sizeof(hz_page));
+    entries->start += arena.first_number * sizeof(hz_page);
     return true;
 }
 
-static bool reserve(uint64_t arena_bytes)
+/* Tries all places from a random one on, but none so low that addresses would be distances. */
+static bool settle_anywhere(uintptr_t place_bytes, size_t places, uint64_t random)
 {
-    size_t pages = arena_bytes >> HZ_PAGE_SHIFT;
-    size_t bytes = table_bytes(pages) + (pages << HZ_PAGE_SHIFT) + HUGE_PAGE_BYTES;
-    unsigned char *start = hz_os_reserve(bytes, HZ_DISTANCE_MAX);
-    if (start == NULL) return false;
-    unsigned char *aligned = (unsigned char *)round_up((uintptr_t)start, HUGE_PAGE_BYTES);
-    if (lay_out(aligned, pages)) return true;
-    hz_os_unreserve(start, bytes);
+    const size_t low = HZ_DISTANCE_MAX / place_bytes + 1;
+    if (places <= low + 1) return false;
+    for (size_t i = 0; i < places - low; i++) {
+        const size_t place = low + (random % PLACES + i) % (places - low);
+        if (settle(place * place_bytes, place_bytes, random / PLACES)) return true;
+    }
     return false;
 }
 
-/* Room for four times the memory of the machine, so that holes between blocks never matter; less
- * under a limit. */
-static uint64_t wanted_bytes(void)
+/* Where the system would put so much itself. */
+static bool settle_as_told(uint64_t random)
 {
-    uint64_t left = hz_os_address_space_left();
-    uint64_t wanted = ARENA_BYTES_USUAL;
-    if (left != UINT64_MAX) return left / 8 * 5;
-    while (wanted < 4 * hz_os_memory_bytes() && wanted < ARENA_BYTES_MAX) wanted *= 2;
-    return wanted;
+    for (uintptr_t bytes = PLACE_BYTES_MIN << 4; bytes >= PLACE_BYTES_MIN; bytes /= 2) {
+        const uintptr_t found = hz_os_find_addresses(3 * bytes);
+        const uintptr_t place = round_up(found + bytes / TABLES_SHARE, bytes);
+        if (found != 0 && settle(place, bytes, random)) return true;
+    }
+    return false;
 }
 
 bool hz_arena_make(void)
 {
-    static const size_t bytes_per_page[TABLES] = {
-        [FREE_BITS] = (1 << HZ_PAGE_GRANULES_SHIFT) / 8,
-        [SPANS] = sizeof(hz_span),
-    };
-    for (size_t i = 0; i < TABLES; i++) arena.tables[i].bytes_per_page = bytes_per_page[i];
-    for (uint64_t bytes = wanted_bytes(); bytes >= ARENA_BYTES_MIN; bytes /= 2) {
-        if (reserve(bytes)) return true;
+    uint64_t random;
+    size_t places = PLACES;
+    const uintptr_t addresses = hz_os_addresses();
+    while (places > PLACES_LEAST && addresses / places < 4 * hz_os_memory_bytes()) places /= 2;
+    hz_os_random(&random, sizeof random);
+    arena.entries = hz_os_address_space_left() < ADDRESSES_FEW ? ENTRIES_MIN : ENTRIES_USUAL;
+    for (; arena.entries >= ENTRIES_MIN; arena.entries /= 2) {
+        if (settle_anywhere(addresses / places, places, random)) return true;
+        if (settle_as_told(random)) return true;
     }
     return false;
 }
 
-static bool table_extend(table *t, size_t pages)
-{
-    size_t wanted = one_table_bytes(t, pages);
-    if (wanted <= t->usable_bytes) return true;
-    if (!hz_os_allow_writing(t->start + t->usable_bytes, wanted - t->usable_bytes)) return false;
-    t->usable_bytes = wanted;
-    return true;
-}
+/* ---- growing -------------------------------------------------------------------------------- */
 
-/* In two parts where they go on with the first. */
-static bool entries_extend(size_t from, size_t to)
+/* Maps as many entries again. What lies there may come from a thread of the parent, that a fork has
+ * met here. */
+static hz_os_claimed entries_double(void)
 {
-    while (from < to) {
-        const uintptr_t first = (uintptr_t)hz_page_at(hz_page_address(from));
-        const uintptr_t end = (uintptr_t)hz_map.pages + hz_map.page_mask + sizeof(hz_page);
-        size_t bytes = (to - from) * sizeof(hz_page);
-        if (bytes > end - first) bytes = end - first;
-        const uintptr_t start = first & -(uintptr_t)HZ_SYSTEM_PAGE_BYTES;
-        const size_t whole = round_up(first + bytes - start, HZ_SYSTEM_PAGE_BYTES);
-        if (!hz_os_allow_writing((void *)start, whole)) return false;
-        from += bytes / sizeof(hz_page);
+    unsigned char *end = (unsigned char *)(hz_map.pages + arena.entries);
+    const size_t bytes = arena.entries * sizeof(hz_page);
+    const bool was_doubling = arena.is_doubling;
+    arena.is_doubling = true;
+    hz_os_claimed claimed = hz_os_claim(end, bytes, false);
+    if (claimed == HZ_OS_TAKEN) claimed = was_doubling ? HZ_OS_CLAIMED : HZ_OS_REFUSED;
+    if (claimed == HZ_OS_CLAIMED) {
+        arena.entries *= 2;
+        hz_atomic_put(&hz_map.page_mask, 2 * bytes - sizeof(hz_page));
     }
-    return true;
+    arena.is_doubling = false;
+    return claimed;
 }
 
-static void pages_advise(size_t first, size_t count)
+/* The page with the last entry, for any mask that there was or will be, belongs to no run: a free
+ * of NULL asks it. The result is where so many pages begin that lie between two such. */
+static size_t pass_over(size_t start, size_t pages)
 {
-    size_t bytes = count << HZ_PAGE_SHIFT;
+    size_t number = arena.first_number + start, end = ENTRIES_MIN;
+    while (end <= number + pages) {
+        if (end > number) number = end;
+        end *= 2;
+    }
+    return number - arena.first_number;
+}
+
+/* Of all tables the parts for [from, to) become usable. */
+static hz_os_claimed table_extend(table *t, size_t from, size_t to)
+{
+    const uintptr_t first = (uintptr_t)(t->start + from * t->bytes_per_page);
+    const uintptr_t last = (uintptr_t)(t->start + to * t->bytes_per_page);
+    uintptr_t start = first & -(uintptr_t)HZ_PAGE_BYTES;
+    if (start < (uintptr_t)t->end) start = (uintptr_t)t->end;
+    const size_t bytes = round_up(last, HZ_PAGE_BYTES) - start;
+    hz_os_claimed claimed;
+    if (last <= start) return HZ_OS_CLAIMED;
+    if (t == &arena.tables[ENTRIES])
+        claimed = hz_os_allow_writing((void *)start, bytes) ? HZ_OS_CLAIMED : HZ_OS_REFUSED;
+    else
+        claimed = hz_os_claim((void *)start, bytes, true);
+    if (claimed == HZ_OS_CLAIMED) t->end = (unsigned char *)start + bytes;
+    return claimed;
+}
+
+static void pages_advise(void *address, size_t bytes)
+{
     hz_count(HZ_STAT_committed_bytes, bytes);
-    if (hz_cfg.thp == HZ_THP_ON && hz_os_ask_huge_pages(hz_page_address(first), bytes)) {
+    if (hz_cfg.thp == HZ_THP_ON && hz_os_ask_huge_pages(address, bytes)) {
         hz_count(HZ_STAT_huge_page_bytes, bytes);
     }
 }
 
-static bool make_usable(size_t pages)
+/* With what the tables tell of the page below, at which its upper neighbour looks. */
+static hz_os_claimed make_usable(size_t from, size_t to)
 {
-    if (!entries_extend(arena.usable_pages, pages)) return false;
-    for (size_t i = 0; i < TABLES; i++) {
-        if (!table_extend(&arena.tables[i], pages)) return false;
-    }
-    size_t count = pages - arena.usable_pages;
-    void *address = hz_page_address(arena.usable_pages);
-    if (!hz_os_allow_writing(address, count << HZ_PAGE_SHIFT)) return false;
-    pages_advise(arena.usable_pages, count);
-    arena.usable_pages = pages;
-    return true;
+    hz_os_claimed claimed = HZ_OS_CLAIMED;
+    for (size_t i = 0; i < TABLES && claimed == HZ_OS_CLAIMED; i++)
+        claimed = table_extend(&arena.tables[i], from > 0 ? from - 1 : 0, to);
+    if (claimed != HZ_OS_CLAIMED) return claimed;
+    void *address = hz_page_address(from);
+    const size_t bytes = (to - from) << HZ_PAGE_SHIFT;
+    claimed = hz_os_claim(address, bytes, true);
+    if (claimed != HZ_OS_CLAIMED) return claimed;
+    pages_advise(address, bytes);
+    arena.usable_pages = to;
+    return claimed;
 }
 
 /* More than is needed now, so that system calls stay rare; exactly what is needed when that much is
  * refused. */
-static bool make_room(size_t pages)
+static hz_os_claimed make_room(size_t start, size_t end)
 {
-    size_t generous = pages + COMMIT_PAGES + arena.usable_pages / 8;
-    if (pages <= arena.usable_pages) return true;
-    if (pages > arena.pages) return false;
-    return make_usable(generous < arena.pages ? generous : arena.pages) || make_usable(pages);
+    const size_t from = start > arena.usable_pages ? start : arena.usable_pages;
+    if (end <= arena.usable_pages) return HZ_OS_CLAIMED;
+    while (arena.first_number + end >= arena.entries) {
+        if (entries_double() != HZ_OS_CLAIMED) return HZ_OS_REFUSED;
+    }
+    const size_t more = smaller(COMMIT_PAGES + arena.usable_pages / 4, COMMIT_PAGES_MAX);
+    const size_t generous = smaller(end + more, arena.entries - arena.first_number);
+    const hz_os_claimed claimed = make_usable(from, generous);
+    return claimed == HZ_OS_CLAIMED ? claimed : make_usable(from, end);
 }
 
-/* The page whose entry is the first, and the one below it, whose entry is the last, belong to
- * nobody: a free of NULL looks at them, and one that must not go the fast way. */
-static size_t pass_over(size_t start, size_t pages)
+/* Goes on behind what others have mapped, one page above the gap. */
+static void leave_gap(size_t start, size_t pages)
 {
-    const bool is_there = start <= arena.first_entry && arena.first_entry <= start + pages;
-    return is_there ? arena.first_entry + 1 : start;
+    const size_t end = round_up(start + pages, SKIP_PAGES) + 1;
+    arena.usable_pages = arena.used_pages = end;
+}
+
+static bool extend(size_t pages, size_t *first)
+{
+    for (size_t gap = SKIP_PAGES; pages <= arena.pages; gap *= 2) {
+        const size_t start = pass_over(arena.used_pages, pages);
+        if (start + pages > arena.pages) return false;
+        const hz_os_claimed claimed = make_room(start, start + pages);
+        if (claimed == HZ_OS_REFUSED) return false;
+        if (claimed == HZ_OS_CLAIMED) {
+            *first = start;
+            arena.used_pages = start + pages;
+            hz_atomic_put(&hz_map.granules, arena.used_pages << HZ_PAGE_GRANULES_SHIFT);
+            return true;
+        }
+        leave_gap(start > arena.usable_pages ? start : arena.usable_pages, gap);
+    }
+    return false;
 }
 
 bool hz_arena_extend(size_t pages, size_t *first)
 {
     hz_lock_take(&arena.lock);
-    const size_t start = pass_over(arena.used_pages, pages);
-    bool done = pages <= arena.pages && make_room(start + pages);
-    if (done) {
-        *first = start;
-        arena.used_pages = start + pages;
-    }
+    const bool done = extend(pages, first);
     hz_lock_release(&arena.lock);
     return done;
 }
 
+/* ---- memory for hz's own structs ------------------------------------------------------------ */
+
 static bool meta_refill(size_t bytes)
 {
-    size_t unit = bytes > META_BYTES / 4 ? round_up(bytes, HZ_SYSTEM_PAGE_BYTES) : META_BYTES;
+    size_t unit = bytes > META_BYTES / 4 ? round_up(bytes, HZ_PAGE_BYTES) : META_BYTES;
     unsigned char *fresh = hz_os_map(unit);
     if (fresh == NULL) {
-        unit = round_up(bytes, HZ_SYSTEM_PAGE_BYTES);
+        unit = round_up(bytes, HZ_PAGE_BYTES);
         fresh = hz_os_map(unit);
     }
     if (fresh == NULL) return false;

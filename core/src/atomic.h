@@ -29,6 +29,20 @@ static inline uint64_t hz_atomic_plus(const _Atomic uint64_t *object, uint64_t v
 }
 #endif
 
+/* A recent value, and a mask for another one; in one instruction on x86, too. */
+#ifdef __x86_64__
+static inline uint64_t hz_atomic_and(const _Atomic uint64_t *object, uint64_t value)
+{
+    __asm__("andq %1, %0" : "+r"(value) : "m"(*object) : "cc");
+    return value;
+}
+#else
+static inline uint64_t hz_atomic_and(const _Atomic uint64_t *object, uint64_t value)
+{
+    return value & hz_atomic_peek(object);
+}
+#endif
+
 /* A plain word that its owner writes without a care for others, as the fast paths do; with what was
  * written before it. The sanitizer cannot know that this is meant. */
 #define hz_plain_get(object) __atomic_load_n((object), __ATOMIC_ACQUIRE)

@@ -30,8 +30,8 @@ HZ_FAST size_t hz_granule_of(const void *block)
  * entries. */
 HZ_FAST hz_page *hz_page_at(const void *address)
 {
-    const uintptr_t at =
-        (uintptr_t)address >> (HZ_PAGE_SHIFT - HZ_PAGE_ENTRY_SHIFT) & hz_map.page_mask;
+    const uintptr_t at = hz_atomic_and(&hz_map.page_mask,
+                                       (uintptr_t)address >> (HZ_PAGE_SHIFT - HZ_PAGE_ENTRY_SHIFT));
     return (hz_page *)(void *)((unsigned char *)hz_map.pages + at);
 }
 
@@ -107,7 +107,7 @@ HZ_FAST size_t hz_step_stack(uint64_t step)
  */
 HZ_FAST uint32_t hz_class_at(const void *block)
 {
-    if (hz_granule_of(block) >= hz_map.granules) return HZ_CLASS_NONE;
+    if (hz_granule_of(block) >= hz_atomic_peek(&hz_map.granules)) return HZ_CLASS_NONE;
     if (!hz_is_start(hz_page_at(block), block)) return HZ_CLASS_NONE;
     const hz_span *page = &hz_map.spans[hz_page_of(block)];
     const bool is_below_first =

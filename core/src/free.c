@@ -82,7 +82,7 @@ static uint32_t class_to_free(void *block)
     const uint32_t class_ = hz_class_at(block);
     if (HZ_UNLIKELY(class_ == HZ_CLASS_NONE)) {
         if (hz_guard_zero_free(block)) return HZ_CLASS_NONE;
-        hz_die(hz_granule_of(block) >= hz_map.granules
+        hz_die(hz_granule_of(block) >= hz_atomic_peek(&hz_map.granules)
                    ? "free of a pointer that hz did not allocate"
                    : "free of a pointer that is no live block (freed twice?)",
                block);

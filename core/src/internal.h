@@ -111,12 +111,11 @@ HZ_FAST uint32_t hz_class_of(size_t size)
 /* The step of a page whose blocks are of `class_` and at home in `shard`, see block.h. */
 uint64_t hz_class_step(uint32_t class_, uint32_t shard);
 
-/* ---- os.h is the system; arena.c: the reserved range and its tables -------------------------- */
+/* ---- os.h is the system; arena.c: the pages and their tables -------------------------- */
 
 bool hz_arena_make(void);
-enum { HZ_NOBODYS_PAGES = 2 };
 /* Makes `pages` pages at the arena's end usable; false when it is used up or the system refuses.
- * Once it passes over some: of those, all but the last HZ_NOBODYS_PAGES are usable, too. */
+ * The page below the first one is in no free run; there may be a gap of such pages. */
 bool hz_arena_extend(size_t pages, size_t *first);
 /* Memory for hz's own structs: zeroed, never given back; NULL when the system refuses. */
 void *hz_meta_alloc(size_t bytes);

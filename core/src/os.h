@@ -9,12 +9,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ---- memory; addresses and lengths are multiples of a system page ---------------------------- */
+/* ---- memory; addresses and lengths are multiples of HZ_PAGE_BYTES -----------------------------
+ */
 
-/* Addresses only, no access, if possible above `low`; NULL on failure. */
-void *hz_os_reserve(size_t bytes, uintptr_t low);
-void hz_os_unreserve(void *address, size_t bytes);
-bool hz_os_allow_reading(void *address, size_t bytes); /* reads as zero, costs no memory */
+typedef enum hz_os_claimed {
+    HZ_OS_CLAIMED,
+    HZ_OS_TAKEN,   /* something lies there */
+    HZ_OS_REFUSED, /* no memory, or a limit */
+} hz_os_claimed;
+
+/* Maps zeroed memory at an address, to be read or to be written; never replaces anything. */
+hz_os_claimed hz_os_claim(void *address, size_t bytes, bool is_writable);
+uintptr_t hz_os_find_addresses(size_t bytes); /* where so many are free now; 0: nowhere */
+uintptr_t hz_os_addresses(void);              /* how many there are; a power of two */
 bool hz_os_allow_writing(void *address, size_t bytes);
 bool hz_os_forbid(void *address, size_t bytes); /* no access, until it is allowed again */
 void *hz_os_map(size_t bytes);                  /* zeroed memory; NULL on failure */

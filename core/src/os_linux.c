@@ -17,9 +17,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000
+#endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
+
+#define ADDRESSES_MIN ((uintptr_t)1 << 39)
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
@@ -29,24 +34,32 @@ static void *map(void *hint, size_t bytes, int protection, int flags)
     return address == MAP_FAILED ? NULL : address;
 }
 
-/* Linux picks high addresses by itself, and at random; valgrind does not. */
-void *hz_os_reserve(size_t bytes, uintptr_t low)
+/* A kernel that does not know MAP_FIXED_NOREPLACE (before 4.17) takes the address for a hint. */
+hz_os_claimed hz_os_claim(void *address, size_t bytes, bool is_writable)
+{
+    const int saved = errno;
+    const int protection = is_writable ? PROT_READ | PROT_WRITE : PROT_READ;
+    void *got = map(address, bytes, protection, MAP_NORESERVE | MAP_FIXED_NOREPLACE);
+    if (got == address) return HZ_OS_CLAIMED;
+    const bool is_taken = got != NULL || errno == EEXIST;
+    if (got != NULL) munmap(got, bytes);
+    errno = saved;
+    return is_taken ? HZ_OS_TAKEN : HZ_OS_REFUSED;
+}
+
+uintptr_t hz_os_find_addresses(size_t bytes)
 {
     void *address = map(NULL, bytes, PROT_NONE, MAP_NORESERVE);
-    if ((uintptr_t)address >= low) return address;
-    void *hint = (void *)(64 * low);
     if (address != NULL) munmap(address, bytes);
-    return map(hint, bytes, PROT_NONE, MAP_NORESERVE);
+    return (uintptr_t)address;
 }
 
-void hz_os_unreserve(void *address, size_t bytes)
+/* The kernel puts the stack at their end, valgrind does not. */
+uintptr_t hz_os_addresses(void)
 {
-    munmap(address, bytes);
-}
-
-bool hz_os_allow_reading(void *address, size_t bytes)
-{
-    return mprotect(address, bytes, PROT_READ) == 0;
+    const uintptr_t stack = (uintptr_t)__builtin_frame_address(0);
+    const uintptr_t addresses = (uintptr_t)1 << (64 - __builtin_clzl(stack));
+    return addresses < ADDRESSES_MIN ? ADDRESSES_MIN : addresses;
 }
 
 bool hz_os_allow_writing(void *address, size_t bytes)

@@ -187,8 +187,6 @@ static hz_span *extend(size_t pages)
         generous = pages;
         if (!hz_arena_extend(pages, &first)) return NULL;
     }
-    if (first > heap.top + HZ_NOBODYS_PAGES)
-        run_release(heap.top, first - HZ_NOBODYS_PAGES - heap.top, HZ_SPAN_CLEAN, 0);
     heap.top = first + generous;
     return run_release(first, generous, HZ_SPAN_CLEAN, 0);
 }

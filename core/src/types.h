@@ -10,11 +10,11 @@
  *   seal      the second word of a free block: the key of its class, mixed with its own address. A
  *             free writes it and an allocation overwrites it. A block without it is never handed
  *             out: it was freed twice and is in use, or it was written to after its free
- *   page      64 KiB of the arena, the unit of the page heap ("system page" is the kernel's 4 KiB)
+ *   page      64 KiB of the arena, the unit of the page heap (those of the kernel have 4 to 64)
  *   span      a run of pages cut into blocks of one class
  *   run       a run of pages that is free, or one large block
  *   lease     the uncut end of a span, lent to one heap
- *   arena     the one reserved range of addresses that all blocks come from, with its tables
+ *   arena     the one range of addresses that all blocks come from, with its tables
  *   magazine  one thread's stack of free blocks of one class; holds pointers, never touches blocks
  *   row       the stacks of one shard, by class, as one thread sees them: its own shard's are its
  *             magazines, those of other shards are always full
@@ -49,7 +49,6 @@ enum {
     HZ_SMALL_MAX_BYTES = 32832, /* up to here the class comes from a table, above by arithmetic */
     HZ_CLASS_MAX_BYTES = 256 * 1024 + 64,
     HZ_SHARDS_MAX = 64,
-    HZ_SYSTEM_PAGE_BYTES = 4096,
     HZ_CACHE_LINE_BYTES = 64,
     HZ_WORD_BITS = 64,
 };
@@ -96,11 +95,11 @@ typedef struct hz_page {
 
 typedef struct hz_map_t {
     HZ_ALIGNED_TO_LINE hz_page *pages; /* an entry per page, see hz_page_at */
-    uintptr_t page_mask;               /* the bits of a page's number that its entry is found by */
+    _Atomic uintptr_t page_mask;       /* the bits of a page's number that its entry is found by */
     size_t direct_max_bytes;           /* requests up to here take malloc's fast path */
     size_t class_max_bytes;            /* requests up to here take a block of a class */
     uintptr_t base;                    /* address of the arena's first granule */
-    size_t granules;                   /* granules of the arena */
+    _Atomic size_t granules;           /* granules of the arena, up to its last page in use */
     uint64_t *free_bits;   /* a bit per granule: a block that went back to its span starts here */
     struct hz_span *spans; /* a span per page */
     uint32_t shards;       /* shards in use: the parameter, resolved */

@@ -27,6 +27,7 @@ PRELOADED = {
     "threads that come and go do not add up": "thread_churn",
     "the end of a thread loses neither blocks nor memory": "thread_exit",
     "threads keep apart what they cut, and leave their heaps to the next": "thread_heaps",
+    "a limit counts what is in use": "limits",
     "programs run out of a small address space in order": "small_address_space",
     "failing system calls give NULL and ENOMEM and break nothing": "syscall_faults",
 }
@@ -151,6 +152,11 @@ def test_a_program_linked_to_the_archive_runs_on_it(
 @pytest.mark.slow
 def test_blocks_start_where_they_were_cut(core_tests: Path, preload: Preload) -> None:
     require_all_held(preload(core_tests / "tests" / "block_starts", LD_PRELOAD=""))
+
+
+@pytest.mark.slow
+def test_the_arena_maps_no_more_than_it_needs(core_tests: Path, preload: Preload) -> None:
+    require_all_held(preload(core_tests / "tests" / "arena_growth", LD_PRELOAD=""))
 
 
 @pytest.mark.slow

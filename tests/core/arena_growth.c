@@ -1,0 +1,98 @@
+/*
+ * The arena maps no more addresses than it needs: it grows by pages, leaves gaps where others have
+ * mapped something, and gets more page entries, while those in use stay where they are.
+ */
+#include "check.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/mman.h>
+
+#include <hz/hz.h>
+
+#include "internal.h"
+
+/* Two pages share an entry only if the mask does not tell them apart. */
+static void entries_stay(void)
+{
+    enum { STEP = 4096 };
+    size_t first, next;
+    require(hz_start() && hz_arena_extend(STEP, &first), "hz did not start");
+    const hz_page *entry = hz_page_at(hz_page_address(first));
+    const uintptr_t mask = hz_map.page_mask;
+    while (hz_map.page_mask < 16 * mask)
+        require(hz_arena_extend(STEP, &next), "the arena ends early");
+    require(hz_page_at(hz_page_address(first)) == entry, "the entry of page %zu moved", first);
+    require(hz_page_at(hz_page_address(next)) != entry, "page %zu has the same", next);
+}
+
+/* Maps a page where the arena or one of its tables would grow next. */
+static void take(const void *address)
+{
+    void *got = mmap((void *)(uintptr_t)address, HZ_PAGE_BYTES, PROT_NONE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    require(got == address, "there is something at %p already", address);
+}
+
+/* The address behind the mapping that `address` lies in. */
+static const unsigned char *end_of_mapping(const void *address)
+{
+    char line[512];
+    uintptr_t start, end, found = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    require(maps != NULL, "no /proc/self/maps");
+    while (found == 0 && fgets(line, sizeof line, maps) != NULL) {
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &start, &end) != 2) continue;
+        if ((uintptr_t)address >= start && (uintptr_t)address < end) found = end;
+    }
+    (void)fclose(maps);
+    require(found != 0, "%p is not mapped", address);
+    return (const unsigned char *)found;
+}
+
+static void require_usable(size_t first, size_t pages)
+{
+    memset(hz_page_address(first), 1, pages << HZ_PAGE_SHIFT);
+    for (size_t page = first - 1; page < first + pages; page++) {
+        hz_map.spans[page].head = 0;
+        hz_map.free_bits[page << (HZ_PAGE_GRANULES_SHIFT - 6)] = 0;
+    }
+}
+
+/* Extends the arena over what others have mapped: behind it, with a page between that is in no run.
+ */
+static size_t require_gap(const void *end)
+{
+    size_t first, last = 0;
+    take(end);
+    for (size_t i = 0; i < 200; i++) {
+        require(hz_arena_extend(64, &first), "the arena does not go on behind %p", end);
+        require_usable(first, 64);
+        if (last != 0 && first > last + 64) return first;
+        last = first;
+    }
+    check_failed(__FILE__, __LINE__, "%p is not in the way", end);
+}
+
+static void others_lie_in_the_way(void)
+{
+    size_t page;
+    require(hz_start() && hz_arena_extend(1, &page), "hz did not start");
+    page = require_gap(end_of_mapping(hz_page_address(page)));
+    page = require_gap(end_of_mapping(&hz_map.spans[page]));
+    page = require_gap(end_of_mapping(&hz_map.free_bits[page << (HZ_PAGE_GRANULES_SHIFT - 6)]));
+    void *block = hz_malloc(100 << 20);
+    require(block != NULL, "no memory");
+    memset(block, 1, 100 << 20);
+    hz_free(block);
+}
+
+static const check checks[] = {
+    {"the entries of pages stay where they are when there are more", entries_stay, 0},
+    {"the arena goes on behind what others have mapped", others_lie_in_the_way, 0},
+};
+
+int main(int argc, char **argv)
+{
+    return run_checks(checks, COUNT(checks), argc, argv);
+}
