@@ -125,6 +125,17 @@ def test_hardening_ends_what_harms_a_block(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", ["1", "4"])
+@pytest.mark.parametrize("double_free", VALUES["HZ_DOUBLE_FREE"])
+def test_what_a_live_block_holds_changes_nothing(
+    double_free: str, shards: str, core_tests: Path, preload: Preload
+) -> None:
+    program = core_tests / "tests" / "live_contents"
+    settings = {"HZ_DOUBLE_FREE": double_free, "HZ_SHARDS": shards}
+    require_all_held(preload(program, **settings, TEST_ALLOCATOR="libhz.so"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shards", ["1", "4"])
 def test_a_block_that_is_freed_twice_has_one_owner(
     shards: str, core_tests: Path, preload: Preload
 ) -> None:
