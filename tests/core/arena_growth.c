@@ -61,14 +61,14 @@ static void require_usable(size_t first, size_t pages)
 
 /* Extends the arena over what others have mapped: behind it, with a page between that is in no run.
  */
-static size_t require_gap(const void *end)
+static size_t require_gap(size_t last, const void *end)
 {
-    size_t first, last = 0;
+    size_t first;
     take(end);
     for (size_t i = 0; i < 200; i++) {
         require(hz_arena_extend(64, &first), "the arena does not go on behind %p", end);
         require_usable(first, 64);
-        if (last != 0 && first > last + 64) return first;
+        if (first > last + 64) return first;
         last = first;
     }
     check_failed(__FILE__, __LINE__, "%p is not in the way", end);
@@ -78,9 +78,10 @@ static void others_lie_in_the_way(void)
 {
     size_t page;
     require(hz_start() && hz_arena_extend(1, &page), "hz did not start");
-    page = require_gap(end_of_mapping(hz_page_address(page)));
-    page = require_gap(end_of_mapping(&hz_map.spans[page]));
-    page = require_gap(end_of_mapping(&hz_map.free_bits[page << (HZ_PAGE_GRANULES_SHIFT - 6)]));
+    page = require_gap(page, end_of_mapping(hz_page_address(page)));
+    page = require_gap(page, end_of_mapping(&hz_map.spans[page]));
+    page =
+        require_gap(page, end_of_mapping(&hz_map.free_bits[page << (HZ_PAGE_GRANULES_SHIFT - 6)]));
     void *block = hz_malloc(100 << 20);
     require(block != NULL, "no memory");
     memset(block, 1, 100 << 20);
