@@ -180,7 +180,7 @@ def test_a_threaded_process_confirms_once_and_a_fork_does_not(preload: Preload) 
 def test_statistics_are_written_at_exit(preload: Preload, tmp_path: Path) -> None:
     preload("bash", "-c", "x=$(seq 10000)", HZ_STATS=str(tmp_path / "stats.json"))
     read = json.loads((tmp_path / "stats.json").read_text())
-    assert set(read) == {"version", "frozen", "config", "counters"}
+    assert set(read) == {"version", "frozen", "config", "counters", "memory"}
     assert read["counters"]["refills"] > 0
 
 
