@@ -219,6 +219,12 @@ static bool resize_in_place(void *block, size_t have, size_t size)
     return size <= have && (size >= have / 2 || have <= HZ_GRANULE_BYTES * 4);
 }
 
+/* A block of whole pages grows, and could not where it is. */
+static bool grows_large(size_t have, size_t size)
+{
+    return have > HZ_CLASS_MAX_BYTES && size > have && !hz_is_fenced();
+}
+
 void *hz_realloc(void *block, size_t size)
 {
     if (block == NULL) return hz_malloc(size);
@@ -237,7 +243,9 @@ void *hz_realloc(void *block, size_t size)
     else if (!hz_guard_is_zero(block))
         hz_die("realloc of a pointer that is no live block", block);
     if (resize_in_place(block, have, size)) return block;
-    void *fresh = hz_malloc(size);
+    void *fresh = grows_large(have, size) ? hz_large_move(block, size) : NULL;
+    if (fresh != NULL) return fresh;
+    fresh = hz_malloc(size);
     if (fresh == NULL) return size <= have ? block : NULL;
     memcpy(fresh, block, size < have ? size : have);
     hz_free(block);

@@ -198,9 +198,8 @@ static hz_os_claimed table_extend(table *t, size_t from, size_t to)
     return claimed;
 }
 
-static void pages_advise(void *address, size_t bytes)
+void hz_arena_advise(void *address, size_t bytes)
 {
-    hz_count(HZ_STAT_committed_bytes, bytes);
     if (hz_cfg.thp == HZ_THP_ON && hz_os_ask_huge_pages(address, bytes)) {
         hz_count(HZ_STAT_huge_page_bytes, bytes);
     }
@@ -217,7 +216,8 @@ static hz_os_claimed make_usable(size_t from, size_t to)
     const size_t bytes = (to - from) << HZ_PAGE_SHIFT;
     claimed = hz_os_claim(address, bytes, true);
     if (claimed != HZ_OS_CLAIMED) return claimed;
-    pages_advise(address, bytes);
+    hz_count(HZ_STAT_committed_bytes, bytes);
+    hz_arena_advise(address, bytes);
     arena.usable_pages = to;
     return claimed;
 }

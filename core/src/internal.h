@@ -7,6 +7,7 @@
  *     depot                      middle: shared by the threads of a shard
  *     span                       back: runs of pages cut into blocks
  *     pages, large               back: the page heap, blocks of whole pages
+ *     move                       pages that change their place
  *     arena, os                  addresses and system calls
  *
  * A file calls downwards only. heap, start, decay, background, parked, harden, guard, stats, usage,
@@ -119,6 +120,8 @@ bool hz_arena_make(void);
 bool hz_arena_extend(size_t pages, size_t *first);
 /* Memory for hz's own structs: zeroed, never given back; NULL when the system refuses. */
 void *hz_meta_alloc(size_t bytes);
+/* Tells the system whether huge pages are wanted there. */
+void hz_arena_advise(void *address, size_t bytes);
 /* Pages from the arena's start that were ever handed out. */
 size_t hz_arena_used_pages(void);
 void hz_arena_fork_lock(void);
@@ -167,6 +170,14 @@ size_t hz_pages_free_bytes(void);
 void hz_pages_fork_lock(void);
 void hz_pages_fork_unlock(void);
 
+/* ---- move.c --------------------------------------------------------------------------------- */
+
+/* Moves all pages of a run to the start of another one, which is clean, as the first is afterwards;
+ * false, and nothing has changed, where that cannot be done. */
+bool hz_run_move(const hz_span *from, const hz_span *to);
+/* Gives the memory of a run back: it reads as zero afterwards. */
+bool hz_run_purge(const hz_span *run);
+
 /* ---- span.c: spans and bins ----------------------------------------------------------------- */
 
 /*
@@ -197,6 +208,8 @@ hz_span *hz_span_of(const void *address);
 void *hz_large_alloc(size_t size, size_t align, bool *zeroed);
 void hz_large_free(void *block);
 bool hz_large_resize(void *block, size_t size);
+/* A larger block in the place of `block`, with its contents; NULL when there is no memory. */
+void *hz_large_move(void *block, size_t size);
 size_t hz_large_bytes(const void *block);
 
 /* ---- depot.c -------------------------------------------------------------------------------- */

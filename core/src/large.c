@@ -1,7 +1,11 @@
 /*
  * Large blocks: whole runs of pages, straight from the page heap, which also is their cache.
  */
+#include <errno.h>
+
 #include "internal.h"
+
+enum { MOVE_PAGES = 16 }; /* from here on a growing block's pages are moved: 1 MiB */
 
 static size_t pages_for(size_t size)
 {
@@ -28,19 +32,68 @@ void hz_large_free(void *block)
     hz_pages_free(&hz_map.spans[hz_page_of(block)]);
 }
 
-/* A run that shrinks to less than half gives pages back; a run in use is never resized below the
- * largest class. */
+static hz_span *run_of(const void *block)
+{
+    return &hz_map.spans[hz_page_of(block)];
+}
+
+/* A run that shrinks by an eighth gives pages back; a run in use is never resized below the largest
+ * class. */
 bool hz_large_resize(void *block, size_t size)
 {
-    hz_span *run = &hz_map.spans[hz_page_of(block)];
+    hz_span *run = run_of(block);
     size_t pages = pages_for(size);
     if (pages > run->pages) {
         if (!hz_pages_resize(run, pages)) return false;
         hz_count(HZ_STAT_large_grown_in_place, 1);
         return true;
     }
-    if (pages < run->pages / 2 + 1) hz_pages_resize(run, pages);
+    if (pages < run->pages - run->pages / 8) hz_pages_resize(run, pages);
     return true;
+}
+
+/*
+ * Whether moving its pages is cheaper than a copy: mostly not where the copy goes to pages that are
+ * resident, as then nothing is faulted in, neither for the copy nor for what the block grows by.
+ * Measured, in microseconds, for a block of
+ *
+ *                            256 KiB   1 MiB   16 MiB   256 MiB
+ *     copy to fresh pages        101     450     6100     98000
+ *     copy to resident pages       3      20      730     15000
+ *     move                         6       9       85       960
+ *
+ * And each moved block costs the kernel a mapping (move.c).
+ */
+static bool is_worth_moving(const hz_span *run, bool is_target_clean)
+{
+    return is_target_clean && run->pages >= MOVE_PAGES;
+}
+
+/* Gives up the old block, whose contents are in another one. */
+static void retire(void *block, bool is_clean)
+{
+    if (!hz_page_take(hz_page_at(block))) hz_die("a block was freed twice", block);
+    if (is_clean)
+        hz_pages_free_clean(run_of(block));
+    else
+        hz_pages_free(run_of(block));
+}
+
+void *hz_large_move(void *block, size_t size)
+{
+    bool is_clean;
+    const int saved = errno;
+    const hz_span *run = run_of(block);
+    void *fresh = hz_large_alloc(size, HZ_GRANULE_BYTES, &is_clean);
+    if (fresh == NULL) return NULL;
+    const bool is_moved = is_worth_moving(run, is_clean) && hz_run_move(run, run_of(fresh));
+    if (is_moved)
+        hz_count(HZ_STAT_large_moved, 1);
+    else
+        memcpy(fresh, block, (size_t)run->pages << HZ_PAGE_SHIFT);
+    retire(block, is_moved);
+    errno = saved;
+    return fresh;
 }
 
 size_t hz_large_bytes(const void *block)

@@ -27,6 +27,13 @@ bool hz_os_forbid(void *address, size_t bytes); /* no access, until it is allowe
 void *hz_os_map(size_t bytes);                  /* zeroed memory; NULL on failure */
 bool hz_os_purge(void *address,
                  size_t bytes); /* gives the memory back: it reads as zero afterwards */
+/* Moves the pages to another mapping, by the page table: then the first range reads as zero and
+ * costs no memory. False, and nothing has changed, where the kernel refuses. */
+bool hz_os_move(void *from, void *to, size_t bytes);
+/* A move takes only what the kernel keeps as one mapping; false, too, where it does not tell. */
+bool hz_os_is_one_mapping(void *address, size_t bytes);
+/* As a purge, and what a move has left of a mapping of its own is gone, too. */
+bool hz_os_renew(void *address, size_t bytes);
 bool hz_os_ask_huge_pages(void *address, size_t bytes);
 bool hz_os_populate(void *address, size_t bytes);
 

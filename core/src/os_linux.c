@@ -20,11 +20,25 @@
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
 #endif
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
 
 #define ADDRESSES_MIN ((uintptr_t)1 << 39)
+
+/* Reads a small file into `text`, terminated; returns its length, 0 when it cannot be read. */
+static size_t read_file(const char *path, char *text, size_t size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t length = read(fd, text, size - 1);
+    close(fd);
+    text[length > 0 ? length : 0] = '\0';
+    return length > 0 ? (size_t)length : 0;
+}
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
@@ -80,6 +94,44 @@ void *hz_os_map(size_t bytes)
 bool hz_os_purge(void *address, size_t bytes)
 {
     return madvise(address, bytes, MADV_DONTNEED) == 0;
+}
+
+/* Whether the kernel promises no more memory than there is: then a mapping that takes another's
+ * place may fail and leave a hole. */
+static bool is_commit_strict(void)
+{
+    static _Atomic int known = -1;
+    char text[8];
+    if (known < 0)
+        known = read_file("/proc/sys/vm/overcommit_memory", text, sizeof text) > 0 && *text == '2';
+    return known != 0;
+}
+
+/* A move fails where the range is more than one mapping, and older kernels have taken the target
+ * away by then. A mapping that is to grow, but has no room, tells beforehand. */
+bool hz_os_is_one_mapping(void *address, size_t bytes)
+{
+    const size_t more = (size_t)sysconf(_SC_PAGESIZE);
+    void *grown = mremap(address, bytes, bytes + more, 0);
+    if (grown != MAP_FAILED) munmap((char *)address + bytes, more);
+    return grown != MAP_FAILED || errno == ENOMEM;
+}
+
+bool hz_os_move(void *from, void *to, size_t bytes)
+{
+    static _Atomic bool is_unknown; /* to the kernel: before Linux 5.7, under valgrind */
+    const int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+    const int hole = MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+    if (is_unknown || is_commit_strict()) return false;
+    if (mremap(from, bytes, bytes, flags, to) == to) return true;
+    if (errno == EINVAL) is_unknown = true;
+    (void)map(to, bytes, PROT_READ | PROT_WRITE, hole); /* if the target is gone */
+    return false;
+}
+
+bool hz_os_renew(void *address, size_t bytes)
+{
+    return map(address, bytes, PROT_READ | PROT_WRITE, MAP_NORESERVE | MAP_FIXED) == address;
 }
 
 bool hz_os_ask_huge_pages(void *address, size_t bytes)
@@ -140,17 +192,6 @@ uint64_t hz_os_memory_bytes(void)
     struct sysinfo info;
     if (sysinfo(&info) != 0) return UINT64_C(1) << 32;
     return (uint64_t)info.totalram * info.mem_unit;
-}
-
-/* Reads a small file into `text`, terminated; returns its length, 0 when it cannot be read. */
-static size_t read_file(const char *path, char *text, size_t size)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    ssize_t length = read(fd, text, size - 1);
-    close(fd);
-    text[length > 0 ? length : 0] = '\0';
-    return length > 0 ? (size_t)length : 0;
 }
 
 uint64_t hz_os_address_space_left(void)

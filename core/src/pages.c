@@ -293,7 +293,7 @@ static bool purge_oldest(size_t pages)
     hz_lock_release(&heap.lock);
 
     size_t bytes = pages << HZ_PAGE_SHIFT;
-    bool purged = hz_os_purge(hz_page_address(first), bytes);
+    bool purged = hz_run_purge(&hz_map.spans[first]);
     if (purged) {
         hz_count(HZ_STAT_purges, 1);
         hz_count(HZ_STAT_purged_bytes, bytes);

@@ -20,6 +20,7 @@ PRELOADED = {
     "every symbol of malloc and of operator new is the library's own": "api_symbols",
     "operator new and delete work in all forms": "new_delete",
     "no hostile request is granted or refused wrongly": "hostile_sizes",
+    "a large block that grows is moved and not copied": "realloc_large",
     "a double or invalid free ends the program before it does harm": "invalid_free",
     "a fork among churning threads gives a child that can allocate": "fork_churn",
     "a thread that only frees does not hoard memory": "free_only_consumer",

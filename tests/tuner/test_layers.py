@@ -50,6 +50,7 @@ C_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"depot.c"}),
     frozenset({"span.c"}),
     frozenset({"pages.c", "large.c"}),
+    frozenset({"move.c"}),
     frozenset({"arena.c", "os_linux.c"}),
 )
 C_BESIDE = frozenset(
