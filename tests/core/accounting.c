@@ -243,7 +243,25 @@ static void classes_tell_their_blocks(void)
     require(hz_counter("live_bytes") == live(), "live_bytes is not uordblks");
 }
 
+/* Nor does what lies in a block, or has lain there, change it. */
+static void usable_size_of_any_contents(void)
+{
+    for (size_t size = 1; size < LARGEST; size += size / 7 + 1) {
+        unsigned char *first = malloc(size);
+        const size_t usable = malloc_usable_size(first);
+        require(usable >= size, "%zu of %zu bytes", usable, size);
+        memset(first, (int)size, usable);
+        require(malloc_usable_size(first) == usable, "%zu bytes, then another number", usable);
+        free(first);
+        unsigned char *second = malloc(size);
+        require(malloc_usable_size(second) == usable, "%zu bytes, then another number", usable);
+        free(second);
+    }
+}
+
 static const check checks[] = {
+    {"malloc_usable_size is right for a block that was never written", usable_size_of_any_contents,
+     0},
     {"uordblks is the usable bytes of the blocks of a thread", one_thread, 0},
     {"uordblks follows a block that is resized", resized_blocks, 0},
     {"uordblks is the usable bytes of the blocks of all threads", many_threads, 60},
