@@ -189,7 +189,7 @@ void *hz_aligned_alloc(size_t align, size_t size)
 void *hz_memalign(size_t align, size_t size)
 {
     size_t power = HZ_GRANULE_BYTES;
-    if (align > PTRDIFF_MAX / 2) {
+    if (align > SIZE_MAX / 2 + 1) { /* there is no such power */
         errno = EINVAL;
         return NULL;
     }

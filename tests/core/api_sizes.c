@@ -144,6 +144,17 @@ static void memalign_of_minus_the_alignment_fails(void)
     }
 }
 
+static void memalign_of_a_huge_power_has_no_memory(void)
+{
+    for (int bit = 48; bit < 64; bit++) {
+        errno = 0;
+        void *block = memalign((size_t)1 << bit, 16);
+        require(block == NULL && errno == ENOMEM, "2^%d: %p, errno %d", bit, block, errno);
+    }
+    errno = 0;
+    require(memalign(SIZE_MAX, 16) == NULL && errno == EINVAL, "SIZE_MAX: errno %d", errno);
+}
+
 static void posix_memalign_of_a_huge_alignment_fails(void)
 {
     for (unsigned bit = 48; bit < 64; bit++) {
@@ -251,6 +262,7 @@ static const check checks[] = {
     {"memalign whose alignment and size overflow together fails",
      memalign_whose_sum_overflows_fails, 0},
     {"memalign(a, about -a) fails for every alignment", memalign_of_minus_the_alignment_fails, 0},
+    {"memalign of a huge power of two has no memory", memalign_of_a_huge_power_has_no_memory, 0},
     {"posix_memalign of a huge alignment fails", posix_memalign_of_a_huge_alignment_fails, 0},
     {"zero bytes give a unique block from every entry point", zero_bytes_give_a_unique_block, 0},
     {"zero elements give a unique block", zero_elements_give_a_unique_block, 0},
