@@ -49,6 +49,12 @@ def build_tuner() -> Build:
 
 
 @pytest.fixture(scope="session")
+def build_model() -> Build:
+    """Builds tests/model with some definitions and returns the build directory."""
+    return lambda **defines: _built(ROOT / "tests" / "model", defines)
+
+
+@pytest.fixture(scope="session")
 def core_build(build_core: Build) -> Path:
     """The core as it stands, every warning an error."""
     return build_core(HZ_WERROR="ON")

@@ -15,7 +15,7 @@
 /* A value, plus what is read after all that the value was made of: whoever put that wrote the
  * object before. x86 reads in order and adds in one instruction, but no compiler makes that of an
  * atomic read. */
-#ifdef __x86_64__
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
 static inline uint64_t hz_atomic_plus(const _Atomic uint64_t *object, uint64_t value)
 {
     __asm__("addq %1, %0" : "+r"(value) : "m"(*object));
