@@ -282,7 +282,7 @@ static bool meta_refill(size_t bytes)
     }
     if (fresh == NULL) return false;
     arena.meta = fresh;
-    arena.meta_left = unit;
+    hz_plain_put(&arena.meta_left, unit);
     return true;
 }
 
@@ -293,8 +293,8 @@ void *hz_meta_alloc(size_t bytes)
     hz_lock_take(&arena.lock);
     if (bytes <= arena.meta_left || meta_refill(bytes)) {
         result = arena.meta;
-        arena.meta += bytes;
-        arena.meta_left -= bytes;
+        hz_plain_put(&arena.meta_left, arena.meta_left - bytes);
+        hz_plain_put(&arena.meta, arena.meta + bytes);
     }
     hz_lock_release(&arena.lock);
     return result;
@@ -308,12 +308,9 @@ size_t hz_arena_used_pages(void)
     return pages;
 }
 
-void hz_arena_fork_lock(void)
+/* All of it is written so that it is valid at each instant: what was made usable is usable, and
+ * meta_left is never too much. */
+void hz_arena_after_fork(void)
 {
-    hz_lock_take(&arena.lock);
-}
-
-void hz_arena_fork_unlock(void)
-{
-    hz_lock_release(&arena.lock);
+    (void)hz_lock_inherit(&arena.lock);
 }

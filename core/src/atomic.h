@@ -50,7 +50,11 @@ static inline uint64_t hz_atomic_and(const _Atomic uint64_t *object, uint64_t va
 #define hz_plain_replace(object, expected, value)                                                  \
     __atomic_compare_exchange_n((object), (expected), (value), false, __ATOMIC_ACQ_REL,            \
                                 __ATOMIC_ACQUIRE)
+
+/* The same for a write: after all that was written before, as the child of a fork may see it. */
 #define hz_plain_put(object, value) __atomic_store_n((object), (value), __ATOMIC_RELEASE)
+/* The same, and before all that is written after. */
+#define hz_plain_swap(object, value) __atomic_exchange_n((object), (value), __ATOMIC_ACQ_REL)
 
 /* Publishing: what was written before a put is seen by whoever gets the value put. */
 #define hz_atomic_get(object) atomic_load_explicit((object), memory_order_acquire)

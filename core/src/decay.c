@@ -56,12 +56,7 @@ void hz_tick(hz_heap *heap)
     (void)hz_decay();
 }
 
-void hz_decay_fork_lock(void)
+void hz_decay_after_fork(void)
 {
-    hz_lock_take(&depots.lock);
-}
-
-void hz_decay_fork_unlock(void)
-{
-    hz_lock_release(&depots.lock);
+    (void)hz_lock_inherit(&depots.lock);
 }

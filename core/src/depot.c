@@ -66,7 +66,7 @@ static size_t stack_give(hz_depot *depot, uint32_t class_, void *const *blocks, 
     size_t room = depot->capacity == 0 && !stack_make(depot, class_) ? 0 : depot->capacity - held;
     if (count > room) count = room;
     memcpy(depot->blocks + held, blocks, count * sizeof(void *));
-    hz_atomic_poke(&depot->count, held + (uint32_t)count);
+    hz_atomic_put(&depot->count, held + (uint32_t)count); /* of blocks that are there */
     hz_lock_release(&depot->lock);
     return count;
 }
@@ -114,6 +114,7 @@ static void batches_make(hz_depot *depot, uint32_t class_)
     if (batches == 0) batches = 1;
     depot->batches = hz_meta_alloc(batches * batch_bytes());
     if (depot->batches == NULL) return;
+    hz_atomic_poke(&depot->empty, 0); /* a thread that a fork lost may have begun */
     for (uint32_t number = 1; number <= batches; number++) batch_push(depot, &depot->empty, number);
     hz_atomic_put(&depot->capacity, batches * (uint32_t)hz_cfg.flush_batch);
 }

@@ -202,7 +202,7 @@ static bool area_make(zero_area *area)
         return false;
     }
     area->taken = taken;
-    area->start = run_address(run);
+    hz_plain_put(&area->start, run_address(run));
     return true;
 }
 
@@ -271,4 +271,22 @@ bool hz_guard_zero_free(void *block)
     }
     hz_lock_release(&zeros.lock);
     return was_taken;
+}
+
+/* ---- fork ----------------------------------------------------------------------------------- */
+
+static uint32_t count_taken(const zero_area *area)
+{
+    uint32_t count = 0;
+    for (size_t i = 0; i < ZERO_WORDS; i++) count += (uint32_t)__builtin_popcountll(area->taken[i]);
+    return count;
+}
+
+void hz_guard_after_fork(void)
+{
+    (void)hz_lock_inherit(&freed.lock);
+    if (!hz_lock_inherit(&zeros.lock)) return;
+    for (zero_area *area = zeros.areas; area < zeros.areas + ZERO_AREAS; area++) {
+        if (area->start != NULL) area->count = count_taken(area);
+    }
 }

@@ -1,5 +1,5 @@
 /*
- * A thread's heap: birth, adoption by another thread, death; and what a fork means for all of them.
+ * A thread's heap: birth, adoption by another thread, death.
  *
  * A heap is never unmapped. When its thread ends, it waits for a new one: warm, with its magazines
  * as they are, so that blocks go on to a thread that works where they were used last, and not one
@@ -55,7 +55,10 @@ static struct {
     uint32_t next_shard;          /* home of the next heap */
 } heaps;
 
+/* How hz learns of the end of a thread. A process has 1024 such keys: if none is left, no thread
+ * gets a heap. */
 static pthread_key_t ending_key;
+static bool has_key;
 
 hz_heap *hz_heap_first(void)
 {
@@ -142,7 +145,7 @@ static hz_heap *pop(hz_heap **list)
 static void push(hz_heap **list, hz_heap *heap)
 {
     heap->next_free = *list;
-    *list = heap;
+    hz_plain_put(list, heap);
 }
 
 static hz_heap *heap_find(hz_stat *how)
@@ -161,18 +164,21 @@ static hz_heap *heap_find(hz_stat *how)
     return heap;
 }
 
+static void heap_leave(hz_heap *heap);
+
 HZ_SLOW hz_heap *hz_heap_enter(void)
 {
     hz_stat how;
-    if (leaves_left == 0 || !hz_start()) return &hz_heap_none;
+    if (leaves_left == 0 || !hz_start() || !has_key) return &hz_heap_none;
     hz_heap *heap = heap_find(&how);
     if (heap == NULL) return &hz_heap_none;
     heap_use(heap);
     hz_count(how, 1);
     int saved = errno;
-    pthread_setspecific(ending_key, heap); /* may allocate: the heap is in place already */
+    /* It may allocate: the heap is in place already. */
+    if (HZ_UNLIKELY(pthread_setspecific(ending_key, heap) != 0)) heap_leave(heap);
     errno = saved;
-    return heap;
+    return hz_heap_mine;
 }
 
 /* ---- death ---------------------------------------------------------------------------------- */
@@ -240,6 +246,15 @@ static void thread_ends(void *heap)
     errno = saved;
 }
 
+/* As it is: the caller may have been in the middle of a change. */
+void hz_heap_abandon(void)
+{
+    if (hz_heap_mine == &hz_heap_none) return;
+    pthread_setspecific(ending_key, NULL);
+    heap_use(&hz_heap_none);
+    leaves_left = 0;
+}
+
 /* ---- trimming ------------------------------------------------------------------------------- */
 
 void hz_trim_shared(void)
@@ -262,55 +277,18 @@ bool hz_trim(void)
 
 /* ---- fork ----------------------------------------------------------------------------------- */
 
-/* In the order in which they nest, so that a fork waits until no other thread is inside hz. */
-static void each_shard_lock(void (*act)(hz_lock *))
-{
-    for (uint32_t s = 0; s < hz_map.shards; s++) {
-        act(&hz_shards[s].inbox.lock);
-        for (uint32_t c = 1; c <= HZ_CLASSES; c++) act(&hz_shards[s].depots[c].lock);
-        for (uint32_t c = 1; c <= HZ_CLASSES; c++) act(&hz_shards[s].bins[c].lock);
-    }
-}
-
-static void lock_take(hz_lock *lock)
-{
-    hz_lock_take(lock);
-}
-
-static void lock_release(hz_lock *lock)
-{
-    hz_lock_release(lock);
-}
-
-static void before_fork(void)
-{
-    hz_decay_fork_lock();
-    hz_lock_take(&heaps.lock);
-    each_shard_lock(lock_take);
-    hz_pages_fork_lock();
-    hz_arena_fork_lock();
-}
-
-/* The child owns every lock that the parent took. */
-static void after_fork(void)
-{
-    hz_arena_fork_unlock();
-    hz_pages_fork_unlock();
-    each_shard_lock(lock_release);
-    hz_lock_release(&heaps.lock);
-    hz_decay_fork_unlock();
-}
-
 /* Other threads' heaps stay as they were: what they held is lost. */
-static void after_fork_in_child(void)
+void hz_heap_after_fork(void)
 {
+    uint32_t count = 0;
     hz_atomic_poke(&heaps.owned_count, hz_heap_mine == &hz_heap_none ? 0 : 1);
-    after_fork();
+    if (!hz_lock_inherit(&heaps.lock)) return;
+    for (const hz_heap *heap = heaps.warm; heap != NULL; heap = heap->next_free) count++;
+    hz_atomic_poke(&heaps.warm_count, count);
 }
 
 void hz_heap_start(uint32_t cpus)
 {
     heaps.warm_most = cpus < WARM_MOST ? cpus : WARM_MOST;
-    pthread_key_create(&ending_key, thread_ends);
-    pthread_atfork(before_fork, after_fork, after_fork_in_child);
+    has_key = pthread_key_create(&ending_key, thread_ends) == 0;
 }

@@ -10,9 +10,9 @@
  *     move                       pages that change their place
  *     arena, os                  addresses and system calls
  *
- * A file calls downwards only. heap, start, decay, background, parked, harden, guard, stats, usage,
- * lock, size_class and params stand beside them; deepbind stands alone. block.h tells where blocks
- * start, seal.h which of them are free.
+ * A file calls downwards only. heap, start, fork, decay, background, parked, harden, guard, stats,
+ * usage, lock, size_class and params stand beside them; deepbind stands alone. block.h tells where
+ * blocks start, seal.h which of them are free.
  */
 #ifndef HZ_INTERNAL_H
 #define HZ_INTERNAL_H
@@ -124,8 +124,7 @@ void *hz_meta_alloc(size_t bytes);
 void hz_arena_advise(void *address, size_t bytes);
 /* Pages from the arena's start that were ever handed out. */
 size_t hz_arena_used_pages(void);
-void hz_arena_fork_lock(void);
-void hz_arena_fork_unlock(void);
+void hz_arena_after_fork(void);
 
 #include "block.h"
 #include "seal.h"
@@ -136,10 +135,22 @@ void hz_lock_wait(hz_lock *lock);
 void hz_lock_wait_spinning(hz_lock *lock);
 void hz_lock_wake(hz_lock *lock);
 
+/* In the child of a fork: whether a thread held the lock that does not exist here. It is free then.
+ */
+bool hz_lock_inherit(hz_lock *lock);
+
+#define HZ_LOCK_SLEEPERS ((uintptr_t)1) /* in its word: a thread sleeps until it is released */
+
+/* What tells a thread from all others that live. It is the same in the child of a fork. */
+HZ_FAST uintptr_t hz_lock_me(void)
+{
+    return (uintptr_t)&hz_heap_mine;
+}
+
 HZ_FAST bool hz_lock_try(hz_lock *lock)
 {
-    uint32_t expected = 0;
-    return hz_atomic_replace(&lock->word, &expected, 1);
+    uintptr_t expected = 0;
+    return hz_atomic_replace(&lock->word, &expected, hz_lock_me());
 }
 
 HZ_FAST void hz_lock_take(hz_lock *lock)
@@ -149,7 +160,7 @@ HZ_FAST void hz_lock_take(hz_lock *lock)
 
 HZ_FAST void hz_lock_release(hz_lock *lock)
 {
-    if (HZ_UNLIKELY(hz_atomic_swap(&lock->word, 0) == 2)) hz_lock_wake(lock);
+    if (HZ_UNLIKELY((hz_atomic_swap(&lock->word, 0) & HZ_LOCK_SLEEPERS) != 0)) hz_lock_wake(lock);
 }
 
 /* ---- pages.c: the page heap ----------------------------------------------------------------- */
@@ -167,8 +178,9 @@ bool hz_pages_resize(hz_span *run, size_t pages);
 void hz_pages_purge_old(void);
 bool hz_pages_purge_all(void);
 size_t hz_pages_free_bytes(void);
-void hz_pages_fork_lock(void);
-void hz_pages_fork_unlock(void);
+/* Acts on every run in use, whatever another thread was doing at a fork. */
+void hz_pages_each_out(void (*act)(hz_span *run));
+void hz_pages_after_fork(void);
 
 /* ---- move.c --------------------------------------------------------------------------------- */
 
@@ -201,6 +213,7 @@ size_t hz_span_bytes(void);
 void *hz_span_first_block(const void *block);
 /* The span that `address` lies in. */
 hz_span *hz_span_of(const void *address);
+void hz_span_after_fork(void);
 
 /* ---- large.c -------------------------------------------------------------------------------- */
 
@@ -292,6 +305,9 @@ void hz_heap_cool_old(void);
 /* Moves to the spans what the depots hold, and the heaps of threads that ended. */
 void hz_trim_shared(void);
 void hz_heap_start(uint32_t cpus);
+/* From now on the calling thread has no heap. */
+void hz_heap_abandon(void);
+void hz_heap_after_fork(void);
 
 /* ---- parked.c ------------------------------------------------------------------------------- */
 
@@ -360,12 +376,15 @@ bool hz_guard_is_whole(const void *block);
 void *hz_guard_zero(void);
 bool hz_guard_is_zero(const void *block);
 bool hz_guard_zero_free(void *block);
+void hz_guard_after_fork(void);
 
 /* ---- start.c -------------------------------------------------------------------------------- */
 
 /* Makes hz ready: configuration, arena, hooks. Idempotent; false when there is no memory to start
  * with. */
 bool hz_start(void);
+void hz_start_after_fork(void);
+/* Says what was found and aborts. The caller holds no lock: a handler of SIGABRT may allocate. */
 _Noreturn void hz_die(const char *what, const void *address);
 void hz_warn_once(const char *what, const void *address);
 
@@ -375,8 +394,12 @@ void hz_warn_once(const char *what, const void *address);
 void hz_tick(hz_heap *heap);
 /* Lets a part of what is due decay; false when nothing is. */
 bool hz_decay(void);
-void hz_decay_fork_lock(void);
-void hz_decay_fork_unlock(void);
+void hz_decay_after_fork(void);
+
+/* ---- fork.c --------------------------------------------------------------------------------- */
+
+/* Makes the children of forks repair what they find. */
+void hz_fork_start(void);
 
 /* ---- background.c --------------------------------------------------------------------------- */
 

@@ -1,8 +1,9 @@
 /*
  * A lock of one word, and two ways to wait for it.
  *
- * hz has its own because it needs one that is four bytes, needs no initialisation, can be reset in
- * the child of a fork, and counts how often it was contended.
+ * hz has its own because it needs one that is small, needs no initialisation, tells in the child of
+ * a fork which thread holds it, and counts how often it was contended. The word names that thread
+ * from the instant that it has the lock: with a second word, a fork could fall between the two.
  */
 #include "internal.h"
 #include "os.h"
@@ -18,7 +19,13 @@ HZ_SLOW void hz_lock_wait(hz_lock *lock)
         if (hz_atomic_peek(&lock->word) == 0 && hz_lock_try(lock)) return;
         hz_os_pause();
     }
-    while (hz_atomic_swap(&lock->word, 2) != 0) hz_os_sleep_while(&lock->word, 2);
+    for (;;) {
+        uintptr_t word = hz_atomic_peek(&lock->word);
+        const uintptr_t wanted = (word == 0 ? hz_lock_me() : word) | HZ_LOCK_SLEEPERS;
+        if (word != wanted && !hz_atomic_replace(&lock->word, &word, wanted)) continue;
+        if (word == 0) return; /* others may sleep still, so the word says so */
+        hz_os_sleep_while(&lock->low, (uint32_t)wanted);
+    }
 }
 
 HZ_SLOW void hz_lock_wait_spinning(hz_lock *lock)
@@ -33,5 +40,13 @@ HZ_SLOW void hz_lock_wait_spinning(hz_lock *lock)
 
 HZ_SLOW void hz_lock_wake(hz_lock *lock)
 {
-    hz_os_wake_one(&lock->word);
+    hz_os_wake_one(&lock->low);
+}
+
+bool hz_lock_inherit(hz_lock *lock)
+{
+    const uintptr_t word = hz_atomic_peek(&lock->word);
+    if (word == 0 || (word & ~HZ_LOCK_SLEEPERS) == hz_lock_me()) return false;
+    hz_atomic_put(&lock->word, 0);
+    return true;
 }

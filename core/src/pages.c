@@ -30,6 +30,8 @@ static struct {
     hz_lock lock; /* guards the rest, and the spans of free runs */
     run_lists clean, dirty;
     hz_span *oldest, *newest; /* dirty runs by age */
+    hz_span *purging;         /* runs that threads are purging just now */
+    hz_span *gaps;            /* the last pages of those gaps that the arena has left, from above */
     size_t dirty_pages;
     size_t top; /* pages that ever came from the arena */
 } heap;
@@ -119,9 +121,25 @@ static hz_span *run_mark(size_t first, size_t pages, hz_span_state state)
     return run;
 }
 
+/* From now on a run counts as in use, also for the child of a fork, which may see it half made. */
+static void run_put_out(hz_span *run)
+{
+    hz_plain_put(&run->state, (uint8_t)HZ_SPAN_OUT);
+}
+
+/* Makes a run in use longer or shorter; at each instant it is the one or the other. */
+static void run_resize(hz_span *run, size_t pages)
+{
+    hz_span *last = &run[pages - 1];
+    last->head = (uint32_t)index_of(run);
+    if (last != run) last->state = HZ_SPAN_BUSY;
+    hz_plain_put(&run->pages, (uint32_t)pages);
+}
+
 /* Frees pages [first, first + pages), joined with free neighbours of the same state. */
 static hz_span *run_release(size_t first, size_t pages, hz_span_state state, uint32_t freed_ms)
 {
+    (void)hz_plain_swap(&hz_map.spans[first].state, (uint8_t)HZ_SPAN_BUSY); /* not in use */
     const hz_span *left = first > 0 ? &hz_map.spans[first - 1] : NULL;
     if (left != NULL && left->state == state) {
         hz_span *neighbour = &hz_map.spans[left->head];
@@ -179,6 +197,17 @@ static hz_span *lists_search(const run_lists *lists, size_t pages)
     return lowest;
 }
 
+/* Pages from `top` to `end` that the arena has passed over. The last of them notes it: of the
+ * others there may be no entries. */
+static void note_gap(size_t end)
+{
+    if (end == heap.top) return;
+    hz_span *last = &hz_map.spans[end - 1];
+    last->pages = (uint32_t)(end - heap.top);
+    last->next = heap.gaps;
+    hz_plain_put(&heap.gaps, last);
+}
+
 static hz_span *extend(size_t pages)
 {
     size_t first;
@@ -187,7 +216,8 @@ static hz_span *extend(size_t pages)
         generous = pages;
         if (!hz_arena_extend(pages, &first)) return NULL;
     }
-    heap.top = first + generous;
+    note_gap(first);
+    hz_plain_put(&heap.top, first + generous);
     return run_release(first, generous, HZ_SPAN_CLEAN, 0);
 }
 
@@ -274,12 +304,39 @@ hz_span *hz_pages_alloc(size_t pages, size_t align, bool *zeroed)
         if (zeroed != NULL) *zeroed = is_clean;
         if (!is_clean) hz_count(HZ_STAT_pages_reused, 1);
         run = run_carve(run, first, pages, HZ_SPAN_BUSY);
+        run_put_out(run);
     }
     hz_lock_release(&heap.lock);
     return run;
 }
 
 /* ---- purging -------------------------------------------------------------------------------- */
+
+static void purging_insert(hz_span *run)
+{
+    run->previous = NULL;
+    run->next = heap.purging;
+    if (run->next != NULL) run->next->previous = run;
+    heap.purging = run;
+}
+
+static void purge_begin(hz_span *run)
+{
+    run->purger = hz_lock_me();
+    hz_plain_put(&run->state, (uint8_t)HZ_SPAN_PURGED);
+    purging_insert(run);
+}
+
+static void purge_end(hz_span *run, bool purged)
+{
+    if (run->next != NULL) run->next->previous = run->previous;
+    if (run->previous != NULL)
+        run->previous->next = run->next;
+    else
+        heap.purging = run->next;
+    const hz_span_state state = purged ? HZ_SPAN_CLEAN : HZ_SPAN_DIRTY;
+    run_release(index_of(run), run->pages, state, hz_os_now_ms());
+}
 
 /* Returns up to `pages` pages of the oldest dirty run to the system; the lock is not held
  * meanwhile. */
@@ -288,19 +345,19 @@ static bool purge_oldest(size_t pages)
     hz_span *run = heap.oldest;
     if (pages < PURGE_PAGES) pages = PURGE_PAGES;
     if (pages > run->pages) pages = run->pages;
-    size_t first = index_of(run);
-    run_carve(run, first, pages, HZ_SPAN_BUSY);
+    run = run_carve(run, index_of(run), pages, HZ_SPAN_BUSY);
+    purge_begin(run);
     hz_lock_release(&heap.lock);
 
     size_t bytes = pages << HZ_PAGE_SHIFT;
-    bool purged = hz_run_purge(&hz_map.spans[first]);
+    bool purged = hz_run_purge(run);
     if (purged) {
         hz_count(HZ_STAT_purges, 1);
         hz_count(HZ_STAT_purged_bytes, bytes);
     }
 
     hz_lock_take(&heap.lock);
-    run_release(first, pages, purged ? HZ_SPAN_CLEAN : HZ_SPAN_DIRTY, hz_os_now_ms());
+    purge_end(run, purged);
     return purged;
 }
 
@@ -371,17 +428,18 @@ static bool grow(hz_span *run, size_t pages)
     size_t first = index_of(run), end = first + run->pages;
     size_t more = pages - run->pages;
     hz_span *right = end < heap.top ? &hz_map.spans[end] : NULL;
-    if (right == NULL || right->state == HZ_SPAN_BUSY) return false;
+    if (right == NULL || (right->state != HZ_SPAN_CLEAN && right->state != HZ_SPAN_DIRTY))
+        return false;
     if (right->pages < more) return false;
     run_carve(right, end, more, HZ_SPAN_BUSY);
-    run_mark(first, pages, HZ_SPAN_BUSY);
+    run_resize(run, pages);
     return true;
 }
 
 static void shrink(hz_span *run, size_t pages)
 {
     size_t first = index_of(run), end = first + run->pages;
-    run_mark(first, pages, HZ_SPAN_BUSY);
+    run_resize(run, pages);
     run_release(first + pages, end - first - pages, HZ_SPAN_DIRTY, hz_os_now_ms());
     purge_excess();
 }
@@ -398,12 +456,102 @@ bool hz_pages_resize(hz_span *run, size_t pages)
     return done;
 }
 
-void hz_pages_fork_lock(void)
+/* ---- fork ----------------------------------------------------------------------------------- */
+
+/* Acts on all parts of the table of spans between two gaps. A gap at or above the end of a part is
+ * one that a thread was noting which a fork lost. */
+static void each_part(void (*act)(size_t first, size_t end))
 {
-    hz_lock_take(&heap.lock);
+    size_t end = heap.top;
+    for (const hz_span *gap = heap.gaps; gap != NULL; gap = gap->next) {
+        if (index_of(gap) >= end) continue;
+        act(index_of(gap) + 1, end);
+        end = index_of(gap) + 1 - gap->pages;
+    }
+    act(0, end);
 }
 
-void hz_pages_fork_unlock(void)
+static void (*act_on_run)(hz_span *run);
+
+static void part_act(size_t first, size_t end)
 {
+    for (size_t at = first; at < end;) {
+        hz_span *run = &hz_map.spans[at];
+        const bool is_out = run->state == HZ_SPAN_OUT;
+        at += is_out && !hz_is_fenced() ? run->pages : 1; /* guarded runs lie within others */
+        if (is_out || run->state == HZ_SPAN_GUARDED) act_on_run(run);
+    }
+}
+
+void hz_pages_each_out(void (*act)(hz_span *run))
+{
+    act_on_run = act;
+    each_part(part_act);
+}
+
+/* Whether a run begins here that is in use, or that the thread itself is purging. */
+static bool is_kept(const hz_span *run)
+{
+    return run->state == HZ_SPAN_OUT ||
+           (run->state == HZ_SPAN_PURGED && run->purger == hz_lock_me());
+}
+
+static void keep(hz_span *run)
+{
+    if (run->pages > 1) run[run->pages - 1].state = HZ_SPAN_BUSY;
+    if (run->state == HZ_SPAN_PURGED) purging_insert(run);
+}
+
+static void free_anew(size_t first, size_t end)
+{
+    if (first == end) return;
+    hz_span *run = run_mark(first, end - first, HZ_SPAN_DIRTY);
+    run->freed_ms = hz_os_now_ms();
+    list_insert(run);
+}
+
+/* Of the runs that are kept; what lies between them is free, and nobody knows whether it is clean.
+ */
+static void part_rebuild(size_t first, size_t end)
+{
+    size_t at = first, end_of_kept = first;
+    while (at < end) {
+        hz_span *run = &hz_map.spans[at];
+        if (!is_kept(run)) {
+            run->state = HZ_SPAN_BUSY;
+            at++;
+            continue;
+        }
+        free_anew(end_of_kept, at);
+        at = end_of_kept = at + run->pages;
+        keep(run);
+    }
+    free_anew(end_of_kept, at);
+}
+
+static void rebuild(void)
+{
+    heap.clean = heap.dirty = (run_lists){.filled = 0};
+    heap.oldest = heap.newest = heap.purging = NULL;
+    heap.dirty_pages = 0;
+    each_part(part_rebuild);
+}
+
+/* Runs that other threads were purging are free again. */
+static void end_lost_purges(void)
+{
+    for (hz_span *run = heap.purging, *next; run != NULL; run = next) {
+        next = run->next;
+        if (run->purger != hz_lock_me()) purge_end(run, false);
+    }
+}
+
+/* Where the thread itself was interrupted within the page heap, it goes on there: what others were
+ * purging then is lost. */
+void hz_pages_after_fork(void)
+{
+    if (hz_lock_inherit(&heap.lock)) rebuild();
+    if (!hz_lock_try(&heap.lock)) return;
+    end_lost_purges();
     hz_lock_release(&heap.lock);
 }

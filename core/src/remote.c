@@ -81,7 +81,7 @@ static size_t inbox_put(hz_inbox *inbox, void *const *entries, size_t count)
     size_t room = inbox->blocks == NULL ? 0 : HZ_INBOX_BLOCKS - hz_atomic_peek(&inbox->count);
     if (count > room) count = room;
     if (count > 0) memcpy(inbox->blocks + inbox->count, entries, count * sizeof(void *));
-    inbox->count += (uint32_t)count;
+    hz_atomic_put(&inbox->count, hz_atomic_peek(&inbox->count) + (uint32_t)count);
     hz_lock_release(&inbox->lock);
     return count;
 }

@@ -107,6 +107,11 @@ static bool span_is_empty(const hz_span *span)
     return span->free_count == span->carved;
 }
 
+static bool span_is_used_up(const hz_span *span)
+{
+    return span->free_count == 0 && span->carved == span->capacity;
+}
+
 /* ---- making and freeing --------------------------------------------------------------------- */
 
 static size_t pages_for(uint32_t class_)
@@ -146,11 +151,13 @@ static hz_span *span_make(uint32_t shard, uint32_t class_)
     for (size_t i = 0; i < pages; i++) {
         span[i].head = first;
         span[i].colour = i == 0 ? span_colour(first, class_) : 0;
-        span[i].class_ = (uint8_t)class_;
+        if (i > 0) span[i].class_ = (uint8_t)class_;
         span[i].shard = (uint8_t)shard;
     }
     span->capacity = (uint32_t)(((pages << HZ_PAGE_SHIFT) - span->colour) / hz_class_bytes[class_]);
     span->carved = span->free_count = span->scan_word = 0;
+    span->listing = HZ_SPAN_UNLISTED;
+    hz_plain_put(&span->class_, (uint8_t)class_); /* from now on it is a span */
     if (hz_cfg.prefault == HZ_PREFAULT_ON) span_prefault(span, zeroed);
     hz_count(HZ_STAT_spans_made, 1);
     return span;
@@ -158,21 +165,25 @@ static hz_span *span_make(uint32_t shard, uint32_t class_)
 
 /* The second copy of a block that was freed twice may still wait in a magazine: where the pages
  * serve something else by then, it must find no seal. */
-static void unseal_all(const hz_span *span)
+static void unseal_all(const hz_span *span, uint32_t class_)
 {
-    size_t bytes = hz_class_bytes[span->class_];
+    size_t bytes = hz_class_bytes[class_];
     unsigned char *blocks = (unsigned char *)hz_page_address(span_page(span)) + span->colour;
     for (uint32_t i = 0; i < span->carved; i++) hz_unseal(blocks + i * bytes);
 }
 
 static void span_destroy(hz_bin *bin, hz_span *span)
 {
+    const uint32_t class_ = span->class_;
     bin_remove(bin, span);
-    unseal_all(span);
-    for (size_t i = 0; i < span->pages; i++)
+    (void)hz_plain_swap(&span->class_, (uint8_t)HZ_CLASS_NONE); /* from now on it is none */
+    unseal_all(span, class_);
+    for (size_t i = 0; i < span->pages; i++) {
+        span[i].class_ = HZ_CLASS_NONE;
         hz_page_clear(hz_page_at(hz_page_address(span_page(span) + i)));
+    }
     memset(span_bits(span), 0, (size_t)span->pages * WORDS_PER_PAGE * sizeof(uint64_t));
-    hz_atomic_add(&cut_bytes, -((size_t)span->carved * hz_class_bytes[span->class_]));
+    hz_atomic_add(&cut_bytes, -((size_t)span->carved * hz_class_bytes[class_]));
     hz_count(HZ_STAT_spans_freed, 1);
     hz_guard_pages_free(span);
 }
@@ -268,8 +279,7 @@ static size_t span_give_out(hz_bin *bin, hz_span *span, void **out, size_t want,
         span_lend(span, lease);
     else if (got < want && lease == NULL)
         got += span_carve(span, out + got, want - got);
-    const bool is_used_up = span->free_count == 0 && span->carved == span->capacity;
-    bin_move(bin, span, is_used_up ? HZ_SPAN_UNLISTED : HZ_SPAN_LISTED);
+    bin_move(bin, span, span_is_used_up(span) ? HZ_SPAN_UNLISTED : HZ_SPAN_LISTED);
     return got;
 }
 
@@ -408,4 +418,52 @@ bool hz_span_trim(uint32_t shard, uint32_t class_)
     for (; bin->kept != NULL; any = true) span_destroy(bin, bin->kept);
     hz_lock_release(&bin->lock);
     return any;
+}
+
+/* ---- fork ----------------------------------------------------------------------------------- */
+
+static bool lost[HZ_SHARDS_MAX][HZ_CLASSES + 1]; /* bins whose lock a thread held that is gone */
+
+static bool bins_forget(void)
+{
+    bool any = false;
+    for (uint32_t shard = 0; shard < hz_map.shards; shard++) {
+        for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
+            hz_bin *bin = bin_of(shard, class_);
+            const bool is_lost = hz_lock_inherit(&bin->lock);
+            if (lost[shard][class_] != is_lost) lost[shard][class_] = is_lost;
+            if (!is_lost) continue;
+            bin->spans = bin->kept = NULL;
+            hz_atomic_poke(&bin->kept_count, 0);
+            any = true;
+        }
+    }
+    return any;
+}
+
+static uint32_t count_bits(const hz_span *span)
+{
+    uint32_t count = 0;
+    const uint64_t *bits = span_bits(span);
+    for (size_t i = 0; i < (size_t)span->pages * WORDS_PER_PAGE; i++)
+        count += (uint32_t)__builtin_popcountll(bits[i]);
+    return count;
+}
+
+/* Lists a span of a bin that was lost, with a count of the blocks that are back in it. */
+static void list_anew(hz_span *span)
+{
+    const uint32_t class_ = span->class_;
+    if (class_ == HZ_CLASS_NONE || class_ > HZ_CLASSES || !lost[span->shard][class_]) return;
+    span->listing = HZ_SPAN_UNLISTED;
+    span->scan_word = 0;
+    span->free_count = count_bits(span);
+    if (span_is_used_up(span)) return;
+    bin_insert(bin_of(span->shard, class_), span,
+               span_is_empty(span) ? HZ_SPAN_KEPT : HZ_SPAN_LISTED);
+}
+
+void hz_span_after_fork(void)
+{
+    if (bins_forget()) hz_pages_each_out(list_anew);
 }

@@ -43,17 +43,30 @@ static void say(const char *what, const char *why)
     hz_os_write_stderr(message, text.length < sizeof message ? text.length : sizeof message - 1);
 }
 
+static char *copy(char *to, const char *text)
+{
+    const size_t length = strlen(text);
+    memcpy(to, text, length);
+    return to + length;
+}
+
+/* In any state of the process: nothing of the C library but memcpy. */
 static void say_of(const char *what, const void *address)
 {
     char message[MESSAGE_BYTES];
-    hz_text text = {message, sizeof message, 0};
-    hz_text_add(&text, "hz: %s: %p\n", what, address);
-    hz_os_write_stderr(message, text.length);
+    char *end = copy(copy(copy(message, "hz: "), what), ": 0x");
+    int shift = HZ_WORD_BITS - 4;
+    while (shift > 0 && (uintptr_t)address >> shift == 0) shift -= 4;
+    for (; shift >= 0; shift -= 4) *end++ = "0123456789abcdef"[(uintptr_t)address >> shift & 15];
+    *end++ = '\n';
+    hz_os_write_stderr(message, (size_t)(end - message));
 }
 
+/* A handler of SIGABRT may allocate. The thread's heap may be half changed, so it has none then. */
 HZ_SLOW _Noreturn void hz_die(const char *what, const void *address)
 {
     say_of(what, address);
+    hz_heap_abandon();
     abort();
 }
 
@@ -221,6 +234,7 @@ static bool start(void)
 bool hz_start(void)
 {
     if (HZ_LIKELY(hz_atomic_get(&process.done))) return true;
+    hz_fork_start();
     hz_lock_take(&process.lock);
     if (!hz_atomic_peek(&process.done) && !hz_atomic_peek(&process.failed)) {
         if (start())
@@ -230,6 +244,12 @@ bool hz_start(void)
     }
     hz_lock_release(&process.lock);
     return hz_atomic_peek(&process.done);
+}
+
+/* A start that another thread has begun is begun anew. */
+void hz_start_after_fork(void)
+{
+    (void)hz_lock_inherit(&process.lock);
 }
 
 static void confirm(void)

@@ -81,9 +81,11 @@ typedef struct hz_counters {
 
 /* ---- locks ---------------------------------------------------------------------------------- */
 
-typedef struct hz_lock {
-    _Atomic uint32_t word; /* 0 free, 1 held, 2 held and somebody sleeps */
+typedef union hz_lock {
+    _Atomic uintptr_t word; /* 0 free, else which thread holds it; odd: another thread sleeps */
+    _Atomic uint32_t low;   /* the half of it with that bit, which the system compares */
 } hz_lock;
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low half comes first");
 
 /* ---- the map: what the fast paths need of the arena ----------------------------------------- */
 
@@ -191,9 +193,11 @@ enum { HZ_INBOX_BLOCKS = 8192 };
 /* ---- back ----------------------------------------------------------------------------------- */
 
 typedef enum hz_span_state {
-    HZ_SPAN_BUSY = 0, /* in use, being purged, or a page that is no end of a free run */
+    HZ_SPAN_BUSY = 0, /* a page at which nothing begins or ends that is told below */
     HZ_SPAN_CLEAN,    /* a free run that reads as zero and costs no memory */
     HZ_SPAN_DIRTY,    /* a free run that is still resident */
+    HZ_SPAN_OUT,      /* the first page of a run in use, and no other page */
+    HZ_SPAN_PURGED,   /* the first page of a run that a thread is just purging */
     HZ_SPAN_GUARDED,  /* in use, between guard pages that the page heap takes for a part of it */
 } hz_span_state;
 
@@ -206,8 +210,8 @@ typedef enum hz_span_listing {
 /* One per page; the first page of a run speaks for it. Of a free run the last page knows it, too.
  */
 typedef struct hz_span {
-    HZ_ALIGNED_TO_LINE struct hz_span
-        *next; /* neighbours in a bin, or in a list of free runs of like size */
+    HZ_ALIGNED_TO_LINE struct hz_span *next; /* neighbours in a bin, among the runs that are being
+                                                purged, or in a list of free runs of like size */
     union {
         struct hz_span *previous; /* the same, backwards */
         size_t asked_bytes;       /* of a large block under hardening=full: what was asked for */
@@ -215,7 +219,8 @@ typedef struct hz_span {
     uint32_t head;     /* index of the first page of this run, in every page of a span of blocks */
     uint32_t pages;    /* length of the run */
     uint8_t state;     /* hz_span_state */
-    uint8_t class_;    /* class of its blocks, in every page of a span of blocks */
+    uint8_t class_;    /* class of its blocks, in every page of a span of blocks; in the first one
+                          it is written last, and cleared first */
     uint8_t shard;     /* home of its blocks, in every page of a span of blocks */
     uint8_t listing;   /* hz_span_listing */
     uint32_t capacity; /* blocks that fit */
@@ -226,7 +231,11 @@ typedef struct hz_span {
         uint32_t freed_ms; /* of a dirty run: when it became free */
         uint32_t colour;   /* of a page of a span: bytes before the span's first block */
     };
-    struct hz_span *older, *newer; /* neighbours among the dirty runs, by age */
+    union {
+        struct hz_span *older; /* the dirty run that became free before this one */
+        uintptr_t purger;      /* of a run that is being purged: the thread, see hz_lock_me */
+    };
+    struct hz_span *newer; /* the dirty run that became free after this one */
 } hz_span;
 _Static_assert(sizeof(hz_span) == HZ_CACHE_LINE_BYTES, "spans do not share cache lines");
 

@@ -29,7 +29,7 @@ static void churn_step(void **slots, uint64_t *state)
         return;
     }
     free(*slot);
-    const size_t size = (draw >> 50 == 0) ? 300000 : (draw >> 32) % 3000;
+    const size_t size = (draw >> 50 == 0) ? 300000 : (draw >> 32) % 3000 + 1;
     *slot = draw >> 59 == 3 ? realloc(malloc(10), size + 1) : malloc(size);
     require(*slot != NULL, "no memory for %zu bytes", size);
     *(volatile char *)*slot = 1;

@@ -23,6 +23,7 @@ PRELOADED = {
     "a large block that grows is moved and not copied": "realloc_large",
     "a double or invalid free ends the program before it does harm": "invalid_free",
     "a fork among churning threads gives a child that can allocate": "fork_churn",
+    "a fork in a handler, or beside locked streams, does no harm": "fork_handlers",
     "a thread that only frees does not hoard memory": "free_only_consumer",
     "signals and cancellation in the middle of malloc do no harm": "signals",
     "threads that come and go do not add up": "thread_churn",
@@ -274,6 +275,8 @@ FORKED = (
     TIGHT | {"HZ_DEPOT_LOCK": "spin", "HZ_BACKGROUND_REFILL_US": "128"},
     TIGHT | {"HZ_DEPOT_LOCK": "lockfree", "HZ_SHARDS": "4"},
     TIGHT | {"HZ_REMOTE_GROUPING": "shard", "HZ_SHARDS": "2"},
+    TIGHT | {"HZ_LARGE_CACHE_BYTES": "0"},
+    {"HZ_HARDENING": "full", "HZ_PURGE_DELAY_MS": "0", "HZ_LARGE_CACHE_BYTES": "0"},
 )
 
 

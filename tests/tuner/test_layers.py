@@ -56,6 +56,7 @@ C_LEVELS: tuple[frozenset[str], ...] = (
 C_BESIDE = frozenset(
     {
         "heap.c",
+        "fork.c",
         "start.c",
         "decay.c",
         "deepbind.c",
