@@ -40,6 +40,14 @@ static size_t read_file(const char *path, char *text, size_t size)
     return length > 0 ? (size_t)length : 0;
 }
 
+/* ThreadSanitizer takes an address for a mere wish unless MAP_FIXED is there, too. Kernels that know
+ * the other flag replace nothing even then. */
+#ifdef __SANITIZE_THREAD__
+#define FIXED_NOREPLACE (MAP_FIXED_NOREPLACE | MAP_FIXED)
+#else
+#define FIXED_NOREPLACE MAP_FIXED_NOREPLACE
+#endif
+
 /* ---- memory --------------------------------------------------------------------------------- */
 
 static void *map(void *hint, size_t bytes, int protection, int flags)
@@ -53,7 +61,7 @@ hz_os_claimed hz_os_claim(void *address, size_t bytes, bool is_writable)
 {
     const int saved = errno;
     const int protection = is_writable ? PROT_READ | PROT_WRITE : PROT_READ;
-    void *got = map(address, bytes, protection, MAP_NORESERVE | MAP_FIXED_NOREPLACE);
+    void *got = map(address, bytes, protection, MAP_NORESERVE | FIXED_NOREPLACE);
     if (got == address) return HZ_OS_CLAIMED;
     const bool is_taken = got != NULL || errno == EEXIST;
     if (got != NULL) munmap(got, bytes);
