@@ -146,12 +146,37 @@ static void closing_it_does_not_harm_threads_that_used_it(void)
     (void)use(&hz);
 }
 
+static void *use_and_ask_for_key(void *key)
+{
+    int value = 0;
+    interface hz = find(load(library));
+    require(pthread_setspecific(*(pthread_key_t *)key, &value) == 0, "pthread_setspecific");
+    (void)use(&hz);
+    require(pthread_getspecific(*(pthread_key_t *)key) == &value, "the key's value changed");
+    return NULL;
+}
+
+static void it_works_where_no_key_is_left(void)
+{
+    pthread_key_t first, other;
+    require(pthread_key_create(&first, NULL) == 0, "pthread_key_create failed");
+    while (pthread_key_create(&other, NULL) == 0) continue;
+    interface hz = find(load(library));
+    (void)use(&hz);
+    use_in_threads(&hz);
+    pthread_t thread;
+    require(pthread_create(&thread, NULL, use_and_ask_for_key, &first) == 0, "pthread_create");
+    (void)pthread_join(thread, NULL);
+}
+
 static const check checks[] = {
     {"the library's static TLS is at most 64 bytes", static_tls_is_at_most_64_bytes, 0},
     {"the library can be loaded after thirty libraries with TLS",
      it_loads_after_thirty_libraries_with_tls, 0},
     {"closing the library does not harm threads that used it",
      closing_it_does_not_harm_threads_that_used_it, 0},
+    {"the library works where no key of thread-specific data is left",
+     it_works_where_no_key_is_left, 0},
 };
 
 int main(int argc, char **argv)

@@ -24,6 +24,7 @@ PRELOADED = {
     "a double or invalid free ends the program before it does harm": "invalid_free",
     "a fork among churning threads gives a child that can allocate": "fork_churn",
     "a fork in a handler, or beside locked streams, does no harm": "fork_handlers",
+    "a handler of SIGABRT may allocate": "abort_handler",
     "a thread that only frees does not hoard memory": "free_only_consumer",
     "signals and cancellation in the middle of malloc do no harm": "signals",
     "threads that come and go do not add up": "thread_churn",
@@ -170,6 +171,16 @@ def test_blocks_start_where_they_were_cut(core_tests: Path, preload: Preload) ->
 @pytest.mark.slow
 def test_the_arena_maps_no_more_than_it_needs(core_tests: Path, preload: Preload) -> None:
     require_all_held(preload(core_tests / "tests" / "arena_growth", LD_PRELOAD=""))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shards", ["1", "2"])
+def test_a_child_repairs_what_it_finds_half_changed(
+    shards: str, core_tests: Path, preload: Preload
+) -> None:
+    program = core_tests / "tests" / "fork_inside"
+    done = preload(program, LD_PRELOAD="", HZ_SHARDS=shards)
+    require_all_held(done)
 
 
 @pytest.mark.slow

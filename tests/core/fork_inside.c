@@ -1,0 +1,227 @@
+/*
+ * What a child finds that was forked while another thread was in the middle of a change: each check
+ * stops a thread at one such place for good, and forks.
+ */
+#include "check.h"
+
+#include <hz/hz.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+enum { BLOCKS = 6000, SIZE = 1000, CHILD_SECONDS = 20 };
+#define LARGE ((size_t)8 << 20)
+#define HUGE ((size_t)3 << 30)
+
+static atomic_int stopped_in; /* the system call that is not to return, in threads that stop */
+static atomic_bool is_stopped;
+static _Thread_local bool stops;
+
+static void stop_for_good(void)
+{
+    atomic_store(&is_stopped, true);
+    for (;;) (void)pause();
+}
+
+/* ---- system calls that do not return -------------------------------------------------------- */
+
+static void stop_if_asked(int call)
+{
+    if (stops && atomic_load(&stopped_in) == call) stop_for_good();
+}
+
+void *mmap(void *address, size_t bytes, int access, int flags, int fd, off_t offset)
+{
+    stop_if_asked(SYS_mmap);
+    return (void *)syscall(SYS_mmap, address, bytes, access, flags, fd, offset);
+}
+
+int madvise(void *address, size_t bytes, int advice)
+{
+    stop_if_asked(SYS_madvise);
+    return (int)syscall(SYS_madvise, address, bytes, advice);
+}
+
+/* ---- the thread that is lost ---------------------------------------------------------------- */
+
+static void *run_until_stopped(void *act)
+{
+    stops = true;
+    (*(void (**)(void))act)();
+    check_failed(__FILE__, __LINE__, "the thread was not stopped");
+}
+
+static void stop_a_thread(void (*act)(void))
+{
+    static void (*chosen)(void);
+    pthread_t thread;
+    chosen = act;
+    require(pthread_create(&thread, NULL, run_until_stopped, &chosen) == 0, "pthread_create");
+    while (!atomic_load(&is_stopped)) (void)usleep(1000);
+}
+
+static void require_in_child(void (*act)(void))
+{
+    int status = 0;
+    const pid_t child = fork();
+    if (child == 0) {
+        (void)alarm(CHILD_SECONDS);
+        act();
+        _exit(0);
+    }
+    require(child > 0 && waitpid(child, &status, 0) == child, "fork: %s", strerror(errno));
+    require(status == 0, "the child's wait status is %d", status);
+}
+
+/* ---- a bin ---------------------------------------------------------------------------------- */
+
+static unsigned char *blocks[BLOCKS];
+
+static void fill(void)
+{
+    for (size_t i = 0; i < BLOCKS; i++) {
+        blocks[i] = hz_malloc(SIZE);
+        require(blocks[i] != NULL, "no memory");
+        memset(blocks[i], (int)(i % 251), SIZE);
+    }
+}
+
+static void free_every(size_t step)
+{
+    for (size_t i = 0; i < BLOCKS; i += step) {
+        hz_free(blocks[i]);
+        blocks[i] = NULL;
+    }
+}
+
+/* Spoils all of a bin that may be half changed. */
+static void hold_a_bin(void)
+{
+    const uint32_t class_ = hz_class_of(SIZE);
+    hz_bin *bin = &hz_shards[hz_heap_mine->shard % hz_map.shards].bins[class_];
+    hz_span *span = hz_span_of(blocks[1]);
+    hz_lock_take(&bin->lock);
+    bin->spans = bin->kept = span->next = span->previous = (hz_span *)8;
+    span->free_count = span->scan_word = 123456;
+    span->listing = HZ_SPAN_KEPT;
+    stop_for_good();
+}
+
+static void use_and_free_all(void)
+{
+    for (size_t i = 0; i < BLOCKS; i++) {
+        if (blocks[i] == NULL) continue;
+        require(blocks[i][SIZE - 1] == i % 251, "block %zu changed", i);
+        hz_free(blocks[i]);
+    }
+    (void)hz_trim();
+    fill();
+    for (size_t i = 0; i < BLOCKS; i++) {
+        require(blocks[i][0] == i % 251 && blocks[i][SIZE - 1] == i % 251, "two owners of %zu", i);
+    }
+    free_every(1);
+    const size_t before = hz_span_bytes();
+    (void)hz_trim();
+    require(hz_span_bytes() < before / 8, "%zu of %zu bytes stay in spans", hz_span_bytes(),
+            before);
+}
+
+static void a_bin_is_made_anew(void)
+{
+    fill();
+    free_every(2);
+    (void)hz_trim();
+    stop_a_thread(hold_a_bin);
+    require_in_child(use_and_free_all);
+}
+
+/* ---- the page heap -------------------------------------------------------------------------- */
+
+static void *freed_before;
+
+static void use_pages(void)
+{
+    require(hz_pages_free_bytes() >= LARGE, "only %zu bytes are free", hz_pages_free_bytes());
+    for (size_t size = 1; size < 4 * LARGE; size += size / 2 + 1) {
+        unsigned char *block = hz_malloc(size);
+        require(block != NULL, "no memory for %zu bytes", size);
+        memset(block, 1, size);
+        hz_free(block);
+    }
+}
+
+static void make_free_pages(void)
+{
+    freed_before = hz_malloc(LARGE);
+    require(freed_before != NULL, "no memory");
+    memset(freed_before, 1, LARGE);
+    hz_free(freed_before);
+}
+
+static void ask_for_more(void)
+{
+    (void)hz_malloc(HUGE);
+}
+
+static void the_arena_and_the_page_heap_go_on(void)
+{
+    make_free_pages();
+    atomic_store(&stopped_in, SYS_mmap);
+    stop_a_thread(ask_for_more);
+    require_in_child(use_pages);
+}
+
+static void trim(void)
+{
+    (void)hz_trim();
+}
+
+static void a_run_that_was_being_purged_is_free(void)
+{
+    make_free_pages();
+    atomic_store(&stopped_in, SYS_madvise);
+    stop_a_thread(trim);
+    require_in_child(use_pages);
+}
+
+/* ---- depots and inboxes --------------------------------------------------------------------- */
+
+static void hold_all_locks_of_shards(void)
+{
+    for (uint32_t shard = 0; shard < hz_map.shards; shard++) {
+        hz_lock_take(&hz_shards[shard].inbox.lock);
+        for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
+            hz_lock_take(&hz_shards[shard].depots[class_].lock);
+            hz_lock_take(&hz_shards[shard].bins[class_].lock);
+        }
+    }
+    stop_for_good();
+}
+
+static void all_locks_are_free(void)
+{
+    fill();
+    free_every(3);
+    stop_a_thread(hold_all_locks_of_shards);
+    require_in_child(use_and_free_all);
+}
+
+static const check checks[] = {
+    {"a bin that another thread was changing is made anew of its spans", a_bin_is_made_anew, 0},
+    {"the page heap and the arena go on where another thread was extending them",
+     the_arena_and_the_page_heap_go_on, 0},
+    {"a run that another thread was purging is free", a_run_that_was_being_purged_is_free, 0},
+    {"locks that another thread held are free", all_locks_are_free, 0},
+};
+
+int main(int argc, char **argv)
+{
+    return run_checks(checks, COUNT(checks), argc, argv);
+}
