@@ -33,10 +33,11 @@ enum {
     HUGE_PAGES = 32,         /* the first page is a multiple of 2 MiB */
     COMMIT_PAGES = 16,       /* pages that are claimed beyond those asked for, at least: 1 MiB */
     COMMIT_PAGES_MAX = 1024, /* at most */
-    SKIP_PAGES = 1024, /* a gap ends at a multiple, so that no table has parts in both sides */
-    PLACES = 64,       /* places among all addresses, of 2 TiB each on x86 */
-    PLACES_LEAST = 8,  /* of larger ones, where there is much memory */
-    TABLES_SHARE = 64, /* part of a place that the tables of the next one take at most */
+    SKIP_PAGES = 1024,   /* a gap ends at a multiple, so that no table has parts in both sides */
+    PLACES = 64,         /* places among all addresses, of 2 TiB each on x86 */
+    PLACES_LEAST = 8,    /* of larger ones, where there is much memory */
+    TABLES_SHARE = 64,   /* part of a place that the tables of the next one take at most */
+    UNCOMMIT_PAGES = 16, /* a shorter run is not worth the mapping of its own */
     META_BYTES = 256 * 1024, /* unit of memory for hz's own structs */
 };
 #define ENTRIES_MIN ((size_t)1 << 16)     /* what shares an entry is far away, see hz_distance */
@@ -60,6 +61,7 @@ static struct {
     size_t usable_pages; /* pages are claimed up to here, but for gaps */
     size_t used_pages;   /* pages are handed to the page heap up to here */
     bool is_doubling;    /* whether entries are being claimed */
+    bool is_strict;      /* whether what may be written counts as used (overcommit_memory=2) */
     unsigned char *meta; /* rest of the current unit */
     size_t meta_left;
 } arena = {.tables = {
@@ -140,6 +142,7 @@ bool hz_arena_make(void)
     const uintptr_t addresses = hz_os_addresses();
     while (places > PLACES_LEAST && addresses / places < 4 * hz_os_memory_bytes()) places /= 2;
     hz_os_random(&random, sizeof random);
+    arena.is_strict = hz_os_is_commit_strict();
     arena.entries = hz_os_address_space_left() < ADDRESSES_FEW ? ENTRIES_MIN : ENTRIES_USUAL;
     for (; arena.entries >= ENTRIES_MIN; arena.entries /= 2) {
         if (settle_anywhere(addresses / places, places, random)) return true;
@@ -202,15 +205,17 @@ void hz_arena_advise(void *address, size_t bytes)
 {
     if (hz_cfg.thp == HZ_THP_ON && hz_os_ask_huge_pages(address, bytes)) {
         hz_count(HZ_STAT_huge_page_bytes, bytes);
+    } else if (hz_cfg.thp == HZ_THP_NEVER && hz_os_decline_huge_pages(address, bytes)) {
+        hz_count(HZ_STAT_small_page_bytes, bytes);
     }
 }
 
-/* With what the tables tell of the page below, at which its upper neighbour looks. */
+/* With what the tables tell of one page more on each side, at which its neighbour looks. */
 static hz_os_claimed make_usable(size_t from, size_t to)
 {
     hz_os_claimed claimed = HZ_OS_CLAIMED;
     for (size_t i = 0; i < TABLES && claimed == HZ_OS_CLAIMED; i++)
-        claimed = table_extend(&arena.tables[i], from > 0 ? from - 1 : 0, to);
+        claimed = table_extend(&arena.tables[i], from > 0 ? from - 1 : 0, to + 1);
     if (claimed != HZ_OS_CLAIMED) return claimed;
     void *address = hz_page_address(from);
     const size_t bytes = (to - from) << HZ_PAGE_SHIFT;
@@ -222,8 +227,14 @@ static hz_os_claimed make_usable(size_t from, size_t to)
     return claimed;
 }
 
-/* More than is needed now, so that system calls stay rare; exactly what is needed when that much is
- * refused. */
+/* How many pages more than are needed now are claimed, so that system calls stay rare. */
+static size_t pages_beyond(void)
+{
+    if (arena.is_strict) return COMMIT_PAGES;
+    return smaller(COMMIT_PAGES + arena.usable_pages / 4, COMMIT_PAGES_MAX);
+}
+
+/* Exactly what is needed when more is refused. */
 static hz_os_claimed make_room(size_t start, size_t end)
 {
     const size_t from = start > arena.usable_pages ? start : arena.usable_pages;
@@ -231,8 +242,7 @@ static hz_os_claimed make_room(size_t start, size_t end)
     while (arena.first_number + end >= arena.entries) {
         if (entries_double() != HZ_OS_CLAIMED) return HZ_OS_REFUSED;
     }
-    const size_t more = smaller(COMMIT_PAGES + arena.usable_pages / 4, COMMIT_PAGES_MAX);
-    const size_t generous = smaller(end + more, arena.entries - arena.first_number);
+    const size_t generous = smaller(end + pages_beyond(), arena.entries - arena.first_number - 1);
     const hz_os_claimed claimed = make_usable(from, generous);
     return claimed == HZ_OS_CLAIMED ? claimed : make_usable(from, end);
 }
@@ -268,6 +278,27 @@ bool hz_arena_extend(size_t pages, size_t *first)
     const bool done = extend(pages, first);
     hz_lock_release(&arena.lock);
     return done;
+}
+
+/* ---- giving back ---------------------------------------------------------------------------- */
+
+/* Where what may be written counts as used, a long run is given up as a whole. */
+bool hz_arena_purge(size_t first, size_t pages)
+{
+    void *address = hz_page_address(first);
+    const size_t bytes = pages << HZ_PAGE_SHIFT;
+    if (arena.is_strict && pages >= UNCOMMIT_PAGES && hz_os_uncommit(address, bytes)) return true;
+    return hz_os_purge(address, bytes);
+}
+
+bool hz_arena_reuse(size_t first, size_t pages)
+{
+    void *address = hz_page_address(first);
+    const size_t bytes = pages << HZ_PAGE_SHIFT;
+    if (!arena.is_strict) return true;
+    if (!hz_os_allow_writing(address, bytes)) return false;
+    hz_arena_advise(address, bytes);
+    return true;
 }
 
 /* ---- memory for hz's own structs ------------------------------------------------------------ */

@@ -89,7 +89,7 @@ bool hz_run_purge(const hz_span *run)
 {
     const size_t first = page_of(run), pages = run->pages;
     if (is_any_moved(first, pages) && renew(first, pages)) return true;
-    return hz_os_purge(hz_page_address(first), pages << HZ_PAGE_SHIFT);
+    return hz_arena_purge(first, pages);
 }
 
 /* ---- moving --------------------------------------------------------------------------------- */

@@ -34,7 +34,10 @@ bool hz_os_move(void *from, void *to, size_t bytes);
 bool hz_os_is_one_mapping(void *address, size_t bytes);
 /* As a purge, and what a move has left of a mapping of its own is gone, too. */
 bool hz_os_renew(void *address, size_t bytes);
+bool hz_os_uncommit(void *address,
+                    size_t bytes); /* as a purge; then it must be allowed to be written */
 bool hz_os_ask_huge_pages(void *address, size_t bytes);
+bool hz_os_decline_huge_pages(void *address, size_t bytes);
 bool hz_os_populate(void *address, size_t bytes);
 
 /* ---- threads --------------------------------------------------------------------------------- */
@@ -59,8 +62,11 @@ static inline void hz_os_pause(void)
 uint32_t hz_os_now_ms(void);             /* monotonic, coarse, wraps */
 uint64_t hz_os_now_ns(void);             /* monotonic */
 uint64_t hz_os_memory_bytes(void);       /* physical memory */
+bool hz_os_is_commit_strict(void);       /* overcommit_memory=2 */
 uint64_t hz_os_address_space_left(void); /* what RLIMIT_AS leaves; UINT64_MAX without a limit */
 uint32_t hz_os_cpus(void); /* CPUs that may be used: affinity and cgroup quota, at least 1 */
+/* Reads a small file into `text`, terminated; returns its length, 0 when it cannot be read. */
+size_t hz_os_read_file(const char *path, char *text, size_t size);
 uint32_t hz_os_pid(void);
 void hz_os_random(void *bytes, size_t count); /* fills it with what nobody can foresee */
 bool hz_os_is_privileged(void); /* set-uid and the like: the environment is an attacker's */

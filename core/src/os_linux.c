@@ -29,17 +29,6 @@
 
 #define ADDRESSES_MIN ((uintptr_t)1 << 39)
 
-/* Reads a small file into `text`, terminated; returns its length, 0 when it cannot be read. */
-static size_t read_file(const char *path, char *text, size_t size)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    ssize_t length = read(fd, text, size - 1);
-    close(fd);
-    text[length > 0 ? length : 0] = '\0';
-    return length > 0 ? (size_t)length : 0;
-}
-
 /* ThreadSanitizer takes an address for a mere wish unless MAP_FIXED is there, too. Kernels that know
  * the other flag replace nothing even then. */
 #ifdef __SANITIZE_THREAD__
@@ -104,17 +93,6 @@ bool hz_os_purge(void *address, size_t bytes)
     return madvise(address, bytes, MADV_DONTNEED) == 0;
 }
 
-/* Whether the kernel promises no more memory than there is: then a mapping that takes another's
- * place may fail and leave a hole. */
-static bool is_commit_strict(void)
-{
-    static _Atomic int known = -1;
-    char text[8];
-    if (known < 0)
-        known = read_file("/proc/sys/vm/overcommit_memory", text, sizeof text) > 0 && *text == '2';
-    return known != 0;
-}
-
 /* A move fails where the range is more than one mapping, and older kernels have taken the target
  * away by then. A mapping that is to grow, but has no room, tells beforehand. */
 bool hz_os_is_one_mapping(void *address, size_t bytes)
@@ -130,7 +108,7 @@ bool hz_os_move(void *from, void *to, size_t bytes)
     static _Atomic bool is_unknown; /* to the kernel: before Linux 5.7, under valgrind */
     const int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
     const int hole = MAP_NORESERVE | MAP_FIXED_NOREPLACE;
-    if (is_unknown || is_commit_strict()) return false;
+    if (is_unknown || hz_os_is_commit_strict()) return false;
     if (mremap(from, bytes, bytes, flags, to) == to) return true;
     if (errno == EINVAL) is_unknown = true;
     (void)map(to, bytes, PROT_READ | PROT_WRITE, hole); /* if the target is gone */
@@ -142,9 +120,19 @@ bool hz_os_renew(void *address, size_t bytes)
     return map(address, bytes, PROT_READ | PROT_WRITE, MAP_NORESERVE | MAP_FIXED) == address;
 }
 
+bool hz_os_uncommit(void *address, size_t bytes)
+{
+    return map(address, bytes, PROT_NONE, MAP_NORESERVE | MAP_FIXED) != NULL;
+}
+
 bool hz_os_ask_huge_pages(void *address, size_t bytes)
 {
     return madvise(address, bytes, MADV_HUGEPAGE) == 0;
+}
+
+bool hz_os_decline_huge_pages(void *address, size_t bytes)
+{
+    return madvise(address, bytes, MADV_NOHUGEPAGE) == 0;
 }
 
 bool hz_os_populate(void *address, size_t bytes)
@@ -202,37 +190,36 @@ uint64_t hz_os_memory_bytes(void)
     return (uint64_t)info.totalram * info.mem_unit;
 }
 
+size_t hz_os_read_file(const char *path, char *text, size_t size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t length = read(fd, text, size - 1);
+    close(fd);
+    text[length > 0 ? length : 0] = '\0';
+    return length > 0 ? (size_t)length : 0;
+}
+
+/* Whether the kernel promises no more memory than there is: then a mapping that takes another's
+ * place may fail and leave a hole. */
+bool hz_os_is_commit_strict(void)
+{
+    static _Atomic int known = -1;
+    char text[8];
+    if (known < 0)
+        known = hz_os_read_file("/proc/sys/vm/overcommit_memory", text, sizeof text) > 0 &&
+                *text == '2';
+    return known != 0;
+}
+
 uint64_t hz_os_address_space_left(void)
 {
     struct rlimit limit;
     char text[64];
     if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return UINT64_MAX;
-    if (read_file("/proc/self/statm", text, sizeof text) == 0) return limit.rlim_cur;
+    if (hz_os_read_file("/proc/self/statm", text, sizeof text) == 0) return limit.rlim_cur;
     uint64_t used = strtoull(text, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
     return used < limit.rlim_cur ? limit.rlim_cur - used : 0;
-}
-
-/* CPUs of the cgroup quota, rounded up; UINT32_MAX without one. */
-static uint32_t quota_cpus(void)
-{
-    char text[64];
-    if (read_file("/sys/fs/cgroup/cpu.max", text, sizeof text) == 0) return UINT32_MAX;
-    char *end;
-    unsigned long long quota = strtoull(text, &end, 10);
-    if (end == text) return UINT32_MAX; /* "max" */
-    unsigned long long period = strtoull(end, NULL, 10);
-    if (period == 0) return UINT32_MAX;
-    return (uint32_t)((quota + period - 1) / period);
-}
-
-uint32_t hz_os_cpus(void)
-{
-    cpu_set_t set;
-    uint32_t cpus = 1;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) cpus = (uint32_t)CPU_COUNT(&set);
-    uint32_t quota = quota_cpus();
-    if (quota < cpus) cpus = quota;
-    return cpus > 0 ? cpus : 1;
 }
 
 uint32_t hz_os_pid(void)

@@ -222,12 +222,14 @@ static hz_span *extend(size_t pages)
 }
 
 /* Frees [first, first + pages), of which a dirty run is one end and the rest belongs to a clean
- * neighbour, as a dirty run; it may begin earlier and end later. */
+ * neighbour, as a dirty run; it may begin earlier and end later. NULL when the system refuses. */
 static hz_span *run_join(hz_span *dirty, hz_span *clean, size_t first, size_t pages)
 {
     const uint32_t freed_ms = dirty->freed_ms;
     const size_t more = pages - dirty->pages;
-    run_carve(clean, clean < dirty ? first : first + dirty->pages, more, HZ_SPAN_BUSY);
+    const size_t more_first = clean < dirty ? first : first + dirty->pages;
+    if (!hz_arena_reuse(more_first, more)) return NULL;
+    run_carve(clean, more_first, more, HZ_SPAN_BUSY);
     list_remove(dirty);
     return run_release(first, pages, HZ_SPAN_DIRTY, freed_ms);
 }
@@ -303,8 +305,9 @@ hz_span *hz_pages_alloc(size_t pages, size_t align, bool *zeroed)
         const bool is_clean = run->state == HZ_SPAN_CLEAN;
         if (zeroed != NULL) *zeroed = is_clean;
         if (!is_clean) hz_count(HZ_STAT_pages_reused, 1);
-        run = run_carve(run, first, pages, HZ_SPAN_BUSY);
-        run_put_out(run);
+        const bool is_usable = !is_clean || hz_arena_reuse(first, pages);
+        run = is_usable ? run_carve(run, first, pages, HZ_SPAN_BUSY) : NULL;
+        if (run != NULL) run_put_out(run);
     }
     hz_lock_release(&heap.lock);
     return run;
@@ -431,6 +434,7 @@ static bool grow(hz_span *run, size_t pages)
     if (right == NULL || (right->state != HZ_SPAN_CLEAN && right->state != HZ_SPAN_DIRTY))
         return false;
     if (right->pages < more) return false;
+    if (right->state == HZ_SPAN_CLEAN && !hz_arena_reuse(end, more)) return false;
     run_carve(right, end, more, HZ_SPAN_BUSY);
     run_resize(run, pages);
     return true;

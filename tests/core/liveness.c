@@ -55,6 +55,7 @@ static struct {
     _Atomic uint64_t sleep_us;        /* what it last asked to sleep */
     _Atomic uint64_t yields;          /* times that it let others run */
     _Atomic uint64_t huge_bytes;      /* for which it asked for huge pages */
+    _Atomic uint64_t small_bytes;     /* for which it declined them */
     _Atomic uint64_t populated_bytes; /* which it asked to be populated */
 } seen = {.clock_ms = 1000};
 
@@ -82,6 +83,7 @@ int sched_yield(void)
 int madvise(void *address, size_t bytes, int advice)
 {
     if (advice == MADV_HUGEPAGE) seen.huge_bytes += bytes;
+    if (advice == MADV_NOHUGEPAGE) seen.small_bytes += bytes;
     if (advice == MADV_POPULATE_WRITE) seen.populated_bytes += bytes;
     return (int)syscall(SYS_madvise, address, bytes, advice);
 }
@@ -274,6 +276,7 @@ int main(int argc, char **argv)
     print_number("passed_ms", seen.clock_ms - start_ms);
     print_number("sleep_us", seen.sleep_us);
     print_number("huge_bytes", seen.huge_bytes);
+    print_number("small_bytes", seen.small_bytes);
     print_number("populated_bytes", seen.populated_bytes);
     print_number("unused_bytes", hz_usage_now().free_bytes);
     print_number("grown_bytes", hz_heap_mine->grown_bytes);

@@ -58,7 +58,7 @@ VALUES: Mapping[str, tuple[str, ...]] = {
     "HZ_SPAN_CACHE": ("2", "0"),
     "HZ_PURGE_DELAY_MS": ("100", "0"),
     "HZ_LARGE_CACHE_BYTES": ("67108864", "0"),
-    "HZ_THP": ("off", "on"),
+    "HZ_THP": ("off", "on", "never"),
     "HZ_PREFAULT": ("off", "on"),
 }
 
@@ -181,6 +181,11 @@ def test_a_child_repairs_what_it_finds_half_changed(
     program = core_tests / "tests" / "fork_inside"
     done = preload(program, LD_PRELOAD="", HZ_SHARDS=shards)
     require_all_held(done)
+
+
+@pytest.mark.slow
+def test_machines_that_this_one_is_not_will_do(core_tests: Path, preload: Preload) -> None:
+    require_all_held(preload(core_tests / "tests" / "stand_in", LD_PRELOAD=""))
 
 
 @pytest.mark.slow

@@ -214,10 +214,13 @@ CLAIMS: Mapping[str, Claim] = {
         number("unused_bytes"),
     ),
     "thp": Claim(
-        "decides whether huge pages are asked for, for all that is made usable",
+        "decides whether huge pages are asked for or declined, for all that is made usable",
         "take 1 16",
-        {"off": False, "on": True},
-        lambda seen: seen["huge_bytes"] == seen["committed_bytes"],
+        {"off": (False, False), "on": (True, False), "never": (False, True)},
+        lambda seen: (
+            seen["huge_bytes"] == seen["committed_bytes"],
+            seen["small_bytes"] == seen["committed_bytes"],
+        ),
     ),
     "prefault": Claim(
         "decides whether the pages of every new span are populated at once",

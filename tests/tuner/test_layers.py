@@ -51,7 +51,7 @@ C_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"span.c"}),
     frozenset({"pages.c", "large.c"}),
     frozenset({"move.c"}),
-    frozenset({"arena.c", "os_linux.c"}),
+    frozenset({"arena.c", "os_cpus.c", "os_linux.c"}),
 )
 C_BESIDE = frozenset(
     {

@@ -1,0 +1,357 @@
+/*
+ * Machines that this one is not: a stand-in for the system calls that hz makes, and for the files
+ * of /proc and /sys that it reads. The functions of this program take the place of the C library's.
+ */
+#include "check.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <hz/hz.h>
+
+#include "internal.h"
+#include "os.h"
+
+/* ---- the machine ----------------------------------------------------------------------------- */
+
+typedef struct file {
+    const char *path;
+    const char *text;
+} file;
+
+enum { FILES = 8 };
+
+static const file *files; /* what /proc and /sys have, FILES of them; NULL: what this machine has */
+static size_t possible_cpus; /* all of which may be used; 0: as here */
+static size_t refused;       /* calls with an address that is no multiple of a page */
+
+/* From the environment, as hz starts before main. */
+static size_t from_environment(const char *name)
+{
+    const char *value = getenv(name);
+    return value != NULL ? strtoul(value, NULL, 10) : 0;
+}
+
+static size_t page_bytes(void)
+{
+    const size_t given = from_environment("STAND_IN_PAGE_BYTES");
+    return given != 0 ? given : 4096;
+}
+
+static long call(long number, ...) __attribute__((noinline));
+
+static long call(long number, ...)
+{
+    static long (*real)(long, ...);
+    long a[6];
+    va_list list;
+    va_start(list, number);
+    for (size_t i = 0; i < COUNT(a); i++) a[i] = va_arg(list, long);
+    va_end(list);
+    if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "syscall");
+    return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+static int serve(const char *text)
+{
+    const int fd = (int)call(SYS_memfd_create, "file", 0L, 0L, 0L, 0L, 0L);
+    const size_t length = strlen(text);
+    if (write(fd, text, length) != (ssize_t)length) return -1;
+    (void)lseek(fd, 0, SEEK_SET);
+    return fd;
+}
+
+int open(const char *path, int flags, ...)
+{
+    const int is_strict = from_environment("STAND_IN_STRICT") != 0;
+    if (is_strict && strcmp(path, "/proc/sys/vm/overcommit_memory") == 0) return serve("2\n");
+    if (files != NULL && (strncmp(path, "/proc/", 6) == 0 || strncmp(path, "/sys/", 5) == 0)) {
+        for (const file *this = files; this < files + FILES && this->path != NULL; this++) {
+            if (strcmp(this->path, path) == 0) return serve(this->text);
+        }
+        errno = ENOENT;
+        return -1;
+    }
+    return (int)call(SYS_openat, (long)AT_FDCWD, path, (long)flags, 0600L, 0L, 0L);
+}
+
+long syscall(long number, ...)
+{
+    long a[6];
+    va_list list;
+    va_start(list, number);
+    for (size_t i = 0; i < COUNT(a); i++) a[i] = va_arg(list, long);
+    va_end(list);
+    if (number != SYS_sched_getaffinity || possible_cpus == 0)
+        return call(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    if ((size_t)a[1] * 8 < possible_cpus) {
+        errno = EINVAL;
+        return -1;
+    }
+    memset((void *)a[2], 0xff, possible_cpus / 8);
+    return (long)(possible_cpus / 8);
+}
+
+static int is_refused(const void *address)
+{
+    if ((uintptr_t)address % page_bytes() == 0) return 0;
+    refused++;
+    errno = EINVAL;
+    return 1;
+}
+
+static size_t whole(size_t bytes)
+{
+    return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
+}
+
+static void *map_at(void *address, size_t bytes, int protection, int flags, int fd, off_t offset)
+{
+    return (void *)call(SYS_mmap, address, bytes, (long)protection, (long)flags, (long)fd, offset);
+}
+
+void *mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset)
+{
+    const size_t page = page_bytes();
+    if (page == 4096 || fd >= 0) return map_at(address, bytes, protection, flags, fd, offset);
+    if (address != NULL)
+        return is_refused(address) ? MAP_FAILED
+                                   : map_at(address, whole(bytes), protection, flags, fd, offset);
+    char *got = map_at(NULL, whole(bytes) + page, protection, flags, fd, offset);
+    if (got == MAP_FAILED) return got;
+    char *start = (char *)whole((uintptr_t)got);
+    if (start > got) (void)call(SYS_munmap, got, start - got, 0L, 0L, 0L, 0L);
+    (void)call(SYS_munmap, start + whole(bytes), got + page - start, 0L, 0L, 0L, 0L);
+    return start;
+}
+
+int munmap(void *address, size_t bytes)
+{
+    if (is_refused(address)) return -1;
+    return (int)call(SYS_munmap, address, whole(bytes), 0L, 0L, 0L, 0L);
+}
+
+int mprotect(void *address, size_t bytes, int protection)
+{
+    if (is_refused(address)) return -1;
+    return (int)call(SYS_mprotect, address, whole(bytes), (long)protection, 0L, 0L, 0L);
+}
+
+int madvise(void *address, size_t bytes, int advice)
+{
+    if (is_refused(address)) return -1;
+    return (int)call(SYS_madvise, address, whole(bytes), (long)advice, 0L, 0L, 0L);
+}
+
+/* ---- CPUs ------------------------------------------------------------------------------------ */
+
+static void require_cpus(const char *what, const file *all, uint32_t cpus)
+{
+    possible_cpus = 4096;
+    files = all;
+    const uint32_t found = hz_os_cpus();
+    files = NULL;
+    require(found == cpus, "%s: %u CPUs, not %u", what, found, cpus);
+}
+
+#define CGROUP "/proc/self/cgroup"
+#define MOUNTS "/proc/self/mountinfo"
+#define V2_MOUNT                                                                                   \
+    "23 1 0:5 / / rw - ext4 /dev/vda rw\n"                                                         \
+    "31 23 0:28 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
+
+static void more_cpus_than_a_cpu_set_holds(void)
+{
+    require_cpus("no quota", (const file[FILES]){{MOUNTS, ""}}, 4096);
+}
+
+static void the_least_quota_on_the_way_up_counts(void)
+{
+    const file all[FILES] = {
+        {CGROUP, "0::/web.slice/web.service/worker\n"},
+        {MOUNTS, V2_MOUNT},
+        {"/sys/fs/cgroup/web.slice/web.service/worker/cpu.max", "max 100000\n"},
+        {"/sys/fs/cgroup/web.slice/web.service/cpu.max", "350000 100000\n"},
+        {"/sys/fs/cgroup/web.slice/cpu.max", "150000 100000\n"},
+    };
+    require_cpus("a slice above a service", all, 2);
+}
+
+static void a_service_of_systemd_has_its_own_quota(void)
+{
+    const file all[FILES] = {
+        {CGROUP, "0::/system.slice/web.service\n"},
+        {MOUNTS, V2_MOUNT},
+        {"/sys/fs/cgroup/system.slice/web.service/cpu.max", "50000 100000\n"},
+        {"/sys/fs/cgroup/system.slice/cpu.max", "max 100000\n"},
+    };
+    require_cpus("CPUQuota=50%", all, 1);
+}
+
+static void a_container_sees_its_quota_at_the_root(void)
+{
+    const file own[FILES] = {
+        {CGROUP, "0::/\n"}, {MOUNTS, V2_MOUNT}, {"/sys/fs/cgroup/cpu.max", "300000 100000\n"}};
+    const file other[FILES] = {{CGROUP, "0::/../outside\n"},
+                               {MOUNTS, V2_MOUNT},
+                               {"/sys/fs/cgroup/cpu.max", "300000 100000\n"}};
+    require_cpus("a namespace of its own", own, 3);
+    require_cpus("a cgroup outside of the namespace", other, 3);
+}
+
+static void version_1_has_quotas_too(void)
+{
+    const file all[FILES] = {
+        {CGROUP, "5:cpuset:/\n4:cpuacct,cpu:/docker/abc/inner\n1:name=systemd:/x\n"},
+        {MOUNTS, "30 23 0:27 /docker/abc /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
+                 "31 23 0:28 /docker/abc /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpuacct,cpu\n"},
+        {"/sys/fs/cgroup/cpu/inner/cpu.cfs_quota_us", "-1\n"},
+        {"/sys/fs/cgroup/cpu/inner/cpu.cfs_period_us", "100000\n"},
+        {"/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "120000\n"},
+        {"/sys/fs/cgroup/cpu/cpu.cfs_period_us", "20000\n"},
+    };
+    require_cpus("version 1", all, 6);
+}
+
+static void both_versions_may_be_there(void)
+{
+    const file all[FILES] = {
+        {CGROUP, "4:cpu:/a\n0::/b\n"},
+        {MOUNTS, "31 23 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
+                 "32 23 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"},
+        {"/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "400000\n"},
+        {"/sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "100000\n"},
+    };
+    require_cpus("both versions", all, 4);
+}
+
+static void long_lines_do_not_matter(void)
+{
+    static char mounts[70000];
+    memset(mounts, 'x', 66000);
+    snprintf(mounts + 66000, 4000, "\n%s", V2_MOUNT);
+    const file all[FILES] = {
+        {CGROUP, "0::/a\n"}, {MOUNTS, mounts}, {"/sys/fs/cgroup/a/cpu.max", "700000 100000\n"}};
+    require_cpus("a line of 66,000 bytes", all, 7);
+}
+
+/* ---- pages of the kernel --------------------------------------------------------------------- */
+
+static void start(void *subject)
+{
+    const char *const *words = subject;
+    (void)setenv(words[0], words[1], 1);
+    if (words[3] != NULL) (void)setenv("HZ_HARDENING", words[3], 1);
+    (void)execl("/proc/self/exe", "stand_in", words[2], (char *)NULL);
+    _exit(9);
+}
+
+static void require_runs(const char *name, const char *value, const char *word, const char *harden)
+{
+    const char *words[] = {name, value, word, harden};
+    ending result;
+    run_apart(start, words, 30, &result);
+    require(result.signal == 0 && result.status == 0,
+            "%s=%s %s: signal %d, status %d, said '%.300s'", name, value, word, result.signal,
+            result.status, result.said);
+}
+
+static void pages_of_16_and_64_kibibytes_will_do(void)
+{
+    require_runs("STAND_IN_PAGE_BYTES", "16384", "--use", NULL);
+    require_runs("STAND_IN_PAGE_BYTES", "65536", "--use", NULL);
+    require_runs("STAND_IN_PAGE_BYTES", "65536", "--use", "full");
+}
+
+/* ---- commit ---------------------------------------------------------------------------------- */
+
+/* Bytes of private mappings that may be written. */
+static size_t writable_bytes(void)
+{
+    char line[512], rights[8];
+    uintptr_t from, to;
+    size_t total = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    require(maps != NULL, "no /proc/self/maps");
+    while (fgets(line, sizeof line, maps) != NULL) {
+        if (sscanf(line, "%lx-%lx %4s", &from, &to, rights) == 3 && rights[1] == 'w') {
+            total += to - from;
+        }
+    }
+    (void)fclose(maps);
+    return total;
+}
+
+static void commit_goes_back(void)
+{
+    require_runs("STAND_IN_STRICT", "1", "--commit", NULL);
+}
+
+/* ---- the started programs -------------------------------------------------------------------- */
+
+enum { BLOCKS = 200, LARGE_BYTES = 1 << 20 };
+
+static void use(size_t bytes)
+{
+    static unsigned char *blocks[BLOCKS];
+    for (size_t i = 0; i < BLOCKS; i++) {
+        const size_t size = bytes * (i % 7 + 1) / 4 + 1;
+        blocks[i] = hz_calloc(1, size);
+        require(blocks[i] != NULL, "no block of %zu bytes", size);
+        require(blocks[i][0] == 0 && blocks[i][size - 1] == 0, "a block is not zeroed");
+        memset(blocks[i], 1, size);
+    }
+    for (size_t i = 0; i < BLOCKS; i++) {
+        blocks[i] = hz_realloc(blocks[i], bytes * (i % 5 + 1));
+        require(blocks[i] != NULL && blocks[i][0] == 1, "no larger block");
+    }
+    for (size_t i = 0; i < BLOCKS; i++) hz_free(blocks[i]);
+    (void)hz_trim();
+}
+
+static int use_all_sizes(void)
+{
+    for (size_t bytes = 16; bytes <= LARGE_BYTES; bytes *= 2) use(bytes);
+    require(refused == 0, "%zu calls were refused", refused);
+    return 0;
+}
+
+static int use_and_give_back(void)
+{
+    const size_t before = writable_bytes();
+    for (int round = 0; round < 3; round++) {
+        use(LARGE_BYTES);
+        use(1000);
+    }
+    const size_t after = writable_bytes();
+    require(after < before + ((size_t)32 << 20), "%zu bytes may be written, before %zu", after,
+            before);
+    return 0;
+}
+
+static const check checks[] = {
+    {"more CPUs than a cpu_set_t holds are counted", more_cpus_than_a_cpu_set_holds, 0},
+    {"the least quota on the way up counts", the_least_quota_on_the_way_up_counts, 0},
+    {"a service of systemd has a quota of its own", a_service_of_systemd_has_its_own_quota, 0},
+    {"a container sees its quota at the root", a_container_sees_its_quota_at_the_root, 0},
+    {"version 1 has quotas, too", version_1_has_quotas_too, 0},
+    {"both versions may be there", both_versions_may_be_there, 0},
+    {"long lines among the mounts do not matter", long_lines_do_not_matter, 0},
+    {"kernel pages of 16 and 64 KiB will do", pages_of_16_and_64_kibibytes_will_do, 60},
+    {"where commit is counted, it goes back", commit_goes_back, 60},
+};
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && strcmp(argv[1], "--use") == 0) return use_all_sizes();
+    if (argc == 2 && strcmp(argv[1], "--commit") == 0) return use_and_give_back();
+    return run_checks(checks, COUNT(checks), argc, argv);
+}
