@@ -141,8 +141,14 @@ static void *calloc_large(size_t size)
 {
     bool zeroed;
     void *block = hz_large_alloc_retrying(size, HZ_GRANULE_BYTES, &zeroed);
-    if (block != NULL && !zeroed) memset(block, 0, size);
+    if (block != NULL && !zeroed) memset(block, 0, hz_large_bytes(block));
     return block;
+}
+
+/* All that may be used, as glibc does. */
+static size_t bytes_to_zero(const void *block, size_t asked)
+{
+    return asked > HZ_CLASS_MAX_BYTES ? hz_large_bytes(block) : hz_class_bytes[hz_class_of(asked)];
 }
 
 void *hz_calloc(size_t count, size_t size)
@@ -154,7 +160,7 @@ void *hz_calloc(size_t count, size_t size)
     }
     if (bytes > HZ_CLASS_MAX_BYTES && !is_indirect()) return calloc_large(bytes);
     void *block = hz_malloc(bytes);
-    if (HZ_LIKELY(block != NULL && !hz_is_fenced())) memset(block, 0, bytes);
+    if (HZ_LIKELY(block != NULL && !hz_is_fenced())) memset(block, 0, bytes_to_zero(block, bytes));
     return block;
 }
 
@@ -199,11 +205,11 @@ void *hz_memalign(size_t align, size_t size)
 
 int hz_posix_memalign(void **block, size_t align, size_t size)
 {
-    int saved = errno;
     if (align < sizeof(void *) || (align & (align - 1)) != 0) return EINVAL;
+    const int saved = errno;
     void *fresh = hz_aligned_alloc(align, size);
+    if (fresh == NULL) return ENOMEM; /* errno says so, too, as with glibc */
     errno = saved;
-    if (fresh == NULL) return ENOMEM;
     *block = fresh;
     return 0;
 }

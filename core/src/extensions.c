@@ -30,12 +30,12 @@ DROP_IN int malloc_trim(size_t pad)
     return hz_trim();
 }
 
-/* hz has parameters of its own: nothing of mallopt's applies, and 0 says so. */
+/* hz has parameters of its own, and none of mallopt's applies. It accepts what glibc knows, as
+ * programs take a refusal for a failure. */
 DROP_IN int mallopt(int parameter, int value)
 {
-    (void)parameter;
     (void)value;
-    return 0;
+    return parameter == M_MXFAST || (M_ARENA_MAX <= parameter && parameter <= M_TRIM_THRESHOLD);
 }
 
 /* ---- mallinfo ------------------------------------------------------------------------------- */

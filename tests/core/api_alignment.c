@@ -95,7 +95,8 @@ static void posix_memalign_refuses_alignments_with_einval(void)
     }
 }
 
-static void posix_memalign_leaves_errno_alone(void)
+/* As with glibc: a want of memory sets errno, too. */
+static void posix_memalign_sets_errno_for_want_of_memory_only(void)
 {
     void *block = NULL;
     errno = 77;
@@ -103,7 +104,11 @@ static void posix_memalign_leaves_errno_alone(void)
     require(errno == 77, "a wrong alignment set errno to %d", errno);
     require(posix_memalign(&block, 64, SIZE_MAX - 100) == ENOMEM,
             "SIZE_MAX - 100 bytes are accepted");
-    require(errno == 77, "a size too large set errno to %d", errno);
+    require(errno == ENOMEM, "a size too large set errno to %d", errno);
+    errno = 77;
+    require(posix_memalign(&block, 64, 1 << 20) == 0, "no memory");
+    require(errno == 77, "a success set errno to %d", errno);
+    free(block);
 }
 
 static void aligned_alloc_refuses_what_is_no_power_of_two(void)
@@ -205,7 +210,8 @@ static const check checks[] = {
      aligned_alloc_takes_sizes_that_are_no_multiple, 0},
     {"posix_memalign refuses wrong alignments with EINVAL and leaves the pointer alone",
      posix_memalign_refuses_alignments_with_einval, 0},
-    {"posix_memalign leaves errno alone", posix_memalign_leaves_errno_alone, 0},
+    {"posix_memalign sets errno for want of memory only",
+     posix_memalign_sets_errno_for_want_of_memory_only, 0},
     {"aligned_alloc refuses what is no power of two with EINVAL",
      aligned_alloc_refuses_what_is_no_power_of_two, 0},
     {"memalign rounds other alignments up or refuses them",

@@ -53,7 +53,8 @@ static void extensions_are_ours(void)
     size_t length = 0;
     void *block = malloc(3000);
     require(mallinfo2().uordblks == live(), "mallinfo2 is not hz's");
-    require(mallopt(M_MMAP_THRESHOLD, 1 << 20) == 0, "mallopt is not hz's");
+    require(mallopt(M_MMAP_THRESHOLD, 1 << 20) == 1 && mallopt(-1000, 1) == 0,
+            "mallopt is not hz's");
     FILE *stream = open_memstream(&text, &length);
     require(malloc_info(0, stream) == 0 && fclose(stream) == 0, "malloc_info failed");
     require(strstr(text, "to=\"3136\"") != NULL, "malloc_info is not hz's: %s", text);
