@@ -14,9 +14,9 @@
 enum { TICK_CALLS = 64 };
 
 static struct {
-    hz_lock lock;     /* guards the rest */
-    uint32_t next;    /* the depot to look at, all shards' in a row */
-    uint32_t seen_ms; /* when the last of them was looked at */
+    hz_lock lock;             /* guards the rest */
+    uint32_t next;            /* the depot to look at, all shards' in a row */
+    _Atomic uint32_t seen_ms; /* when the last of them was looked at */
 } depots;
 
 /* Goes on with the depots until one has given something up; false when all have been seen. A part
@@ -28,32 +28,47 @@ static bool go_on_with_depots(void)
         if (hz_depot_decay(at / HZ_CLASSES, at % HZ_CLASSES + 1)) return true;
     }
     depots.next = 0;
-    depots.seen_ms = hz_os_now_ms();
+    hz_atomic_poke(&depots.seen_ms, hz_os_now_ms());
     return false;
+}
+
+static bool is_time_for_depots(void)
+{
+    const uint32_t passed_ms = hz_os_now_ms() - hz_atomic_peek(&depots.seen_ms);
+    return passed_ms > 0 && passed_ms >= (uint32_t)hz_cfg.purge_delay_ms;
 }
 
 /* Every purge_delay_ms, and at most once a millisecond, all of them. */
 static bool decay_depots(void)
 {
-    if (!hz_lock_try(&depots.lock)) return false;
-    const uint32_t passed_ms = hz_os_now_ms() - depots.seen_ms;
-    const bool is_due = passed_ms > 0 && passed_ms >= (uint32_t)hz_cfg.purge_delay_ms;
-    const bool is_busy = is_due && go_on_with_depots();
+    if (!is_time_for_depots() || !hz_lock_try(&depots.lock)) return false;
+    const bool is_busy = is_time_for_depots() && go_on_with_depots();
     hz_lock_release(&depots.lock);
     return is_busy;
 }
 
-bool hz_decay(void)
+static bool decay_blocks(void)
 {
     hz_heap_cool_old();
-    hz_pages_purge_old();
     return decay_depots();
+}
+
+bool hz_decay(void)
+{
+    const bool is_purging = hz_purge_part();
+    return decay_blocks() || (is_purging && hz_purge_is_behind());
 }
 
 void hz_tick(hz_heap *heap)
 {
     if (HZ_LIKELY(++heap->slow_calls % TICK_CALLS != 0)) return;
-    (void)hz_decay();
+    (void)decay_blocks();
+}
+
+void hz_tick_of_free(hz_heap *heap)
+{
+    hz_tick(heap);
+    (void)hz_purge_part();
 }
 
 void hz_decay_after_fork(void)

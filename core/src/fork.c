@@ -41,6 +41,7 @@ static void after_fork_in_child(void)
     hz_guard_after_fork();
     hz_arena_after_fork();
     hz_pages_after_fork();
+    hz_purge_after_fork();
     if (hz_shards == NULL) return;
     for (uint32_t s = 0; s < hz_map.shards; s++) shard_after_fork(&hz_shards[s]);
     hz_span_after_fork();

@@ -272,7 +272,7 @@ bool hz_trim(void)
         hz_magazine_flush_all(hz_heap_mine);
     }
     hz_trim_shared();
-    return hz_pages_purge_all();
+    return hz_purge_all();
 }
 
 /* ---- fork ----------------------------------------------------------------------------------- */

@@ -6,8 +6,10 @@
  *     magazine, remote           front: per thread, no locks
  *     depot                      middle: shared by the threads of a shard
  *     span                       back: runs of pages cut into blocks
- *     pages, large               back: the page heap, blocks of whole pages
- *     move                       pages that change their place
+ *     large                      back: blocks of whole pages
+ *     purge                      back: what goes back to the system
+ *     pages                      back: the page heap
+ *     move, freed                pages that change their place; when pages were freed
  *     arena, os                  addresses and system calls
  *
  * A file calls downwards only. heap, start, fork, decay, background, parked, harden, guard, stats,
@@ -167,6 +169,18 @@ HZ_FAST void hz_lock_release(hz_lock *lock)
     if (HZ_UNLIKELY((hz_atomic_swap(&lock->word, 0) & HZ_LOCK_SLEEPERS) != 0)) hz_lock_wake(lock);
 }
 
+/* ---- freed.c: when each dirty page was freed --------------------------------------------------
+ */
+
+/* 0: it is not dirty. */
+uint32_t hz_freed_ms(size_t page);
+/* To be called before the first use of pages; false without memory. */
+bool hz_freed_make(size_t first, size_t pages);
+void hz_freed_put(size_t first, size_t pages, uint32_t now_ms);
+/* The lowest and the highest page of those around that are known to have the same time. */
+size_t hz_freed_alike_below(size_t page);
+size_t hz_freed_alike_above(size_t page);
+
 /* ---- pages.c: the page heap ----------------------------------------------------------------- */
 
 /* A run of `pages` pages whose first is a multiple of `align` (a power of two); NULL when there is
@@ -178,10 +192,13 @@ void hz_pages_free(hz_span *run);
 void hz_pages_free_clean(hz_span *run);
 /* Grows or shrinks a run in place; false when it cannot grow. */
 bool hz_pages_resize(hz_span *run, size_t pages);
-/* Returns to the system what has been unused for purge_delay_ms, or everything. */
-void hz_pages_purge_old(void);
-bool hz_pages_purge_all(void);
-size_t hz_pages_free_bytes(void);
+/* Free pages that are resident; no lock is taken. */
+size_t hz_pages_dirty(void);
+/* Takes the next run of up to `most` dirty pages that a sweep wants; NULL: there is none in this
+ * part of the sweep, which has come to its end when `below` is 0. */
+hz_span *hz_pages_sweep(hz_sweep *sweep, size_t most);
+/* Takes such a run back; `purged`: it reads as zero. */
+void hz_pages_swept(hz_span *run, bool purged);
 /* Acts on every run in use, whatever another thread was doing at a fork. */
 void hz_pages_each_out(void (*act)(hz_span *run));
 void hz_pages_after_fork(void);
@@ -191,8 +208,21 @@ void hz_pages_after_fork(void);
 /* Moves all pages of a run to the start of another one, which is clean, as the first is afterwards;
  * false, and nothing has changed, where that cannot be done. */
 bool hz_run_move(const hz_span *from, const hz_span *to);
-/* Gives the memory of a run back: it reads as zero afterwards. */
-bool hz_run_purge(const hz_span *run);
+/* Gives the memory of pages back: they read as zero afterwards. */
+bool hz_run_purge(size_t first, size_t pages);
+
+/* ---- purge.c: what goes back to the system --------------------------------------------------- */
+
+/* To be called where the caller holds no lock, once a malloc or free: returns a part of what has
+ * been unused for purge_delay_ms or exceeds large_cache_bytes, at most HZ_PURGE_BYTES. False when
+ * nothing is due. */
+bool hz_purge_part(void);
+enum { HZ_PURGE_BYTES = 1 << 20 };
+/* Whether the last part was not all that was due. */
+bool hz_purge_is_behind(void);
+/* Returns everything, in parts; false when there was nothing. */
+bool hz_purge_all(void);
+void hz_purge_after_fork(void);
 
 /* ---- span.c: spans and bins ----------------------------------------------------------------- */
 
@@ -394,8 +424,10 @@ void hz_warn_once(const char *what, const void *address);
 
 /* ---- decay.c -------------------------------------------------------------------------------- */
 
-/* On slow paths: every so often lets something decay. */
+/* On slow paths: every so often lets something decay. Pages go back to the system in frees only: a
+ * realloc is a malloc and a free, and what goes back is bounded for one call. */
 void hz_tick(hz_heap *heap);
+void hz_tick_of_free(hz_heap *heap);
 /* Lets a part of what is due decay; false when nothing is. */
 bool hz_decay(void);
 void hz_decay_after_fork(void);

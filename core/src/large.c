@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "internal.h"
+#include "os.h"
 
 enum { MOVE_PAGES = 16 }; /* from here on a growing block's pages are moved: 1 MiB */
 
@@ -12,12 +13,27 @@ static size_t pages_for(size_t size)
     return (size + HZ_PAGE_BYTES - 1) >> HZ_PAGE_SHIFT;
 }
 
+/* Whether a run reads as zero by now: what is longer than all that may stay resident is cleared by
+ * the system, as to write so much takes longer than to give it back. */
+static bool clear_by_system(const hz_span *run)
+{
+    unsigned char *at = hz_page_address((size_t)(run - hz_map.spans));
+    size_t left = (size_t)run->pages << HZ_PAGE_SHIFT;
+    if (left <= (size_t)hz_cfg.large_cache_bytes || left <= HZ_PURGE_BYTES) return false;
+    for (size_t part; left > 0; left -= part, at += part) {
+        part = left < HZ_PURGE_BYTES ? left : HZ_PURGE_BYTES;
+        if (!hz_os_purge(at, part)) return false;
+    }
+    return true;
+}
+
 /* `size` is at most PTRDIFF_MAX, `align` a power of two. */
 void *hz_large_alloc(size_t size, size_t align, bool *zeroed)
 {
     size_t align_pages = align <= HZ_PAGE_BYTES ? 1 : align >> HZ_PAGE_SHIFT;
     hz_span *run = hz_guard_pages_alloc(size == 0 ? 1 : pages_for(size), align_pages, zeroed);
     if (run == NULL) return NULL;
+    if (zeroed != NULL && !*zeroed) *zeroed = clear_by_system(run);
     void *block = hz_page_address((size_t)(run - hz_map.spans));
     run->class_ = HZ_CLASS_LARGE;
     run->shard = HZ_SHARDS_MAX;
@@ -26,10 +42,12 @@ void *hz_large_alloc(size_t size, size_t align, bool *zeroed)
     return block;
 }
 
+/* Where frees are deferred, one call brings many of them, and the purge is left to hz_tick. */
 void hz_large_free(void *block)
 {
     if (!hz_page_take(hz_page_at(block))) hz_die("a block was freed twice", block);
     hz_pages_free(&hz_map.spans[hz_page_of(block)]);
+    if (hz_cfg.defer_free == 0) (void)hz_purge_part();
 }
 
 static hz_span *run_of(const void *block)
@@ -48,7 +66,10 @@ bool hz_large_resize(void *block, size_t size)
         hz_count(HZ_STAT_large_grown_in_place, 1);
         return true;
     }
-    if (pages < run->pages - run->pages / 8) hz_pages_resize(run, pages);
+    if (pages < run->pages - run->pages / 8) {
+        (void)hz_pages_resize(run, pages);
+        (void)hz_purge_part();
+    }
     return true;
 }
 
@@ -77,6 +98,7 @@ static void retire(void *block, bool is_clean)
         hz_pages_free_clean(run_of(block));
     else
         hz_pages_free(run_of(block));
+    (void)hz_purge_part();
 }
 
 void *hz_large_move(void *block, size_t size)

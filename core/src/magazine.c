@@ -245,7 +245,7 @@ void hz_magazine_shuffle(hz_heap *heap, uint32_t class_, uint64_t random)
 
 HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
 {
-    hz_tick(heap);
+    hz_tick_of_free(heap);
     if (!grow(heap, class_, true)) {
         uint32_t count = held(heap, class_);
         if (!is_one_way(&heap->magazines[class_])) count = (count + 1) / 2;

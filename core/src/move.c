@@ -85,9 +85,8 @@ static bool renew(size_t first, size_t pages)
     return true;
 }
 
-bool hz_run_purge(const hz_span *run)
+bool hz_run_purge(size_t first, size_t pages)
 {
-    const size_t first = page_of(run), pages = run->pages;
     if (is_any_moved(first, pages) && renew(first, pages)) return true;
     return hz_arena_purge(first, pages);
 }

@@ -29,8 +29,8 @@
 
 #define ADDRESSES_MIN ((uintptr_t)1 << 39)
 
-/* ThreadSanitizer takes an address for a mere wish unless MAP_FIXED is there, too. Kernels that know
- * the other flag replace nothing even then. */
+/* ThreadSanitizer takes an address for a mere wish unless MAP_FIXED is there, too. Kernels that
+ * know the other flag replace nothing even then. */
 #ifdef __SANITIZE_THREAD__
 #define FIXED_NOREPLACE (MAP_FIXED_NOREPLACE | MAP_FIXED)
 #else

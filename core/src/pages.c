@@ -1,12 +1,12 @@
 /*
- * The page heap: free runs of pages, split, joined, and given back to the system when they have
- * been idle.
+ * The page heap: free runs of pages, split and joined.
  *
  * A free run is clean (reads as zero, costs nothing) or dirty (still resident). Dirty runs are used
- * first, and are kept in order of age: the oldest are purged when purge_delay_ms has passed, or at
- * once when together they exceed large_cache_bytes. A large block may take a dirty run that is too
- * short and what is missing from the clean run beside it. Both ends of a free run carry its state,
- * so that neighbours find each other.
+ * first. A large block may take a dirty run that is too short and what is missing from the clean
+ * run beside it. Both ends of a free run carry its state, so that neighbours find each other.
+ *
+ * Each dirty page keeps the time of its own free (freed.c), however runs are split and joined.
+ * purge.c decides which of them go back to the system.
  */
 #include "internal.h"
 #include "os.h"
@@ -16,10 +16,19 @@ enum {
     EXACT_LISTS =
         16,      /* runs of 1..16 pages have a list each; longer ones four lists to a doubling */
     PROBES = 64, /* long runs that are looked at for one that fits */
-    EXTEND_PAGES = 16,  /* least extension of the arena: 1 MiB */
-    PURGE_PAGES = 16,   /* least part of a run that is purged alone */
-    STRETCH_PAGES = 16, /* least request for which a dirty run is made longer by clean pages */
+    EXTEND_PAGES = 16,     /* least extension of the arena: 1 MiB */
+    STRETCH_PAGES = 16,    /* least request for which a dirty run is made longer by clean pages */
+    CLEAR_PAGES = 32,      /* least request of zeroes for which dirty runs may be left alone */
+    CLOCK_LEAD_MS = 60000, /* no thread reads the clock so long before another one uses that time */
+    SWEEP_PAGES = 4096,    /* most pages that a sweep looks at while it holds the lock */
 };
+
+/* Which runs serve a request. */
+typedef enum run_taste {
+    DIRTY_TOO,   /* dirty or clean ones */
+    MAY_STRETCH, /* dirty ones that are made longer, too */
+    CLEAN_ONLY,  /* only clean ones, while there are any */
+} run_taste;
 
 typedef struct run_lists {
     hz_span *first[LISTS]; /* doubly linked through next and previous */
@@ -29,12 +38,17 @@ typedef struct run_lists {
 static struct {
     hz_lock lock; /* guards the rest, and the spans of free runs */
     run_lists clean, dirty;
-    hz_span *oldest, *newest; /* dirty runs by age */
-    hz_span *purging;         /* runs that threads are purging just now */
-    hz_span *gaps;            /* the last pages of those gaps that the arena has left, from above */
-    size_t dirty_pages;
-    size_t top; /* pages that ever came from the arena */
+    hz_span *purging; /* runs that threads are purging just now */
+    hz_span *gaps;    /* the last pages of those gaps that the arena has left, from above */
+    _Atomic size_t dirty_pages;
+    size_t top;        /* one past the highest page that came from the arena */
+    hz_lock extending; /* held while the arena is extended, and taken before `lock` */
 } heap;
+
+size_t hz_pages_dirty(void)
+{
+    return hz_atomic_peek(&heap.dirty_pages);
+}
 
 static size_t index_of(const hz_span *run)
 {
@@ -56,29 +70,10 @@ static run_lists *lists_for(hz_span_state state)
     return state == HZ_SPAN_DIRTY ? &heap.dirty : &heap.clean;
 }
 
-static void age_append(hz_span *run)
+static void count_dirty(const hz_span *run, size_t pages)
 {
-    run->newer = NULL;
-    run->older = heap.newest;
-    if (heap.newest != NULL)
-        heap.newest->newer = run;
-    else
-        heap.oldest = run;
-    heap.newest = run;
-    heap.dirty_pages += run->pages;
-}
-
-static void age_remove(hz_span *run)
-{
-    if (run->older != NULL)
-        run->older->newer = run->newer;
-    else
-        heap.oldest = run->newer;
-    if (run->newer != NULL)
-        run->newer->older = run->older;
-    else
-        heap.newest = run->older;
-    heap.dirty_pages -= run->pages;
+    if (run->state == HZ_SPAN_DIRTY)
+        hz_atomic_poke(&heap.dirty_pages, hz_atomic_peek(&heap.dirty_pages) + pages);
 }
 
 static void list_insert(hz_span *run)
@@ -90,7 +85,7 @@ static void list_insert(hz_span *run)
     if (run->next != NULL) run->next->previous = run;
     lists->first[list] = run;
     lists->filled |= UINT64_C(1) << list;
-    if (run->state == HZ_SPAN_DIRTY) age_append(run);
+    count_dirty(run, run->pages);
 }
 
 static void list_remove(hz_span *run)
@@ -103,7 +98,7 @@ static void list_remove(hz_span *run)
     else
         lists->first[list] = run->next;
     if (lists->first[list] == NULL) lists->filled &= ~(UINT64_C(1) << list);
-    if (run->state == HZ_SPAN_DIRTY) age_remove(run);
+    count_dirty(run, -(size_t)run->pages);
 }
 
 /* ---- runs ----------------------------------------------------------------------------------- */
@@ -136,8 +131,8 @@ static void run_resize(hz_span *run, size_t pages)
     hz_plain_put(&run->pages, (uint32_t)pages);
 }
 
-/* Frees pages [first, first + pages), joined with free neighbours of the same state. */
-static hz_span *run_release(size_t first, size_t pages, hz_span_state state, uint32_t freed_ms)
+/* Lists pages [first, first + pages), joined with free neighbours of the same state. */
+static void run_list(size_t first, size_t pages, hz_span_state state)
 {
     (void)hz_plain_swap(&hz_map.spans[first].state, (uint8_t)HZ_SPAN_BUSY); /* not in use */
     const hz_span *left = first > 0 ? &hz_map.spans[first - 1] : NULL;
@@ -152,22 +147,38 @@ static hz_span *run_release(size_t first, size_t pages, hz_span_state state, uin
         list_remove(right);
         pages += right->pages;
     }
-    hz_span *run = run_mark(first, pages, state);
-    run->freed_ms = freed_ms;
-    list_insert(run);
-    return run;
+    list_insert(run_mark(first, pages, state));
 }
 
-/* Takes [first, first + pages) out of a free run that contains it; what is left over stays free. */
-static hz_span *run_carve(hz_span *run, size_t first, size_t pages, hz_span_state state)
+static void run_release_clean(size_t first, size_t pages)
 {
-    size_t start = index_of(run), end = start + run->pages;
-    hz_span_state rest = run->state;
-    uint32_t freed_ms = run->freed_ms;
+    run_list(first, pages, HZ_SPAN_CLEAN);
+}
+
+static void run_release_dirty(size_t first, size_t pages, uint32_t now_ms)
+{
+    hz_freed_put(first, pages, now_ms != 0 ? now_ms : 1);
+    run_list(first, pages, HZ_SPAN_DIRTY);
+}
+
+/* The dirty run that a page lies in: it ends where the next page is not dirty. */
+static hz_span *run_around(size_t page)
+{
+    while (page + 1 < heap.top && hz_freed_ms(page + 1) != 0) page = hz_freed_alike_above(page + 1);
+    return &hz_map.spans[hz_map.spans[page].head];
+}
+
+/* Takes [first, first + pages) out of a free run that contains it; what is left over stays free,
+ * and as old as it was. */
+static hz_span *run_carve(hz_span *run, size_t first, size_t pages)
+{
+    const size_t start = index_of(run), end = start + run->pages;
+    const hz_span_state state = run->state;
     list_remove(run);
-    hz_span *taken = run_mark(first, pages, state);
-    if (start < first) run_release(start, first - start, rest, freed_ms);
-    if (first + pages < end) run_release(first + pages, end - first - pages, rest, freed_ms);
+    if (state == HZ_SPAN_DIRTY) hz_freed_put(first, pages, 0);
+    hz_span *taken = run_mark(first, pages, HZ_SPAN_BUSY);
+    if (start < first) run_list(start, first - start, state);
+    if (first + pages < end) run_list(first + pages, end - first - pages, state);
     return taken;
 }
 
@@ -197,41 +208,16 @@ static hz_span *lists_search(const run_lists *lists, size_t pages)
     return lowest;
 }
 
-/* Pages from `top` to `end` that the arena has passed over. The last of them notes it: of the
- * others there may be no entries. */
-static void note_gap(size_t end)
-{
-    if (end == heap.top) return;
-    hz_span *last = &hz_map.spans[end - 1];
-    last->pages = (uint32_t)(end - heap.top);
-    last->next = heap.gaps;
-    hz_plain_put(&heap.gaps, last);
-}
-
-static hz_span *extend(size_t pages)
-{
-    size_t first;
-    size_t generous = pages < EXTEND_PAGES ? EXTEND_PAGES : pages;
-    if (!hz_arena_extend(generous, &first)) {
-        generous = pages;
-        if (!hz_arena_extend(pages, &first)) return NULL;
-    }
-    note_gap(first);
-    hz_plain_put(&heap.top, first + generous);
-    return run_release(first, generous, HZ_SPAN_CLEAN, 0);
-}
-
 /* Frees [first, first + pages), of which a dirty run is one end and the rest belongs to a clean
  * neighbour, as a dirty run; it may begin earlier and end later. NULL when the system refuses. */
 static hz_span *run_join(hz_span *dirty, hz_span *clean, size_t first, size_t pages)
 {
-    const uint32_t freed_ms = dirty->freed_ms;
-    const size_t more = pages - dirty->pages;
-    const size_t more_first = clean < dirty ? first : first + dirty->pages;
+    const size_t dirty_first = index_of(dirty), more = pages - dirty->pages;
+    const size_t more_first = clean < dirty ? first : dirty_first + dirty->pages;
     if (!hz_arena_reuse(more_first, more)) return NULL;
-    run_carve(clean, more_first, more, HZ_SPAN_BUSY);
-    list_remove(dirty);
-    return run_release(first, pages, HZ_SPAN_DIRTY, freed_ms);
+    run_carve(clean, more_first, more);
+    run_release_dirty(more_first, more, hz_freed_ms(dirty_first));
+    return run_around(first);
 }
 
 /* Makes a dirty run longer by a part of a clean neighbour; NULL when none suffices. */
@@ -271,49 +257,149 @@ static hz_span *stretch_any(size_t pages)
     return NULL;
 }
 
-/* Extends the arena; by what is missing only, if its end is a dirty run that is worth it. */
-static hz_span *extend_last(size_t pages)
+static hz_span *find(size_t pages, run_taste taste)
 {
-    const hz_span *last = heap.top > 0 ? &hz_map.spans[heap.top - 1] : NULL;
-    if (last == NULL || last->state != HZ_SPAN_DIRTY) return extend(pages);
-    hz_span *run = &hz_map.spans[last->head];
-    if (run->pages >= pages) return run;
-    if (!is_worth_stretching(run, pages)) return extend(pages);
-    hz_span *stretched = extend(pages - run->pages) != NULL ? stretch(run, pages) : NULL;
-    return stretched != NULL ? stretched : extend(pages);
+    hz_span *run = taste != CLEAN_ONLY ? lists_search(&heap.dirty, pages) : NULL;
+    if (run == NULL && taste == MAY_STRETCH) run = stretch_any(pages);
+    return run != NULL ? run : lists_search(&heap.clean, pages);
 }
 
-static hz_span *find(size_t pages, bool may_stretch)
+/* ---- extending the arena -------------------------------------------------------------------- */
+
+/* The dirty run at the arena's end, if it is worth stretching. */
+static hz_span *last_run(size_t pages)
 {
-    hz_span *run = lists_search(&heap.dirty, pages);
-    if (run == NULL && may_stretch) run = stretch_any(pages);
-    if (run == NULL) run = lists_search(&heap.clean, pages);
-    if (run == NULL) run = may_stretch ? extend_last(pages) : extend(pages);
+    const hz_span *last = heap.top > 0 ? &hz_map.spans[heap.top - 1] : NULL;
+    if (last == NULL || last->state != HZ_SPAN_DIRTY) return NULL;
+    hz_span *run = &hz_map.spans[last->head];
+    return is_worth_stretching(run, pages) ? run : NULL;
+}
+
+/* Pages from `top` to `end` that the arena has passed over. The last of them notes it: of the
+ * others there may be no entries. */
+static void note_gap(size_t end)
+{
+    if (end == heap.top) return;
+    hz_span *last = &hz_map.spans[end - 1];
+    last->pages = (uint32_t)(end - heap.top);
+    last->next = heap.gaps;
+    hz_plain_put(&heap.gaps, last);
+}
+
+static bool add(size_t first, size_t pages)
+{
+    if (!hz_freed_make(first, pages)) return false;
+    note_gap(first);
+    hz_plain_put(&heap.top, first + pages);
+    run_release_clean(first, pages);
+    return true;
+}
+
+/* Adds at least so many pages. Only threads that need that, too, wait while the system makes them
+ * usable. */
+static bool extend(size_t pages)
+{
+    size_t first, generous = pages < EXTEND_PAGES ? EXTEND_PAGES : pages;
+    hz_lock_release(&heap.lock);
+    hz_lock_take(&heap.extending);
+    bool done = hz_arena_extend(generous, &first);
+    if (!done && generous > pages) {
+        generous = pages;
+        done = hz_arena_extend(generous, &first);
+    }
+    hz_lock_take(&heap.lock);
+    done = done && add(first, generous);
+    hz_lock_release(&heap.extending);
+    return done;
+}
+
+/* Extends the arena; by what is missing only, if its end is a dirty run that is worth it. Another
+ * thread may be faster and take what was added. */
+static hz_span *find_more(size_t pages, run_taste taste)
+{
+    hz_span *run = taste == MAY_STRETCH ? last_run(pages) : NULL;
+    while (run == NULL || run->pages < pages) {
+        const bool done = extend(run != NULL ? pages - run->pages : pages);
+        run = run != NULL && (run = last_run(pages)) != NULL ? stretch(run, pages) : NULL;
+        if (run == NULL) run = find(pages, done ? taste : DIRTY_TOO);
+        if (!done) break;
+    }
     return run;
+}
+
+/* A long dirty run would be cleared for a request of zeroes: where there is more of that than may
+ * stay anyway, it goes back to the system sooner than it is written to. */
+static run_taste taste_for(size_t pages, size_t align, bool wants_zeroes)
+{
+    if (!wants_zeroes && align == 1 && pages >= STRETCH_PAGES) return MAY_STRETCH;
+    const bool is_too_much = hz_pages_dirty() > (size_t)hz_cfg.large_cache_bytes >> HZ_PAGE_SHIFT;
+    return wants_zeroes && pages >= CLEAR_PAGES && is_too_much ? CLEAN_ONLY : DIRTY_TOO;
 }
 
 hz_span *hz_pages_alloc(size_t pages, size_t align, bool *zeroed)
 {
-    const bool may_stretch = zeroed == NULL && align == 1 && pages >= STRETCH_PAGES;
     if (pages + align > UINT32_MAX) return NULL;
     hz_lock_take(&heap.lock);
-    hz_span *run = find(pages + align - 1, may_stretch);
+    const run_taste taste = taste_for(pages, align, zeroed != NULL);
+    hz_span *run = find(pages + align - 1, taste);
+    if (run == NULL) run = find_more(pages + align - 1, taste);
     if (run != NULL) {
-        size_t base_page =
-            hz_map.base >> HZ_PAGE_SHIFT; /* alignment is of addresses, not of indices */
+        const size_t base_page = hz_map.base >> HZ_PAGE_SHIFT; /* alignment is of addresses */
         size_t first = ((base_page + index_of(run) + align - 1) & ~(align - 1)) - base_page;
         const bool is_clean = run->state == HZ_SPAN_CLEAN;
         if (zeroed != NULL) *zeroed = is_clean;
         if (!is_clean) hz_count(HZ_STAT_pages_reused, 1);
         const bool is_usable = !is_clean || hz_arena_reuse(first, pages);
-        run = is_usable ? run_carve(run, first, pages, HZ_SPAN_BUSY) : NULL;
+        run = is_usable ? run_carve(run, first, pages) : NULL;
         if (run != NULL) run_put_out(run);
     }
     hz_lock_release(&heap.lock);
     return run;
 }
 
-/* ---- purging -------------------------------------------------------------------------------- */
+void hz_pages_free(hz_span *run)
+{
+    const uint32_t now_ms = hz_os_now_ms();
+    hz_lock_take(&heap.lock);
+    run_release_dirty(index_of(run), run->pages, now_ms);
+    hz_lock_release(&heap.lock);
+}
+
+void hz_pages_free_clean(hz_span *run)
+{
+    hz_lock_take(&heap.lock);
+    run_release_clean(index_of(run), run->pages);
+    hz_lock_release(&heap.lock);
+}
+
+/* ---- sweeping ------------------------------------------------------------------------------- */
+
+/* How long a page has been dirty; 0 for those that became so after the clock was read. */
+static uint32_t age_of(size_t page, uint32_t now_ms)
+{
+    const uint32_t age_ms = now_ms - hz_freed_ms(page);
+    return age_ms <= UINT32_MAX - CLOCK_LEAD_MS ? age_ms : 0;
+}
+
+static bool is_idle(size_t page, const hz_sweep *sweep)
+{
+    return hz_freed_ms(page) != 0 && age_of(page, sweep->now_ms) >= sweep->least_ms;
+}
+
+/* Moves down to the next page that is idle; false when there is none in this part. */
+static bool sweep_on(hz_sweep *sweep)
+{
+    if (sweep->below > heap.top) sweep->below = heap.top;
+    const size_t stop = sweep->below > SWEEP_PAGES ? sweep->below - SWEEP_PAGES : 0;
+    for (; sweep->below > stop; sweep->below--) {
+        const size_t page = sweep->below - 1;
+        if (hz_freed_ms(page) == 0) continue;
+        if (is_idle(page, sweep)) return true;
+        const uint32_t age_ms = age_of(page, sweep->now_ms);
+        if (age_ms > sweep->oldest_ms) sweep->oldest_ms = age_ms;
+    }
+    return false;
+}
 
 static void purging_insert(hz_span *run)
 {
@@ -337,91 +423,41 @@ static void purge_end(hz_span *run, bool purged)
         run->previous->next = run->next;
     else
         heap.purging = run->next;
-    const hz_span_state state = purged ? HZ_SPAN_CLEAN : HZ_SPAN_DIRTY;
-    run_release(index_of(run), run->pages, state, hz_os_now_ms());
+    if (purged)
+        run_release_clean(index_of(run), run->pages);
+    else
+        run_release_dirty(index_of(run), run->pages, hz_os_now_ms());
 }
 
-/* Returns up to `pages` pages of the oldest dirty run to the system; the lock is not held
- * meanwhile. */
-static bool purge_oldest(size_t pages)
+/* Takes up to `most` pages, down from where the sweep stands. */
+static hz_span *sweep_take(hz_sweep *sweep, size_t most)
 {
-    hz_span *run = heap.oldest;
-    if (pages < PURGE_PAGES) pages = PURGE_PAGES;
-    if (pages > run->pages) pages = run->pages;
-    run = run_carve(run, index_of(run), pages, HZ_SPAN_BUSY);
-    purge_begin(run);
-    hz_lock_release(&heap.lock);
-
-    size_t bytes = pages << HZ_PAGE_SHIFT;
-    bool purged = hz_run_purge(run);
-    if (purged) {
-        hz_count(HZ_STAT_purges, 1);
-        hz_count(HZ_STAT_purged_bytes, bytes);
+    const size_t end = sweep->below;
+    size_t first = end - 1;
+    while (first > 0 && end - first < most && is_idle(first - 1, sweep)) {
+        first--;
+        const size_t alike = hz_freed_alike_below(first);
+        if (end - alike <= most) first = alike;
     }
+    sweep->below = first;
+    hz_span *run = run_carve(run_around(first), first, end - first);
+    purge_begin(run);
+    return run;
+}
 
+hz_span *hz_pages_sweep(hz_sweep *sweep, size_t most)
+{
+    hz_lock_take(&heap.lock);
+    hz_span *run = sweep_on(sweep) ? sweep_take(sweep, most) : NULL;
+    hz_lock_release(&heap.lock);
+    return run;
+}
+
+void hz_pages_swept(hz_span *run, bool purged)
+{
     hz_lock_take(&heap.lock);
     purge_end(run, purged);
-    return purged;
-}
-
-static void purge_excess(void)
-{
-    size_t keep = (size_t)hz_cfg.large_cache_bytes >> HZ_PAGE_SHIFT;
-    while (heap.dirty_pages > keep) {
-        hz_count(HZ_STAT_purges_forced, 1);
-        if (!purge_oldest(heap.dirty_pages - keep)) return;
-    }
-}
-
-/* The clock is read anew for each, as the lock was not held meanwhile: what was freed since then
- * would seem to be from the far past. */
-static void purge_aged(void)
-{
-    uint32_t delay_ms = (uint32_t)hz_cfg.purge_delay_ms;
-    while (heap.oldest != NULL && hz_os_now_ms() - heap.oldest->freed_ms >= delay_ms) {
-        if (!purge_oldest(heap.oldest->pages)) return;
-    }
-}
-
-void hz_pages_free(hz_span *run)
-{
-    uint32_t now_ms = hz_os_now_ms();
-    hz_lock_take(&heap.lock);
-    run_release(index_of(run), run->pages, HZ_SPAN_DIRTY, now_ms);
-    purge_excess();
-    purge_aged();
     hz_lock_release(&heap.lock);
-}
-
-void hz_pages_free_clean(hz_span *run)
-{
-    hz_lock_take(&heap.lock);
-    run_release(index_of(run), run->pages, HZ_SPAN_CLEAN, 0);
-    hz_lock_release(&heap.lock);
-}
-
-void hz_pages_purge_old(void)
-{
-    if (!hz_lock_try(&heap.lock)) return; /* whoever holds it will purge as well */
-    purge_aged();
-    hz_lock_release(&heap.lock);
-}
-
-bool hz_pages_purge_all(void)
-{
-    bool any = false;
-    hz_lock_take(&heap.lock);
-    while (heap.oldest != NULL && purge_oldest(heap.oldest->pages)) any = true;
-    hz_lock_release(&heap.lock);
-    return any;
-}
-
-size_t hz_pages_free_bytes(void)
-{
-    hz_lock_take(&heap.lock);
-    size_t bytes = heap.dirty_pages << HZ_PAGE_SHIFT;
-    hz_lock_release(&heap.lock);
-    return bytes;
 }
 
 /* ---- resizing ------------------------------------------------------------------------------- */
@@ -435,7 +471,7 @@ static bool grow(hz_span *run, size_t pages)
         return false;
     if (right->pages < more) return false;
     if (right->state == HZ_SPAN_CLEAN && !hz_arena_reuse(end, more)) return false;
-    run_carve(right, end, more, HZ_SPAN_BUSY);
+    run_carve(right, end, more);
     run_resize(run, pages);
     return true;
 }
@@ -444,8 +480,7 @@ static void shrink(hz_span *run, size_t pages)
 {
     size_t first = index_of(run), end = first + run->pages;
     run_resize(run, pages);
-    run_release(first + pages, end - first - pages, HZ_SPAN_DIRTY, hz_os_now_ms());
-    purge_excess();
+    run_release_dirty(first + pages, end - first - pages, hz_os_now_ms());
 }
 
 bool hz_pages_resize(hz_span *run, size_t pages)
@@ -509,9 +544,7 @@ static void keep(hz_span *run)
 static void free_anew(size_t first, size_t end)
 {
     if (first == end) return;
-    hz_span *run = run_mark(first, end - first, HZ_SPAN_DIRTY);
-    run->freed_ms = hz_os_now_ms();
-    list_insert(run);
+    run_release_dirty(first, end - first, hz_os_now_ms());
 }
 
 /* Of the runs that are kept; what lies between them is free, and nobody knows whether it is clean.
@@ -519,6 +552,7 @@ static void free_anew(size_t first, size_t end)
 static void part_rebuild(size_t first, size_t end)
 {
     size_t at = first, end_of_kept = first;
+    hz_freed_put(first, end - first, 0);
     while (at < end) {
         hz_span *run = &hz_map.spans[at];
         if (!is_kept(run)) {
@@ -536,8 +570,8 @@ static void part_rebuild(size_t first, size_t end)
 static void rebuild(void)
 {
     heap.clean = heap.dirty = (run_lists){.filled = 0};
-    heap.oldest = heap.newest = heap.purging = NULL;
-    heap.dirty_pages = 0;
+    heap.purging = NULL;
+    hz_atomic_poke(&heap.dirty_pages, 0);
     each_part(part_rebuild);
 }
 
@@ -554,6 +588,7 @@ static void end_lost_purges(void)
  * purging then is lost. */
 void hz_pages_after_fork(void)
 {
+    (void)hz_lock_inherit(&heap.extending);
     if (hz_lock_inherit(&heap.lock)) rebuild();
     if (!hz_lock_try(&heap.lock)) return;
     end_lost_purges();

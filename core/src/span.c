@@ -172,20 +172,35 @@ static void unseal_all(const hz_span *span, uint32_t class_)
     for (uint32_t i = 0; i < span->carved; i++) hz_unseal(blocks + i * bytes);
 }
 
-static void span_destroy(hz_bin *bin, hz_span *span)
+/* Takes a span that is entirely free away from its bin; `dead` lists those. From then on none of
+ * its pages is one of this bin. What takes time is left to span_destroy, without the lock. */
+static void span_bury(hz_bin *bin, hz_span *span, hz_span **dead)
 {
-    const uint32_t class_ = span->class_;
     bin_remove(bin, span);
     (void)hz_plain_swap(&span->class_, (uint8_t)HZ_CLASS_NONE); /* from now on it is none */
-    unseal_all(span, class_);
     for (size_t i = 0; i < span->pages; i++) {
         span[i].class_ = HZ_CLASS_NONE;
         hz_page_clear(hz_page_at(hz_page_address(span_page(span) + i)));
     }
+    span->next = *dead;
+    *dead = span;
+}
+
+static void span_destroy(hz_span *span, uint32_t class_)
+{
+    unseal_all(span, class_);
     memset(span_bits(span), 0, (size_t)span->pages * WORDS_PER_PAGE * sizeof(uint64_t));
     hz_atomic_add(&cut_bytes, -((size_t)span->carved * hz_class_bytes[class_]));
     hz_count(HZ_STAT_spans_freed, 1);
     hz_guard_pages_free(span);
+}
+
+static void destroy_all(hz_span *dead, uint32_t class_)
+{
+    for (hz_span *next; dead != NULL; dead = next) {
+        next = dead->next;
+        span_destroy(dead, class_);
+    }
 }
 
 /* ---- taking blocks -------------------------------------------------------------------------- */
@@ -283,6 +298,15 @@ static size_t span_give_out(hz_bin *bin, hz_span *span, void **out, size_t want,
     return got;
 }
 
+/* The system may be asked for memory meanwhile. */
+static hz_span *make_unlocked(hz_bin *bin, uint32_t shard, uint32_t class_)
+{
+    hz_lock_release(&bin->lock);
+    hz_span *span = span_make(shard, class_);
+    hz_lock_take(&bin->lock);
+    return span;
+}
+
 size_t hz_span_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz_lease *lease)
 {
     hz_bin *bin = bin_of(shard, class_);
@@ -292,7 +316,7 @@ size_t hz_span_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz
         /* A part is enough; a new span, or a lease, only when there is nothing. */
         bool is_needed = got == 0 && (lease == NULL || lease->blocks == 0);
         hz_span *span = bin_first(bin);
-        if (span == NULL && is_needed) span = span_make(shard, class_);
+        if (span == NULL && is_needed) span = make_unlocked(bin, shard, class_);
         if (span == NULL || (lease != NULL && !is_needed && span->free_count == 0)) break;
         size_t part = span_give_out(bin, span, out + got, want - got, lease);
         if (part == 0) break;
@@ -322,7 +346,7 @@ static void span_mark_free(hz_span *span, uint64_t *word, uint64_t bit)
 }
 
 /* After something of a span has come back. */
-static void span_settle(hz_bin *bin, hz_span *span)
+static void span_settle(hz_bin *bin, hz_span *span, hz_span **dead)
 {
     if (!span_is_empty(span)) {
         bin_move(bin, span, HZ_SPAN_LISTED);
@@ -330,7 +354,7 @@ static void span_settle(hz_bin *bin, hz_span *span)
         bin_move(bin, span, HZ_SPAN_KEPT);
         hz_count(HZ_STAT_spans_kept, 1);
     } else {
-        span_destroy(bin, span);
+        span_bury(bin, span, dead);
     }
 }
 
@@ -350,13 +374,13 @@ static bool is_back(const void *block)
     return (*span_bit(hz_span_of(block), block, &bit) & bit) != 0;
 }
 
-static void span_take_in(hz_bin *bin, void *block)
+static void span_take_in(hz_bin *bin, void *block, hz_span **dead)
 {
     uint64_t bit;
     hz_span *span = hz_span_of(block);
     uint64_t *word = span_bit(span, block, &bit);
     span_mark_free(span, word, bit);
-    span_settle(bin, span);
+    span_settle(bin, span, dead);
 }
 
 /* The blocks' seals will be read under the lock: they are fetched before. */
@@ -373,6 +397,7 @@ void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t c
 {
     const void *twice = NULL, *spoiled = NULL;
     const uint64_t key = hz_map.keys[class_];
+    hz_span *dead = NULL;
     hz_bin *bin = bin_of(shard, class_);
     prefetch_seals(blocks, count);
     hz_lock_take(&bin->lock);
@@ -382,9 +407,10 @@ void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t c
         else if (HZ_UNLIKELY(!hz_is_sealed(blocks[i], key)))
             spoiled = blocks[i];
         else
-            span_take_in(bin, blocks[i]);
+            span_take_in(bin, blocks[i], &dead);
     }
     hz_lock_release(&bin->lock);
+    destroy_all(dead, class_);
     if (HZ_UNLIKELY(twice != NULL)) hz_die("a block was freed twice", twice);
     if (HZ_UNLIKELY(spoiled != NULL)) hz_leave_out(spoiled);
 }
@@ -402,22 +428,24 @@ void hz_span_end_lease(uint32_t shard, uint32_t class_, hz_lease *lease)
 {
     if (lease->blocks == 0) return;
     hz_bin *bin = bin_of(shard, class_);
-    hz_span *span = hz_span_of(lease->first);
+    hz_span *span = hz_span_of(lease->first), *dead = NULL;
     hz_lock_take(&bin->lock);
     span_take_back(span, lease);
-    span_settle(bin, span);
+    span_settle(bin, span, &dead);
     hz_lock_release(&bin->lock);
+    destroy_all(dead, class_);
 }
 
 bool hz_span_trim(uint32_t shard, uint32_t class_)
 {
     hz_bin *bin = bin_of(shard, class_);
-    bool any = false;
-    if (hz_atomic_peek(&bin->kept_count) == 0) return any;
+    hz_span *dead = NULL;
+    if (hz_atomic_peek(&bin->kept_count) == 0) return false;
     hz_lock_take(&bin->lock);
-    for (; bin->kept != NULL; any = true) span_destroy(bin, bin->kept);
+    while (bin->kept != NULL) span_bury(bin, bin->kept, &dead);
     hz_lock_release(&bin->lock);
-    return any;
+    destroy_all(dead, class_);
+    return dead != NULL;
 }
 
 /* ---- fork ----------------------------------------------------------------------------------- */

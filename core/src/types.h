@@ -227,17 +227,18 @@ typedef struct hz_span {
     uint32_t carved;   /* blocks cut or lent so far, from the front */
     uint32_t free_count; /* blocks that came back, marked in free_bits */
     uint32_t scan_word;  /* word of free_bits, from its first, where a search starts */
-    union {
-        uint32_t freed_ms; /* of a dirty run: when it became free */
-        uint32_t colour;   /* of a page of a span: bytes before the span's first block */
-    };
-    union {
-        struct hz_span *older; /* the dirty run that became free before this one */
-        uintptr_t purger;      /* of a run that is being purged: the thread, see hz_lock_me */
-    };
-    struct hz_span *newer; /* the dirty run that became free after this one */
+    uint32_t colour;     /* of a page of a span: bytes before the span's first block */
+    uintptr_t purger;    /* of a run that is being purged: the thread, see hz_lock_me */
 } hz_span;
 _Static_assert(sizeof(hz_span) == HZ_CACHE_LINE_BYTES, "spans do not share cache lines");
+
+/* A look through the dirty pages, from the highest downwards, in parts. */
+typedef struct hz_sweep {
+    size_t below;       /* the pages from here on were looked at */
+    uint32_t now_ms;    /* the time it goes by */
+    uint32_t least_ms;  /* pages that have been free for so long are wanted */
+    uint32_t oldest_ms; /* the greatest age among those that were not wanted */
+} hz_sweep;
 
 typedef struct hz_bin {
     HZ_ALIGNED_TO_LINE hz_lock lock; /* guards the rest, and the bookkeeping of its spans */

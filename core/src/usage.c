@@ -94,7 +94,7 @@ bool hz_survey_make(hz_survey *survey)
         count_heap(survey, heap);
     for (uint32_t shard = 0; shard < hz_map.shards; shard++) count_shard(survey, shard);
     count_runs(survey);
-    survey->unused_bytes = hz_pages_free_bytes();
+    survey->unused_bytes = hz_pages_dirty() << HZ_PAGE_SHIFT;
     return true;
 }
 

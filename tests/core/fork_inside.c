@@ -148,7 +148,8 @@ static void *freed_before;
 
 static void use_pages(void)
 {
-    require(hz_pages_free_bytes() >= LARGE, "only %zu bytes are free", hz_pages_free_bytes());
+    require((hz_pages_dirty() << HZ_PAGE_SHIFT) >= LARGE, "only %zu bytes are free",
+            (hz_pages_dirty() << HZ_PAGE_SHIFT));
     for (size_t size = 1; size < 4 * LARGE; size += size / 2 + 1) {
         unsigned char *block = hz_malloc(size);
         require(block != NULL, "no memory for %zu bytes", size);

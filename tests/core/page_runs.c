@@ -33,7 +33,7 @@ static void require_clean(size_t pages, const hz_span *wanted)
 static void purge(hz_span *run)
 {
     hz_pages_free(run);
-    require(hz_pages_purge_all(), "nothing was resident");
+    require(hz_purge_all(), "nothing was resident");
 }
 
 /* Two runs beside each other, the lower one first, and behind them one that is in use. */
@@ -46,7 +46,7 @@ static void take_neighbours(hz_span *two[2])
     two[1] = take(PAGES);
     require(two[1] == two[0] + PAGES, "no neighbours");
     (void)take(LONG - 2 * PAGES);
-    (void)hz_pages_purge_all();
+    (void)hz_purge_all();
 }
 
 /* Of two neighbours the lower one resident, the other one clean, and no other run is free. */

@@ -196,6 +196,14 @@ def test_a_large_request_takes_what_is_resident_and_the_rest_beside_it(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("shards", ["1", "4"])
+def test_memory_goes_back_by_age_and_in_parts_and_under_no_lock(
+    shards: str, core_tests: Path, preload: Preload
+) -> None:
+    require_all_held(preload(core_tests / "tests" / "purging", LD_PRELOAD="", HZ_SHARDS=shards))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("lock", VALUES["HZ_DEPOT_LOCK"])
 @pytest.mark.parametrize("shards", ["1", "4"])
 def test_what_nobody_uses_decays(

@@ -49,8 +49,10 @@ C_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"magazine.c", "remote.c"}),
     frozenset({"depot.c"}),
     frozenset({"span.c"}),
-    frozenset({"pages.c", "large.c"}),
-    frozenset({"move.c"}),
+    frozenset({"large.c"}),
+    frozenset({"purge.c"}),
+    frozenset({"pages.c"}),
+    frozenset({"move.c", "freed.c"}),
     frozenset({"arena.c", "os_cpus.c", "os_linux.c"}),
 )
 C_BESIDE = frozenset(

@@ -1,0 +1,75 @@
+/*
+ * When each free page that is resident was freed.
+ *
+ * There is a time for each page, and none of them is written where a whole chunk has one time: so a
+ * block of a terabyte costs no memory and no time here. The page heap's lock guards all of it.
+ */
+#include "internal.h"
+
+enum {
+    CHUNK_SHIFT = 13, /* the times of so many pages are kept together: 512 MiB */
+    CHUNK_PAGES = 1 << CHUNK_SHIFT,
+    CHUNKS = 1 << 15,
+};
+
+/* The times of the pages of a chunk; made where the arena has pages. */
+typedef struct chunk {
+    uint32_t *ms;    /* by page, 0 where it is not dirty; valid if `is_mixed` */
+    uint32_t all_ms; /* else: of all its pages */
+    bool is_mixed;   /* whether they differ; a page is written only then */
+} chunk;
+
+static chunk chunks[CHUNKS];
+
+static chunk *chunk_of(size_t page)
+{
+    return &chunks[page >> CHUNK_SHIFT];
+}
+
+uint32_t hz_freed_ms(size_t page)
+{
+    const chunk *this = chunk_of(page);
+    return this->is_mixed ? this->ms[page % CHUNK_PAGES] : this->all_ms;
+}
+
+bool hz_freed_make(size_t first, size_t pages)
+{
+    const size_t last = (first + pages - 1) >> CHUNK_SHIFT;
+    for (size_t i = first >> CHUNK_SHIFT; i <= last; i++) {
+        if (i >= CHUNKS) return false;
+        if (chunks[i].ms == NULL) chunks[i].ms = hz_meta_alloc(sizeof(uint32_t) * CHUNK_PAGES);
+        if (chunks[i].ms == NULL) return false;
+    }
+    return true;
+}
+
+static void chunk_mix(chunk *this)
+{
+    for (size_t i = 0; i < CHUNK_PAGES; i++) this->ms[i] = this->all_ms;
+    this->is_mixed = true;
+}
+
+void hz_freed_put(size_t first, size_t pages, uint32_t now_ms)
+{
+    for (size_t page = first, end = first + pages; page < end;) {
+        chunk *this = chunk_of(page);
+        if (page % CHUNK_PAGES == 0 && end - page >= CHUNK_PAGES) {
+            this->all_ms = now_ms;
+            this->is_mixed = false;
+            page += CHUNK_PAGES;
+        } else {
+            if (!this->is_mixed) chunk_mix(this);
+            this->ms[page++ % CHUNK_PAGES] = now_ms;
+        }
+    }
+}
+
+size_t hz_freed_alike_below(size_t page)
+{
+    return chunk_of(page)->is_mixed ? page : page & ~(size_t)(CHUNK_PAGES - 1);
+}
+
+size_t hz_freed_alike_above(size_t page)
+{
+    return chunk_of(page)->is_mixed ? page : page | (CHUNK_PAGES - 1);
+}

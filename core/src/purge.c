@@ -1,0 +1,181 @@
+/*
+ * Purging: free pages that are still resident go back to the system, in parts.
+ *
+ * A page is due when it has been free for purge_delay_ms; a sweep from the highest page downwards
+ * finds those, and what an allocation takes first is the lowest. The next sweep begins when the
+ * oldest page that this one has left will be due. Beyond large_cache_bytes pages are due at once,
+ * those that were freed just now last.
+ *
+ * One thread purges at a time, and the others go on without: the only lock that is held while the
+ * system works is one that malloc and free try to take and never wait for. What one call returns is
+ * bounded.
+ */
+#include "internal.h"
+#include "os.h"
+
+enum {
+    PART_PAGES = HZ_PURGE_BYTES >> HZ_PAGE_SHIFT,
+    /* Two sweeps are so many parts of purge_delay_ms apart at least. And so long pages that
+     * are free beyond large_cache_bytes are spared, if there are older ones. */
+    SHARE_OF_DELAY = 8,
+};
+
+static struct {
+    hz_lock lock;             /* guards the rest; held while the system works */
+    _Atomic bool is_behind;   /* whether more was due after the last part */
+    _Atomic uint32_t next_ms; /* when the next sweep for aged pages begins */
+    bool is_sweeping;         /* whether `aged` is under way */
+    hz_sweep aged;            /* the sweep for pages that were free for purge_delay_ms */
+    size_t excess_below;      /* how far the sweep for what is too much has come */
+} purge;
+
+/* In parts. */
+static bool run_return(const hz_span *run)
+{
+    const size_t first = (size_t)(run - hz_map.spans), end = first + run->pages;
+    for (size_t at = first, part; at < end; at += part) {
+        part = end - at < PART_PAGES ? end - at : PART_PAGES;
+        if (hz_run_purge(at, part)) continue;
+        (void)hz_arena_reuse(first, at - first); /* all of it is dirty */
+        return false;
+    }
+    return true;
+}
+
+/* Gives a run that nobody else knows of to the system, and lists it. */
+static bool run_purge(hz_span *run)
+{
+    const size_t bytes = (size_t)run->pages << HZ_PAGE_SHIFT;
+    const bool done = run_return(run);
+    hz_pages_swept(run, done);
+    if (!done) return false;
+    hz_count(HZ_STAT_purges, 1);
+    hz_count(HZ_STAT_purged_bytes, bytes);
+    return true;
+}
+
+/* ---- age ------------------------------------------------------------------------------------ */
+
+static uint32_t delay_ms(void)
+{
+    return (uint32_t)hz_cfg.purge_delay_ms;
+}
+
+static bool is_time(void)
+{
+    const uint32_t wait_ms = hz_atomic_peek(&purge.next_ms) - hz_os_now_ms();
+    return wait_ms == 0 || wait_ms > delay_ms();
+}
+
+/* Begins a sweep, or goes on with the one that is under way, which has become older meanwhile. */
+static void sweep_begin(void)
+{
+    const uint32_t now_ms = hz_os_now_ms();
+    if (!purge.is_sweeping) purge.aged = (hz_sweep){.below = SIZE_MAX, .now_ms = now_ms};
+    purge.aged.oldest_ms += now_ms - purge.aged.now_ms;
+    purge.aged.now_ms = now_ms;
+    purge.aged.least_ms = delay_ms();
+    purge.is_sweeping = true;
+}
+
+static void sweep_end(void)
+{
+    const uint32_t soonest_ms = delay_ms() / SHARE_OF_DELAY;
+    const uint32_t oldest_ms = purge.aged.oldest_ms;
+    uint32_t wait_ms = oldest_ms < delay_ms() ? delay_ms() - oldest_ms : 0;
+    if (wait_ms < soonest_ms) wait_ms = soonest_ms;
+    hz_atomic_poke(&purge.next_ms, purge.aged.now_ms + wait_ms);
+    purge.is_sweeping = false;
+}
+
+/* Goes on with the sweep, by up to PART_PAGES pages that are due. */
+static void purge_aged(void)
+{
+    sweep_begin();
+    for (size_t left = PART_PAGES; left > 0;) {
+        hz_span *run = hz_pages_sweep(&purge.aged, left);
+        if (run == NULL) break;
+        left -= run->pages;
+        if (!run_purge(run)) purge.aged.below = 0;
+    }
+    if (purge.aged.below == 0) sweep_end();
+}
+
+/* ---- size ----------------------------------------------------------------------------------- */
+
+static size_t excess(void)
+{
+    const size_t keep = (size_t)hz_cfg.large_cache_bytes >> HZ_PAGE_SHIFT;
+    const size_t dirty = hz_pages_dirty();
+    return dirty > keep ? dirty - keep : 0;
+}
+
+/* The next run below where the last one was; if nothing there was spared, the highest. */
+static hz_span *find_excess(size_t most)
+{
+    hz_sweep sweep = {.below = purge.excess_below,
+                      .now_ms = hz_os_now_ms(),
+                      .least_ms = delay_ms() / SHARE_OF_DELAY};
+    hz_span *run = hz_pages_sweep(&sweep, most);
+    purge.excess_below = sweep.below > 0 ? sweep.below : SIZE_MAX;
+    if (run != NULL) return run;
+    sweep = (hz_sweep){.below = SIZE_MAX, .now_ms = sweep.now_ms};
+    while (run == NULL && sweep.below > 0) run = hz_pages_sweep(&sweep, most);
+    return run;
+}
+
+static void purge_excess(void)
+{
+    for (size_t left = PART_PAGES, much; left > 0 && (much = excess()) > 0;) {
+        hz_span *run = find_excess(much < left ? much : left);
+        if (run == NULL) return;
+        left -= run->pages;
+        hz_count(HZ_STAT_purges_forced, 1);
+        if (!run_purge(run)) return;
+    }
+}
+
+/* ---- both ----------------------------------------------------------------------------------- */
+
+bool hz_purge_is_behind(void)
+{
+    return hz_atomic_peek(&purge.is_behind);
+}
+
+bool hz_purge_part(void)
+{
+    if (hz_pages_dirty() == 0) return false;
+    const bool is_too_much = excess() > 0;
+    if (!is_too_much && !hz_purge_is_behind() && !is_time()) return false;
+    if (hz_atomic_peek(&purge.lock.word) != 0 || !hz_lock_try(&purge.lock)) return false;
+    if (is_too_much)
+        purge_excess();
+    else
+        purge_aged();
+    hz_atomic_poke(&purge.is_behind, purge.is_sweeping || excess() > 0);
+    hz_lock_release(&purge.lock);
+    return true;
+}
+
+/* Whole runs, each in parts: the page heap is not cut up for it. */
+bool hz_purge_all(void)
+{
+    bool any = false;
+    hz_span *run;
+    hz_sweep sweep = {.below = SIZE_MAX};
+    hz_lock_take(&purge.lock);
+    while (sweep.below > 0) {
+        run = hz_pages_sweep(&sweep, SIZE_MAX);
+        if (run == NULL) continue;
+        if (!run_purge(run)) break;
+        any = true;
+    }
+    hz_lock_release(&purge.lock);
+    return any;
+}
+
+/* The sweep that another thread was in goes on where it was, or begins anew. */
+void hz_purge_after_fork(void)
+{
+    (void)hz_lock_inherit(&purge.lock);
+}

@@ -1,0 +1,421 @@
+/*
+ * What goes back to the system: by age, whatever else is in use; never much in one call; and never
+ * while a lock is held. hz is given a clock that only the checks move, and its madvise is watched.
+ */
+#include "check.h"
+
+#include <hz/hz.h>
+
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+enum {
+    MIB = 1 << 20,
+    BURST = 200, /* blocks of 1 MiB */
+    LIGHT_BYTES = 300000,
+    LIGHT_PAGES = 5,    /* of each of those */
+    LIGHT_MOST = 64,    /* how many of them the light load has at once */
+    SPAN_BLOCKS = 3000, /* of those below: they fill many spans */
+    SPAN_BYTES = 20000,
+    DELAY_MS = 100,
+};
+
+/* ---- between hz and the system -------------------------------------------------------------- */
+
+static uint64_t clock_ms = 1000;
+
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+    (void)clock;
+    *now = (struct timespec){(time_t)(clock_ms / 1000), (long)(clock_ms % 1000) * 1000000};
+    return 0;
+}
+
+static size_t returned_bytes, largest_bytes;
+static void (*meanwhile)(void); /* what happens while memory goes back */
+
+int madvise(void *address, size_t bytes, int advice)
+{
+    if (advice == MADV_DONTNEED) {
+        returned_bytes += bytes;
+        if (bytes > largest_bytes) largest_bytes = bytes;
+        if (meanwhile != NULL) meanwhile();
+    }
+    return (int)syscall(SYS_madvise, address, bytes, advice);
+}
+
+/* ---- what a program does -------------------------------------------------------------------- */
+
+static size_t most_in_a_call; /* bytes that a call has returned at most */
+
+static void note_call(size_t before)
+{
+    if (returned_bytes - before > most_in_a_call) most_in_a_call = returned_bytes - before;
+}
+
+static void *take(size_t size)
+{
+    const size_t before = returned_bytes;
+    void *block = hz_malloc(size);
+    require(block != NULL, "no block of %zu bytes", size);
+    note_call(before);
+    return block;
+}
+
+static void give(void *block)
+{
+    const size_t before = returned_bytes;
+    hz_free(block);
+    note_call(before);
+}
+
+static void *resize(void *block, size_t size)
+{
+    const size_t before = returned_bytes;
+    void *resized = hz_realloc(block, size);
+    require(resized != NULL, "no block of %zu bytes", size);
+    note_call(before);
+    return resized;
+}
+
+static void take_all(void **blocks, size_t count, size_t size)
+{
+    for (size_t i = 0; i < count; i++) blocks[i] = take(size);
+}
+
+static void give_all(void **blocks, size_t count)
+{
+    for (size_t i = 0; i < count; i++) give(blocks[i]);
+}
+
+static void burst(void)
+{
+    static void *blocks[BURST];
+    take_all(blocks, BURST, MIB);
+    give_all(blocks, BURST);
+}
+
+static void load(size_t blocks, uint64_t every_ms, size_t rounds)
+{
+    void *light[LIGHT_MOST];
+    for (size_t round = 0; round < rounds; round++, clock_ms += every_ms) {
+        take_all(light, blocks, LIGHT_BYTES);
+        give_all(light, blocks);
+    }
+}
+
+static size_t dirty_bytes(void)
+{
+    return hz_usage_now().free_bytes;
+}
+
+static void let_decay(void)
+{
+    while (hz_decay()) continue;
+}
+
+/* ---- by age --------------------------------------------------------------------------------- */
+
+/* After a burst: the burst goes back, and what the load uses never does. */
+static void require_decay_beside(size_t blocks, uint64_t every_ms)
+{
+    const size_t used = blocks * LIGHT_PAGES * HZ_PAGE_BYTES;
+    burst();
+    require(dirty_bytes() >= (size_t)BURST * MIB, "only %zu bytes are free", dirty_bytes());
+    load(blocks, every_ms, DELAY_MS / every_ms + 1 + 2 * BURST / blocks);
+    require(dirty_bytes() <= used + used / 4, "%zu bytes stay, %zu are used", dirty_bytes(), used);
+    const size_t settled = returned_bytes;
+    load(blocks, every_ms, 4 * DELAY_MS / every_ms);
+    require(returned_bytes == settled, "%zu bytes in use go back", returned_bytes - settled);
+}
+
+static void a_burst_goes_back_while_64_blocks_are_used_again_and_again(void)
+{
+    require_decay_beside(LIGHT_MOST, 20);
+}
+
+static void a_burst_goes_back_while_one_block_is_used_again_and_again(void)
+{
+    require_decay_beside(1, 50);
+}
+
+static void look_again_and_again(uint64_t ms)
+{
+    for (uint64_t passed = 0; passed < ms; passed++, clock_ms++) let_decay();
+}
+
+/* Three neighbours are freed at different times, and are one run then. */
+static void pages_that_are_joined_keep_their_ages(void)
+{
+    void *three[3];
+    take_all(three, 3, MIB);
+    for (int i = 0; i < 3; i++, clock_ms += 30) give(three[(i + 1) % 3]);
+    require(dirty_bytes() == 3 * MIB, "at 90 ms %zu bytes stay", dirty_bytes());
+    for (size_t stay = 2; stay > 0; stay--) {
+        look_again_and_again(30);
+        require(dirty_bytes() == stay * MIB, "of %zu MiB %zu bytes stay", stay, dirty_bytes());
+    }
+}
+
+static void nothing_goes_back_before_the_delay_has_passed(void)
+{
+    burst();
+    clock_ms += DELAY_MS - 1;
+    let_decay();
+    require(returned_bytes == 0, "%zu bytes go back", returned_bytes);
+    clock_ms += 1;
+    let_decay();
+    require(dirty_bytes() == 0, "%zu bytes stay", dirty_bytes());
+}
+
+static void what_rests_for_weeks_goes_back_at_the_next_look(void)
+{
+    burst();
+    clock_ms += (uint64_t)5 << 31;
+    let_decay();
+    require(dirty_bytes() == 0, "%zu bytes stay", dirty_bytes());
+}
+
+/* ---- never much at once --------------------------------------------------------------------- */
+
+static void require_parts(void)
+{
+    require(most_in_a_call > 0, "no call returns anything");
+    require(most_in_a_call <= MIB, "a call returns %zu bytes", most_in_a_call);
+}
+
+static void a_free_returns_a_part_of_what_a_burst_has_left(void)
+{
+    static void *small[SPAN_BLOCKS];
+    take_all(small, SPAN_BLOCKS, SPAN_BYTES);
+    burst();
+    clock_ms += 2 * DELAY_MS;
+    give_all(small, SPAN_BLOCKS);
+    require_parts();
+    require(returned_bytes > 32 * (size_t)MIB, "only %zu bytes go back", returned_bytes);
+}
+
+static void of_what_is_too_much_each_call_returns_a_part(void)
+{
+    hz_cfg.large_cache_bytes = 0;
+    give(take(100 * (size_t)MIB));
+    require_parts();
+    for (int i = 0; i < 100; i++) give(take(MIB));
+    require_parts();
+    require(dirty_bytes() <= MIB, "%zu bytes stay", dirty_bytes());
+}
+
+/* All of it would become resident. */
+static void zeroes_are_not_written_to_what_is_too_much(void)
+{
+    hz_cfg.large_cache_bytes = 0;
+    give(take(1024 * (size_t)MIB));
+    const size_t before = resident_bytes();
+    require(hz_calloc(1, 1000 * (size_t)MIB) != NULL, "no zeroes");
+    require(resident_bytes() < before + 8 * MIB, "%zu bytes are resident", resident_bytes());
+}
+
+static void a_block_that_shrinks_returns_a_part(void)
+{
+    hz_cfg.large_cache_bytes = MIB;
+    void *block = resize(take(100 * (size_t)MIB), 2 * MIB);
+    require_parts();
+    give(resize(resize(block, 50 * (size_t)MIB), 100));
+    require_parts();
+}
+
+static void a_trim_returns_everything_in_parts(void)
+{
+    burst();
+    require(hz_trim(), "it returns nothing");
+    require(dirty_bytes() == 0, "%zu bytes stay", dirty_bytes());
+    require(returned_bytes >= (size_t)BURST * MIB, "only %zu bytes go back", returned_bytes);
+    require(largest_bytes <= MIB, "%zu bytes in one piece", largest_bytes);
+}
+
+static void a_worker_returns_everything_in_parts(void)
+{
+    burst();
+    clock_ms += 2 * DELAY_MS;
+    for (size_t before = 0; hz_decay(); before = returned_bytes)
+        require(returned_bytes - before <= MIB, "%zu bytes at once", returned_bytes - before);
+    require(dirty_bytes() == 0, "%zu bytes stay", dirty_bytes());
+}
+
+/* ---- never under a lock --------------------------------------------------------------------- */
+
+/* Needs the lock of each bin and depot, of the page heap, and of the arena. */
+static void *use_every_lock(void *unused)
+{
+    static void *blocks[1024];
+    for (size_t size = 16; size <= HZ_CLASS_MAX_BYTES; size += size / 4) {
+        const size_t count = 2 * MIB / size < COUNT(blocks) ? 2 * MIB / size : COUNT(blocks);
+        for (size_t i = 0; i < count; i++) blocks[i] = hz_malloc(size);
+        for (size_t i = 0; i < count; i++) hz_free(blocks[i]);
+    }
+    hz_free(hz_malloc(2 * (size_t)BURST * MIB));
+    return unused;
+}
+
+static unsigned watched;
+
+/* Hangs if the thread that returns memory holds one of them. */
+static void let_another_thread_allocate(void)
+{
+    pthread_t thread;
+    meanwhile = NULL;
+    require(pthread_create(&thread, NULL, use_every_lock, NULL) == 0, "no thread");
+    require(pthread_join(thread, NULL) == 0, "no end of the thread");
+    watched++;
+}
+
+static void watch(void)
+{
+    clock_ms += 2 * DELAY_MS;
+    meanwhile = let_another_thread_allocate;
+}
+
+static void no_free_of_a_small_block_returns_memory_under_a_lock(void)
+{
+    static void *small[SPAN_BLOCKS];
+    take_all(small, SPAN_BLOCKS, SPAN_BYTES);
+    burst();
+    watch();
+    give_all(small, SPAN_BLOCKS);
+    require(watched > 0, "nothing went back");
+}
+
+static void no_free_of_a_large_block_returns_memory_under_a_lock(void)
+{
+    void *block = take(MIB);
+    burst();
+    watch();
+    give(block);
+    require(watched > 0, "nothing went back");
+}
+
+static void no_block_that_shrinks_returns_memory_under_a_lock(void)
+{
+    void *block = take(100 * (size_t)MIB);
+    burst();
+    watch();
+    (void)resize(block, 2 * MIB);
+    require(watched > 0, "nothing went back");
+}
+
+static void no_decay_returns_memory_under_a_lock(void)
+{
+    static void *small[SPAN_BLOCKS];
+    take_all(small, SPAN_BLOCKS, SPAN_BYTES);
+    give_all(small, SPAN_BLOCKS);
+    for (int look = 0; look < 20; look++) {
+        watch();
+        let_decay();
+    }
+    require(watched > 1, "nothing went back");
+}
+
+static void no_trim_returns_memory_under_a_lock(void)
+{
+    burst();
+    watch();
+    (void)hz_trim();
+    require(watched > 0, "nothing went back");
+}
+
+/* ---- beside a fork -------------------------------------------------------------------------- */
+
+static void *fork_and_trim(void *unused)
+{
+    int status = -1;
+    const pid_t child = fork();
+    if (child == 0) {
+        require(dirty_bytes() == (size_t)BURST * MIB, "the child has %zu bytes", dirty_bytes());
+        require(hz_trim() && dirty_bytes() == 0, "in the child %zu bytes stay", dirty_bytes());
+        _exit(0);
+    }
+    require(waitpid(child, &status, 0) == child && status == 0, "the child ends with %d", status);
+    return unused;
+}
+
+static void let_another_thread_fork(void)
+{
+    pthread_t thread;
+    meanwhile = NULL;
+    require(pthread_create(&thread, NULL, fork_and_trim, NULL) == 0, "no thread");
+    require(pthread_join(thread, NULL) == 0, "no end of the thread");
+}
+
+static void a_child_gets_what_a_thread_was_just_returning(void)
+{
+    burst();
+    clock_ms += 2 * DELAY_MS;
+    meanwhile = let_another_thread_fork;
+    (void)hz_decay();
+    require(meanwhile == NULL, "nothing went back");
+}
+
+/* As a signal handler would. */
+static void fork_here(void)
+{
+    meanwhile = NULL;
+    const pid_t child = fork();
+    int status = -1;
+    if (child == 0) return;
+    require(waitpid(child, &status, 0) == child && status == 0, "the child ends with %d", status);
+}
+
+static void a_child_goes_on_with_what_its_thread_was_returning(void)
+{
+    const pid_t parent = getpid();
+    burst();
+    clock_ms += 2 * DELAY_MS;
+    meanwhile = fork_here;
+    let_decay();
+    require(dirty_bytes() == 0, "%zu bytes stay", dirty_bytes());
+    if (getpid() != parent) _exit(0);
+}
+
+static const check checks[] = {
+    {"a burst goes back while 64 blocks are used again and again",
+     a_burst_goes_back_while_64_blocks_are_used_again_and_again, 0},
+    {"a burst goes back while one block is used again and again",
+     a_burst_goes_back_while_one_block_is_used_again_and_again, 0},
+    {"pages that are joined keep their ages", pages_that_are_joined_keep_their_ages, 0},
+    {"nothing goes back before the delay has passed", nothing_goes_back_before_the_delay_has_passed,
+     0},
+    {"what rests for weeks goes back at the next look",
+     what_rests_for_weeks_goes_back_at_the_next_look, 0},
+    {"a free returns a part of what a burst has left",
+     a_free_returns_a_part_of_what_a_burst_has_left, 0},
+    {"of what is too much each call returns a part", of_what_is_too_much_each_call_returns_a_part,
+     0},
+    {"zeroes are not written to what is too much", zeroes_are_not_written_to_what_is_too_much, 0},
+    {"a block that shrinks returns a part", a_block_that_shrinks_returns_a_part, 0},
+    {"a trim returns everything, in parts", a_trim_returns_everything_in_parts, 0},
+    {"a worker returns everything, in parts", a_worker_returns_everything_in_parts, 0},
+    {"no free of a small block returns memory under a lock",
+     no_free_of_a_small_block_returns_memory_under_a_lock, 0},
+    {"no free of a large block returns memory under a lock",
+     no_free_of_a_large_block_returns_memory_under_a_lock, 0},
+    {"no block that shrinks returns memory under a lock",
+     no_block_that_shrinks_returns_memory_under_a_lock, 0},
+    {"no decay returns memory under a lock", no_decay_returns_memory_under_a_lock, 0},
+    {"no trim returns memory under a lock", no_trim_returns_memory_under_a_lock, 0},
+    {"a child gets what a thread was just returning", a_child_gets_what_a_thread_was_just_returning,
+     0},
+    {"a child goes on with what its thread was returning",
+     a_child_goes_on_with_what_its_thread_was_returning, 0},
+};
+
+int main(int argc, char **argv)
+{
+    return run_checks(checks, COUNT(checks), argc, argv);
+}
