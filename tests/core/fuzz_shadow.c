@@ -11,6 +11,7 @@
  * TEST_SEED, TEST_THREADS, TEST_ROUNDS and TEST_STEPS (per thread and round) change it.
  */
 #include "check.h"
+#include "shadow.h"
 
 #include <errno.h>
 #include <malloc.h>
@@ -22,12 +23,6 @@
 
 enum { THREADS_MAX = 32, SLOTS = 600, MAILBOX = 64 };
 static const size_t live_bytes_max = 24u << 20; /* per thread */
-
-typedef struct shadow {
-    unsigned char *block; /* NULL: the slot is empty */
-    size_t size;          /* bytes asked for */
-    uint64_t key;         /* seeds the pattern */
-} shadow;
 
 typedef struct mailbox {
     pthread_mutex_t lock;
@@ -46,37 +41,6 @@ static worker workers[THREADS_MAX];
 static size_t thread_count;
 static size_t steps;
 static _Atomic uint64_t next_key = 1;
-
-/* ---- patterns ------------------------------------------------------------------------------- */
-
-static unsigned char pattern(uint64_t key, size_t at)
-{
-    return (unsigned char)((key * UINT64_C(0x9e3779b97f4a7c15) >> 32) + at * 7);
-}
-
-/* Large blocks are written at both ends and once a cache line between. */
-static size_t stride_at(size_t at, size_t size)
-{
-    return at < 512 || at + 512 >= size ? 1 : 64;
-}
-
-static void fill(const shadow *entry, size_t from)
-{
-    for (size_t at = from; at < entry->size; at += stride_at(at, entry->size)) {
-        entry->block[at] = pattern(entry->key, at);
-    }
-}
-
-/* Verifies the first `size` bytes as they were filled for a block of `entry->size`. */
-static void verify(const shadow *entry, size_t size, const char *when)
-{
-    for (size_t at = 0; at < size; at += stride_at(at, entry->size)) {
-        require(entry->block[at] == pattern(entry->key, at),
-                "%s: byte %zu of the block %p of %zu bytes is %d, not %d (key %llu)", when, at,
-                (void *)entry->block, entry->size, entry->block[at], pattern(entry->key, at),
-                (unsigned long long)entry->key);
-    }
-}
 
 /* ---- operations ----------------------------------------------------------------------------- */
 
@@ -97,32 +61,6 @@ static size_t random_size(uint64_t *state)
     return bits % ((3u << 20) + 1);
 }
 
-static void *take_aligned(uint64_t draw, size_t *alignment, size_t size)
-{
-    *alignment = (size_t)16 << (draw >> 8) % 11;
-    switch (draw % 3) {
-    case 0:
-        return memalign(*alignment, size);
-    case 1:
-        return aligned_alloc(*alignment, size);
-    default: {
-        void *block = NULL;
-        require(posix_memalign(&block, *alignment, size) == 0, "posix_memalign of %zu bytes failed",
-                size);
-        return block;
-    }
-    }
-}
-
-static unsigned char *take_zeroed(size_t size)
-{
-    unsigned char *block = calloc(1, size);
-    for (size_t at = 0; block != NULL && at < size; at += stride_at(at, size)) {
-        require(block[at] == 0, "byte %zu of calloc(1, %zu) is %d", at, size, block[at]);
-    }
-    return block;
-}
-
 static void allocate(worker *self, shadow *slot)
 {
     const uint64_t draw = random_next(&self->state);
@@ -131,10 +69,10 @@ static void allocate(worker *self, shadow *slot)
     slot->key = atomic_fetch_add_explicit(&next_key, 1, memory_order_relaxed);
     switch (draw % 8) {
     case 0:
-        slot->block = take_zeroed(slot->size);
+        slot->block = shadow_take_zeroed(slot->size);
         break;
     case 1:
-        slot->block = take_aligned(draw >> 8, &alignment, slot->size);
+        slot->block = shadow_take_aligned(draw >> 8, &alignment, slot->size);
         break;
     case 2:
         slot->block = realloc(NULL, slot->size);
@@ -147,13 +85,13 @@ static void allocate(worker *self, shadow *slot)
             alignment, (void *)slot->block);
     require(malloc_usable_size(slot->block) >= slot->size, "usable %zu of %zu",
             malloc_usable_size(slot->block), slot->size);
-    fill(slot, 0);
+    shadow_fill(slot);
     self->live_bytes += slot->size;
 }
 
 static void release(worker *self, shadow *slot)
 {
-    verify(slot, slot->size, "before free");
+    shadow_verify(slot, slot->size, "before free");
     self->live_bytes -= slot->size;
     free(slot->block);
     slot->block = NULL;
@@ -163,13 +101,13 @@ static void resize(worker *self, shadow *slot)
 {
     const size_t size = random_size(&self->state) + 1; /* realloc to 0 would free */
     const size_t kept = size < slot->size ? size : slot->size;
-    verify(slot, slot->size, "before realloc");
+    shadow_verify(slot, slot->size, "before realloc");
     slot->block = realloc(slot->block, size);
     require(slot->block != NULL, "no memory to resize to %zu bytes", size);
-    verify(slot, kept, "after realloc");
+    shadow_verify(slot, kept, "after realloc");
     self->live_bytes += size - slot->size;
     slot->size = size;
-    fill(slot, 0);
+    shadow_fill(slot);
 }
 
 /* ---- hand-over ------------------------------------------------------------------------------ */
@@ -243,13 +181,6 @@ static void *work(void *argument)
 
 /* ---- the shadow as a whole ------------------------------------------------------------------ */
 
-static int by_address(const void *a, const void *b)
-{
-    const unsigned char *first = ((const shadow *)a)->block;
-    const unsigned char *second = ((const shadow *)b)->block;
-    return (first > second) - (first < second);
-}
-
 static size_t gather(shadow *all, const shadow *from, size_t length)
 {
     size_t count = 0;
@@ -261,7 +192,7 @@ static size_t gather(shadow *all, const shadow *from, size_t length)
     return count;
 }
 
-static void require_no_overlap(void)
+static void require_all_apart(void)
 {
     static shadow all[THREADS_MAX * (SLOTS + MAILBOX)];
     size_t count = 0;
@@ -269,15 +200,7 @@ static void require_no_overlap(void)
         count += gather(all + count, workers[t].slots, SLOTS);
         count += gather(all + count, workers[t].inbox.parcels, workers[t].inbox.count);
     }
-    qsort(all, count, sizeof all[0], by_address);
-    for (size_t i = 0; i < count; i++) {
-        verify(&all[i], all[i].size, "between rounds");
-        require(i == 0 || all[i - 1].block + all[i - 1].size <= all[i].block,
-                "%p of %zu bytes overlaps %p", (void *)all[i - 1].block, all[i - 1].size,
-                (void *)all[i].block);
-        require(i == 0 || all[i - 1].block != all[i].block, "%p is two blocks",
-                (void *)all[i].block);
-    }
+    shadows_require_apart(all, count);
 }
 
 static void free_everything(void)
@@ -303,7 +226,7 @@ static void run_round(void)
     for (size_t t = 0; t < thread_count; t++) {
         (void)pthread_join(threads[t], NULL);
     }
-    require_no_overlap();
+    require_all_apart();
 }
 
 static void the_heap_agrees_with_its_shadow(void)

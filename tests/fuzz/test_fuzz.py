@@ -1,0 +1,104 @@
+"""The fuzz targets hold on their corpus, and on mutations of it with a fixed seed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SANITIZED = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+DEADLINE_S = 300
+
+# Settings for the operations: the defaults, and others that meet the slow paths more often.
+SETTINGS: dict[str, dict[str, str]] = {
+    "the defaults": {},
+    "small caches": {
+        "HZ_SHARDS": "4",
+        "HZ_MAGAZINE_CAP": "8",
+        "HZ_REFILL_BATCH": "4",
+        "HZ_FLUSH_BATCH": "4",
+        "HZ_REMOTE_RING_SIZE": "64",
+        "HZ_DEPOT_LOCK": "lockfree",
+        "HZ_SPAN_CACHE": "0",
+        "HZ_PURGE_DELAY_MS": "0",
+    },
+    "frees that look": {"HZ_SHARDS": "2", "HZ_DOUBLE_FREE": "at_call"},
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(root: Path) -> Path:
+    """The directory of the inputs, one directory for each target."""
+    return root / "tests" / "fuzz" / "corpus"
+
+
+def replay(
+    program: Path, inputs: Path, mutations: int, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    files = sorted(inputs.iterdir())
+    plain = {k: v for k, v in os.environ.items() if not k.startswith("HZ_") and k != "LD_PRELOAD"}
+    return subprocess.run(
+        [program, "--mutate", str(mutations), *files],
+        env={**plain, "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=0", **variables},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+
+
+@pytest.fixture(scope="module")
+def sanitized(build_core: Callable[..., Path]) -> Path:
+    """The fuzz targets, with AddressSanitizer and UndefinedBehaviorSanitizer."""
+    return build_core(HZ_BUILD_TESTS="ON", HZ_BUILD_BENCH="OFF", CMAKE_C_FLAGS=SANITIZED) / "fuzz"
+
+
+@pytest.fixture(scope="module")
+def shipped(build_core: Callable[..., Path]) -> Path:
+    """The fuzz targets as hz is shipped."""
+    return build_core(HZ_WERROR="ON", HZ_BUILD_TESTS="ON", HZ_BUILD_BENCH="OFF") / "fuzz"
+
+
+@pytest.mark.slow
+def test_no_environment_does_harm_or_allocates(sanitized: Path, corpus: Path) -> None:
+    done = replay(sanitized / "fuzz_environment", corpus / "environment", 40_000)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_the_c_library_allocates_nothing_for_it_either(shipped: Path, corpus: Path) -> None:
+    done = replay(shipped / "fuzz_environment", corpus / "environment", 40_000)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+def test_operations_agree_with_their_shadow_under(
+    settings: dict[str, str], sanitized: Path, corpus: Path
+) -> None:
+    done = replay(sanitized / "fuzz_operations", corpus / "operations", 150, **settings)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+def test_operations_of_the_shipped_build_agree_with_their_shadow_under(
+    settings: dict[str, str], shipped: Path, corpus: Path
+) -> None:
+    done = replay(shipped / "fuzz_operations", corpus / "operations", 400, **settings)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_a_mutation_is_the_same_each_time(shipped: Path, corpus: Path, tmp_path: Path) -> None:
+    program, inputs = shipped / "fuzz_environment", sorted((corpus / "environment").iterdir())
+    saved = [tmp_path / "one", tmp_path / "two"]
+    for path, first in zip(saved, (("--first", "7"), ("--first", "7")), strict=True):
+        subprocess.run(
+            [program, *first, "--mutate", "1", "--save", path, *inputs],
+            check=True,
+            capture_output=True,
+        )
+    assert saved[0].read_bytes() == saved[1].read_bytes()
