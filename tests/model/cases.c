@@ -411,7 +411,7 @@ static void large(unsigned me)
     void *block = use(hz_malloc(HZ_CLASS_MAX_BYTES + 1));
     hz_free(block);
     if (me == 0)
-        (void)hz_pages_purge_all();
+        (void)hz_trim();
     else
         use(hz_malloc(HZ_CLASS_MAX_BYTES + 1));
 }

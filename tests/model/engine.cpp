@@ -744,6 +744,11 @@ void model_pause(void)
     if (!is_direct) spinning++;
 }
 
+uintptr_t hz_lock_me_(void)
+{
+    return 64 * (current + 1);
+}
+
 void hz_os_yield(void)
 {
     model_wait();
@@ -760,7 +765,8 @@ void hz_os_sleep_while(uint32_t *word, uint32_t value)
     cell &at = cell_of(word);
     rl::atomic_data *data = data_of(at, *word);
     tell("sleep while", word, at.newest, __ATOMIC_RELAXED, __builtin_return_address(0));
-    if (at.newest == value) switching([data] { the_kind->sleep(data); });
+    rl::ctx().threadx_->atomic_load_relaxed_rmw(data); /* the system sees the newest value */
+    if (uint32_t(at.newest) == value) switching([data] { the_kind->sleep(data); });
 }
 
 void hz_os_wake_one(uint32_t *word)
@@ -808,6 +814,31 @@ bool hz_os_purge(void *address, size_t bytes)
     log_change(address, bytes);
     memset(address, 0, bytes);
     return true;
+}
+
+bool hz_os_renew(void *address, size_t bytes)
+{
+    return hz_os_purge(address, bytes);
+}
+
+bool hz_os_uncommit(void *address, size_t bytes)
+{
+    return hz_os_purge(address, bytes);
+}
+
+bool hz_os_move(void *, void *, size_t)
+{
+    return false;
+}
+
+bool hz_os_is_one_mapping(void *, size_t)
+{
+    return false;
+}
+
+bool hz_os_is_commit_strict(void)
+{
+    return false;
 }
 
 uint32_t hz_os_now_ms(void)

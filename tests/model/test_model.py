@@ -205,14 +205,10 @@ WEAKENINGS: dict[str, Weakening] = {
         ATOMIC, SWAP, SWAP_RELAXED, ("span.c",), "span"
     ),
     "a thread that slept on a lock takes it without an acquire": Weakening(
-        ATOMIC, SWAP, SWAP_RELAXED, ("lock.c",), "lock"
+        ATOMIC, REPLACE, "(value), memory_order_release,   ", ("lock.c",), "lock"
     ),
     "a lock is released without a look whether a thread sleeps": Weakening(
-        "internal.h",
-        "hz_atomic_swap(&lock->word, 0) == 2",
-        "hz_atomic_swap(&lock->word, 0) == 3",
-        ("cases.c",),
-        "lock",
+        "internal.h", "& HZ_LOCK_SLEEPERS) != 0", "& HZ_LOCK_SLEEPERS) > 1", ("cases.c",), "lock"
     ),
     "the page heap is unlocked without a release": Weakening(
         ATOMIC, SWAP, SWAP_RELAXED, ("pages.c",), "large"
