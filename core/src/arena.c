@@ -171,14 +171,14 @@ static hz_os_claimed entries_double(void)
     return claimed;
 }
 
-/* The page with the last entry, for any mask that there was or will be, belongs to no run: a free
+/* The page with the first entry, for any mask that there was or will be, belongs to no run: a free
  * of NULL asks it. The result is where so many pages begin that lie between two such. */
 static size_t pass_over(size_t start, size_t pages)
 {
-    size_t number = arena.first_number + start, end = ENTRIES_MIN;
-    while (end <= number + pages) {
-        if (end > number) number = end;
-        end *= 2;
+    size_t number = arena.first_number + start, first = ENTRIES_MIN;
+    if (number == 0) number = 1;
+    for (; first < number + pages; first *= 2) {
+        if (first >= number) number = first + 1;
     }
     return number - arena.first_number;
 }

@@ -63,11 +63,12 @@ HZ_FAST uint64_t hz_distance(const hz_page *page, uint64_t step, const void *add
 #define HZ_DISTANCE_MAX ((uint64_t)1 << 38)
 
 /*
- * Writes the entry of a page in which the last block that was cut starts at `last`. A reader at the
- * same time asks for a block that was cut before, of which both the old entry and the new one tell;
- * or for a block at the start of the next page, and that page may be another span's: such a reader
- * must never combine a step with the origin of another one. So the step is written last and read
- * first, and cleared alone.
+ * Writes the entry of a page in which the last block that was cut starts at `last`. A free at the
+ * same time asks the page of its own block, so the step stays, and both the old origin and the new
+ * one tell of a block that was cut before. A free of what is no live block may read the entry of a
+ * page that gets another class: it never combines a new step with an old origin, as the step is
+ * written last, read first, and cleared alone; it may combine an old step with a new origin, and
+ * then passes by chance, one time in 2^17 (tests/model).
  */
 HZ_FAST void hz_page_set(hz_page *page, uint64_t step, const void *last)
 {

@@ -26,16 +26,6 @@
 
 static void free_slow(void *block, hz_stack *stack, uint64_t distance);
 
-/*
- * The page that a free asks is that of the granule before the block. Only where a page begins does
- * that differ: a block of a class hardly ever starts there, but a large one may have, and be freed
- * for the second time.
- */
-HZ_FAST const hz_page *page_asked(const void *block)
-{
-    return hz_page_at((const unsigned char *)block - HZ_GRANULE_BYTES);
-}
-
 /* Puts a block into its magazine; false when there is no room, or it is none, or bears its seal and
  * that was asked for. */
 HZ_FAST bool put(hz_stack *stack, void *block, uint64_t distance, bool reads)
@@ -53,7 +43,7 @@ HZ_FAST bool put(hz_stack *stack, void *block, uint64_t distance, bool reads)
  * hardening only, where no block finds room in its thread's rows. */
 HZ_FAST void free_any(void *block, bool is_sized, size_t size)
 {
-    const hz_page *page = page_asked(block);
+    const hz_page *page = hz_page_at(block);
     const uint64_t step = hz_atomic_peek(&page->step);
     hz_stack *stack = hz_stack_at(hz_rows_mine, hz_step_stack(step));
     const uint64_t distance = hz_distance(page, step, block);

@@ -221,17 +221,14 @@ static void span_take_back(hz_span *span, hz_lease *lease)
     lease->blocks = 0;
 }
 
-/* Notes that the blocks in [first, end) were cut: from now on they may be freed. About a block at a
- * page's start a free asks the page before, if that is the span's. */
+/* Notes that the blocks in [first, end) were cut: from now on they may be freed. */
 static void note_cut(uint32_t class_, const unsigned char *first, const unsigned char *end)
 {
     const size_t page = hz_page_of(first);
     const uint64_t step = hz_class_step(class_, hz_map.spans[page].shard);
     const unsigned char *last = end - hz_class_bytes[class_];
     hz_atomic_add(&cut_bytes, (size_t)(end - first));
-    const bool is_at_start = (uintptr_t)first % HZ_PAGE_BYTES == 0;
-    const bool is_asked_before = is_at_start && page > hz_map.spans[page].head;
-    for (size_t i = page - is_asked_before; i <= hz_page_of(end - 1); i++)
+    for (size_t i = page; i <= hz_page_of(end - 1); i++)
         hz_page_set(hz_page_at(hz_page_address(i)), step, last);
 }
 
