@@ -120,8 +120,8 @@ bool hz_arena_make(void);
 /* Makes `pages` pages at the arena's end usable; false when it is used up or the system refuses.
  * The page below the first one is in no free run; there may be a gap of such pages. */
 bool hz_arena_extend(size_t pages, size_t *first);
-/* Gives the memory of pages back: from then on they read as zero, and must be reused before they are
- * written to. False when the system refuses. */
+/* Gives the memory of pages back: from then on they read as zero, and must be reused before they
+ * are written to. False when the system refuses. */
 bool hz_arena_purge(size_t first, size_t pages);
 bool hz_arena_reuse(size_t first, size_t pages);
 /* Memory for hz's own structs: zeroed, never given back; NULL when the system refuses. */
