@@ -165,7 +165,7 @@ static void go_on_in_thread(script *rest)
 static const char *how_it_fares(const script *other, const hz_lock *lock)
 {
     for (;;) {
-        if (lock->word == 2) return "sleeps";
+        if ((hz_atomic_peek(&lock->word) & HZ_LOCK_SLEEPERS) != 0) return "sleeps";
         if (seen.yields > 0) return "yields";
         if (other->ended) return "passes";
         (void)syscall(SYS_sched_yield);
