@@ -42,7 +42,12 @@ static const row rows[] = {
 #undef WORD
 };
 
-enum { ROW_COUNT = sizeof rows / sizeof rows[0], NAME_BYTES = 48, TEXT_BYTES = 32 };
+enum {
+    ROW_COUNT = sizeof rows / sizeof rows[0],
+    NAME_BYTES = 48,
+    TEXT_BYTES = 32,
+    SHOWN_BYTES = 60
+};
 
 _Static_assert(sizeof(hz_config) == ROW_COUNT * sizeof(int64_t),
                "a configuration is one number per row");
@@ -239,13 +244,28 @@ static bool value_is_legal(const row *r, int64_t value)
     return r->scale != HZ_SCALE_POW2 || value == 0 || is_power_of_two(value);
 }
 
+/* How much of a text a message repeats, so that it holds what is legal, too: whole characters of
+ * UTF-8. */
+static int shown_length(const char *text)
+{
+    size_t length = strlen(text);
+    if (length <= SHOWN_BYTES) return (int)length;
+    length = SHOWN_BYTES;
+    while (length > 0 && ((unsigned char)text[length] & 0xc0) == 0x80) length--;
+    return (int)length;
+}
+
 static bool refuse_value(const row *r, const char *got, char *message, size_t size)
 {
+    const int shown = shown_length(got);
+    const char *more = got[shown] != '\0' ? "..." : "";
     if (r->kind == HZ_KIND_ENUM) {
-        return refuse(message, size, "%s is \"%s\"; legal is one of: %s", r->name, got, r->choices);
+        return refuse(message, size, "%s is \"%.*s%s\"; legal is one of: %s", r->name, shown, got,
+                      more, r->choices);
     }
-    return refuse(message, size, "%s is \"%s\"; legal is %s from %" PRId64 " to %" PRId64 " (%s)%s",
-                  r->name, got, r->scale == HZ_SCALE_POW2 ? "a power of two" : "a whole number",
+    return refuse(message, size,
+                  "%s is \"%.*s%s\"; legal is %s from %" PRId64 " to %" PRId64 " (%s)%s", r->name,
+                  shown, got, more, r->scale == HZ_SCALE_POW2 ? "a power of two" : "a whole number",
                   r->low, r->high, r->unit, r->may_be_auto ? ", or auto" : "");
 }
 

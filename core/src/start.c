@@ -40,7 +40,11 @@ static void say(const char *what, const char *why)
     char message[MESSAGE_BYTES];
     hz_text text = {message, sizeof message, 0};
     hz_text_add(&text, "hz: %s%s\n", what, why);
-    hz_os_write_stderr(message, text.length < sizeof message ? text.length : sizeof message - 1);
+    if (text.length >= sizeof message) { /* it was cut: a whole line all the same */
+        text.length = sizeof message - 1;
+        message[text.length - 1] = '\n';
+    }
+    hz_os_write_stderr(message, text.length);
 }
 
 static char *copy(char *to, const char *text)

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,9 @@ import pytest
 
 Preload = Callable[..., "subprocess.CompletedProcess[str]"]
 
+only_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root can make a set-user-id copy to run"
+)
 REJECTED = 78
 CONFIRM = "HZ_CONFIRM "
 
@@ -210,34 +213,118 @@ def test_statistics_never_follow_a_symbolic_link(preload: Preload, tmp_path: Pat
 
 # --- privileged processes -------------------------------------------------------------------------
 
+# For every variable of hz: a legal value that is not the default, others that are not legal, odd
+# ones. `{place}` is a directory that anybody may write to.
+WORDS_NOT_DEFAULT = {
+    "HZ_MAGAZINE_GROWTH": "full",
+    "HZ_DOUBLE_FREE": "at_call",
+    "HZ_HARDENING": "full",
+    "HZ_REMOTE_GROUPING": "none",
+    "HZ_DEPOT_LOCK": "spin",
+    "HZ_THP": "on",
+    "HZ_PREFAULT": "on",
+}
+SERVICES = {
+    "HZ_STRICT": "1",
+    "HZ_CONFIRM": "1",
+    "HZ_STATS": "{place}/stats-%p.json",
+    "HZ_KEEP_DEEPBIND": "1",
+    "HZ_MAGAZIN_CAP": "8",
+}
+ODD = ["", "-1", "99999999999999999999", "8%s%n", "nonsense", "z" * 5000, "{place}/stats.json"]
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a set-user-id copy to run")
+AsNobody = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that anybody may write to, on a file system that honours set-user-id."""
+    made = Path("/var/tmp") / f"hz-set-user-id-{os.getpid()}"
+    made.mkdir()
+    made.chmod(0o777)
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+def as_nobody(core_tests: Path, place: Path, plain_environment: dict[str, str]) -> AsNobody:
+    """Runs a set-user-id copy of `says`, linked to hz: the loader itself drops LD_PRELOAD there."""
+    program = place / "says"
+    shutil.copy(core_tests / "tests" / "says", program)
+    program.chmod(0o4755)
+
+    def run(asked: dict[str, str], *before: str) -> subprocess.CompletedProcess[str]:
+        rights = {} if before else {"user": 65534, "group": 65534}
+        variables = {k: v.replace("{place}", str(place)) for k, v in asked.items()}
+        return subprocess.run(
+            [*before, str(program)],
+            env={**plain_environment, **variables},
+            cwd=place,
+            capture_output=True,
+            text=True,
+            **rights,
+        )
+
+    return run
+
+
+@pytest.fixture
+def variables(core_tests: Path, plain_environment: dict[str, str]) -> dict[str, str]:
+    """Every variable of hz, with a value that would change something."""
+    says = [core_tests / "tests" / "says", "--table"]
+    table = subprocess.run(says, env=plain_environment, capture_output=True, text=True, check=True)
+    rows = [json.loads(line) for line in table.stdout.splitlines()]
+    numbers = {
+        row["env"]: str(row["high"] if row["default"] in (str(row["low"]), "auto") else row["low"])
+        for row in rows
+        if not row["choices"]
+    }
+    assert {row["env"] for row in rows} == numbers.keys() | WORDS_NOT_DEFAULT.keys()
+    return {**numbers, **WORDS_NOT_DEFAULT, **SERVICES}
+
+
+@only_root
 def test_a_set_user_id_process_reads_no_variable(
-    core_tests: Path, plain_environment: dict[str, str]
+    as_nobody: AsNobody, variables: dict[str, str], place: Path
 ) -> None:
-    """Linked to hz, since the loader itself drops LD_PRELOAD there."""
-    place = Path("/var/tmp") / f"hz-set-user-id-{os.getpid()}"
-    place.mkdir()
-    try:
-        program = place / "says"
-        shutil.copy(core_tests / "tests" / "says", program)
-        program.chmod(0o4755)
-        place.chmod(0o777)
-        asked = {
-            "HZ_MAGAZINE_CAP": "8",
-            "HZ_REFILL_BATCH": "8",
-            "HZ_SHARDS": "nonsense",
-            "HZ_MAGAZIN_CAP": "8",
-            "HZ_STRICT": "1",
-            "HZ_CONFIRM": "1",
-            "HZ_STATS": str(place / "stats.json"),
-        }
-        as_nobody = {"user": 65534, "group": 65534, "capture_output": True, "text": True}
-        plain = subprocess.run([program], env=plain_environment, **as_nobody)
-        attacked = subprocess.run([program], env={**plain_environment, **asked}, **as_nobody)
-        assert json.loads(plain.stdout)["privileged"] is True
-        assert attacked.stderr == ""
-        assert attacked.stdout == plain.stdout
-        assert not (place / "stats.json").exists()
-    finally:
-        shutil.rmtree(place)
+    assert len(variables) >= 25
+    plain = as_nobody({})
+    assert json.loads(plain.stdout)["privileged"] is True
+    attacks = [variables, *({name: value} for name, value in variables.items())]
+    for odd in ODD:
+        attacks += [dict.fromkeys(variables, odd), {**variables, "HZ_SHARDS": odd}]
+    for asked in attacks:
+        attacked = as_nobody(asked)
+        assert (attacked.returncode, attacked.stderr) == (0, ""), asked
+        assert attacked.stdout == plain.stdout, asked
+    assert [path.name for path in place.iterdir()] == ["says"]
+
+
+@only_root
+def test_without_the_bit_the_same_program_would_read_them(
+    as_nobody: AsNobody, variables: dict[str, str], place: Path
+) -> None:
+    (place / "says").chmod(0o755)
+    plain = as_nobody({})
+    assert json.loads(plain.stdout)["privileged"] is False
+    assert as_nobody(variables).returncode == REJECTED
+    for name in ("HZ_SHARDS", "HZ_PURGE_DELAY_MS", "HZ_DEPOT_LOCK"):
+        assert as_nobody({name: variables[name]}).stdout != plain.stdout
+
+
+@only_root
+def test_a_set_user_id_process_opens_no_other_file_for_a_variable(
+    as_nobody: AsNobody, variables: dict[str, str]
+) -> None:
+    assert shutil.which("strace"), "strace is not installed"
+    strace = ["strace", "-f", "-u", "nobody", "-e", "trace=%file,connect"]
+
+    def paths(asked: dict[str, str]) -> list[str]:
+        done = as_nobody(asked, *strace)
+        assert done.returncode == 0 and json.loads(done.stdout)["privileged"] is True, done
+        return [line for line in done.stderr.splitlines() if "execve(" not in line]
+
+    plain = paths({})
+    assert any("libc.so" in line for line in plain)
+    assert paths(variables) == plain
+    assert paths(dict.fromkeys(variables, "{place}/stats.json")) == plain

@@ -27,6 +27,7 @@ static void said(const char *text, size_t length)
     require(length > 4 && length < MESSAGE_BYTES, "a message of %zu bytes", length);
     require(memcmp(text, "hz: ", 4) == 0, "a message begins otherwise");
     require(text[length] == '\0' && strlen(text) == length, "a message ends in its middle");
+    require(text[length - 1] == '\n', "a line does not end");
     line_count++;
 }
 
