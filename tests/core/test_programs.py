@@ -1,7 +1,11 @@
-"""Real programs give the same output and exit status on hz as on the C library's malloc."""
+"""Real programs give the same output and exit status on hz as on the C library's malloc.
+
+With TEST_MORE above 1 (tests/soak) they run in the hardened modes, too.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -142,6 +146,14 @@ def require_same(words: list[str], preload: Preload, on_glibc: Preload, **variab
 @pytest.mark.parametrize("words", PROGRAMS.values(), ids=PROGRAMS.keys())
 def test_with_defaults(words: list[str], preload: Preload, on_glibc: Preload) -> None:
     require_same(words, preload, on_glibc)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.environ.get("TEST_MORE", "1") == "1", reason="long: tests/soak")
+@pytest.mark.parametrize("step", ["light", "full"])
+@pytest.mark.parametrize("words", PROGRAMS.values(), ids=PROGRAMS.keys())
+def test_hardened(words: list[str], step: str, preload: Preload, on_glibc: Preload) -> None:
+    require_same(words, preload, on_glibc, HZ_HARDENING=step)
 
 
 @pytest.mark.slow

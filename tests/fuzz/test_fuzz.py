@@ -1,4 +1,7 @@
-"""The fuzz targets hold on their corpus, and on mutations of it with a fixed seed."""
+"""The fuzz targets hold on their corpus, and on mutations of it with a fixed seed.
+
+TEST_SEED chooses another, and TEST_MORE=N N times as many mutations (tests/soak sets both).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ from pathlib import Path
 import pytest
 
 SANITIZED = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
-DEADLINE_S = 300
+MORE = int(os.environ.get("TEST_MORE", "1"))
+SEED = os.environ.get("TEST_SEED", "1")
+DEADLINE_S = 300 * MORE
 
 # Settings for the operations: the defaults, and others that meet the slow paths more often.
 SETTINGS: dict[str, dict[str, str]] = {
@@ -41,7 +46,7 @@ def replay(
     files = sorted(inputs.iterdir())
     plain = {k: v for k, v in os.environ.items() if not k.startswith("HZ_") and k != "LD_PRELOAD"}
     return subprocess.run(
-        [program, "--mutate", str(mutations), *files],
+        [program, "--seed", SEED, "--mutate", str(mutations * MORE), *files],
         env={**plain, "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=0", **variables},
         capture_output=True,
         text=True,

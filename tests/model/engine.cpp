@@ -607,7 +607,7 @@ int main(int argc, char **argv)
     }
     the_case = argc > 1 ? case_named(argv[1]) : NULL;
     if (the_case == NULL) {
-        fprintf(stderr, "usage: model CASE --search random|bound --runs N --bound N\n");
+        fprintf(stderr, "usage: model CASE --search random|bound --first I --runs N --bound N\n");
         return 2;
     }
     clearenv();
@@ -618,10 +618,12 @@ int main(int argc, char **argv)
     if (!the_case->is_cold && !hz_start()) return 3;
     rl::test_params params;
     std::ostream silent(NULL);
-    params.iteration_count = strtoull(option(argc, argv, "--runs", "10000"), NULL, 10);
-    params.search_type = strcmp(option(argc, argv, "--search", "random"), "bound") == 0
-                             ? rl::sched_bound
-                             : rl::sched_random;
+    const bool is_random = strcmp(option(argc, argv, "--search", "random"), "random") == 0;
+    const char *first = is_random ? option(argc, argv, "--first", "1") : "1";
+    params.search_type = is_random ? rl::sched_random : rl::sched_bound;
+    if (is_random) params.initial_state = first; /* the number of a run is its seed */
+    params.iteration_count =
+        strtoull(option(argc, argv, "--runs", "10000"), NULL, 10) + strtoull(first, NULL, 10) - 1;
     params.context_bound = unsigned(atoi(option(argc, argv, "--bound", "2")));
     params.execution_depth_limit = 20000;
     params.output_stream = &std::cout; /* one that allocates would meet Relacy's operator new */

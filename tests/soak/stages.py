@@ -29,38 +29,70 @@ class Stage:
 
     Attributes:
         goals: The ids of the goals that it serves (README.md).
-        program: A program of tests/core; or a directory of tests, which pytest runs.
+        words: A program of the build of the core, and its arguments; `{build}` is that directory.
+            Or pytest and its arguments: the tests make builds of their own.
         long: What makes each of its runs long.
         is_preloaded: Whether the program runs on libhz.so.
-        flags: Compiler flags of the build that it is taken from.
+        flags: Compiler flags of the build.
+        is_same: Whether each run does the same, so that one is enough.
     """
 
     goals: str
-    program: str
+    words: tuple[str, ...]
     long: Settings
     is_preloaded: bool = True
     flags: str = ""
+    is_same: bool = False
+
+    @property
+    def is_pytest(self) -> bool:
+        return self.words[0] == "pytest"
 
 
-TSAN = "-fsanitize=thread -fno-sanitize-recover=all -fno-omit-frame-pointer"
-ASAN = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+def program(goals: str, name: str, **long: str) -> Stage:
+    """A program of tests/core that runs on libhz.so."""
+    return Stage(goals, (f"tests/{name}",), long)
+
+
+def linked(goals: str, name: str, flags: str, **long: str) -> Stage:
+    """A program of tests/core that hz is linked to, built with these flags."""
+    return Stage(goals, (f"tests/{name}",), long, is_preloaded=False, flags=flags)
+
+
+def tests(goals: str, *words: str, is_same: bool = False, **long: str) -> Stage:
+    """Tests that pytest runs."""
+    return Stage(goals, ("pytest", *words), long, is_preloaded=False, is_same=is_same)
+
+
+SANITIZED = "-fno-sanitize-recover=all -fno-omit-frame-pointer"
+TSAN = f"-fsanitize=thread -Wno-tsan {SANITIZED}"
+ASAN = f"-fsanitize=address,undefined {SANITIZED}"
+
+PROGRAMS = [f"tests/core/test_{name}.py" for name in ("programs", "deepbind", "redis")]
+LATE = ("tests/late_load", "{build}/libhz.so", "{build}/tests/libtls_module.so")
 
 STAGES: dict[str, Stage] = {
-    "sizes": Stage("A2", "hostile_sizes", {"TEST_CALLS": "500000"}),
-    "shadow": Stage("A3 A4", "fuzz_shadow", {"TEST_ROUNDS": "40"}),
-    "threads": Stage("A5", "fuzz_shadow_linked", {"TEST_ROUNDS": "6"}, False, TSAN),
-    "memory": Stage("A5", "fuzz_shadow_linked", {"TEST_ROUNDS": "6"}, False, ASAN),
-    "churn": Stage("A7", "thread_churn", {"TEST_THREADS_TOTAL": "40000"}),
-    "consumer": Stage("A8", "free_only_consumer", {"TEST_BLOCKS": "4000000"}),
-    "fork": Stage("A9", "fork_churn", {"TEST_FORKS": "200"}),
-    "faults": Stage("A10", "syscall_faults", {"TEST_FAULT_POINTS": "30"}),
-    "limits": Stage("A11", "limits", {}),
-    "addresses": Stage("A11", "small_address_space", {}),
-    "frees": Stage("S1", "double_free", {}),
-    "invalid": Stage("S1", "invalid_free", {"TEST_CASES_ROUNDS": "5"}),
-    "hardening": Stage("S2", "hardening", {}),
-    "model": Stage("A6", "tests/model", {"HZ_MODEL_MORE": "1"}, False),
-    "programs": Stage("A12 A13", "tests/core/test_programs.py", {}, False),
-    "environment": Stage("S4 S5", "tests/core/test_environment.py", {}, False),
-    "fuzz": Stage("A3 S5", "tests/fuzz", {}, False),
+    "sizes": program("A2", "hostile_sizes", TEST_CALLS="2000000"),
+    "shadow": program("A3", "fuzz_shadow", TEST_ROUNDS="80"),
+    "fuzz": tests("A3 S5", "tests/fuzz", TEST_MORE="10"),
+    "configurations": tests("A4", "tests/core/test_configurations.py", TEST_MORE="10"),
+    "threads": linked("A5", "fuzz_shadow_linked", TSAN, TEST_ROUNDS="6"),
+    "memory": linked("A5", "fuzz_shadow_linked", ASAN, TEST_ROUNDS="12"),
+    "model": tests(
+        "A6", "tests/model", "-k", "not in_random_orders", is_same=True, HZ_MODEL_MORE="1"
+    ),
+    "orders": tests("A6", "tests/model", "-k", "in_random_orders", HZ_MODEL_MORE="1"),
+    "churn": program("A7", "thread_churn", TEST_THREADS_TOTAL="100000"),
+    "consumer": program("A8", "free_only_consumer", TEST_BLOCKS="8000000"),
+    "fork": program("A9", "fork_churn", TEST_FORKS="500"),
+    "faults": program("A10", "syscall_faults", TEST_FAULT_POINTS="40"),
+    "limits": program("A11", "limits"),
+    "addresses": program("A11", "small_address_space"),
+    "late": Stage("A12", LATE, {}, is_preloaded=False),
+    "programs": tests("A13", *PROGRAMS, TEST_MORE="10"),
+    "frees": program("S1", "double_free"),
+    "invalid": program("S1", "invalid_free", TEST_CASES_ROUNDS="5"),
+    "light": program("S2", "hardening", HZ_HARDENING="light"),
+    "full": program("S2", "hardening", HZ_HARDENING="full"),
+    "environment": tests("S4", "tests/core/test_environment.py", is_same=True),
 }
