@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import random
+import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from threading import Thread
+from threading import Thread, Timer
 from typing import Any
 
 import pytest
@@ -325,6 +326,14 @@ class Telling(Around):
         block = self.inner.measure(arms, role=role, rounds=rounds, pair=pair)
         tell(self.sink, block)
         return block
+
+
+def test_a_new_file_that_another_process_writes_to_is_waited_for(tmp_path: Path) -> None:
+    file = tmp_path / "study.db"
+    with closing(sqlite3.connect(file, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        Timer(0.3, other.execute, ["COMMIT"]).start()
+        Storage(f"sqlite:///{file}").close()
 
 
 def story(

@@ -8,6 +8,7 @@ URL is shown to nobody.
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -153,8 +154,25 @@ def _engine(url: URL) -> Engine:
 def _prepare_sqlite(connection: Any, record: object) -> None:
     """Makes what was acknowledged outlast a power cut, and readers wait for nobody."""
     connection.isolation_level = None  # transactions begin where _begin_sqlite says so
-    connection.execute("PRAGMA journal_mode=WAL")
+    _write_ahead(connection)
     connection.execute("PRAGMA synchronous=FULL")
+
+
+def _write_ahead(connection: Any) -> None:
+    """Turns the write-ahead log on, and waits while another process writes to a new file.
+
+    SQLite does not apply its own timeout here: where another connection is about to write, the
+    change of the mode fails at once.
+    """
+    give_up = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() >= give_up:
+                raise
+        time.sleep(_PAUSE_S)
 
 
 def _begin_sqlite(connection: Connection) -> None:
