@@ -158,18 +158,19 @@ def make_results(
         limit: MemoryLimit | None = None,
         stop_at: float = math.inf,
         beside: Landscape | None = None,
+        seed: int = 1,
     ) -> Path:
         folder = tmp_path_factory.mktemp("study")
         identity = {"workload": HOSTILE, "space": hz_space.fingerprint(), "library": HOSTILE}
         with SampleStore(folder / "samples.jsonl", identity, MACHINE) as store:
             clock = VirtualClock()
             max_loss = LossLimit.parse("1%") if beside is not None else None
-            inner = ReplayExecutor(landscape, QUIET, seed=2, clock=clock, turn_ms=200.0)
+            inner = ReplayExecutor(landscape, QUIET, seed=1 + seed, clock=clock, turn_ms=200.0)
             executor: Executor = Recorded(inner, store, stop_at)
             if beside is not None:
                 executor = together((landscape, beside), store, clock)
             bench = Bench(executor, Ledger(limit, max_loss), Budget(clock, BUDGET_S), Quiet())
-            study = Study(bench, hz_space, 1, max_trials=24)
+            study = Study(bench, hz_space, seed, max_trials=24)
             decision = study.run()
             claimed = make_profile(
                 dict(decision.arm.params),
@@ -332,7 +333,10 @@ def test_the_parameter_that_matters_leads_the_ablation(found: Evidence) -> None:
 
 
 def test_the_ablation_tells_what_was_dropped(make_results: MakeResults) -> None:
-    removals = evidence.read(make_results(cap_hardly_matters)).removals
+    # The winner of a single study may hold nothing that could be dropped: which configuration wins
+    # depends on the last digit of sums, and that differs between processors.
+    studies = [make_results(cap_hardly_matters, seed=seed) for seed in range(1, 6)]
+    removals = [removal for study in studies for removal in evidence.read(study).removals]
     assert {removal.kept for removal in removals} == {True, False}
 
 
