@@ -115,6 +115,19 @@ def test_preloaded(program: str, core_tests: Path, preload: Preload) -> None:
     require_all_held(preload(core_tests / "tests" / program, TEST_ALLOCATOR="libhz.so"))
 
 
+INTERFACE = ("api_sizes", "api_alignment", "api_contents", "api_libc", "api_symbols", "new_delete")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["light", "full"])
+@pytest.mark.parametrize("program", INTERFACE)
+def test_the_interface_is_the_same_when_hardened(
+    program: str, step: str, core_tests: Path, preload: Preload
+) -> None:
+    settings = {"HZ_HARDENING": step, "TEST_ALLOCATOR": "libhz.so"}
+    require_all_held(preload(core_tests / "tests" / program, **settings))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", ["1", "4"])
 @pytest.mark.parametrize("step", ["light", "full"])

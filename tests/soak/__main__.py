@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.soak.running import built, run
-from tests.soak.stages import CONFIGURATIONS, STAGES, Settings, Stage
+from tests.soak.stages import STAGES, Settings, Stage
 from tests.soak.suites import NEEDED, PLACE, programs, suites
 
 SEED = 20261123
@@ -35,11 +35,10 @@ def words_of(stage: Stage, out: Path) -> tuple[list[str], Settings]:
 def soak(name: str, stage: Stage, out: Path, seconds: float) -> dict[str, Any]:
     """Runs a stage under each configuration in turn, with a new seed each time, for its time."""
     words, preload = words_of(stage, out)
-    configurations: tuple[Settings, ...] = ({},) if stage.is_pytest else CONFIGURATIONS
     begun = time.monotonic()
     runs, failures = 0, []
     while runs == 0 or (time.monotonic() - begun < seconds and not stage.is_same):
-        chosen = configurations[runs % len(configurations)]
+        chosen = stage.configurations[runs % len(stage.configurations)]
         seed = str(SEED + runs * SEEDS_A_RUN)
         settings = {**preload, **chosen, **stage.long, "TEST_SEED": seed}
         log = out / f"{name}-{runs}.log"

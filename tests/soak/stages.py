@@ -6,20 +6,19 @@ from dataclasses import dataclass
 
 Settings = dict[str, str]
 
-# Each stage of the core runs under each of these.
-CONFIGURATIONS: tuple[Settings, ...] = (
-    {},
+SMALL_CACHES: Settings = {
+    "HZ_MAGAZINE_CAP": "8",
+    "HZ_REFILL_BATCH": "8",
+    "HZ_FLUSH_BATCH": "4",
+    "HZ_MAGAZINE_BYTES": "4096",
+    "HZ_DEPOT_SLOTS": "1",
+    "HZ_SPAN_CACHE": "0",
+    "HZ_PURGE_DELAY_MS": "0",
+}
+ONE_SHARD: tuple[Settings, ...] = ({}, SMALL_CACHES)
+SHARDS: tuple[Settings, ...] = (
     {"HZ_SHARDS": "4", "HZ_REMOTE_RING_SIZE": "64", "HZ_DEPOT_LOCK": "lockfree"},
     {"HZ_SHARDS": "2", "HZ_REMOTE_GROUPING": "shard", "HZ_DOUBLE_FREE": "at_call"},
-    {
-        "HZ_MAGAZINE_CAP": "8",
-        "HZ_REFILL_BATCH": "8",
-        "HZ_FLUSH_BATCH": "4",
-        "HZ_MAGAZINE_BYTES": "4096",
-        "HZ_DEPOT_SLOTS": "1",
-        "HZ_SPAN_CACHE": "0",
-        "HZ_PURGE_DELAY_MS": "0",
-    },
 )
 
 
@@ -35,6 +34,7 @@ class Stage:
         is_preloaded: Whether the program runs on libhz.so.
         flags: Compiler flags of the build.
         is_same: Whether each run does the same, so that one is enough.
+        configurations: The settings of its runs, in turn.
     """
 
     goals: str
@@ -43,15 +43,18 @@ class Stage:
     is_preloaded: bool = True
     flags: str = ""
     is_same: bool = False
+    configurations: tuple[Settings, ...] = ONE_SHARD + SHARDS
 
     @property
     def is_pytest(self) -> bool:
         return self.words[0] == "pytest"
 
 
-def program(goals: str, name: str, **long: str) -> Stage:
+def program(
+    goals: str, name: str, under: tuple[Settings, ...] = ONE_SHARD + SHARDS, **long: str
+) -> Stage:
     """A program of tests/core that runs on libhz.so."""
-    return Stage(goals, (f"tests/{name}",), long)
+    return Stage(goals, (f"tests/{name}",), long, configurations=under)
 
 
 def linked(goals: str, name: str, flags: str, **long: str) -> Stage:
@@ -61,7 +64,8 @@ def linked(goals: str, name: str, flags: str, **long: str) -> Stage:
 
 def tests(goals: str, *words: str, is_same: bool = False, **long: str) -> Stage:
     """Tests that pytest runs."""
-    return Stage(goals, ("pytest", *words), long, is_preloaded=False, is_same=is_same)
+    words = ("pytest", *words)
+    return Stage(goals, words, long, is_preloaded=False, is_same=is_same, configurations=({},))
 
 
 SANITIZED = "-fno-sanitize-recover=all -fno-omit-frame-pointer"
@@ -72,7 +76,7 @@ PROGRAMS = [f"tests/core/test_{name}.py" for name in ("programs", "deepbind", "r
 LATE = ("tests/late_load", "{build}/libhz.so", "{build}/tests/libtls_module.so")
 
 STAGES: dict[str, Stage] = {
-    "sizes": program("A2", "hostile_sizes", TEST_CALLS="2000000"),
+    "sizes": program("A2", "hostile_sizes", TEST_CALLS="200000"),
     "shadow": program("A3", "fuzz_shadow", TEST_ROUNDS="80"),
     "fuzz": tests("A3 S5", "tests/fuzz", TEST_MORE="10"),
     "configurations": tests("A4", "tests/core/test_configurations.py", TEST_MORE="10"),
@@ -83,7 +87,10 @@ STAGES: dict[str, Stage] = {
     ),
     "orders": tests("A6", "tests/model", "-k", "in_random_orders", HZ_MODEL_MORE="1"),
     "churn": program("A7", "thread_churn", TEST_THREADS_TOTAL="100000"),
-    "consumer": program("A8", "free_only_consumer", TEST_BLOCKS="8000000"),
+    "consumer": program("A8", "free_only_consumer", ONE_SHARD, TEST_BLOCKS="8000000"),
+    "consumer-shards": program(
+        "A8", "free_only_consumer", SHARDS, TEST_BLOCKS="8000000", TEST_RATIO_PERCENT="250"
+    ),
     "fork": program("A9", "fork_churn", TEST_FORKS="500"),
     "faults": program("A10", "syscall_faults", TEST_FAULT_POINTS="40"),
     "limits": program("A11", "limits"),
