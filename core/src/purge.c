@@ -15,6 +15,8 @@
 
 enum {
     PART_PAGES = HZ_PURGE_BYTES >> HZ_PAGE_SHIFT,
+    SMALL_PART_PAGES = PART_PAGES / 4, /* of a sweep whose parts follow each other closely */
+    CLOSE_MS = 4,
     /* Two sweeps are so many parts of purge_delay_ms apart at least. And so long pages that
      * are free beyond large_cache_bytes are spared, if there are older ones. */
     SHARE_OF_DELAY = 8,
@@ -26,6 +28,8 @@ static struct {
     _Atomic uint32_t next_ms; /* when the next sweep for aged pages begins */
     bool is_sweeping;         /* whether `aged` is under way */
     hz_sweep aged;            /* the sweep for pages that were free for purge_delay_ms */
+    uint32_t part_ms;         /* when it took its last part */
+    uint32_t part_pages;      /* how large that was */
     size_t excess_below;      /* how far the sweep for what is too much has come */
 } purge;
 
@@ -71,7 +75,10 @@ static bool is_time(void)
 static void sweep_begin(void)
 {
     const uint32_t now_ms = hz_os_now_ms();
-    if (!purge.is_sweeping) purge.aged = (hz_sweep){.below = SIZE_MAX, .now_ms = now_ms};
+    if (!purge.is_sweeping) {
+        purge.aged = (hz_sweep){.below = SIZE_MAX, .now_ms = now_ms};
+        purge.part_ms = now_ms; /* the first part is a small one */
+    }
     purge.aged.oldest_ms += now_ms - purge.aged.now_ms;
     purge.aged.now_ms = now_ms;
     purge.aged.least_ms = delay_ms();
@@ -88,11 +95,21 @@ static void sweep_end(void)
     purge.is_sweeping = false;
 }
 
-/* Goes on with the sweep, by up to PART_PAGES pages that are due. */
+/* Where calls follow each other closely, many share the work; where they are rare, each does more. */
+static size_t aged_part_pages(void)
+{
+    const bool is_close = purge.aged.now_ms - purge.part_ms < CLOSE_MS;
+    purge.part_ms = purge.aged.now_ms;
+    purge.part_pages = is_close ? SMALL_PART_PAGES : 2 * purge.part_pages;
+    if (purge.part_pages > PART_PAGES) purge.part_pages = PART_PAGES;
+    return purge.part_pages;
+}
+
+/* Goes on with the sweep, by a part of the pages that are due. */
 static void purge_aged(void)
 {
     sweep_begin();
-    for (size_t left = PART_PAGES; left > 0;) {
+    for (size_t left = aged_part_pages(); left > 0;) {
         hz_span *run = hz_pages_sweep(&purge.aged, left);
         if (run == NULL) break;
         left -= run->pages;
