@@ -22,11 +22,16 @@ static const void *at(uint64_t address)
 }
 
 /* The entry of a page when the last block of it that was cut starts at `last`. */
-static hz_page entry_of(uint32_t class_, uint64_t last)
+static hz_page entry_in(uint32_t class_, uint32_t shard, uint64_t last)
 {
     hz_page page;
-    hz_page_set(&page, hz_class_step(class_, 0), at(last));
+    hz_page_set(&page, hz_class_step(class_, shard), at(last));
     return page;
+}
+
+static hz_page entry_of(uint32_t class_, uint64_t last)
+{
+    return entry_in(class_, 0, last);
 }
 
 static uint64_t distance(hz_page *page, uint64_t address)
@@ -68,6 +73,31 @@ static void all_cuts(void)
         require_starts(class_, low + HZ_GRANULE_BYTES, blocks / 2);
         require_starts(class_, high, blocks);
     }
+}
+
+/* A step has the shard in its lowest bits: the first block of the longest span is as far from the
+ * last as it may be, and what is far away is not near. */
+static void require_starts_in(uint32_t class_, uint32_t shard)
+{
+    const uint64_t bytes = hz_class_bytes[class_], last = ADDRESS_MAX / 2;
+    const uint64_t first = last - (SPAN_BYTES / bytes - 1) * bytes;
+    hz_page page = entry_in(class_, shard, last);
+    for (uint64_t address = first; address <= last; address += bytes) {
+        require_told(&page, address, true);
+        require_told(&page, address + HZ_GRANULE_BYTES,
+                     bytes == HZ_GRANULE_BYTES && address < last);
+    }
+    for (uint64_t far = SHARING_BYTES; far <= 64 * SHARING_BYTES; far += SHARING_BYTES)
+        require_told(&page, last - far, false);
+    if (is_direct(&page))
+        require(hz_step_stack(page.step) == HZ_ROW_OFFSET(shard) + HZ_STACK_OFFSET(class_),
+                "class %u, shard %u", class_, shard);
+}
+
+static void all_shards(void)
+{
+    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++)
+        for (uint32_t shard = 0; shard < HZ_SHARDS_MAX; shard++) require_starts_in(class_, shard);
 }
 
 static void odd_addresses(void)
@@ -160,6 +190,7 @@ static void entries_at_the_ends(void)
 
 static const check checks[] = {
     {"a block starts where one was cut, and nowhere else", all_cuts, 120},
+    {"so it is in every shard", all_shards, 120},
     {"no block starts at an odd address", odd_addresses, 0},
     {"nearly nothing that is far away passes for a block", far_addresses, 0},
     {"of blocks of a power of two bytes nothing that is far away passes", sizes_of_two, 0},
