@@ -33,8 +33,9 @@ _Thread_local hz_stack *hz_rows_mine __attribute__((tls_model("initial-exec"))) 
 _Thread_local ptrdiff_t hz_rows_away __attribute__((tls_model("initial-exec")));
 
 /* A thread that ends gives its heap up at once. Destructors of other thread-specific data may still
- * allocate and get a heap again, but not in what may be the last round: none would take it back. */
-static _Thread_local uint32_t leaves_left __attribute__((tls_model("initial-exec"))) =
+ * allocate and get a heap again, but not in what may be the last round, nor when the C library
+ * frees what it kept for the thread after all rounds: none would take it back. */
+static _Thread_local uint32_t rounds_left __attribute__((tls_model("initial-exec"))) =
     PTHREAD_DESTRUCTOR_ITERATIONS - 1;
 
 hz_heap hz_heap_none = {
@@ -56,9 +57,10 @@ static struct {
 } heaps;
 
 /* How hz learns of the end of a thread. A process has 1024 such keys: if none is left, no thread
- * gets a heap. */
+ * gets a heap. The value only has to be there: a program that errs may store another one. */
 static pthread_key_t ending_key;
 static bool has_key;
+static const char is_to_end = 0;
 
 hz_heap *hz_heap_first(void)
 {
@@ -169,14 +171,14 @@ static void heap_leave(hz_heap *heap);
 HZ_SLOW hz_heap *hz_heap_enter(void)
 {
     hz_stat how;
-    if (leaves_left == 0 || !hz_start() || !has_key) return &hz_heap_none;
+    if (rounds_left == 0 || !hz_start() || !has_key) return &hz_heap_none;
     hz_heap *heap = heap_find(&how);
     if (heap == NULL) return &hz_heap_none;
     heap_use(heap);
     hz_count(how, 1);
     int saved = errno;
     /* It may allocate: the heap is in place already. */
-    if (HZ_UNLIKELY(pthread_setspecific(ending_key, heap) != 0)) heap_leave(heap);
+    if (HZ_UNLIKELY(pthread_setspecific(ending_key, &is_to_end) != 0)) heap_leave(heap);
     errno = saved;
     return hz_heap_mine;
 }
@@ -238,11 +240,14 @@ static void heap_leave(hz_heap *heap)
     cool(heaps.warm_most);
 }
 
-static void thread_ends(void *heap)
+/* Called in each round of destructors until there may be no heap any more. */
+static void thread_ends(void *unused)
 {
     int saved = errno;
-    leaves_left--;
-    heap_leave(heap);
+    (void)unused;
+    if (rounds_left > 0) rounds_left--;
+    if (hz_heap_mine != &hz_heap_none) heap_leave(hz_heap_mine);
+    if (rounds_left > 0) (void)pthread_setspecific(ending_key, &is_to_end);
     errno = saved;
 }
 
@@ -252,7 +257,7 @@ void hz_heap_abandon(void)
     if (hz_heap_mine == &hz_heap_none) return;
     pthread_setspecific(ending_key, NULL);
     heap_use(&hz_heap_none);
-    leaves_left = 0;
+    rounds_left = 0;
 }
 
 /* ---- trimming ------------------------------------------------------------------------------- */
@@ -287,8 +292,18 @@ void hz_heap_after_fork(void)
     hz_atomic_poke(&heaps.warm_count, count);
 }
 
+/* Not the first key, number 0: a program that forgets to make its own uses that one. */
+static bool key_make(void)
+{
+    pthread_key_t first;
+    if (pthread_key_create(&first, NULL) != 0) return false;
+    const bool is_made = pthread_key_create(&ending_key, thread_ends) == 0;
+    pthread_key_delete(first);
+    return is_made;
+}
+
 void hz_heap_start(uint32_t cpus)
 {
     heaps.warm_most = cpus < WARM_MOST ? cpus : WARM_MOST;
-    has_key = pthread_key_create(&ending_key, thread_ends) == 0;
+    has_key = key_make();
 }

@@ -4,6 +4,7 @@
  */
 #include "check.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -78,6 +79,54 @@ static void first_call_in_a_destructor_leaks_nothing(void)
     const size_t after = resident_bytes();
     require(after <= settled + 65536, "resident memory went from %zu to %zu bytes in 3000 threads",
             settled, after);
+}
+
+/* The C library keeps the message for the thread, and frees it after all destructors. */
+static void *fail_to_load(void *unused)
+{
+    free(malloc(500));
+    require(dlopen("/there/is/no/such/library", RTLD_NOW) == NULL, "dlopen found something");
+    return unused;
+}
+
+static void what_the_c_library_frees_last_leaks_nothing(void)
+{
+    size_t settled = 0;
+    for (int i = 0; i < 2000; i++) {
+        run_thread(fail_to_load, NULL, NULL);
+        settled = i == 500 ? resident_bytes() : settled;
+    }
+    const size_t after = resident_bytes();
+    require(after <= settled + (1u << 20), "resident memory went from %zu to %zu bytes", settled,
+            after);
+}
+
+static void *use_a_key_that_none_made(void *unused)
+{
+    static pthread_key_t forgotten; /* 0 */
+    free(malloc(500));
+    (void)pthread_setspecific(forgotten, (void *)0x1234);
+    return unused;
+}
+
+static void a_key_that_none_made_does_no_harm(void)
+{
+    run_thread(use_a_key_that_none_made, NULL, NULL);
+    free(malloc(500));
+}
+
+/* A program may store anything under any key, also under those that others have made. */
+static void *store_under_every_key(void *unused)
+{
+    free(malloc(500));
+    for (pthread_key_t key = 0; key < 8; key++) (void)pthread_setspecific(key, unused);
+    return unused;
+}
+
+static void what_is_stored_under_the_keys_of_others_does_no_harm(void)
+{
+    for (int i = 0; i < 10; i++) run_thread(store_under_every_key, (void *)0x1234, NULL);
+    free(malloc(500));
 }
 
 /* ---- blocks and their threads --------------------------------------------------------------- */
@@ -214,6 +263,12 @@ static const check checks[] = {
      destructors_allocate_in_every_round, 0},
     {"threads whose first call comes in a destructor leak nothing",
      first_call_in_a_destructor_leaks_nothing, 0},
+    {"what the C library frees after all destructors leaks nothing",
+     what_the_c_library_frees_last_leaks_nothing, 0},
+    {"a thread-specific key that the program forgot to make does no harm",
+     a_key_that_none_made_does_no_harm, 0},
+    {"what a program stores under the keys of others does no harm",
+     what_is_stored_under_the_keys_of_others_does_no_harm, 0},
     {"blocks outlive their thread", blocks_outlive_their_thread, 0},
     {"threads that only free leak nothing", threads_that_only_free_leak_nothing, 0},
     {"blocks can be reallocated in another thread", blocks_can_be_reallocated_in_another_thread, 0},
