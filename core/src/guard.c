@@ -4,8 +4,8 @@
  *
  * A guarded run has GUARD_PAGES pages on each side that no access is allowed to. They are a
  * little more than 1 MiB, so that what runs over a block by so much is stopped, too. They cost
- * addresses and an entry in the kernel's list of mappings; where the kernel gives no more entries,
- * or the arena no more addresses, runs go without.
+ * addresses and two entries in the kernel's list of mappings. Of those the program needs some for
+ * its threads and files: where most are taken, or the arena has no more addresses, runs go without.
  *
  * A large block that is freed may not be touched either while it waits in the quarantine.
  */
@@ -44,6 +44,16 @@ static bool guard(hz_span *first, bool is_on)
     return hz_os_forbid(address, bytes);
 }
 
+static _Atomic uint32_t guarded; /* runs between guards */
+
+/* Whether there may be one more. Each is two mappings: a quarter of all is left to the program. */
+static bool may_guard(void)
+{
+    static _Atomic uint32_t most;
+    if (hz_atomic_peek(&most) == 0) hz_atomic_poke(&most, hz_os_mappings_most() / 8 * 3);
+    return hz_atomic_peek(&guarded) < hz_atomic_peek(&most);
+}
+
 /* To the page heap the run and its guards are one run, `whole`. Without the second guard the first
  * does its part. */
 static hz_span *guard_both_sides(hz_span *whole, size_t pages)
@@ -53,12 +63,13 @@ static hz_span *guard_both_sides(hz_span *whole, size_t pages)
     (void)guard(run + pages, true);
     run->pages = (uint32_t)pages;
     run->state = HZ_SPAN_GUARDED;
+    hz_atomic_add(&guarded, 1);
     return run;
 }
 
 hz_span *hz_guard_pages_alloc(size_t pages, size_t align, bool *zeroed)
 {
-    if (hz_is_fenced() && align == 1) {
+    if (hz_is_fenced() && align == 1 && may_guard()) {
         hz_span *whole = hz_pages_alloc(pages + 2 * (size_t)GUARD_PAGES, 1, zeroed);
         hz_span *run = whole != NULL ? guard_both_sides(whole, pages) : NULL;
         if (run != NULL) return run;
@@ -67,14 +78,28 @@ hz_span *hz_guard_pages_alloc(size_t pages, size_t align, bool *zeroed)
     return hz_pages_alloc(pages, align, zeroed);
 }
 
+/* Takes the guards away. What is mapped anew joins its neighbours: else the kernel would keep three
+ * mappings in its place for ever. */
+static bool unguard(hz_span *whole, const hz_span *run, bool *is_clean)
+{
+    *is_clean = !hz_os_is_commit_strict() && hz_os_renew(run_address(whole), run_bytes(whole));
+    if (*is_clean) {
+        hz_arena_advise(run_address(whole), run_bytes(whole));
+        return true;
+    }
+    *is_clean = hz_os_purge(run_address(whole), run_bytes(whole));
+    return guard(whole, false) && guard(whole + GUARD_PAGES + run->pages, false);
+}
+
 /* Where the kernel refuses to take guards away, which would split a mapping, they stay, and the run
  * with them. */
 static void guarded_free(hz_span *run)
 {
+    bool is_clean;
     hz_span *whole = run - GUARD_PAGES;
-    const bool is_clean = hz_os_purge(run_address(whole), run_bytes(whole));
-    if (!guard(whole, false) || !guard(run + run->pages, false)) return;
+    if (!unguard(whole, run, &is_clean)) return;
     run->state = HZ_SPAN_BUSY;
+    hz_atomic_add(&guarded, -1U);
     if (is_clean)
         hz_pages_free_clean(whole);
     else

@@ -64,6 +64,7 @@ uint64_t hz_os_now_ns(void);             /* monotonic */
 uint64_t hz_os_memory_bytes(void);       /* physical memory */
 bool hz_os_is_commit_strict(void);       /* overcommit_memory=2 */
 uint64_t hz_os_address_space_left(void); /* what RLIMIT_AS leaves; UINT64_MAX without a limit */
+uint32_t hz_os_mappings_most(void);      /* that a process may have */
 uint32_t hz_os_cpus(void); /* CPUs that may be used: affinity and cgroup quota, at least 1 */
 /* Reads a small file into `text`, terminated; returns its length, 0 when it cannot be read. */
 size_t hz_os_read_file(const char *path, char *text, size_t size);

@@ -222,6 +222,16 @@ uint64_t hz_os_address_space_left(void)
     return used < limit.rlim_cur ? limit.rlim_cur - used : 0;
 }
 
+uint32_t hz_os_mappings_most(void)
+{
+    enum { USUAL = 65530 };
+    char text[32];
+    const char *path = "/proc/sys/vm/max_map_count";
+    const size_t length = hz_os_read_file(path, text, sizeof text);
+    const unsigned long most = length > 0 ? strtoul(text, NULL, 10) : USUAL;
+    return most < UINT32_MAX ? (uint32_t)most : UINT32_MAX;
+}
+
 uint32_t hz_os_pid(void)
 {
     return (uint32_t)getpid();

@@ -73,8 +73,10 @@ int open(const char *path, int flags, ...)
 {
     const int is_strict = from_environment("STAND_IN_STRICT") != 0;
     if (is_strict && strcmp(path, "/proc/sys/vm/overcommit_memory") == 0) return serve("2\n");
+    const char *most = getenv("STAND_IN_MAPPINGS");
+    if (most != NULL && strcmp(path, "/proc/sys/vm/max_map_count") == 0) return serve(most);
     if (files != NULL && (strncmp(path, "/proc/", 6) == 0 || strncmp(path, "/sys/", 5) == 0)) {
-        for (const file *this = files; this < files + FILES && this->path != NULL; this++) {
+        for (const file *this = files; this < files + FILES && this->path != NULL; this ++) {
             if (strcmp(this->path, path) == 0) return serve(this->text);
         }
         errno = ENOENT;
@@ -295,6 +297,12 @@ static void commit_goes_back(void)
     require_runs("STAND_IN_STRICT", "1", "--commit", NULL);
 }
 
+/* Each guarded block is two mappings. */
+static void guards_leave_mappings_to_the_program(void)
+{
+    require_runs("STAND_IN_MAPPINGS", "1000", "--map", "full");
+}
+
 /* ---- the started programs -------------------------------------------------------------------- */
 
 enum { BLOCKS = 200, LARGE_BYTES = 1 << 20 };
@@ -337,6 +345,19 @@ static int use_and_give_back(void)
     return 0;
 }
 
+static int keep_many_large(void)
+{
+    static void *blocks[1000];
+    const size_t before = mapping_count();
+    for (size_t i = 0; i < COUNT(blocks); i++) blocks[i] = hz_malloc(LARGE_BYTES);
+    require(mapping_count() > before + 500, "%zu mappings: none guarded", mapping_count());
+    require(mapping_count() < before + 800, "%zu mappings, before %zu", mapping_count(), before);
+    for (size_t i = 0; i < COUNT(blocks); i++) hz_free(blocks[i]);
+    (void)hz_trim();
+    require(mapping_count() < before + 300, "%zu mappings at last", mapping_count());
+    return 0;
+}
+
 static const check checks[] = {
     {"more CPUs than a cpu_set_t holds are counted", more_cpus_than_a_cpu_set_holds, 0},
     {"the least quota on the way up counts", the_least_quota_on_the_way_up_counts, 0},
@@ -347,11 +368,13 @@ static const check checks[] = {
     {"long lines among the mounts do not matter", long_lines_do_not_matter, 0},
     {"kernel pages of 16 and 64 KiB will do", pages_of_16_and_64_kibibytes_will_do, 60},
     {"where commit is counted, it goes back", commit_goes_back, 60},
+    {"guards leave mappings to the program", guards_leave_mappings_to_the_program, 60},
 };
 
 int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "--use") == 0) return use_all_sizes();
     if (argc == 2 && strcmp(argv[1], "--commit") == 0) return use_and_give_back();
+    if (argc == 2 && strcmp(argv[1], "--map") == 0) return keep_many_large();
     return run_checks(checks, COUNT(checks), argc, argv);
 }
