@@ -7,12 +7,11 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-/* A value that somebody else may be writing, of which any recent version will do (counters, hints).
- */
+/* A value that another thread may be writing; any recent version will do (counters, hints). */
 #define hz_atomic_peek(object) atomic_load_explicit((object), memory_order_relaxed)
 #define hz_atomic_poke(object, value) atomic_store_explicit((object), (value), memory_order_relaxed)
 
-/* A value, plus what is read after all that the value was made of: whoever put that wrote the
+/* A value, plus what is read after all that the value was made of: the thread that put it wrote the
  * object before. x86 reads in order and adds in one instruction, but no compiler makes that of an
  * atomic read. */
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
@@ -56,7 +55,7 @@ static inline uint64_t hz_atomic_and(const _Atomic uint64_t *object, uint64_t va
 /* The same, and before all that is written after. */
 #define hz_plain_swap(object, value) __atomic_exchange_n((object), (value), __ATOMIC_ACQ_REL)
 
-/* Publishing: what was written before a put is seen by whoever gets the value put. */
+/* Publishing: what was written before a put is seen by a thread that gets the value put. */
 #define hz_atomic_get(object) atomic_load_explicit((object), memory_order_acquire)
 #define hz_atomic_put(object, value) atomic_store_explicit((object), (value), memory_order_release)
 

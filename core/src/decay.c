@@ -1,12 +1,12 @@
 /*
- * Decay: what nobody has used for a while goes one step back towards the system. The heaps of
+ * Decay: what has not been used for a while goes one step back towards the system. The heaps of
  * threads that ended to the depots, blocks in depots to their spans, free pages to the system.
  *
  * There is no clock on the fast paths, and no thread that waits, unless the program asks for the
  * background worker: slow paths look at the time every so often. So a program that does nothing
  * returns nothing; the worker is for those that rest after they have needed much. What a thread's
- * magazines hold stays: nobody else can take it, and a magazine that is made smaller whenever it
- * has not run short for a second cost a key-value store 6 % of its speed.
+ * magazines hold stays: no other thread can take it, and a magazine that is made smaller whenever
+ * it has not run short for a second cost a key-value store 6 % of its speed.
  */
 #include "internal.h"
 #include "os.h"

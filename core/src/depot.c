@@ -227,7 +227,7 @@ static uint32_t depot_give_up(uint32_t shard, uint32_t class_, uint32_t most)
     return gone;
 }
 
-/* Half of what nobody asked for goes: a program that allocates and frees by turns needs it soon. */
+/* Half of what was not asked for: a program that allocates and frees by turns needs it soon. */
 static uint32_t unneeded(hz_depot *depot)
 {
     const uint32_t least = hz_atomic_peek(&depot->least);

@@ -2,9 +2,9 @@
  * Fork: what the child finds, and how it goes on.
  *
  * A fork takes no lock of hz. The C library runs the handlers of a preloaded library before it
- * takes its own locks, and whoever holds one of those may be waiting in malloc: so a lock held
- * across a fork could stop the process for ever. A fork in a signal handler that interrupted malloc
- * could wait for its own thread.
+ * takes its own locks, and the thread that holds one of those may be waiting in malloc: so a lock
+ * held across a fork could stop the process for ever. A fork in a signal handler that interrupted
+ * malloc could wait for its own thread.
  *
  * The child has one thread, and the memory as it was at one instant. A lock that this thread itself
  * held at that instant stays held: the fork was in a signal handler, and the thread goes on with

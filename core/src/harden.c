@@ -52,7 +52,7 @@ static uint64_t state_mixed(const void *block, uint32_t class_, uint64_t state)
     return (key << 29 | key >> 35) ^ (uintptr_t)block * UINT64_C(0x9e3779b97f4a7c15) ^ state;
 }
 
-/* Orders what is written before and after, for who reads it while it changes. */
+/* Orders what is written before and after, for a thread that reads it while it changes. */
 static void state_set(void *block, uint32_t class_, uint64_t state)
 {
     hz_plain_put(trailer_of(block, class_), state_mixed(block, class_, state));

@@ -184,8 +184,8 @@ size_t hz_freed_alike_above(size_t page);
 /* ---- pages.c: the page heap ----------------------------------------------------------------- */
 
 /* A run of `pages` pages whose first is a multiple of `align` (a power of two); NULL when there is
- * no memory. `zeroed` says whether it reads as zero; it is NULL for who does not care: then a part
- * of the run may be resident. */
+ * no memory. `zeroed` says whether it reads as zero; it is NULL where the caller does not care:
+ * then a part of the run may be resident. */
 hz_span *hz_pages_alloc(size_t pages, size_t align, bool *zeroed);
 void hz_pages_free(hz_span *run);
 /* The same of a run that reads as zero and is not resident. */
@@ -272,8 +272,8 @@ void hz_depot_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t 
 size_t hz_depot_top_up(uint32_t shard, uint32_t class_);
 /* Moves everything that the depots hold to the spans. */
 void hz_depot_trim(void);
-/* Moves to the spans half of what a depot has held since the last call and nobody asked for, and
- * gives up the empty spans that are kept for it; false when there is nothing. */
+/* Moves to the spans half of what a depot has held since the last call without a request for it,
+ * and gives up the empty spans that are kept for it; false when there is nothing. */
 bool hz_depot_decay(uint32_t shard, uint32_t class_);
 /* Whether a block lies in the depot of its class and shard. */
 bool hz_depot_holds(uint32_t shard, uint32_t class_, const void *block);

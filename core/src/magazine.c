@@ -15,7 +15,7 @@
 enum {
     PAUSE = 4,       /* no more than so many times the mean counts in it */
     MUCH = 16,       /* so many times cheaper must be what another magazine makes room for */
-    LONG_STREAK = 8, /* who runs into one end so often in a row passes blocks on in one direction */
+    LONG_STREAK = 8, /* so often in a row at one end: its blocks go in one direction */
 };
 
 static uint32_t cap_for(uint32_t class_)
@@ -103,7 +103,7 @@ static size_t budget_of_thread(void)
  * next. The higher, the less it is worth its memory. */
 static uint64_t price(const hz_magazine *magazine, uint32_t class_, uint64_t now_ns)
 {
-    uint64_t ns = now_ns - magazine->short_ns; /* who rests since long is worth little */
+    uint64_t ns = now_ns - magazine->short_ns; /* one that has rested for long is worth little */
     if (ns < magazine->mean_ns) ns = magazine->mean_ns;
     if (ns > SELDOM_NS) ns = SELDOM_NS;
     return ns * magazine->grown * hz_class_bytes[class_];
@@ -124,8 +124,8 @@ static bool has_plenty(const hz_magazine *magazine, uint32_t batches)
 }
 
 /* Makes other magazines that are worth less smaller, one after the other, until `bytes` more fit;
- * false when they do not. Who is worth nearly as much is left alone: else all would take from each
- * other by turns. */
+ * false when they do not. One that is worth nearly as much is left alone: else all would take from
+ * each other by turns. */
 static bool make_others_smaller(hz_heap *heap, uint32_t class_, size_t bytes)
 {
     const hz_magazine *asking = &heap->magazines[class_];

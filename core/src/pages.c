@@ -547,8 +547,7 @@ static void free_anew(size_t first, size_t end)
     run_release_dirty(first, end - first, hz_os_now_ms());
 }
 
-/* Of the runs that are kept; what lies between them is free, and nobody knows whether it is clean.
- */
+/* Of the runs that are kept; what lies between them is free, and may be dirty. */
 static void part_rebuild(size_t first, size_t end)
 {
     size_t at = first, end_of_kept = first;

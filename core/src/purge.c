@@ -46,7 +46,7 @@ static bool run_return(const hz_span *run)
     return true;
 }
 
-/* Gives a run that nobody else knows of to the system, and lists it. */
+/* Gives a run that no other thread knows of to the system, and lists it. */
 static bool run_purge(hz_span *run)
 {
     const size_t bytes = (size_t)run->pages << HZ_PAGE_SHIFT;
@@ -95,7 +95,7 @@ static void sweep_end(void)
     purge.is_sweeping = false;
 }
 
-/* Where calls follow each other closely, many share the work; where they are rare, each does more. */
+/* Where calls follow each other closely, many share the work; rare calls do more each. */
 static size_t aged_part_pages(void)
 {
     const bool is_close = purge.aged.now_ms - purge.part_ms < CLOSE_MS;

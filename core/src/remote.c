@@ -224,7 +224,7 @@ bool hz_remote_make(hz_heap *heap)
     return memory != NULL;
 }
 
-/* Full in entries, or, where the blocks are large, in bytes: what waits here nobody can use. */
+/* Full in entries, or, where the blocks are large, in bytes: what waits here no thread can use. */
 static bool ring_is_full(const hz_heap *heap)
 {
     return heap->ring_count == (uint32_t)hz_cfg.remote_ring_size ||

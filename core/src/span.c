@@ -132,7 +132,7 @@ static void span_prefault(const hz_span *span, bool zeroed)
 
 /*
  * Where in its first page a span's blocks begin. Spans begin at pages, so without this the first
- * blocks of all classes would share a few sets of the cache. Only lines that nobody touches are
+ * blocks of all classes would share a few sets of the cache. Only lines that no thread touches are
  * lost. None begins where the page does: so a second free of what was there before is seen.
  */
 static uint32_t span_colour(uint32_t first_page, uint32_t class_)

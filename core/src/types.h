@@ -133,7 +133,7 @@ typedef struct hz_magazine {
     uint32_t streak;   /* how often in a row it ran into that end */
     uint64_t short_ns; /* when it last ran empty or full */
     uint64_t mean_ns;  /* from one such moment to the next */
-    hz_lease lease;    /* where blocks come from that nobody has had before */
+    hz_lease lease;    /* where blocks come from that were never handed out */
 } hz_magazine;
 
 typedef struct hz_heap {

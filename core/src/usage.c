@@ -1,5 +1,5 @@
 /*
- * Who has the memory: the program, or hz. Nothing is counted for it on the way of a block: a call
+ * Whether the program or hz has the memory. Nothing is counted for it on the way of a block: a call
  * looks at the pages in use and at every place where free blocks wait. It is exact while the other
  * threads are at rest, and close to it while they are not.
  */

@@ -45,8 +45,9 @@ HZ_API size_t hz_usable_size(const void *block);
 HZ_API bool hz_trim(void);
 
 /*
- * Who has the memory: exact while no other thread is inside hz. A block counts with the
- * bytes of its class, or its pages. held_bytes less live_bytes is what hz could give out or return.
+ * How much the program has, and how much hz: exact while no other thread is inside hz. A block
+ * counts with the bytes of its class, or its pages. held_bytes less live_bytes is what hz could
+ * give out or return.
  */
 typedef struct hz_usage {
     size_t committed_bytes; /* address space made usable so far */
