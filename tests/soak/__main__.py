@@ -32,15 +32,19 @@ def words_of(stage: Stage, out: Path) -> tuple[list[str], Settings]:
     return [str(build / first), *others], preload if stage.is_preloaded else {}
 
 
+def settings_of(stage: Stage, number: int) -> Settings:
+    """The configuration and the seed of a run."""
+    chosen = stage.configurations[number % len(stage.configurations)]
+    return {**chosen, **stage.long, "TEST_SEED": str(SEED + number * SEEDS_A_RUN)}
+
+
 def soak(name: str, stage: Stage, out: Path, seconds: float) -> dict[str, Any]:
     """Runs a stage under each configuration in turn, with a new seed each time, for its time."""
     words, preload = words_of(stage, out)
     begun = time.monotonic()
     runs, failures = 0, []
     while runs == 0 or (time.monotonic() - begun < seconds and not stage.is_same):
-        chosen = stage.configurations[runs % len(stage.configurations)]
-        seed = str(SEED + runs * SEEDS_A_RUN)
-        settings = {**preload, **chosen, **stage.long, "TEST_SEED": seed}
+        settings = {**preload, **settings_of(stage, runs)}
         log = out / f"{name}-{runs}.log"
         status = run(words, settings, log, 4 * 3600)
         if status == 0:

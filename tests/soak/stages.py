@@ -62,7 +62,7 @@ def linked(goals: str, name: str, flags: str, **long: str) -> Stage:
     return Stage(goals, (f"tests/{name}",), long, is_preloaded=False, flags=flags)
 
 
-def tests(goals: str, *words: str, is_same: bool = False, **long: str) -> Stage:
+def by_pytest(goals: str, *words: str, is_same: bool = False, **long: str) -> Stage:
     """Tests that pytest runs."""
     words = ("pytest", *words)
     return Stage(goals, words, long, is_preloaded=False, is_same=is_same, configurations=({},))
@@ -78,14 +78,14 @@ LATE = ("tests/late_load", "{build}/libhz.so", "{build}/tests/libtls_module.so")
 STAGES: dict[str, Stage] = {
     "sizes": program("A2", "hostile_sizes", TEST_CALLS="200000"),
     "shadow": program("A3", "fuzz_shadow", TEST_ROUNDS="80"),
-    "fuzz": tests("A3 S5", "tests/fuzz", TEST_MORE="10"),
-    "configurations": tests("A4", "tests/core/test_configurations.py", TEST_MORE="10"),
+    "fuzz": by_pytest("A3 S5", "tests/fuzz", TEST_MORE="10"),
+    "configurations": by_pytest("A4", "tests/core/test_configurations.py", TEST_MORE="10"),
     "threads": linked("A5", "fuzz_shadow_linked", TSAN, TEST_ROUNDS="6"),
     "memory": linked("A5", "fuzz_shadow_linked", ASAN, TEST_ROUNDS="12"),
-    "model": tests(
+    "model": by_pytest(
         "A6", "tests/model", "-k", "not in_random_orders", is_same=True, HZ_MODEL_MORE="1"
     ),
-    "orders": tests("A6", "tests/model", "-k", "in_random_orders", HZ_MODEL_MORE="1"),
+    "orders": by_pytest("A6", "tests/model", "-k", "in_random_orders", HZ_MODEL_MORE="1"),
     "churn": program("A7", "thread_churn", TEST_THREADS_TOTAL="100000"),
     "consumer": program("A8", "free_only_consumer", ONE_SHARD, TEST_BLOCKS="8000000"),
     "consumer-shards": program(
@@ -96,10 +96,10 @@ STAGES: dict[str, Stage] = {
     "limits": program("A11", "limits"),
     "addresses": program("A11", "small_address_space"),
     "late": Stage("A12", LATE, {}, is_preloaded=False),
-    "programs": tests("A13", *PROGRAMS, TEST_MORE="10"),
+    "programs": by_pytest("A13", *PROGRAMS, TEST_MORE="10"),
     "frees": program("S1", "double_free"),
     "invalid": program("S1", "invalid_free", TEST_CASES_ROUNDS="5"),
     "light": program("S2", "hardening", HZ_HARDENING="light"),
     "full": program("S2", "hardening", HZ_HARDENING="full"),
-    "environment": tests("S4", "tests/core/test_environment.py", is_same=True),
+    "environment": by_pytest("S4", "tests/core/test_environment.py", is_same=True),
 }
