@@ -164,12 +164,21 @@ static hz_span *span_make(uint32_t shard, uint32_t class_)
 }
 
 /* The second copy of a block that was freed twice may still wait in a magazine: where the pages
- * serve something else by then, it must find no seal. */
-static void unseal_all(const hz_span *span, uint32_t class_)
+ * serve something else by then, it must find no seal. If that copy was handed out while the first
+ * one was back in the span, the block is in use, and bears none: the result is such a block. */
+static const void *unseal_all(const hz_span *span, uint32_t class_)
 {
-    size_t bytes = hz_class_bytes[class_];
-    unsigned char *blocks = (unsigned char *)hz_page_address(span_page(span)) + span->colour;
-    for (uint32_t i = 0; i < span->carved; i++) hz_unseal(blocks + i * bytes);
+    const size_t bytes = hz_class_bytes[class_];
+    const uint64_t key = hz_map.keys[class_];
+    const void *unsealed = NULL;
+    unsigned char *block = (unsigned char *)hz_page_address(span_page(span)) + span->colour;
+    for (uint32_t i = 0; i < span->carved; i++, block += bytes) {
+        if (HZ_LIKELY(hz_is_sealed(block, key)))
+            hz_unseal(block);
+        else
+            unsealed = block;
+    }
+    return unsealed;
 }
 
 /* Takes a span that is entirely free away from its bin; `dead` lists those. From then on none of
@@ -186,9 +195,14 @@ static void span_bury(hz_bin *bin, hz_span *span, hz_span **dead)
     *dead = span;
 }
 
+/* Pages with a block that is in use stay out of use themselves. */
 static void span_destroy(hz_span *span, uint32_t class_)
 {
-    unseal_all(span, class_);
+    const void *unsealed = unseal_all(span, class_);
+    if (HZ_UNLIKELY(unsealed != NULL)) {
+        hz_leave_out(unsealed);
+        return;
+    }
     memset(span_bits(span), 0, (size_t)span->pages * WORDS_PER_PAGE * sizeof(uint64_t));
     hz_atomic_add(&cut_bytes, -((size_t)span->carved * hz_class_bytes[class_]));
     hz_count(HZ_STAT_spans_freed, 1);

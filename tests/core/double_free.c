@@ -319,6 +319,19 @@ static void a_dead_threads_block(const plan *form)
 
 /* ---- forms: the span goes away -------------------------------------------------------------- */
 
+static void cut_anew_into(const plan *form, size_t size)
+{
+    size_t count = (form->distance + 1) * form->size * 2 / size;
+    if (count * size > BYTES_MOST) count = BYTES_MOST / size;
+    if (count > LIVE / 4) count = LIVE / 4;
+    for (size_t i = 0; i < count; i++) (void)hold(form, size);
+}
+
+static size_t smaller(const plan *form)
+{
+    return form->size > 128 ? 64 : 16;
+}
+
 static void before_and_after_trim(const plan *form)
 {
     void *block = get(form, form->size);
@@ -327,6 +340,25 @@ static void before_and_after_trim(const plan *form)
     free_others(form, NULL);
     (void)malloc_trim(0);
     free(block);
+}
+
+/* One copy is back in the span when the other one is handed out. Then the neighbour comes back, for
+ * which the span was still there. */
+static void back_in_its_span_and_handed_out(const plan *form)
+{
+    const size_t count = bounded(form, form->distance);
+    if (count < 2) return;
+    get_others(form, NULL);
+    void *block = others[count / 2], *neighbour = others[count / 2 - 1];
+    others[count / 2 - 1] = NULL;
+    free_others(form, NULL);
+    (void)malloc_trim(0);
+    free(block);
+    (void)hold(form, form->size);
+    free(neighbour);
+    (void)malloc_trim(0);
+    cut_anew_into(form, smaller(form));
+    cut_anew_into(form, form->size * 3);
 }
 
 /* The first helper holds one copy, while the other goes back to the span with all its blocks. A
@@ -340,19 +372,6 @@ static void *park_one_copy_and_return_the_other(const plan *form, bool trims)
     free_others(form, NULL);
     if (trims) (void)malloc_trim(0);
     return block;
-}
-
-static void cut_anew_into(const plan *form, size_t size)
-{
-    size_t count = (form->distance + 1) * form->size * 2 / size;
-    if (count * size > BYTES_MOST) count = BYTES_MOST / size;
-    if (count > LIVE / 4) count = LIVE / 4;
-    for (size_t i = 0; i < count; i++) (void)hold(form, size);
-}
-
-static size_t smaller(const plan *form)
-{
-    return form->size > 128 ? 64 : 16;
 }
 
 static void parked_while_cut_into_smaller(const plan *form)
@@ -481,6 +500,7 @@ static void require_one_owner_at_all(void (*commit)(const plan *), bool must_die
     X(in_two_threads_that_end, "freed in two threads that end")                                    \
     X(a_dead_threads_block, "of a dead thread, freed in two others")                               \
     X(before_and_after_trim, "freed before and after a trim")                                      \
+    X(back_in_its_span_and_handed_out, "back in its span and handed out")                          \
     X(parked_while_cut_into_smaller, "parked while its span is cut into smaller blocks")           \
     X(parked_while_fresh_pages_are_cut, "parked while its pages come fresh into smaller blocks")   \
     X(parked_beside_a_smaller_block, "parked where a smaller block is free by now")                \
