@@ -346,3 +346,8 @@ def test_the_library_can_be_loaded_late(core_tests: Path, libhz: Path, preload: 
     program = core_tests / "tests" / "late_load"
     module = core_tests / "tests" / "libtls_module.so"
     require_all_held(preload(program, libhz, module, LD_PRELOAD=""))
+
+
+def test_a_plugin_that_holds_hz_can_be_closed(core_tests: Path, preload: Preload) -> None:
+    tests = core_tests / "tests"
+    require_all_held(preload(tests / "late_load", tests / "libholds_hz.so", "unused", "closing", LD_PRELOAD=""))
