@@ -218,6 +218,13 @@ bool hz_run_purge(size_t first, size_t pages);
  * nothing is due. */
 bool hz_purge_part(void);
 enum { HZ_PURGE_BYTES = 1 << 20 };
+/* Pages of a part where a whole run goes back: some thousand parts at most, as what is longer than
+ * a GiB has hardly all been touched. */
+static inline size_t hz_purge_part_pages(size_t run_pages)
+{
+    const size_t part = HZ_PURGE_BYTES >> HZ_PAGE_SHIFT;
+    return run_pages / 1024 > part ? run_pages / 1024 : part;
+}
 /* Whether the last part was not all that was due. */
 bool hz_purge_is_behind(void);
 /* Returns everything, in parts; false when there was nothing. */

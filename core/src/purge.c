@@ -37,8 +37,9 @@ static struct {
 static bool run_return(const hz_span *run)
 {
     const size_t first = (size_t)(run - hz_map.spans), end = first + run->pages;
+    const size_t most = hz_purge_part_pages(run->pages);
     for (size_t at = first, part; at < end; at += part) {
-        part = end - at < PART_PAGES ? end - at : PART_PAGES;
+        part = end - at < most ? end - at : most;
         if (hz_run_purge(at, part)) continue;
         (void)hz_arena_reuse(first, at - first); /* all of it is dirty */
         return false;
