@@ -116,7 +116,10 @@ bool hz_free_make(hz_heap *heap)
 {
     enum { QUARANTINE_BLOCKS = 256 };
     const uint32_t asked = (uint32_t)hz_cfg.defer_free;
-    heap->deferred_most = hz_is_fenced() && asked == 0 ? QUARANTINE_BLOCKS : asked;
+    if (hz_is_fenced())
+        heap->deferred_most = asked == 0 ? QUARANTINE_BLOCKS : asked;
+    else
+        heap->deferred_most = hz_is_deferring() ? asked : 0;
     if (hz_is_fenced()) hz_os_random(&heap->random, sizeof heap->random);
     if (heap->deferred_most == 0) return true;
     heap->deferred = hz_meta_alloc(heap->deferred_most * sizeof(void *));

@@ -90,13 +90,12 @@ void hz_rows_start(void)
 /* A free that is to look at each block finds no room in any row; then mostly in the heap's own. */
 static bool is_every_free_slow(void)
 {
-    return hz_cfg.defer_free > 0 || hz_cfg.double_free == HZ_DOUBLE_FREE_AT_CALL ||
-           hz_is_hardened();
+    return hz_is_deferring() || hz_cfg.double_free == HZ_DOUBLE_FREE_AT_CALL || hz_is_hardened();
 }
 
 static bool is_every_free_read(void)
 {
-    return is_every_free_slow() && hz_cfg.defer_free == 0 && !hz_is_fenced();
+    return is_every_free_slow() && !hz_is_deferring() && !hz_is_fenced();
 }
 
 static bool rows_make(hz_heap *heap)

@@ -308,7 +308,8 @@ HZ_FAST void hz_magazine_push(hz_heap *heap, uint32_t class_, void *block)
         hz_magazine_make_room(heap, class_, block);
         return;
     }
-    *stack->top++ = block;
+    *stack->top = block;
+    hz_plain_put(&stack->top, stack->top + 1); /* of entries that are there */
 }
 
 /* ---- remote.c ------------------------------------------------------------------------------- */
@@ -390,6 +391,13 @@ HZ_FAST bool hz_is_hardened(void)
 HZ_FAST bool hz_is_fenced(void)
 {
     return hz_cfg.hardening == HZ_HARDENING_FULL;
+}
+
+/* Whether frees wait to be looked up; not where each is to be looked at when it is made. */
+HZ_FAST bool hz_is_deferring(void)
+{
+    return hz_cfg.defer_free > 0 && hz_cfg.double_free == HZ_DOUBLE_FREE_AT_REUSE &&
+           hz_cfg.hardening == HZ_HARDENING_OFF;
 }
 
 void hz_harden_start(void);

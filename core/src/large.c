@@ -48,7 +48,7 @@ void hz_large_free(void *block)
 {
     if (!hz_page_take(hz_page_at(block))) hz_die("a block was freed twice", block);
     hz_pages_free(&hz_map.spans[hz_page_of(block)]);
-    if (hz_cfg.defer_free == 0) (void)hz_purge_part();
+    if (!hz_is_deferring()) (void)hz_purge_part();
 }
 
 static hz_span *run_of(const void *block)

@@ -13,9 +13,10 @@
 #define SELDOM_NS (1000 * NS_OF_MS)    /* so long between two shortages, or longer: all the same */
 #define LITTLE_BYTES ((size_t)2 << 20) /* a process of so few blocks, or fewer: all the same */
 enum {
-    PAUSE = 4,       /* no more than so many times the mean counts in it */
-    MUCH = 16,       /* so many times cheaper must be what another magazine makes room for */
-    LONG_STREAK = 8, /* so often in a row at one end: its blocks go in one direction */
+    PAUSE = 4,        /* no more than so many times the mean counts in it */
+    MUCH = 16,        /* so many times cheaper must be what another magazine makes room for */
+    FLUSH_MOST = 256, /* blocks that a flush takes out at a time */
+    LONG_STREAK = 8,  /* so often in a row at one end: its blocks go in one direction */
 };
 
 static uint32_t cap_for(uint32_t class_)
@@ -48,16 +49,27 @@ static uint32_t held(const hz_heap *heap, uint32_t class_)
     return magazine->grown > 0 ? (uint32_t)(heap->stacks[class_].top - magazine->blocks) : 0;
 }
 
+/* Gives up to FLUSH_MOST of the `count` coldest blocks to the depot; returns how many. They leave
+ * the array first: else a block that another thread got from the depot would still seem to lie
+ * here. */
+static uint32_t flush_part(hz_heap *heap, uint32_t class_, uint32_t count)
+{
+    void *coldest[FLUSH_MOST], **blocks = heap->magazines[class_].blocks;
+    if (count > FLUSH_MOST) count = FLUSH_MOST;
+    const uint32_t left = held(heap, class_) - count;
+    memcpy(coldest, blocks, count * sizeof(void *));
+    memmove(blocks, blocks + count, left * sizeof(void *));
+    hz_plain_put(&heap->stacks[class_].top, blocks + left);
+    hz_depot_give(heap->shard, class_, coldest, count);
+    return count;
+}
+
 /* Gives the `count` coldest blocks to the depot. */
 static void flush(hz_heap *heap, uint32_t class_, uint32_t count)
 {
-    void **blocks = heap->magazines[class_].blocks;
-    uint32_t left = held(heap, class_) - count;
     hz_count(HZ_STAT_flushes, 1);
     hz_count(HZ_STAT_flush_blocks, count);
-    hz_depot_give(heap->shard, class_, blocks, count);
-    memmove(blocks, blocks + count, left * sizeof(void *));
-    heap->stacks[class_].top = blocks + left;
+    while (count > 0) count -= flush_part(heap, class_, count);
 }
 
 /* ---- growth --------------------------------------------------------------------------------- */

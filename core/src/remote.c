@@ -237,7 +237,8 @@ void hz_remote_push(hz_heap *heap, uint32_t class_, void *block)
         hz_depot_give(entry_shard(block), class_, &block, 1);
         return;
     }
-    heap->ring[heap->ring_count++] = entry_make(block, class_);
+    heap->ring[heap->ring_count] = entry_make(block, class_);
+    hz_plain_put(&heap->ring_count, heap->ring_count + 1); /* of entries that are there */
     heap->ring_bytes += hz_class_bytes[class_];
     if (HZ_LIKELY(!ring_is_full(heap))) return;
     hz_count(HZ_STAT_ring_full, 1);

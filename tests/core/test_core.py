@@ -196,6 +196,12 @@ def test_a_child_repairs_what_it_finds_half_changed(
     require_all_held(done)
 
 
+def test_a_block_that_is_in_use_lies_nowhere_while_others_are_passed_on(
+    core_tests: Path, preload: Preload
+) -> None:
+    require_all_held(preload(core_tests / "tests" / "in_passing", LD_PRELOAD="", HZ_SHARDS="1"))
+
+
 @pytest.mark.slow
 def test_machines_that_this_one_is_not_will_do(core_tests: Path, preload: Preload) -> None:
     require_all_held(preload(core_tests / "tests" / "stand_in", LD_PRELOAD=""))
@@ -294,6 +300,7 @@ WATCHED = (
     {"HZ_SHARDS": "64"},
     {"HZ_SHARDS": "1", "HZ_DOUBLE_FREE": "at_call"},
     {"HZ_SHARDS": "2", "HZ_DOUBLE_FREE": "at_call"},
+    {"HZ_DEFER_FREE": "64", "HZ_DOUBLE_FREE": "at_call"},
 )
 
 
