@@ -15,8 +15,8 @@
 
 enum {
     PART_PAGES = HZ_PURGE_BYTES >> HZ_PAGE_SHIFT,
-    SMALL_PART_PAGES = PART_PAGES / 4, /* of a sweep whose parts follow each other closely */
-    CLOSE_MS = 4,
+    LEAST_PART_PAGES = 2, /* that takes a tenth of the time that PART_PAGES do */
+    NS_PER_PAGE = 500000, /* a sweep does 128 KiB a millisecond at least, in calls of up to 1 MiB */
     /* Two sweeps are so many parts of purge_delay_ms apart at least. And so long pages that
      * are free beyond large_cache_bytes are spared, if there are older ones. */
     SHARE_OF_DELAY = 8,
@@ -28,8 +28,7 @@ static struct {
     _Atomic uint32_t next_ms; /* when the next sweep for aged pages begins */
     bool is_sweeping;         /* whether `aged` is under way */
     hz_sweep aged;            /* the sweep for pages that were free for purge_delay_ms */
-    uint32_t part_ms;         /* when it took its last part */
-    uint32_t part_pages;      /* how large that was */
+    uint64_t part_ns;         /* when it took its last part */
     size_t excess_below;      /* how far the sweep for what is too much has come */
 } purge;
 
@@ -78,7 +77,7 @@ static void sweep_begin(void)
     const uint32_t now_ms = hz_os_now_ms();
     if (!purge.is_sweeping) {
         purge.aged = (hz_sweep){.below = SIZE_MAX, .now_ms = now_ms};
-        purge.part_ms = now_ms; /* the first part is a small one */
+        purge.part_ns = hz_os_now_ns();
     }
     purge.aged.oldest_ms += now_ms - purge.aged.now_ms;
     purge.aged.now_ms = now_ms;
@@ -96,14 +95,15 @@ static void sweep_end(void)
     purge.is_sweeping = false;
 }
 
-/* Where calls follow each other closely, many share the work; rare calls do more each. */
+/* What is due for the time since the last part: where calls follow each other closely, many share
+ * the work; rare calls do more each. */
 static size_t aged_part_pages(void)
 {
-    const bool is_close = purge.aged.now_ms - purge.part_ms < CLOSE_MS;
-    purge.part_ms = purge.aged.now_ms;
-    purge.part_pages = is_close ? SMALL_PART_PAGES : 2 * purge.part_pages;
-    if (purge.part_pages > PART_PAGES) purge.part_pages = PART_PAGES;
-    return purge.part_pages;
+    const uint64_t now_ns = hz_os_now_ns();
+    const uint64_t pages = (now_ns - purge.part_ns) / NS_PER_PAGE;
+    purge.part_ns = now_ns;
+    if (pages > PART_PAGES) return PART_PAGES;
+    return pages > LEAST_PART_PAGES ? (size_t)pages : LEAST_PART_PAGES;
 }
 
 /* Goes on with the sweep, by a part of the pages that are due. */

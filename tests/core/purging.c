@@ -25,6 +25,7 @@ enum {
     SPAN_BLOCKS = 3000, /* of those below: they fill many spans */
     SPAN_BYTES = 20000,
     DELAY_MS = 100,
+    SECOND_MS = 1000,
 };
 
 /* ---- between hz and the system -------------------------------------------------------------- */
@@ -124,13 +125,13 @@ static void let_decay(void)
 
 /* ---- by age --------------------------------------------------------------------------------- */
 
-/* After a burst: the burst goes back, and what the load uses never does. */
-static void require_decay_beside(size_t blocks, uint64_t every_ms)
+/* After a burst: the burst goes back in time, and what the load uses never does. */
+static void require_decay_beside(size_t blocks, uint64_t every_ms, uint64_t within_ms)
 {
     const size_t used = blocks * LIGHT_PAGES * HZ_PAGE_BYTES;
     burst();
     require(dirty_bytes() >= (size_t)BURST * MIB, "only %zu bytes are free", dirty_bytes());
-    load(blocks, every_ms, DELAY_MS / every_ms + 1 + 8 * BURST / blocks); /* small parts */
+    load(blocks, every_ms, (DELAY_MS + within_ms) / every_ms + 1);
     require(dirty_bytes() <= used + used / 4, "%zu bytes stay, %zu are used", dirty_bytes(), used);
     const size_t settled = returned_bytes;
     load(blocks, every_ms, 4 * DELAY_MS / every_ms);
@@ -139,12 +140,12 @@ static void require_decay_beside(size_t blocks, uint64_t every_ms)
 
 static void a_burst_goes_back_while_64_blocks_are_used_again_and_again(void)
 {
-    require_decay_beside(LIGHT_MOST, 20);
+    require_decay_beside(LIGHT_MOST, 20, SECOND_MS);
 }
 
 static void a_burst_goes_back_while_one_block_is_used_again_and_again(void)
 {
-    require_decay_beside(1, 50);
+    require_decay_beside(1, 50, BURST * 50 + SECOND_MS);
 }
 
 static void look_again_and_again(uint64_t ms)
@@ -200,7 +201,27 @@ static void a_free_returns_a_part_of_what_a_burst_has_left(void)
     clock_ms += 2 * DELAY_MS;
     give_all(small, SPAN_BLOCKS);
     require_parts();
-    require(returned_bytes > 8 * (size_t)MIB, "only %zu bytes go back", returned_bytes);
+    require(returned_bytes > 4 * (size_t)MIB, "only %zu bytes go back", returned_bytes);
+}
+
+/* Calls that follow each other at once share the work: the slowest of them is the one that does
+ * most. */
+static void a_call_returns_what_is_due_for_the_time_since_the_last_one(void)
+{
+    void *light[LIGHT_MOST];
+    burst();
+    take_all(light, LIGHT_MOST, LIGHT_BYTES);
+    clock_ms += 2 * DELAY_MS;
+    give_all(light, LIGHT_MOST);
+    require(most_in_a_call > 0, "no call returns anything");
+    require(most_in_a_call <= MIB / 8, "at once a call returns %zu bytes", most_in_a_call);
+    for (uint64_t pause_ms = 2; pause_ms <= 8; pause_ms *= 2) {
+        const size_t before = returned_bytes;
+        clock_ms += pause_ms;
+        give(take(LIGHT_BYTES));
+        const size_t more = returned_bytes - before;
+        require(more == pause_ms * MIB / 8, "after %d ms it is %zu bytes", (int)pause_ms, more);
+    }
 }
 
 static void of_what_is_too_much_each_call_returns_a_part(void)
@@ -412,6 +433,8 @@ static const check checks[] = {
      what_rests_for_weeks_goes_back_at_the_next_look, 0},
     {"a free returns a part of what a burst has left",
      a_free_returns_a_part_of_what_a_burst_has_left, 0},
+    {"a call returns what is due for the time since the last one",
+     a_call_returns_what_is_due_for_the_time_since_the_last_one, 0},
     {"of what is too much each call returns a part", of_what_is_too_much_each_call_returns_a_part,
      0},
     {"zeroes are not written to what is too much", zeroes_are_not_written_to_what_is_too_much, 0},
