@@ -91,7 +91,7 @@ static bool is_below_whole(const unsigned char *block, uint32_t class_)
     const unsigned char *first = hz_span_first_block(block);
     if (block != first) return is_end_whole(block - block_bytes(class_), class_);
     if ((uintptr_t)block % HZ_PAGE_BYTES == 0) return true; /* a page that may not be touched */
-    return hz_is_all(block - HZ_FENCE_BYTES, HZ_FENCE_BYTES, fence_byte(class_));
+    return hz_is_all(block - HZ_EDGE_BYTES, HZ_EDGE_BYTES, fence_byte(class_));
 }
 
 static void require_whole(const unsigned char *block, uint32_t class_, size_t asked)
@@ -99,7 +99,8 @@ static void require_whole(const unsigned char *block, uint32_t class_, size_t as
     const size_t end = block_bytes(class_) - HZ_TRAILER_BYTES;
     if (!hz_is_all(block + asked, end - asked, fence_byte(class_)))
         hz_die("a block was written to beyond its end", block);
-    if (!is_below_whole(block, class_)) hz_die("the bytes before a block were written to", block);
+    if (!is_below_whole(block, class_) && !is_below_whole(block, class_))
+        hz_die("the bytes before a block were written to", block);
 }
 
 /* Bytes that were asked for; ends the program for a block that is free, or whose end is not whole.
@@ -112,12 +113,11 @@ static size_t require_live(const void *block, uint32_t class_)
     return (size_t)state;
 }
 
+/* Of a block that bears no seal: not yet, or no longer. */
 static void require_untouched(const unsigned char *block, uint32_t class_)
 {
     const size_t end = block_bytes(class_) - HZ_TRAILER_BYTES;
-    const bool is_zero =
-        hz_is_all(block, sizeof(uint64_t), 0) && hz_is_all(block + SEAL_END, end - SEAL_END, 0);
-    if (!is_zero || state_of(block, class_) != STATE_FREE)
+    if (!hz_is_all(block, end, 0) || state_of(block, class_) != STATE_FREE)
         hz_die("a block was written to after it had been freed", block);
 }
 
@@ -137,11 +137,26 @@ __attribute__((no_sanitize("thread"))) static bool is_latest_whole(const unsigne
     return state_of(block, class_) != state || hz_class_at(block) != class_;
 }
 
-/* So a block that was overrun is told at the next call, not only when it is freed. */
+/* So a block that was overrun is told at the next call, not only when it is freed. Meanwhile no
+ * span goes, as another thread may have freed the block. A handler of a signal that came meanwhile
+ * goes without. What another thread changes is looked at twice: what is broken stays so. */
 static void check_latest(hz_heap *heap)
 {
-    if (heap->latest != NULL && !is_latest_whole(heap->latest))
-        hz_die("the bytes around a block were written to", heap->latest);
+    const void *latest = heap->latest;
+    if (latest == NULL || !hz_lock_try(&heap->looking)) return;
+    const bool is_whole = is_latest_whole(latest) || is_latest_whole(latest);
+    hz_lock_release(&heap->looking);
+    if (!is_whole) hz_die("the bytes around a block were written to", latest);
+}
+
+/* A thread that looks from now on finds no block in that span. */
+void hz_harden_span_goes(void)
+{
+    for (hz_heap *heap = hz_heap_first(); heap != NULL; heap = heap->next) {
+        if (heap == hz_heap_mine) continue;
+        hz_lock_take(&heap->looking);
+        hz_lock_release(&heap->looking);
+    }
 }
 
 /* ---- quarantine ----------------------------------------------------------------------------- */
@@ -191,7 +206,7 @@ void hz_quarantine_empty(hz_heap *heap)
 void hz_harden_cut(void *block, uint32_t class_)
 {
     if (block == hz_span_first_block(block) && (uintptr_t)block % HZ_PAGE_BYTES != 0)
-        memset((unsigned char *)block - HZ_FENCE_BYTES, fence_byte(class_), HZ_FENCE_BYTES);
+        memset((unsigned char *)block - HZ_EDGE_BYTES, fence_byte(class_), HZ_EDGE_BYTES);
     memset(block, 0, block_bytes(class_));
     state_set(block, class_, STATE_FREE);
 }

@@ -286,6 +286,8 @@ void hz_heap_after_fork(void)
 {
     uint32_t count = 0;
     hz_atomic_poke(&heaps.owned_count, hz_heap_mine == &hz_heap_none ? 0 : 1);
+    for (hz_heap *heap = hz_heap_first(); heap != NULL; heap = heap->next)
+        (void)hz_lock_inherit(&heap->looking);
     if (!hz_lock_inherit(&heaps.lock)) return;
     for (const hz_heap *heap = heaps.warm; heap != NULL; heap = heap->next_free) count++;
     hz_atomic_poke(&heaps.warm_count, count);

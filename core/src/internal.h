@@ -410,6 +410,8 @@ size_t hz_harden_usable_size(const void *block, uint32_t class_);
 void hz_harden_require_size(const void *block, size_t size);
 /* Makes a block that is just being cut a free one. */
 void hz_harden_cut(void *block, uint32_t class_);
+/* Waits for threads that look at a block of a span of which no block is known any more. */
+void hz_harden_span_goes(void);
 /* Lets all blocks of a thread's quarantine go. */
 void hz_quarantine_empty(hz_heap *heap);
 

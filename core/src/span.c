@@ -206,6 +206,7 @@ static void span_destroy(hz_span *span, uint32_t class_)
     memset(span_bits(span), 0, (size_t)span->pages * WORDS_PER_PAGE * sizeof(uint64_t));
     hz_atomic_add(&cut_bytes, -((size_t)span->carved * hz_class_bytes[class_]));
     hz_count(HZ_STAT_spans_freed, 1);
+    if (hz_is_fenced()) hz_harden_span_goes();
     hz_guard_pages_free(span);
 }
 

@@ -156,6 +156,7 @@ typedef struct hz_heap {
     size_t grown_bytes;      /* sum of grown x block size, at most thread_cache_bytes */
     uint64_t random;         /* under hardening=full: what the order of blocks is drawn from */
     void *latest;            /* under hardening=full: the block that was handed out last */
+    hz_lock looking;         /* held while it is looked at, and no span goes */
     hz_counters counters;    /* written by the owner only */
 } hz_heap;
 

@@ -9,7 +9,9 @@
 
 #include <malloc.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -148,10 +150,10 @@ static void write_one_byte_behind(size_t size)
     free(block);
 }
 
-static void write_32_bytes_behind(size_t size)
+static void write_40_bytes_behind(size_t size)
 {
     unsigned char *block = fresh(size);
-    block[size + 31] ^= 1;
+    block[size + 39] ^= 1;
     free(block);
 }
 
@@ -162,10 +164,10 @@ static void write_one_byte_before(size_t size)
     free(block);
 }
 
-static void write_32_bytes_before(size_t size)
+static void write_40_bytes_before(size_t size)
 {
     unsigned char *block = fresh(size);
-    block[-32] ^= 1;
+    block[-40] ^= 1;
     free(block);
 }
 
@@ -183,6 +185,15 @@ static void write_after_free(size_t size)
     unsigned char *block = fresh(size);
     free(block);
     block[size - 1] = 1;
+    for (int i = 0; i < CALLS; i++) free(malloc(size));
+}
+
+/* Where the seal will be. */
+static void write_second_word_after_free(size_t size)
+{
+    unsigned char *block = fresh(size);
+    free(block);
+    block[8] = 1;
     for (int i = 0; i < CALLS; i++) free(malloc(size));
 }
 
@@ -240,11 +251,13 @@ static const act acts[] = {
     {"a write 1 MiB behind a block", write_a_mebibyte_behind, true, 0, 262144},
     {"a write 1 MiB before a block", write_a_mebibyte_before, true, 0, 262144},
     {"a write to the byte behind a block", write_one_byte_behind, true, 0, SIZE_MAX},
-    {"a write 32 bytes behind a block", write_32_bytes_behind, true, 0, SIZE_MAX},
+    {"a write 40 bytes behind a block", write_40_bytes_behind, true, 0, SIZE_MAX},
     {"a write to the byte before a block", write_one_byte_before, true, 0, SIZE_MAX},
-    {"a write 32 bytes before a block", write_32_bytes_before, true, 0, SIZE_MAX},
+    {"a write 40 bytes before a block", write_40_bytes_before, true, 0, SIZE_MAX},
     {"a write behind a block, and another call", write_behind_and_allocate, true, 0, SIZE_MAX},
     {"a write after a free, and reuse", write_after_free, true, 0, 20000},
+    {"a write to the second word after a free, and reuse", write_second_word_after_free, true, 16,
+     20000},
     {"a look at a freed block, which finds zeros", find_something_after_free, true, 0, SIZE_MAX},
     {"a look at a fresh block, which finds zeros", find_something_in_a_fresh_block, true, 0, 20000},
     {"a try to get the same block again, in vain", get_the_same_block_again, true, 0, SIZE_MAX},
@@ -300,7 +313,44 @@ static void usable_sizes_are_what_was_asked_for(void)
     }
 }
 
+/* ---- what is right, and must not end the program --------------------------------------------- */
+
+enum { ROUNDS = 150, CALLS_EACH = 4000, WHOLE_SPAN = 4 };
+
+static void *_Atomic handed[WHOLE_SPAN];
+static atomic_int rounds_done;
+
+/* Frees what the other thread got last, and all else of its span; then the span goes. */
+static void *free_what_is_handed_over(void *unused)
+{
+    while (atomic_load(&rounds_done) < ROUNDS) {
+        if (atomic_load(&handed[WHOLE_SPAN - 1]) == NULL) continue;
+        for (int i = 0; i < WHOLE_SPAN; i++) free(atomic_exchange(&handed[i], NULL));
+        (void)malloc_trim(0);
+        free(malloc(200000));
+        (void)atomic_fetch_add(&rounds_done, 1);
+    }
+    return unused;
+}
+
+/* A thread's calls look at the block that it got last, though another thread may free it. */
+static void the_block_got_last_may_go_at_any_time(void)
+{
+    static void *blocks[CALLS_EACH];
+    pthread_t thread;
+    require(pthread_create(&thread, NULL, free_what_is_handed_over, NULL) == 0, "no thread");
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < CALLS_EACH; i++) blocks[i] = malloc(50);
+        for (int i = 0; i < WHOLE_SPAN; i++) atomic_store(&handed[i], malloc(100000));
+        for (int i = 0; i < CALLS_EACH; i++) free(blocks[i]);
+        while (atomic_load(&rounds_done) <= round) (void)sched_yield();
+    }
+    (void)pthread_join(thread, NULL);
+}
+
 static const check checks[] = {
+    {"the block that a thread got last may go at any time", the_block_got_last_may_go_at_any_time,
+     60},
     {"every act that is promised to end the program does", every_act_ends_the_program, 240},
     {"the usable size of a fenced block is what was asked for", usable_sizes_are_what_was_asked_for,
      30},
