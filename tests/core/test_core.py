@@ -357,4 +357,5 @@ def test_the_library_can_be_loaded_late(core_tests: Path, libhz: Path, preload: 
 
 def test_a_plugin_that_holds_hz_can_be_closed(core_tests: Path, preload: Preload) -> None:
     tests = core_tests / "tests"
-    require_all_held(preload(tests / "late_load", tests / "libholds_hz.so", "unused", "closing", LD_PRELOAD=""))
+    plugin = tests / "libholds_hz.so"
+    require_all_held(preload(tests / "late_load", plugin, "unused", "closing", LD_PRELOAD=""))
