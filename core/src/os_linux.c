@@ -6,7 +6,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -271,10 +273,21 @@ static bool write_all(int fd, const char *text, size_t length)
     return true;
 }
 
+/* Where stderr is a pipe that has no reader any more, a write is a signal, too, which would end the
+ * program: it is taken back. One that was pending already stays. */
 void hz_os_write_stderr(const char *text, size_t length)
 {
-    int saved = errno;
-    write_all(STDERR_FILENO, text, length);
+    const int saved = errno;
+    const struct timespec at_once = {0, 0};
+    sigset_t pipe, before, pending;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    sigpending(&pending);
+    pthread_sigmask(SIG_BLOCK, &pipe, &before);
+    const bool is_told = write_all(STDERR_FILENO, text, length);
+    if (!is_told && errno == EPIPE && !sigismember(&pending, SIGPIPE))
+        (void)sigtimedwait(&pipe, NULL, &at_once);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = saved;
 }
 
