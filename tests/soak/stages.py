@@ -76,7 +76,7 @@ PROGRAMS = [f"tests/core/test_{name}.py" for name in ("programs", "deepbind", "r
 LATE = ("tests/late_load", "{build}/libhz.so", "{build}/tests/libtls_module.so")
 
 STAGES: dict[str, Stage] = {
-    "sizes": program("A2", "hostile_sizes", TEST_CALLS="2000000"),
+    "sizes": program("A2", "hostile_sizes", TEST_CALLS="1000000"),
     "shadow": program("A3", "fuzz_shadow", TEST_ROUNDS="80"),
     "fuzz": by_pytest("A3 S5", "tests/fuzz", TEST_MORE="10"),
     "configurations": by_pytest("A4", "tests/core/test_configurations.py", TEST_MORE="10"),
