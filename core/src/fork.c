@@ -1,27 +1,32 @@
+/* clang-format off */
 /*
  * Fork: what the child finds, and how it goes on.
  *
- * A fork takes no lock of hz. The C library runs the handlers of a preloaded library before it
- * takes its own locks, and the thread that holds one of those may be waiting in malloc: so a lock
- * held across a fork could stop the process for ever. A fork in a signal handler that interrupted
+ * A fork takes no lock of hz. The C library runs the handlers of a preloaded library before it takes
+ * its own locks. A thread that holds one of those may wait in malloc: so a lock of hz that is held
+ * across a fork could stop the process for ever. And a fork in a signal handler that interrupted
  * malloc could wait for its own thread.
  *
- * The child has one thread, and the memory as it was at one instant. A lock that this thread itself
- * held at that instant stays held: the fork was in a signal handler, and the thread goes on with
- * what the signal interrupted, in the parent and in the child. A lock that another thread held is
- * free in the child, and what it guards may be half changed. There are two ways to make that good:
+ * The child has one thread, and the memory as it was at one instant.
  *
- *   by order    Each write leaves it valid: what becomes reachable is complete before, and what
- * goes is unreachable first. Nothing is to be done but to free the lock. So are written the arena,
- * depots, inboxes, the list of heaps, the decay's place. by facts    Some fields are valid at each
- * instant, and the rest is made of them anew. Of the page heap: `top`, and the state and the pages
- * of each run in use. Of a span: its class, written last and cleared first, `carved`, and its bits
- * in free_bits.
+ *   A lock that the forking thread held at that instant stays held. The fork was in a signal handler,
+ *   and the thread goes on with what the signal interrupted, in the parent and in the child.
  *
- * What is lost in the child is what other threads had in their hands: blocks in their magazines,
- * rings and leases, batches of a lock-free depot on their way, and the blocks, span or run of a
- * call that they were in. A run that another thread was purging is not lost.
+ *   A lock that another thread held is free in the child. What it guards may be half changed, and is
+ *   valid again in one of two ways:
+ *
+ *     by order   Each write leaves it valid: what becomes reachable is complete before, and what goes
+ *                is unreachable first. Nothing but the lock needs repair. Such are the arena, the
+ *                depots, the inboxes, the list of heaps, and the place of the decay.
+ *     by facts   Some fields are valid at each instant, and the rest is made anew from them. Of the
+ *                page heap: see repair.c. Of a span: its class, written last and cleared first,
+ *                `carved`, and its bits in free_bits.
+ *
+ * The child loses what other threads had in their hands: blocks in their magazines, rings and leases,
+ * batches of a lock-free depot on their way, and the blocks, the span or the run of a call that they
+ * were in. It does not lose a run that another thread was purging.
  */
+/* clang-format on */
 #include <pthread.h>
 
 #include "internal.h"

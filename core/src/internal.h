@@ -8,7 +8,7 @@
  *     span                       back: runs of pages cut into blocks
  *     large                      back: blocks of whole pages
  *     purge                      back: what goes back to the system
- *     pages                      back: the page heap
+ *     pages, repair              back: the page heap, and what it is after a fork
  *     move, freed                pages that change their place; when pages were freed
  *     arena, os                  addresses and system calls
  *
@@ -197,8 +197,11 @@ size_t hz_pages_dirty(void);
 /* Takes the next run of up to `most` dirty pages that a sweep wants; NULL: there is none in this
  * part of the sweep, which has come to its end when `below` is 0. */
 hz_span *hz_pages_sweep(hz_sweep *sweep, size_t most);
-/* Takes such a run back; `purged`: it reads as zero. */
-void hz_pages_swept(hz_span *run, bool purged);
+/* Takes such a run back, whose first `purged` pages read as zero. */
+void hz_pages_swept(hz_span *run, size_t purged);
+
+/* ---- repair.c: the page heap in the child of a fork ------------------------------------------ */
+
 /* Acts on every run in use, whatever another thread was doing at a fork. */
 void hz_pages_each_out(void (*act)(hz_span *run));
 void hz_pages_after_fork(void);

@@ -8,14 +8,12 @@
  * Each dirty page keeps the time of its own free (freed.c), however runs are split and joined.
  * purge.c decides which of them go back to the system.
  */
-#include "internal.h"
 #include "os.h"
+#include "pages.h"
 
 enum {
-    LISTS = 64,
-    EXACT_LISTS =
-        16,      /* runs of 1..16 pages have a list each; longer ones four lists to a doubling */
-    PROBES = 64, /* long runs that are looked at for one that fits */
+    EXACT_LISTS = 16,      /* shorter runs have a list for each length, others four to a doubling */
+    PROBES = 64,           /* long runs that are looked at for one that fits */
     EXTEND_PAGES = 16,     /* least extension of the arena: 1 MiB */
     STRETCH_PAGES = 16,    /* least request for which a dirty run is made longer by clean pages */
     CLEAR_PAGES = 32,      /* least request of zeroes for which dirty runs may be left alone */
@@ -30,56 +28,44 @@ typedef enum run_taste {
     CLEAN_ONLY,  /* only clean ones, while there are any */
 } run_taste;
 
-typedef struct run_lists {
-    hz_span *first[LISTS]; /* doubly linked through next and previous */
-    uint64_t filled;       /* a bit for each list that is not empty */
-} run_lists;
-
-static struct {
-    hz_lock lock; /* guards the rest, and the spans of free runs */
-    run_lists clean, dirty;
-    hz_span *purging; /* runs that threads are purging just now */
-    hz_span *gaps;    /* the last pages of those gaps that the arena has left, from above */
-    _Atomic size_t dirty_pages;
-    size_t top;        /* one past the highest page that came from the arena */
-    hz_lock extending; /* held while the arena is extended, and taken before `lock` */
-} heap;
+hz_page_heap_t hz_page_heap;
 
 size_t hz_pages_dirty(void)
 {
-    return hz_atomic_peek(&heap.dirty_pages);
+    return hz_atomic_peek(&hz_page_heap.dirty_pages);
 }
 
-static size_t index_of(const hz_span *run)
+static size_t page_of(const hz_span *run)
 {
     return (size_t)(run - hz_map.spans);
 }
 
 /* ---- lists ---------------------------------------------------------------------------------- */
 
-static unsigned list_of(size_t pages)
+static unsigned list_number(size_t pages)
 {
     if (pages <= EXACT_LISTS) return (unsigned)pages - 1;
     unsigned log2 = 63u - (unsigned)__builtin_clzl(pages);
     unsigned list = EXACT_LISTS + 4 * (log2 - 4) + (unsigned)((pages >> (log2 - 2)) & 3);
-    return list < LISTS ? list : LISTS - 1;
+    return list < HZ_RUN_LISTS ? list : HZ_RUN_LISTS - 1;
 }
 
-static run_lists *lists_for(hz_span_state state)
+static hz_run_lists *lists_for(hz_span_state state)
 {
-    return state == HZ_SPAN_DIRTY ? &heap.dirty : &heap.clean;
+    return state == HZ_SPAN_DIRTY ? &hz_page_heap.dirty : &hz_page_heap.clean;
 }
 
 static void count_dirty(const hz_span *run, size_t pages)
 {
     if (run->state == HZ_SPAN_DIRTY)
-        hz_atomic_poke(&heap.dirty_pages, hz_atomic_peek(&heap.dirty_pages) + pages);
+        hz_atomic_poke(&hz_page_heap.dirty_pages,
+                       hz_atomic_peek(&hz_page_heap.dirty_pages) + pages);
 }
 
 static void list_insert(hz_span *run)
 {
-    run_lists *lists = lists_for(run->state);
-    unsigned list = list_of(run->pages);
+    hz_run_lists *lists = lists_for(run->state);
+    unsigned list = list_number(run->pages);
     run->previous = NULL;
     run->next = lists->first[list];
     if (run->next != NULL) run->next->previous = run;
@@ -90,8 +76,8 @@ static void list_insert(hz_span *run)
 
 static void list_remove(hz_span *run)
 {
-    run_lists *lists = lists_for(run->state);
-    unsigned list = list_of(run->pages);
+    hz_run_lists *lists = lists_for(run->state);
+    unsigned list = list_number(run->pages);
     if (run->next != NULL) run->next->previous = run->previous;
     if (run->previous != NULL)
         run->previous->next = run->next;
@@ -126,7 +112,7 @@ static void run_put_out(hz_span *run)
 static void run_resize(hz_span *run, size_t pages)
 {
     hz_span *last = &run[pages - 1];
-    last->head = (uint32_t)index_of(run);
+    last->head = (uint32_t)page_of(run);
     if (last != run) last->state = HZ_SPAN_BUSY;
     hz_plain_put(&run->pages, (uint32_t)pages);
 }
@@ -139,10 +125,10 @@ static void run_list(size_t first, size_t pages, hz_span_state state)
     if (left != NULL && left->state == state) {
         hz_span *neighbour = &hz_map.spans[left->head];
         list_remove(neighbour);
-        first = index_of(neighbour);
+        first = page_of(neighbour);
         pages += neighbour->pages;
     }
-    hz_span *right = first + pages < heap.top ? &hz_map.spans[first + pages] : NULL;
+    hz_span *right = first + pages < hz_page_heap.top ? &hz_map.spans[first + pages] : NULL;
     if (right != NULL && right->state == state) {
         list_remove(right);
         pages += right->pages;
@@ -150,12 +136,12 @@ static void run_list(size_t first, size_t pages, hz_span_state state)
     list_insert(run_mark(first, pages, state));
 }
 
-static void run_release_clean(size_t first, size_t pages)
+void hz_run_list_clean(size_t first, size_t pages)
 {
     run_list(first, pages, HZ_SPAN_CLEAN);
 }
 
-static void run_release_dirty(size_t first, size_t pages, uint32_t now_ms)
+void hz_run_list_dirty(size_t first, size_t pages, uint32_t now_ms)
 {
     hz_freed_put(first, pages, now_ms != 0 ? now_ms : 1);
     run_list(first, pages, HZ_SPAN_DIRTY);
@@ -164,7 +150,8 @@ static void run_release_dirty(size_t first, size_t pages, uint32_t now_ms)
 /* The dirty run that a page lies in: it ends where the next page is not dirty. */
 static hz_span *run_around(size_t page)
 {
-    while (page + 1 < heap.top && hz_freed_ms(page + 1) != 0) page = hz_freed_alike_above(page + 1);
+    while (page + 1 < hz_page_heap.top && hz_freed_ms(page + 1) != 0)
+        page = hz_freed_alike_above(page + 1);
     return &hz_map.spans[hz_map.spans[page].head];
 }
 
@@ -172,7 +159,7 @@ static hz_span *run_around(size_t page)
  * and as old as it was. */
 static hz_span *run_carve(hz_span *run, size_t first, size_t pages)
 {
-    const size_t start = index_of(run), end = start + run->pages;
+    const size_t start = page_of(run), end = start + run->pages;
     const hz_span_state state = run->state;
     list_remove(run);
     if (state == HZ_SPAN_DIRTY) hz_freed_put(first, pages, 0);
@@ -195,13 +182,13 @@ static hz_span *list_search(hz_span *run, size_t pages, int *probes, hz_span *lo
 
 /* Of long runs the lowest, so that what is in use stays close together; of short ones, of which
  * there may be very many, one of the shortest. */
-static hz_span *lists_search(const run_lists *lists, size_t pages)
+static hz_span *lists_search(const hz_run_lists *lists, size_t pages)
 {
-    const unsigned list = list_of(pages);
+    const unsigned list = list_number(pages);
     const int most = pages > EXACT_LISTS ? PROBES : 1;
     int probes = most;
     hz_span *lowest = list_search(lists->first[list], pages, &probes, NULL);
-    if (list == LISTS - 1 || (lowest != NULL && most == 1)) return lowest;
+    if (list == HZ_RUN_LISTS - 1 || (lowest != NULL && most == 1)) return lowest;
     uint64_t longer = lists->filled & ~((UINT64_C(2) << list) - 1);
     for (probes = most; longer != 0; longer &= longer - 1)
         lowest = list_search(lists->first[__builtin_ctzll(longer)], pages, &probes, lowest);
@@ -212,20 +199,20 @@ static hz_span *lists_search(const run_lists *lists, size_t pages)
  * neighbour, as a dirty run; it may begin earlier and end later. NULL when the system refuses. */
 static hz_span *run_join(hz_span *dirty, hz_span *clean, size_t first, size_t pages)
 {
-    const size_t dirty_first = index_of(dirty), more = pages - dirty->pages;
+    const size_t dirty_first = page_of(dirty), more = pages - dirty->pages;
     const size_t more_first = clean < dirty ? first : dirty_first + dirty->pages;
     if (!hz_arena_reuse(more_first, more)) return NULL;
     run_carve(clean, more_first, more);
-    run_release_dirty(more_first, more, hz_freed_ms(dirty_first));
+    hz_run_list_dirty(more_first, more, hz_freed_ms(dirty_first));
     return run_around(first);
 }
 
 /* Makes a dirty run longer by a part of a clean neighbour; NULL when none suffices. */
-static hz_span *stretch(hz_span *run, size_t pages)
+static hz_span *run_stretch(hz_span *run, size_t pages)
 {
     if (run->pages >= pages) return run;
-    const size_t first = index_of(run), end = first + run->pages;
-    hz_span *right = end < heap.top ? &hz_map.spans[end] : NULL;
+    const size_t first = page_of(run), end = first + run->pages;
+    hz_span *right = end < hz_page_heap.top ? &hz_map.spans[end] : NULL;
     if (right != NULL && right->state == HZ_SPAN_CLEAN && run->pages + right->pages >= pages)
         return run_join(run, right, first, pages);
     if (first == 0 || hz_map.spans[first - 1].state != HZ_SPAN_CLEAN) return NULL;
@@ -244,13 +231,13 @@ static bool is_worth_stretching(const hz_span *run, size_t pages)
  * run, and so is what becomes resident. */
 static hz_span *stretch_any(size_t pages)
 {
-    const unsigned shortest = list_of(pages / 2);
-    uint64_t filled = heap.dirty.filled >> shortest << shortest;
+    const unsigned shortest = list_number(pages / 2);
+    uint64_t filled = hz_page_heap.dirty.filled >> shortest << shortest;
     for (int probes = 0; filled != 0;) {
         const unsigned list = 63u - (unsigned)__builtin_clzl(filled);
         filled ^= UINT64_C(1) << list;
-        for (hz_span *run = heap.dirty.first[list]; run != NULL; run = run->next) {
-            hz_span *stretched = is_worth_stretching(run, pages) ? stretch(run, pages) : NULL;
+        for (hz_span *run = hz_page_heap.dirty.first[list]; run != NULL; run = run->next) {
+            hz_span *stretched = is_worth_stretching(run, pages) ? run_stretch(run, pages) : NULL;
             if (stretched != NULL || ++probes == PROBES) return stretched;
         }
     }
@@ -259,9 +246,9 @@ static hz_span *stretch_any(size_t pages)
 
 static hz_span *find(size_t pages, run_taste taste)
 {
-    hz_span *run = taste != CLEAN_ONLY ? lists_search(&heap.dirty, pages) : NULL;
+    hz_span *run = taste != CLEAN_ONLY ? lists_search(&hz_page_heap.dirty, pages) : NULL;
     if (run == NULL && taste == MAY_STRETCH) run = stretch_any(pages);
-    return run != NULL ? run : lists_search(&heap.clean, pages);
+    return run != NULL ? run : lists_search(&hz_page_heap.clean, pages);
 }
 
 /* ---- extending the arena -------------------------------------------------------------------- */
@@ -269,7 +256,7 @@ static hz_span *find(size_t pages, run_taste taste)
 /* The dirty run at the arena's end, if it is worth stretching. */
 static hz_span *last_run(size_t pages)
 {
-    const hz_span *last = heap.top > 0 ? &hz_map.spans[heap.top - 1] : NULL;
+    const hz_span *last = hz_page_heap.top > 0 ? &hz_map.spans[hz_page_heap.top - 1] : NULL;
     if (last == NULL || last->state != HZ_SPAN_DIRTY) return NULL;
     hz_span *run = &hz_map.spans[last->head];
     return is_worth_stretching(run, pages) ? run : NULL;
@@ -279,37 +266,37 @@ static hz_span *last_run(size_t pages)
  * others there may be no entries. */
 static void note_gap(size_t end)
 {
-    if (end == heap.top) return;
+    if (end == hz_page_heap.top) return;
     hz_span *last = &hz_map.spans[end - 1];
-    last->pages = (uint32_t)(end - heap.top);
-    last->next = heap.gaps;
-    hz_plain_put(&heap.gaps, last);
+    last->pages = (uint32_t)(end - hz_page_heap.top);
+    last->next = hz_page_heap.gaps;
+    hz_plain_put(&hz_page_heap.gaps, last);
 }
 
-static bool add(size_t first, size_t pages)
+static bool pages_add(size_t first, size_t pages)
 {
     if (!hz_freed_make(first, pages)) return false;
     note_gap(first);
-    hz_plain_put(&heap.top, first + pages);
-    run_release_clean(first, pages);
+    hz_plain_put(&hz_page_heap.top, first + pages);
+    hz_run_list_clean(first, pages);
     return true;
 }
 
 /* Adds at least so many pages. Only threads that need that, too, wait while the system makes them
  * usable. */
-static bool extend(size_t pages)
+static bool pages_extend(size_t pages)
 {
     size_t first, generous = pages < EXTEND_PAGES ? EXTEND_PAGES : pages;
-    hz_lock_release(&heap.lock);
-    hz_lock_take(&heap.extending);
+    hz_lock_release(&hz_page_heap.lock);
+    hz_lock_take(&hz_page_heap.extending);
     bool done = hz_arena_extend(generous, &first);
     if (!done && generous > pages) {
         generous = pages;
         done = hz_arena_extend(generous, &first);
     }
-    hz_lock_take(&heap.lock);
-    done = done && add(first, generous);
-    hz_lock_release(&heap.extending);
+    hz_lock_take(&hz_page_heap.lock);
+    done = done && pages_add(first, generous);
+    hz_lock_release(&hz_page_heap.extending);
     return done;
 }
 
@@ -319,8 +306,8 @@ static hz_span *find_more(size_t pages, run_taste taste)
 {
     hz_span *run = taste == MAY_STRETCH ? last_run(pages) : NULL;
     while (run == NULL || run->pages < pages) {
-        const bool done = extend(run != NULL ? pages - run->pages : pages);
-        run = run != NULL && (run = last_run(pages)) != NULL ? stretch(run, pages) : NULL;
+        const bool done = pages_extend(run != NULL ? pages - run->pages : pages);
+        run = run != NULL && (run = last_run(pages)) != NULL ? run_stretch(run, pages) : NULL;
         if (run == NULL) run = find(pages, done ? taste : DIRTY_TOO);
         if (!done) break;
     }
@@ -339,13 +326,13 @@ static run_taste taste_for(size_t pages, size_t align, bool wants_zeroes)
 hz_span *hz_pages_alloc(size_t pages, size_t align, bool *zeroed)
 {
     if (pages + align > UINT32_MAX) return NULL;
-    hz_lock_take(&heap.lock);
+    hz_lock_take(&hz_page_heap.lock);
     const run_taste taste = taste_for(pages, align, zeroed != NULL);
     hz_span *run = find(pages + align - 1, taste);
     if (run == NULL) run = find_more(pages + align - 1, taste);
     if (run != NULL) {
         const size_t base_page = hz_map.base >> HZ_PAGE_SHIFT; /* alignment is of addresses */
-        size_t first = ((base_page + index_of(run) + align - 1) & ~(align - 1)) - base_page;
+        size_t first = ((base_page + page_of(run) + align - 1) & ~(align - 1)) - base_page;
         const bool is_clean = run->state == HZ_SPAN_CLEAN;
         if (zeroed != NULL) *zeroed = is_clean;
         if (!is_clean) hz_count(HZ_STAT_pages_reused, 1);
@@ -353,23 +340,23 @@ hz_span *hz_pages_alloc(size_t pages, size_t align, bool *zeroed)
         run = is_usable ? run_carve(run, first, pages) : NULL;
         if (run != NULL) run_put_out(run);
     }
-    hz_lock_release(&heap.lock);
+    hz_lock_release(&hz_page_heap.lock);
     return run;
 }
 
 void hz_pages_free(hz_span *run)
 {
     const uint32_t now_ms = hz_os_now_ms();
-    hz_lock_take(&heap.lock);
-    run_release_dirty(index_of(run), run->pages, now_ms);
-    hz_lock_release(&heap.lock);
+    hz_lock_take(&hz_page_heap.lock);
+    hz_run_list_dirty(page_of(run), run->pages, now_ms);
+    hz_lock_release(&hz_page_heap.lock);
 }
 
 void hz_pages_free_clean(hz_span *run)
 {
-    hz_lock_take(&heap.lock);
-    run_release_clean(index_of(run), run->pages);
-    hz_lock_release(&heap.lock);
+    hz_lock_take(&hz_page_heap.lock);
+    hz_run_list_clean(page_of(run), run->pages);
+    hz_lock_release(&hz_page_heap.lock);
 }
 
 /* ---- sweeping ------------------------------------------------------------------------------- */
@@ -389,7 +376,7 @@ static bool is_idle(size_t page, const hz_sweep *sweep)
 /* Moves down to the next page that is idle; false when there is none in this part. */
 static bool sweep_on(hz_sweep *sweep)
 {
-    if (sweep->below > heap.top) sweep->below = heap.top;
+    if (sweep->below > hz_page_heap.top) sweep->below = hz_page_heap.top;
     const size_t stop = sweep->below > SWEEP_PAGES ? sweep->below - SWEEP_PAGES : 0;
     for (; sweep->below > stop; sweep->below--) {
         const size_t page = sweep->below - 1;
@@ -401,32 +388,37 @@ static bool sweep_on(hz_sweep *sweep)
     return false;
 }
 
-static void purging_insert(hz_span *run)
+void hz_purging_insert(hz_span *run)
 {
     run->previous = NULL;
-    run->next = heap.purging;
+    run->next = hz_page_heap.purging;
     if (run->next != NULL) run->next->previous = run;
-    heap.purging = run;
+    hz_page_heap.purging = run;
+}
+
+void hz_purging_remove(hz_span *run)
+{
+    if (run->next != NULL) run->next->previous = run->previous;
+    if (run->previous != NULL)
+        run->previous->next = run->next;
+    else
+        hz_page_heap.purging = run->next;
 }
 
 static void purge_begin(hz_span *run)
 {
     run->purger = hz_lock_me();
     hz_plain_put(&run->state, (uint8_t)HZ_SPAN_PURGED);
-    purging_insert(run);
+    hz_purging_insert(run);
 }
 
-static void purge_end(hz_span *run, bool purged)
+static void purge_end(hz_span *run, size_t purged)
 {
-    if (run->next != NULL) run->next->previous = run->previous;
-    if (run->previous != NULL)
-        run->previous->next = run->next;
-    else
-        heap.purging = run->next;
-    if (purged)
-        run_release_clean(index_of(run), run->pages);
-    else
-        run_release_dirty(index_of(run), run->pages, hz_os_now_ms());
+    const size_t first = page_of(run), pages = run->pages;
+    hz_purging_remove(run);
+    if (purged > 0 && purged < pages) run_resize(run, purged);
+    if (purged < pages) hz_run_list_dirty(first + purged, pages - purged, hz_os_now_ms());
+    if (purged > 0) hz_run_list_clean(first, purged);
 }
 
 /* Takes up to `most` pages, down from where the sweep stands. */
@@ -447,26 +439,27 @@ static hz_span *sweep_take(hz_sweep *sweep, size_t most)
 
 hz_span *hz_pages_sweep(hz_sweep *sweep, size_t most)
 {
-    hz_lock_take(&heap.lock);
+    hz_lock_take(&hz_page_heap.lock);
+    hz_purging_end_lost();
     hz_span *run = sweep_on(sweep) ? sweep_take(sweep, most) : NULL;
-    hz_lock_release(&heap.lock);
+    hz_lock_release(&hz_page_heap.lock);
     return run;
 }
 
-void hz_pages_swept(hz_span *run, bool purged)
+void hz_pages_swept(hz_span *run, size_t purged)
 {
-    hz_lock_take(&heap.lock);
+    hz_lock_take(&hz_page_heap.lock);
     purge_end(run, purged);
-    hz_lock_release(&heap.lock);
+    hz_lock_release(&hz_page_heap.lock);
 }
 
 /* ---- resizing ------------------------------------------------------------------------------- */
 
-static bool grow(hz_span *run, size_t pages)
+static bool run_grow(hz_span *run, size_t pages)
 {
-    size_t first = index_of(run), end = first + run->pages;
+    size_t first = page_of(run), end = first + run->pages;
     size_t more = pages - run->pages;
-    hz_span *right = end < heap.top ? &hz_map.spans[end] : NULL;
+    hz_span *right = end < hz_page_heap.top ? &hz_map.spans[end] : NULL;
     if (right == NULL || (right->state != HZ_SPAN_CLEAN && right->state != HZ_SPAN_DIRTY))
         return false;
     if (right->pages < more) return false;
@@ -476,120 +469,21 @@ static bool grow(hz_span *run, size_t pages)
     return true;
 }
 
-static void shrink(hz_span *run, size_t pages)
+static void run_shrink(hz_span *run, size_t pages)
 {
-    size_t first = index_of(run), end = first + run->pages;
+    size_t first = page_of(run), end = first + run->pages;
     run_resize(run, pages);
-    run_release_dirty(first + pages, end - first - pages, hz_os_now_ms());
+    hz_run_list_dirty(first + pages, end - first - pages, hz_os_now_ms());
 }
 
 bool hz_pages_resize(hz_span *run, size_t pages)
 {
     bool done = true;
-    hz_lock_take(&heap.lock);
+    hz_lock_take(&hz_page_heap.lock);
     if (pages > run->pages)
-        done = grow(run, pages);
+        done = run_grow(run, pages);
     else if (pages < run->pages)
-        shrink(run, pages);
-    hz_lock_release(&heap.lock);
+        run_shrink(run, pages);
+    hz_lock_release(&hz_page_heap.lock);
     return done;
-}
-
-/* ---- fork ----------------------------------------------------------------------------------- */
-
-/* Acts on all parts of the table of spans between two gaps. A gap at or above the end of a part is
- * one that a thread was noting which a fork lost. */
-static void each_part(void (*act)(size_t first, size_t end))
-{
-    size_t end = heap.top;
-    for (const hz_span *gap = heap.gaps; gap != NULL; gap = gap->next) {
-        if (index_of(gap) >= end) continue;
-        act(index_of(gap) + 1, end);
-        end = index_of(gap) + 1 - gap->pages;
-    }
-    act(0, end);
-}
-
-static void (*act_on_run)(hz_span *run);
-
-static void part_act(size_t first, size_t end)
-{
-    for (size_t at = first; at < end;) {
-        hz_span *run = &hz_map.spans[at];
-        const bool is_out = run->state == HZ_SPAN_OUT;
-        at += is_out && !hz_is_fenced() ? run->pages : 1; /* guarded runs lie within others */
-        if (is_out || run->state == HZ_SPAN_GUARDED) act_on_run(run);
-    }
-}
-
-void hz_pages_each_out(void (*act)(hz_span *run))
-{
-    act_on_run = act;
-    each_part(part_act);
-}
-
-/* Whether a run begins here that is in use, or that the thread itself is purging. */
-static bool is_kept(const hz_span *run)
-{
-    return run->state == HZ_SPAN_OUT ||
-           (run->state == HZ_SPAN_PURGED && run->purger == hz_lock_me());
-}
-
-static void keep(hz_span *run)
-{
-    if (run->pages > 1) run[run->pages - 1].state = HZ_SPAN_BUSY;
-    if (run->state == HZ_SPAN_PURGED) purging_insert(run);
-}
-
-static void free_anew(size_t first, size_t end)
-{
-    if (first == end) return;
-    run_release_dirty(first, end - first, hz_os_now_ms());
-}
-
-/* Of the runs that are kept; what lies between them is free, and may be dirty. */
-static void part_rebuild(size_t first, size_t end)
-{
-    size_t at = first, end_of_kept = first;
-    hz_freed_put(first, end - first, 0);
-    while (at < end) {
-        hz_span *run = &hz_map.spans[at];
-        if (!is_kept(run)) {
-            run->state = HZ_SPAN_BUSY;
-            at++;
-            continue;
-        }
-        free_anew(end_of_kept, at);
-        at = end_of_kept = at + run->pages;
-        keep(run);
-    }
-    free_anew(end_of_kept, at);
-}
-
-static void rebuild(void)
-{
-    heap.clean = heap.dirty = (run_lists){.filled = 0};
-    heap.purging = NULL;
-    hz_atomic_poke(&heap.dirty_pages, 0);
-    each_part(part_rebuild);
-}
-
-/* Runs that other threads were purging are free again. */
-static void end_lost_purges(void)
-{
-    for (hz_span *run = heap.purging, *next; run != NULL; run = next) {
-        next = run->next;
-        if (run->purger != hz_lock_me()) purge_end(run, false);
-    }
-}
-
-/* Where the thread itself was interrupted within the page heap, it goes on there: what others were
- * purging then is lost. */
-void hz_pages_after_fork(void)
-{
-    (void)hz_lock_inherit(&heap.extending);
-    if (hz_lock_inherit(&heap.lock)) rebuild();
-    if (!hz_lock_try(&heap.lock)) return;
-    end_lost_purges();
-    hz_lock_release(&heap.lock);
 }

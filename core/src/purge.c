@@ -32,29 +32,27 @@ static struct {
     size_t excess_below;      /* how far the sweep for what is too much has come */
 } purge;
 
-/* In parts. */
-static bool run_return(const hz_span *run)
+/* Returns a run in parts, up to the first part that the system refuses; says how many pages. */
+static size_t run_return(const hz_span *run)
 {
-    const size_t first = (size_t)(run - hz_map.spans), end = first + run->pages;
-    const size_t most = hz_purge_part_pages(run->pages);
-    for (size_t at = first, part; at < end; at += part) {
-        part = end - at < most ? end - at : most;
-        if (hz_run_purge(at, part)) continue;
-        (void)hz_arena_reuse(first, at - first); /* all of it is dirty */
-        return false;
+    const size_t first = (size_t)(run - hz_map.spans), pages = run->pages;
+    const size_t most = hz_purge_part_pages(pages);
+    size_t done = 0;
+    for (size_t part; done < pages; done += part) {
+        part = pages - done < most ? pages - done : most;
+        if (!hz_run_purge(first + done, part)) break;
     }
-    return true;
+    return done;
 }
 
 /* Gives a run that no other thread knows of to the system, and lists it. */
 static bool run_purge(hz_span *run)
 {
-    const size_t bytes = (size_t)run->pages << HZ_PAGE_SHIFT;
-    const bool done = run_return(run);
+    const size_t pages = run->pages, done = run_return(run);
     hz_pages_swept(run, done);
-    if (!done) return false;
+    if (done < pages) return false;
     hz_count(HZ_STAT_purges, 1);
-    hz_count(HZ_STAT_purged_bytes, bytes);
+    hz_count(HZ_STAT_purged_bytes, pages << HZ_PAGE_SHIFT);
     return true;
 }
 

@@ -14,13 +14,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "pages.h"
 
 enum { BLOCKS = 6000, SIZE = 1000, CHILD_SECONDS = 20 };
 #define LARGE ((size_t)8 << 20)
 #define HUGE ((size_t)3 << 30)
 
 static atomic_int stopped_in; /* the system call that is not to return, in threads that stop */
+static atomic_int let_pass;   /* calls of it that return before */
 static atomic_bool is_stopped;
 static _Thread_local bool stops;
 
@@ -34,12 +35,27 @@ static void stop_for_good(void)
 
 static void stop_if_asked(int call)
 {
-    if (stops && atomic_load(&stopped_in) == call) stop_for_good();
+    if (!stops || atomic_load(&stopped_in) != call) return;
+    if (atomic_fetch_sub(&let_pass, 1) <= 0) stop_for_good();
+}
+
+static void (*in_page_heap)(void); /* what interrupts the next mapping made under its lock */
+static size_t mappings;
+
+static void interrupt_page_heap(void)
+{
+    void (*const act)(void) = in_page_heap;
+    if (act == NULL || hz_page_heap.lock.word != hz_lock_me()) return;
+    in_page_heap = NULL;
+    act();
 }
 
 void *mmap(void *address, size_t bytes, int access, int flags, int fd, off_t offset)
 {
-    stop_if_asked(SYS_mmap);
+    const bool is_purge = access == PROT_NONE && (flags & MAP_FIXED) != 0; /* under TEST_STRICT */
+    stop_if_asked(is_purge ? SYS_madvise : SYS_mmap);
+    interrupt_page_heap();
+    mappings++;
     return (void *)syscall(SYS_mmap, address, bytes, access, flags, fd, offset);
 }
 
@@ -146,10 +162,20 @@ static void a_bin_is_made_anew(void)
 
 static void *freed_before;
 
+static size_t bytes_in(const hz_run_lists *lists)
+{
+    size_t pages = 0;
+    for (size_t list = 0; list < HZ_RUN_LISTS; list++) {
+        for (const hz_span *run = lists->first[list]; run != NULL; run = run->next)
+            pages += run->pages;
+    }
+    return pages << HZ_PAGE_SHIFT;
+}
+
 static void use_pages(void)
 {
-    require((hz_pages_dirty() << HZ_PAGE_SHIFT) >= LARGE, "only %zu bytes are free",
-            (hz_pages_dirty() << HZ_PAGE_SHIFT));
+    const size_t bytes = bytes_in(&hz_page_heap.dirty) + bytes_in(&hz_page_heap.clean);
+    require(bytes >= LARGE, "only %zu bytes are free", bytes);
     for (size_t size = 1; size < 4 * LARGE; size += size / 2 + 1) {
         unsigned char *block = hz_malloc(size);
         require(block != NULL, "no memory for %zu bytes", size);
@@ -184,12 +210,93 @@ static void trim(void)
     (void)hz_trim();
 }
 
-static void a_run_that_was_being_purged_is_free(void)
+static void stop_a_thread_that_purges(void)
 {
     make_free_pages();
     atomic_store(&stopped_in, SYS_madvise);
+    atomic_store(&let_pass, 3);
     stop_a_thread(trim);
+}
+
+static void a_run_that_was_being_purged_is_free(void)
+{
+    stop_a_thread_that_purges();
     require_in_child(use_pages);
+}
+
+static void spoil_list(hz_span *run)
+{
+    for (hz_span *next; run != NULL; run = next) {
+        next = run->next;
+        run->next = run->previous = (hz_span *)8;
+        run->head = run->pages = 7;
+    }
+}
+
+static void spoil_lists(hz_run_lists *lists)
+{
+    for (size_t list = 0; list < HZ_RUN_LISTS; list++) {
+        spoil_list(lists->first[list]);
+        lists->first[list] = (hz_span *)8;
+    }
+    lists->filled = UINT64_MAX;
+}
+
+/* Spoils all of the page heap that may be half changed. */
+static void hold_the_page_heap(void)
+{
+    hz_lock_take(&hz_page_heap.lock);
+    spoil_lists(&hz_page_heap.clean);
+    spoil_lists(&hz_page_heap.dirty);
+    hz_page_heap.purging = (hz_span *)8;
+    hz_page_heap.dirty_pages = 123456;
+    stop_for_good();
+}
+
+static void the_page_heap_is_made_anew(void)
+{
+    make_free_pages();
+    trim();
+    make_free_pages();
+    stop_a_thread(hold_the_page_heap);
+    require_in_child(use_pages);
+}
+
+/* ---- a fork within the page heap ------------------------------------------------------------ */
+
+static pid_t forked = -1;
+
+static void fork_here(void)
+{
+    forked = fork();
+    if (forked == 0) (void)alarm(CHILD_SECONDS);
+}
+
+/* Until the next one needs a mapping. */
+static void use_up_meta_memory(void)
+{
+    enum { PIECE = 32 << 10, UNIT = 256 << 10 };
+    const size_t before = mappings;
+    while (mappings == before) (void)hz_meta_alloc(PIECE);
+    for (size_t left = UNIT - PIECE; left > 0; left -= PIECE) (void)hz_meta_alloc(PIECE);
+}
+
+static void a_fork_within_the_page_heap_loses_no_run(void)
+{
+    int status = -1;
+    stop_a_thread_that_purges();
+    use_up_meta_memory();
+    in_page_heap = fork_here;
+    require(hz_malloc((size_t)1 << 30) != NULL, "no memory");
+    require(forked != -1, "the page heap was not interrupted");
+    if (forked == 0) {
+        trim();
+        require(hz_page_heap.purging == NULL, "a run is lost");
+        use_pages();
+        _exit(0);
+    }
+    require(waitpid(forked, &status, 0) == forked, "waitpid");
+    require(status == 0, "the child's wait status is %d", status);
 }
 
 /* ---- depots and inboxes --------------------------------------------------------------------- */
@@ -219,6 +326,10 @@ static const check checks[] = {
     {"the page heap and the arena go on where another thread was extending them",
      the_arena_and_the_page_heap_go_on, 0},
     {"a run that another thread was purging is free", a_run_that_was_being_purged_is_free, 0},
+    {"the page heap that another thread was changing is made anew of its runs",
+     the_page_heap_is_made_anew, 0},
+    {"a fork within the page heap loses no run that another thread was purging",
+     a_fork_within_the_page_heap_loses_no_run, 0},
     {"locks that another thread held are free", all_locks_are_free, 0},
 };
 

@@ -187,13 +187,16 @@ def test_the_arena_maps_no_more_than_it_needs(core_tests: Path, preload: Preload
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shards", ["1", "2"])
+@pytest.mark.parametrize(
+    "settings",
+    [{"HZ_SHARDS": "1"}, {"HZ_SHARDS": "2"}, {"TEST_STRICT": "1"}],
+    ids=["1 shard", "2 shards", "overcommit_memory=2"],
+)
 def test_a_child_repairs_what_it_finds_half_changed(
-    shards: str, core_tests: Path, preload: Preload
+    settings: dict[str, str], core_tests: Path, preload: Preload
 ) -> None:
     program = core_tests / "tests" / "fork_inside"
-    done = preload(program, LD_PRELOAD="", HZ_SHARDS=shards)
-    require_all_held(done)
+    require_all_held(preload(program, LD_PRELOAD="", **settings))
 
 
 def test_a_block_that_is_in_use_lies_nowhere_while_others_are_passed_on(
@@ -212,6 +215,14 @@ def test_a_large_request_takes_what_is_resident_and_the_rest_beside_it(
     core_tests: Path, preload: Preload
 ) -> None:
     require_all_held(preload(core_tests / "tests" / "page_runs", LD_PRELOAD=""))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{}, {"TEST_STRICT": "1"}], ids=["", "overcommit_memory=2"])
+def test_every_page_has_one_state_and_one_owner(
+    settings: dict[str, str], core_tests: Path, preload: Preload
+) -> None:
+    require_all_held(preload(core_tests / "tests" / "page_stress", LD_PRELOAD="", **settings))
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ C_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"span.c"}),
     frozenset({"large.c"}),
     frozenset({"purge.c"}),
-    frozenset({"pages.c"}),
+    frozenset({"pages.c", "repair.c"}),
     frozenset({"move.c", "freed.c"}),
     frozenset({"arena.c", "os_cpus.c", "os_linux.c"}),
 )

@@ -1,0 +1,48 @@
+/*
+ * The page heap's state, for pages.c, which keeps it, and repair.c, which makes it anew in the
+ * child of a fork. Included by these two only.
+ */
+#ifndef HZ_PAGES_H
+#define HZ_PAGES_H
+
+#include "internal.h"
+
+enum { HZ_RUN_LISTS = 64 };
+
+/* Free runs of one state, by length. */
+typedef struct hz_run_lists {
+    hz_span *first[HZ_RUN_LISTS]; /* doubly linked through next and previous */
+    uint64_t filled;              /* a bit for each list that is not empty */
+} hz_run_lists;
+
+typedef struct hz_page_heap_t {
+    hz_lock lock; /* guards the rest, and the spans of free runs */
+    hz_run_lists clean, dirty;
+    hz_span *purging; /* runs that threads are purging just now */
+    hz_span *gaps;    /* the last pages of those gaps that the arena has left, from above */
+    _Atomic size_t dirty_pages;
+    size_t top;         /* one past the highest page that came from the arena */
+    hz_lock extending;  /* held while the arena is extended, and taken before `lock` */
+    uintptr_t survivor; /* after a fork: the thread that goes on, see hz_lock_me, until the purges
+                           of all others were ended; else 0 */
+} hz_page_heap_t;
+
+#pragma GCC visibility push(hidden)
+
+extern hz_page_heap_t hz_page_heap;
+
+/* The caller of each of these holds the lock. */
+
+/* Lists pages as free and joins them with free neighbours of the same state. Clean pages read as
+ * zero; dirty ones were freed at `now_ms`. */
+void hz_run_list_clean(size_t first, size_t pages);
+void hz_run_list_dirty(size_t first, size_t pages, uint32_t now_ms);
+/* Notes that a thread purges a run, and that it does so no more. */
+void hz_purging_insert(hz_span *run);
+void hz_purging_remove(hz_span *run);
+/* Ends the purges that a fork interrupted, of threads that the child does not have. */
+void hz_purging_end_lost(void);
+
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,135 @@
+/*
+ * The page heap in the child of a fork.
+ *
+ * The child has the memory as it was at one instant. If another thread held the page heap's lock
+ * then, the lists of free runs may be half changed, and they are made anew. What is valid at each
+ * instant, and so can be relied on:
+ *
+ *     top, gaps       which pages came from the arena
+ *     state, pages    of each run in use, and of each run that the forking thread was purging
+ *
+ * All other pages are free. A run that another thread was purging is free, too: its purge is ended.
+ * No record tells which of these pages are resident, so all of them count as dirty.
+ */
+#include "os.h"
+#include "pages.h"
+
+/* ---- runs in use ---------------------------------------------------------------------------- */
+
+static size_t page_of(const hz_span *run)
+{
+    return (size_t)(run - hz_map.spans);
+}
+
+/* Acts on all parts of the table of spans between two gaps. A gap at or above the end of a part is
+ * one that a thread was noting which a fork lost. */
+static void each_part(void (*act)(size_t first, size_t end))
+{
+    size_t end = hz_page_heap.top;
+    for (const hz_span *gap = hz_page_heap.gaps; gap != NULL; gap = gap->next) {
+        if (page_of(gap) >= end) continue;
+        act(page_of(gap) + 1, end);
+        end = page_of(gap) + 1 - gap->pages;
+    }
+    act(0, end);
+}
+
+static void (*act_on_run)(hz_span *run);
+
+static void part_act(size_t first, size_t end)
+{
+    for (size_t at = first; at < end;) {
+        hz_span *run = &hz_map.spans[at];
+        const bool is_out = run->state == HZ_SPAN_OUT;
+        at += is_out && !hz_is_fenced() ? run->pages : 1; /* guarded runs lie within others */
+        if (is_out || run->state == HZ_SPAN_GUARDED) act_on_run(run);
+    }
+}
+
+void hz_pages_each_out(void (*act)(hz_span *run))
+{
+    act_on_run = act;
+    each_part(part_act);
+}
+
+/* ---- lists made anew ------------------------------------------------------------------------ */
+
+/* Lists free pages of which any may be resident. With overcommit_memory=2 some may not be writable:
+ * then all are purged, as clean pages are made writable before use. If the system refuses that, the
+ * child does without these pages. */
+static void run_list_unknown(size_t first, size_t pages)
+{
+    if (pages == 0) return;
+    if (!hz_os_is_commit_strict())
+        hz_run_list_dirty(first, pages, hz_os_now_ms());
+    else if (hz_run_purge(first, pages))
+        hz_run_list_clean(first, pages);
+}
+
+/* Whether a run begins here that is in use, or that the forking thread itself is purging. */
+static bool is_kept(const hz_span *run)
+{
+    return run->state == HZ_SPAN_OUT ||
+           (run->state == HZ_SPAN_PURGED && run->purger == hz_lock_me());
+}
+
+static void run_keep(hz_span *run)
+{
+    if (run->pages > 1) run[run->pages - 1].state = HZ_SPAN_BUSY;
+    if (run->state == HZ_SPAN_PURGED) hz_purging_insert(run);
+}
+
+/* Keeps the runs that are kept, and lists what lies between them as free. */
+static void part_rebuild(size_t first, size_t end)
+{
+    size_t at = first, end_of_kept = first;
+    hz_freed_put(first, end - first, 0);
+    while (at < end) {
+        hz_span *run = &hz_map.spans[at];
+        if (!is_kept(run)) {
+            run->state = HZ_SPAN_BUSY;
+            at++;
+            continue;
+        }
+        run_list_unknown(end_of_kept, at - end_of_kept);
+        at = end_of_kept = at + run->pages;
+        run_keep(run);
+    }
+    run_list_unknown(end_of_kept, at - end_of_kept);
+}
+
+static void rebuild(void)
+{
+    hz_page_heap.clean = hz_page_heap.dirty = (hz_run_lists){.filled = 0};
+    hz_page_heap.purging = NULL;
+    hz_atomic_poke(&hz_page_heap.dirty_pages, 0);
+    each_part(part_rebuild);
+}
+
+/* ---- purges that no thread will end --------------------------------------------------------- */
+
+void hz_purging_end_lost(void)
+{
+    const uintptr_t survivor = hz_page_heap.survivor;
+    if (survivor == 0) return;
+    for (hz_span *run = hz_page_heap.purging, *next; run != NULL; run = next) {
+        next = run->next;
+        if (run->purger == survivor) continue;
+        hz_purging_remove(run);
+        run->state = HZ_SPAN_BUSY;
+        run_list_unknown(page_of(run), run->pages);
+    }
+    hz_page_heap.survivor = 0;
+}
+
+/* If the forking thread itself holds the lock, it was interrupted within the page heap and goes on
+ * there: then the next sweep ends the purges of other threads. */
+void hz_pages_after_fork(void)
+{
+    (void)hz_lock_inherit(&hz_page_heap.extending);
+    if (hz_lock_inherit(&hz_page_heap.lock)) rebuild();
+    hz_page_heap.survivor = hz_lock_me();
+    if (!hz_lock_try(&hz_page_heap.lock)) return;
+    hz_purging_end_lost();
+    hz_lock_release(&hz_page_heap.lock);
+}
