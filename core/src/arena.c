@@ -95,10 +95,12 @@ static void lay_out(uintptr_t place, uintptr_t place_bytes)
     arena.pages -= arena.first_number;
 }
 
-/* Not the first one, whose entry a free of NULL might ask. */
+/* Only where nothing lies so far: a sanitizer has some terabytes. The first page is not used, as a
+ * free of NULL might ask its entry. */
 static bool settle(uintptr_t place, uintptr_t place_bytes, uint64_t random)
 {
     const size_t bytes = arena.entries * sizeof(hz_page);
+    if (!hz_os_is_unmapped((void *)place, place_bytes)) return false;
     arena.first_number = HUGE_PAGES * (1 + random % (arena.entries / HUGE_PAGES / 2));
     lay_out(place, place_bytes);
     table *entries = &arena.tables[ENTRIES];

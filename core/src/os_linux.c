@@ -67,6 +67,17 @@ uintptr_t hz_os_find_addresses(size_t bytes)
     return (uintptr_t)address;
 }
 
+/* With no access to it, so that nothing is made resident where all memory is locked. */
+bool hz_os_is_unmapped(void *address, size_t bytes)
+{
+    const int saved = errno;
+    void *got = map(address, bytes, PROT_NONE, MAP_NORESERVE | FIXED_NOREPLACE);
+    const bool is_taken = got != address && (got != NULL || errno == EEXIST);
+    if (got != NULL) munmap(got, bytes);
+    errno = saved;
+    return !is_taken;
+}
+
 /* The kernel puts the stack at their end, valgrind does not. */
 uintptr_t hz_os_addresses(void)
 {

@@ -183,7 +183,9 @@ def test_blocks_start_where_they_were_cut(core_tests: Path, preload: Preload) ->
 
 @pytest.mark.slow
 def test_the_arena_maps_no_more_than_it_needs(core_tests: Path, preload: Preload) -> None:
-    require_all_held(preload(core_tests / "tests" / "arena_growth", LD_PRELOAD=""))
+    program = core_tests / "tests" / "arena_growth"
+    require_all_held(preload(program, LD_PRELOAD=""))
+    require_all_held(preload(program, LD_PRELOAD="", TEST_PLACES_TAKEN="1"))
 
 
 @pytest.mark.slow

@@ -803,6 +803,11 @@ bool hz_os_forbid(void *, size_t)
     return true;
 }
 
+bool hz_os_is_unmapped(void *, size_t)
+{
+    return true;
+}
+
 bool hz_os_allow_writing(void *, size_t)
 {
     return true;
