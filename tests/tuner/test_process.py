@@ -282,6 +282,17 @@ def test_when_the_tuner_is_killed_its_child_dies(tmp_path) -> None:
     assert processes_naming(word) == []
 
 
+def test_an_orphan_that_takes_long_to_die_is_waited_for(tmp_path) -> None:
+    ready = tmp_path / "ready"
+    code = f"block = b'x' * (512 << 20); open({str(ready)!r}, 'w'); import time; time.sleep(3600)"
+    wait = f"while [ ! -e {ready} ]; do sleep 0.01; done"
+    before = children()
+    process.run(
+        ["/bin/sh", "-c", f'setsid {sys.executable} -c "{code}" & {wait}'], deadline_s=PLENTY_S
+    )
+    assert children() <= before
+
+
 BRIEF = {
     "exit 3": 3,
     "kill -SEGV $$": -signal.SIGSEGV,

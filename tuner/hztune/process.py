@@ -38,6 +38,7 @@ _READ_BYTES = 1 << 16
 _DRAIN_BYTES = 1 << 22
 _LINE_BYTES = 1 << 22
 _KILL_S = 5.0
+_HIDDEN_S = 1.0
 _OOM_SCORE = b"500"
 _libc = ctypes.CDLL(None, use_errno=True)
 _serial = itertools.count()
@@ -410,24 +411,28 @@ def _kill_tree(root: int, mark: str) -> None:
         HztuneError: Something of the tree cannot be killed (it runs as another user, or hangs in
             the kernel).
     """
-    give_up = time.monotonic() + _KILL_S
+    began = time.monotonic()
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(root, signal.SIGKILL)
-    while members := _tree(root, mark):
+    while True:
+        table = _processes()
+        members = _tree(table, root, mark)
+        is_early = time.monotonic() - began < _HIDDEN_S
+        if not members and not (is_early and any(_is_hidden(*each) for each in table.items())):
+            return
         for pid in members:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
             if pid != root:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
-        if time.monotonic() > give_up:
+        if members and time.monotonic() - began > _KILL_S:
             raise HztuneError(f"cannot end process {min(members)}; end it by hand and start again")
         time.sleep(0.001)
 
 
-def _tree(root: int, mark: str) -> set[int]:
+def _tree(table: Mapping[int, _Row], root: int, mark: str) -> set[int]:
     """Returns what came from `root`: `root` while it lives, and dead ones that we must reap."""
-    table = _processes()
     found = {root} | {pid for pid, row in table.items() if row.session == root}
     found |= {pid for pid, row in table.items() if _is_adopted(pid, row, mark)}
     while more := {pid for pid, row in table.items() if row.parent in found} - found:
@@ -468,8 +473,21 @@ def _is_adopted(pid: int, row: _Row, mark: str) -> bool:
 
 def _is_marked(pid: int, mark: str) -> bool:
     """Whether the process was started below the child with this mark."""
-    try:
-        environment = Path("/proc", str(pid), "environ").read_bytes()
-    except OSError:
+    return f"{MARK}={mark}".encode() in (_environment(pid) or b"").split(b"\0")
+
+
+def _is_hidden(pid: int, row: _Row) -> bool:
+    """Whether it is an orphan that shows no mark yet: it executes a program, or gives up memory."""
+    if row.parent != os.getpid() or pid in _alive or row.session == os.getsid(0):
         return False
-    return f"{MARK}={mark}".encode() in environment.split(b"\0")
+    return _environment(pid) == b""
+
+
+def _environment(pid: int) -> bytes | None:
+    """The variables of a process; none while it has no memory, None where they cannot be read."""
+    try:
+        return Path("/proc", str(pid), "environ").read_bytes()
+    except ProcessLookupError:
+        return b""
+    except OSError:
+        return None
