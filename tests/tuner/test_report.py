@@ -139,7 +139,7 @@ def hz_space(tmp_path_factory: pytest.TempPathFactory) -> Space:
     """A few of hz's own parameters."""
     path = tmp_path_factory.mktemp("space") / "few.toml"
     names = ("depot_lock", "magazine_growth", "magazine_cap", "depot_slots", "thp")
-    tables = "".join(f"[parameters.{name}]\n" for name in names)
+    tables = "".join(f"[parameters.{name}]\n" for name in names) + 'values = ["off", "on"]\n'
     path.write_text(f'schema = 1\nallocator = "hz"\n{tables}')
     return space.load(path, params.table(), check=params.check)
 
@@ -333,8 +333,7 @@ def test_the_parameter_that_matters_leads_the_ablation(found: Evidence) -> None:
 
 
 def test_the_ablation_tells_what_was_dropped(make_results: MakeResults) -> None:
-    # The winner of a single study may hold nothing that could be dropped: which configuration wins
-    # depends on the last digit of sums, and that differs between processors.
+    # Whether a winner holds anything that can be dropped is up to its search.
     studies = [make_results(cap_hardly_matters, seed=seed) for seed in range(1, 6)]
     removals = [removal for study in studies for removal in evidence.read(study).removals]
     assert {removal.kept for removal in removals} == {True, False}
