@@ -1,10 +1,60 @@
+/* clang-format off */
 /*
- * Where blocks start: what an address tells of the block there, without a look into the block.
+ * Where blocks start: what a free learns from an address alone, without a look into the block.
  *
- * Each page has an entry of two words. The free of a block asks one question of it, which the words
- * answer with a multiplication: is this where a block starts, one that was cut already? Included by
- * internal.h only.
+ * Each page (64 KiB) has an entry of two words, `origin` and `step`. All blocks of a page are of
+ * one class and one shard, and are cut one after the other:
+ *
+ *     page   | .... | 1st block | 2nd block | 3rd block | not cut yet ............ |
+ *                   ^ first                 ^ last
+ *
+ *     step   | -(2^64 / n + slope), its higher 48 bits | the lowest 16 |   n: bytes of a block
+ *                                                        ^ where in the thread's rows the stack of
+ *                                                          this shard and class is
+ *     origin | -(last * step)                                          |
+ *
+ * A free of `address` reads the entry of its page, and asks two questions:
+ *
+ *     which stack?             the lowest 16 bits of step: shard * 1024 + class * 16
+ *     does a block start here? distance = origin + address * step, modulo 2^64, is small
+ *
+ * Why that works: distance = (last - address) * (2^64 / n + slope). For a block that starts i
+ * blocks below the last one, last - address is i * n. Then i * n * 2^64 / n is a multiple of 2^64,
+ * which counts as zero, and i * n * slope is left. Any other address leaves a fraction of 2^64.
+ *
+ * A worked example: class 3, whose blocks have n = 48 bytes, in shard 2; three blocks were cut, the
+ * first one at 0x500000010000. tests/core/block_starts.c computes each number of it.
+ *
+ *     which stack       0x0830                  2 * 1024 + 3 * 16
+ *     step              0xfaaaaaaaaaaa0830      -(2^64 / 48 + slope), slope = 41595
+ *     origin            0x32c65555f80cee00      -(0x500000010060 * step)
+ *
+ *     address           distance
+ *     0x500000010060    0x0000000000000000      the 3rd block: 0 below the last
+ *     0x500000010030    0x00000000001e7700      the 2nd block: about 48 * slope
+ *     0x500000010000    0x00000000003cee00      the 1st block: about 96 * slope
+ *     0x500000010010    0xaaaaaaaaaadd7100      within the 1st block: 80 / 48 of 2^64, so 2/3 of it
+ *     0x500000010090    0xffffffffffe18900      not cut yet: below zero, so nearly 2^64
+ *     0x500200010000    0x55541060003cee00      another page that shares the entry
+ *     seal              0x6b8b1567327a23f6      of the 2nd block, for the key 0x6b8b4567327b23c6
+ *
+ * A free compares the distance with a word in the stack: the address of a block that was popped
+ * from there. Addresses lie between 2^38 and 2^47, so the comparison holds for starts of blocks
+ * only. If the stack is full or of another shard, the word is NULL: no distance is below (free.c).
+ *
+ * Invariants, for a page that is in use:
+ *
+ *     NEAR      a block that was cut:      distance < HZ_DISTANCE_MAX = 2^38 <= any address
+ *     ABOVE     a block not cut yet:       distance > 2^64 - 2^38
+ *     BETWEEN   no start of a block:       distance >= 2^64 / n - 2^38 > any address, if the class
+ *                                          has a stack of its own (n <= HZ_SMALL_MAX_BYTES)
+ *     FAR       shares only the entry:     distance >= 2^47, but for one address in 2^17
+ *     EMPTY     no block was cut:          step = 0, whose stack is of no class and always full
+ *     ORDER     origin is written before step and read after it: see hz_page_set
+ *
+ * Included by internal.h only.
  */
+/* clang-format on */
 #ifndef HZ_BLOCK_H
 #define HZ_BLOCK_H
 
@@ -35,25 +85,8 @@ HZ_FAST hz_page *hz_page_at(const void *address)
     return (hz_page *)(void *)((unsigned char *)hz_map.pages + at);
 }
 
-/*
- * How far an address is from the last block that was cut in its page, so that one comparison tells
- * whether a block starts there. All is modulo 2^64. Blocks have n bytes, and `last` is the last
- * one:
- *
- *     step      -(2^64 / n + slope), where HZ_SLOPE <= slope < 3 * HZ_SLOPE: the lowest 16 bits of
- *               the step are free for the shard and the class
- *     origin    -(last * step)
- *     distance  origin + address * step  =  (last - address) * (2^64 / n + slope)
- *
- *       address                               distance
- *       i blocks below the last               i * n * slope: below HZ_DISTANCE_MAX
- *       above the last                        nearly 2^64
- *       between two blocks                    at least 2^64 / n less HZ_DISTANCE_MAX
- *       so far away that it only shares
- *       the entry                             at least 2^47, but for one address in 2^17
- *
- * tests/core/block_starts.c tries every granule of every class.
- */
+/* How far an address is from the last block that was cut in its page, times -step: see above. The
+ * lowest 16 bits of a step are given; so HZ_SLOPE <= slope < 3 * HZ_SLOPE. */
 HZ_FAST uint64_t hz_distance(const hz_page *page, uint64_t step, const void *address)
 {
     return hz_atomic_plus(&page->origin, (uintptr_t)address * step);
@@ -63,12 +96,14 @@ HZ_FAST uint64_t hz_distance(const hz_page *page, uint64_t step, const void *add
 #define HZ_DISTANCE_MAX ((uint64_t)1 << 38)
 
 /*
- * Writes the entry of a page in which the last block that was cut starts at `last`. A free at the
- * same time asks the page of its own block, so the step stays, and both the old origin and the new
- * one tell of a block that was cut before. A free of what is no live block may read the entry of a
- * page that gets another class: it never combines a new step with an old origin, as the step is
- * written last, read first, and cleared alone; it may combine an old step with a new origin, and
- * then passes by chance, one time in 2^17 (tests/model).
+ * Writes the entry of a page in which the last block that was cut starts at `last`. Frees may read
+ * the entry at the same time:
+ *
+ *   of a live block      It asks the page of its own block, whose step stays. By the old origin and
+ * by the new one, each block that was cut before is NEAR. of anything else     It may ask a page
+ * that gets another class. It never combines a new step with an old origin, as the step is written
+ * last, read first and cleared alone. It may combine an old step with a new origin; then it passes
+ * by chance, one time in 2^17 (tests/model).
  */
 HZ_FAST void hz_page_set(hz_page *page, uint64_t step, const void *last)
 {

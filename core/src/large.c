@@ -8,7 +8,7 @@
 
 enum { MOVE_PAGES = 16 }; /* from here on a growing block's pages are moved: 1 MiB */
 
-static size_t pages_for(size_t size)
+static size_t size_pages(size_t size)
 {
     return (size + HZ_PAGE_BYTES - 1) >> HZ_PAGE_SHIFT;
 }
@@ -32,7 +32,7 @@ static bool clear_by_system(const hz_span *run)
 void *hz_large_alloc(size_t size, size_t align, bool *zeroed)
 {
     size_t align_pages = align <= HZ_PAGE_BYTES ? 1 : align >> HZ_PAGE_SHIFT;
-    hz_span *run = hz_guard_pages_alloc(size == 0 ? 1 : pages_for(size), align_pages, zeroed);
+    hz_span *run = hz_guard_pages_alloc(size == 0 ? 1 : size_pages(size), align_pages, zeroed);
     if (run == NULL) return NULL;
     if (zeroed != NULL && !*zeroed) *zeroed = clear_by_system(run);
     void *block = hz_page_address((size_t)(run - hz_map.spans));
@@ -61,7 +61,7 @@ static hz_span *run_of(const void *block)
 bool hz_large_resize(void *block, size_t size)
 {
     hz_span *run = run_of(block);
-    size_t pages = pages_for(size);
+    size_t pages = size_pages(size);
     if (pages > run->pages) {
         if (!hz_pages_resize(run, pages)) return false;
         hz_count(HZ_STAT_large_grown_in_place, 1);

@@ -195,7 +195,7 @@ static bool is_worth_more(const hz_magazine *magazine, uint32_t class_)
     return magazine->mean_ns * bytes <= (uint64_t)hz_cfg.growth_rent * NS_OF_MS * 1024;
 }
 
-static bool grow_to(hz_heap *heap, uint32_t class_, uint32_t grown)
+static bool magazine_grow_to(hz_heap *heap, uint32_t class_, uint32_t grown)
 {
     const hz_magazine *magazine = &heap->magazines[class_];
     if (grown > magazine->cap) grown = magazine->cap;
@@ -208,13 +208,14 @@ static bool grow_to(hz_heap *heap, uint32_t class_, uint32_t grown)
 }
 
 /* Where the whole cap does not fit into what the thread's magazines may hold, twice as much may. */
-static bool grow(hz_heap *heap, uint32_t class_, bool is_full)
+static bool magazine_grow(hz_heap *heap, uint32_t class_, bool is_full)
 {
     hz_magazine *magazine = &heap->magazines[class_];
     note_shortage(magazine, is_full);
     if (!is_worth_more(magazine, class_)) return false;
     const uint32_t wanted = next_size(magazine), twice = doubled(magazine);
-    return grow_to(heap, class_, wanted) || (twice < wanted && grow_to(heap, class_, twice));
+    return magazine_grow_to(heap, class_, wanted) ||
+           (twice < wanted && magazine_grow_to(heap, class_, twice));
 }
 
 /* ---- the slow paths ------------------------------------------------------------------------- */
@@ -225,7 +226,7 @@ static void *refill(hz_heap *heap, uint32_t class_)
     hz_magazine *magazine = &heap->magazines[class_];
     hz_count(HZ_STAT_refills, 1);
     hz_tick(heap);
-    grow(heap, class_, false);
+    magazine_grow(heap, class_, false);
     if (hz_cfg.remote_grouping == HZ_REMOTE_GROUPING_SHARD) hz_remote_drain_inbox(heap);
     uint32_t want = (uint32_t)hz_cfg.refill_batch;
     /* The other half is room for what will be freed. */
@@ -258,7 +259,7 @@ void hz_magazine_shuffle(hz_heap *heap, uint32_t class_, uint64_t random)
 HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
 {
     hz_tick_of_free(heap);
-    if (!grow(heap, class_, true)) {
+    if (!magazine_grow(heap, class_, true)) {
         uint32_t count = held(heap, class_);
         if (!is_one_way(&heap->magazines[class_])) count = (count + 1) / 2;
         if (count > (uint32_t)hz_cfg.flush_batch) count = (uint32_t)hz_cfg.flush_batch;

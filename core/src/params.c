@@ -103,8 +103,8 @@ static bool parse_decimal(const char *text, int64_t *value)
     return true;
 }
 
-__attribute__((format(printf, 3, 4))) static bool refuse(char *message, size_t size,
-                                                         const char *format, ...)
+__attribute__((format(printf, 3, 4))) static bool refusal_write(char *message, size_t size,
+                                                                const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -260,13 +260,13 @@ static bool refuse_value(const row *r, const char *got, char *message, size_t si
     const int shown = shown_length(got);
     const char *more = got[shown] != '\0' ? "..." : "";
     if (r->kind == HZ_KIND_ENUM) {
-        return refuse(message, size, "%s is \"%.*s%s\"; legal is one of: %s", r->name, shown, got,
-                      more, r->choices);
+        return refusal_write(message, size, "%s is \"%.*s%s\"; legal is one of: %s", r->name, shown,
+                             got, more, r->choices);
     }
-    return refuse(message, size,
-                  "%s is \"%.*s%s\"; legal is %s from %" PRId64 " to %" PRId64 " (%s)%s", r->name,
-                  shown, got, more, r->scale == HZ_SCALE_POW2 ? "a power of two" : "a whole number",
-                  r->low, r->high, r->unit, r->may_be_auto ? ", or auto" : "");
+    return refusal_write(
+        message, size, "%s is \"%.*s%s\"; legal is %s from %" PRId64 " to %" PRId64 " (%s)%s",
+        r->name, shown, got, more, r->scale == HZ_SCALE_POW2 ? "a power of two" : "a whole number",
+        r->low, r->high, r->unit, r->may_be_auto ? ", or auto" : "");
 }
 
 static bool parse_value(const row *r, const char *text, int64_t *value)
@@ -307,23 +307,26 @@ bool hz_config_check(const hz_config *config, char *message, size_t size)
 {
     if (!check_ranges(config, message, size)) return false;
     if (config->refill_batch > config->magazine_cap) {
-        return refuse(message, size,
-                      "refill_batch is %" PRId64 " and magazine_cap %" PRId64
-                      "; a batch must fit the magazine: lower refill_batch or raise magazine_cap",
-                      config->refill_batch, config->magazine_cap);
+        return refusal_write(
+            message, size,
+            "refill_batch is %" PRId64 " and magazine_cap %" PRId64
+            "; a batch must fit the magazine: lower refill_batch or raise magazine_cap",
+            config->refill_batch, config->magazine_cap);
     }
     if (config->flush_batch > config->magazine_cap) {
-        return refuse(message, size,
-                      "flush_batch is %" PRId64 " and magazine_cap %" PRId64
-                      "; a batch must fit the magazine: lower flush_batch or raise magazine_cap",
-                      config->flush_batch, config->magazine_cap);
+        return refusal_write(
+            message, size,
+            "flush_batch is %" PRId64 " and magazine_cap %" PRId64
+            "; a batch must fit the magazine: lower flush_batch or raise magazine_cap",
+            config->flush_batch, config->magazine_cap);
     }
     if (config->magazine_bytes > config->thread_cache_bytes) {
-        return refuse(message, size,
-                      "magazine_bytes is %" PRId64 " and thread_cache_bytes %" PRId64
-                      "; one magazine must fit the thread's total: lower magazine_bytes or raise "
-                      "thread_cache_bytes",
-                      config->magazine_bytes, config->thread_cache_bytes);
+        return refusal_write(
+            message, size,
+            "magazine_bytes is %" PRId64 " and thread_cache_bytes %" PRId64
+            "; one magazine must fit the thread's total: lower magazine_bytes or raise "
+            "thread_cache_bytes",
+            config->magazine_bytes, config->thread_cache_bytes);
     }
     return true;
 }

@@ -42,9 +42,9 @@ uint16_t hz_small_stacks[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1] = {
 /* clang-format on */
 
 /*
- * A large block is the only one of its run, whatever its size. Blocks that are too long for any
- * other address to be farther than a pointer counts (see free_own) name the stack of no class,
- * which is always full.
+ * See block.h. A large block is the only one of its run: no other address of the run's first page
+ * is a multiple of its size away, so any size will do. Blocks above HZ_SMALL_MAX_BYTES are too long
+ * for BETWEEN: their steps name the stack of no class, which is always full.
  */
 uint64_t hz_class_step(uint32_t class_, uint32_t shard)
 {

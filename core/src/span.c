@@ -55,7 +55,7 @@ void *hz_span_first_block(const void *block)
 
 /* ---- bins ----------------------------------------------------------------------------------- */
 
-static hz_span **list_of(hz_bin *bin, hz_span_listing listing)
+static hz_span **bin_list(hz_bin *bin, hz_span_listing listing)
 {
     return listing == HZ_SPAN_KEPT ? &bin->kept : &bin->spans;
 }
@@ -67,7 +67,7 @@ static void count_kept(hz_bin *bin, uint32_t by)
 
 static void bin_insert(hz_bin *bin, hz_span *span, hz_span_listing listing)
 {
-    hz_span **list = list_of(bin, listing);
+    hz_span **list = bin_list(bin, listing);
     span->previous = NULL;
     span->next = *list;
     if (span->next != NULL) span->next->previous = span;
@@ -83,7 +83,7 @@ static void bin_remove(hz_bin *bin, hz_span *span)
     if (span->previous != NULL)
         span->previous->next = span->next;
     else
-        *list_of(bin, span->listing) = span->next;
+        *bin_list(bin, span->listing) = span->next;
     if (span->listing == HZ_SPAN_KEPT) count_kept(bin, -1U);
     span->listing = HZ_SPAN_UNLISTED;
 }
@@ -114,7 +114,7 @@ static bool span_is_used_up(const hz_span *span)
 
 /* ---- making and freeing --------------------------------------------------------------------- */
 
-static size_t pages_for(uint32_t class_)
+static size_t span_length(uint32_t class_)
 {
     size_t bytes = (size_t)hz_cfg.span_bytes;
     size_t least = (size_t)hz_class_bytes[class_] * BLOCKS_MIN;
@@ -144,7 +144,7 @@ static uint32_t span_colour(uint32_t first_page, uint32_t class_)
 static hz_span *span_make(uint32_t shard, uint32_t class_)
 {
     bool zeroed;
-    size_t pages = pages_for(class_);
+    size_t pages = span_length(class_);
     hz_span *span = hz_guard_pages_alloc(pages, 1, &zeroed);
     if (span == NULL) return NULL;
     uint32_t first = (uint32_t)span_page(span);

@@ -81,7 +81,7 @@ HZ_SLOW void hz_warn_once(const char *what, const void *address)
 }
 
 /* `kept` says what the program runs on with. */
-static void refuse(const char *what, const char *why, const char *kept)
+static void setting_refuse(const char *what, const char *why, const char *kept)
 {
     char message[MESSAGE_BYTES];
     snprintf(message, sizeof message, "%s; %s", why,
@@ -133,7 +133,7 @@ static void refuse_if_nearly(const char *variable)
     const hz_param *meant = hz_param_nearly(name);
     if (meant == NULL) return;
     snprintf(message, sizeof message, " is no parameter of hz; did you mean %s?", meant->env);
-    refuse(name, message, "it is ignored");
+    setting_refuse(name, message, "it is ignored");
 }
 
 #ifdef HZ_FROZEN
@@ -150,8 +150,9 @@ static void read_parameter(const char *variable)
     if (param == NULL)
         refuse_if_nearly(variable);
     else
-        refuse(param->env, " is set, but this build of hz is frozen: parameters are constants",
-               "it is ignored");
+        setting_refuse(param->env,
+                       " is set, but this build of hz is frozen: parameters are constants",
+                       "it is ignored");
 }
 
 static void read_configuration(void)
@@ -179,7 +180,7 @@ static void read_parameter(const char *variable)
     }
     const char *value = variable + strlen(param->env) + 1;
     if (hz_config_set(&hz_cfg, index, value, message + 2, sizeof message - 2)) return;
-    refuse(param->env, message, "the default is kept");
+    setting_refuse(param->env, message, "the default is kept");
 }
 
 static void read_configuration(void)
@@ -189,7 +190,7 @@ static void read_configuration(void)
         if (strncmp(*variable, "HZ_", 3) == 0) read_parameter(*variable);
     }
     if (hz_config_check(&hz_cfg, message, sizeof message)) return;
-    refuse("", message, "all defaults are kept");
+    setting_refuse("", message, "all defaults are kept");
     hz_cfg = hz_cfg_built;
 }
 

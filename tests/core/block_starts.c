@@ -6,6 +6,8 @@
 #include "check.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "internal.h"
 
@@ -148,6 +150,55 @@ static void starts_are_near(void)
     }
 }
 
+/* ---- the worked example of block.h ---------------------------------------------------------- */
+
+static char header[1 << 14]; /* the text of block.h */
+
+static void read_header(void)
+{
+    FILE *file = fopen(BLOCK_H, "r");
+    require(file != NULL, "%s cannot be read", BLOCK_H);
+    header[fread(header, 1, sizeof header - 1, file)] = 0;
+    (void)fclose(file);
+}
+
+/* The comment has a line that begins with this name and this number. */
+static void require_line(const char *name, int digits, uint64_t number)
+{
+    char line[64];
+    (void)snprintf(line, sizeof line, " *     %-18s0x%0*" PRIx64 " ", name, digits, number);
+    require(strstr(header, line) != NULL, "block.h has no line \"%s\"", line);
+}
+
+static void require_distance(hz_page *page, uint64_t address, bool is_start)
+{
+    char name[32];
+    (void)snprintf(name, sizeof name, "0x%" PRIx64, address);
+    require_line(name, 16, distance(page, address));
+    require_told(page, address, is_start);
+}
+
+static void worked_example(void)
+{
+    enum { CLASS = 3, SHARD = 2, BYTES = 48 };
+    const uint64_t first = 0x500000010000, last = first + 2 * BYTES, key = 0x6b8b4567327b23c6;
+    uint64_t second[2] = {0};
+    hz_page page = entry_in(CLASS, SHARD, last);
+    read_header();
+    require(hz_class_bytes[CLASS] == BYTES, "class %d has other blocks", CLASS);
+    require(-page.step == UINT64_MAX / BYTES + 41595, "the slope");
+    require_line("which stack", 4, hz_step_stack(page.step));
+    require_line("step", 16, page.step);
+    require_line("origin", 16, page.origin);
+    for (uint64_t address = first; address <= last; address += BYTES)
+        require_distance(&page, address, true);
+    require_distance(&page, first + HZ_GRANULE_BYTES, false);
+    require_distance(&page, last + BYTES, false);
+    require_distance(&page, first + 2 * SHARING_BYTES, false);
+    hz_seal(second, key);
+    require_line("seal", 16, second[1] ^ (uintptr_t)second ^ (first + BYTES));
+}
+
 static void large_block(void)
 {
     const uint64_t start = (uint64_t)5 << 30;
@@ -195,6 +246,7 @@ static const check checks[] = {
     {"nearly nothing that is far away passes for a block", far_addresses, 0},
     {"of blocks of a power of two bytes nothing that is far away passes", sizes_of_two, 0},
     {"all blocks of the longest span are nearer than any address counts", starts_are_near, 0},
+    {"the numbers of the worked example in block.h are right", worked_example, 0},
     {"a large block starts at its first byte only", large_block, 0},
     {"no block starts in a page that is not in use", no_page, 0},
     {"no page that is used has the first entry, which is that of NULL, nor the last",

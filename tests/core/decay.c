@@ -1,6 +1,6 @@
 /*
- * What decays: depots give up what nobody asks them for, and what is free at last goes back to the
- * system. hz is given a clock that only the checks move.
+ * What decays: depots give up blocks that no request takes, and what is free at last goes back to
+ * the system. hz is given a clock that only the checks move.
  */
 #include "check.h"
 
@@ -150,7 +150,7 @@ static void what_a_depot_gave_up_goes_back_to_the_system(void)
 }
 
 static const check checks[] = {
-    {"what nobody asks a depot for goes to the spans by and by",
+    {"blocks that no request takes from a depot go to the spans in time",
      what_nobody_asks_a_depot_for_goes_to_the_spans_by_and_by, 0},
     {"a depot keeps what is asked of it", a_depot_keeps_what_is_asked_of_it, 0},
     {"a depot that ran dry keeps everything", a_depot_that_ran_dry_keeps_everything, 0},

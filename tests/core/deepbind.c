@@ -1,6 +1,6 @@
 /*
  * Libraries that are loaded with RTLD_DEEPBIND use the program's malloc; with HZ_KEEP_DEEPBIND=1
- * the flag reaches the C library, and they use that one's. Runs under any preloaded allocator: hz,
+ * the flag reaches the C library, and they use its malloc. Runs under any preloaded allocator: hz,
  * or another with libhz-deepbind.so beside it.
  */
 #include "check.h"

@@ -4,10 +4,10 @@
  *
  * Each case runs in a child. After the wrong call the child goes on allocating: it must die
  * (SIGABRT, and a message that begins with "hz: ", or TEST_DEATH) before a block that is still in
- * use is given out again. Where nobody asks for the block again it may also live on; not so with
- * HZ_DOUBLE_FREE=at_call. TEST_CASES_ROUNDS repeats every case. Two
- * threads that free one block within the same few nanoseconds are not a case: without an atomic
- * operation in every free that stays a race.
+ * use is given out again. If no request takes the block again, the program may also go on; not so
+ * with HZ_DOUBLE_FREE=at_call. TEST_CASES_ROUNDS repeats every case. Two threads that free one
+ * block within the same few nanoseconds are not a case: without an atomic operation in every free
+ * that stays a race.
  */
 #include "check.h"
 

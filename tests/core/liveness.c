@@ -101,7 +101,7 @@ static struct {
     size_t oldest, count;
 } held;
 
-static const char *met = "nobody";              /* how the other thread fared at the lock */
+static const char *met = "no thread";           /* how the other thread fared at the lock */
 static const char *volatile caught = "nowhere"; /* where hz noticed a second free */
 static const char *volatile overrun_caught =
     "nowhere"; /* where it noticed a write behind a block */

@@ -114,7 +114,7 @@ static void of_several_runs_the_lowest_is_taken(void)
 }
 
 /* All of it would have to be cleared, because of the part that was written. */
-static void who_wants_zeros_gets_clean_pages(void)
+static void a_request_for_zeros_gets_clean_pages(void)
 {
     bool zeroed;
     hz_span *two[2];
@@ -124,7 +124,7 @@ static void who_wants_zeros_gets_clean_pages(void)
 }
 
 /* What is cut off for the alignment would count as resident. */
-static void who_wants_an_alignment_gets_a_whole_run(void)
+static void a_request_with_an_alignment_gets_a_whole_run(void)
 {
     hz_span *two[2];
     free_resident_and_clean(two);
@@ -142,8 +142,9 @@ static const check checks[] = {
     {"a resident run of less than half is left alone",
      a_resident_run_of_less_than_half_is_left_alone, 0},
     {"of several runs the lowest is taken", of_several_runs_the_lowest_is_taken, 0},
-    {"who wants zeros gets clean pages", who_wants_zeros_gets_clean_pages, 0},
-    {"who wants an alignment gets a whole run", who_wants_an_alignment_gets_a_whole_run, 0},
+    {"a request for zeros gets clean pages", a_request_for_zeros_gets_clean_pages, 0},
+    {"a request with an alignment gets a whole run", a_request_with_an_alignment_gets_a_whole_run,
+     0},
 };
 
 int main(int argc, char **argv)

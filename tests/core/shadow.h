@@ -1,6 +1,6 @@
 /*
  * The shadow of a block: what a test knows of a block that it has, for fuzz_shadow.c and the fuzz
- * targets of tests/fuzz. A header, as each of them chooses whose malloc it means (linked.h).
+ * targets of tests/fuzz. A header, as each of them chooses which malloc it tests (linked.h).
  */
 #ifndef TEST_SHADOW_H
 #define TEST_SHADOW_H

@@ -1,4 +1,4 @@
-"""Configurations that nobody chose: legal ones hold, and illegal values change nothing.
+"""Configurations drawn at random: legal ones hold, and illegal values change nothing.
 
 TEST_SEED draws others, and TEST_MORE=N draws N times as many (tests/soak sets both).
 """

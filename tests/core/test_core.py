@@ -238,7 +238,7 @@ def test_memory_goes_back_by_age_and_in_parts_and_under_no_lock(
 @pytest.mark.slow
 @pytest.mark.parametrize("lock", VALUES["HZ_DEPOT_LOCK"])
 @pytest.mark.parametrize("shards", ["1", "4"])
-def test_what_nobody_uses_decays(
+def test_unused_blocks_and_pages_decay(
     lock: str, shards: str, core_tests: Path, preload: Preload
 ) -> None:
     program = core_tests / "tests" / "decay"

@@ -1,11 +1,11 @@
 /*
  * The engine of the model: hz's accesses, as -fsanitize=thread reports them, become accesses of
- * Relacy's machine, which chooses who runs next and which value a load sees, and knows what happens
+ * Relacy's machine, which chooses the thread that runs next and which value a load sees, and knows what happens
  * before what.
  *
  *   atomic access    a point where the threads may switch; the value is Relacy's choice
  *   plain access     no switch, but a data race with an access that is not ordered fails the run
- *   futex            a thread that nobody wakes fails the run (a deadlock)
+ *   futex            a thread that no other one wakes fails the run (a deadlock)
  *   fork             a checkpoint: the child runs alone on the newest values, then all is undone
  *
  * Memory holds the newest value of everything. What a run changes is logged and undone before the
@@ -214,7 +214,7 @@ void cells_forget()
 
 /* What depends on the number of threads that Relacy was told of. */
 struct kind {
-    void (*make_old)(rl::atomic_data *data); /* nobody is known to have seen the first value */
+    void (*make_old)(rl::atomic_data *data); /* no thread is known to have seen the first value */
     void (*sleep)(rl::atomic_data *data);
     void (*wake)(rl::atomic_data *data);
     void (*note)(rl::var_data *data, bool writes);       /* an access by this thread */

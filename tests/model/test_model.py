@@ -47,7 +47,7 @@ CASES: dict[str, tuple[str, int]] = {
     "two threads use a span that is kept": ("span", 2),
     "three threads use a span that dies": ("span_three", 1),
     "a block is freed while the next one is cut": ("cut_beside_free", 2),
-    "who sees a page's new step sees its new origin": ("page_new_step", 3),
+    "a free that sees a page's new step sees its new origin": ("page_new_step", 3),
     "a thread ends while another frees its block": ("exit_beside_free", 2),
     "a thread ends while one of another shard frees its block": ("exit_beside_free_shards", 2),
     "a thread ends while another trims": ("exit_beside_cooling", 2),
