@@ -2,12 +2,17 @@
  * START HERE: allocation, the fast path first.
  *
  * A small block costs a look-up of its class, a pop from the thread's magazine, and the removal of
- * its seal. What bears no seal is not handed out, and that one branch serves three cases. An empty
- * magazine, and every magazine of a thread that has no heap yet, yields a block that never bears
- * one. So does a block that was freed twice and is in use when it comes up again, which a free does
- * not look for, as it would have to wait for the block: that ends the program. And if the block's
- * second word was written to meanwhile, it may have been freed once and written to later, which
- * other allocators let pass: the block stays out of use, and the program runs on.
+ * its seal. A block without a seal is not handed out. That one branch serves three cases:
+ *
+ * 1. The magazine is empty, or the thread has no heap yet. Then the pop yields a block that never
+ *    bears a seal, and the slow path gets blocks.
+ *
+ * 2. A block was freed twice, and is in use when its second copy comes up: the program is ended.
+ * The free does not look for that, as it would have to wait until the block is read.
+ *
+ * 3. The block's second word was written to while it was free. Perhaps the program freed it once
+ * and wrote to it later, which other allocators let pass: the block stays out of use, and the
+ * program runs on.
  */
 #include <hz/hz.h>
 
@@ -216,8 +221,8 @@ int hz_posix_memalign(void **block, size_t align, size_t size)
 
 /* ---- resized -------------------------------------------------------------------------------- */
 
-/* Whether a block of `have` bytes may stay where it is: it is large enough, and not twice too
- * large. */
+/* Whether a block of `have` bytes may stay where it is: it is large enough, and at most twice as
+ * large as needed. */
 static bool resize_in_place(void *block, size_t have, size_t size)
 {
     if (hz_is_fenced()) return false;

@@ -1,7 +1,7 @@
 /*
- * The optional background worker (background_refill_us): it gives depots that ran dry a batch from
- * their spans, so that the next refill finds one, and lets decay what is unused, even while the
- * program rests. A forked child goes on without it.
+ * The optional background worker (background_refill_us). It gives depots that ran dry a batch from
+ * their spans, so that the next refill finds one. It also lets unused memory decay, even while the
+ * program rests. The child of a fork has no worker.
  */
 #include <pthread.h>
 #include <signal.h>

@@ -1,12 +1,12 @@
 /*
- * Decay: what has not been used for a while goes one step back towards the system. The heaps of
+ * Decay: memory that has not been used for a while goes one step back towards the system: heaps of
  * threads that ended to the depots, blocks in depots to their spans, free pages to the system.
  *
- * There is no clock on the fast paths, and no thread that waits, unless the program asks for the
- * background worker: slow paths look at the time every so often. So a program that does nothing
- * returns nothing; the worker is for those that rest after they have needed much. What a thread's
- * magazines hold stays: no other thread can take it, and a magazine that is made smaller whenever
- * it has not run short for a second cost a key-value store 6 % of its speed.
+ * The fast paths read no clock, and without the background worker no thread waits for a time: slow
+ * paths read the clock now and then. So a program that makes no calls returns nothing; the worker
+ * is for programs that rest after they needed much memory. The magazines of a thread stay as they
+ * are, as no other thread can take from them. To shrink each magazine that had no shortage for a
+ * second cost a key-value store 6 % of its speed.
  */
 #include "internal.h"
 #include "os.h"
@@ -19,8 +19,8 @@ static struct {
     _Atomic uint32_t seen_ms; /* when the last of them was looked at */
 } depots;
 
-/* Goes on with the depots until one has given something up; false when all have been seen. A part
- * only, as a malloc or a free waits for it. */
+/* Goes on with the depots until one has given something up; false when all have been seen. It stops
+ * there, as a malloc or a free waits for it. */
 static bool go_on_with_depots(void)
 {
     while (depots.next < hz_map.shards * HZ_CLASSES) {

@@ -3,9 +3,9 @@
  * time.
  *
  * Under the policies `mutex` and `spin` a depot is an array of pointers under a lock that is held
- * for one copy. Under `lockfree` it is a stack of batches whose head carries a generation, so that
- * a head that went away and came back is told from one that stayed; batches are never unmapped, so
- * a stale one may be read.
+ * while one batch is copied. Under `lockfree` it is a stack of batches. Its head has a generation:
+ * that tells a head that left and came back from one that stayed. Batches are never unmapped, so a
+ * thread may read one that is no longer in the stack.
  */
 #include "internal.h"
 
@@ -227,7 +227,8 @@ static uint32_t depot_give_up(uint32_t shard, uint32_t class_, uint32_t most)
     return gone;
 }
 
-/* Half of what was not asked for: a program that allocates and frees by turns needs it soon. */
+/* Gives up half of what was not asked for: a program that allocates and frees by turns needs the
+ * rest soon. */
 static uint32_t unneeded(hz_depot *depot)
 {
     const uint32_t least = hz_atomic_peek(&depot->least);

@@ -26,8 +26,8 @@
 
 static void free_slow(void *block, hz_stack *stack, uint64_t distance);
 
-/* Puts a block into its magazine; false when there is no room, or it is none, or bears its seal and
- * that was asked for. */
+/* Puts a block into its magazine. False when there is no room, when no block starts there, or, if
+ * `reads`, when it bears its seal already. */
 HZ_FAST bool put(hz_stack *stack, void *block, uint64_t distance, bool reads)
 {
     void **top = stack->top;
@@ -39,8 +39,8 @@ HZ_FAST bool put(hz_stack *stack, void *block, uint64_t distance, bool reads)
     return true;
 }
 
-/* `size`, where there is one, is what the caller says that was asked for. It is looked at under
- * hardening only, where no block finds room in its thread's rows. */
+/* `size` counts if `is_sized`: the caller says that so much was asked for. It is checked under
+ * hardening only; there no block finds room in its thread's rows. */
 HZ_FAST void free_any(void *block, bool is_sized, size_t size)
 {
     const hz_page *page = hz_page_at(block);
@@ -145,7 +145,7 @@ __attribute__((noinline)) static void free_elsewhere(void *block)
     errno = saved;
 }
 
-/* Where all frees come here to be looked at, the block's magazine mostly has room after all. */
+/* With double_free=at_call all frees come here. The block's magazine mostly has room after all. */
 __attribute__((noinline)) static void free_slow(void *block, hz_stack *stack, uint64_t distance)
 {
     const ptrdiff_t away = hz_rows_away;

@@ -1,10 +1,10 @@
 /*
  * A thread's heap: birth, adoption by another thread, death.
  *
- * A heap is never unmapped. When its thread ends, it waits for a new one: warm, with its magazines
- * as they are, so that blocks go on to a thread that works where they were used last, and not one
- * by one to all the others. Only as many stay warm as there are CPUs, and only for purge_delay_ms;
- * the blocks of the rest go to the depot.
+ * A heap is never unmapped. When its thread ends, the heap waits for a new thread. At first it is
+ * warm, that is, it keeps its magazines: so blocks stay together and go on to one thread. At most
+ * as many heaps as there are CPUs stay warm, for purge_delay_ms. The blocks of the others go to the
+ * depot.
  */
 #include <hz/hz.h>
 
@@ -22,7 +22,7 @@ enum { WARM_MOST = 16 }; /* heaps that wait with their blocks, even on the large
 static uint64_t unsealed[HZ_GRANULE_BYTES / sizeof(uint64_t)];
 static void *nothing[2] = {unsealed, NULL};
 
-/* The rows of a thread without a heap, and of one whose every free is to be looked at. */
+/* The rows of a thread without a heap, and of one that must look at every block that it frees. */
 static hz_stack rows_none[HZ_SHARDS_MAX][HZ_CLASS_NUMBERS] = {
     {[0 ... HZ_CLASS_NUMBERS - 1] = {.top = &nothing[1]}}, /* the others: hz_rows_start */
 };
@@ -81,13 +81,14 @@ static void row_fill(hz_stack *row)
         row[class_] = (hz_stack){&nothing[1], hz_map.keys[class_]};
 }
 
-/* Only now, so that the rows that are not in use cost no memory. */
+/* Filled at the start and not by the compiler: so rows that are not in use cost no memory. */
 void hz_rows_start(void)
 {
     for (uint32_t shard = 1; shard < hz_map.shards; shard++) row_fill(rows_none[shard]);
 }
 
-/* A free that is to look at each block finds no room in any row; then mostly in the heap's own. */
+/* Whether each free looks at its block. Then no row has room, and the slow path mostly finds room
+ * in the heap's own. */
 static bool is_every_free_slow(void)
 {
     return hz_is_deferring() || hz_cfg.double_free == HZ_DOUBLE_FREE_AT_CALL || hz_is_hardened();
@@ -250,7 +251,7 @@ static void thread_ends(void *unused)
     errno = saved;
 }
 
-/* As it is: the caller may have been in the middle of a change. */
+/* The magazines stay as they are: the caller may be in the middle of a change. */
 void hz_heap_abandon(void)
 {
     if (hz_heap_mine == &hz_heap_none) return;

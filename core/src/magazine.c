@@ -1,22 +1,23 @@
 /*
- * Magazines: per thread and class, a stack of pointers to free blocks, refilled from and flushed to
- * the depot.
+ * Magazines: per thread and class, a stack of pointers to free blocks. It is refilled from the
+ * depot and flushed to it.
  *
- * Each grows with use (magazine_growth), and while that is worth its memory (growth_rent), up to
- * its cap; all magazines of a thread together stay within thread_cache_bytes, and those of all
- * threads within thread_cache_share, so one that needs more takes it from those that need it less.
+ * A magazine grows with use (magazine_growth), while that is worth its memory (growth_rent), up to
+ * its cap. All magazines of a thread stay within thread_cache_bytes, those of all threads within
+ * thread_cache_share. A magazine that needs more takes it from those that need it less.
  */
 #include "internal.h"
 #include "os.h"
 
 #define NS_OF_MS 1000000ULL
-#define SELDOM_NS (1000 * NS_OF_MS)    /* so long between two shortages, or longer: all the same */
-#define LITTLE_BYTES ((size_t)2 << 20) /* a process of so few blocks, or fewer: all the same */
+#define SELDOM_NS (1000 * NS_OF_MS)    /* longer times between two shortages count as this */
+#define LITTLE_BYTES ((size_t)2 << 20) /* a process with less counts as one with so much */
+
 enum {
-    PAUSE = 4,        /* no more than so many times the mean counts in it */
-    MUCH = 16,        /* so many times cheaper must be what another magazine makes room for */
+    PAUSE = 4, /* one time between shortages counts as at most so many times the mean */
+    MUCH = 16, /* a magazine makes room for another only if that is worth so many times more */
     FLUSH_MOST = 256, /* blocks that a flush takes out at a time */
-    LONG_STREAK = 8,  /* so often in a row at one end: its blocks go in one direction */
+    LONG_STREAK = 8,  /* after so many shortages in a row at one end, blocks go in one direction */
 };
 
 static uint32_t cap_for(uint32_t class_)
@@ -26,8 +27,8 @@ static uint32_t cap_for(uint32_t class_)
     return (uint32_t)(cap > 1 ? cap : 1);
 }
 
-/* Lays all arrays behind each other, each with an entry before its first for what the pop of an
- * empty magazine finds, and one after its last for what the push to a full one does. */
+/* Lays all arrays one behind the other. Each has one more entry before its first, for the pop of an
+ * empty magazine, and one after its last, for the push to a full one. */
 bool hz_magazine_make_all(hz_heap *heap)
 {
     size_t entries = 0;
@@ -111,8 +112,8 @@ static size_t budget_of_thread(void)
     return fair < (size_t)hz_cfg.thread_cache_bytes ? fair : (size_t)hz_cfg.thread_cache_bytes;
 }
 
-/* What a magazine costs: its bytes, times the time from one moment that it is empty or full to the
- * next. The higher, the less it is worth its memory. */
+/* What a magazine costs: its bytes times the mean time between two shortages. The higher that is,
+ * the less the magazine is worth its memory. */
 static uint64_t price(const hz_magazine *magazine, uint32_t class_, uint64_t now_ns)
 {
     uint64_t ns = now_ns - magazine->short_ns; /* one that has rested for long is worth little */
@@ -135,8 +136,8 @@ static bool has_plenty(const hz_magazine *magazine, uint32_t batches)
     return is_one_way(magazine) && magazine->grown >= batches * batch;
 }
 
-/* Makes other magazines that are worth less smaller, one after the other, until `bytes` more fit;
- * false when they do not. One that is worth nearly as much is left alone: else all would take from
+/* Shrinks other magazines that are worth less, one after the other, until `bytes` more fit; false
+ * when they do not. A magazine that is worth nearly as much is left alone: else all would take from
  * each other by turns. */
 static bool make_others_smaller(hz_heap *heap, uint32_t class_, size_t bytes)
 {
@@ -168,9 +169,9 @@ static uint32_t next_size(const hz_magazine *magazine)
     return magazine->grown + (uint32_t)hz_cfg.refill_batch;
 }
 
-/* Notes a moment that a magazine is empty or full. The time between two of them is kept as a mean,
- * as it scatters so much that a single one would be short enough sooner or later; and a single
- * pause of the thread hardly counts. */
+/* Notes that a magazine is empty or full. Of the times between two such moments the mean is kept:
+ * single times scatter so much that one would be short enough sooner or later. One long pause of
+ * the thread hardly changes the mean. */
 static void note_shortage(hz_magazine *magazine, bool is_full)
 {
     magazine->streak = is_full == magazine->was_full ? magazine->streak + 1 : 1;
@@ -184,10 +185,9 @@ static void note_shortage(hz_magazine *magazine, bool is_full)
     magazine->mean_ns = mean_ns > 0 ? (7 * mean_ns + since_ns) / 8 : since_ns;
 }
 
-/*
- * Whether a larger magazine is worth its memory. Twice the size makes it run empty or full half as
- * often at best: that saves the more, the shorter the time between two such moments, and costs the
- * more, the more bytes it may hold. One rate of exchange for all magazines of the process.
+/* Whether a larger magazine is worth its memory. With twice the size it runs empty or full half as
+ * often at best. The gain is larger, the shorter the time between two such moments is; the cost is
+ * larger, the more bytes it may hold. All magazines of the process weigh the two in the same way.
  */
 static bool is_worth_more(const hz_magazine *magazine, uint32_t class_)
 {
@@ -207,7 +207,8 @@ static bool magazine_grow_to(hz_heap *heap, uint32_t class_, uint32_t grown)
     return true;
 }
 
-/* Where the whole cap does not fit into what the thread's magazines may hold, twice as much may. */
+/* If the wanted size does not fit into what the thread's magazines may hold, it tries twice the
+ * size of now. */
 static bool magazine_grow(hz_heap *heap, uint32_t class_, bool is_full)
 {
     hz_magazine *magazine = &heap->magazines[class_];
@@ -272,8 +273,9 @@ HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
     *heap->stacks[class_].top++ = block;
 }
 
-/* Entries below `top` are free blocks, also in what another thread is just changing: it writes an
- * entry before it raises `top` above it, and a block that is live by now has left long ago. */
+/* Entries below `top` are free blocks. That holds even while another thread changes the magazine:
+ * it writes an entry before it raises `top` above it. A block that is live by now has left long
+ * ago. */
 __attribute__((no_sanitize("thread"))) bool hz_magazine_holds(const hz_heap *heap, uint32_t class_,
                                                               const void *block)
 {

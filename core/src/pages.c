@@ -102,7 +102,7 @@ static hz_span *run_mark(size_t first, size_t pages, hz_span_state state)
     return run;
 }
 
-/* From now on a run counts as in use, also for the child of a fork, which may see it half made. */
+/* Puts a run into use, also as the child of a fork sees it: by this one write. */
 static void run_put_out(hz_span *run)
 {
     hz_plain_put(&run->state, (uint8_t)HZ_SPAN_OUT);
@@ -180,8 +180,8 @@ static hz_span *list_search(hz_span *run, size_t pages, int *probes, hz_span *lo
     return lowest;
 }
 
-/* Of long runs the lowest, so that what is in use stays close together; of short ones, of which
- * there may be very many, one of the shortest. */
+/* Of long runs the lowest is taken, so that the memory in use stays close together. Of short runs
+ * there may be very many: one of the shortest is taken. */
 static hz_span *lists_search(const hz_run_lists *lists, size_t pages)
 {
     const unsigned list = list_number(pages);
@@ -227,8 +227,8 @@ static bool is_worth_stretching(const hz_span *run, size_t pages)
     return run->pages >= pages / 2;
 }
 
-/* Stretches a dirty run, if possible a long one: what must be faulted in is less than of a clean
- * run, and so is what becomes resident. */
+/* Stretches a dirty run, a long one if possible. That faults in fewer pages than a clean run, and
+ * fewer become resident. */
 static hz_span *stretch_any(size_t pages)
 {
     const unsigned shortest = list_number(pages / 2);
@@ -314,8 +314,8 @@ static hz_span *find_more(size_t pages, run_taste taste)
     return run;
 }
 
-/* A long dirty run would be cleared for a request of zeroes: where there is more of that than may
- * stay anyway, it goes back to the system sooner than it is written to. */
+/* For a request of zeroes a long dirty run would have to be cleared. While more dirty pages are
+ * free than may stay, that run goes back to the system anyway: then a clean one is better. */
 static run_taste taste_for(size_t pages, size_t align, bool wants_zeroes)
 {
     if (!wants_zeroes && align == 1 && pages >= STRETCH_PAGES) return MAY_STRETCH;

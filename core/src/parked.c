@@ -1,11 +1,10 @@
 /*
- * What is done about a block that is not as it should be, and where a free block may wait: the look
- * that a suspicion costs.
+ * Suspicious blocks: what is done about them, and where a free block may wait.
  *
- * A block that is freed with its seal in place was freed twice, or the program has stored what it
- * once saw in a free block there. Only where free blocks wait can tell. A block that another thread
- * moves from one of these places to another meanwhile may be missed: then it is noticed when it
- * would be handed out.
+ * A block that is freed although it bears its seal was freed twice, or the program has stored there
+ * what it once saw in a free block. Only a look at the places where free blocks wait can tell. If
+ * another thread moves the block from one place to another meanwhile, the look may miss it; then
+ * the second free is noticed when the block would be handed out.
  */
 #include "internal.h"
 

@@ -1,14 +1,13 @@
 /*
  * Purging: free pages that are still resident go back to the system, in parts.
  *
- * A page is due when it has been free for purge_delay_ms; a sweep from the highest page downwards
- * finds those, and what an allocation takes first is the lowest. The next sweep begins when the
- * oldest page that this one has left will be due. Beyond large_cache_bytes pages are due at once,
- * those that were freed just now last.
+ * A page is due when it has been free for purge_delay_ms. A sweep from the highest page downwards
+ * finds those; allocations take the lowest pages first. The next sweep begins when the oldest page
+ * that this one left alone will be due. While more than large_cache_bytes are free, pages are due
+ * at once, and those that were freed just now go last.
  *
- * One thread purges at a time, and the others go on without: the only lock that is held while the
- * system works is one that malloc and free try to take and never wait for. What one call returns is
- * bounded.
+ * One thread purges at a time, and the others go on without. The only lock held while the system
+ * works is one that malloc and free try and never wait for. What one call returns is bounded.
  */
 #include "internal.h"
 #include "os.h"

@@ -224,7 +224,8 @@ bool hz_remote_make(hz_heap *heap)
     return memory != NULL;
 }
 
-/* Full in entries, or, where the blocks are large, in bytes: what waits here no thread can use. */
+/* A ring is full by its entries or, if the blocks are large, by their bytes: no thread can use the
+ * blocks that wait here. */
 static bool ring_is_full(const hz_heap *heap)
 {
     return heap->ring_count == (uint32_t)hz_cfg.remote_ring_size ||

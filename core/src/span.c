@@ -1,12 +1,11 @@
 /*
- * Spans: runs of pages cut into blocks of one class, and the bins that list those with blocks to
- * give.
+ * Spans: runs of pages cut into blocks of one class, and bins, the lists of spans with free blocks.
  *
- * A span is cut from the front as blocks are asked for, and touched no further than CUT_BYTES
- * ahead. One heap at a time cuts it, by a lease: if several threads took turns, each other's blocks
- * would lie in cache lines that both write. A block that comes back is noted in hz_map.free_bits,
- * outside the blocks. A span whose blocks have all come back is kept (span_cache of them) or its
- * pages are freed.
+ * A span is cut from the front, as blocks are asked for; no more than CUT_BYTES ahead are touched.
+ * One heap at a time cuts it, by a lease. If several threads took turns, neighbouring blocks would
+ * share cache lines that two threads write. A block that comes back is noted in hz_map.free_bits,
+ * outside the blocks. A span whose blocks have all come back is kept (up to span_cache spans), or
+ * its pages are freed.
  */
 #include "internal.h"
 #include "os.h"
@@ -20,7 +19,7 @@ enum {
     CUT_BYTES = 16 * 1024,
 };
 
-static _Atomic size_t cut_bytes; /* of all blocks that were cut and whose span is still one */
+static _Atomic size_t cut_bytes; /* of all blocks cut from spans that still exist */
 
 size_t hz_span_bytes(void)
 {
@@ -131,9 +130,10 @@ static void span_prefault(const hz_span *span, bool zeroed)
 }
 
 /*
- * Where in its first page a span's blocks begin. Spans begin at pages, so without this the first
- * blocks of all classes would share a few sets of the cache. Only lines that no thread touches are
- * lost. None begins where the page does: so a second free of what was there before is seen.
+ * Where in its first page a span's blocks begin. Spans begin at pages: without a colour the first
+ * blocks of all classes would share a few sets of the cache. What is lost are lines that no thread
+ * touches. No colour of a sized class is zero: so a second free of what began at the page before is
+ * seen.
  */
 static uint32_t span_colour(uint32_t first_page, uint32_t class_)
 {
@@ -195,7 +195,7 @@ static void span_bury(hz_bin *bin, hz_span *span, hz_span **dead)
     *dead = span;
 }
 
-/* Pages with a block that is in use stay out of use themselves. */
+/* Pages with a block that is in use are not used again. */
 static void span_destroy(hz_span *span, uint32_t class_)
 {
     const void *unsealed = unseal_all(span, class_);
@@ -247,8 +247,8 @@ static void note_cut(uint32_t class_, const unsigned char *first, const unsigned
         hz_page_set(hz_page_at(hz_page_address(i)), step, last);
 }
 
-/* The last in `out` has the lowest address, as it is popped first. A cut touches its blocks, to
- * seal them: so it takes one, and no more than what begins within CUT_BYTES. */
+/* The last block in `out` has the lowest address, as it is popped first. A cut touches each block,
+ * to seal it: so it takes one block, and beyond that only blocks that begin within CUT_BYTES. */
 size_t hz_span_cut(hz_lease *lease, uint32_t class_, void **out, size_t want)
 {
     size_t bytes = hz_class_bytes[class_];
@@ -370,11 +370,9 @@ static void span_settle(hz_bin *bin, hz_span *span, hz_span **dead)
     }
 }
 
-/*
- * A block that was freed twice may come back twice, the second time when its page serves another
- * bin. Whatever that bin does to the page meanwhile: under this bin's lock no page becomes or
- * ceases to be one of this bin.
- */
+/* A block that was freed twice may come back twice, the second time when its page serves another
+ * bin. That bin may change the page meanwhile. But this bin's lock is held, so no page becomes one
+ * of this bin's or ceases to be one. */
 static bool is_of_bin(uint32_t shard, uint32_t class_, const void *block)
 {
     return hz_class_at(block) == class_ && hz_map.spans[hz_page_of(block)].shard == shard;
@@ -462,7 +460,8 @@ bool hz_span_trim(uint32_t shard, uint32_t class_)
 
 /* ---- fork ----------------------------------------------------------------------------------- */
 
-static bool lost[HZ_SHARDS_MAX][HZ_CLASSES + 1]; /* bins whose lock a thread held that is gone */
+static bool lost[HZ_SHARDS_MAX][HZ_CLASSES + 1]; /* bins whose lock was held, at the fork, by a
+                                                    thread that the child does not have */
 
 static bool bins_forget(void)
 {
