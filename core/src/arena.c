@@ -284,6 +284,11 @@ bool hz_arena_extend(size_t pages, size_t *first)
 
 /* ---- giving back ---------------------------------------------------------------------------- */
 
+bool hz_arena_is_strict(void)
+{
+    return arena.is_strict;
+}
+
 /* Where what may be written counts as used, a long run is given up as a whole. */
 bool hz_arena_purge(size_t first, size_t pages)
 {

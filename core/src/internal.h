@@ -123,6 +123,7 @@ bool hz_arena_extend(size_t pages, size_t *first);
 /* Gives the memory of pages back: from then on they read as zero, and must be reused before they
  * are written to. False when the system refuses. */
 bool hz_arena_purge(size_t first, size_t pages);
+bool hz_arena_is_strict(void); /* whether what may be written counts as used */
 bool hz_arena_reuse(size_t first, size_t pages);
 /* Memory for hz's own structs: zeroed, never given back; NULL when the system refuses. */
 void *hz_meta_alloc(size_t bytes);

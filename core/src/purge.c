@@ -93,13 +93,13 @@ static void sweep_end(void)
 }
 
 /* What is due for the time since the last part: where calls follow each other closely, many share
- * the work; rare calls do more each. */
+ * the work; rare calls do more each. Where commit is counted, only a long run gives any up. */
 static size_t aged_part_pages(void)
 {
     const uint64_t now_ns = hz_os_now_ns();
     const uint64_t pages = (now_ns - purge.part_ns) / NS_PER_PAGE;
     purge.part_ns = now_ns;
-    if (pages > PART_PAGES) return PART_PAGES;
+    if (pages > PART_PAGES || hz_arena_is_strict()) return PART_PAGES;
     return pages > LEAST_PART_PAGES ? (size_t)pages : LEAST_PART_PAGES;
 }
 
