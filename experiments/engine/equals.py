@@ -22,13 +22,14 @@ from record import WORKLOADS, by_turns
 from hztune.confirm import reported
 from hztune.machine import Machine
 from hztune.measure import Arm
-from hztune.measure.types import Around, Role
+from hztune.measure import Role
+from hztune.measure.types import Around
 from hztune.progress import Quiet
-from hztune.samples import Block
-from hztune.search import Bench, Budget, Ledger
-from hztune.search.budget import SystemClock
+from hztune.blocks import Block
+from hztune.trial import Bench, Budget, Ledger
+from hztune.trial import SystemClock
 from hztune.tune.candidates import candidates
-from hztune.tune.flow import Study
+from hztune.tune.story import Study
 
 
 class Equals(Around):

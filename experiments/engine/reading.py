@@ -19,7 +19,7 @@ from typing import Any
 
 from hztune.params import Value
 from hztune.stats import fixed_interval
-from hztune.study import Finding, importance
+from hztune.search.proposer import Finding, importance
 
 LEAST_PAIRS = 6
 NAMED = 4

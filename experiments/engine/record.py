@@ -32,10 +32,11 @@ from typing import Any
 
 from hztune.machine import Machine
 from hztune.measure import Arm
-from hztune.measure.types import Executor
+from hztune.measure import Executor
 from hztune.measure.workloads import workload_executor
-from hztune.samples import Block
-from hztune.search import SLOTS, Ledger
+from hztune.blocks import Block
+from hztune.search import SLOTS
+from hztune.trial import Ledger
 from hztune.space import Config, Dimension, Space
 from hztune.tune.candidates import candidates
 from hztune.workload import WorkloadSpec

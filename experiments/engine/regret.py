@@ -36,13 +36,13 @@ from studies import recorded
 from hztune import params
 from hztune.machine import Machine
 from hztune.measure import Arm
-from hztune.measure.replay import Noise, ReplayExecutor, Truth, VirtualClock
+from hztune.lab.replay import Noise, ReplayExecutor, Truth, VirtualClock
 from hztune.params import Value
 from hztune.progress import Quiet
-from hztune.search import Bench, Budget, Ledger
-from hztune.search.ledger import FAR_BEHIND
+from hztune.trial import Bench, Budget, Ledger
+from hztune.trial.ledger import FAR_BEHIND
 from hztune.space import Config, Dimension, Space, load, machine_facts
-from hztune.tune.flow import Study
+from hztune.tune.story import Study
 
 ROUNDS_OF_A_SECOND = 56
 LENGTHS = (0.2, 100.0)

@@ -28,16 +28,16 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from hztune import study
+from hztune.search import proposer
 from hztune.measure import Arm
-from hztune.measure.replay import Noise, RecordedNoise, ReplayExecutor, Truth, VirtualClock
+from hztune.lab.replay import Noise, RecordedNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
-from hztune.samples import Block, Outcome, Turn
-from hztune.search import Bench, Budget, Ledger
+from hztune.blocks import Block, Outcome, Turn
+from hztune.trial import Bench, Budget, Ledger
 from hztune.space import Config, Space
 from hztune.stats import FIRST_LOOK, fixed_interval, sequential_interval
 from hztune.tune.candidates import candidates
-from hztune.tune.flow import Decision, Study
+from hztune.tune.story import Decision, Study
 
 KNOB, WINNER = "depot_lock", "spin"
 GAIN = 2.0
@@ -172,7 +172,7 @@ def told_twice(name: str, noise: Noise, seed: int, budget_s: float) -> Counts:
 def by_chance(
     space: Space, findings: object, count: int, *, seed: int, taken: Sized, **more: object
 ) -> list[Config]:
-    """Stands for `study.propose`."""
+    """Stands for `proposer.propose`."""
     rng = Random(f"{seed} {len(taken)}")
     return [space.sample(rng) for _ in range(count)]
 
@@ -301,7 +301,7 @@ def main() -> None:
         budget_s = parts[0]["budget_s"]
     else:
         if not options.optuna:
-            study.propose = by_chance
+            proposer.propose = by_chance
         numbers = range(options.first, options.first + options.count)
         found = many(numbers, options.files, options.budget, options.jobs)
         budget_s = options.budget

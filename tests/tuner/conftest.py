@@ -13,24 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from hztune.blocks import Arm, Block, Role
+from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, VirtualClock
 from hztune.measure import timer
 from hztune.measure.disturbance import Judge
-from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, VirtualClock
 from hztune.measure.types import Around
 from hztune.params import Param, Scale, Value
-from hztune.profile import (
-    AllocatorId,
-    MachineId,
-    Objective,
-    Profile,
-    Result,
-    Search,
-    WorkloadId,
-)
+from hztune.profile import AllocatorId, MachineId, Objective, Profile, Result, Search, WorkloadId
 from hztune.progress import Quiet
-from hztune.samples import Arm, Block, Evidence, Plan, Role, Sink
-from hztune.search import Bench, Budget, Ledger, MemoryLimit
 from hztune.space import Space, load
+from hztune.store import Evidence, Plan, Sink
+from hztune.trial import Bench, Budget, Ledger, MemoryLimit
 
 RESUME_S = 2.0
 """Most seconds, where a test marked `perf` looks, from a kill until its study is open again."""

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from hztune import allocator, process
-from hztune.allocator import Adapter, Installed, WrongConfiguration, knobs, probe
-from hztune.allocator.base import ALPHABET, Config
+from hztune.allocator import Adapter, Config, Installed, WrongConfiguration, knobs, probe
+from hztune.allocator.base import ALPHABET
 from hztune.allocator.glibc import TABLE as GLIBC
 from hztune.allocator.jemalloc import TABLE as JEMALLOC
 from hztune.allocator.library import Library

@@ -8,14 +8,15 @@ from random import Random
 
 import pytest
 
+from hztune.blocks import Arm
 from hztune.errors import UsageError
-from hztune.measure.replay import Landscape, ModelNoise, Truth
-from hztune.samples import Arm
-from hztune.search import Bench, MemoryLimit, Search
+from hztune.lab.replay import Landscape, ModelNoise, Truth
+from hztune.search import Search
+from hztune.search.proposer import Finding, identity, propose
 from hztune.space import Choice, Space
-from hztune.study import Finding, identity, propose
+from hztune.trial import Bench, MemoryLimit
 from hztune.tune.candidates import candidates
-from hztune.tune.flow import Decision, Study
+from hztune.tune.story import Decision, Study
 
 MakeBench = Callable[..., Bench]
 QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)

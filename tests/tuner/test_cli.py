@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hztune import cli, cli_tune, export, params, profile, tune
+from hztune import cli, export, params, profile, tune
+from hztune.cli import tune as cli_tune
 from hztune.doctor import Finding, Verdict
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
@@ -213,7 +214,7 @@ def test_an_interruption_is_status_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hztune.cli_list._formats", interrupted)
+    monkeypatch.setattr("hztune.cli.list._formats", interrupted)
     assert cli.status_of(["list", "formats"]) == 130
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from hztune import profile
+from hztune.blocks import Arm, Block, Outcome, Role
 from hztune.compare import contenders as field
 from hztune.compare import plot, record, session, table
 from hztune.compare.contenders import Contender
@@ -24,12 +25,11 @@ from hztune.compare.preload import FileProof
 from hztune.compare.record import Record
 from hztune.compare.standings import Standings, geometric_mean
 from hztune.errors import UsageError
+from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 from hztune.machine import Machine
-from hztune.measure.proof import Fault
-from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth
+from hztune.measure.identity import Fault
 from hztune.profile import Profile
 from hztune.progress import Quiet
-from hztune.samples import Arm, Block, Outcome, Role
 from hztune.stats import Interval, fixed_interval, pooled_mean
 from hztune.workload import WorkloadSpec
 

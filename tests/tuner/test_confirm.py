@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
+from hztune.blocks import Arm
 from hztune.confirm import claim_error, prove, sharpen, shrink
 from hztune.confirm.proof import CLAIM_ERROR, may_end
-from hztune.measure.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
+from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.params import Value
 from hztune.progress import Quiet
-from hztune.samples import Arm
-from hztune.search import Bench, Budget, Ledger, MemoryLimit
 from hztune.space import Space
 from hztune.stats import FIRST_LOOK, is_look, sequential_interval
+from hztune.trial import Bench, Budget, Ledger, MemoryLimit
 
 MakeBench = Callable[..., Bench]
 QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)

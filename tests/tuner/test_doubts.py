@@ -7,12 +7,12 @@ from random import Random
 import numpy as np
 import pytest
 
-from hztune.measure.replay import Floats, ModelNoise, Noise, ReplayExecutor, Truth, VirtualClock
-from hztune.samples import Arm
-from hztune.search import Bench, Budget, Ledger, calibrate, doubts
+from hztune.blocks import Arm
+from hztune.lab.replay import Floats, ModelNoise, Noise, ReplayExecutor, Truth, VirtualClock
 from hztune.space import Space
 from hztune.stats import two_states
-from hztune.tune.flow import Study
+from hztune.trial import Bench, Budget, Ledger, calibrate, doubts
+from hztune.tune.story import Study
 
 QUIET = ModelNoise(within=0.01, between=0.005, common=0.01)
 

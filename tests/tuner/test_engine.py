@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth
 from hztune.machine import Machine
-from hztune.measure.replay import ModelNoise, ReplayExecutor, Truth
 from hztune.workload import WorkloadSpec
 
 ENGINE = Path(__file__).parents[2] / "experiments" / "engine"

@@ -14,19 +14,19 @@ from pathlib import Path
 import pytest
 
 from hztune import params, profile
+from hztune.blocks import Arm, Block, Outcome, Role
 from hztune.compare.contenders import Contender
 from hztune.compare.match import MakeExecutor
 from hztune.errors import UsageError
-from hztune.experiment import definition
-from hztune.experiment.definition import Experiment
-from hztune.experiment.report import NOT_MEASURED, Finding, examine
-from hztune.experiment.run import RESULTS, UNFINISHED, Ran, run
+from hztune.lab import definition
+from hztune.lab.definition import Experiment
+from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth
+from hztune.lab.report import NOT_MEASURED, Finding, examine
+from hztune.lab.run import RESULTS, UNFINISHED, Ran, run
 from hztune.machine import Machine
 from hztune.measure import Executor
-from hztune.measure.replay import ModelNoise, ReplayExecutor, Truth
 from hztune.profile import Profile
 from hztune.progress import Quiet
-from hztune.samples import Arm, Block, Outcome, Role
 from hztune.workload import WorkloadSpec
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

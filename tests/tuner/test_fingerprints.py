@@ -13,8 +13,9 @@ from hztune import artifacts
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.program import Program
-from hztune.samples import SampleStore
-from hztune.tune.request import TuneRequest, understand
+from hztune.store import SampleStore
+from hztune.tune import TuneRequest
+from hztune.tune.request import understand
 from hztune.workload import WorkloadSpec
 
 LARSON = WorkloadSpec.from_text("larson", threads=2)

@@ -18,17 +18,18 @@ import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from hztune import study
+from hztune.blocks import Arm, Block, Role
+from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.machine import Machine
-from hztune.measure.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.measure.types import Around
 from hztune.progress import Quiet
-from hztune.samples import Arm, Block, Evidence, Plan, Role, SampleStore
-from hztune.search import Bench, Budget, Ledger
+from hztune.search import proposer
+from hztune.search.proposer import Finding
 from hztune.space import Space
-from hztune.study import Finding
-from hztune.tune.flow import Study
+from hztune.store import Evidence, Plan, SampleStore
+from hztune.trial import Bench, Budget, Ledger
 from hztune.tune.session import _spent
+from hztune.tune.story import Study
 
 from .conftest import RESUME_S
 
@@ -224,7 +225,7 @@ def kill_mirrors(path: Path, kills: int) -> list[float]:
 
     def write(tell: Tell) -> None:
         while True:
-            study.mirror(path, "all", findings, defaults)
+            proposer.mirror(path, "all", findings, defaults)
             tell(1)
 
     def trials() -> int:
@@ -237,7 +238,7 @@ def kill_mirrors(path: Path, kills: int) -> list[float]:
         killed(write, after=rng.randrange(1, 6))
         began = time.monotonic()
         assert trials() == len(findings)
-        study.mirror(path, "all", findings, defaults)
+        proposer.mirror(path, "all", findings, defaults)
         resumed_s.append(time.monotonic() - began)
         assert trials() == len(findings)
         assert sorted(each.name for each in path.parent.iterdir()) == [path.name]

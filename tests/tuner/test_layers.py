@@ -20,12 +20,14 @@ MOST_LINES = 600
 # From the top: a part may import what stands below it, and its neighbours without going in circles.
 PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"cli", "__main__"}),
-    frozenset({"tune", "search", "confirm", "export", "report", "compare", "experiment",
-               "verify"}),
-    frozenset({"measure", "stats", "space", "study", "progress", "doctor", "shared"}),
-    frozenset({"params", "artifacts", "allocator", "workload", "profile", "samples", "machine",
-               "strictjson", "elsewhere"}),
-    frozenset({"process", "files", "lasting"}),
+    frozenset({"lab"}),
+    frozenset({"tune", "compare", "verify", "report", "export"}),
+    frozenset({"search", "confirm"}),
+    frozenset({"trial"}),
+    frozenset({"measure", "stats", "space", "store", "progress", "doctor", "machine_diff"}),
+    frozenset({"profile", "allocator", "workload", "blocks"}),
+    frozenset({"params", "artifacts", "machine", "strictjson"}),
+    frozenset({"process", "files", "gc_freeze"}),
     frozenset({"errors"}),
 )  # fmt: skip
 
@@ -33,10 +35,10 @@ PYTHON_LEVELS: tuple[frozenset[str], ...] = (
 SINGLE_IMPORTERS = {
     "hztune._core": {"params"},
     "subprocess": {"process"},
-    "optuna": {"study"},
-    "sqlalchemy": {"shared"},
+    "optuna": {"search"},
+    "sqlalchemy": {"store"},
     "threadpoolctl": {"stats"},
-    "numpy": {"stats", "measure", "search", "study", "confirm", "tune"},
+    "numpy": {"stats", "measure", "search", "trial", "confirm", "tune", "lab"},
     "click": {"cli"},
     "rich": {"progress", "cli"},
 }
@@ -89,9 +91,9 @@ class Import:
 
 
 def part_of(path: Path) -> str:
-    """The part that a file belongs to: its package or module name; every cli_*.py is `cli`."""
+    """The part that a file belongs to: its package or module name."""
     name = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    return "cli" if name.startswith("cli_") else name
+    return name
 
 
 def python_files() -> list[Path]:

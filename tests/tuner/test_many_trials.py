@@ -12,10 +12,11 @@ from random import Random
 
 import pytest
 
+from hztune.blocks import Arm
+from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth
 from hztune.machine import Machine
-from hztune.measure.replay import ModelNoise, ReplayExecutor, Truth
-from hztune.samples import Arm, SampleStore
 from hztune.space import Space
+from hztune.store import SampleStore
 from hztune.tune.candidates import candidates
 
 from .conftest import tell
@@ -25,10 +26,11 @@ OPENER = """
 import json, resource, sys, time
 from pathlib import Path
 from hztune.machine import Machine
-from hztune.measure.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
+from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
-from hztune.samples import SampleStore
-from hztune.search import Bench, Budget, Ledger, Search
+from hztune.store import SampleStore
+from hztune.search import Search
+from hztune.trial import Bench, Budget, Ledger
 from hztune.tune.candidates import candidates
 
 space = candidates("hz", "", 8).space

@@ -9,7 +9,7 @@ import pytest
 
 from hztune.measure import disturbance
 from hztune.measure.disturbance import Judge, Throttling, Watch
-from hztune.samples import Evidence
+from hztune.store import Evidence
 
 TURN_NS = 18_000_000
 QUIET = Evidence(cpu_ns=2 * TURN_NS, involuntary=2, pressure_us=900)

@@ -14,8 +14,8 @@ import pytest
 from hztune import allocator, artifacts, params
 from hztune.allocator import live
 from hztune.measure import Arm, Outcome
+from hztune.measure.identity import AllocatorProof, Fault
 from hztune.measure.program import Program, bench_program, by_command
-from hztune.measure.proof import AllocatorProof, Fault
 from hztune.measure.runs import RunExecutor
 from hztune.measure.turns import Tempo, TurnExecutor
 from hztune.workload import WorkloadSpec

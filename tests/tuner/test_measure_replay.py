@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from hztune.lab.replay import Floats, ModelNoise, RecordedNoise, ReplayExecutor, Truth
 from hztune.measure import Arm, Block
-from hztune.measure.replay import Floats, ModelNoise, RecordedNoise, ReplayExecutor, Truth
 
 DEFAULT = Arm("hz")
 FASTER = Arm.of("hz", {"magazine_cap": 64})

@@ -12,16 +12,17 @@ from typing import Any
 import pytest
 
 from hztune.allocator.live import Running
+from hztune.blocks import Outcome, Turn, joined
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure import Arm, Block, runs, timer
 from hztune.measure.disturbance import Watch
+from hztune.measure.identity import Fault
 from hztune.measure.program import Program, bench_program, by_command, by_regex
-from hztune.measure.proof import Fault
 from hztune.measure.runs import RunExecutor
 from hztune.measure.several import SeveralExecutor
 from hztune.measure.workloads import program_executor
-from hztune.samples import Outcome, SampleStore, Turn, blocks, joined
+from hztune.store import SampleStore, blocks
 from hztune.workload import WorkloadSpec
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")

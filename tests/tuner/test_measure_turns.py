@@ -12,12 +12,13 @@ import pytest
 
 from hztune import artifacts
 from hztune.allocator.live import Running
+from hztune.blocks import Outcome, Turn
 from hztune.errors import HztuneError
 from hztune.machine import Machine
 from hztune.measure import Arm, Block, turns
-from hztune.measure.proof import Fault
+from hztune.measure.identity import Fault
 from hztune.measure.turns import Tempo, TurnExecutor
-from hztune.samples import Evidence, Outcome, Plan, SampleStore, Turn, blocks
+from hztune.store import Evidence, Plan, SampleStore, blocks
 from hztune.workload import WorkloadSpec
 
 FAKE = Path(__file__).with_name("measure_fake_turns.py")

@@ -11,30 +11,29 @@ from random import Random
 
 import pytest
 
-from hztune import study
+from hztune.blocks import Arm
 from hztune.confirm import MOST_MEMBERS, Member, affordable, member_error, on_front, prove_front
 from hztune.confirm.proof import CLAIM_ERROR
-from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
+from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
-from hztune.samples import Arm
-from hztune.search import (
+from hztune.search import FrontSearch, proposer
+from hztune.search.proposer import Finding
+from hztune.search.race import LEAST_TRIALS
+from hztune.space import Choice, Space
+from hztune.stats import Interval, is_look
+from hztune.trial import (
     LEAST_SAVING,
     Bench,
     Budget,
-    FrontSearch,
     Ledger,
     MemoryLimit,
     Place,
     calibrate,
     unbeaten,
 )
-from hztune.search.plane import dominates, room, spread
-from hztune.search.race import LEAST_TRIALS
-from hztune.space import Choice, Space
-from hztune.stats import Interval, is_look
-from hztune.study import Finding
-from hztune.tune.flow import Decision
-from hztune.tune.front import FrontStudy
+from hztune.trial.pareto import dominates, room, spread
+from hztune.tune.pareto_story import FrontStudy
+from hztune.tune.story import Decision
 
 QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
 USUAL = ModelNoise(within=0.12, between=0.05, common=0.1, drift=0.02, tail=4, outlier_share=0.01)
@@ -165,14 +164,14 @@ def test_the_sampler_is_told_both_objectives_or_one_and_inherits_from_the_front(
 ) -> None:
     seen: list[dict[str, object]] = []
     objectives: set[int] = set()
-    propose = study.propose
+    propose = proposer.propose
 
     def watched(space: Space, findings: Sequence[Finding], count: int, **how: object) -> object:
         seen.append(how)
         objectives.update(len(finding.objectives) for finding in findings)
         return propose(space, findings, count, **how)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("hztune.study.propose", watched)
+    monkeypatch.setattr("hztune.search.proposer.propose", watched)
     FrontSearch(bench_of(three_ways), toy_space, seed=1).run(share=0.6)
     parents = [group for how in seen for group in how["in_turn"]]  # type: ignore[attr-defined]
     assert {len(group) for group in parents} == {1, 2}
@@ -182,10 +181,10 @@ def test_the_sampler_is_told_both_objectives_or_one_and_inherits_from_the_front(
 def test_every_proposal_inherits_from_the_member_whose_turn_it_is(
     toy_space: Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study, "INHERITED_SHARES", (1.0,))
+    monkeypatch.setattr(proposer, "INHERITED_SHARES", (1.0,))
     parents = [[{"lock": "spin", "cap": 512}], [{"pages": "on", "cap": 8}]]
     findings = [Finding({}, 0.0, {"ran": -1.0}, 0.0)]
-    first, second = study.propose(
+    first, second = proposer.propose(
         toy_space, findings, 2, incumbents=(), taken=(), seed=1, in_turn=parents
     )
     assert (first.get("lock"), first.get("pages")) == ("spin", None)
@@ -195,10 +194,10 @@ def test_every_proposal_inherits_from_the_member_whose_turn_it_is(
 def test_a_proposal_between_two_members_has_values_of_both(
     toy_space: Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study, "INHERITED_SHARES", (1.0,))
+    monkeypatch.setattr(proposer, "INHERITED_SHARES", (1.0,))
     one, other = {"lock": "spin", "cap": 512}, {"pages": "on", "cap": 8}
     findings = [Finding({}, 0.0, {"ran": -1.0}, 0.0)]
-    children = study.propose(
+    children = proposer.propose(
         toy_space, findings, 12, incumbents=(), taken=(), seed=1, in_turn=[[one, other]]
     )
     assert any(child.get("lock") == "spin" and child.get("pages") == "on" for child in children)
@@ -451,7 +450,7 @@ def test_studies_of_equals_say_that_the_front_is_the_default_alone(
         rng = Random(f"{how['seed']} {how['taken']}")  # what is judged is not the sampler
         return [space.sample(rng) for _ in range(count)]
 
-    monkeypatch.setattr("hztune.study.propose", propose)
+    monkeypatch.setattr("hztune.search.proposer.propose", propose)
     verdicts: Counter[str] = Counter()
     for seed in range(100):
         bench = bench_of(flat, USUAL, seed=seed, budget_s=60.0, rss_scatter=0.02)
@@ -462,7 +461,7 @@ def test_studies_of_equals_say_that_the_front_is_the_default_alone(
 
 
 def test_an_interval_that_reaches_zero_later_gives_way_to_the_one_of_the_proof() -> None:
-    from hztune.confirm.front import _Gain
+    from hztune.confirm.pareto_proof import _Gain
 
     pairs = [0.1, 0.11, 0.09, 0.1, 0.1, 0.11, -0.9, 0.9, -0.9, 0.9]
     gain = _Gain.of(pairs, 0.0, [6], 0.01)

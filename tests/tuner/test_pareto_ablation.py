@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from hztune.blocks import Arm
 from hztune.confirm import shorten_members
-from hztune.measure.replay import Landscape, ModelNoise, Truth
+from hztune.lab.replay import Landscape, ModelNoise, Truth
 from hztune.params import Value
-from hztune.samples import Arm
-from hztune.search import Bench, Ledger, calibrate
-from hztune.search.front import savings
+from hztune.search.pareto_search import savings
 from hztune.space import Space
+from hztune.trial import Bench, Ledger, calibrate
 
 from .test_pareto import CONTROL, USUAL, bench_of, decided, flat, some_arms, three_ways
 

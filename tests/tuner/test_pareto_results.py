@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from hztune import profile, report
+from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.export.provenance import claim as claim_words
-from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
+from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.profile import Memory, Profile, Result
 from hztune.progress import Quiet
 from hztune.report import evidence, sections, words
-from hztune.samples import Arm
-from hztune.search import Bench, Record
-from hztune.tune import Tuned, TuneRequest, together, tune
+from hztune.trial import Bench, Record
+from hztune.tune import Tuned, TuneRequest, shared_session, tune
 from hztune.tune.request import understand
 from hztune.tune.summary import Attempt
 from hztune.verify.claim import Claim, Finding, measure
@@ -298,16 +298,18 @@ def test_a_front_that_workers_share_leaves_what_every_front_leaves(
     clock = VirtualClock()
     inner = ReplayExecutor(spin_or_purge, QUIET, seed=1, clock=clock, rss_scatter=0.01)
     monkeypatch.setenv("HZTUNE_CORE", str(core_build))
-    monkeypatch.setattr(together, "executor_of", lambda request, machine, sink: Kept(inner, sink))
-    monkeypatch.setattr(together, "SystemClock", lambda: clock)
+    monkeypatch.setattr(
+        shared_session, "executor_of", lambda request, machine, sink: Kept(inner, sink)
+    )
+    monkeypatch.setattr(shared_session, "SystemClock", lambda: clock)
     space = tmp_path / "two.toml"
     space.write_text(SPACE)
     larson = WorkloadSpec.from_text("larson", (), 2)
     asked = TuneRequest(workload=larson, space=str(space), budget_s=120.0, pareto="throughput,rss")
-    place = together.Place(f"sqlite:///{tmp_path / 'study.db'}", "front")
-    first = together.begin(place, asked, tmp_path / "first", Quiet())
+    place = shared_session.Place(f"sqlite:///{tmp_path / 'study.db'}", "front")
+    first = shared_session.begin(place, asked, tmp_path / "first", Quiet())
     assert [row.verdict for row in first.summary.front][-1] == "less_memory"
-    second = together.join(place, Quiet(), out=tmp_path / "second")
+    second = shared_session.join(place, Quiet(), out=tmp_path / "second")
     assert second is not None and second.front == first.front
     files = {path.name: path.read_text() for path in (tmp_path / "first/front").iterdir()}
     assert {path.name: path.read_text() for path in (tmp_path / "second/front").iterdir()} == files

@@ -17,26 +17,28 @@ import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from hztune import cli, cli_report, params, profile, report, space
+from hztune import cli, params, profile, report, space
+from hztune.blocks import Arm, Block, Role
+from hztune.cli import report as cli_report
 from hztune.errors import HztuneError, UsageError
+from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.machine import Machine
 from hztune.measure import Executor
-from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.measure.several import SeveralExecutor
 from hztune.measure.types import Around
 from hztune.profile import Objective, Profile, Result, Search, Share, WorkloadId
 from hztune.progress import Quiet
-from hztune.report import evidence, words
+from hztune.report import evidence, join, words
 from hztune.report.evidence import Evidence
-from hztune.report.markup import Html, join, tag
-from hztune.samples import Arm, Block, Role, SampleStore, Sink
-from hztune.search import Bench, Budget, Ledger, LossLimit, MemoryLimit, Stray
+from hztune.report.markup import Html, tag
 from hztune.search import Search as RunningSearch
-from hztune.shared.database import Storage
-from hztune.shared.study import SharedStudy
-from hztune.shared.worker import Worker
 from hztune.space import Space
-from hztune.tune.flow import Decision, Study
+from hztune.store import SampleStore, Sink
+from hztune.store.database import Storage
+from hztune.store.shared import SharedStudy
+from hztune.store.worker import Worker
+from hztune.trial import Bench, Budget, Ledger, LossLimit, MemoryLimit, Stray
+from hztune.tune.story import Decision, Study
 from hztune.tune.summary import summarize
 
 from .conftest import tell

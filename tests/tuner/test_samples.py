@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from hztune.blocks import Arm, Block, Outcome, Turn, times_of
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
-from hztune.samples import Arm, Block, Evidence, Outcome, Plan, SampleStore, Turn, blocks, times_of
-from hztune.samples.log import Log
+from hztune.store import Evidence, Plan, SampleStore, blocks
+from hztune.store.log import Log
 
 from .conftest import tell
 

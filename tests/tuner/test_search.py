@@ -11,21 +11,13 @@ from statistics import stdev
 
 import pytest
 
+from hztune.blocks import Arm, Block, Outcome
 from hztune.errors import HztuneError, StoppedByUser, UsageError
-from hztune.measure.replay import ModelNoise, Truth
-from hztune.samples import Arm, Block, Outcome
-from hztune.search import (
-    SLOTS,
-    Bench,
-    Ledger,
-    MemoryLimit,
-    Record,
-    Search,
-    assess,
-    calibrate,
-)
-from hztune.search.beliefs import Beliefs
+from hztune.lab.replay import ModelNoise, Truth
+from hztune.search import SLOTS, Search
+from hztune.search.model import Beliefs
 from hztune.space import Choice, Space
+from hztune.trial import Bench, Ledger, MemoryLimit, Record, assess, calibrate
 
 MakeBench = Callable[..., Bench]
 QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)

@@ -11,18 +11,19 @@ from pathlib import Path
 import pytest
 
 from hztune import profile
+from hztune.blocks import Arm, Block, joined
 from hztune.errors import UsageError
+from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.machine import Machine
-from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.measure.several import SeveralExecutor
 from hztune.measure.workloads import workloads_executor
 from hztune.profile import Profile, Share, WorkloadId
 from hztune.progress import Quiet
-from hztune.samples import Arm, Block, SampleStore, Sink, joined
-from hztune.search import Bench, Budget, Ledger, LossLimit, MemoryLimit
 from hztune.space import Space
 from hztune.stats import log_rss_ratio, pair_ratio, part_ratios
-from hztune.tune.flow import Decision, Study
+from hztune.store import SampleStore, Sink
+from hztune.trial import Bench, Budget, Ledger, LossLimit, MemoryLimit
+from hztune.tune.story import Decision, Study
 from hztune.verify.claim import Claim, measure
 from hztune.workload import WorkloadSpec
 

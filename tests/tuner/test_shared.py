@@ -17,26 +17,26 @@ from typing import Any
 import pytest
 
 from hztune import machine
+from hztune.blocks import Arm, Block, Outcome, Role, Turn
 from hztune.confirm import claim_error, front_error
 from hztune.errors import HztuneError, UsageError
+from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.machine import Machine
-from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.measure.types import Around
 from hztune.progress import Quiet
-from hztune.samples import Arm, Block, Outcome, Role, Sink, Turn
-from hztune.samples.log import write_whole
-from hztune.samples.store import recording
-from hztune.search import Bench, Budget, Ledger, Search
-from hztune.shared import EndedElsewhere
-from hztune.shared import database as databases
-from hztune.shared.database import Storage
-from hztune.shared.owners import Process
-from hztune.shared.study import SharedStudy
-from hztune.shared.worker import Worker
+from hztune.search import Search
 from hztune.space import Space
+from hztune.store import EndedElsewhere, Sink, recording
+from hztune.store import database as databases
+from hztune.store.database import Storage
+from hztune.store.log import write_whole
+from hztune.store.owners import Process
+from hztune.store.shared import SharedStudy
+from hztune.store.worker import Worker
+from hztune.trial import Bench, Budget, Ledger
 from hztune.tune.candidates import candidates
-from hztune.tune.flow import Decision, Study
-from hztune.tune.front import FrontStudy
+from hztune.tune.pareto_story import FrontStudy
+from hztune.tune.story import Decision, Study
 
 from .conftest import RESUME_S, tell
 

@@ -11,15 +11,15 @@ import pytest
 
 from hztune import cli, machine
 from hztune.errors import UsageError
-from hztune.shared import database as databases
-from hztune.shared.database import Storage
-from hztune.shared.owners import Process
-from hztune.shared.study import SharedStudy
-from hztune.shared.worker import Worker
+from hztune.store import database as databases
+from hztune.store.database import Storage
+from hztune.store.owners import Process
+from hztune.store.shared import SharedStudy
+from hztune.store.worker import Worker
 from hztune.tune import TuneRequest
-from hztune.tune import together as together_
+from hztune.tune import shared_session as together_
 from hztune.tune.request import understand
-from hztune.tune.written import read_back, written
+from hztune.tune.stored_request import read_back, written
 from hztune.workload import WorkloadSpec, together
 
 SECRET = "hunter2"

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from hztune.shared.database import Storage
-from hztune.shared.study import SharedStudy, StoredBlock
+from hztune.store.database import Storage
+from hztune.store.shared import SharedStudy, StoredBlock
 
 Build = Callable[..., Path]
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hztune.samples import Arm, Block, Outcome, Turn
+from hztune.blocks import Arm, Block, Outcome, Turn
 from hztune.stats import (
     FIRST_LOOK,
     Noise,

@@ -10,14 +10,14 @@ from random import Random
 import numpy as np
 import pytest
 
+from hztune.blocks import Arm
 from hztune.confirm import prove
-from hztune.measure.replay import Floats, ModelNoise, Noise, ReplayExecutor, Truth, VirtualClock
+from hztune.lab.replay import Floats, ModelNoise, Noise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
-from hztune.samples import Arm
-from hztune.search import Bench, Budget, Ledger, calibrate, strays
 from hztune.space import Space
 from hztune.stats import far_off
-from hztune.tune.flow import Study
+from hztune.trial import Bench, Budget, Ledger, calibrate, strays
+from hztune.tune.story import Study
 from hztune.tune.summary import StrayPair, Summary, summarize
 
 NORMAL = ModelNoise(within=0.1, between=0.03, common=0.1)
@@ -88,8 +88,8 @@ def test_studies_of_normal_noise_seldom_tell_of_a_stray(
         rng = Random(f"{how['seed']} {how['taken']}")  # what is judged is not the sampler
         return [space.sample(rng) for _ in range(count)]
 
-    monkeypatch.setattr("hztune.study.propose", propose)
-    monkeypatch.setattr("hztune.search.beliefs.ENOUGH", 10**9)
+    monkeypatch.setattr("hztune.search.proposer.propose", propose)
+    monkeypatch.setattr("hztune.search.model.ENOUGH", 10**9)
     told = 0
     for seed in range(100):
         bench = bench_of(NORMAL, seed, gain=0.1)

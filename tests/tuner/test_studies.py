@@ -35,7 +35,7 @@ def studies() -> ModuleType:
 @pytest.fixture(autouse=True)
 def proposals_by_chance(studies: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves the sampler out, which takes most of the time: the decisions are judged."""
-    monkeypatch.setattr("hztune.study.propose", studies.by_chance)
+    monkeypatch.setattr("hztune.search.proposer.propose", studies.by_chance)
 
 
 def test_equals_are_not_claimed_gains_are_found_and_intervals_cover(studies: ModuleType) -> None:

@@ -9,8 +9,7 @@ from random import Random
 import pytest
 
 from hztune.params import Value
-from hztune.space import Config, Space
-from hztune.study import (
+from hztune.search.proposer import (
     TOLD_BEST,
     TOLD_NEWEST,
     Finding,
@@ -19,6 +18,7 @@ from hztune.study import (
     propose,
     worth_telling,
 )
+from hztune.space import Config, Space
 
 GOOD = {"ran": -1.0, "max_rss": -1.0}
 CRASHED = {"ran": 1.0, "max_rss": -1.0}
@@ -66,7 +66,7 @@ def share_of(proposals: list[Config], name: str, value: Value) -> float:
 def test_the_model_goes_where_the_findings_are_better(
     toy_space: Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hztune.study.INHERITED_SHARES", (0.0,))
+    monkeypatch.setattr("hztune.search.proposer.INHERITED_SHARES", (0.0,))
     proposals = asked(toy_space, findings(toy_space, 60), count=20)
     assert share_of(proposals, "lock", "spin") > 0.5
 
@@ -74,7 +74,7 @@ def test_the_model_goes_where_the_findings_are_better(
 def test_the_model_keeps_away_from_what_crashed(
     toy_space: Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hztune.study.INHERITED_SHARES", (0.0,))
+    monkeypatch.setattr("hztune.search.proposer.INHERITED_SHARES", (0.0,))
     known = [
         Finding(f.config, f.value, CRASHED if f.config.get("pages") == "on" else GOOD)
         for f in findings(toy_space, 60)

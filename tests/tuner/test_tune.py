@@ -10,17 +10,18 @@ from random import Random
 
 import pytest
 
+from hztune.blocks import Arm, Block, Role
 from hztune.confirm import Proof, prove, shrink
-from hztune.measure.replay import Landscape, ModelNoise, Truth
+from hztune.lab.replay import Landscape, ModelNoise, Truth
 from hztune.measure.types import Around
 from hztune.progress import Status
-from hztune.samples import Arm, Block, Role
-from hztune.search import Bench, Ledger, MemoryLimit, Search, calibrate
+from hztune.search import Search
 from hztune.search.race import LEAST_TRIALS
-from hztune.shared.peers import Alone, News
 from hztune.space import Space
 from hztune.stats import FIRST_LOOK
-from hztune.tune.flow import Decision, Study
+from hztune.store import Alone, News
+from hztune.trial import Bench, Ledger, MemoryLimit, calibrate
+from hztune.tune.story import Decision, Study
 
 MakeBench = Callable[..., Bench]
 QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
@@ -377,8 +378,8 @@ def random_search(bench: Bench, space: Space, monkeypatch: pytest.MonkeyPatch) -
         assert isinstance(count, int)
         return [space.sample(rng) for _ in range(count)]
 
-    monkeypatch.setattr("hztune.study.propose", propose)
-    monkeypatch.setattr("hztune.search.beliefs.ENOUGH", 10**9)
+    monkeypatch.setattr("hztune.search.proposer.propose", propose)
+    monkeypatch.setattr("hztune.search.model.ENOUGH", 10**9)
 
 
 def verdicts(

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from hztune.blocks import Arm, Block, Outcome, Turn
 from hztune.cli import status_of, with_command
 from hztune.machine import Machine
 from hztune.measure.program import Program
 from hztune.progress import Quiet
-from hztune.samples import Arm, Block, Outcome, SampleStore, Turn
+from hztune.store import SampleStore
 from hztune.tune import TuneRequest
 from hztune.tune.request import understand
 from hztune.tune.session import _study, executor_of

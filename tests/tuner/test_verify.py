@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from hztune import allocator, cli, elsewhere, profile
+from hztune import allocator, cli, machine_diff, profile
 from hztune.allocator import Installed
+from hztune.blocks import Arm
 from hztune.errors import UsageError
+from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 from hztune.machine import Machine
-from hztune.measure.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 from hztune.params import Value
 from hztune.profile import AllocatorId, MachineId, Objective, Profile, Result, WorkloadId
-from hztune.samples import Arm
-from hztune.search import Bench, MemoryLimit
+from hztune.trial import Bench, MemoryLimit
 from hztune.verify.claim import Claim, Finding, measure
 from hztune.verify.running import Report, examine
 from hztune.workload import WorkloadSpec
@@ -283,9 +283,9 @@ OTHER = {
 def test_each_difference_of_a_machine_is_named(field: str) -> None:
     value, said = OTHER[field]
     there = replace(MACHINE, **{field: value})
-    (found,) = elsewhere.of_machine(MACHINE, there)
+    (found,) = machine_diff.of_machine(MACHINE, there)
     assert found == f"the profile was proved with another {said}"
-    assert elsewhere.of_machine(MACHINE, MACHINE) == ()
+    assert machine_diff.of_machine(MACHINE, MACHINE) == ()
 
 
 def test_another_version_or_build_of_the_allocator_is_named(make_profile: MakeProfile) -> None:
@@ -293,10 +293,10 @@ def test_another_version_or_build_of_the_allocator_is_named(make_profile: MakePr
         {}, allocator=AllocatorId("jemalloc", "5.3.0", "libjemalloc.so.2", "a" * 64)
     )
     same = Installed("jemalloc", "5.3.0", "libjemalloc.so.2", Path(), "a" * 64, "")
-    assert elsewhere.of_library(tuned, same) == ()
-    (version,) = elsewhere.of_library(tuned, replace(same, version="5.3.1", sha256="b" * 64))
+    assert machine_diff.of_library(tuned, same) == ()
+    (version,) = machine_diff.of_library(tuned, replace(same, version="5.3.1", sha256="b" * 64))
     assert "another version of jemalloc: 5.3.0 there, 5.3.1 here" in version
-    (build,) = elsewhere.of_library(tuned, replace(same, sha256="b" * 64))
+    (build,) = machine_diff.of_library(tuned, replace(same, sha256="b" * 64))
     assert "another build of jemalloc 5.3.0: aaaaaaaaaaaa there, bbbbbbbbbbbb here" in build
 
 

@@ -12,13 +12,7 @@ from typing import Any, ClassVar
 
 from hztune import artifacts
 from hztune.allocator import probe
-from hztune.allocator.base import (
-    Adapter,
-    Config,
-    Installed,
-    WrongConfiguration,
-    sha256_of,
-)
+from hztune.allocator.base import Adapter, Config, Installed, WrongConfiguration, sha256_of
 from hztune.allocator.knobs import Row, rows_of
 from hztune.params import Param, Value
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from hztune import allocator, params, profile
 from hztune.allocator.base import sha256_of
 from hztune.allocator.knobs import knob
+from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.params import Value
-from hztune.samples import Arm
 
 DEFAULT = "default"
 """hz as it comes."""

@@ -11,12 +11,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from hztune.blocks import Block
 from hztune.compare.contenders import Contender
 from hztune.errors import UsageError
 from hztune.measure import Executor
-from hztune.measure.instructions import Count
 from hztune.progress import Reporter
-from hztune.samples import Block
 from hztune.workload import WorkloadSpec
 
 LEAST_PAIRS = 4
@@ -34,6 +33,25 @@ _HOPELESS_BLOCKS = 2
 
 MakeExecutor = Callable[[WorkloadSpec], Executor]
 """Makes what measures one row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Two runs, of which the second does more work.
+
+    Attributes:
+        operations: Of each run, as the workload counted them.
+        instructions: Of each run, from its start to its end.
+    """
+
+    operations: tuple[int, int]
+    instructions: tuple[int, int]
+
+    @property
+    def each(self) -> float:
+        """Instructions of one operation."""
+        less, more = self.instructions
+        return (more - less) / (self.operations[1] - self.operations[0])
 
 
 @dataclass(frozen=True, slots=True)

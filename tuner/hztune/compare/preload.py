@@ -8,9 +8,9 @@ from pathlib import Path
 
 from hztune import allocator
 from hztune.allocator.live import Running
+from hztune.blocks import Arm
 from hztune.compare.contenders import Contender, is_build
-from hztune.measure.proof import AllocatorProof, Fault, Proof, confirmation_fault
-from hztune.samples import Arm
+from hztune.measure.identity import AllocatorProof, Fault, Proof, confirmation_fault
 
 
 class FileProof:

@@ -19,14 +19,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from hztune import files, strictjson, version
+from hztune.blocks import STATUSES, Arm, Block, Outcome, Status, Turn, overall_rate
 from hztune.compare.contenders import Contender
-from hztune.compare.match import Measured
+from hztune.compare.match import Count, Measured
 from hztune.compare.standings import Standing, Standings, standings
 from hztune.errors import UsageError
 from hztune.machine import Machine
-from hztune.measure.instructions import Count
-from hztune.samples import STATUSES, Arm, Block, Outcome, Status, Turn
-from hztune.samples.blocks import overall_rate
 from hztune.stats import Interval
 from hztune.strictjson import CREATED, SETTING, SHA256_OR_NONE, VERSION, Fields, plain
 from hztune.workload import WorkloadSpec

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
-from hztune.samples import Block, Outcome
+from hztune.blocks import Block, Outcome
 from hztune.stats import Interval, fixed_interval, log_rss_ratio, pair_ratio, pooled_mean
 
 ALPHA = 0.05

@@ -1,6 +1,7 @@
 """Confirming: the proof on fresh pairs, of one or of a front, and the ablation."""
 
-from hztune.confirm.front import (
+from hztune.confirm.members import shorten_members
+from hztune.confirm.pareto_proof import (
     MOST_MEMBERS,
     Member,
     affordable,
@@ -9,7 +10,6 @@ from hztune.confirm.front import (
     on_front,
     prove_front,
 )
-from hztune.confirm.members import shorten_members
 from hztune.confirm.proof import (
     PROOF_SHARE,
     Proof,

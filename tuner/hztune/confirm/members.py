@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hztune.blocks import Arm
 from hztune.confirm.shrink import GROUPS, LEAST_PAIRS, beside, shorten
-from hztune.samples import Arm
-from hztune.search import LEAST_SAVING, Bench, Record
 from hztune.space import Space
 from hztune.stats import pool_plain
+from hztune.trial import LEAST_SAVING, Bench, Record
 
 _BLOCKS = 8
 """Blocks of the ablation for which each member has time at least."""

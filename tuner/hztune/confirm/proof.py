@@ -14,15 +14,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
-from hztune.samples import Arm
-from hztune.search import PAIRS, Bench, Record
-from hztune.stats import (
-    FIRST_LOOK,
-    Interval,
-    fixed_interval,
-    is_look,
-    sequential_interval,
-)
+from hztune.blocks import Arm
+from hztune.stats import FIRST_LOOK, Interval, fixed_interval, is_look, sequential_interval
+from hztune.trial import PAIRS, Bench, Record
 
 CLAIM_ERROR = 0.016
 """Two-sided error of all claims of a study together: 0.8 % of false gains."""

@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from hztune.blocks import Arm
 from hztune.confirm.proof import pair_rounds
 from hztune.params import Value
-from hztune.samples import Arm
-from hztune.search import Bench, Record
 from hztune.space import Config, Space
 from hztune.stats import pool_plain
+from hztune.trial import Bench, Record
 
 GROUPS = 4
 """Groups that are taken back side by side in one block."""

@@ -17,8 +17,9 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from hztune.blocks import Turn
 from hztune.machine import quota_paths
-from hztune.samples import Evidence, Turn
+from hztune.store import Evidence
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _TAKEN_SHARE = 0.05

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from hztune import artifacts, process
+from hztune.blocks import Status
 from hztune.errors import HztuneError, UsageError
+from hztune.measure.identity import Fault
 from hztune.measure.program import OUTPUT_BYTES, Program
-from hztune.measure.proof import Fault
 from hztune.measure.watch import Look, Watcher, watching
 from hztune.process import signal_name
-from hztune.samples import Status
 
 Wrap = Callable[[list[str]], list[str]]
 """Puts another program before a command, such as one that times it."""

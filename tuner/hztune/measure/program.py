@@ -15,7 +15,7 @@ from typing import Literal
 
 from hztune import process
 from hztune.errors import UsageError
-from hztune.measure.proof import Fault
+from hztune.measure.identity import Fault
 from hztune.workload import WorkloadSpec
 
 Rate = Callable[[float, str], "float | Fault"]

@@ -15,16 +15,17 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from hztune import process
+from hztune.blocks import times_of
 from hztune.errors import HztuneError
 from hztune.machine import timed_window
 from hztune.measure.disturbance import Judge, Watch, repeats
+from hztune.measure.identity import AllocatorProof, Fault, Proof
 from hztune.measure.launch import Run
 from hztune.measure.program import Program
-from hztune.measure.proof import AllocatorProof, Fault, Proof
 from hztune.measure.server import serve_once
 from hztune.measure.timer import time_once
 from hztune.measure.types import Accounting, Arm, Block, Outcome, Role, Turn
-from hztune.samples import Nowhere, Plan, Sink, times_of
+from hztune.store import Nowhere, Plan, Sink
 
 _PADDING = "HZTUNE_PADDING"
 _PADDING_BYTES = 4096

@@ -18,9 +18,9 @@ from pathlib import Path
 from hztune import process
 from hztune.allocator import live
 from hztune.errors import HztuneError
+from hztune.measure.identity import Fault
 from hztune.measure.launch import Run, launched
 from hztune.measure.program import OUTPUT_BYTES, Program, Service
-from hztune.measure.proof import Fault
 from hztune.measure.watch import Look
 
 _READY_S = 60.0

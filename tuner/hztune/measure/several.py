@@ -1,7 +1,7 @@
 """Several workloads as one: every block is measured on each of them, the same arms everywhere.
 
 What is compared stays what it was, arms measured at the same moment on the same workload; only
-their ratios are joined afterwards (see `samples.joined` and `stats.pair_ratio`).
+their ratios are joined afterwards (see `blocks.joined` and `stats.pair_ratio`).
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from hztune.blocks import joined
 from hztune.measure.types import Accounting, Arm, Block, Executor, Outcome, Role, Turn
-from hztune.samples import Evidence, Nowhere, Plan, Sink, joined
+from hztune.store import Evidence, Nowhere, Plan, Sink
 
 MakeExecutor = Callable[[Sink], Executor]
 """Makes the executor of one workload, given where it puts what it measures."""

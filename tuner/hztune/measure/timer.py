@@ -14,9 +14,9 @@ from pathlib import Path
 
 from hztune import process
 from hztune.errors import HztuneError
+from hztune.measure.identity import Fault
 from hztune.measure.launch import Run, launched
 from hztune.measure.program import OUTPUT_BYTES, Program
-from hztune.measure.proof import Fault
 from hztune.measure.watch import Look
 
 _HYPERFINE_SCHEMA = 2

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hztune import artifacts
+from hztune.blocks import STATUSES, overall_rate
 from hztune.errors import HztuneError
 from hztune.machine import timed_window
 from hztune.measure.disturbance import Judge, Throttling, repeats, slept_ns
-from hztune.measure.proof import AllocatorProof, Fault, Proof
+from hztune.measure.identity import AllocatorProof, Fault, Proof
 from hztune.measure.types import Accounting, Arm, Block, Outcome, Role, Status, Turn
 from hztune.process import Child, signal_name
-from hztune.samples import STATUSES, Evidence, Nowhere, Plan, Sink
-from hztune.samples.blocks import overall_rate
+from hztune.store import Evidence, Nowhere, Plan, Sink
 from hztune.workload import WorkloadSpec
 
 _PADDING = "HZTUNE_PADDING"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hztune.samples import ROLES, STATUSES, Arm, Block, Outcome, Role, Status, Turn
+from hztune.blocks import ROLES, STATUSES, Arm, Block, Outcome, Role, Status, Turn
 
 __all__ = [
     "ROLES",

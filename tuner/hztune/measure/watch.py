@@ -18,7 +18,7 @@ from typing import NamedTuple
 from hztune.allocator import live
 from hztune.allocator.live import Running
 from hztune.errors import UsageError
-from hztune.measure.proof import Fault
+from hztune.measure.identity import Fault
 
 Look = Callable[[Running], "Fault | None"]
 """Judges a process; None: nothing is wrong with it."""

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from hztune.errors import UsageError
 from hztune.machine import Machine
+from hztune.measure.identity import AllocatorProof, Proof
 from hztune.measure.program import Program, bench_program
-from hztune.measure.proof import AllocatorProof, Proof
 from hztune.measure.runs import MEMORY_SHARE, RunExecutor
 from hztune.measure.several import SeveralExecutor
 from hztune.measure.turns import TurnExecutor, tempo_for
 from hztune.measure.types import Executor
-from hztune.samples import Sink
+from hztune.store import Sink
 from hztune.workload import WorkloadSpec
 
 

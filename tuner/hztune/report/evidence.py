@@ -14,14 +14,15 @@ from pathlib import Path
 from statistics import median
 
 from hztune import profile as profiles
-from hztune import study
+from hztune.blocks import Arm, Outcome, Role, times_of
 from hztune.confirm import reported, reported_each
 from hztune.errors import HztuneError, UsageError
 from hztune.params import Param, Value
 from hztune.profile import Profile
-from hztune.samples import Arm, Outcome, Recording, Role, recording, times_of
-from hztune.search import Ledger, LossLimit, MemoryLimit, Record
+from hztune.search import proposer
 from hztune.stats import Interval, block_ratios, fixed_interval, pool_plain
+from hztune.store import Recording, recording
+from hztune.trial import Ledger, LossLimit, MemoryLimit, Record
 from hztune.tune.results import PROFILE, SAMPLES
 from hztune.tune.summary import FrontRow, Summary
 
@@ -304,14 +305,14 @@ class Evidence:
     @cached_property
     def importance(self) -> Mapping[str, float]:
         """Share of each knob by PED-ANOVA, the greatest first; empty where too few ran."""
-        return study.importance(self.findings, self.defaults)
+        return proposer.importance(self.findings, self.defaults)
 
     @property
-    def findings(self) -> list[study.Finding]:
+    def findings(self) -> list[proposer.Finding]:
         """What the search knew at its end, as the sampler is told."""
         estimates = self.ledger.estimates()
         return [
-            study.Finding(
+            proposer.Finding(
                 self._reduced(record.arm.config),
                 estimates[key].mean if key in estimates else 0.0,
                 record.violations,
@@ -478,7 +479,7 @@ def _plain_interval(log_ratios: Sequence[float]) -> Interval | None:
 
 def _in_order(values: Iterable[Value], param: Param) -> list[Value]:
     """Values in the order of a knob: words as it lists them, then numbers."""
-    found = study.ordered(values)
+    found = proposer.ordered(values)
     if not param.choices:
         return found
     return sorted(found, key=lambda value: param.choices.index(str(value)))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
+from hztune.blocks import Arm
 from hztune.progress import duration
-from hztune.report import advice, charts, front, parts, words
+from hztune.report import advice, charts, pareto_section, parts, words
 from hztune.report.evidence import Candidate, Curve, Evidence, Removal, proved
 from hztune.report.markup import Html, join, tag
-from hztune.samples import Arm
-from hztune.search import Record, Stray, strays
 from hztune.stats import Interval
+from hztune.trial import Record, Stray, strays
 
 _SMALL = 380.0
 """Width of a response curve: two stand side by side."""
@@ -35,7 +35,7 @@ def body(found: Evidence) -> Html:
     """Returns everything between <body> and </body>."""
     sections: tuple[Callable[[Evidence], Html], ...] = (
         _configuration,
-        front.section,
+        pareto_section.section,
         _proof,
         _shares,
         _allocators,

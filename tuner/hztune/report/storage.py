@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
-from hztune import study
+from hztune.blocks import Arm, Block
 from hztune.params import Value
-from hztune.samples import Arm, Block, blocks_of, recording
-from hztune.search import Ledger, LossLimit, MemoryLimit
+from hztune.search import proposer
+from hztune.store import blocks_of, recording
+from hztune.trial import Ledger, LossLimit, MemoryLimit
 from hztune.tune import results
-from hztune.tune.together import Place
+from hztune.tune.shared_session import Place
 
 STORAGE = "study.journal"
 DEFAULT = "default"
@@ -56,7 +57,7 @@ def _write(folder: Path, identity: Mapping[str, str], blocks: Iterable[Block]) -
     findings = list(_findings(ledger, names))
     everywhere = dict.fromkeys(chain.from_iterable(one.config for one in findings), _ELSEWHERE)
     path = folder / STORAGE
-    study.mirror(path, identity["workload"], findings, everywhere)
+    proposer.mirror(path, identity["workload"], findings, everywhere)
     return path
 
 
@@ -80,7 +81,7 @@ def _names(arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
     return names
 
 
-def _findings(ledger: Ledger, names: Mapping[str, Mapping[str, str]]) -> Iterator[study.Finding]:
+def _findings(ledger: Ledger, names: Mapping[str, Mapping[str, str]]) -> Iterator[proposer.Finding]:
     """What the search knows, every parameter of an allocator named in each of its findings."""
     estimates = ledger.estimates()
     for key, record in ledger.searched.items():
@@ -90,4 +91,4 @@ def _findings(ledger: Ledger, names: Mapping[str, Mapping[str, str]]) -> Iterato
             called: arm.config.get(name, DEFAULT) for name, called in own.items()
         }
         worth = estimates[key].mean if key in estimates else 0.0
-        yield study.Finding({"allocator": arm.allocator, **config}, worth, record.violations)
+        yield proposer.Finding({"allocator": arm.allocator, **config}, worth, record.violations)

@@ -6,10 +6,10 @@ import math
 import shlex
 from collections.abc import Mapping
 
+from hztune.blocks import Arm
 from hztune.params import Value
 from hztune.profile import Profile, WorkloadId
 from hztune.progress import percent as plain_percent
-from hztune.samples import Arm
 from hztune.stats import Interval
 from hztune.workload import METRICS
 

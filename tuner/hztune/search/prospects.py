@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hztune.params import Value
-from hztune.search.ledger import Ledger, Record
 from hztune.space import Space
 from hztune.stats import Estimate, expected_improvement
+from hztune.trial import Ledger, Record
 
 CHANCES = 6
 """Configurations for which an allocator must promise a gain that can be claimed: one block."""

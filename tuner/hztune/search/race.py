@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from random import Random
 
-from hztune import study
-from hztune.samples import Arm
-from hztune.search.beliefs import LEAST_WORTH, Beliefs, Places
-from hztune.search.bench import Bench
-from hztune.search.ledger import Record
+from hztune.blocks import Arm
+from hztune.search import proposer
+from hztune.search.model import LEAST_WORTH, Beliefs, Places
+from hztune.search.proposer import Finding, Identity, identity
 from hztune.search.prospects import Best, prospects
 from hztune.space import Config, Space
 from hztune.stats import race_margin
-from hztune.study import Finding, Identity, identity
+from hztune.trial import Bench, Record
 
 BLOCKS = 50
 """A block of the search takes this part of the whole budget: many configurations, few turns each,
@@ -228,8 +227,8 @@ class Search:
         knows = beliefs.knows(name)
         winners = self._winners(space)
         known = self._known(space)
-        told = study.worth_telling([worth for _, worth in known])
-        proposals = study.propose(
+        told = proposer.worth_telling([worth for _, worth in known])
+        proposals = proposer.propose(
             space,
             self._findings(space, [known[place] for place in told]),
             POOL if knows else count,

@@ -14,8 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 
+from hztune.blocks import Arm
 from hztune.params import Param, Value
-from hztune.samples import Arm
 from hztune.space.core import Chooser, Config, Point, Preset, Space
 from hztune.space.dimension import Dimension
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from random import Random
 
+from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.params import Param, Value
-from hztune.samples import Arm
 from hztune.space.dimension import Dimension
 from hztune.space.expression import Expression
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hztune.samples import Block, Outcome, Turn
+from hztune.blocks import Block, Outcome, Turn
 
 
 @dataclass(frozen=True, slots=True)

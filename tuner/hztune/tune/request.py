@@ -12,11 +12,11 @@ from hztune import artifacts
 from hztune.allocator import target
 from hztune.allocator.base import sha256_of
 from hztune.errors import UsageError
+from hztune.measure.identity import user_settings
 from hztune.measure.program import Program
-from hztune.measure.proof import user_settings
 from hztune.measure.workloads import refuse_mixture
-from hztune.search import LossLimit, MemoryLimit
 from hztune.space import Space
+from hztune.trial import LossLimit, MemoryLimit
 from hztune.tune.candidates import Candidates, candidates
 from hztune.workload import WorkloadSpec
 

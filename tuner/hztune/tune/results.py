@@ -23,9 +23,9 @@ from hztune.profile import (
     Share,
     WorkloadId,
 )
-from hztune.study import SAMPLER
-from hztune.tune.flow import Decision
+from hztune.search.proposer import SAMPLER
 from hztune.tune.request import Task, TuneRequest
+from hztune.tune.story import Decision
 from hztune.workload import METRICS, WorkloadSpec
 
 PROFILE = "profile.json"

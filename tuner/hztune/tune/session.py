@@ -15,17 +15,19 @@ from types import FrameType
 from typing import Any
 
 from hztune import profile
+from hztune.blocks import Block, times_of
 from hztune.machine import Machine
 from hztune.measure import Executor
 from hztune.measure.workloads import program_executor, workloads_executor
 from hztune.profile import Profile, Verdict
 from hztune.progress import Reporter, duration
-from hztune.samples import Block, SampleStore, Sink, times_of
-from hztune.search import SLOTS, Bench, Budget, Ledger, SystemClock
-from hztune.tune import flow, results
-from hztune.tune.flow import Decision, Study
-from hztune.tune.front import FrontStudy
+from hztune.search import SLOTS
+from hztune.store import SampleStore, Sink
+from hztune.trial import Bench, Budget, Ledger, SystemClock
+from hztune.tune import results, story
+from hztune.tune.pareto_story import FrontStudy
 from hztune.tune.request import Task, TuneRequest, understand
+from hztune.tune.story import Decision, Study
 from hztune.tune.summary import Summary, summarize
 
 _EXIT_STATUS: dict[Verdict, int] = {
@@ -95,7 +97,7 @@ def plan(request: TuneRequest) -> list[str]:
     """
     task = understand(request)
     searched = task.space
-    shares = (flow.CALIBRATED_BY, flow.SEARCHED_BY, flow.PROVED_BY, flow.SEALED_BY)
+    shares = (story.CALIBRATED_BY, story.SEARCHED_BY, story.PROVED_BY, story.SEALED_BY)
     ends = [duration(share * request.budget_s) for share in shares]
     sought = [f"objectives: {request.pareto} (a front)"] if request.pareto else []
     proofs = f"confirmed by {ends[2]}, sealed by {ends[3]}"

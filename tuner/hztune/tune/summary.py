@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hztune.blocks import Arm, Outcome
 from hztune.params import Value
 from hztune.progress import duration
-from hztune.samples import Arm, Outcome
-from hztune.search import Ledger, Stray, strays
 from hztune.stats import pool_plain
-from hztune.tune.flow import Decision, Study, spelled
+from hztune.trial import Ledger, Stray, strays
 from hztune.tune.results import front_file
+from hztune.tune.story import Decision, Study, spelled
 
 _COUNTERS_SHOWN = 6
 _IDLE = "rss_idle_kb"

@@ -13,14 +13,14 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from hztune.blocks import Arm
 from hztune.confirm import reported
 from hztune.confirm.proof import REPORTED_ERROR
 from hztune.errors import UsageError
 from hztune.profile import Profile
 from hztune.progress import Status
-from hztune.samples import Arm
-from hztune.search import PAIRS, Bench, LossLimit, MemoryLimit, Record
 from hztune.stats import Interval, is_look, sequential_interval
+from hztune.trial import PAIRS, Bench, LossLimit, MemoryLimit, Record
 
 Answer = Literal["holds", "does not hold", "cannot tell"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hztune import elsewhere
+from hztune import machine_diff
 from hztune.allocator import Adapter, Installed, WrongConfiguration, live
 from hztune.allocator.live import Running, Setting
-from hztune.measure.proof import UNCHANGED
+from hztune.measure.identity import UNCHANGED
 from hztune.params import Value
 from hztune.profile import Profile
 
@@ -160,4 +160,4 @@ def _remarks(tuned: Profile, running: Running, found: Installed) -> tuple[str, .
         if running.environment is None
         else ()
     )
-    return (*elsewhere.of_library(tuned, found), *children, *unknown)
+    return (*machine_diff.of_library(tuned, found), *children, *unknown)

@@ -1,0 +1,114 @@
+"""The command line: this file is the map, each command lives in a file of this package.
+
+A bare `hztune [options]` is `hztune tune [options]`. Data goes to stdout, everything else to
+stderr. Nothing heavy is imported before a command needs it: help, profiles and exports answer at
+once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from hztune.errors import HztuneError, StoppedByUser
+
+COMMANDS = {
+    "tune": "tune",
+    "worker": "worker",
+    "show": "profile",
+    "export": "profile",
+    "run": "profile",
+    "verify": "verify",
+    "report": "report",
+    "compare": "compare",
+    "experiment": "experiment",
+    "list": "list",
+    "params": "list",
+    "paths": "list",
+    "doctor": "doctor",
+}
+"""Every command, in the order of the help, and the module that holds it (as `<name>_command`)."""
+
+_DISPATCHED = {*COMMANDS, "--help", "--version"}
+_BARE = "tune"
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command, in the order of COMMANDS."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command called `cmd_name`, imported now."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"hztune.cli.{COMMANDS[cmd_name]}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
+        return command
+
+
+_HELP = """Find the allocator configuration that is best for a workload here, and prove it.
+
+\b
+hztune --workload larson --threads 32     search, write the profile, print the verdict
+hztune export PROFILE --format header     use what was found
+hztune run PROFILE -- ./program           run a program under it
+
+Without a command, `tune` is meant.
+"""
+
+
+@click.group(cls=LazyGroup, help=_HELP, context_settings={"help_option_names": ["--help"]})
+@click.version_option(package_name="hztune", prog_name="hztune", message="%(prog)s %(version)s")
+def hztune() -> None:
+    """The whole command line."""
+
+
+def main() -> None:
+    """Runs the command line of this process and exits with its status."""
+    sys.exit(status_of(with_command(sys.argv[1:])))
+
+
+def with_command(words: list[str]) -> list[str]:
+    """The words with `tune` put first where no command is named; no words at all ask for help."""
+    if not words:
+        return ["--help"]
+    return words if words[0] in _DISPATCHED else [_BARE, *words]
+
+
+def status_of(words: list[str]) -> int:
+    """Runs one command; every error becomes one sentence on stderr and an exit status."""
+    try:
+        result: Any = hztune.main(args=words, prog_name="hztune", standalone_mode=False)
+        sys.stdout.flush()
+    except HztuneError as error:
+        return _failed(str(error), error.exit_status)
+    except click.ClickException as error:
+        return _failed(_sentence(error), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        return _failed("interrupted", StoppedByUser.exit_status)
+    except BrokenPipeError:
+        # The reader of stdout has gone; the interpreter must not fail again when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        return _failed(f"{error.filename or 'the system'}: {error.strerror}", 1)
+    return result if isinstance(result, int) else 0
+
+
+def _failed(sentence: str, status: int) -> int:
+    click.echo(f"hztune: {sentence}", err=True)
+    return status
+
+
+def _sentence(error: click.ClickException) -> str:
+    """What click found wrong, on one line, with where the legal ones are listed."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    ctx = getattr(error, "ctx", None)
+    return f"{text} (see `{ctx.command_path} --help`)" if ctx else text

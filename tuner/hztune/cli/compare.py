@@ -1,0 +1,110 @@
+"""`hztune compare`: allocators and configurations side by side, on one or many workloads."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from hztune.cli.tune import seconds
+from hztune.errors import StoppedByUser, UsageError
+
+_HELP = """Measure allocators and configurations side by side.
+
+The first contender is the control: ratios are to it, with 95 % intervals; above 1 is faster. Ctrl-C
+ends the comparison with the rows so far.
+
+\b
+default                   hz as it comes
+PROFILE.json              what a profile describes
+glibc, jemalloc, ...      an allocator as it comes; `none`: the program unchanged
+hz:shards=4,thp=on        an allocator with parameters
+NAME=/path/to/lib.so      any other library that replaces malloc
+"""
+
+
+@click.command("compare", help=_HELP)
+@click.option(
+    "--workload",
+    "-w",
+    "workloads",
+    required=True,
+    metavar="NAME[@SETTING],...",
+    help="What to measure; see `hztune list workloads`.",
+)
+@click.option("--threads", "-t", default="", metavar="N,...", help="Threads.  [default: CPUs here]")
+@click.option(
+    "--param",
+    "-p",
+    "params",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A parameter, for the workloads that have it.",
+)
+@click.option(
+    "--budget", default="60s", show_default=True, metavar="TIME", help="Time for all rows together."
+)
+@click.option(
+    "--pairs", type=int, default=6, show_default=True, help="Blocks of fresh processes a row."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True,
+              help="Of every random choice.")  # fmt: skip
+@click.option("--counters", is_flag=True, help="Print what each allocator counted, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print every sample and estimate as JSON.")
+@click.option("--markdown", is_flag=True, help="Print a table for a Markdown document.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw the ratios, too."
+)
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@click.argument("contenders", metavar="A B [C]...", nargs=-1)
+def compare_command(
+    contenders: tuple[str, ...],
+    workloads: str,
+    threads: str,
+    params: tuple[str, ...],
+    budget: str,
+    pairs: int,
+    seed: int,
+    counters: bool,
+    as_json: bool,
+    markdown: bool,
+    plot: Path | None,
+    quiet: bool,
+) -> int:
+    """`hztune compare`."""
+    if len(contenders) < 2:
+        raise UsageError("compare needs two contenders at least (see `hztune compare --help`)")
+    if as_json and markdown:
+        raise UsageError("--json and --markdown exclude each other; give one of them")
+    budget_s = seconds(budget)
+    from hztune.compare import contenders as field
+    from hztune.compare import plot as drawing
+    from hztune.compare import record, session, table
+    from hztune.compare.match import Plan
+    from hztune.machine import Machine
+    from hztune.progress import Plain, Quiet
+
+    plan = Plan(pairs, budget_s)
+    specs = session.specs_of(workloads, threads, params)
+    sides = field.parse(contenders)
+    for spec in specs:
+        spec.check()
+    machine = Machine.here()
+    found, stopped = session.carry_out(
+        record.started(sides, machine),
+        specs,
+        plan,
+        session.executors(sides, machine, seed),
+        Quiet() if quiet else Plain(sys.stderr),
+    )
+    if plot is not None and found.rows:
+        drawing.write(found.standings, plot)
+    if as_json:
+        click.echo(record.dumps(found), nl=False)
+    elif found.rows:
+        rows = found.standings
+        click.echo(table.markdown(rows) if markdown else table.plain(rows, counters=counters))
+    if stopped:
+        raise StoppedByUser(f"interrupted; {len(found.rows)} of {len(specs)} rows are measured")
+    return 0

@@ -1,0 +1,150 @@
+"""`hztune experiment`: measure the questions of experiments/ again, and report what was found."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hztune.cli.tune import seconds
+from hztune.errors import HztuneError, StoppedByUser, UsageError
+
+if TYPE_CHECKING:
+    from hztune.lab.figures import Shown
+    from hztune.lab.report import Finding
+
+EXPERIMENTS = Path("experiments")
+PEERS_VARIABLE = "HZTUNE_PEERS"
+"""Further libraries for `run`: NAME=/path/to/lib.so, several with commas between."""
+
+
+@click.group("experiment")
+def experiment_command() -> None:
+    """Measure recorded questions again, or report the findings."""
+
+
+@experiment_command.command("run")
+@click.option(
+    "--with",
+    "libraries",
+    multiple=True,
+    metavar="NAME=/path/lib.so",
+    help=f"A further contender; ${PEERS_VARIABLE} may name some, too.",
+)
+@click.option(
+    "--budget",
+    default="",
+    metavar="TIME",
+    help="Time for all of them, each its part.  [default: what they say]",
+)
+@click.option("--resume", is_flag=True, help="Keep rows that were measured already.")
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@click.argument("words", metavar="DIR...|all", nargs=-1, required=True)
+def run_command(
+    words: tuple[str, ...], libraries: tuple[str, ...], budget: str, resume: bool, quiet: bool
+) -> int:
+    """Measure experiments one after the other; `all`: every one in ./experiments.
+
+    Each row is kept as soon as it is measured. Ctrl-C prints the rows so far, and --resume goes on
+    with them; results.json is replaced when the last row is there.
+    """
+    budget_s = seconds(budget) if budget else None
+    from hztune.compare import contenders, table
+    from hztune.lab import definition
+    from hztune.lab.run import require, run
+    from hztune.progress import Plain, Quiet
+
+    named = [each for each in os.environ.get(PEERS_VARIABLE, "").split(",") if each]
+    extra = contenders.files([*named, *libraries])
+    found = [definition.load(folder) for folder in definition.find(words, EXPERIMENTS)]
+    reporter = Quiet() if quiet else Plain(sys.stderr)
+    for experiment in found:
+        require(experiment)
+    whole_s = sum(each.budget_s for each in found)
+    for experiment in found:
+        reporter.say(f"{experiment.name}: {experiment.question}")
+        part_s = experiment.budget_s * (budget_s / whole_s if budget_s else 1.0)
+        ran = run(experiment, reporter, extra=extra, budget_s=part_s, resume=resume)
+        if ran.record.rows:
+            click.echo(table.plain(ran.record.standings))
+        if ran.stopped:
+            raise StoppedByUser(
+                f"interrupted; {len(ran.record.rows)} of {ran.rows} rows are in {ran.path}: "
+                "go on with --resume"
+            )
+        reporter.say(f"results: {ran.path}")
+    return 0
+
+
+@experiment_command.command("report")
+@click.option("--rows", is_flag=True, help="Print every row, too.")
+@click.option("--markdown", is_flag=True, help="Print tables for a Markdown document.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("words", metavar="[DIR]...", nargs=-1)
+def report_command(words: tuple[str, ...], rows: bool, markdown: bool, as_json: bool) -> int:
+    """Print question, finding, figures and date of experiments (all of ./experiments by default).
+
+    Every estimate is made anew from the samples in results.json; one that differs is an error.
+    """
+    if as_json and markdown:
+        raise UsageError("--json and --markdown exclude each other; give one of them")
+    from hztune.lab import definition, report
+
+    folders = definition.find(words, EXPERIMENTS)
+    found = [report.examine(definition.load(folder)) for folder in folders]
+    if as_json:
+        click.echo(json.dumps([_json(each) for each in found], indent=2))
+    elif markdown:
+        click.echo(_markdown(found, rows))
+    else:
+        click.echo("\n\n".join(_plain(each, rows) for each in found))
+    wrong = [each.name for each in found if each.problems]
+    if wrong:
+        raise HztuneError(
+            f"{len(wrong)} of {len(found)} experiments are not what they claim: {', '.join(wrong)}"
+        )
+    return 0
+
+
+def _plain(finding: Finding, rows: bool) -> str:
+    from hztune.compare import table
+    from hztune.lab import figures
+
+    if not rows or not finding.standings:
+        return "\n".join(finding.lines())
+    details = [
+        table.plain(finding.standings),
+        *figures.values_table(finding.values, finding.standings),
+    ]
+    return "\n".join([*finding.lines(), "", *details])
+
+
+def _markdown(findings: list[Finding], rows: bool) -> str:
+    """One table of all questions; with `rows` the tables of each one behind it."""
+    from hztune.compare import table
+    from hztune.lab import figures
+
+    head = ("experiment", "question", "finding", "figures, 95 % intervals", "date")
+    text = table.lines(head, [each.cells() for each in findings])
+    for each in findings:
+        if rows and each.standings:
+            text += ["", f"### {each.name}", "", table.markdown(each.standings), ""]
+            text += figures.values_table(each.values, each.standings)
+    return "\n".join(text)
+
+
+def _json(finding: Finding) -> dict[str, object]:
+    """A finding for machines, its figures as ratios where they are."""
+    told = asdict(finding)
+    del told["standings"], told["values"]
+    return {**told, "figures": [_figure_json(each) for each in finding.figures]}
+
+
+def _figure_json(figure: Shown) -> dict[str, object]:
+    ratio, low, high = figure.interval.ratio if figure.interval else (None, None, None)
+    return {**asdict(figure), "interval": {"ratio": ratio, "ci_low": low, "ci_high": high}}

@@ -1,0 +1,249 @@
+"""`hztune tune`: from the options of a command line to a request, and from a result to its print.
+
+Values of options are judged in one place, the request (hztune.tune); here only their form is read.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from hztune.cli.doctor import require_fit
+from hztune.cli.program import ProgramCommand, has_program, program, program_options
+from hztune.errors import NoGainError, UsageError
+
+if TYPE_CHECKING:
+    from hztune.progress import Reporter
+    from hztune.tune import Tuned, TuneRequest
+    from hztune.workload import Goal
+
+_ABOUT_PROGRAM = frozenset(inspect.signature(program).parameters) - {"words"}
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@click.command("tune", cls=ProgramCommand)
+@click.option(
+    "--workload",
+    "-w",
+    metavar="NAME[@SETTING],...",
+    help="What to tune for; see `hztune list workloads`. Several: one profile for all.",
+)
+@click.option(
+    "--param",
+    "-p",
+    "params",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A parameter of the workload.",
+)
+@click.option(
+    "--threads", "-t", type=int, metavar="N", help="Threads of the workload.  [default: CPUs here]"
+)
+@click.option(
+    "--objective",
+    type=click.Choice(["throughput", "p99"]),
+    default="throughput",
+    show_default=True,
+    help="What of the workload is made better; p99: the time that 99 of 100 calls keep to.",
+)
+@click.option(
+    "--allocator",
+    metavar="NAME[,NAME]...|any",
+    help="Whose parameters to tune.  [default: any for a program of your own, else hz]",
+)
+@click.option(
+    "--space", default="", metavar="NAME|FILE", help="The search space.  [default: the allocator's]"
+)
+@click.option(
+    "--budget",
+    default="3m",
+    show_default=True,
+    metavar="TIME",
+    help="Time for all of it: 90s, 5m, 1h.",
+)
+@click.option("--trials", type=int, metavar="N", help="Most configurations to try.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Of every random choice.",
+)
+@click.option(
+    "--max-rss", default="", metavar="LIMIT", help="Memory limit: 1.10x of the default's, or 512M."
+)
+@click.option(
+    "--max-loss",
+    default="1%",
+    show_default=True,
+    metavar="PERCENT",
+    help="What each of several workloads may lose.",
+)
+@click.option(
+    "--pareto",
+    default="",
+    metavar="throughput,rss",
+    help="Prove a front instead: who is fast, who takes little memory, and who lies between.",
+)
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where the results go.")
+@click.option("--resume", is_flag=True, help="Go on with the study in --out.")
+@click.option("--storage", default="", metavar="URL", help="Share the study; see `hztune worker`.")
+@click.option("--study", default="", metavar="NAME", help="Its name in --storage.")
+@click.option("--require-gain", is_flag=True, help="Exit with status 4 when there is no gain.")
+@click.option("--strict", is_flag=True, help="Exit with status 5 when the machine is unfit.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and the space; measure nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@program_options
+def tune_command(
+    require_gain: bool,
+    strict: bool,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    storage: str,
+    study: str,
+    **options: Any,
+) -> int:
+    """Search the best configuration and prove it on fresh data.
+
+    The results directory holds profile.json (see `hztune show`, `hztune export`), profile.env,
+    hz_config.h, report.html and every sample.
+    """
+    shared = _shares(storage, study)
+    request = None if shared and _names_no_target(options) else _request(**options)
+    from hztune import doctor, report, tune
+    from hztune.progress import reporter
+
+    if dry_run and request is not None:
+        click.echo("\n".join(tune.plan(request)))
+        return 0
+    if strict:
+        require_fit(doctor.examine())
+    with reporter(quiet=quiet) as display:
+        tuned = _carried_out(request, storage, study, options["out"], display)
+    if tuned.profile.result.verdict != "interrupted":
+        report.write(tuned.out)
+    click.echo(json.dumps(tuned.summary.to_json(), indent=2) if as_json else for_people(tuned))
+    if require_gain and tuned.profile.result.verdict == "no_gain":
+        raise NoGainError("no gain was proved, and --require-gain was given")
+    return tuned.exit_status
+
+
+def _carried_out(
+    request: TuneRequest | None, storage: str, study: str, out: Path | None, reporter: Reporter
+) -> Tuned:
+    """What came out of the study, which has a directory or a storage of its own."""
+    from hztune import tune
+
+    if not storage:
+        assert request is not None  # only a shared study may exist already
+        return tune.tune(request, reporter)
+    from hztune.tune import shared_session
+
+    return shared_session.begin(shared_session.Place(storage, study), request, out, reporter)
+
+
+def _shares(storage: str, study: str) -> bool:
+    """Whether the study is shared.
+
+    Raises:
+        UsageError: Half of what names it is missing, or it is to be resumed like another one.
+    """
+    if bool(storage) != bool(study):
+        raise UsageError("--storage URL and --study NAME belong together; give both")
+    if storage and click.get_current_context().params["resume"]:
+        raise UsageError("--resume is for --out DIR; a shared study goes on by its name")
+    return bool(storage)
+
+
+def _names_no_target(options: Mapping[str, Any]) -> bool:
+    """Whether a study that exists is meant, whose request stands in the storage.
+
+    Raises:
+        UsageError: Then it cannot be changed any more.
+    """
+    if options["workload"] is not None or options["words"] or options["server"]:
+        return False
+    ctx = click.get_current_context()
+    given = [
+        name
+        for name in (*options, "dry_run")
+        if name != "out" and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        option = f"--{given[0]}".replace("_", "-").replace("params", "param")
+        raise UsageError(
+            f"{option} needs --workload, which begins a study; one that exists goes on as it was "
+            "begun: give only --storage, --study and --out"
+        )
+    return True
+
+
+def seconds(text: str) -> float:
+    """Seconds in a time as people write it: 90s, 5m, 1.5h, 90.
+
+    Raises:
+        UsageError: it is no time.
+    """
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smh]?)", text)
+    if match is None:
+        raise UsageError(f"{text!r} is no time; legal is a number with s, m or h: 90s, 5m, 1h")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _request(
+    *,
+    workload: str | None,
+    params: tuple[str, ...],
+    threads: int | None,
+    objective: Goal,
+    allocator: str | None,
+    budget: str,
+    words: tuple[str, ...],
+    **others: Any,
+) -> TuneRequest:
+    """The request that the options describe; cheap mistakes are found before heavy imports."""
+    about = {name: others.pop(name) for name in list(others) if name in _ABOUT_PROGRAM}
+    own = has_program(words, about["server"])
+    if own and (workload is not None or params or threads is not None):
+        raise UsageError("--workload, --param and --threads are not for a program of your own")
+    if own and objective != "throughput":
+        raise UsageError(
+            f"--objective {objective} is for workloads; a program of yours is judged by its time, "
+            "or by what --metric-regex or --metric-cmd finds"
+        )
+    if not own and workload is None:
+        raise UsageError(
+            "--workload is missing; `hztune list workloads` shows what there is "
+            "(or give a program of your own after --, or a --server)"
+        )
+    others["allocator"] = allocator or ("any" if own else "hz")
+    budget_s = seconds(budget)
+    from hztune.tune import TuneRequest
+
+    if own:
+        return TuneRequest(program=program(words, **about), budget_s=budget_s, **others)
+    assert workload is not None  # seen above
+    from hztune.workload import together
+
+    first, *beside = (spec.by(objective) for spec in together(workload, params, threads))
+    return TuneRequest(workload=first, beside=tuple(beside), budget_s=budget_s, **others)
+
+
+def for_people(tuned: Tuned) -> str:
+    """The summary, and what to do with a gain."""
+    lines = tuned.summary.lines()
+    if tuned.summary.out and tuned.profile.makes_a_claim:
+        path = tuned.out / "profile.json"
+        lines.append(
+            f"use it:  hztune run {path} -- ./program, or hztune export {path} --format ..."
+        )
+    return "\n".join(lines)

@@ -1,0 +1,227 @@
+"""`hztune verify`: measure a profile's claim again, or look whether a process runs under it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hztune import profile
+from hztune.cli.program import ProgramCommand, has_program, program, program_options
+from hztune.cli.tune import seconds
+from hztune.errors import UnfitError, UsageError
+from hztune.profile import Profile
+
+if TYPE_CHECKING:
+    from hztune.measure import Executor
+    from hztune.measure.program import Program
+    from hztune.verify.claim import Claim, Finding
+    from hztune.verify.running import Report
+
+_NOTHING = "there is nothing to verify: the profile claims no gain (its verdict is {})"
+_STATUS = {"holds": 0, "does not hold": 4, "cannot tell": 1}
+_HELP = """Measure a profile's claim again, here and now.
+
+Fresh pairs of control and profile are measured on the workload of the profile; for one that was
+made for a program, give the command again after --. With --pid nothing is measured: the answer is
+whether a running process has the profile's allocator and parameters.
+
+\b
+exit status   0  the claim holds (--pid: the profile is in effect)
+              4  it does not hold
+              1  the time did not suffice to tell (--pid: not in effect)
+              5  --strict, and this is another machine or library
+"""
+
+
+@click.command("verify", cls=ProgramCommand, help=_HELP)
+@click.argument("profile_path", metavar="PROFILE", type=click.Path(path_type=Path))
+@click.option("--pid", type=click.IntRange(min=1), metavar="N", help="Look at this process.")
+@click.option(
+    "--budget", default="30s", show_default=True, metavar="TIME", help="Time for measuring."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True,
+              help="Of every random choice.")  # fmt: skip
+@click.option("--strict", is_flag=True, help="Exit with status 5 on another machine.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@program_options
+def verify_command(
+    profile_path: Path,
+    pid: int | None,
+    budget: str,
+    seed: int,
+    strict: bool,
+    as_json: bool,
+    quiet: bool,
+    words: tuple[str, ...],
+    **about: Any,
+) -> int:
+    """`hztune verify`."""
+    budget_s = seconds(budget)
+    own = has_program(words, about["server"])
+    target = program(words, **about) if own else None
+    tuned = profile.load(profile_path)
+    if pid is not None:
+        if own:
+            raise UsageError("--pid and a program after -- exclude each other; give one of them")
+        return _look(tuned, pid, as_json)
+    if not tuned.makes_a_claim:
+        click.echo(_NOTHING.format(tuned.result.verdict))
+        return 0
+    _warn(tuned, target, strict)
+    executor = _workload(tuned, seed) if target is None else _program(tuned, target, seed)
+    return _measure(tuned, executor, budget_s, as_json=as_json, quiet=quiet)
+
+
+def _look(tuned: Profile, pid: int, as_json: bool) -> int:
+    """Holds a process against the profile."""
+    from hztune.verify.running import examine
+
+    report = examine(tuned, pid)
+    if as_json:
+        rows = [{**asdict(row), "evidence": row.evidence} for row in report.rows]
+        held = {**asdict(report), "in_effect": report.in_effect, "rows": rows}
+        click.echo(json.dumps(held, indent=2))
+    else:
+        click.echo("\n".join(_process_lines(report)))
+    return 0 if report.in_effect else 1
+
+
+def _process_lines(report: Report) -> list[str]:
+    """A report for people; the answer stands last."""
+    width = max((len(row.name) for row in report.rows), default=0)
+    lines = [f"process {report.pid} ({report.program}): malloc comes from {report.provider}"]
+    lines += [
+        f"  {row.name:{width}}  {'-' if row.found is None else row.found}  ({row.evidence})"
+        for row in report.rows
+    ]
+    lines += [f"note: {remark}" for remark in report.remarks]
+    lines += [f"not in effect: {fault}" for fault in report.faults]
+    return [*lines, f"the profile is {'' if report.in_effect else 'not '}in effect"]
+
+
+def _warn(tuned: Profile, target: Program | None, strict: bool) -> None:
+    """Says what is not as it was when the claim was made; refuses it under --strict."""
+    from hztune import machine_diff
+
+    found = list(machine_diff.differences(tuned))
+    known = tuned.workload.words_sha256
+    if target is not None and known and profile.hash_of_words(target.argv) != known:
+        found.append("the command is not the one that the profile was made for")
+    if strict and found:
+        raise UnfitError(found[0])
+    for difference in found:
+        click.echo(f"hztune: warning: {difference}", err=True)
+
+
+def _workload(tuned: Profile, seed: int) -> Executor:
+    """What measures the workload of a profile, or all of several together.
+
+    Raises:
+        UsageError: It was made for a program; or the workload is not legal here.
+    """
+    from hztune.machine import Machine
+    from hztune.measure.workloads import workloads_executor
+    from hztune.workload import WorkloadSpec, goal_of
+
+    if tuned.workload.kind == "program":
+        raise UsageError(
+            f"the profile was made for the program {tuned.workload.name}: "
+            "give its command again after --"
+        )
+    goal = goal_of(tuned.objective.metric)
+    specs = [
+        WorkloadSpec.from_text(of.text, [f"{k}={v}" for k, v in of.params], tuned.threads).by(goal)
+        for of in tuned.workloads
+    ]
+    for spec in specs:
+        spec.check()
+    return workloads_executor(specs, seed=seed, machine=Machine.here(), processes=2)
+
+
+def _program(tuned: Profile, target: Program, seed: int) -> Executor:
+    """What measures a program that a profile was made for.
+
+    Raises:
+        UsageError: It was made for a workload, or for another metric; or there is no such program.
+    """
+    from hztune.machine import Machine
+    from hztune.measure.workloads import program_executor
+
+    of = tuned.workload
+    if of.kind == "bench":
+        raise UsageError(
+            f"the profile was made for the workload {of.name}, not for a program; "
+            "leave the program out, or use `hztune compare`"
+        )
+    if (target.rate is not None) != (tuned.objective.metric == "metric"):
+        raise UsageError(
+            f"the profile's ratio is one of {tuned.objective.metric}; "
+            "give the same --metric-regex or --metric-cmd as for tuning, or none"
+        )
+    if shutil.which(target.argv[0]) is None:
+        raise UsageError(f"there is no program {target.argv[0]!r}; give a path, or a name in PATH")
+    return program_executor(target, seed=seed, machine=Machine.here())
+
+
+def _measure(
+    tuned: Profile, executor: Executor, budget_s: float, *, as_json: bool, quiet: bool
+) -> int:
+    """Measures the claim and prints the answer."""
+    from hztune.progress import reporter
+    from hztune.trial import Bench, Budget, Ledger, SystemClock
+    from hztune.verify.claim import Claim, measure
+
+    claim = Claim.of(tuned)
+    budget = Budget(SystemClock(), budget_s)
+    with reporter(quiet=quiet) as display:
+        finding = measure(claim, Bench(executor, Ledger(claim.limit), budget, display))
+    held = _as_json(tuned, finding)
+    click.echo(json.dumps(held, indent=2) if as_json else _for_people(tuned, claim, finding))
+    return _STATUS[finding.answer]
+
+
+def _for_people(tuned: Profile, claim: Claim, finding: Finding) -> str:
+    """The answer, what was found and what was claimed."""
+    result = tuned.result
+    lines = [f"the claim {finding.answer}: {finding.why}".replace("claim cannot", "claim: cannot")]
+    if finding.interval is not None:
+        here = _measured(*finding.interval.ratio, finding.interval.pairs)
+        lines.append(f"  here:    {here}")
+    assert result.ratio and result.ci_low and result.ci_high  # a claim has them
+    claimed = _measured(result.ratio, result.ci_low, result.ci_high, result.pairs)
+    lines.append(f"  claimed: {claimed}")
+    if finding.rss_ratio is not None:
+        limit = f", limit {claim.limit.text}" if claim.limit else ""
+        memory = result.memory
+        promised = f", claimed [{memory.ci_low:.3f}, {memory.ci_high:.3f}]" if memory else ""
+        lines.append(f"  peak memory: {finding.rss_ratio:.2f}x of the control's{limit}{promised}")
+    return "\n".join(lines)
+
+
+def _measured(ratio: float, low: float, high: float, pairs: int) -> str:
+    return f"{ratio:.3f}x, 95 % interval [{low:.3f}, {high:.3f}], {pairs} pairs"
+
+
+def _as_json(tuned: Profile, finding: Finding) -> dict[str, object]:
+    """The answer for machines."""
+    ratio, low, high = finding.interval.ratio if finding.interval else (None, None, None)
+    pairs = finding.interval.pairs if finding.interval else 0
+    result = tuned.result
+    return {
+        "answer": finding.answer,
+        "why": finding.why,
+        "here": {"ratio": ratio, "ci_low": low, "ci_high": high, "pairs": pairs},
+        "claimed": {
+            "ratio": result.ratio,
+            "ci_low": result.ci_low,
+            "ci_high": result.ci_high,
+            "pairs": result.pairs,
+        },
+        "rss_ratio": finding.rss_ratio,
+    }

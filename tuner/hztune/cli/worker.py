@@ -1,0 +1,79 @@
+"""`hztune worker`: another process, here or elsewhere, that takes part in a shared study."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from hztune.cli.tune import for_people, seconds
+
+_HELP = """Take part in a study that several workers share.
+
+\b
+hztune tune --workload larson --storage URL --study NAME    begins it (or goes on with it)
+hztune worker --storage URL --study NAME                    joins it, as often as you like
+
+A worker reads the request from the storage, compares every candidate with the default in blocks
+of its own, and prints the verdict when the study has ended. One of the workers proves the finalist,
+on its own machine; meanwhile the others stand by. The budget is the study's, however many take
+part.
+
+A worker may be killed at any time: whatever it has entered is kept, and what it was measuring is
+free again at once. Only of a host that went down for good somebody has to tell, with --forget.
+
+PostgreSQL needs the extra `distributed` (pip install 'hztune[distributed]'); a password belongs
+into ~/.pgpass or PGPASSWORD.
+"""
+
+
+@click.command("worker", help=_HELP)
+@click.option(
+    "--storage",
+    required=True,
+    metavar="URL",
+    help="postgresql://USER@HOST/DATABASE, or sqlite:///FILE on one machine.",
+)
+@click.option("--study", required=True, metavar="NAME", help="As given to `hztune tune`.")
+@click.option("--budget", metavar="TIME", help="Leave after that time.  [default: never]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write a results directory at the end, too.",
+)
+@click.option(
+    "--forget", metavar="HOST", help="Only free what workers of a host hold that is gone for good."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+def worker_command(
+    storage: str,
+    study: str,
+    budget: str | None,
+    out: Path | None,
+    forget: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Reads the request from the storage and measures until the study has ended."""
+    from hztune.progress import reporter
+    from hztune.tune import shared_session
+
+    place = shared_session.Place(storage, study)
+    if forget is not None:
+        click.echo(f"freed what {shared_session.forget(place, forget)} worker(s) of {forget} held")
+        return 0
+    budget_s = None if budget is None else seconds(budget)
+    with reporter(quiet=quiet) as display:
+        tuned = shared_session.join(place, display, budget_s=budget_s, out=out)
+    if tuned is None:
+        click.echo(f"left the study {study} after {budget}; it has not ended", err=True)
+        return 0
+    if out is not None and tuned.profile.result.verdict != "interrupted":
+        from hztune import report
+
+        report.write(out)
+    click.echo(json.dumps(tuned.summary.to_json(), indent=2) if as_json else for_people(tuned))
+    return tuned.exit_status

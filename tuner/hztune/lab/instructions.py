@@ -1,0 +1,61 @@
+"""Instructions of an operation, counted by valgrind's callgrind: no clock, hence no noise.
+
+A count is the difference of two runs of a workload with a fixed number of operations, so that start
+and fill fall out. What the workload itself does is in it, alike for every arm: differences between
+arms are the allocators'. With several threads the order of their work is valgrind's; only one is
+counted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from hztune import process
+from hztune.blocks import Arm
+from hztune.compare.match import Count
+from hztune.errors import HztuneError
+from hztune.measure.identity import Fault, Proof
+from hztune.workload import WorkloadSpec
+
+OPERATIONS = 100_000
+
+_COLLECTED = re.compile(r"Collected : (\d+)")
+_DEADLINE_S = 300.0
+_SEED = 1
+
+
+def count(spec: WorkloadSpec, arm: Arm, proof: Proof) -> Count:
+    """Returns how many instructions a workload with one thread takes under an arm.
+
+    Raises:
+        HztuneError: valgrind is missing, or the program failed under it.
+    """
+    runs = [_run(spec, arm, proof, operations) for operations in (OPERATIONS, 2 * OPERATIONS)]
+    return Count((runs[0][0], runs[1][0]), (runs[0][1], runs[1][1]))
+
+
+def _run(spec: WorkloadSpec, arm: Arm, proof: Proof, operations: int) -> tuple[int, int]:
+    """Returns the operations and the instructions of one run."""
+    prepared = proof.prepare(arm)
+    if isinstance(prepared, Fault):
+        raise HztuneError(f"cannot count {arm.allocator}: {prepared.detail}")
+    command = spec.command(_SEED)
+    command[0] = str(proof.program(arm) or command[0])
+    done = process.run(
+        [
+            *("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"),
+            *(*command, "--ops", str(operations), "--warmup", "0"),
+        ],
+        env={**proof.base, **prepared},
+        deadline_s=_DEADLINE_S,
+    )
+    collected = _COLLECTED.search(done.stderr)
+    if not done.ok or collected is None:
+        raise HztuneError(f"{spec.label} under valgrind {done.describe()}")
+    result: dict[str, Any] = json.loads(done.stdout)
+    fault = proof.judge(arm, result["allocator"]["path"], done.stderr)
+    if fault is not None:
+        raise HztuneError(f"{spec.label} under valgrind: {fault.detail}")
+    return int(result["ops"]), int(collected[1])

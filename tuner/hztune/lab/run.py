@@ -1,0 +1,227 @@
+"""Measuring an experiment: row by row, each kept when it is there, so that it can be resumed.
+
+Rows collect in a file beside results.json and replace it together, when the last one is there: what
+is published never mixes two builds or two machines. A row keeps of the counters only what the
+experiment asks for, so that results stay small enough to be committed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hztune import allocator, files
+from hztune.blocks import Block, Outcome
+from hztune.compare import record as records
+from hztune.compare import session
+from hztune.compare.contenders import Contender, configured, distinct
+from hztune.compare.match import Finish, MakeExecutor, Measured, Plan
+from hztune.compare.preload import FileProof
+from hztune.compare.record import Record
+from hztune.errors import HztuneError, UsageError
+from hztune.lab import builds
+from hztune.lab.definition import Experiment, Side
+from hztune.lab.instructions import count
+from hztune.machine import Machine
+from hztune.progress import Reporter
+
+RESULTS = "results.json"
+UNFINISHED = "results.unfinished.json"
+
+Executors = Callable[[Sequence[Contender], Machine, int], MakeExecutor]
+"""Makes what measures: from contenders, machine and seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a run of an experiment leaves.
+
+    Attributes:
+        record: All rows so far.
+        rows: How many there are when it is complete.
+        path: The file that holds them.
+        stopped: Whether the user ended it before its end.
+    """
+
+    record: Record
+    rows: int
+    path: Path
+    stopped: bool
+
+
+def run(
+    experiment: Experiment,
+    reporter: Reporter,
+    *,
+    extra: Sequence[Contender] = (),
+    budget_s: float | None = None,
+    resume: bool = False,
+    executors: Executors = session.executors,
+) -> Ran:
+    """Measures an experiment and writes its results.
+
+    Args:
+        experiment: What to measure.
+        reporter: Who is told.
+        extra: More contenders, behind those of the experiment.
+        budget_s: Seconds for all rows; None: what the experiment says.
+        resume: Whether rows of a run that was stopped, or of one that is complete, are kept.
+        executors: What measures.
+
+    Raises:
+        UsageError: A contender is not here, or what is to be resumed is of something else.
+        HztuneError: The measuring itself failed, or a file cannot be written.
+    """
+    require(experiment)
+    contenders = distinct([*contenders_of(experiment, reporter), *extra])
+    machine = Machine.here()
+    record = records.started(contenders, machine)
+    unfinished = experiment.folder / UNFINISHED
+    if resume:
+        kept = _resumed(experiment.folder, record, reporter).rows
+        asked = {spec.label for spec in experiment.rows}
+        record = replace(record, rows=tuple(row for row in kept if row.spec.label in asked))
+    there = {row.spec.label for row in record.rows}
+    specs = [spec for spec in experiment.rows if spec.label not in there]
+    if not specs:
+        return Ran(record, len(experiment.rows), experiment.folder / RESULTS, False)
+    for spec in specs:
+        spec.check()
+    record, stopped = session.carry_out(
+        record,
+        specs,
+        _plan(experiment, len(specs), budget_s),
+        executors(contenders, machine, experiment.seed),
+        reporter,
+        lambda so_far: files.write_whole(unfinished, records.dumps(so_far)),
+        _finish(experiment, contenders),
+    )
+    if stopped:
+        return Ran(record, len(experiment.rows), unfinished, stopped)
+    return Ran(record, len(experiment.rows), _publish(unfinished), stopped)
+
+
+def require(experiment: Experiment) -> None:
+    """Makes sure that what an experiment needs beside allocators is here, before any is measured.
+
+    Raises:
+        UsageError: In words.
+    """
+    for side in experiment.sides:
+        if side.profile and not side.profile.exists():
+            raise UsageError(
+                f"the arm {side.name!r} needs {str(side.profile)!r}: the README beside it says "
+                "how to make that profile"
+            )
+    needed = {"valgrind": experiment.instructions, "cmake": any(s.build for s in experiment.sides)}
+    for program, is_needed in needed.items():
+        if is_needed and shutil.which(program) is None:
+            raise UsageError(
+                f"{experiment.name} needs {program}, which is not installed; "
+                f"install it with: apt-get install {program}"
+            )
+
+
+def contenders_of(experiment: Experiment, reporter: Reporter) -> tuple[Contender, ...]:
+    """Returns the contenders that are here; who may be absent and is, is told.
+
+    Raises:
+        UsageError: One that may not be absent is not installed, or refuses its parameters; or
+            nobody is left beside the control.
+    """
+    found = [_contender(side, reporter) for side in experiment.sides]
+    here = tuple(each for each in found if each is not None)
+    if len(here) < 2:
+        raise UsageError(
+            f"none of the allocators that {experiment.name} compares is installed; "
+            "`hztune list allocators` says how to install them"
+        )
+    return here
+
+
+def _contender(side: Side, reporter: Reporter) -> Contender | None:
+    """Returns the contender of an arm; None: it may be absent, and is."""
+    if side.if_installed:
+        try:
+            allocator.get(side.arm.allocator).installed()
+        except HztuneError as error:
+            reporter.say(f"left out: {error}")
+            return None
+    if side.build:
+        reporter.say(f"building hz: {side.build}")
+        return builds.contender(side.name, side.build, side.arm.config)
+    return configured(side.name, side.arm.allocator, side.arm.config)
+
+
+def _finish(experiment: Experiment, contenders: Sequence[Contender]) -> Finish:
+    """Returns what drops the counters that nobody asks for, and counts instructions if asked."""
+    proof = FileProof(contenders)
+    asked = {name for value in experiment.values for name in (value.count, value.per)}
+
+    def finish(row: Measured) -> Measured:
+        blocks = tuple(_slim(block, asked) for block in row.blocks)
+        is_counted = experiment.instructions and row.spec.threads == 1
+        arms = [each.arm for each in contenders] if is_counted else []
+        return replace(row, blocks=blocks, counts=tuple(count(row.spec, a, proof) for a in arms))
+
+    return finish
+
+
+def _slim(block: Block, asked: set[str]) -> Block:
+    return replace(block, outcomes=tuple(_slim_outcome(each, asked) for each in block.outcomes))
+
+
+def _slim_outcome(outcome: Outcome, asked: set[str]) -> Outcome:
+    every = {**outcome.facts, **outcome.counters}
+    kept = {name: value for name, value in every.items() if name in asked}
+    return replace(outcome, counters=kept, facts={})
+
+
+def _resumed(folder: Path, fresh: Record, reporter: Reporter) -> Record:
+    """Returns the rows to go on with: unfinished ones, else complete ones of the same contenders.
+
+    Raises:
+        UsageError: The unfinished rows are of other contenders, or of another machine.
+    """
+    path = folder / UNFINISHED
+    if path.exists():
+        found, wrong = records.load(path)
+        if wrong:
+            raise UsageError(f"{str(path)!r} is damaged ({wrong[0]}); run it without --resume")
+        if changed := _changed(found, fresh):
+            raise UsageError(
+                f"{str(path)!r} is of other contenders or another machine "
+                f"({', '.join(changed)} changed); run it without --resume"
+            )
+        return found
+    results = folder / RESULTS
+    if results.exists() and not _changed(records.load(results)[0], fresh):
+        reporter.say("its results are of these contenders: only rows that they lack are measured")
+        return records.load(results)[0]
+    return fresh
+
+
+def _changed(found: Record, fresh: Record) -> list[str]:
+    """Returns in what a record is not one of the same contenders on the same machine."""
+    there, here = ({each.identity for each in one.contenders} for one in (found, fresh))
+    names = [str(each[0]) for each in sorted(there ^ here, key=str)]
+    return [*dict.fromkeys(names), *(["the machine"] if found.machine != fresh.machine else [])]
+
+
+def _plan(experiment: Experiment, rows: int, budget_s: float | None) -> Plan:
+    """Returns the plan for the rows that are left: each gets its part of the whole budget."""
+    whole_s = experiment.budget_s if budget_s is None else budget_s
+    return Plan(experiment.pairs, max(1.0, whole_s * rows / len(experiment.rows)))
+
+
+def _publish(unfinished: Path) -> Path:
+    """Makes a complete record the results."""
+    results = unfinished.with_name(RESULTS)
+    try:
+        os.replace(unfinished, results)
+    except OSError as error:
+        raise HztuneError(f"cannot write {str(results)!r}: {error.strerror}") from None
+    return results

@@ -1,0 +1,183 @@
+"""Who is measured is proved: for each arm what its process is given, and what it must show.
+
+A process is under the right allocator when the file that provides its malloc is the installed one,
+and under the right configuration when it says so itself (allocators that confirm) or when a probe
+process under the same environment said so (the others).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hztune import allocator
+from hztune.allocator import Adapter, Installed, WrongConfiguration, live
+from hztune.allocator.live import Running
+from hztune.blocks import Arm, Status
+from hztune.errors import UsageError
+
+UNCHANGED = "none"
+"""The allocator of a program that is left as it is, with the variables that its user set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why an arm does not count."""
+
+    status: Status
+    detail: str
+
+
+class Proof(Protocol):
+    """Prepares the processes of arms, and judges what they showed."""
+
+    @property
+    def base(self) -> Mapping[str, str]:
+        """The environment of everything that is started; no allocator's variable is in it."""
+
+    def prepare(self, arm: Arm) -> dict[str, str] | Fault:
+        """Returns the variables that the arm's processes get beyond `base`, or why it cannot run.
+
+        Raises:
+            UsageError: The arm's allocator is not installed.
+        """
+
+    def program(self, arm: Arm) -> Path | None:
+        """Returns the arm's own build of the program, with its allocator inside; None: the usual.
+
+        Only turns ask for it.
+        """
+
+    def inspect(self, arm: Arm, running: Running) -> Fault | None:
+        """Returns what is wrong with a process of the arm's tree, as it was found while it ran.
+
+        Only runs of whole programs ask for it.
+        """
+
+    def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
+        """Returns what is wrong with a process of the arm; None: it is the one asked for.
+
+        Args:
+            arm: What was asked for.
+            library: The file that provided the process's malloc.
+            stderr: What the process wrote there, from its start.
+        """
+
+
+def user_settings() -> dict[str, str]:
+    """Returns the variables of any allocator that the user has set: part of today's state."""
+    foreign = {name for each in allocator.names() for name in allocator.get(each).variables()}
+    return {name: value for name, value in os.environ.items() if name in foreign}
+
+
+class AllocatorProof:
+    """The proof by the allocators' adapters."""
+
+    def __init__(self, program: Path | None = None) -> None:
+        """Makes the proof for one target; `program` is what probes are made with, if it matters."""
+        self._program = program
+        self._user = user_settings()
+        self.base: Mapping[str, str] = {
+            name: value for name, value in os.environ.items() if name not in self._user
+        }
+        self._prepared: dict[Arm, dict[str, str] | Fault] = {}
+        self._installed: dict[str, Installed] = {}
+
+    def prepare(self, arm: Arm) -> dict[str, str] | Fault:
+        """Returns the variables of an arm; probes it once if its processes will not confirm."""
+        if arm not in self._prepared:
+            self._prepared[arm] = self._prepare(arm)
+        return self._prepared[arm]
+
+    def program(self, arm: Arm) -> Path | None:
+        """Returns None: installed allocators are preloaded."""
+        return None
+
+    def inspect(self, arm: Arm, running: Running) -> Fault | None:
+        """Compares the library and the variables that a process really has with what it was given.
+
+        A wrapper may change them on the way to the program, and the program for its children.
+        """
+        given = self._prepared.get(arm, self._user)
+        if arm.allocator == UNCHANGED or isinstance(given, Fault):
+            return None
+        adapter = allocator.get(arm.allocator)
+        installed = self._find(adapter)
+        who = f"process {running.pid} ({running.program})"
+        if os.path.realpath(running.provider) != os.path.realpath(installed.path):
+            said = f"{who} has its malloc from {running.provider}, not {installed.path}"
+            return Fault("wrong_allocator", said)
+        names = _changed(adapter, given, running)
+        if not names:
+            return None
+        return Fault(
+            "wrong_config",
+            f"{who} does not have {' '.join(names)} as it was given; "
+            "look for a wrapper or a start script that changes the environment",
+        )
+
+    def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
+        """Compares the library, and the configuration if the process confirms one.
+
+        A program may be over before anyone could look at it: its confirmation is then its proof.
+        """
+        if arm.allocator == UNCHANGED:
+            return None
+        adapter = allocator.get(arm.allocator)
+        installed = self._find(adapter)
+        if not library and not adapter.confirms:
+            return Fault("wrong_allocator", "it was over before its allocator could be seen")
+        if library and os.path.realpath(library) != os.path.realpath(installed.path):
+            return Fault("wrong_allocator", f"malloc comes from {library}, not {installed.path}")
+        return confirmation_fault(adapter, arm, stderr) if adapter.confirms else None
+
+    def _prepare(self, arm: Arm) -> dict[str, str] | Fault:
+        """Asks the adapter for the variables, and proves them where the process itself cannot."""
+        if arm.allocator == UNCHANGED:
+            return self._user
+        adapter = allocator.get(arm.allocator)
+        installed = self._find(adapter)
+        try:
+            environment = adapter.environment(arm.config, installed)
+        except UsageError as error:
+            return Fault("rejected", str(error))
+        if not adapter.confirms:
+            try:
+                answers = adapter.read_back(environment, installed, self._program)
+                adapter.verify(arm.config, answers)
+            except WrongConfiguration as error:
+                return Fault("wrong_config", str(error))
+        return adapter.confirm_environment(environment)
+
+    def _find(self, adapter: Adapter) -> Installed:
+        """Returns the installed allocator, looked for once."""
+        if adapter.name not in self._installed:
+            self._installed[adapter.name] = adapter.installed()
+        return self._installed[adapter.name]
+
+
+def _changed(adapter: Adapter, given: Mapping[str, str], running: Running) -> tuple[str, ...]:
+    """The allocator's variables that a process has otherwise than given, or in addition to them.
+
+    LD_PRELOAD may name more libraries; which of them provides malloc is seen.
+    """
+    if running.environment is None:
+        return ()
+    asked = {name: value for name, value in given.items() if name != "LD_PRELOAD"}
+    added = set(adapter.disturbing(running.environment)) - set(asked)
+    return (*live.undelivered(running, asked), *sorted(added))
+
+
+def confirmation_fault(adapter: Adapter, arm: Arm, stderr: str) -> Fault | None:
+    """Returns in what the configuration that a process confirmed is not the one asked for."""
+    try:
+        answers = adapter.confirmed(stderr)
+        if answers is None:
+            return Fault("wrong_config", f"{adapter.name} did not say what it runs with")
+        adapter.verify(arm.config, answers)
+    except WrongConfiguration as error:
+        return Fault("wrong_config", str(error))
+    return None

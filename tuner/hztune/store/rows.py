@@ -1,0 +1,195 @@
+"""From what an executor tells to the rows of a study's samples."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+from hztune.blocks import Arm, Outcome, Role, Turn
+from hztune.store.log import KIND_WITHIN, Record
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a block is going to be.
+
+    Attributes:
+        pair: Number of the block.
+        role: What it is for.
+        arms: The control first; the same arm may stand twice.
+        rounds: Turns that each arm shall get.
+        workload: On which of several workloads; "" where there is one only.
+        part: Its number among them, from 0.
+        parts: How many there are; the block is complete when it was measured on all.
+    """
+
+    pair: int
+    role: Role
+    arms: tuple[Arm, ...]
+    rounds: int
+    workload: str = ""
+    part: int = 0
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was seen of the machine and the process during a turn.
+
+    Attributes:
+        cpu_ns: CPU time that the process used in it.
+        involuntary: Context switches that its threads did not ask for.
+        steal_ticks: Ticks (10 ms) that the hypervisor took from the machine.
+        pressure_us: Time that anything on the machine waited for a CPU, microseconds.
+        suspended_ns: Time that the machine slept.
+        throttled_us: Time that a quota kept CPUs from the control group, microseconds, summed over
+            the CPUs.
+        others_us: CPU time of everybody else on the machine, microseconds, as far as its ticks
+            (10 ms) show; 0 where nobody looks.
+        rss_kb: Resident memory at its end, KiB.
+    """
+
+    cpu_ns: int = 0
+    involuntary: int = 0
+    steal_ticks: int = 0
+    pressure_us: int = 0
+    suspended_ns: int = 0
+    throttled_us: int = 0
+    others_us: int = 0
+    rss_kb: int = 0
+
+
+class Sink(Protocol):
+    """Where an executor puts what it measures: `begin`, turns, one outcome for each arm, `end`."""
+
+    def begin(self, plan: Plan) -> None:
+        """Takes note that a block begins."""
+
+    def turn(self, index: int, pid: int, turn: Turn, evidence: Evidence) -> None:
+        """Takes a turn of the arm at `index`, in process `pid`, that has just been measured."""
+
+    def outcome(self, index: int, pid: int, outcome: Outcome) -> None:
+        """Takes what the arm at `index` came to; `pid` 0: it could not be started."""
+
+    def end(self) -> None:
+        """Takes note that the block is complete."""
+
+
+class Nowhere:
+    """The sink of measurements that nobody keeps."""
+
+    def begin(self, plan: Plan) -> None:
+        """Keeps nothing."""
+
+    def turn(self, index: int, pid: int, turn: Turn, evidence: Evidence) -> None:
+        """Keeps nothing."""
+
+    def outcome(self, index: int, pid: int, outcome: Outcome) -> None:
+        """Keeps nothing."""
+
+    def end(self) -> None:
+        """Keeps nothing."""
+
+
+class Rows(ABC):
+    """A sink that makes a row of everything it is told, and hands each on at once."""
+
+    def __init__(self, study: str, machine: str) -> None:
+        """Makes the sink of one study on one machine.
+
+        Args:
+            study: A short name of what the study is.
+            machine: What tells the machine from others that measure for the study.
+        """
+        self.study = study
+        self.machine = machine
+        self._plan: Plan | None = None
+
+    @abstractmethod
+    def append(self, row: Record) -> None:
+        """Takes the next row."""
+
+    def begin(self, plan: Plan) -> None:
+        """Writes that a block begins; an earlier one that did not end is void."""
+        self._plan = plan
+        arms = [arm.key for arm in plan.arms]
+        row = {**self._head("block"), "arms": arms, "rounds": plan.rounds}
+        if plan.parts > 1:
+            row |= {"workload": plan.workload, "part": plan.part, "parts": plan.parts}
+        self.append(row)
+
+    def turn(self, index: int, pid: int, turn: Turn, evidence: Evidence) -> None:
+        """Writes a turn, at once."""
+        self.append(
+            {
+                **self._arm_head("turn", index, pid),
+                "turn": turn.round,
+                "position": turn.position,
+                "start_ns": turn.start_ns,
+                "counted_ns": turn.counted_ns,
+                "ops": turn.ops,
+                "status": "ok",
+                "disturbed": turn.disturbed,
+                **asdict(evidence),
+            }
+        )
+
+    def outcome(self, index: int, pid: int, outcome: Outcome) -> None:
+        """Writes how an arm's part of the block ended."""
+        self.append(
+            {
+                **self._arm_head("outcome", index, pid),
+                "status": outcome.status,
+                "detail": outcome.detail,
+                "ops_per_s": outcome.ops_per_s,
+                "rss_peak_kb": outcome.rss_peak_kb,
+                "live_kb": outcome.live_kb,
+                "counters": dict(outcome.counters),
+            }
+        )
+
+    def _head(self, kind: str) -> Record:
+        """Returns what every row of a block begins with."""
+        assert self._plan is not None, "no block has begun"
+        return {
+            "schema": SCHEMA,
+            "kind": kind,
+            "study": self.study,
+            "machine": self.machine,
+            "pair": self._plan.pair,
+            "role": self._plan.role,
+        }
+
+    def _arm_head(self, kind: str, index: int, pid: int) -> Record:
+        """Returns what every row of an arm begins with."""
+        head = self._head(kind)
+        assert self._plan is not None
+        arm = self._plan.arms[index]
+        return {
+            **head,
+            "index": index,
+            "arm": arm.key,
+            "allocator": arm.allocator,
+            "params": arm.config,
+            "pid": pid,
+        }
+
+
+def lean(line: bytes) -> bytes:
+    """Of the line of a turn only what a block is made of, any other line as it is.
+
+    Almost all lines are of turns, and most of what each says it repeats of its arm: decoding that,
+    too, would take twice the time. What is left is found by the names around it, which stand where
+    `Rows.turn` puts them; inside of a value there is no quotation mark without a backslash, and the
+    names of an arm's parameters stand between those that are looked for from both ends.
+    """
+    if line.find(b',"kind":"turn",', 0, KIND_WITHIN) < 0:
+        return line
+    whose, arm = line.find(b',"index":'), line.find(b',"arm":')
+    what, evidence = line.rfind(b',"turn":'), line.rfind(b',"cpu_ns":')
+    if not 0 < whose < arm < what < evidence:
+        return line
+    return b'{"kind":"turn"%b%b}' % (line[whose:arm], line[what:evidence])

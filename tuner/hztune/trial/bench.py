@@ -1,0 +1,183 @@
+"""The bench: where every phase of a study has its blocks measured, entered and reported."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from hztune.blocks import Arm, Block, Role, Turn
+from hztune.errors import HztuneError, StoppedByUser
+from hztune.measure import Executor
+from hztune.progress import Reporter, Status
+from hztune.stats import FIRST_LOOK
+from hztune.store import Alone, Peers
+from hztune.trial.budget import Budget, Stop
+from hztune.trial.ledger import Ledger
+
+LEAST_ROUNDS = 4
+"""Rounds of a process that was expensive to start: they show what its turns scatter."""
+
+MOST_ROUNDS = 200
+WARMUP_SHARE = 0.28
+"""Most of the measuring time that may be warm-up; rounds are added until it holds."""
+
+SHORT_S = 0.05
+"""A whole program that takes less is run several times for one measurement."""
+
+_MOST_REPEATS = 10
+_MOST_VOID = 3
+_FREE_START = 0.05
+
+
+@dataclass
+class Bench:
+    """One executor, one ledger, one budget.
+
+    Attributes:
+        executor: What measures.
+        ledger: Where every block is entered.
+        budget: The time that is left.
+        reporter: Who is told.
+        stop: Whether the user wants an end.
+        floor: Noise floor of the study, log units; 0 before the calibration.
+        least_pairs: Fresh pairs without which nothing is claimed.
+        peers: The other workers of the study.
+        held: New configurations that others are measuring now.
+    """
+
+    executor: Executor
+    ledger: Ledger
+    budget: Budget
+    reporter: Reporter
+    stop: Stop = field(default=lambda: False)
+    floor: float = 0.0
+    least_pairs: int = FIRST_LOOK
+    peers: Peers = field(default_factory=Alone)
+    held: tuple[Arm, ...] = ()
+
+    def measure(self, arms: Sequence[Arm], role: Role, rounds: int) -> Block:
+        """Measures one block and enters it.
+
+        Raises:
+            StoppedByUser: The user asked to stop; nothing was measured.
+            HztuneError: The control keeps failing, so that nothing can be compared with it.
+        """
+        if self.stop():
+            raise StoppedByUser("stopped by the user")
+        number = self.peers.begin(role)
+        pair = self.ledger.next_pair if number is None else number
+        block = self.executor.measure(arms, role=role, rounds=rounds, pair=pair)
+        self.peers.enter(self.budget.elapsed())
+        block = replace(block, machine=self.ledger.machine)
+        self.ledger.add(block)
+        self._refuse_dead_control()
+        return block
+
+    def catch_up(self) -> bool:
+        """Takes in what other workers measured; says whether there is still something to search.
+
+        Raises:
+            EndedElsewhere: One of them has ended the study.
+        """
+        news = self.peers.look()
+        for block in news.blocks:
+            self.ledger.add(block)
+        self.held = news.held
+        self.budget.reached(news.elapsed_s)
+        return not news.proving
+
+    def reserve(self, arms: Sequence[Arm]) -> list[Arm]:
+        """Which of the arms to measure: those that nobody else is measuring for the first time."""
+        new = [arm for arm in arms if arm.key not in self.ledger.searched]
+        taken = self.peers.reserve(new)
+        return [arm for arm in arms if arm not in taken]
+
+    def lead(self) -> bool:
+        """Whether it is this worker that decides, now that it has looked.
+
+        Raises:
+            StoppedByUser: The user asked to stop.
+            EndedElsewhere: Another worker has ended the study.
+        """
+        if self.stop():
+            raise StoppedByUser("stopped by the user")
+        self.catch_up()
+        return self.peers.lead()
+
+    def rounds(self, arms: int, most_s: float) -> int:
+        """Rounds for each process of a block.
+
+        The least variance a second, but enough that warm-up keeps to its share, and above all no
+        more than `most_s` seconds: few long blocks would leave the scatter between processes, and
+        with it every interval, unknown.
+        """
+        if self.is_whole:
+            return self.repeats()
+        start, each = self.costs()
+        most = int((most_s / arms - start) / each)
+        most = max(LEAST_ROUNDS, min(MOST_ROUNDS, most))
+        return self.ledger.noise().best_rounds(start, each, min(self.least_rounds(), most), most)
+
+    def least_rounds(self) -> int:
+        """Rounds with which warm-up takes no more than its share: those so far, scaled."""
+        rounds = [o.rounds for b in self.ledger.here() for o in b.outcomes if o.rounds]
+        used = self.executor.accounting
+        if not rounds or used.measured_s <= 0.0:
+            return LEAST_ROUNDS
+        usual = sum(rounds) / len(rounds)
+        allowed = WARMUP_SHARE / (1.0 - WARMUP_SHARE)
+        return max(LEAST_ROUNDS, math.ceil(usual * used.warmup_s / used.measured_s / allowed))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a fresh process costs no more than another round: whole programs."""
+        start, each = self.costs()
+        return start < _FREE_START * each
+
+    def repeats(self) -> int:
+        """Runs of a whole program for one measurement: very short ones are taken together."""
+        seconds = self.run_s()
+        return 1 if seconds is None else max(1, min(_MOST_REPEATS, math.ceil(SHORT_S / seconds)))
+
+    def run_s(self) -> float | None:
+        """Usual seconds of a run of the default; None: there was none."""
+        seconds = [1e-9 * run.counted_ns for run in self.default_runs()]
+        return median(seconds) if seconds else None
+
+    def default_runs(self) -> list[Turn]:
+        """Every run of the calibration: the default by itself."""
+        blocks = (block for block in self.ledger.here() if block.role == "aa")
+        return [run for block in blocks for outcome in block.outcomes for run in outcome.turns]
+
+    def costs(self) -> tuple[float, float]:
+        """Seconds that a process costs before its first round, and for each round."""
+        few, many = self.executor.cost(2, 1), self.executor.cost(2, 11)
+        each = (many - few) / 20.0
+        return max(1e-3, few / 2.0 - each), max(1e-4, each)
+
+    def tell(self, phase: str, best: float = 0.0, error: float = math.inf) -> None:
+        """Reports the status."""
+        records = self.ledger.searched.values()
+        self.reporter.update(
+            Status(
+                phase=phase,
+                trials=self.ledger.trials,
+                failed=sum(bool(record.failures) for record in records),
+                best=best,
+                error=error,
+                floor=self.floor,
+                left_s=self.budget.left(),
+                share=self.budget.elapsed() / self.budget.total_s,
+            )
+        )
+
+    def _refuse_dead_control(self) -> None:
+        last = self.ledger.here()[-_MOST_VOID:]
+        if len(last) == _MOST_VOID and not any(block.control.ok for block in last):
+            control = last[-1].control
+            raise HztuneError(
+                f"the control failed {_MOST_VOID} times in a row ({control.status}: "
+                f"{control.detail}); mend that first: nothing can be compared with it"
+            )

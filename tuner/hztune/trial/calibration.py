@@ -1,0 +1,90 @@
+"""Calibration: the default against itself, before anything else is believed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hztune.blocks import Arm
+from hztune.errors import HztuneError
+from hztune.progress import percent
+from hztune.stats import Noise, detectable_effect, noise_floor
+from hztune.trial.bench import Bench
+
+COPIES = 4
+"""Processes in an A/A block: two independent pairs."""
+
+FIRST_ROUNDS = 16
+LEAST_BLOCKS = 2
+USUAL_BLOCKS = 4
+MOST_BLOCKS = 8
+
+PAIRS = 10
+"""Pairs for which a confirmation has time at least; its blocks are made short enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What a study can see.
+
+    Attributes:
+        noise: Variance components of a pair.
+        rounds: Rounds that suit them.
+        pairs: Fresh pairs that the confirmation can afford.
+        floor: Half-width of the interval of an A/A comparison of that size, log units.
+        detectable: Least gain that it proves with 90 % probability, log units.
+    """
+
+    noise: Noise
+    rounds: int
+    pairs: int
+    floor: float
+    detectable: float
+
+    def line(self) -> str:
+        """What the user is told before the search begins."""
+        return (
+            f"calibrated: noise floor {percent(self.floor, sign=False)}, least gain that this "
+            f"budget proves {percent(self.detectable, sign=False)} "
+            f"({self.pairs} fresh pairs of {self.rounds} turns)"
+        )
+
+
+def calibrate(bench: Bench, control: Arm, share: float) -> None:
+    """Measures the default against itself until `share` of the budget is used.
+
+    Raises:
+        HztuneError: The default does not run.
+    """
+    most_s = bench.budget.total_s * share / USUAL_BLOCKS
+    rounds = min(FIRST_ROUNDS, bench.rounds(COPIES, most_s))
+    while _blocks(bench) < MOST_BLOCKS:
+        cost = bench.executor.cost(COPIES, rounds)
+        if _blocks(bench) >= LEAST_BLOCKS and not bench.budget.allows(cost, share):
+            return
+        block = bench.measure([control] * COPIES, "aa", rounds)
+        if not block.control.ok and not bench.ledger.calibration:
+            raise HztuneError(
+                f"{control.allocator} does not run with its defaults "
+                f"({block.control.status}: {block.control.detail})"
+            )
+        rounds = bench.rounds(COPIES, most_s)
+        bench.tell("calibrate")
+
+
+def assess(bench: Bench, confirm_s: float, alpha: float) -> Calibration:
+    """What the study can see with `confirm_s` seconds of confirmation at error `alpha`."""
+    noise = bench.ledger.noise()
+    rounds = bench.rounds(2, confirm_s / PAIRS)
+    pairs = max(2, int(confirm_s / bench.executor.cost(2, rounds)))
+    return Calibration(
+        noise=noise,
+        rounds=rounds,
+        pairs=pairs,
+        floor=noise_floor(noise, rounds, pairs),
+        detectable=detectable_effect(noise, rounds, pairs, alpha),
+    )
+
+
+def _blocks(bench: Bench) -> int:
+    """Blocks of this machine: another one's noise is its own."""
+    return sum(block.role == "aa" for block in bench.ledger.here())

@@ -1,0 +1,365 @@
+"""The ledger: everything a study has measured, sorted into what each decision may look at.
+
+A decision is a function of the ledger alone. So a study that was stopped goes on by reading its
+blocks back, and nothing but a block is ever stored. Pairs of role `confirm` are kept apart: no
+selection sees them.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from hztune.blocks import Arm, Block, Outcome
+from hztune.gc_freeze import lasting
+from hztune.stats import (
+    Estimate,
+    Noise,
+    Noises,
+    PairRatio,
+    estimate_noises,
+    pair_ratio,
+    part_ratios,
+    pool,
+    pool_plain,
+    saving_ratio,
+)
+from hztune.trial.limits import LossLimit, MemoryLimit
+
+FAR_BEHIND = -0.35
+"""Log ratio below which it does not matter how slow a configuration is."""
+
+_NORMAL_95 = 1.96
+_USUAL_NOISE = Noises(Noise(between=0.05**2, within=0.1**2, df=1.0), {})
+"""Stands in until a study has measured its own; a figure for a busy machine."""
+
+_USUAL_SCATTER = Noises(Noise(between=0.02**2, within=0.0, df=1.0), {})
+"""The same of peak memory."""
+
+_LEAST_SCATTER = 0.001
+"""Standard deviation below which peak memory is not known: it is counted in pages, at moments."""
+
+
+@dataclass
+class Record:
+    """What was measured of one arm in one role.
+
+    Attributes:
+        arm: Whose it is.
+        pairs: Against the default, in order of time.
+        savings: The same of peak memory: log ratios of the default's to its own.
+        excesses: How far it was above the memory limit, in log units; empty without a limit.
+        each: The pairs on each of several workloads; empty where there is one only.
+        loss: How far it is shown to be below what one of them may lose, in log units; -1: nowhere.
+        failures: Outcomes that were not ok.
+        last: The last outcome that was ok.
+    """
+
+    arm: Arm
+    pairs: list[PairRatio] = field(default_factory=list)
+    savings: list[PairRatio] = field(default_factory=list)
+    excesses: list[float] = field(default_factory=list)
+    each: list[list[PairRatio]] = field(default_factory=list)
+    loss: float = -1.0
+    failures: list[Outcome] = field(default_factory=list)
+    last: Outcome | None = None
+
+    @property
+    def log_ratios(self) -> list[float]:
+        """The log ratio of each pair."""
+        return [pair.log_ratio for pair in self.pairs]
+
+    @property
+    def rss(self) -> list[float]:
+        """The log ratio of peak memory to the default's in each pair where it is known."""
+        return [-saving.log_ratio for saving in self.savings]
+
+    @property
+    def violations(self) -> dict[str, float]:
+        """By constraint, above 0 where it is violated; always the same names."""
+        return {
+            "ran": 1.0 if self.failures else -1.0,
+            "max_rss": self._excess(),
+            "max_loss": self.loss,
+        }
+
+    @property
+    def feasible(self) -> bool:
+        """Whether it never failed and keeps the limit on average."""
+        keeps = not self.failures and self.loss <= 0.0 and self._excess() <= 0.0
+        return bool(self.pairs) and keeps
+
+    @property
+    def is_far_behind(self) -> bool:
+        """Whether it is so slow that it does not matter how slow."""
+        ratios = self.log_ratios
+        return bool(ratios) and sum(ratios) < FAR_BEHIND * len(ratios)
+
+    def _excess(self) -> float:
+        """How far it is above the memory limit on average, in log units; -1 without a limit."""
+        return sum(self.excesses) / len(self.excesses) if self.excesses else -1.0
+
+    def add(self, block: Block, outcome: Outcome, limit: MemoryLimit | None) -> None:
+        """Takes what one block says about the arm."""
+        control = block.control
+        if not outcome.ok:
+            self.failures.append(outcome)
+            return
+        self.last = outcome
+        pair, saving = pair_ratio(control, outcome), saving_ratio(control, outcome)
+        if pair is not None:
+            self.pairs.append(replace(pair, machine=block.machine))
+        if saving is not None:
+            self.savings.append(replace(saving, machine=block.machine))
+        if limit is not None and outcome.rss_peak_kb:
+            self.excesses.append(_excess(limit, control, outcome))
+        _enter(self.each, part_ratios(control, outcome), block.machine)
+
+
+@dataclass
+class Ledger:
+    """All blocks of a study.
+
+    Attributes:
+        limit: The memory limit under which the study runs.
+        max_loss: What each of several workloads may lose; None: there is one only.
+        blocks: In order of time.
+        searched: What the search may look at, by the arm's key, in order of first measurement.
+        confirmed: What only the confirmation may look at, by the arm's key.
+        calibration: A/A pairs.
+        calibration_each: The same on each of several workloads.
+        calibration_memory: The same of peak memory.
+        void: Blocks in which the control failed; they say nothing about anybody.
+        machine: Whose pairs confirm and shorten, by what tells it from others; "" where there is
+            one only. The search learns from all machines.
+        tried_elsewhere: (machine, arm's key) of what others have tried to confirm.
+    """
+
+    limit: MemoryLimit | None = None
+    max_loss: LossLimit | None = None
+    blocks: list[Block] = field(default_factory=list)
+    searched: dict[str, Record] = field(default_factory=dict)
+    confirmed: dict[str, Record] = field(default_factory=dict)
+    calibration: list[PairRatio] = field(default_factory=list)
+    calibration_each: list[list[PairRatio]] = field(default_factory=list)
+    calibration_memory: list[PairRatio] = field(default_factory=list)
+    void: list[Block] = field(default_factory=list)
+    machine: str = ""
+    tried_elsewhere: set[tuple[str, str]] = field(default_factory=set)
+    _pooled: tuple[int, dict[str, Estimate]] | None = field(default=None, compare=False)
+    _noises: tuple[int, Noises] | None = field(default=None, compare=False)
+    _peaks: list[int] = field(default_factory=list, compare=False)  # of the control, in order
+
+    @classmethod
+    def of(
+        cls,
+        blocks: Iterable[Block],
+        limit: MemoryLimit | None = None,
+        max_loss: LossLimit | None = None,
+        machine: str = "",
+    ) -> Ledger:
+        """The ledger of a study that was measured before."""
+        ledger = cls(limit, max_loss, machine=machine)
+        with lasting():
+            for block in blocks:
+                ledger.add(block)
+        return ledger
+
+    @property
+    def next_pair(self) -> int:
+        """Number of the next block."""
+        return self.blocks[-1].pair + 1 if self.blocks else 0
+
+    @property
+    def trials(self) -> int:
+        """Number of different configurations that the search has measured."""
+        return len(self.searched)
+
+    @property
+    def must_save(self) -> bool:
+        """Whether the default breaks the memory limit, so that something else has to be found."""
+        return self.control_excess() > 0.0
+
+    def control_excess(self) -> float:
+        """How far the default is above the memory limit, in log units; -1 without a limit."""
+        if self.limit is None or not self._peaks:
+            return -1.0
+        last = len(self._peaks) - 1
+        median = 0.5 * (self._peaks[last // 2] + self._peaks[(last + 1) // 2])
+        return self.limit.excess(median, median)
+
+    def add(self, block: Block) -> None:
+        """Takes a block in."""
+        self.blocks.append(block)
+        if block.control.rss_peak_kb:
+            insort(self._peaks, block.control.rss_peak_kb)
+        if not block.control.ok:
+            self.void.append(block)
+        elif block.role == "aa":
+            self._calibrate(block)
+        elif block.role == "confirm" and not self.is_of_here(block):
+            self.tried_elsewhere |= {(block.machine, o.arm.key) for o in block.outcomes[1:]}
+        elif block.role in ("search", "confirm"):
+            records = self.searched if block.role == "search" else self.confirmed
+            for outcome in block.outcomes[1:]:
+                self._record(
+                    records.setdefault(outcome.arm.key, Record(outcome.arm)), block, outcome
+                )
+
+    def seal(self, arm: Arm) -> None:
+        """Leaves a shortened winner only those fresh pairs that it has as such.
+
+        It may have been a finalist that was refused at a smaller error: what was measured of it
+        before the last block of the ablation, which chose it, stays in `blocks` alone. A winner
+        that was not shortened keeps what it has.
+        """
+        here = self.here()
+        ablated = [number for number, block in enumerate(here) if block.role == "ablate"]
+        if not ablated or here[ablated[0]].control.arm == arm:
+            return
+        record = self.confirmed[arm.key] = Record(arm)
+        for block in here[ablated[-1] :]:
+            if block.role == "confirm" and block.control.ok:
+                for outcome in block.outcomes[1:]:
+                    if outcome.arm == arm:
+                        self._record(record, block, outcome)
+
+    def _record(self, record: Record, block: Block, outcome: Outcome) -> None:
+        """Enters what one block says about an arm."""
+        record.add(block, outcome, self.limit)
+        record.loss = self._loss(record)
+
+    @property
+    def attempts_elsewhere(self) -> int:
+        """Number of finalists that other machines have tried to prove; shortened ones are none."""
+        return sum(key in self.searched for _, key in self.tried_elsewhere)
+
+    def is_of_here(self, measured: Block | PairRatio) -> bool:
+        """Whether the machine that confirms has measured it."""
+        return not self.machine or measured.machine == self.machine
+
+    @property
+    def own_calibration(self) -> list[PairRatio]:
+        """The A/A pairs of that machine."""
+        return [pair for pair in self.calibration if self.is_of_here(pair)]
+
+    def here(self) -> list[Block]:
+        """Every block of that machine, in order of time."""
+        return [block for block in self.blocks if self.is_of_here(block)]
+
+    def _loss(self, record: Record) -> float:
+        """How far the worst workload is below what it may lose, even if it was lucky to seem so.
+
+        A configuration leaves the search for what it is shown to lose, not for one bad turn: so it
+        is the upper end of its 95 % interval that counts.
+        """
+        if self.max_loss is None or not record.each:
+            return -1.0
+        ends = [
+            mean + _NORMAL_95 * error
+            for mean, error in (
+                pool_plain(pairs, self._noises_on(part)) for part, pairs in enumerate(record.each)
+            )
+        ]
+        return self.max_loss.excess(min(ends))
+
+    def _noises_on(self, part: int) -> Noises:
+        """The noise of a pair on one of several workloads."""
+        calibration = self.calibration_each[part : part + 1]
+        return estimate_noises(calibration) or _USUAL_NOISE
+
+    def noise(self) -> Noise:
+        """The noise of a pair on the machine that confirms."""
+        return self.noises().on(self.machine)
+
+    def noises(self) -> Noises:
+        """The noise of a pair on each machine, from everything that was measured twice there.
+
+        Configurations that are far slower than the default scatter far more; nobody cares how
+        slow they are exactly, and everybody would seem unsure because of them.
+        """
+        if self._noises is None or self._noises[0] != len(self.blocks):
+            self._noises = len(self.blocks), self._estimated_noises()
+        return self._noises[1]
+
+    def _estimated_noises(self) -> Noises:
+        records = (*self.searched.values(), *self.confirmed.values())
+        near = [record.pairs for record in records if not record.is_far_behind]
+        return (
+            estimate_noises([self.calibration, *near])
+            or estimate_noises([record.pairs for record in records])
+            or _USUAL_NOISE
+        )
+
+    def memory_noise(self) -> Noise:
+        """The noise of a log saving of memory on the machine that confirms."""
+        return self.memory_noises().on(self.machine)
+
+    def memory_noises(self) -> Noises:
+        """The noise of a log saving of memory on each machine.
+
+        From the control itself, and whoever came twice.
+        """
+        groups = [record.savings for record in self.searched.values()]
+        found = estimate_noises([self.calibration_memory, *groups]) or _USUAL_SCATTER
+        own = {machine: _coarse(noise) for machine, noise in found.own.items()}
+        return Noises(_coarse(found.pooled), own)
+
+    def estimates(self) -> dict[str, Estimate]:
+        """The pooled estimate of every feasible configuration of the search, by the arm's key."""
+        if self._pooled is None or self._pooled[0] != len(self.blocks):
+            self._pooled = len(self.blocks), self._pool()
+        return self._pooled[1]
+
+    def _pool(self) -> dict[str, Estimate]:
+        keys = [key for key, record in self.searched.items() if record.feasible]
+        pooled = pool([self.searched[key].pairs for key in keys], self.noises())
+        return dict(zip(keys, pooled, strict=True))
+
+    def failures(self) -> Counter[str]:
+        """Number of failed outcomes by status."""
+        outcomes = (outcome for block in self.blocks for outcome in block.outcomes)
+        return Counter(outcome.status for outcome in outcomes if not outcome.ok)
+
+    def removals(self, whole: Arm) -> dict[str, Record]:
+        """Ablation: each arm that stood beside `whole`, compared with it, by the arm's key."""
+        found: dict[str, Record] = {}
+        for block in self.here():
+            if block.role == "ablate" and block.control.arm == whole and block.control.ok:
+                for outcome in block.outcomes[1:]:
+                    record = found.setdefault(outcome.arm.key, Record(outcome.arm))
+                    record.add(block, outcome, None)
+        return found
+
+    def _calibrate(self, block: Block) -> None:
+        """A/A processes are taken two by two: pairs that share a process are not independent."""
+        for one, other in zip(block.outcomes[::2], block.outcomes[1::2], strict=False):
+            pair, saving = pair_ratio(one, other), saving_ratio(one, other)
+            if saving is not None:
+                self.calibration_memory.append(replace(saving, machine=block.machine))
+            if pair is not None:
+                self.calibration.append(replace(pair, machine=block.machine))
+                _enter(self.calibration_each, part_ratios(one, other), block.machine)
+
+
+def _excess(limit: MemoryLimit, control: Outcome, outcome: Outcome) -> float:
+    """How far an outcome is above the memory limit, on the workload where it is worst."""
+    if not outcome.parts:
+        return limit.excess(control.rss_peak_kb, outcome.rss_peak_kb)
+    both = zip(control.parts, outcome.parts, strict=True)
+    return max(limit.excess(one.rss_peak_kb, other.rss_peak_kb) for one, other in both)
+
+
+def _coarse(noise: Noise) -> Noise:
+    """The noise of memory, which is never known better than _LEAST_SCATTER."""
+    return replace(noise, between=max(noise.between, _LEAST_SCATTER**2))
+
+
+def _enter(each: list[list[PairRatio]], found: Sequence[PairRatio | None], machine: str) -> None:
+    """Adds what one pair of outcomes says on each workload."""
+    each.extend([] for _ in found[len(each) :])
+    for pairs, pair in zip(each, found, strict=True):
+        if pair is not None:
+            pairs.append(replace(pair, machine=machine))

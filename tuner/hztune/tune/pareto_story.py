@@ -1,0 +1,164 @@
+"""The story of a study with two objectives: calibrate, search, shorten, prove a front; the verdict.
+
+One search and one proof: the members of the front are chosen once, by what the search knows, and
+shortened before they have a fresh pair; all their claims share one error. So a study that was
+stopped during the proof goes on with the members that it had, which are those that have fresh
+pairs. Of several workers one proves; another machine that takes over chooses anew.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hztune.blocks import Arm
+from hztune.confirm import (
+    MOST_MEMBERS,
+    Member,
+    Proof,
+    affordable,
+    front_error,
+    member_error,
+    on_front,
+    prove_front,
+    reported_each,
+    shorten_members,
+)
+from hztune.progress import percent
+from hztune.search import FrontSearch
+from hztune.stats import Interval
+from hztune.tune.story import REASONS, SEALED_BY, SEARCHED_BY, Decision, Study, spelled
+
+SHORTENED_BY = 0.63
+"""The share of the budget by which the members are shortened; what is left is for the proofs."""
+
+FRONT_SHARE = SEALED_BY - SHORTENED_BY
+"""Part of the budget for the proofs of all members together."""
+
+
+@dataclass
+class FrontStudy(Study):
+    """A study that ends with a front: proved configurations, none beaten in speed and memory."""
+
+    def __post_init__(self) -> None:
+        """Prepares the search for a front."""
+        super().__post_init__()
+        self.plane = FrontSearch(self.bench, self.space, self.seed, self.max_trials)
+        self.search = self.plane
+
+    def _planned(self) -> tuple[float, float]:
+        """Seconds for the pairs of each member of a full front, and the error of its claims."""
+        proof_s = self.bench.budget.total_s * FRONT_SHARE
+        return proof_s / MOST_MEMBERS, member_error(MOST_MEMBERS, front_error(self.bench.ledger))
+
+    def _decide(self) -> Decision:
+        """Searches, proves the members that were found, and tells who is on the front."""
+        arms = self._members()
+        if not arms:
+            return self._nothing_found()
+        for number, arm in enumerate(arms, start=1):
+            self.bench.reporter.say(f"candidate {number} for the front: {spelled(arm)}")
+        members = prove_front(self.bench, self.control, arms, share=FRONT_SHARE, until=SEALED_BY)
+        self.proofs = [Proof(one.arm, one.answer, one.speed) for one in members]
+        for number, member in enumerate(members, start=1):
+            self.bench.reporter.say(f"candidate {number}: {_told(member)}")
+        front = on_front(members)
+        return self._emitted(front) if front else self._nothing_found()
+
+    def _members(self) -> list[Arm]:
+        """Whom to prove, as many as there is time for; those whose proof was begun come first.
+
+        Where several workers take part, only the one that decides comes to know them.
+
+        Raises:
+            EndedElsewhere: Another worker has come to the verdict.
+        """
+        if not self._begun():
+            self.search.run(SEARCHED_BY)
+        self._take_lead()
+        begun = self._begun()
+        if begun and max(begun.values()) > 1:
+            return [*begun]  # all had their first pair
+        now = self.bench.budget.elapsed() / self.bench.budget.total_s
+        most = affordable(self.bench, FRONT_SHARE, min(SEALED_BY, now + FRONT_SHARE))
+        chosen = self._shortened(self.plane.members(most), 0.0 if begun else SHORTENED_BY)
+        arms = dict.fromkeys([*begun, *chosen])
+        return [*arms][: max(most, len(begun))]
+
+    def _begun(self) -> Counter[Arm]:
+        """Those who have fresh pairs of this machine, with how many."""
+        fresh = [block for block in self.bench.ledger.here() if block.role == "confirm"]
+        return Counter(outcome.arm for block in fresh for outcome in block.outcomes[1:])
+
+    def _shortened(self, members: Sequence[Arm], share: float) -> list[Arm]:
+        """What is left of each member by then; without any time, what was left of it before."""
+        each = shorten_members(self.bench, self.space, members, share)
+        for number, (whole, arm) in enumerate(each, start=1):
+            if arm != whole:
+                said = f"{len(arm.params)} of {len(whole.params)} parameters seem to matter"
+                self.bench.reporter.say(f"candidate {number}: {said}")
+        return [arm for _, arm in each]
+
+    def _emitted(self, front: Sequence[Member]) -> Decision:
+        """The decision for the fastest member, or for the most saving one when none is faster."""
+        each = tuple(self._about(member) for member in front)
+        chosen = next((one for one in each if one.verdict == "improved"), each[-1])
+        several = f"configurations, {_words(front[0])} to {_words(front[-1])}"
+        spread = several if len(front) > 1 else f"configuration, {_words(front[0])}"
+        why = f"a front of {len(front)} {spread}, on fresh pairs of processes"
+        return replace(chosen, front=each, why=why)
+
+    def _about(self, member: Member) -> Decision:
+        """The decision for one member."""
+        assert member.speed is not None and member.memory is not None  # it is confirmed
+        return Decision(
+            verdict="improved" if member.is_faster else "less_memory",
+            arm=member.arm,
+            interval=member.speed,
+            calibration=self.calibration,
+            proofs=tuple(self.proofs),
+            why=f"{_words(member)} on {member.speed.pairs} fresh pairs of processes",
+            each=reported_each(self.bench.ledger.confirmed[member.arm.key]),
+            memory=member.memory,
+        )
+
+    def _nothing_found(self) -> Decision:
+        """The verdict when nobody beside the default is on the front."""
+        decision = super()._nothing_found()
+        if decision.verdict != "no_gain":
+            return decision
+        why = f"{len(self.proofs)} candidate(s) proved neither more speed nor less memory"
+        if not self.proofs:
+            why = "no configuration promised more speed or less memory"
+        if not self.proofs and self.plane.members(MOST_MEMBERS):
+            why = f"no time was left for the {self.bench.least_pairs} fresh pairs of a claim"
+        alone = "the unchanged program" if self.control.allocator == "none" else "the default"
+        return replace(decision, why=f"the front is {alone} alone: {why}")
+
+
+def _told(member: Member) -> str:
+    """What became of a member, in words."""
+    claims = [
+        word
+        for word, is_proved in (("faster", member.is_faster), ("less memory", member.is_saving))
+        if is_proved
+    ]
+    if member.answer == "proved":
+        fate = f"confirmed ({' and '.join(claims)})"
+    else:
+        fate = f"not on the front ({REASONS[member.answer]})"
+    if member.speed is None or member.memory is None:
+        return fate
+    return f"{fate}: speed {_shown(member.speed)}, memory {_shown(member.memory)}"
+
+
+def _shown(interval: Interval) -> str:
+    ratio, low, high = interval.ratio
+    return f"{ratio:.3f}x [{low:.3f}, {high:.3f}]"
+
+
+def _words(member: Member) -> str:
+    """Its place, in words."""
+    speed, saving = member.place
+    return f"{percent(speed)} speed with {percent(-saving)} memory"

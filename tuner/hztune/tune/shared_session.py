@@ -1,0 +1,248 @@
+"""A session of a study that several workers share: begin it, join it, print what it came to.
+
+The flow is the one of every study; what differs stands behind `Bench.peers`. The budget is the
+study's: a worker that joins starts where the last block ended, and all end together. Waiting for
+the timed window of a fellow on the same machine counts, because the fellow measures for the same
+study meanwhile: two workers on one machine take as long as one, and neither has the machine for
+less than its part. The one who proves has it to itself, since then the others stand by.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hztune.errors import UsageError
+from hztune.machine import Machine, identity
+from hztune.progress import Reporter
+from hztune.store import EndedElsewhere
+from hztune.store.database import Storage
+from hztune.store.log import read, write_whole
+from hztune.store.shared import SharedStudy
+from hztune.store.worker import Worker
+from hztune.trial import Bench, Budget, Ledger, SystemClock
+from hztune.tune import results
+from hztune.tune.request import Task, TuneRequest, understand
+from hztune.tune.session import (
+    Tuned,
+    account,
+    chosen_from,
+    ending_of,
+    executor_of,
+    interruptible,
+    study_of,
+    told_again,
+)
+from hztune.tune.stored_request import read_back, written
+from hztune.tune.story import Study
+
+_SEED_LIMIT = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A shared study, by where it is.
+
+    Attributes:
+        url: Of the storage; it may hold a password.
+        study: Name of the study in it.
+    """
+
+    url: str
+    study: str
+
+    @contextmanager
+    def opened(self) -> Iterator[Storage]:
+        """The storage, open."""
+        storage = Storage(self.url)
+        try:
+            yield storage
+        finally:
+            storage.close()
+
+    def found(self, storage: Storage) -> SharedStudy:
+        """The study.
+
+        Raises:
+            UsageError: There is none of that name.
+        """
+        study = SharedStudy.find(storage, self.study)
+        if study is None:
+            raise UsageError(
+                f"there is no study {self.study!r} in {storage.shown}; begin it with `hztune tune "
+                "--workload NAME --storage URL --study NAME`"
+            )
+        return study
+
+
+def directory(place: Place) -> Path:
+    """The results directory of a shared study, unless another one is named."""
+    return Path("hztune-results") / place.study
+
+
+def begin(place: Place, request: TuneRequest | None, out: Path | None, reporter: Reporter) -> Tuned:
+    """Begins a shared study or goes on with it, and writes its results directory at the end.
+
+    Args:
+        place: The study.
+        request: What to tune; None: what the study that exists was begun with.
+        out: The results directory; None: named after the study.
+        reporter: Who is told.
+
+    Raises:
+        UsageError: The request is not legal, or the study is another one; nothing was measured.
+        HztuneError: The storage or the measuring failed; every block that was entered is kept.
+    """
+    folder = out or directory(place)
+    with place.opened() as storage:
+        if request is None:
+            study = place.found(storage)
+        else:
+            identity = understand(request).identity
+            asked = written(request)
+            study = SharedStudy.begin(storage, place.study, identity, asked)
+            if study.request != json.loads(json.dumps(asked)):
+                reporter.say(f"the study {study.name} goes on as it was begun, with its own budget")
+        _judge_folder(folder, study)
+        tuned = _take_part(study, reporter, folder, budget_s=None)
+        assert tuned is not None  # it had all the time there is
+        return tuned
+
+
+def join(
+    place: Place, reporter: Reporter, *, budget_s: float | None = None, out: Path | None = None
+) -> Tuned | None:
+    """Takes part in a study until it has ended.
+
+    Args:
+        place: The study.
+        reporter: Who is told.
+        budget_s: Most seconds to take part; None: as long as it takes.
+        out: A results directory to write at the end; None: none.
+
+    Returns:
+        What the study came to, "interrupted" where the user wanted an end; None: the time to take
+        part was over before.
+
+    Raises:
+        UsageError: There is no such study, or something that must be the same differs here.
+        HztuneError: The storage or the measuring failed; every block that was entered is kept.
+    """
+    with place.opened() as storage:
+        study = place.found(storage)
+        if out is not None:
+            _judge_folder(out, study)
+        return _take_part(study, reporter, out, budget_s)
+
+
+def forget(place: Place, host: str) -> int:
+    """Removes what workers of a host that is gone hold; returns how many workers those were.
+
+    Raises:
+        UsageError: There is no such study, no worker of that host, or several hosts of that name.
+    """
+    with place.opened() as storage:
+        study = place.found(storage)
+        hosts = sorted(set(study.hosts()))
+        named = [each for each in hosts if each.rpartition("/")[0] == host]
+        meant = [host] if host in hosts else named
+        if not meant:
+            there = ", ".join(hosts) or "nobody"
+            raise UsageError(f"no worker of {host!r} holds anything in {place.study!r} ({there})")
+        if len(meant) > 1:
+            several = " or ".join(meant)
+            raise UsageError(f"{host!r} is the name of several hosts: --forget {several}")
+        return study.forget(meant[0])
+
+
+def _take_part(
+    study: SharedStudy, reporter: Reporter, folder: Path | None, budget_s: float | None
+) -> Tuned | None:
+    """Measures until the study has ended, or this worker's time has."""
+    started = time.monotonic()
+    ending = study.ending()
+    if ending is not None:
+        reporter.say(f"the study {study.name} has ended and measures no more")
+        return _told(study, ending, folder)
+    with read_back(study.request) as request:
+        task = understand(request)
+    study.check(task.identity)
+    machine = Machine.here()
+    where = f"{machine.fingerprint}-{identity()}"  # machines of one kind have one fingerprint
+    try:
+        with interruptible() as asked, Worker(study, where) as worker:
+            for line in (*chosen_from(task), *task.remarks):
+                reporter.say(line)
+
+            def is_over() -> bool:
+                late = budget_s is not None and time.monotonic() - started > budget_s
+                return late or asked.is_set()
+
+            story = _story(task, machine, worker, reporter, is_over)
+            decision = story.run()
+            tuned = account(task, machine, story, decision, time.monotonic() - started, folder)
+            if decision.verdict == "interrupted":
+                reporter.say(f"left the study {study.name}; the same command goes on with it")
+                return _saved(tuned, folder) if asked.is_set() else None
+            worker.conclude({**ending_of(tuned), "machine": asdict(machine), "where": where})
+    except EndedElsewhere:
+        pass
+    ending = study.ending()
+    assert ending is not None  # somebody has just written it
+    return _told(study, ending, folder)
+
+
+def _story(
+    task: Task, machine: Machine, worker: Worker, reporter: Reporter, stop: Callable[[], bool]
+) -> Study:
+    """The study as this worker takes part in it: it goes on where the last block ended."""
+    request = task.request
+    executor = executor_of(request, machine, worker.sink)
+    ledger = Ledger(task.limit, task.max_loss, machine=worker.sink.machine)
+    news = worker.look()
+    for block in news.blocks:
+        ledger.add(block)
+    executor.recall(ledger.here())
+    budget = Budget(SystemClock(), request.budget_s, spent_s=news.elapsed_s)
+    bench = Bench(executor, ledger, budget, reporter, stop, peers=worker)
+    return study_of(task, bench, _own_seed(request.seed, worker.number))
+
+
+def _own_seed(seed: int, number: int) -> int:
+    """The study's seed for its first worker, another for each that joins: they propose apart."""
+    if number == 0:
+        return seed
+    digest = hashlib.sha256(f"{seed} worker {number}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") % _SEED_LIMIT
+
+
+def _saved(tuned: Tuned, folder: Path | None) -> Tuned:
+    """The best so far, written where there is a place for it."""
+    if folder is not None:
+        results.write(tuned.profile, folder)
+    return tuned
+
+
+def _told(study: SharedStudy, ending: Mapping[str, Any], folder: Path | None) -> Tuned:
+    """What the study came to, and its results directory as every study has one."""
+    if folder is not None:
+        write_whole(folder / results.SAMPLES, study.samples(ending["machine"]))
+    return told_again(ending, folder)
+
+
+def _judge_folder(folder: Path, study: SharedStudy) -> None:
+    """Makes the results directory.
+
+    Raises:
+        UsageError: It cannot be made, or holds another study.
+    """
+    results.make(folder)
+    path = folder / results.SAMPLES
+    if path.exists() and next(read(path), {}).get("study") != study.label:
+        raise UsageError(f"{path} belongs to another study; choose another --out")
