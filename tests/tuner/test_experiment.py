@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -18,7 +19,7 @@ from hztune.blocks import Arm, Block, Outcome, Role
 from hztune.compare.contenders import Contender
 from hztune.compare.match import MakeExecutor
 from hztune.errors import UsageError
-from hztune.lab import definition
+from hztune.lab import chart, definition
 from hztune.lab.definition import Experiment
 from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth
 from hztune.lab.report import NOT_MEASURED, Finding, examine
@@ -387,6 +388,17 @@ def test_the_command_fails_when_a_claim_does_not_hold(folder: Path, hztune: Run)
     assert "WRONG" in done.stdout and "shards" in done.stderr
 
 
+def test_the_picture_has_a_dot_for_every_ratio_and_every_mean(folder: Path, hztune: Run) -> None:
+    picture = folder / "shards.svg"
+    assert hztune("experiment", "report", folder, "--plot", picture).returncode == 2
+    ran(folder)
+    assert hztune("experiment", "report", "--plot", picture).returncode == 2
+    done = hztune("experiment", "report", folder, "--plot", picture)
+    assert done.returncode == 0, done.stderr
+    dots = ElementTree.parse(picture).findall("{http://www.w3.org/2000/svg}circle")
+    assert len(dots) == 3 * (4 + 1)  # the best and one arm in speed, that arm in memory; four rows
+
+
 def test_the_command_refuses_a_library_that_is_none(folder: Path, hztune: Run) -> None:
     for words, variables in ((["--with", "dragon"], {}), ([], {"HZTUNE_PEERS": "dragon"})):
         done = hztune("experiment", "run", folder, *words, **variables)
@@ -477,6 +489,12 @@ def test_the_committed_results_are_what_their_samples_give() -> None:
     assert {each.name: examine(each).problems for each in committed()} == {
         each.name: () for each in committed()
     }
+
+
+def test_the_committed_picture_is_what_the_samples_give() -> None:
+    peers = examine(definition.load(EXPERIMENTS / "peers"))
+    again = "hztune experiment report experiments/peers --plot experiments/peers/peers.svg"
+    assert chart.draw(peers.standings) == (EXPERIMENTS / "peers" / "peers.svg").read_text(), again
 
 
 def test_every_counter_that_an_experiment_asks_for_exists() -> None:

@@ -85,14 +85,24 @@ def run_command(
 @click.option("--rows", is_flag=True, help="Print every row, too.")
 @click.option("--markdown", is_flag=True, help="Print tables for a Markdown document.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    metavar="FILE.svg",
+    help="Draw the first arm beside the others, too; of one DIR.",
+)
 @click.argument("words", metavar="[DIR]...", nargs=-1)
-def report_command(words: tuple[str, ...], rows: bool, markdown: bool, as_json: bool) -> int:
+def report_command(
+    words: tuple[str, ...], rows: bool, markdown: bool, as_json: bool, plot: Path | None
+) -> int:
     """Print question, finding, figures and date of experiments (all of ./experiments by default).
 
     Every estimate is made anew from the samples in results.json; one that differs is an error.
     """
     if as_json and markdown:
         raise UsageError("--json and --markdown exclude each other; give one of them")
+    if plot is not None and len(words) != 1:
+        raise UsageError("--plot draws one experiment; name its directory")
     from hztune.lab import definition, report
 
     folders = definition.find(words, EXPERIMENTS)
@@ -108,7 +118,23 @@ def report_command(words: tuple[str, ...], rows: bool, markdown: bool, as_json: 
         raise HztuneError(
             f"{len(wrong)} of {len(found)} experiments are not what they claim: {', '.join(wrong)}"
         )
+    if plot is not None:
+        _draw(found[0], plot)
     return 0
+
+
+def _draw(finding: Finding, path: Path) -> None:
+    """Writes the picture of an experiment that was measured.
+
+    Raises:
+        UsageError: It was not.
+    """
+    from hztune import files
+    from hztune.lab import chart
+
+    if not finding.standings:
+        raise UsageError(f"{finding.name} is not measured yet, so there is nothing to draw")
+    files.write_whole(path, chart.draw(finding.standings))
 
 
 def _plain(finding: Finding, rows: bool) -> str:
