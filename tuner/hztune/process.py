@@ -416,9 +416,10 @@ def _kill_tree(root: int, mark: str) -> None:
         os.killpg(root, signal.SIGKILL)
     while True:
         table = _processes()
-        members = _tree(table, root, mark)
+        marks = _marks_of_orphans(table)
+        members = _tree(table, marks, root, mark)
         is_early = time.monotonic() - began < _HIDDEN_S
-        if not members and not (is_early and any(_is_hidden(*each) for each in table.items())):
+        if not members and not (is_early and None in marks.values()):
             return
         for pid in members:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -431,10 +432,12 @@ def _kill_tree(root: int, mark: str) -> None:
         time.sleep(0.001)
 
 
-def _tree(table: Mapping[int, _Row], root: int, mark: str) -> set[int]:
+def _tree(
+    table: Mapping[int, _Row], marks: Mapping[int, str | None], root: int, mark: str
+) -> set[int]:
     """Returns what came from `root`: `root` while it lives, and dead ones that we must reap."""
     found = {root} | {pid for pid, row in table.items() if row.session == root}
-    found |= {pid for pid, row in table.items() if _is_adopted(pid, row, mark)}
+    found |= {pid for pid, of in marks.items() if of == mark or table[pid].state == "Z"}
     while more := {pid for pid, row in table.items() if row.parent in found} - found:
         found |= more
     if root in table and table[root].state == "Z":
@@ -462,32 +465,31 @@ def _processes() -> dict[int, _Row]:
     return table
 
 
-def _is_adopted(pid: int, row: _Row, mark: str) -> bool:
-    """Whether it is an orphan of the child with this mark; a dead orphan shows no mark any more."""
-    if row.parent != os.getpid() or pid in _alive:
-        return False
-    if row.state == "Z":
-        return row.session != os.getsid(0)
-    return _is_marked(pid, mark)
+def _marks_of_orphans(table: Mapping[int, _Row]) -> dict[int, str | None]:
+    """Returns the orphans that came to this process, each with its mark.
+
+    The mark is "" where there is none, and None where it does not show: a process that executes a
+    program, or gives up its memory, has no environment at that moment. It is read once for each
+    look, so that an orphan which shows it between two questions is not missed.
+    """
+    own_session = os.getsid(0)
+    return {
+        pid: _mark_of(pid)
+        for pid, row in table.items()
+        if row.parent == os.getpid() and pid not in _alive and row.session != own_session
+    }
 
 
-def _is_marked(pid: int, mark: str) -> bool:
-    """Whether the process was started below the child with this mark."""
-    return f"{MARK}={mark}".encode() in (_environment(pid) or b"").split(b"\0")
-
-
-def _is_hidden(pid: int, row: _Row) -> bool:
-    """Whether it is an orphan that shows no mark yet: it executes a program, or gives up memory."""
-    if row.parent != os.getpid() or pid in _alive or row.session == os.getsid(0):
-        return False
-    return _environment(pid) == b""
-
-
-def _environment(pid: int) -> bytes | None:
-    """The variables of a process; none while it has no memory, None where they cannot be read."""
+def _mark_of(pid: int) -> str | None:
+    """Returns the mark that a process was started with, "" without one, None if it shows none."""
     try:
-        return Path("/proc", str(pid), "environ").read_bytes()
+        variables = Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
     except ProcessLookupError:
-        return b""
-    except OSError:
         return None
+    except OSError:
+        return ""
+    prefix = f"{MARK}=".encode()
+    found = [each for each in variables if each.startswith(prefix)]
+    if found:
+        return found[0][len(prefix) :].decode(errors="replace")
+    return None if variables == [b""] else ""
