@@ -23,9 +23,10 @@ PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"tune", "search", "confirm", "export", "report", "compare", "experiment",
                "verify"}),
     frozenset({"measure", "stats", "space", "study", "progress", "doctor", "shared"}),
-    frozenset({"params", "artifacts", "allocator", "workload", "profile", "samples", "machine",
+    frozenset({"params", "allocator", "workload", "profile", "samples", "machine",
                "strictjson", "elsewhere"}),
-    frozenset({"process", "files", "lasting"}),
+    frozenset({"process", "files", "lasting", "interrupt"}),
+    frozenset({"artifacts"}),
     frozenset({"errors"}),
 )  # fmt: skip
 
@@ -167,6 +168,12 @@ def test_only_its_own_parts_import(what: str) -> None:
         and each.part not in SINGLE_IMPORTERS[what]
     ]
     assert strangers == []
+
+
+def test_no_python_runs_between_fork_and_exec() -> None:
+    for path in python_files():
+        names = {each.arg for each in ast.walk(ast.parse(path.read_text())) if hasattr(each, "arg")}
+        assert "preexec_fn" not in names, path
 
 
 def test_only_the_command_line_prints_or_exits() -> None:
