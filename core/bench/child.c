@@ -18,6 +18,7 @@
 
 #include "arguments.h"
 #include "procfs.h"
+#include "tie.h"
 
 enum {
     DESCENDANTS_MAX = 8192, /* that one round of killing reaches */
@@ -97,14 +98,6 @@ static void make_pipe(int ends[2])
     if (pipe2(ends, O_CLOEXEC) != 0) hz_fail("cannot make a pipe: %s", strerror(errno));
 }
 
-static void write_once(const char *path, const char *text)
-{
-    const int fd = open(path, O_WRONLY | O_CLOEXEC);
-    if (fd < 0) return;
-    (void)!write(fd, text, strlen(text));
-    (void)close(fd);
-}
-
 /* Between fork and exec: nothing here may be heard by the parent but the errno in `report`. */
 static _Noreturn void become_program(const hz_spawn *spawn, const int out[2], const int err[2],
                                      int report, pid_t parent)
@@ -114,10 +107,7 @@ static _Noreturn void become_program(const hz_spawn *spawn, const int out[2], co
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
     (void)signal(SIGPIPE, SIG_DFL);
     (void)setsid();
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(HZ_STATUS_FAILED);
-    (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
-    write_once("/proc/self/oom_score_adj", "1000");
+    hz_tie_to(parent, "1000");
     if (spawn->captured) {
         (void)dup2(open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
         (void)dup2(out[1], STDOUT_FILENO);

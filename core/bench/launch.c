@@ -20,6 +20,7 @@
 #include "library.h"
 #include "preload.h"
 #include "procfs.h"
+#include "tie.h"
 #include "turns.h"
 
 enum {
@@ -289,6 +290,7 @@ int main(int argc, char **argv)
 {
     static launch l = {.json_fd = STDOUT_FILENO};
     const hz_changes none = {.count = 0};
+    if (argc > 1 && strcmp(argv[1], "--tie") == 0) hz_tie(argc, argv);
     const int at =
         hz_parse_launcher(options, sizeof options / sizeof options[0], about, &l, argc, argv);
     if (l.json_fd > STDERR_FILENO) (void)fcntl(l.json_fd, F_SETFD, FD_CLOEXEC);

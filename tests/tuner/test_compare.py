@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -197,17 +198,29 @@ class Interrupted(ReplayExecutor):
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
         """Is interrupted."""
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+        return super().measure(arms, role=role, rounds=rounds, pair=pair)
 
 
-def test_what_was_measured_before_an_interruption_is_kept() -> None:
+class Deaf(Interrupted):
+    """An executor during which Python swallows the interrupt, as in a `__del__`."""
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+        """Is interrupted and goes on."""
+        with contextlib.suppress(KeyboardInterrupt):
+            super().measure(arms, role=role, rounds=rounds, pair=pair)
+        return ReplayExecutor.measure(self, arms, role=role, rounds=rounds, pair=pair)
+
+
+@pytest.mark.parametrize("kind", [Interrupted, Deaf])
+def test_what_was_measured_before_an_interruption_is_kept(kind: type[ReplayExecutor]) -> None:
     specs = [spec_of(threads=threads) for threads in (1, 2, 4)]
     kept: list[int] = []
     found, stopped = session.carry_out(
         record.started(SIDES, Machine.here()),
         specs,
         Plan(6, 60.0),
-        lambda spec: (Interrupted if spec.threads == 4 else ReplayExecutor)(as_named, seed=1),
+        lambda spec: (kind if spec.threads == 4 else ReplayExecutor)(as_named, seed=1),
         Quiet(),
         lambda so_far: kept.append(len(so_far.rows)),
     )
@@ -423,8 +436,6 @@ def test_ctrl_c_prints_the_rows_so_far(core_build: Path, tmp_path: Path) -> None
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell's background job, and so what it starts, would ignore the signal.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as child:
         assert child.stderr is not None
         for line in child.stderr:

@@ -26,8 +26,9 @@ PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"trial"}),
     frozenset({"measure", "stats", "space", "store", "progress", "doctor", "machine_diff"}),
     frozenset({"profile", "allocator", "workload", "blocks"}),
-    frozenset({"params", "artifacts", "machine", "strictjson"}),
-    frozenset({"process", "files", "gc_freeze"}),
+    frozenset({"params", "machine", "strictjson"}),
+    frozenset({"process", "files", "gc_freeze", "interrupt"}),
+    frozenset({"artifacts"}),
     frozenset({"errors"}),
 )  # fmt: skip
 
@@ -169,6 +170,12 @@ def test_only_its_own_parts_import(what: str) -> None:
         and each.part not in SINGLE_IMPORTERS[what]
     ]
     assert strangers == []
+
+
+def test_no_python_runs_between_fork_and_exec() -> None:
+    for path in python_files():
+        names = {each.arg for each in ast.walk(ast.parse(path.read_text())) if hasattr(each, "arg")}
+        assert "preexec_fn" not in names, path
 
 
 def test_only_the_command_line_prints_or_exits() -> None:

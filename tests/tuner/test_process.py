@@ -185,6 +185,38 @@ def test_a_child_is_given_the_environment_that_was_asked_for_and_its_mark() -> N
     assert "HOME" not in done.stdout
 
 
+@pytest.mark.parametrize("name", ["", "A=B", "A\0B"])
+def test_a_variable_that_no_program_can_have_is_a_usage_error(name) -> None:
+    with pytest.raises(UsageError, match="cannot start true: no program can be given the variable"):
+        process.run(["true"], env={name: "x"}, deadline_s=PLENTY_S)
+
+
+def test_a_library_is_preloaded_into_the_program_alone(tmp_path) -> None:
+    source, library, seen = (tmp_path / name for name in ("a.c", "a.so", "seen"))
+    source.write_text(
+        "#include <stdio.h>\n__attribute__((constructor)) static void start(void)\n"
+        f'{{ FILE *f = fopen("{seen}", "a"); fputs("loaded\\n", f); fclose(f); }}\n'
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    process.run(["true"], env={"LD_PRELOAD": str(library)}, deadline_s=PLENTY_S)
+    assert seen.read_text() == "loaded\n"
+
+
+def test_a_tree_is_ended_even_when_the_user_interrupts_its_end(monkeypatch) -> None:
+    end, calls = process._kill_tree, []
+
+    def interrupted(root: int, mark: str) -> None:
+        calls.append(root)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        end(root, mark)
+
+    monkeypatch.setattr(process, "_kill_tree", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        process.Child(["sleep", "3600"]).kill()
+    assert children() == set()
+
+
 def test_a_child_leaves_no_core_file() -> None:
     assert run("print(resource.getrlimit(resource.RLIMIT_CORE))").stdout == "(0, 0)\n"
 

@@ -15,31 +15,31 @@ import contextlib
 import ctypes
 import itertools
 import os
-import resource
 import selectors
 import signal
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from hztune import artifacts
 from hztune.errors import HztuneError, UsageError
 
 MARK = "HZTUNE_CHILD"
 """The variable that marks every process of a child's tree; each child has a value of its own."""
 
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _READ_BYTES = 1 << 16
 _DRAIN_BYTES = 1 << 22
 _LINE_BYTES = 1 << 22
 _KILL_S = 5.0
 _HIDDEN_S = 1.0
-_OOM_SCORE = b"500"
+_INT_BYTES = 4
 _libc = ctypes.CDLL(None, use_errno=True)
 _serial = itertools.count()
 _alive: set[int] = set()
@@ -150,6 +150,7 @@ class Child:
         self._mark = f"{os.getpid():08x}{next(_serial):08x}"
         marked = {**(os.environ if env is None else env), MARK: self._mark}
         self._started = time.monotonic()
+        self._program = argv[0]
         self._process = _start(argv, marked, cwd, stdin, keep_stdout, pass_fds)
         self._pidfd = os.pidfd_open(self._process.pid)
         self._output = _Kept(output_limit, 0)
@@ -229,17 +230,24 @@ class Child:
         if self._pidfd < 0:
             return
         try:
-            _kill_tree(self._process.pid, self._mark)
-            self._process.wait()
+            self._end_tree()
+        except KeyboardInterrupt:
+            self._end_tree()  # no process stays behind, in whatever hurry the user is
+            raise
         finally:
+            pidfd, self._pidfd = self._pidfd, -1
+            os.close(pidfd)
             _forget(self._process.pid)
             self._selector.close()
-            os.close(self._pidfd)
-            self._pidfd = -1
             for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
                 if stream is not None:
                     with contextlib.suppress(BrokenPipeError):
                         stream.close()
+
+    def _end_tree(self) -> None:
+        """Kills the whole tree and reaps it."""
+        _kill_tree(self._process.pid, self._mark)
+        self._process.wait()
 
     def _register(self) -> None:
         """Watches both outputs and the child's end."""
@@ -304,8 +312,7 @@ class Child:
 
     def _name(self) -> str:
         """Its program, for messages."""
-        assert isinstance(self._process.args, list)
-        return Path(str(self._process.args[0])).name
+        return Path(self._program).name
 
 
 class _Kept:
@@ -350,46 +357,84 @@ def _start(
             source = file.fileno()
         _set_subreaper(True)
         try:
-            process = subprocess.Popen(
-                list(argv),
-                env=dict(env),
+            process = _start_tied(
+                argv,
+                env,
+                pass_fds,
                 cwd=cwd,
                 stdin=source,
                 stdout=subprocess.PIPE if keep_stdout else subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                pass_fds=pass_fds,
                 start_new_session=True,
-                preexec_fn=_before_exec(os.getpid()),
             )
-        except (OSError, ValueError) as error:
+        except BaseException as error:
             _forget(0)
+            if not isinstance(error, OSError | ValueError):
+                raise
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise UsageError(f"cannot start {argv[0]}: {reason}") from error
         _alive.add(process.pid)
         return process
 
 
-def _before_exec(parent: int) -> Callable[[], None]:
-    """Returns what the child does before exec: tie its life to ours, leave no core file."""
+def _start_tied(
+    argv: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int], **options: Any
+) -> subprocess.Popen[bytes]:
+    """Starts a program by `hz-launch --tie`, which ties its life to ours and executes it.
 
-    def tie() -> None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(127)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        with contextlib.suppress(OSError):
-            _prefer_for_oom()
+    Python may do nothing of that between fork and exec: other threads may hold locks that it needs
+    there, and a signal that arrives there is lost.
 
-    return tie
+    Args:
+        argv: Program and arguments.
+        env: The program's variables. `hz-launch` itself runs without them: they may preload a
+            library.
+        pass_fds: Descriptors that stay open in it.
+        options: What else Popen takes.
 
-
-def _prefer_for_oom() -> None:
-    """Makes the kernel kill the child, not the tuner, when the machine runs out of memory."""
-    fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+    Raises:
+        OSError: There is no such program, or it cannot be executed.
+        ValueError: A word or a variable cannot be handed to a program.
+    """
+    variables = os.memfd_create("hztune")
+    failure, report = os.pipe()
     try:
-        os.write(fd, _OOM_SCORE)
+        try:
+            os.write(variables, _joined(env))
+            process = subprocess.Popen(
+                [
+                    str(artifacts.launch()),
+                    "--tie",
+                    *map(str, (os.getpid(), variables, report)),
+                    *argv,
+                ],
+                env={MARK: env[MARK]},
+                pass_fds=(*pass_fds, variables, report),
+                **options,
+            )
+        finally:
+            os.close(variables)
+            os.close(report)
+        try:
+            number = int.from_bytes(os.read(failure, _INT_BYTES), sys.byteorder)
+            if number:
+                raise OSError(number, os.strerror(number))
+        except BaseException:
+            process.kill()
+            with process:
+                raise
     finally:
-        os.close(fd)
+        os.close(failure)
+    return process
+
+
+def _joined(env: Mapping[str, str]) -> bytes:
+    """Returns the variables as a program gets them, a zero byte behind each."""
+    items = [(os.fsencode(name), os.fsencode(value)) for name, value in env.items()]
+    for name, value in items:
+        if not name or b"=" in name or b"\0" in name + value:
+            raise ValueError(f"no program can be given the variable {os.fsdecode(name)!r}")
+    return b"".join(name + b"=" + value + b"\0" for name, value in items)
 
 
 def _set_subreaper(on: bool) -> None:

@@ -102,6 +102,9 @@ class Measured:
 Finish = Callable[[Measured], Measured]
 """Adds to a row what turns do not show, and takes away what nobody will ask for."""
 
+Stop = Callable[[], bool]
+"""Whether the user wants the measuring to end."""
+
 
 def play(
     specs: Sequence[WorkloadSpec],
@@ -110,18 +113,27 @@ def play(
     make_executor: MakeExecutor,
     reporter: Reporter,
     finish: Finish = lambda row: row,
+    stop: Stop = lambda: False,
 ) -> Iterator[Measured]:
-    """Measures the rows one after the other, and yields each when it is there."""
+    """Measures the rows one after the other, and yields each when it is there.
+
+    Raises:
+        KeyboardInterrupt: `stop` was true before a block.
+    """
     for number, spec in enumerate(specs, start=1):
         reporter.say(f"[{number}/{len(specs)}] {spec.label}")
-        blocks = row(make_executor(spec), contenders, plan.pairs, plan.budget_s / len(specs))
+        blocks = row(make_executor(spec), contenders, plan.pairs, plan.budget_s / len(specs), stop)
         for failure in _failures(contenders, blocks):
             reporter.say(f"    {failure}")
         yield finish(Measured(spec, blocks, now()))
 
 
 def row(
-    executor: Executor, contenders: Sequence[Contender], pairs: int, budget_s: float
+    executor: Executor,
+    contenders: Sequence[Contender],
+    pairs: int,
+    budget_s: float,
+    stop: Stop = lambda: False,
 ) -> tuple[Block, ...]:
     """Measures one row.
 
@@ -130,10 +142,16 @@ def row(
         contenders: Who; the first one is the control.
         pairs: Blocks to measure if there is time.
         budget_s: Seconds for them; LEAST_PAIRS are measured even where that takes longer.
+        stop: Whether to measure no further block.
+
+    Raises:
+        KeyboardInterrupt: `stop` was true before a block.
     """
     arms = [each.arm for each in contenders]
     blocks: list[Block] = []
     while len(blocks) < pairs and not _is_hopeless(blocks):
+        if stop():
+            raise KeyboardInterrupt
         left_s = budget_s - executor.accounting.wall_s
         rounds = rounds_in(executor, len(arms), left_s / (pairs - len(blocks)))
         if not blocks and _starts_are_free(executor, len(arms)):

@@ -11,6 +11,7 @@ from hztune.compare.match import Finish, MakeExecutor, Plan, play
 from hztune.compare.preload import FileProof
 from hztune.compare.record import Record
 from hztune.errors import UsageError
+from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor
 from hztune.measure.workloads import workload_executor
@@ -70,12 +71,16 @@ def carry_out(
     Returns:
         The record, and whether the user stopped it; then the rows so far are in it.
     """
-    try:
-        for row in play(specs, record.contenders, plan, make_executor, reporter, finish):
-            record = replace(record, rows=(*record.rows, row))
-            keep(record)
-    except KeyboardInterrupt:
-        return record, True
+    with interruptible() as asked:
+        rows = play(
+            specs, record.contenders, plan, make_executor, reporter, finish, stop=asked.is_set
+        )
+        try:
+            for row in rows:
+                record = replace(record, rows=(*record.rows, row))
+                keep(record)
+        except KeyboardInterrupt:
+            return record, True
     return record, False
 
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
-from types import FrameType
 from typing import Any
 
 from hztune import profile
 from hztune.blocks import Block, times_of
+from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor
 from hztune.measure.workloads import program_executor, workloads_executor
@@ -227,29 +223,3 @@ def _stored(made: Profile) -> Any:
 
 def _read_again(stored: Any) -> Profile:
     return profile.parse(json.dumps(stored).encode())
-
-
-@contextmanager
-def interruptible() -> Iterator[Event]:
-    """Makes the first SIGINT or SIGTERM a KeyboardInterrupt, and the second one the end.
-
-    Where Python swallows exceptions (in a callback after fork, for one), the interrupt would be
-    lost: the event that is yielded remembers it.
-    """
-    asked = Event()
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        asked.set()
-        for one in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(one, leave)
-        raise KeyboardInterrupt
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        os._exit(_EXIT_STATUS["interrupted"])
-
-    before = {one: signal.signal(one, interrupt) for one in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)

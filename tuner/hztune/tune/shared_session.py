@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hztune.errors import UsageError
+from hztune.interrupt import interruptible
 from hztune.machine import Machine, identity
 from hztune.progress import Reporter
 from hztune.store import EndedElsewhere
@@ -35,7 +36,6 @@ from hztune.tune.session import (
     chosen_from,
     ending_of,
     executor_of,
-    interruptible,
     study_of,
     told_again,
 )
