@@ -196,7 +196,7 @@ def missing_stations(tree: Path, name: str) -> set[str]:
     stations = {
         "core": _core_reads(tree, name),
         "space": _space_names(tree, name),
-        "readme": f"| `{name}` |" in (tree / "README.md").read_text(),
+        "readme": f"| `{name}` |" in (tree / "core" / "README.md").read_text(),
         "liveness": bool(re.search(rf'"{name}"', (tree / LIVENESS).read_text())),
     }
     return {station for station, reached in stations.items() if not reached}
@@ -235,7 +235,6 @@ def copy(root: Path, tmp_path: Path) -> Path:
     tree = tmp_path / "tree"
     for part in ("core", "search_spaces", "tests"):
         shutil.copytree(root / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(root / "README.md", tree)
     table = tree / "core" / "include" / "hz" / "params.def"
     text = table.read_text()
     marker = "/* A test build may append"
@@ -247,7 +246,7 @@ def copy(root: Path, tmp_path: Path) -> Path:
 STATIONS: dict[str, Callable[[Path], None]] = {
     "core": lambda tree: _append(tree / "core/src/depot.c", f"\nint64_t x = hz_cfg.{NAME};\n"),
     "space": lambda tree: _append(tree / "search_spaces/hz.toml", f"\n[parameters.{NAME}]\n"),
-    "readme": lambda tree: _append(tree / "README.md", f"\n| `{NAME}` | 4 |\n"),
+    "readme": lambda tree: _append(tree / "core/README.md", f"\n| `{NAME}` | 4 |\n"),
     "liveness": lambda tree: _append(tree / LIVENESS, f'\nCLAIM = "{NAME}"\n'),
 }
 

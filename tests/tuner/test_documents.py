@@ -1,0 +1,128 @@
+"""The documents hold: what they name exists, and what they list is complete.
+
+README is the way in; every other document stands beside its subject. A path that moves, a link to
+a section that has another name, a room or a source file that no document names fails here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from hztune import params, space
+from hztune.lab import definition
+
+from .test_layers import PYTHON_LEVELS
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("core", "tuner", "search_spaces", "experiments", "tests", ".ci")
+DOCUMENTS = [
+    ROOT / "README.md",
+    *sorted(path for name in FOLDERS for path in (ROOT / name).rglob("*.md")),
+]
+MOST_LINES = 150
+
+LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
+CODE = re.compile(r"`([^`\n]+)`")
+BLOCK = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
+PATH = re.compile(r"[A-Za-z0-9_./-]+")
+GENERATED = {"hz_config.h"}
+SOURCE = re.compile(r".+\.(c|h|def|py|cpp|md|toml|css|sh)")
+EVERY_DOCUMENT = pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=[str(path.relative_to(ROOT)) for path in DOCUMENTS]
+)
+
+
+@cache
+def files() -> frozenset[str]:
+    """Every file and directory of the tree, relative to its root."""
+    found = {path for name in FOLDERS for path in (ROOT / name).rglob("*")} | set(ROOT.iterdir())
+    return frozenset(
+        str(path.relative_to(ROOT)) for path in found if "__pycache__" not in path.parts
+    )
+
+
+def sections(document: Path) -> set[str]:
+    """The sections of a document as links name them."""
+    text = BLOCK.sub("", document.read_text())
+    heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def broken_links(document: Path) -> Iterator[str]:
+    """What a document links to and is not there."""
+    for target in LINK.findall(BLOCK.sub("", document.read_text())):
+        path, _, section = target.partition("#")
+        found = document.parent / path if path else document
+        is_there = found.exists() and (not section or section in sections(found))
+        if "://" not in target and not is_there:
+            yield target
+
+
+def strange_paths(document: Path) -> Iterator[str]:
+    """What a document names in backticks as a source file or a directory, and is not there.
+
+    A path starts at the document or at the root; a name alone may stand anywhere. The text of a
+    link may be shorter than its target.
+    """
+    text = LINK.sub("", BLOCK.sub("", document.read_text()))
+    for word in CODE.findall(text):
+        is_path = "/" in word and word.split("/")[0] in (*FOLDERS, "hztune")
+        is_meant = PATH.fullmatch(word) and "NAME" not in word and word not in GENERATED
+        if not is_meant or not (is_path or SOURCE.fullmatch(word)):
+            continue
+        if "/" not in word:
+            if not any(Path(file).name == word for file in files()):
+                yield word
+        elif not ((document.parent / word).exists() or (ROOT / word).exists()):
+            yield word
+
+
+@EVERY_DOCUMENT
+def test_every_link_leads_somewhere(document: Path) -> None:
+    assert list(broken_links(document)) == []
+
+
+@EVERY_DOCUMENT
+def test_every_path_in_backticks_exists(document: Path) -> None:
+    assert list(strange_paths(document)) == []
+
+
+def test_readme_is_read_in_five_minutes() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= MOST_LINES
+
+
+def test_every_room_of_the_tuner_is_explained() -> None:
+    text = (ROOT / "tuner" / "README.md").read_text().partition("## The rooms")[2]
+    rooms = {room for level in PYTHON_LEVELS for room in level} - {"__main__"}
+    assert {room for room in rooms if f"`{room}`" not in text} == set()
+
+
+def test_every_source_file_of_the_core_is_explained() -> None:
+    text = (ROOT / "core" / "README.md").read_text()
+    sources = {path.name for path in (ROOT / "core" / "src").glob("*.c")}
+    assert {name for name in sources if f"`{name}`" not in text} == set()
+
+
+def example(document: Path) -> str:
+    """The first TOML file that a document shows."""
+    found = re.search(r"^( *)```toml\n(.*?)```", document.read_text(), re.DOTALL | re.MULTILINE)
+    assert found is not None
+    return re.sub(rf"^{found[1]}", "", found[2], flags=re.MULTILINE)
+
+
+def test_the_example_of_a_search_space_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "example.toml"
+    path.write_text(example(ROOT / "search_spaces" / "README.md"))
+    made = space.load(path, params.table(), check=params.check, facts={"cpus": 4, "threads": 8})
+    assert made.rules and made.presets and made.contains({})
+
+
+def test_the_example_of_an_experiment_is_one(tmp_path: Path) -> None:
+    (tmp_path / "experiment.toml").write_text(example(ROOT / "experiments" / "README.md"))
+    made = definition.load(tmp_path)
+    assert (len(made.sides), len(made.rows)) == (4, 4)
