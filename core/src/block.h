@@ -97,13 +97,14 @@ HZ_FAST uint64_t hz_distance(const hz_page *page, uint64_t step, const void *add
 
 /*
  * Writes the entry of a page in which the last block that was cut starts at `last`. Frees may read
- * the entry at the same time:
+ * the entry at the same time.
  *
- *   of a live block      It asks the page of its own block, whose step stays. By the old origin and
- * by the new one, each block that was cut before is NEAR. of anything else     It may ask a page
- * that gets another class. It never combines a new step with an old origin, as the step is written
- * last, read first and cleared alone. It may combine an old step with a new origin; then it passes
- * by chance, one time in 2^17 (tests/model).
+ * A free of a live block asks the page of its own block, whose step stays. By the old origin and by
+ * the new one, each block that was cut before is NEAR.
+ *
+ * A free of anything else may ask a page that gets another class. It never combines a new step with
+ * an old origin, as the step is written last, read first and cleared alone. It may combine an old
+ * step with a new origin; then it passes by chance, one time in 2^17 (tests/model).
  */
 HZ_FAST void hz_page_set(hz_page *page, uint64_t step, const void *last)
 {
