@@ -2,6 +2,7 @@
 
 A build is kept between runs (CMake rebuilds only what changed) in $XDG_CACHE_HOME/hztune-tests, one
 directory for each checkout and set of definitions; several test runs at once take turns on a lock.
+HZTUNE_TEST_TARGETS names the targets to build where not all of them are needed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,16 +36,17 @@ def root() -> Path:
 def build_core() -> Build:
     """Builds core/ with some definitions and returns the build directory.
 
-    `build_core(HZ_FROZEN="ON")`, or `build_core(source=COPY)` for a copy of the tree.
+    `build_core(HZ_FROZEN="ON")`, or `build_core(source=COPY)` for a copy of the tree. With
+    `targets=["hz_shared"]` nothing else is built.
     """
-    return lambda source=ROOT, **defines: _built(source / "core", defines)
+    return lambda source=ROOT, targets=(), **defines: _built(source / "core", defines, targets)
 
 
 @pytest.fixture(scope="session")
 def build_tuner() -> Build:
     """Builds tuner/, which is core/ and `_core`; give the directory as HZTUNE_CORE to a process."""
-    return lambda source=ROOT, **defines: _built(
-        source / "tuner", {"Python_EXECUTABLE": sys.executable, **defines}
+    return lambda source=ROOT, targets=(), **defines: _built(
+        source / "tuner", {"Python_EXECUTABLE": sys.executable, **defines}, targets
     )
 
 
@@ -87,7 +89,7 @@ def _runner(core: Path, folder: Path) -> Run:
     return run
 
 
-def _built(source: Path, defines: dict[str, str]) -> Path:
+def _built(source: Path, defines: dict[str, str], targets: Sequence[str] = ()) -> Path:
     identity = "\n".join(
         [str(source), sys.executable, *sorted(f"{k}={v}" for k, v in defines.items())]
     )
@@ -97,7 +99,10 @@ def _built(source: Path, defines: dict[str, str]) -> Path:
     with _locked(build.with_suffix(".lock")):
         definitions = [f"-D{key}={value}" for key, value in defines.items()]
         _run(["cmake", "-S", str(source), "-B", str(build), *definitions])
-        _run(["cmake", "--build", str(build), "--parallel", str(len(os.sched_getaffinity(0)))])
+        processes = str(len(os.sched_getaffinity(0)))
+        named = os.environ.get("HZTUNE_TEST_TARGETS", "").split() or targets
+        only = [f"--target={target}" for target in named]
+        _run(["cmake", "--build", str(build), "--parallel", processes, *only])
     return build
 
 

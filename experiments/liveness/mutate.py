@@ -22,8 +22,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue
 
 ROOT = Path(__file__).parents[2]
 TESTS = Path("tests") / "core" / "test_liveness.py"
@@ -71,8 +73,10 @@ def tests(tree: Path) -> dict[str, list[str]]:
 
 
 def _pytest(tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    # The tests keep their builds in the cache directory: the copy gets one of its own.
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tree / "cache")}
+    # The tests keep their builds in the cache directory: the copy gets one of its own, in which the
+    # one program that these tests run is built.
+    own = {"XDG_CACHE_HOME": str(tree / "cache"), "HZTUNE_TEST_TARGETS": "liveness"}
+    environment = {**os.environ, **own}
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--tb=short", *words],
         cwd=tree,
@@ -129,16 +133,38 @@ def mutants(tree: Path, row: str, each_place: bool) -> Iterator[tuple[Place, ...
         yield from ((place,) for place in everywhere)
 
 
-def run(tree: Path, rows: list[str], each_place: bool) -> int:
-    """Judges the rows and prints a line for each mutant; returns how many survived."""
-    named = tests(tree)
-    require_whole_tree_passes(tree, named)
-    survived = 0
-    for row in rows or list(named):
+def run(trees: list[Path], rows: list[str], each_place: bool) -> int:
+    """Judges the rows, in each tree one at a time; prints a line for each mutant.
+
+    Returns:
+        How many survived.
+    """
+    named = tests(trees[0])
+    for row in rows:
         if row not in named:
             raise MutationError(f"{row} is no parameter; there are: {' '.join(named)}")
-        for where in mutants(tree, row, each_place):
-            result = judge(tree, row, named[row], where)
+    free: Queue[Path] = Queue()
+    survived = 0
+    with ThreadPoolExecutor(len(trees)) as pool:
+        for _ in pool.map(lambda tree: require_whole_tree_passes(tree, named), trees):
+            pass
+        for tree in trees:
+            free.put(tree)
+
+        def judged(mutant: tuple[str, tuple[Place, ...]]) -> str:
+            row, where = mutant
+            tree = free.get()
+            try:
+                return judge(tree, row, named[row], where)
+            finally:
+                free.put(tree)
+
+        every = [
+            (row, where)
+            for row in rows or list(named)
+            for where in mutants(trees[0], row, each_place)
+        ]
+        for (row, where), result in zip(every, pool.map(judged, every), strict=True):
             survived += RESULTS[result]
             print(f"{row:22} {result:9} {' '.join(map(str, where))}", flush=True)
     return survived
@@ -147,6 +173,7 @@ def run(tree: Path, rows: list[str], each_place: bool) -> int:
 def copy_of_the_tree(into: Path) -> Path:
     """What the tests of the core need: the core, the tests, and pytest's settings."""
     unneeded = shutil.ignore_patterns("__pycache__", "tuner")
+    into.mkdir()
     for part in ("core", "tests"):
         shutil.copytree(ROOT / part, into / part, ignore=unneeded)
     shutil.copy(ROOT / "pyproject.toml", into)
@@ -160,8 +187,10 @@ def main() -> int:
     parser.add_argument("--each-place", action="store_true", help="cut one place at a time")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hz-mutate-") as folder:
+        copies = (Path(folder, str(n)) for n in range(len(os.sched_getaffinity(0))))
         try:
-            survived = run(copy_of_the_tree(Path(folder)), options.rows, options.each_place)
+            trees = [copy_of_the_tree(copy) for copy in copies]
+            survived = run(trees, options.rows, options.each_place)
         except MutationError as error:
             print(f"mutate: {error}", file=sys.stderr)
             return 2

@@ -67,7 +67,8 @@ def programs(core_build: Path) -> Programs:
 def mischief(build_core: Callable[..., Path]) -> Programs:
     """The programs with one more workload, which goes wrong on demand."""
     source = Path(__file__).parent / "misbehave.c"
-    return Programs(build_core(HZ_WERROR="ON", HZ_EXTRA_WORKLOAD=str(source)))
+    targets = ["hz_shared", "hz_deepbind", "hz-bench", "hz-turns", "hz-launch"]
+    return Programs(build_core(targets=targets, HZ_WERROR="ON", HZ_EXTRA_WORKLOAD=str(source)))
 
 
 @pytest.fixture(scope="session")

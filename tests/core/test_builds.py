@@ -29,7 +29,7 @@ def told(bench: Path, environment: dict[str, str]) -> dict[str, Any]:
 def test_without_counters_only_what_hz_itself_reads_is_counted(
     build_core: Build, core_build: Path, plain_environment: dict[str, str]
 ) -> None:
-    silent = build_core(HZ_WERROR="ON", HZ_STATS_COUNTERS="OFF", HZ_BUILD_BENCH="OFF")
+    silent = build_core(targets=["hz_shared"], HZ_WERROR="ON", HZ_STATS_COUNTERS="OFF")
     counters = {
         name: told(
             core_build / "bench" / "hz-bench",
@@ -45,7 +45,8 @@ def test_without_counters_only_what_hz_itself_reads_is_counted(
 def test_a_bench_with_hz_inside_needs_no_library(
     build_core: Build, plain_environment: dict[str, str]
 ) -> None:
-    bench = build_core(HZ_WERROR="ON", HZ_BENCH_INSIDE="ON") / "bench" / "hz-bench"
+    built = build_core(targets=["hz-bench"], HZ_WERROR="ON", HZ_BENCH_INSIDE="ON")
+    bench = built / "bench" / "hz-bench"
     said = told(bench, plain_environment)
     assert Path(said["allocator"]["path"]) == bench
     assert said["hz"]["counters"]["refills"] > 0

@@ -293,6 +293,7 @@ def test_the_fuzzer_gets_no_report_of(
     plain_environment: dict[str, str],
 ) -> None:
     build = build_core(
+        targets=["fuzz_shadow_linked"],
         HZ_BUILD_TESTS="ON",
         HZ_BUILD_BENCH="OFF",
         CMAKE_C_FLAGS=f"{flags} -fno-sanitize-recover=all -fno-omit-frame-pointer",

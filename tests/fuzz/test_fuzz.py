@@ -57,7 +57,8 @@ def replay(
 @pytest.fixture(scope="module")
 def sanitized(build_core: Callable[..., Path]) -> Path:
     """The fuzz targets, with AddressSanitizer and UndefinedBehaviorSanitizer."""
-    return build_core(HZ_BUILD_TESTS="ON", HZ_BUILD_BENCH="OFF", CMAKE_C_FLAGS=SANITIZED) / "fuzz"
+    targets = ["fuzz_environment", "fuzz_operations"]
+    return build_core(targets=targets, HZ_BUILD_TESTS="ON", CMAKE_C_FLAGS=SANITIZED) / "fuzz"
 
 
 @pytest.fixture(scope="module")

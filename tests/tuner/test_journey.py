@@ -119,13 +119,16 @@ def library(core_build: Path) -> Path:
 @pytest.fixture(scope="session")
 def library_of_header(build_core: Build, header: Path) -> Path:
     """The library with the header's values as defaults."""
-    return build_core(HZ_CONFIG_HEADER=str(header), HZ_WERROR="ON") / "libhz.so"
+    built = build_core(targets=["hz_shared"], HZ_CONFIG_HEADER=str(header), HZ_WERROR="ON")
+    return built / "libhz.so"
 
 
 @pytest.fixture(scope="session")
 def frozen(build_core: Build, header: Path) -> Path:
     """The library with the header's values as constants."""
-    built = build_core(HZ_CONFIG_HEADER=str(header), HZ_FROZEN="ON", HZ_WERROR="ON")
+    built = build_core(
+        targets=["hz_shared"], HZ_CONFIG_HEADER=str(header), HZ_FROZEN="ON", HZ_WERROR="ON"
+    )
     return built / "libhz.so"
 
 
@@ -285,13 +288,13 @@ def test_a_header_that_lacks_the_row_does_not_build(
     copy: Path, build_core: Build, header: Path
 ) -> None:
     with pytest.raises(RuntimeError, match=ADDED_PARAM.macro):
-        build_core(source=copy, HZ_CONFIG_HEADER=str(header), HZ_BUILD_BENCH="OFF")
+        build_core(source=copy, targets=["hz_shared"], HZ_CONFIG_HEADER=str(header))
 
 
 @pytest.mark.slow
 def test_the_added_row_reaches_the_library_from_the_table_alone(
     copy: Path, build_core: Build
 ) -> None:
-    built = build_core(source=copy, HZ_BUILD_BENCH="OFF") / "libhz.so"
+    built = build_core(source=copy, targets=["hz_shared"]) / "libhz.so"
     assert confirmed(built, {})[NAME] == 4
     assert confirmed(built, {ADDED_PARAM.env: "32"})[NAME] == 32

@@ -336,7 +336,7 @@ def test_a_short_front_on_real_processes_leaves_profiles_that_agree_with_its_sum
     hztune: Run, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    done = hztune("--workload", "larson", "--threads", "2", "--budget", "30s", "--out", out,
+    done = hztune("--workload", "larson", "--threads", "2", "--budget", "20s", "--out", out,
                   "--pareto", "throughput,rss", "--json", "--quiet")  # fmt: skip
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)

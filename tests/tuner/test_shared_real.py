@@ -94,12 +94,14 @@ def test_of_two_workers_one_is_killed_and_the_other_ends_the_study_without_a_los
     build_tuner: Build, postgres: Any, tmp_path: Path
 ) -> None:
     core = build_tuner(
-        HZ_EXTRA_PARAMS=str(HERE / "tune_worth.def"), HZ_EXTRA_WORKLOAD=str(HERE / "tune_worth.c")
+        targets=["_core", "hz_shared", "hz_deepbind", "hz-bench", "hz-turns", "hz-launch"],
+        HZ_EXTRA_PARAMS=str(HERE / "tune_worth.def"),
+        HZ_EXTRA_WORKLOAD=str(HERE / "tune_worth.c"),
     )
     shared = Shared(core, tmp_path, postgres.url, "two")
     space = tmp_path / "worth.toml"
     space.write_text(SPACE)
-    request = ["--workload", "worth", "--threads", "1", "--space", str(space), "--budget", "45s"]
+    request = ["--workload", "worth", "--threads", "1", "--space", str(space), "--budget", "35s"]
     first = shared.start("tune", *request)
     shared.wait_for(workers=1)
     space.unlink()  # who joins has it from the storage

@@ -73,7 +73,9 @@ class Tuner:
 @pytest.fixture(scope="module")
 def tuner(build_tuner: Build, tmp_path_factory: pytest.TempPathFactory) -> Tuner:
     core = build_tuner(
-        HZ_EXTRA_PARAMS=str(HERE / "tune_worth.def"), HZ_EXTRA_WORKLOAD=str(HERE / "tune_worth.c")
+        targets=["_core", "hz_shared", "hz_deepbind", "hz-bench", "hz-turns", "hz-launch"],
+        HZ_EXTRA_PARAMS=str(HERE / "tune_worth.def"),
+        HZ_EXTRA_WORKLOAD=str(HERE / "tune_worth.c"),
     )
     return Tuner(core, tmp_path_factory.mktemp("tuner"))
 
@@ -99,20 +101,6 @@ def wait_for_blocks(out: Path, count: int, process: subprocess.Popen[str]) -> No
 # ---- verdicts ------------------------------------------------------------------------------------
 
 
-def test_a_parameter_worth_a_half_is_found_proved_and_written(tuner: Tuner, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    summary = tuner.study(tuner.space("plain", "faster"), out, "40s")
-    assert summary["verdict"] == "improved"
-    assert summary["params"]["trial_mode"] == "faster"
-    assert summary["ci_low"] > 1.0
-    assert summary["ratio"] == pytest.approx(2.0, rel=0.1)
-    profile = json.loads((out / "profile.json").read_text())
-    assert profile["result"]["verdict"] == "improved"
-    header = (out / "hz_config.h").read_text()
-    assert "#define HZ_CONFIG_TRIAL_MODE HZ_TRIAL_MODE_FASTER" in header
-    assert "HZ_TRIAL_MODE=faster" in (out / "profile.env").read_text()
-
-
 def test_the_same_parameter_with_its_sign_reversed_gives_no_gain_and_defaults(
     tuner: Tuner, tmp_path: Path
 ) -> None:
@@ -135,18 +123,23 @@ def test_a_study_of_latencies_times_every_call_and_says_so(tuner: Tuner, tmp_pat
     assert all(1e-9 < rate < 1.0 for rate in rates)  # one over nanoseconds of a call
 
 
-def test_crashes_hangs_and_greed_are_typed_and_the_study_goes_on_to_its_verdict(
+def test_a_parameter_worth_a_half_is_found_proved_and_written_beside_crashes_hangs_and_greed(
     tuner: Tuner, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     space = tuner.space("plain", "crash", "hang", "greedy", "faster")
-    began = time.monotonic()
     summary = tuner.study(space, out, "60s", "--seed", "2")
-    assert time.monotonic() - began < 66 + 5
     assert summary["verdict"] == "improved"
     assert summary["params"]["trial_mode"] == "faster"
+    assert summary["ci_low"] > 1.0
+    assert summary["ratio"] == pytest.approx(2.0, rel=0.1)
     assert set(summary["failures"]) == {"crash", "hang", "oom"}
     assert subprocess.run(["pgrep", "-f", str(tuner.core)], capture_output=True).stdout == b""
+    profile = json.loads((out / "profile.json").read_text())
+    assert profile["result"]["verdict"] == "improved"
+    header = (out / "hz_config.h").read_text()
+    assert "#define HZ_CONFIG_TRIAL_MODE HZ_TRIAL_MODE_FASTER" in header
+    assert "HZ_TRIAL_MODE=faster" in (out / "profile.env").read_text()
 
 
 # ---- interruption --------------------------------------------------------------------------------
