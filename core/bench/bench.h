@@ -149,8 +149,8 @@ typedef struct hz_worker {
     uint64_t past_minor_faults; /* page faults of its former threads */
     int64_t finished_ns;        /* when it had done its quota */
     bool begun;                 /* whether `begin` was called */
-    pthread_t thread;           /* who works now; valid once it has finished */
-    pthread_t previous;         /* who worked before and is to be joined */
+    pthread_t thread;           /* the one that works now; valid once it has finished */
+    pthread_t previous;         /* the one that worked before and is to be joined */
     bool has_previous;          /* whether there is such a one */
 } hz_worker;
 
@@ -181,7 +181,7 @@ typedef struct hz_result {
     int64_t live_peak_kb;  /* highest live bytes seen */
 } hz_result;
 
-/* --- who does what --------------------------------------------------------------------------- */
+/* --- the parts --------------------------------------------------------------------------- */
 
 /* registry.c */
 size_t hz_workload_count(void);

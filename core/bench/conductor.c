@@ -22,7 +22,7 @@ enum {
     NS_PER_S = 1000000000,
     READY_S = 10,             /* patience with an arm that starts */
     QUIT_S = 10,              /* patience with an arm that was told to quit */
-    HURRY_NS = 500000000,     /* the same when somebody wants an end */
+    HURRY_NS = 500000000,     /* the same when a signal asks for the end */
     LOOK_NS = 10000000,       /* between two looks at the pipes while threads park */
     READING_NS = 20000,       /* a reading of the counters that took longer is taken again */
     SETTLE_NS = 500000,       /* in which a released arm's threads go back to waiting */
@@ -90,7 +90,7 @@ typedef struct sched_request {
 /*
  * The conductor sleeps most of the time, and is to run at once when it wakes, however busy the arms
  * keep the CPUs: as a real-time task where that is allowed, else with the shortest of slices (Linux
- * 6.12 and later), since who wants little goes first.
+ * 6.12 and later), since a task that wants little goes first.
  */
 static void hurry_self(void)
 {

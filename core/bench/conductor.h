@@ -48,8 +48,8 @@ typedef struct hz_conductor {
     hz_arm *arms;         /* HZ_ARMS_MAX, lazily touched */
     size_t arm_count;     /* how many are used */
 
-    int signal_fd;      /* readable when somebody wants an end */
-    bool interrupted;   /* whether somebody did */
+    int signal_fd;      /* readable when a signal asks for the end */
+    bool interrupted;   /* whether one did */
     uint64_t rng;       /* random state */
     int64_t warmed_ns;  /* warm-up so far */
     int64_t counted_ns; /* counted time so far */

@@ -50,14 +50,14 @@ typedef struct launch {
     const char *expected; /* soname of the library that is to provide malloc, or NULL */
     hz_changes changes;   /* to the environment */
     hz_child child;       /* the program */
-    int signal_fd;        /* readable when somebody wants an end */
+    int signal_fd;        /* readable when a signal asks for the end */
     int64_t start_ns;     /* when it was started */
     int64_t wall_ns;      /* how long it ran */
     int64_t looked_ns;    /* its age at the last look at the whole tree */
     int64_t tree_peak_kb; /* highest memory of all processes together */
     size_t processes;     /* most processes at one time */
     char program[4096];   /* what it runs now; a proof holds for that */
-    char library[4096];   /* who provides its malloc, as far as seen; "" unknown */
+    char library[4096];   /* the library that provides its malloc, as far as seen; "" unknown */
     bool proved;          /* whether that is the expected one */
 } launch;
 
@@ -100,7 +100,7 @@ static const hz_option options[] = {
     {"env", "NAME=VALUE", add_change, "sets a variable for the program"},
     {"unset", "NAME", add_change, "unsets a variable for the program"},
     {"expect-library", "SONAME", set_expected,
-     "who must provide the program's malloc, e.g. libhz.so"},
+     "the library that must provide the program's malloc, e.g. libhz.so"},
     {"timeout-ms", "MS", set_timeout, "kill it after that time (default: never)"},
     {"rss-limit-mb", "M", set_limit,
      "kill it when it and its children use more (default: no limit)"},
@@ -205,7 +205,7 @@ static int64_t slice_ns(const launch *l, int64_t age_ns)
     return age_ns < YOUNG_NS ? NS_PER_MS : 20 * NS_PER_MS;
 }
 
-/* Sleeps for a slice or until something happens; true when somebody wants an end. */
+/* Sleeps for a slice or until something happens; true when a signal asks for the end. */
 static bool doze(const launch *l, int64_t ns)
 {
     struct pollfd fds[] = {{.fd = l->child.pidfd, .events = POLLIN},

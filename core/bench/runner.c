@@ -104,8 +104,8 @@ static void wait_a_moment(hz_worker *w)
     }
 }
 
-/* A new thread goes on with this worker. Whoever worked before this thread has long ended and is
- * joined now. */
+/* A new thread goes on with this worker. The thread that worked before this one has long ended and
+ * is joined now. */
 static void hand_over(hz_worker *w)
 {
     w->hand_over = false;
@@ -132,8 +132,8 @@ static bool drain(hz_worker *w)
 
 /*
  * The worker's last acts: hand over what it owes, serve the others until all have done so, then
- * free everything; but a conductor does not wait for that. Nobody is done while something of his is
- * on its way to a mailbox, so the last look into one finds all that will ever come.
+ * free everything; but a conductor does not wait for that. No worker is done while a block of its
+ * own is on its way to a mailbox, so the last look into one finds all that will ever come.
  */
 static void finish(hz_worker *w)
 {

@@ -75,8 +75,8 @@ static inline void hz_futex_wake(_Atomic uint32_t *word)
 
 /*
  * Gives the word `turn` a new value. At the beginning of a turn only one thread is woken, and each
- * that goes to work wakes two more (hz_turn_pass): whoever wakes many at once is driven off its CPU
- * by the first of them, and a conductor would come back late. To park nobody needs to be woken.
+ * that goes to work wakes two more (hz_turn_pass): a thread that wakes many at once is driven off
+ * its CPU by the first of them, and a conductor would come back late. To park them it wakes none.
  */
 static inline void hz_turn_give(hz_turn_page *page, uint32_t turn)
 {

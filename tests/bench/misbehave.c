@@ -60,7 +60,7 @@ static void flood(hz_worker *w)
     (void)!write(STDERR_FILENO, text, sizeof text);
 }
 
-/* More than anybody keeps on stdout, once. */
+/* More than any reader keeps of stdout, once. */
 static void drown(hz_worker *w)
 {
     static char text[1 << 20];

@@ -234,7 +234,7 @@ def test_hz_reports_its_configuration_and_counters(programs: Programs, preload: 
         ("larson --threads 0", "--threads 0: want a whole number from 1 to"),
         ("larson --seconds nan", "--seconds nan: want a number"),
         ("larson --touch all", "--touch all: want one of: none head full"),
-        ("remote --threads 1", "one thread has nobody to free its blocks"),
+        ("remote --threads 1", "there is no other thread to free the blocks of one"),
         ("pipeline --threads 1", "--threads 1: pipeline needs at least 2"),
         ("larson --turns 9 --ops 5", "--ops and --turns exclude each other"),
         ("larson --turns 0", "not a conductor's memory"),

@@ -1,5 +1,5 @@
 /*
- * One thread only frees what sixteen others allocate: its cache must not become everybody's memory.
+ * One thread only frees what sixteen others allocate: its cache must not hold the memory of all.
  *
  * Live are the bytes that the blocks in flight can hold: what is measured is hoarding, not the
  * rounding of sizes. TEST_LIVE_MIB is their bound, TEST_BLOCKS the number of blocks that pass, and

@@ -112,7 +112,7 @@ static int started(const char *word)
 
 /* ---- locked memory --------------------------------------------------------------------------- */
 
-/* Who runs the test may have no right to more than the usual 8 MiB. */
+/* The user who runs the test may have no right to more than the usual 8 MiB. */
 static void memory_can_be_locked(void)
 {
     struct rlimit limit;

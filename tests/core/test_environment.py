@@ -214,7 +214,7 @@ def test_statistics_never_follow_a_symbolic_link(preload: Preload, tmp_path: Pat
 # --- privileged processes -------------------------------------------------------------------------
 
 # For every variable of hz: a legal value that is not the default, others that are not legal, odd
-# ones. `{place}` is a directory that anybody may write to.
+# ones. `{place}` is a directory that every user may write to.
 WORDS_NOT_DEFAULT = {
     "HZ_MAGAZINE_GROWTH": "full",
     "HZ_DOUBLE_FREE": "at_call",
@@ -238,7 +238,7 @@ AsNobody = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory that anybody may write to, on a file system that honours set-user-id."""
+    """A directory that every user may write to, on a file system that honours set-user-id."""
     made = Path("/var/tmp") / f"hz-set-user-id-{os.getpid()}"
     made.mkdir()
     made.chmod(0o777)

@@ -2,8 +2,9 @@
  * The cases: what two or three threads do at once, a few calls each, and what must hold in every
  * order of their accesses.
  *
- * Whoever has a block writes to it. So if a block ever had two owners, or went from one to the next
- * without an order between what they write, that is a data race, and the engine reports it.
+ * A thread that has a block writes to it. So if a block ever had two owners, or went from one to
+ * the next without an order between what they write, that is a data race, and the engine reports
+ * it.
  */
 #include "model.h"
 

@@ -37,7 +37,7 @@ static bool is_plain(const hz_worker *w)
     return w->instruments == NULL && w->touch == HZ_TOUCH_HEAD;
 }
 
-/* A batch counts as live all the time, since nobody looks inside a step. */
+/* A batch counts as live all the time, since nothing is read inside a step. */
 static void begin(hz_worker *w)
 {
     batch_state *state = hz_harness_alloc(sizeof *state);

@@ -23,7 +23,7 @@ static const hz_bench_setting settings[] = {
 
 typedef struct cache_state {
     hz_mailbox *inbox;   /* cache-scratch: where worker 0's object comes */
-    hz_mailbox *boxes;   /* cache-scratch: everybody's; NULL in cache-thrash */
+    hz_mailbox *boxes;   /* cache-scratch: of all workers; NULL in cache-thrash */
     uint32_t size;       /* of an object */
     uint32_t writes;     /* of each */
     uint64_t iterations; /* objects of an episode */
@@ -45,7 +45,7 @@ static void begin(hz_worker *w)
     state->size = (uint32_t)values[SIZE];
     state->writes = (uint32_t)values[WRITES];
     state->iterations = (uint64_t)values[ITERATIONS];
-    w->live_bytes = state->size; /* one object at a time; nobody looks inside a step */
+    w->live_bytes = state->size; /* one object at a time; nothing is read inside a step */
     w->state = state;
 }
 
@@ -59,7 +59,7 @@ static void play(hz_worker *w, const cache_state *state)
     hz_give(w, object);
 }
 
-/* Worker 0 allocates an object for everybody; false when it has to wait. */
+/* Worker 0 allocates an object for each worker; false when it has to wait. */
 static bool hand_out(hz_worker *w, cache_state *state)
 {
     while (state->handed_out < w->run->threads) {

@@ -6,7 +6,7 @@
  * it is the only sender); a sole receiver needs none, and an empty mailbox costs it one load of a
  * line that only changes when a message comes.
  *
- * The loop is closed: a block whose addressee's mailbox is full stays with its sender, who does
+ * The loop is closed: a block whose addressee's mailbox is full stays with its sender, which does
  * nothing else until it is sent, except emptying its own mailbox.
  */
 #ifndef HZ_BENCH_MAILBOX_H

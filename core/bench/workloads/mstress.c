@@ -2,8 +2,8 @@
  * mstress: threads build up blocks of heavy-tailed sizes, keep some for longer, exchange some
  * through a shared array, and free everything at the end of each iteration.
  *
- * A block begins with its size and its owner, since whoever takes it out of the shared array has
- * nothing else to know them from.
+ * A block begins with its size and its owner, since the thread that takes it out of the shared
+ * array has nothing else to know them from.
  */
 #include "blocks.h"
 
@@ -143,7 +143,7 @@ static size_t step(hz_worker *w, size_t most)
     return most;
 }
 
-/* The shared array is everybody's: each worker frees its part of it. */
+/* All workers share the array: each worker frees its part of it. */
 static void end(hz_worker *w)
 {
     mstress_state *state = w->state;

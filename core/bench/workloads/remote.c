@@ -19,7 +19,7 @@ static const hz_bench_param params[] = {
     {"max_size", 2048, 1, 1 << 26, NULL, "bytes", "largest block"},
     {"ws", 400, 1, 1 << 24, NULL, "slots", "slots of a thread, of which half are full on average"},
     {"fan", FAN_NEXT, 0, 0, fans, "",
-     "who gets a block: the next thread, or a random one of all the others"},
+     "which thread gets a block: the next one, or a random one of all the others"},
     {"mailbox", 128, 2, 1 << 16, NULL, "blocks",
      "room of a thread's mailbox, rounded up to a power of two"},
 };
@@ -33,7 +33,7 @@ static const hz_bench_setting settings[] = {
 
 typedef struct remote_state {
     hz_mailbox *inbox;   /* the worker's own mailbox */
-    hz_mailbox *boxes;   /* everybody's */
+    hz_mailbox *boxes;   /* of all workers */
     hz_unsent unsent;    /* a block that found a full mailbox */
     hz_sizes sizes;      /* what is asked for */
     uint64_t threshold;  /* a coin below it (of 2^32) says: remote */
@@ -48,7 +48,8 @@ static void prepare(hz_run *run)
     const int64_t *values = run->values;
     (void)hz_sizes_between(values[MIN_SIZE], values[MAX_SIZE]);
     if (run->threads == 1 && values[REMOTE] > 0)
-        hz_refuse("--remote %lld: one thread has nobody to free its blocks: use --remote 0 or more "
+        hz_refuse("--remote %lld: there is no other thread to free the blocks of one: use --remote "
+                  "0 or more "
                   "--threads",
                   (long long)values[REMOTE]);
     run->shared = hz_mailboxes_new(run->threads, (size_t)values[MAILBOX],
