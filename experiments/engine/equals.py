@@ -33,7 +33,7 @@ from hztune.tune.story import Study
 
 
 class Equals(Around):
-    """Measures the default, whoever's name it is asked for."""
+    """Measures the default, whatever arm it is asked for."""
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
         """A block of defaults, under the names of the arms."""

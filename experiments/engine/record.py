@@ -6,7 +6,7 @@
 
 Every configuration stands beside the default in `passes` blocks, each time with other neighbours.
 The best of them are measured some more times, and what they were chosen by is left out: a landscape
-must be known best where winners lie, and whoever led by luck would stay its summit for ever.
+must be known best where winners lie, and one that led by luck would stay its summit for ever.
 landscape-NAME.json keeps the log ratio of each such pair and the memory; noise-NAME.json the turns
 of A/A blocks, which simulations resample; `--busy` makes the machine work in bursts meanwhile.
 About 300 configurations in twelve minutes; otherwise the machine must be quiet. An interruption

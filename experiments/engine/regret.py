@@ -53,7 +53,7 @@ USUAL_FREEDOM = 2
 
 
 class Model(Protocol):
-    """What says how fast configurations are that nobody has measured."""
+    """What says how fast configurations are that were not measured."""
 
     def predict(self, where: NDArray[np.float64]) -> NDArray[np.float64]:
         """The log ratio at each point of the unit cube, shapes (points, coordinates), (points,)."""
@@ -107,7 +107,7 @@ class Surface:
     def best(self) -> float:
         """The log ratio of the best configuration that was recorded.
 
-        Where nothing was measured, the process may promise what nobody has ever seen.
+        Where nothing was measured, the process may promise what was never seen.
         """
         return max(self(self.space.arm(config)).log_ratio for config in self._recorded)
 

@@ -166,7 +166,7 @@ def test_a_candidate_that_was_shortened_and_then_refused_is_named_in_the_report(
 
 def test_a_front_of_the_default_alone_has_a_report_too(tuned_on: Callable[..., Tuned]) -> None:
     page = report.render(tuned_on(nothing).out)
-    assert "Nobody is proved to be on the front" in page
+    assert "No configuration is proved to be on the front" in page
 
 
 def test_a_study_of_speed_alone_has_no_such_chart(tuned_on: Callable[..., Tuned]) -> None:

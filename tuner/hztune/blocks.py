@@ -175,7 +175,7 @@ class Block:
         pair: Number of the block in its study, from 0.
         role: What it was measured for.
         outcomes: One for each arm that was asked, in that order; the first is the control.
-        machine: What tells the machine that measured it from others; "" where nobody asks.
+        machine: What tells the machine that measured it from others; "" where it does not matter.
     """
 
     pair: int

@@ -1,6 +1,6 @@
 """Whether this machine is fit to measure on: read-only checks, each with the command that mends it.
 
-A check that cannot see (a virtual machine hides its CPU's governor) says so and blames nobody.
+A check that cannot see (a virtual machine hides its CPU's governor) says so and warns of nothing.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _turbo(root: Path, machine: Machine) -> Finding:
 
 
 def _huge_pages(root: Path, machine: Machine) -> Finding:
-    """With `always` the kernel gives huge pages to whoever is lucky, and RSS with them."""
+    """With `always` the kernel gives huge pages to some processes and not to others, and so RSS."""
     name = "transparent huge pages"
     if machine.thp != "always":
         return Finding(name, "ok" if machine.thp else "unknown", machine.thp or "not visible here")
@@ -165,7 +165,7 @@ def _preload(root: Path, machine: Machine) -> Finding:
 
 
 def _allocator_settings(root: Path, machine: Machine) -> Finding:
-    """Settings that somebody made once act on every allocator that is measured as it comes."""
+    """Settings that were made once act on every allocator that is measured as it comes."""
     name = "allocator settings"
     for place in ("etc/ld.so.preload", "etc/malloc.conf"):
         path = root / place

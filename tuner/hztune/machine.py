@@ -134,10 +134,10 @@ def boot_id(root: Path = Path("/")) -> str:
 
 @contextlib.contextmanager
 def timed_window() -> Iterator[None]:
-    """Holds the machine for one timed window: no two of them overlap, whoever measures.
+    """Holds the machine for one timed window: no two of them overlap, in any process.
 
     The lock is the kernel's (flock), so that it ends with its holder, however that ends. It is on a
-    directory that all users share and that nobody has to make or may replace; to read it is enough.
+    directory that all users share and that none has to make or may replace; to read it is enough.
     A container has directories of its own: it has to be given the host's (`-v /run/lock:/run/lock`)
     if others measure beside it.
     """
@@ -159,7 +159,7 @@ def _lock_folder(root: Path = Path("/")) -> Path:
 
 
 def _all_may_read(folder: Path) -> bool:
-    """Returns whether it is a directory that its mode lets everybody read, whoever asks."""
+    """Returns whether it is a directory that its mode lets every user read, not only this one."""
     try:
         mode = folder.stat().st_mode
     except OSError:

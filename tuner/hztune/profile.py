@@ -1,7 +1,7 @@
 """The profile: a proved configuration as data, with where, how and how well it was proved.
 
 A profile may come from anywhere. It holds *parameters* and descriptions, never a command, a path or
-a variable of somebody else's: whatever reads one gets either a `Profile` of which every field was
+a variable of another program: whatever reads one gets either a `Profile` of which every field was
 judged, or one sentence that says what is wrong. The environment in it is for people to read; what
 is applied is made anew from the parameters, and a stored one that differs is refused.
 """

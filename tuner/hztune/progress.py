@@ -55,7 +55,7 @@ class Status:
 
 
 class Reporter(Protocol):
-    """Somebody who is told how a study goes."""
+    """What is told how a study goes: a display, or a test."""
 
     def say(self, line: str) -> None:
         """Something that should stay on the screen."""
@@ -65,7 +65,7 @@ class Reporter(Protocol):
 
 
 class Quiet:
-    """Nobody."""
+    """Shows nothing."""
 
     def say(self, line: str) -> None:
         """Ignores the line."""

@@ -61,7 +61,7 @@ def parse(content: bytes) -> object:
 
 
 class Fields:
-    """One JSON object, read key by key; `close` refuses what nobody asked for."""
+    """One JSON object, read key by key; `close` refuses what was not asked for."""
 
     def __init__(self, value: object, where: str = "") -> None:
         """Takes `value`, found at `where` ("result", or "" for the whole)."""

@@ -1,4 +1,4 @@
-"""Just enough of ELF to know how a program will be loaded and who gives it malloc.
+"""Just enough of ELF to know how a program will be loaded and what gives it malloc.
 
 Layout: System V ABI, chapters 4 and 5, and the generic ELF-64 and ELF-32 tables of elf(5).
 """

@@ -90,7 +90,7 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
     "--pareto",
     default="",
     metavar="throughput,rss",
-    help="Prove a front instead: who is fast, who takes little memory, and who lies between.",
+    help="Prove a front instead: the fastest, the one with least memory, and those between.",
 )
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where the results go.")
 @click.option("--resume", is_flag=True, help="Go on with the study in --out.")

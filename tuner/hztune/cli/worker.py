@@ -21,7 +21,7 @@ on its own machine; meanwhile the others stand by. The budget is the study's, ho
 part.
 
 A worker may be killed at any time: whatever it has entered is kept, and what it was measuring is
-free again at once. Only of a host that went down for good somebody has to tell, with --forget.
+free again at once. Of a host that went down for good you have to tell, with --forget.
 
 PostgreSQL needs the extra `distributed` (pip install 'hztune[distributed]'); a password belongs
 into ~/.pgpass or PGPASSWORD.

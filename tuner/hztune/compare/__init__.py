@@ -1,1 +1,1 @@
-"""Allocators and configurations side by side: who takes part, measuring them, what it came to."""
+"""Allocators and configurations side by side: the contenders, measuring them, what it came to."""

@@ -1,4 +1,4 @@
-"""Who takes part in a comparison: the defaults, a profile, an allocator, or a library in a file."""
+"""What a comparison compares: the defaults, a profile, an allocator, or a library in a file."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Measured:
 
 
 Finish = Callable[[Measured], Measured]
-"""Adds to a row what turns do not show, and takes away what nobody will ask for."""
+"""Adds to a row what turns do not show, and takes away what will not be asked for."""
 
 Stop = Callable[[], bool]
 """Whether the user wants the measuring to end."""
@@ -139,7 +139,7 @@ def row(
 
     Args:
         executor: What measures; fresh, so that its accounts are the row's.
-        contenders: Who; the first one is the control.
+        contenders: What to compare; the first one is the control.
         pairs: Blocks to measure if there is time.
         budget_s: Seconds for them; LEAST_PAIRS are measured even where that takes longer.
         stop: Whether to measure no further block.
@@ -155,7 +155,7 @@ def row(
         left_s = budget_s - executor.accounting.wall_s
         rounds = rounds_in(executor, len(arms), left_s / (pairs - len(blocks)))
         if not blocks and _starts_are_free(executor, len(arms)):
-            rounds = 1  # nobody knows yet how long a program runs
+            rounds = 1  # it is not known yet how long a program runs
         if len(blocks) >= LEAST_PAIRS and executor.cost(len(arms), rounds) > left_s:
             break
         blocks.append(executor.measure(arms, role="explore", rounds=rounds, pair=len(blocks)))

@@ -1,9 +1,9 @@
 """A comparison as JSON: the raw samples of every row beside the estimates that they give.
 
 Samples are written densely, for they are committed beside what they prove: a row names its counters
-once, and a turn is [counted_ns, ops]. The estimates are written for readers; whoever loads a record
-makes them anew from the samples (`standings_of`), and `disagreements` says where what is written is
-not what the samples give.
+once, and a turn is [counted_ns, ops]. The estimates are written for readers; when a record is
+loaded they are made anew from the samples (`standings_of`), and `disagreements` says where what is
+written is not what the samples give.
 """
 
 from __future__ import annotations

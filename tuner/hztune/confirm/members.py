@@ -1,4 +1,4 @@
-"""Ablation of those who are to be proved as members of a front, before their first fresh pair.
+"""Ablation of those that are to be proved as members of a front, before their first fresh pair.
 
 A member is not one gain but a place: it goes back towards the default as long as neither its speed
 nor its memory gets worse by more than what can be claimed at all. Every step may cost a little of
@@ -63,7 +63,7 @@ class _Place:
 def shorten_members(
     bench: Bench, space: Space, arms: Sequence[Arm], share: float
 ) -> list[tuple[Arm, Arm]]:
-    """Shortens everybody in turn; what one leaves of the time, the next ones may use.
+    """Shortens each in turn; what one leaves of the time, the next ones may use.
 
     Args:
         bench: Where blocks are measured.
@@ -85,7 +85,7 @@ def _shortened(bench: Bench, space: Space, member: Arm, part_s: float, share: fl
     """What is left of a member, if that is shown beside it to keep its place.
 
     Its part of the time must do for the fewest pairs: rather the first ones are shortened than
-    nobody at all.
+    none at all.
     """
     known = bench.ledger.estimates().get(member.key)
     judge = _Place(bench, known.mean if known else 0.0)

@@ -61,7 +61,7 @@ class Member:
 
     @property
     def place(self) -> Place:
-        """The estimates of both; of somebody who has them."""
+        """The estimates of both; of a member that has them."""
         assert self.speed is not None and self.memory is not None
         return self.speed.estimate, -self.memory.estimate
 
@@ -149,18 +149,18 @@ def affordable(bench: Bench, share: float, until: float) -> int:
 def prove_front(
     bench: Bench, control: Arm, arms: Sequence[Arm], *, share: float, until: float
 ) -> list[Member]:
-    """Measures fresh pairs until everybody is settled or time is up.
+    """Measures fresh pairs until every arm is settled or time is up.
 
     Args:
         bench: Where blocks are measured.
-        control: What everybody is compared with.
+        control: What all are compared with.
         arms: The members.
         share: Part of the budget that is meant for all proofs.
         until: Part of the budget that may be used by then.
 
     Returns:
         One for each arm. Of the confirmed ones, by what the fresh pairs estimate, those are
-        "dominated" to whom another one is preferable: see trial.pareto.unbeaten.
+        "dominated" to which another one is preferable: see trial.pareto.unbeaten.
     """
     alpha = member_error(len(arms), front_error(bench.ledger))
     rounds = front_rounds(bench, len(arms), share)
@@ -186,7 +186,7 @@ def prove_front(
 
 
 def on_front(members: Sequence[Member]) -> list[Member]:
-    """Those that are confirmed and that nobody beats, the fastest first."""
+    """Those that are confirmed and that none beats, the fastest first."""
     return unbeaten([member for member in members if member.answer == "proved"])
 
 

@@ -55,7 +55,7 @@ class Proof:
     Attributes:
         arm: Whose they are.
         answer: "proved"; "kept" where only the memory limit was to be kept, and is; or why not:
-            "dominated" is somebody to whom another member of a front is preferable.
+            "dominated" is one to which another member of a front is preferable.
         interval: 95 % interval of the log ratio; its pairs ended at a scheduled look or with the
             time, see `may_end`; None: too few.
     """
@@ -87,7 +87,7 @@ def prove(
     Args:
         bench: Where blocks are measured.
         control: The default.
-        finalist: Whom to prove.
+        finalist: The arm to prove.
         alpha: Two-sided error of the claim.
         share: Part of the budget that may be used by then.
         phase: How the progress names it.
@@ -127,7 +127,7 @@ def may_end(pairs: int) -> bool:
     Repeated intervals cover at once at the looks of their schedule, and at one more whose moment
     the data did not choose, which is the end of time (see stats.sequential). Taken after every
     pair, one of them misses in 8 to 11 % of studies with up to 40 and 200 pairs instead of 5 %.
-    Before the first look no interval is reported, so that whoever gives up then reports nothing.
+    Before the first look no interval is reported, so that a proof given up by then has none.
     """
     return pairs < FIRST_LOOK or is_look(pairs)
 
@@ -187,7 +187,7 @@ def _shown(bench: Bench, record: Record, alpha: float, looks: Sequence[int]) -> 
     """What some looks have shown: a gain within the limits, or a limit that is broken.
 
     Where the default breaks the memory limit, keeping it is the gain. The gain and the limit may
-    each use the whole error: who lacks one of them is claimed only where the test of that one errs
+    each use the whole error: an arm that lacks one is claimed only where the test of that one errs
     (the intersection-union test of Berger, Technometrics 24, 1982).
     """
     gains = any(_claims(bench, record, count, alpha) for count in looks)
@@ -223,7 +223,7 @@ def _claims(bench: Bench, record: Record, count: int, alpha: float) -> bool:
 def keeps_limit(bench: Bench, record: Record, alpha: float, looks: Sequence[int]) -> bool | None:
     """Whether one of some looks shows that the memory limit is kept; None: not yet known.
 
-    To refuse somebody is no claim, so that it may be done at the error of what is reported.
+    To refuse an arm is no claim, so that it may be done at the error of what is reported.
     """
     limit = bench.ledger.limit
     if limit is None:

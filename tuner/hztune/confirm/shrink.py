@@ -31,7 +31,7 @@ LOSS_SHARE = 0.15
 
 
 class Judge(Protocol):
-    """Who says whether a shorter configuration is as good, from its pairs with the whole one."""
+    """What says whether a shorter configuration is as good, from its pairs with the whole one."""
 
     @property
     def gain(self) -> float:
@@ -76,8 +76,8 @@ def shorten(
     Args:
         bench: Where blocks are measured.
         space: What configurations of the finalist's allocator are legal.
-        finalist: Whom to shorten.
-        judge: Who decides.
+        finalist: The arm to shorten.
+        judge: What decides.
         rounds: Rounds of each process.
         share: Part of the budget that may be used by then.
 

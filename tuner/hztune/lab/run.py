@@ -65,7 +65,7 @@ def run(
 
     Args:
         experiment: What to measure.
-        reporter: Who is told.
+        reporter: What is told.
         extra: More contenders, behind those of the experiment.
         budget_s: Seconds for all rows; None: what the experiment says.
         resume: Whether rows of a run that was stopped, or of one that is complete, are kept.
@@ -126,11 +126,11 @@ def require(experiment: Experiment) -> None:
 
 
 def contenders_of(experiment: Experiment, reporter: Reporter) -> tuple[Contender, ...]:
-    """Returns the contenders that are here; who may be absent and is, is told.
+    """Returns the contenders that are here; tells of each that may be absent and is.
 
     Raises:
         UsageError: One that may not be absent is not installed, or refuses its parameters; or
-            nobody is left beside the control.
+            none is left beside the control.
     """
     found = [_contender(side, reporter) for side in experiment.sides]
     here = tuple(each for each in found if each is not None)
@@ -157,7 +157,7 @@ def _contender(side: Side, reporter: Reporter) -> Contender | None:
 
 
 def _finish(experiment: Experiment, contenders: Sequence[Contender]) -> Finish:
-    """Returns what drops the counters that nobody asks for, and counts instructions if asked."""
+    """Returns what drops the counters that no value asks for, and counts instructions if asked."""
     proof = FileProof(contenders)
     asked = {name for value in experiment.values for name in (value.count, value.per)}
 

@@ -59,10 +59,10 @@ class Judge:
         return ",".join(cause for cause, is_true in found.items() if is_true)
 
     def _is_pressed(self, evidence: Evidence, length_ns: int) -> bool:
-        """Whether somebody waited for a CPU and it is not the workload that made him wait.
+        """Whether a thread waited for a CPU, and not because of the workload's other threads.
 
         Threads for which there are not enough CPUs wait for each other all the time. With those it
-        takes somebody else who had as much of the CPUs as steal may not have.
+        takes another program that had as much of the CPUs as steal may not have.
         """
         if evidence.pressure_us * 1000 <= _PRESSURE_SHARE * length_ns:
             return False
@@ -187,7 +187,7 @@ def _others_us() -> int:
     The load of a server is among what it has waited for. Since two counters are compared that are
     not brought up to date together, only differences of several ticks mean something.
     """
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    used = [resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     own_s = sum(each.ru_utime + each.ru_stime for each in used)
     return sum(_cpu_ticks()[:3]) * _TICK_NS // 1000 - round(1e6 * own_s)
 

@@ -1,4 +1,4 @@
-"""Who is measured is proved: for each arm what its process is given, and what it must show.
+"""What is measured is proved: for each arm what its process is given, and what it must show.
 
 A process is under the right allocator when the file that provides its malloc is the installed one,
 and under the right configuration when it says so itself (allocators that confirm) or when a probe
@@ -106,23 +106,23 @@ class AllocatorProof:
             return None
         adapter = allocator.get(arm.allocator)
         installed = self._find(adapter)
-        who = f"process {running.pid} ({running.program})"
+        process = f"process {running.pid} ({running.program})"
         if os.path.realpath(running.provider) != os.path.realpath(installed.path):
-            said = f"{who} has its malloc from {running.provider}, not {installed.path}"
+            said = f"{process} has its malloc from {running.provider}, not {installed.path}"
             return Fault("wrong_allocator", said)
         names = _changed(adapter, given, running)
         if not names:
             return None
         return Fault(
             "wrong_config",
-            f"{who} does not have {' '.join(names)} as it was given; "
+            f"{process} does not have {' '.join(names)} as it was given; "
             "look for a wrapper or a start script that changes the environment",
         )
 
     def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
         """Compares the library, and the configuration if the process confirms one.
 
-        A program may be over before anyone could look at it: its confirmation is then its proof.
+        A program may be over before it could be looked at: its confirmation is then its proof.
         """
         if arm.allocator == UNCHANGED:
             return None

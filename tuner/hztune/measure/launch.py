@@ -182,7 +182,7 @@ def _report(program: Program, done: process.Finished, told: bytes) -> dict[str, 
 def _provider(launch: Mapping[str, Any]) -> str:
     """Returns the library that hz-launch saw, which does not know in which order symbols are found.
 
-    It sees programs that are over before anybody else has looked.
+    It sees programs that are over before this process has looked.
     """
     return str((launch["allocator"] or {"path": ""})["path"])
 

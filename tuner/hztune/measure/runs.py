@@ -143,7 +143,7 @@ class _Limits:
     Attributes:
         run_s: Most seconds.
         program_mb: Most memory of every run, MiB; 0: no limit.
-        memory_mb: Memory of the machine, MiB; 0: it limits nobody.
+        memory_mb: Memory of the machine, MiB; 0: it is no limit.
         control_kb: Most that the control has taken so far, KiB.
     """
 

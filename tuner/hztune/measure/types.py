@@ -88,7 +88,7 @@ class Executor(Protocol):
 
 @dataclass
 class Around:
-    """An executor around another one: who derives from it says what `measure` does.
+    """An executor around another one: a class derived from it says what `measure` does.
 
     Attributes:
         inner: The one that measures.

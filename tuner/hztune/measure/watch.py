@@ -1,7 +1,7 @@
 """Looking at the processes of a run while it runs, from a thread that sleeps most of the time.
 
-What a process was started with, and who provides its malloc, can only be seen while it lives. Every
-run is looked at, the control's too, so that looking costs all arms the same.
+What a process was started with, and which library provides its malloc, can only be seen while it
+lives. Every run is looked at, the control's too, so that looking costs all arms the same.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Row:
     """One comparison on a strip: a label above, dots and an interval on a line.
 
     Attributes:
-        label: Who is compared.
+        label: What is compared.
         note: What came of it.
         points: The log ratio of each pair.
         interval: Of their mean; None: too few pairs.
@@ -133,7 +133,7 @@ def trace(
 def plane(
     candidates: Sequence[Candidate], members: Sequence[FrontRow], floor: float, width: float
 ) -> Html:
-    """Draws speed against memory: everybody as a dot, the front with its intervals and names.
+    """Draws speed against memory: each candidate as a dot, the front with its intervals and names.
 
     Args:
         candidates: What the search measured.

@@ -250,7 +250,7 @@ class Evidence:
 
     @property
     def proofs(self) -> tuple[tuple[Arm, Record], ...]:
-        """Everybody who was measured on fresh pairs, in order."""
+        """Every arm that was measured on fresh pairs, in order."""
         return tuple((record.arm, record) for record in self.ledger.confirmed.values())
 
     def answer(self, arm: Arm) -> str:

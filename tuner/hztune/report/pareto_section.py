@@ -1,4 +1,4 @@
-"""The section of a report about a front: speed against memory, and who is on it."""
+"""The section of a report about a front: speed against memory, and its members."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def section(found: Evidence) -> Html:
 
 
 def _members(found: Evidence, control: str) -> Html:
-    """The members with their figures, or who is there when there is none."""
+    """The members with their figures, or that the default is alone."""
     if not found.front:
-        return tag("p", f"Nobody is proved to be on the front beside {control}.")
+        return tag("p", f"No configuration is proved to be on the front beside {control}.")
     head = ("profile", "speed", "peak memory", "pairs", "configuration")
     rows = [_row(member) for member in found.front]
     caption = f"The front: ratios to {control} with their 95 % intervals, the fastest first"

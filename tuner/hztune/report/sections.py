@@ -27,7 +27,7 @@ _ANSWERS = {
     "failed": "not confirmed: it failed in a fresh process",
     "over_loss": "not confirmed: one of the workloads loses more than it may",
     "over_limit": "not confirmed: it is not shown to keep the limit",
-    "dominated": "confirmed, but somebody faster takes no more memory, or hardly more",
+    "dominated": "confirmed, but a faster one takes no more memory, or hardly more",
 }
 
 
@@ -174,7 +174,7 @@ def _stray_words(found: Evidence, stray: Stray) -> Html:
 
 
 def _attempt(found: Evidence, arm: Arm, record: Record) -> tuple[charts.Row, str]:
-    """The row of somebody who was measured on fresh pairs, and what came of it in words."""
+    """The row of an arm that was measured on fresh pairs, and what came of it in words."""
     interval = proved(record)
     name, answer = _fate(found, arm)
     is_proved = answer.startswith("proved")
@@ -185,7 +185,7 @@ def _attempt(found: Evidence, arm: Arm, record: Record) -> tuple[charts.Row, str
 
 
 def _fate(found: Evidence, arm: Arm) -> tuple[str, str]:
-    """What to call somebody who was measured on fresh pairs, and what came of it."""
+    """What to call an arm that was measured on fresh pairs, and what came of it."""
     for row in found.front:
         if row.arm == arm:
             is_faster = row.verdict == "improved"

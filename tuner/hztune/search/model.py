@@ -1,8 +1,8 @@
 """What the search believes of configurations, measured or not: the pooled estimates, and a model.
 
 A pair or two of noisy measurements say little, but a hundred configurations around one say much of
-it. So estimates are corrected by a model of the landscape before anybody is called the best, and
-of many proposals those are measured that the model expects most of.
+it. So estimates are corrected by a model of the landscape before one is called the best, and of
+many proposals those are measured that the model expects most of.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Beliefs:
         Args:
             ledger: What was measured.
             known: Estimates of those others by their keys, the oldest first.
-            proposals: Whom to say it of; both results have shape (proposals,).
+            proposals: Those to say it of; both results have shape (proposals,).
         """
         keys = _modelled(known)
         seen = [(ledger.searched[key].arm, known[key].raw, known[key].raw_error) for key in keys]
@@ -148,8 +148,9 @@ class Beliefs:
     def _correct(self, keys: Sequence[str]) -> None:
         """Puts the model's estimates into the place of the pooled ones.
 
-        How slow somebody far behind is only the measurements say. Somebody old who hardly raced,
-        and so is not in the model, is not better than everyone in it.
+        For a configuration far behind the default the measured mean is kept: the model is not
+        trusted there. One that is not in the model, because it is old and hardly raced, is not
+        taken for better than all that are in it.
         """
         assert self._speed is not None  # it was made for this
         means, sds = self._speed.measured()
@@ -194,7 +195,7 @@ def _excess(record: Record) -> tuple[Arm, float, float]:
 def _modelled(estimates: dict[str, Estimate]) -> list[str]:
     """The configurations that the model is made of, in the order in which they were measured.
 
-    Those who raced most, and the newest. The best would be those who were lucky.
+    Those that raced most, and the newest. To take the best would be to take the lucky ones.
     """
     keys = list(estimates)
     if len(keys) <= _MOST_MODELLED:

@@ -1,8 +1,8 @@
-"""The search for a front: configurations that nobody beats in speed and in memory at once.
+"""The search for a front: configurations that none beats in speed and in memory at once.
 
 The same blocks, the same ledger and the same story as the search for one finalist; what differs is
-who gets more pairs (whoever could be on the front), what the sampler is told (two objectives, or
-one of them) and from whom proposals inherit (members of the present front).
+what gets more pairs (all that could be on the front), what the sampler is told (two objectives, or
+one of them) and from what proposals inherit (members of the present front).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PARENTS = 5
 """Members of the present front from which proposals inherit."""
 
 _SURELY_BEATEN = 0.95
-"""How likely somebody is behind another one before it gets no more time."""
+"""How likely a candidate is behind another one before it gets no more time."""
 
 _DRAWS = 256
 """Possible places of each proposal, over which its promise is averaged."""
@@ -75,7 +75,7 @@ class FrontSearch(Search):
         ]
 
     def members(self, most: int) -> list[Arm]:
-        """Whom to prove: spread along the front as it is estimated, the fastest first."""
+        """The arms to prove: spread along the front as it is estimated, the fastest first."""
         return [point.record.arm for point in self._spread(self.points(), most)]
 
     def _spread(self, points: Sequence[Point], most: int) -> list[Point]:
@@ -92,9 +92,9 @@ class FrontSearch(Search):
         return speed > self.bench.floor or saving > LEAST_SAVING
 
     def _racing(self, most: int) -> list[Arm]:
-        """Whoever could be on the front and is not well known.
+        """All that could be on the front and are not well known.
 
-        Those who would be proved now come first, the least known before the others; then the least
+        Those that would be proved now come first, the least known before the others; then the least
         crowded.
         """
         points = self.points()
@@ -190,9 +190,9 @@ class FrontSearch(Search):
         return configs
 
     def _views(self, space: Space) -> list[tuple[list[Finding], list[tuple[Config, ...]]]]:
-        """What the sampler may be told, and from whom proposals then inherit.
+        """What the sampler may be told, and from what proposals then inherit.
 
-        Both objectives, with two members of the front in turn, between whom there may be somebody;
+        Both objectives, with two members of the front in turn, between which there may be more;
         and each objective alone with the member that is best in it, since two draw proposals to the
         middle, and the ends would be missed.
         """

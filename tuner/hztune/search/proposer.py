@@ -114,10 +114,10 @@ def propose(
         incumbents: The best configuration so far of each allocator, the best of all last.
         taken: Configurations that need no proposal, because they were measured.
         seed: The study's own.
-        in_turn: Parents: proposal by proposal one group, of whom each parameter that is kept has
+        in_turn: Parents: proposal by proposal one group, of which each parameter that is kept has
             the value of one at random.
         variety: Chance that a value which is not inherited is any one. Above 0 many proposals are
-            wanted, of which somebody else chooses; they share a few of the sampler's answers.
+            wanted, of which the caller chooses; they share a few of the sampler's answers.
         known: Number of findings there are, where not all of them are told.
     """
     mixed = _mixed_seed(seed, len(findings) if known is None else known)
@@ -238,7 +238,7 @@ def _fresh(
 
 
 class _Finished(optuna.trial.FrozenTrial):
-    """A trial that nobody changes any more: the storage, which copies all it takes, need not.
+    """A trial that does not change any more: the storage, which copies all it takes, need not.
 
     Nor need the sampler, which asks every trial for its constraints before each value that it
     draws, find them anew among the attributes.

@@ -3,7 +3,7 @@
 Allocators are raced by what more configurations of theirs are expected to add to the best that is
 known, and proposals are shared out by the same measure. How far configurations of one allocator lie
 apart is learned from those that were measured; until there are some, from what is usual. The
-decision is made anew from all data before each block, so nobody is out for ever.
+decision is made anew from all data before each block, so none is out for ever.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def prospects(
         space: All of it.
         ledger: What was measured.
         ranked: Every configuration that may win, the most promising first.
-        floor: The noise floor, log units: who promises less is left out, all of them if need be.
+        floor: The noise floor, log units: what promises less is left out, all of them if need be.
     """
     known = defaultdict(list)
     for one in ranked:

@@ -1,8 +1,8 @@
 """The search: propose, measure in batches beside one control, race those that could still win.
 
 Every block holds the default, the incumbent while it is unsure, the contenders that could still
-beat it, and new proposals. Everybody gets a little, and more only while it could still win; the
-decision is made anew from all data before each block, so nobody is out for ever.
+beat it, and new proposals. Each gets a few pairs, and more only while it could still win; the
+decision is made anew from all data before each block, so none is out for ever.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Search:
     max_trials: int | None = None
 
     def __post_init__(self) -> None:
-        """Starts with nobody refused."""
+        """Starts with no arm refused."""
         self.refused: set[str] = set()
         self._identities: dict[str, Identity] = {}
         self._beliefs: tuple[int, Beliefs] | None = None
@@ -89,11 +89,11 @@ class Search:
         return self.space.control
 
     def run(self, share: float) -> None:
-        """Searches until `share` of the budget is used, or there is nobody left to measure.
+        """Searches until `share` of the budget is used, or there is nothing left to measure.
 
         After LEAST_TRIALS, nothing new is tried where a block of proposals is not expected to add
-        the noise floor to the best. Then those race who were measured, usually until the time is
-        up: among so many, somebody nearly always needs to be known better. Where several workers
+        the noise floor to the best. Then those race that were measured, usually until the time is
+        up: among so many, one nearly always needs to be known better. Where several workers
         take part, it ends as soon as one of them proves a finalist.
         """
         has_measured = False
@@ -151,7 +151,7 @@ class Search:
         return self._beliefs[1]
 
     def _batch(self, proposing: bool) -> list[Arm]:
-        """New configurations beside the incumbent and its rival; without any, those who race."""
+        """New configurations beside the incumbent and its rival; without any, those that race."""
         racing = self._racing(RACING_SLOTS) if proposing else []
         room = SLOTS - len(racing)
         if self.max_trials is not None:
@@ -163,7 +163,7 @@ class Search:
     def _new(self, room: int) -> list[Arm]:
         """Every allocator as it comes, then presets, then proposals; what was measured is left out.
 
-        Whoever is still unknown is looked at before the others get more.
+        What is still unknown is looked at before the others get more.
         """
         chances = self._chances()
         space = self.space.narrowed(chances)
@@ -191,8 +191,8 @@ class Search:
 
         A model that knows it says then whether its proposals promise anything.
         """
-        everyone = [part.allocator for part in self.space.parts]
-        return self._prospects() or dict.fromkeys(self._leaders() or everyone, 1.0)
+        every = [part.allocator for part in self.space.parts]
+        return self._prospects() or dict.fromkeys(self._leaders() or every, 1.0)
 
     def _prospects(self) -> dict[str, float]:
         """What each hopeful allocator promises."""
@@ -312,7 +312,7 @@ class Search:
         ]
 
     def _racing(self, most: int) -> list[Arm]:
-        """The incumbent while it is unsure, and whoever could still beat it, most likely first."""
+        """The incumbent while it is unsure, and what could still beat it, most likely first."""
         ranked = self._hopeful()
         if not ranked:
             return []
@@ -341,7 +341,7 @@ class Search:
         )
 
     def _hopeful(self) -> list[Best]:
-        """Whoever may still turn out to be better than the default by what can be claimed."""
+        """What may still turn out to be better than the default by what can be claimed."""
         if self.bench.ledger.must_save:
             return self.ranked()
         floor = self.bench.floor

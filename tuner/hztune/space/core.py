@@ -1,8 +1,8 @@
 """A space: which configurations a search may propose, and each as a point of indices.
 
 Glossary: a *configuration* holds only what differs from the defaults; a *point* holds one index for
-each dimension that is active (its `when` holds); a *preset* is a configuration that somebody had a
-reason for.
+each dimension that is active (its `when` holds); a *preset* is a configuration that is tried
+early, for a reason that stands beside it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One process in a hundred is slower than its equals for its whole life (experiments/engine): a pair
 with it moves the mean and widens the interval, as it should, for such processes will be met in use,
-too. Whoever reads the interval is told where its width comes from.
+too. A report names such pairs beside the interval, so that its width is understood.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LEAST_VALUES = 8
 """Fewer do not show what is usual among them."""
 
 LEAST_DISTANCE = 0.05
-"""Log units: who is nearer to the others is no reason to doubt anything."""
+"""Log units: a value that is nearer to the others is no outlier."""
 
 _MAD_TO_SD = 0.6745
 _CUTOFF, _CUTOFF_OF_FEW = 4.2, 40.0

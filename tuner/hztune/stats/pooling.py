@@ -1,7 +1,7 @@
 """Pooling what several blocks say about several candidates, and racing them.
 
-A race gives everybody a little and more only to those who could still win. Nobody is rejected for
-ever: the decision is made anew from all data at every look.
+A race gives every candidate a few pairs, and more only to those that could still win. None is
+rejected for ever: the decision is made anew from all data at every look.
 """
 
 from __future__ import annotations

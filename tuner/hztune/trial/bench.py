@@ -39,7 +39,7 @@ class Bench:
         executor: What measures.
         ledger: Where every block is entered.
         budget: The time that is left.
-        reporter: Who is told.
+        reporter: What is told.
         stop: Whether the user wants an end.
         floor: Noise floor of the study, log units; 0 before the calibration.
         least_pairs: Fresh pairs without which nothing is claimed.
@@ -89,7 +89,7 @@ class Bench:
         return not news.proving
 
     def reserve(self, arms: Sequence[Arm]) -> list[Arm]:
-        """Which of the arms to measure: those that nobody else is measuring for the first time."""
+        """Which of the arms to measure: those that no other worker measures for the first time."""
         new = [arm for arm in arms if arm.key not in self.ledger.searched]
         taken = self.peers.reserve(new)
         return [arm for arm in arms if arm not in taken]

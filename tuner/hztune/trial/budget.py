@@ -51,7 +51,7 @@ class Budget:
         self._reached_s = max(self._reached_s, elapsed_s)
 
     def go_back(self) -> None:
-        """Gives the time back in which nobody measured: since the last block was entered."""
+        """Gives the time back in which no worker measured: since the last block was entered."""
         self._started += max(0.0, self.elapsed() - self._reached_s)
 
     def left(self, share: float = 1.0) -> float:

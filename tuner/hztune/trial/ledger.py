@@ -131,7 +131,7 @@ class Ledger:
         calibration: A/A pairs.
         calibration_each: The same on each of several workloads.
         calibration_memory: The same of peak memory.
-        void: Blocks in which the control failed; they say nothing about anybody.
+        void: Blocks in which the control failed; they say nothing about any arm.
         machine: Whose pairs confirm and shorten, by what tells it from others; "" where there is
             one only. The search learns from all machines.
         tried_elsewhere: (machine, arm's key) of what others have tried to confirm.
@@ -277,8 +277,8 @@ class Ledger:
     def noises(self) -> Noises:
         """The noise of a pair on each machine, from everything that was measured twice there.
 
-        Configurations that are far slower than the default scatter far more; nobody cares how
-        slow they are exactly, and everybody would seem unsure because of them.
+        Those of configurations far slower than the default are left out: they scatter far more,
+        and all others would seem unsure because of them.
         """
         if self._noises is None or self._noises[0] != len(self.blocks):
             self._noises = len(self.blocks), self._estimated_noises()
@@ -300,7 +300,7 @@ class Ledger:
     def memory_noises(self) -> Noises:
         """The noise of a log saving of memory on each machine.
 
-        From the control itself, and whoever came twice.
+        From the control itself, and from each that came twice.
         """
         groups = [record.savings for record in self.searched.values()]
         found = estimate_noises([self.calibration_memory, *groups]) or _USUAL_SCATTER

@@ -1,4 +1,4 @@
-"""The plane of speed and memory: who is beaten in both, who covers most of it, who stands apart.
+"""The plane of speed and memory: what is beaten in both, what covers most of it, what stands apart.
 
 A place is (log speed, log saving of peak memory) against the control, both better the greater; the
 control is at (0, 0). Pure functions, which the search uses on estimates and the confirmation on
@@ -17,7 +17,7 @@ Place = tuple[float, float]
 CONTROL: Place = (0.0, 0.0)
 
 LEAST_SAVING = -math.log(0.99)
-"""Least difference in peak memory that anybody is kept or claimed for, log units: 1 %."""
+"""Least difference in peak memory that an arm is kept or claimed for, log units: 1 %."""
 
 _BELOW = 0.25
 """How far below the worst place the reference point lies, in parts of the range."""
@@ -43,9 +43,9 @@ def dominates(one: Place, other: Place) -> bool:
 
 
 def unbeaten(points: Sequence[P]) -> list[P]:
-    """Those whom nobody beats in both, the fastest first.
+    """Those that none beats in both, the fastest first.
 
-    Whoever is slower has to save more by LEAST_SAVING: an additive epsilon-dominance (Laumanns,
+    One that is slower has to save more by LEAST_SAVING: an additive epsilon-dominance (Laumanns,
     Thiele, Deb & Zitzler, Evol. Comput. 10, 2002), without which the scatter of memory would put
     many equals onto the front.
     """
@@ -64,7 +64,7 @@ def spread(points: Sequence[P], most: int, *, beyond: Sequence[Place] = (CONTROL
     weigh the same, the ends too (Ishibuchi, Imada, Setoguchi & Nojima, Evol. Comput. 26, 2018).
 
     Args:
-        points: Whom to choose from.
+        points: What to choose from.
         most: How many at most; fewer where one more would add next to nothing.
         beyond: Places that are had anyway: what they cover does not count.
     """

@@ -53,7 +53,7 @@ class FrontStudy(Study):
         return proof_s / MOST_MEMBERS, member_error(MOST_MEMBERS, front_error(self.bench.ledger))
 
     def _decide(self) -> Decision:
-        """Searches, proves the members that were found, and tells who is on the front."""
+        """Searches, proves the members that were found, and tells which are on the front."""
         arms = self._members()
         if not arms:
             return self._nothing_found()
@@ -67,7 +67,7 @@ class FrontStudy(Study):
         return self._emitted(front) if front else self._nothing_found()
 
     def _members(self) -> list[Arm]:
-        """Whom to prove, as many as there is time for; those whose proof was begun come first.
+        """The arms to prove, as many as there is time for; those whose proof was begun come first.
 
         Where several workers take part, only the one that decides comes to know them.
 
@@ -87,7 +87,7 @@ class FrontStudy(Study):
         return [*arms][: max(most, len(begun))]
 
     def _begun(self) -> Counter[Arm]:
-        """Those who have fresh pairs of this machine, with how many."""
+        """The arms that have fresh pairs of this machine, with how many."""
         fresh = [block for block in self.bench.ledger.here() if block.role == "confirm"]
         return Counter(outcome.arm for block in fresh for outcome in block.outcomes[1:])
 
@@ -124,7 +124,7 @@ class FrontStudy(Study):
         )
 
     def _nothing_found(self) -> Decision:
-        """The verdict when nobody beside the default is on the front."""
+        """The verdict when the front is the default alone."""
         decision = super()._nothing_found()
         if decision.verdict != "no_gain":
             return decision

@@ -56,7 +56,7 @@ class Decision:
         each: The interval on each of several workloads; empty where there is one only.
         memory: Of the arm's log ratio of peak memory, where a front was sought; else None.
         front: The decision for each member of a front, the fastest first; empty where none was
-            sought, or where nobody beside the default is on it.
+            sought, or where the default is alone on it.
     """
 
     verdict: Verdict
@@ -119,7 +119,7 @@ class Study:
         return self.bench.budget.total_s * PROOF_SHARE, claim_error(0)
 
     def _decide(self) -> Decision:
-        """Searches and proves until a gain is proved, or nobody and no time is left."""
+        """Searches and proves until a gain is proved, or no candidate or no time is left."""
         if self._resumed():
             self._take_lead()
         while True:
@@ -138,9 +138,9 @@ class Study:
                 return self._improved(winner)
 
     def _take_lead(self) -> None:
-        """Waits until this worker decides; while the one who does searches, it searches, too.
+        """Waits until this worker decides; while the one that does searches, it searches, too.
 
-        The time in which it waited for one who has died is no time of the study.
+        The time in which it waited for one that has died is no time of the study.
 
         Raises:
             EndedElsewhere: Another worker has come to the verdict.
@@ -156,7 +156,7 @@ class Study:
     def _resumed(self) -> list[Arm]:
         """Finalists of an earlier session on this machine that are still to be judged, in order.
 
-        A shortened one is nobody's finalist.
+        A shortened configuration is not among them: it stands for the one it was made from.
         """
         ledger, judged = self.bench.ledger, {proof.arm.key for proof in self.proofs}
         return [
@@ -257,7 +257,7 @@ class Study:
         return self._decision("no_gain", self.control, _around_zero(aa), why)
 
     def _interrupted(self) -> Decision:
-        """The best so far, claimed by nobody."""
+        """The best so far, without a claim."""
         proved = [proof for proof in self.proofs if proof.succeeded]
         best: Best | None = self.search.best()
         arm = proved[-1].arm if proved else best.record.arm if best else self.control
