@@ -19,17 +19,15 @@ from typing import Any
 
 from record import WORKLOADS, by_turns
 
+from hztune.blocks import Block
 from hztune.confirm import reported
 from hztune.machine import Machine
-from hztune.measure import Arm
-from hztune.measure import Role
+from hztune.measure import Arm, Role
 from hztune.measure.types import Around
 from hztune.progress import Quiet
-from hztune.blocks import Block
-from hztune.trial import Bench, Budget, Ledger
-from hztune.trial import SystemClock
+from hztune.trial import Bench, Budget, Ledger, SystemClock
 from hztune.tune.candidates import candidates
-from hztune.tune.story import Study
+from hztune.tune.story import Story
 
 
 class Equals(Around):
@@ -47,7 +45,7 @@ def study(name: str, seed: int, budget_s: float) -> dict[str, Any]:
     """One study, and what it came to."""
     spec, inner = by_turns(name, seed, Machine.here())
     bench = Bench(Equals(inner), Ledger(), Budget(SystemClock(), budget_s), Quiet())
-    whole = Study(bench, candidates("hz", "", spec.threads).space, seed)
+    whole = Story(bench, candidates("hz", "", spec.threads).space, seed)
     decision = whole.run()
     if decision.verdict == "interrupted" or whole.calibration is None:
         raise KeyboardInterrupt

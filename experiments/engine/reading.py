@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from hztune.params import Value
+from hztune.search.proposer import Observation, importance
 from hztune.stats import fixed_interval
-from hztune.search.proposer import Finding, importance
 
 LEAST_PAIRS = 6
 NAMED = 4
@@ -42,7 +42,7 @@ def line(path: Path) -> str:
     ]
     best, where = max(known, key=lambda one: one[0].estimate)
     findings = [
-        Finding(point["params"], end.estimate, {}) for end, point in zip(ends, points, strict=True)
+        Observation(point["params"], end.estimate, {}) for end, point in zip(ends, points, strict=True)
     ]
     deciding = islice(importance(findings, found["defaults"]).items(), NAMED)
     return " | ".join(

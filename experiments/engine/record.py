@@ -30,14 +30,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hztune.machine import Machine
-from hztune.measure import Arm
-from hztune.measure import Executor
-from hztune.measure.workloads import workload_executor
 from hztune.blocks import Block
+from hztune.machine import Machine
+from hztune.measure import Arm, Executor
+from hztune.measure.workloads import workload_executor
 from hztune.search import SLOTS
-from hztune.trial import Ledger
 from hztune.space import Config, Dimension, Space
+from hztune.trial import Ledger
 from hztune.tune.candidates import candidates
 from hztune.workload import WorkloadSpec
 

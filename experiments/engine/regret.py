@@ -34,15 +34,15 @@ from record import SPACE
 from studies import recorded
 
 from hztune import params
+from hztune.lab.replay import NoiseSource, ReplayExecutor, Truth, VirtualClock
 from hztune.machine import Machine
 from hztune.measure import Arm
-from hztune.lab.replay import Noise, ReplayExecutor, Truth, VirtualClock
 from hztune.params import Value
 from hztune.progress import Quiet
+from hztune.space import Config, Dimension, Space, load, machine_facts
 from hztune.trial import Bench, Budget, Ledger
 from hztune.trial.ledger import FAR_BEHIND
-from hztune.space import Config, Dimension, Space, load, machine_facts
-from hztune.tune.story import Study
+from hztune.tune.story import Story
 
 ROUNDS_OF_A_SECOND = 56
 LENGTHS = (0.2, 100.0)
@@ -71,7 +71,7 @@ class Surface:
 
     name: str
     space: Space
-    noise: Noise
+    noise: NoiseSource
     _model: Model
     _recorded: Sequence[Config]
     _known: dict[str, Truth]
@@ -226,7 +226,7 @@ def by_hztune(surface: Surface, seed: int, budget_s: float) -> Arm:
     clock = VirtualClock()
     executor = executor_of(surface, seed, clock)
     bench = Bench(executor, Ledger(), Budget(clock, budget_s), Quiet())
-    return Study(bench, surface.space, seed).run().arm
+    return Story(bench, surface.space, seed).run().arm
 
 
 def by_chance(surface: Surface, seed: int, budget_s: float) -> Arm:

@@ -28,16 +28,16 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from hztune.search import proposer
-from hztune.measure import Arm
-from hztune.lab.replay import Noise, RecordedNoise, ReplayExecutor, Truth, VirtualClock
-from hztune.progress import Quiet
 from hztune.blocks import Block, Outcome, Turn
-from hztune.trial import Bench, Budget, Ledger
+from hztune.lab.replay import NoiseSource, RecordedNoise, ReplayExecutor, Truth, VirtualClock
+from hztune.measure import Arm
+from hztune.progress import Quiet
+from hztune.search import proposer
 from hztune.space import Config, Space
 from hztune.stats import FIRST_LOOK, fixed_interval, sequential_interval
+from hztune.trial import Bench, Budget, Ledger
 from hztune.tune.candidates import candidates
-from hztune.tune.story import Decision, Study
+from hztune.tune.story import Decision, Story
 
 KNOB, WINNER = "depot_lock", "spin"
 GAIN = 2.0
@@ -116,16 +116,16 @@ def hz_space() -> Space:
     return candidates("hz", "", THREADS).space
 
 
-def told(noise: Noise, landscape: Landscape, seed: int, budget_s: float) -> tuple[Study, Decision]:
+def told(noise: NoiseSource, landscape: Landscape, seed: int, budget_s: float) -> tuple[Story, Decision]:
     """Tells a study from its beginning to its verdict."""
     clock = VirtualClock()
     executor = ReplayExecutor(landscape, noise, seed=seed, clock=clock)
     bench = Bench(executor, Ledger(), Budget(clock, budget_s), Quiet())
-    whole = Study(bench, hz_space(), seed)
+    whole = Story(bench, hz_space(), seed)
     return whole, whole.run()
 
 
-def judged(name: str, whole: Study, decision: Decision, landscape: Landscape) -> Counts:
+def judged(name: str, whole: Story, decision: Decision, landscape: Landscape) -> Counts:
     """What one telling came to."""
     truth = landscape(decision.arm).log_ratio
     claimed, equals = decision.verdict == "improved", landscape.gain == 0.0
@@ -155,7 +155,7 @@ def judged(name: str, whole: Study, decision: Decision, landscape: Landscape) ->
     )
 
 
-def told_twice(name: str, noise: Noise, seed: int, budget_s: float) -> Counts:
+def told_twice(name: str, noise: NoiseSource, seed: int, budget_s: float) -> Counts:
     """One study where nothing helps, and the same one where something does."""
     equal = Landscape(0.0)
     whole, decision = told(noise, equal, seed, budget_s)

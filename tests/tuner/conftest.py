@@ -16,10 +16,18 @@ import pytest
 from hztune.blocks import Arm, Block, Role
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, VirtualClock
 from hztune.measure import timer
-from hztune.measure.disturbance import Judge
+from hztune.measure.disturbance import DisturbanceRule
 from hztune.measure.types import Around
 from hztune.params import Param, Scale, Value
-from hztune.profile import AllocatorId, MachineId, Objective, Profile, Result, Search, WorkloadId
+from hztune.profile import (
+    AllocatorId,
+    MachineId,
+    Objective,
+    Profile,
+    Result,
+    SearchInfo,
+    WorkloadId,
+)
 from hztune.progress import Quiet
 from hztune.space import Space, load
 from hztune.store import Evidence, Plan, Sink
@@ -104,7 +112,7 @@ def make_profile() -> MakeProfile:
             ),
             objective=Objective("ops_per_s", (("max_rss", "1.10x"),)),
             result=Result("ops_per_s", 1.14, 1.1, 1.2, 8, "improved"),
-            search=Search("tpe", 7, 90.0, 25, "b" * 64),
+            search=SearchInfo("tpe", 7, 90.0, 25, "b" * 64),
             versions=(("hztune", "0.1.0"),),
             created="2026-01-31T12:00:00Z",
         )
@@ -228,7 +236,7 @@ def make_bench() -> MakeBench:
 @pytest.fixture
 def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets nothing that the machine does meanwhile disturb a run, so that none is repeated."""
-    monkeypatch.setattr(Judge, "causes", lambda self, evidence, length_ns: "")
+    monkeypatch.setattr(DisturbanceRule, "causes", lambda self, evidence, length_ns: "")
 
 
 @dataclass(frozen=True)

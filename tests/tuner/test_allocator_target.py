@@ -284,9 +284,9 @@ def test_what_stands_in_the_memory_of_tcmalloc_is_read_from_there(
     config = {"max_total_thread_cache_bytes": 1 << 24, "release_rate_percent": 250}
     with running(compiled("idle"), adapter.environment(config, installed)) as pid:
         settings = live.settings(live.look(pid), adapter, installed)
-    assert settings["max_total_thread_cache_bytes"] == live.Setting(1 << 24, is_effective=True)
-    assert settings["release_rate_percent"] == live.Setting(250, is_effective=True)
-    assert settings["transfer_num_obj"] == live.Setting(32, is_effective=False)
+    assert settings["max_total_thread_cache_bytes"] == live.SettingRead(1 << 24, is_effective=True)
+    assert settings["release_rate_percent"] == live.SettingRead(250, is_effective=True)
+    assert settings["transfer_num_obj"] == live.SettingRead(32, is_effective=False)
 
 
 def test_a_variable_that_a_wrapper_changed_is_named(compiled: Compile, running: Running) -> None:

@@ -12,11 +12,11 @@ from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.lab.replay import Landscape, ModelNoise, Truth
 from hztune.search import Search
-from hztune.search.proposer import Finding, identity, propose
+from hztune.search.proposer import Observation, config_key, propose
 from hztune.space import Choice, Space
 from hztune.trial import Bench, MemoryLimit
 from hztune.tune.candidates import candidates
-from hztune.tune.story import Decision, Study
+from hztune.tune.story import Decision, Story
 
 MakeBench = Callable[..., Bench]
 QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
@@ -55,7 +55,7 @@ def searched(bench: Bench, space: Space, share: float) -> Search:
 
 
 def decided(bench: Bench, space: Space) -> Decision:
-    return Study(bench, space, seed=1).run()
+    return Story(bench, space, seed=1).run()
 
 
 # ---- the space -----------------------------------------------------------------------------------
@@ -103,9 +103,9 @@ def test_a_narrowed_choice_proposes_only_what_is_left(choice: Choice) -> None:
 
 def test_proposals_stay_near_the_best_of_the_allocator_that_they_choose(choice: Choice) -> None:
     best = {"allocator": "two", "two.lock": "spin", "two.pages": "on"}
-    known = [Finding({}, 0.0, GOOD), Finding(best, 0.3, GOOD)]
+    known = [Observation({}, 0.0, GOOD), Observation(best, 0.3, GOOD)]
     options = {"incumbents": [*choice.defaults, best], "seed": 1}
-    proposals = propose(choice, known, 20, taken={identity(best)}, **options)  # type: ignore[arg-type]
+    proposals = propose(choice, known, 20, taken={config_key(best)}, **options)  # type: ignore[arg-type]
     inside = [config for config in proposals if config["allocator"] == "two"]
     assert len(inside) > 10
     assert sum(config.get("two.lock") == "spin" for config in inside) > 0.5 * len(inside)

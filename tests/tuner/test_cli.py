@@ -14,7 +14,7 @@ import pytest
 
 from hztune import cli, export, params, profile, tune
 from hztune.cli import tune as cli_tune
-from hztune.doctor import Finding, Verdict
+from hztune.doctor import Check, Verdict
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.profile import Profile
@@ -337,7 +337,7 @@ def test_strict_refuses_a_machine_that_is_unfit(
     def begin(*_: object) -> None:
         raise Measured
 
-    monkeypatch.setattr("hztune.doctor.examine", lambda: (Finding("load", verdict, "busy"),))
+    monkeypatch.setattr("hztune.doctor.examine", lambda: (Check("load", verdict, "busy"),))
     monkeypatch.setattr("hztune.tune.tune", begin)
     assert cli.status_of(words) == status
 

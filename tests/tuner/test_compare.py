@@ -18,12 +18,12 @@ import pytest
 
 from hztune import profile
 from hztune.blocks import Arm, Block, Outcome, Role
+from hztune.compare import comparison, plot, session, table
 from hztune.compare import contenders as field
-from hztune.compare import plot, record, session, table
+from hztune.compare.comparison import Comparison
 from hztune.compare.contenders import Contender
-from hztune.compare.match import LEAST_PAIRS, Measured, Plan, rounds_in, row
-from hztune.compare.preload import FileProof
-from hztune.compare.record import Record
+from hztune.compare.match import LEAST_PAIRS, Effort, Measured, rounds_in, row
+from hztune.compare.preload import FileIdentity
 from hztune.compare.standings import Standings, geometric_mean
 from hztune.errors import UsageError
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
@@ -55,7 +55,9 @@ def spec_of(name: str = "larson", threads: int = 2) -> WorkloadSpec:
     return WorkloadSpec(name, "", (), threads)
 
 
-def measured(landscape: Landscape = as_named, noise: ModelNoise = SILENT, pairs: int = 6) -> Record:
+def measured(
+    landscape: Landscape = as_named, noise: ModelNoise = SILENT, pairs: int = 6
+) -> Comparison:
     """A record with two rows."""
     rows = tuple(
         Measured(
@@ -65,7 +67,7 @@ def measured(landscape: Landscape = as_named, noise: ModelNoise = SILENT, pairs:
         )
         for threads in (2, 8)
     )
-    return Record(SIDES, (("cpu", "Test CPU"),), (("hztune", "0.1.0"),), rows)
+    return Comparison(SIDES, (("cpu", "Test CPU"),), (("hztune", "0.1.0"),), rows)
 
 
 def standing_rows(landscape: Landscape = as_named) -> tuple[Standings, ...]:
@@ -190,7 +192,7 @@ def test_a_program_whose_duration_nobody_knows_is_run_once_at_first() -> None:
 @pytest.mark.parametrize(("pairs", "budget_s"), [(0, 60), (3, 60), (101, 60), (6, 0.5), (6, 1e9)])
 def test_a_plan_that_cannot_be_kept_is_refused(pairs: int, budget_s: float) -> None:
     with pytest.raises(UsageError, match="legal is"):
-        Plan(pairs, budget_s)
+        Effort(pairs, budget_s)
 
 
 class Interrupted(ReplayExecutor):
@@ -217,9 +219,9 @@ def test_what_was_measured_before_an_interruption_is_kept(kind: type[ReplayExecu
     specs = [spec_of(threads=threads) for threads in (1, 2, 4)]
     kept: list[int] = []
     found, stopped = session.carry_out(
-        record.started(SIDES, Machine.here()),
+        comparison.started(SIDES, Machine.here()),
         specs,
-        Plan(6, 60.0),
+        Effort(6, 60.0),
         lambda spec: (kind if spec.threads == 4 else ReplayExecutor)(as_named, seed=1),
         Quiet(),
         lambda so_far: kept.append(len(so_far.rows)),
@@ -236,14 +238,14 @@ def test_what_was_measured_before_an_interruption_is_kept(kind: type[ReplayExecu
 def saved(tmp_path: Path) -> Path:
     """A record in a file."""
     path = tmp_path / "record.json"
-    path.write_text(record.dumps(measured(failing("b"), ModelNoise())))
+    path.write_text(comparison.dumps(measured(failing("b"), ModelNoise())))
     return path
 
 
 def test_a_record_reads_back_as_it_was_written(saved: Path) -> None:
-    found, wrong = record.load(saved)
+    found, wrong = comparison.load(saved)
     assert wrong == []
-    assert record.dumps(found) == saved.read_text()
+    assert comparison.dumps(found) == saved.read_text()
     assert found.standings == measured(failing("b"), ModelNoise()).standings
 
 
@@ -259,7 +261,7 @@ def test_an_estimate_that_its_samples_do_not_give_is_named(saved: Path) -> None:
     def lie(first: dict[str, object]) -> None:
         first["standings"]["contenders"]["c"]["speed"]["ratio"] *= 1.1  # type: ignore[index]
 
-    wrong = record.load(changed(saved, lie))[1]
+    wrong = comparison.load(changed(saved, lie))[1]
     assert len(wrong) == 1 and wrong[0].startswith("larson T=2: contenders.c.speed.ratio is ")
 
 
@@ -267,7 +269,7 @@ def test_a_sample_that_does_not_give_the_estimates_is_found(saved: Path) -> None
     def forge(first: dict[str, object]) -> None:
         first["blocks"][0][2]["turns"][0][1] *= 2  # type: ignore[index]
 
-    assert record.load(changed(saved, forge))[1]
+    assert comparison.load(changed(saved, forge))[1]
 
 
 BROKEN: dict[str, Callable[[dict[str, object]], None]] = {
@@ -285,7 +287,7 @@ def test_what_is_no_record_is_refused(
     change: Callable[[dict[str, object]], None], saved: Path
 ) -> None:
     with pytest.raises(UsageError, match="no valid record"):
-        record.load(changed(saved, change))
+        comparison.load(changed(saved, change))
 
 
 def test_a_record_never_says_where_a_library_was(tmp_path: Path) -> None:
@@ -298,7 +300,7 @@ def test_a_record_never_says_where_a_library_was(tmp_path: Path) -> None:
     failed = Block(0, "explore", (*block.outcomes, _wrong(side.arm, library)))
     sides = (side, field.from_file("own2", library))
     rows = (Measured(spec_of(), (failed,), "2026-01-31T12:00:00Z"),)
-    text = record.dumps(Record(sides, (), (), rows))
+    text = comparison.dumps(Comparison(sides, (), (), rows))
     assert str(tmp_path) not in text
     assert "malloc comes from liballoc.so" in text and side.sha256 in text
 
@@ -345,7 +347,7 @@ def test_a_library_in_a_file_is_proved_by_the_file(tmp_path: Path) -> None:
     library = tmp_path / "liballoc.so"
     library.write_bytes(b"")
     side = field.from_file("own", library)
-    proof = FileProof([side])
+    proof = FileIdentity([side])
     assert proof.prepare(side.arm) == {"LD_PRELOAD": str(library)}
     assert proof.judge(side.arm, str(library), "") is None
     wrong = proof.judge(side.arm, "/usr/lib/libc.so.6", "")
@@ -418,7 +420,7 @@ def test_real_allocators_are_compared_and_proved(
     assert done.returncode == 0, done.stderr
     path = tmp_path / "record.json"
     path.write_text(done.stdout)
-    found, wrong = record.load(path)
+    found, wrong = comparison.load(path)
     assert wrong == []
     (standing,) = found.standings
     assert [each.failures for each in standing.all] == [(), (), ()]

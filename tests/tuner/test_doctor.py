@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hztune.doctor import Finding, examine
+from hztune.doctor import Check, examine
 
 WATCHED = """
 import json, os, sys
@@ -48,7 +48,7 @@ HEALTHY = {
 }
 
 
-def findings(root: Path, **changes: str) -> dict[str, Finding]:
+def findings(root: Path, **changes: str) -> dict[str, Check]:
     """What the doctor says of the healthy machine with some of its files changed."""
     for name, text in {**HEALTHY, **changes}.items():
         path = root / name

@@ -24,12 +24,12 @@ from hztune.machine import Machine
 from hztune.measure.types import Around
 from hztune.progress import Quiet
 from hztune.search import proposer
-from hztune.search.proposer import Finding
+from hztune.search.proposer import Observation
 from hztune.space import Space
 from hztune.store import Evidence, Plan, SampleStore
 from hztune.trial import Bench, Budget, Ledger
 from hztune.tune.session import _spent
-from hztune.tune.story import Study
+from hztune.tune.story import Story
 
 from .conftest import RESUME_S
 
@@ -187,7 +187,7 @@ def kill_studies(path: Path, space: Space, kills: int, most_records: int) -> Non
             executor, blocks = Stored(store, clock, tell), store.replay()
             budget = Budget(clock, 90.0, spent_s=_spent(blocks))
             bench = Bench(executor, Ledger.of(blocks), budget, Quiet())
-            decision = Study(bench, space, seed=1).run()
+            decision = Story(bench, space, seed=1).run()
             store.conclude({"verdict": decision.verdict})
             tell(store._log.count)
 
@@ -220,7 +220,7 @@ def test_a_study_that_is_killed_time_and_again_comes_to_its_verdict_and_loses_no
 def kill_mirrors(path: Path, kills: int) -> list[float]:
     """Kills whoever writes the copy, and makes it anew each time; gives the seconds it took."""
     good = {"ran": -1.0}
-    findings = [Finding({"cap": 2**power}, 0.01 * power, good) for power in range(3, 9)]
+    findings = [Observation({"cap": 2**power}, 0.01 * power, good) for power in range(3, 9)]
     defaults = {"cap": 256}
 
     def write(tell: Tell) -> None:

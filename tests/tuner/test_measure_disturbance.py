@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from hztune.measure import disturbance
-from hztune.measure.disturbance import Judge, Throttling, Watch
+from hztune.measure.disturbance import DisturbanceRule, Throttling, Watch
 from hztune.store import Evidence
 
 TURN_NS = 18_000_000
@@ -17,7 +17,7 @@ QUIET = Evidence(cpu_ns=2 * TURN_NS, involuntary=2, pressure_us=900)
 
 def causes(evidence: Evidence, threads: int = 2) -> str:
     """The judgement of one turn after ten quiet ones on two CPUs."""
-    judge = Judge(threads=threads, cores=2)
+    judge = DisturbanceRule(threads=threads, cores=2)
     for _ in range(10):
         assert judge.causes(QUIET, TURN_NS) == ""
     return judge.causes(evidence, TURN_NS)
@@ -43,11 +43,14 @@ def test_a_disturbance_is_named(evidence: Evidence, cause: str) -> None:
 
 
 def test_a_tick_of_steal_is_nothing_in_a_turn_of_seconds() -> None:
-    assert Judge(threads=2, cores=2).causes(Evidence(steal_ticks=1), 3_000_000_000) == ""
+    assert DisturbanceRule(threads=2, cores=2).causes(Evidence(steal_ticks=1), 3_000_000_000) == ""
 
 
 def test_a_quota_that_hardly_bites_is_nothing_in_a_run_of_seconds() -> None:
-    assert Judge(threads=2, cores=2).causes(Evidence(throttled_us=9_000), 3_000_000_000) == ""
+    assert (
+        DisturbanceRule(threads=2, cores=2).causes(Evidence(throttled_us=9_000), 3_000_000_000)
+        == ""
+    )
 
 
 GROUPS = {
@@ -104,12 +107,12 @@ CROWDED = {
 @pytest.mark.parametrize("name", CROWDED)
 def test_a_program_that_may_use_all_cpus_is_pressed_by_others_only(name: str) -> None:
     evidence, cause = CROWDED[name]
-    assert Judge(threads=3, cores=2).causes(evidence, SECOND_NS) == cause
+    assert DisturbanceRule(threads=3, cores=2).causes(evidence, SECOND_NS) == cause
 
 
 def test_a_few_ticks_of_others_are_nothing_in_a_short_run() -> None:
     evidence = Evidence(pressure_us=90_000, others_us=45_000)
-    assert Judge(threads=3, cores=2).causes(evidence, 100_000_000) == ""
+    assert DisturbanceRule(threads=3, cores=2).causes(evidence, 100_000_000) == ""
 
 
 COUNTED = {
@@ -141,10 +144,10 @@ def test_the_time_of_others_is_what_the_machine_was_busy_without_us(
 
 
 def test_switches_that_are_usual_here_are_no_disturbance() -> None:
-    judge = Judge(threads=32, cores=2)
+    judge = DisturbanceRule(threads=32, cores=2)
     for number in range(20):
         assert judge.causes(Evidence(involuntary=50 + number), TURN_NS) == ""
 
 
 def test_the_first_turns_are_not_compared_with_nothing() -> None:
-    assert Judge(threads=32, cores=2).causes(Evidence(involuntary=500), TURN_NS) == ""
+    assert DisturbanceRule(threads=32, cores=2).causes(Evidence(involuntary=500), TURN_NS) == ""

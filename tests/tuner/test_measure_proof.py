@@ -14,7 +14,7 @@ import pytest
 from hztune import allocator, artifacts, params
 from hztune.allocator import live
 from hztune.measure import Arm, Outcome
-from hztune.measure.identity import AllocatorProof, Fault
+from hztune.measure.identity import AllocatorIdentity, Fault
 from hztune.measure.program import Program, bench_program, by_command
 from hztune.measure.runs import RunExecutor
 from hztune.measure.turns import Tempo, TurnExecutor
@@ -27,7 +27,7 @@ FOREIGN = [each.name for each in allocator.available() if each.name not in ("non
 QUICK = Tempo(turn_ms=10, skip_ms=1, warmup_ms=20)
 
 
-class Meddler(AllocatorProof):
+class Meddler(AllocatorIdentity):
     """A wrapper between hztune and the target that changes variables on the way."""
 
     def __init__(self, changes: dict[str, str | None]) -> None:
@@ -45,12 +45,12 @@ def spec() -> WorkloadSpec:
     return WorkloadSpec.from_text("remote", threads=2)
 
 
-def by_turns(*arms: Arm, proof: AllocatorProof | None = None) -> tuple[Outcome, ...]:
+def by_turns(*arms: Arm, proof: AllocatorIdentity | None = None) -> tuple[Outcome, ...]:
     executor = TurnExecutor(spec(), seed=1, tempo=QUICK, proof=proof)
     return executor.measure(arms, role="search", rounds=2, pair=0).outcomes
 
 
-def by_runs(*arms: Arm, proof: AllocatorProof | None = None) -> tuple[Outcome, ...]:
+def by_runs(*arms: Arm, proof: AllocatorIdentity | None = None) -> tuple[Outcome, ...]:
     program = bench_program(spec(), seconds=0.05)
     executor = RunExecutor(program, seed=1, proof=proof, warmups=0)
     return executor.measure(arms, role="search", rounds=1, pair=0).outcomes
@@ -113,7 +113,7 @@ def test_a_value_that_hz_refuses_is_rejected(measure) -> None:  # type: ignore[n
 
 def test_a_configuration_that_the_core_refuses_is_not_even_started() -> None:
     bad = Arm.of("hz", {"magazine_cap": params.find("magazine_cap").low - 1})
-    prepared = AllocatorProof().prepare(bad)
+    prepared = AllocatorIdentity().prepare(bad)
     assert isinstance(prepared, Fault)
     assert prepared.status == "rejected"
 
@@ -124,7 +124,7 @@ def test_the_user_s_variables_are_today_s_state_and_no_part_of_an_arm(
     monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
     monkeypatch.setenv("HZ_MAGAZINE_CAP", "64")
     monkeypatch.setenv("UNRELATED", "kept")
-    proof = AllocatorProof()
+    proof = AllocatorIdentity()
     assert not {"MALLOC_ARENA_MAX", "HZ_MAGAZINE_CAP"} & proof.base.keys()
     assert proof.base["UNRELATED"] == "kept"
     unchanged, default = proof.prepare(UNCHANGED), proof.prepare(DEFAULT)

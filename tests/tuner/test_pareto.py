@@ -16,8 +16,8 @@ from hztune.confirm import MOST_MEMBERS, Member, affordable, member_error, on_fr
 from hztune.confirm.proof import CLAIM_ERROR
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
-from hztune.search import FrontSearch, proposer
-from hztune.search.proposer import Finding
+from hztune.search import ParetoSearch, proposer
+from hztune.search.proposer import Observation
 from hztune.search.race import LEAST_TRIALS
 from hztune.space import Choice, Space
 from hztune.stats import Interval, is_look
@@ -32,7 +32,7 @@ from hztune.trial import (
     unbeaten,
 )
 from hztune.trial.pareto import dominates, room, spread
-from hztune.tune.pareto_story import FrontStudy
+from hztune.tune.pareto_story import ParetoStory
 from hztune.tune.story import Decision
 
 QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
@@ -88,7 +88,7 @@ def bench_of(
 
 
 def decided(bench: Bench, space: Space, seed: int = 1) -> Decision:
-    return FrontStudy(bench, space, seed).run()
+    return ParetoStory(bench, space, seed).run()
 
 
 def truth_of(landscape: Landscape, decision: Decision) -> Place:
@@ -149,7 +149,7 @@ def test_an_end_has_all_the_room_and_the_crowded_have_little() -> None:
 def test_savers_are_measured_again_and_who_is_beaten_in_both_is_not(toy_space: Space) -> None:
     bench = bench_of(three_ways)
     calibrate(bench, CONTROL, 0.08)
-    FrontSearch(bench, toy_space, seed=1).run(share=0.6)
+    ParetoSearch(bench, toy_space, seed=1).run(share=0.6)
     pairs: dict[Place, list[int]] = {}
     for record in bench.ledger.searched.values():
         truth = three_ways(record.arm)
@@ -166,13 +166,13 @@ def test_the_sampler_is_told_both_objectives_or_one_and_inherits_from_the_front(
     objectives: set[int] = set()
     propose = proposer.propose
 
-    def watched(space: Space, findings: Sequence[Finding], count: int, **how: object) -> object:
+    def watched(space: Space, findings: Sequence[Observation], count: int, **how: object) -> object:
         seen.append(how)
         objectives.update(len(finding.objectives) for finding in findings)
         return propose(space, findings, count, **how)  # type: ignore[arg-type]
 
     monkeypatch.setattr("hztune.search.proposer.propose", watched)
-    FrontSearch(bench_of(three_ways), toy_space, seed=1).run(share=0.6)
+    ParetoSearch(bench_of(three_ways), toy_space, seed=1).run(share=0.6)
     parents = [group for how in seen for group in how["in_turn"]]  # type: ignore[attr-defined]
     assert {len(group) for group in parents} == {1, 2}
     assert objectives == {1, 2}
@@ -183,7 +183,7 @@ def test_every_proposal_inherits_from_the_member_whose_turn_it_is(
 ) -> None:
     monkeypatch.setattr(proposer, "INHERITED_SHARES", (1.0,))
     parents = [[{"lock": "spin", "cap": 512}], [{"pages": "on", "cap": 8}]]
-    findings = [Finding({}, 0.0, {"ran": -1.0}, 0.0)]
+    findings = [Observation({}, 0.0, {"ran": -1.0}, 0.0)]
     first, second = proposer.propose(
         toy_space, findings, 2, incumbents=(), taken=(), seed=1, in_turn=parents
     )
@@ -196,7 +196,7 @@ def test_a_proposal_between_two_members_has_values_of_both(
 ) -> None:
     monkeypatch.setattr(proposer, "INHERITED_SHARES", (1.0,))
     one, other = {"lock": "spin", "cap": 512}, {"pages": "on", "cap": 8}
-    findings = [Finding({}, 0.0, {"ran": -1.0}, 0.0)]
+    findings = [Observation({}, 0.0, {"ran": -1.0}, 0.0)]
     children = proposer.propose(
         toy_space, findings, 12, incumbents=(), taken=(), seed=1, in_turn=[[one, other]]
     )
@@ -207,7 +207,7 @@ def test_a_proposal_between_two_members_has_values_of_both(
 def test_the_least_memory_is_found_where_it_costs_speed(toy_space: Space) -> None:
     bench = bench_of(three_ways)
     calibrate(bench, CONTROL, 0.08)
-    search = FrontSearch(bench, toy_space, seed=1)
+    search = ParetoSearch(bench, toy_space, seed=1)
     search.run(share=0.6)
     found = [three_ways(arm) for arm in search.members(MOST_MEMBERS)]
     assert min(truth.rss_kb for truth in found) < 70_000
@@ -245,7 +245,7 @@ def test_what_many_slow_ones_say_of_memory_does_not_drown_what_the_fastest_say(
     *fast, new = [arm for arm in arms if arm.config.get("lock") == "spin"][:21]
     for arm in [*slow, *fast]:
         bench.measure([CONTROL, arm], "search", 20)
-    search = FrontSearch(bench, toy_space, seed=1)
+    search = ParetoSearch(bench, toy_space, seed=1)
     assert search._promise([toy_space.config(new)]) < 1.0
 
 
@@ -256,7 +256,7 @@ def test_an_allocator_is_not_searched_for_memory_because_nobody_promises_speed(
     hopeless = Truth(-1.5, rss_kb=300_000)
     bench = bench_of(lambda arm: hopeless if arm.allocator == "one" else Truth())
     bench.floor = 0.01
-    search = FrontSearch(bench, Choice.of(spaces), seed=1)
+    search = ParetoSearch(bench, Choice.of(spaces), seed=1)
     search.run(share=0.6)
     search.bench.floor = 5.0
     assert set(search._chances()) == {"two"}

@@ -19,12 +19,12 @@ from hztune.export.provenance import claim as claim_words
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.profile import Memory, Profile, Result
 from hztune.progress import Quiet
-from hztune.report import evidence, sections, words
-from hztune.trial import Bench, Record
+from hztune.report import reading, sections, words
+from hztune.trial import Bench, Samples
 from hztune.tune import Tuned, TuneRequest, shared_session, tune
 from hztune.tune.request import understand
 from hztune.tune.summary import Attempt
-from hztune.verify.claim import Claim, Finding, measure
+from hztune.verify.claim import Claim, Verification, measure
 from hztune.workload import WorkloadSpec
 
 from .conftest import Kept
@@ -145,7 +145,7 @@ def test_the_report_draws_speed_against_memory_and_names_the_members(
     assert page.count('aria-label="Speed against the default by peak memory"') == 2
     assert page.count("front/2.json") >= 3
     assert "less memory is proved" in page and "peak memory" in page
-    found = evidence.read(out)
+    found = reading.read(out)
     assert [row.file for row in found.front] == [f"front/{n}.json" for n in (1, 2, 3)]
     assert "--pareto throughput,rss" in page
 
@@ -153,13 +153,13 @@ def test_the_report_draws_speed_against_memory_and_names_the_members(
 def test_a_candidate_that_was_shortened_and_then_refused_is_named_in_the_report(
     tuned_on: Callable[..., Tuned],
 ) -> None:
-    found = evidence.read(tuned_on(spin_or_purge).out)
+    found = reading.read(tuned_on(spin_or_purge).out)
     arm = Arm.of("hz", {"depot_lock": "spin", "purge_delay_ms": 7})
     assert found.summary is not None
     attempt = Attempt("hz", arm.config, "futile", None, None, None, 4)
     attempts = (*found.summary.attempts, attempt)
     vars(found)["summary"] = replace(found.summary, attempts=attempts)
-    found.ledger.confirmed[arm.key] = Record(arm)  # the search has never measured it
+    found.ledger.confirmed[arm.key] = Samples(arm)  # the search has never measured it
     number = len(found.ledger.confirmed)
     assert sections._fate(found, arm) == (f"finalist {number}", sections._ANSWERS["futile"])
 
@@ -234,7 +234,9 @@ def test_who_takes_less_memory_is_described_by_that_first(make_profile: MakeProf
 # ---- verify --------------------------------------------------------------------------------------
 
 
-def verified(make_profile: MakeProfile, make_bench: MakeBench, speed: float, rss: int) -> Finding:
+def verified(
+    make_profile: MakeProfile, make_bench: MakeBench, speed: float, rss: int
+) -> Verification:
     made = make_profile(result=SMALL)
     made = replace(made, objective=replace(made.objective, limits=()))
     tuned = Arm.of("hz", made.config)

@@ -26,19 +26,19 @@ from hztune.machine import Machine
 from hztune.measure import Executor
 from hztune.measure.several import SeveralExecutor
 from hztune.measure.types import Around
-from hztune.profile import Objective, Profile, Result, Search, Share, WorkloadId
+from hztune.profile import Objective, Profile, Result, SearchInfo, Share, WorkloadId
 from hztune.progress import Quiet
-from hztune.report import evidence, join, words
-from hztune.report.evidence import Evidence
+from hztune.report import join, reading, words
 from hztune.report.markup import Html, tag
-from hztune.search import Search as RunningSearch
+from hztune.report.reading import StudyReading
+from hztune.search import SearchInfo as RunningSearch
 from hztune.space import Space
 from hztune.store import SampleStore, Sink
 from hztune.store.database import Storage
 from hztune.store.shared import SharedStudy
 from hztune.store.worker import Worker
-from hztune.trial import Bench, Budget, Ledger, LossLimit, MemoryLimit, Stray
-from hztune.tune.story import Decision, Study
+from hztune.trial import Bench, Budget, Ledger, LossLimit, MemoryLimit, Outlier
+from hztune.tune.story import Decision, Story
 from hztune.tune.summary import summarize
 
 from .conftest import tell
@@ -172,7 +172,7 @@ def make_results(
             if beside is not None:
                 executor = together((landscape, beside), store, clock)
             bench = Bench(executor, Ledger(limit, max_loss), Budget(clock, BUDGET_S), Quiet())
-            study = Study(bench, hz_space, seed, max_trials=24)
+            study = Story(bench, hz_space, seed, max_trials=24)
             decision = study.run()
             claimed = make_profile(
                 dict(decision.arm.params),
@@ -181,7 +181,7 @@ def make_results(
                 objective=Objective(metric, limits_of(limit, max_loss)),
                 shares=shares_of(decision),
                 result=result_of(decision, metric),
-                search=Search("tpe", 1, BUDGET_S, bench.ledger.trials, hz_space.fingerprint()),
+                search=SearchInfo("tpe", 1, BUDGET_S, bench.ledger.trials, hz_space.fingerprint()),
             )
             profile.save(claimed, folder / "profile.json")
             if decision.verdict != "interrupted":
@@ -199,9 +199,9 @@ def improved(make_results: MakeResults) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(improved: Path) -> Evidence:
+def found(improved: Path) -> StudyReading:
     """What that study's directory says."""
-    return evidence.read(improved)
+    return reading.read(improved)
 
 
 @pytest.fixture(scope="module")
@@ -239,9 +239,9 @@ class Reader(HTMLParser):
 def test_pairs_far_from_the_others_are_told_of(
     improved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    far = [Stray(Arm("hz"), 3, math.log(1.2), 16),
-           Stray(Arm.of("hz", {"depot_lock": "spin"}), 57, math.log(0.86), 39)]  # fmt: skip
-    monkeypatch.setattr("hztune.report.sections.strays", lambda ledger: far)
+    far = [Outlier(Arm("hz"), 3, math.log(1.2), 16),
+           Outlier(Arm.of("hz", {"depot_lock": "spin"}), 57, math.log(0.86), 39)]  # fmt: skip
+    monkeypatch.setattr("hztune.report.sections.outlying_pairs", lambda ledger: far)
     text = Reader(report.render(improved)).text
     assert re.search(r"the 16 pairs of .* against itself lies far .*1\.20x .*block 3", text)
     assert re.search(r"39 pairs of .*spin lies far .*0\.86x .*block 57.* counts all the same", text)
@@ -290,7 +290,7 @@ def test_a_counter_that_changed_is_told_with_both_counts(page: str) -> None:
     assert "ring_full fell from 943,000 to 131,000" in page
 
 
-def test_failures_are_named_with_an_example(page: str, found: Evidence) -> None:
+def test_failures_are_named_with_an_example(page: str, found: StudyReading) -> None:
     assert [failure.status for failure in found.failures] == ["crash"]
     assert "the landscape says crash" in page
 
@@ -302,13 +302,13 @@ def test_the_way_back_names_every_variable_that_the_profile_sets(page: str) -> N
 # ---- what it rests on ----------------------------------------------------------------------------
 
 
-def test_the_profile_is_found_again_among_the_samples(found: Evidence) -> None:
+def test_the_profile_is_found_again_among_the_samples(found: StudyReading) -> None:
     assert found.winner.config == {"depot_lock": "spin"}
     assert found.winner.key in found.ledger.confirmed
 
 
 def test_every_configuration_of_the_search_has_a_number_a_time_and_an_interval(
-    found: Evidence,
+    found: StudyReading,
 ) -> None:
     candidates = found.candidates
     assert [each.number for each in candidates] == list(range(1, len(candidates) + 1))
@@ -317,17 +317,17 @@ def test_every_configuration_of_the_search_has_a_number_a_time_and_an_interval(
     assert times == sorted(times) and times[0] > 0.0
 
 
-def test_the_trace_ends_at_the_gain(found: Evidence) -> None:
+def test_the_trace_ends_at_the_gain(found: StudyReading) -> None:
     assert found.trace[-1][1] == pytest.approx(0.25, abs=0.06)
     assert [phase.role for phase in found.phases[:3]] == ["aa", "search", "confirm"]
 
 
-def test_the_importance_is_of_all_that_was_searched_in_shares(found: Evidence) -> None:
+def test_the_importance_is_of_all_that_was_searched_in_shares(found: StudyReading) -> None:
     assert set(found.importance) <= set(found.params)
     assert sum(found.importance.values()) == pytest.approx(1.0)
 
 
-def test_the_parameter_that_matters_leads_the_ablation(found: Evidence) -> None:
+def test_the_parameter_that_matters_leads_the_ablation(found: StudyReading) -> None:
     worst = found.removals[0]
     assert "depot_lock" in worst.knobs and worst.kept
     assert worst.interval.high < 0.0
@@ -337,11 +337,11 @@ def test_the_parameter_that_matters_leads_the_ablation(found: Evidence) -> None:
 def test_the_ablation_tells_what_was_dropped(make_results: MakeResults) -> None:
     # Whether a winner holds anything that can be dropped is up to its search.
     studies = [make_results(cap_hardly_matters, seed=seed) for seed in range(1, 6)]
-    removals = [removal for study in studies for removal in evidence.read(study).removals]
+    removals = [removal for study in studies for removal in reading.read(study).removals]
     assert {removal.kept for removal in removals} == {True, False}
 
 
-def test_a_response_curve_holds_every_configuration_under_its_value(found: Evidence) -> None:
+def test_a_response_curve_holds_every_configuration_under_its_value(found: StudyReading) -> None:
     curve = found.curves[0]
     assert curve.param.name == "depot_lock" and curve.tuned == "spin"
     ran = [each for each in found.candidates if each.interval]
@@ -354,14 +354,14 @@ def test_a_response_curve_holds_every_configuration_under_its_value(found: Evide
 # ---- repeating it --------------------------------------------------------------------------------
 
 
-def test_the_hztune_command_repeats_the_request(found: Evidence) -> None:
-    assert shlex.split(words.tune_command(found.profile)) == shlex.split(
+def test_the_hztune_command_repeats_the_request(found: StudyReading) -> None:
+    assert shlex.split(words.tune_command_line(found.profile)) == shlex.split(
         "hztune tune --workload remote@medium -p remote=50 --threads 2 --allocator hz "
         "--budget 400s --seed 1"
     )
 
 
-def test_the_hyperfine_command_gives_both_sides_the_same_work(found: Evidence) -> None:
+def test_the_hyperfine_command_gives_both_sides_the_same_work(found: StudyReading) -> None:
     told = shlex.split(words.hyperfine_command(found.profile, REMOTE, 5000))
     default, tuned = told[told.index("default") + 1], told[told.index("tuned") + 1]
     assert tuned.replace("HZ_DEPOT_LOCK=spin ", "") == default
@@ -378,7 +378,7 @@ def test_a_count_of_operations_is_rounded_down_to_what_reads_well(ops: float, to
     [(1.16, "+16.0\u00a0%"), (0.5, "-50.0\u00a0%"), (2.9, "+190.0\u00a0%"), (13.66, "13.7x")],
 )
 def test_a_change_is_told_in_percent_and_far_above_as_a_factor(ratio: float, told: str) -> None:
-    assert words.percent(math.log(ratio)) == told
+    assert words.change(math.log(ratio)) == told
 
 
 # ---- other ends ----------------------------------------------------------------------------------
@@ -421,7 +421,7 @@ def test_a_study_of_latencies_is_told_and_repeated_as_one(make_results: MakeResu
 
 def test_several_workloads_are_told_one_by_one(make_results: MakeResults) -> None:
     folder = make_results(spin_wins, beside=lambda arm: spin_wins(arm))
-    found = evidence.read(folder)
+    found = reading.read(folder)
     assert [name for name, _, _ in found.shares] == ["remote@medium remote=50", "larson"]
     told = [(share.ratio, share.ci_low, share.ci_high) for share in found.profile.shares]
     assert [interval and interval.ratio for _, _, interval in found.shares] == told
@@ -472,7 +472,7 @@ def test_the_command_writes_the_page_and_says_where(improved: Path, hztune: Run)
 
 
 def test_the_storage_for_the_dashboard_holds_every_configuration(
-    improved: Path, found: Evidence
+    improved: Path, found: StudyReading
 ) -> None:
     path = report.write_storage(improved)
     assert path == improved / "study.journal"

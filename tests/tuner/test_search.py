@@ -15,9 +15,9 @@ from hztune.blocks import Arm, Block, Outcome
 from hztune.errors import HztuneError, StoppedByUser, UsageError
 from hztune.lab.replay import ModelNoise, Truth
 from hztune.search import SLOTS, Search
-from hztune.search.model import Beliefs
+from hztune.search.model import Model
 from hztune.space import Choice, Space
-from hztune.trial import Bench, Ledger, MemoryLimit, Record, assess, calibrate
+from hztune.trial import Bench, Ledger, MemoryLimit, Samples, assess, calibrate
 
 MakeBench = Callable[..., Bench]
 QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
@@ -290,7 +290,7 @@ def test_what_a_machine_can_see_is_its_own_in_a_study_of_several(make_bench: Mak
 
 
 def test_constraints_have_the_same_names_whatever_happened() -> None:
-    names = {frozenset(Record(Arm("hz"), failures=f).violations) for f in ([], [None])}  # type: ignore[list-item]
+    names = {frozenset(Samples(Arm("hz"), failures=f).violations) for f in ([], [None])}  # type: ignore[list-item]
     assert len(names) == 1
 
 
@@ -301,7 +301,7 @@ def test_what_is_proposed_next_depends_on_the_ledger_alone(
     calibrate(bench, Arm("hz"), share=0.1)
     search = Search(bench, toy_space, seed=1)
     search.run(share=0.3)
-    assert Beliefs(toy_space, bench.ledger).knows("hz")
+    assert Model(toy_space, bench.ledger).knows("hz")
     read_back = Ledger()
     for block in bench.ledger.blocks:
         read_back.add(block)
@@ -312,12 +312,12 @@ def test_what_is_proposed_next_depends_on_the_ledger_alone(
 # ---- what the search believes --------------------------------------------------------------------
 
 
-def known(space: Space, bench: Bench, share: float = 0.5) -> Beliefs:
+def known(space: Space, bench: Bench, share: float = 0.5) -> Model:
     """What is believed after a search."""
     calibrate(bench, Arm("hz"), share=0.1)
     search = Search(bench, space, seed=1)
     search.run(share=share)
-    return Beliefs(space, bench.ledger)
+    return Model(space, bench.ledger)
 
 
 def measured(bench: Bench, arms: Sequence[Arm]) -> Ledger:
@@ -364,7 +364,7 @@ def test_an_allocator_of_which_little_is_known_is_not_chosen_for_by_the_model(
     spaces = [replace(toy_space, allocator=name) for name in ("one", "two")]
     choice = Choice.of(spaces)
     many, few = some(spaces[0], 20), some(spaces[1], 5)
-    beliefs = Beliefs(choice, measured(make_bench(flat, QUIET), [*many, *few]))
+    beliefs = Model(choice, measured(make_bench(flat, QUIET), [*many, *few]))
     assert beliefs.knows("one")
     assert not beliefs.knows("two")
 
@@ -387,7 +387,7 @@ def test_the_neighbours_of_what_crashes_are_believed_to_be_bad(
         return Truth(status="crash") if arm.config.get("lock") == "spin" else Truth()
 
     arms = some(toy_space, 60)
-    beliefs = Beliefs(toy_space, measured(make_bench(spin_crashes, QUIET), arms))
+    beliefs = Model(toy_space, measured(make_bench(spin_crashes, QUIET), arms))
     proposals = [toy_space.sample(Random(seed)) for seed in range(60)]
     chosen, _ = beliefs.choose(proposals, 8, best=0.0)
     assert {config.get("lock") == "spin" for config in proposals} == {True, False}
@@ -401,7 +401,7 @@ def test_what_is_above_the_memory_limit_is_not_proposed(
         return Truth(0.1, rss_kb=200_000) if arm.config.get("lock") == "spin" else Truth()
 
     bench = make_bench(spin_is_greedy, QUIET, limit=MemoryLimit.parse("1.1x"))
-    beliefs = Beliefs(toy_space, measured(bench, some(toy_space, 60)))
+    beliefs = Model(toy_space, measured(bench, some(toy_space, 60)))
     proposals = [toy_space.sample(Random(seed)) for seed in range(60)]
     chosen, _ = beliefs.choose(proposals, 8, best=0.0)
     assert not any(config.get("lock") == "spin" for config in chosen)
@@ -414,7 +414,7 @@ def test_somebody_far_behind_is_known_by_measurements_alone(
         return Truth(-1.0 if arm.config.get("lock") == "spin" else 0.0)
 
     ledger = measured(make_bench(spin_is_slow, QUIET), some(toy_space, 60))
-    beliefs, pooled = Beliefs(toy_space, ledger), ledger.estimates()
+    beliefs, pooled = Model(toy_space, ledger), ledger.estimates()
     slow = [key for key, one in ledger.searched.items() if one.arm.config.get("lock") == "spin"]
     assert slow
     assert all(beliefs.estimates[key].mean == pooled[key].mean < -0.5 for key in slow)
@@ -425,7 +425,7 @@ def test_of_hundreds_nobody_leads_whom_the_model_does_not_know(
 ) -> None:
     noisy = ModelNoise(within=0.02, between=0.08, common=0.05)
     ledger = measured(make_bench(flat, noisy), some(toy_space, 300))
-    beliefs, pooled = Beliefs(toy_space, ledger), ledger.estimates()
+    beliefs, pooled = Model(toy_space, ledger), ledger.estimates()
     best = max(beliefs.estimates.values(), key=lambda one: one.mean)
     assert best.mean < max(one.mean for one in pooled.values())
     assert len(beliefs.estimates) == len(pooled) == 300

@@ -23,7 +23,7 @@ from hztune.space import Space
 from hztune.stats import log_rss_ratio, pair_ratio, part_ratios
 from hztune.store import SampleStore, Sink
 from hztune.trial import Bench, Budget, Ledger, LossLimit, MemoryLimit
-from hztune.tune.story import Decision, Study
+from hztune.tune.story import Decision, Story
 from hztune.verify.claim import Claim, measure
 from hztune.workload import WorkloadSpec
 
@@ -67,11 +67,11 @@ def measured(landscapes: Sequence[Landscape], rounds: int = 20) -> Block:
 
 def decided(
     space: Space, landscapes: Sequence[Landscape], max_loss: LossLimit = ONE_PERCENT
-) -> tuple[Decision, Study]:
+) -> tuple[Decision, Story]:
     clock = VirtualClock()
     executor = several(landscapes, clock=clock)
     bench = Bench(executor, Ledger(None, max_loss), Budget(clock, 400.0), Quiet())
-    study = Study(bench, space, 1)
+    study = Story(bench, space, 1)
     return study.run(), study
 
 

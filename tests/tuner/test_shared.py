@@ -29,14 +29,14 @@ from hztune.space import Space
 from hztune.store import EndedElsewhere, Sink, recording
 from hztune.store import database as databases
 from hztune.store.database import Storage
-from hztune.store.log import write_whole
+from hztune.store.log import write_log
 from hztune.store.owners import Process
 from hztune.store.shared import SharedStudy
 from hztune.store.worker import Worker
 from hztune.trial import Bench, Budget, Ledger
 from hztune.tune.candidates import candidates
-from hztune.tune.pareto_story import FrontStudy
-from hztune.tune.story import Decision, Study
+from hztune.tune.pareto_story import ParetoStory
+from hztune.tune.story import Decision, Story
 
 from .conftest import RESUME_S, tell
 
@@ -341,8 +341,8 @@ def story(
     space: Space,
     landscape: Landscape = spin_wins,
     stop_in: str = "",
-    kind: type[Study] = Study,
-) -> Study:
+    kind: type[Story] = Story,
+) -> Story:
     """A simulated study as one worker takes part in it."""
     executor = Telling(ReplayExecutor(landscape, QUIET, seed=1), worker.sink, stop_in)
     ledger = Ledger(machine=worker.sink.machine)
@@ -354,7 +354,7 @@ def story(
     return kind(bench, space, 1 + worker.number)
 
 
-def confirmed(study: Study) -> int:
+def confirmed(study: Story) -> int:
     """Fresh pairs that the study counts for its finalists."""
     return sum(len(record.pairs) for record in study.bench.ledger.confirmed.values())
 
@@ -382,11 +382,11 @@ def test_who_takes_over_the_proof_of_a_front_has_its_members_on_the_same_machine
 ) -> None:
     with opened(f"sqlite:///{tmp_path / 'study.db'}", "front") as study:
         with Worker(study, "one") as worker:
-            first = story(worker, toy_space, stop_in="confirm", kind=FrontStudy)
+            first = story(worker, toy_space, stop_in="confirm", kind=ParetoStory)
             assert front_error(first.bench.ledger) == claim_error(0)
             assert first.run().verdict == "interrupted"
         with Worker(study, machine) as worker:
-            second = story(worker, toy_space, kind=FrontStudy)
+            second = story(worker, toy_space, kind=ParetoStory)
             assert confirmed(second) == (2 if machine == "one" else 0)
             decision = second.run()
             assert decision.verdict == "improved"
@@ -403,9 +403,9 @@ def test_who_takes_over_the_proof_of_a_front_has_its_members_on_the_same_machine
                 assert front_error(ledger) == claim_error(1)
 
 
-@pytest.mark.parametrize("kind", [Study, FrontStudy])
+@pytest.mark.parametrize("kind", [Story, ParetoStory])
 def test_two_workers_search_together_and_one_of_them_decides(
-    kind: type[Study], toy_space: Space, tmp_path: Path
+    kind: type[Story], toy_space: Space, tmp_path: Path
 ) -> None:
     decisions: list[Decision | str] = []
 
@@ -467,7 +467,7 @@ def test_samples_say_on_which_of_equal_machines_the_claim_was_proved(
         with Worker(study, where) as worker:
             assert worker.lead()
             worker.conclude({**ending, "machine": asdict(here)})
-        write_whole(tmp_path / "samples.jsonl", study.samples(asdict(here)))
+        write_log(tmp_path / "samples.jsonl", study.samples(asdict(here)))
     found = recording(tmp_path / "samples.jsonl")
     ledger = Ledger.of(found.blocks, machine=found.where)
     assert [ledger.is_of_here(block) for block in found.blocks] == [False, True]

@@ -12,8 +12,8 @@ from hztune.params import Value
 from hztune.search.proposer import (
     TOLD_BEST,
     TOLD_NEWEST,
-    Finding,
-    identity,
+    Observation,
+    config_key,
     importance,
     propose,
     worth_telling,
@@ -24,28 +24,28 @@ GOOD = {"ran": -1.0, "max_rss": -1.0}
 CRASHED = {"ran": 1.0, "max_rss": -1.0}
 
 
-def findings(space: Space, count: int, seed: int = 3) -> list[Finding]:
+def findings(space: Space, count: int, seed: int = 3) -> list[Observation]:
     """Random configurations of which those with a spin lock are the faster ones."""
     rng = Random(seed)
     configs = [space.sample(rng) for _ in range(count)]
-    return [Finding(c, 0.2 if c.get("lock") == "spin" else 0.0, GOOD) for c in configs]
+    return [Observation(c, 0.2 if c.get("lock") == "spin" else 0.0, GOOD) for c in configs]
 
 
-def asked(space: Space, told: list[Finding], count: int = 4, **changes: object) -> list[Config]:
+def asked(space: Space, told: list[Observation], count: int = 4, **changes: object) -> list[Config]:
     options: dict[str, object] = {"incumbents": [{}], "taken": set(), "seed": 1, **changes}
     return propose(space, told, count, **options)  # type: ignore[arg-type]
 
 
 def test_every_proposal_is_legal_different_and_not_the_default(toy_space: Space) -> None:
     proposals = asked(toy_space, findings(toy_space, 20), count=12)
-    assert len({identity(config) for config in proposals} - {identity({})}) == 12
+    assert len({config_key(config) for config in proposals} - {config_key({})}) == 12
     assert [toy_space.objection(config) for config in proposals] == [None] * 12
 
 
 def test_what_was_measured_is_not_proposed_again(toy_space: Space) -> None:
     first = asked(toy_space, [], count=6)
-    second = asked(toy_space, [], count=6, taken={identity(config) for config in first})
-    assert not {identity(c) for c in first} & {identity(c) for c in second}
+    second = asked(toy_space, [], count=6, taken={config_key(config) for config in first})
+    assert not {config_key(c) for c in first} & {config_key(c) for c in second}
 
 
 def test_the_same_seed_and_findings_give_the_same_proposals(toy_space: Space) -> None:
@@ -76,7 +76,7 @@ def test_the_model_keeps_away_from_what_crashed(
 ) -> None:
     monkeypatch.setattr("hztune.search.proposer.INHERITED_SHARES", (0.0,))
     known = [
-        Finding(f.config, f.value, CRASHED if f.config.get("pages") == "on" else GOOD)
+        Observation(f.config, f.value, CRASHED if f.config.get("pages") == "on" else GOOD)
         for f in findings(toy_space, 60)
     ]
     proposals = asked(toy_space, known, count=20)
@@ -92,7 +92,7 @@ def test_a_proposal_keeps_most_of_the_incumbent(toy_space: Space) -> None:
 
 def test_the_sampler_is_told_of_the_best_and_the_newest_of_many_findings() -> None:
     values = Random(1).sample(range(1000), 1000)
-    many = [Finding({"cap": v}, v, CRASHED if v >= 950 else GOOD) for v in values]
+    many = [Observation({"cap": v}, v, CRASHED if v >= 950 else GOOD) for v in values]
     worth = [f.value if f.feasible else -math.inf for f in many]
     told = [many[place] for place in worth_telling(worth)]
     newest = many[-TOLD_NEWEST:]
@@ -113,11 +113,11 @@ def test_a_space_that_is_used_up_gives_what_is_left(toy_space: Space) -> None:
     pages = tuple(d for d in toy_space.dimensions if d.name == "pages")
     small = Space("hz", pages, (), (), toy_space.params)
     assert asked(small, [], count=5) == [{"pages": "on"}]
-    assert asked(small, [], count=5, taken={identity({"pages": "on"})}) == []
+    assert asked(small, [], count=5, taken={config_key({"pages": "on"})}) == []
 
 
 def test_an_infeasible_finding_has_no_value_and_is_no_error(toy_space: Space) -> None:
-    known = [Finding({"cap": 8}, float("nan"), CRASHED)]
+    known = [Observation({"cap": 8}, float("nan"), CRASHED)]
     assert len(asked(toy_space, known)) == 4
 
 

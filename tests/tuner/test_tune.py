@@ -21,7 +21,7 @@ from hztune.space import Space
 from hztune.stats import FIRST_LOOK
 from hztune.store import Alone, News
 from hztune.trial import Bench, Ledger, MemoryLimit, calibrate
-from hztune.tune.story import Decision, Study
+from hztune.tune.story import Decision, Story
 
 MakeBench = Callable[..., Bench]
 QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
@@ -38,7 +38,7 @@ def spin_wins(gain: float) -> Landscape:
 
 
 def decided(bench: Bench, space: Space, seed: int = 1) -> Decision:
-    return Study(bench, space, seed).run()
+    return Story(bench, space, seed).run()
 
 
 class Recorder:
@@ -145,7 +145,7 @@ def test_a_second_finalist_is_tried_when_the_first_is_refused(
         return truth
 
     bench = make_bench(landscape, QUIET, budget_s=300)
-    study = Study(bench, toy_space, seed=1)
+    study = Story(bench, toy_space, seed=1)
     prove = study._prove
     refused: list[Arm] = []
 
@@ -242,11 +242,11 @@ def test_no_gain_is_as_exact_as_the_deciding_machine_of_several(
     alone = {}
     for name, bench in benches.items():
         calibrate(bench, Arm("hz"), 0.5)
-        alone[name] = Study(bench, toy_space, seed=1)._nothing_found().interval
+        alone[name] = Story(bench, toy_space, seed=1)._nothing_found().interval
     blocks = [block for bench in benches.values() for block in bench.ledger.blocks]
     for name, bench in benches.items():
         bench.ledger = Ledger.of(blocks, machine=name)
-        assert Study(bench, toy_space, seed=1)._nothing_found().interval == alone[name]
+        assert Story(bench, toy_space, seed=1)._nothing_found().interval == alone[name]
 
 
 # ---- the seal of a shortened winner --------------------------------------------------------------
@@ -255,10 +255,10 @@ SHORT = Arm.of("hz", {"lock": "spin"})
 LONG = Arm.of("hz", {"lock": "spin", "pages": "on"})
 
 
-def shortened(bench: Bench, space: Space) -> tuple[Study, Proof]:
+def shortened(bench: Bench, space: Space) -> tuple[Story, Proof]:
     """A study in which SHORT was a finalist with seven pairs before LONG was proved and shortened
     to it."""
-    study = Study(bench, space, seed=1)
+    study = Story(bench, space, seed=1)
     for _ in range(7):
         bench.measure([study.control, SHORT], "confirm", 20)
     proof = prove(bench, study.control, LONG, alpha=0.004, share=0.5, phase="confirm")
@@ -286,7 +286,7 @@ def test_a_shortened_winner_is_sealed_by_fresh_pairs_of_its_own_even_if_it_was_a
     assert interval.pairs == len(pairs) - 7 >= FIRST_LOOK
     again = make_bench(spin_wins(0.2), QUIET, ledger=Ledger.of(bench.ledger.blocks))
     again.budget.spent_s = again.budget.total_s
-    assert Study(again, toy_space, seed=1)._seal(proof, SHORT) == (SHORT, interval)
+    assert Story(again, toy_space, seed=1)._seal(proof, SHORT) == (SHORT, interval)
 
 
 def test_what_a_shortened_winner_showed_as_a_finalist_does_not_seal_it(
@@ -333,7 +333,7 @@ def test_a_second_finalist_that_was_interrupted_keeps_its_time(
     make_bench: MakeBench, toy_space: Space
 ) -> None:
     first = make_bench(spin_wins(0.2), QUIET)
-    control = Study(first, toy_space, 1).control
+    control = Story(first, toy_space, 1).control
     idle, better = (Arm.of(control.allocator, {"lock": lock}) for lock in ("lockfree", "spin"))
     for _ in range(2):
         first.measure([control] * 4, "aa", 16)
@@ -419,7 +419,7 @@ def test_twice_the_least_gain_that_was_promised_is_found(
     for seed in range(20):
         probe = make_bench(flat, USUAL, seed=seed, budget_s=120)
         random_search(probe, toy_space, monkeypatch)
-        study = Study(probe, toy_space, seed)
+        study = Story(probe, toy_space, seed)
         study.run()
         assert study.calibration is not None
         gain = 2.0 * study.calibration.detectable

@@ -23,7 +23,7 @@ from hztune.machine import Machine
 from hztune.params import Value
 from hztune.profile import AllocatorId, MachineId, Objective, Profile, Result, WorkloadId
 from hztune.trial import Bench, MemoryLimit
-from hztune.verify.claim import Claim, Finding, measure
+from hztune.verify.claim import Claim, Verification, measure
 from hztune.verify.running import Report, examine
 from hztune.workload import WorkloadSpec
 
@@ -55,7 +55,7 @@ def judged(
     *,
     limits: tuple[tuple[str, str], ...] = (),
     budget_s: float = 60.0,
-) -> Finding:
+) -> Verification:
     tuned = make_profile(result=CLAIMED, objective=Objective("ops_per_s", limits))
     claim = Claim.of(tuned)
     return measure(claim, make_bench(landscape, QUIET, budget_s=budget_s, limit=claim.limit))
@@ -483,7 +483,7 @@ def test_a_process_that_is_not_there_or_may_not_be_seen_is_refused(
     def forbidden(pid: int) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("hztune.allocator.memory.Process.of", forbidden)
+    monkeypatch.setattr("hztune.allocator.memory.ProcessMemory.of", forbidden)
     with pytest.raises(UsageError, match="may not be looked at: run as its user"):
         examine(here, os.getpid())
 

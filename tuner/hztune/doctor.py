@@ -28,7 +28,7 @@ _HYPERFINE_DEADLINE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Check:
     """What one check found.
 
     Attributes:
@@ -44,155 +44,155 @@ class Finding:
     mend: str = ""
 
 
-def examine(root: Path = Path("/")) -> tuple[Finding, ...]:
+def examine(root: Path = Path("/")) -> tuple[Check, ...]:
     """Returns every finding on this machine; `root` stands for / in tests."""
     machine = Machine.here(root)
     return tuple(check(root, machine) for check in _CHECKS)
 
 
-def _governor(root: Path, machine: Machine) -> Finding:
+def _governor(root: Path, machine: Machine) -> Check:
     """The CPU should not change its speed with the load."""
     if not machine.governor:
-        return Finding("frequency governor", "unknown", "not visible here (virtual machine?)")
+        return Check("frequency governor", "unknown", "not visible here (virtual machine?)")
     if machine.governor == "performance":
-        return Finding("frequency governor", "ok", "performance")
+        return Check("frequency governor", "ok", "performance")
     mend = "sudo cpupower frequency-set --governor performance"
-    return Finding("frequency governor", "warn", machine.governor, mend)
+    return Check("frequency governor", "warn", machine.governor, mend)
 
 
-def _turbo(root: Path, machine: Machine) -> Finding:
+def _turbo(root: Path, machine: Machine) -> Check:
     """Turbo makes the speed depend on temperature and on the other cores."""
     if machine.turbo != "on":
         verdict: Verdict = "ok" if machine.turbo else "unknown"
-        return Finding("turbo", verdict, machine.turbo or "not visible here (virtual machine?)")
+        return Check("turbo", verdict, machine.turbo or "not visible here (virtual machine?)")
     intel = root / "sys/devices/system/cpu/intel_pstate/no_turbo"
     mend = (
         "echo 1 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo"
         if intel.exists()
         else "echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost"
     )
-    return Finding("turbo", "warn", "on", mend)
+    return Check("turbo", "warn", "on", mend)
 
 
-def _huge_pages(root: Path, machine: Machine) -> Finding:
+def _huge_pages(root: Path, machine: Machine) -> Check:
     """With `always` the kernel gives huge pages to some processes and not to others, and so RSS."""
     name = "transparent huge pages"
     if machine.thp != "always":
-        return Finding(name, "ok" if machine.thp else "unknown", machine.thp or "not visible here")
+        return Check(name, "ok" if machine.thp else "unknown", machine.thp or "not visible here")
     mend = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
-    return Finding(name, "warn", "always: speed and memory depend on what the kernel finds", mend)
+    return Check(name, "warn", "always: speed and memory depend on what the kernel finds", mend)
 
 
-def _quota(root: Path, machine: Machine) -> Finding:
+def _quota(root: Path, machine: Machine) -> Check:
     """A control group that is throttled stops in the middle of a turn."""
     if machine.quota is None:
-        return Finding("CPU quota", "ok", "none")
+        return Check("CPU quota", "ok", "none")
     throttled = Throttling(root).count()
     if throttled > 0:
         found = f"{machine.quota:g} CPUs, throttled {throttled} times so far"
         mend = "run without --cpus / CPUQuota=, and give --threads within it"
-        return Finding("CPU quota", "warn", found, mend)
-    return Finding("CPU quota", "ok", f"{machine.quota:g} CPUs, never throttled")
+        return Check("CPU quota", "warn", found, mend)
+    return Check("CPU quota", "ok", f"{machine.quota:g} CPUs, never throttled")
 
 
-def _load(root: Path, machine: Machine) -> Finding:
+def _load(root: Path, machine: Machine) -> Check:
     """Others that want the CPUs take them from the arms."""
     words = _read(root / "proc/loadavg").split()
     if not words:
-        return Finding("load", "unknown", "not visible here")
+        return Check("load", "unknown", "not visible here")
     busy = float(words[0])
     share = busy / machine.cores
     found = f"{busy:.2f} running on average, for {machine.cores} CPUs"
     if share < _BUSY_SHARE:
-        return Finding("load", "ok", found)
+        return Check("load", "ok", found)
     mend = "ps -eo pcpu,pid,comm --sort=-pcpu | head  # and end what is not needed"
-    return Finding("load", "warn" if share < _VERY_BUSY_SHARE else "unfit", found, mend)
+    return Check("load", "warn" if share < _VERY_BUSY_SHARE else "unfit", found, mend)
 
 
-def _steal(root: Path, machine: Machine) -> Finding:
+def _steal(root: Path, machine: Machine) -> Check:
     """A hypervisor that has sold too much takes the CPUs away."""
     words = _read(root / "proc/stat").partition("\n")[0].split()
     ticks = [int(word) for word in words[1:9]]
     if len(ticks) < 8 or not sum(ticks):
-        return Finding("stolen time", "unknown", "not visible here")
+        return Check("stolen time", "unknown", "not visible here")
     busy = sum(ticks) - ticks[3] - ticks[4]
     share = ticks[7] / max(1, busy)
     found = f"{100 * share:.1f} % of the busy time since the start"
     if share < _STEAL_SHARE:
-        return Finding("stolen time", "ok", found)
-    return Finding("stolen time", "warn", found, "move to a machine with dedicated CPUs")
+        return Check("stolen time", "ok", found)
+    return Check("stolen time", "warn", found, "move to a machine with dedicated CPUs")
 
 
-def _swap(root: Path, machine: Machine) -> Finding:
+def _swap(root: Path, machine: Machine) -> Check:
     """A page that was swapped out costs as much as a million allocations."""
     sizes = dict(re.findall(r"^(Swap\w+):\s+(\d+) kB", _read(root / "proc/meminfo"), re.MULTILINE))
     used_mb = (int(sizes.get("SwapTotal", 0)) - int(sizes.get("SwapFree", 0))) // 1024
     if used_mb > 0:
-        return Finding("swap", "warn", f"{used_mb} MiB in use", "sudo swapoff --all")
-    return Finding("swap", "ok", "none in use")
+        return Check("swap", "warn", f"{used_mb} MiB in use", "sudo swapoff --all")
+    return Check("swap", "ok", "none in use")
 
 
-def _address_layout(root: Path, machine: Machine) -> Finding:
+def _address_layout(root: Path, machine: Machine) -> Check:
     """Without randomisation one lucky or unlucky layout is measured over and over."""
     mode = _read(root / "proc/sys/kernel/randomize_va_space")
     if mode in ("", "2"):
-        return Finding("address randomisation", "ok" if mode else "unknown", mode or "not visible")
+        return Check("address randomisation", "ok" if mode else "unknown", mode or "not visible")
     mend = "sudo sysctl kernel.randomize_va_space=2"
-    return Finding("address randomisation", "warn", f"mode {mode}: layouts repeat", mend)
+    return Check("address randomisation", "warn", f"mode {mode}: layouts repeat", mend)
 
 
-def _others(root: Path, machine: Machine) -> Finding:
+def _others(root: Path, machine: Machine) -> Check:
     """A study beside this one, or a daemon that changes frequencies."""
     names = {_read(path / "comm"): path.name for path in (root / "proc").glob("[0-9]*")}
     measuring = sorted(_OWN_PROGRAMS & names.keys())
     if measuring:
         name = measuring[0]
         mend = f"wait for process {names[name]}, or end it"
-        return Finding("other tuners", "unfit", f"{name} is running: another study?", mend)
+        return Check("other tuners", "unfit", f"{name} is running: another study?", mend)
     tuning = sorted(_FREQUENCY_TUNERS & names.keys())
     if tuning:
         mend = f"sudo systemctl stop {tuning[0]}"
-        return Finding("other tuners", "warn", f"{tuning[0]} changes the CPU's frequency", mend)
-    return Finding("other tuners", "ok", "none")
+        return Check("other tuners", "warn", f"{tuning[0]} changes the CPU's frequency", mend)
+    return Check("other tuners", "ok", "none")
 
 
-def _preload(root: Path, machine: Machine) -> Finding:
+def _preload(root: Path, machine: Machine) -> Check:
     """What is preloaded into hztune is preloaded into its helpers, too."""
     preloaded = os.environ.get("LD_PRELOAD", "")
     if preloaded:
-        return Finding("LD_PRELOAD", "warn", f"set to {preloaded}", "unset LD_PRELOAD")
-    return Finding("LD_PRELOAD", "ok", "not set")
+        return Check("LD_PRELOAD", "warn", f"set to {preloaded}", "unset LD_PRELOAD")
+    return Check("LD_PRELOAD", "ok", "not set")
 
 
-def _allocator_settings(root: Path, machine: Machine) -> Finding:
+def _allocator_settings(root: Path, machine: Machine) -> Check:
     """Settings that were made once act on every allocator that is measured as it comes."""
     name = "allocator settings"
     for place in ("etc/ld.so.preload", "etc/malloc.conf"):
         path = root / place
         content = os.readlink(path) if path.is_symlink() else _read(path)
         if content:
-            return Finding(name, "warn", f"/{place} says {content}", f"sudo rm /{place}")
+            return Check(name, "warn", f"/{place} says {content}", f"sudo rm /{place}")
     known = {each for one in allocator.names() for each in allocator.get(one).variables()}
     found = sorted(known.intersection(os.environ) - {"LD_PRELOAD"})
     if found:
         said = f"{found[0]}={os.environ[found[0]]} in the environment"
-        return Finding(name, "warn", said, f"unset {' '.join(found)}")
-    return Finding(name, "ok", "none in force for all programs")
+        return Check(name, "warn", said, f"unset {' '.join(found)}")
+    return Check(name, "ok", "none in force for all programs")
 
 
-def _hyperfine(root: Path, machine: Machine) -> Finding:
+def _hyperfine(root: Path, machine: Machine) -> Check:
     """Whole programs are timed by hyperfine where it is installed."""
     name = "hyperfine"
     path = shutil.which(name)
     if path is None:
         found = "not installed: hz-launch will time whole programs"
-        return Finding(name, "warn", found, "sudo apt-get install hyperfine")
+        return Check(name, "warn", found, "sudo apt-get install hyperfine")
     done = process.run([path, "--version"], deadline_s=_HYPERFINE_DEADLINE_S)
     version = done.stdout.strip().removeprefix("hyperfine ")
     if not done.ok or not re.match(r"\d+\.\d+", version):
         mend = "sudo apt-get install hyperfine  # the PyPI and npm packages are something else"
-        return Finding(name, "warn", f"{path} is another program of that name", mend)
-    return Finding(name, "ok", version)
+        return Check(name, "warn", f"{path} is another program of that name", mend)
+    return Check(name, "ok", version)
 
 
 def _read(path: Path) -> str:
@@ -203,7 +203,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-_CHECKS: tuple[Callable[[Path, Machine], Finding], ...] = (
+_CHECKS: tuple[Callable[[Path, Machine], Check], ...] = (
     _governor,
     _turbo,
     _huge_pages,

@@ -11,7 +11,7 @@ NEW_OBJECTS = 20_000
 
 
 @contextmanager
-def lasting() -> Iterator[None]:
+def gc_frozen() -> Iterator[None]:
     """Declares that what is made inside, and everything older, is never garbage.
 
     Of the hundreds of thousands of objects of a large study none ever is. To look whether one is

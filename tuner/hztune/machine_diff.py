@@ -24,7 +24,7 @@ _WORDS = {
 }
 
 
-def differences(tuned: Profile) -> tuple[str, ...]:
+def from_proved(tuned: Profile) -> tuple[str, ...]:
     """What differs here, one sentence each; nothing where the claim is about this very place."""
     return (*of_machine(tuned.machine, MachineId.of(Machine.here())), *_of_library(tuned))
 

@@ -22,7 +22,7 @@ from hztune.allocator.base import ALPHABET
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.params import Value
-from hztune.strictjson import CREATED, SETTING, SHA256_OR_NONE, TEXT, VERSION, Fields, plain
+from hztune.strictjson import CREATED, SETTING, SHA256_OR_NONE, TEXT, VERSION, Fields, ascii_text
 
 SCHEMA = "hztune-profile/1"
 MOST_BYTES = 64 * 1024
@@ -111,13 +111,13 @@ class MachineId:
     def of(cls, machine: Machine) -> MachineId:
         """The identity in a machine's record, its texts reduced to what a profile may hold."""
         return cls(
-            cpu=plain(machine.cpu),
+            cpu=ascii_text(machine.cpu),
             cores=machine.cores,
             quota=machine.quota,
-            kernel=plain(machine.kernel),
-            libc=plain(machine.libc),
+            kernel=ascii_text(machine.kernel),
+            libc=ascii_text(machine.libc),
             page_size=machine.page_size,
-            thp=plain(machine.thp),
+            thp=ascii_text(machine.thp),
         )
 
 
@@ -175,7 +175,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class SearchInfo:
     """How the candidate was found."""
 
     sampler: str
@@ -199,7 +199,7 @@ class Profile:
     machine: MachineId
     objective: Objective
     result: Result
-    search: Search
+    search: SearchInfo
     versions: tuple[tuple[str, str], ...]
     created: str
     """UTC, "2026-01-31T12:00:00Z"."""
@@ -435,8 +435,8 @@ def _memory(fields: Fields) -> Memory:
     return memory
 
 
-def _search(fields: Fields) -> Search:
-    search = Search(
+def _search(fields: Fields) -> SearchInfo:
+    search = SearchInfo(
         sampler=fields.text("sampler"),
         seed=fields.whole("seed", 0, _MOST_WHOLE),
         budget_s=fields.number("budget_s", 0, 1e9),

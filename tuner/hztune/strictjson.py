@@ -32,7 +32,7 @@ SHA256_OR_NONE = re.compile(r"([0-9a-f]{64})?")
 _MOST_SHOWN = 40
 
 
-def plain(text: str) -> str:
+def ascii_text(text: str) -> str:
     """`text` as TEXT allows it: other characters become '-', and it is cut at 128."""
     return re.sub(r"[^A-Za-z0-9 _.:,;@()/+=#-]", "-", text)[:128]
 

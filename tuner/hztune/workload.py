@@ -76,7 +76,7 @@ class WorkloadParam:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class NamedSetting:
     """A published combination of parameters, chosen as WORKLOAD@NAME."""
 
     name: str
@@ -104,7 +104,7 @@ class Workload:
     min_threads: int
     steady: bool
     params: tuple[WorkloadParam, ...]
-    settings: tuple[Setting, ...]
+    settings: tuple[NamedSetting, ...]
 
     def param(self, name: str) -> WorkloadParam:
         """Returns the parameter called `name`; "-" and "_" are the same.
@@ -318,7 +318,7 @@ def _workload(row: dict[str, Any]) -> Workload:
         steady=row["steady"],
         params=tuple(_param(each) for each in row["params"]),
         settings=tuple(
-            Setting(each["name"], each["doc"], tuple(each["values"].items()))
+            NamedSetting(each["name"], each["doc"], tuple(each["values"].items()))
             for each in row["settings"]
         ),
     )

@@ -25,7 +25,7 @@ from hztune.allocator.knobs import (
     AUTO,
     INT32_MAX,
     INT64_MAX,
-    Row,
+    KnobRow,
     number,
     parse_version,
     rows_of,
@@ -164,7 +164,7 @@ class Glibc(Adapter):
         }
 
 
-def _tunable(row: Row) -> str:
+def _tunable(row: KnobRow) -> str:
     """Returns the full name of a tunable."""
     group = "pthread" if row.option.startswith("stack_") else "malloc"
     return f"glibc.{group}.{row.option}"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hztune.allocator.base import Config, Environment, Installed
-from hztune.allocator.knobs import AUTO, INT64_MAX, SWITCH, Row, number, words
+from hztune.allocator.knobs import AUTO, INT64_MAX, SWITCH, KnobRow, number, words
 from hztune.allocator.library import Library, agreed
 from hztune.params import Value
 
@@ -173,7 +173,7 @@ class Jemalloc(Library):
         return answer
 
 
-def _mallctl(row: Row) -> tuple[bytes, str]:
+def _mallctl(row: KnobRow) -> tuple[bytes, str]:
     """Returns the name under which mallctl knows a knob, and the form of its answer."""
     if row.param.name == "bin_shards":
         return b"arenas.bin.0.nshards", "number"

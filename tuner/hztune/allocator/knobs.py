@@ -20,7 +20,7 @@ INT64_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class KnobRow:
     """One knob of an allocator in a range of its versions.
 
     Attributes:
@@ -51,7 +51,7 @@ def number(
     *,
     option: str = "",
     versions: str = "",
-) -> Row:
+) -> KnobRow:
     """Returns the row of a whole number.
 
     Args:
@@ -67,16 +67,16 @@ def number(
     """
     auto = default == AUTO
     param = Param(name, "int", default, low, high, scale, unit, (), auto, "", "", doc)
-    return Row(param, option or name, *_span(versions))
+    return KnobRow(param, option or name, *_span(versions))
 
 
 def words(
     name: str, default: str, choices: str, doc: str, *, option: str = "", versions: str = ""
-) -> Row:
+) -> KnobRow:
     """Returns the row of a knob that is one of a few words, separated by spaces in `choices`."""
     legal = tuple(choices.split())
     param = Param(name, "enum", default, 0, len(legal) - 1, "linear", "", legal, False, "", "", doc)
-    return Row(param, option or name, *_span(versions))
+    return KnobRow(param, option or name, *_span(versions))
 
 
 def _span(versions: str) -> tuple[Version, Version]:
@@ -91,7 +91,7 @@ def parse_version(text: str) -> Version:
     return tuple(int(part) for part in match.group().split(".")) if match else ()
 
 
-def rows_of(table: Iterable[Row], version: str) -> tuple[Row, ...]:
+def rows_of(table: Iterable[KnobRow], version: str) -> tuple[KnobRow, ...]:
     """Returns the rows of `table` that describe `version`, in the order of the table."""
     numbers = parse_version(version)
     return tuple(row for row in table if row.holds(numbers))

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from hztune import artifacts
 from hztune.allocator import probe
 from hztune.allocator.base import Adapter, Config, Installed, WrongConfiguration, sha256_of
-from hztune.allocator.knobs import Row, rows_of
+from hztune.allocator.knobs import KnobRow, rows_of
 from hztune.params import Param, Value
 
 _SUFFIX = ".so"
@@ -25,7 +25,7 @@ class Library(Adapter):
     #: Sonames that it has been shipped under, each with its Debian package; the first found counts.
     sonames: ClassVar[tuple[tuple[str, str], ...]]
     #: Rows for all versions; empty for an allocator that is only ever measured as it is.
-    table: ClassVar[tuple[Row, ...]] = ()
+    table: ClassVar[tuple[KnobRow, ...]] = ()
     #: Python for the probe: an expression that gives the version, from `this` and `files`.
     version_code: ClassVar[str]
 
@@ -56,7 +56,7 @@ class Library(Adapter):
         """Returns the soname, and the library without which RTLD_DEEPBIND would end the program."""
         return (installed.soname, str(artifacts.deepbind()))
 
-    def rows(self, installed: Installed) -> tuple[Row, ...]:
+    def rows(self, installed: Installed) -> tuple[KnobRow, ...]:
         """Returns the rows of the table that describe the installed version."""
         return rows_of(self.table, installed.version)
 
@@ -64,7 +64,7 @@ class Library(Adapter):
         """Returns the knobs of the installed version."""
         return tuple(row.param for row in self.rows(installed))
 
-    def given(self, config: Config, installed: Installed) -> list[tuple[Row, Value]]:
+    def given(self, config: Config, installed: Installed) -> list[tuple[KnobRow, Value]]:
         """Returns the rows that `config` gives a value, with it, in the order of the table."""
         return [
             (row, config[row.param.name])

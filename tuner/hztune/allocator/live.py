@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hztune.allocator import elf, target
 from hztune.allocator.base import Adapter, Installed
-from hztune.allocator.memory import Process
+from hztune.allocator.memory import ProcessMemory
 from hztune.errors import UsageError
 from hztune.params import Value
 
@@ -43,11 +43,11 @@ class Running:
     provider: Path
     allocator: str
     environment: dict[str, str] | None
-    process: Process
+    process: ProcessMemory
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class SettingRead:
     """One setting of a running process.
 
     Attributes:
@@ -67,7 +67,7 @@ def look(pid: int) -> Running:
         UsageError: There is no such process, it may not be looked at, or it has no malloc.
     """
     try:
-        process = Process.of(pid)
+        process = ProcessMemory.of(pid)
         environment = process.variables()
     except FileNotFoundError as error:
         raise UsageError(f"there is no process {pid}, or its program is gone") from error
@@ -84,7 +84,7 @@ def look(pid: int) -> Running:
     return Running(pid, program, provider, name, environment, process)
 
 
-def settings(running: Running, adapter: Adapter, installed: Installed) -> dict[str, Setting]:
+def settings(running: Running, adapter: Adapter, installed: Installed) -> dict[str, SettingRead]:
     """Returns what a process runs with, knob by knob, as far as it can be known.
 
     Raises:
@@ -95,10 +95,10 @@ def settings(running: Running, adapter: Adapter, installed: Installed) -> dict[s
     )
     return {
         **{
-            name: Setting(value, is_effective=False)
+            name: SettingRead(value, is_effective=False)
             for name, value in _asked(running, adapter, installed).items()
         },
-        **{name: Setting(value, is_effective=True) for name, value in found.items()},
+        **{name: SettingRead(value, is_effective=True) for name, value in found.items()},
     }
 
 

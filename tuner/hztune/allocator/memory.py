@@ -28,7 +28,7 @@ _MOST_TEXT = 128 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessMemory:
     """A process whose address space was looked at.
 
     Attributes:
@@ -42,7 +42,7 @@ class Process:
     bases: dict[Path, int]
 
     @classmethod
-    def of(cls, pid: int) -> Process:
+    def of(cls, pid: int) -> ProcessMemory:
         """Looks at a process.
 
         Raises:

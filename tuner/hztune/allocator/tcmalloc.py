@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hztune.allocator.base import Config, Environment, Installed, Memory
-from hztune.allocator.knobs import SWITCH, Row, number, words
+from hztune.allocator.knobs import SWITCH, KnobRow, number, words
 from hztune.allocator.library import Library
 from hztune.params import Value
 
@@ -120,7 +120,7 @@ class Tcmalloc(Library):
         }
 
 
-def _written(row: Row, value: Value) -> str:
+def _written(row: KnobRow, value: Value) -> str:
     """Returns a value as the library's parsers read it; a rate is a plain decimal fraction."""
     if row.param.name == _RELEASE_RATE:
         whole, cents = divmod(int(value), 100)

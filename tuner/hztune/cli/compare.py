@@ -78,21 +78,21 @@ def compare_command(
     if as_json and markdown:
         raise UsageError("--json and --markdown exclude each other; give one of them")
     budget_s = seconds(budget)
+    from hztune.compare import comparison, session, table
     from hztune.compare import contenders as field
     from hztune.compare import plot as drawing
-    from hztune.compare import record, session, table
-    from hztune.compare.match import Plan
+    from hztune.compare.match import Effort
     from hztune.machine import Machine
     from hztune.progress import Plain, Quiet
 
-    plan = Plan(pairs, budget_s)
+    plan = Effort(pairs, budget_s)
     specs = session.specs_of(workloads, threads, params)
     sides = field.parse(contenders)
     for spec in specs:
         spec.check()
     machine = Machine.here()
     found, stopped = session.carry_out(
-        record.started(sides, machine),
+        comparison.started(sides, machine),
         specs,
         plan,
         session.executors(sides, machine, seed),
@@ -101,7 +101,7 @@ def compare_command(
     if plot is not None and found.rows:
         drawing.write(found.standings, plot)
     if as_json:
-        click.echo(record.dumps(found), nl=False)
+        click.echo(comparison.dumps(found), nl=False)
     elif found.rows:
         rows = found.standings
         click.echo(table.markdown(rows) if markdown else table.plain(rows, counters=counters))

@@ -11,7 +11,7 @@ import click
 from hztune.errors import UnfitError
 
 if TYPE_CHECKING:
-    from hztune.doctor import Finding
+    from hztune.doctor import Check
 
 
 @click.command("doctor")
@@ -38,7 +38,7 @@ def doctor_command(as_json: bool, strict: bool) -> None:
         require_fit(findings)
 
 
-def require_fit(findings: tuple[Finding, ...]) -> None:
+def require_fit(findings: tuple[Check, ...]) -> None:
     """Refuses to measure on a machine where measurements mean little.
 
     Raises:
@@ -51,6 +51,6 @@ def require_fit(findings: tuple[Finding, ...]) -> None:
         )
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: Check) -> str:
     mend = f"  (mend it: {finding.mend})" if finding.mend else ""
     return f"{finding.verdict:8}{finding.name}: {finding.found}{mend}"

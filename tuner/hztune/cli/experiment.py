@@ -16,7 +16,7 @@ from hztune.errors import HztuneError, StoppedByUser, UsageError
 
 if TYPE_CHECKING:
     from hztune.lab.figures import Shown
-    from hztune.lab.report import Finding
+    from hztune.lab.report import Answer
 
 EXPERIMENTS = Path("experiments")
 PEERS_VARIABLE = "HZTUNE_PEERS"
@@ -45,7 +45,7 @@ def experiment_command() -> None:
 @click.option("--resume", is_flag=True, help="Keep rows that were measured already.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 @click.argument("words", metavar="DIR...|all", nargs=-1, required=True)
-def run_command(
+def experiment_run(
     words: tuple[str, ...], libraries: tuple[str, ...], budget: str, resume: bool, quiet: bool
 ) -> int:
     """Measure experiments one after the other; `all`: every one in ./experiments.
@@ -92,7 +92,7 @@ def run_command(
     help="Draw the first arm beside the others, too; of one DIR.",
 )
 @click.argument("words", metavar="[DIR]...", nargs=-1)
-def report_command(
+def experiment_report(
     words: tuple[str, ...], rows: bool, markdown: bool, as_json: bool, plot: Path | None
 ) -> int:
     """Print question, finding, figures and date of experiments (all of ./experiments by default).
@@ -123,7 +123,7 @@ def report_command(
     return 0
 
 
-def _draw(finding: Finding, path: Path) -> None:
+def _draw(finding: Answer, path: Path) -> None:
     """Writes the picture of an experiment that was measured.
 
     Raises:
@@ -137,7 +137,7 @@ def _draw(finding: Finding, path: Path) -> None:
     files.write_whole(path, chart.draw(finding.standings))
 
 
-def _plain(finding: Finding, rows: bool) -> str:
+def _plain(finding: Answer, rows: bool) -> str:
     from hztune.compare import table
     from hztune.lab import figures
 
@@ -150,7 +150,7 @@ def _plain(finding: Finding, rows: bool) -> str:
     return "\n".join([*finding.lines(), "", *details])
 
 
-def _markdown(findings: list[Finding], rows: bool) -> str:
+def _markdown(findings: list[Answer], rows: bool) -> str:
     """One table of all questions; with `rows` the tables of each one behind it."""
     from hztune.compare import table
     from hztune.lab import figures
@@ -164,7 +164,7 @@ def _markdown(findings: list[Finding], rows: bool) -> str:
     return "\n".join(text)
 
 
-def _json(finding: Finding) -> dict[str, object]:
+def _json(finding: Answer) -> dict[str, object]:
     """A finding for machines, its figures as ratios where they are."""
     told = asdict(finding)
     del told["standings"], told["values"]

@@ -83,7 +83,7 @@ def _warn(tuned: Profile) -> None:
     """Names in what this machine is not the one that the profile was proved on."""
     from hztune import machine_diff
 
-    for difference in machine_diff.differences(tuned):
+    for difference in machine_diff.from_proved(tuned):
         click.echo(f"hztune: warning: {difference}", err=True)
 
 

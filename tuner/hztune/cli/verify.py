@@ -19,7 +19,7 @@ from hztune.profile import Profile
 if TYPE_CHECKING:
     from hztune.measure import Executor
     from hztune.measure.program import Program
-    from hztune.verify.claim import Claim, Finding
+    from hztune.verify.claim import Claim, Verification
     from hztune.verify.running import Report
 
 _NOTHING = "there is nothing to verify: the profile claims no gain (its verdict is {})"
@@ -109,7 +109,7 @@ def _warn(tuned: Profile, target: Program | None, strict: bool) -> None:
     """Says what is not as it was when the claim was made; refuses it under --strict."""
     from hztune import machine_diff
 
-    found = list(machine_diff.differences(tuned))
+    found = list(machine_diff.from_proved(tuned))
     known = tuned.workload.words_sha256
     if target is not None and known and profile.hash_of_words(target.argv) != known:
         found.append("the command is not the one that the profile was made for")
@@ -186,7 +186,7 @@ def _measure(
     return _STATUS[finding.answer]
 
 
-def _for_people(tuned: Profile, claim: Claim, finding: Finding) -> str:
+def _for_people(tuned: Profile, claim: Claim, finding: Verification) -> str:
     """The answer, what was found and what was claimed."""
     result = tuned.result
     lines = [f"the claim {finding.answer}: {finding.why}".replace("claim cannot", "claim: cannot")]
@@ -208,7 +208,7 @@ def _measured(ratio: float, low: float, high: float, pairs: int) -> str:
     return f"{ratio:.3f}x, 95 % interval [{low:.3f}, {high:.3f}], {pairs} pairs"
 
 
-def _as_json(tuned: Profile, finding: Finding) -> dict[str, object]:
+def _as_json(tuned: Profile, finding: Verification) -> dict[str, object]:
     """The answer for machines."""
     ratio, low, high = finding.interval.ratio if finding.interval else (None, None, None)
     pairs = finding.interval.pairs if finding.interval else 0

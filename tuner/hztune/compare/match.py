@@ -55,7 +55,7 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Effort:
     """How much is measured.
 
     Attributes:
@@ -109,7 +109,7 @@ Stop = Callable[[], bool]
 def play(
     specs: Sequence[WorkloadSpec],
     contenders: Sequence[Contender],
-    plan: Plan,
+    plan: Effort,
     make_executor: MakeExecutor,
     reporter: Reporter,
     finish: Finish = lambda row: row,

@@ -10,18 +10,20 @@ from hztune import allocator
 from hztune.allocator.live import Running
 from hztune.blocks import Arm
 from hztune.compare.contenders import Contender, is_build
-from hztune.measure.identity import AllocatorProof, Fault, Proof, confirmation_fault
+from hztune.measure.identity import AllocatorIdentity, Fault, IdentityCheck, confirmation_fault
 
 
-class FileProof:
+class FileIdentity:
     """Proves arms whose library is a file, and leaves all others to the adapters' proof."""
 
-    def __init__(self, contenders: Sequence[Contender], others: Proof | None = None) -> None:
+    def __init__(
+        self, contenders: Sequence[Contender], others: IdentityCheck | None = None
+    ) -> None:
         """Makes the proof; `others` None: by the allocators' adapters."""
         self._files: dict[Arm, tuple[Path, Contender]] = {
             each.arm: (each.file, each) for each in contenders if each.file is not None
         }
-        self._others = others or AllocatorProof()
+        self._others = others or AllocatorIdentity()
 
     @property
     def base(self) -> Mapping[str, str]:

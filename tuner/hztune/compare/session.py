@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hztune import workload
+from hztune.compare.comparison import Comparison
 from hztune.compare.contenders import Contender
-from hztune.compare.match import Finish, MakeExecutor, Plan, play
-from hztune.compare.preload import FileProof
-from hztune.compare.record import Record
+from hztune.compare.match import Effort, Finish, MakeExecutor, play
+from hztune.compare.preload import FileIdentity
 from hztune.errors import UsageError
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
@@ -18,7 +18,7 @@ from hztune.measure.workloads import workload_executor
 from hztune.progress import Reporter
 from hztune.workload import WorkloadSpec
 
-Keep = Callable[[Record], None]
+Keep = Callable[[Comparison], None]
 """Takes the record whenever a row has been added to it."""
 
 
@@ -47,7 +47,7 @@ def specs_of(workloads: str, threads: str, params: Sequence[str] = ()) -> tuple[
 
 def executors(contenders: Sequence[Contender], machine: Machine, seed: int) -> MakeExecutor:
     """Returns what makes an executor for each row; what is proved of a contender is proved once."""
-    proof = FileProof(contenders)
+    proof = FileIdentity(contenders)
 
     def make(spec: WorkloadSpec) -> Executor:
         return workload_executor(
@@ -58,14 +58,14 @@ def executors(contenders: Sequence[Contender], machine: Machine, seed: int) -> M
 
 
 def carry_out(
-    record: Record,
+    record: Comparison,
     specs: Sequence[WorkloadSpec],
-    plan: Plan,
+    plan: Effort,
     make_executor: MakeExecutor,
     reporter: Reporter,
     keep: Keep = lambda record: None,
     finish: Finish = lambda row: row,
-) -> tuple[Record, bool]:
+) -> tuple[Comparison, bool]:
     """Measures rows and adds them to the record.
 
     Returns:

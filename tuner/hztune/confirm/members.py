@@ -16,7 +16,7 @@ from hztune.blocks import Arm
 from hztune.confirm.shrink import GROUPS, LEAST_PAIRS, beside, shorten
 from hztune.space import Space
 from hztune.stats import pool_plain
-from hztune.trial import LEAST_SAVING, Bench, Record
+from hztune.trial import LEAST_SAVING, Bench, Samples
 
 _BLOCKS = 8
 """Blocks of the ablation for which each member has time at least."""
@@ -37,13 +37,13 @@ class _Place:
     bench: Bench
     gain: float
 
-    def may_go(self, without: Record) -> bool:
+    def may_go(self, without: Samples) -> bool:
         """Whether neither too much speed nor too much memory is lost, for all that is seen."""
         if without.failures or not without.savings:
             return False
         return all(spare >= -error for spare, error in self._spare(without))
 
-    def is_clear(self, without: Record) -> bool:
+    def is_clear(self, without: Samples) -> bool:
         """Whether there is no doubt of both, or none of one that is lost."""
         if not without.savings:
             return True
@@ -52,7 +52,7 @@ class _Place:
             spare > error for spare, error in each
         )
 
-    def _spare(self, without: Record) -> list[tuple[float, float]]:
+    def _spare(self, without: Samples) -> list[tuple[float, float]]:
         """How much more speed and memory may be lost, each with its standard error."""
         ledger = self.bench.ledger
         speed, speed_error = pool_plain(without.pairs, ledger.noise())

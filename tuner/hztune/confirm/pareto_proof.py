@@ -31,7 +31,7 @@ from hztune.confirm.proof import (
     within_limits,
 )
 from hztune.stats import FIRST_LOOK, Interval, sequential_interval
-from hztune.trial import LEAST_SAVING, PAIRS, Bench, Ledger, Place, Record, unbeaten
+from hztune.trial import LEAST_SAVING, PAIRS, Bench, Ledger, Place, Samples, unbeaten
 
 MOST_MEMBERS = 5
 """Members of a front that are proved: more would leave too few pairs for each."""
@@ -165,7 +165,7 @@ def prove_front(
     alpha = member_error(len(arms), front_error(bench.ledger))
     rounds = front_rounds(bench, len(arms), share)
     pair_s = bench.executor.cost(2, rounds)
-    records = [bench.ledger.confirmed.setdefault(arm.key, Record(arm)) for arm in arms]
+    records = [bench.ledger.confirmed.setdefault(arm.key, Samples(arm)) for arm in arms]
     unsettled = records
     while True:
         more = max(0, int(bench.budget.left(until) / (pair_s * max(1, len(unsettled)))))
@@ -196,7 +196,7 @@ def _looks(bench: Bench, pairs: int, *, is_last: bool) -> list[int]:
     return [*due, pairs] if is_last and pairs >= bench.least_pairs else due
 
 
-def _gains(bench: Bench, record: Record, alpha: float, *, is_last: bool) -> tuple[_Gain, _Gain]:
+def _gains(bench: Bench, record: Samples, alpha: float, *, is_last: bool) -> tuple[_Gain, _Gain]:
     """Speed and memory."""
     speed, saving = record.log_ratios, [-each for each in record.rss]
     return (
@@ -205,7 +205,7 @@ def _gains(bench: Bench, record: Record, alpha: float, *, is_last: bool) -> tupl
     )
 
 
-def _is_settled(bench: Bench, record: Record, alpha: float, more: int) -> bool:
+def _is_settled(bench: Bench, record: Samples, alpha: float, more: int) -> bool:
     """Whether nothing more is to be learned of one; asked where its intervals are valid."""
     if record.failures:
         return True
@@ -220,7 +220,7 @@ def _is_settled(bench: Bench, record: Record, alpha: float, more: int) -> bool:
     return is_known and all(gain.is_settled(len(gain.pairs) + more, alpha) for gain in gains)
 
 
-def _judged(bench: Bench, record: Record, alpha: float, is_last: bool) -> Member:
+def _judged(bench: Bench, record: Samples, alpha: float, is_last: bool) -> Member:
     """What the pairs have shown; `is_last`: time is up.
 
     A member may use its whole error for the limit, too: see `proof._shown`.

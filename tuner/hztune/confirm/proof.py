@@ -16,7 +16,7 @@ from typing import Literal
 
 from hztune.blocks import Arm
 from hztune.stats import FIRST_LOOK, Interval, fixed_interval, is_look, sequential_interval
-from hztune.trial import PAIRS, Bench, Record
+from hztune.trial import PAIRS, Bench, Samples
 
 CLAIM_ERROR = 0.016
 """Two-sided error of all claims of a study together: 0.8 % of false gains."""
@@ -142,14 +142,14 @@ def pair_rounds(bench: Bench) -> int:
     return bench.rounds(2, bench.budget.total_s * PROOF_SHARE / PAIRS)
 
 
-def reported(record: Record) -> Interval | None:
+def reported(record: Samples) -> Interval | None:
     """The interval that a profile carries; None while there are too few pairs."""
     if len(record.pairs) < FIRST_LOOK:
         return None
     return sequential_interval(record.log_ratios, REPORTED_ERROR)
 
 
-def reported_each(record: Record) -> tuple[Interval | None, ...]:
+def reported_each(record: Samples) -> tuple[Interval | None, ...]:
     """The same on each of several workloads; empty where there is one only.
 
     Each is a 95 % interval by itself: what is claimed rests on their mean alone.
@@ -162,7 +162,7 @@ def reported_each(record: Record) -> tuple[Interval | None, ...]:
     )
 
 
-def tell(bench: Bench, phase: str, record: Record) -> None:
+def tell(bench: Bench, phase: str, record: Samples) -> None:
     """Reports how a proof stands."""
     if len(record.pairs) < 2:
         bench.tell(phase, sum(record.log_ratios))
@@ -171,11 +171,11 @@ def tell(bench: Bench, phase: str, record: Record) -> None:
     bench.tell(phase, interval.estimate, interval.half_width)
 
 
-def _record(bench: Bench, arm: Arm) -> Record:
-    return bench.ledger.confirmed.setdefault(arm.key, Record(arm))
+def _record(bench: Bench, arm: Arm) -> Samples:
+    return bench.ledger.confirmed.setdefault(arm.key, Samples(arm))
 
 
-def _judge(bench: Bench, record: Record, alpha: float, share: float) -> Answer | None:
+def _judge(bench: Bench, record: Samples, alpha: float, share: float) -> Answer | None:
     """The answer, if the pairs so far give one."""
     if len(record.failures) >= _MOST_FAILURES:
         return "failed"
@@ -183,7 +183,7 @@ def _judge(bench: Bench, record: Record, alpha: float, share: float) -> Answer |
     return shown or _hopeless(bench, record, alpha, share)
 
 
-def _shown(bench: Bench, record: Record, alpha: float, looks: Sequence[int]) -> Answer | None:
+def _shown(bench: Bench, record: Samples, alpha: float, looks: Sequence[int]) -> Answer | None:
     """What some looks have shown: a gain within the limits, or a limit that is broken.
 
     Where the default breaks the memory limit, keeping it is the gain. The gain and the limit may
@@ -200,7 +200,7 @@ def _shown(bench: Bench, record: Record, alpha: float, looks: Sequence[int]) -> 
     return within_limits(bench, record, keeps=keeps)
 
 
-def _last_word(bench: Bench, record: Record, alpha: float) -> Answer:
+def _last_word(bench: Bench, record: Samples, alpha: float) -> Answer:
     """The answer when time is up: a last look, whose moment the data did not choose."""
     pairs = len(record.pairs)
     looks = [*looks_at(bench, pairs), pairs] if pairs >= bench.least_pairs else []
@@ -214,13 +214,13 @@ def looks_at(bench: Bench, pairs: int) -> list[int]:
     return [count for count in range(bench.least_pairs, pairs + 1) if is_look(count)]
 
 
-def _claims(bench: Bench, record: Record, count: int, alpha: float) -> bool:
+def _claims(bench: Bench, record: Samples, count: int, alpha: float) -> bool:
     """Whether the first `count` pairs exclude "no gain", with a gain above the noise floor."""
     interval = sequential_interval(record.log_ratios[:count], alpha)
     return interval.low > 0.0 and interval.estimate >= bench.floor
 
 
-def keeps_limit(bench: Bench, record: Record, alpha: float, looks: Sequence[int]) -> bool | None:
+def keeps_limit(bench: Bench, record: Samples, alpha: float, looks: Sequence[int]) -> bool | None:
     """Whether one of some looks shows that the memory limit is kept; None: not yet known.
 
     To refuse an arm is no claim, so that it may be done at the error of what is reported.
@@ -234,7 +234,7 @@ def keeps_limit(bench: Bench, record: Record, alpha: float, looks: Sequence[int]
     return False if any(limit.broken(excesses, REPORTED_ERROR) for excesses in seen) else None
 
 
-def within_limits(bench: Bench, record: Record, *, keeps: bool | None) -> Answer:
+def within_limits(bench: Bench, record: Samples, *, keeps: bool | None) -> Answer:
     """Whether a configuration whose gain is proved is also shown to keep the limits."""
     if not keeps:
         return "over_limit"
@@ -245,7 +245,7 @@ def within_limits(bench: Bench, record: Record, *, keeps: bool | None) -> Answer
     return "proved"
 
 
-def _hopeless(bench: Bench, record: Record, alpha: float, share: float) -> Answer | None:
+def _hopeless(bench: Bench, record: Samples, alpha: float, share: float) -> Answer | None:
     """Why even a lucky truth would not be proved in the time that is left; None: it might be.
 
     The upper end of an 80 % interval stands for the lucky truth. Stopping for futility can only
@@ -268,7 +268,7 @@ def _hopeless(bench: Bench, record: Record, alpha: float, share: float) -> Answe
 
 
 def limit_is_futile(
-    bench: Bench, record: Record, alpha: float, looks: Sequence[int], total: int
+    bench: Bench, record: Samples, alpha: float, looks: Sequence[int], total: int
 ) -> bool:
     """Whether even a lucky truth would not be shown to keep the memory limit by `total` pairs."""
     if len(record.pairs) < FUTILE_FROM or keeps_limit(bench, record, alpha, looks):

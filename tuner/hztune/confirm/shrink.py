@@ -19,7 +19,7 @@ from hztune.confirm.proof import pair_rounds
 from hztune.params import Value
 from hztune.space import Config, Space
 from hztune.stats import pool_plain
-from hztune.trial import Bench, Record
+from hztune.trial import Bench, Samples
 
 GROUPS = 4
 """Groups that are taken back side by side in one block."""
@@ -30,17 +30,17 @@ LOSS_SHARE = 0.15
 """Most of the gain that dropping one group may likely cost."""
 
 
-class Judge(Protocol):
+class DropRule(Protocol):
     """What says whether a shorter configuration is as good, from its pairs with the whole one."""
 
     @property
     def gain(self) -> float:
         """Log ratio of the whole one to the default, for the progress."""
 
-    def may_go(self, without: Record) -> bool:
+    def may_go(self, without: Samples) -> bool:
         """Whether what was left out is not needed."""
 
-    def is_clear(self, without: Record) -> bool:
+    def is_clear(self, without: Samples) -> bool:
         """Whether more pairs would hardly change what `may_go` says."""
 
 
@@ -69,7 +69,7 @@ def shrink(bench: Bench, space: Space, finalist: Arm, gain: float, share: float)
 
 
 def shorten(
-    bench: Bench, space: Space, finalist: Arm, judge: Judge, rounds: int, share: float
+    bench: Bench, space: Space, finalist: Arm, judge: DropRule, rounds: int, share: float
 ) -> Arm:
     """Drops the knobs that a judge lets go, as far as the time allows.
 
@@ -100,8 +100,8 @@ def shorten(
 
 
 def beside(
-    bench: Bench, whole: Arm, arms: Sequence[Arm], judge: Judge, rounds: int, share: float
-) -> list[Record] | None:
+    bench: Bench, whole: Arm, arms: Sequence[Arm], judge: DropRule, rounds: int, share: float
+) -> list[Samples] | None:
     """Measures shorter configurations beside the whole one, in blocks enough to decide.
 
     Returns:
@@ -109,7 +109,7 @@ def beside(
     """
     while True:
         removals = bench.ledger.removals(whole)
-        found = [removals.get(arm.key, Record(arm)) for arm in arms]
+        found = [removals.get(arm.key, Samples(arm)) for arm in arms]
         open_ = [one for one in found if not one.failures and len(one.pairs) < MOST_PAIRS]
         is_known = all(len(one.pairs) >= LEAST_PAIRS for one in open_)
         if is_known and all(judge.is_clear(one) for one in open_):
@@ -132,14 +132,14 @@ class _Gain:
     bench: Bench
     gain: float
 
-    def may_go(self, without: Record) -> bool:
+    def may_go(self, without: Samples) -> bool:
         """Whether the effect may be none, and is likely small."""
         if without.failures:
             return False
         mean, error = pool_plain(without.pairs, self.bench.ledger.noise())
         return mean + 1.96 * error >= 0.0 and -mean <= LOSS_SHARE * self.gain
 
-    def is_clear(self, without: Record) -> bool:
+    def is_clear(self, without: Samples) -> bool:
         """Whether the effect is surely there, or surely small."""
         mean, error = pool_plain(without.pairs, self.bench.ledger.noise())
         return mean + 1.96 * error < 0.0 or mean - error > -LOSS_SHARE * self.gain

@@ -8,8 +8,8 @@ from functools import partial
 from statistics import fmean
 
 from hztune.compare import table
+from hztune.compare.comparison import Comparison
 from hztune.compare.match import Measured
-from hztune.compare.record import Record
 from hztune.compare.standings import Standing, Standings, between, geometric_mean
 from hztune.lab.definition import BEST, MEMORY, SPEED, Experiment, Figure, Value
 from hztune.stats import Interval
@@ -32,7 +32,7 @@ class Shown:
     interval: Interval | None = None
 
 
-def shown(experiment: Experiment, record: Record) -> tuple[Shown, ...]:
+def shown(experiment: Experiment, record: Comparison) -> tuple[Shown, ...]:
     """Returns the figures of an experiment; without any, its first arm over the best of the others.
 
     A ratio is the geometric mean over the rows that the figure covers.
@@ -70,7 +70,7 @@ def values_table(values: Sequence[Value], rows: Sequence[Standings]) -> list[str
     )
 
 
-def _lead(record: Record) -> Shown:
+def _lead(record: Comparison) -> Shown:
     rows = record.standings
     over = f"over {len(rows)} rows" if len(rows) > 1 else "on one row"
     found = geometric_mean([row.lead for row in rows if row.lead is not None])
@@ -78,7 +78,7 @@ def _lead(record: Record) -> Shown:
     return Shown(name, table.interval_text(found, 3), found)
 
 
-def _shown(figure: Figure, experiment: Experiment, record: Record) -> Shown:
+def _shown(figure: Figure, experiment: Experiment, record: Comparison) -> Shown:
     places = {each.name: place for place, each in enumerate(record.contenders)}
     rows = [row for row in record.rows if figure.covers(row.spec.label)]
     over = places.get(figure.over) if figure.over else 0

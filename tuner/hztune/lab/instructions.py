@@ -16,7 +16,7 @@ from hztune import process
 from hztune.blocks import Arm
 from hztune.compare.match import Count
 from hztune.errors import HztuneError
-from hztune.measure.identity import Fault, Proof
+from hztune.measure.identity import Fault, IdentityCheck
 from hztune.workload import WorkloadSpec
 
 OPERATIONS = 100_000
@@ -26,7 +26,7 @@ _DEADLINE_S = 300.0
 _SEED = 1
 
 
-def count(spec: WorkloadSpec, arm: Arm, proof: Proof) -> Count:
+def count(spec: WorkloadSpec, arm: Arm, proof: IdentityCheck) -> Count:
     """Returns how many instructions a workload with one thread takes under an arm.
 
     Raises:
@@ -36,7 +36,7 @@ def count(spec: WorkloadSpec, arm: Arm, proof: Proof) -> Count:
     return Count((runs[0][0], runs[1][0]), (runs[0][1], runs[1][1]))
 
 
-def _run(spec: WorkloadSpec, arm: Arm, proof: Proof, operations: int) -> tuple[int, int]:
+def _run(spec: WorkloadSpec, arm: Arm, proof: IdentityCheck, operations: int) -> tuple[int, int]:
     """Returns the operations and the instructions of one run."""
     prepared = proof.prepare(arm)
     if isinstance(prepared, Fault):

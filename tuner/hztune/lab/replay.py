@@ -43,7 +43,7 @@ Landscape = Callable[[Arm], Truth]
 """How each arm really is; it must answer the same for the same arm."""
 
 
-class Noise(Protocol):
+class NoiseSource(Protocol):
     """What measuring adds to the truth."""
 
     def draw(self, rng: Generator, rounds: int, arms: int) -> Floats:
@@ -154,7 +154,7 @@ class ReplayExecutor:
     def __init__(
         self,
         landscape: Landscape,
-        noise: Noise | None = None,
+        noise: NoiseSource | None = None,
         *,
         seed: int,
         clock: VirtualClock | None = None,
@@ -179,7 +179,7 @@ class ReplayExecutor:
         """
         self.clock = clock or VirtualClock()
         self._landscape = landscape
-        self._noise: Noise = noise or ModelNoise()
+        self._noise: NoiseSource = noise or ModelNoise()
         self._seed = seed
         self._turn_s = turn_ms * 1e-3
         self._counted_ns = round((turn_ms - skip_ms) * 1e6)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hztune.compare import record as records
-from hztune.compare.record import Record
+from hztune.compare import comparison as comparisons
+from hztune.compare.comparison import Comparison
 from hztune.compare.standings import Standings
 from hztune.lab.definition import Experiment, Value
 from hztune.lab.figures import Shown, shown
@@ -21,7 +21,7 @@ _FINDING = re.compile(r"^## Finding\s*\n+(.+?)(?:\n\s*\n|\n#|\Z)", re.MULTILINE 
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Answer:
     """What became of one question.
 
     Attributes:
@@ -57,7 +57,7 @@ class Finding:
         return (self.name, self.question, self.finding, figures, self.date)
 
 
-def examine(experiment: Experiment) -> Finding:
+def examine(experiment: Experiment) -> Answer:
     """Returns what became of an experiment, every estimate made anew from its samples.
 
     Raises:
@@ -66,13 +66,13 @@ def examine(experiment: Experiment) -> Finding:
     name, question = experiment.name, experiment.question
     path = experiment.folder / RESULTS
     if not path.exists():
-        return Finding(name, question, NOT_MEASURED, (), "", (), experiment.values, ())
-    record, wrong = records.load(path)
+        return Answer(name, question, NOT_MEASURED, (), "", (), experiment.values, ())
+    record, wrong = comparisons.load(path)
     finding = _finding(experiment.folder / README)
     problems = [*wrong, *_strangers(experiment, record)]
     if not finding:
         problems.append(f"{README} has no section '## Finding' with a sentence in it")
-    return Finding(
+    return Answer(
         name=name,
         question=question,
         finding=finding,
@@ -84,7 +84,7 @@ def examine(experiment: Experiment) -> Finding:
     )
 
 
-def _strangers(experiment: Experiment, record: Record) -> Iterator[str]:
+def _strangers(experiment: Experiment, record: Comparison) -> Iterator[str]:
     """Yields in what the results are of another experiment than the one that stands there."""
     measured = {row.spec.label for row in record.rows}
     asked = {row.label for row in experiment.rows}

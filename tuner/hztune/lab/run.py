@@ -15,12 +15,12 @@ from pathlib import Path
 
 from hztune import allocator, files
 from hztune.blocks import Block, Outcome
-from hztune.compare import record as records
+from hztune.compare import comparison as comparisons
 from hztune.compare import session
+from hztune.compare.comparison import Comparison
 from hztune.compare.contenders import Contender, configured, distinct
-from hztune.compare.match import Finish, MakeExecutor, Measured, Plan
-from hztune.compare.preload import FileProof
-from hztune.compare.record import Record
+from hztune.compare.match import Effort, Finish, MakeExecutor, Measured
+from hztune.compare.preload import FileIdentity
 from hztune.errors import HztuneError, UsageError
 from hztune.lab import builds
 from hztune.lab.definition import Experiment, Side
@@ -46,7 +46,7 @@ class Ran:
         stopped: Whether the user ended it before its end.
     """
 
-    record: Record
+    record: Comparison
     rows: int
     path: Path
     stopped: bool
@@ -78,7 +78,7 @@ def run(
     require(experiment)
     contenders = distinct([*contenders_of(experiment, reporter), *extra])
     machine = Machine.here()
-    record = records.started(contenders, machine)
+    record = comparisons.started(contenders, machine)
     unfinished = experiment.folder / UNFINISHED
     if resume:
         kept = _resumed(experiment.folder, record, reporter).rows
@@ -96,7 +96,7 @@ def run(
         _plan(experiment, len(specs), budget_s),
         executors(contenders, machine, experiment.seed),
         reporter,
-        lambda so_far: files.write_whole(unfinished, records.dumps(so_far)),
+        lambda so_far: files.write_whole(unfinished, comparisons.dumps(so_far)),
         _finish(experiment, contenders),
     )
     if stopped:
@@ -158,7 +158,7 @@ def _contender(side: Side, reporter: Reporter) -> Contender | None:
 
 def _finish(experiment: Experiment, contenders: Sequence[Contender]) -> Finish:
     """Returns what drops the counters that no value asks for, and counts instructions if asked."""
-    proof = FileProof(contenders)
+    proof = FileIdentity(contenders)
     asked = {name for value in experiment.values for name in (value.count, value.per)}
 
     def finish(row: Measured) -> Measured:
@@ -180,7 +180,7 @@ def _slim_outcome(outcome: Outcome, asked: set[str]) -> Outcome:
     return replace(outcome, counters=kept, facts={})
 
 
-def _resumed(folder: Path, fresh: Record, reporter: Reporter) -> Record:
+def _resumed(folder: Path, fresh: Comparison, reporter: Reporter) -> Comparison:
     """Returns the rows to go on with: unfinished ones, else complete ones of the same contenders.
 
     Raises:
@@ -188,7 +188,7 @@ def _resumed(folder: Path, fresh: Record, reporter: Reporter) -> Record:
     """
     path = folder / UNFINISHED
     if path.exists():
-        found, wrong = records.load(path)
+        found, wrong = comparisons.load(path)
         if wrong:
             raise UsageError(f"{str(path)!r} is damaged ({wrong[0]}); run it without --resume")
         if changed := _changed(found, fresh):
@@ -198,23 +198,23 @@ def _resumed(folder: Path, fresh: Record, reporter: Reporter) -> Record:
             )
         return found
     results = folder / RESULTS
-    if results.exists() and not _changed(records.load(results)[0], fresh):
+    if results.exists() and not _changed(comparisons.load(results)[0], fresh):
         reporter.say("its results are of these contenders: only rows that they lack are measured")
-        return records.load(results)[0]
+        return comparisons.load(results)[0]
     return fresh
 
 
-def _changed(found: Record, fresh: Record) -> list[str]:
+def _changed(found: Comparison, fresh: Comparison) -> list[str]:
     """Returns in what a record is not one of the same contenders on the same machine."""
     there, here = ({each.identity for each in one.contenders} for one in (found, fresh))
     names = [str(each[0]) for each in sorted(there ^ here, key=str)]
     return [*dict.fromkeys(names), *(["the machine"] if found.machine != fresh.machine else [])]
 
 
-def _plan(experiment: Experiment, rows: int, budget_s: float | None) -> Plan:
+def _plan(experiment: Experiment, rows: int, budget_s: float | None) -> Effort:
     """Returns the plan for the rows that are left: each gets its part of the whole budget."""
     whole_s = experiment.budget_s if budget_s is None else budget_s
-    return Plan(experiment.pairs, max(1.0, whole_s * rows / len(experiment.rows)))
+    return Effort(experiment.pairs, max(1.0, whole_s * rows / len(experiment.rows)))
 
 
 def _publish(unfinished: Path) -> Path:

@@ -32,7 +32,7 @@ _FEWEST_TICKS = 5
 
 
 @dataclass(slots=True)
-class Judge:
+class DisturbanceRule:
     """Judges the turns of one block as they come.
 
     Attributes:

@@ -31,7 +31,7 @@ class Fault:
     detail: str
 
 
-class Proof(Protocol):
+class IdentityCheck(Protocol):
     """Prepares the processes of arms, and judges what they showed."""
 
     @property
@@ -73,7 +73,7 @@ def user_settings() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name in foreign}
 
 
-class AllocatorProof:
+class AllocatorIdentity:
     """The proof by the allocators' adapters."""
 
     def __init__(self, program: Path | None = None) -> None:

@@ -18,8 +18,8 @@ from hztune import process
 from hztune.blocks import times_of
 from hztune.errors import HztuneError
 from hztune.machine import timed_window
-from hztune.measure.disturbance import Judge, Watch, repeats
-from hztune.measure.identity import AllocatorProof, Fault, Proof
+from hztune.measure.disturbance import DisturbanceRule, Watch, repeats
+from hztune.measure.identity import AllocatorIdentity, Fault, IdentityCheck
 from hztune.measure.launch import Run
 from hztune.measure.program import Program
 from hztune.measure.server import serve_once
@@ -46,7 +46,7 @@ class RunExecutor:
         sink: Sink | None = None,
         *,
         seed: int,
-        proof: Proof | None = None,
+        proof: IdentityCheck | None = None,
         warmups: int | None = None,
         memory_mb: int = 0,
     ) -> None:
@@ -65,7 +65,7 @@ class RunExecutor:
         self._program = program
         self._sink = sink or Nowhere()
         self._seed = seed
-        self._proof = proof or AllocatorProof()
+        self._proof = proof or AllocatorIdentity()
         self._warmups = program.warmups if warmups is None else warmups
         self._memory_mb = memory_mb
         self._control_kb = 0
@@ -184,7 +184,12 @@ class _Series:
     """One block: its runs, in their order."""
 
     def __init__(
-        self, arms: Sequence[Arm], program: Program, proof: Proof, sink: Sink, limits: _Limits
+        self,
+        arms: Sequence[Arm],
+        program: Program,
+        proof: IdentityCheck,
+        sink: Sink,
+        limits: _Limits,
     ) -> None:
         self._program = program
         self._proof = proof
@@ -192,7 +197,7 @@ class _Series:
         self.limits = limits
         self._parts = [self._part(arm) for arm in arms]
         cores = len(os.sched_getaffinity(0))
-        self._judge = Judge(program.threads or cores + 1, cores)
+        self._judge = DisturbanceRule(program.threads or cores + 1, cores)
 
     def _part(self, arm: Arm) -> _Part:
         """Prepares an arm."""

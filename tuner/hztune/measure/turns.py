@@ -19,8 +19,8 @@ from hztune import artifacts
 from hztune.blocks import STATUSES, overall_rate
 from hztune.errors import HztuneError
 from hztune.machine import timed_window
-from hztune.measure.disturbance import Judge, Throttling, repeats, slept_ns
-from hztune.measure.identity import AllocatorProof, Fault, Proof
+from hztune.measure.disturbance import DisturbanceRule, Throttling, repeats, slept_ns
+from hztune.measure.identity import AllocatorIdentity, Fault, IdentityCheck
 from hztune.measure.types import Accounting, Arm, Block, Outcome, Role, Status, Turn
 from hztune.process import Child, signal_name
 from hztune.store import Evidence, Nowhere, Plan, Sink
@@ -81,7 +81,7 @@ class TurnExecutor:
         *,
         seed: int,
         tempo: Tempo | None = None,
-        proof: Proof | None = None,
+        proof: IdentityCheck | None = None,
     ) -> None:
         """Makes the executor of a study.
 
@@ -96,7 +96,7 @@ class TurnExecutor:
         self._sink = sink or Nowhere()
         self._seed = seed
         self._tempo = tempo or tempo_for(spec)
-        self._proof = proof or AllocatorProof()
+        self._proof = proof or AllocatorIdentity()
         self._accounting = Accounting()
         self._overhead_s = 0.0
         self._blocks = 0
@@ -152,14 +152,19 @@ class _Performance:
     """One block: hz-turns from its start to its end."""
 
     def __init__(
-        self, arms: Sequence[Arm], spec: WorkloadSpec, tempo: Tempo, proof: Proof, sink: Sink
+        self,
+        arms: Sequence[Arm],
+        spec: WorkloadSpec,
+        tempo: Tempo,
+        proof: IdentityCheck,
+        sink: Sink,
     ) -> None:
         self._spec = spec
         self._tempo = tempo
         self._proof = proof
         self._sink = sink
         self._parts = [self._part(arm) for arm in arms]
-        self._judge = Judge(spec.threads, len(os.sched_getaffinity(0)))
+        self._judge = DisturbanceRule(spec.threads, len(os.sched_getaffinity(0)))
         self._launched_ns = 0
         self._slept_ns = slept_ns()
         self._throttling = Throttling()

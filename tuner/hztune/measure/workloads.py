@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hztune.errors import UsageError
 from hztune.machine import Machine
-from hztune.measure.identity import AllocatorProof, Proof
+from hztune.measure.identity import AllocatorIdentity, IdentityCheck
 from hztune.measure.program import Program, bench_program
 from hztune.measure.runs import MEMORY_SHARE, RunExecutor
 from hztune.measure.several import SeveralExecutor
@@ -24,7 +24,7 @@ def program_executor(
 ) -> Executor:
     """Returns what measures a program of the user's here; arguments as below."""
     path = shutil.which(program.argv[0])
-    proof = AllocatorProof(Path(path) if path else None)
+    proof = AllocatorIdentity(Path(path) if path else None)
     memory_mb = _memory_mb(machine)
     return RunExecutor(program, sink, seed=seed, proof=proof, memory_mb=memory_mb)
 
@@ -36,7 +36,7 @@ def workload_executor(
     seed: int,
     machine: Machine,
     processes: int,
-    proof: Proof | None = None,
+    proof: IdentityCheck | None = None,
 ) -> Executor:
     """Returns what measures a workload here.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from string import Template
 
 from hztune import files
-from hztune.report import evidence
+from hztune.report import reading
 from hztune.report.markup import join
 from hztune.report.sections import body
 from hztune.report.storage import write_shared_storage, write_storage
@@ -25,7 +25,7 @@ def render(folder: Path) -> str:
         UsageError: There is no finished study in it.
         HztuneError: Its samples are damaged.
     """
-    found = evidence.read(folder)
+    found = reading.read(folder)
     here = resources(__package__)
     return Template((here / "page.html").read_text()).substitute(
         title=join(verdict_words(found.profile)),

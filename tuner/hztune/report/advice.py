@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 from hztune import export
 from hztune.report import words
-from hztune.report.evidence import Evidence
 from hztune.report.markup import Html, join, tag
 from hztune.report.parts import table
+from hztune.report.reading import StudyReading
 from hztune.workload import METRICS
 
 _RUN_S = 1.0
 """Seconds that one run of the hyperfine command takes, about."""
 
 
-def use(found: Evidence) -> Html:
+def use(found: StudyReading) -> Html:
     """How to apply the profile, and how to take it back."""
     title = tag("h2", "Use it, and undo it")
     if not found.profile.makes_a_claim:
@@ -44,7 +44,7 @@ def use(found: Evidence) -> Html:
     )
 
 
-def _shell_words(found: Evidence) -> str:
+def _shell_words(found: StudyReading) -> str:
     names = [*found.profile.environment, "LD_PRELOAD"]
     return (
         'eval "$(hztune export profile.json --format sh)"   # apply\n'
@@ -52,19 +52,19 @@ def _shell_words(found: Evidence) -> str:
     )
 
 
-def repeat(found: Evidence) -> Html:
+def repeat(found: StudyReading) -> Html:
     """The commands that measure it again."""
     profile = found.profile
     program = "" if profile.workload.kind == "bench" else " The program's words are not recorded."
     return join(
         tag("h2", "Do it again"),
         tag("p", f"The whole study, with the same random choices:{program}"),
-        tag("pre", words.tune_command(profile, found.samples.identity.get("objectives", ""))),
+        tag("pre", words.tune_command_line(profile, found.samples.identity.get("objectives", ""))),
         "" if profile.objective.metric == METRICS["p99"] else _by_hyperfine(found),
     )
 
 
-def _by_hyperfine(found: Evidence) -> Html:
+def _by_hyperfine(found: StudyReading) -> Html:
     return join(
         tag(
             "p",
@@ -75,7 +75,7 @@ def _by_hyperfine(found: Evidence) -> Html:
     )
 
 
-def _hyperfine(found: Evidence) -> Iterator[str]:
+def _hyperfine(found: StudyReading) -> Iterator[str]:
     """Yields a command for each workload, with runs of a second or so."""
     outcomes = [block.control for block in found.samples.blocks if block.control.ok]
     last = outcomes[-1].parts or outcomes[-1:] if outcomes else ()
@@ -84,7 +84,7 @@ def _hyperfine(found: Evidence) -> Iterator[str]:
         yield words.hyperfine_command(found.profile, workload, words.round_ops(speed * _RUN_S))
 
 
-def machine(found: Evidence) -> Html:
+def machine(found: StudyReading) -> Html:
     """Where it was measured."""
     rows = [(name, value) for name, value in found.samples.machine.described()]
     return join(
@@ -93,7 +93,7 @@ def machine(found: Evidence) -> Html:
     )
 
 
-def foot(found: Evidence) -> Html:
+def foot(found: StudyReading) -> Html:
     """Which study this is."""
     profile = found.profile
     library = found.samples.identity.get("library", "")[:12] or "-"

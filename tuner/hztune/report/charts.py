@@ -12,9 +12,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hztune.report.evidence import Candidate, Curve, Level, Phase
 from hztune.report.markup import Html, join, tag
-from hztune.report.words import config_words, interval_words, percent, value_words
+from hztune.report.reading import Candidate, Curve, Level, Phase
+from hztune.report.words import change, config_words, interval_words, value_words
 from hztune.stats import Interval
 from hztune.tune.summary import FrontRow
 
@@ -37,7 +37,7 @@ _CHARACTER = 6.4
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Strip:
     """One comparison on a strip: a label above, dots and an interval on a line.
 
     Attributes:
@@ -71,7 +71,7 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
 
-def strips(rows: Sequence[Row], floor: float, width: float, title: str) -> Html:
+def strips(rows: Sequence[Strip], floor: float, width: float, title: str) -> Html:
     """Draws comparisons below each other on one speed axis; `floor` is shaded around zero."""
     ends = [0.0, floor, -floor]
     for row in rows:
@@ -124,7 +124,7 @@ def trace(
     for candidate in candidates:
         kind = "winner" if candidate.arm.key == winner else "candidate"
         shapes += _candidate(candidate, x(candidate.at_s), y, kind)
-    shapes += [_dot(x(at), y(ratio), 3.2, "pair gain", percent(ratio)) for at, ratio in pairs]
+    shapes += [_dot(x(at), y(ratio), 3.2, "pair gain", change(ratio)) for at, ratio in pairs]
     if steps:
         shapes.append(_best_line(steps, x, y))
     return _svg(width, height, "Search trace: speed against the default over time", shapes)
@@ -200,7 +200,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _strip(row: Row, top: float, line: float, scale: Scale, width: float) -> Iterator[Html]:
+def _strip(row: Strip, top: float, line: float, scale: Scale, width: float) -> Iterator[Html]:
     """Yields a row that begins at `top` and has its dots on `line`; the note goes where it fits."""
     beside = width >= _ROOMY
     room = width - 24.0 - (len(row.note) + 2) * _CHARACTER * beside
@@ -210,7 +210,7 @@ def _strip(row: Row, top: float, line: float, scale: Scale, width: float) -> Ite
     else:
         yield _text(12.0, top + 31.0, row.note, f"note {row.kind}")
     for point in row.points:
-        yield _dot(scale(point), line, 3.5, f"pair {row.kind}", percent(point))
+        yield _dot(scale(point), line, 3.5, f"pair {row.kind}", change(point))
     if row.interval is not None:
         yield _interval(row.interval, line, scale, row.kind)
 
@@ -284,7 +284,7 @@ def _level(level: Level, curve: Curve, x: float, step: float, y: Scale) -> Itera
         yield _line(at, y(point.low), at, y(point.high), "spread candidate")
         yield _dot(at, y(point.estimate), 2.6, "candidate", f"{value}: {interval_words(point)}")
     kind = "winner" if level.value == curve.tuned else "neutral"
-    told = f"mean of {count} with {value}: {percent(level.interval.estimate)}"
+    told = f"mean of {count} with {value}: {change(level.interval.estimate)}"
     yield _dot(x, y(level.interval.estimate), 5.0, f"mean {kind}", told)
 
 

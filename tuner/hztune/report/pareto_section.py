@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from hztune.report import charts, parts, words
-from hztune.report.evidence import Evidence
 from hztune.report.markup import Html, join, tag
+from hztune.report.reading import StudyReading
 from hztune.tune.summary import FrontRow
 
 
-def section(found: Evidence) -> Html:
+def section(found: StudyReading) -> Html:
     """The front that a study was asked for; nothing where it was asked for speed alone."""
     if not found.seeks_front:
         return Html()
@@ -28,7 +28,7 @@ def section(found: Evidence) -> Html:
     )
 
 
-def _members(found: Evidence, control: str) -> Html:
+def _members(found: StudyReading, control: str) -> Html:
     """The members with their figures, or that the default is alone."""
     if not found.front:
         return tag("p", f"No configuration is proved to be on the front beside {control}.")

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from hztune.blocks import Arm
 from hztune.progress import duration
 from hztune.report import advice, charts, pareto_section, parts, words
-from hztune.report.evidence import Candidate, Curve, Evidence, Removal, proved
 from hztune.report.markup import Html, join, tag
+from hztune.report.reading import Candidate, Curve, Removal, StudyReading, proved
 from hztune.stats import Interval
-from hztune.trial import Record, Stray, strays
+from hztune.trial import Outlier, Samples, outlying_pairs
 
 _SMALL = 380.0
 """Width of a response curve: two stand side by side."""
@@ -31,9 +31,9 @@ _ANSWERS = {
 }
 
 
-def body(found: Evidence) -> Html:
+def body(found: StudyReading) -> Html:
     """Returns everything between <body> and </body>."""
-    sections: tuple[Callable[[Evidence], Html], ...] = (
+    sections: tuple[Callable[[StudyReading], Html], ...] = (
         _configuration,
         pareto_section.section,
         _proof,
@@ -56,7 +56,7 @@ def body(found: Evidence) -> Html:
 # ---- what ----------------------------------------------------------------------------------------
 
 
-def _head(found: Evidence) -> Html:
+def _head(found: StudyReading) -> Html:
     profile = found.profile
     verdict = profile.result.verdict
     account = found.summary
@@ -80,7 +80,7 @@ def _tile(name: str, value: str, note: str) -> Html:
     return tag("div", tag("dt", name), tag("dd", value, tag("small", note)))
 
 
-def _tiles(found: Evidence) -> Iterator[tuple[str, str, str]]:
+def _tiles(found: StudyReading) -> Iterator[tuple[str, str, str]]:
     """Yields the figures of the head: name, value, note."""
     profile = found.profile
     result = profile.result
@@ -91,7 +91,7 @@ def _tiles(found: Evidence) -> Iterator[tuple[str, str, str]]:
         limit = dict(profile.objective.limits).get("max_rss", "")
         note = f"of the control's; limit {limit}" if limit else "of the control's"
         yield "peak memory", f"{found.rss_ratio:.2f}x", note
-    floor = words.percent(found.floor, sign=False)
+    floor = words.change(found.floor, sign=False)
     yield "noise floor", floor, "what the control differs from itself"
     failed = sum(bool(one.record.failures) for one in found.candidates)
     yield "configurations", str(len(found.candidates)), f"searched; {failed} failed"
@@ -100,7 +100,7 @@ def _tiles(found: Evidence) -> Iterator[tuple[str, str, str]]:
     yield "time", duration(wall_s), f"{turns} turns, {disturbed} of them disturbed"
 
 
-def _configuration(found: Evidence) -> Html:
+def _configuration(found: StudyReading) -> Html:
     title = tag("h2", "The configuration")
     if not found.tuned:
         whose = words.allocator_words(found.profile)
@@ -120,7 +120,7 @@ def _configuration(found: Evidence) -> Html:
     return join(title, table)
 
 
-def _value(found: Evidence, name: str, value: str | int) -> Html:
+def _value(found: StudyReading, name: str, value: str | int) -> Html:
     param = found.params[name]
     short = words.value_words(value, param.unit)
     unit = f" {param.unit}" if param.unit and short == str(value) and short.isdigit() else ""
@@ -130,13 +130,13 @@ def _value(found: Evidence, name: str, value: str | int) -> Html:
 # ---- is it so ------------------------------------------------------------------------------------
 
 
-def _proof(found: Evidence) -> Html:
+def _proof(found: StudyReading) -> Html:
     rows = []
     if found.calibration is not None:
         points = [pair.log_ratio for pair in found.ledger.own_calibration]
         note = words.interval_words(found.calibration)
         name = f"{_control(found)} against itself"
-        rows.append(charts.Row(name, note, points, found.calibration, "neutral"))
+        rows.append(charts.Strip(name, note, points, found.calibration, "neutral"))
     attempts = {}
     for arm, record in found.proofs:
         row, answer = _attempt(found, arm, record)
@@ -157,11 +157,14 @@ def _proof(found: Evidence) -> Html:
             lambda width: charts.strips(rows, found.floor, width, "Pairs of fresh processes")
         ),
         tag("ul", [_attempt_line(label, *each) for label, each in attempts.items()], class_="soft"),
-        *(tag("p", _stray_words(found, stray), class_="soft") for stray in strays(found.ledger)),
+        *(
+            tag("p", _stray_words(found, stray), class_="soft")
+            for stray in outlying_pairs(found.ledger)
+        ),
     )
 
 
-def _stray_words(found: Evidence, stray: Stray) -> Html:
+def _stray_words(found: StudyReading, stray: Outlier) -> Html:
     """What is told of a pair that lies far from the others of its kind."""
     itself = stray.arm == found.ledger.here()[0].control.arm
     whose = f"{_control(found)} against itself" if itself else words.arm_words(stray.arm)
@@ -173,7 +176,7 @@ def _stray_words(found: Evidence, stray: Stray) -> Html:
     )
 
 
-def _attempt(found: Evidence, arm: Arm, record: Record) -> tuple[charts.Row, str]:
+def _attempt(found: StudyReading, arm: Arm, record: Samples) -> tuple[charts.Strip, str]:
     """The row of an arm that was measured on fresh pairs, and what came of it in words."""
     interval = proved(record)
     name, answer = _fate(found, arm)
@@ -181,10 +184,10 @@ def _attempt(found: Evidence, arm: Arm, record: Record) -> tuple[charts.Row, str
     note = words.interval_words(interval) if interval is not None else "too few pairs"
     kind = "gain" if is_proved else "neutral"
     note = note if is_proved else f"{note} - not proved"
-    return charts.Row(name, note, record.log_ratios, interval, kind), answer
+    return charts.Strip(name, note, record.log_ratios, interval, kind), answer
 
 
-def _fate(found: Evidence, arm: Arm) -> tuple[str, str]:
+def _fate(found: StudyReading, arm: Arm) -> tuple[str, str]:
     """What to call an arm that was measured on fresh pairs, and what came of it."""
     for row in found.front:
         if row.arm == arm:
@@ -205,7 +208,7 @@ def _attempt_line(label: str, answer: str, arm: Arm) -> Html:
     return tag("li", f"{label}, {answer}: ", tag("code", words.arm_words(arm)))
 
 
-def _shares(found: Evidence) -> Html:
+def _shares(found: StudyReading) -> Html:
     """What the profile does on each of several workloads."""
     if not found.shares:
         return Html()
@@ -222,15 +225,15 @@ def _shares(found: Evidence) -> Html:
     )
 
 
-def _share(name: str, points: list[float], interval: Interval | None) -> charts.Row:
+def _share(name: str, points: list[float], interval: Interval | None) -> charts.Strip:
     note = words.interval_words(interval) if interval is not None else "too few pairs"
     kind = "neutral"
     if interval is not None and not interval.has_zero:
         kind = "gain" if interval.low > 0.0 else "loss"
-    return charts.Row(name, note, points, interval, kind)
+    return charts.Strip(name, note, points, interval, kind)
 
 
-def _allocators(found: Evidence) -> Html:
+def _allocators(found: StudyReading) -> Html:
     """Every allocator with its defaults, where a study chose between several."""
     bare = [each for each in found.candidates if each.arm.is_default]
     if not bare:
@@ -244,23 +247,23 @@ def _allocators(found: Evidence) -> Html:
     )
 
 
-def _as_it_comes(candidate: Candidate) -> charts.Row:
+def _as_it_comes(candidate: Candidate) -> charts.Strip:
     name, record = candidate.arm.allocator, candidate.record
     if record.failures or candidate.interval is None:
         status = record.failures[0].status if record.failures else "not measured"
-        return charts.Row(name, status, (), None, "loss")
+        return charts.Strip(name, status, (), None, "loss")
     note = words.interval_words(candidate.interval)
-    return charts.Row(name, note, record.log_ratios, candidate.interval, "neutral")
+    return charts.Strip(name, note, record.log_ratios, candidate.interval, "neutral")
 
 
-def _control(found: Evidence) -> str:
+def _control(found: StudyReading) -> str:
     return words.control_words(found.profile)
 
 
 # ---- why -----------------------------------------------------------------------------------------
 
 
-def _search(found: Evidence) -> Html:
+def _search(found: StudyReading) -> Html:
     if not found.candidates:
         return Html()
     return join(
@@ -289,7 +292,7 @@ def _search(found: Evidence) -> Html:
     )
 
 
-def _all_candidates(found: Evidence) -> Html:
+def _all_candidates(found: StudyReading) -> Html:
     ranked = sorted(found.candidates, key=_rank)
     rows = [_candidate_row(candidate) for candidate in ranked[:_MOST_ROWS]]
     head = ("no.", "against the default", "pairs", "memory", "configuration")
@@ -317,7 +320,7 @@ def _candidate_row(candidate: Candidate) -> tuple[str, ...]:
     return str(candidate.number), speed, str(len(record.pairs)), memory, told
 
 
-def _ablation(found: Evidence) -> Html:
+def _ablation(found: StudyReading) -> Html:
     if not found.removals:
         return Html()
     rows = [_removal_row(removal) for removal in found.removals]
@@ -338,21 +341,21 @@ def _ablation(found: Evidence) -> Html:
     )
 
 
-def _removal_row(removal: Removal) -> charts.Row:
+def _removal_row(removal: Removal) -> charts.Strip:
     fate = "kept" if removal.kept else "dropped"
     label = "without " + ", ".join(removal.knobs)
     note = f"{words.interval_words(removal.interval)} - {fate}"
     kind = "loss" if removal.interval.high < 0.0 else "neutral"
-    return charts.Row(label, note, removal.points, removal.interval, kind)
+    return charts.Strip(label, note, removal.points, removal.interval, kind)
 
 
-def _importance(found: Evidence) -> Html:
+def _importance(found: StudyReading) -> Html:
     if not found.importance and not found.curves:
         return Html()
     return join(tag("h2", "What matters"), _importance_shares(found), _curves(found))
 
 
-def _importance_shares(found: Evidence) -> Html:
+def _importance_shares(found: StudyReading) -> Html:
     if not found.importance:
         return tag(
             "p", "Too few configurations ran to say which parameters matter (PED-ANOVA).",
@@ -380,7 +383,7 @@ def _bar(share: float) -> Html:
     return tag("span", class_="share", style=f"width:{100.0 * share:.1f}%", aria_hidden="true")
 
 
-def _curves(found: Evidence) -> Html:
+def _curves(found: StudyReading) -> Html:
     if not found.curves:
         return Html()
     pictures = [_curve(curve, found.floor) for curve in found.curves]
@@ -404,7 +407,7 @@ def _curve(curve: Curve, floor: float) -> Html:
     return tag("figure", name, charts.response(curve, floor, _SMALL))
 
 
-def _counters(found: Evidence) -> Html:
+def _counters(found: StudyReading) -> Html:
     if not found.counters:
         return Html()
     rows = [
@@ -439,7 +442,7 @@ def _telling(counters: Sequence[tuple[str, float, float]]) -> tuple[str, float, 
     return next(both, counters[0])
 
 
-def _failures(found: Evidence) -> Html:
+def _failures(found: StudyReading) -> Html:
     if not found.failures:
         return Html()
     rows = [

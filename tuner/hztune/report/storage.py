@@ -81,7 +81,9 @@ def _names(arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
     return names
 
 
-def _findings(ledger: Ledger, names: Mapping[str, Mapping[str, str]]) -> Iterator[proposer.Finding]:
+def _findings(
+    ledger: Ledger, names: Mapping[str, Mapping[str, str]]
+) -> Iterator[proposer.Observation]:
     """What the search knows, every parameter of an allocator named in each of its findings."""
     estimates = ledger.estimates()
     for key, record in ledger.searched.items():
@@ -91,4 +93,4 @@ def _findings(ledger: Ledger, names: Mapping[str, Mapping[str, str]]) -> Iterato
             called: arm.config.get(name, DEFAULT) for name, called in own.items()
         }
         worth = estimates[key].mean if key in estimates else 0.0
-        yield proposer.Finding({"allocator": arm.allocator, **config}, worth, record.violations)
+        yield proposer.Observation({"allocator": arm.allocator, **config}, worth, record.violations)

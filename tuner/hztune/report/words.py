@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from hztune.blocks import Arm
 from hztune.params import Value
 from hztune.profile import Profile, WorkloadId
-from hztune.progress import percent as plain_percent
+from hztune.progress import percent
 from hztune.stats import Interval
 from hztune.workload import METRICS
 
@@ -17,14 +17,14 @@ _FACTOR = 3.0
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
-def percent(log_ratio: float, *, sign: bool = True) -> str:
+def change(log_ratio: float, *, sign: bool = True) -> str:
     """A log ratio as a change in percent, never broken at the end of a line: "+12.3 %".
 
     From three times on it is said as a factor: "3.1x".
     """
     if math.exp(log_ratio) >= _FACTOR:
         return f"{math.exp(log_ratio):.1f}x"
-    return plain_percent(log_ratio, sign=sign).replace(" ", "\u00a0")
+    return percent(log_ratio, sign=sign).replace(" ", "\u00a0")
 
 
 def verdict_words(profile: Profile) -> str:
@@ -51,7 +51,7 @@ def interval_sentence(profile: Profile) -> str:
     result = profile.result
     if result.ratio is None or result.ci_low is None or result.ci_high is None:
         return "Nothing was measured on fresh pairs."
-    low, high = percent(math.log(result.ci_low)), percent(math.log(result.ci_high))
+    low, high = change(math.log(result.ci_low)), change(math.log(result.ci_high))
     pairs = _count(result.pairs, "pair")
     if result.verdict == "less_memory" and (memory := result.memory) is not None:
         return (
@@ -63,7 +63,7 @@ def interval_sentence(profile: Profile) -> str:
         against = f"against {control_words(profile)}, from {pairs} of fresh processes"
         return f"95 % interval {low} to {high} {against} that no selection had seen."
     if result.verdict == "interrupted":
-        so_far = percent(math.log(result.ratio))
+        so_far = change(math.log(result.ratio))
         return f"So far {so_far}, 95 % interval {low} to {high} from {pairs}; not a claim."
     return (
         f"{control_words(profile).capitalize()} against itself scattered from {low} to {high} "
@@ -97,9 +97,9 @@ def allocator_words(profile: Profile) -> str:
 def interval_words(interval: Interval) -> str:
     """An estimate with its interval: "+3.1 % [+1.0 %, +5.2 %]"."""
     if not math.isfinite(interval.half_width):
-        return percent(interval.estimate)
-    low, high = percent(interval.low), percent(interval.high)
-    return f"{percent(interval.estimate)} [{low}, {high}]"
+        return change(interval.estimate)
+    low, high = change(interval.low), change(interval.high)
+    return f"{change(interval.estimate)} [{low}, {high}]"
 
 
 def config_words(config: Mapping[str, Value]) -> str:
@@ -145,7 +145,7 @@ def memory_words(ratio: float) -> str:
     return f"{change:.0f}\u00a0% {'less' if ratio < 1.0 else 'more'} peak memory"
 
 
-def tune_command(profile: Profile, objectives: str = "") -> str:
+def tune_command_line(profile: Profile, objectives: str = "") -> str:
     """The hztune command that repeats the study; `objectives` of a front, if one was sought."""
     words = ["hztune", "tune"]
     if profile.workload.kind == "bench":
@@ -230,7 +230,7 @@ def _gain_words(metric: str, ratio: float, *, several: bool) -> str:
         }
         form = forms.get(metric, "{} times as good in its own metric")
         return f"{verb} {form.format(f'{ratio:.1f}')}{mean}"
-    gain = percent(math.log(ratio), sign=False)
+    gain = change(math.log(ratio), sign=False)
     forms = {
         "ops_per_s": "{} more operations a second",
         "wall_s": "{} faster",

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hztune.blocks import Arm
 from hztune.space import Config, Space
 from hztune.stats import Estimate, Surrogate, expected_improvement
-from hztune.trial import Ledger, Record
+from hztune.trial import Ledger, Samples
 from hztune.trial.ledger import FAR_BEHIND
 
 ENOUGH = 16
@@ -52,7 +52,7 @@ _EXCESS_PRICE = 10.0
 """Log speed that a proposal must promise for each log unit by which it likely breaks the limit."""
 
 
-class Beliefs:
+class Model:
     """What is believed after the blocks that a ledger holds now.
 
     Attributes:
@@ -186,7 +186,7 @@ class Beliefs:
         return at
 
 
-def _excess(record: Record) -> tuple[Arm, float, float]:
+def _excess(record: Samples) -> tuple[Arm, float, float]:
     """How far a configuration is above the memory limit, as the model wants it."""
     scatter = _EXCESS_ERROR / math.sqrt(len(record.excesses))
     return record.arm, float(np.mean(record.excesses)), scatter

@@ -17,12 +17,12 @@ import numpy as np
 
 from hztune.blocks import Arm
 from hztune.search import proposer
-from hztune.search.proposer import Finding, Identity, identity
+from hztune.search.proposer import ConfigKey, Observation, config_key
 from hztune.search.prospects import Best, prospects
 from hztune.search.race import ENOUGH_PAIRS, FEWEST_BLOCKS, SLOTS, Search
 from hztune.space import Config, Space
 from hztune.stats import Estimate, pool
-from hztune.trial import LEAST_SAVING, Ledger, Place, Record, unbeaten
+from hztune.trial import LEAST_SAVING, Ledger, Place, Samples, unbeaten
 from hztune.trial.pareto import CONTROL, dominates, room, spread
 
 _PARENTS = 5
@@ -48,7 +48,7 @@ class Point:
         saving: Logarithm of the control's / its own peak memory; above 0 it takes less.
     """
 
-    record: Record
+    record: Samples
     speed: Estimate
     saving: Estimate
 
@@ -58,7 +58,7 @@ class Point:
         return self.speed.mean, self.saving.mean
 
 
-class FrontSearch(Search):
+class ParetoSearch(Search):
     """The search for members of a front."""
 
     def _rounds(self) -> int:
@@ -133,7 +133,7 @@ class FrontSearch(Search):
         """The allocators on the present front."""
         return [point.record.arm.allocator for point in unbeaten(self.points())]
 
-    def _inside(self, name: str, count: int, taken: Collection[Identity]) -> list[Config]:
+    def _inside(self, name: str, count: int, taken: Collection[ConfigKey]) -> list[Config]:
         """New configurations of one allocator.
 
         After LEAST_TRIALS, none where they promise too little together.
@@ -165,7 +165,7 @@ class FrontSearch(Search):
         return float(np.maximum(beyond, 0.0).mean(axis=0).sum())
 
     def _from_all_views(
-        self, space: Space, count: int, taken: Collection[Identity]
+        self, space: Space, count: int, taken: Collection[ConfigKey]
     ) -> list[Config]:
         """New configurations from three points of view in turn."""
         views = self._views(space)
@@ -182,14 +182,14 @@ class FrontSearch(Search):
                 [findings[place] for place in told],
                 share,
                 incumbents=space.defaults,
-                taken={*taken, *map(identity, configs)},
+                taken={*taken, *map(config_key, configs)},
                 seed=self.seed + which,
                 in_turn=in_turn,
                 known=len(findings),
             )
         return configs
 
-    def _views(self, space: Space) -> list[tuple[list[Finding], list[tuple[Config, ...]]]]:
+    def _views(self, space: Space) -> list[tuple[list[Observation], list[tuple[Config, ...]]]]:
         """What the sampler may be told, and from what proposals then inherit.
 
         Both objectives, with two members of the front in turn, between which there may be more;
@@ -220,15 +220,15 @@ class FrontSearch(Search):
             chosen = unbeaten(own)
         return [space.config(point.record.arm) for point in chosen]
 
-    def _placed(self, space: Space) -> list[Finding]:
+    def _placed(self, space: Space) -> list[Observation]:
         """What is known of the configurations of a space, memory as a second objective."""
         records, known = self.bench.ledger.searched, savings(self.bench.ledger)
         saved = {
-            identity(self.space.config(records[key].arm)): estimate.mean
+            config_key(self.space.config(records[key].arm)): estimate.mean
             for key, estimate in known.items()
         }
         return [
-            replace(finding, saving=saved.get(identity(finding.config), 0.0))
+            replace(finding, saving=saved.get(config_key(finding.config), 0.0))
             for finding in self._findings(space, self._known(space))
         ]
 

@@ -53,11 +53,11 @@ _ASKED = 2
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
-Identity = frozenset[tuple[str, Value]]
+ConfigKey = frozenset[tuple[str, Value]]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Observation:
     """What is known of one configuration when the sampler is asked.
 
     Attributes:
@@ -83,18 +83,18 @@ class Finding:
         return all(violation <= 0.0 for violation in self.violations.values())
 
 
-def identity(config: Mapping[str, Value]) -> Identity:
+def config_key(config: Mapping[str, Value]) -> ConfigKey:
     """What two equal configurations have in common."""
     return frozenset(config.items())
 
 
 def propose(
     space: Space,
-    findings: Sequence[Finding],
+    findings: Sequence[Observation],
     count: int,
     *,
     incumbents: Sequence[Mapping[str, Value]],
-    taken: Collection[Identity],
+    taken: Collection[ConfigKey],
     seed: int,
     in_turn: Sequence[Sequence[Mapping[str, Value]]] = (),
     variety: float = 0.0,
@@ -127,7 +127,7 @@ def propose(
     for incumbent in incumbents:
         inherited |= space.encode(incumbent)
     asked = [study.ask() for _ in range(_ASKED)] if variety else []
-    seen = {*taken, identity({})}
+    seen = {*taken, config_key({})}
     proposals: list[Config] = []
     for number in range(count):
         share = INHERITED_SHARES[number % len(INHERITED_SHARES)]
@@ -136,7 +136,7 @@ def propose(
         config = _fresh(space, study, first, rng, inherited | own, share, variety, seen)
         if config is not None:
             proposals.append(config)
-            seen.add(identity(config))
+            seen.add(config_key(config))
     return proposals
 
 
@@ -152,7 +152,7 @@ def worth_telling(values: Sequence[float]) -> list[int]:
     return [*sorted(nlargest(TOLD_BEST, feasible, key=values.__getitem__)), *newest]
 
 
-def importance(findings: Sequence[Finding], defaults: Mapping[str, Value]) -> dict[str, float]:
+def importance(findings: Sequence[Observation], defaults: Mapping[str, Value]) -> dict[str, float]:
     """Returns how much each parameter decides whether a configuration is among the best.
 
     PED-ANOVA (Watanabe, Bansal & Hutter, IJCAI 2023): the divergence between where the best ones
@@ -176,7 +176,7 @@ def importance(findings: Sequence[Finding], defaults: Mapping[str, Value]) -> di
 
 
 def mirror(
-    path: Path, name: str, findings: Sequence[Finding], defaults: Mapping[str, Value]
+    path: Path, name: str, findings: Sequence[Observation], defaults: Mapping[str, Value]
 ) -> None:
     """Writes what was measured as an Optuna study into a journal that optuna-dashboard reads.
 
@@ -213,7 +213,7 @@ def _fresh(
     inherited: Mapping[str, int],
     share: float,
     variety: float,
-    seen: Collection[Identity],
+    seen: Collection[ConfigKey],
 ) -> Config | None:
     """One configuration that is legal and new; from the sampler if possible, else a random one."""
     for attempt in range(_TRIES):
@@ -228,11 +228,11 @@ def _fresh(
             return _suggest(trial, dimension)
 
         config = space.decode(choose)
-        if identity(config) not in seen and space.objection(config) is None:
+        if config_key(config) not in seen and space.objection(config) is None:
             return config
     for _ in range(_TRIES):
         config = space.sample(rng)
-        if identity(config) not in seen:
+        if config_key(config) not in seen:
             return config
     return None
 
@@ -252,7 +252,7 @@ class _Finished(optuna.trial.FrozenTrial):
         return copy.copy(self)
 
 
-def _study(space: Space, findings: Sequence[Finding], seed: int) -> optuna.Study:
+def _study(space: Space, findings: Sequence[Observation], seed: int) -> optuna.Study:
     sampler = TPESampler(
         seed=seed,
         multivariate=False,
@@ -296,7 +296,7 @@ def _by_word(values: Sequence[Value]) -> tuple[BaseDistribution, Mapping[Value, 
 
 
 def _recorded(
-    findings: Sequence[Finding], defaults: Mapping[str, Value], coding: _Coding
+    findings: Sequence[Observation], defaults: Mapping[str, Value], coding: _Coding
 ) -> Iterator[optuna.trial.FrozenTrial]:
     """Findings as trials over the values that were measured; what never varied is left out."""
     full = [{**defaults, **finding.config} for finding in findings]

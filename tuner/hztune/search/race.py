@@ -16,12 +16,12 @@ from random import Random
 
 from hztune.blocks import Arm
 from hztune.search import proposer
-from hztune.search.model import LEAST_WORTH, Beliefs, Places
-from hztune.search.proposer import Finding, Identity, identity
+from hztune.search.model import LEAST_WORTH, Model, Places
+from hztune.search.proposer import ConfigKey, Observation, config_key
 from hztune.search.prospects import Best, prospects
 from hztune.space import Config, Space
 from hztune.stats import race_margin
-from hztune.trial import Bench, Record
+from hztune.trial import Bench, Samples
 
 BLOCKS = 50
 """A block of the search takes this part of the whole budget: many configurations, few turns each,
@@ -78,8 +78,8 @@ class Search:
     def __post_init__(self) -> None:
         """Starts with no arm refused."""
         self.refused: set[str] = set()
-        self._identities: dict[str, Identity] = {}
-        self._beliefs: tuple[int, Beliefs] | None = None
+        self._identities: dict[str, ConfigKey] = {}
+        self._beliefs: tuple[int, Model] | None = None
         self._ranked: tuple[tuple[int, int], list[Best]] | None = None
         self._places: Places = {}
 
@@ -143,11 +143,11 @@ class Search:
             self._ranked = when, sorted(bests, key=_rank)
         return self._ranked[1]
 
-    def _believed(self) -> Beliefs:
+    def _believed(self) -> Model:
         """What is believed after the blocks so far."""
         blocks = len(self.bench.ledger.blocks)
         if self._beliefs is None or self._beliefs[0] != blocks:
-            self._beliefs = blocks, Beliefs(self.space, self.bench.ledger, self._places)
+            self._beliefs = blocks, Model(self.space, self.bench.ledger, self._places)
         return self._beliefs[1]
 
     def _batch(self, proposing: bool) -> list[Arm]:
@@ -169,21 +169,23 @@ class Search:
         space = self.space.narrowed(chances)
         taken = self._taken()
         waiting = [
-            dict(preset.config) for preset in space.presets if identity(preset.config) not in taken
+            dict(preset.config)
+            for preset in space.presets
+            if config_key(preset.config) not in taken
         ]
         unknown = [config for config in waiting if config in space.defaults]
         configs = (unknown or waiting)[:room]
         if not unknown:
-            taken |= {identity(config) for config in configs}
+            taken |= {config_key(config) for config in configs}
             configs += self._proposals(chances, room - len(configs), taken)
         return [space.arm(config) for config in configs]
 
-    def _taken(self) -> set[Identity]:
+    def _taken(self) -> set[ConfigKey]:
         """Every configuration that was measured, or that another worker is measuring now."""
         for key, record in self.bench.ledger.searched.items():
             if key not in self._identities:
-                self._identities[key] = identity(self.space.config(record.arm))
-        held = (identity(self.space.config(arm)) for arm in self.bench.held)
+                self._identities[key] = config_key(self.space.config(record.arm))
+        held = (config_key(self.space.config(arm)) for arm in self.bench.held)
         return {*self._identities.values(), *held}
 
     def _chances(self) -> dict[str, float]:
@@ -203,7 +205,7 @@ class Search:
         return [one.record.arm.allocator for one in self.ranked()[:1]]
 
     def _proposals(
-        self, chances: Mapping[str, float], count: int, taken: Collection[Identity]
+        self, chances: Mapping[str, float], count: int, taken: Collection[ConfigKey]
     ) -> list[Config]:
         """New configurations, shared out between the allocators by what each one promises."""
         names = [name for name in chances if self.space.part(name).dimensions]
@@ -217,7 +219,7 @@ class Search:
             names = [name for name in names if name not in drawn]
         return configs
 
-    def _inside(self, name: str, count: int, taken: Collection[Identity]) -> list[Config]:
+    def _inside(self, name: str, count: int, taken: Collection[ConfigKey]) -> list[Config]:
         """New configurations of one allocator: of many proposals those that promise most.
 
         None where they do not promise enough together.
@@ -255,7 +257,7 @@ class Search:
         return Counter(records[key].arm.allocator for key in self._believed().estimates)
 
     def _to_beat(self) -> float:
-        """What proposals must be better than, see `Beliefs.choose`."""
+        """What proposals must be better than, see `Model.choose`."""
         ranked = self.ranked()
         best = -_rank(ranked[0]) if ranked else 0.0
         return best if self.bench.ledger.must_save else max(0.0, best)
@@ -286,24 +288,24 @@ class Search:
             and (self._may_win(one.estimate.mean) or one.record.arm.allocator != own)
         ]
 
-    def _known(self, space: Space) -> list[tuple[Record, float]]:
+    def _known(self, space: Space) -> list[tuple[Samples, float]]:
         """What was measured of a space, its control first, each with what it is worth.
 
         That is its estimate; -inf where it is not feasible.
         """
         ledger = self.bench.ledger
         estimates = ledger.estimates()
-        control = Record(space.control, excesses=[ledger.control_excess()])
+        control = Samples(space.control, excesses=[ledger.control_excess()])
         known = [(control, -math.inf if ledger.must_save else 0.0)]
         for key, record in ledger.searched.items():
             if space.holds(record.arm):
                 known.append((record, estimates[key].mean if key in estimates else -math.inf))
         return known
 
-    def _findings(self, space: Space, known: Iterable[tuple[Record, float]]) -> list[Finding]:
+    def _findings(self, space: Space, known: Iterable[tuple[Samples, float]]) -> list[Observation]:
         """What is known of some configurations, as the sampler is told of it."""
         return [
-            Finding(
+            Observation(
                 space.config(record.arm),
                 worth if math.isfinite(worth) else 0.0,
                 record.violations,

@@ -199,7 +199,7 @@ def unpacked(text: str, what: str) -> list[Record]:
     return list(_records(iter(lines), len(lines)))
 
 
-def write_whole(path: Path, records: Iterable[Record]) -> None:
+def write_log(path: Path, records: Iterable[Record]) -> None:
     """Makes a file that holds the records and no other, or leaves the one that is there.
 
     Raises:

@@ -22,7 +22,7 @@ from typing import Any
 
 from hztune.blocks import Arm, Block, Outcome, Turn, joined
 from hztune.errors import UsageError
-from hztune.gc_freeze import lasting
+from hztune.gc_freeze import gc_frozen
 from hztune.machine import Machine
 from hztune.store.log import Log, Record, read
 from hztune.store.rows import SCHEMA, Plan, Rows, lean
@@ -104,7 +104,7 @@ class SampleStore(Rows):
 
     def replay(self) -> tuple[Block, ...]:
         """Returns every complete block, in order, as it was measured."""
-        with lasting():
+        with gc_frozen():
             return tuple(blocks_of(self._log.records(lean)))
 
     def close(self) -> None:

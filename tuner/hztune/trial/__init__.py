@@ -3,11 +3,11 @@
 from hztune.trial.bench import Bench
 from hztune.trial.budget import Budget, Clock, Stop, SystemClock
 from hztune.trial.calibration import PAIRS, Calibration, assess, calibrate
-from hztune.trial.ledger import Ledger, Record
+from hztune.trial.ledger import Ledger, Samples
 from hztune.trial.limits import LossLimit, MemoryLimit
-from hztune.trial.outliers import Stray, strays
+from hztune.trial.outlying import Outlier, outlying_pairs
 from hztune.trial.pareto import LEAST_SAVING, Place, unbeaten
-from hztune.trial.warnings import doubts
+from hztune.trial.warnings import warnings_about
 
 __all__ = [
     "LEAST_SAVING",
@@ -19,14 +19,14 @@ __all__ = [
     "Ledger",
     "LossLimit",
     "MemoryLimit",
+    "Outlier",
     "Place",
-    "Record",
+    "Samples",
     "Stop",
-    "Stray",
     "SystemClock",
     "assess",
     "calibrate",
-    "doubts",
-    "strays",
+    "outlying_pairs",
     "unbeaten",
+    "warnings_about",
 ]

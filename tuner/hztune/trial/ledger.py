@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from hztune.blocks import Arm, Block, Outcome
-from hztune.gc_freeze import lasting
+from hztune.gc_freeze import gc_frozen
 from hztune.stats import (
     Estimate,
     Noise,
@@ -43,7 +43,7 @@ _LEAST_SCATTER = 0.001
 
 
 @dataclass
-class Record:
+class Samples:
     """What was measured of one arm in one role.
 
     Attributes:
@@ -140,8 +140,8 @@ class Ledger:
     limit: MemoryLimit | None = None
     max_loss: LossLimit | None = None
     blocks: list[Block] = field(default_factory=list)
-    searched: dict[str, Record] = field(default_factory=dict)
-    confirmed: dict[str, Record] = field(default_factory=dict)
+    searched: dict[str, Samples] = field(default_factory=dict)
+    confirmed: dict[str, Samples] = field(default_factory=dict)
     calibration: list[PairRatio] = field(default_factory=list)
     calibration_each: list[list[PairRatio]] = field(default_factory=list)
     calibration_memory: list[PairRatio] = field(default_factory=list)
@@ -162,7 +162,7 @@ class Ledger:
     ) -> Ledger:
         """The ledger of a study that was measured before."""
         ledger = cls(limit, max_loss, machine=machine)
-        with lasting():
+        with gc_frozen():
             for block in blocks:
                 ledger.add(block)
         return ledger
@@ -205,7 +205,7 @@ class Ledger:
             records = self.searched if block.role == "search" else self.confirmed
             for outcome in block.outcomes[1:]:
                 self._record(
-                    records.setdefault(outcome.arm.key, Record(outcome.arm)), block, outcome
+                    records.setdefault(outcome.arm.key, Samples(outcome.arm)), block, outcome
                 )
 
     def seal(self, arm: Arm) -> None:
@@ -219,14 +219,14 @@ class Ledger:
         ablated = [number for number, block in enumerate(here) if block.role == "ablate"]
         if not ablated or here[ablated[0]].control.arm == arm:
             return
-        record = self.confirmed[arm.key] = Record(arm)
+        record = self.confirmed[arm.key] = Samples(arm)
         for block in here[ablated[-1] :]:
             if block.role == "confirm" and block.control.ok:
                 for outcome in block.outcomes[1:]:
                     if outcome.arm == arm:
                         self._record(record, block, outcome)
 
-    def _record(self, record: Record, block: Block, outcome: Outcome) -> None:
+    def _record(self, record: Samples, block: Block, outcome: Outcome) -> None:
         """Enters what one block says about an arm."""
         record.add(block, outcome, self.limit)
         record.loss = self._loss(record)
@@ -249,7 +249,7 @@ class Ledger:
         """Every block of that machine, in order of time."""
         return [block for block in self.blocks if self.is_of_here(block)]
 
-    def _loss(self, record: Record) -> float:
+    def _loss(self, record: Samples) -> float:
         """How far the worst workload is below what it may lose, even if it was lucky to seem so.
 
         A configuration leaves the search for what it is shown to lose, not for one bad turn: so it
@@ -323,13 +323,13 @@ class Ledger:
         outcomes = (outcome for block in self.blocks for outcome in block.outcomes)
         return Counter(outcome.status for outcome in outcomes if not outcome.ok)
 
-    def removals(self, whole: Arm) -> dict[str, Record]:
+    def removals(self, whole: Arm) -> dict[str, Samples]:
         """Ablation: each arm that stood beside `whole`, compared with it, by the arm's key."""
-        found: dict[str, Record] = {}
+        found: dict[str, Samples] = {}
         for block in self.here():
             if block.role == "ablate" and block.control.arm == whole and block.control.ok:
                 for outcome in block.outcomes[1:]:
-                    record = found.setdefault(outcome.arm.key, Record(outcome.arm))
+                    record = found.setdefault(outcome.arm.key, Samples(outcome.arm))
                     record.add(block, outcome, None)
         return found
 

@@ -12,7 +12,7 @@ BISTABLE_PAIRS = 20
 """Fresh pairs that a claim needs where the default itself has two speeds."""
 
 
-def doubts(bench: Bench) -> list[str]:
+def warnings_about(bench: Bench) -> list[str]:
     """What to tell the user after the calibration, a sentence each; empty: nothing.
 
     Where the default has two speeds, claims are made to need more pairs from now on.

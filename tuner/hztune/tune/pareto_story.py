@@ -26,9 +26,9 @@ from hztune.confirm import (
     shorten_members,
 )
 from hztune.progress import percent
-from hztune.search import FrontSearch
+from hztune.search import ParetoSearch
 from hztune.stats import Interval
-from hztune.tune.story import REASONS, SEALED_BY, SEARCHED_BY, Decision, Study, spelled
+from hztune.tune.story import REASONS, SEALED_BY, SEARCHED_BY, Decision, Story, spelled
 
 SHORTENED_BY = 0.63
 """The share of the budget by which the members are shortened; what is left is for the proofs."""
@@ -38,13 +38,13 @@ FRONT_SHARE = SEALED_BY - SHORTENED_BY
 
 
 @dataclass
-class FrontStudy(Study):
+class ParetoStory(Story):
     """A study that ends with a front: proved configurations, none beaten in speed and memory."""
 
     def __post_init__(self) -> None:
         """Prepares the search for a front."""
         super().__post_init__()
-        self.plane = FrontSearch(self.bench, self.space, self.seed, self.max_trials)
+        self.plane = ParetoSearch(self.bench, self.space, self.seed, self.max_trials)
         self.search = self.plane
 
     def _planned(self) -> tuple[float, float]:

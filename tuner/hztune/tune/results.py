@@ -89,7 +89,7 @@ def build_profile(task: Task, machine: Machine, decision: Decision, trials: int)
         machine=MachineId.of(machine),
         objective=Objective(_metric(request), task.limits, _control(task)),
         result=_result(_metric(request), decision),
-        search=profile.Search(
+        search=profile.SearchInfo(
             sampler=SAMPLER,
             seed=request.seed,
             budget_s=request.budget_s,

@@ -21,9 +21,9 @@ from hztune.search import SLOTS
 from hztune.store import SampleStore, Sink
 from hztune.trial import Bench, Budget, Ledger, SystemClock
 from hztune.tune import results, story
-from hztune.tune.pareto_story import FrontStudy
+from hztune.tune.pareto_story import ParetoStory
 from hztune.tune.request import Task, TuneRequest, understand
-from hztune.tune.story import Decision, Study
+from hztune.tune.story import Decision, Story
 from hztune.tune.summary import Summary, summarize
 
 _EXIT_STATUS: dict[Verdict, int] = {
@@ -139,7 +139,7 @@ def _store(task: Task, machine: Machine, folder: Path) -> SampleStore:
     return SampleStore(path, task.identity, machine, resume=task.request.resume)
 
 
-def _study(task: Task, executor: Executor, store: SampleStore, reporter: Reporter) -> Study:
+def _study(task: Task, executor: Executor, store: SampleStore, reporter: Reporter) -> Story:
     blocks = store.replay()
     budget = Budget(SystemClock(), task.request.budget_s, spent_s=_spent(blocks))
     ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine)
@@ -147,9 +147,9 @@ def _study(task: Task, executor: Executor, store: SampleStore, reporter: Reporte
     return study_of(task, Bench(executor, ledger, budget, reporter), task.request.seed)
 
 
-def study_of(task: Task, bench: Bench, seed: int) -> Study:
+def study_of(task: Task, bench: Bench, seed: int) -> Story:
     """The story that was asked for: of one winner, or of a front."""
-    kind = FrontStudy if task.request.pareto else Study
+    kind = ParetoStory if task.request.pareto else Story
     return kind(bench, task.space, seed, task.request.trials)
 
 
@@ -161,7 +161,7 @@ def _spent(blocks: Iterable[Block]) -> float:
 def _finish(
     task: Task,
     machine: Machine,
-    study: Study,
+    study: Story,
     decision: Decision,
     store: SampleStore,
     started: float,
@@ -182,7 +182,7 @@ def _finish(
 def account(
     task: Task,
     machine: Machine,
-    study: Study,
+    study: Story,
     decision: Decision,
     wall_s: float,
     folder: Path | None,

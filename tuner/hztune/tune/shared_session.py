@@ -24,7 +24,7 @@ from hztune.machine import Machine, identity
 from hztune.progress import Reporter
 from hztune.store import EndedElsewhere
 from hztune.store.database import Storage
-from hztune.store.log import read, write_whole
+from hztune.store.log import read, write_log
 from hztune.store.shared import SharedStudy
 from hztune.store.worker import Worker
 from hztune.trial import Bench, Budget, Ledger, SystemClock
@@ -40,7 +40,7 @@ from hztune.tune.session import (
     told_again,
 )
 from hztune.tune.stored_request import read_back, written
-from hztune.tune.story import Study
+from hztune.tune.story import Story
 
 _SEED_LIMIT = 1 << 31
 
@@ -200,7 +200,7 @@ def _take_part(
 
 def _story(
     task: Task, machine: Machine, worker: Worker, reporter: Reporter, stop: Callable[[], bool]
-) -> Study:
+) -> Story:
     """The study as this worker takes part in it: it goes on where the last block ended."""
     request = task.request
     executor = executor_of(request, machine, worker.sink)
@@ -232,7 +232,7 @@ def _saved(tuned: Tuned, folder: Path | None) -> Tuned:
 def _told(study: SharedStudy, ending: Mapping[str, Any], folder: Path | None) -> Tuned:
     """What the study came to, and its results directory as every study has one."""
     if folder is not None:
-        write_whole(folder / results.SAMPLES, study.samples(ending["machine"]))
+        write_log(folder / results.SAMPLES, study.samples(ending["machine"]))
     return told_again(ending, folder)
 
 

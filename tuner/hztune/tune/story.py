@@ -29,7 +29,7 @@ from hztune.progress import percent
 from hztune.search import Best, Search
 from hztune.space import Space
 from hztune.stats import Interval, fixed_interval
-from hztune.trial import Bench, Calibration, Ledger, Record, assess, calibrate, doubts
+from hztune.trial import Bench, Calibration, Ledger, Samples, assess, calibrate, warnings_about
 
 CALIBRATED_BY = 0.08
 SEARCHED_BY = 0.55
@@ -71,7 +71,7 @@ class Decision:
 
 
 @dataclass
-class Study:
+class Story:
     """A study that can be run, stopped and run again.
 
     Attributes:
@@ -111,7 +111,7 @@ class Study:
         confirm_s, alpha = self._planned()
         self.calibration = assess(self.bench, confirm_s, alpha)
         self.bench.floor = self.calibration.floor
-        for line in (self.calibration.line(), *doubts(self.bench)):
+        for line in (self.calibration.line(), *warnings_about(self.bench)):
             self.bench.reporter.say(line)
 
     def _planned(self) -> tuple[float, float]:
@@ -301,7 +301,7 @@ def _least_memory(ledger: Ledger) -> str:
     return f"{why}; the least is {_rss_ratio(least):.2f}x of its memory, by {spelled(least.arm)}"
 
 
-def _rss_ratio(record: Record) -> float:
+def _rss_ratio(record: Samples) -> float:
     return math.exp(sum(record.rss) / len(record.rss))
 
 

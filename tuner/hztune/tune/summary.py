@@ -12,9 +12,9 @@ from hztune.blocks import Arm, Outcome
 from hztune.params import Value
 from hztune.progress import duration
 from hztune.stats import pool_plain
-from hztune.trial import Ledger, Stray, strays
+from hztune.trial import Ledger, Outlier, outlying_pairs
 from hztune.tune.results import front_file
-from hztune.tune.story import Decision, Study, spelled
+from hztune.tune.story import Decision, Story, spelled
 
 _COUNTERS_SHOWN = 6
 _IDLE = "rss_idle_kb"
@@ -81,7 +81,7 @@ class FrontRow:
 
 
 @dataclass(frozen=True, slots=True)
-class StrayPair:
+class OutlierPair:
     """A pair of processes that lies far from the others of its kind; it counts all the same.
 
     Attributes:
@@ -100,7 +100,7 @@ class StrayPair:
     pairs: int
 
     @classmethod
-    def of(cls, stray: Stray) -> StrayPair:
+    def of(cls, stray: Outlier) -> OutlierPair:
         """The same for machines."""
         arm, ratio = stray.arm, math.exp(stray.distance)
         return cls(arm.allocator, arm.config, stray.block, ratio, stray.pairs)
@@ -170,7 +170,7 @@ class Summary:
     as_they_come: Mapping[str, float | str]
     out: str
     front: tuple[FrontRow, ...] = ()
-    strays: tuple[StrayPair, ...] = ()
+    strays: tuple[OutlierPair, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """The summary for machines."""
@@ -183,7 +183,7 @@ class Summary:
         counters = {name: tuple(both) for name, both in stored["counters"].items()}
         shares = {name: tuple(share) for name, share in stored["shares"].items()}
         front = tuple(FrontRow(**row) for row in stored.get("front", ()))
-        strays = tuple(StrayPair(**stray) for stray in stored.get("strays", ()))
+        strays = tuple(OutlierPair(**stray) for stray in stored.get("strays", ()))
         read = {"attempts": attempts, "counters": counters, "shares": shares, "front": front}
         return cls(**{**stored, **read, "strays": strays, "out": str(out or "")})
 
@@ -244,7 +244,7 @@ class Summary:
             )
         return [*lines, *map(self._stray_line, self.strays)]
 
-    def _stray_line(self, stray: StrayPair) -> str:
+    def _stray_line(self, stray: OutlierPair) -> str:
         """What is told of a pair that lies far from the others."""
         itself = stray.arm == Arm(self.control)
         whose = f"the {self._base} with itself" if itself else spelled(stray.arm)
@@ -255,7 +255,7 @@ class Summary:
 
 
 def summarize(
-    study: Study, decision: Decision, wall_s: float, out: Path | None, workloads: Sequence[str] = ()
+    study: Story, decision: Decision, wall_s: float, out: Path | None, workloads: Sequence[str] = ()
 ) -> Summary:
     """The account of a study that has ended; `workloads` are the labels of what was measured."""
     bench, calibration = study.bench, decision.calibration
@@ -293,7 +293,7 @@ def summarize(
         as_they_come=_as_they_come(study),
         out=str(out or ""),
         front=tuple(FrontRow.of(n, each) for n, each in enumerate(decision.front, start=1)),
-        strays=tuple(map(StrayPair.of, strays(bench.ledger))),
+        strays=tuple(map(OutlierPair.of, outlying_pairs(bench.ledger))),
     )
 
 
@@ -305,7 +305,7 @@ def _attempts(decision: Decision) -> Iterator[Attempt]:
         yield Attempt(proof.arm.allocator, proof.arm.config, proof.answer, ratio, low, high, pairs)
 
 
-def _as_they_come(study: Study) -> dict[str, float | str]:
+def _as_they_come(study: Story) -> dict[str, float | str]:
     """What the search saw of each allocator with its defaults; nothing where there is one only."""
     if study.space.holds(study.control):
         return {}

@@ -20,13 +20,13 @@ from hztune.errors import UsageError
 from hztune.profile import Profile
 from hztune.progress import Status
 from hztune.stats import Interval, is_look, sequential_interval
-from hztune.trial import PAIRS, Bench, LossLimit, MemoryLimit, Record
+from hztune.trial import PAIRS, Bench, LossLimit, MemoryLimit, Samples
 
 Answer = Literal["holds", "does not hold", "cannot tell"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Verification:
     """What measuring a claim again has shown.
 
     Attributes:
@@ -88,7 +88,7 @@ class Claim:
         )
 
 
-def measure(claim: Claim, bench: Bench) -> Finding:
+def measure(claim: Claim, bench: Bench) -> Verification:
     """Measures fresh pairs until the claim is judged, or time is up.
 
     Args:
@@ -98,7 +98,7 @@ def measure(claim: Claim, bench: Bench) -> Finding:
     Raises:
         HztuneError: The control does not run, so that nothing can be compared with it.
     """
-    record = bench.ledger.confirmed.setdefault(claim.arm.key, Record(claim.arm))
+    record = bench.ledger.confirmed.setdefault(claim.arm.key, Samples(claim.arm))
     while True:
         finding = _judge(claim, record)
         if finding.answer != "cannot tell":
@@ -110,7 +110,7 @@ def measure(claim: Claim, bench: Bench) -> Finding:
         _tell(bench, record)
 
 
-def _tell(bench: Bench, record: Record) -> None:
+def _tell(bench: Bench, record: Samples) -> None:
     """Reports how many pairs there are, and what they say so far."""
     logs, interval = record.log_ratios, reported(record)
     bench.reporter.update(
@@ -127,7 +127,7 @@ def _tell(bench: Bench, record: Record) -> None:
     )
 
 
-def _judge(claim: Claim, record: Record, *, is_last: bool = False) -> Finding:
+def _judge(claim: Claim, record: Samples, *, is_last: bool = False) -> Verification:
     """What the pairs so far say; an early "holds" needs an estimate within the claim."""
     interval = reported(record) if is_last or is_look(len(record.pairs)) else None
     if record.failures:
@@ -148,7 +148,7 @@ def _judge(claim: Claim, record: Record, *, is_last: bool = False) -> Finding:
     return _finding("cannot tell", why, interval, record)
 
 
-def _against(claim: Claim, record: Record, interval: Interval) -> str:
+def _against(claim: Claim, record: Samples, interval: Interval) -> str:
     """What refutes the claim; empty: nothing does."""
     if claim.limit is not None and claim.limit.broken(record.excesses, REPORTED_ERROR):
         return f"it takes more memory than {claim.limit.text}"
@@ -163,14 +163,14 @@ def _against(claim: Claim, record: Record, interval: Interval) -> str:
     return "there is no such gain" if interval.high > 0.0 else "it is slower than the control"
 
 
-def _memory(record: Record) -> Interval:
+def _memory(record: Samples) -> Interval:
     """The 95 % interval of the log ratio of peak memory, valid at every look."""
     if not record.rss:
         return Interval(0.0, -math.inf, math.inf, 0)
     return sequential_interval(record.rss, REPORTED_ERROR)
 
 
-def _loses(record: Record, most: LossLimit) -> bool:
+def _loses(record: Samples, most: LossLimit) -> bool:
     """Whether the pairs on one of several workloads exclude that it loses no more than it may.
 
     The workloads share the error: one that loses just what it may seems to lose more once in a
@@ -181,7 +181,7 @@ def _loses(record: Record, most: LossLimit) -> bool:
     return any(most.excess(end) > 0.0 for end in ends)
 
 
-def _in_favour(claim: Claim, record: Record, interval: Interval) -> str:
+def _in_favour(claim: Claim, record: Samples, interval: Interval) -> str:
     """What shows that the claim is true; empty: nothing does so far."""
     if claim.is_gain:
         return "the gain is there, and as large as was claimed" if interval.low > 0.0 else ""
@@ -192,6 +192,6 @@ def _in_favour(claim: Claim, record: Record, interval: Interval) -> str:
     return "the memory limit is kept, at the speed that was claimed" if kept else ""
 
 
-def _finding(answer: Answer, why: str, interval: Interval | None, record: Record) -> Finding:
+def _finding(answer: Answer, why: str, interval: Interval | None, record: Samples) -> Verification:
     rss = math.exp(sum(record.rss) / len(record.rss)) if record.rss else None
-    return Finding(answer, why, interval, rss)
+    return Verification(answer, why, interval, rss)

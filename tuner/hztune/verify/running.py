@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from hztune import machine_diff
 from hztune.allocator import Adapter, Installed, WrongConfiguration, live
-from hztune.allocator.live import Running, Setting
+from hztune.allocator.live import Running, SettingRead
 from hztune.measure.identity import UNCHANGED
 from hztune.params import Value
 from hztune.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Reading:
     """One parameter.
 
     Attributes:
@@ -54,7 +54,7 @@ class Report:
     pid: int
     program: str
     provider: str
-    rows: tuple[Row, ...]
+    rows: tuple[Reading, ...]
     faults: tuple[str, ...]
     remarks: tuple[str, ...]
 
@@ -87,7 +87,7 @@ def examine(tuned: Profile, pid: int) -> Report:
 
 def _compared(
     tuned: Profile, running: Running, adapter: Adapter, found: Installed
-) -> tuple[tuple[Row, ...], tuple[str, ...]]:
+) -> tuple[tuple[Reading, ...], tuple[str, ...]]:
     """The rows, and what is wrong."""
     if adapter.name == UNCHANGED:
         return (), ()
@@ -108,8 +108,8 @@ def _rows(
     running: Running,
     adapter: Adapter,
     found: Installed,
-    settings: dict[str, Setting],
-) -> tuple[Row, ...]:
+    settings: dict[str, SettingRead],
+) -> tuple[Reading, ...]:
     """Each parameter of the profile, and those that differ although the profile leaves them."""
     config = tuned.config
     rows = []
@@ -120,22 +120,24 @@ def _rows(
         agrees = adapter.is_left(knob.name, asked) or value == asked
         if knob.name in config or (value is not None and not agrees):
             rows.append(
-                Row(knob.name, asked, value, bool(setting and setting.is_effective), agrees)
+                Reading(knob.name, asked, value, bool(setting and setting.is_effective), agrees)
             )
     return tuple(rows)
 
 
-def _delivered(tuned: Profile, running: Running, adapter: Adapter, name: str) -> Setting | None:
+def _delivered(tuned: Profile, running: Running, adapter: Adapter, name: str) -> SettingRead | None:
     """What was requested of a parameter that no process tells; None: not known."""
     if name not in adapter.unreadable() or running.environment is None:
         return None
     whole = not live.undelivered(running, tuned.environment)
     return (
-        Setting(tuned.config[name], is_effective=False) if whole and name in tuned.config else None
+        SettingRead(tuned.config[name], is_effective=False)
+        if whole and name in tuned.config
+        else None
     )
 
 
-def _fault(row: Row) -> str:
+def _fault(row: Reading) -> str:
     if row.found is None:
         return f"{row.name} cannot be read from the process; the profile says {row.asked}"
     return f"{row.name} is {row.found} ({row.evidence}); the profile says {row.asked}"

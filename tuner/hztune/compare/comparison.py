@@ -26,7 +26,7 @@ from hztune.compare.standings import Standing, Standings, standings
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.stats import Interval
-from hztune.strictjson import CREATED, SETTING, SHA256_OR_NONE, VERSION, Fields, plain
+from hztune.strictjson import CREATED, SETTING, SHA256_OR_NONE, VERSION, Fields, ascii_text
 from hztune.workload import WorkloadSpec
 
 SCHEMA = "hztune-comparison/2"
@@ -42,7 +42,7 @@ _DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Comparison:
     """A comparison, or as much of it as has been measured.
 
     Attributes:
@@ -63,10 +63,10 @@ class Record:
         return tuple(standings_of(self.contenders, row) for row in self.rows)
 
 
-def started(contenders: Sequence[Contender], machine: Machine) -> Record:
+def started(contenders: Sequence[Contender], machine: Machine) -> Comparison:
     """Returns the record of a comparison of which nothing has been measured."""
     fields = tuple(
-        (name, plain(value) if isinstance(value, str) else value)
+        (name, ascii_text(value) if isinstance(value, str) else value)
         for name, value in asdict(machine).items()
     )
     versions = (
@@ -74,7 +74,7 @@ def started(contenders: Sequence[Contender], machine: Machine) -> Record:
         ("numpy", version_of("numpy")),
         ("python", platform.python_version()),
     )
-    return Record(tuple(contenders), fields, versions, ())
+    return Comparison(tuple(contenders), fields, versions, ())
 
 
 def standings_of(contenders: Sequence[Contender], row: Measured) -> Standings:
@@ -83,7 +83,7 @@ def standings_of(contenders: Sequence[Contender], row: Measured) -> Standings:
     return standings(row.spec.label, names, row.blocks, [each.each for each in row.counts])
 
 
-def dumps(record: Record) -> str:
+def dumps(record: Comparison) -> str:
     """Returns the record as JSON text, one line for what one contender showed in one block."""
     head = {
         "schema": SCHEMA,
@@ -98,7 +98,7 @@ def dumps(record: Record) -> str:
     )
 
 
-def load(path: Path) -> tuple[Record, list[str]]:
+def load(path: Path) -> tuple[Comparison, list[str]]:
     """Returns the record in a file, and where it claims what its samples do not give.
 
     Raises:
@@ -111,7 +111,7 @@ def load(path: Path) -> tuple[Record, list[str]]:
         raise UsageError(f"{str(path)!r} is no valid record of a comparison: {error}") from None
 
 
-def _parse(content: bytes) -> tuple[Record, list[str]]:
+def _parse(content: bytes) -> tuple[Comparison, list[str]]:
     top = Fields(strictjson.parse(content))
     top.word("schema", (SCHEMA,))
     machine = top.mapping("machine")
@@ -126,7 +126,7 @@ def _parse(content: bytes) -> tuple[Record, list[str]]:
         computed = _standings_json(standings_of(contenders, row))
         wrong += [f"{row.spec.label}: {each}" for each in disagreements(stored, computed)]
     top.close()
-    return Record(contenders, tuple(machine.items()), versions, tuple(rows)), wrong
+    return Comparison(contenders, tuple(machine.items()), versions, tuple(rows)), wrong
 
 
 def disagreements(stored: object, computed: object, where: str = "") -> Iterator[str]:

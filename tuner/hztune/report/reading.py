@@ -22,7 +22,7 @@ from hztune.profile import Profile
 from hztune.search import proposer
 from hztune.stats import Interval, block_ratios, fixed_interval, pool_plain
 from hztune.store import Recording, recording
-from hztune.trial import Ledger, LossLimit, MemoryLimit, Record
+from hztune.trial import Ledger, LossLimit, MemoryLimit, Samples
 from hztune.tune.results import PROFILE, SAMPLES
 from hztune.tune.summary import FrontRow, Summary
 
@@ -48,7 +48,7 @@ class Candidate:
     """
 
     number: int
-    record: Record
+    record: Samples
     interval: Interval | None
     at_s: float
 
@@ -125,7 +125,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class StudyReading:
     """A study, read back.
 
     Attributes:
@@ -249,7 +249,7 @@ class Evidence:
         )
 
     @property
-    def proofs(self) -> tuple[tuple[Arm, Record], ...]:
+    def proofs(self) -> tuple[tuple[Arm, Samples], ...]:
         """Every arm that was measured on fresh pairs, in order."""
         return tuple((record.arm, record) for record in self.ledger.confirmed.values())
 
@@ -308,11 +308,11 @@ class Evidence:
         return proposer.importance(self.findings, self.defaults)
 
     @property
-    def findings(self) -> list[proposer.Finding]:
+    def findings(self) -> list[proposer.Observation]:
         """What the search knew at its end, as the sampler is told."""
         estimates = self.ledger.estimates()
         return [
-            proposer.Finding(
+            proposer.Observation(
                 self._reduced(record.arm.config),
                 estimates[key].mean if key in estimates else 0.0,
                 record.violations,
@@ -398,7 +398,7 @@ class Evidence:
             if name not in self.params or self.params[name].default != value
         }
 
-    def _interval(self, record: Record) -> Interval | None:
+    def _interval(self, record: Samples) -> Interval | None:
         if not record.pairs:
             return None
         mean, error = pool_plain(record.pairs, self.ledger.noises())
@@ -408,7 +408,7 @@ class Evidence:
         wholes = [b.control.arm for b in self.ledger.here() if b.role == "ablate"]
         return list(dict.fromkeys(wholes))
 
-    def _removal(self, whole: Arm, without: Record) -> Removal | None:
+    def _removal(self, whole: Arm, without: Samples) -> Removal | None:
         before, after = whole.config, without.arm.config
         knobs = tuple(name for name in before if before[name] != after.get(name))
         if not knobs or not without.pairs:
@@ -441,7 +441,7 @@ class Evidence:
         return Curve(param, tuned, self.importance.get(name, 0.0), levels)
 
 
-def read(folder: Path) -> Evidence:
+def read(folder: Path) -> StudyReading:
     """Reads a results directory.
 
     Raises:
@@ -465,10 +465,10 @@ def read(folder: Path) -> Evidence:
     max_loss = LossLimit.parse(limits["max_loss"]) if "max_loss" in limits else None
     ledger = Ledger.of(samples.blocks, limit, max_loss, samples.where)
     ledger.seal(Arm.of(claimed.allocator.name, claimed.config))
-    return Evidence(folder, claimed, samples, ledger)
+    return StudyReading(folder, claimed, samples, ledger)
 
 
-def proved(record: Record) -> Interval | None:
+def proved(record: Samples) -> Interval | None:
     """The interval of fresh pairs that a profile would carry; a plain one for the first few."""
     return reported(record) or _plain_interval(record.log_ratios)
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from hztune.blocks import Arm
-from hztune.lab.replay import Floats, ModelNoise, Noise, ReplayExecutor, Truth, VirtualClock
+from hztune.lab.replay import Floats, ModelNoise, NoiseSource, ReplayExecutor, Truth, VirtualClock
 from hztune.space import Space
 from hztune.stats import two_states
-from hztune.trial import Bench, Budget, Ledger, calibrate, doubts
-from hztune.tune.story import Study
+from hztune.trial import Bench, Budget, Ledger, calibrate, warnings_about
+from hztune.tune.story import Story
 
 QUIET = ModelNoise(within=0.01, between=0.005, common=0.01)
 
@@ -39,7 +39,7 @@ class TwoSpeeds:
         return slow + noise
 
 
-def runs_bench(run_ms: float, noise: Noise = QUIET, budget_s: float = 300.0) -> Bench:
+def runs_bench(run_ms: float, noise: NoiseSource = QUIET, budget_s: float = 300.0) -> Bench:
     """A bench that measures whole programs, on which the spin lock is a third faster."""
     clock = VirtualClock()
 
@@ -54,7 +54,7 @@ def runs_bench(run_ms: float, noise: Noise = QUIET, budget_s: float = 300.0) -> 
 
 def said_after_calibration(bench: Bench) -> str:
     calibrate(bench, Arm("hz"), 0.08)
-    return " ".join(doubts(bench))
+    return " ".join(warnings_about(bench))
 
 
 def test_a_program_of_usual_length_and_one_speed_is_not_doubted() -> None:
@@ -79,14 +79,14 @@ def test_a_program_with_two_speeds_is_warned_of_and_needs_more_pairs() -> None:
 
 def test_with_two_speeds_a_large_gain_is_claimed_from_enough_pairs(toy_space: Space) -> None:
     bench = runs_bench(200.0, TwoSpeeds(), budget_s=100.0)
-    decision = Study(bench, toy_space, seed=1).run()
+    decision = Story(bench, toy_space, seed=1).run()
     assert decision.verdict == "improved"
     assert decision.interval is not None
     assert decision.interval.pairs >= 20
 
 
 def test_with_two_speeds_and_no_time_nothing_is_claimed(toy_space: Space) -> None:
-    decision = Study(runs_bench(400.0, TwoSpeeds(), budget_s=40.0), toy_space, seed=1).run()
+    decision = Story(runs_bench(400.0, TwoSpeeds(), budget_s=40.0), toy_space, seed=1).run()
     assert decision.verdict == "no_gain"
 
 

@@ -15,7 +15,7 @@ from hztune.trial.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
+class Outlier:
     """A pair that lies far from the others.
 
     Attributes:
@@ -31,14 +31,14 @@ class Stray:
     pairs: int
 
 
-def strays(ledger: Ledger) -> list[Stray]:
+def outlying_pairs(ledger: Ledger) -> list[Outlier]:
     """The pairs of a study that lie far from the others, arm by arm, in order of time."""
     found: dict[Arm, list[tuple[int, float]]] = {}
     for block in ledger.here():
         for arm, log_ratio in _pairs(block):
             found.setdefault(arm, []).append((block.pair, log_ratio))
     return [
-        Stray(arm, pairs[index][0], distance, len(pairs))
+        Outlier(arm, pairs[index][0], distance, len(pairs))
         for arm, pairs in found.items()
         for index, distance in far_off([log_ratio for _, log_ratio in pairs])
     ]

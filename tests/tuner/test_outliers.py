@@ -12,13 +12,13 @@ import pytest
 
 from hztune.blocks import Arm
 from hztune.confirm import prove
-from hztune.lab.replay import Floats, ModelNoise, Noise, ReplayExecutor, Truth, VirtualClock
+from hztune.lab.replay import Floats, ModelNoise, NoiseSource, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
 from hztune.space import Space
 from hztune.stats import far_off
-from hztune.trial import Bench, Budget, Ledger, calibrate, strays
-from hztune.tune.story import Study
-from hztune.tune.summary import StrayPair, Summary, summarize
+from hztune.trial import Bench, Budget, Ledger, calibrate, outlying_pairs
+from hztune.tune.story import Story
+from hztune.tune.summary import OutlierPair, Summary, summarize
 
 NORMAL = ModelNoise(within=0.1, between=0.03, common=0.1)
 DEFAULT = Arm("hz")
@@ -43,7 +43,7 @@ class OneSlow:
         return logs
 
 
-def bench_of(noise: Noise, seed: int = 1, budget_s: float = 60.0, gain: float = 0.0) -> Bench:
+def bench_of(noise: NoiseSource, seed: int = 1, budget_s: float = 60.0, gain: float = 0.0) -> Bench:
     def landscape(arm: Arm) -> Truth:
         return Truth(gain if arm.config.get("lock") == "spin" else 0.0)
 
@@ -68,7 +68,7 @@ def test_of_few_values_or_near_ones_nothing_is_said() -> None:
     assert far_off([0.0] * 9 + [0.06]) == [(9, 0.06)]
 
 
-def test_values_in_two_groups_are_no_strays() -> None:
+def test_values_in_two_groups_are_no_outliers() -> None:
     assert far_off([0.0, 0.01, 0.02, -0.01, 0.3, 0.31, 0.29, 0.32] * 2) == []
 
 
@@ -93,8 +93,8 @@ def test_studies_of_normal_noise_seldom_tell_of_a_stray(
     told = 0
     for seed in range(100):
         bench = bench_of(NORMAL, seed, gain=0.1)
-        Study(bench, toy_space, seed).run()
-        told += bool(strays(bench.ledger))
+        Story(bench, toy_space, seed).run()
+        told += bool(outlying_pairs(bench.ledger))
     assert told <= 4
 
 
@@ -102,7 +102,7 @@ def test_a_process_that_is_slower_for_its_whole_life_is_told_and_counted() -> No
     bench = bench_of(OneSlow(slow=9), gain=0.1)
     for _ in range(20):
         bench.measure([DEFAULT, TUNED], "confirm", 20)
-    (stray,) = strays(bench.ledger)
+    (stray,) = outlying_pairs(bench.ledger)
     assert (stray.arm, stray.block, stray.pairs) == (TUNED, 9, 20)
     assert stray.distance == pytest.approx(-0.15, abs=0.06)
     pairs = bench.ledger.confirmed[TUNED.key].log_ratios
@@ -113,7 +113,7 @@ def test_a_process_that_is_slower_for_its_whole_life_is_told_and_counted() -> No
 def test_a_stray_of_the_default_with_itself_is_told_as_such() -> None:
     bench = bench_of(OneSlow(slow=2, slower=-0.4))
     calibrate(bench, DEFAULT, 0.5)
-    (stray,) = strays(bench.ledger)
+    (stray,) = outlying_pairs(bench.ledger)
     assert (stray.arm, stray.block) == (DEFAULT, 2)
 
 
@@ -123,15 +123,15 @@ def test_what_another_machine_measured_is_its_own_affair() -> None:
     for _ in range(20):
         bench.measure([DEFAULT, TUNED], "confirm", 20)
     blocks = bench.ledger.blocks
-    assert len(strays(Ledger.of(blocks, machine="there"))) == 1
-    assert strays(Ledger.of(blocks, machine="here")) == []
+    assert len(outlying_pairs(Ledger.of(blocks, machine="there"))) == 1
+    assert outlying_pairs(Ledger.of(blocks, machine="here")) == []
 
 
 @pytest.fixture
 def summary(toy_space: Space) -> Summary:
-    """The account of a study whose ninth pair of the finalist strays."""
+    """The account of a study whose ninth pair of the finalist is an outlier."""
     bench = bench_of(OneSlow(slow=9), gain=0.1)
-    study = Study(bench, toy_space, seed=1)
+    study = Story(bench, toy_space, seed=1)
     for _ in range(20):
         bench.measure([study.control, TUNED], "confirm", 20)
     study.proofs.append(prove(bench, study.control, TUNED, alpha=0.01, share=1.0, phase="confirm"))
@@ -139,7 +139,7 @@ def summary(toy_space: Space) -> Summary:
     return summarize(study, decision, 60.0, None)
 
 
-def test_a_summary_tells_of_strays_by_arm_and_distance(summary: Summary) -> None:
+def test_a_summary_tells_of_outliers_by_arm_and_distance(summary: Summary) -> None:
     (stray,) = summary.strays
     assert stray.arm == TUNED
     line = next(line for line in summary.lines() if "far from the others" in line)
@@ -148,7 +148,7 @@ def test_a_summary_tells_of_strays_by_arm_and_distance(summary: Summary) -> None
     assert "it counts all the same" in line
 
 
-def test_a_summary_with_strays_or_from_before_is_read_back(summary: Summary) -> None:
+def test_a_summary_with_outliers_or_from_before_is_read_back(summary: Summary) -> None:
     stored = json.loads(json.dumps(summary.to_json()))
     assert Summary.from_json(stored, None).strays == summary.strays
     del stored["strays"]
@@ -157,5 +157,5 @@ def test_a_summary_with_strays_or_from_before_is_read_back(summary: Summary) -> 
 
 def test_the_ratio_of_a_stray_is_to_the_middle_of_the_others(summary: Summary) -> None:
     (stray,) = summary.strays
-    assert isinstance(stray, StrayPair)
+    assert isinstance(stray, OutlierPair)
     assert stray.ratio == pytest.approx(math.exp(-0.15), abs=0.06)
