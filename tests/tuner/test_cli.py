@@ -347,7 +347,7 @@ def test_strict_refuses_a_machine_that_is_unfit(
 
 def test_show_prints_the_claim_and_the_parameters(hztune: Run, saved: Path) -> None:
     shown = hztune("show", saved).stdout
-    assert "1.140 times better in ops_per_s" in shown
+    assert "14.0 % better in ops_per_s" in shown
     assert "magazine_cap  512  (default 256)" in shown
 
 

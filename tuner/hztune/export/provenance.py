@@ -61,7 +61,7 @@ def claim(profile: Profile) -> str:
     interval = f"95 % interval {result.ci_low:.3f} to {result.ci_high:.3f}, {result.pairs} pairs"
     control = _CONTROLS.get(profile.objective.control, "the default")
     words = {
-        "improved": f"{result.ratio:.3f} times better in {result.metric} than {control}",
+        "improved": f"{100 * (result.ratio - 1):.1f} % better in {result.metric} than {control}",
         "within_limit": f"keeps max_rss, which {control} does not, at {result.ratio:.3f} times "
         f"its {result.metric}",
         "less_memory": f"{result.ratio:.3f} times as good in {result.metric} as {control}",

@@ -92,7 +92,7 @@ def _tiles(found: StudyReading) -> Iterator[tuple[str, str, str]]:
         note = f"of the control's; limit {limit}" if limit else "of the control's"
         yield "peak memory", f"{found.rss_ratio:.2f}x", note
     floor = words.change(found.floor, sign=False)
-    yield "noise floor", floor, "what the control differs from itself"
+    yield "noise floor", floor, "how far the control strays from itself"
     failed = sum(bool(one.record.failures) for one in found.candidates)
     yield "configurations", str(len(found.candidates)), f"searched; {failed} failed"
     turns, disturbed = found.turns

@@ -106,7 +106,7 @@ class Surrogate:
 
 @cache
 def _one_thread() -> None:
-    """Has numpy's linear algebra work by one thread from now on.
+    """Makes numpy's linear algebra use one thread from now on.
 
     For a hundred rows several are no faster, and where something else is running they wait for
     each other: an inverse then takes 70 ms instead of 1.

@@ -43,8 +43,8 @@ class Calibration:
     def line(self) -> str:
         """What the user is told before the search begins."""
         return (
-            f"calibrated: noise floor {percent(self.floor, sign=False)}, least gain that this "
-            f"budget proves {percent(self.detectable, sign=False)} "
+            f"calibrated: noise floor {percent(self.floor, sign=False)}; a gain of "
+            f"{percent(self.detectable, sign=False)} is proved in nine studies of ten "
             f"({self.pairs} fresh pairs of {self.rounds} turns)"
         )
 

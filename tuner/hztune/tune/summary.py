@@ -239,8 +239,8 @@ class Summary:
             lines.insert(0, f"as they come, in the search: {', '.join(seen)}")
         if self.noise_floor is not None and self.detectable is not None:
             lines.append(
-                f"noise floor: {100 * self.noise_floor:.1f} %; least gain that this budget "
-                f"proves: {100 * self.detectable:.1f} %"
+                f"noise floor: {100 * self.noise_floor:.1f} %; a gain of "
+                f"{100 * self.detectable:.1f} % is proved in nine studies of ten"
             )
         return [*lines, *map(self._stray_line, self.strays)]
 
