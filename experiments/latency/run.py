@@ -5,8 +5,9 @@
     run.py --report
 
 glibc is always among them. Each round runs `latency.c` once for each shape and allocator, in an
-order that each round turns further. Every run's figures go to results.json; the table is made from
-them: the median of the rounds, with the least and the greatest.
+order that each round turns further. Every run's figures go to results.json, beside those of shapes
+that are not measured now; the table is made from them: the median of the rounds, with the least and
+the greatest.
 """
 
 from __future__ import annotations
@@ -67,6 +68,14 @@ def measure(words: Sequence[str], name: str, library: str) -> dict[str, float]:
         raise RunError(f"{name}: {done.stderr.strip()[:400] or done.returncode}")
     figures: dict[str, float] = json.loads(done.stdout)
     return figures
+
+
+def others(results: Path, shapes: Sequence[str]) -> list[Row]:
+    """The runs that are there already, of other shapes."""
+    if not results.exists():
+        return []
+    runs: list[Row] = json.loads(results.read_text())["runs"]
+    return [row for row in runs if row["shape"] not in shapes]
 
 
 def turned(libraries: Sequence[tuple[str, str]], by: int) -> list[tuple[str, str]]:
@@ -143,13 +152,13 @@ def main() -> int:
         print(*table(json.loads(asked.results.read_text())["runs"]), sep="\n")
         return 0
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    held = {"schema": 1, "measured": now, "calls": asked.calls, "machine": machine()}
-    rows: list[Row] = []
+    held = {"schema": 1, "measured": now, "machine": machine(), "realtime": asked.realtime}
+    rows = others(asked.results, asked.shape or SHAPES)
     with tempfile.TemporaryDirectory(prefix="hztune-latency-") as folder:
         for row in measure_all(asked, build(Path(folder))):
             rows.append(row)
             runs = ",\n  ".join(json.dumps(row) for row in rows)
-            head = json.dumps({**held, "realtime": asked.realtime}, indent=1)[:-2]
+            head = json.dumps(held, indent=1)[:-2]
             asked.results.write_text(f'{head},\n "runs": [\n  {runs}\n ]\n}}\n')
     print(*table(rows), sep="\n")
     return 0
