@@ -13,7 +13,7 @@ from hztune import artifacts
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.program import Program
-from hztune.store import SampleStore
+from hztune.store.local import LocalStudy, samples
 from hztune.tune import TuneRequest
 from hztune.tune.request import understand
 from hztune.workload import WorkloadSpec
@@ -49,44 +49,45 @@ FILES = ("libhz.so", "hz-bench")
 
 
 @pytest.fixture
-def samples(tmp_path: Path) -> Path:
-    """The samples of the study that was asked for."""
-    path = tmp_path / "samples.jsonl"
-    opened(path, REQUEST)
-    return path
+def study(tmp_path: Path) -> Path:
+    """The results directory of the study that was asked for."""
+    folder = tmp_path / "results"
+    folder.mkdir()
+    opened(folder, REQUEST)
+    return folder
 
 
-def opened(path: Path, request: TuneRequest, machine: Machine = MACHINE) -> None:
-    SampleStore(path, understand(request).identity, machine, resume=True).close()
+def opened(folder: Path, request: TuneRequest, machine: Machine = MACHINE) -> None:
+    LocalStudy(folder, understand(request).identity, machine, resume=True).close()
 
 
-def refused(path: Path, request: TuneRequest, machine: Machine = MACHINE) -> None:
+def refused(folder: Path, request: TuneRequest, machine: Machine = MACHINE) -> None:
     """Requires that the samples are refused to a study, in words, and left as they are."""
-    before = path.read_bytes()
+    before = samples(folder)
     with pytest.raises(UsageError, match="belongs to another study"):
-        opened(path, request, machine)
-    assert path.read_bytes() == before
-    opened(path, REQUEST)
+        opened(folder, request, machine)
+    assert samples(folder) == before
+    opened(folder, REQUEST)
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_samples_are_refused_to_another_study(samples: Path, tmp_path: Path, name: str) -> None:
+def test_samples_are_refused_to_another_study(study: Path, tmp_path: Path, name: str) -> None:
     changes = dict(REQUESTS[name])
     if "space" in changes:
         space = tmp_path / changes["space"]
         space.write_text('schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n')
         changes["space"] = str(space)
-    refused(samples, dataclasses.replace(REQUEST, **changes))
+    refused(study, dataclasses.replace(REQUEST, **changes))
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_samples_are_refused_to_another_machine(samples: Path, name: str) -> None:
-    refused(samples, REQUEST, dataclasses.replace(MACHINE, **MACHINES[name]))
+def test_samples_are_refused_to_another_machine(study: Path, name: str) -> None:
+    refused(study, REQUEST, dataclasses.replace(MACHINE, **MACHINES[name]))
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_samples_are_refused_to_another_build(
-    samples: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    study: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     another = tmp_path / "core"
     for file in (artifacts.library(), artifacts.bench(), artifacts.launch(), artifacts.turns()):
@@ -94,19 +95,19 @@ def test_samples_are_refused_to_another_build(
         shutil.copy(file.resolve(), another / file.parent.name / file.name)
     changed = next(another.rglob(name))
     changed.write_bytes(changed.read_bytes() + b"\0")
-    before = samples.read_bytes()
+    before = samples(study)
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("HZTUNE_CORE", str(another))
         with pytest.raises(UsageError, match="belongs to another study"):
-            opened(samples, REQUEST)
-    assert samples.read_bytes() == before
+            opened(study, REQUEST)
+    assert samples(study) == before
 
 
 def test_samples_of_a_program_are_refused_when_it_was_built_anew(tmp_path: Path) -> None:
-    program, path = tmp_path / "program", tmp_path / "samples.jsonl"
+    program = tmp_path / "program"
     request = TuneRequest(program=Program((str(program),)))
     shutil.copy("/bin/echo", program)
-    opened(path, request)
+    opened(tmp_path, request)
     shutil.copy("/bin/cat", program)
     with pytest.raises(UsageError, match="belongs to another study"):
-        opened(path, request)
+        opened(tmp_path, request)

@@ -19,6 +19,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from hztune.blocks import Arm, Block, Role
+from hztune.errors import UsageError
 from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.machine import Machine
 from hztune.measure.types import Around
@@ -26,7 +27,8 @@ from hztune.progress import Quiet
 from hztune.search import proposer
 from hztune.search.proposer import Observation
 from hztune.space import Space
-from hztune.store import Evidence, Plan, SampleStore
+from hztune.store import Evidence, Plan
+from hztune.store.local import LocalStudy, samples
 from hztune.trial import Bench, Budget, Ledger
 from hztune.tune.session import _spent
 from hztune.tune.story import Story
@@ -87,24 +89,29 @@ def killed(work: Callable[[Tell], None], after: int) -> int:
 # ---- samples -------------------------------------------------------------------------------------
 
 
-def put(store: SampleStore, one: Block, tell: Tell) -> None:
+def put(store: LocalStudy, one: Block, tell: Tell) -> None:
     """Writes a block as an executor does, and tells how many records are kept after each one."""
+    count = sum(1 for _ in store.samples()) + 1
     rounds = len(one.control.turns)
     store.begin(Plan(one.pair, one.role, tuple(o.arm for o in one.outcomes), rounds))
     for index, outcome in enumerate(one.outcomes):
         for turn in outcome.turns:
             store.turn(index, 100 + index, turn, Evidence(rss_kb=5000))
-            tell(store._log.count)
+            count += 1
+            tell(count)
     for index, outcome in enumerate(one.outcomes):
         store.outcome(index, 100 + index, outcome)
-        tell(store._log.count)
+        count += 1
+        tell(count)
     store.end()
 
 
-def records(path: Path) -> list[dict[str, Any]]:
-    """Every whole record of a file of samples, in order."""
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith(b"\n")]
+def records(folder: Path) -> list[dict[str, Any]]:
+    """Every sample that is kept, in order."""
+    try:
+        return [json.loads(line) for line in samples(folder)]
+    except UsageError:  # it was killed before there was a study
+        return []
 
 
 def block(pair: int) -> Block:
@@ -113,14 +120,14 @@ def block(pair: int) -> Block:
     return executor.measure([Arm("hz"), CANDIDATE], role="search", rounds=3, pair=pair)
 
 
-def kill_writers(path: Path, seed: int, kills: int) -> list[float]:
+def kill_writers(folder: Path, seed: int, kills: int) -> list[float]:
     """Kills one writer after the other, each of which goes on where the last one ended.
 
     Gives the seconds in which the study was open again, kill by kill.
     """
 
     def write(tell: Tell) -> None:
-        with SampleStore(path, {}, MACHINE, resume=True) as store:
+        with LocalStudy(folder, {}, MACHINE, resume=True) as store:
             for pair in range(len(store.replay()), 1_000_000):
                 put(store, block(pair), tell)
 
@@ -130,10 +137,10 @@ def kill_writers(path: Path, seed: int, kills: int) -> list[float]:
     for _ in range(kills):
         told = killed(write, after=rng.randrange(1, 60))
         began = time.monotonic()
-        with SampleStore(path, {}, MACHINE, resume=True) as store:
+        with LocalStudy(folder, {}, MACHINE, resume=True) as store:
             kept = store.replay()
         resumed_s.append(time.monotonic() - began)
-        found = records(path)
+        found = records(folder)
         assert len(found) >= told > len(before)
         assert found[: len(before)] == before
         assert [row["seq"] for row in found] == list(range(len(found)))
@@ -146,14 +153,14 @@ def kill_writers(path: Path, seed: int, kills: int) -> list[float]:
 def test_of_two_hundred_killed_writers_none_loses_a_record_and_the_next_one_goes_on(
     tmp_path: Path, seed: int
 ) -> None:
-    kill_writers(tmp_path / "samples.jsonl", seed, kills=25)
+    kill_writers(tmp_path, seed, kills=25)
 
 
 @pytest.mark.perf
 def test_after_each_of_two_hundred_kills_a_study_is_open_again_in_two_seconds(
     tmp_path: Path,
 ) -> None:
-    resumed_s = kill_writers(tmp_path / "samples.jsonl", seed=8, kills=200)
+    resumed_s = kill_writers(tmp_path, seed=8, kills=200)
     assert max(resumed_s) <= RESUME_S
 
 
@@ -163,7 +170,7 @@ def test_after_each_of_two_hundred_kills_a_study_is_open_again_in_two_seconds(
 class Stored(Around):
     """An executor that draws its blocks and keeps them as a real one does."""
 
-    def __init__(self, store: SampleStore, clock: VirtualClock, tell: Tell) -> None:
+    def __init__(self, store: LocalStudy, clock: VirtualClock, tell: Tell) -> None:
         self._store, self._tell = store, tell
         self.inner = ReplayExecutor(
             lambda arm: Truth(0.2 if arm.config.get("lock") == "spin" else 0.0),
@@ -178,28 +185,28 @@ class Stored(Around):
         return one
 
 
-def kill_studies(path: Path, space: Space, kills: int, most_records: int) -> None:
+def kill_studies(folder: Path, space: Space, kills: int, most_records: int) -> None:
     """Kills a study again and again, then lets it come to its end."""
 
     def go_on(tell: Tell) -> None:
-        with SampleStore(path, {}, MACHINE, resume=True) as store:
+        with LocalStudy(folder, {}, MACHINE, resume=True) as store:
             clock = VirtualClock()
             executor, blocks = Stored(store, clock, tell), store.replay()
             budget = Budget(clock, 90.0, spent_s=_spent(blocks))
             bench = Bench(executor, Ledger.of(blocks), budget, Quiet())
             decision = Story(bench, space, seed=1).run()
             store.conclude({"verdict": decision.verdict})
-            tell(store._log.count)
+            tell(sum(1 for _ in store.samples()))
 
     rng = Random(kills)
     before: list[dict[str, Any]] = []
     for number in range(kills + 1):
         told = killed(go_on, rng.randrange(1, most_records) if number < kills else 1_000_000)
-        found = records(path)
+        found = records(folder)
         assert len(found) >= told
         assert found[: len(before)] == before
         before = found
-    with SampleStore(path, {}, MACHINE, resume=True) as store:
+    with LocalStudy(folder, {}, MACHINE, resume=True) as store:
         pairs = [one.pair for one in store.replay()]
         ending = store.ending()
     assert ending is not None and ending["verdict"] == "improved"
@@ -211,7 +218,7 @@ def kill_studies(path: Path, space: Space, kills: int, most_records: int) -> Non
 def test_a_study_that_is_killed_time_and_again_comes_to_its_verdict_and_loses_nothing(
     toy_space: Space, tmp_path: Path
 ) -> None:
-    kill_studies(tmp_path / "samples.jsonl", toy_space, kills=25, most_records=250)
+    kill_studies(tmp_path, toy_space, kills=25, most_records=250)
 
 
 # ---- the copy for the dashboard ------------------------------------------------------------------

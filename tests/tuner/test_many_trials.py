@@ -16,7 +16,7 @@ from hztune.blocks import Arm
 from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth
 from hztune.machine import Machine
 from hztune.space import Space
-from hztune.store import SampleStore
+from hztune.store.local import LocalStudy
 from hztune.tune.candidates import candidates
 
 from .conftest import tell
@@ -28,14 +28,14 @@ from pathlib import Path
 from hztune.machine import Machine
 from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
-from hztune.store import SampleStore
+from hztune.store.local import LocalStudy
 from hztune.search import Search
 from hztune.trial import Bench, Budget, Ledger
 from hztune.tune.candidates import candidates
 
 space = candidates("hz", "", 8).space
 began = time.monotonic()
-store = SampleStore(Path(sys.argv[1]), {}, Machine.here(), resume=True)
+store = LocalStudy(Path(sys.argv[1]), {}, Machine.here(), resume=True)
 ledger = Ledger.of(store.replay()) if store.ending() is None else None
 opened_s = time.monotonic() - began
 clock = VirtualClock()
@@ -79,23 +79,23 @@ class Opened:
     rss_mb: float
 
 
-def write(path: Path, space: Space, trials: int, rounds: int) -> None:
+def write(folder: Path, space: Space, trials: int, rounds: int) -> None:
     """Writes the samples of a study that has measured that many configurations."""
     executor = ReplayExecutor(lambda arm: Truth(), ModelNoise(), seed=1)
     rng = Random(1)
     configs = {space.arm(config).key: space.arm(config) for config in
                (space.sample(rng) for _ in range(2 * trials))}  # fmt: skip
     arms = list(configs.values())[:trials]
-    with SampleStore(path, {}, Machine.here()) as store:
+    with LocalStudy(folder, {}, Machine.here()) as store:
         for pair, start in enumerate(range(0, trials, CANDIDATES)):
             beside = [Arm("hz"), *arms[start : start + CANDIDATES]]
             tell(store, executor.measure(beside, role="search", rounds=rounds, pair=pair))
 
 
-def opened(path: Path, batches: int) -> Opened:
+def opened(folder: Path, batches: int) -> Opened:
     """Opens a study in a process of its own, and asks for some more batches."""
     done = subprocess.run(
-        [sys.executable, "-c", OPENER, str(path), str(batches)],
+        [sys.executable, "-c", OPENER, str(folder), str(batches)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         check=True,
         capture_output=True,
@@ -112,8 +112,8 @@ def hz_space() -> Space:
 def test_a_study_of_two_thousand_trials_opens_and_asks_for_new_ones(
     hz_space: Space, tmp_path: Path
 ) -> None:
-    write(tmp_path / "samples.jsonl", hz_space, trials=2000, rounds=4)
-    found = opened(tmp_path / "samples.jsonl", batches=2)
+    write(tmp_path, hz_space, trials=2000, rounds=4)
+    found = opened(tmp_path, batches=2)
     assert found.trials == 2000
     assert found.new > 0
     assert found.rss_mb < 500
@@ -123,8 +123,8 @@ def test_a_study_of_two_thousand_trials_opens_and_asks_for_new_ones(
 def test_a_study_of_ten_thousand_trials_opens_in_five_seconds_and_asks_in_a_quarter_of_one(
     hz_space: Space, tmp_path: Path
 ) -> None:
-    write(tmp_path / "samples.jsonl", hz_space, trials=10_000, rounds=16)
-    found = opened(tmp_path / "samples.jsonl", batches=100)
+    write(tmp_path, hz_space, trials=10_000, rounds=16)
+    found = opened(tmp_path, batches=100)
     assert found.trials == 10_000
     assert found.opened_s <= 5.0
     assert found.each_s[98] <= 0.1

@@ -22,7 +22,7 @@ from hztune.measure.program import Program, bench_program, by_command, by_regex
 from hztune.measure.runs import RunExecutor
 from hztune.measure.several import SeveralExecutor
 from hztune.measure.workloads import program_executor
-from hztune.store import SampleStore, blocks
+from hztune.store.local import LocalStudy, recording
 from hztune.workload import WorkloadSpec
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
@@ -61,7 +61,7 @@ def python(code: str, **options: Any) -> Program:
     return Program(argv, **{"timeout_s": 60.0, **options})
 
 
-def executor(program: Program, sink: SampleStore | None = None, warmups: int = 0) -> RunExecutor:
+def executor(program: Program, sink: LocalStudy | None = None, warmups: int = 0) -> RunExecutor:
     return RunExecutor(program, sink, seed=1, proof=OpenProof(), warmups=warmups)
 
 
@@ -408,12 +408,11 @@ def test_each_of_several_programs_learns_from_its_own_runs() -> None:
 
 
 def test_what_the_store_replays_is_what_was_measured(tmp_path: Path) -> None:
-    path = tmp_path / "samples.jsonl"
     program = python("if os.environ.get('KNOB_knob') == '2': os.abort()")
-    with SampleStore(path, {}, Machine.here()) as store:
+    with LocalStudy(tmp_path, {}, Machine.here()) as store:
         arms = [CONTROL, FIRST, SECOND]
         measured = executor(program, store).measure(arms, role="search", rounds=2, pair=0)
-    assert blocks(path) == (measured,)
+    assert recording(tmp_path).blocks == (measured,)
 
 
 FORMATS = {

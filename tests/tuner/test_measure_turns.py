@@ -18,7 +18,8 @@ from hztune.machine import Machine
 from hztune.measure import Arm, Block, turns
 from hztune.measure.identity import Fault
 from hztune.measure.turns import Tempo, TurnExecutor
-from hztune.store import Evidence, Plan, SampleStore, blocks
+from hztune.store import Evidence, Plan
+from hztune.store.local import LocalStudy, recording
 from hztune.workload import WorkloadSpec
 
 FAKE = Path(__file__).with_name("measure_fake_turns.py")
@@ -249,12 +250,11 @@ def test_turns_are_kept_as_they_come_and_outcomes_after_them(stage: Stage) -> No
 
 
 def test_what_the_store_replays_is_what_was_measured(stage: Stage, tmp_path: Path) -> None:
-    path = tmp_path / "samples.jsonl"
     plan = {"status": "crash", "ends_in_round": 2}
-    with SampleStore(path, {}, Machine.here()) as store:
+    with LocalStudy(tmp_path, {}, Machine.here()) as store:
         stage.sink = store
         measured = [stage.measure(DEFAULT, CANDIDATE, arm_1=plan, pair=pair) for pair in (0, 1)]
-    assert list(blocks(path)) == measured
+    assert list(recording(tmp_path).blocks) == measured
 
 
 def test_a_conductor_that_fails_is_our_error_not_the_arms(stage: Stage) -> None:

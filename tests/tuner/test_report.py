@@ -31,11 +31,12 @@ from hztune.progress import Quiet
 from hztune.report import join, reading, words
 from hztune.report.markup import Html, tag
 from hztune.report.reading import StudyReading
-from hztune.search import SearchInfo as RunningSearch
+from hztune.search import Search as RunningSearch
 from hztune.space import Space
-from hztune.store import SampleStore, Sink
+from hztune.store import Sink
 from hztune.store.database import Storage
-from hztune.store.shared import SharedStudy
+from hztune.store.local import LocalStudy, samples
+from hztune.store.study import StoredStudy
 from hztune.store.worker import Worker
 from hztune.trial import Bench, Budget, Ledger, LossLimit, MemoryLimit, Outlier
 from hztune.tune.story import Decision, Story
@@ -123,7 +124,7 @@ def shares_of(decision: Decision) -> tuple[Share, ...]:
 
 
 def together(
-    landscapes: Sequence[Landscape], store: SampleStore, clock: VirtualClock
+    landscapes: Sequence[Landscape], store: LocalStudy, clock: VirtualClock
 ) -> SeveralExecutor:
     """An executor over several workloads, each with a noise of its own."""
 
@@ -164,7 +165,7 @@ def make_results(
     ) -> Path:
         folder = tmp_path_factory.mktemp("study")
         identity = {"workload": HOSTILE, "space": hz_space.fingerprint(), "library": HOSTILE}
-        with SampleStore(folder / "samples.jsonl", identity, MACHINE) as store:
+        with LocalStudy(folder, identity, MACHINE) as store:
             clock = VirtualClock()
             max_loss = LossLimit.parse("1%") if beside is not None else None
             inner = ReplayExecutor(landscape, QUIET, seed=1 + seed, clock=clock, turn_ms=200.0)
@@ -445,7 +446,7 @@ def test_a_profile_of_another_study_is_refused(
     other = profile.load(improved / "profile.json")
     search = replace(other.search, space_sha256="c" * 64)
     profile.save(replace(other, search=search), tmp_path / "profile.json")
-    (tmp_path / "samples.jsonl").write_bytes((improved / "samples.jsonl").read_bytes())
+    (tmp_path / "study.db").write_bytes((improved / "study.db").read_bytes())
     with pytest.raises(UsageError, match="different studies"):
         report.render(tmp_path)
 
@@ -454,7 +455,7 @@ def test_an_end_of_another_version_is_named(improved: Path, tmp_path: Path) -> N
     (tmp_path / "profile.json").write_bytes((improved / "profile.json").read_bytes())
     claimed = profile.load(tmp_path / "profile.json")
     identity = {"workload": "remote", "space": claimed.search.space_sha256}
-    with SampleStore(tmp_path / "samples.jsonl", identity, MACHINE) as store:
+    with LocalStudy(tmp_path, identity, MACHINE) as store:
         inner = ReplayExecutor(spin_wins, QUIET, seed=1)
         Recorded(inner, store).measure([Arm("hz"), Arm("hz")], role="aa", rounds=2, pair=0)
         store.conclude({"summary": {"verdict": "improved"}})
@@ -484,21 +485,20 @@ def test_the_storage_for_the_dashboard_holds_every_configuration(
 def test_a_study_that_is_running_is_shown_as_far_as_it_is_and_not_disturbed(
     hz_space: Space, tmp_path: Path
 ) -> None:
-    samples = tmp_path / "samples.jsonl"
     identity = {"workload": "remote", "space": hz_space.fingerprint(), "limit": "max_rss 1.1x"}
-    with SampleStore(samples, identity, MACHINE) as store:
+    with LocalStudy(tmp_path, identity, MACHINE) as store:
         report.write_storage(tmp_path)  # nothing is measured yet
         clock = VirtualClock()
         executor = Recorded(ReplayExecutor(spin_wins, QUIET, seed=1, clock=clock), store)
         bench = Bench(executor, Ledger(), Budget(clock, 60.0), Quiet())
         search = RunningSearch(bench, hz_space, seed=1, max_trials=12)
         search.run(share=0.8)
-        before = samples.read_bytes()
+        before = samples(tmp_path)
         shown = trials_in(report.write_storage(tmp_path))
-        assert samples.read_bytes() == before
+        assert samples(tmp_path) == before
         search.max_trials = 18
         search.run(share=1.0)  # the writer goes on, and a later look shows more
-        assert samples.read_bytes().startswith(before)
+        assert samples(tmp_path)[: len(before)] == before
         later = trials_in(report.write_storage(tmp_path))
     assert (len(shown), len(later)) == (12, 18)
     best = max((one for one in later if one.constraints["ran"] < 0), key=lambda one: one.value)
@@ -508,7 +508,7 @@ def test_a_study_that_is_running_is_shown_as_far_as_it_is_and_not_disturbed(
 
 def test_of_several_allocators_each_parameter_is_named_with_its_own(tmp_path: Path) -> None:
     arms = [Arm("none"), Arm.of("hz", {"depot_lock": "spin"}), Arm("hz"), Arm("glibc")]
-    with SampleStore(tmp_path / "samples.jsonl", {"workload": "x"}, MACHINE) as store:
+    with LocalStudy(tmp_path, {"workload": "x"}, MACHINE) as store:
         inner = ReplayExecutor(spin_wins, QUIET, seed=1)
         Recorded(inner, store).measure(arms, role="search", rounds=2, pair=0)
     shown = trials_in(report.write_storage(tmp_path))
@@ -547,7 +547,7 @@ def test_the_dashboard_shows_a_shared_study_while_its_workers_measure(
     storage = Storage(storage_url)
     name = f"shown-{tmp_path.name}"
     identity = {"workload": "remote", "limit": "none"}
-    with Worker(SharedStudy.begin(storage, name, identity, {"seed": 1}), "machine") as worker:
+    with Worker(StoredStudy.begin(storage, name, identity, {"seed": 1}), "machine") as worker:
         inner = ReplayExecutor(spin_wins, QUIET, seed=1)
         for lock in ("spin", "lockfree"):
             arms = [Arm("hz"), Arm.of("hz", {"depot_lock": lock})]

@@ -57,7 +57,7 @@ def agrees(said: dict[str, Value], wanted: dict[str, Value]) -> bool:
 
 
 def test_the_directory_holds_the_profile_its_forms_and_the_samples(results: Path) -> None:
-    assert {"profile.json", "profile.env", "hz_config.h", "samples.jsonl"} <= set(
+    assert {"profile.json", "profile.env", "hz_config.h", "samples.jsonl", "study.db"} <= set(
         os.listdir(results)
     )
 
@@ -108,8 +108,10 @@ def test_the_env_file_gives_the_tuning_build_the_same(
     assert agrees(said, params.complete(found.config))
 
 
-def test_every_sample_is_a_whole_line_with_the_next_number(results: Path) -> None:
-    lines = (results / "samples.jsonl").read_text().splitlines()
+def test_every_sample_is_a_whole_line_with_the_next_number(results: Path, hztune: Run) -> None:
+    text = (results / "samples.jsonl").read_text()
+    assert hztune("export", results, "--format", "samples").stdout == text
+    lines = text.splitlines()
     assert [json.loads(line)["seq"] for line in lines] == list(range(len(lines)))
 
 

@@ -8,14 +8,15 @@ import os
 import resource
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hztune.blocks import Arm, Block, Outcome, Turn, times_of
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
-from hztune.store import Evidence, Plan, SampleStore, blocks
-from hztune.store.log import Log
+from hztune.store import Evidence, Plan
+from hztune.store.local import LocalStudy, recording, samples
 
 from .conftest import tell
 
@@ -54,57 +55,52 @@ def block(pair: int, arms: tuple[Arm, ...] = (DEFAULT, CANDIDATE), rounds: int =
     return Block(pair, "search", outcomes)
 
 
-def open_store(path: Path, *, resume: bool = True, **changes: str) -> SampleStore:
-    return SampleStore(path, {**IDENTITY, **changes}, MACHINE, resume=resume)
+def open_study(folder: Path, *, resume: bool = True, **changes: str) -> LocalStudy:
+    return LocalStudy(folder, {**IDENTITY, **changes}, MACHINE, resume=resume)
 
 
-def numbers(path: Path) -> list[int]:
-    return [json.loads(line)["seq"] for line in path.read_bytes().splitlines()]
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in samples(folder)]
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "samples.jsonl"
+def test_a_block_comes_back_as_it_was_measured(tmp_path: Path) -> None:
+    with open_study(tmp_path) as study:
+        tell(study, block(0))
+        tell(study, block(1))
+        assert study.replay() == (block(0), block(1))
+        assert recording(tmp_path).blocks == (block(0), block(1))
+    assert recording(tmp_path).blocks == (block(0), block(1))
 
 
-def test_a_block_comes_back_as_it_was_measured(path: Path) -> None:
-    with open_store(path) as store:
-        tell(store, block(0))
-        tell(store, block(1))
-        assert store.replay() == (block(0), block(1))
-    assert blocks(path) == (block(0), block(1))
+def test_the_same_arm_twice_in_a_block_stays_two_outcomes(tmp_path: Path) -> None:
+    with open_study(tmp_path) as study:
+        tell(study, block(0, arms=(DEFAULT, DEFAULT)))
+    assert recording(tmp_path).blocks == (block(0, arms=(DEFAULT, DEFAULT)),)
 
 
-def test_the_same_arm_twice_in_a_block_stays_two_outcomes(path: Path) -> None:
-    with open_store(path) as store:
-        tell(store, block(0, arms=(DEFAULT, DEFAULT)))
-    assert blocks(path) == (block(0, arms=(DEFAULT, DEFAULT)),)
-
-
-def test_turns_come_back_whatever_an_arm_and_its_parameters_are_called(path: Path) -> None:
+def test_turns_come_back_whatever_an_arm_and_its_parameters_are_called(tmp_path: Path) -> None:
     names = {"turn": 1, "index": 2, "cpu_ns": 3, "arm": ',"turn":9,"cpu_ns":8,', "crc": 4}
     arms = (DEFAULT, Arm.of(',"arm":"x","kind":"turn",', names))
-    with open_store(path) as store:
-        tell(store, block(0, arms))
-        assert store.replay() == (block(0, arms),)
-    assert blocks(path) == (block(0, arms),)
+    with open_study(tmp_path) as study:
+        tell(study, block(0, arms))
+    assert recording(tmp_path).blocks == (block(0, arms),)
 
 
-def test_a_failed_arm_comes_back_with_its_reason(path: Path) -> None:
+def test_a_failed_arm_comes_back_with_its_reason(tmp_path: Path) -> None:
     crash = Outcome(CANDIDATE, "crash", "ended by SIGSEGV: it fell over")
     one = Block(0, "search", (block(0).control, crash))
-    with open_store(path) as store:
-        tell(store, one)
-    assert blocks(path) == (one,)
+    with open_study(tmp_path) as study:
+        tell(study, one)
+    assert recording(tmp_path).blocks == (one,)
 
 
-def test_every_row_says_which_study_machine_and_number_it_has(path: Path) -> None:
-    with open_store(path) as store:
-        tell(store, block(0))
-        study = store.study
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+def test_every_row_says_which_study_machine_and_number_it_has(tmp_path: Path) -> None:
+    with open_study(tmp_path) as study:
+        tell(study, block(0))
+        label = study.study
+    rows = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert [row["seq"] for row in rows] == list(range(10))
-    assert {row["study"] for row in rows} == {study}
+    assert {row["study"] for row in rows} == {label}
     assert {row["machine"] for row in rows[1:]} == {MACHINE.fingerprint}
     turn = next(row for row in rows if row["kind"] == "turn")
     expected = {"schema", "study", "seq", "pair", "arm", "params", "role", "pid", "turn"}
@@ -112,216 +108,144 @@ def test_every_row_says_which_study_machine_and_number_it_has(path: Path) -> Non
     assert expected <= turn.keys()
 
 
-def test_a_turn_is_in_the_file_as_soon_as_it_is_measured(path: Path) -> None:
-    with open_store(path) as store:
-        store.begin(Plan(0, "search", (DEFAULT,), rounds=1))
-        store.turn(0, 1, block(0).control.turns[0], Evidence())
-        assert b'"kind":"turn"' in path.read_bytes()
+def test_a_turn_is_kept_as_soon_as_it_is_measured(tmp_path: Path) -> None:
+    with open_study(tmp_path) as study:
+        study.begin(Plan(0, "search", (DEFAULT,), rounds=1))
+        study.turn(0, 1, block(0).control.turns[0], Evidence())
+        assert [row["kind"] for row in rows_of(tmp_path)] == ["study", "block", "turn"]
 
 
-def test_what_came_out_of_a_study_is_kept_behind_its_samples(path: Path) -> None:
-    with open_store(path) as store:
-        tell(store, block(0))
-        assert store.ending() is None
-        store.conclude({"summary": {"verdict": "no_gain"}})
-    with open_store(path) as store:
-        ending = store.ending()
+def test_samples_can_be_exported_while_they_are_made(tmp_path: Path) -> None:
+    with open_study(tmp_path) as study:
+        tell(study, block(0))
+        study.export()
+        assert (tmp_path / "samples.jsonl").read_bytes() == b"".join(samples(tmp_path))
+        tell(study, block(1))
+    assert [row["seq"] for row in rows_of(tmp_path)] == list(range(19))
+    assert (tmp_path / "samples.jsonl").read_bytes() == b"".join(samples(tmp_path))
+
+
+def test_what_came_out_of_a_study_is_kept_behind_its_samples(tmp_path: Path) -> None:
+    with open_study(tmp_path) as study:
+        tell(study, block(0))
+        assert study.ending() is None
+        study.conclude({"summary": {"verdict": "no_gain"}})
+    with open_study(tmp_path) as study:
+        ending = study.ending()
         assert ending is not None
         assert ending["summary"] == {"verdict": "no_gain"}
-        assert store.replay() == (block(0),)
+        assert study.replay() == (block(0),)
+    assert rows_of(tmp_path)[-1]["kind"] == "end"
 
 
-def test_the_next_session_goes_on_with_the_next_number(path: Path) -> None:
-    with open_store(path) as store:
-        tell(store, block(0))
-    with open_store(path) as store:
-        tell(store, block(1))
-    assert numbers(path) == list(range(19))
+def test_an_interrupted_block_counts_for_nothing_and_its_repetition_for_one(tmp_path: Path) -> None:
+    with open_study(tmp_path) as study:
+        tell(study, block(0))
+        study.begin(Plan(1, "search", (DEFAULT, CANDIDATE), rounds=3))
+        study.turn(0, 7, block(9).control.turns[0], Evidence())
+        study.outcome(0, 7, block(9).control)
+    before = samples(tmp_path)
+    with open_study(tmp_path) as study:
+        assert study.replay() == (block(0),)
+        tell(study, block(1))
+        assert study.replay() == (block(0), block(1))
+    assert samples(tmp_path)[: len(before)] == before
+    assert [row["seq"] for row in rows_of(tmp_path)] == list(range(22))
 
 
-def test_an_interrupted_block_counts_for_nothing_and_its_repetition_for_one(path: Path) -> None:
-    with open_store(path) as store:
-        tell(store, block(0))
-        store.begin(Plan(1, "search", (DEFAULT, CANDIDATE), rounds=3))
-        store.turn(0, 7, block(9).control.turns[0], Evidence())
-        store.outcome(0, 7, block(9).control)
-    with open_store(path) as store:
-        assert store.replay() == (block(0),)
-        tell(store, block(1))
-        assert store.replay() == (block(0), block(1))
+# ---- what ends a writer --------------------------------------------------------------------------
 
 
-def test_a_file_cut_at_every_byte_of_its_last_three_records_costs_the_torn_one_only(
-    path: Path,
-) -> None:
-    with open_store(path) as store:
-        tell(store, block(0))
-        tell(store, block(1))
-    whole = path.read_bytes()
-    starts = [0, *(i + 1 for i, byte in enumerate(whole) if byte == 0x0A)]
-    for size in range(starts[-4], len(whole)):
-        path.write_bytes(whole[:size])
-        kept = sum(start <= size for start in starts) - 1
-        with open_store(path) as store:
-            assert store.cut_bytes == size - starts[kept]
-            assert store.replay() == (block(0),)
-            tell(store, block(1))
-            assert store.replay() == (block(0), block(1))
-        assert numbers(path) == list(range(len(numbers(path))))
+@dataclasses.dataclass
+class Cut:
+    """A study whose writer ended in the middle: its files, and what was in them when.
+
+    Attributes:
+        sizes: Of the write-ahead log after each commit of its last block, bytes.
+        kept: Number of samples then.
+        samples: All of them, at the end.
+    """
+
+    folder: Path
+    database: bytes
+    log: bytes
+    sizes: list[int]
+    kept: list[int]
+    samples: list[bytes]
+
+    def cut(self, log: bytes) -> list[bytes]:
+        """The samples of the study with another log; two more blocks can be added to it."""
+        for name, content in (("study.db", self.database), ("study.db-wal", log)):
+            (self.folder / name).write_bytes(content)
+        (self.folder / "study.db-shm").unlink(missing_ok=True)
+        (self.folder / "samples.jsonl").unlink(missing_ok=True)
+        with open_study(self.folder) as study:
+            kept = list(study.samples())
+            blocks = study.replay()
+            assert blocks in ((block(0),), (block(0), block(1)))
+            tell(study, block(len(blocks)))
+            assert study.replay() == tuple(block(pair) for pair in range(len(blocks) + 1))
+        return kept
 
 
-def test_a_tail_of_zeros_as_a_power_cut_leaves_it_is_cut(path: Path) -> None:
-    with open_store(path) as store:
-        tell(store, block(0))
-    whole = path.read_bytes()
-    path.write_bytes(whole + b"\0" * 4096)
-    with open_store(path) as store:
-        assert store.replay() == (block(0),)
-    assert path.read_bytes() == whole
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
+    folder = tmp_path_factory.mktemp("made")
+    wal, sizes, kept = folder / "study.db-wal", [], []
+
+    def note() -> None:
+        sizes.append(wal.stat().st_size)
+        kept.append(len(samples(folder)))
+
+    with open_study(folder) as study:
+        tell(study, block(0))
+        note()
+        study.begin(Plan(1, "search", (DEFAULT, CANDIDATE), rounds=3))
+        note()
+        for index, outcome in enumerate(block(1).outcomes):
+            for turn in outcome.turns:
+                study.turn(index, 100, turn, Evidence())
+                note()
+        for index, outcome in enumerate(block(1).outcomes):
+            study.outcome(index, 100, outcome)
+            note()
+        study.end()
+        note()
+        content = (folder / "study.db").read_bytes(), wal.read_bytes()
+        whole = samples(folder)
+    assert sizes == sorted(set(sizes)) and sizes[-1] == len(content[1])
+    return Cut(tmp_path_factory.mktemp("cut"), *content, sizes, kept, whole)
 
 
-PAGE = 256
-"""Bytes that a disk is taken to write at once, so that records have several."""
+FRAME_BYTES = 24 + 4096
 
 
-def torn(path: Path, is_synced: bool) -> list[bytes]:
-    """A study of two blocks with each page of the second one in turn lost, as a power cut does."""
-    with open_store(path) as store:
-        tell(store, block(0))
-        synced = path.stat().st_size
-        tell(store, block(1))
-        end = path.stat().st_size
-        if is_synced:
-            store.begin(Plan(2, "search", (DEFAULT,), rounds=1))
-            store.turn(0, 7, block(2).control.turns[0], Evidence())
-    whole = path.read_bytes()
-    last = whole.rindex(b"\n", synced, end - 1)
-    lost = range(-(-synced // PAGE) * PAGE, last - PAGE, PAGE)
-    assert len(lost) > 5
-    return [whole[:start] + b"\0" * PAGE + whole[start + PAGE :] for start in lost]
+def test_a_log_cut_anywhere_in_its_last_three_commits_costs_what_was_cut_only(cut: Cut) -> None:
+    begin = cut.sizes[-4]
+    for size in range(begin, len(cut.log) + 1):
+        within = (size - 32) % FRAME_BYTES
+        if within > 24 and within % 512:
+            continue
+        kept = max(n for n, end in zip(cut.kept, cut.sizes, strict=True) if end <= size)
+        assert cut.cut(cut.log[:size]) == cut.samples[:kept]
 
 
-def test_a_page_that_a_power_cut_kept_from_the_disk_costs_the_unsynced_block_only(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for number, content in enumerate(torn(path, is_synced=False), start=1):
-        path.write_bytes(content)
-        assert blocks(path) == (block(0),)
-        caplog.clear()
-        with open_store(path) as store:
-            beside = path.with_name(f"{path.name}.torn-{number}")
-            assert path.read_bytes() + beside.read_bytes() == content
-            assert f"is kept in {beside.name}" in caplog.text
-            assert store.replay() == (block(0),)
-            tell(store, block(1))
-        assert blocks(path) == (block(0), block(1))
+def test_a_page_that_a_power_cut_kept_from_the_disk_costs_the_unsynced_block_only(cut: Cut) -> None:
+    for start in range(cut.sizes[0], len(cut.log), FRAME_BYTES // 2):
+        torn = cut.log[:start] + bytes(512) + cut.log[start + 512 :]
+        kept = cut.cut(torn)
+        assert kept == cut.samples[: len(kept)]
+        assert len(kept) >= cut.kept[0]
 
 
-def test_a_page_of_a_synced_block_that_is_gone_is_damage(path: Path) -> None:
-    for content in torn(path, is_synced=True):
-        path.write_bytes(content)
-        with pytest.raises(HztuneError, match="is damaged in line"):
-            open_store(path)
-        with pytest.raises(HztuneError, match="is damaged in line"):
-            blocks(path)
-        assert path.read_bytes() == content
-    assert [each.name for each in path.parent.iterdir()] == [path.name]
-
-
-def test_no_block_begins_before_all_before_it_is_on_the_disk(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced = [0]
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_size))
-    with open_store(path) as store:
-        tell(store, block(0))
-        store.begin(Plan(1, "search", (DEFAULT,), rounds=3))  # and is interrupted
-        before = path.stat().st_size
-        tell(store, block(1))
-        assert before in synced
-        store.begin(Plan(2, "search", (DEFAULT,), rounds=3))
-        before = path.stat().st_size
-        store.conclude({"summary": {}})
-        assert before in synced
-
-
-def test_a_file_torn_in_its_very_first_record_begins_anew(path: Path) -> None:
-    path.write_bytes(b'{"seq":0,"schema":1,"kind":"st')
-    with open_store(path) as store:
-        tell(store, block(0))
-    assert blocks(path) == (block(0),)
-
-
-def test_damage_before_the_end_is_refused_and_left_alone(path: Path) -> None:
-    with open_store(path) as store:
-        tell(store, block(0))
-    damaged = bytearray(path.read_bytes())
-    damaged[len(damaged) // 2] ^= 1
-    path.write_bytes(damaged)
-    with pytest.raises(HztuneError, match=r"is damaged in line \d+; restore it"):
-        open_store(path)
-    assert path.read_bytes() == damaged
-
-
-def test_a_record_that_is_missing_in_the_middle_is_damage(path: Path) -> None:
-    with open_store(path) as store:
-        tell(store, block(0))
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:3] + lines[4:]))
-    with pytest.raises(HztuneError, match="damaged in line 4"):
-        open_store(path)
-
-
-@pytest.mark.parametrize("name", IDENTITY)
-def test_a_directory_of_another_study_is_refused_in_words(path: Path, name: str) -> None:
-    open_store(path).close()
-    before = path.read_bytes()
-    with pytest.raises(UsageError, match=f"{name}: {IDENTITY[name]} there, another here"):
-        open_store(path, **{name: "another"})
-    assert path.read_bytes() == before
-
-
-OTHER_MACHINE = Machine(
-    "CPU 9", 3, 1.5, "5.0", "musl", 65536, "always", "powersave", "on", 8, 9, "0123"
-)
-
-
-@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Machine)])
-def test_a_study_of_another_machine_is_refused(path: Path, field: str) -> None:
-    open_store(path).close()
-    other = dataclasses.replace(MACHINE, **{field: getattr(OTHER_MACHINE, field)})
-    with pytest.raises(UsageError, match="belongs to another study"):
-        SampleStore(path, IDENTITY, other, resume=True)
-
-
-def test_a_point_that_only_one_study_has_is_a_difference(path: Path) -> None:
-    open_store(path).close()
-    with pytest.raises(UsageError, match="limit: nothing there, 512M here"):
-        open_store(path, limit="512M")
-
-
-def test_a_study_is_not_continued_unasked(path: Path) -> None:
-    open_store(path, resume=False).close()
-    with pytest.raises(UsageError, match="holds a study already; go on with it"):
-        open_store(path, resume=False)
-
-
-def test_a_study_in_use_is_refused_with_the_process_that_has_it(path: Path) -> None:
-    with open_store(path), pytest.raises(UsageError, match=f"written by process {os.getpid()};"):
-        open_store(path)
-    open_store(path).close()
-
-
-def test_a_symbolic_link_is_not_followed(path: Path) -> None:
-    path.symlink_to(path.with_name("elsewhere"))
-    with pytest.raises(UsageError, match="cannot open"):
-        open_store(path)
-    assert not path.with_name("elsewhere").exists()
-
-
-def test_a_file_that_is_not_there_cannot_be_read(path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot read"):
-        blocks(path)
+def test_turns_are_written_without_a_sync(tmp_path: Path) -> None:
+    with open_study(tmp_path) as study:
+        study.begin(Plan(0, "search", (DEFAULT,), rounds=1))
+        writer = study._storage._writer
+        assert writer is not None
+        settings = ("synchronous", "journal_mode", "wal_autocheckpoint")
+        found = [writer.execute(f"PRAGMA {name}").fetchone()[0] for name in settings]
+        assert found == [1, "wal", 0]
 
 
 def sized(limit: int, action: Callable[[], None]) -> None:
@@ -334,62 +258,148 @@ def sized(limit: int, action: Callable[[], None]) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_disk_that_is_full_at_every_byte_of_three_records_loses_nothing(path: Path) -> None:
-    one = block(1)
-    with open_store(path) as store:
-        tell(store, block(0))
-        store.begin(Plan(1, "search", (DEFAULT, CANDIDATE), rounds=3))
-        for number, outcome in enumerate(one.outcomes):
-            for turn in outcome.turns:
-                store.turn(number, 100, turn, Evidence())
-        last_three: list[Callable[[], None]] = [
-            lambda: store.outcome(0, 100, one.outcomes[0]),
-            lambda: store.outcome(1, 101, one.outcomes[1]),
-            lambda: store.conclude({"summary": {"verdict": "no_gain"}}),
-        ]
-        for write in last_three:
-            before = path.read_bytes()
-            room = 0
-            while not fits(path, len(before) + room, write):
-                assert path.read_bytes() == before
-                room += 1
-            assert room == len(path.read_bytes()) - len(before) > 100
-        assert store.replay() == (block(0), one)
-        assert store.ending() is not None
-    assert numbers(path) == list(range(len(numbers(path))))
-
-
-def fits(path: Path, limit: int, write: Callable[[], None]) -> bool:
-    """Whether something can be written while the file may not grow beyond `limit` bytes."""
+def fits(folder: Path, limit: int, write: Callable[[], None]) -> bool:
+    """Whether something can be written while no file may grow beyond `limit` bytes."""
     try:
         sized(limit, write)
     except HztuneError as error:
-        assert f"cannot write {path}" in str(error)
+        assert f"cannot write {folder / 'study.db'}" in str(error)
         assert "every sample before this one is kept" in str(error)
         return False
     return True
 
 
-def test_the_last_record_is_found_without_reading_the_others(path: Path) -> None:
-    with Log(path) as log:
-        assert log.last() is None
-        for text in ("one", "two"):
-            log.append({"text": text})
-            assert log.last() == {"seq": log.count - 1, "text": text}
-    with Log(path) as log:
-        assert log.last() == {"seq": 1, "text": "two"}
+def test_a_disk_that_is_full_anywhere_in_the_last_three_commits_loses_nothing(
+    tmp_path: Path,
+) -> None:
+    one = block(1)
+    wal = tmp_path / "study.db-wal"
+    with open_study(tmp_path) as study:
+        tell(study, block(0))
+        study.begin(Plan(1, "search", (DEFAULT, CANDIDATE), rounds=3))
+        for index, outcome in enumerate(one.outcomes):
+            for turn in outcome.turns:
+                study.turn(index, 100, turn, Evidence())
+        study.outcome(0, 100, one.outcomes[0])
+        last_three: list[Callable[[], None]] = [
+            lambda: study.outcome(1, 101, one.outcomes[1]),
+            study.end,
+            lambda: study.conclude({"summary": {"verdict": "no_gain"}}),
+        ]
+        for write in last_three:
+            before, size, room = samples(tmp_path), wal.stat().st_size, 0
+            while not fits(tmp_path, size + room, write):
+                assert samples(tmp_path) == before
+                room += 97
+            assert room > 4096
+        assert study.replay() == (block(0), one)
+        assert study.ending() is not None
+    assert [row["seq"] for row in rows_of(tmp_path)] == list(range(20))
 
 
-def test_ten_thousand_blocks_are_read_whole(path: Path) -> None:
-    with Log(path) as log:
-        for pair in range(10_000):
-            log.append({"kind": "block", "pair": pair, "role": "aa", "arms": ["k"], "rounds": 1})
-            head = {"pair": pair, "role": "aa", "index": 0, "allocator": "hz", "params": {}}
-            log.append(
-                {"kind": "outcome", **head, "status": "ok", "detail": "", "ops_per_s": 1.0}
-                | {"rss_peak_kb": 1, "live_kb": 1, "counters": {}}
-            )
-    assert [one.pair for one in blocks(path)] == list(range(10_000))
+def test_a_new_study_whose_disk_is_full_begins_when_there_is_room(tmp_path: Path) -> None:
+    with pytest.raises(HztuneError, match="cannot write"):
+        sized(8192, lambda: open_study(tmp_path).close())
+    with open_study(tmp_path) as study:
+        tell(study, block(0))
+    assert recording(tmp_path).blocks == (block(0),)
+
+
+# ---- damage --------------------------------------------------------------------------------------
+
+
+def test_a_block_that_was_changed_is_refused(tmp_path: Path) -> None:
+    with open_study(tmp_path) as study:
+        tell(study, block(0))
+    file = tmp_path / "study.db"
+    content = file.read_bytes()
+    assert content.count(b'"ops":18001') == 2
+    file.write_bytes(content.replace(b'"ops":18001', b'"ops":18007'))
+    for action in (lambda: open_study(tmp_path).replay(), lambda: recording(tmp_path)):
+        with pytest.raises(HztuneError, match="block 1 of the study 'study' is damaged; restore"):
+            action()
+
+
+def test_damage_of_the_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    with open_study(tmp_path) as study:
+        for pair in range(4):
+            tell(study, block(pair))
+    file = tmp_path / "study.db"
+    damaged = bytearray(file.read_bytes())
+    damaged[4096:] = bytes(len(damaged) - 4096)
+    file.write_bytes(damaged)
+    with pytest.raises(HztuneError, match=r"study.db is damaged \(.*\); restore it from a copy"):
+        open_study(tmp_path)
+    with pytest.raises(HztuneError, match=r"study.db is damaged \(.*\); restore it from a copy"):
+        recording(tmp_path)
+    assert file.read_bytes() == damaged
+
+
+def test_a_file_of_another_kind_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "study.db"
+    file.write_text("the work of another program\n" * 100)
+    with pytest.raises(UsageError, match="holds something else than samples"):
+        open_study(tmp_path)
+    assert file.read_text() == "the work of another program\n" * 100
+
+
+# ---- whose it is ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", IDENTITY)
+def test_a_directory_of_another_study_is_refused_in_words(tmp_path: Path, name: str) -> None:
+    open_study(tmp_path).close()
+    before = samples(tmp_path)
+    with pytest.raises(UsageError, match=f"{name}: {IDENTITY[name]} there, another here"):
+        open_study(tmp_path, **{name: "another"})
+    assert samples(tmp_path) == before
+
+
+OTHER_MACHINE = Machine(
+    "CPU 9", 3, 1.5, "5.0", "musl", 65536, "always", "powersave", "on", 8, 9, "0123"
+)
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Machine)])
+def test_a_study_of_another_machine_is_refused(tmp_path: Path, field: str) -> None:
+    open_study(tmp_path).close()
+    other = dataclasses.replace(MACHINE, **{field: getattr(OTHER_MACHINE, field)})
+    with pytest.raises(UsageError, match="belongs to another study"):
+        LocalStudy(tmp_path, IDENTITY, other, resume=True)
+
+
+def test_a_point_that_only_one_study_has_is_a_difference(tmp_path: Path) -> None:
+    open_study(tmp_path).close()
+    with pytest.raises(UsageError, match="limit: nothing there, 512M here"):
+        open_study(tmp_path, limit="512M")
+
+
+def test_a_study_is_not_continued_unasked(tmp_path: Path) -> None:
+    open_study(tmp_path, resume=False).close()
+    with pytest.raises(UsageError, match="holds a study already; go on with it"):
+        open_study(tmp_path, resume=False)
+
+
+def test_a_study_in_use_is_refused_with_the_process_that_has_it(tmp_path: Path) -> None:
+    with (
+        open_study(tmp_path),
+        pytest.raises(UsageError, match=f"written by process {os.getpid()};"),
+    ):
+        open_study(tmp_path)
+    open_study(tmp_path).close()
+
+
+@pytest.mark.parametrize("name", ["study.db", "samples.jsonl"])
+def test_a_symbolic_link_is_not_followed(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="cannot open"):
+        open_study(tmp_path)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_directory_without_a_study_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read"):
+        recording(tmp_path)
 
 
 # ---- when it was measured ------------------------------------------------------------------------

@@ -21,7 +21,8 @@ from hztune.profile import Profile, Share, WorkloadId
 from hztune.progress import Quiet
 from hztune.space import Space
 from hztune.stats import log_rss_ratio, pair_ratio, part_ratios
-from hztune.store import SampleStore, Sink
+from hztune.store import Sink
+from hztune.store.local import LocalStudy
 from hztune.trial import Bench, Budget, Ledger, LossLimit, MemoryLimit
 from hztune.tune.story import Decision, Story
 from hztune.verify.claim import Claim, measure
@@ -130,7 +131,7 @@ def test_time_and_cost_are_those_of_all_workloads() -> None:
 
 
 def test_samples_give_the_same_blocks_back(tmp_path: Path) -> None:
-    with SampleStore(tmp_path / "samples.jsonl", {"a": "b"}, MACHINE) as store:
+    with LocalStudy(tmp_path, {"a": "b"}, MACHINE) as store:
         executor = several([worth(spin=0.1), worth()], store)
         blocks = tuple(
             executor.measure([CONTROL, SPIN], role="search", rounds=3, pair=pair)
@@ -141,7 +142,7 @@ def test_samples_give_the_same_blocks_back(tmp_path: Path) -> None:
 
 
 def test_a_block_that_was_stopped_between_two_workloads_is_left_out(tmp_path: Path) -> None:
-    with SampleStore(tmp_path / "samples.jsonl", {"a": "b"}, MACHINE) as store:
+    with LocalStudy(tmp_path, {"a": "b"}, MACHINE) as store:
         first, second = several([worth(), worth()], store), several([worth(), worth()], store)
         first._executors[0].measure([CONTROL], role="aa", rounds=2, pair=0)
         block = second.measure([CONTROL], role="aa", rounds=2, pair=0)

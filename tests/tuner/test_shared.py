@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import random
 import sqlite3
@@ -26,12 +27,13 @@ from hztune.measure.types import Around
 from hztune.progress import Quiet
 from hztune.search import Search
 from hztune.space import Space
-from hztune.store import EndedElsewhere, Sink, recording
+from hztune.store import EndedElsewhere, Evidence, Plan, Sink
 from hztune.store import database as databases
 from hztune.store.database import Storage
-from hztune.store.log import write_log
-from hztune.store.owners import Process
-from hztune.store.shared import SharedStudy
+from hztune.store.lines import write_lines
+from hztune.store.local import recording
+from hztune.store.owners import ProcessId
+from hztune.store.study import StoredStudy
 from hztune.store.worker import Worker
 from hztune.trial import Bench, Budget, Ledger
 from hztune.tune.candidates import candidates
@@ -59,12 +61,12 @@ QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
 how_often = pytest.mark.parametrize("how", ["ci", pytest.param("perf", marks=pytest.mark.perf)])
 
 
-def begun(storage: Storage, name: str, **changes: str) -> SharedStudy:
-    return SharedStudy.begin(storage, name, {**IDENTITY, **changes}, {"seed": 1})
+def begun(storage: Storage, name: str, **changes: str) -> StoredStudy:
+    return StoredStudy.begin(storage, name, {**IDENTITY, **changes}, {"seed": 1})
 
 
 @contextmanager
-def opened(url: str, name: str) -> Iterator[SharedStudy]:
+def opened(url: str, name: str) -> Iterator[StoredStudy]:
     storage = Storage(url)
     try:
         yield begun(storage, name)
@@ -216,7 +218,7 @@ def test_a_damaged_block_is_refused_not_read(tmp_path: Path) -> None:
 
 # ---- owners --------------------------------------------------------------------------------------
 
-HERE = Process.here()
+HERE = ProcessId.here()
 GONE = {
     "the host was started anew": replace(HERE, boot="another"),
     "the number belongs to somebody else": replace(HERE, started=HERE.started + 1),
@@ -242,10 +244,10 @@ def test_an_owner_is_not_known_to_be_dead_where(why: str) -> None:
 def test_two_hosts_of_one_name_do_not_judge_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def process_of(machine_id: str, boot: str) -> Process:
+    def process_of(machine_id: str, boot: str) -> ProcessId:
         monkeypatch.setattr(machine, "_read", lambda path: texts[path.name])
         texts = {"machine-id": machine_id * 32, "boot_id": boot}
-        return Process.here()
+        return ProcessId.here()
 
     one, other = process_of("a", "first"), process_of("b", "second")
     assert not one.sees_dead(other)
@@ -257,11 +259,11 @@ def test_what_a_host_that_is_gone_holds_is_freed_by_hand_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(f"sqlite:///{tmp_path / 'study.db'}", "hosts") as study:
-        monkeypatch.setattr(Process, "here", lambda: replace(HERE, host="far"))
+        monkeypatch.setattr(ProcessId, "here", lambda: replace(HERE, host="far"))
         far = Worker(study, "another machine")
         assert far.reserve([candidate(1), candidate(2)]) == set()
         assert far.lead()
-        monkeypatch.setattr(Process, "here", lambda: HERE)
+        monkeypatch.setattr(ProcessId, "here", lambda: HERE)
         with Worker(study, "machine") as near:
             assert near.look().held == (candidate(1), candidate(2))
             assert near.reserve([candidate(2), candidate(3)]) == {candidate(2)}
@@ -281,6 +283,17 @@ def test_who_leaves_gives_everything_back(tmp_path: Path) -> None:
             worker.lead()
             raise KeyboardInterrupt
         assert study.hosts() == []
+
+
+def test_samples_of_a_block_in_which_a_worker_left_are_kept(tmp_path: Path) -> None:
+    with opened(f"sqlite:///{tmp_path / 'study.db'}", "begun") as study:
+        with pytest.raises(KeyboardInterrupt), Worker(study, "machine") as worker:
+            enter(worker, [DEFAULT, candidate(1)])
+            worker.sink.begin(Plan(worker.begin("search"), "search", (DEFAULT,), 1))
+            worker.sink.turn(0, 1, Turn(0, 0, 1, 1, 1.0), Evidence())
+            raise KeyboardInterrupt
+        kinds = [json.loads(line)["kind"] for line in study.samples({})]
+        assert (len(list(study.blocks())), kinds[-2:]) == (1, ["block", "turn"])
 
 
 # ---- who may take part ---------------------------------------------------------------------------
@@ -467,8 +480,9 @@ def test_samples_say_on_which_of_equal_machines_the_claim_was_proved(
         with Worker(study, where) as worker:
             assert worker.lead()
             worker.conclude({**ending, "machine": asdict(here)})
-        write_log(tmp_path / "samples.jsonl", study.samples(asdict(here)))
-    found = recording(tmp_path / "samples.jsonl")
+        (tmp_path / "export").mkdir()
+        write_lines(tmp_path / "export/samples.jsonl", study.samples(asdict(here)))
+    found = recording(tmp_path / "export")
     ledger = Ledger.of(found.blocks, machine=found.where)
     assert [ledger.is_of_here(block) for block in found.blocks] == [False, True]
 

@@ -13,8 +13,8 @@ from hztune import cli, machine
 from hztune.errors import UsageError
 from hztune.store import database as databases
 from hztune.store.database import Storage
-from hztune.store.owners import Process
-from hztune.store.shared import SharedStudy
+from hztune.store.owners import ProcessId
+from hztune.store.study import StoredStudy
 from hztune.store.worker import Worker
 from hztune.tune import TuneRequest
 from hztune.tune import shared_session as together_
@@ -115,7 +115,7 @@ def begin_study(url: str, request: TuneRequest, **changes: str) -> list[str]:
     """Begins a study; returns the words that join it."""
     storage = Storage(url)
     identity = {**understand(request).identity, **changes}
-    SharedStudy.begin(storage, "mine", identity, written(request))
+    StoredStudy.begin(storage, "mine", identity, written(request))
     storage.close()
     return ["worker", "--storage", url, "--study", "mine"]
 
@@ -128,7 +128,7 @@ def test_a_worker_whose_time_is_over_leaves_the_study_to_the_others(
     out, err = capsys.readouterr()
     assert (out, err) == ("", "left the study mine after 0s; it has not ended\n")
     storage = Storage(larson[0])
-    study = SharedStudy.find(storage, "mine")
+    study = StoredStudy.find(storage, "mine")
     assert study is not None
     assert (study.hosts(), study.ending()) == ([], None)
     storage.close()
@@ -157,11 +157,11 @@ def test_hosts_of_one_name_are_forgotten_by_their_whole_names(
 ) -> None:
     words = begin_study(*larson)
     storage = Storage(larson[0])
-    study = SharedStudy.find(storage, "mine")
+    study = StoredStudy.find(storage, "mine")
     assert study is not None
     for host in ("vm/0a", "vm/0b", "far/0c"):
-        process = replace(Process.here(), host=host)
-        monkeypatch.setattr(Process, "here", lambda process=process: process)
+        process = replace(ProcessId.here(), host=host)
+        monkeypatch.setattr(ProcessId, "here", lambda process=process: process)
         Worker(study, "machine")
     assert cli.status_of([*words, "--forget", "vm"]) == 2
     assert "'vm' is the name of several hosts: --forget vm/0a or vm/0b" in capsys.readouterr().err
@@ -176,7 +176,7 @@ def test_machines_with_equal_records_take_part_as_two(
 ) -> None:
     machines = []
 
-    def joined(study: SharedStudy, machine: str) -> Worker:
+    def joined(study: StoredStudy, machine: str) -> Worker:
         machines.append(machine)
         return Worker(study, machine)
 

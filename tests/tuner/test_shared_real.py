@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from hztune.store.database import Storage
-from hztune.store.shared import SharedStudy, StoredBlock
+from hztune.store.study import StoredBlock, StoredStudy
 
 Build = Callable[..., Path]
 
@@ -65,7 +65,7 @@ class Shared:
         """The blocks, and the hosts of those who take part."""
         storage = Storage(self.url)
         try:
-            study = SharedStudy.find(storage, self.name)
+            study = StoredStudy.find(storage, self.name)
             return (list(study.blocks()), study.hosts()) if study else ([], [])
         finally:
             storage.close()

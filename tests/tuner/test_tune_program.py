@@ -14,7 +14,7 @@ from hztune.cli import status_of, with_command
 from hztune.machine import Machine
 from hztune.measure.program import Program
 from hztune.progress import Quiet
-from hztune.store import SampleStore
+from hztune.store.local import LocalStudy
 from hztune.tune import TuneRequest
 from hztune.tune.request import understand
 from hztune.tune.session import _study, executor_of
@@ -108,7 +108,7 @@ def test_the_metric_and_the_settings_of_the_user_tell_studies_apart(
 def test_a_resumed_study_has_used_the_time_that_its_runs_took(run_s: float, tmp_path: Path) -> None:
     request = TuneRequest(program=Program(("true",)), budget_s=1000 * run_s, out=tmp_path)
     task, machine, run_ns = understand(request), Machine.here(), round(1e9 * run_s)
-    with SampleStore(tmp_path / "samples.jsonl", task.identity, machine) as store:
+    with LocalStudy(tmp_path, task.identity, machine) as store:
         for pair in range(450):
             runs = [Turn(0, at, (2 * pair + at) * run_ns, run_ns, 1.0) for at in range(2)]
             outcomes = tuple(Outcome(Arm("none"), "ok", "", 1 / run_s, (run,)) for run in runs)

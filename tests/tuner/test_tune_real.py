@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from hztune.errors import UsageError
+from hztune.store.local import samples
 
 Build = Callable[..., Path]
 
@@ -81,16 +85,15 @@ def tuner(build_tuner: Build, tmp_path_factory: pytest.TempPathFactory) -> Tuner
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
-    """Every whole sample of a results directory."""
-    lines = (out / "samples.jsonl").read_bytes().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith(b"\n")]
+    """Every sample of a results directory."""
+    return [json.loads(line) for line in samples(out)]
 
 
 def wait_for_blocks(out: Path, count: int, process: subprocess.Popen[str]) -> None:
     """Waits until a study has finished that many blocks."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline and process.poll() is None:
-        if (out / "samples.jsonl").exists():
+        with contextlib.suppress(UsageError):  # there is no study yet
             begun = [row for row in rows(out) if row["kind"] == "block"]
             if len(begun) > count:
                 return

@@ -14,6 +14,9 @@ from hztune.errors import UsageError
 from hztune.export.provenance import provenance
 from hztune.profile import Profile
 
+_SAMPLES = "samples"
+"""The form of a results directory; all others are of a profile."""
+
 _profile_argument = click.argument(
     "profile_path", metavar="PROFILE", type=click.Path(path_type=Path)
 )
@@ -36,15 +39,19 @@ def show_command(profile_path: Path, as_json: bool) -> None:
     "--output", "-o", metavar="FILE", default="-", help="Where to; the default is stdout."
 )
 def export_command(profile_path: Path, format_name: str, output: str) -> None:
-    """Print a profile as a shell, container or compiler reads it."""
+    """Print a profile as a shell, container or compiler reads it.
+
+    With --format samples and a results directory as PROFILE: every measurement of its study as
+    lines of JSON, also while it runs, or when it was killed.
+    """
+    if format_name == _SAMPLES:
+        _write_text(_samples_of(profile_path), output)
+        return
     form = export.find(format_name)
     tuned = profile.load(profile_path)
     text = export.render(tuned, form.name)
     _warn(tuned)
-    if output == "-":
-        click.echo(text, nl=False)
-    else:
-        files.write_whole(Path(output), text, executable=form.executable)
+    _write_text(text, output, executable=form.executable)
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True})
@@ -65,6 +72,21 @@ def run_command(profile_path: Path, words: tuple[str, ...]) -> None:
     environment = _environment_under(tuned)
     sys.stdout.flush()
     os.execve(program, list(words), environment)
+
+
+def _write_text(text: str, output: str, *, executable: bool = False) -> None:
+    """Writes what was exported to a file, or to stdout."""
+    if output == "-":
+        click.echo(text, nl=False)
+    else:
+        files.write_whole(Path(output), text, executable=executable)
+
+
+def _samples_of(folder: Path) -> str:
+    """Every measurement of a results directory, as lines of JSON."""
+    from hztune.store.local import samples
+
+    return b"".join(samples(folder)).decode()
 
 
 def _environment_under(tuned: Profile) -> dict[str, str]:

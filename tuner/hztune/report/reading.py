@@ -21,9 +21,9 @@ from hztune.params import Param, Value
 from hztune.profile import Profile
 from hztune.search import proposer
 from hztune.stats import Interval, block_ratios, fixed_interval, pool_plain
-from hztune.store import Recording, recording
+from hztune.store.local import SAMPLES, Recording, is_there, recording
 from hztune.trial import Ledger, LossLimit, MemoryLimit, Samples
-from hztune.tune.results import PROFILE, SAMPLES
+from hztune.tune.results import PROFILE
 from hztune.tune.summary import FrontRow, Summary
 
 _NORMAL_95 = 1.96
@@ -449,13 +449,13 @@ def read(folder: Path) -> StudyReading:
         HztuneError: Its samples are damaged.
     """
     for name in (SAMPLES, PROFILE):
-        if not (folder / name).is_file():
+        if not (is_there(folder) if name == SAMPLES else (folder / name).is_file()):
             raise UsageError(
                 f"{str(folder)!r} has no {name}, so it is no finished study "
                 "(an unfinished one ends with `hztune tune ... --resume --out` and that directory; "
                 "`hztune report --dashboard` shows it meanwhile)"
             )
-    samples, claimed = recording(folder / SAMPLES), profiles.load(folder / PROFILE)
+    samples, claimed = recording(folder), profiles.load(folder / PROFILE)
     if samples.identity.get("space") != claimed.search.space_sha256:
         raise UsageError(f"{PROFILE} and {SAMPLES} in {str(folder)!r} are of different studies")
     if not samples.blocks:

@@ -13,7 +13,8 @@ from pathlib import Path
 from hztune.blocks import Arm, Block
 from hztune.params import Value
 from hztune.search import proposer
-from hztune.store import blocks_of, recording
+from hztune.store import blocks_of
+from hztune.store.local import recording
 from hztune.trial import Ledger, LossLimit, MemoryLimit
 from hztune.tune import results
 from hztune.tune.shared_session import Place
@@ -33,7 +34,7 @@ def write_storage(folder: Path) -> Path:
         UsageError: There is no study in `folder`.
         HztuneError: Its samples are damaged, or the file system refused.
     """
-    samples = recording(folder / results.SAMPLES)
+    samples = recording(folder)
     return _write(folder, samples.identity, samples.blocks)
 
 

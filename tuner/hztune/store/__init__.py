@@ -1,8 +1,13 @@
-"""Measurements as they are kept: rows, the log of a study, and the storage that workers share."""
+"""Where a study is kept: one database of blocks, whether one process measures or many machines.
+
+`rows` is what an executor tells and what blocks are made of again; `lines` is how rows are written;
+`database` is a connection; `study` is the tables and what stands in them; `local` is the study of a
+results directory, which one process measures; `worker` is one of several; `peers` is what a worker
+asks of the others. Only what needs no database is named here: commands that need none load none.
+"""
 
 from hztune.store.peers import Alone, EndedElsewhere, News, Peers
-from hztune.store.rows import SCHEMA, Evidence, Nowhere, Plan, Rows, Sink
-from hztune.store.samples import Recording, SampleStore, blocks, blocks_of, differences, recording
+from hztune.store.rows import SCHEMA, Evidence, Nowhere, Plan, Rows, Sink, blocks_of
 
 __all__ = [
     "SCHEMA",
@@ -13,12 +18,7 @@ __all__ = [
     "Nowhere",
     "Peers",
     "Plan",
-    "Recording",
     "Rows",
-    "SampleStore",
     "Sink",
-    "blocks",
     "blocks_of",
-    "differences",
-    "recording",
 ]

@@ -17,7 +17,14 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, MetaData, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import (
+    DatabaseError,
+    DBAPIError,
+    InterfaceError,
+    OperationalError,
+    SQLAlchemyError,
+)
+from sqlalchemy.pool import QueuePool
 
 from hztune.errors import HztuneError, UsageError
 
@@ -106,6 +113,107 @@ class Storage:
         return HztuneError(f"the storage {self.shown} cannot be used: {reason}")
 
 
+class StudyFile(Storage):
+    """The database of a results directory: a file of SQLite that one process writes."""
+
+    def __init__(self, path: Path, *, reading: bool = False) -> None:
+        """Opens the file.
+
+        Args:
+            path: The file; it exists.
+            reading: Whether nothing is written to it: it may be in use then.
+
+        Raises:
+            UsageError: It is no database, or cannot be opened.
+            HztuneError: It is damaged.
+        """
+        self._path = path
+        self._url = URL.create("sqlite", database=str(path))
+        self.shown = str(path)
+        self._engine = _reading_engine(path) if reading else _engine(self._url)
+        self._writer: sqlite3.Connection | None = None
+        try:
+            self.run(_judge_soundness, patience_s=0.0)
+        except BaseException:
+            self.close()
+            raise
+
+    def write(self, statement: str, value: str) -> None:
+        """Carries out a statement by itself: kept when this process dies, not synced.
+
+        Raises:
+            HztuneError: It could not be written.
+        """
+        try:
+            if self._writer is None:
+                self._writer = _unsynced(self._path)
+            self._writer.execute(statement, (value,))
+        except sqlite3.Error as error:
+            raise self._refusal(str(error)) from None
+
+    def close(self) -> None:
+        """Closes every connection."""
+        if self._writer is not None:
+            self._writer.close()
+        super().close()
+
+    def _failure(self, error: SQLAlchemyError, patience_s: float) -> HztuneError:
+        return self._refusal(_line(error.orig if isinstance(error, DBAPIError) else error))
+
+    def _refusal(self, reason: str) -> HztuneError:
+        """What to tell the user."""
+        if "not a database" in reason:
+            return UsageError(
+                f"{self._path} holds something else than samples; choose another --out"
+            )
+        if "malformed" in reason:
+            return HztuneError(
+                f"{self._path} is damaged ({reason}); restore it from a copy, "
+                "or start anew with another --out"
+            )
+        if "unable to open" in reason:
+            return UsageError(f"cannot read {self._path}: {reason}")
+        return HztuneError(
+            f"cannot write {self._path}: {reason}; every sample before this one is kept: "
+            "make room and go on with --resume"
+        )
+
+
+def _judge_soundness(connection: Connection) -> None:
+    """Looks through the whole file; what is in its blocks their checksums tell.
+
+    Raises:
+        DatabaseError: Something does not fit together.
+    """
+    found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+    if found != "ok":
+        raise DatabaseError("", {}, sqlite3.DatabaseError(f"malformed: {found}"))
+
+
+def _unsynced(path: Path) -> sqlite3.Connection:
+    """A connection whose commits are appended to the write-ahead log, and never to the file.
+
+    A process that is killed has them kept; a power cut may take those since the last synced commit.
+    """
+    connection = sqlite3.connect(
+        path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+    )
+    connection.execute("PRAGMA synchronous=NORMAL")
+    connection.execute("PRAGMA wal_autocheckpoint=0")
+    return connection
+
+
+def _reading_engine(path: Path) -> Engine:
+    """What makes connections that only read; beside a writer they see what it has committed."""
+
+    def connect() -> sqlite3.Connection:
+        is_open = path.with_name(f"{path.name}-wal").exists()
+        uri = f"{path.absolute().as_uri()}?{'mode=ro' if is_open else 'immutable=1'}"
+        return sqlite3.connect(uri, uri=True, timeout=_BUSY_S, check_same_thread=False)
+
+    return create_engine("sqlite://", creator=connect, poolclass=QueuePool)
+
+
 def _judged(text: str) -> URL:
     """The URL, with the driver that is used.
 
@@ -184,6 +292,8 @@ def _may_pass(error: SQLAlchemyError) -> bool:
     """Whether an error is of the connection, not of what was asked."""
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
+    if isinstance(error, DBAPIError) and isinstance(error.orig, sqlite3.Error):
+        return "locked" in str(error.orig)
     return isinstance(error, (OperationalError, InterfaceError))
 
 

@@ -20,7 +20,7 @@ _DEAD_STATES = "ZX"
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessId:
     """A process that can be told from every other one.
 
     Attributes:
@@ -38,7 +38,7 @@ class Process:
     started: int
 
     @classmethod
-    def here(cls) -> Process:
+    def here(cls) -> ProcessId:
         """This one."""
         pid = os.getpid()
         host = f"{socket.gethostname()}/{machine.identity()}"
@@ -46,7 +46,7 @@ class Process:
         assert started is not None  # it is running
         return cls(host, machine.boot_id(), os.readlink("/proc/self/ns/pid"), pid, started)
 
-    def sees_dead(self, other: Process) -> bool:
+    def sees_dead(self, other: ProcessId) -> bool:
         """Whether this process knows that the other one has ended."""
         if other.host != self.host:
             return False

@@ -1,15 +1,27 @@
-"""From what an executor tells to the rows of a study's samples."""
+"""From what an executor tells to the rows of a study's samples, and back to blocks.
+
+A `block` row begins each block, a `turn` row follows each turn as soon as it has been measured, an
+`outcome` row ends an arm's part of the block: only then is it known whether the process was the one
+asked for. A block is complete when all its outcomes are there. The turns of an incomplete one are
+kept, but no estimate is made from them.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from operator import itemgetter
+from typing import Any, Protocol
 
-from hztune.blocks import Arm, Outcome, Role, Turn
-from hztune.store.log import KIND_WITHIN, Record
+from hztune.blocks import Arm, Block, Outcome, Role, Turn, joined
+from hztune.store.lines import KIND_WITHIN, Record
 
 SCHEMA = 1
+
+_TURN = itemgetter("turn", "position", "start_ns", "counted_ns", "ops", "disturbed")
+"""What a row says of a turn, in the order of its fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,3 +205,62 @@ def lean(line: bytes) -> bytes:
     if not 0 < whose < arm < what < evidence:
         return line
     return b'{"kind":"turn"%b%b}' % (line[whose:arm], line[what:evidence])
+
+
+def blocks_of(records: Iterable[Record]) -> Iterator[Block]:
+    """Yields the complete blocks of a file's records, in order.
+
+    A block on several workloads is complete when all of them stand one after another.
+    """
+    waiting: list[Block] = []
+    workloads: list[str] = []
+    for head, block in _measured(records):
+        part = head.get("part", 0)
+        if part != len(waiting) or (waiting and waiting[0].pair != block.pair):
+            waiting, workloads = [], []
+        if part != len(waiting):
+            continue
+        waiting.append(block)
+        workloads.append(head.get("workload", ""))
+        if len(waiting) == head.get("parts", 1):
+            yield joined(waiting, workloads)
+            waiting, workloads = [], []
+
+
+def _measured(records: Iterable[Record]) -> Iterator[tuple[Record, Block]]:
+    """Yields what was measured completely on one workload, with the row that began it."""
+    turns: defaultdict[int, list[Turn]] = defaultdict(list)
+    outcomes: dict[int, Outcome] = {}
+    head: Record = {}
+    for row in records:
+        if row["kind"] == "block":
+            turns.clear()
+            outcomes.clear()
+            head = row
+        elif row["kind"] == "turn":
+            turns[row["index"]].append(_turn(row))
+        elif row["kind"] == "outcome":
+            outcomes[row["index"]] = _outcome(row, tuple(turns[row["index"]]))
+            count = len(head["arms"])
+            if len(outcomes) == count:
+                found = tuple(outcomes[i] for i in range(count))
+                yield head, Block(row["pair"], row["role"], found, row.get("machine", ""))
+
+
+def _turn(row: Mapping[str, Any]) -> Turn:
+    """Returns the turn of a row."""
+    return Turn(*_TURN(row))
+
+
+def _outcome(row: Mapping[str, Any], turns: tuple[Turn, ...]) -> Outcome:
+    """Returns the outcome of a row."""
+    return Outcome(
+        arm=Arm.of(row["allocator"], row["params"]),
+        status=row["status"],
+        detail=row["detail"],
+        ops_per_s=row["ops_per_s"],
+        turns=turns,
+        rss_peak_kb=row["rss_peak_kb"],
+        live_kb=row["live_kb"],
+        counters=row["counters"],
+    )

@@ -14,12 +14,11 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from hztune.blocks import Arm, Role
 from hztune.errors import HztuneError
-from hztune.store.log import Record, packed
-from hztune.store.owners import Process
+from hztune.store.lines import Record, packed
+from hztune.store.owners import ProcessId
 from hztune.store.peers import EndedElsewhere, News
-from hztune.store.rows import Rows
-from hztune.store.samples import blocks_of
-from hztune.store.shared import BLOCKS, OWNERS, STUDIES, SharedStudy
+from hztune.store.rows import Rows, blocks_of, lean
+from hztune.store.study import BLOCKS, OWNERS, ROWS, STUDIES, StoredStudy
 
 _LOOK_EVERY_S = 0.5
 _PROVING = ("confirm", "ablate")
@@ -44,7 +43,7 @@ class Buffer(Rows):
 class Worker:
     """This process, as one of a study's workers; leaving the `with` block gives all back."""
 
-    def __init__(self, study: SharedStudy, machine: str) -> None:
+    def __init__(self, study: StoredStudy, machine: str) -> None:
         """Joins a study.
 
         Args:
@@ -62,7 +61,7 @@ class Worker:
         self.ending: dict[str, Any] | None = None
         """What the study came to, once that is known."""
         self._storage = study.storage
-        self._process = Process.here()
+        self._process = ProcessId.here()
         self._seen = 0
         self._pair = 0
         self.number = self._storage.run(self._join)
@@ -78,9 +77,12 @@ class Worker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leaves the study; a storage that is gone will find this process dead."""
+        """Leaves the study, and leaves there what was measured of a block that is not complete.
+
+        A storage that is gone will find this process dead.
+        """
         with contextlib.suppress(HztuneError):
-            self._storage.run(self._leave, patience_s=0.0)
+            self._storage.run(self._leave_begun, patience_s=0.0)
 
     def look(self) -> News:
         """What the others do, and have entered since the last look.
@@ -115,8 +117,9 @@ class Worker:
         Raises:
             EndedElsewhere: The study has ended meanwhile; nothing is added to it.
         """
-        rows = packed(self.sink.rows)
-        self._storage.run(lambda connection: self._enter(connection, rows, elapsed_s))
+        lines = [packed(row) for row in self.sink.rows]
+        self._storage.run(lambda connection: self._enter(connection, lines, elapsed_s))
+        self.sink.rows.clear()
 
     def lead(self) -> bool:
         """Takes the lead where nobody who lives has it; says whether this worker has it now."""
@@ -137,7 +140,7 @@ class Worker:
 
     def _rows_of_others(self, ends: list[tuple[int, float]]) -> Iterator[Record]:
         """The rows of what others entered; number and end of each new block go to `ends`."""
-        for stored in self.study.blocks(self._seen):
+        for stored in self.study.blocks(self._seen, lean):
             ends.append((stored.number, stored.elapsed_s))
             if stored.worker != self.name:
                 yield from stored.rows
@@ -146,7 +149,7 @@ class Worker:
         self._judge_ending(self.study.lock(connection))
         query = select(STUDIES.c.joined).where(STUDIES.c.name == self.study.name)
         number: int = connection.execute(query).scalar_one()
-        self._update_study(connection, joined=number + 1)
+        self.study.update(connection, joined=number + 1)
         self._leave(connection)
         process = self._process
         connection.execute(
@@ -164,6 +167,12 @@ class Worker:
             )
         )
         return number
+
+    def _leave_begun(self, connection: Connection) -> None:
+        head = {"study": self.study.name, "worker": self.name}
+        if begun := [{**head, "line": packed(row).decode()} for row in self.sink.rows]:
+            connection.execute(insert(ROWS), begun)
+        self._leave(connection)
 
     def _leave(self, connection: Connection) -> None:
         connection.execute(delete(OWNERS).where(*self._mine()))
@@ -190,30 +199,18 @@ class Worker:
         self._judge_ending(self.study.lock(connection))
         query = select(STUDIES.c.begun).where(STUDIES.c.name == self.study.name)
         pair: int = connection.execute(query).scalar_one()
-        self._update_study(connection, begun=pair + 1)
+        self.study.update(connection, begun=pair + 1)
         self._update_own(connection, role=role)
         return pair
 
-    def _enter(self, connection: Connection, rows: str, elapsed_s: float) -> None:
+    def _enter(self, connection: Connection, lines: list[bytes], elapsed_s: float) -> None:
         """Inserts the block, unless an answer was lost and it is there already."""
         ending = self.study.lock(connection)
         mine = (BLOCKS.c.study == self.study.name, BLOCKS.c.pair == self._pair)
         if connection.scalar(select(BLOCKS.c.number).where(*mine)) is not None:
             return
         self._judge_ending(ending)
-        query = select(STUDIES.c.entered).where(STUDIES.c.name == self.study.name)
-        number: int = connection.execute(query).scalar_one() + 1
-        self._update_study(connection, entered=number)
-        connection.execute(
-            insert(BLOCKS).values(
-                study=self.study.name,
-                number=number,
-                pair=self._pair,
-                worker=self.name,
-                elapsed_s=elapsed_s,
-                rows=rows,
-            )
-        )
+        self.study.enter(connection, self._pair, self.name, elapsed_s, lines)
         connection.execute(update(OWNERS).where(*self._mine()).values(held="[]"))
 
     def _lead(self, connection: Connection) -> bool:
@@ -228,7 +225,7 @@ class Worker:
             return  # the answer to the first attempt was lost
         self._judge_ending(there)
         self._update_own(connection, role="")
-        self._update_study(connection, ending=text)
+        self.study.update(connection, ending=text)
 
     def _judge_ending(self, text: str | None) -> None:
         """Sees to it that the study has not ended."""
@@ -247,14 +244,10 @@ class Worker:
                 "host's name); every block that it entered is kept: it may join again"
             )
 
-    def _update_study(self, connection: Connection, **values: Any) -> None:
-        own = update(STUDIES).where(STUDIES.c.name == self.study.name)
-        connection.execute(own.values(**values))
 
-
-def _process(row: Mapping[str, Any]) -> Process:
+def _process(row: Mapping[str, Any]) -> ProcessId:
     """The process of an owner."""
-    return Process(row["host"], row["boot"], row["namespace"], row["pid"], row["started"])
+    return ProcessId(row["host"], row["boot"], row["namespace"], row["pid"], row["started"])
 
 
 def _arms(held: str) -> list[Arm]:

@@ -24,13 +24,13 @@ from hztune.profile import (
     WorkloadId,
 )
 from hztune.search.proposer import SAMPLER
+from hztune.store.local import DATABASE, is_there
 from hztune.tune.request import Task, TuneRequest
 from hztune.tune.story import Decision
 from hztune.workload import METRICS, WorkloadSpec
 
 PROFILE = "profile.json"
 FRONT = "front"
-SAMPLES = "samples.jsonl"
 _EXPORTS = {"env": "profile.env", "header": "hz_config.h"}
 
 
@@ -42,8 +42,8 @@ def directory(task: Task) -> Path:
     """
     request = task.request
     path = request.out or Path("hztune-results") / _fresh_name(task)
-    if request.resume and not (path / SAMPLES).is_file():
-        raise UsageError(f"there is no study to resume in {str(path)!r} (it has no {SAMPLES})")
+    if request.resume and not is_there(path):
+        raise UsageError(f"there is no study to resume in {str(path)!r} (it has no {DATABASE})")
     make(path)
     return path
 

@@ -18,7 +18,8 @@ from hztune.measure.workloads import program_executor, workloads_executor
 from hztune.profile import Profile, Verdict
 from hztune.progress import Reporter, duration
 from hztune.search import SLOTS
-from hztune.store import SampleStore, Sink
+from hztune.store import Sink
+from hztune.store.local import LocalStudy
 from hztune.trial import Bench, Budget, Ledger, SystemClock
 from hztune.tune import results, story
 from hztune.tune.pareto_story import ParetoStory
@@ -134,12 +135,11 @@ def executor_of(request: TuneRequest, machine: Machine, sink: Sink) -> Executor:
     )
 
 
-def _store(task: Task, machine: Machine, folder: Path) -> SampleStore:
-    path = folder / results.SAMPLES
-    return SampleStore(path, task.identity, machine, resume=task.request.resume)
+def _store(task: Task, machine: Machine, folder: Path) -> LocalStudy:
+    return LocalStudy(folder, task.identity, machine, resume=task.request.resume)
 
 
-def _study(task: Task, executor: Executor, store: SampleStore, reporter: Reporter) -> Story:
+def _study(task: Task, executor: Executor, store: LocalStudy, reporter: Reporter) -> Story:
     blocks = store.replay()
     budget = Budget(SystemClock(), task.request.budget_s, spent_s=_spent(blocks))
     ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine)
@@ -163,7 +163,7 @@ def _finish(
     machine: Machine,
     study: Story,
     decision: Decision,
-    store: SampleStore,
+    store: LocalStudy,
     started: float,
 ) -> Tuned:
     """Writes what came out, first of all beside the samples: an ended study stays as it ended.
@@ -171,7 +171,7 @@ def _finish(
     Going on with it would be another look at the same data, which the error of its claim does not
     allow for. Only an interrupted study has no end.
     """
-    folder = store.path.parent
+    folder = store.folder
     tuned = account(task, machine, study, decision, time.monotonic() - started, folder)
     if decision.verdict != "interrupted":
         store.conclude(ending_of(tuned))

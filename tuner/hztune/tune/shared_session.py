@@ -24,8 +24,9 @@ from hztune.machine import Machine, identity
 from hztune.progress import Reporter
 from hztune.store import EndedElsewhere
 from hztune.store.database import Storage
-from hztune.store.log import read, write_log
-from hztune.store.shared import SharedStudy
+from hztune.store.lines import write_lines
+from hztune.store.local import SAMPLES, is_there, recording
+from hztune.store.study import StoredStudy
 from hztune.store.worker import Worker
 from hztune.trial import Bench, Budget, Ledger, SystemClock
 from hztune.tune import results
@@ -66,13 +67,13 @@ class Place:
         finally:
             storage.close()
 
-    def found(self, storage: Storage) -> SharedStudy:
+    def found(self, storage: Storage) -> StoredStudy:
         """The study.
 
         Raises:
             UsageError: There is none of that name.
         """
-        study = SharedStudy.find(storage, self.study)
+        study = StoredStudy.find(storage, self.study)
         if study is None:
             raise UsageError(
                 f"there is no study {self.study!r} in {storage.shown}; begin it with `hztune tune "
@@ -106,7 +107,7 @@ def begin(place: Place, request: TuneRequest | None, out: Path | None, reporter:
         else:
             identity = understand(request).identity
             asked = written(request)
-            study = SharedStudy.begin(storage, place.study, identity, asked)
+            study = StoredStudy.begin(storage, place.study, identity, asked)
             if study.request != json.loads(json.dumps(asked)):
                 reporter.say(f"the study {study.name} goes on as it was begun, with its own budget")
         _judge_folder(folder, study)
@@ -162,7 +163,7 @@ def forget(place: Place, host: str) -> int:
 
 
 def _take_part(
-    study: SharedStudy, reporter: Reporter, folder: Path | None, budget_s: float | None
+    study: StoredStudy, reporter: Reporter, folder: Path | None, budget_s: float | None
 ) -> Tuned | None:
     """Measures until the study has ended, or this worker's time has."""
     started = time.monotonic()
@@ -229,20 +230,19 @@ def _saved(tuned: Tuned, folder: Path | None) -> Tuned:
     return tuned
 
 
-def _told(study: SharedStudy, ending: Mapping[str, Any], folder: Path | None) -> Tuned:
+def _told(study: StoredStudy, ending: Mapping[str, Any], folder: Path | None) -> Tuned:
     """What the study came to, and its results directory as every study has one."""
     if folder is not None:
-        write_log(folder / results.SAMPLES, study.samples(ending["machine"]))
+        write_lines(folder / SAMPLES, study.samples(ending["machine"]))
     return told_again(ending, folder)
 
 
-def _judge_folder(folder: Path, study: SharedStudy) -> None:
+def _judge_folder(folder: Path, study: StoredStudy) -> None:
     """Makes the results directory.
 
     Raises:
         UsageError: It cannot be made, or holds another study.
     """
     results.make(folder)
-    path = folder / results.SAMPLES
-    if path.exists() and next(read(path), {}).get("study") != study.label:
-        raise UsageError(f"{path} belongs to another study; choose another --out")
+    if is_there(folder) and recording(folder).label != study.label:
+        raise UsageError(f"{folder / SAMPLES} belongs to another study; choose another --out")

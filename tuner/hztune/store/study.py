@@ -1,9 +1,13 @@
-"""A study in a shared storage: its request, its blocks, who takes part, and how it ended.
+"""A study in a database: its request, its blocks, which workers take part, and how it ended.
 
-A block is one row, inserted in one transaction when it is complete: the very rows that a file of
-samples would hold, as checksummed lines. So whatever ends a worker, a block is there or is not. The
-row of the study counts the blocks and is locked for it, so that blocks are numbered in the order in
-which they were committed, and a reader who has seen number N has missed none before it.
+A block is one row, inserted in one transaction when it is complete: its samples, as checksummed
+lines. So whatever ends a worker, a block is there or is not. The row of the study counts the blocks
+and is locked for it, so that blocks are numbered in the order in which they were committed, and a
+reader that has seen number N has missed none before it. Samples of a block that is not complete
+stand apart; those of one that never was stand before the samples of the next one.
+
+The tables are those of 0.1, and one more. A study of a results directory is its database's only
+one; its `request` is {"label": ..., "machine": {...}}: it belongs to one machine.
 """
 
 from __future__ import annotations
@@ -34,14 +38,14 @@ from sqlalchemy import (
     insert,
     inspect,
     select,
+    update,
 )
 from sqlalchemy.exc import IntegrityError
 
 from hztune.errors import HztuneError, UsageError
 from hztune.store.database import Storage
-from hztune.store.log import Record, unpacked
+from hztune.store.lines import Lean, Record, checked, decoded, numbered, packed
 from hztune.store.rows import SCHEMA
-from hztune.store.samples import differences
 
 TABLES = MetaData()
 
@@ -86,6 +90,16 @@ OWNERS = Table(
     Column("leads", Boolean, nullable=False),  # it confirms, ablates and gives the verdict
 )
 
+ROWS = Table(
+    "hztune_rows",
+    TABLES,
+    Column("id", Integer, primary_key=True),
+    Column("study", ForeignKey("hztune_studies.name"), nullable=False),
+    Column("worker", String(40), nullable=False),
+    Column("line", Text, nullable=False),  # a sample of a block that is not complete
+    sqlite_autoincrement=True,
+)
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}")
 _READ_AT_ONCE = 100
 
@@ -100,8 +114,8 @@ class StoredBlock:
     rows: tuple[Record, ...]
 
 
-class SharedStudy:
-    """A study that stands in a storage."""
+class StoredStudy:
+    """A study that stands in a database."""
 
     def __init__(self, storage: Storage, name: str, row: Mapping[str, Any]) -> None:
         """Takes what stands in the study's row; `begin` and `find` make it."""
@@ -114,7 +128,7 @@ class SharedStudy:
     @classmethod
     def begin(
         cls, storage: Storage, name: str, identity: Mapping[str, str], request: Mapping[str, Any]
-    ) -> SharedStudy:
+    ) -> StoredStudy:
         """Begins a study; whoever was quicker with the same one has begun it.
 
         Raises:
@@ -126,14 +140,7 @@ class SharedStudy:
                 "a letter or a digit first"
             )
         storage.prepare(TABLES)
-        values = {
-            "name": name,
-            "schema": SCHEMA,
-            "identity": json.dumps(identity),
-            "request": json.dumps(request),
-            "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            **{"joined": 0, "begun": 0, "entered": 0},
-        }
+        values = study_values(name, identity, request)
         if cls.find(storage, name) is None:
             storage.run(lambda connection: _insert_once(connection, values))
         found = cls.find(storage, name)
@@ -142,7 +149,7 @@ class SharedStudy:
         return found
 
     @classmethod
-    def find(cls, storage: Storage, name: str) -> SharedStudy | None:
+    def find(cls, storage: Storage, name: str) -> StoredStudy | None:
         """The study of that name; None: there is none.
 
         Raises:
@@ -156,11 +163,15 @@ class SharedStudy:
                 f"the study {name!r} is of schema {row['schema']}, and this hztune knows {SCHEMA}; "
                 "install the version that began it"
             )
+        if not storage.run(lambda connection: inspect(connection).has_table(ROWS.name)):
+            storage.prepare(TABLES)  # 0.1 began it
         return cls(storage, name, row)
 
     @property
     def label(self) -> str:
         """A short name of what the study is, for its samples."""
+        if "label" in self.request:
+            return str(self.request["label"])
         text = json.dumps([self.name, self.created, self.identity], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -170,7 +181,7 @@ class SharedStudy:
         Raises:
             UsageError: It would measure something else.
         """
-        different = differences(self.identity, identity)
+        different = identity_differences(self.identity, identity)
         if different:
             raise UsageError(
                 f"the study {self.name!r} is another one ({'; '.join(different)}); all its workers "
@@ -184,34 +195,72 @@ class SharedStudy:
         text = self.storage.run(lambda connection: connection.scalar(query))
         return None if text is None else dict(json.loads(text))
 
-    def blocks(self, after: int = 0) -> Iterator[StoredBlock]:
+    def blocks(self, after: int = 0, lean: Lean = bytes) -> Iterator[StoredBlock]:
         """Every complete block behind number `after`, in order; they are read a few at a time.
+
+        Args:
+            after: Number of the last block that is not wanted.
+            lean: Makes of each line one of what is wanted of it.
 
         Raises:
             HztuneError: One is damaged.
         """
         while some := self.storage.run(partial(self._some, after=after)):
             for row in some:
-                what = f"block {row['number']} of the study {self.name!r}"
-                rows = tuple(unpacked(row["rows"], what))
+                rows = tuple(decoded(self._lines(row), lean))
                 yield StoredBlock(row["number"], row["worker"], row["elapsed_s"], rows)
             after = some[-1]["number"]
 
-    def samples(self, machine: Mapping[str, Any]) -> Iterator[Record]:
-        """The whole study as the records of a file of samples.
+    def samples(self, machine: Mapping[str, Any]) -> Iterator[bytes]:
+        """The whole study as the lines of a file of samples, also while it is measured.
 
         Args:
             machine: The record of the machine that its claim was proved on.
         """
-        head = {"schema": SCHEMA, "study": self.label}
+        yield from numbered(self.storage.run(lambda it: list(self.unnumbered(it, machine))))
+
+    def unnumbered(self, connection: Connection, machine: Mapping[str, Any]) -> Iterator[bytes]:
+        """The lines of the whole study, whose numbers do not follow each other yet."""
+        head = {"schema": SCHEMA, "kind": "study", "study": self.label}
         about = {"identity": self.identity, "machine": machine, "created": self.created}
-        yield {**head, "kind": "study", **about}
-        for block in self.blocks():
-            for row in block.rows:
-                yield {name: value for name, value in row.items() if name != "seq"}
-        ending = self.ending()
+        yield packed({**head, **about})
+        after = 0
+        while some := self._some(connection, after):
+            for row in some:
+                yield from self._lines(row)
+            after = some[-1]["number"]
+        yield from self.begun_lines(connection)
+        ending = connection.scalar(select(STUDIES.c.ending).where(STUDIES.c.name == self.name))
         if ending is not None:
-            yield {**head, "kind": "end", **ending}
+            yield packed({**head, "kind": "end", **json.loads(ending)})
+
+    def begun_lines(self, connection: Connection) -> list[bytes]:
+        """The samples of blocks that are not complete."""
+        query = select(ROWS.c.line).where(ROWS.c.study == self.name).order_by(ROWS.c.id)
+        return [line.encode() for line in connection.scalars(query)]
+
+    def enter(
+        self, connection: Connection, pair: int, worker: str, elapsed_s: float, lines: list[bytes]
+    ) -> None:
+        """Inserts a block behind all others, in a transaction that has locked the study."""
+        query = select(STUDIES.c.entered).where(STUDIES.c.name == self.name)
+        number: int = connection.execute(query).scalar_one() + 1
+        self.update(connection, entered=number)
+        connection.execute(
+            insert(BLOCKS).values(
+                study=self.name,
+                number=number,
+                pair=pair,
+                worker=worker,
+                elapsed_s=elapsed_s,
+                rows=b"".join(numbered(lines)).decode(),
+            )
+        )
+
+    def update(self, connection: Connection, **values: Any) -> None:
+        """Changes the row of the study."""
+        own = update(STUDIES).where(STUDIES.c.name == self.name)
+        connection.execute(own.values(**values))
 
     def forget(self, host: str) -> int:
         """Removes all that workers of a host hold; returns how many workers those were."""
@@ -236,6 +285,9 @@ class SharedStudy:
         ending: str | None = row[0]
         return ending
 
+    def _lines(self, row: Mapping[str, Any]) -> list[bytes]:
+        return checked(row["rows"], f"block {row['number']} of the study {self.name!r}")
+
     def _some(self, connection: Connection, after: int) -> list[Mapping[str, Any]]:
         query = select(BLOCKS).where(BLOCKS.c.study == self.name, BLOCKS.c.number > after)
         query = query.order_by(BLOCKS.c.number).limit(_READ_AT_ONCE)
@@ -258,3 +310,27 @@ def _insert_once(connection: Connection, values: Mapping[str, Any]) -> None:
             connection.execute(insert(STUDIES).values(**values))
     except IntegrityError:
         pass
+
+
+def identity_differences(there: Mapping[str, str], here: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns in which points two identities differ, one phrase each."""
+    return tuple(
+        f"{name}: {there.get(name, 'nothing')} there, {here.get(name, 'nothing')} here"
+        for name in dict.fromkeys([*here, *there])
+        if there.get(name) != here.get(name)
+    )
+
+
+def study_values(
+    name: str, identity: Mapping[str, str], request: Mapping[str, Any], created: str = ""
+) -> dict[str, Any]:
+    """Returns the row of a study that begins, now unless it was `created` before."""
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    return {
+        "name": name,
+        "schema": SCHEMA,
+        "identity": json.dumps(identity),
+        "request": json.dumps(request),
+        "created": created or now,
+        **{"joined": 0, "begun": 0, "entered": 0},
+    }
