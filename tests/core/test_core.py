@@ -45,7 +45,7 @@ VALUES: Mapping[str, tuple[str, ...]] = {
     "HZ_DEFER_FREE": ("0", "64"),
     "HZ_DOUBLE_FREE": ("at_reuse", "at_call"),
     "HZ_HARDENING": ("off", "light", "full"),
-    "HZ_BACKGROUND_REFILL_US": ("0", "128"),
+    "HZ_BACKGROUND_PERIOD_US": ("0", "128"),
     "HZ_MAGAZINE_CAP": ("256", "32"),
     "HZ_MAGAZINE_BYTES": ("65536", "4096"),
     "HZ_THREAD_CACHE_BYTES": ("2097152", "65536"),
@@ -279,7 +279,7 @@ SANITIZED = (
         "HZ_DEFER_FREE": "64",
         "HZ_DEPOT_LOCK": "spin",
     },
-    TIGHT | {"HZ_BACKGROUND_REFILL_US": "128", "HZ_LARGE_CACHE_BYTES": "0"},
+    TIGHT | {"HZ_BACKGROUND_PERIOD_US": "128", "HZ_LARGE_CACHE_BYTES": "0"},
 )
 
 
@@ -330,7 +330,7 @@ def test_a_double_free_is_caught_under(
 # With caches this small some thread holds a lock at nearly every fork.
 FORKED = (
     TIGHT,
-    TIGHT | {"HZ_DEPOT_LOCK": "spin", "HZ_BACKGROUND_REFILL_US": "128"},
+    TIGHT | {"HZ_DEPOT_LOCK": "spin", "HZ_BACKGROUND_PERIOD_US": "128"},
     TIGHT | {"HZ_DEPOT_LOCK": "lockfree", "HZ_SHARDS": "4"},
     TIGHT | {"HZ_REMOTE_GROUPING": "shard", "HZ_SHARDS": "2"},
     TIGHT | {"HZ_LARGE_CACHE_BYTES": "0"},

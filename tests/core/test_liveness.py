@@ -182,7 +182,7 @@ CLAIMS: Mapping[str, Claim] = {
         {"mutex": "sleeps", "spin": "yields", "lockfree": "passes"},
         number("met"),
     ),
-    "background_refill_us": Claim(
+    "background_period_us": Claim(
         "sets how long the worker sleeps that fills an empty depot",
         "take 1 64 await background_blocks 1",
         {"64": 64, "1024": 1024},
@@ -240,7 +240,7 @@ FURTHER: tuple[tuple[str, Claim], ...] = (
             "take 1 64 await background_blocks 1",
             {"4": 4, "64": 64, "256": 256},
             number("background_blocks"),
-            {"HZ_BACKGROUND_REFILL_US": "64"},
+            {"HZ_BACKGROUND_PERIOD_US": "64"},
         ),
     ),
     (
@@ -303,7 +303,7 @@ FURTHER: tuple[tuple[str, Claim], ...] = (
         ),
     ),
     (
-        "background_refill_us",
+        "background_period_us",
         Claim(
             "sets how long the worker sleeps that returns what a program left before it rests",
             "take 4096 1024 give 4096 await decayed_blocks 1 await purges 1",

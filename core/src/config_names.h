@@ -1,0 +1,18 @@
+/*
+ * The macros that an hz_config.h of before defines, under the names of today.
+ *
+ * One paragraph for each HZ_ALIAS of params.def: the preprocessor cannot make it from the table.
+ */
+#ifndef HZ_CONFIG_NAMES_H
+#define HZ_CONFIG_NAMES_H
+
+#ifdef HZ_CONFIG_BACKGROUND_REFILL_US
+#pragma message("HZ_CONFIG_BACKGROUND_REFILL_US is called HZ_CONFIG_BACKGROUND_PERIOD_US now")
+#ifndef HZ_CONFIG_BACKGROUND_PERIOD_US
+#define HZ_CONFIG_BACKGROUND_PERIOD_US HZ_CONFIG_BACKGROUND_REFILL_US
+#elif HZ_CONFIG_BACKGROUND_PERIOD_US != HZ_CONFIG_BACKGROUND_REFILL_US
+#error "HZ_CONFIG_BACKGROUND_REFILL_US and HZ_CONFIG_BACKGROUND_PERIOD_US disagree; keep the second"
+#endif
+#endif
+
+#endif
