@@ -61,7 +61,7 @@ BAD_VALUES = [
     ("HZ_MAGAZINE_CAP", "auto", "1024"),
     ("HZ_SHARDS", "automatic", "auto"),
     ("HZ_SHARDS", "0", "64"),
-    ("HZ_PURGE_DELAY_MS", "60001", "60000"),
+    ("HZ_DECAY_MS", "60001", "60000"),
     ("HZ_DEPOT_LOCK", "", "mutex"),
     ("HZ_DEPOT_LOCK", "MUTEX", "lockfree"),
     ("HZ_DEPOT_LOCK", "mutex spin", "lockfree"),
@@ -124,7 +124,7 @@ def test_auto_is_resolved_to_a_number(preload: Preload) -> None:
         ("HZ_MAGAZINES_CAP", "HZ_MAGAZINE_CAP"),
         ("HZ_MAGAZINECAP", "HZ_MAGAZINE_CAP"),
         ("HZ_DEPOT_LOCKS", "HZ_DEPOT_LOCK"),
-        ("HZ_PURGE_DELAY", "HZ_PURGE_DELAY_MS"),
+        ("HZ_MAX_DIRTY", "HZ_MAX_DIRTY_BYTES"),
         ("HZ_SHARD", "HZ_SHARDS"),
     ],
 )
@@ -148,7 +148,11 @@ def test_other_programs_variables_are_left_alone(name: str, preload: Preload) ->
 
 # --- names of before ------------------------------------------------------------------------------
 
-RENAMED = [("background_refill_us", "background_period_us", "4096")]
+RENAMED = [
+    ("background_refill_us", "background_period_us", "4096"),
+    ("purge_delay_ms", "decay_ms", "1000"),
+    ("large_cache_bytes", "max_dirty_bytes", "8388608"),
+]
 
 
 @pytest.mark.parametrize(("old", "new", "value"), RENAMED)
@@ -351,7 +355,7 @@ def test_without_the_bit_the_same_program_would_read_them(
     plain = as_nobody({})
     assert json.loads(plain.stdout)["privileged"] is False
     assert as_nobody(variables).returncode == REJECTED
-    for name in ("HZ_SHARDS", "HZ_PURGE_DELAY_MS", "HZ_DEPOT_LOCK"):
+    for name in ("HZ_SHARDS", "HZ_DECAY_MS", "HZ_DEPOT_LOCK"):
         assert as_nobody({name: variables[name]}).stdout != plain.stdout
 
 

@@ -201,13 +201,13 @@ CLAIMS: Mapping[str, Claim] = {
         number("spans_kept"),
         {"HZ_DEPOT_SLOTS": "1"},
     ),
-    "purge_delay_ms": Claim(
+    "decay_ms": Claim(
         "sets how long freed pages stay resident",
         "take 1 1000000 give 1 until purges 1",
         {"0": 0, "10": 10, "200": 200},
         number("passed_ms"),
     ),
-    "large_cache_bytes": Claim(
+    "max_dirty_bytes": Claim(
         "bounds the freed pages that stay resident",
         "take 16 1048576 give 16",
         {"0": 0, "4194304": 4 * MIB, "67108864": 16 * MIB},
@@ -312,7 +312,7 @@ FURTHER: tuple[tuple[str, Claim], ...] = (
         ),
     ),
     (
-        "purge_delay_ms",
+        "decay_ms",
         Claim(
             "sets from one look at the depots to the next, of which the second finds them unasked",
             "take 4096 1024 give 4096 until decayed_blocks 1",
