@@ -166,6 +166,12 @@ def test_hz_searches_every_row_of_the_table_or_says_why_not(hz: Space) -> None:
     assert named == {param.name for param in params.table()}
 
 
+def test_hz_searches_nothing_that_only_experiments_set(hz: Space) -> None:
+    assert not {param.name for param in params.table() if param.is_arm} & {
+        dimension.name for dimension in hz.dimensions
+    }
+
+
 def test_the_presets_of_hz_can_be_proposed(hz: Space) -> None:
     assert [preset.name for preset in hz.presets if not hz.contains(preset.config)] == []
 
