@@ -31,7 +31,7 @@ from hztune.progress import Quiet
 from hztune.report import join, reading, words
 from hztune.report.markup import Html, tag
 from hztune.report.reading import StudyReading
-from hztune.search import SearchInfo as RunningSearch
+from hztune.search import Search as RunningSearch
 from hztune.space import Space
 from hztune.store import SampleStore, Sink
 from hztune.store.database import Storage
