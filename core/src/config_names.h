@@ -1,7 +1,8 @@
 /*
  * The macros that an hz_config.h of before defines, under the names of today.
  *
- * One paragraph for each HZ_ALIAS of params.def: the preprocessor cannot make it from the table.
+ * One paragraph for each HZ_ALIAS and HZ_REMOVED of params.def: the preprocessor cannot make it
+ * from the table.
  */
 #ifndef HZ_CONFIG_NAMES_H
 #define HZ_CONFIG_NAMES_H
@@ -31,6 +32,10 @@
 #elif HZ_CONFIG_MAX_DIRTY_BYTES != HZ_CONFIG_LARGE_CACHE_BYTES
 #error "HZ_CONFIG_LARGE_CACHE_BYTES and HZ_CONFIG_MAX_DIRTY_BYTES disagree; keep the second"
 #endif
+#endif
+
+#ifdef HZ_CONFIG_DEPOT_BYTES
+#pragma message("HZ_CONFIG_DEPOT_BYTES is ignored: hz has no such parameter any more")
 #endif
 
 #endif

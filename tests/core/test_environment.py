@@ -193,6 +193,17 @@ def test_where_the_old_and_the_new_name_agree_the_value_counts(preload: Preload)
     assert config_of(preload("true", HZ_CONFIRM="1", **both).stderr)["background_period_us"] == 4096
 
 
+def test_what_was_removed_is_named_with_the_reason_and_ignored(
+    preload: Preload, defaults: dict[str, Any]
+) -> None:
+    done = preload("true", HZ_CONFIRM="1", HZ_DEPOT_BYTES="65536")
+    said = [line for line in done.stderr.splitlines() if line.startswith("hz: ")]
+    assert len(said) == 1 and said[0].endswith("it is ignored")
+    assert said[0].startswith("hz: HZ_DEPOT_BYTES is no parameter of hz any more: it is 4 MiB")
+    assert config_of(done.stderr) == defaults
+    assert preload("true", HZ_STRICT="1", HZ_DEPOT_BYTES="65536").returncode == REJECTED
+
+
 # --- what it says ---------------------------------------------------------------------------------
 
 

@@ -169,13 +169,6 @@ CLAIMS: Mapping[str, Claim] = {
         flushes_kept,
         {"HZ_FLUSH_BATCH": "32"},
     ),
-    "depot_bytes": Claim(
-        "bounds the bytes that a depot keeps of a class",
-        "take 16384 16 give 16384",
-        {"65536": 65536, "131072": 131072},
-        lambda seen: 16 * 32 * flushes_kept(seen),
-        {"HZ_DEPOT_SLOTS": "256", "HZ_FLUSH_BATCH": "32"},
-    ),
     "depot_lock": Claim(
         "decides what a thread does that finds a depot's lock taken",
         "take 2048 16 give 1024 meet 16 give 1024",

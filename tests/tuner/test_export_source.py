@@ -85,6 +85,7 @@ def test_a_compiler_reads_every_configuration_from_the_header_as_it_was_meant(
 
 
 RENAMED = [old for old in params.old_names().values() if old.now]
+REMOVED = [old for old in params.old_names().values() if not old.now]
 
 
 def preprocessed(root: Path, folder: Path, lines: str) -> subprocess.CompletedProcess[str]:
@@ -108,6 +109,15 @@ def test_a_header_of_before_is_understood_with_a_word_about_it(
     assert preprocessed(root, tmp_path, f"#define {before} 8\n#define {now} 8\n").returncode == 0
     both = preprocessed(root, tmp_path, f"#define {before} 8\n#define {now} 4\n")
     assert both.returncode != 0 and "disagree" in both.stderr
+
+
+@pytest.mark.parametrize("old", REMOVED, ids=lambda old: old.name)
+def test_a_header_that_sets_what_was_removed_is_told_so(
+    old: OldName, tmp_path: Path, root: Path
+) -> None:
+    done = preprocessed(root, tmp_path, f"#define HZ_CONFIG_{old.name.upper()} 4096\n")
+    assert done.returncode == 0
+    assert f"HZ_CONFIG_{old.name.upper()} is ignored" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("config", configurations().values(), ids=configurations().keys())
