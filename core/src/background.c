@@ -1,5 +1,5 @@
 /*
- * The optional background worker (background_refill_us). It gives depots that ran dry a batch from
+ * The optional background worker (background_period_us). It gives depots that ran dry a batch from
  * their spans, so that the next refill finds one. It also lets unused memory decay, even while the
  * program rests. The child of a fork has no worker.
  */
@@ -24,7 +24,7 @@ _Noreturn static void *work(void *unused)
 {
     (void)unused;
     for (;;) {
-        hz_os_sleep_us((uint32_t)hz_cfg.background_refill_us);
+        hz_os_sleep_us((uint32_t)hz_cfg.background_period_us);
         round_of_refills();
         while (hz_decay()) continue;
     }

@@ -35,10 +35,10 @@ static bool go_on_with_depots(void)
 static bool is_time_for_depots(void)
 {
     const uint32_t passed_ms = hz_os_now_ms() - hz_atomic_peek(&depots.seen_ms);
-    return passed_ms > 0 && passed_ms >= (uint32_t)hz_cfg.purge_delay_ms;
+    return passed_ms > 0 && passed_ms >= (uint32_t)hz_cfg.decay_ms;
 }
 
-/* Every purge_delay_ms, and at most once a millisecond, all of them. */
+/* Every decay_ms, and at most once a millisecond, all of them. */
 static bool decay_depots(void)
 {
     if (!is_time_for_depots() || !hz_lock_try(&depots.lock)) return false;

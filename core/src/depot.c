@@ -11,10 +11,12 @@
 
 hz_shard *hz_shards;
 
+enum { DEPOT_BYTES = 4 << 20 }; /* most that a depot keeps; it bounds the large classes */
+
 static uint32_t capacity_for(uint32_t class_)
 {
     int64_t blocks = hz_cfg.depot_slots * hz_cfg.flush_batch;
-    int64_t fitting = hz_cfg.depot_bytes / (int64_t)hz_class_bytes[class_];
+    int64_t fitting = DEPOT_BYTES / (int64_t)hz_class_bytes[class_];
     if (blocks > fitting) blocks = fitting;
     return (uint32_t)(blocks > 1 ? blocks : 1);
 }

@@ -3,7 +3,7 @@
  *
  * A heap is never unmapped. When its thread ends, the heap waits for a new thread. At first it is
  * warm, that is, it keeps its magazines: so blocks stay together and go on to one thread. At most
- * as many heaps as there are CPUs stay warm, for purge_delay_ms. The blocks of the others go to the
+ * as many heaps as there are CPUs stay warm, for decay_ms. The blocks of the others go to the
  * depot.
  */
 #include <hz/hz.h>
@@ -224,7 +224,7 @@ void hz_heap_cool_old(void)
 {
     if (hz_atomic_peek(&heaps.warm_count) == 0) return;
     const uint32_t warmed_ms = hz_atomic_get(&heaps.warmed_ms); /* before the clock is read */
-    if (hz_os_now_ms() - warmed_ms >= (uint32_t)hz_cfg.purge_delay_ms) cool(0);
+    if (hz_os_now_ms() - warmed_ms >= (uint32_t)hz_cfg.decay_ms) cool(0);
 }
 
 static void heap_leave(hz_heap *heap)

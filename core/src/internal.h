@@ -218,7 +218,7 @@ bool hz_run_purge(size_t first, size_t pages);
 /* ---- purge.c: what goes back to the system --------------------------------------------------- */
 
 /* To be called where the caller holds no lock, once a malloc or free: returns a part of what has
- * been unused for purge_delay_ms or exceeds large_cache_bytes, at most HZ_PURGE_BYTES. False when
+ * been unused for decay_ms or exceeds max_dirty_bytes, at most HZ_PURGE_BYTES. False when
  * nothing is due. */
 bool hz_purge_part(void);
 enum { HZ_PURGE_BYTES = 1 << 20 };

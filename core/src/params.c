@@ -25,25 +25,43 @@ typedef struct row {
     const char *choices;
     bool may_be_auto;
     const char *doc;
+    bool is_arm;
 } row;
 
 static const row rows[] = {
 #define WORD(enumerator, word) #word " "
-#define HZ_INT(name, NAME, default_, low, high, scale, unit, special, doc)                         \
+#define INT_ROW(name, NAME, default_, low, high, scale, unit, special, doc, is_arm)                \
     {#name, "HZ_" #NAME, "HZ_CONFIG_" #NAME,   HZ_KIND_INT, default_, low, high, HZ_SCALE_##scale, \
-     unit,  "",          HZ_SPECIAL_##special, doc},
-#define HZ_ENUM(name, NAME, default_, words, doc)                                                  \
-    {#name, "HZ_" #NAME, "HZ_CONFIG_" #NAME, HZ_KIND_ENUM, default_,                               \
-     0,     INT64_MAX,   HZ_SCALE_LINEAR,    "",           words,                                  \
-     false, doc},
+     unit,  "",          HZ_SPECIAL_##special, doc,         is_arm},
+#define ENUM_ROW(name, NAME, default_, words, doc, is_arm)                                         \
+    {#name,        "HZ_" #NAME,     "HZ_CONFIG_" #NAME,                                            \
+     HZ_KIND_ENUM, default_,        0,                                                             \
+     INT64_MAX,    HZ_SCALE_LINEAR, "",                                                            \
+     words,        false,           doc,                                                           \
+     is_arm},
+#define HZ_INT(...) INT_ROW(__VA_ARGS__, false)
+#define HZ_ENUM(...) ENUM_ROW(__VA_ARGS__, false)
+#define HZ_ARM_INT(...) INT_ROW(__VA_ARGS__, true)
+#define HZ_ARM_ENUM(...) ENUM_ROW(__VA_ARGS__, true)
 #include <hz/params.def>
 #undef HZ_INT
 #undef HZ_ENUM
 #undef WORD
 };
 
+static const hz_old_name old_names[] = {
+#define HZ_INT(name, NAME, default_, low, high, scale, unit, special, doc)
+#define HZ_ENUM(name, NAME, default_, words, doc)
+#define HZ_ALIAS(old, OLD, name, NAME) {#old, "HZ_" #OLD, "HZ_CONFIG_" #OLD, #name, ""},
+#define HZ_REMOVED(old, OLD, why) {#old, "HZ_" #OLD, "HZ_CONFIG_" #OLD, "", why},
+#include <hz/params.def>
+#undef HZ_INT
+#undef HZ_ENUM
+};
+
 enum {
     ROW_COUNT = sizeof rows / sizeof rows[0],
+    OLD_COUNT = sizeof old_names / sizeof old_names[0],
     NAME_BYTES = 48,
     TEXT_BYTES = 32,
     SHOWN_BYTES = 60
@@ -142,8 +160,9 @@ static void table_make(void)
     for (size_t i = 0; i < ROW_COUNT; i++) {
         const row *r = &rows[i];
         text_of(r, r->default_value, default_texts[i], TEXT_BYTES);
-        table[i] = (hz_param){r->name,    r->env,   r->macro, r->kind,    default_texts[i], r->low,
-                              highest(r), r->scale, r->unit,  r->choices, r->may_be_auto,   r->doc};
+        table[i] = (hz_param){r->name,        r->env,     r->macro, r->kind, default_texts[i],
+                              r->low,         highest(r), r->scale, r->unit, r->choices,
+                              r->may_be_auto, r->doc,     r->is_arm};
     }
 }
 
@@ -166,6 +185,18 @@ size_t hz_param_find(const char *name)
     return index;
 }
 
+const hz_old_name *hz_old_name_at(size_t index)
+{
+    return index < OLD_COUNT ? &old_names[index] : NULL;
+}
+
+static bool is_old_variable(const char *env)
+{
+    size_t i = 0;
+    while (i < OLD_COUNT && strcmp(old_names[i].env, env) != 0) i++;
+    return i < OLD_COUNT;
+}
+
 /* Levenshtein distance, by one row of the usual table; names are short. */
 static size_t edit_distance(const char *a, const char *b)
 {
@@ -186,7 +217,7 @@ static size_t edit_distance(const char *a, const char *b)
     return row_now[b_length];
 }
 
-/* HZ_PURGE_DELAY for HZ_PURGE_DELAY_MS: the last word was left off, and at least two are there. */
+/* HZ_MAX_DIRTY for HZ_MAX_DIRTY_BYTES: the last word was left off, and at least two are there. */
 static bool is_shortened(const char *env, const char *whole)
 {
     size_t length = strlen(env);
@@ -199,7 +230,7 @@ const hz_param *hz_param_nearly(const char *env)
 {
     const hz_param *nearest = NULL;
     size_t nearest_distance = 3; /* two slips are a misspelling, three another name */
-    if (strlen(env) >= NAME_BYTES) return NULL;
+    if (strlen(env) >= NAME_BYTES || is_old_variable(env)) return NULL;
     for (size_t i = 0; i < ROW_COUNT; i++) {
         const hz_param *param = hz_param_at(i);
         size_t distance = edit_distance(env, param->env);

@@ -1,9 +1,9 @@
 /*
  * Purging: free pages that are still resident go back to the system, in parts.
  *
- * A page is due when it has been free for purge_delay_ms. A sweep from the highest page downwards
+ * A page is due when it has been free for decay_ms. A sweep from the highest page downwards
  * finds those; allocations take the lowest pages first. The next sweep begins when the oldest page
- * that this one left alone will be due. While more than large_cache_bytes are free, pages are due
+ * that this one left alone will be due. While more than max_dirty_bytes are free, pages are due
  * at once, and those that were freed just now go last.
  *
  * One thread purges at a time, and the others go on without. The only lock held while the system
@@ -16,8 +16,8 @@ enum {
     PART_PAGES = HZ_PURGE_BYTES >> HZ_PAGE_SHIFT,
     LEAST_PART_PAGES = 2, /* that takes a tenth of the time that PART_PAGES do */
     NS_PER_PAGE = 500000, /* a sweep does 128 KiB a millisecond at least, in calls of up to 1 MiB */
-    /* Two sweeps are so many parts of purge_delay_ms apart at least. And so long pages that
-     * are free beyond large_cache_bytes are spared, if there are older ones. */
+    /* Two sweeps are so many parts of decay_ms apart at least. And so long pages that
+     * are free beyond max_dirty_bytes are spared, if there are older ones. */
     SHARE_OF_DELAY = 8,
 };
 
@@ -26,7 +26,7 @@ static struct {
     _Atomic bool is_behind;   /* whether more was due after the last part */
     _Atomic uint32_t next_ms; /* when the next sweep for aged pages begins */
     bool is_sweeping;         /* whether `aged` is under way */
-    hz_sweep aged;            /* the sweep for pages that were free for purge_delay_ms */
+    hz_sweep aged;            /* the sweep for pages that were free for decay_ms */
     uint64_t part_ns;         /* when it took its last part */
     size_t excess_below;      /* how far the sweep for what is too much has come */
 } purge;
@@ -59,7 +59,7 @@ static bool run_purge(hz_span *run)
 
 static uint32_t delay_ms(void)
 {
-    return (uint32_t)hz_cfg.purge_delay_ms;
+    return (uint32_t)hz_cfg.decay_ms;
 }
 
 static bool is_time(void)
@@ -120,7 +120,7 @@ static void purge_aged(void)
 
 static size_t excess(void)
 {
-    const size_t keep = (size_t)hz_cfg.large_cache_bytes >> HZ_PAGE_SHIFT;
+    const size_t keep = (size_t)hz_cfg.max_dirty_bytes >> HZ_PAGE_SHIFT;
     const size_t dirty = hz_pages_dirty();
     return dirty > keep ? dirty - keep : 0;
 }

@@ -123,6 +123,15 @@ static const hz_param *param_of(const char *variable, size_t *index)
     return NULL;
 }
 
+/* What the variable was of: a row of before. */
+static const hz_old_name *old_name_of(const char *variable)
+{
+    size_t index = 0;
+    const hz_old_name *old;
+    while ((old = hz_old_name_at(index)) != NULL && value_of(variable, old->env) == NULL) index++;
+    return old;
+}
+
 static void refuse_if_nearly(const char *variable)
 {
     char name[64], message[MESSAGE_BYTES];
@@ -147,10 +156,11 @@ static void read_parameter(const char *variable)
 {
     size_t index;
     const hz_param *param = param_of(variable, &index);
-    if (param == NULL)
+    const hz_old_name *old = param == NULL ? old_name_of(variable) : NULL;
+    if (param == NULL && old == NULL)
         refuse_if_nearly(variable);
     else
-        setting_refuse(param->env,
+        setting_refuse(param != NULL ? param->env : old->env,
                        " is set, but this build of hz is frozen: parameters are constants",
                        "it is ignored");
 }
@@ -169,18 +179,82 @@ static void begin_as_built(void)
     hz_cfg = hz_cfg_built;
 }
 
-static void read_parameter(const char *variable)
+static void set_parameter(const char *env, size_t index, const char *value)
 {
     char message[MESSAGE_BYTES] = ": ";
-    size_t index;
-    const hz_param *param = param_of(variable, &index);
-    if (param == NULL) {
-        refuse_if_nearly(variable);
+    if (hz_config_set(&hz_cfg, index, value, message + 2, sizeof message - 2)) return;
+    setting_refuse(env, message, "the default is kept");
+}
+
+/* Whether the environment has another value for `name` than `value`. */
+static bool has_another(const char *name, const char *value)
+{
+    for (char **variable = environ; *variable != NULL; variable++) {
+        const char *other = value_of(*variable, name);
+        if (other != NULL && strcmp(other, value) != 0) return true;
+    }
+    return false;
+}
+
+/* Whether both variables are set, and not to the same. */
+static bool do_disagree(const char *a, const char *b)
+{
+    for (char **variable = environ; *variable != NULL; variable++) {
+        const char *value = value_of(*variable, a);
+        if (value != NULL && has_another(b, value)) return true;
+    }
+    return false;
+}
+
+/* Whether a name that the row had says something else than its name of today. */
+static bool is_contradicted(const hz_param *param)
+{
+    const hz_old_name *old;
+    for (size_t i = 0; (old = hz_old_name_at(i)) != NULL; i++) {
+        if (strcmp(old->now, param->name) == 0 && do_disagree(old->env, param->env)) return true;
+    }
+    return false;
+}
+
+/* Of a row that was renamed: the value counts, unless the name of today says otherwise. */
+static void read_by_old_name(const hz_old_name *old, const char *value)
+{
+    char message[MESSAGE_BYTES];
+    const size_t index = hz_param_find(old->now);
+    const hz_param *now = hz_param_at(index);
+    const bool disagrees = do_disagree(old->env, now->env);
+    snprintf(message, sizeof message, disagrees ? " and %s disagree" : " is called %s now",
+             now->env);
+    if (disagrees || process.strict)
+        setting_refuse(old->env, message, "the default is kept");
+    else
+        say(old->env, message);
+    if (!disagrees) set_parameter(old->env, index, value);
+}
+
+static void read_name_of_before(const hz_old_name *old, const char *value)
+{
+    char message[MESSAGE_BYTES];
+    if (old->now[0] != '\0') {
+        read_by_old_name(old, value);
         return;
     }
-    const char *value = variable + strlen(param->env) + 1;
-    if (hz_config_set(&hz_cfg, index, value, message + 2, sizeof message - 2)) return;
-    setting_refuse(param->env, message, "the default is kept");
+    snprintf(message, sizeof message, " is no parameter of hz any more: %s", old->why);
+    setting_refuse(old->env, message, "it is ignored");
+}
+
+static void read_parameter(const char *variable)
+{
+    size_t index;
+    const hz_param *param = param_of(variable, &index);
+    const hz_old_name *old = param == NULL ? old_name_of(variable) : NULL;
+    const char *value = variable + strcspn(variable, "=") + 1;
+    if (old != NULL)
+        read_name_of_before(old, value);
+    else if (param == NULL)
+        refuse_if_nearly(variable);
+    else if (!is_contradicted(param))
+        set_parameter(param->env, index, value);
 }
 
 static void read_configuration(void)
@@ -272,7 +346,7 @@ __attribute__((constructor)) static void process_begins(void)
 {
     if (!hz_start()) return;
     if (process.confirm) confirm();
-    if (hz_cfg.background_refill_us > 0) hz_background_start();
+    if (hz_cfg.background_period_us > 0) hz_background_start();
 }
 
 __attribute__((destructor)) static void process_ends(void)

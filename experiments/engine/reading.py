@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hztune.params import Value
+from hztune.params import Value, renamed_in
 from hztune.search.proposer import Observation, importance
 from hztune.stats import fixed_interval
 
@@ -32,7 +32,7 @@ def told(config: Mapping[str, Value]) -> str:
 
 def line(path: Path) -> str:
     """One landscape as a row of a table."""
-    found: dict[str, Any] = json.loads(path.read_text())
+    found: dict[str, Any] = json.loads(renamed_in(path.read_text()))
     points = [point for point in found["points"] if point["status"] == "ok"]
     ends = [fixed_interval(point["pairs"]) for point in points]
     faster = sum(end.low > 0.0 for end in ends)

@@ -34,6 +34,7 @@ from hztune.blocks import Block
 from hztune.machine import Machine
 from hztune.measure import Arm, Executor
 from hztune.measure.workloads import workload_executor
+from hztune.params import renamed_in
 from hztune.search import SLOTS
 from hztune.space import Config, Dimension, Space
 from hztune.trial import Ledger
@@ -204,7 +205,7 @@ def record(name: str, options: argparse.Namespace) -> None:
         space = recorded_space(spec.threads)
         path = options.out / f"landscape-{name}.json"
         if options.refine_only:
-            before = json.loads(path.read_text())
+            before = json.loads(renamed_in(path.read_text()))
             if before["defaults"] != defaults(space):
                 raise SystemExit(f"{path} is relative to other defaults: record it anew")
             found = before["points"]

@@ -3,7 +3,7 @@
     python experiments/engine/studies.py experiments/engine/noise-*.json > results.json
 
 Each study is told twice on the same noise, in virtual time: once where every configuration is as
-fast as the default, and once where DEPOT_LOCK=WINNER is faster by twice the least gain that this
+fast as the default, and once where KNOB=WINNER is faster by twice the least gain that this
 very study says it can prove (its calibration sees the default only, so both tellings share it).
 Counted are claims of a gain that is none, whether the interval covers the truth, how much wider it
 is than one of a fixed size, and how often the gain is found.
@@ -39,7 +39,7 @@ from hztune.trial import Bench, Budget, Ledger
 from hztune.tune.candidates import candidates
 from hztune.tune.story import Decision, Story
 
-KNOB, WINNER = "depot_lock", "spin"
+KNOB, WINNER = "thp", "never"
 GAIN = 2.0
 """What the faster configurations have more than the default, in least gains that can be proved."""
 

@@ -30,7 +30,7 @@ static void let_decay(void)
 
 static void pass_delay(void)
 {
-    clock_ms += (uint64_t)hz_cfg.purge_delay_ms;
+    clock_ms += (uint64_t)hz_cfg.decay_ms;
     let_decay();
 }
 
@@ -115,7 +115,7 @@ static void a_depot_that_ran_dry_keeps_everything(void)
 static void nothing_goes_before_the_delay_has_passed(void)
 {
     const uint32_t all = fill_the_depot(SIZE);
-    clock_ms += (uint64_t)hz_cfg.purge_delay_ms - 1;
+    clock_ms += (uint64_t)hz_cfg.decay_ms - 1;
     let_decay();
     require(in_depot(SIZE) == all, "%u of %u blocks stay", in_depot(SIZE), all);
 }
@@ -127,7 +127,7 @@ static void one_call_takes_from_one_depot(void)
     pass_delay(); /* of both from now on nothing was asked */
     const uint32_t before = in_depot(SIZE) + in_depot(OTHER_SIZE);
     require(before < all + others, "nothing decays");
-    clock_ms += (uint64_t)hz_cfg.purge_delay_ms;
+    clock_ms += (uint64_t)hz_cfg.decay_ms;
     require(hz_decay(), "nothing is due");
     const uint32_t one = in_depot(SIZE) + in_depot(OTHER_SIZE);
     require(one < before, "it took nothing");

@@ -226,7 +226,7 @@ static void a_call_returns_what_is_due_for_the_time_since_the_last_one(void)
 
 static void of_what_is_too_much_each_call_returns_a_part(void)
 {
-    hz_cfg.large_cache_bytes = 0;
+    hz_cfg.max_dirty_bytes = 0;
     give(take(100 * (size_t)MIB));
     require_parts();
     for (int i = 0; i < 100; i++) give(take(MIB));
@@ -237,7 +237,7 @@ static void of_what_is_too_much_each_call_returns_a_part(void)
 /* All of it would become resident. */
 static void zeroes_are_not_written_to_what_is_too_much(void)
 {
-    hz_cfg.large_cache_bytes = 0;
+    hz_cfg.max_dirty_bytes = 0;
     give(take(1024 * (size_t)MIB));
     const size_t before = resident_bytes();
     require(hz_calloc(1, 1000 * (size_t)MIB) != NULL, "no zeroes");
@@ -246,7 +246,7 @@ static void zeroes_are_not_written_to_what_is_too_much(void)
 
 static void a_block_that_shrinks_returns_a_part(void)
 {
-    hz_cfg.large_cache_bytes = MIB;
+    hz_cfg.max_dirty_bytes = MIB;
     void *block = resize(take(100 * (size_t)MIB), 2 * MIB);
     require_parts();
     give(resize(resize(block, 50 * (size_t)MIB), 100));

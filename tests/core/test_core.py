@@ -45,7 +45,7 @@ VALUES: Mapping[str, tuple[str, ...]] = {
     "HZ_DEFER_FREE": ("0", "64"),
     "HZ_DOUBLE_FREE": ("at_reuse", "at_call"),
     "HZ_HARDENING": ("off", "light", "full"),
-    "HZ_BACKGROUND_REFILL_US": ("0", "128"),
+    "HZ_BACKGROUND_PERIOD_US": ("0", "128"),
     "HZ_MAGAZINE_CAP": ("256", "32"),
     "HZ_MAGAZINE_BYTES": ("65536", "4096"),
     "HZ_THREAD_CACHE_BYTES": ("2097152", "65536"),
@@ -56,8 +56,8 @@ VALUES: Mapping[str, tuple[str, ...]] = {
     "HZ_DEPOT_BYTES": ("4194304", "65536"),
     "HZ_SPAN_BYTES": ("65536", "1048576"),
     "HZ_SPAN_CACHE": ("2", "0"),
-    "HZ_PURGE_DELAY_MS": ("100", "0"),
-    "HZ_LARGE_CACHE_BYTES": ("67108864", "0"),
+    "HZ_DECAY_MS": ("100", "0"),
+    "HZ_MAX_DIRTY_BYTES": ("67108864", "0"),
     "HZ_THP": ("off", "on", "never"),
     "HZ_PREFAULT": ("off", "on"),
 }
@@ -71,7 +71,7 @@ TIGHT = {
     "HZ_REMOTE_RING_SIZE": "64",
     "HZ_DEPOT_SLOTS": "1",
     "HZ_SPAN_CACHE": "0",
-    "HZ_PURGE_DELAY_MS": "0",
+    "HZ_DECAY_MS": "0",
 }
 
 Pair = tuple[tuple[str, str], tuple[str, str]]
@@ -279,7 +279,7 @@ SANITIZED = (
         "HZ_DEFER_FREE": "64",
         "HZ_DEPOT_LOCK": "spin",
     },
-    TIGHT | {"HZ_BACKGROUND_REFILL_US": "128", "HZ_LARGE_CACHE_BYTES": "0"},
+    TIGHT | {"HZ_BACKGROUND_PERIOD_US": "128", "HZ_MAX_DIRTY_BYTES": "0"},
 )
 
 
@@ -330,11 +330,11 @@ def test_a_double_free_is_caught_under(
 # With caches this small some thread holds a lock at nearly every fork.
 FORKED = (
     TIGHT,
-    TIGHT | {"HZ_DEPOT_LOCK": "spin", "HZ_BACKGROUND_REFILL_US": "128"},
+    TIGHT | {"HZ_DEPOT_LOCK": "spin", "HZ_BACKGROUND_PERIOD_US": "128"},
     TIGHT | {"HZ_DEPOT_LOCK": "lockfree", "HZ_SHARDS": "4"},
     TIGHT | {"HZ_REMOTE_GROUPING": "shard", "HZ_SHARDS": "2"},
-    TIGHT | {"HZ_LARGE_CACHE_BYTES": "0"},
-    {"HZ_HARDENING": "full", "HZ_PURGE_DELAY_MS": "0", "HZ_LARGE_CACHE_BYTES": "0"},
+    TIGHT | {"HZ_MAX_DIRTY_BYTES": "0"},
+    {"HZ_HARDENING": "full", "HZ_DECAY_MS": "0", "HZ_MAX_DIRTY_BYTES": "0"},
 )
 
 
@@ -353,8 +353,8 @@ def test_failing_system_calls_break_nothing_where_memory_is_returned_at_once(
 ) -> None:
     done = preload(
         core_tests / "tests" / "syscall_faults",
-        HZ_PURGE_DELAY_MS="0",
-        HZ_LARGE_CACHE_BYTES="0",
+        HZ_DECAY_MS="0",
+        HZ_MAX_DIRTY_BYTES="0",
         HZ_SPAN_CACHE="0",
         HZ_SHARDS="2",
         TEST_FAULT_POINTS="3",

@@ -169,20 +169,13 @@ CLAIMS: Mapping[str, Claim] = {
         flushes_kept,
         {"HZ_FLUSH_BATCH": "32"},
     ),
-    "depot_bytes": Claim(
-        "bounds the bytes that a depot keeps of a class",
-        "take 16384 16 give 16384",
-        {"65536": 65536, "131072": 131072},
-        lambda seen: 16 * 32 * flushes_kept(seen),
-        {"HZ_DEPOT_SLOTS": "256", "HZ_FLUSH_BATCH": "32"},
-    ),
     "depot_lock": Claim(
         "decides what a thread does that finds a depot's lock taken",
         "take 2048 16 give 1024 meet 16 give 1024",
         {"mutex": "sleeps", "spin": "yields", "lockfree": "passes"},
         number("met"),
     ),
-    "background_refill_us": Claim(
+    "background_period_us": Claim(
         "sets how long the worker sleeps that fills an empty depot",
         "take 1 64 await background_blocks 1",
         {"64": 64, "1024": 1024},
@@ -201,13 +194,13 @@ CLAIMS: Mapping[str, Claim] = {
         number("spans_kept"),
         {"HZ_DEPOT_SLOTS": "1"},
     ),
-    "purge_delay_ms": Claim(
+    "decay_ms": Claim(
         "sets how long freed pages stay resident",
         "take 1 1000000 give 1 until purges 1",
         {"0": 0, "10": 10, "200": 200},
         number("passed_ms"),
     ),
-    "large_cache_bytes": Claim(
+    "max_dirty_bytes": Claim(
         "bounds the freed pages that stay resident",
         "take 16 1048576 give 16",
         {"0": 0, "4194304": 4 * MIB, "67108864": 16 * MIB},
@@ -240,7 +233,7 @@ FURTHER: tuple[tuple[str, Claim], ...] = (
             "take 1 64 await background_blocks 1",
             {"4": 4, "64": 64, "256": 256},
             number("background_blocks"),
-            {"HZ_BACKGROUND_REFILL_US": "64"},
+            {"HZ_BACKGROUND_PERIOD_US": "64"},
         ),
     ),
     (
@@ -303,7 +296,7 @@ FURTHER: tuple[tuple[str, Claim], ...] = (
         ),
     ),
     (
-        "background_refill_us",
+        "background_period_us",
         Claim(
             "sets how long the worker sleeps that returns what a program left before it rests",
             "take 4096 1024 give 4096 await decayed_blocks 1 await purges 1",
@@ -312,7 +305,7 @@ FURTHER: tuple[tuple[str, Claim], ...] = (
         ),
     ),
     (
-        "purge_delay_ms",
+        "decay_ms",
         Claim(
             "sets from one look at the depots to the next, of which the second finds them unasked",
             "take 4096 1024 give 4096 until decayed_blocks 1",
@@ -336,7 +329,7 @@ EVERY_CLAIM = (*CLAIMS.items(), *FURTHER)
 def rows(root: Path) -> list[str]:
     """The names of the table's rows."""
     table = (root / "core" / "include" / "hz" / "params.def").read_text()
-    return re.findall(r"^HZ_(?:INT|ENUM)\s*\(\s*(\w+),", table, re.MULTILINE)
+    return re.findall(r"^HZ_(?:ARM_)?(?:INT|ENUM)\s*\(\s*(\w+),", table, re.MULTILINE)
 
 
 @pytest.fixture

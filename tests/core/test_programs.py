@@ -173,6 +173,6 @@ def test_git_holds_with_many_shards_and_small_caches(
         "HZ_FLUSH_BATCH": "4",
         "HZ_DEPOT_LOCK": "lockfree",
         "HZ_DEFER_FREE": "64",
-        "HZ_PURGE_DELAY_MS": "0",
+        "HZ_DECAY_MS": "0",
     }
     require_same(words, preload, on_glibc, **small)

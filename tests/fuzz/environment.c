@@ -78,9 +78,10 @@ static void require_in_effect(char *const *variables)
     for (; *variables != NULL; variables++) {
         size_t index;
         const hz_param *param = param_of(*variables, &index);
-        if (param == NULL || strncmp(*variables, "HZ_", 3) != 0) continue;
-        (void)hz_config_set(&alone, index, *variables + strlen(param->env) + 1, message,
-                            sizeof message);
+        const hz_old_name *old = param == NULL ? old_name_of(*variables) : NULL;
+        if (old != NULL) param = hz_param_at(index = hz_param_find(old->now));
+        if (param == NULL || is_contradicted(param)) continue;
+        (void)hz_config_set(&alone, index, strchr(*variables, '=') + 1, message, sizeof message);
     }
     if (!hz_config_check(&alone, message, sizeof message)) alone = hz_cfg_built;
     for (size_t i = 0; i < hz_param_count(); i++) {

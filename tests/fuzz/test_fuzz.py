@@ -28,7 +28,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "HZ_REMOTE_RING_SIZE": "64",
         "HZ_DEPOT_LOCK": "lockfree",
         "HZ_SPAN_CACHE": "0",
-        "HZ_PURGE_DELAY_MS": "0",
+        "HZ_DECAY_MS": "0",
     },
     "frees that look": {"HZ_SHARDS": "2", "HZ_DOUBLE_FREE": "at_call"},
 }

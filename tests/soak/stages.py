@@ -13,7 +13,7 @@ SMALL_CACHES: Settings = {
     "HZ_MAGAZINE_BYTES": "4096",
     "HZ_DEPOT_SLOTS": "1",
     "HZ_SPAN_CACHE": "0",
-    "HZ_PURGE_DELAY_MS": "0",
+    "HZ_DECAY_MS": "0",
 }
 ONE_SHARD: tuple[Settings, ...] = ({}, SMALL_CACHES)
 SHARDS: tuple[Settings, ...] = (

@@ -236,9 +236,15 @@ def test_a_reader_that_leaves_early_is_no_disaster() -> None:
 
 
 def test_params_as_json_is_the_whole_table(hztune: Run) -> None:
-    rows = json.loads(hztune("params", "--json").stdout)
+    rows = json.loads(hztune("params", "--json", "--all").stdout)
     assert [row["name"] for row in rows] == [row.name for row in params.table()]
     assert all({"default", "low", "high", "unit", "choices", "env", "doc"} <= set(r) for r in rows)
+
+
+def test_what_only_experiments_set_is_in_no_list_for_users(hztune: Run) -> None:
+    rows = json.loads(hztune("params", "--json").stdout)
+    assert [row["name"] for row in rows] == [row.name for row in params.table() if not row.is_arm]
+    assert len(rows) < len(params.table())
 
 
 def test_the_readme_of_the_core_holds_the_table_that_params_prints(hztune: Run, root: Path) -> None:

@@ -34,13 +34,13 @@ MakeBench = Callable[..., Bench]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
 SMALL = Result("ops_per_s", 0.95, 0.92, 0.98, 12, "less_memory", Memory(0.7, 0.68, 0.72))
-SPACE = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n[parameters.purge_delay_ms]\n'
+SPACE = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n[parameters.decay_ms]\n'
 
 
 def spin_or_purge(arm: Arm) -> Truth:
     """The spin lock is fast and greedy; to purge at once saves memory and costs time."""
     speed, memory = (0.2, 0.2) if arm.config.get("depot_lock") == "spin" else (0.0, 0.0)
-    if arm.config.get("purge_delay_ms") == 0:
+    if arm.config.get("decay_ms") == 0:
         speed, memory = speed - 0.1, memory - 0.4
     return Truth(speed, rss_kb=round(100_000 * math.exp(memory)))
 
@@ -154,7 +154,7 @@ def test_a_candidate_that_was_shortened_and_then_refused_is_named_in_the_report(
     tuned_on: Callable[..., Tuned],
 ) -> None:
     found = reading.read(tuned_on(spin_or_purge).out)
-    arm = Arm.of("hz", {"depot_lock": "spin", "purge_delay_ms": 7})
+    arm = Arm.of("hz", {"depot_lock": "spin", "decay_ms": 7})
     assert found.summary is not None
     attempt = Attempt("hz", arm.config, "futile", None, None, None, 4)
     attempts = (*found.summary.attempts, attempt)

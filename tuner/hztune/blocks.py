@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import geometric_mean
 from typing import Literal
 
-from hztune.params import Value
+from hztune.params import Value, renamed
 
 Role = Literal["aa", "search", "confirm", "ablate", "explore"]
 Status = Literal[
@@ -46,6 +47,8 @@ STATUSES: tuple[Status, ...] = (
 )
 
 _KEY_LENGTH = 12
+_HZ = re.compile(r"hz|build:.*")
+"""The allocators whose parameters are those of hz: itself, and its other builds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,15 @@ class Arm:
     def of(cls, allocator: str, config: Mapping[str, Value]) -> Arm:
         """Returns the arm for a configuration given as a mapping."""
         return cls(allocator, tuple(config.items()))
+
+    @classmethod
+    def stored(cls, allocator: str, config: Mapping[str, Value]) -> Arm:
+        """Returns the arm of a configuration that was written down: under today's names.
+
+        Raises:
+            UsageError: A parameter has two values, one under an old name.
+        """
+        return cls.of(allocator, renamed(config) if _HZ.fullmatch(allocator) else config)
 
     @property
     def config(self) -> dict[str, Value]:

@@ -294,9 +294,11 @@ def parse(content: bytes) -> Profile:
         raise UsageError(f"it is above {MOST_BYTES} bytes")
     top = Fields(strictjson.parse(content))
     top.word("schema", (SCHEMA,))
+    identity = _allocator(top.child("allocator"))
+    adapter = allocator.get(identity.name)
     profile = Profile(
-        allocator=_allocator(top.child("allocator")),
-        params=top.child("params").values(),
+        allocator=identity,
+        params=tuple(adapter.renamed(dict(top.child("params").values())).items()),
         workload=_workload(top.child("workload")),
         threads=top.whole("threads", 0, _MOST_THREADS),
         machine=_machine(top.child("machine")),
@@ -307,7 +309,7 @@ def parse(content: bytes) -> Profile:
         created=top.text("created", CREATED),
         shares=tuple(_share(fields) for fields in top.children("shares")),
     )
-    stored = dict(top.child("env").texts(ALPHABET))
+    stored = adapter.renamed_variables(dict(top.child("env").texts(ALPHABET)))
     top.close()
     _judge(profile, stored)
     return profile
@@ -349,7 +351,7 @@ def _judge_result(result: Result) -> None:
 def _is_default(profile: Profile) -> bool:
     knobs = profile.adapter.knobs(profile.allocator.as_installed())
     defaults = {knob.name: knob.default for knob in knobs}
-    return all(defaults[name] == value for name, value in profile.params)
+    return all(defaults.get(name, value) == value for name, value in profile.params)
 
 
 def _allocator(fields: Fields) -> AllocatorId:

@@ -115,7 +115,8 @@ def _described(shown: Profile) -> str:
     knobs = {knob.name: knob for knob in shown.adapter.knobs(shown.allocator.as_installed())}
     width = max((len(name) for name, _ in shown.params), default=0)
     rows = [
-        f"  {name:{width}}  {value}  (default {knobs[name].default})"
+        f"  {name:{width}}  {value}  "
+        + (f"(default {knobs[name].default})" if name in knobs else "(no parameter any more)")
         for name, value in shown.params
     ]
     title = "parameters:" if rows else "parameters: all at their defaults"

@@ -25,6 +25,7 @@ from hztune.compare.match import Count, Measured
 from hztune.compare.standings import Standing, Standings, standings
 from hztune.errors import UsageError
 from hztune.machine import Machine
+from hztune.params import renamed_in
 from hztune.stats import Interval
 from hztune.strictjson import CREATED, SETTING, SHA256_OR_NONE, VERSION, Fields, ascii_text
 from hztune.workload import WorkloadSpec
@@ -264,9 +265,10 @@ def _without_folders(text: str) -> str:
 
 
 def _contender(fields: Fields) -> Contender:
+    name, allocator = fields.text("name", _LINE), fields.text("allocator")
     contender = Contender(
-        name=fields.text("name", _LINE),
-        arm=Arm(fields.text("allocator"), fields.child("params").values()),
+        name=renamed_in(name),
+        arm=Arm.stored(allocator, dict(fields.child("params").values())),
         version=fields.text("version", VERSION),
         sha256=fields.text("sha256", SHA256_OR_NONE),
     )
@@ -293,7 +295,7 @@ def _row(fields: Fields, contenders: Sequence[Contender]) -> tuple[Measured, obj
         if fields.has("instructions")
         else ()
     )
-    stored = fields.mapping("standings")
+    stored = json.loads(renamed_in(json.dumps(fields.mapping("standings"))))
     fields.close()
     if counts and len(counts) != len(contenders):
         raise UsageError(f"{label!r} has not one count of instructions for each contender")

@@ -135,13 +135,14 @@ def _config(name: str, text: str) -> dict[str, Value]:
     """Returns the parameters of "shards=4,thp=on"."""
     adapter = allocator.get(name)
     knobs = adapter.knobs(adapter.installed())
-    config: dict[str, Value] = {}
+    texts: dict[str, Value] = {}
     for pair in text.split(","):
         key, equals, value = pair.partition("=")
         if not equals:
             raise UsageError(f"{name}:{text}: write its parameters as KEY=VALUE,KEY=VALUE")
-        config[key] = params.parse(knob(name, knobs, key), value)
-    return config
+        texts[key] = value
+    texts = adapter.renamed(texts)
+    return {key: params.parse(knob(name, knobs, key), str(text)) for key, text in texts.items()}
 
 
 def _of_profile(path: Path) -> Contender:

@@ -175,8 +175,9 @@ class StudyReading:
 
     @property
     def tuned(self) -> Mapping[str, Value]:
-        """What the profile changes."""
-        return self._reduced(self.profile.config)
+        """What the profile changes, but for knobs that are there no more."""
+        changed = self._reduced(self.profile.config)
+        return {name: value for name, value in changed.items() if name in self.params}
 
     @cached_property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -256,7 +257,7 @@ class StudyReading:
     def answer(self, arm: Arm) -> str:
         """What the study said of a finalist; empty for one that was no finalist or not judged."""
         attempts = self.summary.attempts if self.summary else ()
-        return next((a.answer for a in attempts if Arm.of(a.allocator, a.params) == arm), "")
+        return next((a.answer for a in attempts if Arm.stored(a.allocator, a.params) == arm), "")
 
     @property
     def seeks_front(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +27,7 @@ Chooser = Callable[[Dimension], int]
 """Picks an index of a dimension: a sampler, or a point that is being read back."""
 
 _RANDOM_TRIES = 200
+_WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,16 +184,27 @@ class Space:
         return size
 
     def fingerprint(self) -> str:
-        """SHA-256 of everything that decides what can be proposed."""
+        """SHA-256 of everything that decides what can be proposed; a rename does not change it."""
+        first = {param.name: param.first_name for param in self.params}
+
+        def named(text: str) -> str:
+            return _WORD.sub(lambda found: first.get(found[0], found[0]), text)
+
         shape = [
             [self.allocator],
             [
-                [d.name, d.values, d.low, d.high, d.share_of, d.when and d.when.text]
+                [
+                    *(named(d.name), d.values, d.low, d.high, named(d.share_of)),
+                    d.when and named(d.when.text),
+                ]
                 for d in self.dimensions
             ],
-            [rule.rule.text for rule in self.rules],
-            [[preset.name, sorted(preset.config.items())] for preset in self.presets],
-            [[param.name, param.default] for param in self.params],
+            [named(rule.rule.text) for rule in self.rules],
+            [
+                [preset.name, sorted((named(key), value) for key, value in preset.config.items())]
+                for preset in self.presets
+            ],
+            [[param.first_name, param.default] for param in self.params],
         ]
         return hashlib.sha256(json.dumps(shape).encode()).hexdigest()
 

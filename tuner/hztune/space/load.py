@@ -20,6 +20,7 @@ from hztune.params import Param, Value, judge
 from hztune.space.core import Preset, Rule, Space
 from hztune.space.dimension import Dimension, grid, powers_of_two
 from hztune.space.expression import Expression
+from hztune.space.old_names import removed, under_todays_names
 
 SCHEMA = 1
 _TOP_KEYS = ("schema", "allocator", "parameters", "not_searched", "forbid", "preset", "mapping")
@@ -103,8 +104,9 @@ class _Reader:
         self._known_keys(data, _TOP_KEYS)
         if data.get("schema") != SCHEMA:
             raise self._error(f"schema is {data.get('schema')!r}; legal is {SCHEMA}")
+        self._rename(data)
         self.tables = tables = self._table(data, "parameters")
-        self.absent = {
+        self.absent = (removed(data) - self.params.keys()) | {
             name
             for name, table in tables.items()
             if isinstance(table, dict)
@@ -126,6 +128,13 @@ class _Reader:
         )
         self._presets_legal(space)
         return space
+
+    def _rename(self, data: dict[str, Any]) -> None:
+        """Puts the names of today for those of before."""
+        try:
+            under_todays_names(data, self.params.keys())
+        except UsageError as error:
+            raise self._error(str(error)) from error
 
     def _dimension(self, name: str, table: Any) -> Dimension:
         self.where = f"parameters.{name}"

@@ -71,7 +71,7 @@ class FrontRow:
     @property
     def arm(self) -> Arm:
         """Whose it is."""
-        return Arm.of(self.allocator, self.params)
+        return Arm.stored(self.allocator, self.params)
 
     def line(self) -> str:
         """The row for people, without its configuration."""
@@ -108,7 +108,7 @@ class OutlierPair:
     @property
     def arm(self) -> Arm:
         """Whose it is."""
-        return Arm.of(self.allocator, self.params)
+        return Arm.stored(self.allocator, self.params)
 
 
 @dataclass(frozen=True, slots=True)
