@@ -53,7 +53,6 @@ VALUES: Mapping[str, tuple[str, ...]] = {
     "HZ_FLUSH_BATCH": ("32", "4"),
     "HZ_REMOTE_RING_SIZE": ("1024", "64"),
     "HZ_DEPOT_SLOTS": ("64", "1"),
-    "HZ_DEPOT_BYTES": ("4194304", "65536"),
     "HZ_SPAN_BYTES": ("65536", "1048576"),
     "HZ_SPAN_CACHE": ("2", "0"),
     "HZ_DECAY_MS": ("100", "0"),

@@ -296,7 +296,7 @@ def test_the_next_block_of_one_round_has_the_order_of_this_one_reversed() -> Non
 def disturbed_by(monkeypatch: pytest.MonkeyPatch, *causes: str, later: str = "") -> None:
     """Switches the judge on again: it finds these causes, one a run, and then always the same."""
     found = iter(causes)
-    monkeypatch.setattr(runs.Judge, "causes", lambda *args: next(found, later))
+    monkeypatch.setattr(runs.DisturbanceRule, "causes", lambda *args: next(found, later))
 
 
 def test_a_disturbed_run_of_a_block_with_one_round_is_repeated_and_counts_no_more(
