@@ -157,6 +157,14 @@ static void write_40_bytes_behind(size_t size)
     free(block);
 }
 
+/* The lowest byte of the trailer, where a change of the bytes asked for would look possible. */
+static void change_the_bytes_asked_for(size_t size)
+{
+    unsigned char *block = fresh(size);
+    block[size + 39] ^= 2;
+    free(block);
+}
+
 static void write_one_byte_before(size_t size)
 {
     unsigned char *block = fresh(size);
@@ -252,6 +260,7 @@ static const act acts[] = {
     {"a write 1 MiB before a block", write_a_mebibyte_before, true, 0, 262144},
     {"a write to the byte behind a block", write_one_byte_behind, true, 0, SIZE_MAX},
     {"a write 40 bytes behind a block", write_40_bytes_behind, true, 0, SIZE_MAX},
+    {"a write to what tells a block's size", change_the_bytes_asked_for, true, 1, 1},
     {"a write to the byte before a block", write_one_byte_before, true, 0, SIZE_MAX},
     {"a write 40 bytes before a block", write_40_bytes_before, true, 0, SIZE_MAX},
     {"a write behind a block, and another call", write_behind_and_allocate, true, 0, SIZE_MAX},
