@@ -86,7 +86,7 @@ def turned(libraries: Sequence[tuple[str, str]], by: int) -> list[tuple[str, str
 
 def measure_all(asked: argparse.Namespace, program: Path) -> Iterator[Row]:
     """Runs all rounds; yields the figures of each run."""
-    libraries = [*asked.library, GLIBC]
+    libraries = [*asked.library, *(() if asked.without_glibc else (GLIBC,))]
     before = REALTIME if asked.realtime else ()
     for number in range(asked.rounds):
         for shape in asked.shape or SHAPES:
@@ -136,6 +136,7 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     many: dict[str, Any] = {"type": library, "action": "append", "default": []}
     add("--library", **many, metavar="NAME=PATH", help="an allocator to preload; repeatable")
+    add("--without-glibc", action="store_true", help="measure the named allocators alone")
     add("--shape", choices=SHAPES, action="append", help="repeatable; default: all three")
     add("--calls", type=int, default=100_000_000, help="timed calls of a run; default 100000000")
     add("--rounds", type=int, default=10, help="runs of each allocator and shape; default 10")
