@@ -21,10 +21,10 @@ from hztune.measure.types import Around
 from hztune.params import Param, Scale, Value
 from hztune.profile import (
     AllocatorId,
+    Claim,
     MachineId,
     Objective,
     Profile,
-    Result,
     SearchInfo,
     WorkloadId,
 )
@@ -111,7 +111,7 @@ def make_profile() -> MakeProfile:
                 "Test CPU (R) 3.0GHz", 2, 1.5, "6.1.0", "glibc 2.36", 4096, "madvise"
             ),
             objective=Objective("ops_per_s", (("max_rss", "1.10x"),)),
-            result=Result("ops_per_s", 1.14, 1.1, 1.2, 8, "improved"),
+            claim=Claim("ops_per_s", 1.14, 1.1, 1.2, 8, "improved"),
             search=SearchInfo("tpe", 7, 90.0, 25, "b" * 64),
             versions=(("hztune", "0.1.0"),),
             created="2026-01-31T12:00:00Z",

@@ -16,6 +16,7 @@ from hztune import profile, report
 from hztune.blocks import Arm, Block, Outcome, Turn
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
+from hztune.result.summary import summary_json
 from hztune.store import Evidence, Plan, blocks_of
 from hztune.store.database import Storage
 from hztune.store.lines import decoded, packed
@@ -75,7 +76,7 @@ def test_an_ended_study_is_told_again_and_reported(tmp_path: Path) -> None:
         ending = study.ending()
         assert ending is not None
         tuned = told_again(ending, tmp_path)
-    told = json.loads(json.dumps(tuned.summary.to_json()))
+    told = json.loads(json.dumps(summary_json(tuned)))
     assert told == {**ending["summary"], "out": str(tmp_path)}
     assert json.loads(profile.dumps(tuned.profile)) == ending["profile"]
     page = report.render(tmp_path)

@@ -24,6 +24,7 @@ PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"tune", "compare", "verify", "report", "export"}),
     frozenset({"search", "confirm"}),
     frozenset({"trial"}),
+    frozenset({"result"}),
     frozenset({"measure", "stats", "space", "store", "progress", "doctor", "machine_diff"}),
     frozenset({"profile", "allocator", "workload", "blocks"}),
     frozenset({"params", "machine", "strictjson"}),

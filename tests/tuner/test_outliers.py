@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -13,12 +14,15 @@ import pytest
 from hztune.blocks import Arm
 from hztune.confirm import prove
 from hztune.lab.replay import Floats, ModelNoise, NoiseSource, ReplayExecutor, Truth, VirtualClock
+from hztune.profile import Profile
 from hztune.progress import Quiet
+from hztune.result import OutlierPair, Result
+from hztune.result.summary import ending, summary_lines
 from hztune.space import Space
 from hztune.stats import far_off
 from hztune.trial import Bench, Budget, Ledger, calibrate, outlying_pairs
+from hztune.tune.outcome import account_of
 from hztune.tune.story import Story
-from hztune.tune.summary import OutlierPair, Summary, summarize
 
 NORMAL = ModelNoise(within=0.1, between=0.03, common=0.1)
 DEFAULT = Arm("hz")
@@ -128,34 +132,34 @@ def test_what_another_machine_measured_is_its_own_affair() -> None:
 
 
 @pytest.fixture
-def summary(toy_space: Space) -> Summary:
-    """The account of a study whose ninth pair of the finalist is an outlier."""
+def result(toy_space: Space, make_profile: Callable[..., Profile]) -> Result:
+    """The result of a study whose ninth pair of the finalist is an outlier."""
     bench = bench_of(OneSlow(slow=9), gain=0.1)
     study = Story(bench, toy_space, seed=1)
     for _ in range(20):
         bench.measure([study.control, TUNED], "confirm", 20)
     study.proofs.append(prove(bench, study.control, TUNED, alpha=0.01, share=1.0, phase="confirm"))
     decision = study._decision("improved", TUNED, study.proofs[0].interval, "it is faster")
-    return summarize(study, decision, 60.0, None)
+    return Result(make_profile(), account_of(study, decision, 60.0))
 
 
-def test_a_summary_tells_of_outliers_by_arm_and_distance(summary: Summary) -> None:
-    (stray,) = summary.strays
+def test_a_summary_tells_of_outliers_by_arm_and_distance(result: Result) -> None:
+    (stray,) = result.account.strays
     assert stray.arm == TUNED
-    line = next(line for line in summary.lines() if "far from the others" in line)
+    line = next(line for line in summary_lines(result) if "far from the others" in line)
     assert "one of 20 pairs of hz lock=spin" in line
     assert f"at {stray.ratio:.2f}x" in line and "block 9" in line
     assert "it counts all the same" in line
 
 
-def test_a_summary_with_outliers_or_from_before_is_read_back(summary: Summary) -> None:
-    stored = json.loads(json.dumps(summary.to_json()))
-    assert Summary.from_json(stored, None).strays == summary.strays
-    del stored["strays"]
-    assert Summary.from_json(stored, None).strays == ()
+def test_a_summary_with_outliers_or_from_before_is_read_back(result: Result) -> None:
+    stored = json.loads(json.dumps(ending(result)))
+    assert Result.stored(stored, None) == result
+    del stored["summary"]["strays"]
+    assert Result.stored(stored, None).account.strays == ()
 
 
-def test_the_ratio_of_a_stray_is_to_the_middle_of_the_others(summary: Summary) -> None:
-    (stray,) = summary.strays
+def test_the_ratio_of_a_stray_is_to_the_middle_of_the_others(result: Result) -> None:
+    (stray,) = result.account.strays
     assert isinstance(stray, OutlierPair)
     assert stray.ratio == pytest.approx(math.exp(-0.15), abs=0.06)

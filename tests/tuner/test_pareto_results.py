@@ -14,17 +14,20 @@ import pytest
 
 from hztune import profile, report
 from hztune.blocks import Arm
+from hztune.cli.tune import print_result
 from hztune.errors import UsageError
 from hztune.export.provenance import claim as claim_words
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
-from hztune.profile import Memory, Profile, Result
+from hztune.profile import Claim, Memory, Profile
 from hztune.progress import Quiet
 from hztune.report import reading, sections, words
+from hztune.result import Attempt, Result
+from hztune.result.summary import summary_json, summary_lines
+from hztune.store.study import Place
 from hztune.trial import Bench, Samples
-from hztune.tune import Tuned, TuneRequest, shared_session, tune
+from hztune.tune import TuneRequest, shared_session, tune
 from hztune.tune.request import understand
-from hztune.tune.summary import Attempt
-from hztune.verify.claim import Claim, Verification, measure
+from hztune.verify.claim import Promise, Verification, measure
 from hztune.workload import WorkloadSpec
 
 from .conftest import Kept
@@ -33,7 +36,7 @@ MakeProfile = Callable[..., Profile]
 MakeBench = Callable[..., Bench]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
-SMALL = Result("ops_per_s", 0.95, 0.92, 0.98, 12, "less_memory", Memory(0.7, 0.68, 0.72))
+SMALL = Claim("ops_per_s", 0.95, 0.92, 0.98, 12, "less_memory", Memory(0.7, 0.68, 0.72))
 SPACE = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n[parameters.decay_ms]\n'
 
 
@@ -49,16 +52,22 @@ def nothing(arm: Arm) -> Truth:
     return Truth()
 
 
+def folder_of(result: Result) -> Path:
+    """Its results directory."""
+    assert result.folder is not None
+    return result.folder
+
+
 @pytest.fixture
 def tuned_on(
     core_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Tuned]:
+) -> Callable[..., Result]:
     """Carries out a whole request on a landscape."""
     monkeypatch.setenv("HZTUNE_CORE", str(core_build))
     space = tmp_path / "two.toml"
     space.write_text(SPACE)
 
-    def carry_out(landscape: Landscape, **changes: Any) -> Tuned:
+    def carry_out(landscape: Landscape, **changes: Any) -> Result:
         clock = VirtualClock()
         inner = ReplayExecutor(landscape, QUIET, seed=1, clock=clock, rss_scatter=0.01)
         monkeypatch.setattr(
@@ -81,44 +90,48 @@ def tuned_on(
 
 
 def test_every_member_is_a_profile_of_its_own_from_the_fastest_to_the_least_memory(
-    tuned_on: Callable[..., Tuned],
+    tuned_on: Callable[..., Result],
 ) -> None:
     tuned = tuned_on(spin_or_purge)
-    files = sorted((tuned.out / "front").iterdir())
+    files = sorted((folder_of(tuned) / "front").iterdir())
     assert [path.name for path in files] == ["1.json", "2.json", "3.json"]
-    results = [profile.load(path).result for path in files]
+    results = [profile.load(path).claim for path in files]
     assert [result.verdict for result in results] == ["improved", "improved", "less_memory"]
     taken = [result.memory.ratio for result in results if result.memory]
     assert taken == sorted(taken, reverse=True) and len(taken) == 3
-    assert profile.load(tuned.out / "profile.json") == profile.load(files[0]) == tuned.profile
+    assert (
+        profile.load(folder_of(tuned) / "profile.json") == profile.load(files[0]) == tuned.profile
+    )
 
 
 def test_the_summary_lists_the_members_for_people_and_for_machines(
-    tuned_on: Callable[..., Tuned],
+    tuned_on: Callable[..., Result],
 ) -> None:
     tuned = tuned_on(spin_or_purge)
-    held = json.loads(json.dumps(tuned.summary.to_json()))
+    held = json.loads(json.dumps(summary_json(tuned)))
     assert (held["verdict"], len(held["front"])) == ("improved", 3)
     first = held["front"][0]
     assert (first["file"], first["params"]["depot_lock"]) == ("front/1.json", "spin")
     assert first["ci_low"] > 1.0 and first["rss_low"] < 1.22 < first["rss_high"] * 1.01
-    text = "\n".join(tuned.summary.lines())
+    text = "\n".join(summary_lines(tuned))
     assert "verdict: improved (a front of 3 configurations, +2" in text
     assert "  front/3.json  less_memory: speed 0.9" in text
 
 
-def test_an_ended_front_is_told_again_with_its_files(tuned_on: Callable[..., Tuned]) -> None:
+def test_an_ended_front_is_told_again_with_its_files(tuned_on: Callable[..., Result]) -> None:
     first = tuned_on(spin_or_purge)
-    before = {path.name: path.read_text() for path in (first.out / "front").iterdir()}
-    for path in (first.out / "front").iterdir():
+    before = {path.name: path.read_text() for path in (folder_of(first) / "front").iterdir()}
+    for path in (folder_of(first) / "front").iterdir():
         path.unlink()
     again = tuned_on(nothing, resume=True)
-    assert {path.name: path.read_text() for path in (again.out / "front").iterdir()} == before
-    assert again.summary.front == first.summary.front
+    assert {
+        path.name: path.read_text() for path in (folder_of(again) / "front").iterdir()
+    } == before
+    assert again.front == first.front
 
 
 def test_a_study_of_speed_alone_cannot_be_gone_on_with_as_a_front(
-    tuned_on: Callable[..., Tuned],
+    tuned_on: Callable[..., Result],
 ) -> None:
     tuned_on(nothing, pareto="")
     with pytest.raises(UsageError, match="objectives"):
@@ -126,21 +139,21 @@ def test_a_study_of_speed_alone_cannot_be_gone_on_with_as_a_front(
 
 
 def test_where_nobody_is_better_the_front_is_the_default_alone(
-    tuned_on: Callable[..., Tuned],
+    tuned_on: Callable[..., Result],
 ) -> None:
     tuned = tuned_on(nothing)
-    assert (tuned.profile.result.verdict, tuned.exit_status) == ("no_gain", 0)
-    assert "the front is the default alone" in tuned.summary.why
-    assert not (tuned.out / "front").exists()
+    assert (tuned.profile.claim.verdict, print_result(tuned, as_json=True)) == ("no_gain", 0)
+    assert "the front is the default alone" in tuned.account.why
+    assert not (folder_of(tuned) / "front").exists()
 
 
 # ---- the report ----------------------------------------------------------------------------------
 
 
 def test_the_report_draws_speed_against_memory_and_names_the_members(
-    tuned_on: Callable[..., Tuned],
+    tuned_on: Callable[..., Result],
 ) -> None:
-    out = tuned_on(spin_or_purge).out
+    out = folder_of(tuned_on(spin_or_purge))
     page = report.render(out)
     assert page.count('aria-label="Speed against the default by peak memory"') == 2
     assert page.count("front/2.json") >= 3
@@ -151,38 +164,39 @@ def test_the_report_draws_speed_against_memory_and_names_the_members(
 
 
 def test_a_candidate_that_was_shortened_and_then_refused_is_named_in_the_report(
-    tuned_on: Callable[..., Tuned],
+    tuned_on: Callable[..., Result],
 ) -> None:
-    found = reading.read(tuned_on(spin_or_purge).out)
+    found = reading.read(folder_of(tuned_on(spin_or_purge)))
     arm = Arm.of("hz", {"depot_lock": "spin", "decay_ms": 7})
-    assert found.summary is not None
+    assert found.result is not None
     attempt = Attempt("hz", arm.config, "futile", None, None, None, 4)
-    attempts = (*found.summary.attempts, attempt)
-    vars(found)["summary"] = replace(found.summary, attempts=attempts)
+    account = found.result.account
+    account = replace(account, attempts=(*account.attempts, attempt))
+    vars(found)["result"] = replace(found.result, account=account)
     found.ledger.confirmed[arm.key] = Samples(arm)  # the search has never measured it
     number = len(found.ledger.confirmed)
     assert sections._fate(found, arm) == (f"finalist {number}", sections._ANSWERS["futile"])
 
 
-def test_a_front_of_the_default_alone_has_a_report_too(tuned_on: Callable[..., Tuned]) -> None:
-    page = report.render(tuned_on(nothing).out)
+def test_a_front_of_the_default_alone_has_a_report_too(tuned_on: Callable[..., Result]) -> None:
+    page = report.render(folder_of(tuned_on(nothing)))
     assert "No configuration is proved to be on the front" in page
 
 
-def test_a_study_of_speed_alone_has_no_such_chart(tuned_on: Callable[..., Tuned]) -> None:
-    page = report.render(tuned_on(spin_or_purge, pareto="").out)
+def test_a_study_of_speed_alone_has_no_such_chart(tuned_on: Callable[..., Result]) -> None:
+    page = report.render(folder_of(tuned_on(spin_or_purge, pareto="")))
     assert "by peak memory" not in page and "--pareto" not in page
 
 
 # ---- the profile ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("result", [SMALL, replace(SMALL, ratio=1.2, ci_low=1.1, ci_high=1.3,
+@pytest.mark.parametrize("claim", [SMALL, replace(SMALL, ratio=1.2, ci_low=1.1, ci_high=1.3,
                                                    verdict="improved")])  # fmt: skip
 def test_a_member_of_a_front_comes_back_as_it_was_saved(
-    result: Result, make_profile: MakeProfile, tmp_path: Path
+    claim: Claim, make_profile: MakeProfile, tmp_path: Path
 ) -> None:
-    made = make_profile(result=result)
+    made = make_profile(claim=claim)
     profile.save(made, tmp_path / "member.json")
     assert profile.load(tmp_path / "member.json") == made
 
@@ -211,24 +225,24 @@ HOSTILE: dict[str, tuple[object, str]] = {
 def test_a_memory_that_is_none_is_refused(
     memory: object, said: str, make_profile: MakeProfile
 ) -> None:
-    held = json.loads(profile.dumps(make_profile(result=SMALL)))
+    held = json.loads(profile.dumps(make_profile(claim=SMALL)))
     held["result"]["memory"] = memory
     with pytest.raises(UsageError, match=said):
         profile.parse(json.dumps(held).encode())
 
 
 def test_less_memory_is_never_claimed_without_an_interval(make_profile: MakeProfile) -> None:
-    held = json.loads(profile.dumps(make_profile(result=SMALL)))
+    held = json.loads(profile.dumps(make_profile(claim=SMALL)))
     del held["result"]["memory"]
     with pytest.raises(UsageError, match="no interval of memory is below 1"):
         profile.parse(json.dumps(held).encode())
 
 
 def test_who_takes_less_memory_is_described_by_that_first(make_profile: MakeProfile) -> None:
-    said = claim_words(make_profile(result=SMALL))
+    said = claim_words(make_profile(claim=SMALL))
     assert said.startswith("0.700 times the peak memory of the default (95 % interval 0.680 to")
     assert "0.950 times as good in ops_per_s" in said
-    assert "takes 30\u00a0% less peak memory" in words.verdict_words(make_profile(result=SMALL))
+    assert "takes 30\u00a0% less peak memory" in words.verdict_words(make_profile(claim=SMALL))
 
 
 # ---- verify --------------------------------------------------------------------------------------
@@ -237,14 +251,14 @@ def test_who_takes_less_memory_is_described_by_that_first(make_profile: MakeProf
 def verified(
     make_profile: MakeProfile, make_bench: MakeBench, speed: float, rss: int
 ) -> Verification:
-    made = make_profile(result=SMALL)
+    made = make_profile(claim=SMALL)
     made = replace(made, objective=replace(made.objective, limits=()))
     tuned = Arm.of("hz", made.config)
 
     def landscape(arm: Arm) -> Truth:
         return Truth(math.log(speed), rss_kb=rss) if arm == tuned else Truth()
 
-    return measure(Claim.of(made), make_bench(landscape, QUIET, budget_s=60.0))
+    return measure(Promise.of(made), make_bench(landscape, QUIET, budget_s=60.0))
 
 
 def test_a_claim_of_less_memory_holds_where_it_is_true(
@@ -308,9 +322,9 @@ def test_a_front_that_workers_share_leaves_what_every_front_leaves(
     space.write_text(SPACE)
     larson = WorkloadSpec.from_text("larson", (), 2)
     asked = TuneRequest(workload=larson, space=str(space), budget_s=120.0, pareto="throughput,rss")
-    place = shared_session.Place(f"sqlite:///{tmp_path / 'study.db'}", "front")
+    place = Place(f"sqlite:///{tmp_path / 'study.db'}", "front")
     first = shared_session.begin(place, asked, tmp_path / "first", Quiet())
-    assert [row.verdict for row in first.summary.front][-1] == "less_memory"
+    assert first.front[-1].claim.verdict == "less_memory"
     second = shared_session.join(place, Quiet(), out=tmp_path / "second")
     assert second is not None and second.front == first.front
     files = {path.name: path.read_text() for path in (tmp_path / "first/front").iterdir()}
@@ -345,8 +359,8 @@ def test_a_short_front_on_real_processes_leaves_profiles_that_agree_with_its_sum
     assert summary["verdict"] in ("improved", "no_gain")
     for row in summary["front"]:
         member = profile.load(out / row["file"])
-        assert member.result.memory is not None
-        assert (member.result.ratio, member.result.memory.ratio) == (row["ratio"], row["rss_ratio"])
+        assert member.claim.memory is not None
+        assert (member.claim.ratio, member.claim.memory.ratio) == (row["ratio"], row["rss_ratio"])
         shown = hztune("show", out / row["file"])
         assert "times the peak memory of the default" in shown.stdout
     assert (summary["verdict"] == "improved") == bool(summary["front"])

@@ -20,7 +20,7 @@ from hztune import params, profile
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.params import OldName, Value
-from hztune.profile import AllocatorId, MachineId, Profile, Result
+from hztune.profile import AllocatorId, Claim, MachineId, Profile
 
 MakeProfile = Callable[..., Profile]
 SEED = 20260131
@@ -48,27 +48,27 @@ def test_a_profile_comes_back_as_it_was_saved(make_profile: MakeProfile, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "result",
+    "claim",
     [
-        Result("ops_per_s", 1.5, 1.2, 1.9, 6, "improved"),
-        Result("ops_per_s", 0.9, 0.8, 1.1, 6, "interrupted"),
-        Result("ops_per_s", None, None, None, 0, "interrupted"),
-        Result("ops_per_s", None, None, None, 0, "infeasible"),
-        Result("ops_per_s", None, None, None, 0, "no_gain"),
+        Claim("ops_per_s", 1.5, 1.2, 1.9, 6, "improved"),
+        Claim("ops_per_s", 0.9, 0.8, 1.1, 6, "interrupted"),
+        Claim("ops_per_s", None, None, None, 0, "interrupted"),
+        Claim("ops_per_s", None, None, None, 0, "infeasible"),
+        Claim("ops_per_s", None, None, None, 0, "no_gain"),
     ],
 )
-def test_every_kind_of_result_can_be_kept(make_profile: MakeProfile, result: Result) -> None:
-    config: dict[str, Value] = {} if result.verdict == "no_gain" else {"magazine_cap": 512}
-    made = make_profile(config, result=result)
+def test_every_kind_of_result_can_be_kept(make_profile: MakeProfile, claim: Claim) -> None:
+    config: dict[str, Value] = {} if claim.verdict == "no_gain" else {"magazine_cap": 512}
+    made = make_profile(config, claim=claim)
     assert profile.parse(profile.dumps(made).encode()) == made
 
 
 def test_no_gain_carries_the_defaults(make_profile: MakeProfile) -> None:
-    none = Result("ops_per_s", 1.0, 0.98, 1.02, 9, "no_gain")
+    none = Claim("ops_per_s", 1.0, 0.98, 1.02, 9, "no_gain")
     for config in ({}, params.defaults()):
-        profile.parse(profile.dumps(make_profile(config, result=none)).encode())
+        profile.parse(profile.dumps(make_profile(config, claim=none)).encode())
     with pytest.raises(UsageError, match="no_gain"):
-        profile.parse(profile.dumps(make_profile({"magazine_cap": 512}, result=none)).encode())
+        profile.parse(profile.dumps(make_profile({"magazine_cap": 512}, claim=none)).encode())
 
 
 def test_every_legal_value_of_every_row_can_be_kept(make_profile: MakeProfile) -> None:

@@ -26,11 +26,13 @@ from hztune.machine import Machine
 from hztune.measure import Executor
 from hztune.measure.several import SeveralExecutor
 from hztune.measure.types import Around
-from hztune.profile import Objective, Profile, Result, SearchInfo, Share, WorkloadId
+from hztune.profile import Claim, Objective, Profile, SearchInfo, Share, WorkloadId
 from hztune.progress import Quiet
 from hztune.report import join, reading, words
 from hztune.report.markup import Html, tag
 from hztune.report.reading import StudyReading
+from hztune.result import Result
+from hztune.result.summary import ending
 from hztune.search import Search as RunningSearch
 from hztune.space import Space
 from hztune.store import Sink
@@ -39,8 +41,8 @@ from hztune.store.local import LocalStudy, samples
 from hztune.store.study import StoredStudy
 from hztune.store.worker import Worker
 from hztune.trial import Bench, Budget, Ledger, LossLimit, MemoryLimit, Outlier
+from hztune.tune.outcome import account_of
 from hztune.tune.story import Decision, Story
-from hztune.tune.summary import summarize
 
 from .conftest import tell
 
@@ -50,9 +52,7 @@ MakeResults = Callable[..., Path]
 BUDGET_S = 400.0
 HOSTILE = "</title><script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
 QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
-MACHINE = Machine(
-    f"Test CPU {HOSTILE}", 2, None, "6.1.0", "glibc 2.36", 4096, "madvise", "", "", 8, None
-)
+MACHINE = Machine(HOSTILE, 2, None, "6.1.0", "glibc 2.36", 4096, "madvise", "", "", 8, None)
 REMOTE = WorkloadId("bench", "remote", "medium", (("remote", 50),))
 LARSON = WorkloadId("bench", "larson", "", ())
 SERVER = WorkloadId("program", "server", "", (), "d" * 64)
@@ -99,11 +99,11 @@ def nothing_wins(arm: Arm) -> Truth:
     return Truth(0.0 if arm.is_default else -0.1)
 
 
-def result_of(decision: Decision, metric: str) -> Result:
+def claim_of(decision: Decision, metric: str) -> Claim:
     """What a profile says of a decision."""
-    ratio, low, high = decision.interval.ratio if decision.interval else (None, None, None)
-    pairs = decision.interval.pairs if decision.interval else 0
-    return Result(metric, ratio, low, high, pairs, decision.verdict)
+    if decision.interval is None:
+        return Claim(metric, None, None, None, 0, decision.verdict)
+    return Claim(metric, *decision.interval.ratio, decision.interval.pairs, decision.verdict)
 
 
 def limits_of(*limits: MemoryLimit | LossLimit | None) -> tuple[tuple[str, str], ...]:
@@ -181,13 +181,12 @@ def make_results(
                 threads=2 if target is REMOTE else 0,
                 objective=Objective(metric, limits_of(limit, max_loss)),
                 shares=shares_of(decision),
-                result=result_of(decision, metric),
+                claim=claim_of(decision, metric),
                 search=SearchInfo("tpe", 1, BUDGET_S, bench.ledger.trials, hz_space.fingerprint()),
             )
             profile.save(claimed, folder / "profile.json")
             if decision.verdict != "interrupted":
-                account = summarize(study, decision, clock.now(), folder).to_json()
-                store.conclude({"summary": account})
+                store.conclude(ending(Result(claimed, account_of(study, decision, clock.now()))))
         return folder
 
     return make

@@ -21,9 +21,9 @@ from hztune.errors import UsageError
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 from hztune.machine import Machine
 from hztune.params import Value
-from hztune.profile import AllocatorId, MachineId, Objective, Profile, Result, WorkloadId
+from hztune.profile import AllocatorId, Claim, MachineId, Objective, Profile, WorkloadId
 from hztune.trial import Bench, MemoryLimit
-from hztune.verify.claim import Claim, Verification, measure
+from hztune.verify.claim import Promise, Verification, measure
 from hztune.verify.running import Report, examine
 from hztune.workload import WorkloadSpec
 
@@ -33,7 +33,7 @@ Running = Callable[[Path, Mapping[str, str]], AbstractContextManager[int]]
 ReportOf = Callable[[Profile, Mapping[str, str]], Report]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
-CLAIMED = Result("ops_per_s", 1.14, 1.10, 1.20, 8, "improved")
+CLAIMED = Claim("ops_per_s", 1.14, 1.10, 1.20, 8, "improved")
 TUNED = Arm.of("hz", {"magazine_cap": 512, "depot_lock": "spin"})
 
 
@@ -56,8 +56,8 @@ def judged(
     limits: tuple[tuple[str, str], ...] = (),
     budget_s: float = 60.0,
 ) -> Verification:
-    tuned = make_profile(result=CLAIMED, objective=Objective("ops_per_s", limits))
-    claim = Claim.of(tuned)
+    tuned = make_profile(claim=CLAIMED, objective=Objective("ops_per_s", limits))
+    claim = Promise.of(tuned)
     return measure(claim, make_bench(landscape, QUIET, budget_s=budget_s, limit=claim.limit))
 
 
@@ -120,10 +120,10 @@ def test_a_profile_that_only_keeps_a_limit_must_be_shown_to_keep_it(
     rss: float, log_ratio: float, answer: str, make_profile: MakeProfile, make_bench: MakeBench
 ) -> None:
     tuned = make_profile(
-        result=Result("ops_per_s", 0.9, 0.85, 0.95, 8, "within_limit"),
+        claim=Claim("ops_per_s", 0.9, 0.85, 0.95, 8, "within_limit"),
         objective=Objective("ops_per_s", (("max_rss", "0.7x"),)),
     )
-    claim = Claim.of(tuned)
+    claim = Promise.of(tuned)
     bench = make_bench(truth(log_ratio, rss), QUIET, limit=claim.limit)
     assert measure(claim, bench).answer == answer
 
@@ -131,7 +131,7 @@ def test_a_profile_that_only_keeps_a_limit_must_be_shown_to_keep_it(
 def test_true_claims_hold_and_false_ones_do_not_in_nearly_all_of_many_runs(
     make_profile: MakeProfile, make_bench: MakeBench
 ) -> None:
-    claim = Claim.of(make_profile(result=CLAIMED, objective=Objective("ops_per_s", ())))
+    claim = Promise.of(make_profile(claim=CLAIMED, objective=Objective("ops_per_s", ())))
     wrong = 0
     for seed in range(100):
         for log_ratio, lie in ((0.131, "does not hold"), (0.0, "holds")):
@@ -141,12 +141,12 @@ def test_true_claims_hold_and_false_ones_do_not_in_nearly_all_of_many_runs(
 
 
 def test_the_control_is_what_the_ratio_is_to(make_profile: MakeProfile) -> None:
-    own = Claim.of(make_profile(objective=Objective("ops_per_s", ())))
-    unchanged = Claim.of(make_profile(objective=Objective("wall_s", (), "none")))
+    own = Promise.of(make_profile(objective=Objective("ops_per_s", ())))
+    unchanged = Promise.of(make_profile(objective=Objective("wall_s", (), "none")))
     assert (own.control, unchanged.control) == (Arm("hz"), Arm("none"))
     assert own.limit is None
     limited = make_profile(objective=Objective("ops_per_s", (("max_rss", "1.10x"),)))
-    assert Claim.of(limited).limit == MemoryLimit.parse("1.10x")
+    assert Promise.of(limited).limit == MemoryLimit.parse("1.10x")
 
 
 # ---- the command ---------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def here(make_profile: MakeProfile, core_build: Path, monkeypatch: pytest.Monkey
         workload=WorkloadId("bench", "lifo", "", ()),
         threads=1,
         objective=Objective("ops_per_s", ()),
-        result=Result("ops_per_s", 60.0, 50.0, 70.0, 8, "improved"),
+        claim=Claim("ops_per_s", 60.0, 50.0, 70.0, 8, "improved"),
     )
 
 
@@ -237,7 +237,7 @@ def test_without_a_claim_there_is_nothing_to_verify(
     verdict: str, here: Profile, tmp_path: Path, hztune: Run
 ) -> None:
     result = replace(CLAIMED, verdict=verdict)
-    path = saved(replace(here, result=result, params=()), tmp_path)
+    path = saved(replace(here, claim=result, params=()), tmp_path)
     done = hztune("verify", path)
     assert done.returncode == 0
     assert (

@@ -82,6 +82,12 @@ class Arm:
         return cls.of(allocator, renamed(config) if _HZ.fullmatch(allocator) else config)
 
     @property
+    def text(self) -> str:
+        """In words: "hz thp=on span_cache=64"."""
+        params = [f"{name}={value}" for name, value in self.params] or ["with its defaults"]
+        return " ".join([self.allocator, *params])
+
+    @property
     def config(self) -> dict[str, Value]:
         """The parameters as a mapping."""
         return dict(self.params)

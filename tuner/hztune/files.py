@@ -90,3 +90,17 @@ def _write_whole(path: Path, content: bytes, mode: int) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def make_folder(path: Path) -> None:
+    """Makes a results directory, unless it is there.
+
+    Raises:
+        UsageError: It is no directory, or cannot be made or written to.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write results to {str(path)!r}: {error.strerror}") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise UsageError(f"cannot write results to {str(path)!r}: it is not writable")

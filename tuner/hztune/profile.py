@@ -19,12 +19,15 @@ from typing import Literal, cast
 from hztune import allocator, files, strictjson
 from hztune.allocator import Adapter, Installed
 from hztune.allocator.base import ALPHABET
+from hztune.blocks import Arm
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.params import Value
 from hztune.strictjson import CREATED, SETTING, SHA256_OR_NONE, TEXT, VERSION, Fields, ascii_text
 
 SCHEMA = "hztune-profile/1"
+PROFILE = "profile.json"
+"""Its name in a results directory."""
 MOST_BYTES = 64 * 1024
 """A profile is a page of text; whatever is larger is something else."""
 
@@ -44,6 +47,7 @@ _METRIC = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _LIMIT = re.compile(r"[0-9]{1,15}(\.[0-9]{1,6})?[xKMG%]?")
 _MOST_THREADS = 65536
 _MOST_WHOLE = 2**63 - 1
+_KEYS = {"claim": "result"}  # in the file, where a field is called otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a member of a front was shown to take, on the pairs of its result."""
+    """What a member of a front was shown to take, on the pairs of its claim."""
 
     ratio: float
     """Peak memory, tuned against default; below 1 is less."""
@@ -146,8 +150,11 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What was proved, on pairs that no selection had seen."""
+class Claim:
+    """The verdict, and what was proved on pairs that no selection had seen.
+
+    In the file it is called "result".
+    """
 
     metric: str
     ratio: float | None
@@ -168,7 +175,7 @@ class Share:
 
     workload: WorkloadId
     ratio: float | None
-    """As in Result; None: not measured."""
+    """As in Claim; None: not measured."""
     ci_low: float | None
     ci_high: float | None
     """Ends of its own 95 % interval."""
@@ -198,13 +205,13 @@ class Profile:
     """0: the program decides."""
     machine: MachineId
     objective: Objective
-    result: Result
+    claim: Claim
     search: SearchInfo
     versions: tuple[tuple[str, str], ...]
     created: str
     """UTC, "2026-01-31T12:00:00Z"."""
     shares: tuple[Share, ...] = ()
-    """Each of several workloads, whose geometric mean the result is; empty for one alone."""
+    """Each of several workloads, whose geometric mean the claim is of; empty for one alone."""
 
     @property
     def workloads(self) -> tuple[WorkloadId, ...]:
@@ -213,8 +220,13 @@ class Profile:
 
     @property
     def makes_a_claim(self) -> bool:
-        """Whether its result promises anything that can be measured again."""
-        return self.result.verdict in CLAIMS
+        """Whether it promises anything that can be measured again."""
+        return self.claim.verdict in CLAIMS
+
+    @property
+    def arm(self) -> Arm:
+        """The configuration as it is measured."""
+        return Arm(self.allocator.name, self.params)
 
     @property
     def config(self) -> dict[str, Value]:
@@ -272,13 +284,13 @@ def save(profile: Profile, path: Path) -> None:
 
 def dumps(profile: Profile) -> str:
     """The profile as JSON text, one line per value."""
-    held = asdict(profile)
+    held = {_KEYS.get(name, name): value for name, value in asdict(profile).items()}
     held["params"] = profile.config
     for workload in (held["workload"], *(share["workload"] for share in held["shares"])):
         workload["params"] = dict(workload["params"])
     held["objective"]["limits"] = dict(profile.objective.limits)
     held["versions"] = dict(profile.versions)
-    if profile.result.memory is None:
+    if profile.claim.memory is None:  # only the members of a front have that key
         del held["result"]["memory"]
     body = {"schema": SCHEMA, **held, "env": profile.environment}
     return json.dumps(body, indent=2, allow_nan=False) + "\n"
@@ -303,7 +315,7 @@ def parse(content: bytes) -> Profile:
         threads=top.whole("threads", 0, _MOST_THREADS),
         machine=_machine(top.child("machine")),
         objective=_objective(top.child("objective")),
-        result=_result(top.child("result")),
+        claim=_claim(top.child("result")),
         search=_search(top.child("search")),
         versions=top.child("versions").texts(),
         created=top.text("created", CREATED),
@@ -323,28 +335,28 @@ def _judge(profile: Profile, stored: dict[str, str]) -> None:
         raise UsageError(
             f"env.{name} is not what the parameters give; env is made from params alone"
         )
-    _judge_result(profile.result)
+    _judge_claim(profile.claim)
     if profile.shares and (
         len(profile.shares) == 1 or profile.shares[0].workload != profile.workload
     ):
         raise UsageError("shares are of several workloads, of which `workload` is the first")
-    if profile.result.verdict == "no_gain" and not _is_default(profile):
+    if profile.claim.verdict == "no_gain" and not _is_default(profile):
         raise UsageError("result.verdict is no_gain, which carries the default parameters only")
 
 
-def _judge_result(result: Result) -> None:
-    """The relations inside the result: an interval holds its ratio, a claim has its interval."""
-    measured = (result.ci_low, result.ratio, result.ci_high)
-    if None in measured and (measured != (None,) * 3 or result.verdict in _MEASURED_CLAIMS):
+def _judge_claim(claim: Claim) -> None:
+    """The relations inside it: an interval holds its ratio, a promise has its interval."""
+    measured = (claim.ci_low, claim.ratio, claim.ci_high)
+    if None in measured and (measured != (None,) * 3 or claim.verdict in _MEASURED_CLAIMS):
         raise UsageError("result lacks its ratio or an end of its interval")
     if None not in measured and list(measured) != sorted(cast("tuple[float, ...]", measured)):
         raise UsageError("result.ratio lies outside result.ci_low and result.ci_high")
-    if result.verdict == "improved" and not (result.ci_low or 0) > 1:
+    if claim.verdict == "improved" and not (claim.ci_low or 0) > 1:
         raise UsageError("result.verdict is improved, but the interval does not exclude 1")
-    memory = result.memory
+    memory = claim.memory
     if memory is not None and not memory.ci_low <= memory.ratio <= memory.ci_high:
         raise UsageError("result.memory.ratio lies outside its ci_low and ci_high")
-    if result.verdict == "less_memory" and (memory is None or memory.ci_high >= 1):
+    if claim.verdict == "less_memory" and (memory is None or memory.ci_high >= 1):
         raise UsageError("result.verdict is less_memory, but no interval of memory is below 1")
 
 
@@ -417,8 +429,8 @@ def _objective(fields: Fields) -> Objective:
     return Objective(metric, limits, control)
 
 
-def _result(fields: Fields) -> Result:
-    result = Result(
+def _claim(fields: Fields) -> Claim:
+    claim = Claim(
         metric=fields.text("metric", _METRIC),
         ratio=fields.number_or_none("ratio", 0, 1e9),
         ci_low=fields.number_or_none("ci_low", 0, 1e9),
@@ -428,7 +440,7 @@ def _result(fields: Fields) -> Result:
         memory=_memory(fields.child("memory")) if fields.has("memory") else None,
     )
     fields.close()
-    return result
+    return claim
 
 
 def _memory(fields: Fields) -> Memory:

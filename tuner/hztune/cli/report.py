@@ -68,7 +68,8 @@ def _refuse(
 def _copied(folder: Path | None, storage: str | None, study: str | None) -> Path:
     """The Optuna storage with what the study has measured by now."""
     from hztune import report
-    from hztune.tune.shared_session import Place, directory
+    from hztune.store.study import Place
+    from hztune.tune.shared_session import directory
 
     if storage and study:
         place = Place(storage, study)

@@ -20,11 +20,21 @@ from hztune.cli.program import ProgramCommand, has_program, program, program_opt
 from hztune.errors import NoGainError, UsageError
 
 if TYPE_CHECKING:
+    from hztune.profile import Verdict
     from hztune.progress import Reporter
-    from hztune.tune import Tuned, TuneRequest
+    from hztune.result import Result
+    from hztune.tune import TuneRequest
     from hztune.workload import Goal
 
 _ABOUT_PROGRAM = frozenset(inspect.signature(program).parameters) - {"words"}
+_EXIT_STATUS: dict[Verdict, int] = {
+    "improved": 0,
+    "within_limit": 0,
+    "less_memory": 0,
+    "no_gain": 0,
+    "infeasible": 3,
+    "interrupted": 130,
+}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -119,7 +129,7 @@ def tune_command(
     """
     shared = _shares(storage, study)
     request = None if shared and _names_no_target(options) else _request(**options)
-    from hztune import doctor, report, tune
+    from hztune import doctor, tune
     from hztune.progress import reporter
 
     if dry_run and request is not None:
@@ -128,27 +138,26 @@ def tune_command(
     if strict:
         require_fit(doctor.examine())
     with reporter(quiet=quiet) as display:
-        tuned = _carried_out(request, storage, study, options["out"], display)
-    if tuned.profile.result.verdict != "interrupted":
-        report.write(tuned.out)
-    click.echo(json.dumps(tuned.summary.to_json(), indent=2) if as_json else for_people(tuned))
-    if require_gain and tuned.profile.result.verdict == "no_gain":
+        result = _carried_out(request, storage, study, options["out"], display)
+    status = print_result(result, as_json=as_json)
+    if require_gain and result.profile.claim.verdict == "no_gain":
         raise NoGainError("no gain was proved, and --require-gain was given")
-    return tuned.exit_status
+    return status
 
 
 def _carried_out(
     request: TuneRequest | None, storage: str, study: str, out: Path | None, reporter: Reporter
-) -> Tuned:
+) -> Result:
     """What came out of the study, which has a directory or a storage of its own."""
     from hztune import tune
 
     if not storage:
         assert request is not None  # only a shared study may exist already
         return tune.tune(request, reporter)
+    from hztune.store.study import Place
     from hztune.tune import shared_session
 
-    return shared_session.begin(shared_session.Place(storage, study), request, out, reporter)
+    return shared_session.begin(Place(storage, study), request, out, reporter)
 
 
 def _shares(storage: str, study: str) -> bool:
@@ -238,12 +247,22 @@ def _request(
     return TuneRequest(workload=first, beside=tuple(beside), budget_s=budget_s, **others)
 
 
-def for_people(tuned: Tuned) -> str:
-    """The summary, and what to do with a gain."""
-    lines = tuned.summary.lines()
-    if tuned.summary.out and tuned.profile.makes_a_claim:
-        path = tuned.out / "profile.json"
-        lines.append(
+def print_result(result: Result, *, as_json: bool) -> int:
+    """Writes the report where there is a verdict, prints the summary; returns the exit status."""
+    from hztune import report
+    from hztune.result.summary import summary_json, summary_lines
+
+    verdict, folder = result.profile.claim.verdict, result.folder
+    if folder is not None and verdict != "interrupted":
+        report.write(folder)
+    if as_json:
+        click.echo(json.dumps(summary_json(result), indent=2))
+        return _EXIT_STATUS[verdict]
+    text = summary_lines(result)
+    if folder is not None and result.profile.makes_a_claim:
+        path = folder / "profile.json"
+        text.append(
             f"use it:  hztune run {path} -- ./program, or hztune export {path} --format ..."
         )
-    return "\n".join(lines)
+    click.echo("\n".join(text))
+    return _EXIT_STATUS[verdict]

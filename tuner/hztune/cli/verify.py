@@ -19,7 +19,7 @@ from hztune.profile import Profile
 if TYPE_CHECKING:
     from hztune.measure import Executor
     from hztune.measure.program import Program
-    from hztune.verify.claim import Claim, Verification
+    from hztune.verify.claim import Promise, Verification
     from hztune.verify.running import Report
 
 _NOTHING = "there is nothing to verify: the profile claims no gain (its verdict is {})"
@@ -71,7 +71,7 @@ def verify_command(
             raise UsageError("--pid and a program after -- exclude each other; give one of them")
         return _look(tuned, pid, as_json)
     if not tuned.makes_a_claim:
-        click.echo(_NOTHING.format(tuned.result.verdict))
+        click.echo(_NOTHING.format(tuned.claim.verdict))
         return 0
     _warn(tuned, target, strict)
     executor = _workload(tuned, seed) if target is None else _program(tuned, target, seed)
@@ -175,20 +175,20 @@ def _measure(
     """Measures the claim and prints the answer."""
     from hztune.progress import reporter
     from hztune.trial import Bench, Budget, Ledger, SystemClock
-    from hztune.verify.claim import Claim, measure
+    from hztune.verify.claim import Promise, measure
 
-    claim = Claim.of(tuned)
+    promise = Promise.of(tuned)
     budget = Budget(SystemClock(), budget_s)
     with reporter(quiet=quiet) as display:
-        finding = measure(claim, Bench(executor, Ledger(claim.limit), budget, display))
+        finding = measure(promise, Bench(executor, Ledger(promise.limit), budget, display))
     held = _as_json(tuned, finding)
-    click.echo(json.dumps(held, indent=2) if as_json else _for_people(tuned, claim, finding))
+    click.echo(json.dumps(held, indent=2) if as_json else _for_people(tuned, promise, finding))
     return _STATUS[finding.answer]
 
 
-def _for_people(tuned: Profile, claim: Claim, finding: Verification) -> str:
+def _for_people(tuned: Profile, promise: Promise, finding: Verification) -> str:
     """The answer, what was found and what was claimed."""
-    result = tuned.result
+    result = tuned.claim
     lines = [f"the claim {finding.answer}: {finding.why}".replace("claim cannot", "claim: cannot")]
     if finding.interval is not None:
         here = _measured(*finding.interval.ratio, finding.interval.pairs)
@@ -197,7 +197,7 @@ def _for_people(tuned: Profile, claim: Claim, finding: Verification) -> str:
     claimed = _measured(result.ratio, result.ci_low, result.ci_high, result.pairs)
     lines.append(f"  claimed: {claimed}")
     if finding.rss_ratio is not None:
-        limit = f", limit {claim.limit.text}" if claim.limit else ""
+        limit = f", limit {promise.limit.text}" if promise.limit else ""
         memory = result.memory
         promised = f", claimed [{memory.ci_low:.3f}, {memory.ci_high:.3f}]" if memory else ""
         lines.append(f"  peak memory: {finding.rss_ratio:.2f}x of the control's{limit}{promised}")
@@ -212,7 +212,7 @@ def _as_json(tuned: Profile, finding: Verification) -> dict[str, object]:
     """The answer for machines."""
     ratio, low, high = finding.interval.ratio if finding.interval else (None, None, None)
     pairs = finding.interval.pairs if finding.interval else 0
-    result = tuned.result
+    result = tuned.claim
     return {
         "answer": finding.answer,
         "why": finding.why,

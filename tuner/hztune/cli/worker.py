@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
-from hztune.cli.tune import for_people, seconds
+from hztune.cli.tune import print_result, seconds
 
 _HELP = """Take part in a study that several workers share.
 
@@ -59,21 +58,17 @@ def worker_command(
 ) -> int:
     """Reads the request from the storage and measures until the study has ended."""
     from hztune.progress import reporter
+    from hztune.store.study import Place
     from hztune.tune import shared_session
 
-    place = shared_session.Place(storage, study)
+    place = Place(storage, study)
     if forget is not None:
         click.echo(f"freed what {shared_session.forget(place, forget)} worker(s) of {forget} held")
         return 0
     budget_s = None if budget is None else seconds(budget)
     with reporter(quiet=quiet) as display:
-        tuned = shared_session.join(place, display, budget_s=budget_s, out=out)
-    if tuned is None:
+        result = shared_session.join(place, display, budget_s=budget_s, out=out)
+    if result is None:
         click.echo(f"left the study {study} after {budget}; it has not ended", err=True)
         return 0
-    if out is not None and tuned.profile.result.verdict != "interrupted":
-        from hztune import report
-
-        report.write(out)
-    click.echo(json.dumps(tuned.summary.to_json(), indent=2) if as_json else for_people(tuned))
-    return tuned.exit_status
+    return print_result(result, as_json=as_json)

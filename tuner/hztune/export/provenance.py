@@ -55,7 +55,7 @@ def provenance(profile: Profile, undo: str) -> list[str]:
 
 def claim(profile: Profile) -> str:
     """The result in one sentence, with its interval."""
-    result = profile.result
+    result = profile.claim
     if result.ratio is None:
         return f"{result.verdict}: nothing was proved"
     interval = f"95 % interval {result.ci_low:.3f} to {result.ci_high:.3f}, {result.pairs} pairs"

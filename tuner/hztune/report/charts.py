@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hztune.report.markup import Html, join, tag
-from hztune.report.reading import Candidate, Curve, Level, Phase
+from hztune.report.reading import Candidate, Curve, FrontMember, Level, Phase
 from hztune.report.words import change, config_words, interval_words, value_words
 from hztune.stats import Interval
-from hztune.tune.summary import FrontRow
 
 _PERCENT_STEPS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 _FACTORS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
@@ -131,7 +130,7 @@ def trace(
 
 
 def plane(
-    candidates: Sequence[Candidate], members: Sequence[FrontRow], floor: float, width: float
+    candidates: Sequence[Candidate], members: Sequence[FrontMember], floor: float, width: float
 ) -> Html:
     """Draws speed against memory: each candidate as a dot, the front with its intervals and names.
 
@@ -144,9 +143,9 @@ def plane(
     height, top, left = 340.0, 12.0, 46.0
     dots = [(one, one.interval, _mean(one.record.rss)) for one in candidates if one.record.rss]
     speeds = [interval.estimate for _, interval, _ in dots if interval]
-    speeds += [math.log(end) for row in members for end in (row.ci_low, row.ci_high)]
+    speeds += [end for member in members for end in _ends(member.speed)]
     savings = [-memory for _, _, memory in dots]
-    savings += [-math.log(end) for row in members for end in (row.rss_low, row.rss_high)]
+    savings += [-end for member in members for end in _ends(member.memory)]
     (low, high), (least, most) = _speed_range(speeds, floor), _speed_range(savings, 0.0)
     y = Scale(low, high, height - 44.0, top)
     x = Scale(-most, -least, left, width - 12.0)
@@ -160,8 +159,8 @@ def plane(
         if interval is not None and not one.record.failures:
             told = f"{one.number}: {config_words(one.arm.config)} - {interval_words(interval)}"
             shapes.append(_dot(x(memory), y(interval.estimate), 3.2, "candidate faint", told))
-    for number, row in enumerate(members, start=1):
-        shapes += _member(row, str(number), x, y)
+    for number, member in enumerate(members, start=1):
+        shapes += _member(member, str(number), x, y)
     return _svg(width, height, "Speed against the default by peak memory", shapes)
 
 
@@ -186,13 +185,14 @@ def response(curve: Curve, floor: float, width: float) -> Html:
     return _svg(width, height, f"Speed against the default by {curve.param.name}", shapes)
 
 
-def _member(row: FrontRow, name: str, x: Scale, y: Scale) -> Iterator[Html]:
+def _member(member: FrontMember, name: str, x: Scale, y: Scale) -> Iterator[Html]:
     """Yields a member of a front with an error bar along each axis."""
-    low, at, high = (x(math.log(value)) for value in (row.rss_low, row.rss_ratio, row.rss_high))
-    slow, line, fast = (y(math.log(value)) for value in (row.ci_low, row.ratio, row.ci_high))
+    memory, speed = member.memory, member.speed
+    low, at, high = (x(value) for value in (memory.low, memory.estimate, memory.high))
+    slow, line, fast = (y(value) for value in (speed.low, speed.estimate, speed.high))
     yield _line(low, line, high, line, "bar gain")
     yield _line(at, slow, at, fast, "bar gain")
-    yield _dot(at, line, 5.0, "winner", f"{row.file}: {config_words(row.params)}")
+    yield _dot(at, line, 5.0, "winner", f"{member.file}: {config_words(member.arm.config)}")
     yield _text(at + 9.0, line - 9.0, name, "label")
 
 

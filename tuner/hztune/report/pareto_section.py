@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hztune.report import charts, parts, words
 from hztune.report.markup import Html, join, tag
-from hztune.report.reading import StudyReading
-from hztune.tune.summary import FrontRow
+from hztune.report.reading import FrontMember, StudyReading
+from hztune.stats import Interval
 
 
 def section(found: StudyReading) -> Html:
@@ -38,15 +38,16 @@ def _members(found: StudyReading, control: str) -> Html:
     return parts.table(caption, head, rows, numbers=(1, 2, 3), wide=4)
 
 
-def _row(member: FrontRow) -> tuple[str, ...]:
+def _row(member: FrontMember) -> tuple[str, ...]:
     return (
         tag("code", member.file),
-        _interval(member.ratio, member.ci_low, member.ci_high),
-        _interval(member.rss_ratio, member.rss_low, member.rss_high),
-        str(member.pairs),
+        _interval(member.speed),
+        _interval(member.memory),
+        str(member.speed.pairs),
         tag("code", words.arm_words(member.arm)),
     )
 
 
-def _interval(ratio: float, low: float, high: float) -> str:
+def _interval(interval: Interval) -> str:
+    ratio, low, high = interval.ratio
     return f"{ratio:.3f}x [{low:.3f}, {high:.3f}]"

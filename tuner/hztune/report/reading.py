@@ -18,13 +18,12 @@ from hztune.blocks import Arm, Outcome, Role, times_of
 from hztune.confirm import reported, reported_each
 from hztune.errors import HztuneError, UsageError
 from hztune.params import Param, Value
-from hztune.profile import Profile
+from hztune.profile import PROFILE, Profile
+from hztune.result import Result, front_file
 from hztune.search import proposer
 from hztune.stats import Interval, block_ratios, fixed_interval, pool_plain
 from hztune.store.local import SAMPLES, Recording, is_there, recording
 from hztune.trial import Ledger, LossLimit, MemoryLimit, Samples
-from hztune.tune.results import PROFILE
-from hztune.tune.summary import FrontRow, Summary
 
 _NORMAL_95 = 1.96
 
@@ -56,6 +55,38 @@ class Candidate:
     def arm(self) -> Arm:
         """Whose it is."""
         return self.record.arm
+
+
+@dataclass(frozen=True, slots=True)
+class FrontMember:
+    """A confirmed member of a front.
+
+    Attributes:
+        file: Its profile, in the results directory.
+        arm: Its configuration.
+        is_faster: Whether more speed is proved; else it is less memory.
+        speed: 95 % interval of its log ratio of speed, from fresh pairs.
+        memory: The same of peak memory.
+    """
+
+    file: str
+    arm: Arm
+    is_faster: bool
+    speed: Interval
+    memory: Interval
+
+    @classmethod
+    def of(cls, number: int, made: Profile) -> FrontMember:
+        """Member `number`, from 1, by its profile."""
+        claim, memory = made.claim, made.claim.memory
+        assert claim.ratio and claim.ci_low and claim.ci_high and memory  # every member has them
+        return cls(
+            file=str(front_file(number)),
+            arm=made.arm,
+            is_faster=claim.verdict == "improved",
+            speed=_interval(claim.ratio, claim.ci_low, claim.ci_high, claim.pairs),
+            memory=_interval(memory.ratio, memory.ci_low, memory.ci_high, claim.pairs),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +172,11 @@ class StudyReading:
     ledger: Ledger
 
     @cached_property
-    def summary(self) -> Summary | None:
-        """The study's own account; None when it was interrupted."""
+    def result(self) -> Result | None:
+        """What the study itself came to; None when it was interrupted."""
         ending = self.samples.ending
         try:
-            return Summary.from_json(ending["summary"], self.folder) if ending else None
+            return Result.stored(ending, self.folder) if ending else None
         except (KeyError, TypeError) as error:
             raise HztuneError(
                 f"the end of {str(self.folder / SAMPLES)!r} was written by another version of "
@@ -256,7 +287,7 @@ class StudyReading:
 
     def answer(self, arm: Arm) -> str:
         """What the study said of a finalist; empty for one that was no finalist or not judged."""
-        attempts = self.summary.attempts if self.summary else ()
+        attempts = self.result.account.attempts if self.result else ()
         return next((a.answer for a in attempts if Arm.stored(a.allocator, a.params) == arm), "")
 
     @property
@@ -265,15 +296,16 @@ class StudyReading:
         return "objectives" in self.samples.identity
 
     @property
-    def front(self) -> tuple[FrontRow, ...]:
+    def front(self) -> tuple[FrontMember, ...]:
         """The confirmed members of the front, the fastest first."""
-        return self.summary.front if self.summary else ()
+        members = enumerate(self.result.front if self.result else (), start=1)
+        return tuple(FrontMember.of(*each) for each in members)
 
     @property
     def floor(self) -> float:
         """Noise floor, log units: the study's own, or what the A/A pairs alone say."""
-        if self.summary is not None and self.summary.noise_floor is not None:
-            return math.log1p(self.summary.noise_floor)
+        if self.result is not None and self.result.account.noise_floor is not None:
+            return math.log1p(self.result.account.noise_floor)
         return self.calibration.half_width if self.calibration else 0.0
 
     @property
@@ -484,6 +516,11 @@ def _in_order(values: Iterable[Value], param: Param) -> list[Value]:
     if not param.choices:
         return found
     return sorted(found, key=lambda value: param.choices.index(str(value)))
+
+
+def _interval(ratio: float, low: float, high: float, pairs: int) -> Interval:
+    """An interval in log units."""
+    return Interval(math.log(ratio), math.log(low), math.log(high), pairs)
 
 
 def _around(mean: float, error: float, pairs: int) -> Interval:

@@ -58,9 +58,9 @@ def body(found: StudyReading) -> Html:
 
 def _head(found: StudyReading) -> Html:
     profile = found.profile
-    verdict = profile.result.verdict
-    account = found.summary
-    reason = account.why if account and (verdict != "improved" or account.front) else ""
+    verdict = profile.claim.verdict
+    result = found.result
+    reason = result.account.why if result and (verdict != "improved" or result.front) else ""
     told = f"{reason[:1].upper()}{reason[1:]}. " if reason else ""
     return tag(
         "header",
@@ -83,7 +83,7 @@ def _tile(name: str, value: str, note: str) -> Html:
 def _tiles(found: StudyReading) -> Iterator[tuple[str, str, str]]:
     """Yields the figures of the head: name, value, note."""
     profile = found.profile
-    result = profile.result
+    result = profile.claim
     if result.ratio is not None and result.verdict != "no_gain":
         note = f"{result.ci_low:.3f} to {result.ci_high:.3f} of the control's"
         yield "speed", f"{result.ratio:.3f}x", note
@@ -189,14 +189,13 @@ def _attempt(found: StudyReading, arm: Arm, record: Samples) -> tuple[charts.Str
 
 def _fate(found: StudyReading, arm: Arm) -> tuple[str, str]:
     """What to call an arm that was measured on fresh pairs, and what came of it."""
-    for row in found.front:
-        if row.arm == arm:
-            is_faster = row.verdict == "improved"
-            return row.file, "proved" if is_faster else "of which less memory is proved"
+    for member in found.front:
+        if member.arm == arm:
+            return member.file, "proved" if member.is_faster else "of which less memory is proved"
     if arm == found.winner and found.profile.makes_a_claim:
         return "the profile", "proved"
     answer = found.answer(arm)
-    was_shortened = found.summary is not None or arm.key not in found.ledger.searched
+    was_shortened = found.result is not None or arm.key not in found.ledger.searched
     if not answer and was_shortened and not found.seeks_front:
         return "shortened", "not taken: its own fresh pairs did not prove that it holds the gain"
     proved, searched = found.ledger.confirmed, found.ledger.searched

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
+from hztune import files
 from hztune.blocks import Arm, Block
 from hztune.params import Value
 from hztune.search import proposer
 from hztune.store import blocks_of
 from hztune.store.local import recording
+from hztune.store.study import Place
 from hztune.trial import Ledger, LossLimit, MemoryLimit
-from hztune.tune import results
-from hztune.tune.shared_session import Place
 
 STORAGE = "study.journal"
 DEFAULT = "default"
@@ -48,7 +48,7 @@ def write_shared_storage(place: Place, folder: Path) -> Path:
     with place.opened() as storage:
         found = place.found(storage)
         blocks = tuple(blocks_of(chain.from_iterable(each.rows for each in found.blocks())))
-    results.make(folder)
+    files.make_folder(folder)
     return _write(folder, found.identity, blocks)
 
 

@@ -29,26 +29,26 @@ def change(log_ratio: float, *, sign: bool = True) -> str:
 
 def verdict_words(profile: Profile) -> str:
     """The verdict in one sentence, without its interval."""
-    ratio, what = profile.result.ratio, target_words(profile)
+    ratio, what = profile.claim.ratio, target_words(profile)
     whose, control = allocator_words(profile), control_words(profile)
-    if profile.result.verdict == "improved" and ratio is not None:
-        gain = _gain_words(profile.result.metric, ratio, several=len(profile.workloads) > 1)
+    if profile.claim.verdict == "improved" and ratio is not None:
+        gain = _gain_words(profile.claim.metric, ratio, several=len(profile.workloads) > 1)
         return f"{what} {gain} {_with_words(profile)}"
-    if profile.result.verdict == "within_limit":
+    if profile.claim.verdict == "within_limit":
         return f"{what} keeps its memory limit {_with_words(profile)}; {control} does not"
-    memory = profile.result.memory
-    if profile.result.verdict == "less_memory" and memory is not None:
+    memory = profile.claim.memory
+    if profile.claim.verdict == "less_memory" and memory is not None:
         return f"{what} takes {memory_words(memory.ratio)} {_with_words(profile)}"
-    if profile.result.verdict == "infeasible":
+    if profile.claim.verdict == "infeasible":
         return f"No configuration of {whose} keeps the limits on {what}"
-    if profile.result.verdict == "interrupted":
+    if profile.claim.verdict == "interrupted":
         return f"The study of {what} was stopped before it could prove anything"
     return f"Nothing was proved better than {control} on {what}"
 
 
 def interval_sentence(profile: Profile) -> str:
     """The interval behind the verdict, or what stands in its place."""
-    result = profile.result
+    result = profile.claim
     if result.ratio is None or result.ci_low is None or result.ci_high is None:
         return "Nothing was measured on fresh pairs."
     low, high = change(math.log(result.ci_low)), change(math.log(result.ci_high))

@@ -17,6 +17,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -334,3 +335,39 @@ def study_values(
         "created": created or now,
         **{"joined": 0, "begun": 0, "entered": 0},
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A shared study, by where it is.
+
+    Attributes:
+        url: Of the storage; it may hold a password.
+        study: Name of the study in it.
+    """
+
+    url: str
+    study: str
+
+    @contextmanager
+    def opened(self) -> Iterator[Storage]:
+        """The storage, open."""
+        storage = Storage(self.url)
+        try:
+            yield storage
+        finally:
+            storage.close()
+
+    def found(self, storage: Storage) -> StoredStudy:
+        """The study.
+
+        Raises:
+            UsageError: There is none of that name.
+        """
+        study = StoredStudy.find(storage, self.study)
+        if study is None:
+            raise UsageError(
+                f"there is no study {self.study!r} in {storage.shown}; begin it with `hztune tune "
+                "--workload NAME --storage URL --study NAME`"
+            )
+        return study

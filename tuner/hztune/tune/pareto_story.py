@@ -28,7 +28,7 @@ from hztune.confirm import (
 from hztune.progress import percent
 from hztune.search import ParetoSearch
 from hztune.stats import Interval
-from hztune.tune.story import REASONS, SEALED_BY, SEARCHED_BY, Decision, Story, spelled
+from hztune.tune.story import REASONS, SEALED_BY, SEARCHED_BY, Decision, Story
 
 SHORTENED_BY = 0.63
 """The share of the budget by which the members are shortened; what is left is for the proofs."""
@@ -58,7 +58,7 @@ class ParetoStory(Story):
         if not arms:
             return self._nothing_found()
         for number, arm in enumerate(arms, start=1):
-            self.bench.reporter.say(f"candidate {number} for the front: {spelled(arm)}")
+            self.bench.reporter.say(f"candidate {number} for the front: {arm.text}")
         members = prove_front(self.bench, self.control, arms, share=FRONT_SHARE, until=SEALED_BY)
         self.proofs = [Proof(one.arm, one.answer, one.speed) for one in members]
         for number, member in enumerate(members, start=1):

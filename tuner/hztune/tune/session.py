@@ -2,64 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hztune import profile
 from hztune.blocks import Block, times_of
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor
 from hztune.measure.workloads import program_executor, workloads_executor
-from hztune.profile import Profile, Verdict
 from hztune.progress import Reporter, duration
+from hztune.result import Result
+from hztune.result.summary import ending
 from hztune.search import SLOTS
 from hztune.store import Sink
 from hztune.store.local import LocalStudy
 from hztune.trial import Bench, Budget, Ledger, SystemClock
-from hztune.tune import results, story
+from hztune.tune import folder, story
+from hztune.tune.outcome import result_of
 from hztune.tune.pareto_story import ParetoStory
 from hztune.tune.request import Task, TuneRequest, understand
 from hztune.tune.story import Decision, Story
-from hztune.tune.summary import Summary, summarize
-
-_EXIT_STATUS: dict[Verdict, int] = {
-    "improved": 0,
-    "within_limit": 0,
-    "less_memory": 0,
-    "no_gain": 0,
-    "infeasible": 3,
-    "interrupted": 130,
-}
 
 
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """What a session leaves.
-
-    Attributes:
-        profile: Also in the results directory.
-        summary: The account of the study.
-        out: The results directory; of a worker that writes none the current one.
-        front: The profiles of a front's members, beside the profile; empty where there is none.
-    """
-
-    profile: Profile
-    summary: Summary
-    out: Path
-    front: tuple[Profile, ...] = ()
-
-    @property
-    def exit_status(self) -> int:
-        """What the command exits with, unless a gain was required."""
-        return _EXIT_STATUS[self.profile.result.verdict]
-
-
-def tune(request: TuneRequest, reporter: Reporter) -> Tuned:
+def tune(request: TuneRequest, reporter: Reporter) -> Result:
     """Carries out a study and writes its results.
 
     Ctrl-C (or SIGTERM) ends it with the best so far; a second one leaves at once, and then only the
@@ -72,11 +39,11 @@ def tune(request: TuneRequest, reporter: Reporter) -> Tuned:
     started = time.monotonic()
     task = understand(request)
     machine = Machine.here()
-    folder = results.directory(task)
-    with interruptible() as asked, _store(task, machine, folder) as store:
-        if (ending := store.ending()) is not None:
+    out = folder.directory(task)
+    with interruptible() as asked, _store(task, machine, out) as store:
+        if (stored := store.ending()) is not None:
             reporter.say("this study has ended and measures no more; a new one needs another --out")
-            return told_again(ending, folder)
+            return told_again(stored, out)
         for line in (*chosen_from(task), *task.remarks):
             reporter.say(line)
         executor = executor_of(request, machine, store)
@@ -135,8 +102,8 @@ def executor_of(request: TuneRequest, machine: Machine, sink: Sink) -> Executor:
     )
 
 
-def _store(task: Task, machine: Machine, folder: Path) -> LocalStudy:
-    return LocalStudy(folder, task.identity, machine, resume=task.request.resume)
+def _store(task: Task, machine: Machine, out: Path) -> LocalStudy:
+    return LocalStudy(out, task.identity, machine, resume=task.request.resume)
 
 
 def _study(task: Task, executor: Executor, store: LocalStudy, reporter: Reporter) -> Story:
@@ -165,61 +132,21 @@ def _finish(
     decision: Decision,
     store: LocalStudy,
     started: float,
-) -> Tuned:
+) -> Result:
     """Writes what came out, first of all beside the samples: an ended study stays as it ended.
 
     Going on with it would be another look at the same data, which the error of its claim does not
     allow for. Only an interrupted study has no end.
     """
-    folder = store.folder
-    tuned = account(task, machine, study, decision, time.monotonic() - started, folder)
+    result = result_of(task, machine, study, decision, time.monotonic() - started, store.folder)
     if decision.verdict != "interrupted":
-        store.conclude(ending_of(tuned))
-    results.write(tuned.profile, folder, tuned.front)
-    return tuned
+        store.conclude(ending(result))
+    folder.write(result)
+    return result
 
 
-def account(
-    task: Task,
-    machine: Machine,
-    study: Story,
-    decision: Decision,
-    wall_s: float,
-    folder: Path | None,
-) -> Tuned:
-    """The profile and the account of a study that came to a decision; nothing is written."""
-    trials = study.bench.ledger.trials
-    made, *front = (
-        results.build_profile(task, machine, each, trials) for each in (decision, *decision.front)
-    )
-    labels = [spec.label for spec in task.request.workloads]
-    summary = summarize(study, decision, wall_s, folder, labels)
-    return Tuned(made, summary, folder or Path(), tuple(front))
-
-
-def ending_of(tuned: Tuned) -> dict[str, Any]:
-    """What an ended study keeps of itself."""
-    front = [_stored(member) for member in tuned.front]
-    return {
-        "profile": _stored(tuned.profile),
-        "summary": tuned.summary.to_json(),
-        **({"front": front} if front else {}),
-    }
-
-
-def told_again(ending: Mapping[str, Any], folder: Path | None) -> Tuned:
+def told_again(stored: Mapping[str, Any], out: Path | None) -> Result:
     """What an ended study said, written once more where it may have been lost."""
-    made = _read_again(ending["profile"])
-    front = tuple(_read_again(each) for each in ending.get("front", ()))
-    if folder is not None:
-        results.write(made, folder, front)
-    return Tuned(made, Summary.from_json(ending["summary"], folder), folder or Path(), front)
-
-
-def _stored(made: Profile) -> Any:
-    """A profile as it stands beside the samples."""
-    return json.loads(profile.dumps(made))
-
-
-def _read_again(stored: Any) -> Profile:
-    return profile.parse(json.dumps(stored).encode())
+    result = Result.stored(stored, out)
+    folder.write(result)
+    return result

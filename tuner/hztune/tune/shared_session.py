@@ -12,30 +12,29 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from hztune import files
 from hztune.errors import UsageError
 from hztune.interrupt import interruptible
 from hztune.machine import Machine, identity
 from hztune.progress import Reporter
+from hztune.result import Result
+from hztune.result.summary import ending
 from hztune.store import EndedElsewhere
-from hztune.store.database import Storage
 from hztune.store.lines import write_lines
 from hztune.store.local import SAMPLES, is_there, recording
-from hztune.store.study import StoredStudy
+from hztune.store.study import Place, StoredStudy
 from hztune.store.worker import Worker
 from hztune.trial import Bench, Budget, Ledger, SystemClock
-from hztune.tune import results
+from hztune.tune import folder
+from hztune.tune.outcome import result_of
 from hztune.tune.request import Task, TuneRequest, understand
 from hztune.tune.session import (
-    Tuned,
-    account,
     chosen_from,
-    ending_of,
     executor_of,
     study_of,
     told_again,
@@ -46,48 +45,14 @@ from hztune.tune.story import Story
 _SEED_LIMIT = 1 << 31
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A shared study, by where it is.
-
-    Attributes:
-        url: Of the storage; it may hold a password.
-        study: Name of the study in it.
-    """
-
-    url: str
-    study: str
-
-    @contextmanager
-    def opened(self) -> Iterator[Storage]:
-        """The storage, open."""
-        storage = Storage(self.url)
-        try:
-            yield storage
-        finally:
-            storage.close()
-
-    def found(self, storage: Storage) -> StoredStudy:
-        """The study.
-
-        Raises:
-            UsageError: There is none of that name.
-        """
-        study = StoredStudy.find(storage, self.study)
-        if study is None:
-            raise UsageError(
-                f"there is no study {self.study!r} in {storage.shown}; begin it with `hztune tune "
-                "--workload NAME --storage URL --study NAME`"
-            )
-        return study
-
-
 def directory(place: Place) -> Path:
     """The results directory of a shared study, unless another one is named."""
     return Path("hztune-results") / place.study
 
 
-def begin(place: Place, request: TuneRequest | None, out: Path | None, reporter: Reporter) -> Tuned:
+def begin(
+    place: Place, request: TuneRequest | None, out: Path | None, reporter: Reporter
+) -> Result:
     """Begins a shared study or goes on with it, and writes its results directory at the end.
 
     Args:
@@ -100,7 +65,7 @@ def begin(place: Place, request: TuneRequest | None, out: Path | None, reporter:
         UsageError: The request is not legal, or the study is another one; nothing was measured.
         HztuneError: The storage or the measuring failed; every block that was entered is kept.
     """
-    folder = out or directory(place)
+    out = out or directory(place)
     with place.opened() as storage:
         if request is None:
             study = place.found(storage)
@@ -110,15 +75,15 @@ def begin(place: Place, request: TuneRequest | None, out: Path | None, reporter:
             study = StoredStudy.begin(storage, place.study, identity, asked)
             if study.request != json.loads(json.dumps(asked)):
                 reporter.say(f"the study {study.name} goes on as it was begun, with its own budget")
-        _judge_folder(folder, study)
-        tuned = _take_part(study, reporter, folder, budget_s=None)
-        assert tuned is not None  # it had all the time there is
-        return tuned
+        _judge_folder(out, study)
+        result = _take_part(study, reporter, out, budget_s=None)
+        assert result is not None  # it had all the time there is
+        return result
 
 
 def join(
     place: Place, reporter: Reporter, *, budget_s: float | None = None, out: Path | None = None
-) -> Tuned | None:
+) -> Result | None:
     """Takes part in a study until it has ended.
 
     Args:
@@ -163,14 +128,14 @@ def forget(place: Place, host: str) -> int:
 
 
 def _take_part(
-    study: StoredStudy, reporter: Reporter, folder: Path | None, budget_s: float | None
-) -> Tuned | None:
+    study: StoredStudy, reporter: Reporter, out: Path | None, budget_s: float | None
+) -> Result | None:
     """Measures until the study has ended, or this worker's time has."""
     started = time.monotonic()
-    ending = study.ending()
-    if ending is not None:
+    stored = study.ending()
+    if stored is not None:
         reporter.say(f"the study {study.name} has ended and measures no more")
-        return _told(study, ending, folder)
+        return _told(study, stored, out)
     with read_back(study.request) as request:
         task = understand(request)
     study.check(task.identity)
@@ -187,16 +152,20 @@ def _take_part(
 
             story = _story(task, machine, worker, reporter, is_over)
             decision = story.run()
-            tuned = account(task, machine, story, decision, time.monotonic() - started, folder)
+            wall_s = time.monotonic() - started
+            result = result_of(task, machine, story, decision, wall_s, out)
             if decision.verdict == "interrupted":
                 reporter.say(f"left the study {study.name}; the same command goes on with it")
-                return _saved(tuned, folder) if asked.is_set() else None
-            worker.conclude({**ending_of(tuned), "machine": asdict(machine), "where": where})
+                if not asked.is_set():
+                    return None
+                folder.write(result)
+                return result
+            worker.conclude({**ending(result), "machine": asdict(machine), "where": where})
     except EndedElsewhere:
         pass
-    ending = study.ending()
-    assert ending is not None  # somebody has just written it
-    return _told(study, ending, folder)
+    stored = study.ending()
+    assert stored is not None  # another worker has just written it
+    return _told(study, stored, out)
 
 
 def _story(
@@ -223,26 +192,19 @@ def _own_seed(seed: int, number: int) -> int:
     return int.from_bytes(digest[:8], "little") % _SEED_LIMIT
 
 
-def _saved(tuned: Tuned, folder: Path | None) -> Tuned:
-    """The best so far, written where there is a place for it."""
-    if folder is not None:
-        results.write(tuned.profile, folder)
-    return tuned
-
-
-def _told(study: StoredStudy, ending: Mapping[str, Any], folder: Path | None) -> Tuned:
+def _told(study: StoredStudy, stored: Mapping[str, Any], out: Path | None) -> Result:
     """What the study came to, and its results directory as every study has one."""
-    if folder is not None:
-        write_lines(folder / SAMPLES, study.samples(ending["machine"]))
-    return told_again(ending, folder)
+    if out is not None:
+        write_lines(out / SAMPLES, study.samples(stored["machine"]))
+    return told_again(stored, out)
 
 
-def _judge_folder(folder: Path, study: StoredStudy) -> None:
+def _judge_folder(out: Path, study: StoredStudy) -> None:
     """Makes the results directory.
 
     Raises:
         UsageError: It cannot be made, or holds another study.
     """
-    results.make(folder)
-    if is_there(folder) and recording(folder).label != study.label:
-        raise UsageError(f"{folder / SAMPLES} belongs to another study; choose another --out")
+    files.make_folder(out)
+    if is_there(out) and recording(out).label != study.label:
+        raise UsageError(f"{out / SAMPLES} belongs to another study; choose another --out")

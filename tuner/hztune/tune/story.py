@@ -179,7 +179,7 @@ class Story:
     def _prove(self, finalist: Arm, share: float) -> Proof | None:
         """The proof of a finalist, None when it failed; then it is out for good."""
         alpha = claim_error(len(self.proofs) + self.bench.ledger.attempts_elsewhere)
-        self.bench.reporter.say(f"finalist {len(self.proofs) + 1}: {spelled(finalist)}")
+        self.bench.reporter.say(f"finalist {len(self.proofs) + 1}: {finalist.text}")
         proof = prove(self.bench, self.control, finalist, alpha=alpha, share=share, phase="confirm")
         self.proofs.append(proof)
         if proof.succeeded:
@@ -217,7 +217,7 @@ class Story:
         assert proof.interval is not None
         if shorter not in (proof.arm, self.control):
             said = f"{len(shorter.params)} of {len(proof.arm.params)} parameters seem to matter"
-            self.bench.reporter.say(f"{said}: {spelled(shorter)}")
+            self.bench.reporter.say(f"{said}: {shorter.text}")
             self.bench.ledger.seal(shorter)
             sealed = prove(
                 self.bench,
@@ -283,12 +283,6 @@ REASONS = {
 }
 
 
-def spelled(arm: Arm) -> str:
-    """An arm in words."""
-    params = [f"{name}={value}" for name, value in arm.params] or ["with its defaults"]
-    return " ".join([arm.allocator, *params])
-
-
 def _least_memory(ledger: Ledger) -> str:
     """Why the memory limit cannot be kept: the least that was found."""
     assert ledger.limit is not None  # or there was nothing to keep
@@ -298,7 +292,7 @@ def _least_memory(ledger: Ledger) -> str:
     if not measured:
         return why
     least = min(measured, key=_rss_ratio)
-    return f"{why}; the least is {_rss_ratio(least):.2f}x of its memory, by {spelled(least.arm)}"
+    return f"{why}; the least is {_rss_ratio(least):.2f}x of its memory, by {least.arm.text}"
 
 
 def _rss_ratio(record: Samples) -> float:

@@ -43,7 +43,7 @@ class Verification:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Promise:
     """What a profile promises, in log units.
 
     Attributes:
@@ -66,47 +66,47 @@ class Claim:
     memory: float | None = None
 
     @classmethod
-    def of(cls, tuned: Profile) -> Claim:
-        """The claim of a profile that makes one.
+    def of(cls, tuned: Profile) -> Promise:
+        """The promise of a profile that makes one.
 
         Raises:
             UsageError: It makes none, so that there is nothing to verify.
         """
-        if not tuned.makes_a_claim or tuned.result.ci_low is None:
-            raise UsageError(f"there is nothing to verify: the verdict is {tuned.result.verdict}")
+        if not tuned.makes_a_claim or tuned.claim.ci_low is None:
+            raise UsageError(f"there is nothing to verify: the verdict is {tuned.claim.verdict}")
         limits = dict(tuned.objective.limits)
         limit, max_loss = limits.get("max_rss"), limits.get("max_loss")
-        memory = tuned.result.memory if tuned.result.verdict == "less_memory" else None
+        memory = tuned.claim.memory if tuned.claim.verdict == "less_memory" else None
         return cls(
             control=Arm(tuned.objective.control or tuned.allocator.name),
             arm=Arm.of(tuned.allocator.name, tuned.config),
-            low=math.log(tuned.result.ci_low),
+            low=math.log(tuned.claim.ci_low),
             limit=MemoryLimit.parse(limit) if limit else None,
-            is_gain=tuned.result.verdict == "improved",
+            is_gain=tuned.claim.verdict == "improved",
             max_loss=LossLimit.parse(max_loss) if max_loss else None,
             memory=math.log(memory.ci_high) if memory else None,
         )
 
 
-def measure(claim: Claim, bench: Bench) -> Verification:
+def measure(promise: Promise, bench: Bench) -> Verification:
     """Measures fresh pairs until the claim is judged, or time is up.
 
     Args:
-        claim: What to judge; `bench.ledger` has its memory limit.
+        promise: What to judge; `bench.ledger` has its memory limit.
         bench: Where pairs are measured.
 
     Raises:
         HztuneError: The control does not run, so that nothing can be compared with it.
     """
-    record = bench.ledger.confirmed.setdefault(claim.arm.key, Samples(claim.arm))
+    record = bench.ledger.confirmed.setdefault(promise.arm.key, Samples(promise.arm))
     while True:
-        finding = _judge(claim, record)
+        finding = _judge(promise, record)
         if finding.answer != "cannot tell":
             return finding
         rounds = bench.rounds(2, bench.budget.total_s / PAIRS)
         if not bench.budget.allows(bench.executor.cost(2, rounds)):
-            return _judge(claim, record, is_last=True)
-        bench.measure([claim.control, claim.arm], "confirm", rounds)
+            return _judge(promise, record, is_last=True)
+        bench.measure([promise.control, promise.arm], "confirm", rounds)
         _tell(bench, record)
 
 
@@ -127,7 +127,7 @@ def _tell(bench: Bench, record: Samples) -> None:
     )
 
 
-def _judge(claim: Claim, record: Samples, *, is_last: bool = False) -> Verification:
+def _judge(promise: Promise, record: Samples, *, is_last: bool = False) -> Verification:
     """What the pairs so far say; an early "holds" needs an estimate within the claim."""
     interval = reported(record) if is_last or is_look(len(record.pairs)) else None
     if record.failures:
@@ -137,29 +137,29 @@ def _judge(claim: Claim, record: Samples, *, is_last: bool = False) -> Verificat
     if interval is None:
         why = f"{len(record.pairs)} pairs are too few; give more time with --budget"
         return _finding("cannot tell", why, None, record)
-    against = _against(claim, record, interval)
+    against = _against(promise, record, interval)
     if against:
         return _finding("does not hold", against, interval, record)
-    if is_last or interval.estimate >= claim.low:
-        why = _in_favour(claim, record, interval)
+    if is_last or interval.estimate >= promise.low:
+        why = _in_favour(promise, record, interval)
         if why:
             return _finding("holds", why, interval, record)
     why = f"{interval.pairs} pairs leave it open; give more time with --budget"
     return _finding("cannot tell", why, interval, record)
 
 
-def _against(claim: Claim, record: Samples, interval: Interval) -> str:
+def _against(promise: Promise, record: Samples, interval: Interval) -> str:
     """What refutes the claim; empty: nothing does."""
-    if claim.limit is not None and claim.limit.broken(record.excesses, REPORTED_ERROR):
-        return f"it takes more memory than {claim.limit.text}"
-    if claim.max_loss is not None and _loses(record, claim.max_loss):
-        return f"one of its workloads loses more than {claim.max_loss.text}"
-    if claim.memory is not None and _memory(record).low > claim.memory:
+    if promise.limit is not None and promise.limit.broken(record.excesses, REPORTED_ERROR):
+        return f"it takes more memory than {promise.limit.text}"
+    if promise.max_loss is not None and _loses(record, promise.max_loss):
+        return f"one of its workloads loses more than {promise.max_loss.text}"
+    if promise.memory is not None and _memory(record).low > promise.memory:
         return "it saves less memory than was claimed"
-    if interval.high >= claim.low:
+    if interval.high >= promise.low:
         return ""
-    if interval.low > 0.0 or not claim.is_gain:
-        return "the gain is smaller than was claimed" if claim.is_gain else "it is slower"
+    if interval.low > 0.0 or not promise.is_gain:
+        return "the gain is smaller than was claimed" if promise.is_gain else "it is slower"
     return "there is no such gain" if interval.high > 0.0 else "it is slower than the control"
 
 
@@ -181,14 +181,14 @@ def _loses(record: Samples, most: LossLimit) -> bool:
     return any(most.excess(end) > 0.0 for end in ends)
 
 
-def _in_favour(claim: Claim, record: Samples, interval: Interval) -> str:
+def _in_favour(promise: Promise, record: Samples, interval: Interval) -> str:
     """What shows that the claim is true; empty: nothing does so far."""
-    if claim.is_gain:
+    if promise.is_gain:
         return "the gain is there, and as large as was claimed" if interval.low > 0.0 else ""
-    if claim.memory is not None:
+    if promise.memory is not None:
         saves = _memory(record).high < 0.0
         return "it takes less memory, at the speed that was claimed" if saves else ""
-    kept = claim.limit is not None and claim.limit.kept(record.excesses, REPORTED_ERROR)
+    kept = promise.limit is not None and promise.limit.kept(record.excesses, REPORTED_ERROR)
     return "the memory limit is kept, at the speed that was claimed" if kept else ""
 
 

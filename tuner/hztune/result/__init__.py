@@ -1,0 +1,161 @@
+"""The result of a study, once and for all: profiles, and the account of how they came about.
+
+Everything else that is told of a finished study is a view of it: the profile's file and its
+exports, the summary for people and for machines (`hztune.result.summary`), the report. It is stored
+beside the samples, in the form of `summary.ending`, and read back by `Result.stored`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from hztune import profile as profiles
+from hztune.blocks import Arm
+from hztune.params import Value
+from hztune.profile import Profile
+
+FRONT = "front"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One finalist and what fresh pairs made of it; ratios, not logs."""
+
+    allocator: str
+    params: Mapping[str, Value]
+    answer: str
+    ratio: float | None
+    ci_low: float | None
+    ci_high: float | None
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutlierPair:
+    """A pair of processes that lies far from the others of its kind; it counts all the same.
+
+    Attributes:
+        allocator: Of the arm that was paired with the control. The control itself, without
+            parameters: a pair of the default with itself.
+        params: The arm's configuration.
+        block: Number of the block in which it was measured.
+        ratio: Its ratio to the median of all these pairs.
+        pairs: How many these are.
+    """
+
+    allocator: str
+    params: Mapping[str, Value]
+    block: int
+    ratio: float
+    pairs: int
+
+    @property
+    def arm(self) -> Arm:
+        """What was paired with the control."""
+        return Arm.stored(self.allocator, self.params)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """How a study came to its verdict, and where the time went.
+
+    Attributes:
+        why: The verdict's reason in one sentence.
+        failures: Failed processes by status.
+        attempts: The finalists, in order.
+        noise_floor: Half-width of an A/A interval, as a ratio - 1; None: not calibrated.
+        detectable: Least gain that the budget proves in nine studies of ten, as a ratio - 1.
+        wall_s: Seconds from start to end, this session's.
+        measured_share: Part of the wall time in which targets ran, warm-up included.
+        warmup_share: Part of the wall time that was warm-up.
+        turns: Turns that were measured.
+        disturbed: How many of them something else disturbed.
+        counters: What the allocator counted, by name: default and tuned, where they differ.
+        rss_ratio: Peak memory, tuned / control; None: not measured.
+        idle_ratio: The same of the memory at rest: of a server some time after the load, of a
+            workload that ends so; None: not measured.
+        as_they_come: What the search saw of each allocator with its defaults, as a ratio to the
+            control, or how it failed; empty where only one is tuned.
+        strays: Pairs of processes that lie far from the others of their kind.
+    """
+
+    why: str
+    failures: Mapping[str, int]
+    attempts: tuple[Attempt, ...]
+    noise_floor: float | None
+    detectable: float | None
+    wall_s: float
+    measured_share: float
+    warmup_share: float
+    turns: int
+    disturbed: int
+    counters: Mapping[str, tuple[int, int]]
+    rss_ratio: float | None
+    idle_ratio: float | None
+    as_they_come: Mapping[str, float | str]
+    strays: tuple[OutlierPair, ...] = ()
+
+    @classmethod
+    def stored(cls, summary: Mapping[str, Any]) -> Account:
+        """The account in a summary that was stored.
+
+        Raises:
+            KeyError: A key is missing: another version of hztune wrote it.
+            TypeError: Something in it has another form.
+        """
+        plain = {field.name: summary[field.name] for field in fields(cls) if field.name != "strays"}
+        return cls(
+            **{
+                **plain,
+                "attempts": tuple(Attempt(**each) for each in summary["attempts"]),
+                "counters": {name: (old, new) for name, (old, new) in summary["counters"].items()},
+                "strays": tuple(OutlierPair(**each) for each in summary.get("strays", ())),
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a study came to.
+
+    Attributes:
+        profile: The configuration that it emits, with the verdict and what is claimed.
+        account: How it came about.
+        front: Profiles of the members of a front, the fastest first; empty where there is none.
+        folder: The results directory; None: of a worker that writes none.
+    """
+
+    profile: Profile
+    account: Account
+    front: tuple[Profile, ...] = ()
+    folder: Path | None = None
+
+    @classmethod
+    def stored(cls, ending: Mapping[str, Any], folder: Path | None) -> Result:
+        """The result of a study that has ended, from what is stored of it.
+
+        Args:
+            ending: The profile, the summary and the front; the summary says the verdict and the
+                configuration again, as 0.1 did: they are read from the profile.
+            folder: Where its results are now.
+
+        Raises:
+            UsageError: A profile in it is none.
+            KeyError, TypeError: As `Account.stored`.
+        """
+        front = tuple(_profile(each) for each in ending.get(FRONT, ()))
+        account = Account.stored(ending["summary"])
+        return cls(_profile(ending["profile"]), account, front, folder)
+
+
+def _profile(stored: Any) -> Profile:
+    return profiles.parse(json.dumps(stored).encode())
+
+
+def front_file(number: int) -> Path:
+    """Where a member of a front stands in the results directory; 1 is the fastest."""
+    return Path(FRONT) / f"{number}.json"

@@ -1,0 +1,179 @@
+"""The summary of a result: as lines for people, and as JSON for machines and for the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from hztune import profile as profiles
+from hztune.blocks import Arm
+from hztune.profile import Profile, Share
+from hztune.progress import duration
+from hztune.result import FRONT, OutlierPair, Result, front_file
+from hztune.workload import METRICS
+
+_COUNTERS_SHOWN = 6
+
+
+def summary_json(result: Result) -> dict[str, Any]:
+    """The summary for machines: one flat object, whose keys stay as they are.
+
+    `verdict` is "improved", too, where members of a front only take less memory; `ratio`, `ci_low`
+    and `ci_high` are tuned / control with the 95 % interval, null where nothing was measured.
+    """
+    made, account = result.profile, asdict(result.account)
+    strays = account.pop("strays")
+    return {
+        "verdict": _verdict(result),
+        "why": account.pop("why"),
+        "allocator": made.allocator.name,
+        "control": _control(made),
+        "params": made.arm.config,
+        "ratio": made.claim.ratio,
+        "ci_low": made.claim.ci_low,
+        "ci_high": made.claim.ci_high,
+        "pairs": made.claim.pairs,
+        "shares": {
+            _label(made, share): (share.ratio, share.ci_low, share.ci_high)
+            for share in made.shares
+            if share.ratio is not None
+        },
+        "trials": made.search.trials,
+        **account,
+        "out": str(result.folder or ""),
+        "front": [_member(number, each) for number, each in enumerate(result.front, start=1)],
+        "strays": strays,
+    }
+
+
+def ending(result: Result) -> dict[str, Any]:
+    """What an ended study keeps of itself; `Result.stored` reads it back."""
+    front = [_plain(member) for member in result.front]
+    return {
+        "profile": _plain(result.profile),
+        "summary": summary_json(result),
+        **({FRONT: front} if front else {}),
+    }
+
+
+def summary_lines(result: Result) -> list[str]:
+    """The summary for people."""
+    text = [f"verdict: {_verdict(result)} ({result.account.why})"]
+    text += _front_lines(result) if result.front else _profile_lines(result)
+    text += _account_lines(result)
+    for name, (before, after) in list(result.account.counters.items())[:_COUNTERS_SHOWN]:
+        text.append(f"  counter {name}: {before} by default, {after} tuned")
+    return [*text, f"results: {result.folder}"] if result.folder else text
+
+
+def _verdict(result: Result) -> str:
+    return "improved" if result.front else result.profile.claim.verdict
+
+
+def _control(made: Profile) -> str:
+    """What it was compared with: an allocator as it comes, or `none`."""
+    return made.objective.control or made.allocator.name
+
+
+def _label(made: Profile, share: Share) -> str:
+    """A workload as the study calls it: "remote@main remote=90 T=32"."""
+    goal = " by p99" if made.objective.metric == METRICS["p99"] else ""
+    return f"{share.workload.label} T={made.threads}{goal}"
+
+
+def _plain(made: Profile) -> Any:
+    """A profile as it stands in its file."""
+    return json.loads(profiles.dumps(made))
+
+
+def _member(number: int, made: Profile) -> dict[str, Any]:
+    """A member of a front; ratios to the control, each with its 95 % interval."""
+    claim, memory = made.claim, made.claim.memory
+    assert memory is not None  # every member has one
+    return {
+        "file": str(front_file(number)),
+        "verdict": claim.verdict,
+        "allocator": made.allocator.name,
+        "params": made.arm.config,
+        "pairs": claim.pairs,
+        "ratio": claim.ratio,
+        "ci_low": claim.ci_low,
+        "ci_high": claim.ci_high,
+        "rss_ratio": memory.ratio,
+        "rss_low": memory.ci_low,
+        "rss_high": memory.ci_high,
+    }
+
+
+def _front_lines(result: Result) -> Iterator[str]:
+    """Yields the front, each member with its configuration below."""
+    for number, made in enumerate(result.front, start=1):
+        claim, memory = made.claim, made.claim.memory
+        assert memory is not None  # every member has one
+        speed = f"{claim.ratio:.3f}x [{claim.ci_low:.3f}, {claim.ci_high:.3f}]"
+        taken = f"{memory.ratio:.3f}x [{memory.ci_low:.3f}, {memory.ci_high:.3f}]"
+        yield f"  {front_file(number)}  {claim.verdict}: speed {speed}, memory {taken}"
+        yield f"    {made.arm.text}"
+
+
+def _profile_lines(result: Result) -> Iterator[str]:
+    """Yields what the one profile is worth, and its configuration."""
+    made, claim, base = result.profile, result.profile.claim, _base(result)
+    if claim.ratio is not None and claim.verdict != "no_gain":
+        interval = f"[{claim.ci_low:.3f}, {claim.ci_high:.3f}]"
+        yield f"  tuned / {base}: {claim.ratio:.3f}x, 95 % interval {interval}"
+        for share in made.shares:
+            if share.ratio is not None:
+                ends = f"[{share.ci_low:.3f}, {share.ci_high:.3f}]"
+                yield f"    on {_label(made, share)}: {share.ratio:.3f}x {ends}"
+    if result.account.rss_ratio is not None:
+        yield f"  peak memory: {result.account.rss_ratio:.2f}x of the {base}'s"
+    if result.account.idle_ratio is not None:
+        yield f"  idle memory: {result.account.idle_ratio:.2f}x of the {base}'s"
+    if made.allocator.name != _control(made):
+        yield f"  allocator = {made.allocator.name}"
+    for name, value in made.arm.params:
+        yield f"  {name} = {value}"
+
+
+def _base(result: Result) -> str:
+    """What the control is, in words."""
+    return "unchanged program" if _control(result.profile) == "none" else "default"
+
+
+def _account_lines(result: Result) -> Iterator[str]:
+    account = result.account
+    if account.as_they_come:
+        seen = [f"{name} {_seen(one)}" for name, one in account.as_they_come.items()]
+        yield f"as they come, in the search: {', '.join(seen)}"
+    failed = ", ".join(f"{count} {status}" for status, count in sorted(account.failures.items()))
+    trials = result.profile.search.trials
+    yield f"searched: {trials} configurations; failures: {failed or 'none'}"
+    yield (
+        f"time: {duration(account.wall_s)}, {100 * account.measured_share:.0f} % of it measuring "
+        f"(warm-up {100 * account.warmup_share:.0f} %), "
+        f"{account.disturbed} of {account.turns} turns disturbed"
+    )
+    if account.noise_floor is not None and account.detectable is not None:
+        yield (
+            f"noise floor: {100 * account.noise_floor:.1f} %; a gain of "
+            f"{100 * account.detectable:.1f} % is proved in nine studies of ten"
+        )
+    yield from (_outlier_line(result, pair) for pair in account.strays)
+
+
+def _seen(ratio: float | str) -> str:
+    """A ratio or a failure in words."""
+    return ratio if isinstance(ratio, str) else f"{ratio:.2f}x"
+
+
+def _outlier_line(result: Result, pair: OutlierPair) -> str:
+    """What is told of a pair that lies far from the others."""
+    itself = pair.arm == Arm(_control(result.profile))
+    which = f"the {_base(result)} with itself" if itself else pair.arm.text
+    return (
+        f"one of {pair.pairs} pairs of {which} lies far from the others, at "
+        f"{pair.ratio:.2f}x of their middle (block {pair.block}); it counts all the same"
+    )

@@ -1,0 +1,55 @@
+"""The results directory: samples while they are made, then the profile and what is made from it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from hztune import export, files, profile
+from hztune.errors import UsageError
+from hztune.profile import PROFILE
+from hztune.result import FRONT, Result, front_file
+from hztune.store.local import DATABASE, is_there
+from hztune.tune.request import Task
+
+_EXPORTS = {"env": "profile.env", "header": "hz_config.h"}
+
+
+def directory(task: Task) -> Path:
+    """Makes the results directory, or finds the one to go on with.
+
+    Raises:
+        UsageError: It is no directory, cannot be made, or holds no study to resume.
+    """
+    request = task.request
+    path = request.out or Path("hztune-results") / _fresh_name(task)
+    if request.resume and not is_there(path):
+        raise UsageError(f"there is no study to resume in {str(path)!r} (it has no {DATABASE})")
+    files.make_folder(path)
+    return path
+
+
+def write(result: Result) -> None:
+    """Writes the profile, the forms that follow from it and a front, each file whole or not.
+
+    A result without a directory is not written.
+    """
+    if (folder := result.folder) is None:
+        return
+    profile.save(result.profile, folder / PROFILE)
+    for number, member in enumerate(result.front, start=1):
+        (folder / FRONT).mkdir(exist_ok=True)
+        profile.save(member, folder / front_file(number))
+    for form, name in _EXPORTS.items():
+        if form != "header" or result.profile.allocator.name == "hz":
+            files.write_whole(folder / name, export.render(result.profile, form))
+
+
+def _fresh_name(task: Task) -> str:
+    """A name for a study's directory: what is tuned for what, and when."""
+    request = task.request
+    words = [request.allocator.replace(",", "-"), request.name]
+    if request.workload is not None:
+        setting = request.workload.setting
+        words += [*([setting] if setting else []), f"T{request.workload.threads}"]
+    return "-".join([*words, time.strftime("%Y%m%d-%H%M%S")])

@@ -1,0 +1,249 @@
+"""From a decision to the result: the profile of what is emitted, of a front, and the account."""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from collections.abc import Iterator
+from importlib.metadata import version as version_of
+from pathlib import Path
+
+from hztune import profile, version
+from hztune.blocks import Arm, Outcome
+from hztune.machine import Machine
+from hztune.params import Value
+from hztune.profile import (
+    AllocatorId,
+    Claim,
+    MachineId,
+    Memory,
+    Objective,
+    Profile,
+    SearchInfo,
+    Share,
+    WorkloadId,
+)
+from hztune.result import Account, Attempt, OutlierPair, Result
+from hztune.search.proposer import SAMPLER
+from hztune.stats import pool_plain
+from hztune.trial import Ledger, outlying_pairs
+from hztune.tune.request import Task, TuneRequest
+from hztune.tune.story import Decision, Story
+from hztune.workload import METRICS, WorkloadSpec
+
+_IDLE = "rss_idle_kb"
+
+
+def result_of(
+    task: Task,
+    machine: Machine,
+    study: Story,
+    decision: Decision,
+    wall_s: float,
+    folder: Path | None,
+) -> Result:
+    """The result of a study that came to a decision; nothing is written.
+
+    Args:
+        task: What was asked.
+        machine: Where it was measured.
+        study: The study that decided; its ledger holds every sample.
+        decision: How it ended.
+        wall_s: Seconds that this session took.
+        folder: The results directory; None: there is none.
+    """
+    trials = study.bench.ledger.trials
+    made, *front = (profile_of(task, machine, each, trials) for each in (decision, *decision.front))
+    return Result(made, account_of(study, decision, wall_s), tuple(front), folder)
+
+
+# ---- the profile ---------------------------------------------------------------------------------
+
+
+def profile_of(task: Task, machine: Machine, decision: Decision, trials: int) -> Profile:
+    """The profile of a finished study."""
+    request = task.request
+    return Profile(
+        allocator=AllocatorId.of(task.candidates.find(decision.arm.allocator)),
+        params=_params(task, decision),
+        workload=_workload_id(request),
+        threads=request.threads,
+        machine=MachineId.of(machine),
+        objective=Objective(_metric(request), task.limits, _control(task)),
+        claim=_claim(_metric(request), decision),
+        search=SearchInfo(
+            sampler=SAMPLER,
+            seed=request.seed,
+            budget_s=request.budget_s,
+            trials=trials,
+            space_sha256=task.space.fingerprint(),
+        ),
+        versions=_versions(),
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        shares=_shares(request, decision),
+    )
+
+
+def _params(task: Task, decision: Decision) -> tuple[tuple[str, Value], ...]:
+    """What differs from the defaults of the arm's allocator; the unchanged program has none."""
+    arm = decision.arm
+    if not task.space.holds(arm):
+        return ()
+    return tuple(task.space.part(arm.allocator).reduced(arm.config).items())
+
+
+def _control(task: Task) -> str:
+    """What the ratio is to; empty where that is the default of the profile's own allocator."""
+    control = task.space.control
+    return "" if task.space.holds(control) else control.allocator
+
+
+def _workload_id(request: TuneRequest) -> WorkloadId:
+    workload = request.workload
+    if workload is None:
+        assert request.program is not None  # `understand` saw to it
+        words = profile.hash_of_words(request.program.argv)
+        return WorkloadId("program", request.name, "", (), words)
+    return _bench_id(workload)
+
+
+def _bench_id(spec: WorkloadSpec) -> WorkloadId:
+    return WorkloadId("bench", spec.name, spec.setting, spec.params)
+
+
+def _shares(request: TuneRequest, decision: Decision) -> tuple[Share, ...]:
+    """What each of several workloads has of it; nothing where there is one only."""
+    if not request.beside:
+        return ()
+    intervals = decision.each or [None] * len(request.workloads)
+    return tuple(
+        Share(_bench_id(spec), *(interval.ratio if interval else (None, None, None)))
+        for spec, interval in zip(request.workloads, intervals, strict=True)
+    )
+
+
+def _metric(request: TuneRequest) -> str:
+    """What is made better: a workload's goal, runs a second, or the program's own metric."""
+    if request.workload is not None:
+        return METRICS[request.workload.goal]
+    return "metric" if request.program and request.program.rate else "wall_s"
+
+
+def _claim(metric: str, decision: Decision) -> Claim:
+    interval = decision.interval
+    if interval is None:
+        return Claim(metric, None, None, None, 0, decision.verdict)
+    ratio, low, high = interval.ratio
+    memory = Memory(*decision.memory.ratio) if decision.memory else None
+    return Claim(metric, ratio, low, high, interval.pairs, decision.verdict, memory)
+
+
+def _versions() -> tuple[tuple[str, str], ...]:
+    return (
+        ("hztune", version()),
+        ("optuna", version_of("optuna")),
+        ("numpy", version_of("numpy")),
+        ("python", platform.python_version()),
+    )
+
+
+# ---- the account ---------------------------------------------------------------------------------
+
+
+def account_of(study: Story, decision: Decision, wall_s: float) -> Account:
+    """How a study that has ended came to its verdict."""
+    bench, calibration = study.bench, decision.calibration
+    used = bench.executor.accounting
+    wall = max(wall_s, 1e-9)
+    return Account(
+        why=decision.why,
+        failures=dict(bench.ledger.failures()),
+        attempts=tuple(_attempts(decision)),
+        noise_floor=math.expm1(calibration.floor) if calibration else None,
+        detectable=math.expm1(calibration.detectable) if calibration else None,
+        wall_s=wall_s,
+        measured_share=(used.measured_s + used.warmup_s) / wall,
+        warmup_share=used.warmup_s / wall,
+        turns=used.turns,
+        disturbed=used.disturbed,
+        counters=_counters(bench.ledger, decision),
+        rss_ratio=_rss_ratio(bench.ledger, decision),
+        idle_ratio=_idle_ratio(bench.ledger, decision),
+        as_they_come=_as_they_come(study),
+        strays=tuple(_outliers(bench.ledger)),
+    )
+
+
+def _attempts(decision: Decision) -> Iterator[Attempt]:
+    for proof in decision.proofs:
+        interval = proof.interval
+        ratio, low, high = interval.ratio if interval else (None, None, None)
+        pairs = interval.pairs if interval else 0
+        yield Attempt(proof.arm.allocator, proof.arm.config, proof.answer, ratio, low, high, pairs)
+
+
+def _outliers(ledger: Ledger) -> Iterator[OutlierPair]:
+    for far in outlying_pairs(ledger):
+        arm, ratio = far.arm, math.exp(far.distance)
+        yield OutlierPair(arm.allocator, arm.config, far.block, ratio, far.pairs)
+
+
+def _as_they_come(study: Story) -> dict[str, float | str]:
+    """What the search saw of each allocator with its defaults; nothing where there is one only."""
+    if study.space.holds(study.control):
+        return {}
+    ledger = study.bench.ledger
+    records = (ledger.searched.get(Arm(part.allocator).key) for part in study.space.parts)
+    return {
+        record.arm.allocator: record.failures[-1].status
+        if record.failures
+        else math.exp(pool_plain(record.pairs, ledger.noises())[0])
+        for record in records
+        if record is not None and (record.failures or record.pairs)
+    }
+
+
+def _rss_ratio(ledger: Ledger, decision: Decision) -> float | None:
+    record = ledger.confirmed.get(decision.arm.key)
+    if record is None or not record.rss:
+        return None
+    return math.exp(sum(record.rss) / len(record.rss))
+
+
+def _idle_ratio(ledger: Ledger, decision: Decision) -> float | None:
+    """Idle memory to the control's, on the fresh pairs of this session."""
+    pairs = [
+        (control.facts.get(_IDLE, 0), tuned.facts.get(_IDLE, 0))
+        for control, tuned in _fresh(ledger, decision.arm)
+    ]
+    logs = [math.log(tuned / before) for before, tuned in pairs if before and tuned]
+    return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+def _fresh(ledger: Ledger, arm: Arm) -> list[tuple[Outcome, Outcome]]:
+    """The control and an arm in each block of fresh pairs, in order of time."""
+    return [
+        (block.control, outcome)
+        for block in ledger.here()
+        if block.role == "confirm"
+        for outcome in block.outcomes[1:]
+        if outcome.arm == arm
+    ]
+
+
+def _counters(ledger: Ledger, decision: Decision) -> dict[str, tuple[int, int]]:
+    """Slow-path counters of the last pair of default and tuned, the greatest change first."""
+    for control, tuned in reversed(_fresh(ledger, decision.arm)):
+        if control.ok and tuned.ok:
+            both = {
+                name: (count, tuned.counters[name])
+                for name, count in control.counters.items()
+                if name in tuned.counters and tuned.counters[name] != count
+            }
+            return dict(sorted(both.items(), key=lambda item: -_change(*item[1])))
+    return {}
+
+
+def _change(before: int, after: int) -> float:
+    return abs(math.log((after + 1.0) / (before + 1.0)))
