@@ -10,11 +10,14 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hztune.errors import HztuneError, StoppedByUser
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 COMMANDS = {
     "tune": "tune",
@@ -38,11 +41,25 @@ _BARE = "tune"
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are asked for."""
+    """A group whose commands are imported when they are asked for; without one, `tune` is meant."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the words of a command, or completes them."""
+        return super().parse_args(ctx, with_command(args))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands; where an option begins, those of `tune`, too, which need not be named."""
+        own = super().shell_complete(ctx, incomplete)
+        tune = self.get_command(ctx, _BARE)
+        if tune is None or not incomplete:
+            return own
+        known = {each.value for each in own}
+        options = tune.shell_complete(click.Context(tune, parent=ctx), incomplete)
+        return own + [each for each in options if each.value not in known]
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Every command, in the order of COMMANDS."""
-        return list(COMMANDS)
+        return [*COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command called `cmd_name`, imported now."""
@@ -72,7 +89,7 @@ def hztune() -> None:
 
 def main() -> None:
     """Runs the command line of this process and exits with its status."""
-    sys.exit(status_of(with_command(sys.argv[1:])))
+    sys.exit(status_of(sys.argv[1:]))
 
 
 def with_command(words: list[str]) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from hztune.cli import completion
 from hztune.cli.tune import seconds
 from hztune.errors import StoppedByUser, UsageError
 
@@ -31,6 +32,7 @@ NAME=/path/to/lib.so      any other library that replaces malloc
     "workloads",
     required=True,
     metavar="NAME[@SETTING],...",
+    shell_complete=completion.offer_names(completion.workloads),
     help="What to measure; see `hztune list workloads`.",
 )
 @click.option("--threads", "-t", default="", metavar="N,...", help="Threads.  [default: CPUs here]")
@@ -57,7 +59,7 @@ NAME=/path/to/lib.so      any other library that replaces malloc
     "--plot", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw the ratios, too."
 )
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
-@click.argument("contenders", metavar="A B [C]...", nargs=-1)
+@click.argument("contenders", metavar="A B [C]...", nargs=-1, shell_complete=completion.offer_files)
 def compare_command(
     contenders: tuple[str, ...],
     workloads: str,

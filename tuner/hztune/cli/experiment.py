@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hztune.cli import completion
 from hztune.cli.tune import seconds
 from hztune.errors import HztuneError, StoppedByUser, UsageError
 
@@ -44,7 +45,9 @@ def experiment_command() -> None:
 )
 @click.option("--resume", is_flag=True, help="Keep rows that were measured already.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
-@click.argument("words", metavar="DIR...|all", nargs=-1, required=True)
+@click.argument(
+    "words", metavar="DIR...|all", nargs=-1, required=True, shell_complete=completion.offer_files
+)
 def experiment_run(
     words: tuple[str, ...], libraries: tuple[str, ...], budget: str, resume: bool, quiet: bool
 ) -> int:
@@ -91,7 +94,7 @@ def experiment_run(
     metavar="FILE.svg",
     help="Draw the first arm beside the others, too; of one DIR.",
 )
-@click.argument("words", metavar="[DIR]...", nargs=-1)
+@click.argument("words", metavar="[DIR]...", nargs=-1, shell_complete=completion.offer_files)
 def experiment_report(
     words: tuple[str, ...], rows: bool, markdown: bool, as_json: bool, plot: Path | None
 ) -> int:

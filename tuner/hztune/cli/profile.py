@@ -10,12 +10,18 @@ from pathlib import Path
 import click
 
 from hztune import export, files, profile
+from hztune.cli import completion
 from hztune.errors import UsageError
 from hztune.export.provenance import provenance
 from hztune.profile import Profile
 
 _SAMPLES = "samples"
 """The form of a results directory; all others are of a profile."""
+
+
+def _formats() -> list[str]:
+    return [*(each.name for each in export.FORMATS), _SAMPLES]
+
 
 _profile_argument = click.argument(
     "profile_path", metavar="PROFILE", type=click.Path(path_type=Path)
@@ -34,10 +40,10 @@ def show_command(profile_path: Path, as_json: bool) -> None:
 @click.command("export")
 @_profile_argument
 @click.option("--format", "format_name", required=True, metavar="FORMAT",
+              shell_complete=completion.offer_names(_formats),
               help="The form to write; `hztune list formats` explains them.")  # fmt: skip
-@click.option(
-    "--output", "-o", metavar="FILE", default="-", help="Where to; the default is stdout."
-)
+@click.option("--output", "-o", metavar="FILE", default="-", shell_complete=completion.offer_files,
+              help="Where to; the default is stdout.")  # fmt: skip
 def export_command(profile_path: Path, format_name: str, output: str) -> None:
     """Print a profile as a shell, container or compiler reads it.
 
@@ -56,9 +62,8 @@ def export_command(profile_path: Path, format_name: str, output: str) -> None:
 
 @click.command("run", context_settings={"ignore_unknown_options": True})
 @_profile_argument
-@click.argument(
-    "words", metavar="-- PROGRAM [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED
-)
+@click.argument("words", metavar="-- PROGRAM [ARGS]...", nargs=-1, required=True,
+                type=click.UNPROCESSED, shell_complete=completion.offer_files)  # fmt: skip
 def run_command(profile_path: Path, words: tuple[str, ...]) -> None:
     """Run a program under a profile's allocator and parameters.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from hztune.cli import completion
 from hztune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,7 +61,11 @@ def program_options(command: F) -> F:
     for option in reversed(_OPTIONS):
         command = option(command)
     words = click.argument(
-        "words", metavar="[-- PROGRAM [ARGS]...]", nargs=-1, type=click.UNPROCESSED
+        "words",
+        metavar="[-- PROGRAM [ARGS]...]",
+        nargs=-1,
+        type=click.UNPROCESSED,
+        shell_complete=completion.offer_files,
     )
     return words(command)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from hztune.cli import completion
 from hztune.cli.doctor import require_fit
 from hztune.cli.program import ProgramCommand, has_program, program, program_options
 from hztune.errors import NoGainError, UsageError
@@ -43,6 +44,7 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
     "--workload",
     "-w",
     metavar="NAME[@SETTING],...",
+    shell_complete=completion.offer_names(completion.workloads),
     help="What to tune for; see `hztune list workloads`. Several: one profile for all.",
 )
 @click.option(
@@ -66,6 +68,7 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 @click.option(
     "--allocator",
     metavar="NAME[,NAME]...|any",
+    shell_complete=completion.offer_names(completion.allocators),
     help="Whose parameters to tune.  [default: any for a program of your own, else hz]",
 )
 @click.option(

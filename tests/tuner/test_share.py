@@ -1,0 +1,56 @@
+"""What is installed beside the command: the man page, and what shells complete."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# What stands on the command line up to the cursor, and some of what bash then offers.
+COMPLETED = {
+    "a command": ("hztune ", {"tune", "worker", "doctor"}),
+    "an option of tune, which is not named": ("hztune --work", {"--workload"}),
+    "an option behind others": ("hztune -w larson --thr", {"--threads"}),
+    "a choice": ("hztune tune --objective ", {"throughput", "p99"}),
+    "a workload": ("hztune compare hz glibc -w lar", {"larson"}),
+    "a further workload": ("hztune -w larson,rem", {"larson,remote"}),
+    "an allocator": ("hztune --allocator jem", {"jemalloc"}),
+    "a form of a profile": ("hztune export x --format sys", {"systemd"}),
+    "a program": ("hztune -- ./pro", {"FILES"}),
+    "a program under a profile": ("hztune run profile.json -- ", {"FILES"}),
+}
+
+ASK = """
+source "$1"; shift
+compopt() { COMPREPLY+=(FILES); }
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+_hztune hztune
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.mark.parametrize(("line", "offered"), COMPLETED.values(), ids=COMPLETED.keys())
+def test_bash_completes(
+    line: str, offered: set[str], root: Path, core_build: Path, tmp_path: Path
+) -> None:
+    command = tmp_path / "hztune"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hztune "$@"\n')
+    command.chmod(0o755)
+    script = root / "tuner/share/bash-completion/completions/hztune"
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", ASK, "bash", script, *line.split(" ")],
+        env={**os.environ, "PATH": path, "HZTUNE_CORE": str(core_build)},
+        capture_output=True,
+        text=True,
+    )
+    assert offered <= set(done.stdout.split()), done.stderr
+
+
+def test_the_man_page_is_what_the_command_line_says(root: Path) -> None:
+    made = runpy.run_path(str(root / "tuner" / "manpage.py"))
+    assert made["PAGE"].read_text() == made["page"](), "make it anew: python tuner/manpage.py"

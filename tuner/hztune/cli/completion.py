@@ -1,0 +1,49 @@
+"""What a shell completes where a value stands; `tuner/share` holds the scripts that ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+Offer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
+
+
+def offer_files(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """The files here, which the shell finds."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="file")]
+
+
+def offer_names(known: Callable[[], Iterable[str]]) -> Offer:
+    """Names of a list that is made when it is asked for; after a comma, the next name."""
+
+    def offer(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        before, comma, begun = incomplete.rpartition(",")
+        fitting = [name for name in known() if name.startswith(begun)]
+        return [CompletionItem(f"{before}{comma}{name}") for name in fitting]
+
+    return offer
+
+
+def workloads() -> list[str]:
+    """The workloads of this installation."""
+    from hztune import workload
+
+    return [each.name for each in workload.listing()]
+
+
+def allocators() -> list[str]:
+    """Every allocator that hztune knows, installed or not."""
+    from hztune import allocator
+
+    return [*allocator.names(), "any"]
