@@ -16,12 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from hztune import params
+from hztune import params, profile
+from hztune.profile import Profile
 
 pytestmark = pytest.mark.slow
 
 Build = Callable[..., Path]
 DEADLINE_S = 600
+HIDDEN = ("HZTUNE_CORE", "PYTHONPATH", "LD_LIBRARY_PATH", "CMAKE_PREFIX_PATH")
+PROGRAMS = ("with_static", "with_prefixed", "with_shared")
 
 CONSUMER_CMAKE = """
 cmake_minimum_required(VERSION 3.20)
@@ -72,6 +75,11 @@ def run(command: list[str | Path], **options: object) -> str:
     return str(done.stdout)
 
 
+def away(folder: Path) -> dict[str, object]:
+    """Options for a process in a folder, which knows nothing of the checkout."""
+    return {"cwd": folder, "env": {k: v for k, v in os.environ.items() if k not in HIDDEN}}
+
+
 @pytest.fixture(scope="module")
 def distributions(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the sdist, and with the wheel that was built from the sdist."""
@@ -99,18 +107,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     lent = sysconfig.get_path("platlib")
     (site,) = home.glob("lib/python*/site-packages")
     (site / "lent.pth").write_text(f"{lent}\n")
-    run(
-        [
-            home / "bin" / "python",
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--no-index",
-            wheel,
-        ]
-    )
+    pip = [home / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    run([*pip, wheel])
     return home / "bin"
 
 
@@ -125,8 +123,7 @@ def answer(root: Path) -> str:
 @pytest.fixture
 def outside(tmp_path: Path) -> dict[str, object]:
     """Options for a process that knows nothing of the checkout."""
-    hidden = ("HZTUNE_CORE", "PYTHONPATH", "LD_LIBRARY_PATH", "CMAKE_PREFIX_PATH")
-    return {"cwd": tmp_path, "env": {k: v for k, v in os.environ.items() if k not in hidden}}
+    return away(tmp_path)
 
 
 def test_the_wheel_carries_libraries_headers_programs_and_spaces(wheel: Path, root: Path) -> None:
@@ -142,6 +139,16 @@ def test_the_wheel_carries_libraries_headers_programs_and_spaces(wheel: Path, ro
     }  # fmt: skip
     assert {f"hztune/core/{name}" for name in wanted} <= names
     assert "hztune/_core.abi3.so" in names
+
+
+def test_the_man_page_and_completions_are_installed_beside_the_command(
+    installed: Path, root: Path
+) -> None:
+    share = root / "tuner" / "share"
+    committed = [path.relative_to(share) for path in share.rglob("*") if path.is_file()]
+    assert len(committed) == 4
+    for path in committed:
+        assert (installed.parent / "share" / path).read_bytes() == (share / path).read_bytes()
 
 
 def test_the_wheel_carries_every_module_of_the_package_and_no_test(wheel: Path, root: Path) -> None:
@@ -174,20 +181,24 @@ def test_the_installed_command_answers_from_its_own_table(
 def test_every_path_of_the_installed_command_is_its_own(
     installed: Path, outside: dict[str, object]
 ) -> None:
-    for what in (
-        "lib",
-        "static-lib",
-        "deepbind",
-        "include",
-        "cmake",
-        "bench",
-        "launch",
-        "turns",
-        "spaces",
-    ):
-        path = Path(run([installed / "hztune", "paths", f"--{what}"], **outside).strip())
-        assert path.exists()
-        assert path.is_relative_to(installed.parent)
+    rows = run([installed / "hztune", "paths"], **outside).splitlines()
+    paths = [Path(row.split(maxsplit=1)[1]) for row in rows]
+    assert len(paths) == 9
+    assert [path for path in paths if not path.exists()] == []
+    assert [path for path in paths if not path.is_relative_to(installed.parent)] == []
+
+
+def test_the_installed_command_needs_no_compiler(
+    installed: Path, make_profile: Callable[..., Profile], tmp_path: Path
+) -> None:
+    profile.save(make_profile(), tmp_path / "profile.json")
+    command = installed / "hztune"
+    (tmp_path / "true").symlink_to("/bin/true")  # what an allocator is asked through
+    bare: dict[str, object] = {"cwd": tmp_path, "env": {"PATH": f"{installed}:{tmp_path}"}}
+    assert run([command, "--version"], **bare).startswith("hztune ")
+    assert "findings" in json.loads(run([command, "doctor", "--json"], **bare))
+    under = run([command, "run", "profile.json", "--", "/usr/bin/env"], **bare)
+    assert f"LD_PRELOAD={installed.parent}" in under
 
 
 def test_the_installed_programs_run_and_the_library_takes_part(
@@ -203,23 +214,22 @@ def test_the_installed_programs_run_and_the_library_takes_part(
     assert confirm.startswith("HZ_CONFIRM {")
 
 
-def built_consumer(tmp_path: Path, hz_dir: Path, outside: dict[str, object]) -> Path:
-    """A project that finds hz at `hz_dir`, built."""
-    (tmp_path / "CMakeLists.txt").write_text(CONSUMER_CMAKE)
-    (tmp_path / "main.c").write_text(CONSUMER_C)
-    build = tmp_path / "build"
-    run(["cmake", "-S", tmp_path, "-B", build, f"-Dhz_DIR={hz_dir}"], **outside)
-    run(["cmake", "--build", build], **outside)
+def built_consumer(folder: Path, hz_dir: Path) -> Path:
+    """A project that finds hz at `hz_dir`, built in a folder that exists."""
+    (folder / "CMakeLists.txt").write_text(CONSUMER_CMAKE)
+    (folder / "main.c").write_text(CONSUMER_C)
+    build = folder / "build"
+    run(["cmake", "-S", folder, "-B", build, f"-Dhz_DIR={hz_dir}"], **away(folder))
+    run(["cmake", "--build", build], **away(folder))
     return build
 
 
-@pytest.mark.parametrize("program", ["with_static", "with_prefixed", "with_shared"])
-def test_a_project_finds_hz_in_the_installed_wheel(
-    program: str, installed: Path, tmp_path: Path, answer: str, outside: dict[str, object]
-) -> None:
-    hz_dir = Path(run([installed / "hztune", "paths", "--cmake"], **outside).strip())
-    build = built_consumer(tmp_path, hz_dir, outside)
-    assert run([build / program], **outside) == answer
+@pytest.fixture(scope="module")
+def consumer_of_wheel(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project that uses hz of the installed wheel, built."""
+    folder = tmp_path_factory.mktemp("consumer")
+    hz_dir = run([installed / "hztune", "paths", "--cmake"], **away(folder)).strip()
+    return built_consumer(folder, Path(hz_dir))
 
 
 @pytest.fixture(scope="module")
@@ -230,13 +240,25 @@ def prefix(core_build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return first.rename(first.with_name("moved"))
 
 
-@pytest.mark.parametrize("program", ["with_static", "with_prefixed", "with_shared"])
-def test_a_project_finds_hz_in_a_prefix_that_was_moved(
-    program: str, prefix: Path, tmp_path: Path, answer: str, outside: dict[str, object]
-) -> None:
+@pytest.fixture(scope="module")
+def consumer_of_prefix(prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project that uses hz of the moved prefix, built."""
     (hz_dir,) = prefix.rglob("cmake/hz")
-    build = built_consumer(tmp_path, hz_dir, outside)
-    assert run([build / program], **outside) == answer
+    return built_consumer(tmp_path_factory.mktemp("consumer"), hz_dir)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_project_finds_hz_in_the_installed_wheel(
+    program: str, consumer_of_wheel: Path, answer: str, outside: dict[str, object]
+) -> None:
+    assert run([consumer_of_wheel / program], **outside) == answer
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_project_finds_hz_in_a_prefix_that_was_moved(
+    program: str, consumer_of_prefix: Path, answer: str, outside: dict[str, object]
+) -> None:
+    assert run([consumer_of_prefix / program], **outside) == answer
 
 
 @pytest.mark.parametrize("linking", ["shared", "static"])
