@@ -85,8 +85,8 @@ HZ_FAST hz_page *hz_page_at(const void *address)
     return (hz_page *)(void *)((unsigned char *)hz_map.pages + at);
 }
 
-/* How far an address is from the last block that was cut in its page, times -step: see above. The
- * lowest 16 bits of a step are given; so HZ_SLOPE <= slope < 3 * HZ_SLOPE. */
+/* How far an address is from the last block that was cut in its page, times -step: see above. A
+ * step's lowest 16 bits name a stack, so HZ_SLOPE <= slope < 3 * HZ_SLOPE. */
 HZ_FAST uint64_t hz_distance(const hz_page *page, uint64_t step, const void *address)
 {
     return hz_atomic_plus(&page->origin, (uintptr_t)address * step);
@@ -118,20 +118,20 @@ HZ_FAST void hz_page_clear(hz_page *page)
     hz_atomic_put(&page->step, 0);
 }
 
-/* The same; true for one of those that do it at once. */
+/* The same, for threads that may do it at once: one of them gets true. */
 HZ_FAST bool hz_page_take(hz_page *page)
 {
     return hz_atomic_swap(&page->step, 0) != 0;
 }
 
-/* Whether a block was cut there. */
+/* Whether a block that was cut starts at `address`. */
 HZ_FAST bool hz_is_start(const hz_page *page, const void *address)
 {
     const uint64_t step = hz_atomic_peek(&page->step);
     return step != 0 && hz_distance(page, step, address) < HZ_DISTANCE_MAX;
 }
 
-/* Where in a thread's rows the stack lies that a step tells, in bytes. */
+/* Byte offset, in a thread's rows, of the stack that a step names. */
 HZ_FAST size_t hz_step_stack(uint64_t step)
 {
     return (uint16_t)step;
@@ -139,8 +139,8 @@ HZ_FAST size_t hz_step_stack(uint64_t step)
 
 /*
  * The class of the block that starts at `block`, be it live or free; HZ_CLASS_NONE when none does.
- * Below the first block of a span lie some bytes that belong to no block, and of which the entry
- * knows nothing: the span does.
+ * The bytes before the first block of a span belong to no block. The entry cannot tell, but the
+ * span's colour does.
  */
 HZ_FAST uint32_t hz_class_at(const void *block)
 {

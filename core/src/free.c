@@ -62,8 +62,7 @@ void hz_free_sized(void *block, size_t size)
     free_any(block, true, size);
 }
 
-/* ---- the magazine is full, of another shard, there is none, or the block is not live ----------
- */
+/* ---- the slow paths -------------------------------------------------------------------------- */
 
 /* The class of a block that the program may free, HZ_CLASS_NONE if that is done already; does not
  * return for anything else. */

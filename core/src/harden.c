@@ -211,7 +211,7 @@ void hz_quarantine_empty(hz_heap *heap)
     }
 }
 
-/* ---- full: allocating and freeing ------------------------------------------------------------ */
+/* ---- full: allocating and freeing ----------------------------------------------------------- */
 
 void hz_harden_cut(void *block, uint32_t class_)
 {

@@ -24,20 +24,19 @@
 #include "atomic.h"
 #include "types.h"
 
-/* Every function on the way of a block is marked: fast ones are inlined into the entry points and
- * hold no #if. */
+/* HZ_FAST functions are inlined into the entry points and hold no #if; HZ_SLOW ones never are. */
 #define HZ_FAST static inline __attribute__((always_inline))
 #define HZ_SLOW __attribute__((noinline, cold))
 #define HZ_LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define HZ_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 
-/* In libhz.so the hottest functions bear the names of the C library, too, without a jump between.
- */
+/* In libhz.so the hottest functions have the C library's names as aliases, so there is no jump. */
 #ifdef HZ_DROP_IN
 #define HZ_DROP_IN_NAME(name, function)                                                            \
     extern __typeof(function) name __attribute__((visibility("default"), used, alias(#function)))
-/* A static program takes a file of libhz.a only for a name that it lacks: this asks for `name`, so
- * that with malloc come all names of the C library's malloc, for which its file would come, too. */
+/* A linker takes an object file from libhz.a only if that file defines a missing symbol. This
+ * refers to `name`, so that malloc brings along its other names; else the C library's malloc would
+ * come with them. */
 #define HZ_DROP_IN_WITH(name)                                                                      \
     extern const char name;                                                                        \
     static const char *const with_##name __attribute__((used)) = &name
@@ -46,8 +45,8 @@
 #define HZ_DROP_IN_WITH(name) _Static_assert(true, "no drop-in")
 #endif
 
-/* All of it is hz's own: without this the compiler reaches for every variable as if another library
- * might replace it. */
+/* These symbols are hidden. Otherwise the compiler would load the address of each variable from a
+ * table, as another library might replace it. */
 #pragma GCC visibility push(hidden)
 
 /* ---- state that the fast paths read --------------------------------------------------------- */
@@ -56,19 +55,20 @@ extern hz_map_t hz_map;
 /* The heap of a thread that has none: every magazine is both empty and full. */
 extern hz_heap hz_heap_none;
 extern _Thread_local hz_heap *hz_heap_mine __attribute__((tls_model("initial-exec")));
-/* Of that heap, where its thread looks for them: `stacks` for allocations, `rows` for frees. */
+/* That heap's `stacks`, which allocations read, and its `rows`, which frees read. Where each free
+ * must take the slow path, hz_rows_mine has no room for any block. */
 extern _Thread_local hz_stack *hz_stacks_mine __attribute__((tls_model("initial-exec")));
 extern _Thread_local hz_stack *hz_rows_mine __attribute__((tls_model("initial-exec")));
-/* How many bytes from those rows the ones are that a free which reads its block puts it into; 0: no
- * free does. */
+/* Where each free reads its block first: the distance in bytes from hz_rows_mine to the heap's own
+ * rows. Otherwise 0. */
 extern _Thread_local ptrdiff_t hz_rows_away __attribute__((tls_model("initial-exec")));
 extern uint16_t hz_small_stacks[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1];
 
 /*
- * The stack that lies so far into `stacks`. The empty statement makes the compiler work its address
- * out, and not add an index in every access: newer Intel cores pass what was stored on to the next
- * load at once, but only where neither adds an index to its base. Else each malloc and free waits
- * seven cycles for the `top` that the one before has stored.
+ * The stack at a byte offset from `stacks`. The empty asm statement makes the compiler compute its
+ * address once, instead of adding an index in every access. Newer Intel cores forward a store to
+ * the next load without delay only if neither has an index. Otherwise each malloc and free waits
+ * seven cycles for the `top` that the one before stored.
  */
 HZ_FAST hz_stack *hz_stack_at(hz_stack *stacks, size_t bytes)
 {
@@ -77,8 +77,8 @@ HZ_FAST hz_stack *hz_stack_at(hz_stack *stacks, size_t bytes)
     return stack;
 }
 
-/* How far into a row the stack of a class lies, in bytes; and how far into the rows that of a shard
- * does. Together they fill the 16 bits that a page's step has for them. */
+/* Byte offsets: of a class's stack in its row, and of a shard's row in the rows. Their sum fits the
+ * lowest 16 bits of a page's step. */
 #define HZ_STACK_OFFSET(class_) ((class_) * sizeof(hz_stack))
 #define HZ_ROW_OFFSET(shard) ((shard)*HZ_STACK_OFFSET((size_t)HZ_CLASS_NUMBERS))
 _Static_assert(HZ_ROW_OFFSET(HZ_SHARDS_MAX) == UINT16_MAX + 1, "a step names every row");
@@ -98,7 +98,7 @@ HZ_FAST uint32_t hz_class_of_medium(size_t size)
     return 4 * (log2 - 7) + (uint32_t)(below >> (log2 - 2)) + 5;
 }
 
-/* Where the class of a size up to HZ_SMALL_MAX_BYTES has its stack. */
+/* Byte offset of the stack for a size up to HZ_SMALL_MAX_BYTES. */
 HZ_FAST uint32_t hz_small_stack(size_t size)
 {
     return hz_small_stacks[(size + HZ_GRANULE_BYTES - 1) >> HZ_GRANULE_SHIFT];
@@ -111,19 +111,19 @@ HZ_FAST uint32_t hz_class_of(size_t size)
     return hz_small_stack(size) / sizeof(hz_stack);
 }
 
-/* The step of a page whose blocks are of `class_` and at home in `shard`, see block.h. */
+/* The step of a page whose blocks are of `class_` and `shard`, see block.h. */
 uint64_t hz_class_step(uint32_t class_, uint32_t shard);
 
-/* ---- os.h is the system; arena.c: the pages and their tables -------------------------- */
+/* ---- os.h is the system; arena.c: the pages and their tables -------------------------------- */
 
 bool hz_arena_make(void);
-/* Makes `pages` pages at the arena's end usable; false when it is used up or the system refuses.
- * The page below the first one is in no free run; there may be a gap of such pages. */
+/* Makes `pages` more pages usable at the arena's end, from `*first` on; false when the arena is
+ * used up or the system refuses. Below them may be a gap, whose pages are in no free run. */
 bool hz_arena_extend(size_t pages, size_t *first);
-/* Gives the memory of pages back: from then on they read as zero, and must be reused before they
- * are written to. False when the system refuses. */
+/* Returns the memory of pages to the system. They read as zero, and need hz_arena_reuse before they
+ * are written to again. False when the system refuses. */
 bool hz_arena_purge(size_t first, size_t pages);
-bool hz_arena_is_strict(void); /* whether what may be written counts as used */
+bool hz_arena_is_strict(void); /* overcommit_memory=2: writable pages count as used */
 bool hz_arena_reuse(size_t first, size_t pages);
 /* Memory for hz's own structs: zeroed, never given back; NULL when the system refuses. */
 void *hz_meta_alloc(size_t bytes);
@@ -142,13 +142,13 @@ void hz_lock_wait(hz_lock *lock);
 void hz_lock_wait_spinning(hz_lock *lock);
 void hz_lock_wake(hz_lock *lock);
 
-/* In the child of a fork: whether a thread held the lock that does not exist here. It is free then.
- */
+/* In the child of a fork: releases a lock that is held by a thread which the child does not have;
+ * true if it was. */
 bool hz_lock_inherit(hz_lock *lock);
 
-#define HZ_LOCK_SLEEPERS ((uintptr_t)1) /* in its word: a thread sleeps until it is released */
+#define HZ_LOCK_SLEEPERS ((uintptr_t)1) /* bit of its word: a thread sleeps until the release */
 
-/* What tells a thread from all others that live. It is the same in the child of a fork. */
+/* A number that no other living thread has. It stays the same in the child of a fork. */
 HZ_FAST uintptr_t hz_lock_me(void)
 {
     return (uintptr_t)&hz_heap_mine;
@@ -170,89 +170,88 @@ HZ_FAST void hz_lock_release(hz_lock *lock)
     if (HZ_UNLIKELY((hz_atomic_swap(&lock->word, 0) & HZ_LOCK_SLEEPERS) != 0)) hz_lock_wake(lock);
 }
 
-/* ---- freed.c: when each dirty page was freed --------------------------------------------------
- */
+/* ---- freed.c: when each dirty page was freed ------------------------------------------------ */
 
-/* 0: it is not dirty. */
+/* When a page was freed, in ms; 0: it is not dirty. */
 uint32_t hz_freed_ms(size_t page);
-/* To be called before the first use of pages; false without memory. */
+/* Must precede the first use of pages; false without memory. */
 bool hz_freed_make(size_t first, size_t pages);
 void hz_freed_put(size_t first, size_t pages, uint32_t now_ms);
-/* The lowest and the highest page of those around that are known to have the same time. */
+/* The lowest and the highest page of a range around `page` whose pages all have the same time. */
 size_t hz_freed_alike_below(size_t page);
 size_t hz_freed_alike_above(size_t page);
 
 /* ---- pages.c: the page heap ----------------------------------------------------------------- */
 
 /* A run of `pages` pages whose first is a multiple of `align` (a power of two); NULL when there is
- * no memory. `zeroed` says whether it reads as zero; it is NULL where the caller does not care:
- * then a part of the run may be resident. */
+ * no memory. Sets `*zeroed` to whether the run reads as zero. If `zeroed` is NULL, a part of the
+ * run may be resident and another not. */
 hz_span *hz_pages_alloc(size_t pages, size_t align, bool *zeroed);
 void hz_pages_free(hz_span *run);
-/* The same of a run that reads as zero and is not resident. */
+/* The same for a run that reads as zero and is not resident. */
 void hz_pages_free_clean(hz_span *run);
 /* Grows or shrinks a run in place; false when it cannot grow. */
 bool hz_pages_resize(hz_span *run, size_t pages);
 /* Free pages that are resident; no lock is taken. */
 size_t hz_pages_dirty(void);
-/* Takes the next run of up to `most` dirty pages that a sweep wants; NULL: there is none in this
- * part of the sweep, which has come to its end when `below` is 0. */
+/* Takes the next run of up to `most` dirty pages that are old enough for the sweep. NULL: this part
+ * of the sweep has none. The sweep is over when its `below` is 0. */
 hz_span *hz_pages_sweep(hz_sweep *sweep, size_t most);
-/* Takes such a run back, whose first `purged` pages read as zero. */
+/* Takes such a run back; its first `purged` pages read as zero now. */
 void hz_pages_swept(hz_span *run, size_t purged);
 
-/* ---- repair.c: the page heap in the child of a fork ------------------------------------------ */
+/* ---- repair.c: the page heap in the child of a fork ----------------------------------------- */
 
-/* Acts on every run in use, whatever another thread was doing at a fork. */
+/* Calls `act` for every run in use, whatever another thread was doing at the fork. */
 void hz_pages_each_out(void (*act)(hz_span *run));
 void hz_pages_after_fork(void);
 
 /* ---- move.c --------------------------------------------------------------------------------- */
 
-/* Moves all pages of a run to the start of another one, which is clean, as the first is afterwards;
- * false, and nothing has changed, where that cannot be done. */
+/* Moves all pages of `from` to the start of `to`, which is clean; afterwards `from` is clean.
+ * False: that cannot be done, and nothing has changed. */
 bool hz_run_move(const hz_span *from, const hz_span *to);
-/* Gives the memory of pages back: they read as zero afterwards. */
+/* Returns the memory of pages to the system: they read as zero afterwards. */
 bool hz_run_purge(size_t first, size_t pages);
 
-/* ---- purge.c: what goes back to the system --------------------------------------------------- */
+/* ---- purge.c: what goes back to the system -------------------------------------------------- */
 
-/* To be called where the caller holds no lock, once a malloc or free: returns a part of what has
- * been unused for decay_ms or exceeds max_dirty_bytes, at most HZ_PURGE_BYTES. False when
- * nothing is due. */
+/* Returns to the system a part of the pages that have been free for decay_ms or exceed
+ * max_dirty_bytes: at most HZ_PURGE_BYTES. False when nothing is due. Call it once a malloc or
+ * free, with no lock held. */
 bool hz_purge_part(void);
 enum { HZ_PURGE_BYTES = 1 << 20 };
-/* Pages of a part where a whole run goes back: some thousand parts at most, as what is longer than
- * a GiB has hardly all been touched. */
+/* Pages of a part when a whole run is purged: HZ_PURGE_BYTES, but a run has a thousand parts at
+ * most. One longer than a GiB has rarely been touched as a whole. */
 static inline size_t hz_purge_part_pages(size_t run_pages)
 {
     const size_t part = HZ_PURGE_BYTES >> HZ_PAGE_SHIFT;
     return run_pages / 1024 > part ? run_pages / 1024 : part;
 }
-/* Whether the last part was not all that was due. */
+/* Whether more was due after the last part. */
 bool hz_purge_is_behind(void);
-/* Returns everything, in parts; false when there was nothing. */
+/* Returns all dirty pages, in parts; false when there were none. */
 bool hz_purge_all(void);
 void hz_purge_after_fork(void);
 
 /* ---- span.c: spans and bins ----------------------------------------------------------------- */
 
 /*
- * Puts up to `want` free blocks into `out`; returns how many. With a lease, only blocks that had
- * come back: when there are none, an empty lease gets the uncut end of a span.
+ * Puts up to `want` free blocks into `out`; returns how many. With a lease, only blocks that were
+ * freed before; if there are none and the lease is empty, it gets the uncut end of a span.
  */
 size_t hz_span_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz_lease *lease);
 /* Cuts up to `want` blocks from a lease; returns how many. */
 size_t hz_span_cut(hz_lease *lease, uint32_t class_, void **out, size_t want);
 /* Takes back what is left of a lease. */
 void hz_span_end_lease(uint32_t shard, uint32_t class_, hz_lease *lease);
-/* Takes back blocks of one class and one shard; ends the program for one that was back already. */
+/* Takes back blocks of one class and one shard; ends the program if one was back already. */
 void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t count);
 /* Whether a block of that class and shard is back in its span. */
 bool hz_span_holds(uint32_t shard, uint32_t class_, const void *block);
-/* Gives up the spans that are kept though entirely free; false when there are none. */
+/* Frees the empty spans that are kept; false when there are none. */
 bool hz_span_trim(uint32_t shard, uint32_t class_);
-/* Bytes of all blocks that were cut and whose span is still one. */
+/* Bytes of all blocks cut from spans that still exist. */
 size_t hz_span_bytes(void);
 /* The first block of the span that `block` lies in. */
 void *hz_span_first_block(const void *block);
@@ -274,17 +273,17 @@ size_t hz_large_bytes(const void *block);
 
 extern hz_shard *hz_shards;
 
-/* Up to `want` blocks from the depot, else from the spans below it, or the heap's lease of one
- * (NULL: it has none); returns how many, 0 when there is no memory. */
+/* Takes up to `want` blocks from the depot, else from its spans or the heap's lease (NULL: none);
+ * returns how many, 0 when there is no memory. */
 size_t hz_depot_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz_lease *lease);
 /* Gives blocks to the depot; what it cannot hold goes on to the spans. */
 void hz_depot_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t count);
-/* Gives a depot that ran dry a batch of its spans' blocks; returns how many. */
+/* Gives a depot that ran dry a batch of blocks from its spans; returns how many. */
 size_t hz_depot_top_up(uint32_t shard, uint32_t class_);
 /* Moves everything that the depots hold to the spans. */
 void hz_depot_trim(void);
-/* Moves to the spans half of what a depot has held since the last call without a request for it,
- * and gives up the empty spans that are kept for it; false when there is nothing. */
+/* Moves half of the blocks that no request has needed since the last call to their spans, and frees
+ * the empty spans that are kept; false when there was nothing to do. */
 bool hz_depot_decay(uint32_t shard, uint32_t class_);
 /* Whether a block lies in the depot of its class and shard. */
 bool hz_depot_holds(uint32_t shard, uint32_t class_, const void *block);
@@ -293,16 +292,16 @@ bool hz_depot_make_all(void);
 /* ---- magazine.c ----------------------------------------------------------------------------- */
 
 bool hz_magazine_make_all(hz_heap *heap);
-/* Pops a block of `class_`, of a refill if need be; NULL when there is no memory. */
+/* Pops a block of `class_`, after a refill if need be; NULL when there is no memory. */
 void *hz_magazine_pop(hz_heap *heap, uint32_t class_);
 /* Makes room in the magazine of `class_`, by growth or by a flush, and pushes `block`. */
 void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block);
 void hz_magazine_flush_all(hz_heap *heap);
-/* Swaps the block that would be popped next with another of the magazine. */
+/* Swaps the block that would be popped next with a random one of the magazine. */
 void hz_magazine_shuffle(hz_heap *heap, uint32_t class_, uint64_t random);
-/* Whether a block lies in a magazine, of any thread. */
+/* Whether a block lies in a magazine; the heap may be another thread's. */
 bool hz_magazine_holds(const hz_heap *heap, uint32_t class_, const void *block);
-/* Blocks that lie in one. */
+/* How many blocks a magazine holds; the heap may be another thread's. */
 uint32_t hz_magazine_count(const hz_heap *heap, uint32_t class_);
 
 HZ_FAST void hz_magazine_push(hz_heap *heap, uint32_t class_, void *block)
@@ -313,21 +312,21 @@ HZ_FAST void hz_magazine_push(hz_heap *heap, uint32_t class_, void *block)
         return;
     }
     *stack->top = block;
-    hz_plain_put(&stack->top, stack->top + 1); /* of entries that are there */
+    hz_plain_put(&stack->top, stack->top + 1); /* after the entry */
 }
 
 /* ---- remote.c ------------------------------------------------------------------------------- */
 
 bool hz_remote_make(hz_heap *heap);
-/* Collects a block of another shard. */
+/* Puts a block of another shard into the ring, and hands the ring over when it is full. */
 void hz_remote_push(hz_heap *heap, uint32_t class_, void *block);
 void hz_remote_flush(hz_heap *heap);
-/* Sorts blocks that the heap's shard was handed into its depots. */
+/* Moves blocks from the inbox of the heap's shard to the shard's depots. */
 void hz_remote_drain_inbox(hz_heap *heap);
-/* Whether a block lies in a ring, of any thread; in the inbox of a shard. */
+/* Whether a block lies in a ring, which may be another thread's; in the inbox of a shard. */
 bool hz_remote_holds(const hz_heap *heap, const void *block);
 bool hz_inbox_holds(uint32_t shard, const void *block);
-/* Adds the blocks that lie there to `blocks`, by class. */
+/* Adds the number of blocks of each class that lie there to `blocks`. */
 void hz_remote_count(const hz_heap *heap, size_t *blocks);
 void hz_inbox_count(uint32_t shard, size_t *blocks);
 
@@ -338,7 +337,7 @@ void hz_inbox_count(uint32_t shard, size_t *blocks);
 hz_heap *hz_heap_enter(void);
 /* Fills the rows of threads without a heap. */
 void hz_rows_start(void);
-/* The same, but for a call where the thread has one already. */
+/* The same, without a call where the thread has one already. */
 HZ_FAST hz_heap *hz_heap_entered(void)
 {
     return HZ_UNLIKELY(hz_heap_mine == &hz_heap_none) ? hz_heap_enter() : hz_heap_mine;
@@ -346,9 +345,9 @@ HZ_FAST hz_heap *hz_heap_entered(void)
 hz_heap *hz_heap_first(void);
 /* Heaps that have a thread; at least 1. */
 uint32_t hz_heap_count(void);
-/* Empties the heaps of threads that ended a while ago. */
+/* Empties the warm heaps when no thread has ended for decay_ms. */
 void hz_heap_cool_old(void);
-/* Moves to the spans what the depots hold, and the heaps of threads that ended. */
+/* Moves the blocks in the heaps of ended threads and in the depots to their spans. */
 void hz_trim_shared(void);
 void hz_heap_start(uint32_t cpus);
 /* From now on the calling thread has no heap. */
@@ -357,22 +356,21 @@ void hz_heap_after_fork(void);
 
 /* ---- parked.c ------------------------------------------------------------------------------- */
 
-/* Says that a free block bears no seal, and ends the program if it must be in use. The caller holds
- * no lock. */
+/* For a block that should be free but has no seal: leaves it out of use, with a warning, or ends
+ * the program. The caller holds no lock. */
 void hz_leave_out(const void *block);
 /* Whether a block of `class_` waits, free, in a magazine, a ring, a depot or its span. */
 bool hz_is_parked(const void *block, uint32_t class_);
 
-/* ---- free.c ------------------------------------------------------------------------------------
- */
+/* ---- free.c --------------------------------------------------------------------------------- */
 
-/* What a heap needs for frees that wait. */
+/* Makes the heap's array for deferred frees or for its quarantine. */
 bool hz_free_make(hz_heap *heap);
-/* Looks the thread's deferred frees up. */
+/* Carries out the deferred frees of a heap. */
 void hz_free_deferred(hz_heap *heap);
 /* Ends the program if a block of `class_` is free. */
 void hz_require_live(const void *block, uint32_t class_);
-/* Passes a sealed block on to where it belongs. */
+/* Puts a sealed block into the heap's magazine or, if it is of another shard, its ring. */
 void hz_free_to_heap(hz_heap *heap, uint32_t class_, void *block);
 
 /* ---- alloc.c -------------------------------------------------------------------------------- */
@@ -381,7 +379,7 @@ void hz_free_to_heap(hz_heap *heap, uint32_t class_, void *block);
 void *hz_class_alloc(uint32_t class_);
 /* The smallest class that serves an alignment, or HZ_CLASS_NONE. */
 uint32_t hz_class_aligned(size_t align, size_t size);
-/* As hz_large_alloc; without memory, what no thread holds is given up and tried once more. */
+/* As hz_large_alloc; without memory it trims what no thread holds, and tries once more. */
 void *hz_large_alloc_retrying(size_t size, size_t align, bool *zeroed);
 
 /* ---- harden.c, guard.c: hardening ----------------------------------------------------------- */
@@ -397,7 +395,7 @@ HZ_FAST bool hz_is_fenced(void)
     return hz_cfg.hardening == HZ_HARDENING_FULL;
 }
 
-/* Whether frees wait to be looked up; not where each is to be looked at when it is made. */
+/* Whether frees are deferred: not in the modes that check each free at the call. */
 HZ_FAST bool hz_is_deferring(void)
 {
     return hz_cfg.defer_free > 0 && hz_cfg.double_free == HZ_DOUBLE_FREE_AT_REUSE &&
@@ -405,18 +403,18 @@ HZ_FAST bool hz_is_deferring(void)
 }
 
 void hz_harden_start(void);
-/* Under `full`: in place of malloc and its kin, and of free. */
+/* The allocation functions and free under `full`. */
 void *hz_harden_alloc(size_t size, size_t align);
 void hz_harden_free(void *block, uint32_t class_);
-/* Bytes that were asked for. */
+/* The bytes that were asked for. */
 size_t hz_harden_usable_size(const void *block, uint32_t class_);
 /* Ends the program if `size` is not what was asked for. */
 void hz_harden_require_size(const void *block, size_t size);
-/* Makes a block that is just being cut a free one. */
+/* Fills a block that is being cut as a free one. */
 void hz_harden_cut(void *block, uint32_t class_);
-/* Waits for threads that look at a block of a span of which no block is known any more. */
+/* Waits for threads that may still check a block of a span that is about to be freed. */
 void hz_harden_span_goes(void);
-/* Lets all blocks of a thread's quarantine go. */
+/* Empties a thread's quarantine. */
 void hz_quarantine_empty(hz_heap *heap);
 
 /* As hz_pages_alloc and hz_pages_free, under `full` between guards. */
@@ -425,9 +423,9 @@ void hz_guard_pages_free(hz_span *run);
 void *hz_guard_alloc(size_t size, size_t align);
 void hz_guard_free(void *block);
 size_t hz_guard_asked(const void *block);
-/* Whether nothing was written behind it; true of a block that another thread has just freed. */
+/* Whether nothing was written behind a large block; true if another thread has just freed it. */
 bool hz_guard_is_whole(const void *block);
-/* Blocks of no bytes that may not be touched. NULL: none is left. False: it is none. */
+/* malloc(0) where it may not be touched. NULL: none is left. False: `block` is not one. */
 void *hz_guard_zero(void);
 bool hz_guard_is_zero(const void *block);
 bool hz_guard_zero_free(void *block);
@@ -439,23 +437,23 @@ void hz_guard_after_fork(void);
  * with. */
 bool hz_start(void);
 void hz_start_after_fork(void);
-/* Says what was found and aborts. The caller holds no lock: a handler of SIGABRT may allocate. */
+/* Writes a message and aborts. The caller holds no lock, as a handler of SIGABRT may allocate. */
 _Noreturn void hz_die(const char *what, const void *address);
 void hz_warn_once(const char *what, const void *address);
 
 /* ---- decay.c -------------------------------------------------------------------------------- */
 
-/* On slow paths: every so often lets something decay. Pages go back to the system in frees only: a
- * realloc is a malloc and a free, and what goes back is bounded for one call. */
+/* Called on slow paths: every TICK_CALLS calls some memory decays. Only a free returns pages to the
+ * system, so that a realloc, a malloc and a free, does it once. */
 void hz_tick(hz_heap *heap);
 void hz_tick_of_free(hz_heap *heap);
-/* Lets a part of what is due decay; false when nothing is. */
+/* Does a part of the decay that is due; false when nothing is. */
 bool hz_decay(void);
 void hz_decay_after_fork(void);
 
 /* ---- fork.c --------------------------------------------------------------------------------- */
 
-/* Makes the children of forks repair what they find. */
+/* Registers the handler that repairs hz in the child of a fork. */
 void hz_fork_start(void);
 
 /* ---- background.c --------------------------------------------------------------------------- */

@@ -9,8 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ---- memory; addresses and lengths are multiples of HZ_PAGE_BYTES -----------------------------
- */
+/* ---- memory; addresses and lengths are multiples of HZ_PAGE_BYTES --------------------------- */
 
 typedef enum hz_os_claimed {
     HZ_OS_CLAIMED,
@@ -41,7 +40,7 @@ bool hz_os_ask_huge_pages(void *address, size_t bytes);
 bool hz_os_decline_huge_pages(void *address, size_t bytes);
 bool hz_os_populate(void *address, size_t bytes);
 
-/* ---- threads --------------------------------------------------------------------------------- */
+/* ---- threads -------------------------------------------------------------------------------- */
 
 void hz_os_sleep_while(_Atomic uint32_t *word, uint32_t value);
 void hz_os_wake_one(_Atomic uint32_t *word);
@@ -58,7 +57,7 @@ static inline void hz_os_pause(void)
 #endif
 }
 
-/* ---- the machine and the process ------------------------------------------------------------- */
+/* ---- the machine and the process ------------------------------------------------------------ */
 
 uint32_t hz_os_now_ms(void);             /* monotonic, coarse, wraps */
 uint64_t hz_os_now_ns(void);             /* monotonic */

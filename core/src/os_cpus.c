@@ -20,7 +20,7 @@ enum {
     AFFINITY_WORDS = 1024, /* 65,536 CPUs, eight times what a kernel may be built for */
 };
 
-/* ---- lines of a file of any length ----------------------------------------------------------- */
+/* ---- lines of a file of any length ---------------------------------------------------------- */
 
 typedef struct lines {
     int fd;
@@ -58,7 +58,7 @@ static bool lines_open(lines *this, const char *path)
     return this->fd >= 0;
 }
 
-/* ---- the cgroup's directory ------------------------------------------------------------------ */
+/* ---- the cgroup's directory ----------------------------------------------------------------- */
 
 /* Whether a comma-separated list has a word. */
 static bool has_word(const char *list, const char *word)
@@ -130,7 +130,7 @@ static const char *below(const char *root, const char *path)
     return rest[0] == '/' && strncmp(rest, "/..", 3) != 0 && rest[1] != '\0' ? rest : "";
 }
 
-/* ---- quotas ---------------------------------------------------------------------------------- */
+/* ---- quotas --------------------------------------------------------------------------------- */
 
 static bool read_in(const char *directory, const char *name, char text[64])
 {

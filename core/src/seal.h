@@ -1,16 +1,16 @@
 /*
  * The seal of a free block: the second word of the block, made of a secret and of the block itself.
  *
- * It is the second word, as what still writes to a block after its free mostly writes the first (a
- * list's link, a table of functions). The seal depends on the block's address and on the key of its
- * class, so that a seal seen in one block, or in one of the same address but of another class, is
- * none here. Keys are random numbers of the process (start.c); their high bits make every seal
- * differ from addresses and from small numbers.
+ * It is the second word, as a write to a block after its free mostly changes the first (a list's
+ * link, a pointer to virtual functions). The seal depends on the block's address and on the key of
+ * its class, so it is no seal in any other block, nor at the same address in another class. Keys
+ * are random numbers of the process (start.c); their high bits make every seal differ from
+ * addresses and from small numbers.
  *
  * What a seal proves: an allocation hands out a block of its own magazine only with its seal in
  * place. Nothing else trusts one: a program may read a freed block and store what it saw into a
- * live one. A free or a realloc that finds a seal looks for the block where free blocks wait
- * (parked.c), and believes that. Included by internal.h only.
+ * live one. A free or a realloc that finds a seal searches the places where free blocks wait
+ * (parked.c), and the result of the search decides. Included by internal.h only.
  */
 #ifndef HZ_SEAL_H
 #define HZ_SEAL_H
@@ -18,8 +18,8 @@
 /* The bits of a key that are always set, so that no key is an address. */
 #define HZ_KEY_BITS ((uint64_t)1 << 62)
 
-/* What an allocation writes over the seal: one number for all blocks, which tells nothing. A block
- * that comes up again with it was freed twice, and its owner has not written there since. */
+/* What an allocation writes over the seal: one constant for all blocks, which reveals nothing. A
+ * block popped with it was freed twice, and its owner has not written to that word since. */
 #define HZ_HANDED_OUT ((uint64_t)-0x5a3c1d2fLL)
 
 HZ_FAST bool hz_is_sealed(const void *block, uint64_t key)

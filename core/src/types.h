@@ -45,7 +45,7 @@ enum {
     HZ_PAGE_SHIFT = 16,
     HZ_PAGE_BYTES = 1 << HZ_PAGE_SHIFT,
     HZ_PAGE_GRANULES_SHIFT = HZ_PAGE_SHIFT - HZ_GRANULE_SHIFT,
-    HZ_PAGE_ENTRY_SHIFT = 4,    /* an hz_page has so many bytes, as a power of two */
+    HZ_PAGE_ENTRY_SHIFT = 4,    /* log2 of the bytes of an hz_page */
     HZ_SMALL_MAX_BYTES = 32832, /* up to here the class comes from a table, above by arithmetic */
     HZ_CLASS_MAX_BYTES = 256 * 1024 + 64,
     HZ_SHARDS_MAX = 64,
@@ -82,8 +82,8 @@ typedef struct hz_counters {
 /* ---- locks ---------------------------------------------------------------------------------- */
 
 typedef union hz_lock {
-    _Atomic uintptr_t word; /* 0 free, else which thread holds it; odd: another thread sleeps */
-    _Atomic uint32_t low;   /* the half of it with that bit, which the system compares */
+    _Atomic uintptr_t word; /* 0: free; else hz_lock_me of the holder; odd: a thread sleeps */
+    _Atomic uint32_t low;   /* its half with that bit, which a futex compares */
 } hz_lock;
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low half comes first");
 
@@ -91,13 +91,13 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low half comes fi
 
 /* What a free must know of a page; the step is zero where no block was cut. */
 typedef struct hz_page {
-    _Atomic uint64_t origin; /* makes the distance of the last block that was cut zero */
+    _Atomic uint64_t origin; /* makes the distance of the last block cut zero */
     _Atomic uint64_t step;   /* see hz_distance; its lowest 16 bits tell the shard and the class */
 } hz_page;
 
 typedef struct hz_map_t {
     HZ_ALIGNED_TO_LINE hz_page *pages; /* an entry per page, see hz_page_at */
-    _Atomic uintptr_t page_mask;       /* the bits of a page's number that its entry is found by */
+    _Atomic uintptr_t page_mask;       /* selects the byte offset of a page's entry */
     size_t direct_max_bytes;           /* requests up to here take malloc's fast path */
     size_t class_max_bytes;            /* requests up to here take a block of a class */
     uintptr_t base;                    /* address of the arena's first granule */
@@ -122,18 +122,18 @@ typedef struct hz_stack {
     uint64_t key; /* of the class: hz_map.keys */
 } hz_stack;
 
-/* The cold half. Below the array's first entry is one for a block that bears no seal, which the pop
- * of an empty magazine finds; one past the last that may be used is NULL, which the push to a full
- * one finds. Above `top`, the others are never NULL. There is no other test for empty or full. */
+/* The cold half. The entry before the array's first one points to a block without a seal: a pop
+ * from an empty magazine finds it. The entry after the last usable one is NULL: a push to a full
+ * magazine finds it. No usable entry is ever NULL. There is no other test for empty or full. */
 typedef struct hz_magazine {
     void **blocks;     /* the array */
     uint32_t cap;      /* most blocks it may ever hold */
     uint32_t grown;    /* blocks it may hold by now */
     bool was_full;     /* whether it last ran full; else it ran empty */
-    uint32_t streak;   /* how often in a row it ran into that end */
+    uint32_t streak;   /* how often in a row it did */
     uint64_t short_ns; /* when it last ran empty or full */
-    uint64_t mean_ns;  /* from one such moment to the next */
-    hz_lease lease;    /* where blocks come from that were never handed out */
+    uint64_t mean_ns;  /* mean time between two such moments */
+    hz_lease lease;    /* the source of blocks that were never handed out */
 } hz_magazine;
 
 typedef struct hz_heap {
@@ -145,18 +145,18 @@ typedef struct hz_heap {
     void **ring;                             /* remote_ring_size entries: blocks of other shards */
     void **ring_scratch;                     /* as many again: where the ring is sorted */
     void **ring_inbox;       /* as many again: what was taken from the shard's inbox */
-    void **deferred;         /* blocks that wait: not yet looked up, or in quarantine */
-    size_t ring_bytes;       /* bytes of the blocks in it */
+    void **deferred;         /* blocks whose free is deferred, or the quarantine */
+    size_t ring_bytes;       /* bytes of the blocks in the ring */
     uint32_t ring_count;     /* entries in use */
-    uint32_t deferred_most;  /* entries that there are */
-    uint32_t deferred_count; /* entries in use, where they are not drawn at random */
+    uint32_t deferred_most;  /* capacity of `deferred` */
+    uint32_t deferred_count; /* entries in use; not of a quarantine */
     uint32_t shard;          /* home; kept when another thread adopts the heap */
-    uint32_t slow_calls;     /* calls of the slow paths: every so many the clock is read */
-    uint32_t steal_from;     /* class that makes room next */
+    uint32_t slow_calls;     /* calls of the slow paths, see hz_tick */
+    uint32_t steal_from;     /* class whose magazine may shrink next */
     size_t grown_bytes;      /* sum of grown x block size, at most thread_cache_bytes */
-    uint64_t random;         /* under hardening=full: what the order of blocks is drawn from */
+    uint64_t random;         /* under hardening=full: state of the random numbers */
     void *latest;            /* under hardening=full: the block that was handed out last */
-    hz_lock looking;         /* held while it is looked at, and no span goes */
+    hz_lock looking;         /* held while `latest` is checked: no span is freed */
     hz_counters counters;    /* written by the owner only */
 } hz_heap;
 
@@ -174,8 +174,8 @@ typedef struct hz_depot {
         lock;                     /* guards count and blocks, under the policies mutex and spin */
     _Atomic uint32_t capacity;    /* blocks it may hold; 0 until first used */
     _Atomic uint32_t count;       /* blocks it holds */
-    _Atomic uint32_t least;       /* fewest that a request left there since it was last looked at;
-                                     UINT32_MAX: there was no request; 0 before the first look */
+    _Atomic uint32_t least;       /* fewest that a request left there since the last hz_depot_decay;
+                                     UINT32_MAX: there was none; 0 before the first */
     void **blocks;                /* the stack, under mutex and spin */
     unsigned char *batches;       /* the batches, under lockfree */
     _Atomic uint64_t full, empty; /* stacks of batches, under lockfree: generation << 32 | number */
@@ -194,12 +194,12 @@ enum { HZ_INBOX_BLOCKS = 8192 };
 /* ---- back ----------------------------------------------------------------------------------- */
 
 typedef enum hz_span_state {
-    HZ_SPAN_BUSY = 0, /* a page at which nothing begins or ends that is told below */
+    HZ_SPAN_BUSY = 0, /* any other page: no end of a free run, no first page of another run */
     HZ_SPAN_CLEAN,    /* a free run that reads as zero and costs no memory */
     HZ_SPAN_DIRTY,    /* a free run that is still resident */
     HZ_SPAN_OUT,      /* the first page of a run in use, and no other page */
-    HZ_SPAN_PURGED,   /* the first page of a run that a thread is just purging */
-    HZ_SPAN_GUARDED,  /* in use, between guard pages that the page heap takes for a part of it */
+    HZ_SPAN_PURGED,   /* the first page of a run that a thread is purging */
+    HZ_SPAN_GUARDED,  /* as OUT, between guard pages, which belong to the page heap's run */
 } hz_span_state;
 
 typedef enum hz_span_listing {
@@ -208,8 +208,8 @@ typedef enum hz_span_listing {
     HZ_SPAN_KEPT,         /* in its bin, entirely free */
 } hz_span_listing;
 
-/* One per page; the first page of a run speaks for it. Of a free run the last page knows it, too.
- */
+/* One per page. The fields of a run are those of its first page; the last page of a free run has
+ * `state` and `head`, too. */
 typedef struct hz_span {
     HZ_ALIGNED_TO_LINE struct hz_span *next; /* neighbours in a bin, among the runs that are being
                                                 purged, or in a list of free runs of like size */
@@ -233,17 +233,17 @@ typedef struct hz_span {
 } hz_span;
 _Static_assert(sizeof(hz_span) == HZ_CACHE_LINE_BYTES, "spans do not share cache lines");
 
-/* A look through the dirty pages, from the highest downwards, in parts. */
+/* A pass over the dirty pages, from the highest downwards, in parts. */
 typedef struct hz_sweep {
-    size_t below;       /* the pages from here on were looked at */
-    uint32_t now_ms;    /* the time it goes by */
-    uint32_t least_ms;  /* pages that have been free for so long are wanted */
-    uint32_t oldest_ms; /* the greatest age among those that were not wanted */
+    size_t below;       /* the pages from here on were visited */
+    uint32_t now_ms;    /* the time from which ages are counted */
+    uint32_t least_ms;  /* least age of the pages that it takes */
+    uint32_t oldest_ms; /* greatest age among the pages that it left */
 } hz_sweep;
 
 typedef struct hz_bin {
     HZ_ALIGNED_TO_LINE hz_lock lock; /* guards the rest, and the bookkeeping of its spans */
-    hz_span *spans;                  /* spans with blocks to give, of which others are out */
+    hz_span *spans;                  /* spans with free blocks and blocks in use */
     hz_span *kept;                   /* spans that are entirely free */
     _Atomic uint32_t kept_count;     /* how many */
 } hz_bin;
