@@ -2,16 +2,17 @@
  * START HERE: allocation, the fast path first.
  *
  * A small block costs a look-up of its class, a pop from the thread's magazine, and the removal of
- * its seal. A block without a seal is not handed out. That one branch serves three cases:
+ * its seal. A block without a seal is not handed out. The one branch on that serves three cases:
  *
- * 1. The magazine is empty, or the thread has no heap yet. Then the pop yields a block that never
- *    bears a seal, and the slow path gets blocks.
+ * 1. The magazine is empty, or the thread has no heap yet. Then the pop finds a block that never
+ * has a seal, and the slow path gets blocks.
  *
- * 2. A block was freed twice, and is in use when its second copy comes up: the program is ended.
- * The free does not look for that, as it would have to wait until the block is read.
+ * 2. A block was freed twice, and its second copy is popped while the first is in use: the program
+ * is ended. The second free does not check for that, as it would have to wait for a read of the
+ * block.
  *
- * 3. The block's second word was written to while it was free. Perhaps the program freed it once
- * and wrote to it later, which other allocators let pass: the block stays out of use, and the
+ * 3. The block's second word was written to while it was free. The program may have freed it once
+ * and written to it later, which other allocators let pass: the block stays out of use, and the
  * program runs on.
  */
 #include <hz/hz.h>
@@ -44,7 +45,7 @@ void *hz_malloc(size_t size)
 {
     if (HZ_LIKELY(size <= hz_map.direct_max_bytes)) return stack_alloc(hz_small_stack(size));
     if (HZ_UNLIKELY(size > hz_map.class_max_bytes)) return alloc_slow(size, HZ_GRANULE_BYTES);
-    return class_alloc(hz_class_of(size)); /* small, if hz has started just now */
+    return class_alloc(hz_class_of(size)); /* a small size only if hz has just started */
 }
 
 /* ---- slow allocation ------------------------------------------------------------------------ */
@@ -55,7 +56,7 @@ static bool is_indirect(void)
     return hz_map.class_max_bytes == 0;
 }
 
-/* For a thread without a heap of its own: straight from the depot. */
+/* For a thread without a heap: one block from the depot. */
 static void *take_one(uint32_t class_)
 {
     void *block;
@@ -79,7 +80,7 @@ static void *class_alloc_once(uint32_t class_)
     return block;
 }
 
-/* Without memory, what no thread holds is given up and the request tried once more. */
+/* Without memory it trims what no thread holds, and tries once more. */
 void *hz_class_alloc(uint32_t class_)
 {
     void *block = class_alloc_once(class_);
@@ -94,7 +95,7 @@ void *hz_class_alloc(uint32_t class_)
     return block;
 }
 
-/* Where malloc(0) may be read and written it has a class once hz has started. */
+/* malloc(0). It has a class once hz has started, except under hardening. */
 static void *alloc_nothing(void)
 {
     if (!hz_start()) return NULL;
@@ -150,7 +151,7 @@ static void *calloc_large(size_t size)
     return block;
 }
 
-/* All that may be used, as glibc does. */
+/* calloc zeroes all usable bytes, as glibc does. */
 static size_t bytes_to_zero(const void *block, size_t asked)
 {
     return asked > HZ_CLASS_MAX_BYTES ? hz_large_bytes(block) : hz_class_bytes[hz_class_of(asked)];
@@ -171,8 +172,8 @@ void *hz_calloc(size_t count, size_t size)
 
 /* ---- aligned -------------------------------------------------------------------------------- */
 
-/* The smallest class that serves, or HZ_CLASS_NONE. From 1 KiB on, sized classes keep to lines
- * only. */
+/* The smallest class that serves, or HZ_CLASS_NONE. From 1 KiB on, blocks of sized classes are
+ * aligned to cache lines at most. */
 uint32_t hz_class_aligned(size_t align, size_t size)
 {
     size_t larger = size > align ? size : align;
@@ -230,7 +231,7 @@ static bool resize_in_place(void *block, size_t have, size_t size)
     return size <= have && (size >= have / 2 || have <= HZ_GRANULE_BYTES * 4);
 }
 
-/* A block of whole pages grows, and could not where it is. */
+/* Whether a large block must grow; resize_in_place has failed. */
 static bool grows_large(size_t have, size_t size)
 {
     return have > HZ_CLASS_MAX_BYTES && size > have && !hz_is_fenced();

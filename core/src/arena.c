@@ -2,25 +2,26 @@
 /*
  * The arena: the pages that all blocks come from, and the tables that describe them.
  *
- * It has a place among the addresses, of which no more is mapped than is needed: so the arena may
- * grow to terabytes, while limits of the address space and of locked memory see what is in use.
+ * It has a large range of addresses, its place, and maps only what it needs of it. So it can grow
+ * to terabytes, while limits of the address space and of locked memory count only what is in use.
  *
  *         entries       spans         free bits               pages
  *     ... [####....... ][##......... ][###............... ]...  [##########.............. ] ...
  *         ^ each grows upwards; "#" is mapped                 ^ the place, a multiple of its size
  *
- * Indexing stays plain: page n has span n and its bits. What is not mapped yet may be taken by the
- * program or a library: then the arena leaves a gap and goes on behind it. A claim never replaces a
- * mapping. Pages in a gap, and those that the arena passes over, count as busy: no run of free pages
- * ever crosses them.
+ * Page n has span n and its bits. The program or a library may map addresses of the place before
+ * the arena does: then the arena leaves a gap and continues behind it. A claim never replaces a
+ * mapping. Pages in a gap, and others that the arena skips, count as busy: no run of free pages
+ * crosses them.
  *
  * The entry of a page is found by the low bits of the page's address. All entries that the mask
  * reaches can be read (as zero): a free of any address is safe to look up. When the arena outgrows
- * them, as many again are mapped behind them, and then the mask gets one more bit. As the place is a
- * multiple of its size, the entries of pages that are in use stay where they are.
+ * them, as many again are mapped behind them, and then the mask gets one more bit. As the place is
+ * a multiple of its size, the entries of pages that are in use stay where they are.
  *
- * A fork may meet another thread anywhere in here. The child finds counters that are behind what is
- * mapped, never ahead. What it cannot claim because of that counts as taken: it leaves a gap.
+ * A fork may interrupt another thread anywhere in this file. The child's counters may be behind
+ * what is mapped, but never ahead. Where it cannot claim addresses because of that, it leaves a
+ * gap.
  */
 /* clang-format on */
 #include "internal.h"
@@ -33,35 +34,35 @@ enum {
     HUGE_PAGES = 32,         /* the first page is a multiple of 2 MiB */
     COMMIT_PAGES = 16,       /* pages that are claimed beyond those asked for, at least: 1 MiB */
     COMMIT_PAGES_MAX = 1024, /* at most */
-    SKIP_PAGES = 1024,   /* a gap ends at a multiple, so that no table has parts in both sides */
-    PLACES = 64,         /* places among all addresses, of 2 TiB each on x86 */
-    PLACES_LEAST = 8,    /* of larger ones, where there is much memory */
-    TABLES_SHARE = 64,   /* part of a place that the tables of the next one take at most */
-    UNCOMMIT_PAGES = 16, /* a shorter run is not worth the mapping of its own */
+    SKIP_PAGES = 1024, /* a gap ends at a multiple of it: its two sides share no part of a table */
+    PLACES = 64,       /* places among all addresses, of 2 TiB each on x86 */
+    PLACES_LEAST = 8,  /* fewer and larger ones, if there is much memory */
+    TABLES_SHARE = 64, /* a place's tables lie in the last part of the place below it */
+    UNCOMMIT_PAGES = 16,     /* a shorter run is not worth a mapping of its own */
     META_BYTES = 256 * 1024, /* unit of memory for hz's own structs */
 };
-#define ENTRIES_MIN ((size_t)1 << 16)     /* what shares an entry is far away, see hz_distance */
-#define ENTRIES_USUAL ((size_t)1 << 17)   /* 2 MiB: under a limit of 8 MiB memory can be locked */
-#define ADDRESSES_FEW ((uint64_t)1 << 30) /* below so many left, as few entries as possible */
+#define ENTRIES_MIN ((size_t)1 << 16)     /* addresses that share an entry are FAR, see block.h */
+#define ENTRIES_USUAL ((size_t)1 << 17)   /* 2 MiB: mlockall works under a limit of 8 MiB */
+#define ADDRESSES_FEW ((uint64_t)1 << 30) /* if fewer are left, as few entries as possible */
 #define PLACE_BYTES_MIN ((uintptr_t)1 << 32)
 
 /* One of the tables: how much of it each page needs, and how much may be written. */
 typedef struct table {
-    unsigned char *start; /* what page 0 has of it */
+    unsigned char *start; /* its part for page 0 */
     size_t bytes_per_page;
-    unsigned char *end; /* all is claimed below */
+    unsigned char *end; /* claimed up to here */
 } table;
 
 static struct {
     hz_lock lock; /* guards the rest */
     table tables[TABLES];
     size_t pages;        /* pages of the place */
-    size_t first_number; /* where in the place page 0 lies */
+    size_t first_number; /* page 0 is this page of the place */
     size_t entries;      /* entries that can be read; a power of two */
-    size_t usable_pages; /* pages are claimed up to here, but for gaps */
+    size_t usable_pages; /* pages are claimed up to here, except gaps */
     size_t used_pages;   /* pages are handed to the page heap up to here */
     bool is_doubling;    /* whether entries are being claimed */
-    bool is_strict;      /* whether what may be written counts as used (overcommit_memory=2) */
+    bool is_strict;      /* overcommit_memory=2: writable pages count as used */
     unsigned char *meta; /* rest of the current unit */
     size_t meta_left;
 } arena = {.tables = {
@@ -70,8 +71,8 @@ static struct {
                [FREE_BITS] = {.bytes_per_page = (1 << HZ_PAGE_GRANULES_SHIFT) / 8},
            }};
 
-/* Addresses and lengths for the system are multiples of HZ_PAGE_BYTES: so they are of the kernel's
- * pages, which have 4, 16 or 64 KiB. */
+/* Addresses and lengths for the system are multiples of HZ_PAGE_BYTES, hence of the kernel's pages,
+ * which have 4, 16 or 64 KiB. */
 static size_t round_up(size_t value, size_t unit)
 {
     return (value + unit - 1) & ~(unit - 1);
@@ -95,8 +96,8 @@ static void lay_out(uintptr_t place, uintptr_t place_bytes)
     arena.pages -= arena.first_number;
 }
 
-/* Only where nothing lies so far: a sanitizer has some terabytes. The first page is not used, as a
- * free of NULL might ask its entry. */
+/* Takes a place in which nothing is mapped; a sanitizer maps some terabytes. Its first page is not
+ * used, as a free of NULL reads its entry. */
 static bool settle(uintptr_t place, uintptr_t place_bytes, uint64_t random)
 {
     const size_t bytes = arena.entries * sizeof(hz_page);
@@ -114,7 +115,8 @@ static bool settle(uintptr_t place, uintptr_t place_bytes, uint64_t random)
     return true;
 }
 
-/* Tries all places from a random one on, but none so low that addresses would be distances. */
+/* Tries all places from a random one on, except those whose addresses may be below
+ * HZ_DISTANCE_MAX. */
 static bool settle_anywhere(uintptr_t place_bytes, size_t places, uint64_t random)
 {
     const size_t low = HZ_DISTANCE_MAX / place_bytes + 1;
@@ -126,7 +128,7 @@ static bool settle_anywhere(uintptr_t place_bytes, size_t places, uint64_t rando
     return false;
 }
 
-/* Where the system would put so much itself. */
+/* Takes the addresses that the system chooses. */
 static bool settle_as_told(uint64_t random)
 {
     for (uintptr_t bytes = PLACE_BYTES_MIN << 4; bytes >= PLACE_BYTES_MIN; bytes /= 2) {
@@ -155,8 +157,8 @@ bool hz_arena_make(void)
 
 /* ---- growing -------------------------------------------------------------------------------- */
 
-/* Maps as many entries again. What lies there may come from a thread of the parent, that a fork has
- * met here. */
+/* Maps as many entries again. If the addresses are taken, a thread of the parent may have mapped
+ * them just before the fork: `is_doubling` tells. */
 static hz_os_claimed entries_double(void)
 {
     unsigned char *end = (unsigned char *)(hz_map.pages + arena.entries);
@@ -173,8 +175,8 @@ static hz_os_claimed entries_double(void)
     return claimed;
 }
 
-/* The page with the first entry, for any mask that there was or will be, belongs to no run: a free
- * of NULL asks it. The result is where so many pages begin that lie between two such. */
+/* A free of NULL reads the first entry. The pages that have it under any mask, past or future,
+ * belong to no run. The result is the first page from which on `pages` pages have none. */
 static size_t pass_over(size_t start, size_t pages)
 {
     size_t number = arena.first_number + start, first = ENTRIES_MIN;
@@ -185,7 +187,7 @@ static size_t pass_over(size_t start, size_t pages)
     return number - arena.first_number;
 }
 
-/* Of all tables the parts for [from, to) become usable. */
+/* Makes the part of a table for the pages [from, to) usable. */
 static hz_os_claimed table_extend(table *t, size_t from, size_t to)
 {
     const uintptr_t first = (uintptr_t)(t->start + from * t->bytes_per_page);
@@ -212,7 +214,8 @@ void hz_arena_advise(void *address, size_t bytes)
     }
 }
 
-/* With what the tables tell of one page more on each side, at which its neighbour looks. */
+/* Makes the pages [from, to) usable, and their parts of the tables with those for one page more on
+ * each side, which neighbours read. */
 static hz_os_claimed make_usable(size_t from, size_t to)
 {
     hz_os_claimed claimed = HZ_OS_CLAIMED;
@@ -229,14 +232,14 @@ static hz_os_claimed make_usable(size_t from, size_t to)
     return claimed;
 }
 
-/* How many pages more than are needed now are claimed, so that system calls stay rare. */
+/* How many pages to claim beyond those that are needed, so that system calls stay rare. */
 static size_t pages_beyond(void)
 {
     if (arena.is_strict) return COMMIT_PAGES;
     return smaller(COMMIT_PAGES + arena.usable_pages / 4, COMMIT_PAGES_MAX);
 }
 
-/* Exactly what is needed when more is refused. */
+/* Makes the pages [start, end) usable, and some more unless the system refuses. */
 static hz_os_claimed make_room(size_t start, size_t end)
 {
     const size_t from = start > arena.usable_pages ? start : arena.usable_pages;
@@ -249,7 +252,7 @@ static hz_os_claimed make_room(size_t start, size_t end)
     return claimed == HZ_OS_CLAIMED ? claimed : make_usable(from, end);
 }
 
-/* Goes on behind what others have mapped, one page above the gap. */
+/* Continues behind a range that is mapped already, one page above the gap. */
 static void leave_gap(size_t start, size_t pages)
 {
     const size_t end = round_up(start + pages, SKIP_PAGES) + 1;
@@ -289,7 +292,7 @@ bool hz_arena_is_strict(void)
     return arena.is_strict;
 }
 
-/* Where what may be written counts as used, a long run is given up as a whole. */
+/* Where writable pages count as used, a long run is made unwritable, too. */
 bool hz_arena_purge(size_t first, size_t pages)
 {
     void *address = hz_page_address(first);
@@ -346,8 +349,8 @@ size_t hz_arena_used_pages(void)
     return pages;
 }
 
-/* All of it is written so that it is valid at each instant: what was made usable is usable, and
- * meta_left is never too much. */
+/* The order of the writes keeps the state valid at each instant: pages below usable_pages are
+ * usable, and meta_left is never too large. */
 void hz_arena_after_fork(void)
 {
     (void)hz_lock_inherit(&arena.lock);

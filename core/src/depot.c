@@ -3,9 +3,9 @@
  * time.
  *
  * Under the policies `mutex` and `spin` a depot is an array of pointers under a lock that is held
- * while one batch is copied. Under `lockfree` it is a stack of batches. Its head has a generation:
- * that tells a head that left and came back from one that stayed. Batches are never unmapped, so a
- * thread may read one that is no longer in the stack.
+ * while one batch is copied. Under `lockfree` it is a stack of batches. Its head has a generation
+ * number, so that a thread notices if the head was popped and pushed again meanwhile. Batches are
+ * never unmapped, so a thread may read one that is no longer in the stack.
  */
 #include "internal.h"
 
@@ -68,7 +68,7 @@ static size_t stack_give(hz_depot *depot, uint32_t class_, void *const *blocks, 
     size_t room = depot->capacity == 0 && !stack_make(depot, class_) ? 0 : depot->capacity - held;
     if (count > room) count = room;
     memcpy(depot->blocks + held, blocks, count * sizeof(void *));
-    hz_atomic_put(&depot->count, held + (uint32_t)count); /* of blocks that are there */
+    hz_atomic_put(&depot->count, held + (uint32_t)count); /* after the blocks */
     hz_lock_release(&depot->lock);
     return count;
 }
@@ -108,15 +108,15 @@ static void batch_push(const hz_depot *depot, _Atomic uint64_t *stack, uint32_t 
     }
 }
 
-/* Called with depot->lock held; capacity is published last, and readers look at nothing else
- * before. */
+/* Called with depot->lock held. Readers look at nothing else before the capacity, which is written
+ * last. */
 static void batches_make(hz_depot *depot, uint32_t class_)
 {
     uint32_t batches = capacity_for(class_) / (uint32_t)hz_cfg.flush_batch;
     if (batches == 0) batches = 1;
     depot->batches = hz_meta_alloc(batches * batch_bytes());
     if (depot->batches == NULL) return;
-    hz_atomic_poke(&depot->empty, 0); /* a thread that a fork lost may have begun */
+    hz_atomic_poke(&depot->empty, 0); /* a thread that a fork has lost may have made some */
     for (uint32_t number = 1; number <= batches; number++) batch_push(depot, &depot->empty, number);
     hz_atomic_put(&depot->capacity, batches * (uint32_t)hz_cfg.flush_batch);
 }
@@ -163,7 +163,7 @@ static size_t batches_give(hz_depot *depot, uint32_t class_, void *const *blocks
     return given;
 }
 
-/* ---- the policies behind one face ----------------------------------------------------------- */
+/* ---- the policies behind one interface ------------------------------------------------------- */
 
 static size_t depot_take(hz_depot *depot, void **out, size_t want)
 {
@@ -229,8 +229,8 @@ static uint32_t depot_give_up(uint32_t shard, uint32_t class_, uint32_t most)
     return gone;
 }
 
-/* Gives up half of what was not asked for: a program that allocates and frees by turns needs the
- * rest soon. */
+/* How many blocks a depot gives up: half of those that no request needed. A program that allocates
+ * and frees in turn needs the rest soon. */
 static uint32_t unneeded(hz_depot *depot)
 {
     const uint32_t least = hz_atomic_peek(&depot->least);
@@ -241,7 +241,7 @@ static uint32_t unneeded(hz_depot *depot)
 
 bool hz_depot_decay(uint32_t shard, uint32_t class_)
 {
-    enum { MOST = 1024 }; /* that takes some ten microseconds, and a malloc waits for it */
+    enum { MOST = 1024 }; /* takes some ten microseconds, for which a malloc waits */
     hz_depot *depot = &hz_shards[shard].depots[class_];
     const uint32_t most = unneeded(depot);
     const bool was_asked_in_vain = hz_atomic_peek(&depot->least) == 0;
@@ -280,8 +280,7 @@ static bool stack_holds(hz_depot *depot, const void *block)
     return is_held;
 }
 
-/* Also batches that another thread is just filling or emptying: a block that is live left its batch
- * earlier. */
+/* Also searches batches that another thread is filling or emptying: a live block left before. */
 __attribute__((no_sanitize("thread"))) static bool batches_hold(const hz_depot *depot,
                                                                 const void *block)
 {

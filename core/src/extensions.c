@@ -1,6 +1,6 @@
 /*
- * What glibc adds to malloc: mallinfo, malloc_stats, malloc_info and the like, in its forms and
- * with its meanings, as far as hz has the thing that is meant:
+ * What glibc adds to malloc: mallinfo, malloc_stats, malloc_info and the like, in glibc's formats.
+ * Its words mean here:
  *
  *     its word        here
  *     arena, system   pages that hold blocks, and unused ones that are still resident
@@ -30,8 +30,8 @@ DROP_IN int malloc_trim(size_t pad)
     return hz_trim();
 }
 
-/* hz has parameters of its own, and none of mallopt's applies. It accepts what glibc knows, as
- * programs take a refusal for a failure. */
+/* None of mallopt's parameters applies to hz. Those that glibc knows are accepted, as programs
+ * treat a refusal as a failure. */
 DROP_IN int mallopt(int parameter, int value)
 {
     (void)value;
@@ -55,7 +55,7 @@ DROP_IN struct mallinfo2 mallinfo2(void)
     return info;
 }
 
-/* glibc cuts off the high bits; the largest number is at least a sign of "more than this". */
+/* glibc cuts off the high bits; the largest number at least says "this or more". */
 static int clamp_to_int(size_t value)
 {
     return value > INT32_MAX ? INT32_MAX : (int)value;
@@ -110,7 +110,7 @@ static void xml_add_system(hz_text *text, const hz_usage *usage)
     hz_text_add(text, "<aspace type=\"mprotect\" size=\"%zu\"/>\n", usage->committed_bytes);
 }
 
-/* As glibc's, of a process with one heap. */
+/* As glibc writes it for a process with one heap. */
 static void xml_add_all(hz_text *text)
 {
     hz_survey survey;
@@ -144,7 +144,7 @@ static void text_add_bytes(hz_text *text, const char *what, const hz_usage *usag
                 usage->held_bytes, usage->live_bytes);
 }
 
-/* As glibc's, no cancellation point. */
+/* No cancellation point, as in glibc. */
 DROP_IN void malloc_stats(void)
 {
     char stats[512];

@@ -3,19 +3,19 @@
  * everything else.
  *
  * The entry of the block's page tells where the block belongs: the shard and the class name a stack
- * in the thread's rows. The entry also tells whether a block starts there, and one comparison, for
- * which nothing but a branch waits, asks for that and for room in the magazine. It compares the
- * block's distance (block.h) with the entry of the magazine that will be overwritten:
+ * in the thread's rows. The entry also tells whether a block starts there. One comparison checks
+ * that and whether the magazine has room. It compares the block's distance (block.h) with the
+ * magazine's entry that the push will overwrite; only a branch depends on the result:
  *
  *     what lies there                                      the comparison
  *     the address of a block that was popped earlier       a block's distance is below it, all
  *                                                          other distances are above it
  *     NULL: the magazine is full, or of another shard      no distance is below it
  *
- * The block's seal is written and not read: a free that reads a block which has left the caches
- * cannot retire before the block is there, while a write waits aside. So a second free is seen when
+ * The block's seal is written and not read. A read of a block that has left the caches would keep
+ * the free from retiring, while a write waits in the store buffer. So a second free is noticed when
  * the block would be handed out again. With double_free=at_call the thread's rows are full for all
- * classes, and each free takes the slow path, which reads.
+ * classes, and each free takes the slow path, which reads the seal.
  */
 #include <hz/hz.h>
 
@@ -27,7 +27,7 @@
 static void free_slow(void *block, hz_stack *stack, uint64_t distance);
 
 /* Puts a block into its magazine. False when there is no room, when no block starts there, or, if
- * `reads`, when it bears its seal already. */
+ * `reads`, when the block has its seal already. */
 HZ_FAST bool put(hz_stack *stack, void *block, uint64_t distance, bool reads)
 {
     void **top = stack->top;
@@ -39,8 +39,8 @@ HZ_FAST bool put(hz_stack *stack, void *block, uint64_t distance, bool reads)
     return true;
 }
 
-/* `size` counts if `is_sized`: the caller says that so much was asked for. It is checked under
- * hardening only; there no block finds room in its thread's rows. */
+/* If `is_sized`, the program says that it asked for `size` bytes. Only hardening checks that; under
+ * it the rows never have room, so put() fails. */
 HZ_FAST void free_any(void *block, bool is_sized, size_t size)
 {
     const hz_page *page = hz_page_at(block);
@@ -64,8 +64,8 @@ void hz_free_sized(void *block, size_t size)
 
 /* ---- the slow paths -------------------------------------------------------------------------- */
 
-/* The class of a block that the program may free, HZ_CLASS_NONE if that is done already; does not
- * return for anything else. */
+/* The class of a live block; HZ_CLASS_NONE for a malloc(0), which is free then. Ends the program
+ * for anything else. */
 static uint32_t class_to_free(void *block)
 {
     const uint32_t class_ = hz_class_at(block);
@@ -88,7 +88,7 @@ void hz_free_to_heap(hz_heap *heap, uint32_t class_, void *block)
         hz_remote_push(heap, class_, block);
 }
 
-/* Looks a block up and puts it where it belongs. */
+/* Checks a block and puts it where it belongs. */
 static void free_sorted(hz_heap *heap, void *block)
 {
     const uint32_t class_ = class_to_free(block);
@@ -110,7 +110,7 @@ void hz_free_deferred(hz_heap *heap)
     for (uint32_t i = 0; i < count; i++) free_sorted(heap, heap->deferred[i]);
 }
 
-/* Under hardening the frees that wait are a quarantine, and there is always one. */
+/* Under hardening=full the array is the quarantine, which there always is. */
 bool hz_free_make(hz_heap *heap)
 {
     enum { QUARANTINE_BLOCKS = 256 };
@@ -144,7 +144,7 @@ __attribute__((noinline)) static void free_elsewhere(void *block)
     errno = saved;
 }
 
-/* With double_free=at_call all frees come here. The block's magazine mostly has room after all. */
+/* With double_free=at_call all frees come here, and the block's magazine mostly has room. */
 __attribute__((noinline)) static void free_slow(void *block, hz_stack *stack, uint64_t distance)
 {
     const ptrdiff_t away = hz_rows_away;
@@ -154,7 +154,7 @@ __attribute__((noinline)) static void free_slow(void *block, hz_stack *stack, ui
 
 /* ---- live or free --------------------------------------------------------------------------- */
 
-/* A seal in the block is a reason to look, and no more: the program may have stored it there. */
+/* A seal in the block is only a reason to search for it: the program may have stored it there. */
 void hz_require_live(const void *block, uint32_t class_)
 {
     if (class_ == HZ_CLASS_LARGE || !hz_is_sealed(block, hz_map.keys[class_])) return;

@@ -1,13 +1,14 @@
 /*
  * When each free page that is resident was freed.
  *
- * There is a time for each page, and none of them is written where a whole chunk has one time: so a
- * block of a terabyte costs no memory and no time here. The page heap's lock guards all of it.
+ * There is a time for each page. If all pages of a chunk have the same one, it is stored once, and
+ * the pages' own times are not touched: so the free of a terabyte costs hardly any memory and time
+ * here. The page heap's lock guards all of it.
  */
 #include "internal.h"
 
 enum {
-    CHUNK_SHIFT = 13, /* the times of so many pages are kept together: 512 MiB */
+    CHUNK_SHIFT = 13, /* pages of a chunk: 512 MiB */
     CHUNK_PAGES = 1 << CHUNK_SHIFT,
     CHUNKS = 1 << 15,
 };
@@ -15,8 +16,8 @@ enum {
 /* The times of the pages of a chunk; made where the arena has pages. */
 typedef struct chunk {
     uint32_t *ms;    /* by page, 0 where it is not dirty; valid if `is_mixed` */
-    uint32_t all_ms; /* else: of all its pages */
-    bool is_mixed;   /* whether they differ; a page is written only then */
+    uint32_t all_ms; /* else: the time of all its pages */
+    bool is_mixed;   /* whether they differ; only then is `ms` written */
 } chunk;
 
 static chunk chunks[CHUNKS];

@@ -1,11 +1,10 @@
 /*
- * Pages that may not be touched, under hardening: malloc(0), and what lies around spans and large
- * blocks.
+ * Pages that may not be touched, under hardening: for malloc(0), and around spans and large blocks.
  *
- * A guarded run has GUARD_PAGES pages on each side that no access is allowed to. They are a
- * little more than 1 MiB, so that what runs over a block by so much is stopped, too. They cost
- * addresses and two entries in the kernel's list of mappings. Of those the program needs some for
- * its threads and files: where most are taken, or the arena has no more addresses, runs go without.
+ * A guarded run has GUARD_PAGES pages on each side that no access is allowed to. They are a little
+ * more than 1 MiB, so that an access up to 1 MiB beyond a block is stopped. They cost addresses and
+ * two of the kernel's mappings, of which the program needs some for its threads and files. Once hz
+ * has most of them, or the arena has no more addresses, runs get no guards.
  *
  * A large block that is freed may not be touched either while it waits in the quarantine.
  */
@@ -15,7 +14,7 @@
 #include "os.h"
 
 enum {
-    GUARD_PAGES = 17, /* 1 MiB, and a page for where in its own a block may lie */
+    GUARD_PAGES = 17, /* 1 MiB, and a page, as blocks begin and end within pages */
     QUARANTINE_RUNS = 64,
     QUARANTINE_BYTES_EACH = 64 << 20, /* a larger block does not wait */
     ZERO_PAGES = 16,                  /* of one area for malloc(0) */
@@ -40,13 +39,13 @@ static bool guard(hz_span *first, bool is_on)
     const size_t bytes = (size_t)GUARD_PAGES << HZ_PAGE_SHIFT;
     void *address = run_address(first);
     if (!is_on) return hz_os_allow_writing(address, bytes);
-    (void)hz_os_purge(address, bytes); /* or what lies there would stay resident */
+    (void)hz_os_purge(address, bytes); /* else its pages would stay resident */
     return hz_os_forbid(address, bytes);
 }
 
 static _Atomic uint32_t guarded; /* runs between guards */
 
-/* Whether there may be one more. Each is two mappings: a quarter of all is left to the program. */
+/* Whether there may be one more. Each costs two mappings; the program keeps a quarter of all. */
 static bool may_guard(void)
 {
     static _Atomic uint32_t most;
@@ -54,8 +53,8 @@ static bool may_guard(void)
     return hz_atomic_peek(&guarded) < hz_atomic_peek(&most);
 }
 
-/* To the page heap the run and its guards are one run, `whole`. Without the second guard the first
- * does its part. */
+/* To the page heap the run and its guards are one run, `whole`. If the second guard fails, the
+ * first still helps. */
 static hz_span *guard_both_sides(hz_span *whole, size_t pages)
 {
     hz_span *run = whole + GUARD_PAGES;
@@ -78,8 +77,8 @@ hz_span *hz_guard_pages_alloc(size_t pages, size_t align, bool *zeroed)
     return hz_pages_alloc(pages, align, zeroed);
 }
 
-/* Takes the guards away. What is mapped anew joins its neighbours: else the kernel would keep three
- * mappings in its place for ever. */
+/* Removes the guards. If possible, the whole run is mapped anew, so that the kernel joins it with
+ * its neighbours; else it would keep three mappings for ever. */
 static bool unguard(hz_span *whole, const hz_span *run, bool *is_clean)
 {
     *is_clean = !hz_os_is_commit_strict() && hz_os_renew(run_address(whole), run_bytes(whole));
@@ -91,8 +90,8 @@ static bool unguard(hz_span *whole, const hz_span *run, bool *is_clean)
     return guard(whole, false) && guard(whole + GUARD_PAGES + run->pages, false);
 }
 
-/* Where the kernel refuses to take guards away, which would split a mapping, they stay, and the run
- * with them. */
+/* If the kernel refuses to remove the guards, which may split a mapping, the run is never used
+ * again. */
 static void guarded_free(hz_span *run)
 {
     bool is_clean;
@@ -154,7 +153,7 @@ static void run_release(hz_span *run)
     hz_guard_pages_free(run);
 }
 
-/* In the order in which they came: a later access to one of the last QUARANTINE_RUNS ends the
+/* First in, first out: an access to one of the last QUARANTINE_RUNS freed blocks ends the
  * program. */
 static void run_quarantine(hz_span *run)
 {
@@ -180,7 +179,7 @@ bool hz_guard_is_whole(const void *block)
     return is_whole;
 }
 
-/* From then on no thread takes the block for a live one, and looks at its end. */
+/* Makes the block a free one, so that no other thread checks its end from now on. */
 static void disown(void *block)
 {
     hz_lock_take(&freed.lock);
@@ -250,7 +249,7 @@ static zero_area *area_of(const void *block)
     return NULL;
 }
 
-/* The word of a block's bit, and the bit; NULL where no such block is. */
+/* The word of a block's bit, and the bit; NULL if `block` is no malloc(0). */
 static uint64_t *zero_word(const void *block, uint64_t *bit)
 {
     const zero_area *area = area_of(block);

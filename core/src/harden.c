@@ -20,12 +20,12 @@
 #include "harden.h"
 #include "os.h"
 
-/* Where the bytes of a free block behind its seal begin. */
+/* Offset of the first byte behind a block's seal. */
 enum { SEAL_END = 2 * sizeof(uint64_t) };
 
 #define FULL_CLASS_MAX_BYTES ((size_t)128 << 10)
 
-/* What a trailer tells beside the address: FREE, CHANGING, or bytes asked for. */
+/* The state in a trailer: FREE, CHANGING, or the bytes asked for. */
 #define STATE_FREE ((uint64_t)1 << 32)
 #define STATE_CHANGING ((uint64_t)2 << 32)
 
@@ -45,12 +45,12 @@ static uint64_t *trailer_of(const void *block, uint32_t class_)
     return (uint64_t *)(end - HZ_TRAILER_BYTES);
 }
 
-/* Two odd numbers whose product is 1. Where any one byte of a state times the first is changed, the
- * state that is read from it is off by more than 2^52, and so none that there is. */
+/* Two odd numbers whose product is 1 modulo 2^64. A trailer holds a state times SPREAD. If one byte
+ * of that changes, the state that is read back is off by more than 2^52, so it is no valid one. */
 #define SPREAD UINT64_C(0x9e3779b97f4a7c15)
 #define GATHER UINT64_C(0xf1de83e19937733d)
 
-/* The key is turned round, so that a trailer tells nothing of a seal. */
+/* The key is rotated, so that a trailer does not reveal a seal. */
 static uint64_t mask_of(const void *block, uint32_t class_)
 {
     const uint64_t key = hz_map.keys[class_];
@@ -62,7 +62,7 @@ static uint64_t state_mixed(const void *block, uint32_t class_, uint64_t state)
     return mask_of(block, class_) ^ state * SPREAD;
 }
 
-/* Orders what is written before and after, for a thread that reads it while it changes. */
+/* In order with the writes before it, as other threads may check the block meanwhile. */
 static void state_set(void *block, uint32_t class_, uint64_t state)
 {
     hz_plain_put(trailer_of(block, class_), state_mixed(block, class_, state));
@@ -80,8 +80,8 @@ static bool is_live_state(uint64_t state, uint32_t class_)
 
 /* ---- checks --------------------------------------------------------------------------------- */
 
-/* Whether the end of a block is as its state says. Its owner may be another thread, which changes
- * it meanwhile: then there is nothing to say. */
+/* Whether the end of a block is as its state says. Another thread may own the block and change it
+ * meanwhile: then the result is true. */
 __attribute__((no_sanitize("thread"))) static bool is_end_whole(const unsigned char *block,
                                                                 uint32_t class_)
 {
@@ -95,7 +95,7 @@ __attribute__((no_sanitize("thread"))) static bool is_end_whole(const unsigned c
     return state_of(block, class_) != state;
 }
 
-/* The end of the block below; of a span's first block, what lies before it. */
+/* The same for the block below; for a span's first block, for the bytes before it. */
 static bool is_below_whole(const unsigned char *block, uint32_t class_)
 {
     const unsigned char *first = hz_span_first_block(block);
@@ -113,8 +113,7 @@ static void require_whole(const unsigned char *block, uint32_t class_, size_t as
         hz_die("the bytes before a block were written to", block);
 }
 
-/* Bytes that were asked for; ends the program for a block that is free, or whose end is not whole.
- */
+/* The bytes that were asked for; ends the program for a free block or a changed trailer. */
 static size_t require_live(const void *block, uint32_t class_)
 {
     const uint64_t state = state_of(block, class_);
@@ -123,7 +122,7 @@ static size_t require_live(const void *block, uint32_t class_)
     return (size_t)state;
 }
 
-/* Of a block that bears no seal: not yet, or no longer. */
+/* For a free block without its seal: not written yet, or removed. */
 static void require_untouched(const unsigned char *block, uint32_t class_)
 {
     const size_t end = block_bytes(class_) - HZ_TRAILER_BYTES;
@@ -131,8 +130,8 @@ static void require_untouched(const unsigned char *block, uint32_t class_)
         hz_die("a block was written to after it had been freed", block);
 }
 
-/* Whether the block that this thread got last is whole. Another thread may have freed it: then its
- * page tells another class, or its state another one. */
+/* Whether the fences of the block that this thread got last are whole. Another thread may have
+ * freed it: then its page has another class, or its trailer another state. */
 __attribute__((no_sanitize("thread"))) static bool is_latest_whole(const unsigned char *block)
 {
     const uint32_t class_ = hz_class_at(block);
@@ -147,9 +146,10 @@ __attribute__((no_sanitize("thread"))) static bool is_latest_whole(const unsigne
     return state_of(block, class_) != state || hz_class_at(block) != class_;
 }
 
-/* So a block that was overrun is told at the next call, not only when it is freed. Meanwhile no
- * span goes, as another thread may have freed the block. A handler of a signal that came meanwhile
- * goes without. What another thread changes is looked at twice: what is broken stays so. */
+/* Notices an overrun at the thread's next call, not only when the block is freed. The lock keeps
+ * the block's span, as another thread may have freed the block. A signal handler that interrupts
+ * this finds the lock held and does not check. A block that another thread is changing may look
+ * broken once: it is checked twice. */
 static void check_latest(hz_heap *heap)
 {
     const void *latest = heap->latest;
@@ -159,7 +159,8 @@ static void check_latest(hz_heap *heap)
     if (!is_whole) hz_die("the bytes around a block were written to", latest);
 }
 
-/* A thread that looks from now on finds no block in that span. */
+/* The span has no class any more, so checks that begin later find no block in it: waits for those
+ * under way. */
 void hz_harden_span_goes(void)
 {
     for (hz_heap *heap = hz_heap_first(); heap != NULL; heap = heap->next) {
@@ -180,7 +181,7 @@ static uint64_t draw(hz_heap *heap)
     return *state;
 }
 
-/* To where free blocks are handed out from. */
+/* Puts a block where it can be handed out again. */
 static void release(hz_heap *heap, void *block)
 {
     const uint32_t class_ = hz_class_at(block);
@@ -189,7 +190,7 @@ static void release(hz_heap *heap, void *block)
     hz_free_to_heap(heap, class_, block);
 }
 
-/* A random block leaves for the one that comes. */
+/* Puts a block into the quarantine; a random one leaves. */
 static void quarantine(hz_heap *heap, void *block)
 {
     if (heap->deferred == NULL) {
@@ -255,7 +256,7 @@ void *hz_harden_alloc(size_t size, size_t align)
     return block;
 }
 
-/* Of two threads that free a block at once, one ends the program. */
+/* If two threads free a block at once, one of them ends the program. */
 static void state_change(void *block, uint32_t class_, uint64_t from)
 {
     uint64_t before = state_mixed(block, class_, from);
@@ -289,27 +290,27 @@ size_t hz_harden_usable_size(const void *block, uint32_t class_)
     return class_ == HZ_CLASS_LARGE ? hz_guard_asked(block) : require_live(block, class_);
 }
 
-/* Of a block that may have been resized where it was; one of a larger alignment may be much larger
- * than its size. */
+/* Whether `size` may be a block's size: it may have been resized in place. A block with a larger
+ * alignment may be much larger than its size. */
 static bool may_be_size(size_t size, size_t usable, uint32_t class_)
 {
     const bool is_sized = class_ <= HZ_SIZED_CLASSES && usable > (size_t)4 * HZ_GRANULE_BYTES;
     return size <= usable && (!is_sized || size >= usable / 2);
 }
 
-/* A size that comes with a free: what was asked for where that is known, else what may have been.
- */
+/* The size must be what was asked for if that is known, else what may have been. */
 void hz_harden_require_size(const void *block, size_t size)
 {
     const uint32_t class_ = hz_class_at(block);
-    if (class_ == HZ_CLASS_NONE) return; /* told by the free itself */
+    if (class_ == HZ_CLASS_NONE) return; /* the free itself reports it */
     const size_t usable = hz_usable_size(block);
     const bool is_known = hz_is_fenced();
     if (is_known ? size != usable : !may_be_size(size, usable, class_))
         hz_die("a free with a size that is not the block's", block);
 }
 
-/* Until then no request takes the fast path, and malloc(0) finds no class. */
+/* Opens malloc's fast path, except under `full`; gives malloc(0) a class, except under
+ * hardening. */
 void hz_harden_start(void)
 {
     if (!hz_is_hardened()) hz_small_stacks[0] = HZ_STACK_OFFSET(1);

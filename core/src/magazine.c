@@ -1,23 +1,23 @@
 /*
- * Magazines: per thread and class, a stack of pointers to free blocks. It is refilled from the
- * depot and flushed to it.
+ * Magazines: per thread and class, a stack of pointers to free blocks. An empty one is refilled
+ * from the depot, a full one is flushed to it. A pop or push that finds it so is a shortage.
  *
  * A magazine grows with use (magazine_growth), while that is worth its memory (growth_rent), up to
  * its cap. All magazines of a thread stay within thread_cache_bytes, those of all threads within
- * thread_cache_share. A magazine that needs more takes it from those that need it less.
+ * thread_cache_share. A magazine that must grow takes bytes from those that need theirs less.
  */
 #include "internal.h"
 #include "os.h"
 
 #define NS_OF_MS 1000000ULL
 #define SELDOM_NS (1000 * NS_OF_MS)    /* longer times between two shortages count as this */
-#define LITTLE_BYTES ((size_t)2 << 20) /* a process with less counts as one with so much */
+#define LITTLE_BYTES ((size_t)2 << 20) /* a process with fewer bytes of blocks counts as this */
 
 enum {
-    PAUSE = 4, /* one time between shortages counts as at most so many times the mean */
-    MUCH = 16, /* a magazine makes room for another only if that is worth so many times more */
+    PAUSE = 4,        /* one time between shortages counts as at most so many times the mean */
+    MUCH = 16,        /* a magazine shrinks for another only if its price is so many times higher */
     FLUSH_MOST = 256, /* blocks that a flush takes out at a time */
-    LONG_STREAK = 8,  /* after so many shortages in a row at one end, blocks go in one direction */
+    LONG_STREAK = 8,  /* shortages of one kind in a row after which blocks go in one direction */
 };
 
 static uint32_t cap_for(uint32_t class_)
@@ -27,8 +27,8 @@ static uint32_t cap_for(uint32_t class_)
     return (uint32_t)(cap > 1 ? cap : 1);
 }
 
-/* Lays all arrays one behind the other. Each has one more entry before its first, for the pop of an
- * empty magazine, and one after its last, for the push to a full one. */
+/* Makes the arrays, one behind the other. Each has one more entry before its first, for the pop
+ * from an empty magazine, and one after its last, for the push to a full one. */
 bool hz_magazine_make_all(hz_heap *heap)
 {
     size_t entries = 0;
@@ -51,7 +51,7 @@ static uint32_t held(const hz_heap *heap, uint32_t class_)
 }
 
 /* Gives up to FLUSH_MOST of the `count` coldest blocks to the depot; returns how many. They leave
- * the array first: else a block that another thread got from the depot would still seem to lie
+ * the array first: else a block that another thread takes from the depot would still seem to lie
  * here. */
 static uint32_t flush_part(hz_heap *heap, uint32_t class_, uint32_t count)
 {
@@ -75,8 +75,8 @@ static void flush(hz_heap *heap, uint32_t class_, uint32_t count)
 
 /* ---- growth --------------------------------------------------------------------------------- */
 
-/* Until now the magazine shared the stack of a thread without a heap, so that a class that the
- * thread never uses costs no memory. */
+/* Before, the magazine had the empty stack of hz_heap_none, so that an unused class costs no
+ * memory. */
 static void take_own_array(hz_heap *heap, uint32_t class_)
 {
     void **blocks = heap->magazines[class_].blocks;
@@ -103,7 +103,7 @@ static void shrink_to_half(hz_heap *heap, uint32_t class_)
     hz_count(HZ_STAT_magazines_shrunk, 1);
 }
 
-/* Most bytes that the magazines of one thread may hold by now. */
+/* Most bytes that the magazines of one thread together may hold now. */
 static size_t budget_of_thread(void)
 {
     size_t blocks = hz_span_bytes();
@@ -112,11 +112,11 @@ static size_t budget_of_thread(void)
     return fair < (size_t)hz_cfg.thread_cache_bytes ? fair : (size_t)hz_cfg.thread_cache_bytes;
 }
 
-/* What a magazine costs: its bytes times the mean time between two shortages. The higher that is,
+/* The price of a magazine: its bytes times the mean time between two shortages. The higher it is,
  * the less the magazine is worth its memory. */
 static uint64_t price(const hz_magazine *magazine, uint32_t class_, uint64_t now_ns)
 {
-    uint64_t ns = now_ns - magazine->short_ns; /* one that has rested for long is worth little */
+    uint64_t ns = now_ns - magazine->short_ns; /* one without a recent shortage is worth little */
     if (ns < magazine->mean_ns) ns = magazine->mean_ns;
     if (ns > SELDOM_NS) ns = SELDOM_NS;
     return ns * magazine->grown * hz_class_bytes[class_];
@@ -128,7 +128,7 @@ static bool is_one_way(const hz_magazine *magazine)
     return magazine->streak >= LONG_STREAK;
 }
 
-/* Whether it has room for so many batches and needs no more, as blocks only pass through it. */
+/* Whether a magazine holds so many batches, and more are no use, as blocks only pass through. */
 static bool has_plenty(const hz_magazine *magazine, uint32_t batches)
 {
     int64_t batch = hz_cfg.refill_batch;
@@ -136,9 +136,8 @@ static bool has_plenty(const hz_magazine *magazine, uint32_t batches)
     return is_one_way(magazine) && magazine->grown >= batches * batch;
 }
 
-/* Shrinks other magazines that are worth less, one after the other, until `bytes` more fit; false
- * when they do not. A magazine that is worth nearly as much is left alone: else all would take from
- * each other by turns. */
+/* Shrinks magazines that have plenty or a much higher price, until `bytes` more fit the thread's
+ * budget; false when they do not. Others would only take the bytes back. */
 static bool make_others_smaller(hz_heap *heap, uint32_t class_, size_t bytes)
 {
     const hz_magazine *asking = &heap->magazines[class_];
@@ -169,9 +168,8 @@ static uint32_t next_size(const hz_magazine *magazine)
     return magazine->grown + (uint32_t)hz_cfg.refill_batch;
 }
 
-/* Notes that a magazine is empty or full. Of the times between two such moments the mean is kept:
- * single times scatter so much that one would be short enough sooner or later. One long pause of
- * the thread hardly changes the mean. */
+/* Notes a shortage. Growth goes by the mean time between two: single times scatter so much that one
+ * would be short enough sooner or later. A long pause hardly changes the mean. */
 static void note_shortage(hz_magazine *magazine, bool is_full)
 {
     magazine->streak = is_full == magazine->was_full ? magazine->streak + 1 : 1;
@@ -185,10 +183,9 @@ static void note_shortage(hz_magazine *magazine, bool is_full)
     magazine->mean_ns = mean_ns > 0 ? (7 * mean_ns + since_ns) / 8 : since_ns;
 }
 
-/* Whether a larger magazine is worth its memory. With twice the size it runs empty or full half as
- * often at best. The gain is larger, the shorter the time between two such moments is; the cost is
- * larger, the more bytes it may hold. All magazines of the process weigh the two in the same way.
- */
+/* Whether a larger magazine is worth its memory. With twice the size it has half as many shortages
+ * at best. The gain is larger, the shorter the time between two shortages is; the cost is larger,
+ * the more bytes it may hold. All magazines weigh the two by growth_rent. */
 static bool is_worth_more(const hz_magazine *magazine, uint32_t class_)
 {
     const uint64_t bytes = (uint64_t)magazine->grown * hz_class_bytes[class_];
@@ -207,8 +204,7 @@ static bool magazine_grow_to(hz_heap *heap, uint32_t class_, uint32_t grown)
     return true;
 }
 
-/* If the wanted size does not fit into what the thread's magazines may hold, it tries twice the
- * size of now. */
+/* If the size that the policy wants exceeds the thread's budget, twice the present one may fit. */
 static bool magazine_grow(hz_heap *heap, uint32_t class_, bool is_full)
 {
     hz_magazine *magazine = &heap->magazines[class_];
@@ -244,7 +240,7 @@ static void *refill(hz_heap *heap, uint32_t class_)
 HZ_SLOW void *hz_magazine_pop(hz_heap *heap, uint32_t class_)
 {
     if (held(heap, class_) == 0) return refill(heap, class_);
-    return *--heap->stacks[class_].top; /* a heap that was adopted warm */
+    return *--heap->stacks[class_].top; /* the heap was adopted with its blocks */
 }
 
 void hz_magazine_shuffle(hz_heap *heap, uint32_t class_, uint64_t random)
@@ -274,8 +270,7 @@ HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
 }
 
 /* Entries below `top` are free blocks. That holds even while another thread changes the magazine:
- * it writes an entry before it raises `top` above it. A block that is live by now has left long
- * ago. */
+ * it writes an entry before it raises `top` above it, and a live block was popped before. */
 __attribute__((no_sanitize("thread"))) bool hz_magazine_holds(const hz_heap *heap, uint32_t class_,
                                                               const void *block)
 {

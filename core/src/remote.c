@@ -6,7 +6,7 @@
  * shard, of mixed classes, into that shard's inbox (`shard`), which sorts it into its depots when
  * one of them runs dry; or one group for each shard and class, straight into the depot
  * (`shard_class`). An entry is the block's address with its class in the top byte, so that sorting
- * never looks anything up.
+ * by class needs no look-up.
  */
 #include "internal.h"
 
@@ -58,7 +58,7 @@ static void count_group(size_t blocks)
     hz_count(HZ_STAT_handed_blocks, blocks);
 }
 
-/* Gives entries of one shard, sorted by class, to its depots; they are stripped in place. */
+/* Gives blocks of one shard, sorted by class, to its depots; the entries lose their classes. */
 static size_t give_by_class(uint32_t shard, void **entries, size_t count)
 {
     size_t groups = 0;
@@ -224,8 +224,8 @@ bool hz_remote_make(hz_heap *heap)
     return memory != NULL;
 }
 
-/* A ring is full by its entries or, if the blocks are large, by their bytes: no thread can use the
- * blocks that wait here. */
+/* A ring is full when its entries are in use, or its blocks have thread_cache_bytes, as no thread
+ * can use the blocks that wait in it. */
 static bool ring_is_full(const hz_heap *heap)
 {
     return heap->ring_count == (uint32_t)hz_cfg.remote_ring_size ||
@@ -239,7 +239,7 @@ void hz_remote_push(hz_heap *heap, uint32_t class_, void *block)
         return;
     }
     heap->ring[heap->ring_count] = entry_make(block, class_);
-    hz_plain_put(&heap->ring_count, heap->ring_count + 1); /* of entries that are there */
+    hz_plain_put(&heap->ring_count, heap->ring_count + 1); /* after the entry */
     heap->ring_bytes += hz_class_bytes[class_];
     if (HZ_LIKELY(!ring_is_full(heap))) return;
     hz_count(HZ_STAT_ring_full, 1);

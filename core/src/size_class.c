@@ -1,15 +1,15 @@
 /*
  * The size classes: 16-byte steps up to 128 bytes, then four classes to each doubling.
  *
- * At most a fifth of a block is lost to rounding, and few classes mean few magazines: the footprint
- * of the hot half of a heap decides more on mixed sizes than an instruction does. From 1 KiB on a
- * class is one cache line larger than the round number: blocks of round sizes all start in the same
- * few sets of a cache and evict each other. Requests for an alignment above a line, which such
- * blocks do not have, are served by classes of their own that are plain powers of two.
+ * At most a fifth of a block is lost to rounding, and few classes mean few magazines: with mixed
+ * sizes, the number of cache lines that a heap touches matters more than an instruction. From 1 KiB
+ * on a class is one cache line larger than the round number: blocks of round sizes all start in the
+ * same few sets of a cache and evict each other. Such blocks are aligned to a line at most.
+ * Requests for more have classes of their own, which are powers of two.
  *
- * A table tells the class of a size up to 32 KiB, of which a program uses few lines, and arithmetic
- * that of the few above. The branch between the two is predicted badly where a program's sizes lie
- * on both sides: at 1 KiB it cost a fifth of the speed of sizes from 16 to 2048 bytes.
+ * The class of a size up to 32 KiB comes from a table, of which a program touches few cache lines;
+ * above that from arithmetic. The branch between the two is predicted badly if a program's sizes
+ * lie on both sides: a limit of 1 KiB cost a fifth of the speed of sizes from 16 to 2048 bytes.
  */
 #include "internal.h"
 
@@ -34,7 +34,7 @@ const uint32_t hz_class_bytes[HZ_CLASSES + 1] = {
     [HZ_SIZED_CLASSES + 1] = 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536,
 };
 
-/* By (size + 15) / 16. A request for nothing has no class until hz_harden_start gives it one. */
+/* By (size + 15) / 16. Size 0 has no class until hz_harden_start gives it one. */
 uint16_t hz_small_stacks[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1] = {
 #define RANGE(class_, below, bytes) [(below) / 16 + 1 ... (bytes) / 16] = HZ_STACK_OFFSET(class_),
     SMALL_CLASSES(RANGE)
@@ -42,9 +42,10 @@ uint16_t hz_small_stacks[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1] = {
 /* clang-format on */
 
 /*
- * See block.h. A large block is the only one of its run: no other address of the run's first page
- * is a multiple of its size away, so any size will do. Blocks above HZ_SMALL_MAX_BYTES are too long
- * for BETWEEN: their steps name the stack of no class, which is always full.
+ * See block.h. A large block starts at the first byte of its page: every other address of the page
+ * is higher, so ABOVE or BETWEEN, whatever size the step is made of. Blocks above
+ * HZ_SMALL_MAX_BYTES are too long for BETWEEN: their steps name the stack of no class, which is
+ * always full.
  */
 uint64_t hz_class_step(uint32_t class_, uint32_t shard)
 {

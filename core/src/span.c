@@ -2,10 +2,9 @@
  * Spans: runs of pages cut into blocks of one class, and bins, the lists of spans with free blocks.
  *
  * A span is cut from the front, as blocks are asked for; no more than CUT_BYTES ahead are touched.
- * One heap at a time cuts it, by a lease. If several threads took turns, neighbouring blocks would
- * share cache lines that two threads write. A block that comes back is noted in hz_map.free_bits,
- * outside the blocks. A span whose blocks have all come back is kept (up to span_cache spans), or
- * its pages are freed.
+ * One heap at a time cuts it, by a lease. If several threads took turns, blocks of two threads
+ * would share cache lines. A bit of hz_map.free_bits, outside the blocks, notes that a block is
+ * back. An empty span, whose blocks are all back, is kept (up to span_cache spans) or freed.
  */
 #include "internal.h"
 #include "os.h"
@@ -13,7 +12,7 @@
 enum {
     WORDS_PER_PAGE =
         1 << (HZ_PAGE_GRANULES_SHIFT - 6), /* words of free_bits that describe a page */
-    COLOURS = 16,    /* different lines that spans begin at; half of that is lost for each span */
+    COLOURS = 16,    /* lines at which a first block may lie; half of them are lost per span */
     COLOUR_STEP = 7, /* so that neighbouring spans take all colours in turn, far apart */
     BLOCKS_MIN = 4,  /* a span of a large class holds at least so many blocks */
     CUT_BYTES = 16 * 1024,
@@ -87,7 +86,7 @@ static void bin_remove(hz_bin *bin, hz_span *span)
     span->listing = HZ_SPAN_UNLISTED;
 }
 
-/* Puts a span where it belongs by now. */
+/* Moves a span to the list of its bin where it belongs now. */
 static void bin_move(hz_bin *bin, hz_span *span, hz_span_listing listing)
 {
     if (span->listing == listing) return;
@@ -95,7 +94,7 @@ static void bin_move(hz_bin *bin, hz_span *span, hz_span_listing listing)
     if (listing != HZ_SPAN_UNLISTED) bin_insert(bin, span, listing);
 }
 
-/* One with blocks to give, if possible one that is in use anyway; NULL: there is none. */
+/* A span with blocks to give, if possible one that is not empty; NULL: there is none. */
 static hz_span *bin_first(const hz_bin *bin)
 {
     return bin->spans != NULL ? bin->spans : bin->kept;
@@ -130,14 +129,13 @@ static void span_prefault(const hz_span *span, bool zeroed)
 }
 
 /*
- * Where in its first page a span's blocks begin. Spans begin at pages: without a colour the first
- * blocks of all classes would share a few sets of the cache. What is lost are lines that no thread
- * touches. No colour of a sized class is zero: so a second free of what began at the page before is
- * seen.
+ * Bytes before the first block of a span, which no thread touches. Without them the first blocks of
+ * all spans would share a few sets of the cache. Of a sized class they are never zero, so that a
+ * second free of a block that once began at the page itself is noticed.
  */
 static uint32_t span_colour(uint32_t first_page, uint32_t class_)
 {
-    if (class_ > HZ_SIZED_CLASSES) return 0; /* its blocks keep the alignment of the page */
+    if (class_ > HZ_SIZED_CLASSES) return 0; /* its blocks are aligned to their size */
     return (1 + first_page * COLOUR_STEP % (COLOURS - 1)) * HZ_CACHE_LINE_BYTES;
 }
 
@@ -163,9 +161,10 @@ static hz_span *span_make(uint32_t shard, uint32_t class_)
     return span;
 }
 
-/* The second copy of a block that was freed twice may still wait in a magazine: where the pages
- * serve something else by then, it must find no seal. If that copy was handed out while the first
- * one was back in the span, the block is in use, and bears none: the result is such a block. */
+/* Removes the seals of a span's blocks. A second copy of a block that was freed twice may still
+ * wait in a magazine, and must have no seal when the pages serve something else. The result is a
+ * block without a seal: a second copy was handed out while the first was in the span, so it is in
+ * use. */
 static const void *unseal_all(const hz_span *span, uint32_t class_)
 {
     const size_t bytes = hz_class_bytes[class_];
@@ -181,12 +180,12 @@ static const void *unseal_all(const hz_span *span, uint32_t class_)
     return unsealed;
 }
 
-/* Takes a span that is entirely free away from its bin; `dead` lists those. From then on none of
- * its pages is one of this bin. What takes time is left to span_destroy, without the lock. */
+/* Moves an empty span from its bin to the list `dead`. From then on none of its pages is one of
+ * this bin. The rest is left to span_destroy, which runs without the lock. */
 static void span_bury(hz_bin *bin, hz_span *span, hz_span **dead)
 {
     bin_remove(bin, span);
-    (void)hz_plain_swap(&span->class_, (uint8_t)HZ_CLASS_NONE); /* from now on it is none */
+    (void)hz_plain_swap(&span->class_, (uint8_t)HZ_CLASS_NONE); /* from now on it is no span */
     for (size_t i = 0; i < span->pages; i++) {
         span[i].class_ = HZ_CLASS_NONE;
         hz_page_clear(hz_page_at(hz_page_address(span_page(span) + i)));
@@ -195,7 +194,7 @@ static void span_bury(hz_bin *bin, hz_span *span, hz_span **dead)
     *dead = span;
 }
 
-/* Pages with a block that is in use are not used again. */
+/* Frees the pages of a span, unless a block is in use: then they are never used again. */
 static void span_destroy(hz_span *span, uint32_t class_)
 {
     const void *unsealed = unseal_all(span, class_);
@@ -248,7 +247,7 @@ static void note_cut(uint32_t class_, const unsigned char *first, const unsigned
 }
 
 /* The last block in `out` has the lowest address, as it is popped first. A cut touches each block,
- * to seal it: so it takes one block, and beyond that only blocks that begin within CUT_BYTES. */
+ * to seal it: so after the first one it takes only blocks that begin within CUT_BYTES. */
 size_t hz_span_cut(hz_lease *lease, uint32_t class_, void **out, size_t want)
 {
     size_t bytes = hz_class_bytes[class_];
@@ -277,7 +276,7 @@ static size_t span_carve(hz_span *span, void **out, size_t want)
     return got;
 }
 
-/* Takes up to `want` blocks that had come back. */
+/* Takes up to `want` blocks that are back in the span. */
 static size_t span_reuse(hz_span *span, void **out, size_t want)
 {
     uint64_t *bits = span_bits(span);
@@ -310,7 +309,7 @@ static size_t span_give_out(hz_bin *bin, hz_span *span, void **out, size_t want,
     return got;
 }
 
-/* The system may be asked for memory meanwhile. */
+/* Without the bin's lock, as the system may have to be asked for memory. */
 static hz_span *make_unlocked(hz_bin *bin, uint32_t shard, uint32_t class_)
 {
     hz_lock_release(&bin->lock);
@@ -325,7 +324,7 @@ size_t hz_span_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz
     size_t got = 0;
     hz_lock_take(&bin->lock);
     while (got < want) {
-        /* A part is enough; a new span, or a lease, only when there is nothing. */
+        /* A part is enough: a new span or a lease is needed only when there is nothing. */
         bool is_needed = got == 0 && (lease == NULL || lease->blocks == 0);
         hz_span *span = bin_first(bin);
         if (span == NULL && is_needed) span = make_unlocked(bin, shard, class_);
@@ -357,7 +356,7 @@ static void span_mark_free(hz_span *span, uint64_t *word, uint64_t bit)
     if (at < span->scan_word) span->scan_word = (uint32_t)at;
 }
 
-/* After something of a span has come back. */
+/* Puts a span that got blocks back into the right list, or among the dead. */
 static void span_settle(hz_bin *bin, hz_span *span, hz_span **dead)
 {
     if (!span_is_empty(span)) {
@@ -370,9 +369,9 @@ static void span_settle(hz_bin *bin, hz_span *span, hz_span **dead)
     }
 }
 
-/* A block that was freed twice may come back twice, the second time when its page serves another
- * bin. That bin may change the page meanwhile. But this bin's lock is held, so no page becomes one
- * of this bin's or ceases to be one. */
+/* Whether a block's page is one of this bin's. A block that was freed twice may come back a second
+ * time when its page serves another bin, which may change the page meanwhile. But this bin's lock
+ * is held, so no page becomes one of this bin's or ceases to be one. */
 static bool is_of_bin(uint32_t shard, uint32_t class_, const void *block)
 {
     return hz_class_at(block) == class_ && hz_map.spans[hz_page_of(block)].shard == shard;
@@ -393,7 +392,7 @@ static void span_take_in(hz_bin *bin, void *block, hz_span **dead)
     span_settle(bin, span, dead);
 }
 
-/* The blocks' seals will be read under the lock: they are fetched before. */
+/* Fetches the blocks' seals before the lock is taken, under which they are read. */
 static void prefetch_seals(void *const *blocks, size_t count)
 {
     for (size_t i = 0; i < count; i++) __builtin_prefetch(blocks[i]);
@@ -401,7 +400,7 @@ static void prefetch_seals(void *const *blocks, size_t count)
 
 /*
  * A block without its seal is the second copy of one that is in use, or was written to after its
- * free: it is left out, as an allocation does. Else a span could go while a block of it is in use.
+ * free. It is left out, as in an allocation; else a span with a block in use could be freed.
  */
 void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t count)
 {
@@ -489,7 +488,7 @@ static uint32_t count_bits(const hz_span *span)
     return count;
 }
 
-/* Lists a span of a bin that was lost, with a count of the blocks that are back in it. */
+/* Lists a span of a lost bin again, and counts the blocks that are back in it. */
 static void list_anew(hz_span *span)
 {
     const uint32_t class_ = span->class_;

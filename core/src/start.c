@@ -20,13 +20,13 @@ extern char **environ;
 #ifndef HZ_FROZEN
 hz_config hz_cfg;
 #endif
-static hz_page no_page; /* what is found before there are any */
+static hz_page no_page; /* the only entry before hz has started */
 hz_map_t hz_map = {.pages = &no_page};
 
 static struct {
     hz_lock lock;            /* guards the start */
     _Atomic uint32_t done;   /* whether hz is ready */
-    _Atomic uint32_t failed; /* whether it cannot be */
+    _Atomic uint32_t failed; /* whether the start failed */
     bool strict;             /* HZ_STRICT=1 */
     bool confirm;            /* HZ_CONFIRM=1 */
     char stats_path[4096];   /* HZ_STATS, "" when unset; copied, as the program may change its
@@ -40,7 +40,7 @@ static void say(const char *what, const char *why)
     char message[MESSAGE_BYTES];
     hz_text text = {message, sizeof message, 0};
     hz_text_add(&text, "hz: %s%s\n", what, why);
-    if (text.length >= sizeof message) { /* it was cut: a whole line all the same */
+    if (text.length >= sizeof message) { /* it was cut off: end the line */
         text.length = sizeof message - 1;
         message[text.length - 1] = '\n';
     }
@@ -54,7 +54,7 @@ static char *copy(char *to, const char *text)
     return to + length;
 }
 
-/* In any state of the process: nothing of the C library but memcpy. */
+/* Works in any state of the process: of the C library it calls only strlen and memcpy. */
 static void say_of(const char *what, const void *address)
 {
     char message[MESSAGE_BYTES];
@@ -66,7 +66,8 @@ static void say_of(const char *what, const void *address)
     hz_os_write_stderr(message, (size_t)(end - message));
 }
 
-/* A handler of SIGABRT may allocate. The thread's heap may be half changed, so it has none then. */
+/* A handler of SIGABRT may allocate, but the thread's heap may be half changed: so the thread gives
+ * it up first. */
 HZ_SLOW _Noreturn void hz_die(const char *what, const void *address)
 {
     say_of(what, address);
@@ -92,7 +93,7 @@ static void setting_refuse(const char *what, const char *why, const char *kept)
 
 /* ---- the environment ------------------------------------------------------------------------ */
 
-/* The value of "NAME=value" when it is of `name`, else NULL. */
+/* The value of "NAME=value" if NAME is `name`, else NULL. */
 static const char *value_of(const char *variable, const char *name)
 {
     size_t length = strlen(name);
@@ -123,7 +124,7 @@ static const hz_param *param_of(const char *variable, size_t *index)
     return NULL;
 }
 
-/* What the variable was of: a row of before. */
+/* The old name of a parameter that the variable has, or NULL. */
 static const hz_old_name *old_name_of(const char *variable)
 {
     size_t index = 0;
@@ -147,7 +148,7 @@ static void refuse_if_nearly(const char *variable)
 
 #ifdef HZ_FROZEN
 
-/* The configuration is what was built: constants. */
+/* In a frozen build the configuration is constant. */
 static void begin_as_built(void)
 {
 }
@@ -196,7 +197,7 @@ static bool has_another(const char *name, const char *value)
     return false;
 }
 
-/* Whether both variables are set, and not to the same. */
+/* Whether both variables are set, to different values. */
 static bool do_disagree(const char *a, const char *b)
 {
     for (char **variable = environ; *variable != NULL; variable++) {
@@ -206,7 +207,7 @@ static bool do_disagree(const char *a, const char *b)
     return false;
 }
 
-/* Whether a name that the row had says something else than its name of today. */
+/* Whether an old name of the parameter is set to another value than its present name. */
 static bool is_contradicted(const hz_param *param)
 {
     const hz_old_name *old;
@@ -216,7 +217,7 @@ static bool is_contradicted(const hz_param *param)
     return false;
 }
 
-/* Of a row that was renamed: the value counts, unless the name of today says otherwise. */
+/* Reads a parameter by its old name. The value counts unless the present name has another. */
 static void read_by_old_name(const hz_old_name *old, const char *value)
 {
     char message[MESSAGE_BYTES];
@@ -325,7 +326,7 @@ bool hz_start(void)
     return hz_atomic_peek(&process.done);
 }
 
-/* A start that another thread has begun is begun anew. */
+/* The child begins anew a start that another thread had begun. */
 void hz_start_after_fork(void)
 {
     (void)hz_lock_inherit(&process.lock);
