@@ -11,9 +11,9 @@
 #define hz_atomic_peek(object) atomic_load_explicit((object), memory_order_relaxed)
 #define hz_atomic_poke(object, value) atomic_store_explicit((object), (value), memory_order_relaxed)
 
-/* A value, plus what is read after all that the value was made of: the thread that put it wrote the
- * object before. x86 reads in order and adds in one instruction, but no compiler makes that of an
- * atomic read. */
+/* `value`, plus the object, which is read after all that `value` was computed from: its writer
+ * writes in the opposite order. x86 reads in order and adds in one instruction, but no compiler
+ * makes that of an atomic read. */
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
 static inline uint64_t hz_atomic_plus(const _Atomic uint64_t *object, uint64_t value)
 {
@@ -28,7 +28,7 @@ static inline uint64_t hz_atomic_plus(const _Atomic uint64_t *object, uint64_t v
 }
 #endif
 
-/* A recent value, and a mask for another one; in one instruction on x86, too. */
+/* `value` masked by a recent value of the object; in one instruction on x86, too. */
 #ifdef __x86_64__
 static inline uint64_t hz_atomic_and(const _Atomic uint64_t *object, uint64_t value)
 {
@@ -42,15 +42,15 @@ static inline uint64_t hz_atomic_and(const _Atomic uint64_t *object, uint64_t va
 }
 #endif
 
-/* A plain word that its owner writes without a care for others, as the fast paths do; with what was
- * written before it. The sanitizer cannot know that this is meant. */
+/* A plain word that its owner may write meanwhile, as the fast paths do, and what was written
+ * before it. The sanitizer cannot know that this is intended. */
 #define hz_plain_get(object) __atomic_load_n((object), __ATOMIC_ACQUIRE)
 
 #define hz_plain_replace(object, expected, value)                                                  \
     __atomic_compare_exchange_n((object), (expected), (value), false, __ATOMIC_ACQ_REL,            \
                                 __ATOMIC_ACQUIRE)
 
-/* The same for a write: after all that was written before, as the child of a fork may see it. */
+/* Writes a plain word after all earlier writes, as the child of a fork may find any instant. */
 #define hz_plain_put(object, value) __atomic_store_n((object), (value), __ATOMIC_RELEASE)
 /* The same, and before all that is written after. */
 #define hz_plain_swap(object, value) __atomic_exchange_n((object), (value), __ATOMIC_ACQ_REL)

@@ -1,8 +1,8 @@
 /*
- * The macros that an hz_config.h of before defines, under the names of today.
+ * Gives the macros of an older hz_config.h their present names.
  *
- * One paragraph for each HZ_ALIAS and HZ_REMOVED of params.def: the preprocessor cannot make it
- * from the table.
+ * There is a paragraph for each HZ_ALIAS and HZ_REMOVED of params.def, as the preprocessor cannot
+ * make it from the table.
  */
 #ifndef HZ_CONFIG_NAMES_H
 #define HZ_CONFIG_NAMES_H

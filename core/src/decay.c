@@ -2,11 +2,10 @@
  * Decay: memory that has not been used for a while goes one step back towards the system: heaps of
  * threads that ended to the depots, blocks in depots to their spans, free pages to the system.
  *
- * The fast paths read no clock, and without the background worker no thread waits for a time: slow
- * paths read the clock now and then. So a program that makes no calls returns nothing; the worker
- * is for programs that rest after they needed much memory. The magazines of a thread stay as they
- * are, as no other thread can take from them. To shrink each magazine that had no shortage for a
- * second cost a key-value store 6 % of its speed.
+ * Slow paths read the clock now and then; the fast paths never do. So a program that makes no calls
+ * returns nothing; the background worker is for programs that rest after they needed much memory.
+ * The magazines of a thread stay as they are, as no other thread can take from them. To let a
+ * thread shrink each one that had no shortage for a second cost a key-value store 6 % of its speed.
  */
 #include "internal.h"
 #include "os.h"
@@ -15,12 +14,12 @@ enum { TICK_CALLS = 64 };
 
 static struct {
     hz_lock lock;             /* guards the rest */
-    uint32_t next;            /* the depot to look at, all shards' in a row */
-    _Atomic uint32_t seen_ms; /* when the last of them was looked at */
+    uint32_t next;            /* number of the next depot, counted over all shards */
+    _Atomic uint32_t seen_ms; /* when the last of them was visited */
 } depots;
 
-/* Goes on with the depots until one has given something up; false when all have been seen. It stops
- * there, as a malloc or a free waits for it. */
+/* Visits depots until one has given something up, and stops there, as a malloc or a free waits;
+ * false when all have been visited. */
 static bool go_on_with_depots(void)
 {
     while (depots.next < hz_map.shards * HZ_CLASSES) {
@@ -38,7 +37,7 @@ static bool is_time_for_depots(void)
     return passed_ms > 0 && passed_ms >= (uint32_t)hz_cfg.decay_ms;
 }
 
-/* Every decay_ms, and at most once a millisecond, all of them. */
+/* Visits all depots every decay_ms, and at most once a millisecond. */
 static bool decay_depots(void)
 {
     if (!is_time_for_depots() || !hz_lock_try(&depots.lock)) return false;

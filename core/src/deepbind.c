@@ -4,18 +4,18 @@
  * A library that is loaded with this flag looks its symbols up in itself and in what it is linked
  * with, the C library included, before the program and what was preloaded. It then calls the C
  * library's malloc and free while the program calls the preloaded ones, and the first block that
- * one allocates and the other frees ends the program. PHP loads all its extensions so. No preloaded
- * allocator can serve such a program, so the flag does not reach the C library, unless
+ * one allocates and the other frees ends the program. PHP loads all its extensions that way. No
+ * preloaded allocator can serve such a program, so the flag does not reach the C library, unless
  * HZ_KEEP_DEEPBIND=1 is set.
  *
- * This file is a part of libhz.so, and all of libhz-deepbind.so, which stands beside any other
- * preloaded allocator. It allocates nothing and needs nothing of hz.
+ * This file is a part of libhz.so, and all of libhz-deepbind.so, which is for other preloaded
+ * allocators. It allocates nothing and needs nothing of hz.
  *
  * dlopen searches RPATH and RUNPATH of the library that called it, which the C library knows by the
  * return address. So these functions jump to the C library's and leave the stack and the link
- * register as they found them. C promises no such jump without optimisation, hence the assembly.
- * Where there is none for the processor, or the C library has no such flag (musl), nothing is
- * defined here: dlopen stays the C library's.
+ * register as they found them. C guarantees no such jump without optimisation, hence the assembly.
+ * If there is none for the processor, or the C library has no such flag (musl), this file defines
+ * nothing: dlopen stays the C library's.
  */
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -27,15 +27,15 @@
 
 #pragma GCC visibility push(hidden)
 
-/* A call on its way to the C library: the registers of its first three arguments. The assembly
- * makes it on the stack, and loads them from it again. */
+/* A call's first three arguments. The assembly stores their registers on the stack, and loads them
+ * again before it jumps to the C library. */
 typedef struct hz_load {
     uint64_t arguments[3]; /* dlopen: file, mode; dlmopen: namespace, file, mode */
 } hz_load;
 
 _Static_assert(sizeof(hz_load) == 24, "the assembly makes it so");
 
-/* Each changes the call and returns the function that it goes to. */
+/* Each may change the arguments, and returns the function to jump to. */
 void *hz_deepbind_dlopen(hz_load *load);
 void *hz_deepbind_dlmopen(hz_load *load);
 
@@ -105,7 +105,7 @@ void *hz_deepbind_dlmopen(hz_load *load);
 HZ_JUMP(dlopen, hz_deepbind_dlopen);
 HZ_JUMP(dlmopen, hz_deepbind_dlmopen);
 
-/* Where a call goes when no library behind this one can load any. */
+/* Takes the call when no library behind this one has the function. */
 static void *load_nothing(void)
 {
     return NULL;
@@ -124,8 +124,8 @@ static void *behind(_Atomic(void *) *known, const char *name)
     return found;
 }
 
-/* Whether the user wants the flag to reach the C library. In a process that gained rights the
- * environment may be an attacker's, and reads as empty. */
+/* Whether the user wants the flag to reach the C library. In a set-uid process the environment may
+ * be an attacker's, and reads as empty. */
 static bool is_kept(void)
 {
     enum { UNREAD, TAKEN_OUT, KEPT };

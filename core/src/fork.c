@@ -2,10 +2,10 @@
 /*
  * Fork: what the child finds, and how it goes on.
  *
- * A fork takes no lock of hz. The C library runs the handlers of a preloaded library before it takes
- * its own locks. A thread that holds one of those may wait in malloc: so a lock of hz that is held
- * across a fork could stop the process for ever. And a fork in a signal handler that interrupted
- * malloc could wait for its own thread.
+ * A fork takes no lock of hz. The C library runs the handlers of a preloaded library before it
+ * takes its own locks. A thread that holds one of those may wait in malloc: so a lock of hz that is
+ * held across a fork could stop the process for ever. And a fork in a signal handler that
+ * interrupted malloc could wait for its own thread.
  *
  * The child has one thread, and the memory as it was at one instant.
  *
@@ -17,14 +17,14 @@
  *
  *     by order   Each write leaves it valid: what becomes reachable is complete before, and what goes
  *                is unreachable first. Nothing but the lock needs repair. Such are the arena, the
- *                depots, the inboxes, the list of heaps, and the place of the decay.
+ *                depots, the inboxes, the list of heaps, and the position of the decay.
  *     by facts   Some fields are valid at each instant, and the rest is made anew from them. Of the
  *                page heap: see repair.c. Of a span: its class, written last and cleared first,
  *                `carved`, and its bits in free_bits.
  *
- * The child loses what other threads had in their hands: blocks in their magazines, rings and leases,
- * batches of a lock-free depot on their way, and the blocks, the span or the run of a call that they
- * were in. It does not lose a run that another thread was purging.
+ * The child loses what other threads held: blocks in their magazines, rings and leases, batches of
+ * a lock-free depot on their way, and the blocks, the span or the run of a call that they were in.
+ * It does not lose a run that another thread was purging.
  */
 /* clang-format on */
 #include <pthread.h>
@@ -52,7 +52,7 @@ static void after_fork_in_child(void)
     hz_span_after_fork();
 }
 
-/* Before hz starts and without a lock: to register may allocate. */
+/* Called before hz starts and without a lock, as the registration may allocate. */
 void hz_fork_start(void)
 {
     static _Atomic uint32_t is_registered;

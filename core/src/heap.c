@@ -2,9 +2,9 @@
  * A thread's heap: birth, adoption by another thread, death.
  *
  * A heap is never unmapped. When its thread ends, the heap waits for a new thread. At first it is
- * warm, that is, it keeps its magazines: so blocks stay together and go on to one thread. At most
- * as many heaps as there are CPUs stay warm, for decay_ms. The blocks of the others go to the
- * depot.
+ * warm: it keeps the blocks in its magazines, which then pass to one thread. At most as many heaps
+ * as there are CPUs stay warm, for decay_ms. The blocks of the others go to the depots: those heaps
+ * are cold.
  */
 #include <hz/hz.h>
 
@@ -17,14 +17,14 @@
 
 enum { WARM_MOST = 16 }; /* heaps that wait with their blocks, even on the largest machine */
 
-/* What the pop of an empty magazine finds: a block that bears no seal, and so is never handed out;
- * and what the push to a full one finds. */
+/* What a pop from an empty magazine finds, a block without a seal, which is never handed out; and
+ * what a push to a full one finds, NULL. */
 static uint64_t unsealed[HZ_GRANULE_BYTES / sizeof(uint64_t)];
 static void *nothing[2] = {unsealed, NULL};
 
-/* The rows of a thread without a heap, and of one that must look at every block that it frees. */
+/* The rows of a thread without a heap, and of one whose frees all take the slow path. */
 static hz_stack rows_none[HZ_SHARDS_MAX][HZ_CLASS_NUMBERS] = {
-    {[0 ... HZ_CLASS_NUMBERS - 1] = {.top = &nothing[1]}}, /* the others: hz_rows_start */
+    {[0 ... HZ_CLASS_NUMBERS - 1] = {.top = &nothing[1]}}, /* for the others see hz_rows_start */
 };
 
 _Thread_local hz_heap *hz_heap_mine __attribute__((tls_model("initial-exec"))) = &hz_heap_none;
@@ -32,9 +32,10 @@ _Thread_local hz_stack *hz_stacks_mine __attribute__((tls_model("initial-exec"))
 _Thread_local hz_stack *hz_rows_mine __attribute__((tls_model("initial-exec"))) = rows_none[0];
 _Thread_local ptrdiff_t hz_rows_away __attribute__((tls_model("initial-exec")));
 
-/* A thread that ends gives its heap up at once. Destructors of other thread-specific data may still
- * allocate and get a heap again, but not in what may be the last round, nor when the C library
- * frees what it kept for the thread after all rounds: none would take it back. */
+/* Rounds of destructors in which an ending thread may still get a heap. It gives its heap up in
+ * each round, and destructors of other thread-specific data may allocate afterwards. In what may be
+ * the last round, and when the C library frees its own data after all rounds, it gets none: no
+ * destructor would give it up. */
 static _Thread_local uint32_t rounds_left __attribute__((tls_model("initial-exec"))) =
     PTHREAD_DESTRUCTOR_ITERATIONS - 1;
 
@@ -51,13 +52,13 @@ static struct {
     hz_heap *cold;                /* heaps without a thread that hold none */
     _Atomic uint32_t warm_count;  /* length of `warm` */
     uint32_t warm_most;           /* most heaps that stay warm: the CPUs, at most WARM_MOST */
-    _Atomic uint32_t warmed_ms;   /* when one of them was the last to come */
+    _Atomic uint32_t warmed_ms;   /* when the newest of them came */
     _Atomic uint32_t owned_count; /* heaps that have a thread */
     uint32_t next_shard;          /* home of the next heap */
 } heaps;
 
-/* How hz learns of the end of a thread. A process has 1024 such keys: if none is left, no thread
- * gets a heap. The value only has to be there: a program that errs may store another one. */
+/* Its destructor tells hz that a thread ends. A process has 1024 such keys: if none is left, no
+ * thread gets a heap. Any value but NULL does, also one that a program stores there by mistake. */
 static pthread_key_t ending_key;
 static bool has_key;
 static const char is_to_end = 0;
@@ -81,14 +82,13 @@ static void row_fill(hz_stack *row)
         row[class_] = (hz_stack){&nothing[1], hz_map.keys[class_]};
 }
 
-/* Filled at the start and not by the compiler: so rows that are not in use cost no memory. */
+/* Filled at the start and not by the compiler, so that unused rows cost no memory. */
 void hz_rows_start(void)
 {
     for (uint32_t shard = 1; shard < hz_map.shards; shard++) row_fill(rows_none[shard]);
 }
 
-/* Whether each free looks at its block. Then no row has room, and the slow path mostly finds room
- * in the heap's own. */
+/* Whether each free takes the slow path: then hz_rows_mine has no room. */
 static bool is_every_free_slow(void)
 {
     return hz_is_deferring() || hz_cfg.double_free == HZ_DOUBLE_FREE_AT_CALL || hz_is_hardened();
@@ -177,7 +177,7 @@ HZ_SLOW hz_heap *hz_heap_enter(void)
     heap_use(heap);
     hz_count(how, 1);
     int saved = errno;
-    /* It may allocate: the heap is in place already. */
+    /* It may allocate, so the heap is in place before. */
     if (HZ_UNLIKELY(pthread_setspecific(ending_key, &is_to_end) != 0)) heap_leave(heap);
     errno = saved;
     return hz_heap_mine;
@@ -185,7 +185,7 @@ HZ_SLOW hz_heap *hz_heap_enter(void)
 
 /* ---- death ---------------------------------------------------------------------------------- */
 
-/* Hands over what others wait for: blocks that were freed, but are not in a magazine yet. */
+/* Carries out deferred frees, and hands the ring over. */
 static void heap_settle(hz_heap *heap)
 {
     if (!hz_is_fenced()) hz_free_deferred(heap);
@@ -240,7 +240,7 @@ static void heap_leave(hz_heap *heap)
     cool(heaps.warm_most);
 }
 
-/* Called in each round of destructors until there may be no heap any more. */
+/* Called in each round of destructors until rounds_left is 0. */
 static void thread_ends(void *unused)
 {
     int saved = errno;
@@ -294,7 +294,7 @@ void hz_heap_after_fork(void)
     hz_atomic_poke(&heaps.warm_count, count);
 }
 
-/* Not the first key, number 0: a program that forgets to make its own uses that one. */
+/* Skips the first key, mostly number 0: a program that forgets to make its own uses that one. */
 static bool key_make(void)
 {
     pthread_key_t first;

@@ -13,8 +13,8 @@ static size_t size_pages(size_t size)
     return (size + HZ_PAGE_BYTES - 1) >> HZ_PAGE_SHIFT;
 }
 
-/* Whether a run reads as zero by now: what is longer than all that may stay resident is cleared by
- * the system, as to write so much takes longer than to give it back. */
+/* Clears a run by a purge, if it is longer than max_dirty_bytes: to write so many zeroes takes
+ * longer. False if it may hold other bytes still. */
 static bool clear_by_system(const hz_span *run)
 {
     unsigned char *at = hz_page_address((size_t)(run - hz_map.spans));
@@ -56,8 +56,7 @@ static hz_span *run_of(const void *block)
     return &hz_map.spans[hz_page_of(block)];
 }
 
-/* A run that shrinks by an eighth gives pages back; a run in use is never resized below the largest
- * class. */
+/* A run that shrinks by more than an eighth gives pages back. `size` is above the largest class. */
 bool hz_large_resize(void *block, size_t size)
 {
     hz_span *run = run_of(block);
@@ -75,9 +74,8 @@ bool hz_large_resize(void *block, size_t size)
 }
 
 /*
- * Whether moving its pages is cheaper than a copy: mostly not where the copy goes to pages that are
- * resident, as then nothing is faulted in, neither for the copy nor for what the block grows by.
- * Measured, in microseconds, for a block of
+ * Whether moving its pages is cheaper than a copy: mostly not if the target is resident, as then
+ * neither the copy nor the growth faults pages in. Measured, in microseconds, for a block of
  *
  *                            256 KiB   1 MiB   16 MiB   256 MiB
  *     copy to fresh pages        101     450     6100     98000
@@ -91,7 +89,7 @@ static bool is_worth_moving(const hz_span *run, bool is_target_clean)
     return is_target_clean && run->pages >= MOVE_PAGES;
 }
 
-/* Gives up the old block, whose contents are in another one. */
+/* Frees the old block, whose contents are in the new one. */
 static void retire(void *block, bool is_clean)
 {
     if (!hz_page_take(hz_page_at(block))) hz_die("a block was freed twice", block);

@@ -2,8 +2,8 @@
  * A lock of one word, and two ways to wait for it.
  *
  * hz has its own because it needs one that is small, needs no initialisation, tells in the child of
- * a fork which thread holds it, and counts how often it was contended. The word names that thread
- * from the instant that it has the lock: with a second word, a fork could fall between the two.
+ * a fork which thread holds it, and counts how often it was contended. One word both is the lock
+ * and names its holder: a fork could come between the writes of two words.
  */
 #include "internal.h"
 #include "os.h"
@@ -23,7 +23,7 @@ HZ_SLOW void hz_lock_wait(hz_lock *lock)
         uintptr_t word = hz_atomic_peek(&lock->word);
         const uintptr_t wanted = (word == 0 ? hz_lock_me() : word) | HZ_LOCK_SLEEPERS;
         if (word != wanted && !hz_atomic_replace(&lock->word, &word, wanted)) continue;
-        if (word == 0) return; /* others may sleep still, so the word says so */
+        if (word == 0) return; /* others may still sleep, and the word says so */
         hz_os_sleep_while(&lock->low, (uint32_t)wanted);
     }
 }

@@ -2,10 +2,9 @@
  * Moving the pages of a large block to another run: the kernel changes its page table, and no byte
  * is copied.
  *
- * To the kernel moved pages are a mapping of their own, as they remember where they came from, and
- * it joins them with no neighbour. A process may have 65,530 mappings: so no more than RUNS_MOST
- * moved runs exist at a time, and moved pages that go back to the system are mapped anew, which
- * makes them like their neighbours.
+ * Moved pages are a mapping of their own, which the kernel does not join with its neighbours. A
+ * process may have 65,530 mappings: so at most RUNS_MOST moved runs exist at a time, and moved
+ * pages that go back to the system are mapped anew, so that the kernel joins them again.
  */
 #include "internal.h"
 #include "os.h"
@@ -30,7 +29,7 @@ static size_t page_of(const hz_span *run)
     return (size_t)(run - hz_map.spans);
 }
 
-/* NULL: none of the pages there was ever moved. */
+/* The flags of a page; NULL: no page of its chunk was ever moved. */
 static flag *flag_of(size_t page)
 {
     const size_t chunk = page >> CHUNK_SHIFT;
@@ -55,7 +54,7 @@ static bool flags_make(size_t first, size_t pages)
     return chunk > (first + pages - 1) >> CHUNK_SHIFT;
 }
 
-/* The owner of a run writes its pages' flags. */
+/* Called by the owner of the page's run only. */
 static void flag_put(size_t page, flag value)
 {
     flag *at = flag_of(page);
@@ -99,7 +98,7 @@ static bool is_one_mapping(size_t first, size_t pages)
 }
 
 /* How many pages from the first are one mapping, at most `pages`; 0: not even one is. After a fork
- * the kernel does not join what is made usable with what was, and moved pages with none. */
+ * the kernel does not join new pages with older ones. */
 static size_t mapping_length(size_t first, size_t pages)
 {
     size_t length = 0, too_long = pages + 1;
@@ -121,7 +120,7 @@ static bool part_move(size_t from, size_t to, size_t pages)
     return true;
 }
 
-/* What the kernel does not move; the first range reads as zero afterwards, too. */
+/* Copies what the kernel does not move; the first range reads as zero afterwards, too. */
 static void part_copy(size_t from, size_t to, size_t pages)
 {
     const size_t bytes = pages << HZ_PAGE_SHIFT;

@@ -1,6 +1,5 @@
 /*
- * What hz asks of the system. The only interface behind which system calls stand; none of it
- * allocates.
+ * What hz asks of the system. All system calls are behind this interface; none of it allocates.
  */
 #ifndef HZ_OS_H
 #define HZ_OS_H
@@ -19,9 +18,9 @@ typedef enum hz_os_claimed {
 
 /* Maps zeroed memory at an address, to be read or to be written; never replaces anything. */
 hz_os_claimed hz_os_claim(void *address, size_t bytes, bool is_writable);
-uintptr_t hz_os_find_addresses(size_t bytes);        /* where so many are free now; 0: nowhere */
+uintptr_t hz_os_find_addresses(size_t bytes); /* where so many are unmapped now; 0: nowhere */
 bool hz_os_is_unmapped(void *address, size_t bytes); /* true where the system does not tell */
-uintptr_t hz_os_addresses(void);                     /* how many there are; a power of two */
+uintptr_t hz_os_addresses(void);                     /* how many a process has; a power of two */
 bool hz_os_allow_writing(void *address, size_t bytes);
 bool hz_os_forbid(void *address, size_t bytes); /* no access, until it is allowed again */
 void *hz_os_map(size_t bytes);                  /* zeroed memory; NULL on failure */
@@ -30,12 +29,12 @@ bool hz_os_purge(void *address,
 /* Moves the pages to another mapping, by the page table: then the first range reads as zero and
  * costs no memory. False, and nothing has changed, where the kernel refuses. */
 bool hz_os_move(void *from, void *to, size_t bytes);
-/* A move takes only what the kernel keeps as one mapping; false, too, where it does not tell. */
+/* Whether a range is one mapping, as a move needs it; also false where the kernel does not tell. */
 bool hz_os_is_one_mapping(void *address, size_t bytes);
-/* As a purge, and what a move has left of a mapping of its own is gone, too. */
+/* As a purge; the pages are mapped anew, so that moved ones join their neighbours again. */
 bool hz_os_renew(void *address, size_t bytes);
 bool hz_os_uncommit(void *address,
-                    size_t bytes); /* as a purge; then it must be allowed to be written */
+                    size_t bytes); /* as a purge; needs hz_os_allow_writing afterwards */
 bool hz_os_ask_huge_pages(void *address, size_t bytes);
 bool hz_os_decline_huge_pages(void *address, size_t bytes);
 bool hz_os_populate(void *address, size_t bytes);
@@ -64,13 +63,13 @@ uint64_t hz_os_now_ns(void);             /* monotonic */
 uint64_t hz_os_memory_bytes(void);       /* physical memory */
 bool hz_os_is_commit_strict(void);       /* overcommit_memory=2 */
 uint64_t hz_os_address_space_left(void); /* what RLIMIT_AS leaves; UINT64_MAX without a limit */
-uint32_t hz_os_mappings_most(void);      /* that a process may have */
+uint32_t hz_os_mappings_most(void);      /* how many a process may have */
 uint32_t hz_os_cpus(void); /* CPUs that may be used: affinity and cgroup quota, at least 1 */
 /* Reads a small file into `text`, terminated; returns its length, 0 when it cannot be read. */
 size_t hz_os_read_file(const char *path, char *text, size_t size);
 uint32_t hz_os_pid(void);
-void hz_os_random(void *bytes, size_t count); /* fills it with what no program can foresee */
-bool hz_os_is_privileged(void); /* set-uid and the like: the environment is an attacker's */
+void hz_os_random(void *bytes, size_t count); /* unpredictable bytes */
+bool hz_os_is_privileged(void); /* set-uid and the like: the environment may be an attacker's */
 void hz_os_write_stderr(const char *text, size_t length);
 bool hz_os_write_file(const char *path, const char *text, size_t length);
 _Noreturn void hz_os_exit(int status); /* at once, without exit handlers */

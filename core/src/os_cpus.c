@@ -24,8 +24,8 @@ enum {
 
 typedef struct lines {
     int fd;
-    char buffer[LINE_BYTES]; /* what was read and not yet consumed */
-    size_t start, end;       /* of that */
+    char buffer[LINE_BYTES]; /* what was read from the file */
+    size_t start, end;       /* the part that was not consumed yet */
 } lines;
 
 static bool lines_refill(lines *this)
@@ -72,7 +72,8 @@ static bool has_word(const char *list, const char *word)
     return false;
 }
 
-/* Of "number:controllers:path". Version 2 has no controllers there. */
+/* The path of a line "number:controllers:path", NULL if it is of another hierarchy. Version 2 has
+ * no controllers there. */
 static const char *path_in(char *line, bool is_v2)
 {
     char *controllers = strchr(line, ':');
@@ -104,7 +105,7 @@ typedef struct mount {
     bool is_v2;
 } mount;
 
-/* Of "id parent device root point options ... - type source superoptions"; false for what is no
+/* Parses "id parent device root point options ... - type source superoptions"; false if it is no
  * hierarchy that may hold a quota. */
 static bool mount_parse(char *line, mount *this)
 {
@@ -159,7 +160,7 @@ static uint32_t directory_cpus(const char *directory, bool is_v2)
     return cpus < UINT32_MAX ? (uint32_t)cpus : UINT32_MAX;
 }
 
-/* The least of a cgroup and of all above it that are mounted. */
+/* The least quota of the process's cgroup and of all above it that are mounted, in CPUs. */
 static uint32_t mount_cpus(const mount *this)
 {
     char own[LINE_BYTES], directory[2 * LINE_BYTES];
@@ -190,7 +191,7 @@ static uint32_t quota_cpus(void)
     return least;
 }
 
-/* The C library's cpu_set_t ends at 1024 CPUs, and the kernel refuses one that is too short. */
+/* Without the C library's cpu_set_t of 1024 CPUs: the kernel refuses a set that is too short. */
 static uint32_t affinity_cpus(void)
 {
     unsigned long set[AFFINITY_WORDS];

@@ -31,8 +31,8 @@
 
 #define ADDRESSES_MIN ((uintptr_t)1 << 39)
 
-/* ThreadSanitizer takes an address for a mere wish unless MAP_FIXED is there, too. Kernels that
- * know the other flag replace nothing even then. */
+/* ThreadSanitizer takes an address as a hint only, unless MAP_FIXED is there, too. Kernels that
+ * know MAP_FIXED_NOREPLACE replace nothing even then. */
 #ifdef __SANITIZE_THREAD__
 #define FIXED_NOREPLACE (MAP_FIXED_NOREPLACE | MAP_FIXED)
 #else
@@ -67,7 +67,7 @@ uintptr_t hz_os_find_addresses(size_t bytes)
     return (uintptr_t)address;
 }
 
-/* With no access to it, so that nothing is made resident where all memory is locked. */
+/* Maps it without access, so that nothing becomes resident under mlockall. */
 bool hz_os_is_unmapped(void *address, size_t bytes)
 {
     const int saved = errno;
@@ -78,7 +78,7 @@ bool hz_os_is_unmapped(void *address, size_t bytes)
     return !is_taken;
 }
 
-/* The kernel puts the stack at their end, valgrind does not. */
+/* Derived from the stack, which the kernel puts at their end (valgrind does not). */
 uintptr_t hz_os_addresses(void)
 {
     const uintptr_t stack = (uintptr_t)__builtin_frame_address(0);
@@ -106,8 +106,8 @@ bool hz_os_purge(void *address, size_t bytes)
     return madvise(address, bytes, MADV_DONTNEED) == 0;
 }
 
-/* A move fails where the range is more than one mapping, and older kernels have taken the target
- * away by then. A mapping that is to grow, but has no room, tells beforehand. */
+/* A move of more than one mapping fails, and older kernels have unmapped the target by then. So the
+ * range is asked to grow in place: if it is one mapping, it lacks room at most. */
 bool hz_os_is_one_mapping(void *address, size_t bytes)
 {
     const size_t more = (size_t)sysconf(_SC_PAGESIZE);
@@ -118,7 +118,7 @@ bool hz_os_is_one_mapping(void *address, size_t bytes)
 
 bool hz_os_move(void *from, void *to, size_t bytes)
 {
-    static _Atomic bool is_unknown; /* to the kernel: before Linux 5.7, under valgrind */
+    static _Atomic bool is_unknown; /* flags: before Linux 5.7, under valgrind */
     const int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
     const int hole = MAP_NORESERVE | MAP_FIXED_NOREPLACE;
     if (is_unknown || hz_os_is_commit_strict()) return false;
@@ -213,8 +213,8 @@ size_t hz_os_read_file(const char *path, char *text, size_t size)
     return length > 0 ? (size_t)length : 0;
 }
 
-/* Whether the kernel promises no more memory than there is: then a mapping that takes another's
- * place may fail and leave a hole. */
+/* Whether the kernel promises no more memory than there is. Then a mapping that replaces another
+ * one may fail and leave a hole. */
 bool hz_os_is_commit_strict(void)
 {
     static _Atomic int known = -1;
@@ -250,8 +250,8 @@ uint32_t hz_os_pid(void)
     return (uint32_t)getpid();
 }
 
-/* The kernel has random bytes of its own, but where a filter of system calls forbids them: then 16
- * that it gave the process are stretched. */
+/* From getrandom; where a filter of system calls forbids it, from the 16 random bytes that each
+ * process gets, and the clock. */
 void hz_os_random(void *bytes, size_t count)
 {
     uint64_t seed[2] = {0, 0}, *words = bytes;
@@ -284,8 +284,8 @@ static bool write_all(int fd, const char *text, size_t length)
     return true;
 }
 
-/* Where stderr is a pipe that has no reader any more, a write is a signal, too, which would end the
- * program: it is taken back. One that was pending already stays. */
+/* If stderr is a pipe without a reader, a write also raises SIGPIPE, which would end the program:
+ * it is blocked and removed. One that was pending before stays. */
 void hz_os_write_stderr(const char *text, size_t length)
 {
     const int saved = errno;

@@ -1,5 +1,5 @@
 /*
- * How the files that define other libraries' names do so.
+ * Macros for the files that define names of other libraries.
  */
 #ifndef HZ_OVERRIDE_H
 #define HZ_OVERRIDE_H
@@ -15,7 +15,7 @@
 #define SAME_AS(name) __attribute__((visibility("default"), used, alias(#name)))
 #endif
 
-/* Of libstdc++ or libc++, when the program has one; a static program that has operator new has. */
+/* From libstdc++ or libc++, if the program has one. A static program with operator new has one. */
 #ifdef HZ_STATIC
 #define OF_CXX
 #else
@@ -25,7 +25,7 @@ typedef void (*hz_new_handler)(void);
 OF_CXX hz_new_handler _ZSt15get_new_handlerv(void);
 OF_CXX void _ZSt17__throw_bad_allocv(void);
 
-/* Compares through a variable: where the function is always there, a compiler warns of the test. */
+/* Compares through a variable, as compilers warn of a test that is always true. */
 static inline hz_new_handler hz_new_handler_now(void)
 {
     hz_new_handler (*const volatile get)(void) = _ZSt15get_new_handlerv;

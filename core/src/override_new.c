@@ -36,7 +36,7 @@ DROP_IN void *_ZnwmSt11align_val_t(size_t size,
 void *_Znam(size_t size) SAME_AS(_Znwm);
 void *_ZnamSt11align_val_t(size_t size, size_t align) SAME_AS(_ZnwmSt11align_val_t);
 
-/* Of operator delete's further arguments only the size is looked at, and only under hardening. */
+/* Of operator delete's further arguments only the size is checked, and only under hardening. */
 DROP_IN void _ZdlPv(void *block)
 {
     hz_free(block);

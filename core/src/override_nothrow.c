@@ -10,8 +10,8 @@
 #include "override.h"
 
 /*
- * The same, with NULL in place of every exception. A handler may throw, and C cannot catch: so
- * where there is one, the C++ library's own form is called, which calls the throwing form above and
+ * operator new with NULL in place of every exception. A new handler may throw, and C cannot catch:
+ * so if there is one, the C++ library's own form is called, which calls hz's throwing form and
  * catches.
  */
 static void *new_slow_nothrow(const char *form, size_t align, size_t size, const void *tag)

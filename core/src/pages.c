@@ -5,19 +5,19 @@
  * first. A large block may take a dirty run that is too short and what is missing from the clean
  * run beside it. Both ends of a free run carry its state, so that neighbours find each other.
  *
- * Each dirty page keeps the time of its own free (freed.c), however runs are split and joined.
- * purge.c decides which of them go back to the system.
+ * Each dirty page keeps the time of its own free (freed.c) when runs are split and joined. purge.c
+ * decides which of them go back to the system.
  */
 #include "os.h"
 #include "pages.h"
 
 enum {
-    EXACT_LISTS = 16,      /* shorter runs have a list for each length, others four to a doubling */
+    EXACT_LISTS = 16,      /* up to this a list for each length, above it four to a doubling */
     PROBES = 64,           /* long runs that are looked at for one that fits */
     EXTEND_PAGES = 16,     /* least extension of the arena: 1 MiB */
     STRETCH_PAGES = 16,    /* least request for which a dirty run is made longer by clean pages */
     CLEAR_PAGES = 32,      /* least request of zeroes for which dirty runs may be left alone */
-    CLOCK_LEAD_MS = 60000, /* no thread reads the clock so long before another one uses that time */
+    CLOCK_LEAD_MS = 60000, /* a page's time may be later than a sweep's, but by less than this */
     SWEEP_PAGES = 4096,    /* most pages that a sweep looks at while it holds the lock */
 };
 
@@ -102,13 +102,13 @@ static hz_span *run_mark(size_t first, size_t pages, hz_span_state state)
     return run;
 }
 
-/* Puts a run into use, also as the child of a fork sees it: by this one write. */
+/* Puts a run into use by one write, so that the child of a fork finds it free or in use. */
 static void run_put_out(hz_span *run)
 {
     hz_plain_put(&run->state, (uint8_t)HZ_SPAN_OUT);
 }
 
-/* Makes a run in use longer or shorter; at each instant it is the one or the other. */
+/* Makes a run in use longer or shorter. The child of a fork finds the old length or the new one. */
 static void run_resize(hz_span *run, size_t pages)
 {
     hz_span *last = &run[pages - 1];
@@ -195,8 +195,8 @@ static hz_span *lists_search(const hz_run_lists *lists, size_t pages)
     return lowest;
 }
 
-/* Frees [first, first + pages), of which a dirty run is one end and the rest belongs to a clean
- * neighbour, as a dirty run; it may begin earlier and end later. NULL when the system refuses. */
+/* Joins a dirty run with a part of its clean neighbour; together they are [first, first + pages).
+ * The result is the dirty run that contains both, NULL when the system refuses. */
 static hz_span *run_join(hz_span *dirty, hz_span *clean, size_t first, size_t pages)
 {
     const size_t dirty_first = page_of(dirty), more = pages - dirty->pages;
@@ -221,7 +221,7 @@ static hz_span *run_stretch(hz_span *run, size_t pages)
     return run_join(run, left, end - pages, pages);
 }
 
-/* A shorter one saves little, and would cut up the clean runs. */
+/* A run of less than half the length saves little, and would split clean runs. */
 static bool is_worth_stretching(const hz_span *run, size_t pages)
 {
     return run->pages >= pages / 2;
@@ -262,8 +262,8 @@ static hz_span *last_run(size_t pages)
     return is_worth_stretching(run, pages) ? run : NULL;
 }
 
-/* Pages from `top` to `end` that the arena has passed over. The last of them notes it: of the
- * others there may be no entries. */
+/* Notes a gap of the arena, from `top` to `end`, in its last page: the span table may have no
+ * entries for the others. */
 static void note_gap(size_t end)
 {
     if (end == hz_page_heap.top) return;
@@ -282,8 +282,8 @@ static bool pages_add(size_t first, size_t pages)
     return true;
 }
 
-/* Adds at least so many pages. Only threads that need that, too, wait while the system makes them
- * usable. */
+/* Adds at least `pages` pages. While the system makes them usable, only threads that extend the
+ * arena, too, wait. */
 static bool pages_extend(size_t pages)
 {
     size_t first, generous = pages < EXTEND_PAGES ? EXTEND_PAGES : pages;
@@ -300,8 +300,8 @@ static bool pages_extend(size_t pages)
     return done;
 }
 
-/* Extends the arena; by what is missing only, if its end is a dirty run that is worth it. Another
- * thread may be faster and take what was added. */
+/* Extends the arena, only by what is missing if its last run is dirty and worth stretching. Another
+ * thread may take what was added: then it tries again. */
 static hz_span *find_more(size_t pages, run_taste taste)
 {
     hz_span *run = taste == MAY_STRETCH ? last_run(pages) : NULL;
@@ -314,8 +314,8 @@ static hz_span *find_more(size_t pages, run_taste taste)
     return run;
 }
 
-/* For a request of zeroes a long dirty run would have to be cleared. While more dirty pages are
- * free than may stay, that run goes back to the system anyway: then a clean one is better. */
+/* For a request of zeroes a long dirty run must be cleared. While more than max_dirty_bytes are
+ * dirty, such a run goes back to the system anyway: then a clean one is better. */
 static run_taste taste_for(size_t pages, size_t align, bool wants_zeroes)
 {
     if (!wants_zeroes && align == 1 && pages >= STRETCH_PAGES) return MAY_STRETCH;
@@ -361,7 +361,7 @@ void hz_pages_free_clean(hz_span *run)
 
 /* ---- sweeping ------------------------------------------------------------------------------- */
 
-/* How long a page has been dirty; 0 for those that became so after the clock was read. */
+/* How long a page has been dirty; 0 if it became so after the clock was read. */
 static uint32_t age_of(size_t page, uint32_t now_ms)
 {
     const uint32_t age_ms = now_ms - hz_freed_ms(page);

@@ -19,7 +19,7 @@ typedef struct hz_page_heap_t {
     hz_lock lock; /* guards the rest, and the spans of free runs */
     hz_run_lists clean, dirty;
     hz_span *purging; /* runs that threads are purging just now */
-    hz_span *gaps;    /* the last pages of those gaps that the arena has left, from above */
+    hz_span *gaps;    /* the last page of each gap in the arena, from the highest down */
     _Atomic size_t dirty_pages;
     size_t top;         /* one past the highest page that came from the arena */
     hz_lock extending;  /* held while the arena is extended, and taken before `lock` */
@@ -37,7 +37,7 @@ extern hz_page_heap_t hz_page_heap;
  * zero; dirty ones were freed at `now_ms`. */
 void hz_run_list_clean(size_t first, size_t pages);
 void hz_run_list_dirty(size_t first, size_t pages, uint32_t now_ms);
-/* Notes that a thread purges a run, and that it does so no more. */
+/* Adds a run to those that are being purged, and removes it. */
 void hz_purging_insert(hz_span *run);
 void hz_purging_remove(hz_span *run);
 /* Ends the purges that a fork interrupted, of threads that the child does not have. */

@@ -14,8 +14,7 @@
 #define HZ_SPECIAL_NONE false
 #define HZ_SPECIAL_AUTO true
 
-/* A row as written: what hz_param says of it, but for the texts and counts that are worked out from
- * it. */
+/* A row as written; table_make works out the rest of its hz_param. */
 typedef struct row {
     const char *name, *env, *macro;
     hz_param_kind kind;
@@ -236,7 +235,7 @@ const hz_param *hz_param_nearly(const char *env)
         size_t distance = edit_distance(env, param->env);
         if (distance == 0) return NULL;
         if (is_shortened(env, param->env)) distance = 1;
-        /* A short name (HZ_THP) is near too many others' names for two slips to mean anything. */
+        /* A short name (HZ_THP) is near too many other names for two slips to mean anything. */
         if (distance == 2 && strlen(param->env) < 10) continue;
         if (distance < nearest_distance) {
             nearest = param;
@@ -275,7 +274,7 @@ static bool value_is_legal(const row *r, int64_t value)
     return r->scale != HZ_SCALE_POW2 || value == 0 || is_power_of_two(value);
 }
 
-/* How much of a text a message repeats, so that it holds what is legal, too: whole characters of
+/* How much of a text a message repeats, so that the legal values fit, too: whole characters of
  * UTF-8. */
 static int shown_length(const char *text)
 {

@@ -1,10 +1,10 @@
 /*
  * Suspicious blocks: what is done about them, and where a free block may wait.
  *
- * A block that is freed although it bears its seal was freed twice, or the program has stored there
- * what it once saw in a free block. Only a look at the places where free blocks wait can tell. If
- * another thread moves the block from one place to another meanwhile, the look may miss it; then
- * the second free is noticed when the block would be handed out.
+ * A block that is freed although it has its seal was freed twice, or the program has stored there
+ * what it once read from the free block. Only a search of the places where free blocks wait can
+ * tell. If another thread moves the block from one place to another meanwhile, the search may miss
+ * it; then the second free is noticed when the block would be handed out.
  */
 #include "internal.h"
 

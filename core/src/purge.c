@@ -1,23 +1,23 @@
 /*
  * Purging: free pages that are still resident go back to the system, in parts.
  *
- * A page is due when it has been free for decay_ms. A sweep from the highest page downwards
- * finds those; allocations take the lowest pages first. The next sweep begins when the oldest page
- * that this one left alone will be due. While more than max_dirty_bytes are free, pages are due
- * at once, and those that were freed just now go last.
+ * A page is due when it has been free for decay_ms. A sweep from the highest page downwards finds
+ * it; allocations take the lowest pages first. The next sweep begins when the oldest page that this
+ * one left alone will be due. While more than max_dirty_bytes are free, pages are due at once, the
+ * most recently freed ones last.
  *
- * One thread purges at a time, and the others go on without. The only lock held while the system
- * works is one that malloc and free try and never wait for. What one call returns is bounded.
+ * One thread purges at a time. The only lock that is held during its system calls is one that
+ * malloc and free try and never wait for. What one call returns is bounded.
  */
 #include "internal.h"
 #include "os.h"
 
 enum {
     PART_PAGES = HZ_PURGE_BYTES >> HZ_PAGE_SHIFT,
-    LEAST_PART_PAGES = 2, /* that takes a tenth of the time that PART_PAGES do */
+    LEAST_PART_PAGES = 2, /* takes a tenth of the time of PART_PAGES */
     NS_PER_PAGE = 500000, /* a sweep does 128 KiB a millisecond at least, in calls of up to 1 MiB */
-    /* Two sweeps are so many parts of decay_ms apart at least. And so long pages that
-     * are free beyond max_dirty_bytes are spared, if there are older ones. */
+    /* decay_ms / SHARE_OF_DELAY is the least time between two sweeps. Of the pages beyond
+     * max_dirty_bytes, those that were freed within that time go last. */
     SHARE_OF_DELAY = 8,
 };
 
@@ -28,10 +28,11 @@ static struct {
     bool is_sweeping;         /* whether `aged` is under way */
     hz_sweep aged;            /* the sweep for pages that were free for decay_ms */
     uint64_t part_ns;         /* when it took its last part */
-    size_t excess_below;      /* how far the sweep for what is too much has come */
+    size_t excess_below;      /* how far the sweep for pages beyond max_dirty_bytes has come */
 } purge;
 
-/* Returns a run in parts, up to the first part that the system refuses; says how many pages. */
+/* Returns a run to the system in parts, up to the first one that it refuses; the result is how many
+ * pages went. */
 static size_t run_return(const hz_span *run)
 {
     const size_t first = (size_t)(run - hz_map.spans), pages = run->pages;
@@ -44,7 +45,7 @@ static size_t run_return(const hz_span *run)
     return done;
 }
 
-/* Gives a run that no other thread knows of to the system, and lists it. */
+/* Returns to the system a run that no other thread can reach, and lists it as free. */
 static bool run_purge(hz_span *run)
 {
     const size_t pages = run->pages, done = run_return(run);
@@ -68,7 +69,7 @@ static bool is_time(void)
     return wait_ms == 0 || wait_ms > delay_ms();
 }
 
-/* Begins a sweep, or goes on with the one that is under way, which has become older meanwhile. */
+/* Begins a sweep, or brings the clock of the one under way up to date. */
 static void sweep_begin(void)
 {
     const uint32_t now_ms = hz_os_now_ms();
@@ -92,8 +93,9 @@ static void sweep_end(void)
     purge.is_sweeping = false;
 }
 
-/* What is due for the time since the last part: where calls follow each other closely, many share
- * the work; rare calls do more each. Where commit is counted, only a long run gives any up. */
+/* How many pages to purge, by the time since the last part: frequent calls share the work, rare
+ * ones do more each. Where writable pages count as used it is PART_PAGES, as only a long run
+ * becomes unwritable. */
 static size_t aged_part_pages(void)
 {
     const uint64_t now_ns = hz_os_now_ns();
@@ -103,7 +105,7 @@ static size_t aged_part_pages(void)
     return pages > LEAST_PART_PAGES ? (size_t)pages : LEAST_PART_PAGES;
 }
 
-/* Goes on with the sweep, by a part of the pages that are due. */
+/* Goes on with the sweep, by one part. */
 static void purge_aged(void)
 {
     sweep_begin();
@@ -125,7 +127,7 @@ static size_t excess(void)
     return dirty > keep ? dirty - keep : 0;
 }
 
-/* The next run below where the last one was; if nothing there was spared, the highest. */
+/* The next run below the last one that was not freed just now; if none, the highest run. */
 static hz_span *find_excess(size_t most)
 {
     hz_sweep sweep = {.below = purge.excess_below,
@@ -172,7 +174,7 @@ bool hz_purge_part(void)
     return true;
 }
 
-/* Whole runs, each in parts: the page heap is not cut up for it. */
+/* Takes whole runs, and returns each in parts, so that the runs are not split. */
 bool hz_purge_all(void)
 {
     bool any = false;
@@ -189,7 +191,7 @@ bool hz_purge_all(void)
     return any;
 }
 
-/* The sweep that another thread was in goes on where it was, or begins anew. */
+/* A sweep that another thread was in goes on where it was, or begins anew. */
 void hz_purge_after_fork(void)
 {
     (void)hz_lock_inherit(&purge.lock);

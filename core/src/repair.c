@@ -21,8 +21,8 @@ static size_t page_of(const hz_span *run)
     return (size_t)(run - hz_map.spans);
 }
 
-/* Acts on all parts of the table of spans between two gaps. A gap at or above the end of a part is
- * one that a thread was noting which a fork lost. */
+/* Calls `act` for each part of the span table between two gaps. A gap at or above the end of a part
+ * was being noted by a thread that the fork has lost. */
 static void each_part(void (*act)(size_t first, size_t end))
 {
     size_t end = hz_page_heap.top;
@@ -41,7 +41,7 @@ static void part_act(size_t first, size_t end)
     for (size_t at = first; at < end;) {
         hz_span *run = &hz_map.spans[at];
         const bool is_out = run->state == HZ_SPAN_OUT;
-        at += is_out && !hz_is_fenced() ? run->pages : 1; /* guarded runs lie within others */
+        at += is_out && !hz_is_fenced() ? run->pages : 1; /* it may hold guarded ones */
         if (is_out || run->state == HZ_SPAN_GUARDED) act_on_run(run);
     }
 }

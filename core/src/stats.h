@@ -1,5 +1,5 @@
 /*
- * Building the texts that hz prints, in a buffer of the caller's.
+ * Builds the texts that hz prints, in a buffer of the caller.
  */
 #ifndef HZ_STATS_H
 #define HZ_STATS_H

@@ -1,14 +1,14 @@
 /*
- * Whether the program or hz has the memory. Nothing is counted for it on the way of a block: a call
- * looks at the pages in use and at every place where free blocks wait. It is exact while the other
- * threads are at rest, and close to it while they are not.
+ * How much memory the program has, and how much hz. The fast paths count nothing for it: a call
+ * visits the pages in use and every place where free blocks wait. The result is exact while the
+ * other threads are at rest, and close to that while they are not.
  */
 #include <hz/hz.h>
 
 #include "internal.h"
 #include "usage.h"
 
-/* A thread that is not at rest writes what is read here; that is no error. */
+/* Other threads may write what is read here; that is no error. */
 #define AT_REST __attribute__((no_sanitize("thread")))
 
 /* ---- pages in use --------------------------------------------------------------------------- */
@@ -26,7 +26,7 @@ AT_REST static void count_run(hz_survey *survey, const hz_span *run)
     }
 }
 
-/* The first page of each run that holds blocks has an entry; of a span the other ones may, too. */
+/* The first page of each run that holds blocks has a step; other pages of a span may have one. */
 AT_REST static void count_runs(hz_survey *survey)
 {
     const size_t pages = hz_arena_used_pages();
@@ -51,7 +51,7 @@ AT_REST static void count_deferred_block(hz_survey *survey, const void *block)
     }
 }
 
-/* Blocks that were freed and not yet looked up, or wait in quarantine, which has gaps. */
+/* Blocks whose free is deferred, or which wait in the quarantine, where entries may be empty. */
 AT_REST static void count_deferred(hz_survey *survey, const hz_heap *heap)
 {
     const uint32_t count = hz_is_fenced() ? heap->deferred_most : heap->deferred_count;
@@ -60,7 +60,7 @@ AT_REST static void count_deferred(hz_survey *survey, const hz_heap *heap)
     }
 }
 
-/* A span counts the blocks that it has lent as cut. */
+/* A span counts the blocks of a lease as cut. */
 AT_REST static void count_heap(hz_survey *survey, const hz_heap *heap)
 {
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {

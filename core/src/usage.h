@@ -1,5 +1,5 @@
 /*
- * What usage.c finds out, for the code that prints it.
+ * What usage.c counts, for the code that prints it.
  */
 #ifndef HZ_USAGE_H
 #define HZ_USAGE_H

@@ -55,7 +55,7 @@ typedef struct hz_param {
     bool is_arm;          /* whether only experiments set it */
 } hz_param;
 
-/* A name of before: of a row that was renamed, or of one that was removed. */
+/* An old name: of a row that was renamed, or of one that was removed. */
 typedef struct hz_old_name {
     const char *name;  /* the field it was, e.g. "background_refill_us" */
     const char *env;   /* the variable it was */
@@ -88,7 +88,7 @@ size_t hz_param_find(const char *name);
  * row's own, or was one's. */
 const hz_param *hz_param_nearly(const char *env);
 
-/* Name of before `index`, in the order of the table, or NULL past the end. */
+/* Old name `index`, in the order of the table, or NULL past the end. */
 const hz_old_name *hz_old_name_at(size_t index);
 
 /* Fills `config` with the defaults of the table. */
