@@ -3,7 +3,7 @@
  * constants.
  *
  * Precedence: the table's default < hz_config.h (HZ_CONFIG_HEADER) < the environment (not in a
- * frozen build). `auto` is worked out by start.c: of such a row read the resolved value
+ * frozen build). `auto` is worked out by start.c: for such a row read the resolved value
  * (hz_map.shards), never hz_cfg.
  */
 #ifndef HZ_CONFIG_H

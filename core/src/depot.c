@@ -30,7 +30,7 @@ static void depot_lock(hz_depot *depot)
         hz_lock_wait(&depot->lock);
 }
 
-/* Notes that a request has left so many blocks there. */
+/* Notes how many blocks a request has left there. */
 static void note_left(hz_depot *depot, uint32_t count)
 {
     if (count < hz_atomic_peek(&depot->least)) hz_atomic_poke(&depot->least, count);

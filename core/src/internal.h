@@ -8,7 +8,7 @@
  *     span                       back: runs of pages cut into blocks
  *     large                      back: blocks of whole pages
  *     purge                      back: what goes back to the system
- *     pages, repair              back: the page heap, and what it is after a fork
+ *     pages, repair              back: the page heap, and its repair after a fork
  *     move, freed                pages that change their place; when pages were freed
  *     arena, os                  addresses and system calls
  *
@@ -462,7 +462,7 @@ void hz_background_start(void);
 
 /* ---- stats.c -------------------------------------------------------------------------------- */
 
-/* With HZ_STATS_COUNTERS=OFF nothing is counted but what hz itself reads (hz_usage_now). */
+/* With HZ_STATS_COUNTERS=OFF only what hz itself reads is counted (hz_usage_now). */
 #ifdef HZ_UNCOUNTED
 #define HZ_IS_COUNTED(stat) ((stat) == HZ_STAT_committed_bytes)
 #else

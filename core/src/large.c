@@ -13,8 +13,8 @@ static size_t size_pages(size_t size)
     return (size + HZ_PAGE_BYTES - 1) >> HZ_PAGE_SHIFT;
 }
 
-/* Clears a run by a purge, if it is longer than max_dirty_bytes: to write so many zeroes takes
- * longer. False if it may hold other bytes still. */
+/* Clears a run by a purge, if it is longer than max_dirty_bytes: writing the zeroes takes longer.
+ * False if it may hold other bytes still. */
 static bool clear_by_system(const hz_span *run)
 {
     unsigned char *at = hz_page_address((size_t)(run - hz_map.spans));

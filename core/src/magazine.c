@@ -14,8 +14,8 @@
 #define LITTLE_BYTES ((size_t)2 << 20) /* a process with fewer bytes of blocks counts as this */
 
 enum {
-    PAUSE = 4,        /* one time between shortages counts as at most so many times the mean */
-    MUCH = 16,        /* a magazine shrinks for another only if its price is so many times higher */
+    PAUSE = 4, /* one time between shortages counts as at most this many times the mean */
+    MUCH = 16, /* a magazine shrinks for another only if its price is this many times higher */
     FLUSH_MOST = 256, /* blocks that a flush takes out at a time */
     LONG_STREAK = 8,  /* shortages of one kind in a row after which blocks go in one direction */
 };

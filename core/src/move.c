@@ -13,7 +13,7 @@ enum {
     MOVED = 1, /* a flag of a page: it is part of a mapping that was moved here */
     FIRST = 2, /* of the first page of one */
     RUNS_MOST = 8192,
-    CHUNK_SHIFT = 16, /* flags are made for so many pages at a time: 4 GiB */
+    CHUNK_SHIFT = 16, /* pages whose flags are made at a time: 4 GiB */
     CHUNKS = 4096,
 };
 

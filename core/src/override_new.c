@@ -7,7 +7,7 @@
 
 #include "override.h"
 
-/* As the standard says: call the new handler until memory turns up; without one, throw. */
+/* As the standard says: call the new handler until an allocation succeeds; without one, throw. */
 static void *new_slow(size_t align, size_t size)
 {
     for (;;) {

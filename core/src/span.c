@@ -14,7 +14,7 @@ enum {
         1 << (HZ_PAGE_GRANULES_SHIFT - 6), /* words of free_bits that describe a page */
     COLOURS = 16,    /* lines at which a first block may lie; half of them are lost per span */
     COLOUR_STEP = 7, /* so that neighbouring spans take all colours in turn, far apart */
-    BLOCKS_MIN = 4,  /* a span of a large class holds at least so many blocks */
+    BLOCKS_MIN = 4,  /* a span of a large class holds at least this many blocks */
     CUT_BYTES = 16 * 1024,
 };
 

@@ -11,8 +11,9 @@
  *             free writes it and an allocation overwrites it. A block without it is never handed
  *             out: it was freed twice and is in use, or it was written to after its free
  *   page      64 KiB of the arena, the unit of the page heap (those of the kernel have 4 to 64)
- *   span      a run of pages cut into blocks of one class
- *   run       a run of pages that is free, or one large block
+ *   run       consecutive pages that are free, a span, or one large block
+ *   dirty     of free pages: still resident. Clean ones read as zero and cost no memory
+ *   span      a run that is cut into blocks of one class
  *   lease     the uncut end of a span, lent to one heap
  *   arena     the one range of addresses that all blocks come from, with its tables
  *   magazine  one thread's stack of free blocks of one class; holds pointers, never touches blocks

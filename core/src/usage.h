@@ -15,7 +15,7 @@ typedef struct hz_survey {
     size_t span_bytes;             /* pages of all spans */
     size_t large_blocks;           /* live large blocks */
     size_t large_bytes;            /* their pages */
-    size_t deferred_bytes;         /* pages of large blocks that were freed and not yet looked up */
+    size_t deferred_bytes;         /* pages of large blocks whose free is deferred */
     size_t unused_bytes;           /* unused pages that are still resident */
 } hz_survey;
 
