@@ -130,8 +130,8 @@ static void span_prefault(const hz_span *span, bool zeroed)
 
 /*
  * Bytes before the first block of a span, which no thread touches. Without them the first blocks of
- * all spans would share a few sets of the cache. Of a sized class they are never zero, so that a
- * second free of a block that once began at the page itself is noticed.
+ * all spans would share a few sets of the cache. Of a sized class they are never zero, so that
+ * hz_class_at tells a block that once began at the page itself.
  */
 static uint32_t span_colour(uint32_t first_page, uint32_t class_)
 {
