@@ -43,7 +43,7 @@ static bool stack_make(hz_depot *depot, uint32_t class_)
     uint32_t capacity = capacity_for(class_);
     depot->blocks = hz_meta_alloc(capacity * sizeof(void *));
     if (depot->blocks == NULL) return false;
-    depot->capacity = capacity;
+    hz_atomic_put(&depot->capacity, capacity); /* after the array */
     return true;
 }
 
@@ -65,7 +65,8 @@ static size_t stack_give(hz_depot *depot, uint32_t class_, void *const *blocks, 
 {
     depot_lock(depot);
     const uint32_t held = hz_atomic_peek(&depot->count);
-    size_t room = depot->capacity == 0 && !stack_make(depot, class_) ? 0 : depot->capacity - held;
+    const bool is_made = hz_atomic_peek(&depot->capacity) != 0 || stack_make(depot, class_);
+    const size_t room = is_made ? hz_atomic_peek(&depot->capacity) - held : 0;
     if (count > room) count = room;
     memcpy(depot->blocks + held, blocks, count * sizeof(void *));
     hz_atomic_put(&depot->count, held + (uint32_t)count); /* after the blocks */

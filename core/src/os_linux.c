@@ -19,6 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "atomic.h"
+
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
 #endif
@@ -121,9 +123,9 @@ bool hz_os_move(void *from, void *to, size_t bytes)
     static _Atomic bool is_unknown; /* flags: before Linux 5.7, under valgrind */
     const int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
     const int hole = MAP_NORESERVE | MAP_FIXED_NOREPLACE;
-    if (is_unknown || hz_os_is_commit_strict()) return false;
+    if (hz_atomic_peek(&is_unknown) || hz_os_is_commit_strict()) return false;
     if (mremap(from, bytes, bytes, flags, to) == to) return true;
-    if (errno == EINVAL) is_unknown = true;
+    if (errno == EINVAL) hz_atomic_poke(&is_unknown, true);
     (void)map(to, bytes, PROT_READ | PROT_WRITE, hole); /* if the target is gone */
     return false;
 }
@@ -219,10 +221,11 @@ bool hz_os_is_commit_strict(void)
 {
     static _Atomic int known = -1;
     char text[8];
-    if (known < 0)
-        known = hz_os_read_file("/proc/sys/vm/overcommit_memory", text, sizeof text) > 0 &&
-                *text == '2';
-    return known != 0;
+    if (hz_atomic_peek(&known) < 0) {
+        const size_t length = hz_os_read_file("/proc/sys/vm/overcommit_memory", text, sizeof text);
+        hz_atomic_poke(&known, length > 0 && *text == '2');
+    }
+    return hz_atomic_peek(&known) != 0;
 }
 
 uint64_t hz_os_address_space_left(void)

@@ -78,10 +78,11 @@ static size_t inbox_put(hz_inbox *inbox, void *const *entries, size_t count)
 {
     hz_lock_take(&inbox->lock);
     if (inbox->blocks == NULL) inbox->blocks = hz_meta_alloc(HZ_INBOX_BLOCKS * sizeof(void *));
-    size_t room = inbox->blocks == NULL ? 0 : HZ_INBOX_BLOCKS - hz_atomic_peek(&inbox->count);
+    const uint32_t waiting = hz_atomic_peek(&inbox->count);
+    const size_t room = inbox->blocks == NULL ? 0 : HZ_INBOX_BLOCKS - waiting;
     if (count > room) count = room;
-    if (count > 0) memcpy(inbox->blocks + inbox->count, entries, count * sizeof(void *));
-    hz_atomic_put(&inbox->count, hz_atomic_peek(&inbox->count) + (uint32_t)count);
+    if (count > 0) memcpy(inbox->blocks + waiting, entries, count * sizeof(void *));
+    hz_atomic_put(&inbox->count, waiting + (uint32_t)count); /* after the entries */
     hz_lock_release(&inbox->lock);
     return count;
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -298,6 +299,18 @@ def test_memory_orders_are_named_in_one_file() -> None:
         if pattern.search(without_comments(p.read_text()))
     ]
     assert named == ["atomic.h"]
+
+
+def test_every_access_to_an_atomic_object_names_its_order(tmp_path: Path) -> None:
+    """GCC's dump shows `object = value` as a store with order 5, sequentially consistent."""
+    sources = [str(path) for path in sorted(CORE.glob("*.c"))]
+    defines = ("-D_GNU_SOURCE", '-DHZ_VERSION=""', f"-I{CORE.parent / 'include'}")
+    command = ("gcc", "-std=c11", "-w", "-S", "-fdump-tree-original", *defines, *sources)
+    subprocess.run(command, cwd=tmp_path, check=True)
+    dumps = {path.name.split(".")[0]: path for path in tmp_path.glob("*.original")}
+    assert len(dumps) == len(sources)
+    unnamed = re.compile(r"__atomic_\w+ \([^;]*, 5\)")
+    assert [name for name in sorted(dumps) if unnamed.search(dumps[name].read_text())] == []
 
 
 def conditions_in_functions(text: str) -> list[str]:
