@@ -68,6 +68,22 @@ HZ_FAST size_t hz_page_of(const void *address)
     return ((uintptr_t)address - hz_map.base) >> HZ_PAGE_SHIFT;
 }
 
+/* The entry of hz_map.spans for the page that an address lies in; and back. */
+HZ_FAST hz_span *hz_run_at(const void *address)
+{
+    return &hz_map.spans[hz_page_of(address)];
+}
+
+HZ_FAST size_t hz_run_page(const hz_span *run)
+{
+    return (size_t)(run - hz_map.spans);
+}
+
+HZ_FAST void *hz_run_address(const hz_span *run)
+{
+    return hz_page_address(hz_run_page(run));
+}
+
 /* The number of a block's granule; at least hz_map.granules for what is outside the arena or no
  * multiple of a granule. */
 HZ_FAST size_t hz_granule_of(const void *block)
@@ -146,7 +162,7 @@ HZ_FAST uint32_t hz_class_at(const void *block)
 {
     if (hz_granule_of(block) >= hz_atomic_peek(&hz_map.granules)) return HZ_CLASS_NONE;
     if (!hz_is_start(hz_page_at(block), block)) return HZ_CLASS_NONE;
-    const hz_span *page = &hz_map.spans[hz_page_of(block)];
+    const hz_span *page = hz_run_at(block);
     const bool is_below_first =
         page->class_ != HZ_CLASS_LARGE && (uintptr_t)block % HZ_PAGE_BYTES < page->colour;
     return is_below_first ? HZ_CLASS_NONE : page->class_;

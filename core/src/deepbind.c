@@ -126,7 +126,7 @@ static void *behind(_Atomic(void *) *known, const char *name)
 
 /* Whether the user wants the flag to reach the C library. In a set-uid process the environment may
  * be an attacker's, and reads as empty. */
-static bool is_kept(void)
+static bool is_flag_kept(void)
 {
     enum { UNREAD, TAKEN_OUT, KEPT };
     static _Atomic uint32_t answer;
@@ -140,12 +140,12 @@ static bool is_kept(void)
 /* The environment counts as it is when the process starts, as for hz's other variables. */
 __attribute__((constructor)) static void read_environment(void)
 {
-    (void)is_kept();
+    (void)is_flag_kept();
 }
 
 static uint64_t without_deepbind(uint64_t mode)
 {
-    if ((mode & RTLD_DEEPBIND) == 0 || is_kept()) return mode;
+    if ((mode & RTLD_DEEPBIND) == 0 || is_flag_kept()) return mode;
     return mode & ~(uint64_t)RTLD_DEEPBIND;
 }
 

@@ -9,8 +9,6 @@
  */
 #include "internal.h"
 
-hz_shard *hz_shards;
-
 enum { DEPOT_BYTES = 4 << 20 }; /* most that a depot keeps; it bounds the large classes */
 
 static uint32_t capacity_for(uint32_t class_)
@@ -298,10 +296,4 @@ bool hz_depot_holds(uint32_t shard, uint32_t class_, const void *block)
     hz_depot *depot = &hz_shards[shard].depots[class_];
     return hz_cfg.depot_lock == HZ_DEPOT_LOCK_LOCKFREE ? batches_hold(depot, block)
                                                        : stack_holds(depot, block);
-}
-
-bool hz_depot_make_all(void)
-{
-    hz_shards = hz_meta_alloc(hz_map.shards * sizeof(hz_shard));
-    return hz_shards != NULL;
 }

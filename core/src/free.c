@@ -82,7 +82,7 @@ static uint32_t class_to_free(void *block)
 
 void hz_free_to_heap(hz_heap *heap, uint32_t class_, void *block)
 {
-    if (hz_map.spans[hz_page_of(block)].shard == heap->shard)
+    if (hz_run_at(block)->shard == heap->shard)
         hz_magazine_push(heap, class_, block);
     else
         hz_remote_push(heap, class_, block);

@@ -24,11 +24,6 @@ enum {
 
 /* ---- guarded runs --------------------------------------------------------------------------- */
 
-static void *run_address(const hz_span *run)
-{
-    return hz_page_address((size_t)(run - hz_map.spans));
-}
-
 static size_t run_bytes(const hz_span *run)
 {
     return (size_t)run->pages << HZ_PAGE_SHIFT;
@@ -37,7 +32,7 @@ static size_t run_bytes(const hz_span *run)
 static bool guard(hz_span *first, bool is_on)
 {
     const size_t bytes = (size_t)GUARD_PAGES << HZ_PAGE_SHIFT;
-    void *address = run_address(first);
+    void *address = hz_run_address(first);
     if (!is_on) return hz_os_allow_writing(address, bytes);
     (void)hz_os_purge(address, bytes); /* else its pages would stay resident */
     return hz_os_forbid(address, bytes);
@@ -81,12 +76,12 @@ hz_span *hz_guard_pages_alloc(size_t pages, size_t align, bool *zeroed)
  * its neighbours; else it would keep three mappings for ever. */
 static bool unguard(hz_span *whole, const hz_span *run, bool *is_clean)
 {
-    *is_clean = !hz_os_is_commit_strict() && hz_os_renew(run_address(whole), run_bytes(whole));
+    *is_clean = !hz_os_is_commit_strict() && hz_os_renew(hz_run_address(whole), run_bytes(whole));
     if (*is_clean) {
-        hz_arena_advise(run_address(whole), run_bytes(whole));
+        hz_arena_advise(hz_run_address(whole), run_bytes(whole));
         return true;
     }
-    *is_clean = hz_os_purge(run_address(whole), run_bytes(whole));
+    *is_clean = hz_os_purge(hz_run_address(whole), run_bytes(whole));
     return guard(whole, false) && guard(whole + GUARD_PAGES + run->pages, false);
 }
 
@@ -121,35 +116,25 @@ static struct {
     uint32_t next;
 } freed;
 
-static hz_span *run_of(const void *block)
-{
-    return &hz_map.spans[hz_page_of(block)];
-}
-
-static unsigned char fence_byte(void)
-{
-    return (unsigned char)(hz_map.keys[HZ_CLASS_LARGE] >> 8 | 1);
-}
-
 void *hz_guard_alloc(size_t size, size_t align)
 {
     bool zeroed = false;
     unsigned char *block = hz_large_alloc_retrying(size + HZ_EDGE_BYTES, align, &zeroed);
     if (block == NULL) return NULL;
     if (!zeroed) memset(block, 0, size);
-    memset(block + size, fence_byte(), HZ_EDGE_BYTES);
-    run_of(block)->asked_bytes = size;
+    memset(block + size, hz_fence_byte(HZ_CLASS_LARGE), HZ_EDGE_BYTES);
+    hz_run_at(block)->asked_bytes = size;
     return block;
 }
 
 size_t hz_guard_asked(const void *block)
 {
-    return run_of(block)->asked_bytes;
+    return hz_run_at(block)->asked_bytes;
 }
 
 static void run_release(hz_span *run)
 {
-    if (!hz_os_allow_writing(run_address(run), run_bytes(run))) return;
+    if (!hz_os_allow_writing(hz_run_address(run), run_bytes(run))) return;
     hz_guard_pages_free(run);
 }
 
@@ -167,8 +152,8 @@ static void run_quarantine(hz_span *run)
 
 static bool is_end_whole(const void *block)
 {
-    const unsigned char *end = (const unsigned char *)block + run_of(block)->asked_bytes;
-    return hz_is_all(end, HZ_EDGE_BYTES, fence_byte());
+    const unsigned char *end = (const unsigned char *)block + hz_run_at(block)->asked_bytes;
+    return hz_is_all(end, HZ_EDGE_BYTES, hz_fence_byte(HZ_CLASS_LARGE));
 }
 
 bool hz_guard_is_whole(const void *block)
@@ -190,7 +175,7 @@ static void disown(void *block)
 
 void hz_guard_free(void *block)
 {
-    hz_span *run = run_of(block);
+    hz_span *run = hz_run_at(block);
     if (!is_end_whole(block)) hz_die("a block was written to beyond its end", block);
     disown(block);
     const bool may_wait = run_bytes(run) <= QUARANTINE_BYTES_EACH;
@@ -221,12 +206,12 @@ static bool area_make(zero_area *area)
     uint64_t *taken = hz_meta_alloc(ZERO_WORDS * sizeof(uint64_t));
     hz_span *run = taken != NULL ? hz_pages_alloc(ZERO_PAGES, 1, NULL) : NULL;
     if (run == NULL) return false;
-    if (!hz_os_forbid(run_address(run), run_bytes(run))) {
+    if (!hz_os_forbid(hz_run_address(run), run_bytes(run))) {
         hz_pages_free(run);
         return false;
     }
     area->taken = taken;
-    hz_plain_put(&area->start, run_address(run));
+    hz_plain_put(&area->start, hz_run_address(run));
     return true;
 }
 

@@ -34,11 +34,6 @@ static size_t block_bytes(uint32_t class_)
     return hz_class_bytes[class_];
 }
 
-static unsigned char fence_byte(uint32_t class_)
-{
-    return (unsigned char)(hz_map.keys[class_] >> 8 | 1);
-}
-
 static uint64_t *trailer_of(const void *block, uint32_t class_)
 {
     const uintptr_t end = (uintptr_t)block + block_bytes(class_);
@@ -89,7 +84,7 @@ __attribute__((no_sanitize("thread"))) static bool is_end_whole(const unsigned c
     const size_t end = block_bytes(class_) - HZ_TRAILER_BYTES;
     if (state == STATE_CHANGING) return true;
     if (state != STATE_FREE && !is_live_state(state, class_)) return false;
-    const unsigned char byte = state == STATE_FREE ? 0 : fence_byte(class_);
+    const unsigned char byte = state == STATE_FREE ? 0 : hz_fence_byte(class_);
     const size_t fence = end - HZ_FENCE_BYTES < SEAL_END ? SEAL_END : end - HZ_FENCE_BYTES;
     if (hz_is_all(block + fence, end - fence, byte)) return true;
     return state_of(block, class_) != state;
@@ -101,13 +96,13 @@ static bool is_below_whole(const unsigned char *block, uint32_t class_)
     const unsigned char *first = hz_span_first_block(block);
     if (block != first) return is_end_whole(block - block_bytes(class_), class_);
     if ((uintptr_t)block % HZ_PAGE_BYTES == 0) return true; /* a page that may not be touched */
-    return hz_is_all(block - HZ_EDGE_BYTES, HZ_EDGE_BYTES, fence_byte(class_));
+    return hz_is_all(block - HZ_EDGE_BYTES, HZ_EDGE_BYTES, hz_fence_byte(class_));
 }
 
 static void require_whole(const unsigned char *block, uint32_t class_, size_t asked)
 {
     const size_t end = block_bytes(class_) - HZ_TRAILER_BYTES;
-    if (!hz_is_all(block + asked, end - asked, fence_byte(class_)))
+    if (!hz_is_all(block + asked, end - asked, hz_fence_byte(class_)))
         hz_die("a block was written to beyond its end", block);
     if (!is_below_whole(block, class_) && !is_below_whole(block, class_))
         hz_die("the bytes before a block were written to", block);
@@ -141,7 +136,7 @@ __attribute__((no_sanitize("thread"))) static bool is_latest_whole(const unsigne
     const size_t end = block_bytes(class_) - HZ_TRAILER_BYTES;
     if (!is_live_state(state, class_))
         return state == STATE_FREE || state == STATE_CHANGING || hz_class_at(block) != class_;
-    if (hz_is_all(block + state, end - state, fence_byte(class_)))
+    if (hz_is_all(block + state, end - state, hz_fence_byte(class_)))
         return is_below_whole(block, class_);
     return state_of(block, class_) != state || hz_class_at(block) != class_;
 }
@@ -217,7 +212,7 @@ void hz_quarantine_empty(hz_heap *heap)
 void hz_harden_cut(void *block, uint32_t class_)
 {
     if (block == hz_span_first_block(block) && (uintptr_t)block % HZ_PAGE_BYTES != 0)
-        memset((unsigned char *)block - HZ_EDGE_BYTES, fence_byte(class_), HZ_EDGE_BYTES);
+        memset((unsigned char *)block - HZ_EDGE_BYTES, hz_fence_byte(class_), HZ_EDGE_BYTES);
     memset(block, 0, block_bytes(class_));
     state_set(block, class_, STATE_FREE);
 }
@@ -227,7 +222,7 @@ static void *prepare(unsigned char *block, uint32_t class_, size_t asked)
     ((uint64_t *)(void *)block)[1] = 0; /* the seal's place */
     require_untouched(block, class_);
     state_set(block, class_, STATE_CHANGING);
-    memset(block + asked, fence_byte(class_), block_bytes(class_) - HZ_TRAILER_BYTES - asked);
+    memset(block + asked, hz_fence_byte(class_), block_bytes(class_) - HZ_TRAILER_BYTES - asked);
     state_set(block, class_, asked);
     return block;
 }

@@ -19,6 +19,12 @@ enum {
     HZ_EDGE_BYTES = HZ_FENCE_BYTES + HZ_TRAILER_BYTES,
 };
 
+/* What the bytes of a fence are: odd, and the same for all blocks of a class. */
+HZ_FAST unsigned char hz_fence_byte(uint32_t class_)
+{
+    return (unsigned char)(hz_map.keys[class_] >> 8 | 1);
+}
+
 /* Whether all bytes have the value: the first one does, and each other equals the one before. */
 HZ_FAST bool hz_is_all(const unsigned char *bytes, size_t count, unsigned char value)
 {

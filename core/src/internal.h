@@ -49,13 +49,15 @@
  * table, as another library might replace it. */
 #pragma GCC visibility push(hidden)
 
-/* ---- state that the fast paths read --------------------------------------------------------- */
+/* ---- state ---------------------------------------------------------------------------------- */
 
 extern hz_map_t hz_map;
+/* hz_map.shards of them. */
+extern hz_shard *hz_shards;
 /* The heap of a thread that has none: every magazine is both empty and full. */
 extern hz_heap hz_heap_none;
 extern _Thread_local hz_heap *hz_heap_mine __attribute__((tls_model("initial-exec")));
-/* That heap's `stacks`, which allocations read, and its `rows`, which frees read. Where each free
+/* The `stacks` of hz_heap_mine, for allocations, and its `rows`, for frees. Where each free
  * must take the slow path, hz_rows_mine has no room for any block. */
 extern _Thread_local hz_stack *hz_stacks_mine __attribute__((tls_model("initial-exec")));
 extern _Thread_local hz_stack *hz_rows_mine __attribute__((tls_model("initial-exec")));
@@ -271,8 +273,6 @@ size_t hz_large_bytes(const void *block);
 
 /* ---- depot.c -------------------------------------------------------------------------------- */
 
-extern hz_shard *hz_shards;
-
 /* Takes up to `want` blocks from the depot, else from its spans or the heap's lease (NULL: none);
  * returns how many, 0 when there is no memory. */
 size_t hz_depot_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz_lease *lease);
@@ -287,7 +287,6 @@ void hz_depot_trim(void);
 bool hz_depot_decay(uint32_t shard, uint32_t class_);
 /* Whether a block lies in the depot of its class and shard. */
 bool hz_depot_holds(uint32_t shard, uint32_t class_, const void *block);
-bool hz_depot_make_all(void);
 
 /* ---- magazine.c ----------------------------------------------------------------------------- */
 

@@ -17,7 +17,7 @@ static size_t size_pages(size_t size)
  * False if it may hold other bytes still. */
 static bool clear_by_system(const hz_span *run)
 {
-    unsigned char *at = hz_page_address((size_t)(run - hz_map.spans));
+    unsigned char *at = hz_run_address(run);
     size_t left = (size_t)run->pages << HZ_PAGE_SHIFT;
     const size_t most = hz_purge_part_pages(run->pages) << HZ_PAGE_SHIFT;
     if (left <= (size_t)hz_cfg.max_dirty_bytes || left <= HZ_PURGE_BYTES) return false;
@@ -35,7 +35,7 @@ void *hz_large_alloc(size_t size, size_t align, bool *zeroed)
     hz_span *run = hz_guard_pages_alloc(size == 0 ? 1 : size_pages(size), align_pages, zeroed);
     if (run == NULL) return NULL;
     if (zeroed != NULL && !*zeroed) *zeroed = clear_by_system(run);
-    void *block = hz_page_address((size_t)(run - hz_map.spans));
+    void *block = hz_run_address(run);
     run->class_ = HZ_CLASS_LARGE;
     run->shard = HZ_SHARDS_MAX;
     hz_page_set(hz_page_at(block), hz_class_step(HZ_CLASS_LARGE, 0), block);
@@ -47,19 +47,14 @@ void *hz_large_alloc(size_t size, size_t align, bool *zeroed)
 void hz_large_free(void *block)
 {
     if (!hz_page_take(hz_page_at(block))) hz_die("a block was freed twice", block);
-    hz_pages_free(&hz_map.spans[hz_page_of(block)]);
+    hz_pages_free(hz_run_at(block));
     if (!hz_is_deferring()) (void)hz_purge_part();
-}
-
-static hz_span *run_of(const void *block)
-{
-    return &hz_map.spans[hz_page_of(block)];
 }
 
 /* A run that shrinks by more than an eighth gives pages back. `size` is above the largest class. */
 bool hz_large_resize(void *block, size_t size)
 {
-    hz_span *run = run_of(block);
+    hz_span *run = hz_run_at(block);
     size_t pages = size_pages(size);
     if (pages > run->pages) {
         if (!hz_pages_resize(run, pages)) return false;
@@ -94,9 +89,9 @@ static void retire(void *block, bool is_clean)
 {
     if (!hz_page_take(hz_page_at(block))) hz_die("a block was freed twice", block);
     if (is_clean)
-        hz_pages_free_clean(run_of(block));
+        hz_pages_free_clean(hz_run_at(block));
     else
-        hz_pages_free(run_of(block));
+        hz_pages_free(hz_run_at(block));
     (void)hz_purge_part();
 }
 
@@ -104,10 +99,10 @@ void *hz_large_move(void *block, size_t size)
 {
     bool is_clean;
     const int saved = errno;
-    const hz_span *run = run_of(block);
+    const hz_span *run = hz_run_at(block);
     void *fresh = hz_large_alloc(size, HZ_GRANULE_BYTES, &is_clean);
     if (fresh == NULL) return NULL;
-    const bool is_moved = is_worth_moving(run, is_clean) && hz_run_move(run, run_of(fresh));
+    const bool is_moved = is_worth_moving(run, is_clean) && hz_run_move(run, hz_run_at(fresh));
     if (is_moved)
         hz_count(HZ_STAT_large_moved, 1);
     else
@@ -119,5 +114,5 @@ void *hz_large_move(void *block, size_t size)
 
 size_t hz_large_bytes(const void *block)
 {
-    return (size_t)hz_map.spans[hz_page_of(block)].pages << HZ_PAGE_SHIFT;
+    return (size_t)hz_run_at(block)->pages << HZ_PAGE_SHIFT;
 }

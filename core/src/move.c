@@ -24,11 +24,6 @@ static struct {
     _Atomic uint32_t runs;        /* pages with FIRST */
 } moved;
 
-static size_t page_of(const hz_span *run)
-{
-    return (size_t)(run - hz_map.spans);
-}
-
 /* The flags of a page; NULL: no page of its chunk was ever moved. */
 static flag *flag_of(size_t page)
 {
@@ -130,7 +125,7 @@ static void part_copy(size_t from, size_t to, size_t pages)
 
 bool hz_run_move(const hz_span *from, const hz_span *to)
 {
-    const size_t source = page_of(from), target = page_of(to), pages = from->pages;
+    const size_t source = hz_run_page(from), target = hz_run_page(to), pages = from->pages;
     if (hz_atomic_peek(&moved.runs) >= RUNS_MOST || !flags_make(target, pages)) return false;
     for (size_t at = 0, length; at < pages; at += length) {
         length = mapping_length(source + at, pages - at);

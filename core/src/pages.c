@@ -35,11 +35,6 @@ size_t hz_pages_dirty(void)
     return hz_atomic_peek(&hz_page_heap.dirty_pages);
 }
 
-static size_t page_of(const hz_span *run)
-{
-    return (size_t)(run - hz_map.spans);
-}
-
 /* ---- lists ---------------------------------------------------------------------------------- */
 
 static unsigned list_number(size_t pages)
@@ -112,7 +107,7 @@ static void run_put_out(hz_span *run)
 static void run_resize(hz_span *run, size_t pages)
 {
     hz_span *last = &run[pages - 1];
-    last->head = (uint32_t)page_of(run);
+    last->head = (uint32_t)hz_run_page(run);
     if (last != run) last->state = HZ_SPAN_BUSY;
     hz_plain_put(&run->pages, (uint32_t)pages);
 }
@@ -125,7 +120,7 @@ static void run_list(size_t first, size_t pages, hz_span_state state)
     if (left != NULL && left->state == state) {
         hz_span *neighbour = &hz_map.spans[left->head];
         list_remove(neighbour);
-        first = page_of(neighbour);
+        first = hz_run_page(neighbour);
         pages += neighbour->pages;
     }
     hz_span *right = first + pages < hz_page_heap.top ? &hz_map.spans[first + pages] : NULL;
@@ -159,7 +154,7 @@ static hz_span *run_around(size_t page)
  * and as old as it was. */
 static hz_span *run_carve(hz_span *run, size_t first, size_t pages)
 {
-    const size_t start = page_of(run), end = start + run->pages;
+    const size_t start = hz_run_page(run), end = start + run->pages;
     const hz_span_state state = run->state;
     list_remove(run);
     if (state == HZ_SPAN_DIRTY) hz_freed_put(first, pages, 0);
@@ -199,7 +194,7 @@ static hz_span *lists_search(const hz_run_lists *lists, size_t pages)
  * The result is the dirty run that contains both, NULL when the system refuses. */
 static hz_span *run_join(hz_span *dirty, hz_span *clean, size_t first, size_t pages)
 {
-    const size_t dirty_first = page_of(dirty), more = pages - dirty->pages;
+    const size_t dirty_first = hz_run_page(dirty), more = pages - dirty->pages;
     const size_t more_first = clean < dirty ? first : dirty_first + dirty->pages;
     if (!hz_arena_reuse(more_first, more)) return NULL;
     run_carve(clean, more_first, more);
@@ -211,7 +206,7 @@ static hz_span *run_join(hz_span *dirty, hz_span *clean, size_t first, size_t pa
 static hz_span *run_stretch(hz_span *run, size_t pages)
 {
     if (run->pages >= pages) return run;
-    const size_t first = page_of(run), end = first + run->pages;
+    const size_t first = hz_run_page(run), end = first + run->pages;
     hz_span *right = end < hz_page_heap.top ? &hz_map.spans[end] : NULL;
     if (right != NULL && right->state == HZ_SPAN_CLEAN && run->pages + right->pages >= pages)
         return run_join(run, right, first, pages);
@@ -332,7 +327,7 @@ hz_span *hz_pages_alloc(size_t pages, size_t align, bool *zeroed)
     if (run == NULL) run = find_more(pages + align - 1, taste);
     if (run != NULL) {
         const size_t base_page = hz_map.base >> HZ_PAGE_SHIFT; /* alignment is of addresses */
-        size_t first = ((base_page + page_of(run) + align - 1) & ~(align - 1)) - base_page;
+        size_t first = ((base_page + hz_run_page(run) + align - 1) & ~(align - 1)) - base_page;
         const bool is_clean = run->state == HZ_SPAN_CLEAN;
         if (zeroed != NULL) *zeroed = is_clean;
         if (!is_clean) hz_count(HZ_STAT_pages_reused, 1);
@@ -348,14 +343,14 @@ void hz_pages_free(hz_span *run)
 {
     const uint32_t now_ms = hz_os_now_ms();
     hz_lock_take(&hz_page_heap.lock);
-    hz_run_list_dirty(page_of(run), run->pages, now_ms);
+    hz_run_list_dirty(hz_run_page(run), run->pages, now_ms);
     hz_lock_release(&hz_page_heap.lock);
 }
 
 void hz_pages_free_clean(hz_span *run)
 {
     hz_lock_take(&hz_page_heap.lock);
-    hz_run_list_clean(page_of(run), run->pages);
+    hz_run_list_clean(hz_run_page(run), run->pages);
     hz_lock_release(&hz_page_heap.lock);
 }
 
@@ -414,7 +409,7 @@ static void purge_begin(hz_span *run)
 
 static void purge_end(hz_span *run, size_t purged)
 {
-    const size_t first = page_of(run), pages = run->pages;
+    const size_t first = hz_run_page(run), pages = run->pages;
     hz_purging_remove(run);
     if (purged > 0 && purged < pages) run_resize(run, purged);
     if (purged < pages) hz_run_list_dirty(first + purged, pages - purged, hz_os_now_ms());
@@ -457,7 +452,7 @@ void hz_pages_swept(hz_span *run, size_t purged)
 
 static bool run_grow(hz_span *run, size_t pages)
 {
-    size_t first = page_of(run), end = first + run->pages;
+    size_t first = hz_run_page(run), end = first + run->pages;
     size_t more = pages - run->pages;
     hz_span *right = end < hz_page_heap.top ? &hz_map.spans[end] : NULL;
     if (right == NULL || (right->state != HZ_SPAN_CLEAN && right->state != HZ_SPAN_DIRTY))
@@ -471,7 +466,7 @@ static bool run_grow(hz_span *run, size_t pages)
 
 static void run_shrink(hz_span *run, size_t pages)
 {
-    size_t first = page_of(run), end = first + run->pages;
+    size_t first = hz_run_page(run), end = first + run->pages;
     run_resize(run, pages);
     hz_run_list_dirty(first + pages, end - first - pages, hz_os_now_ms());
 }

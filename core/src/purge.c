@@ -35,7 +35,7 @@ static struct {
  * pages went. */
 static size_t run_return(const hz_span *run)
 {
-    const size_t first = (size_t)(run - hz_map.spans), pages = run->pages;
+    const size_t first = hz_run_page(run), pages = run->pages;
     const size_t most = hz_purge_part_pages(pages);
     size_t done = 0;
     for (size_t part; done < pages; done += part) {

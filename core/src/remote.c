@@ -31,7 +31,7 @@ static uint32_t entry_class(const void *entry)
 
 static uint32_t entry_shard(const void *entry)
 {
-    return hz_map.spans[hz_page_of(entry_block(entry))].shard;
+    return hz_run_at(entry_block(entry))->shard;
 }
 
 /* ---- sorting -------------------------------------------------------------------------------- */

@@ -16,20 +16,15 @@
 
 /* ---- runs in use ---------------------------------------------------------------------------- */
 
-static size_t page_of(const hz_span *run)
-{
-    return (size_t)(run - hz_map.spans);
-}
-
 /* Calls `act` for each part of the span table between two gaps. A gap at or above the end of a part
  * was being noted by a thread that the fork has lost. */
 static void each_part(void (*act)(size_t first, size_t end))
 {
     size_t end = hz_page_heap.top;
     for (const hz_span *gap = hz_page_heap.gaps; gap != NULL; gap = gap->next) {
-        if (page_of(gap) >= end) continue;
-        act(page_of(gap) + 1, end);
-        end = page_of(gap) + 1 - gap->pages;
+        if (hz_run_page(gap) >= end) continue;
+        act(hz_run_page(gap) + 1, end);
+        end = hz_run_page(gap) + 1 - gap->pages;
     }
     act(0, end);
 }
@@ -117,7 +112,7 @@ void hz_purging_end_lost(void)
         if (run->purger == survivor) continue;
         hz_purging_remove(run);
         run->state = HZ_SPAN_BUSY;
-        run_list_unknown(page_of(run), run->pages);
+        run_list_unknown(hz_run_page(run), run->pages);
     }
     hz_page_heap.survivor = 0;
 }

@@ -3,15 +3,14 @@
  *
  * A span is cut from the front, as blocks are asked for; no more than CUT_BYTES ahead are touched.
  * One heap at a time cuts it, by a lease. If several threads took turns, blocks of two threads
- * would share cache lines. A bit of hz_map.free_bits, outside the blocks, notes that a block is
- * back. An empty span, whose blocks are all back, is kept (up to span_cache spans) or freed.
+ * would share cache lines. A bit of hz_map.free_bits notes that a block is back. An empty span,
+ * whose blocks are all back, is kept (up to span_cache spans) or freed.
  */
 #include "internal.h"
 #include "os.h"
 
 enum {
-    WORDS_PER_PAGE =
-        1 << (HZ_PAGE_GRANULES_SHIFT - 6), /* words of free_bits that describe a page */
+    WORDS_PER_PAGE = 1 << (HZ_PAGE_GRANULES_SHIFT - 6), /* words of free_bits */
     COLOURS = 16,    /* lines at which a first block may lie; half of them are lost per span */
     COLOUR_STEP = 7, /* so that neighbouring spans take all colours in turn, far apart */
     BLOCKS_MIN = 4,  /* a span of a large class holds at least this many blocks */
@@ -30,25 +29,20 @@ static hz_bin *bin_of(uint32_t shard, uint32_t class_)
     return &hz_shards[shard].bins[class_];
 }
 
-static size_t span_page(const hz_span *span)
-{
-    return (size_t)(span - hz_map.spans);
-}
-
 static uint64_t *span_bits(const hz_span *span)
 {
-    return hz_map.free_bits + span_page(span) * WORDS_PER_PAGE;
+    return hz_map.free_bits + hz_run_page(span) * WORDS_PER_PAGE;
 }
 
 hz_span *hz_span_of(const void *address)
 {
-    return &hz_map.spans[hz_map.spans[hz_page_of(address)].head];
+    return &hz_map.spans[hz_run_at(address)->head];
 }
 
 void *hz_span_first_block(const void *block)
 {
     const hz_span *span = hz_span_of(block);
-    return (unsigned char *)hz_page_address(span_page(span)) + span->colour;
+    return (unsigned char *)hz_run_address(span) + span->colour;
 }
 
 /* ---- bins ----------------------------------------------------------------------------------- */
@@ -123,7 +117,7 @@ static size_t span_length(uint32_t class_)
 static void span_prefault(const hz_span *span, bool zeroed)
 {
     size_t bytes = (size_t)span->pages << HZ_PAGE_SHIFT;
-    if (zeroed && hz_os_populate(hz_page_address(span_page(span)), bytes)) {
+    if (zeroed && hz_os_populate(hz_run_address(span), bytes)) {
         hz_count(HZ_STAT_prefaulted_bytes, bytes);
     }
 }
@@ -131,7 +125,7 @@ static void span_prefault(const hz_span *span, bool zeroed)
 /*
  * Bytes before the first block of a span, which no thread touches. Without them the first blocks of
  * all spans would share a few sets of the cache. Of a sized class they are never zero, so that
- * hz_class_at tells a block that once began at the page itself.
+ * hz_class_at rejects a block that once began at the page itself.
  */
 static uint32_t span_colour(uint32_t first_page, uint32_t class_)
 {
@@ -145,7 +139,7 @@ static hz_span *span_make(uint32_t shard, uint32_t class_)
     size_t pages = span_length(class_);
     hz_span *span = hz_guard_pages_alloc(pages, 1, &zeroed);
     if (span == NULL) return NULL;
-    uint32_t first = (uint32_t)span_page(span);
+    uint32_t first = (uint32_t)hz_run_page(span);
     for (size_t i = 0; i < pages; i++) {
         span[i].head = first;
         span[i].colour = i == 0 ? span_colour(first, class_) : 0;
@@ -161,16 +155,15 @@ static hz_span *span_make(uint32_t shard, uint32_t class_)
     return span;
 }
 
-/* Removes the seals of a span's blocks. A second copy of a block that was freed twice may still
- * wait in a magazine, and must have no seal when the pages serve something else. The result is a
- * block without a seal: a second copy was handed out while the first was in the span, so it is in
- * use. */
+/* Removes the seals of a span's blocks: a second copy of one that was freed twice may still wait in
+ * a magazine when the pages serve something else. The result is a block without a seal: its second
+ * copy was handed out while the first was in the span, so it is in use. */
 static const void *unseal_all(const hz_span *span, uint32_t class_)
 {
     const size_t bytes = hz_class_bytes[class_];
     const uint64_t key = hz_map.keys[class_];
     const void *unsealed = NULL;
-    unsigned char *block = (unsigned char *)hz_page_address(span_page(span)) + span->colour;
+    unsigned char *block = (unsigned char *)hz_run_address(span) + span->colour;
     for (uint32_t i = 0; i < span->carved; i++, block += bytes) {
         if (HZ_LIKELY(hz_is_sealed(block, key)))
             hz_unseal(block);
@@ -188,7 +181,7 @@ static void span_bury(hz_bin *bin, hz_span *span, hz_span **dead)
     (void)hz_plain_swap(&span->class_, (uint8_t)HZ_CLASS_NONE); /* from now on it is no span */
     for (size_t i = 0; i < span->pages; i++) {
         span[i].class_ = HZ_CLASS_NONE;
-        hz_page_clear(hz_page_at(hz_page_address(span_page(span) + i)));
+        hz_page_clear(hz_page_at(hz_run_address(span + i)));
     }
     span->next = *dead;
     *dead = span;
@@ -223,7 +216,7 @@ static void destroy_all(hz_span *dead, uint32_t class_)
 static void span_lend(hz_span *span, hz_lease *lease)
 {
     size_t bytes = hz_class_bytes[span->class_];
-    unsigned char *blocks = hz_page_address(span_page(span));
+    unsigned char *blocks = hz_run_address(span);
     lease->first = blocks + span->colour + span->carved * bytes;
     lease->blocks = span->capacity - span->carved;
     span->carved = span->capacity;
@@ -280,7 +273,7 @@ static size_t span_carve(hz_span *span, void **out, size_t want)
 static size_t span_reuse(hz_span *span, void **out, size_t want)
 {
     uint64_t *bits = span_bits(span);
-    uintptr_t base = (uintptr_t)hz_page_address(span_page(span));
+    uintptr_t base = (uintptr_t)hz_run_address(span);
     size_t got = 0, word = span->scan_word;
     if (want > span->free_count) want = span->free_count;
     while (got < want) {
@@ -342,7 +335,7 @@ size_t hz_span_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz
 /* The word of free_bits that a block's bit stands in, and that bit. */
 static uint64_t *span_bit(const hz_span *span, const void *block, uint64_t *bit)
 {
-    const size_t offset = (uintptr_t)block - (uintptr_t)hz_page_address(span_page(span));
+    const size_t offset = (uintptr_t)block - (uintptr_t)hz_run_address(span);
     const size_t granule = offset >> HZ_GRANULE_SHIFT;
     *bit = UINT64_C(1) << (granule % 64);
     return span_bits(span) + granule / 64;
@@ -369,12 +362,12 @@ static void span_settle(hz_bin *bin, hz_span *span, hz_span **dead)
     }
 }
 
-/* Whether a block's page is one of this bin's. A block that was freed twice may come back a second
- * time when its page serves another bin, which may change the page meanwhile. But this bin's lock
- * is held, so no page becomes one of this bin's or ceases to be one. */
+/* Whether a block's page is this bin's. When a block that was freed twice comes back again, its
+ * page may be another bin's, which may change it meanwhile. But this bin's lock is held, so no page
+ * becomes this bin's or ceases to be. */
 static bool is_of_bin(uint32_t shard, uint32_t class_, const void *block)
 {
-    return hz_class_at(block) == class_ && hz_map.spans[hz_page_of(block)].shard == shard;
+    return hz_class_at(block) == class_ && hz_run_at(block)->shard == shard;
 }
 
 static bool is_back(const void *block)
@@ -398,10 +391,8 @@ static void prefetch_seals(void *const *blocks, size_t count)
     for (size_t i = 0; i < count; i++) __builtin_prefetch(blocks[i]);
 }
 
-/*
- * A block without its seal is the second copy of one that is in use, or was written to after its
- * free. It is left out, as in an allocation; else a span with a block in use could be freed.
- */
+/* A block without its seal is the second copy of one that is in use, or was written to after its
+ * free. It is left out, as in an allocation; else a span with a block in use could be freed. */
 void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t count)
 {
     const void *twice = NULL, *spoiled = NULL;

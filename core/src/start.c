@@ -22,6 +22,7 @@ hz_config hz_cfg;
 #endif
 static hz_page no_page; /* the only entry before hz has started */
 hz_map_t hz_map = {.pages = &no_page};
+hz_shard *hz_shards;
 
 static struct {
     hz_lock lock;            /* guards the start */
@@ -291,6 +292,12 @@ static uint32_t resolve_shards(uint32_t cpus)
     return shards;
 }
 
+static bool shards_make(void)
+{
+    hz_shards = hz_meta_alloc(hz_map.shards * sizeof(hz_shard));
+    return hz_shards != NULL;
+}
+
 static void draw_keys(void)
 {
     hz_os_random(hz_map.keys, sizeof hz_map.keys);
@@ -303,7 +310,7 @@ static bool start(void)
     configure();
     uint32_t cpus = hz_os_cpus();
     hz_map.shards = resolve_shards(cpus);
-    if (!hz_arena_make() || !hz_depot_make_all()) return false;
+    if (!hz_arena_make() || !shards_make()) return false;
     draw_keys();
     hz_rows_start();
     hz_harden_start();
