@@ -2,7 +2,7 @@
  * START HERE: allocation, the fast path first.
  *
  * A small block costs a look-up of its class, a pop from the thread's magazine, and the removal of
- * its seal. A block without a seal is not handed out. The one branch on that serves three cases:
+ * its seal. A block without a seal is not handed out. One branch checks that, for three cases:
  *
  * 1. The magazine is empty, or the thread has no heap yet. Then the pop finds a block that never
  * has a seal, and the slow path gets blocks.

@@ -57,7 +57,7 @@ static struct {
     hz_lock lock; /* guards the rest */
     table tables[TABLES];
     size_t pages;        /* pages of the place */
-    size_t first_number; /* page 0 is this page of the place */
+    size_t first_number; /* number of page 0 in the place */
     size_t entries;      /* entries that can be read; a power of two */
     size_t usable_pages; /* pages are claimed up to here, except gaps */
     size_t used_pages;   /* pages are handed to the page heap up to here */

@@ -4,8 +4,8 @@
  *
  * Slow paths read the clock now and then; the fast paths never do. So a program that makes no calls
  * returns nothing; the background worker is for programs that rest after they needed much memory.
- * The magazines of a thread stay as they are, as no other thread can take from them. To let a
- * thread shrink each one that had no shortage for a second cost a key-value store 6 % of its speed.
+ * The magazines of a thread stay as they are, as no other thread can take from them. When threads
+ * shrank each one that had no shortage for a second, a key-value store lost 6 % of its speed.
  */
 #include "internal.h"
 #include "os.h"

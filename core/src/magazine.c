@@ -128,7 +128,7 @@ static bool is_one_way(const hz_magazine *magazine)
     return magazine->streak >= LONG_STREAK;
 }
 
-/* Whether a magazine holds so many batches, and more are no use, as blocks only pass through. */
+/* Whether a magazine holds this many batches, and more are no use, as blocks only pass through. */
 static bool has_plenty(const hz_magazine *magazine, uint32_t batches)
 {
     int64_t batch = hz_cfg.refill_batch;
