@@ -20,8 +20,8 @@ MOST_LINES = 600
 
 # From the top: a part may import what stands below it, and its neighbours without going in circles.
 PYTHON_LEVELS: tuple[frozenset[str], ...] = (
-    frozenset({"cli", "__main__"}),
-    frozenset({"lab"}),
+    frozenset({"cli", "__main__", "__init__"}),
+    frozenset({"api", "lab"}),
     frozenset({"tune", "compare", "verify", "report", "export"}),
     frozenset({"search", "confirm"}),
     frozenset({"trial"}),
@@ -103,9 +103,12 @@ def python_files() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
-def imports(path: Path) -> Iterator[Import]:
-    """Every import of a file, those inside functions too; relative ones are spelled out."""
-    for node in ast.walk(ast.parse(path.read_text())):
+def imports(path: Path, *, typing: bool = True) -> Iterator[Import]:
+    """Every import of a file, those inside functions too; `typing`: also those for types alone."""
+    tree = ast.parse(path.read_text())
+    if not typing:
+        tree.body = [each for each in tree.body if not _is_for_types(each)]
+    for node in ast.walk(tree):
         where = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -114,6 +117,10 @@ def imports(path: Path) -> Iterator[Import]:
             assert node.level == 0, f"{where}: a relative import; name the package"
             for alias in node.names:
                 yield Import(part_of(path), f"{node.module}.{alias.name}", where)
+
+
+def _is_for_types(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def all_imports() -> list[Import]:
@@ -131,7 +138,7 @@ def level_of(part: str) -> int:
 
 
 def test_every_python_file_has_a_place_in_the_layers() -> None:
-    parts = {part_of(path) for path in python_files()} - {"__init__"}
+    parts = {part_of(path) for path in python_files()}
     assert parts <= frozenset().union(*PYTHON_LEVELS), "give the new part a level"
 
 
@@ -161,6 +168,17 @@ def test_neighbours_do_not_import_each_other_in_circles() -> None:
         return seen
 
     assert [part for part in sorted(below) if part in reached(part)] == []
+
+
+def test_the_command_line_knows_the_api_and_no_room_below_it() -> None:
+    allowed = {"api", "lab", "cli", "errors", "progress", "files", ""}
+    strangers = [
+        f"{path.relative_to(ROOT)}: {each.what}"
+        for path in sorted((PACKAGE / "cli").glob("*.py"))
+        for each in imports(path, typing=False)
+        if own_part(each.what) not in allowed
+    ]
+    assert strangers == []
 
 
 @pytest.mark.parametrize("what", SINGLE_IMPORTERS)

@@ -1,6 +1,14 @@
-"""Finds the allocator configuration that is best for a workload on a machine, and proves it."""
+"""Finds the allocator configuration that is best for a workload on a machine, and proves it.
+
+`hztune.api` has a function for everything that the command line does.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hztune import api as api
 
 
 def version() -> str:
@@ -8,3 +16,11 @@ def version() -> str:
     from importlib.metadata import version as installed_version
 
     return installed_version("hztune")
+
+
+def __getattr__(name: str) -> object:
+    if name != "api":
+        raise AttributeError(f"hztune has no {name!r}; hztune.api has all that it does")
+    from importlib import import_module
+
+    return import_module("hztune.api")

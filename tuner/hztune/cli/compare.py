@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
+from hztune import api
 from hztune.cli import completion
-from hztune.cli.tune import seconds
 from hztune.errors import StoppedByUser, UsageError
+from hztune.progress import Plain, Quiet, parse_duration
 
 _HELP = """Measure allocators and configurations side by side.
 
@@ -79,34 +80,22 @@ def compare_command(
         raise UsageError("compare needs two contenders at least (see `hztune compare --help`)")
     if as_json and markdown:
         raise UsageError("--json and --markdown exclude each other; give one of them")
-    budget_s = seconds(budget)
-    from hztune.compare import comparison, session, table
-    from hztune.compare import contenders as field
-    from hztune.compare import plot as drawing
-    from hztune.compare.match import Effort
-    from hztune.machine import Machine
-    from hztune.progress import Plain, Quiet
-
-    plan = Effort(pairs, budget_s)
-    specs = session.specs_of(workloads, threads, params)
-    sides = field.parse(contenders)
-    for spec in specs:
-        spec.check()
-    machine = Machine.here()
-    found, stopped = session.carry_out(
-        comparison.started(sides, machine),
+    budget_s = parse_duration(budget)
+    specs = api.rows(workloads, threads, params)
+    found, stopped = api.compare(
+        api.contenders(contenders),
         specs,
-        plan,
-        session.executors(sides, machine, seed),
-        Quiet() if quiet else Plain(sys.stderr),
+        pairs=pairs,
+        budget_s=budget_s,
+        seed=seed,
+        reporter=Quiet() if quiet else Plain(sys.stderr),
     )
     if plot is not None and found.rows:
-        drawing.write(found.standings, plot)
+        api.draw(found, plot)
     if as_json:
-        click.echo(comparison.dumps(found), nl=False)
+        click.echo(api.comparison_json(found), nl=False)
     elif found.rows:
-        rows = found.standings
-        click.echo(table.markdown(rows) if markdown else table.plain(rows, counters=counters))
+        click.echo(api.comparison_text(found, markdown=markdown, counters=counters))
     if stopped:
         raise StoppedByUser(f"interrupted; {len(found.rows)} of {len(specs)} rows are measured")
     return 0

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hztune import api
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -37,13 +39,9 @@ def offer_names(known: Callable[[], Iterable[str]]) -> Offer:
 
 def workloads() -> list[str]:
     """The workloads of this installation."""
-    from hztune import workload
-
-    return [each.name for each in workload.listing()]
+    return [each.name for each in api.workloads()]
 
 
 def allocators() -> list[str]:
     """Every allocator that hztune knows, installed or not."""
-    from hztune import allocator
-
-    return [*allocator.names(), "any"]
+    return [*api.allocator_names(), "any"]

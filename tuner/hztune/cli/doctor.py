@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hztune import api
 from hztune.errors import UnfitError
 
 if TYPE_CHECKING:
@@ -23,10 +24,7 @@ def doctor_command(as_json: bool, strict: bool) -> None:
     The machine's record follows. Nothing is changed. With --json it is an object with the keys
     findings and machine.
     """
-    from hztune import doctor
-    from hztune.machine import Machine
-
-    findings, machine = doctor.examine(), Machine.here()
+    findings, machine = api.doctor(), api.machine()
     if as_json:
         found = {"findings": [asdict(each) for each in findings], "machine": asdict(machine)}
         click.echo(json.dumps(found, indent=2))

@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from hztune import api
 from hztune.cli import completion
-from hztune.cli.tune import seconds
 from hztune.errors import HztuneError, StoppedByUser, UsageError
-
-if TYPE_CHECKING:
-    from hztune.lab.figures import Shown
-    from hztune.lab.report import Answer
+from hztune.progress import Plain, Quiet, parse_duration
 
 EXPERIMENTS = Path("experiments")
 PEERS_VARIABLE = "HZTUNE_PEERS"
@@ -56,14 +51,12 @@ def experiment_run(
     Each row is kept as soon as it is measured. Ctrl-C prints the rows so far, and --resume goes on
     with them; results.json is replaced when the last row is there.
     """
-    budget_s = seconds(budget) if budget else None
-    from hztune.compare import contenders, table
+    budget_s = parse_duration(budget) if budget else None
     from hztune.lab import definition
-    from hztune.lab.run import require, run
-    from hztune.progress import Plain, Quiet
+    from hztune.lab.run import further, require, run
 
     named = [each for each in os.environ.get(PEERS_VARIABLE, "").split(",") if each]
-    extra = contenders.files([*named, *libraries])
+    extra = further([*named, *libraries])
     found = [definition.load(folder) for folder in definition.find(words, EXPERIMENTS)]
     reporter = Quiet() if quiet else Plain(sys.stderr)
     for experiment in found:
@@ -74,7 +67,7 @@ def experiment_run(
         part_s = experiment.budget_s * (budget_s / whole_s if budget_s else 1.0)
         ran = run(experiment, reporter, extra=extra, budget_s=part_s, resume=resume)
         if ran.record.rows:
-            click.echo(table.plain(ran.record.standings))
+            click.echo(api.comparison_text(ran.record))
         if ran.stopped:
             raise StoppedByUser(
                 f"interrupted; {len(ran.record.rows)} of {ran.rows} rows are in {ran.path}: "
@@ -106,74 +99,21 @@ def experiment_report(
         raise UsageError("--json and --markdown exclude each other; give one of them")
     if plot is not None and len(words) != 1:
         raise UsageError("--plot draws one experiment; name its directory")
-    from hztune.lab import definition, report
+    from hztune.lab import definition, report, text
 
     folders = definition.find(words, EXPERIMENTS)
     found = [report.examine(definition.load(folder)) for folder in folders]
     if as_json:
-        click.echo(json.dumps([_json(each) for each in found], indent=2))
+        click.echo(json.dumps([text.as_json(each) for each in found], indent=2))
     elif markdown:
-        click.echo(_markdown(found, rows))
+        click.echo(text.markdown_of(found, rows=rows))
     else:
-        click.echo("\n\n".join(_plain(each, rows) for each in found))
+        click.echo("\n\n".join(text.for_people(each, rows=rows) for each in found))
     wrong = [each.name for each in found if each.problems]
     if wrong:
         raise HztuneError(
             f"{len(wrong)} of {len(found)} experiments are not what they claim: {', '.join(wrong)}"
         )
     if plot is not None:
-        _draw(found[0], plot)
+        text.draw_answer(found[0], plot)
     return 0
-
-
-def _draw(finding: Answer, path: Path) -> None:
-    """Writes the picture of an experiment that was measured.
-
-    Raises:
-        UsageError: It was not.
-    """
-    from hztune import files
-    from hztune.lab import chart
-
-    if not finding.standings:
-        raise UsageError(f"{finding.name} is not measured yet, so there is nothing to draw")
-    files.write_whole(path, chart.draw(finding.standings))
-
-
-def _plain(finding: Answer, rows: bool) -> str:
-    from hztune.compare import table
-    from hztune.lab import figures
-
-    if not rows or not finding.standings:
-        return "\n".join(finding.lines())
-    details = [
-        table.plain(finding.standings),
-        *figures.values_table(finding.values, finding.standings),
-    ]
-    return "\n".join([*finding.lines(), "", *details])
-
-
-def _markdown(findings: list[Answer], rows: bool) -> str:
-    """One table of all questions; with `rows` the tables of each one behind it."""
-    from hztune.compare import table
-    from hztune.lab import figures
-
-    head = ("experiment", "question", "finding", "figures, 95 % intervals", "date")
-    text = table.lines(head, [each.cells() for each in findings])
-    for each in findings:
-        if rows and each.standings:
-            text += ["", f"### {each.name}", "", table.markdown(each.standings), ""]
-            text += figures.values_table(each.values, each.standings)
-    return "\n".join(text)
-
-
-def _json(finding: Answer) -> dict[str, object]:
-    """A finding for machines, its figures as ratios where they are."""
-    told = asdict(finding)
-    del told["standings"], told["values"]
-    return {**told, "figures": [_figure_json(each) for each in finding.figures]}
-
-
-def _figure_json(figure: Shown) -> dict[str, object]:
-    ratio, low, high = figure.interval.ratio if figure.interval else (None, None, None)
-    return {**asdict(figure), "interval": {"ratio": ratio, "ci_low": low, "ci_high": high}}

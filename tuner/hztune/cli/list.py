@@ -6,12 +6,15 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from hztune import artifacts, params
+from hztune import api
 from hztune.errors import HztuneError, UsageError
-from hztune.params import Param
+
+if TYPE_CHECKING:
+    from hztune.params import Param
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,26 +49,13 @@ def params_command(allocator: str, with_arms: bool, markdown: bool, as_json: boo
     """Print the table of parameters."""
     if markdown and as_json:
         raise UsageError("--markdown and --json exclude each other; give one of them")
-    table = [row for row in _table_of(allocator) if with_arms or not row.is_arm]
+    table = [row for row in api.parameters(allocator) if with_arms or not row.is_arm]
     if as_json:
         click.echo(json.dumps([asdict(row) for row in table], indent=2))
     elif markdown:
         click.echo(_markdown(table))
     else:
         click.echo(_columns([_row(param) for param in table]))
-
-
-_PATHS: dict[str, Callable[[], Path]] = {
-    "lib": artifacts.library,
-    "static-lib": artifacts.static_library,
-    "deepbind": artifacts.deepbind,
-    "include": artifacts.include_dir,
-    "cmake": artifacts.cmake_dir,
-    "bench": artifacts.bench,
-    "launch": artifacts.launch,
-    "turns": artifacts.turns,
-    "spaces": artifacts.search_spaces,
-}
 
 
 @click.command("paths")
@@ -85,9 +75,9 @@ def paths_command(what: str | None) -> None:
     With an option, that one path alone.
     """
     if what is not None:
-        click.echo(str(_PATHS[what]()))
+        click.echo(str(api.paths()[what]()))
     else:
-        click.echo(_columns([(name, _path_or_reason(find)) for name, find in _PATHS.items()]))
+        click.echo(_columns([(name, _path_or_reason(find)) for name, find in api.paths().items()]))
 
 
 def _path_or_reason(find: Callable[[], Path]) -> str:
@@ -98,10 +88,8 @@ def _path_or_reason(find: Callable[[], Path]) -> str:
 
 
 def _workloads() -> Listing:
-    from hztune import workload
-
     rows: list[tuple[str, ...]] = []
-    found = workload.listing()
+    found = api.workloads()
     for each in found:
         rows.append((each.name, each.doc))
         rows += [(f"{each.name}@{setting.name}", setting.doc) for setting in each.settings]
@@ -110,12 +98,10 @@ def _workloads() -> Listing:
 
 
 def _allocators() -> Listing:
-    from hztune import allocator
-
     rows: list[tuple[str, ...]] = []
     records: list[dict[str, object]] = []
-    for name, state in allocator.states().items():
-        if isinstance(state, allocator.Installed):
+    for name, state in api.allocators().items():
+        if not isinstance(state, HztuneError):
             path = str(state.path) if state.sha256 else ""
             rows.append((name, state.version or "-", path or "the unchanged program"))
             records.append({**asdict(state), "path": path, "installed": True, "remedy": ""})
@@ -126,28 +112,16 @@ def _allocators() -> Listing:
 
 
 def _spaces() -> Listing:
-    found = sorted(artifacts.search_spaces().glob("*.toml"))
-    rows = [(path.stem, str(path)) for path in found]
+    rows = [(path.stem, str(path)) for path in api.spaces()]
     return Listing(rows, [{"name": name, "path": path} for name, path in rows])
 
 
 def _formats() -> Listing:
-    from hztune import export
-
-    rows = [(f.name, " ".join(f.allocators) or "all", f.doc) for f in export.FORMATS]
+    rows = [(f.name, " ".join(f.allocators) or "all", f.doc) for f in api.formats()]
     records = [
-        {"name": f.name, "allocators": list(f.allocators), "doc": f.doc} for f in export.FORMATS
+        {"name": f.name, "allocators": list(f.allocators), "doc": f.doc} for f in api.formats()
     ]
     return Listing(rows, records)
-
-
-def _table_of(name: str) -> Sequence[Param]:
-    if name == "hz":
-        return params.table()
-    from hztune import allocator
-
-    adapter = allocator.get(name)
-    return adapter.knobs(adapter.installed())
 
 
 def _row(param: Param) -> tuple[str, ...]:

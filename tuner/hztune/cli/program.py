@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from hztune.cli import completion
 from hztune.errors import UsageError
-
-if TYPE_CHECKING:
-    from hztune.measure.program import Better, Program, Rate, Service
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,6 +40,13 @@ _OPTIONS = (
     click.option("--idle-s", type=click.FloatRange(0, 3600), default=0.0, metavar="SECONDS",
                  help="Read the server's memory again that long after the load."),
 )  # fmt: skip
+
+
+PROGRAM_OPTIONS = frozenset({
+    "metric_regex", "metric_cmd", "lower_is_better", "prepare", "cleanup", "check", "warmup",
+    "timeout", "server", "load", "ready", "ready_port", "idle_s",
+})  # fmt: skip
+"""Their names, as `api.program` takes them."""
 
 
 class ProgramCommand(click.Command):
@@ -82,86 +84,3 @@ def has_program(words: tuple[str, ...], server: str) -> bool:
             "(`hztune --help` lists the commands; a program of your own stands after --)"
         )
     return bool(words or server)
-
-
-def program(
-    words: tuple[str, ...],
-    *,
-    metric_regex: str,
-    metric_cmd: str,
-    lower_is_better: bool,
-    prepare: str,
-    cleanup: str,
-    check: str,
-    warmup: int,
-    timeout: float,
-    server: str,
-    load: str,
-    ready: str,
-    ready_port: int | None,
-    idle_s: float,
-) -> Program:
-    """The program that the words and options describe.
-
-    Raises:
-        UsageError: The options exclude each other, or the expression is none.
-    """
-    from hztune.measure.program import Program
-
-    rate = _rate(metric_regex, metric_cmd, lower_is_better)
-    service = _service(server, load, ready, ready_port, idle_s)
-    if server and words:
-        raise UsageError("give a server (--server) or a program (-- PROGRAM), one of them")
-    return Program(
-        argv=_split(server) if server else words,
-        rate=rate,
-        metric=json.dumps([metric_regex, metric_cmd, lower_is_better]) if rate else "",
-        reads_output=rate is not None or bool(check),
-        prepare=prepare,
-        cleanup=cleanup,
-        check=check,
-        timeout_s=timeout,
-        warmups=warmup,
-        service=service,
-    )
-
-
-def _service(server: str, load: str, ready: str, port: int | None, idle_s: float) -> Service | None:
-    """How a server is used, if there is one."""
-    from hztune.measure.program import Service
-
-    if not server:
-        if load or ready or port or idle_s:
-            raise UsageError("--load, --ready, --ready-port and --idle-s need --server COMMAND")
-        return None
-    if not load:
-        raise UsageError("--server needs --load COMMAND, which puts the server under load")
-    if bool(ready) == bool(port):
-        raise UsageError("--server needs --ready COMMAND or --ready-port N, one of them")
-    return Service(load, ready, port or 0, idle_s)
-
-
-def _split(command: str) -> tuple[str, ...]:
-    """The words of a command, as a shell would have them."""
-    try:
-        words = tuple(shlex.split(command))
-    except ValueError as error:
-        raise UsageError(f"--server {command!r} cannot be read: {error}") from None
-    if not words:
-        raise UsageError("--server is empty; give the command that starts the server")
-    return words
-
-
-def _rate(regex: str, command: str, lower: bool) -> Rate | None:
-    from hztune.measure.program import by_command, by_regex
-
-    if regex and command:
-        raise UsageError("--metric-regex and --metric-cmd exclude each other; give one of them")
-    if lower and not (regex or command):
-        raise UsageError(
-            "--lower-is-better needs --metric-regex or --metric-cmd: time is so anyway"
-        )
-    better: Better = "lower" if lower else "higher"
-    if regex:
-        return by_regex(regex, better)
-    return by_command(command, better) if command else None

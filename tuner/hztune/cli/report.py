@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from hztune import api
 from hztune.errors import UsageError
 
 _DASHBOARD = "optuna-dashboard"
@@ -32,11 +33,9 @@ def report_command(
     """
     _refuse(folder, out, dashboard, storage, study)
     program = _dashboard() if dashboard else ""
-    from hztune import report
-
     if not dashboard:
         assert folder is not None  # or it was refused
-        click.echo(report.write(folder, out))
+        click.echo(api.report(folder, out))
         return
     path = _copied(folder, storage, study)
     click.echo(f"serving {path}; Ctrl-C ends it", err=True)
@@ -67,15 +66,10 @@ def _refuse(
 
 def _copied(folder: Path | None, storage: str | None, study: str | None) -> Path:
     """The Optuna storage with what the study has measured by now."""
-    from hztune import report
-    from hztune.store.study import Place
-    from hztune.tune.shared_session import directory
-
     if storage and study:
-        place = Place(storage, study)
-        return report.write_shared_storage(place, folder or directory(place))
+        return api.optuna_storage(api.place(storage, study), folder)
     assert folder is not None  # or it was refused
-    return report.write_storage(folder)
+    return api.optuna_storage(folder)
 
 
 def _dashboard() -> str:

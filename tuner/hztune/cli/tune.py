@@ -5,9 +5,7 @@ Values of options are judged in one place, the request (hztune.tune); here only 
 
 from __future__ import annotations
 
-import inspect
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from hztune import api
 from hztune.cli import completion
 from hztune.cli.doctor import require_fit
-from hztune.cli.program import ProgramCommand, has_program, program, program_options
+from hztune.cli.program import PROGRAM_OPTIONS, ProgramCommand, has_program, program_options
 from hztune.errors import NoGainError, UsageError
+from hztune.progress import parse_duration, reporter
 
 if TYPE_CHECKING:
     from hztune.profile import Verdict
-    from hztune.progress import Reporter
     from hztune.result import Result
     from hztune.tune import TuneRequest
     from hztune.workload import Goal
 
-_ABOUT_PROGRAM = frozenset(inspect.signature(program).parameters) - {"words"}
 _EXIT_STATUS: dict[Verdict, int] = {
     "improved": 0,
     "within_limit": 0,
@@ -36,7 +34,6 @@ _EXIT_STATUS: dict[Verdict, int] = {
     "infeasible": 3,
     "interrupted": 130,
 }
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @click.command("tune", cls=ProgramCommand)
@@ -131,36 +128,23 @@ def tune_command(
     hz_config.h, report.html and every sample.
     """
     shared = _shares(storage, study)
-    request = None if shared and _names_no_target(options) else _request(**options)
-    from hztune import doctor, tune
-    from hztune.progress import reporter
-
-    if dry_run and request is not None:
-        click.echo("\n".join(tune.plan(request)))
+    asked = None if shared and _names_no_target(options) else _request(**options)
+    if dry_run and asked is not None:
+        click.echo("\n".join(api.plan(asked)))
         return 0
     if strict:
-        require_fit(doctor.examine())
+        require_fit(api.doctor())
     with reporter(quiet=quiet) as display:
-        result = _carried_out(request, storage, study, options["out"], display)
+        if shared:
+            where = api.place(storage, study)
+            result = api.tune_shared(where, asked, out=options["out"], reporter=display)
+        else:
+            assert asked is not None  # only a shared study may exist already
+            result = api.tune(asked, reporter=display)
     status = print_result(result, as_json=as_json)
     if require_gain and result.profile.claim.verdict == "no_gain":
         raise NoGainError("no gain was proved, and --require-gain was given")
     return status
-
-
-def _carried_out(
-    request: TuneRequest | None, storage: str, study: str, out: Path | None, reporter: Reporter
-) -> Result:
-    """What came out of the study, which has a directory or a storage of its own."""
-    from hztune import tune
-
-    if not storage:
-        assert request is not None  # only a shared study may exist already
-        return tune.tune(request, reporter)
-    from hztune.store.study import Place
-    from hztune.tune import shared_session
-
-    return shared_session.begin(Place(storage, study), request, out, reporter)
 
 
 def _shares(storage: str, study: str) -> bool:
@@ -199,31 +183,18 @@ def _names_no_target(options: Mapping[str, Any]) -> bool:
     return True
 
 
-def seconds(text: str) -> float:
-    """Seconds in a time as people write it: 90s, 5m, 1.5h, 90.
-
-    Raises:
-        UsageError: it is no time.
-    """
-    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smh]?)", text)
-    if match is None:
-        raise UsageError(f"{text!r} is no time; legal is a number with s, m or h: 90s, 5m, 1h")
-    return float(match[1]) * _SECONDS[match[2]]
-
-
 def _request(
     *,
     workload: str | None,
     params: tuple[str, ...],
     threads: int | None,
     objective: Goal,
-    allocator: str | None,
     budget: str,
     words: tuple[str, ...],
     **others: Any,
 ) -> TuneRequest:
     """The request that the options describe; cheap mistakes are found before heavy imports."""
-    about = {name: others.pop(name) for name in list(others) if name in _ABOUT_PROGRAM}
+    about = {name: others.pop(name) for name in list(others) if name in PROGRAM_OPTIONS}
     own = has_program(words, about["server"])
     if own and (workload is not None or params or threads is not None):
         raise UsageError("--workload, --param and --threads are not for a program of your own")
@@ -237,35 +208,27 @@ def _request(
             "--workload is missing; `hztune list workloads` shows what there is "
             "(or give a program of your own after --, or a --server)"
         )
-    others["allocator"] = allocator or ("any" if own else "hz")
-    budget_s = seconds(budget)
-    from hztune.tune import TuneRequest
-
+    budget_s = parse_duration(budget)
     if own:
-        return TuneRequest(program=program(words, **about), budget_s=budget_s, **others)
-    assert workload is not None  # seen above
-    from hztune.workload import together
-
-    first, *beside = (spec.by(objective) for spec in together(workload, params, threads))
-    return TuneRequest(workload=first, beside=tuple(beside), budget_s=budget_s, **others)
+        return api.request(program=api.program(words, **about), budget=budget_s, **others)
+    return api.request(
+        workload, threads=threads, params=params, objective=objective, budget=budget_s, **others
+    )
 
 
 def print_result(result: Result, *, as_json: bool) -> int:
     """Writes the report where there is a verdict, prints the summary; returns the exit status."""
-    from hztune import report
-    from hztune.result.summary import summary_json, summary_lines
-
     verdict, folder = result.profile.claim.verdict, result.folder
     if folder is not None and verdict != "interrupted":
-        report.write(folder)
+        api.report(folder)
     if as_json:
-        click.echo(json.dumps(summary_json(result), indent=2))
+        click.echo(json.dumps(api.summary(result), indent=2))
         return _EXIT_STATUS[verdict]
-    text = summary_lines(result)
+    lines = api.summary_lines(result)
     if folder is not None and result.profile.makes_a_claim:
         path = folder / "profile.json"
-        text.append(
+        lines.append(
             f"use it:  hztune run {path} -- ./program, or hztune export {path} --format ..."
         )
-    click.echo("\n".join(text))
+    click.echo("\n".join(lines))
     return _EXIT_STATUS[verdict]

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hztune import profile
-from hztune.cli.program import ProgramCommand, has_program, program, program_options
-from hztune.cli.tune import seconds
+from hztune import api
+from hztune.cli.program import ProgramCommand, has_program, program_options
 from hztune.errors import UnfitError, UsageError
-from hztune.profile import Profile
+from hztune.progress import parse_duration, reporter
 
 if TYPE_CHECKING:
-    from hztune.measure import Executor
     from hztune.measure.program import Program
-    from hztune.verify.claim import Promise, Verification
+    from hztune.profile import Profile
+    from hztune.verify.claim import Verification
     from hztune.verify.running import Report
 
 _NOTHING = "there is nothing to verify: the profile claims no gain (its verdict is {})"
@@ -62,10 +60,10 @@ def verify_command(
     **about: Any,
 ) -> int:
     """`hztune verify`."""
-    budget_s = seconds(budget)
+    budget_s = parse_duration(budget)
     own = has_program(words, about["server"])
-    target = program(words, **about) if own else None
-    tuned = profile.load(profile_path)
+    target = api.program(words, **about) if own else None
+    tuned = api.load_profile(profile_path)
     if pid is not None:
         if own:
             raise UsageError("--pid and a program after -- exclude each other; give one of them")
@@ -74,15 +72,16 @@ def verify_command(
         click.echo(_NOTHING.format(tuned.claim.verdict))
         return 0
     _warn(tuned, target, strict)
-    executor = _workload(tuned, seed) if target is None else _program(tuned, target, seed)
-    return _measure(tuned, executor, budget_s, as_json=as_json, quiet=quiet)
+    with reporter(quiet=quiet) as display:
+        finding = api.verify(tuned, program=target, budget_s=budget_s, seed=seed, reporter=display)
+    held = _as_json(tuned, finding)
+    click.echo(json.dumps(held, indent=2) if as_json else _for_people(tuned, finding))
+    return _STATUS[finding.answer]
 
 
 def _look(tuned: Profile, pid: int, as_json: bool) -> int:
     """Holds a process against the profile."""
-    from hztune.verify.running import examine
-
-    report = examine(tuned, pid)
+    report = api.examine(tuned, pid)
     if as_json:
         rows = [{**asdict(row), "evidence": row.evidence} for row in report.rows]
         held = {**asdict(report), "in_effect": report.in_effect, "rows": rows}
@@ -107,98 +106,27 @@ def _process_lines(report: Report) -> list[str]:
 
 def _warn(tuned: Profile, target: Program | None, strict: bool) -> None:
     """Says what is not as it was when the claim was made; refuses it under --strict."""
-    from hztune import machine_diff
-
-    found = list(machine_diff.from_proved(tuned))
-    known = tuned.workload.words_sha256
-    if target is not None and known and profile.hash_of_words(target.argv) != known:
-        found.append("the command is not the one that the profile was made for")
+    found = api.differences(tuned, program=target)
     if strict and found:
         raise UnfitError(found[0])
     for difference in found:
         click.echo(f"hztune: warning: {difference}", err=True)
 
 
-def _workload(tuned: Profile, seed: int) -> Executor:
-    """What measures the workload of a profile, or all of several together.
-
-    Raises:
-        UsageError: It was made for a program; or the workload is not legal here.
-    """
-    from hztune.machine import Machine
-    from hztune.measure.workloads import workloads_executor
-    from hztune.workload import WorkloadSpec, goal_of
-
-    if tuned.workload.kind == "program":
-        raise UsageError(
-            f"the profile was made for the program {tuned.workload.name}: "
-            "give its command again after --"
-        )
-    goal = goal_of(tuned.objective.metric)
-    specs = [
-        WorkloadSpec.from_text(of.text, [f"{k}={v}" for k, v in of.params], tuned.threads).by(goal)
-        for of in tuned.workloads
-    ]
-    for spec in specs:
-        spec.check()
-    return workloads_executor(specs, seed=seed, machine=Machine.here(), processes=2)
-
-
-def _program(tuned: Profile, target: Program, seed: int) -> Executor:
-    """What measures a program that a profile was made for.
-
-    Raises:
-        UsageError: It was made for a workload, or for another metric; or there is no such program.
-    """
-    from hztune.machine import Machine
-    from hztune.measure.workloads import program_executor
-
-    of = tuned.workload
-    if of.kind == "bench":
-        raise UsageError(
-            f"the profile was made for the workload {of.name}, not for a program; "
-            "leave the program out, or use `hztune compare`"
-        )
-    if (target.rate is not None) != (tuned.objective.metric == "metric"):
-        raise UsageError(
-            f"the profile's ratio is one of {tuned.objective.metric}; "
-            "give the same --metric-regex or --metric-cmd as for tuning, or none"
-        )
-    if shutil.which(target.argv[0]) is None:
-        raise UsageError(f"there is no program {target.argv[0]!r}; give a path, or a name in PATH")
-    return program_executor(target, seed=seed, machine=Machine.here())
-
-
-def _measure(
-    tuned: Profile, executor: Executor, budget_s: float, *, as_json: bool, quiet: bool
-) -> int:
-    """Measures the claim and prints the answer."""
-    from hztune.progress import reporter
-    from hztune.trial import Bench, Budget, Ledger, SystemClock
-    from hztune.verify.claim import Promise, measure
-
-    promise = Promise.of(tuned)
-    budget = Budget(SystemClock(), budget_s)
-    with reporter(quiet=quiet) as display:
-        finding = measure(promise, Bench(executor, Ledger(promise.limit), budget, display))
-    held = _as_json(tuned, finding)
-    click.echo(json.dumps(held, indent=2) if as_json else _for_people(tuned, promise, finding))
-    return _STATUS[finding.answer]
-
-
-def _for_people(tuned: Profile, promise: Promise, finding: Verification) -> str:
+def _for_people(tuned: Profile, finding: Verification) -> str:
     """The answer, what was found and what was claimed."""
-    result = tuned.claim
+    claim = tuned.claim
     lines = [f"the claim {finding.answer}: {finding.why}".replace("claim cannot", "claim: cannot")]
     if finding.interval is not None:
         here = _measured(*finding.interval.ratio, finding.interval.pairs)
         lines.append(f"  here:    {here}")
-    assert result.ratio and result.ci_low and result.ci_high  # a claim has them
-    claimed = _measured(result.ratio, result.ci_low, result.ci_high, result.pairs)
+    assert claim.ratio and claim.ci_low and claim.ci_high  # a claim has them
+    claimed = _measured(claim.ratio, claim.ci_low, claim.ci_high, claim.pairs)
     lines.append(f"  claimed: {claimed}")
     if finding.rss_ratio is not None:
-        limit = f", limit {promise.limit.text}" if promise.limit else ""
-        memory = result.memory
+        text = dict(tuned.objective.limits).get("max_rss")
+        limit = f", limit {text}" if text else ""
+        memory = claim.memory
         promised = f", claimed [{memory.ci_low:.3f}, {memory.ci_high:.3f}]" if memory else ""
         lines.append(f"  peak memory: {finding.rss_ratio:.2f}x of the control's{limit}{promised}")
     return "\n".join(lines)
@@ -212,16 +140,16 @@ def _as_json(tuned: Profile, finding: Verification) -> dict[str, object]:
     """The answer for machines."""
     ratio, low, high = finding.interval.ratio if finding.interval else (None, None, None)
     pairs = finding.interval.pairs if finding.interval else 0
-    result = tuned.claim
+    claim = tuned.claim
     return {
         "answer": finding.answer,
         "why": finding.why,
         "here": {"ratio": ratio, "ci_low": low, "ci_high": high, "pairs": pairs},
         "claimed": {
-            "ratio": result.ratio,
-            "ci_low": result.ci_low,
-            "ci_high": result.ci_high,
-            "pairs": result.pairs,
+            "ratio": claim.ratio,
+            "ci_low": claim.ci_low,
+            "ci_high": claim.ci_high,
+            "pairs": claim.pairs,
         },
         "rss_ratio": finding.rss_ratio,
     }

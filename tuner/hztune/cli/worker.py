@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
-from hztune.cli.tune import print_result, seconds
+from hztune import api
+from hztune.cli.tune import print_result
+from hztune.progress import parse_duration, reporter
 
 _HELP = """Take part in a study that several workers share.
 
@@ -57,17 +59,13 @@ def worker_command(
     quiet: bool,
 ) -> int:
     """Reads the request from the storage and measures until the study has ended."""
-    from hztune.progress import reporter
-    from hztune.store.study import Place
-    from hztune.tune import shared_session
-
-    place = Place(storage, study)
+    place = api.place(storage, study)
     if forget is not None:
-        click.echo(f"freed what {shared_session.forget(place, forget)} worker(s) of {forget} held")
+        click.echo(f"freed what {api.forget(place, forget)} worker(s) of {forget} held")
         return 0
-    budget_s = None if budget is None else seconds(budget)
+    budget_s = None if budget is None else parse_duration(budget)
     with reporter(quiet=quiet) as display:
-        result = shared_session.join(place, display, budget_s=budget_s, out=out)
+        result = api.join(place, budget_s=budget_s, out=out, reporter=display)
     if result is None:
         click.echo(f"left the study {study} after {budget}; it has not ended", err=True)
         return 0

@@ -16,7 +16,7 @@ from pathlib import Path
 from hztune import allocator, files
 from hztune.blocks import Block, Outcome
 from hztune.compare import comparison as comparisons
-from hztune.compare import session
+from hztune.compare import contenders, session
 from hztune.compare.comparison import Comparison
 from hztune.compare.contenders import Contender, configured, distinct
 from hztune.compare.match import Effort, Finish, MakeExecutor, Measured
@@ -102,6 +102,15 @@ def run(
     if stopped:
         return Ran(record, len(experiment.rows), unfinished, stopped)
     return Ran(record, len(experiment.rows), _publish(unfinished), stopped)
+
+
+def further(texts: Sequence[str]) -> tuple[Contender, ...]:
+    """Contenders from "NAME=/path/to/lib.so".
+
+    Raises:
+        UsageError: One of them is not so written, or names no allocator's library.
+    """
+    return contenders.files(texts)
 
 
 def require(experiment: Experiment) -> None:

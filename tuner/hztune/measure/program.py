@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -29,6 +30,7 @@ Better = Literal["higher", "lower"]
 OUTPUT_BYTES = 64 << 20
 """Most that a program may print when its output matters."""
 
+DEFAULT_TIMEOUT_S = 600.0
 _COMMAND_S = 60.0
 
 
@@ -77,7 +79,7 @@ class Program:
     prepare: str = ""
     cleanup: str = ""
     check: str = ""
-    timeout_s: float = 600.0
+    timeout_s: float = DEFAULT_TIMEOUT_S
     rss_limit_mb: int = 0
     seed_option: str = ""
     threads: int = 0
@@ -117,6 +119,99 @@ def bench_program(spec: WorkloadSpec, seconds: float = 1.0, rss_limit_mb: int = 
         seed_option="--seed",
         threads=spec.threads,
     )
+
+
+def described(
+    argv: tuple[str, ...] = (),
+    *,
+    metric_regex: str = "",
+    metric_cmd: str = "",
+    lower_is_better: bool = False,
+    prepare: str = "",
+    cleanup: str = "",
+    check: str = "",
+    warmup: int = 1,
+    timeout: float = DEFAULT_TIMEOUT_S,
+    server: str = "",
+    load: str = "",
+    ready: str = "",
+    ready_port: int | None = None,
+    idle_s: float = 0.0,
+) -> Program:
+    """The program that words and options describe, as the command line names them.
+
+    Args:
+        argv: The program's words; () where `server` is given.
+        metric_regex: The number in what it prints, in a group; "": its time is measured.
+        metric_cmd: A shell command that reads what it printed and prints the number.
+        lower_is_better: Of that number.
+        prepare: A shell command before each run, untimed.
+        cleanup: A shell command after each run, untimed.
+        check: A shell command that reads what it printed, and fails where that is wrong.
+        warmup: Uncounted runs before the first one.
+        timeout: Seconds; a run that takes longer is hanging.
+        server: The command of a server, which is started afresh for each run.
+        load: What puts the server under load.
+        ready: A shell command that succeeds as soon as the server answers.
+        ready_port: Or the TCP port on which it then answers.
+        idle_s: Seconds after the load until the server's memory is read again.
+
+    Raises:
+        UsageError: The options exclude each other, or the expression is none.
+    """
+    rate = _rate(metric_regex, metric_cmd, lower_is_better)
+    service = _service(server, load, ready, ready_port, idle_s)
+    if server and argv:
+        raise UsageError("give a server (--server) or a program (-- PROGRAM), one of them")
+    return Program(
+        argv=_split(server) if server else argv,
+        rate=rate,
+        metric=json.dumps([metric_regex, metric_cmd, lower_is_better]) if rate else "",
+        reads_output=rate is not None or bool(check),
+        prepare=prepare,
+        cleanup=cleanup,
+        check=check,
+        timeout_s=timeout,
+        warmups=warmup,
+        service=service,
+    )
+
+
+def _service(server: str, load: str, ready: str, port: int | None, idle_s: float) -> Service | None:
+    """How a server is used, if there is one."""
+    if not server:
+        if load or ready or port or idle_s:
+            raise UsageError("--load, --ready, --ready-port and --idle-s need --server COMMAND")
+        return None
+    if not load:
+        raise UsageError("--server needs --load COMMAND, which puts the server under load")
+    if bool(ready) == bool(port):
+        raise UsageError("--server needs --ready COMMAND or --ready-port N, one of them")
+    return Service(load, ready, port or 0, idle_s)
+
+
+def _split(command: str) -> tuple[str, ...]:
+    """The words of a command, as a shell would have them."""
+    try:
+        words = tuple(shlex.split(command))
+    except ValueError as error:
+        raise UsageError(f"--server {command!r} cannot be read: {error}") from None
+    if not words:
+        raise UsageError("--server is empty; give the command that starts the server")
+    return words
+
+
+def _rate(regex: str, command: str, lower: bool) -> Rate | None:
+    if regex and command:
+        raise UsageError("--metric-regex and --metric-cmd exclude each other; give one of them")
+    if lower and not (regex or command):
+        raise UsageError(
+            "--lower-is-better needs --metric-regex or --metric-cmd: time is so anyway"
+        )
+    better: Better = "lower" if lower else "higher"
+    if regex:
+        return by_regex(regex, better)
+    return by_command(command, better) if command else None
 
 
 def by_regex(pattern: str, better: Better) -> Rate:

@@ -10,6 +10,7 @@ less memory to take less, as much less as was claimed.
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,10 +18,24 @@ from hztune.blocks import Arm
 from hztune.confirm import reported
 from hztune.confirm.proof import REPORTED_ERROR
 from hztune.errors import UsageError
+from hztune.machine import Machine
+from hztune.measure import Executor
+from hztune.measure.program import Program
+from hztune.measure.workloads import program_executor, workloads_executor
 from hztune.profile import Profile
-from hztune.progress import Status
+from hztune.progress import Reporter, Status
 from hztune.stats import Interval, is_look, sequential_interval
-from hztune.trial import PAIRS, Bench, LossLimit, MemoryLimit, Samples
+from hztune.trial import (
+    PAIRS,
+    Bench,
+    Budget,
+    Ledger,
+    LossLimit,
+    MemoryLimit,
+    Samples,
+    SystemClock,
+)
+from hztune.workload import WorkloadSpec, goal_of
 
 Answer = Literal["holds", "does not hold", "cannot tell"]
 
@@ -86,6 +101,71 @@ class Promise:
             max_loss=LossLimit.parse(max_loss) if max_loss else None,
             memory=math.log(memory.ci_high) if memory else None,
         )
+
+
+def verify(
+    tuned: Profile, program: Program | None, budget_s: float, seed: int, reporter: Reporter
+) -> Verification:
+    """Measures the claim of a profile again.
+
+    Args:
+        tuned: The profile.
+        program: The program that it was made for; None: it was made for a workload.
+        budget_s: Seconds for it.
+        seed: Of every random choice.
+        reporter: Is told how it goes.
+
+    Raises:
+        UsageError: It makes no claim, or was made for something else; nothing was measured.
+        HztuneError: The control does not run.
+    """
+    promise = Promise.of(tuned)
+    executor = _on_workload(tuned, seed) if program is None else _on(program, tuned, seed)
+    budget = Budget(SystemClock(), budget_s)
+    return measure(promise, Bench(executor, Ledger(promise.limit), budget, reporter))
+
+
+def _on_workload(tuned: Profile, seed: int) -> Executor:
+    """What measures the workload of a profile, or all of several together.
+
+    Raises:
+        UsageError: It was made for a program; or the workload is not legal here.
+    """
+    if tuned.workload.kind == "program":
+        raise UsageError(
+            f"the profile was made for the program {tuned.workload.name}: "
+            "give its command again after --"
+        )
+    goal = goal_of(tuned.objective.metric)
+    specs = [
+        WorkloadSpec.from_text(of.text, [f"{k}={v}" for k, v in of.params], tuned.threads).by(goal)
+        for of in tuned.workloads
+    ]
+    for spec in specs:
+        spec.check()
+    return workloads_executor(specs, seed=seed, machine=Machine.here(), processes=2)
+
+
+def _on(program: Program, tuned: Profile, seed: int) -> Executor:
+    """What measures a program that a profile was made for.
+
+    Raises:
+        UsageError: It was made for a workload, or for another metric; or there is no such program.
+    """
+    of = tuned.workload
+    if of.kind == "bench":
+        raise UsageError(
+            f"the profile was made for the workload {of.name}, not for a program; "
+            "leave the program out, or use `hztune compare`"
+        )
+    if (program.rate is not None) != (tuned.objective.metric == "metric"):
+        raise UsageError(
+            f"the profile's ratio is one of {tuned.objective.metric}; "
+            "give the same --metric-regex or --metric-cmd as for tuning, or none"
+        )
+    if shutil.which(program.argv[0]) is None:
+        raise UsageError(f"there is no program {program.argv[0]!r}; give a path, or a name in PATH")
+    return program_executor(program, seed=seed, machine=Machine.here())
 
 
 def measure(promise: Promise, bench: Bench) -> Verification:

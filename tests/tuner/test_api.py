@@ -1,0 +1,110 @@
+"""What `import hztune` offers: the functions that the command line calls, with their results."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+import hztune
+from hztune import api
+from hztune.blocks import Arm
+from hztune.errors import UsageError
+from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
+from hztune.result import Result
+
+from .conftest import Kept
+
+PACKAGE = Path(api.__file__).parent
+
+
+def test_import_hztune_offers_the_api() -> None:
+    assert hztune.api is api
+
+
+def test_the_command_line_uses_every_function_of_the_api() -> None:
+    offered = {
+        node.name
+        for node in ast.parse(Path(api.__file__).read_text()).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    }
+    used = {
+        node.attr
+        for path in (PACKAGE / "cli").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "api"
+    }
+    assert offered == used
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({}, "workload or a program"),
+        ({"workload": "larsen"}, "larson"),
+        ({"workload": "larson", "budget": "soon"}, "no time"),
+        ({"workload": "larson", "params": ["sizes"]}, "sizes"),
+    ],
+)
+def test_a_request_that_is_not_legal_is_refused_by_name(arguments: dict, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        api.request(**arguments)
+
+
+SPACE = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n'
+QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
+
+
+def spin_is_faster(arm: Arm) -> Truth:
+    return Truth(0.2 if arm.config.get("depot_lock") == "spin" else 0.0)
+
+
+@pytest.fixture
+def studied(core_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
+    """A study from Python, of a simulated workload on which `spin` is faster."""
+    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
+    clock = VirtualClock()
+    inner = ReplayExecutor(spin_is_faster, QUIET, seed=1, clock=clock)
+    monkeypatch.setattr(
+        "hztune.tune.session.executor_of", lambda request, machine, store: Kept(inner, store)
+    )
+    monkeypatch.setattr("hztune.tune.session.SystemClock", lambda: clock)
+    (tmp_path / "space.toml").write_text(SPACE)
+    space, out = str(tmp_path / "space.toml"), tmp_path / "out"
+    asked = api.request("larson", threads=2, budget="1m", space=space, out=out)
+    return api.tune(asked)
+
+
+def test_a_study_from_python_ends_in_a_result_and_the_profile_that_is_stored(
+    studied: Result,
+) -> None:
+    assert studied.profile.claim.verdict == "improved"
+    assert studied.profile.config == {"depot_lock": "spin"}
+    assert studied.folder is not None
+    assert api.load_profile(studied.folder / "profile.json") == studied.profile
+
+
+def test_summary_page_and_samples_are_views_of_a_result(studied: Result) -> None:
+    assert studied.folder is not None
+    assert api.summary(studied)["verdict"] == "improved"
+    assert any(line.startswith("verdict: improved") for line in api.summary_lines(studied))
+    assert "depot_lock" in api.report(studied.folder).read_text()
+    kinds = {json.loads(line)["kind"] for line in api.samples(studied.folder)}
+    assert "block" in kinds
+
+
+def test_the_environment_of_a_profile_replaces_settings_and_keeps_the_rest(
+    studied: Result,
+) -> None:
+    made = api.environment(studied.profile, {"HZ_DEPOT_LOCK": "mutex", "HOME": "/h"})
+    assert (made["HZ_DEPOT_LOCK"], made["HOME"]) == ("spin", "/h")
+
+
+def test_allocators_are_compared_from_python() -> None:
+    sides, specs = api.contenders(["default", "glibc"]), api.rows("larson", "1")
+    found, stopped = api.compare(sides, specs, pairs=4, budget_s=1.0)
+    assert not stopped
+    assert "glibc" in api.comparison_text(found)
+    assert json.loads(api.comparison_json(found))["rows"]

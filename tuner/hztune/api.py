@@ -1,0 +1,541 @@
+"""What hztune does, one function each: the command line calls these, and so may your Python.
+
+    from hztune import api
+
+    result = api.tune(api.request("larson", threads=32, budget="60s"))
+    print(result.profile.claim.ratio, result.profile.config)
+    api.report(result.folder)
+
+A study, a comparison and a verification measure: they take seconds to hours and start processes.
+Every error is an `HztuneError` whose text is one sentence: a `UsageError` where something that was
+asked for does not exist or is not legal. Modules are imported when a function needs them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hztune.errors import HztuneError, UsageError
+from hztune.progress import Quiet, parse_duration
+
+if TYPE_CHECKING:
+    from hztune.allocator import Installed
+    from hztune.compare.comparison import Comparison
+    from hztune.compare.contenders import Contender
+    from hztune.doctor import Check
+    from hztune.export import Format
+    from hztune.machine import Machine
+    from hztune.measure.program import Program
+    from hztune.params import Param
+    from hztune.profile import Profile
+    from hztune.progress import Reporter
+    from hztune.result import Result
+    from hztune.store.study import Place
+    from hztune.tune import TuneRequest
+    from hztune.verify.claim import Verification
+    from hztune.verify.running import Report
+    from hztune.workload import Goal, Workload, WorkloadSpec
+
+# ---- tune ----------------------------------------------------------------------------------------
+
+
+def program(argv: Sequence[str] = (), **options: Any) -> Program:
+    """A program of yours that can be tuned, compared or verified on.
+
+    Args:
+        argv: Its words; () where `server` is given.
+        options: As those of the command line: metric_regex, metric_cmd, lower_is_better, prepare,
+            cleanup, check, warmup, timeout, server, load, ready, ready_port, idle_s.
+
+    Raises:
+        UsageError: The options exclude each other.
+    """
+    from hztune.measure.program import described
+
+    return described(tuple(argv), **options)
+
+
+def request(
+    workload: str | None = None,
+    *,
+    program: Program | None = None,
+    threads: int | None = None,
+    params: Sequence[str] = (),
+    objective: Goal = "throughput",
+    allocator: str | None = None,
+    budget: str | float = "3m",
+    **others: Any,
+) -> TuneRequest:
+    """What to tune, for `tune`; it is judged there.
+
+    Args:
+        workload: Built-in workloads, "larson" or "larson,remote@main"; None: `program` is given.
+        program: A program of yours, from `program`.
+        threads: Threads of the workload; None: as many as there are CPUs.
+        params: "KEY=VALUE", parameters of the workload.
+        objective: "throughput" or "p99", of a workload.
+        allocator: A name, several with commas, or "any"; None: "any" for a program, else "hz".
+        budget: Time for all of it: "90s", "5m", or seconds.
+        others: Further fields of TuneRequest: out, resume, trials, seed, space, max_rss, max_loss,
+            pareto.
+
+    Raises:
+        UsageError: A workload or a parameter does not exist, or `budget` is no time.
+    """
+    from hztune.tune import TuneRequest
+    from hztune.workload import together
+
+    budget_s = parse_duration(budget) if isinstance(budget, str) else budget
+    others = {"budget_s": budget_s, **others}
+    if program is not None:
+        return TuneRequest(program=program, allocator=allocator or "any", **others)
+    if workload is None:
+        raise UsageError("give a workload or a program; one of them is needed")
+    first, *beside = (spec.by(objective) for spec in together(workload, params, threads))
+    return TuneRequest(workload=first, beside=tuple(beside), allocator=allocator or "hz", **others)
+
+
+def tune(asked: TuneRequest, *, reporter: Reporter | None = None) -> Result:
+    """Searches the best configuration, proves it on fresh data and writes the results directory.
+
+    Ctrl-C (or SIGTERM) ends it with the best so far, whose verdict is "interrupted".
+
+    Raises:
+        UsageError: The request is not legal; nothing was written.
+        HztuneError: The measuring failed; what was measured is kept, and `resume` goes on with it.
+    """
+    from hztune.tune import tune
+
+    return tune(asked, reporter or Quiet())
+
+
+def plan(asked: TuneRequest) -> list[str]:
+    """What `tune` would do, in lines for a reader; nothing is measured or written.
+
+    Raises:
+        UsageError: The request is not legal.
+    """
+    from hztune.tune import plan
+
+    return plan(asked)
+
+
+def summary(result: Result) -> dict[str, Any]:
+    """A result as one flat object for machines, as `hztune tune --json` prints it."""
+    from hztune.result.summary import summary_json
+
+    return summary_json(result)
+
+
+def summary_lines(result: Result) -> list[str]:
+    """A result for people, as `hztune tune` prints it."""
+    from hztune.result.summary import summary_lines
+
+    return summary_lines(result)
+
+
+def report(folder: Path, out: Path | None = None) -> Path:
+    """Writes the study in a results directory as one HTML page, and returns the page's path.
+
+    Args:
+        folder: The results directory.
+        out: The page; None: report.html in `folder`.
+
+    Raises:
+        UsageError: There is no finished study in `folder`.
+        HztuneError: Its samples are damaged, or the file system refused.
+    """
+    from hztune import report
+
+    return report.write(folder, out)
+
+
+def samples(folder: Path) -> Iterator[bytes]:
+    """Yields every measurement of a study as a line of JSON, also while it runs.
+
+    Raises:
+        UsageError: There is no study in `folder`.
+        HztuneError: What is stored is damaged.
+    """
+    from hztune.store.local import samples
+
+    yield from samples(folder)
+
+
+# ---- studies that several workers share ----------------------------------------------------------
+
+
+def place(url: str, study: str) -> Place:
+    """Where a shared study is: the URL of its storage, and its name there."""
+    from hztune.store.study import Place
+
+    return Place(url, study)
+
+
+def tune_shared(
+    where: Place,
+    asked: TuneRequest | None = None,
+    *,
+    out: Path | None = None,
+    reporter: Reporter | None = None,
+) -> Result:
+    """Begins a shared study, or goes on with it, and measures until it has ended.
+
+    Args:
+        where: The study.
+        asked: What to tune; None: what the study that exists was begun with.
+        out: The results directory; None: named after the study.
+        reporter: Is told how it goes; None: nothing is shown.
+
+    Raises:
+        UsageError: The request is not legal, or the study is another one; nothing was measured.
+        HztuneError: The storage or the measuring failed; every complete block is kept.
+    """
+    from hztune.tune import shared_session
+
+    return shared_session.begin(where, asked, out, reporter or Quiet())
+
+
+def join(
+    where: Place,
+    *,
+    budget_s: float | None = None,
+    out: Path | None = None,
+    reporter: Reporter | None = None,
+) -> Result | None:
+    """Takes part in a shared study until it has ended, or for `budget_s` seconds (then None).
+
+    Raises:
+        UsageError: There is no such study, or something that must be the same differs here.
+        HztuneError: The storage or the measuring failed; every complete block is kept.
+    """
+    from hztune.tune import shared_session
+
+    return shared_session.join(where, reporter or Quiet(), budget_s=budget_s, out=out)
+
+
+def forget(where: Place, host: str) -> int:
+    """Frees what workers of a host that is gone for good hold; returns how many workers.
+
+    Raises:
+        UsageError: There is no such study, or no such host in it.
+    """
+    from hztune.tune import shared_session
+
+    return shared_session.forget(where, host)
+
+
+def optuna_storage(study: Path | Place, folder: Path | None = None) -> Path:
+    """Writes the search of a study as an Optuna storage, also while it runs; returns its path.
+
+    Args:
+        study: A results directory, or a shared study.
+        folder: Of a shared study: where to write; None: the results directory named after it.
+
+    Raises:
+        UsageError: There is no such study.
+    """
+    from hztune import report
+    from hztune.tune.shared_session import directory
+
+    if isinstance(study, Path):
+        return report.write_storage(study)
+    return report.write_shared_storage(study, folder or directory(study))
+
+
+# ---- profiles ------------------------------------------------------------------------------------
+
+
+def load_profile(path: Path) -> Profile:
+    """The profile in a file; every field of it was judged.
+
+    Raises:
+        UsageError: It is no profile, or not a legal one.
+    """
+    from hztune import profile
+
+    return profile.load(path)
+
+
+def profile_json(tuned: Profile) -> str:
+    """A profile as its file holds it."""
+    from hztune import profile
+
+    return profile.dumps(tuned)
+
+
+def profile_lines(tuned: Profile) -> list[str]:
+    """What a profile claims, where it was measured, and how to check it."""
+    from hztune.export.provenance import provenance
+
+    return provenance(tuned, undo="")[:-1]
+
+
+def export(tuned: Profile, form: str) -> str:
+    """A profile as a shell, a container or a compiler reads it; `formats` lists the forms.
+
+    Raises:
+        UsageError: There is no such form, or it is not for this allocator.
+    """
+    from hztune import export
+
+    return export.render(tuned, form)
+
+
+def environment(tuned: Profile, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment `base` under a profile: without old settings of its allocator, with its own.
+
+    Raises:
+        UsageError: The profile's allocator is not installed here.
+    """
+    adapter = tuned.adapter
+    made = adapter.environment(tuned.config, adapter.installed())
+    kept = {key: value for key, value in base.items() if key not in adapter.variables()}
+    others = base.get("LD_PRELOAD")
+    if "LD_PRELOAD" in made and others:
+        made["LD_PRELOAD"] += f":{others}"
+    return {**kept, **made}
+
+
+def differences(tuned: Profile, *, program: Program | None = None) -> list[str]:
+    """What is not here as it was where a profile was proved, a sentence each.
+
+    Args:
+        tuned: The profile.
+        program: The program that it is to be used for, if its command is to be compared, too.
+    """
+    from hztune import machine_diff
+    from hztune.profile import hash_of_words
+
+    found, known = list(machine_diff.from_proved(tuned)), tuned.workload.words_sha256
+    if program is not None and known and hash_of_words(program.argv) != known:
+        found.append("the command is not the one that the profile was made for")
+    return found
+
+
+def verify(
+    tuned: Profile,
+    *,
+    program: Program | None = None,
+    budget_s: float = 30.0,
+    seed: int = 1,
+    reporter: Reporter | None = None,
+) -> Verification:
+    """Measures a profile's claim again, on fresh pairs, here and now.
+
+    Args:
+        tuned: The profile.
+        program: The program that it was made for; None: it was made for a workload.
+        budget_s: Seconds for it.
+        seed: Of every random choice.
+        reporter: Is told how it goes; None: nothing is shown.
+
+    Raises:
+        UsageError: It makes no claim, or is not for this program or workload.
+        HztuneError: The control does not run.
+    """
+    from hztune.verify import claim
+
+    return claim.verify(tuned, program, budget_s, seed, reporter or Quiet())
+
+
+def examine(tuned: Profile, pid: int) -> Report:
+    """Holds a running process against a profile: has it that allocator, with those parameters?
+
+    Raises:
+        UsageError: There is no such process, or it may not be looked at.
+    """
+    from hztune.verify.running import examine
+
+    return examine(tuned, pid)
+
+
+# ---- compare -------------------------------------------------------------------------------------
+
+
+def contenders(texts: Sequence[str]) -> tuple[Contender, ...]:
+    """What to compare; the first is the control. As `hztune compare --help` explains them.
+
+    Raises:
+        UsageError: One of them does not exist, or is not legal.
+    """
+    from hztune.compare import contenders
+
+    return contenders.parse(texts)
+
+
+def rows(workloads: str, threads: str = "", params: Sequence[str] = ()) -> tuple[WorkloadSpec, ...]:
+    """The rows of a comparison: every workload with every number of threads.
+
+    Args:
+        workloads: "larson,remote@main".
+        threads: "2,8,32"; "": as many as there are CPUs.
+        params: "KEY=VALUE", for the workloads that have such a parameter.
+
+    Raises:
+        UsageError: One of them does not exist, or cannot run here.
+    """
+    from hztune.compare.session import specs_of
+
+    specs = specs_of(workloads, threads, params)
+    for spec in specs:
+        spec.check()
+    return specs
+
+
+def compare(
+    sides: Sequence[Contender],
+    specs: Sequence[WorkloadSpec],
+    *,
+    pairs: int = 6,
+    budget_s: float = 60.0,
+    seed: int = 1,
+    reporter: Reporter | None = None,
+) -> tuple[Comparison, bool]:
+    """Measures contenders side by side.
+
+    Args:
+        sides: From `contenders`.
+        specs: From `rows`.
+        pairs: Blocks of fresh processes for each row.
+        budget_s: Seconds for all rows together.
+        seed: Of every random choice.
+        reporter: Is told how it goes; None: nothing is shown.
+
+    Returns:
+        The rows, and whether Ctrl-C ended it before the last one.
+
+    Raises:
+        UsageError: `pairs` or `budget_s` is not legal.
+    """
+    from hztune.compare import comparison, session
+    from hztune.compare.match import Effort
+    from hztune.machine import Machine
+
+    effort, machine = Effort(pairs, budget_s), Machine.here()
+    record = comparison.started(sides, machine)
+    executors = session.executors(sides, machine, seed)
+    return session.carry_out(record, specs, effort, executors, reporter or Quiet())
+
+
+def comparison_text(found: Comparison, *, markdown: bool = False, counters: bool = False) -> str:
+    """A comparison for people, or as a table for a Markdown document."""
+    from hztune.compare import table
+
+    rows = found.standings
+    return table.markdown(rows) if markdown else table.plain(rows, counters=counters)
+
+
+def comparison_json(found: Comparison) -> str:
+    """A comparison with every sample and estimate."""
+    from hztune.compare import comparison
+
+    return comparison.dumps(found)
+
+
+def draw(found: Comparison, path: Path) -> None:
+    """Writes the ratios of a comparison as an SVG file."""
+    from hztune.compare import plot
+
+    plot.write(found.standings, path)
+
+
+# ---- what there is -------------------------------------------------------------------------------
+
+
+def doctor() -> tuple[Check, ...]:
+    """What disturbs measurements on this machine, and what mends it."""
+    from hztune import doctor
+
+    return doctor.examine()
+
+
+def machine() -> Machine:
+    """The record of this machine that goes into results."""
+    from hztune.machine import Machine
+
+    return Machine.here()
+
+
+def workloads() -> list[Workload]:
+    """The built-in workloads with their settings and parameters."""
+    from hztune import workload
+
+    return list(workload.listing())
+
+
+def allocators() -> dict[str, Installed | HztuneError]:
+    """Every allocator that hztune knows: what is installed here, or what to do about it."""
+    from hztune import allocator
+
+    return dict(allocator.states())
+
+
+def allocator_names() -> tuple[str, ...]:
+    """The name of every allocator that hztune knows, installed or not."""
+    from hztune import allocator
+
+    return allocator.names()
+
+
+def spaces() -> list[Path]:
+    """The search spaces that come with hztune."""
+    from hztune import artifacts
+
+    return sorted(artifacts.search_spaces().glob("*.toml"))
+
+
+def formats() -> tuple[Format, ...]:
+    """The forms that `export` knows."""
+    from hztune import export
+
+    return tuple(export.FORMATS)
+
+
+def find_format(name: str) -> Format:
+    """A form of `formats` by its name.
+
+    Raises:
+        UsageError: There is none.
+    """
+    from hztune import export
+
+    return export.find(name)
+
+
+def parameters(allocator: str = "hz") -> Sequence[Param]:
+    """The parameters of an allocator that is installed here.
+
+    Raises:
+        UsageError: There is no such allocator, or it is not installed.
+    """
+    from hztune import allocator as adapters
+    from hztune import params
+
+    if allocator == "hz":
+        return params.table()
+    adapter = adapters.get(allocator)
+    return adapter.knobs(adapter.installed())
+
+
+def paths() -> dict[str, Callable[[], Path]]:
+    """The built parts of hz by name; each is looked for when it is called.
+
+    Calling one raises an HztuneError where it was not built.
+    """
+    from hztune import artifacts
+
+    return {
+        "lib": artifacts.library,
+        "static-lib": artifacts.static_library,
+        "deepbind": artifacts.deepbind,
+        "include": artifacts.include_dir,
+        "cmake": artifacts.cmake_dir,
+        "bench": artifacts.bench,
+        "launch": artifacts.launch,
+        "turns": artifacts.turns,
+        "spaces": artifacts.search_spaces,
+    }

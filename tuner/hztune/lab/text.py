@@ -1,0 +1,59 @@
+"""The answers of experiments as text, for people, Markdown and machines; and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from hztune import files
+from hztune.compare import table
+from hztune.errors import UsageError
+from hztune.lab import chart, figures
+from hztune.lab.figures import Shown
+from hztune.lab.report import Answer
+
+
+def draw_answer(finding: Answer, path: Path) -> None:
+    """Writes the picture of an experiment that was measured.
+
+    Raises:
+        UsageError: It was not.
+    """
+    if not finding.standings:
+        raise UsageError(f"{finding.name} is not measured yet, so there is nothing to draw")
+    files.write_whole(path, chart.draw(finding.standings))
+
+
+def for_people(finding: Answer, *, rows: bool) -> str:
+    """An answer in lines; with `rows` its tables behind it."""
+    if not rows or not finding.standings:
+        return "\n".join(finding.lines())
+    details = [
+        table.plain(finding.standings),
+        *figures.values_table(finding.values, finding.standings),
+    ]
+    return "\n".join([*finding.lines(), "", *details])
+
+
+def markdown_of(findings: Sequence[Answer], *, rows: bool) -> str:
+    """One table of all questions; with `rows` the tables of each one behind it."""
+    head = ("experiment", "question", "finding", "figures, 95 % intervals", "date")
+    text = table.lines(head, [each.cells() for each in findings])
+    for each in findings:
+        if rows and each.standings:
+            text += ["", f"### {each.name}", "", table.markdown(each.standings), ""]
+            text += figures.values_table(each.values, each.standings)
+    return "\n".join(text)
+
+
+def as_json(finding: Answer) -> dict[str, object]:
+    """A finding for machines, its figures as ratios where they are."""
+    told = asdict(finding)
+    del told["standings"], told["values"]
+    return {**told, "figures": [_figure_json(each) for each in finding.figures]}
+
+
+def _figure_json(figure: Shown) -> dict[str, object]:
+    ratio, low, high = figure.interval.ratio if figure.interval else (None, None, None)
+    return {**asdict(figure), "interval": {"ratio": ratio, "ci_low": low, "ci_high": high}}
