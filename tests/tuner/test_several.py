@@ -25,7 +25,7 @@ from hztune.store import Sink
 from hztune.store.local import LocalStudy
 from hztune.trial import Bench, Budget, Ledger, LossLimit, MemoryLimit
 from hztune.tune.story import Decision, Story
-from hztune.verify.claim import Claim, measure
+from hztune.verify.claim import Promise, measure
 from hztune.workload import WorkloadSpec
 
 from .conftest import Kept
@@ -224,7 +224,7 @@ def test_a_claim_for_several_workloads_holds_where_none_loses(
 ) -> None:
     clock = VirtualClock()
     executor = several([worth(spin=0.6), worth(spin=other)], clock=clock)
-    claim = Claim(CONTROL, SPIN, math.log(1.1), None, True, ONE_PERCENT)
+    claim = Promise(CONTROL, SPIN, math.log(1.1), None, True, ONE_PERCENT)
     found = measure(claim, Bench(executor, Ledger(), Budget(clock, 120.0), Quiet()))
     assert found.answer == answer and why in found.why
 
@@ -233,7 +233,7 @@ def test_who_loses_just_what_it_may_is_refuted_in_at_most_a_twentieth_of_verific
     """With Student's interval of each workload at each look it would be 15 %."""
     limit = LossLimit.parse("5%")
     landscapes = [worth(spin=0.25), worth(spin=-limit.log), worth(spin=-limit.log)]
-    claim = Claim(CONTROL, SPIN, math.log(1.02), None, True, limit)
+    claim = Promise(CONTROL, SPIN, math.log(1.02), None, True, limit)
     verifications, refuted = 200, 0
     for seed in range(verifications):
         clock = VirtualClock()
