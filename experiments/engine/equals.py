@@ -33,10 +33,10 @@ from hztune.tune.story import Story
 class Equals(Around):
     """Measures the default, whatever arm it is asked for."""
 
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         """A block of defaults, under the names of the arms."""
         same = [Arm("hz")] * len(arms)
-        block = self.inner.measure(same, role=role, rounds=rounds, pair=pair)
+        block = self.inner.measure(same, role=role, rounds=rounds, number=number)
         named = zip(block.outcomes, arms, strict=True)
         return replace(block, outcomes=tuple(replace(outcome, arm=arm) for outcome, arm in named))
 

@@ -64,7 +64,7 @@ def measure(cell: str, repeats: int, pairs: int) -> Precision:
     executor = TurnExecutor(spec, seed=1, tempo=tempo)
     ratios: list[PairRatio] = []
     for pair in range(repeats * pairs):
-        block = executor.measure([Arm("hz"), Arm("hz")], role="aa", rounds=rounds, pair=pair)
+        block = executor.measure([Arm("hz"), Arm("hz")], role="aa", rounds=rounds, number=pair)
         ratio = pair_ratio(*block.outcomes)
         if ratio is None:
             raise SystemExit(f"{cell}: {block.outcomes}")

@@ -42,7 +42,8 @@ def line(path: Path) -> str:
     ]
     best, where = max(known, key=lambda one: one[0].estimate)
     findings = [
-        Observation(point["params"], end.estimate, {}) for end, point in zip(ends, points, strict=True)
+        Observation(point["params"], end.estimate, {})
+        for end, point in zip(ends, points, strict=True)
     ]
     deciding = islice(importance(findings, found["defaults"]).items(), NAMED)
     return " | ".join(

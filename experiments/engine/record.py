@@ -107,7 +107,7 @@ def blocks(executor: Executor, arms: list[Arm], passes: int, seed: int) -> Itera
         order = rng.sample(arms, len(arms))
         for start in range(0, len(order), SLOTS):
             beside = [Arm("hz"), *order[start : start + SLOTS]]
-            yield executor.measure(beside, role="search", rounds=ROUNDS, pair=pair)
+            yield executor.measure(beside, role="search", rounds=ROUNDS, number=pair)
             pair += 1
 
 
@@ -116,7 +116,7 @@ def noise(executor: Executor) -> list[list[list[float]]]:
     recorded = []
     for pair in range(NOISE_BLOCKS):
         arms = [Arm("hz")] * (1 + SLOTS)
-        block = executor.measure(arms, role="aa", rounds=NOISE_ROUNDS, pair=10_000 + pair)
+        block = executor.measure(arms, role="aa", rounds=NOISE_ROUNDS, number=10_000 + pair)
         logs = [[math.log(turn.rate) for turn in one.turns] for one in block.outcomes]
         mean = sum(map(sum, logs)) / sum(map(len, logs))
         recorded.append([[round(x - mean, 4) for x in turns] for turns in zip(*logs, strict=False)])

@@ -217,7 +217,9 @@ class OneByOne:
     def rate(self, arm: Arm) -> float:
         """The log rate of an arm in one run."""
         self._pair += 1
-        block = self._executor.measure([arm], role="aa", rounds=ROUNDS_OF_A_SECOND, pair=self._pair)
+        block = self._executor.measure(
+            [arm], role="aa", rounds=ROUNDS_OF_A_SECOND, number=self._pair
+        )
         return math.log(block.control.ops_per_s)
 
     def tell(self, arm: Arm) -> float:

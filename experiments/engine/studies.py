@@ -116,7 +116,9 @@ def hz_space() -> Space:
     return candidates("hz", "", THREADS).space
 
 
-def told(noise: NoiseSource, landscape: Landscape, seed: int, budget_s: float) -> tuple[Story, Decision]:
+def told(
+    noise: NoiseSource, landscape: Landscape, seed: int, budget_s: float
+) -> tuple[Story, Decision]:
     """Tells a study from its beginning to its verdict."""
     clock = VirtualClock()
     executor = ReplayExecutor(landscape, noise, seed=seed, clock=clock)
@@ -193,7 +195,7 @@ def recorded(path: Path) -> RecordedNoise:
     return RecordedNoise(as_block(pair, rounds) for pair, rounds in enumerate(noise))
 
 
-def as_block(pair: int, rounds: Sequence[Sequence[float]]) -> Block:
+def as_block(number: int, rounds: Sequence[Sequence[float]]) -> Block:
     """Recorded log rates as the A/A block that they were."""
     outcomes = tuple(
         Outcome(
@@ -208,7 +210,7 @@ def as_block(pair: int, rounds: Sequence[Sequence[float]]) -> Block:
         )
         for arm in range(len(rounds[0]))
     )
-    return Block(pair, "aa", outcomes)
+    return Block(number, "aa", outcomes)
 
 
 def study_number(number: int, paths: Sequence[Path], budget_s: float) -> Counts:

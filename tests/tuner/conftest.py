@@ -60,7 +60,7 @@ def processes_naming(word: str) -> list[int]:
 
 
 def zombies() -> list[int]:
-    """Children of this process that have ended and that nobody has waited for."""
+    """Children of this process that have ended and that were not waited for."""
     stats = ((pid, stat[stat.rindex(b")") + 2 :].split()) for pid, stat in _proc_files("stat"))
     ended = [(pid, int(parent)) for pid, (state, parent, *_) in stats if state == b"Z"]
     return [pid for pid, parent in ended if parent == os.getpid()]
@@ -75,7 +75,7 @@ def resident_kb() -> int:
 def tell(sink: Sink, block: Block) -> None:
     """Tells a sink what an executor of processes would tell it of a block."""
     rounds = max(len(outcome.turns) for outcome in block.outcomes)
-    sink.begin(Plan(block.pair, block.role, tuple(o.arm for o in block.outcomes), rounds))
+    sink.begin(Plan(block.number, block.role, tuple(o.arm for o in block.outcomes), rounds))
     for index, outcome in enumerate(block.outcomes):
         for turn in outcome.turns:
             sink.turn(index, 100 + index, turn, Evidence(rss_kb=5000))
@@ -90,8 +90,8 @@ class Kept(Around):
 
     sink: Sink
 
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
-        block = self.inner.measure(arms, role=role, rounds=rounds, pair=pair)
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+        block = self.inner.measure(arms, role=role, rounds=rounds, number=number)
         tell(self.sink, block)
         return block
 
@@ -307,7 +307,7 @@ class Postgres:
         self._run("pg_ctl", "-w", "-l", str(self._folder / "log"), "-o", options, "start")
 
     def restart(self) -> None:
-        """As after a crash: nobody says good-bye, and the log is replayed."""
+        """As after a crash: no client says good-bye, and the log is replayed."""
         self._run("pg_ctl", "-w", "-m", "immediate", "-l", str(self._folder / "log"), "restart")
 
     def stop(self) -> None:

@@ -48,7 +48,7 @@ def measured(bench: Bench) -> list[Arm]:
 
 def searched(bench: Bench, space: Space, share: float) -> Search:
     """A search that has ended, of a study that can see one per cent."""
-    bench.floor = 0.01
+    bench.calibrated(0.01)
     search = Search(bench, space, seed=1)
     search.run(share)
     return search
@@ -132,7 +132,7 @@ def test_an_allocator_that_does_not_run_gets_no_more_where_nobody_promises_anyth
 ) -> None:
     bench = make_bench(one_crashes, QUIET)
     searched(bench, choice, 0.1)
-    bench.floor = 2.0  # nobody promises so much
+    bench.calibrated(2.0)  # no configuration promises so much
     Search(bench, choice, seed=1).run(0.5)
     assert [arm for arm in measured(bench) if arm.allocator == "one"] == [Arm("one")]
 
@@ -143,7 +143,7 @@ def test_where_nobody_promises_anything_only_the_leader_is_searched(
     bench = make_bench(landscape(two=-0.2, one=0.2), QUIET)
     searched(bench, choice, 0.1)
     before = measured(bench)
-    bench.floor = 2.0
+    bench.calibrated(2.0)
     Search(bench, choice, seed=1).run(0.5)
     assert {arm.allocator for arm in measured(bench)[len(before) :]} == {"one"}
 

@@ -139,7 +139,7 @@ def test_rows_that_agree_to_the_last_digit_have_an_interval_without_width() -> N
 def test_a_row_has_the_pairs_that_were_asked_when_there_is_time() -> None:
     executor = ReplayExecutor(as_named, seed=1)
     blocks = row(executor, SIDES, pairs=6, budget_s=30.0)
-    assert [block.pair for block in blocks] == [0, 1, 2, 3, 4, 5]
+    assert [block.number for block in blocks] == [0, 1, 2, 3, 4, 5]
     assert executor.accounting.wall_s <= 30.0
 
 
@@ -167,7 +167,7 @@ def test_the_rounds_of_a_block_fit_into_its_time() -> None:
 
 
 class LongRuns(ReplayExecutor):
-    """Whole programs that run longer than anybody knows before the first of them has ended."""
+    """Whole programs that run longer than is known before the first of them has ended."""
 
     def __init__(self) -> None:
         super().__init__(as_named, seed=1)
@@ -177,10 +177,10 @@ class LongRuns(ReplayExecutor):
         """Returns what the runs so far let expect."""
         return arms * rounds * (12.0 if self.asked else 1.0)
 
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         """Notes how many rounds are asked for."""
         self.asked.append(rounds)
-        return super().measure(arms, role=role, rounds=rounds, pair=pair)
+        return super().measure(arms, role=role, rounds=rounds, number=number)
 
 
 def test_a_program_whose_duration_nobody_knows_is_run_once_at_first() -> None:
@@ -198,20 +198,20 @@ def test_a_plan_that_cannot_be_kept_is_refused(pairs: int, budget_s: float) -> N
 class Interrupted(ReplayExecutor):
     """An executor during which the user presses Ctrl-C."""
 
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         """Is interrupted."""
         signal.raise_signal(signal.SIGINT)
-        return super().measure(arms, role=role, rounds=rounds, pair=pair)
+        return super().measure(arms, role=role, rounds=rounds, number=number)
 
 
 class Deaf(Interrupted):
     """An executor during which Python swallows the interrupt, as in a `__del__`."""
 
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         """Is interrupted and goes on."""
         with contextlib.suppress(KeyboardInterrupt):
-            super().measure(arms, role=role, rounds=rounds, pair=pair)
-        return ReplayExecutor.measure(self, arms, role=role, rounds=rounds, pair=pair)
+            super().measure(arms, role=role, rounds=rounds, number=number)
+        return ReplayExecutor.measure(self, arms, role=role, rounds=rounds, number=number)
 
 
 @pytest.mark.parametrize("kind", [Interrupted, Deaf])
@@ -295,7 +295,7 @@ def test_a_record_never_says_where_a_library_was(tmp_path: Path) -> None:
     library.write_bytes(b"\x7fELF")
     side = field.from_file("own", library)
     block = ReplayExecutor(lambda arm: Truth(), seed=1).measure(
-        [side.arm], role="explore", rounds=2, pair=0
+        [side.arm], role="explore", rounds=2, number=0
     )
     failed = Block(0, "explore", (*block.outcomes, _wrong(side.arm, library)))
     sides = (side, field.from_file("own2", library))
@@ -338,7 +338,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("text", "said"), REFUSED.values(), ids=REFUSED.keys())
-def test_who_cannot_take_part_is_refused(text: str, said: str) -> None:
+def test_what_cannot_take_part_is_refused(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         field.parse(["default", text])
 

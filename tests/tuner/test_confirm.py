@@ -53,12 +53,12 @@ def test_every_pair_is_the_default_and_the_finalist_in_fresh_processes(
     proof_of(bench)
     assert {b.role for b in bench.ledger.blocks} == {"confirm"}
     assert {tuple(o.arm for o in b.outcomes) for b in bench.ledger.blocks} == {(DEFAULT, FINALIST)}
-    assert [b.pair for b in bench.ledger.blocks] == list(range(FIRST_LOOK))
+    assert [b.number for b in bench.ledger.blocks] == list(range(FIRST_LOOK))
 
 
 def test_no_gain_is_given_up_early(make_bench: MakeBench) -> None:
     bench = make_bench(gain(0.0), QUIET, budget_s=600)
-    bench.floor = 0.02
+    bench.calibrated(0.02)
     assert proof_of(bench).answer == "futile"
     assert bench.budget.elapsed() < 300
 
@@ -69,7 +69,7 @@ def test_a_loss_is_never_a_gain(make_bench: MakeBench) -> None:
 
 def test_a_gain_below_the_noise_floor_is_not_claimed(make_bench: MakeBench) -> None:
     bench = make_bench(gain(0.05), QUIET)
-    bench.floor = 0.2
+    bench.calibrated(0.2)
     assert proof_of(bench).answer == "futile"
 
 

@@ -107,8 +107,8 @@ class Bench:
 class Counting(ReplayExecutor):
     """A replay in which hz counts: with more shards the more."""
 
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
-        block = super().measure(arms, role=role, rounds=rounds, pair=pair)
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+        block = super().measure(arms, role=role, rounds=rounds, number=number)
         return replace(block, outcomes=tuple(map(self._counted, block.outcomes)))
 
     def _counted(self, outcome: Outcome) -> Outcome:
@@ -193,8 +193,8 @@ REFUSED = {
     "an unknown workload": ('"lifo"', '"lfio"', "did you mean lifo"),
     "a row twice": ('"lifo", "larson"', '"lifo", "lifo"', "stands twice"),
     "threads that are no number": ("[1, 2]", '["1"]', "threads"),
-    "a figure of nobody": ('arm = "sharded"', 'arm = "shrded"', "arm is 'shrded'"),
-    "a figure over nobody": ('over = "sharded"', 'over = "shrded"', "over is 'shrded'"),
+    "a figure of no arm": ('arm = "sharded"', 'arm = "shrded"', "arm is 'shrded'"),
+    "a figure over no arm": ('over = "sharded"', 'over = "shrded"', "over is 'shrded'"),
     "a figure of nothing": ('of = "memory"', 'of = "beauty"', "speed.*memory.*refills a flush"),
     "a figure of no row": ('rows = "larson *"', 'rows = "lason *"', "no row is called like"),
     "a figure twice": ('name = "the winner"', 'name = "four shards"', "stands twice"),

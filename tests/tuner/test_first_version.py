@@ -45,10 +45,10 @@ def resumed(folder: Path, lines: list[bytes]) -> LocalStudy:
     return LocalStudy(folder, first["identity"], Machine(**first["machine"]), resume=True)
 
 
-def another(pair: int) -> Block:
+def another(number: int) -> Block:
     """A block of made-up numbers."""
     outcomes = [Outcome(Arm("hz"), "ok", "", 1.0, (Turn(0, at, at, 1, 1.0),)) for at in (0, 1)]
-    return Block(pair, "aa", tuple(outcomes))
+    return Block(number, "aa", tuple(outcomes))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -63,7 +63,7 @@ def test_a_study_is_taken_over_and_goes_on_without_a_loss(name: str, tmp_path: P
         has_ended = study.ending() is not None
         assert has_ended == (name == "ended")
         if not has_ended:
-            new = another(blocks[-1].pair + 1)
+            new = another(blocks[-1].number + 1)
             tell(study, new)
             assert study.replay() == (*blocks, new)
     assert samples(tmp_path)[: len(lines)] == lines

@@ -93,7 +93,7 @@ def put(store: LocalStudy, one: Block, tell: Tell) -> None:
     """Writes a block as an executor does, and tells how many records are kept after each one."""
     count = sum(1 for _ in store.samples()) + 1
     rounds = len(one.control.turns)
-    store.begin(Plan(one.pair, one.role, tuple(o.arm for o in one.outcomes), rounds))
+    store.begin(Plan(one.number, one.role, tuple(o.arm for o in one.outcomes), rounds))
     for index, outcome in enumerate(one.outcomes):
         for turn in outcome.turns:
             store.turn(index, 100 + index, turn, Evidence(rss_kb=5000))
@@ -114,10 +114,10 @@ def records(folder: Path) -> list[dict[str, Any]]:
         return []
 
 
-def block(pair: int) -> Block:
+def block(number: int) -> Block:
     """The same block for the same number."""
     executor = ReplayExecutor(lambda arm: Truth(), seed=1)
-    return executor.measure([Arm("hz"), CANDIDATE], role="search", rounds=3, pair=pair)
+    return executor.measure([Arm("hz"), CANDIDATE], role="search", rounds=3, number=number)
 
 
 def kill_writers(folder: Path, seed: int, kills: int) -> list[float]:
@@ -179,8 +179,8 @@ class Stored(Around):
             clock=clock,
         )
 
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
-        one = self.inner.measure(arms, role=role, rounds=rounds, pair=pair)
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+        one = self.inner.measure(arms, role=role, rounds=rounds, number=number)
         put(self._store, one, self._tell)
         return one
 
@@ -207,7 +207,7 @@ def kill_studies(folder: Path, space: Space, kills: int, most_records: int) -> N
         assert found[: len(before)] == before
         before = found
     with LocalStudy(folder, {}, MACHINE, resume=True) as store:
-        pairs = [one.pair for one in store.replay()]
+        pairs = [one.number for one in store.replay()]
         ending = store.ending()
     assert ending is not None and ending["verdict"] == "improved"
     assert pairs == list(range(len(pairs)))
@@ -225,7 +225,7 @@ def test_a_study_that_is_killed_time_and_again_comes_to_its_verdict_and_loses_no
 
 
 def kill_mirrors(path: Path, kills: int) -> list[float]:
-    """Kills whoever writes the copy, and makes it anew each time; gives the seconds it took."""
+    """Kills what writes the copy, and makes it anew each time; gives the seconds it took."""
     good = {"ran": -1.0}
     findings = [Observation({"cap": 2**power}, 0.01 * power, good) for power in range(3, 9)]
     defaults = {"cap": 256}

@@ -1,4 +1,4 @@
-"""The layers hold: who may know whom, in Python and in C; and files stay readable."""
+"""The layers hold: what may import or call what, in Python and in C; and files stay readable."""
 
 from __future__ import annotations
 

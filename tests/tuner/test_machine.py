@@ -247,7 +247,7 @@ def test_another_environment_does_not_open_another_window(tmp_path: Path) -> Non
     assert is_kept_out(move)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_another_user_does_not_open_another_window() -> None:
     assert is_kept_out(be_nobody)
 

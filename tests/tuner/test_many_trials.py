@@ -40,7 +40,8 @@ ledger = Ledger.of(store.replay()) if store.ending() is None else None
 opened_s = time.monotonic() - began
 clock = VirtualClock()
 executor = ReplayExecutor(lambda arm: Truth(), ModelNoise(), seed=2, clock=clock)
-bench = Bench(executor, ledger, Budget(clock, 1e6), Quiet(), floor=0.001)
+bench = Bench(executor, ledger, Budget(clock, 1e6), Quiet())
+bench.calibrated(0.001)
 search = Search(bench, space, seed=1)
 measured, asked_s, each_s, new = set(ledger.searched), [], [], []
 for _ in range(int(sys.argv[2])):
@@ -89,7 +90,7 @@ def write(folder: Path, space: Space, trials: int, rounds: int) -> None:
     with LocalStudy(folder, {}, Machine.here()) as store:
         for pair, start in enumerate(range(0, trials, CANDIDATES)):
             beside = [Arm("hz"), *arms[start : start + CANDIDATES]]
-            tell(store, executor.measure(beside, role="search", rounds=rounds, pair=pair))
+            tell(store, executor.measure(beside, role="search", rounds=rounds, number=pair))
 
 
 def opened(folder: Path, batches: int) -> Opened:

@@ -95,12 +95,12 @@ def test_pressure_that_the_workload_makes_itself_is_no_disturbance() -> None:
 
 SECOND_NS = 1_000_000_000
 WAITING = 400_000
-"""Microseconds of a second in which somebody waited for a CPU."""
+"""Microseconds of a second in which a process waited for a CPU."""
 
 CROWDED = {
     "its own threads wait": (Evidence(pressure_us=WAITING, others_us=60_000), ""),
-    "somebody else has the CPUs": (Evidence(pressure_us=WAITING, others_us=150_000), "pressure"),
-    "somebody else works where there is room": (Evidence(others_us=900_000), ""),
+    "another process has the CPUs": (Evidence(pressure_us=WAITING, others_us=150_000), "pressure"),
+    "another process works where there is room": (Evidence(others_us=900_000), ""),
 }
 
 
@@ -118,7 +118,7 @@ def test_a_few_ticks_of_others_are_nothing_in_a_short_run() -> None:
 COUNTED = {
     "it was others": ("cpu 10 0 0 0", "cpu 30 2 10 900", 0.0, 320_000),
     "it was the program": ("cpu 10 0 0 0", "cpu 40 0 2 900", 0.3, 20_000),
-    "nobody counts": ("", "", 0.0, 0),
+    "nothing is counted": ("", "", 0.0, 0),
 }
 
 

@@ -47,13 +47,13 @@ def spec() -> WorkloadSpec:
 
 def by_turns(*arms: Arm, proof: AllocatorIdentity | None = None) -> tuple[Outcome, ...]:
     executor = TurnExecutor(spec(), seed=1, tempo=QUICK, proof=proof)
-    return executor.measure(arms, role="search", rounds=2, pair=0).outcomes
+    return executor.measure(arms, role="search", rounds=2, number=0).outcomes
 
 
 def by_runs(*arms: Arm, proof: AllocatorIdentity | None = None) -> tuple[Outcome, ...]:
     program = bench_program(spec(), seconds=0.05)
     executor = RunExecutor(program, seed=1, proof=proof, warmups=0)
-    return executor.measure(arms, role="search", rounds=1, pair=0).outcomes
+    return executor.measure(arms, role="search", rounds=1, number=0).outcomes
 
 
 WAYS = pytest.mark.parametrize("measure", [by_turns, by_runs])
@@ -166,7 +166,9 @@ def test_of_all_processes_of_a_run_only_the_program_has_hz_mapped(
         rate=by_command(f"{hooks['metric']}; echo 1", "higher"),
         reads_output=True,
     )
-    block = RunExecutor(program, seed=1, warmups=0).measure([DEFAULT], role="aa", rounds=1, pair=0)
+    block = RunExecutor(program, seed=1, warmups=0).measure(
+        [DEFAULT], role="aa", rounds=1, number=0
+    )
     assert block.control.ok, block.control
     itself, *above = [line.split() for line in chain.read_text().splitlines()]
     assert itself[1] == "True"
@@ -191,7 +193,7 @@ def test_of_all_processes_of_a_block_by_turns_only_hz_bench_has_hz_mapped() -> N
     watcher.start()
     try:
         executor = TurnExecutor(spec(), seed=1, tempo=QUICK)
-        block = executor.measure([DEFAULT, CANDIDATE], role="search", rounds=30, pair=0)
+        block = executor.measure([DEFAULT, CANDIDATE], role="search", rounds=30, number=0)
     finally:
         ended.set()
         watcher.join()
@@ -226,7 +228,7 @@ def of_script(name: str, text: str) -> Outcome:
     program = Program(("sh", "-c", text), timeout_s=20.0)
     executor = RunExecutor(program, seed=1, warmups=0)
     arm = Arm.of(name, ONE_SETTING.get(name, {}))
-    return executor.measure([arm], role="search", rounds=1, pair=0).control
+    return executor.measure([arm], role="search", rounds=1, number=0).control
 
 
 @pytest.mark.parametrize("name", [*FOREIGN, "hz"])

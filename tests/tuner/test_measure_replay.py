@@ -30,7 +30,8 @@ def executor(seed: int = 1, noise: ModelNoise | RecordedNoise | None = None) -> 
 def aa_blocks(noise: ModelNoise, blocks: int, rounds: int, seed: int = 1) -> list[Block]:
     player = executor(seed, noise)
     return [
-        player.measure([DEFAULT] * 2, role="aa", rounds=rounds, pair=pair) for pair in range(blocks)
+        player.measure([DEFAULT] * 2, role="aa", rounds=rounds, number=pair)
+        for pair in range(blocks)
     ]
 
 
@@ -40,14 +41,14 @@ def logs(block: Block) -> Floats:
 
 
 def test_without_noise_the_truth_is_seen() -> None:
-    block = executor(noise=SILENT).measure([DEFAULT, FASTER], role="search", rounds=5, pair=0)
+    block = executor(noise=SILENT).measure([DEFAULT, FASTER], role="search", rounds=5, number=0)
     assert block.outcomes[1].ops_per_s / block.control.ops_per_s == pytest.approx(1.2)
     assert block.outcomes[1].rss_peak_kb == 50_000
 
 
 def test_a_block_depends_on_seed_and_pair_alone() -> None:
-    def play(seed: int, pair: int) -> Block:
-        return executor(seed).measure([DEFAULT, FASTER], role="search", rounds=5, pair=pair)
+    def play(seed: int, number: int) -> Block:
+        return executor(seed).measure([DEFAULT, FASTER], role="search", rounds=5, number=number)
 
     assert play(1, 3) == play(1, 3)
     assert play(1, 3) != play(2, 3)
@@ -55,7 +56,7 @@ def test_a_block_depends_on_seed_and_pair_alone() -> None:
 
 
 def test_an_arm_that_fails_has_no_turns_and_disturbs_nobody() -> None:
-    block = executor().measure([DEFAULT, BROKEN], role="search", rounds=5, pair=0)
+    block = executor().measure([DEFAULT, BROKEN], role="search", rounds=5, number=0)
     assert (block.outcomes[1].status, block.outcomes[1].turns) == ("crash", ())
     assert len(block.control.turns) == 5
 
@@ -63,7 +64,7 @@ def test_an_arm_that_fails_has_no_turns_and_disturbs_nobody() -> None:
 def test_virtual_time_passes_as_expected_and_is_all_accounted_for() -> None:
     player = executor()
     expected = player.cost(2, 10)
-    player.measure([DEFAULT, FASTER], role="search", rounds=10, pair=0)
+    player.measure([DEFAULT, FASTER], role="search", rounds=10, number=0)
     spent = player.accounting
     assert player.clock.now() == pytest.approx(expected)
     assert spent.wall_s == pytest.approx(expected)
@@ -72,7 +73,7 @@ def test_virtual_time_passes_as_expected_and_is_all_accounted_for() -> None:
 
 
 def test_positions_in_a_round_are_a_permutation() -> None:
-    block = executor().measure([DEFAULT] * 3, role="aa", rounds=50, pair=0)
+    block = executor().measure([DEFAULT] * 3, role="aa", rounds=50, number=0)
     orders = {
         tuple(turn.position for turn in turns)
         for turns in zip(*(outcome.turns for outcome in block.outcomes), strict=True)
@@ -118,6 +119,6 @@ def test_a_recording_serves_more_arms_and_rounds_than_it_has() -> None:
 
 
 def test_a_recording_without_a_comparison_is_refused() -> None:
-    single = executor().measure([DEFAULT], role="aa", rounds=5, pair=0)
+    single = executor().measure([DEFAULT], role="aa", rounds=5, number=0)
     with pytest.raises(ValueError, match="no block with two arms"):
         RecordedNoise([single])

@@ -65,8 +65,8 @@ def executor(program: Program, sink: LocalStudy | None = None, warmups: int = 0)
     return RunExecutor(program, sink, seed=1, proof=OpenProof(), warmups=warmups)
 
 
-def measure(program: Program, *arms: Arm, rounds: int = 1, pair: int = 0) -> Block:
-    return executor(program).measure(arms or [CONTROL], role="search", rounds=rounds, pair=pair)
+def measure(program: Program, *arms: Arm, rounds: int = 1, number: int = 0) -> Block:
+    return executor(program).measure(arms or [CONTROL], role="search", rounds=rounds, number=number)
 
 
 def ran_for(seconds: float) -> Block:
@@ -119,9 +119,9 @@ def test_a_candidate_gets_most_of_the_memory_and_a_greedy_control_all_it_takes(n
     control_mb, candidate_mb, status = MEMORY[name]
     program = python(HOLDS.format(control=control_mb))
     player = RunExecutor(program, seed=1, proof=OpenProof(), warmups=0, memory_mb=200)
-    player.measure([CONTROL, CONTROL], role="aa", rounds=1, pair=0)
+    player.measure([CONTROL, CONTROL], role="aa", rounds=1, number=0)
     candidate = Arm.of("any", {"knob": candidate_mb})
-    block = player.measure([CONTROL, candidate], role="search", rounds=1, pair=1)
+    block = player.measure([CONTROL, candidate], role="search", rounds=1, number=1)
     assert [outcome.status for outcome in block.outcomes] == ["ok", status]
 
 
@@ -133,16 +133,16 @@ def test_the_memory_is_that_of_the_machine_or_of_its_control_group() -> None:
         assert player._limits().candidate_mb() == limit_mb
 
 
-@pytest.mark.parametrize("pair", [0, 1])  # in both orders
+@pytest.mark.parametrize("number", [0, 1])  # in both orders
 @pytest.mark.parametrize("warmups", [0, 1])
 def test_what_a_greedy_control_takes_is_known_from_its_warm_up_or_from_an_earlier_session(
-    warmups: int, pair: int
+    warmups: int, number: int
 ) -> None:
     program, candidate = python(HOLDS.format(control=180)), Arm.of("any", {"knob": 182})
     player = RunExecutor(program, seed=1, proof=OpenProof(), warmups=warmups, memory_mb=210)
     if not warmups:
         player.recall([Block(0, "aa", (Outcome(CONTROL, "ok", rss_peak_kb=190 << 10),))])
-    block = player.measure([CONTROL, candidate], role="confirm", rounds=1, pair=pair)
+    block = player.measure([CONTROL, candidate], role="confirm", rounds=1, number=number)
     assert [outcome.status for outcome in block.outcomes] == ["ok", "ok"]
 
 
@@ -285,11 +285,11 @@ def test_the_next_block_of_one_round_has_the_order_of_this_one_reversed() -> Non
     player, arms = executor(python("pass")), [CONTROL, FIRST, SECOND]
     orders = []
     for pair, role in enumerate(["search", "confirm"] * 4):
-        block = player.measure(arms, role=role, rounds=1, pair=pair)
+        block = player.measure(arms, role=role, rounds=1, number=pair)
         orders.append([outcome.turns[0].position for outcome in block.outcomes])
     assert [[2 - place for place in order] for order in orders[::2]] == orders[1::2]
     assert len(set(map(tuple, orders))) > 2  # it is still drawn
-    resumed = executor(python("pass")).measure(arms, role="search", rounds=1, pair=5)
+    resumed = executor(python("pass")).measure(arms, role="search", rounds=1, number=5)
     assert [outcome.turns[0].position for outcome in resumed.outcomes] == orders[5]
 
 
@@ -304,7 +304,7 @@ def test_a_disturbed_run_of_a_block_with_one_round_is_repeated_and_counts_no_mor
 ) -> None:
     disturbed_by(monkeypatch, "", "steal")
     player = executor(python("time.sleep(0.02)"))
-    block = player.measure([CONTROL, FIRST], role="search", rounds=1, pair=0)
+    block = player.measure([CONTROL, FIRST], role="search", rounds=1, number=0)
     spoilt, other = sorted(block.outcomes, key=lambda outcome: -outcome.turns[0].position)
     assert [turn.disturbed for turn in spoilt.turns] == ["steal", ""]
     assert [turn.disturbed for turn in other.turns] == ["", ""]
@@ -317,7 +317,7 @@ def test_a_machine_that_is_always_disturbed_repeats_one_block_and_goes_on(
 ) -> None:
     disturbed_by(monkeypatch, later="pressure")
     player = executor(python("pass"))
-    blocks = [player.measure([CONTROL], role="search", rounds=1, pair=n) for n in range(4)]
+    blocks = [player.measure([CONTROL], role="search", rounds=1, number=n) for n in range(4)]
     assert [len(block.control.turns) for block in blocks] == [2, 1, 1, 1]
     assert all(block.control.ok and block.control.ops_per_s > 0.0 for block in blocks)
     assert player.accounting.disturbed == 5
@@ -326,7 +326,7 @@ def test_a_machine_that_is_always_disturbed_repeats_one_block_and_goes_on(
 def test_a_machine_that_has_calmed_down_repeats_again(monkeypatch: pytest.MonkeyPatch) -> None:
     disturbed_by(monkeypatch, "steal", "steal", "", "", "", "steal")
     player = executor(python("pass"))
-    blocks = [player.measure([CONTROL], role="search", rounds=1, pair=n) for n in range(5)]
+    blocks = [player.measure([CONTROL], role="search", rounds=1, number=n) for n in range(5)]
     assert [len(block.control.turns) for block in blocks] == [2, 1, 1, 1, 2]
 
 
@@ -370,8 +370,8 @@ def test_once_the_usual_time_is_known_a_far_slower_run_is_a_hang(
     monkeypatch.setattr(runs, "_LEAST_TIMEOUT_S", SOON_S)
     monkeypatch.setattr(runs, "_SLOWEST", 1.0)
     player = executor(python("if 'KNOB_knob' in os.environ: time.sleep(3600)"))
-    player.measure([CONTROL], role="aa", rounds=1, pair=0)
-    block = player.measure([CONTROL, FIRST], role="search", rounds=1, pair=1)
+    player.measure([CONTROL], role="aa", rounds=1, number=0)
+    block = player.measure([CONTROL, FIRST], role="search", rounds=1, number=1)
     assert [outcome.status for outcome in block.outcomes] == ["ok", "hang"]
 
 
@@ -379,7 +379,7 @@ def test_warm_ups_are_run_once_and_not_counted(tmp_path: Path) -> None:
     log = tmp_path / "log"
     player = executor(python(f"open({str(log)!r}, 'a').write('x')"), warmups=2)
     for pair in range(2):
-        player.measure([CONTROL], role="aa", rounds=1, pair=pair)
+        player.measure([CONTROL], role="aa", rounds=1, number=pair)
     assert log.read_text() == "x" * 4
     assert player.accounting.turns == 2
     assert player.accounting.warmup_s > 0
@@ -388,7 +388,7 @@ def test_warm_ups_are_run_once_and_not_counted(tmp_path: Path) -> None:
 def test_the_expected_cost_follows_what_runs_have_taken() -> None:
     player = executor(python("time.sleep(0.2)"))
     assert player.cost(2, 3) == 6.0
-    player.measure([CONTROL], role="aa", rounds=2, pair=0)
+    player.measure([CONTROL], role="aa", rounds=2, number=0)
     assert 1.2 < player.cost(2, 3) < 6.0
 
 
@@ -411,7 +411,7 @@ def test_what_the_store_replays_is_what_was_measured(tmp_path: Path) -> None:
     program = python("if os.environ.get('KNOB_knob') == '2': os.abort()")
     with LocalStudy(tmp_path, {}, Machine.here()) as store:
         arms = [CONTROL, FIRST, SECOND]
-        measured = executor(program, store).measure(arms, role="search", rounds=2, pair=0)
+        measured = executor(program, store).measure(arms, role="search", rounds=2, number=0)
     assert recording(tmp_path).blocks == (measured,)
 
 

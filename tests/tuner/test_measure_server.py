@@ -71,7 +71,7 @@ def serve(tmp_path: Path, port: int) -> Any:
         argv = (*shlex.split(PYTHON), str(script(tmp_path, code)), str(port))
         program = Program(argv, **{"timeout_s": 20.0, "service": service, **options})
         executor = RunExecutor(program, seed=1, warmups=0)
-        return executor.measure([arm], role="search", rounds=2, pair=0).control
+        return executor.measure([arm], role="search", rounds=2, number=0).control
 
     return run
 

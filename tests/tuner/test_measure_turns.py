@@ -84,11 +84,11 @@ class Stage:
         proof = FakeProof(self.base)
         return TurnExecutor(SPEC, self.sink, seed=self.seed, tempo=TEMPO, proof=proof)
 
-    def measure(self, *arms: Arm, rounds: int = 6, pair: int = 0, **plans: Any) -> Block:
+    def measure(self, *arms: Arm, rounds: int = 6, number: int = 0, **plans: Any) -> Block:
         """Measures a block in which the arm at i does what `arm_i` says."""
         names = {name.removeprefix("arm_"): plan for name, plan in plans.items()}
         self.base["FAKE_ARMS"] = json.dumps(names)
-        return self.executor().measure(arms, role="search", rounds=rounds, pair=pair)
+        return self.executor().measure(arms, role="search", rounds=rounds, number=number)
 
     def commands(self) -> list[Any]:
         return [json.loads(line) for line in self.log.read_text().splitlines()]
@@ -130,7 +130,7 @@ def test_each_arm_runs_under_its_own_variables_and_none_of_another(stage: Stage)
 
 def test_processes_differ_in_the_size_of_their_environment(stage: Stage) -> None:
     for pair in range(8):
-        stage.measure(DEFAULT, DEFAULT, pair=pair)
+        stage.measure(DEFAULT, DEFAULT, number=pair)
     paddings = {
         len(environment["HZTUNE_PADDING"])
         for _, environments, _, _ in stage.commands()
@@ -139,18 +139,18 @@ def test_processes_differ_in_the_size_of_their_environment(stage: Stage) -> None
     assert len(paddings) > 12
 
 
-def seeds(stage: Stage, seed: int, pair: int) -> list[str]:
+def seeds(stage: Stage, seed: int, number: int) -> list[str]:
     """The seeds of order and of requests in one block of a study."""
     stage.seed = seed
-    stage.measure(DEFAULT, pair=pair)
+    stage.measure(DEFAULT, number=number)
     options, _, program, _ = stage.commands()[-1]
     return [options["--seed"], program[program.index("--seed") + 1]]
 
 
 def test_a_block_repeats_with_its_seed_and_differs_from_the_others(stage: Stage) -> None:
-    first = seeds(stage, seed=1, pair=0)
-    assert seeds(stage, seed=1, pair=0) == first
-    for other in (seeds(stage, seed=1, pair=1), seeds(stage, seed=2, pair=0)):
+    first = seeds(stage, seed=1, number=0)
+    assert seeds(stage, seed=1, number=0) == first
+    for other in (seeds(stage, seed=1, number=1), seeds(stage, seed=2, number=0)):
         assert not set(other) & set(first)
 
 
@@ -253,7 +253,7 @@ def test_what_the_store_replays_is_what_was_measured(stage: Stage, tmp_path: Pat
     plan = {"status": "crash", "ends_in_round": 2}
     with LocalStudy(tmp_path, {}, Machine.here()) as store:
         stage.sink = store
-        measured = [stage.measure(DEFAULT, CANDIDATE, arm_1=plan, pair=pair) for pair in (0, 1)]
+        measured = [stage.measure(DEFAULT, CANDIDATE, arm_1=plan, number=pair) for pair in (0, 1)]
     assert list(recording(tmp_path).blocks) == measured
 
 
@@ -291,7 +291,7 @@ def test_the_accounts_add_up(stage: Stage) -> None:
     stage.base["FAKE_ARMS"] = json.dumps({"1": STEAL})
     executor = stage.executor()
     for pair in range(2):
-        executor.measure([DEFAULT, CANDIDATE], role="aa", rounds=6, pair=pair)
+        executor.measure([DEFAULT, CANDIDATE], role="aa", rounds=6, number=pair)
     spent = executor.accounting
     assert (spent.turns, spent.disturbed) == (32, 4)
     assert spent.measured_s == pytest.approx(32 * 0.018)

@@ -111,7 +111,7 @@ def test_the_unbeaten_are_those_whom_nobody_dominates_the_fastest_first() -> Non
     assert places(unbeaten(points)) == [(0.2, 0.0), (0.1, 0.2), (0.0, 0.3)]
 
 
-def test_who_is_slower_must_save_more_by_a_percent() -> None:
+def test_what_is_slower_must_save_more_by_a_percent() -> None:
     fast, alike = At((0.2, 0.1)), At((0.1, 0.1 + 0.5 * LEAST_SAVING))
     assert unbeaten([alike, fast]) == [fast]
     saver = At((0.1, 0.1 + 2.0 * LEAST_SAVING))
@@ -238,7 +238,7 @@ def test_what_many_slow_ones_say_of_memory_does_not_drown_what_the_fastest_say(
         return Truth(0.2, rss_kb=200_000) if arm.config.get("lock") == "spin" else Truth(-0.1)
 
     bench = bench_of(spin_is_fast_and_large, budget_s=1e6)
-    bench.floor = 0.01
+    bench.calibrated(0.01)
     rng = Random(1)
     arms = [toy_space.arm(toy_space.sample(rng)) for _ in range(4 * LEAST_TRIALS)]
     slow = [arm for arm in arms if arm.config.get("lock") != "spin"][: LEAST_TRIALS + 12]
@@ -255,10 +255,10 @@ def test_an_allocator_is_not_searched_for_memory_because_nobody_promises_speed(
     spaces = [replace(toy_space, allocator=name) for name in ("one", "two")]
     hopeless = Truth(-1.5, rss_kb=300_000)
     bench = bench_of(lambda arm: hopeless if arm.allocator == "one" else Truth())
-    bench.floor = 0.01
+    bench.calibrated(0.01)
     search = ParetoSearch(bench, Choice.of(spaces), seed=1)
     search.run(share=0.6)
-    search.bench.floor = 5.0
+    search.bench.calibrated(5.0)
     assert set(search._chances()) == {"two"}
 
 
@@ -461,9 +461,9 @@ def test_studies_of_equals_say_that_the_front_is_the_default_alone(
 
 
 def test_an_interval_that_reaches_zero_later_gives_way_to_the_one_of_the_proof() -> None:
-    from hztune.confirm.pareto_proof import _Gain
+    from hztune.confirm.pareto_proof import _Objective
 
     pairs = [0.1, 0.11, 0.09, 0.1, 0.1, 0.11, -0.9, 0.9, -0.9, 0.9]
-    gain = _Gain.of(pairs, 0.0, [6], 0.01)
+    gain = _Objective.of(pairs, 0.0, [6], 0.01)
     assert gain.proved_by == 6
     assert isinstance(gain.reported, Interval) and gain.reported.pairs == 6

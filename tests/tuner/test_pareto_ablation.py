@@ -29,7 +29,7 @@ def shortened(
     """What is left of some members, in a tenth of the budget, and where that was measured."""
     bench = bench_of(landscape, **{"budget_s": 600.0, **how})  # type: ignore[arg-type]
     calibrate(bench, CONTROL, 0.08)
-    bench.floor = 0.01
+    bench.calibrated(0.01)
     now = bench.budget.elapsed() / bench.budget.total_s
     members = [Arm.of("hz", config) for config in configs]
     return [arm for _, arm in shorten_members(bench, space, members, now + 0.1)], bench
@@ -41,7 +41,7 @@ def test_every_member_is_left_what_its_speed_or_its_memory_needs(toy_space: Spac
     left, bench = shortened(three_ways, wholes, toy_space)
     assert [arm.config for arm in left] == [fast, {**fast, **small}, small]
     assert {block.role for block in bench.ledger.blocks} == {"aa", "ablate"}
-    assert bench.ledger.confirmed == {}  # no fresh pair has chosen anybody
+    assert bench.ledger.confirmed == {}  # no fresh pair has chosen one
 
 
 @pytest.mark.parametrize("truth", [Truth(0.03), Truth(rss_kb=97_000)], ids=["speed", "memory"])

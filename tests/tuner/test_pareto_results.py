@@ -241,7 +241,7 @@ def test_less_memory_is_never_claimed_without_an_interval(make_profile: MakeProf
 def test_who_takes_less_memory_is_described_by_that_first(make_profile: MakeProfile) -> None:
     said = claim_words(make_profile(claim=SMALL))
     assert said.startswith("0.700 times the peak memory of the default (95 % interval 0.680 to")
-    assert "0.950 times as good in ops_per_s" in said
+    assert "ops_per_s 0.950 times that of" in said
     assert "takes 30\u00a0% less peak memory" in words.verdict_words(make_profile(claim=SMALL))
 
 

@@ -67,10 +67,10 @@ class Recorded(Around):
     store: Sink
     stop_at: float = math.inf
 
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         if self.inner.clock.now() > self.stop_at:
             raise KeyboardInterrupt
-        block = self.inner.measure(arms, role=role, rounds=rounds, pair=pair)
+        block = self.inner.measure(arms, role=role, rounds=rounds, number=number)
         outcomes = []
         for index, outcome in enumerate(block.outcomes):
             count = 131_000 if outcome.arm.config.get("depot_lock") == "spin" else 943_000
@@ -456,7 +456,7 @@ def test_an_end_of_another_version_is_named(improved: Path, tmp_path: Path) -> N
     identity = {"workload": "remote", "space": claimed.search.space_sha256}
     with LocalStudy(tmp_path, identity, MACHINE) as store:
         inner = ReplayExecutor(spin_wins, QUIET, seed=1)
-        Recorded(inner, store).measure([Arm("hz"), Arm("hz")], role="aa", rounds=2, pair=0)
+        Recorded(inner, store).measure([Arm("hz"), Arm("hz")], role="aa", rounds=2, number=0)
         store.conclude({"summary": {"verdict": "improved"}})
     with pytest.raises(HztuneError, match="another version"):
         report.render(tmp_path)
@@ -509,7 +509,7 @@ def test_of_several_allocators_each_parameter_is_named_with_its_own(tmp_path: Pa
     arms = [Arm("none"), Arm.of("hz", {"depot_lock": "spin"}), Arm("hz"), Arm("glibc")]
     with LocalStudy(tmp_path, {"workload": "x"}, MACHINE) as store:
         inner = ReplayExecutor(spin_wins, QUIET, seed=1)
-        Recorded(inner, store).measure(arms, role="search", rounds=2, pair=0)
+        Recorded(inner, store).measure(arms, role="search", rounds=2, number=0)
     shown = trials_in(report.write_storage(tmp_path))
     assert [one.params for one in shown] == [
         {"allocator": "hz", "hz.depot_lock": "spin"},
@@ -551,7 +551,7 @@ def test_the_dashboard_shows_a_shared_study_while_its_workers_measure(
         for lock in ("spin", "lockfree"):
             arms = [Arm("hz"), Arm.of("hz", {"depot_lock": lock})]
             pair = worker.begin("search")
-            Recorded(inner, worker.sink).measure(arms, role="search", rounds=2, pair=pair)
+            Recorded(inner, worker.sink).measure(arms, role="search", rounds=2, number=pair)
             worker.enter(1.0)
             words = ["report", "--storage", storage_url, "--study", name, "--dashboard"]
             assert cli.status_of(words) == 0

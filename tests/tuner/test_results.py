@@ -66,7 +66,7 @@ def test_the_summary_on_stdout_tells_the_verdict_of_the_profile(
     results: Path, found: Profile
 ) -> None:
     summary = json.loads((results.parent / "stdout").read_text())
-    assert summary["verdict"] == found.result.verdict
+    assert summary["verdict"] == found.claim.verdict
     assert summary["params"] == found.config
 
 
@@ -77,11 +77,11 @@ def test_a_study_keeps_to_its_budget_within_a_tenth(results: Path) -> None:
 
 
 def test_a_verdict_is_backed_by_its_interval(found: Profile) -> None:
-    result = found.result
-    if result.verdict == "improved":
-        assert result.ci_low is not None and result.ci_low > 1 and found.params
+    claim = found.claim
+    if claim.verdict == "improved":
+        assert claim.ci_low is not None and claim.ci_low > 1 and found.params
     else:
-        assert result.verdict == "no_gain"
+        assert claim.verdict == "no_gain"
         assert params.complete(found.config) == params.defaults()
 
 

@@ -33,7 +33,7 @@ DEFAULT = Arm("hz")
 CANDIDATE = Arm.of("hz", {"magazine_cap": 64, "depot_lock": "spin"})
 
 
-def block(pair: int, arms: tuple[Arm, ...] = (DEFAULT, CANDIDATE), rounds: int = 3) -> Block:
+def block(number: int, arms: tuple[Arm, ...] = (DEFAULT, CANDIDATE), rounds: int = 3) -> Block:
     """A block of made-up numbers."""
     outcomes = tuple(
         Outcome(
@@ -42,7 +42,12 @@ def block(pair: int, arms: tuple[Arm, ...] = (DEFAULT, CANDIDATE), rounds: int =
             ops_per_s=1e6 + index,
             turns=tuple(
                 Turn(
-                    i, (i + index) % 2, 1000 * pair + i, 18_000_000, 18_000 + i, "steal" * (i == 2)
+                    i,
+                    (i + index) % 2,
+                    1000 * number + i,
+                    18_000_000,
+                    18_000 + i,
+                    "steal" * (i == 2),
                 )
                 for i in range(rounds)
             ),
@@ -52,7 +57,7 @@ def block(pair: int, arms: tuple[Arm, ...] = (DEFAULT, CANDIDATE), rounds: int =
         )
         for index, arm in enumerate(arms)
     )
-    return Block(pair, "search", outcomes)
+    return Block(number, "search", outcomes)
 
 
 def open_study(folder: Path, *, resume: bool = True, **changes: str) -> LocalStudy:

@@ -136,7 +136,7 @@ def test_a_refused_finalist_is_nobodys_incumbent(make_bench: MakeBench, toy_spac
     search.run(share=0.5)
     first = search.best()
     assert first is not None
-    search.refused.add(first.record.arm.key)
+    search.refuse(first.record.arm)
     second = search.best()
     assert second is not None and second.record.arm != first.record.arm
 
@@ -195,7 +195,7 @@ def test_a_block_whose_control_failed_says_nothing(make_bench: MakeBench) -> Non
     ledger.add(Block(0, "search", (Outcome(default, "hang", "x"), Outcome(other, "ok", "", 1.0))))
     assert ledger.searched == {}
     assert len(ledger.void) == 1
-    assert ledger.next_pair == 1
+    assert ledger.next_number == 1
 
 
 def test_a_stop_is_asked_for_before_each_block(make_bench: MakeBench, toy_space: Space) -> None:

@@ -63,7 +63,7 @@ def several(
 
 
 def measured(landscapes: Sequence[Landscape], rounds: int = 20) -> Block:
-    return several(landscapes).measure([CONTROL, SPIN], role="confirm", rounds=rounds, pair=0)
+    return several(landscapes).measure([CONTROL, SPIN], role="confirm", rounds=rounds, number=0)
 
 
 def decided(
@@ -114,7 +114,7 @@ def test_the_peak_memory_is_that_of_the_greediest_workload_and_its_ratio_a_mean(
 
 
 def test_a_single_workload_stays_what_it_was() -> None:
-    block = ReplayExecutor(worth(), QUIET, seed=1).measure([CONTROL], role="aa", rounds=3, pair=7)
+    block = ReplayExecutor(worth(), QUIET, seed=1).measure([CONTROL], role="aa", rounds=3, number=7)
     assert joined([block], ["a"]) is block
     assert block.control.rounds == 3 and block.control.all_turns == block.control.turns
 
@@ -123,7 +123,7 @@ def test_time_and_cost_are_those_of_all_workloads() -> None:
     one, two = several([worth()]), several([worth(), worth()])
     assert two.cost(3, 10) == pytest.approx(2 * one.cost(3, 10))
     for executor in (one, two):
-        executor.measure([CONTROL, SPIN], role="search", rounds=5, pair=0)
+        executor.measure([CONTROL, SPIN], role="search", rounds=5, number=0)
     assert two.accounting.turns == 2 * one.accounting.turns == 20
 
 
@@ -134,7 +134,7 @@ def test_samples_give_the_same_blocks_back(tmp_path: Path) -> None:
     with LocalStudy(tmp_path, {"a": "b"}, MACHINE) as store:
         executor = several([worth(spin=0.1), worth()], store)
         blocks = tuple(
-            executor.measure([CONTROL, SPIN], role="search", rounds=3, pair=pair)
+            executor.measure([CONTROL, SPIN], role="search", rounds=3, number=pair)
             for pair in range(3)
         )
         assert store.replay() == blocks
@@ -144,8 +144,8 @@ def test_samples_give_the_same_blocks_back(tmp_path: Path) -> None:
 def test_a_block_that_was_stopped_between_two_workloads_is_left_out(tmp_path: Path) -> None:
     with LocalStudy(tmp_path, {"a": "b"}, MACHINE) as store:
         first, second = several([worth(), worth()], store), several([worth(), worth()], store)
-        first._executors[0].measure([CONTROL], role="aa", rounds=2, pair=0)
-        block = second.measure([CONTROL], role="aa", rounds=2, pair=0)
+        first._executors[0].measure([CONTROL], role="aa", rounds=2, number=0)
+        block = second.measure([CONTROL], role="aa", rounds=2, number=0)
         assert store.replay() == (block,)
 
 
@@ -182,8 +182,8 @@ def test_a_loss_that_is_not_shown_does_not_end_a_configuration() -> None:
     ledger = Ledger(None, ONE_PERCENT)
     executor = several([worth(spin=0.2), worth(spin=-0.012)])
     for pair in range(4):
-        ledger.add(executor.measure([CONTROL] * 4, role="aa", rounds=3, pair=pair))
-    ledger.add(executor.measure([CONTROL, SPIN], role="search", rounds=3, pair=4))
+        ledger.add(executor.measure([CONTROL] * 4, role="aa", rounds=3, number=pair))
+    ledger.add(executor.measure([CONTROL, SPIN], role="search", rounds=3, number=4))
     assert ledger.searched[SPIN.key].feasible
 
 

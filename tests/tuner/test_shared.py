@@ -99,7 +99,7 @@ def write_for_ever(url: str, name: str, told: Connection) -> None:
         worker.lead()
         while True:
             worker.reserve([candidate(1)])
-            told.send(enter(worker, [DEFAULT, candidate(1)]).pair)
+            told.send(enter(worker, [DEFAULT, candidate(1)]).number)
 
 
 @contextmanager
@@ -221,7 +221,7 @@ def test_a_damaged_block_is_refused_not_read(tmp_path: Path) -> None:
 HERE = ProcessId.here()
 GONE = {
     "the host was started anew": replace(HERE, boot="another"),
-    "the number belongs to somebody else": replace(HERE, started=HERE.started + 1),
+    "the number belongs to another process": replace(HERE, started=HERE.started + 1),
     "the number is gone": replace(HERE, pid=1 << 40),
 }
 NOT_KNOWN_TO_BE_GONE = {
@@ -331,12 +331,12 @@ class Telling(Around):
     stop_in: str = ""
     patience: int = 3
 
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         if role == self.stop_in:
             self.patience -= 1
             if self.patience == 0:
                 raise KeyboardInterrupt
-        block = self.inner.measure(arms, role=role, rounds=rounds, pair=pair)
+        block = self.inner.measure(arms, role=role, rounds=rounds, number=number)
         tell(self.sink, block)
         return block
 
@@ -382,7 +382,7 @@ def test_who_takes_over_a_proof_goes_on_with_the_pairs_of_the_same_machine_only(
         with Worker(study, machine) as worker:
             second = story(worker, toy_space)
             assert confirmed(second) == kept
-            assert second.bench.ledger.attempts_elsewhere == (0 if kept else 1)
+            assert second.bench.ledger.attempts_of_other_machines == (0 if kept else 1)
             searched = second.bench.ledger.trials
             assert second.run().verdict == "improved"
             assert confirmed(second) > 2
@@ -406,7 +406,7 @@ def test_who_takes_over_the_proof_of_a_front_has_its_members_on_the_same_machine
             assert decision.arm.config["lock"] == "spin"
             begun = [*first.bench.ledger.confirmed]
             ledger = second.bench.ledger
-            fresh = [block for block in ledger.here() if block.role == "confirm"]
+            fresh = [block for block in ledger.own_blocks() if block.role == "confirm"]
             pairs = sum(len(record.pairs) for record in ledger.confirmed.values())
             assert pairs == len(fresh) > 2
             if machine == "one":
@@ -484,7 +484,7 @@ def test_samples_say_on_which_of_equal_machines_the_claim_was_proved(
         write_lines(tmp_path / "export/samples.jsonl", study.samples(asdict(here)))
     found = recording(tmp_path / "export")
     ledger = Ledger.of(found.blocks, machine=found.where)
-    assert [ledger.is_of_here(block) for block in found.blocks] == [False, True]
+    assert [ledger.is_own(block) for block in found.blocks] == [False, True]
 
 
 def test_a_block_that_comes_after_the_end_is_not_added(tmp_path: Path) -> None:
@@ -522,7 +522,7 @@ def test_a_long_study_opens_and_proposes_what_nobody_has_measured(postgres: Any,
             for start in range(0, len(arms), 6):
                 beside = [DEFAULT, *arms[start : start + 6]]
                 pair = worker.begin("search")
-                tell(worker.sink, executor.measure(beside, role="search", rounds=4, pair=pair))
+                tell(worker.sink, executor.measure(beside, role="search", rounds=4, number=pair))
                 worker.enter(1.0)
         with Worker(study, "machine") as worker:
             opening = story(worker, space)

@@ -1,4 +1,4 @@
-"""The commands of a shared study: what they refuse, and that a password is shown to nobody."""
+"""The commands of a shared study: what they refuse, and that a password is never shown."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_forgetting_a_host_that_holds_nothing_names_those_that_do(
 ) -> None:
     words = begin_study(*larson)
     assert cli.status_of([*words, "--forget", "far"]) == 2
-    assert "no worker of 'far' holds anything in 'mine' (nobody)" in capsys.readouterr().err
+    assert "no worker of 'far' holds anything in 'mine' (no host)" in capsys.readouterr().err
 
 
 def test_hosts_of_one_name_are_forgotten_by_their_whole_names(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ from hztune.stats import (
     sequential_interval,
 )
 from hztune.stats.distributions import normal_tail, t_quantile, t_tail
-from hztune.stats.sequential import critical_values, look_counts
+from hztune.stats.sequential import critical_values, look_counts, spending_bounds
 
 ARM = Arm("hz")
 
@@ -63,6 +64,34 @@ def pair(log_ratio: float, within: float = 0.0, rounds: int = 10) -> PairRatio:
 )  # fmt: skip
 def test_students_t_has_its_tabled_quantiles(tail: float, df: float, expected: float) -> None:
     assert t_quantile(tail, df) == pytest.approx(expected, abs=2e-4)
+
+
+def obrien_fleming(t: float) -> float:
+    """Error spent by the part `t` of the information, 0.025 a side, of O'Brien-Fleming's type."""
+    return 2.0 * 2.0 * normal_tail(2.241403 / math.sqrt(t))
+
+
+def pocock(t: float) -> float:
+    """The same of Pocock's type."""
+    return 0.05 * math.log(1.0 + (math.e - 1.0) * t)
+
+
+# As rpact's getDesignGroupSequential (asOF, asP) and gsDesign (sfLDOF, sfLDPocock) print them for
+# five equal looks.
+PRINTED = {
+    obrien_fleming: (4.877, 3.357, 2.680, 2.290, 2.031),
+    pocock: (2.438, 2.427, 2.410, 2.397, 2.386),
+}
+
+
+@pytest.mark.parametrize("spent", PRINTED, ids=lambda spent: spent.__name__)
+def test_bounds_of_an_error_that_is_spent_are_those_of_printed_tables(
+    spent: Callable[[float], float],
+) -> None:
+    ends = [0.0, *(spent(look / 5) for look in range(1, 6))]
+    spends = tuple(end - before for before, end in pairwise(ends))
+    bounds = spending_bounds((20, 40, 60, 80, 100), spends)
+    assert bounds == pytest.approx(PRINTED[spent], abs=2e-3)
 
 
 def test_the_tail_of_t_is_the_inverse_of_its_quantile() -> None:

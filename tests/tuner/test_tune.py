@@ -61,11 +61,11 @@ class Interrupted(Around):
 
     left: int
 
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         if self.left == 0:
             raise KeyboardInterrupt
         self.left -= 1
-        return self.inner.measure(arms, role=role, rounds=rounds, pair=pair)
+        return self.inner.measure(arms, role=role, rounds=rounds, number=number)
 
 
 # ---- verdicts ------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def test_a_second_finalist_is_tried_when_the_first_is_refused(
         if refused:
             return prove(finalist, share)
         refused.append(finalist)
-        study.search.refused.add(finalist.key)
+        study.search.refuse(finalist)
         return None
 
     study._prove = refuse_first  # type: ignore[method-assign,assignment]
@@ -270,7 +270,7 @@ def shortened(bench: Bench, space: Space) -> tuple[Story, Proof]:
 def fresh_pairs(bench: Bench, arm: Arm) -> list[int]:
     """The numbers of the blocks with fresh pairs of an arm."""
     blocks = [block for block in bench.ledger.blocks if block.role == "confirm"]
-    return [block.pair for block in blocks if block.outcomes[1].arm == arm]
+    return [block.number for block in blocks if block.outcomes[1].arm == arm]
 
 
 def test_a_shortened_winner_is_sealed_by_fresh_pairs_of_its_own_even_if_it_was_a_finalist(
@@ -282,7 +282,7 @@ def test_a_shortened_winner_is_sealed_by_fresh_pairs_of_its_own_even_if_it_was_a
     arm, interval = study._seal(proof, SHORT)
     pairs = fresh_pairs(bench, SHORT)
     assert arm == SHORT
-    assert len(before) == 7 and pairs[:7] == before  # which nobody has lost
+    assert len(before) == 7 and pairs[:7] == before  # none is lost
     assert interval.pairs == len(pairs) - 7 >= FIRST_LOOK
     again = make_bench(spin_wins(0.2), QUIET, ledger=Ledger.of(bench.ledger.blocks))
     again.budget.spent_s = again.budget.total_s
@@ -323,7 +323,7 @@ def test_a_resumed_study_goes_on_with_the_next_pair_and_repeats_nothing(
     again.budget.spent_s = first.budget.elapsed()
     decision = decided(again, toy_space)
     assert decision.verdict == "improved"
-    pairs = [block.pair for block in again.ledger.blocks]
+    pairs = [block.number for block in again.ledger.blocks]
     assert pairs == list(range(len(pairs)))
     assert again.ledger.blocks[:blocks] == first.ledger.blocks
     assert again.budget.elapsed() <= 1.1 * again.budget.total_s

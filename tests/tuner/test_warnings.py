@@ -11,7 +11,7 @@ from hztune.blocks import Arm
 from hztune.lab.replay import Floats, ModelNoise, NoiseSource, ReplayExecutor, Truth, VirtualClock
 from hztune.space import Space
 from hztune.stats import two_states
-from hztune.trial import Bench, Budget, Ledger, calibrate, warnings_about
+from hztune.trial import Bench, Budget, Ledger, assess, calibrate, warnings_about
 from hztune.tune.story import Story
 
 QUIET = ModelNoise(within=0.01, between=0.005, common=0.01)
@@ -54,7 +54,9 @@ def runs_bench(run_ms: float, noise: NoiseSource = QUIET, budget_s: float = 300.
 
 def said_after_calibration(bench: Bench) -> str:
     calibrate(bench, Arm("hz"), 0.08)
-    return " ".join(warnings_about(bench))
+    calibration = assess(bench, 20.0, 0.01)
+    bench.calibrated(calibration.floor, calibration.least_pairs)
+    return " ".join(warnings_about(bench, calibration))
 
 
 def test_a_program_of_usual_length_and_one_speed_is_not_doubted() -> None:

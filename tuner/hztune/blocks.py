@@ -190,13 +190,13 @@ class Block:
     """Arms measured at the same moment, in fresh processes.
 
     Attributes:
-        pair: Number of the block in its study, from 0.
+        number: Of the block in its study, from 0.
         role: What it was measured for.
         outcomes: One for each arm that was asked, in that order; the first is the control.
         machine: What tells the machine that measured it from others; "" where it does not matter.
     """
 
-    pair: int
+    number: int
     role: Role
     outcomes: tuple[Outcome, ...]
     machine: str = field(default="", compare=False)
@@ -240,7 +240,7 @@ def joined(blocks: Sequence[Block], workloads: Sequence[str]) -> Block:
         return blocks[0]
     columns = zip(*(block.outcomes for block in blocks), strict=True)
     outcomes = tuple(_joined(parts, workloads) for parts in columns)
-    return Block(blocks[0].pair, blocks[0].role, outcomes, blocks[0].machine)
+    return Block(blocks[0].number, blocks[0].role, outcomes, blocks[0].machine)
 
 
 def _joined(parts: tuple[Outcome, ...], workloads: Sequence[str]) -> Outcome:

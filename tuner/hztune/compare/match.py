@@ -158,7 +158,7 @@ def row(
             rounds = 1  # it is not known yet how long a program runs
         if len(blocks) >= LEAST_PAIRS and executor.cost(len(arms), rounds) > left_s:
             break
-        blocks.append(executor.measure(arms, role="explore", rounds=rounds, pair=len(blocks)))
+        blocks.append(executor.measure(arms, role="explore", rounds=rounds, number=len(blocks)))
     return tuple(blocks)
 
 

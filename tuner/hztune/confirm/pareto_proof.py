@@ -67,7 +67,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class _Gain:
+class _Objective:
     """One objective of one member.
 
     Attributes:
@@ -81,7 +81,9 @@ class _Gain:
     proved_by: int
 
     @classmethod
-    def of(cls, pairs: Sequence[float], least: float, looks: Sequence[int], alpha: float) -> _Gain:
+    def of(
+        cls, pairs: Sequence[float], least: float, looks: Sequence[int], alpha: float
+    ) -> _Objective:
         """What the looks that were due say: what one of them has proved stays proved."""
         for count in looks:
             interval = sequential_interval(pairs[:count], alpha)
@@ -121,7 +123,7 @@ def front_error(ledger: Ledger) -> float:
     """Two-sided error of all claims of a front that is proved on this machine."""
     if not ledger.machine:
         return CLAIM_ERROR
-    return claim_error(len({machine for machine, _ in ledger.tried_elsewhere}))
+    return claim_error(len({machine for machine, _ in ledger.tried_by_other_machines}))
 
 
 def front_rounds(bench: Bench, members: int, share: float) -> int:
@@ -165,7 +167,7 @@ def prove_front(
     alpha = member_error(len(arms), front_error(bench.ledger))
     rounds = front_rounds(bench, len(arms), share)
     pair_s = bench.executor.cost(2, rounds)
-    records = [bench.ledger.confirmed.setdefault(arm.key, Samples(arm)) for arm in arms]
+    records = [bench.ledger.fresh(arm) for arm in arms]
     unsettled = records
     while True:
         more = max(0, int(bench.budget.left(until) / (pair_s * max(1, len(unsettled)))))
@@ -196,12 +198,14 @@ def _looks(bench: Bench, pairs: int, *, is_last: bool) -> list[int]:
     return [*due, pairs] if is_last and pairs >= bench.least_pairs else due
 
 
-def _gains(bench: Bench, record: Samples, alpha: float, *, is_last: bool) -> tuple[_Gain, _Gain]:
+def _gains(
+    bench: Bench, record: Samples, alpha: float, *, is_last: bool
+) -> tuple[_Objective, _Objective]:
     """Speed and memory."""
     speed, saving = record.log_ratios, [-each for each in record.rss]
     return (
-        _Gain.of(speed, bench.floor, _looks(bench, len(speed), is_last=is_last), alpha),
-        _Gain.of(saving, LEAST_SAVING, _looks(bench, len(saving), is_last=is_last), alpha),
+        _Objective.of(speed, bench.floor, _looks(bench, len(speed), is_last=is_last), alpha),
+        _Objective.of(saving, LEAST_SAVING, _looks(bench, len(saving), is_last=is_last), alpha),
     )
 
 

@@ -172,7 +172,7 @@ def tell(bench: Bench, phase: str, record: Samples) -> None:
 
 
 def _record(bench: Bench, arm: Arm) -> Samples:
-    return bench.ledger.confirmed.setdefault(arm.key, Samples(arm))
+    return bench.ledger.fresh(arm)
 
 
 def _judge(bench: Bench, record: Samples, alpha: float, share: float) -> Answer | None:
@@ -191,7 +191,7 @@ def _shown(bench: Bench, record: Samples, alpha: float, looks: Sequence[int]) ->
     (the intersection-union test of Berger, Technometrics 24, 1982).
     """
     gains = any(_claims(bench, record, count, alpha) for count in looks)
-    must_save = bench.ledger.must_save
+    must_save = bench.ledger.default_breaks_limit
     keeps = keeps_limit(bench, record, alpha, looks)
     if keeps is None or not (gains or must_save):
         return None
@@ -206,7 +206,7 @@ def _last_word(bench: Bench, record: Samples, alpha: float) -> Answer:
     looks = [*looks_at(bench, pairs), pairs] if pairs >= bench.least_pairs else []
     shown = _shown(bench, record, alpha, looks)
     gains = any(_claims(bench, record, count, alpha) for count in looks)
-    return shown or ("over_limit" if gains or bench.ledger.must_save else "out_of_time")
+    return shown or ("over_limit" if gains or bench.ledger.default_breaks_limit else "out_of_time")
 
 
 def looks_at(bench: Bench, pairs: int) -> list[int]:
@@ -252,7 +252,7 @@ def _hopeless(bench: Bench, record: Samples, alpha: float, share: float) -> Answ
     lose claims, never make one (non-binding futility), so it costs no error. It is asked where the
     interval that is reported is valid, too: see `may_end`.
     """
-    pairs, must_save = len(record.pairs), bench.ledger.must_save
+    pairs, must_save = len(record.pairs), bench.ledger.default_breaks_limit
     if pairs < FUTILE_FROM or not may_end(pairs):
         return None
     more = bench.budget.left(share) / bench.executor.cost(2, pair_rounds(bench))

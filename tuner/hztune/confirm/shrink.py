@@ -65,7 +65,7 @@ def shrink(bench: Bench, space: Space, finalist: Arm, gain: float, share: float)
     Returns:
         The shorter configuration; `finalist` itself when nothing could be dropped.
     """
-    return shorten(bench, space, finalist, _Gain(bench, gain), pair_rounds(bench), share)
+    return shorten(bench, space, finalist, _GainRule(bench, gain), pair_rounds(bench), share)
 
 
 def shorten(
@@ -121,7 +121,7 @@ def beside(
 
 
 @dataclass(frozen=True, slots=True)
-class _Gain:
+class _GainRule:
     """Lets go what costs no more than a part of a gain.
 
     Attributes:

@@ -64,10 +64,11 @@ def claim(profile: Profile) -> str:
         "improved": f"{100 * (result.ratio - 1):.1f} % better in {result.metric} than {control}",
         "within_limit": f"keeps max_rss, which {control} does not, at {result.ratio:.3f} times "
         f"its {result.metric}",
-        "less_memory": f"{result.ratio:.3f} times as good in {result.metric} as {control}",
+        "less_memory": f"{result.metric} {result.ratio:.3f} times that of {control}",
         "no_gain": f"no gain in {result.metric} over {control} was proved",
         "infeasible": "no configuration meets the limits",
-        "interrupted": f"interrupted; {result.ratio:.3f} times in {result.metric} so far",
+        "interrupted": f"interrupted; so far {result.metric} {result.ratio:.3f} times that of "
+        f"{control}",
     }
     told = [f"{words[result.verdict]} ({interval})"]
     if (memory := result.memory) is not None:

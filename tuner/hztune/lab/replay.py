@@ -200,10 +200,10 @@ class ReplayExecutor:
     def recall(self, blocks: Sequence[Block]) -> None:
         """Learns nothing: it was told what a block takes."""
 
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         """Draws a block; a failing arm takes its start and its warm-up, but no turn."""
-        rng = np.random.default_rng([self._seed, pair])
-        truths = [self._seen_memory(self._landscape(arm), pair, i) for i, arm in enumerate(arms)]
+        rng = np.random.default_rng([self._seed, number])
+        truths = [self._seen_memory(self._landscape(arm), number, i) for i, arm in enumerate(arms)]
         logs = self._noise.draw(rng, rounds, len(arms))
         logs += [truth.log_ratio for truth in truths]
         ops = np.exp(logs) * (_BASE_RATE * self._counted_ns * 1e-9)
@@ -214,13 +214,13 @@ class ReplayExecutor:
             for index, (arm, truth) in enumerate(zip(arms, truths, strict=True))
         )
         self._account(outcomes, rounds)
-        return Block(pair, role, outcomes)
+        return Block(number, role, outcomes)
 
-    def _seen_memory(self, truth: Truth, pair: int, index: int) -> Truth:
+    def _seen_memory(self, truth: Truth, number: int, index: int) -> Truth:
         """Returns the truth with the peak memory that one process of it shows."""
         if not self._rss_scatter:
             return truth
-        rng = np.random.default_rng([self._seed, pair, 1 + index])
+        rng = np.random.default_rng([self._seed, number, 1 + index])
         factor = math.exp(rng.normal(0.0, self._rss_scatter))
         return replace(truth, rss_kb=max(1, round(truth.rss_kb * factor)))
 

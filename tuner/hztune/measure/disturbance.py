@@ -33,7 +33,7 @@ _FEWEST_TICKS = 5
 
 @dataclass(slots=True)
 class DisturbanceRule:
-    """Judges the turns of one block as they come.
+    """Judges the turns of one block, one after another.
 
     Attributes:
         threads: Threads of the workload.

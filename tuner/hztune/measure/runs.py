@@ -92,15 +92,15 @@ class RunExecutor:
             if runs := sum(len(outcome.turns) for outcome in block.outcomes):
                 self._run_s.append(length_s / runs)
 
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         """Measures all arms in interleaved runs; see `Executor.measure`."""
         with timed_window():
             started = time.monotonic()
-            self._sink.begin(Plan(pair, role, tuple(arms), rounds))
+            self._sink.begin(Plan(number, role, tuple(arms), rounds))
             series = _Series(arms, self._program, self._proof, self._sink, self._limits())
-            rng = random.Random(f"{self._seed} {pair} {role}")
+            rng = random.Random(f"{self._seed} {number} {role}")
             warmup_s = self._warm_up(series, rng)
-            series.play(rounds, self._order(len(arms), pair), rng, repeating=self._is_calm())
+            series.play(rounds, self._order(len(arms), number), rng, repeating=self._is_calm())
             outcomes = series.outcomes()
             self._control_kb = series.limits.control_kb
             self._sink.end()
@@ -109,12 +109,12 @@ class RunExecutor:
         runs = sum(len(outcome.turns) for outcome in outcomes)
         if runs:
             self._run_s.append((spent.wall_s - warmup_s) / runs)
-        return Block(pair, role, outcomes)
+        return Block(number, role, outcomes)
 
-    def _order(self, arms: int, pair: int) -> list[int]:
+    def _order(self, arms: int, number: int) -> list[int]:
         """Returns the order of a block's first round: of an odd block the one before, reversed."""
-        order = random.Random(f"{self._seed} {pair // 2}").sample(range(arms), arms)
-        return order[::-1] if pair % 2 else order
+        order = random.Random(f"{self._seed} {number // 2}").sample(range(arms), arms)
+        return order[::-1] if number % 2 else order
 
     def _is_calm(self) -> bool:
         """Whether a repetition promises more than the first run: most runs are undisturbed here."""
@@ -166,7 +166,7 @@ class _Limits:
 
 
 @dataclass(slots=True)
-class _Part:
+class _RunArm:
     """One arm's part of a block, as far as it has come."""
 
     arm: Arm
@@ -199,12 +199,12 @@ class _Series:
         cores = len(os.sched_getaffinity(0))
         self._judge = DisturbanceRule(program.threads or cores + 1, cores)
 
-    def _part(self, arm: Arm) -> _Part:
+    def _part(self, arm: Arm) -> _RunArm:
         """Prepares an arm."""
         prepared = self._proof.prepare(arm)
         if isinstance(prepared, Fault):
-            return _Part(arm, {}, fault=prepared)
-        return _Part(arm, prepared)
+            return _RunArm(arm, {}, fault=prepared)
+        return _RunArm(arm, prepared)
 
     def play(self, rounds: int, order: list[int], rng: random.Random, *, repeating: bool) -> None:
         """Plays all rounds, the first one in that order, and those again that were disturbed."""
@@ -249,7 +249,7 @@ class _Series:
         part.idle_kb = max(part.idle_kb, run.idle_kb)
         self._sink.turn(index, run.pid, turn, evidence)
 
-    def _run(self, part: _Part, seed: int, rng: random.Random) -> tuple[Run, Watch]:
+    def _run(self, part: _RunArm, seed: int, rng: random.Random) -> tuple[Run, Watch]:
         """Runs an arm between its hooks; returns the run and what watched it alone."""
         changes = {**part.changes, _PADDING: "x" * rng.randrange(_PADDING_BYTES)}
         is_control = part.arm == self._parts[0].arm
@@ -279,7 +279,7 @@ class _Series:
         if not done.ok:
             raise HztuneError(f"{option} {command!r} {done.describe()}")
 
-    def _rate(self, part: _Part, run: Run) -> float | Fault:
+    def _rate(self, part: _RunArm, run: Run) -> float | Fault:
         """Returns the rate of a run, or why the arm does not count."""
         if run.fault is not None:
             return run.fault
@@ -293,7 +293,7 @@ class _Series:
             self._sink.outcome(index, part.pid, outcome)
         return outcomes
 
-    def _outcome(self, part: _Part) -> Outcome:
+    def _outcome(self, part: _RunArm) -> Outcome:
         """Returns what an arm came to."""
         counted = [turn for turn in part.turns if not turn.disturbed] or part.turns
         return Outcome(

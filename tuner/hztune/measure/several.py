@@ -29,7 +29,7 @@ class SeveralExecutor:
         """
         self._names = [name for name, _ in parts]
         self._executors = [
-            make(_Part(sink or Nowhere(), name, index, len(parts)))
+            make(_WorkloadSink(sink or Nowhere(), name, index, len(parts)))
             for index, (name, make) in enumerate(parts)
         ]
 
@@ -47,10 +47,10 @@ class SeveralExecutor:
         for number, each in enumerate(self._executors):
             each.recall([_on(block, number) for block in blocks])
 
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         """Measures a block on every workload; it is one block with an outcome for each arm."""
         blocks = [
-            each.measure(arms, role=role, rounds=rounds, pair=pair) for each in self._executors
+            each.measure(arms, role=role, rounds=rounds, number=number) for each in self._executors
         ]
         return joined(blocks, self._names)
 
@@ -60,7 +60,7 @@ def _on(block: Block, number: int) -> Block:
     return replace(block, outcomes=tuple(outcome.parts[number] for outcome in block.outcomes))
 
 
-class _Part:
+class _WorkloadSink:
     """A sink that says which of several workloads its blocks are on."""
 
     def __init__(self, sink: Sink, workload: str, part: int, parts: int) -> None:

@@ -115,18 +115,18 @@ class TurnExecutor:
     def recall(self, blocks: Sequence[Block]) -> None:
         """Learns nothing: the tempo says what a block takes."""
 
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         """Measures all arms in turns; see `Executor.measure`."""
         with timed_window():
             started_ns = time.monotonic_ns()
-            self._sink.begin(Plan(pair, role, tuple(arms), rounds))
+            self._sink.begin(Plan(number, role, tuple(arms), rounds))
             performance = _Performance(arms, self._spec, self._tempo, self._proof, self._sink)
-            performance.play(rounds, random.Random(f"{self._seed} {pair} {role}"))
+            performance.play(rounds, random.Random(f"{self._seed} {number} {role}"))
             outcomes = performance.outcomes()
             self._sink.end()
             spent = performance.accounting(started_ns)
         self._learn(spent, len(arms), rounds)
-        return Block(pair, role, outcomes)
+        return Block(number, role, outcomes)
 
     def _learn(self, spent: Accounting, arms: int, rounds: int) -> None:
         """Adds a block to the accounts, and what it took beside turns to the expectation."""
@@ -137,7 +137,7 @@ class TurnExecutor:
 
 
 @dataclass(slots=True)
-class _Part:
+class _TurnArm:
     """One arm's part of a block, as far as it has come."""
 
     arm: Arm
@@ -170,12 +170,12 @@ class _Performance:
         self._throttling = Throttling()
         self._throttled_us = self._throttling.us()
 
-    def _part(self, arm: Arm) -> _Part:
+    def _part(self, arm: Arm) -> _TurnArm:
         """Prepares an arm."""
         prepared = self._proof.prepare(arm)
         if isinstance(prepared, Fault):
-            return _Part(arm, {}, fault=prepared)
-        return _Part(arm, prepared)
+            return _TurnArm(arm, {}, fault=prepared)
+        return _TurnArm(arm, prepared)
 
     def play(self, rounds: int, rng: random.Random) -> None:
         """Runs the block; what it came to stands in the parts."""
@@ -271,7 +271,7 @@ class _Performance:
             self._sink.outcome(index, part.pid, outcome)
         return outcomes
 
-    def _outcome(self, part: _Part) -> Outcome:
+    def _outcome(self, part: _TurnArm) -> Outcome:
         """Returns what an arm came to."""
         ending: Mapping[str, Any] = part.ending or {}
         result: Mapping[str, Any] = ending.get("result") or {}
@@ -289,7 +289,7 @@ class _Performance:
         )
 
     def _fault(
-        self, part: _Part, ending: Mapping[str, Any], result: Mapping[str, Any]
+        self, part: _TurnArm, ending: Mapping[str, Any], result: Mapping[str, Any]
     ) -> Fault | None:
         """Returns why a process that was started does not count; None: it does."""
         if not ending:

@@ -60,7 +60,7 @@ class Executor(Protocol):
     def accounting(self) -> Accounting:
         """Where the time went since the executor was made."""
 
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, pair: int) -> Block:
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         """Measures all arms at the same moment, in fresh processes, in randomised order.
 
         Args:
@@ -69,7 +69,7 @@ class Executor(Protocol):
             role: What the block is for; it is written to every sample.
             rounds: Turns (or runs) that each arm gets, at least 1; disturbed ones are repeated
                 beyond it.
-            pair: Number of the block in its study.
+            number: Of the block in its study.
 
         Returns:
             One outcome for each arm, in the order of `arms`. A failing arm never raises: its

@@ -275,7 +275,7 @@ class StudyReading:
         return tuple(
             (0.5 * (begin + end), pair.log_ratio)
             for block, (begin, end) in zip(self.samples.blocks, self.times, strict=True)
-            if block.role == "confirm" and self.ledger.is_of_here(block)
+            if block.role == "confirm" and self.ledger.is_own(block)
             for pair in block_ratios(block)
             if pair is not None
         )
@@ -399,7 +399,7 @@ class StudyReading:
         """Name, default and tuned (medians over the fresh pairs), the greatest change first."""
         pairs = [
             (block.control.counters, outcome.counters)
-            for block in self.ledger.here()
+            for block in self.ledger.own_blocks()
             if block.role == "confirm" and block.control.ok
             for outcome in block.outcomes[1:]
             if outcome.arm == self.winner and outcome.ok
@@ -438,7 +438,7 @@ class StudyReading:
         return _around(mean, error, len(record.pairs))
 
     def _ablated(self) -> list[Arm]:
-        wholes = [b.control.arm for b in self.ledger.here() if b.role == "ablate"]
+        wholes = [b.control.arm for b in self.ledger.own_blocks() if b.role == "ablate"]
         return list(dict.fromkeys(wholes))
 
     def _removal(self, whole: Arm, without: Samples) -> Removal | None:
@@ -497,7 +497,7 @@ def read(folder: Path) -> StudyReading:
     limit = MemoryLimit.parse(limits["max_rss"]) if "max_rss" in limits else None
     max_loss = LossLimit.parse(limits["max_loss"]) if "max_loss" in limits else None
     ledger = Ledger.of(samples.blocks, limit, max_loss, samples.where)
-    ledger.seal(Arm.of(claimed.allocator.name, claimed.config))
+    ledger.start_fresh(Arm.of(claimed.allocator.name, claimed.config))
     return StudyReading(folder, claimed, samples, ledger)
 
 

@@ -166,7 +166,7 @@ def _proof(found: StudyReading) -> Html:
 
 def _stray_words(found: StudyReading, stray: Outlier) -> Html:
     """What is told of a pair that lies far from the others of its kind."""
-    itself = stray.arm == found.ledger.here()[0].control.arm
+    itself = stray.arm == found.ledger.own_blocks()[0].control.arm
     whose = f"{_control(found)} against itself" if itself else words.arm_words(stray.arm)
     return join(
         f"One of the {stray.pairs} pairs of ",
@@ -240,7 +240,7 @@ def _allocators(found: StudyReading) -> Html:
     rows = [_as_it_comes(candidate) for candidate in sorted(bare, key=_rank)]
     said = f"Each allocator with its defaults, in the search, against {_control(found)}."
     return join(
-        tag("h2", "The allocators as they come"),
+        tag("h2", "Each allocator with its defaults"),
         tag("p", said, class_="soft"),
         parts.figure(lambda width: charts.strips(rows, found.floor, width, "Allocators")),
     )

@@ -1,6 +1,6 @@
 """The search of a study as an Optuna storage, for optuna-dashboard: also while it is running.
 
-Only what has been measured is read, so that whoever measures is not disturbed; what was written is
+Only what has been measured is read, so that workers are not disturbed; what was written is
 as far as the study was then.
 """
 

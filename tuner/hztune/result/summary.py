@@ -147,7 +147,7 @@ def _account_lines(result: Result) -> Iterator[str]:
     account = result.account
     if account.as_they_come:
         seen = [f"{name} {_seen(one)}" for name, one in account.as_they_come.items()]
-        yield f"as they come, in the search: {', '.join(seen)}"
+        yield f"with their defaults, in the search: {', '.join(seen)}"
     failed = ", ".join(f"{count} {status}" for status, count in sorted(account.failures.items()))
     trials = result.profile.search.trials
     yield f"searched: {trials} configurations; failures: {failed or 'none'}"

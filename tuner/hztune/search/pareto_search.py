@@ -81,12 +81,12 @@ class ParetoSearch(Search):
     def _spread(self, points: Sequence[Point], most: int) -> list[Point]:
         """Of the unbeaten that promise something, those that cover most of the plane."""
         promising = [point for point in unbeaten(points) if self._promises(point.place)]
-        had = () if self.bench.ledger.must_save else (CONTROL,)
+        had = () if self.bench.ledger.default_breaks_limit else (CONTROL,)
         return spread(promising, most, beyond=had)
 
     def _promises(self, place: Place) -> bool:
         """Whether there is something to claim, if the estimates are true."""
-        if self.bench.ledger.must_save:
+        if self.bench.ledger.default_breaks_limit:
             return True
         speed, saving = place
         return speed > self.bench.floor or saving > LEAST_SAVING
@@ -158,7 +158,7 @@ class ParetoSearch(Search):
         units = np.array([max(self.bench.floor, _LEAST_FLOOR), LEAST_SAVING])
         known = [beliefs.expected(proposals), beliefs.learned(ledger, savings(ledger), proposals)]
         mean, sd = (np.stack(both, axis=1) / units for both in zip(*known, strict=True))
-        had = [] if ledger.must_save else [CONTROL]
+        had = [] if ledger.default_breaks_limit else [CONTROL]
         front = np.array([*had, *(point.place for point in unbeaten(self.points()))]) / units
         drawn = np.random.default_rng(self.seed).standard_normal((_DRAWS, 1, *mean.shape))
         beyond = (mean + sd * drawn - front[:, None]).max(axis=-1).min(axis=1)

@@ -55,7 +55,7 @@ def prospects(
     for one in ranked:
         known[one.record.arm.allocator].append(one.estimate)
     best = ranked[0].estimate.mean if ranked else 0.0
-    if not ledger.must_save:
+    if not ledger.default_breaks_limit:
         best = max(0.0, best)
     broken = {record.arm.allocator for record in ledger.searched.values() if _is_broken(record)}
     promised = {

@@ -67,7 +67,6 @@ class Search:
         space: What may be proposed.
         seed: The study's own.
         max_trials: Most configurations to measure; None: as many as there is time for.
-        refused: Keys of the arms that a confirmation has refused: they are out for good.
     """
 
     bench: Bench
@@ -77,7 +76,7 @@ class Search:
 
     def __post_init__(self) -> None:
         """Starts with no arm refused."""
-        self.refused: set[str] = set()
+        self._refused: set[str] = set()
         self._identities: dict[str, ConfigKey] = {}
         self._beliefs: tuple[int, Model] | None = None
         self._ranked: tuple[tuple[int, int], list[Best]] | None = None
@@ -121,6 +120,10 @@ class Search:
         usual, most = (bench.rounds(1 + SLOTS, total_s / n) for n in (BLOCKS, FEWEST_BLOCKS))
         return max(usual, min(bench.least_rounds(), most))
 
+    def refuse(self, finalist: Arm) -> None:
+        """Leaves an arm out for good: its proof has failed."""
+        self._refused.add(finalist.key)
+
     def best(self) -> Best | None:
         """The incumbent: the configuration that promises most.
 
@@ -135,11 +138,11 @@ class Search:
 
         Of two that are as good as equal, the one that changes less.
         """
-        when = len(self.bench.ledger.blocks), len(self.refused)
+        when = len(self.bench.ledger.blocks), len(self._refused)
         if self._ranked is None or self._ranked[0] != when:
             found = self._believed().estimates
             records = self.bench.ledger.searched
-            bests = [Best(records[key], e) for key, e in found.items() if key not in self.refused]
+            bests = [Best(records[key], e) for key, e in found.items() if key not in self._refused]
             self._ranked = when, sorted(bests, key=_rank)
         return self._ranked[1]
 
@@ -260,7 +263,7 @@ class Search:
         """What proposals must be better than, see `Model.choose`."""
         ranked = self.ranked()
         best = -_rank(ranked[0]) if ranked else 0.0
-        return best if self.bench.ledger.must_save else max(0.0, best)
+        return best if self.bench.ledger.default_breaks_limit else max(0.0, best)
 
     def _incumbents(self, space: Space, winners: Sequence[Best]) -> list[Config]:
         """The best configuration of each allocator, the best of all last.
@@ -296,7 +299,7 @@ class Search:
         ledger = self.bench.ledger
         estimates = ledger.estimates()
         control = Samples(space.control, excesses=[ledger.control_excess()])
-        known = [(control, -math.inf if ledger.must_save else 0.0)]
+        known = [(control, -math.inf if ledger.default_breaks_limit else 0.0)]
         for key, record in ledger.searched.items():
             if space.holds(record.arm):
                 known.append((record, estimates[key].mean if key in estimates else -math.inf))
@@ -344,7 +347,7 @@ class Search:
 
     def _hopeful(self) -> list[Best]:
         """What may still turn out to be better than the default by what can be claimed."""
-        if self.bench.ledger.must_save:
+        if self.bench.ledger.default_breaks_limit:
             return self.ranked()
         floor = self.bench.floor
         return [
@@ -353,7 +356,7 @@ class Search:
 
     def _may_win(self, mean: float) -> bool:
         """Whether a log ratio to the default is a reason to leave it."""
-        return mean > 0.0 or self.bench.ledger.must_save
+        return mean > 0.0 or self.bench.ledger.default_breaks_limit
 
     def _has_trials_left(self) -> bool:
         """Whether more configurations may be searched."""

@@ -114,7 +114,6 @@ def fixed_interval(log_ratios: Sequence[float], alpha: float = 0.05) -> Interval
     return Interval(mean, mean - half, mean + half, len(y))
 
 
-@lru_cache(maxsize=1024)
 def critical_values(counts: tuple[int, ...], alpha: float) -> tuple[float, ...]:
     """The two-sided critical z of each look, so that all looks together err with at most `alpha`.
 
@@ -122,17 +121,28 @@ def critical_values(counts: tuple[int, ...], alpha: float) -> tuple[float, ...]:
         counts: Pairs at each look, rising, shape (looks,).
         alpha: Total probability, under no effect, that any look crosses its critical value.
     """
+    first = alpha * (1.0 - SPENDING_DECAY)
+    return spending_bounds(counts, tuple(first * SPENDING_DECAY**k for k in range(len(counts))))
+
+
+@lru_cache(maxsize=1024)
+def spending_bounds(counts: tuple[int, ...], spends: tuple[float, ...]) -> tuple[float, ...]:
+    """The two-sided critical z of each look for an error that is given look by look.
+
+    Args:
+        counts: Pairs at each look, rising, shape (looks,).
+        spends: Probability, under no effect, that a look is the first to cross, shape (looks,).
+    """
     if len(counts) == 1:
-        return (-normal_quantile(0.5 * alpha * (1.0 - SPENDING_DECAY)),)
-    before = critical_values(counts[:-1], alpha)
-    grid, mass = _continuing(counts[:-1], alpha)
-    spend = alpha * (1.0 - SPENDING_DECAY) * SPENDING_DECAY ** (len(counts) - 1)
+        return (-normal_quantile(0.5 * spends[0]),)
+    before = spending_bounds(counts[:-1], spends[:-1])
+    grid, mass = _continuing(counts[:-1], spends[:-1])
     step = math.sqrt(counts[-1] - counts[-2])
     scale = math.sqrt(counts[-1])
     low, high = 0.0, _NO_CROSSING_Z
     for _ in range(26):
         middle = 0.5 * (low + high)
-        if _crossing(grid, mass, middle * scale, step) > spend:
+        if _crossing(grid, mass, middle * scale, step) > spends[-1]:
             low = middle
         else:
             high = middle
@@ -141,15 +151,15 @@ def critical_values(counts: tuple[int, ...], alpha: float) -> tuple[float, ...]:
 
 @lru_cache(maxsize=1024)
 def _continuing(
-    counts: tuple[int, ...], alpha: float
+    counts: tuple[int, ...], spends: tuple[float, ...]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The sum's grid after the last look, and the mass at each node that crossed nowhere so far."""
-    edge = critical_values(counts, alpha)[-1] * math.sqrt(counts[-1])
+    edge = spending_bounds(counts, spends)[-1] * math.sqrt(counts[-1])
     grid = np.linspace(-edge, edge, _GRID)
     if len(counts) == 1:
         density = _normal_density(grid, math.sqrt(counts[0]))
     else:
-        before, mass = _continuing(counts[:-1], alpha)
+        before, mass = _continuing(counts[:-1], spends[:-1])
         step = math.sqrt(counts[-1] - counts[-2])
         density = _normal_density(grid[:, None] - before[None, :], step) @ mass
     return grid, density * _simpson(grid)

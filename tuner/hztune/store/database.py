@@ -1,9 +1,9 @@
 """A storage that several processes share, by its SQLAlchemy URL: PostgreSQL, or a file of SQLite.
 
 Everything happens in short transactions that may be carried out again: when the connection breaks,
-nobody knows whether the last one counted, so each is written to come to the same end twice. A
+it is unknown whether the last one counted, so each is written to come to the same end twice. A
 server that restarts is waited for; one that is not there at the beginning is not. A password in the
-URL is shown to nobody.
+URL is never shown.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Storage:
 
         Raises:
             UsageError: The URL is not legal, its driver is missing, or there is no such directory.
-            HztuneError: The server does not answer, or lets nobody in.
+            HztuneError: The server does not answer, or refuses the login.
         """
         self._url = _judged(url)
         self.shown = _shown(self._url)
@@ -90,7 +90,7 @@ class Storage:
             pause_s = min(_LONGEST_PAUSE_S, 2.0 * pause_s)
 
     def prepare(self, tables: MetaData) -> None:
-        """Makes the tables that are not there; two who do it at once come to the same end."""
+        """Makes the tables that are not there; two that do it at once come to the same end."""
         try:
             self.run(tables.create_all)
         except HztuneError:
@@ -260,7 +260,7 @@ def _engine(url: URL) -> Engine:
 
 
 def _prepare_sqlite(connection: Any, record: object) -> None:
-    """Makes what was acknowledged outlast a power cut, and readers wait for nobody."""
+    """Makes what was acknowledged outlast a power cut, and readers never wait."""
     connection.isolation_level = None  # transactions begin where _begin_sqlite says so
     _write_ahead(connection)
     connection.execute("PRAGMA synchronous=FULL")
@@ -304,7 +304,7 @@ def _shown(url: URL) -> str:
 
 
 def _secrets(url: URL) -> list[str]:
-    """What nobody may read."""
+    """What must not be read."""
     named = [str(url.query[name]) for name in _SECRETS if name in url.query]
     return [secret for secret in (str(url.password or ""), *named) if secret]
 

@@ -117,8 +117,8 @@ class LocalStudy(Rows):
     def end(self) -> None:
         """Enters the block, and waits until it is on the disk."""
         if self._last and self._plan is not None:
-            pair = self._plan.pair
-            self._storage.run(lambda connection: self._enter(connection, pair))
+            number = self._plan.number
+            self._storage.run(lambda connection: self._enter(connection, number))
 
     def conclude(self, ending: Mapping[str, Any]) -> None:
         """Writes what came out of the study, and waits until it is on the disk."""
@@ -158,11 +158,11 @@ class LocalStudy(Rows):
             ids = select(ROWS.c.id).order_by(ROWS.c.id).limit(len(begun) - len(rest))
             connection.execute(delete(ROWS).where(ROWS.c.id.in_(ids)))
 
-    def _enter(self, connection: Connection, pair: int) -> None:
+    def _enter(self, connection: Connection, number: int) -> None:
         """Moves the samples since the last complete block into the row of this one."""
-        self._study.update(connection, begun=pair + 1)
+        self._study.update(connection, begun=number + 1)
         lines = self._study.begun_lines(connection)
-        self._study.enter(connection, pair, _WORKER, 0.0, lines)
+        self._study.enter(connection, number, _WORKER, 0.0, lines)
         connection.execute(delete(ROWS))
 
     def _open(self, identity: dict[str, str], machine: Machine, resume: bool) -> StoredStudy:
@@ -439,8 +439,8 @@ def _enter_all(connection: Connection, study: StoredStudy, lines: list[bytes]) -
             yield json.loads(line)
 
     for block in blocks_of(records()):
-        study.update(connection, begun=block.pair + 1)
-        study.enter(connection, block.pair, _WORKER, 0.0, taken)
+        study.update(connection, begun=block.number + 1)
+        study.enter(connection, block.number, _WORKER, 0.0, taken)
         taken.clear()
     return taken
 

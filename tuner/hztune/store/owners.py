@@ -3,7 +3,7 @@
 A heartbeat fails processes that are merely stopped, and keeps dead ones for as long as its timeout
 is. The kernel knows better: a process of this host is dead when the host was started anew, when its
 number is gone, or when the number belongs to a process that was started at another time. Of other
-hosts nothing can be known from here, and two of them may have one name; whoever knows that one is
+hosts nothing can be known from here, and two of them may have one name; a user that knows one is
 gone says so (`--forget HOST`).
 """
 

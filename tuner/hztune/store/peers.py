@@ -1,4 +1,4 @@
-"""What a worker asks of the others of its study, and the answer of one who works alone."""
+"""What a worker asks of the others of its study, and the answers where it works alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class News:
     Attributes:
         blocks: What they measured, in the order in which it was entered.
         held: The new configurations that they are measuring now.
-        proving: Whether one of them is proving a finalist, so that nobody else needs to search.
+        proving: Whether one of them is proving a finalist, so that no other needs to search.
         elapsed_s: How much of the budget was used when the last block of all was entered.
     """
 
@@ -55,14 +55,14 @@ class Peers(Protocol):
         """
 
     def lead(self) -> bool:
-        """Whether it is this worker that decides; it asks for it where nobody does."""
+        """Whether it is this worker that decides; it takes the lead where no other has it."""
 
     def wait(self) -> None:
         """Lets a moment pass before the next question."""
 
 
 class Alone:
-    """There is nobody else."""
+    """There are no other workers."""
 
     def look(self) -> News:
         """Nothing happened."""
@@ -84,4 +84,4 @@ class Alone:
         return True
 
     def wait(self) -> None:
-        """Waits for nobody."""
+        """Does not wait."""

@@ -29,7 +29,7 @@ class Plan:
     """What a block is going to be.
 
     Attributes:
-        pair: Number of the block.
+        number: Of the block.
         role: What it is for.
         arms: The control first; the same arm may stand twice.
         rounds: Turns that each arm shall get.
@@ -38,7 +38,7 @@ class Plan:
         parts: How many there are; the block is complete when it was measured on all.
     """
 
-    pair: int
+    number: int
     role: Role
     arms: tuple[Arm, ...]
     rounds: int
@@ -59,8 +59,8 @@ class Evidence:
         suspended_ns: Time that the machine slept.
         throttled_us: Time that a quota kept CPUs from the control group, microseconds, summed over
             the CPUs.
-        others_us: CPU time of everybody else on the machine, microseconds, as far as its ticks
-            (10 ms) show; 0 where nobody looks.
+        others_us: CPU time of all other processes on the machine, microseconds, as far as its ticks
+            (10 ms) show; 0 where it is not read.
         rss_kb: Resident memory at its end, KiB.
     """
 
@@ -91,7 +91,7 @@ class Sink(Protocol):
 
 
 class Nowhere:
-    """The sink of measurements that nobody keeps."""
+    """The sink of measurements that are not kept."""
 
     def begin(self, plan: Plan) -> None:
         """Keeps nothing."""
@@ -171,7 +171,7 @@ class Rows(ABC):
             "kind": kind,
             "study": self.study,
             "machine": self.machine,
-            "pair": self._plan.pair,
+            "pair": self._plan.number,
             "role": self._plan.role,
         }
 
@@ -216,7 +216,7 @@ def blocks_of(records: Iterable[Record]) -> Iterator[Block]:
     workloads: list[str] = []
     for head, block in _measured(records):
         part = head.get("part", 0)
-        if part != len(waiting) or (waiting and waiting[0].pair != block.pair):
+        if part != len(waiting) or (waiting and waiting[0].number != block.number):
             waiting, workloads = [], []
         if part != len(waiting):
             continue

@@ -56,7 +56,7 @@ STUDIES = Table(
     Column("name", String(100), primary_key=True),
     Column("schema", Integer, nullable=False),  # of everything that is stored here
     Column("identity", Text, nullable=False),  # what makes it this study: an object of strings
-    Column("request", Text, nullable=False),  # what was asked, for whoever joins
+    Column("request", Text, nullable=False),  # what was asked, for workers that join
     Column("created", String(40), nullable=False),
     Column("joined", Integer, nullable=False),  # workers so far
     Column("begun", Integer, nullable=False),  # blocks that were begun: the next one's pair
@@ -70,7 +70,7 @@ BLOCKS = Table(
     Column("study", ForeignKey("hztune_studies.name"), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),  # from 1, in order
     Column("pair", Integer, nullable=False),
-    Column("worker", String(40), nullable=False),  # who measured it
+    Column("worker", String(40), nullable=False),  # that measured it
     Column("elapsed_s", Float, nullable=False),  # of the study's budget, at its end
     Column("rows", Text, nullable=False),  # checksummed lines
     UniqueConstraint("study", "pair"),
@@ -130,7 +130,7 @@ class StoredStudy:
     def begin(
         cls, storage: Storage, name: str, identity: Mapping[str, str], request: Mapping[str, Any]
     ) -> StoredStudy:
-        """Begins a study; whoever was quicker with the same one has begun it.
+        """Begins a study; if another worker was quicker with the same one, it stands.
 
         Raises:
             UsageError: There is another study of that name, or the name is not legal.
@@ -177,7 +177,7 @@ class StoredStudy:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def check(self, identity: Mapping[str, str]) -> None:
-        """Sees to it that somebody measures the same thing; the machine may be another one.
+        """Requires that a worker measures the same thing; the machine may be another one.
 
         Raises:
             UsageError: It would measure something else.
@@ -241,17 +241,17 @@ class StoredStudy:
         return [line.encode() for line in connection.scalars(query)]
 
     def enter(
-        self, connection: Connection, pair: int, worker: str, elapsed_s: float, lines: list[bytes]
+        self, connection: Connection, number: int, worker: str, elapsed_s: float, lines: list[bytes]
     ) -> None:
         """Inserts a block behind all others, in a transaction that has locked the study."""
         query = select(STUDIES.c.entered).where(STUDIES.c.name == self.name)
-        number: int = connection.execute(query).scalar_one() + 1
-        self.update(connection, entered=number)
+        entered: int = connection.execute(query).scalar_one() + 1
+        self.update(connection, entered=entered)
         connection.execute(
             insert(BLOCKS).values(
                 study=self.name,
-                number=number,
-                pair=pair,
+                number=entered,
+                pair=number,
                 worker=worker,
                 elapsed_s=elapsed_s,
                 rows=b"".join(numbered(lines)).decode(),
@@ -274,7 +274,7 @@ class StoredStudy:
         return self.storage.run(lambda connection: list(connection.scalars(query)))
 
     def lock(self, connection: Connection) -> str | None:
-        """Keeps everybody else from changing the study until the transaction ends.
+        """Keeps all others from changing the study until the transaction ends.
 
         Returns:
             How the study ended; None: it has not.
@@ -305,7 +305,7 @@ def _study_row(connection: Connection, name: str) -> Mapping[str, Any] | None:
 
 
 def _insert_once(connection: Connection, values: Mapping[str, Any]) -> None:
-    """Inserts a study, unless somebody has done so a moment ago."""
+    """Inserts a study, unless another worker has done so a moment ago."""
     try:
         with connection.begin_nested():
             connection.execute(insert(STUDIES).values(**values))

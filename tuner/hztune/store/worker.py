@@ -1,4 +1,4 @@
-"""One who takes part in a shared study: what it has seen, what it holds, what it enters."""
+"""A worker of a shared study: what it has seen, what it holds, what it enters."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Worker:
         """
         self.study = study
         self.name = secrets.token_hex(8)
-        """A name that nobody else has."""
+        """A name that no other worker has."""
         self.sink = Buffer(study.label, machine)
         """Where the executor puts what it measures."""
         self.ending: dict[str, Any] | None = None
@@ -63,7 +63,7 @@ class Worker:
         self._storage = study.storage
         self._process = ProcessId.here()
         self._seen = 0
-        self._pair = 0
+        self._number = 0
         self.number = self._storage.run(self._join)
         """How many workers had joined before."""
 
@@ -102,14 +102,14 @@ class Worker:
         )
 
     def reserve(self, arms: Sequence[Arm]) -> Collection[Arm]:
-        """Holds the arms that nobody else holds; returns the others."""
+        """Holds the arms that no other worker holds; returns the others."""
         return self._storage.run(lambda connection: self._reserve(connection, arms))
 
     def begin(self, role: Role) -> int:
         """Takes the next number for a block of this role."""
         self.sink.rows.clear()
-        self._pair = self._storage.run(lambda connection: self._begin(connection, role))
-        return self._pair
+        self._number = self._storage.run(lambda connection: self._begin(connection, role))
+        return self._number
 
     def enter(self, elapsed_s: float) -> None:
         """Enters the block that was begun, whole, and lets go of what was held for it.
@@ -122,7 +122,7 @@ class Worker:
         self.sink.rows.clear()
 
     def lead(self) -> bool:
-        """Takes the lead where nobody who lives has it; says whether this worker has it now."""
+        """Takes the lead where no living worker has it; says whether this worker has it now."""
         return self._storage.run(self._lead)
 
     def wait(self) -> None:
@@ -198,19 +198,19 @@ class Worker:
     def _begin(self, connection: Connection, role: Role) -> int:
         self._judge_ending(self.study.lock(connection))
         query = select(STUDIES.c.begun).where(STUDIES.c.name == self.study.name)
-        pair: int = connection.execute(query).scalar_one()
-        self.study.update(connection, begun=pair + 1)
+        number: int = connection.execute(query).scalar_one()
+        self.study.update(connection, begun=number + 1)
         self._update_own(connection, role=role)
-        return pair
+        return number
 
     def _enter(self, connection: Connection, lines: list[bytes], elapsed_s: float) -> None:
         """Inserts the block, unless an answer was lost and it is there already."""
         ending = self.study.lock(connection)
-        mine = (BLOCKS.c.study == self.study.name, BLOCKS.c.pair == self._pair)
+        mine = (BLOCKS.c.study == self.study.name, BLOCKS.c.pair == self._number)
         if connection.scalar(select(BLOCKS.c.number).where(*mine)) is not None:
             return
         self._judge_ending(ending)
-        self.study.enter(connection, self._pair, self.name, elapsed_s, lines)
+        self.study.enter(connection, self._number, self.name, elapsed_s, lines)
         connection.execute(update(OWNERS).where(*self._mine()).values(held="[]"))
 
     def _lead(self, connection: Connection) -> bool:

@@ -41,10 +41,7 @@ class Bench:
         budget: The time that is left.
         reporter: What is told.
         stop: Whether the user wants an end.
-        floor: Noise floor of the study, log units; 0 before the calibration.
-        least_pairs: Fresh pairs without which nothing is claimed.
         peers: The other workers of the study.
-        held: New configurations that others are measuring now.
     """
 
     executor: Executor
@@ -52,10 +49,31 @@ class Bench:
     budget: Budget
     reporter: Reporter
     stop: Stop = field(default=lambda: False)
-    floor: float = 0.0
-    least_pairs: int = FIRST_LOOK
     peers: Peers = field(default_factory=Alone)
-    held: tuple[Arm, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Knows nothing yet of the noise, nor of what other workers do."""
+        self._floor, self._least_pairs = 0.0, FIRST_LOOK
+        self._held: tuple[Arm, ...] = ()
+
+    @property
+    def floor(self) -> float:
+        """Noise floor of the study, log units; 0 before the calibration."""
+        return self._floor
+
+    @property
+    def least_pairs(self) -> int:
+        """Fresh pairs without which nothing is claimed."""
+        return self._least_pairs
+
+    @property
+    def held(self) -> tuple[Arm, ...]:
+        """New configurations that other workers are measuring now."""
+        return self._held
+
+    def calibrated(self, floor: float, least_pairs: int = FIRST_LOOK) -> None:
+        """Takes in what the calibration found, for every claim from now on."""
+        self._floor, self._least_pairs = floor, least_pairs
 
     def measure(self, arms: Sequence[Arm], role: Role, rounds: int) -> Block:
         """Measures one block and enters it.
@@ -67,8 +85,9 @@ class Bench:
         if self.stop():
             raise StoppedByUser("stopped by the user")
         number = self.peers.begin(role)
-        pair = self.ledger.next_pair if number is None else number
-        block = self.executor.measure(arms, role=role, rounds=rounds, pair=pair)
+        if number is None:
+            number = self.ledger.next_number
+        block = self.executor.measure(arms, role=role, rounds=rounds, number=number)
         self.peers.enter(self.budget.elapsed())
         block = replace(block, machine=self.ledger.machine)
         self.ledger.add(block)
@@ -84,7 +103,7 @@ class Bench:
         news = self.peers.look()
         for block in news.blocks:
             self.ledger.add(block)
-        self.held = news.held
+        self._held = news.held
         self.budget.reached(news.elapsed_s)
         return not news.proving
 
@@ -122,7 +141,7 @@ class Bench:
 
     def least_rounds(self) -> int:
         """Rounds with which warm-up takes no more than its share: those so far, scaled."""
-        rounds = [o.rounds for b in self.ledger.here() for o in b.outcomes if o.rounds]
+        rounds = [o.rounds for b in self.ledger.own_blocks() for o in b.outcomes if o.rounds]
         used = self.executor.accounting
         if not rounds or used.measured_s <= 0.0:
             return LEAST_ROUNDS
@@ -148,7 +167,7 @@ class Bench:
 
     def default_runs(self) -> list[Turn]:
         """Every run of the calibration: the default by itself."""
-        blocks = (block for block in self.ledger.here() if block.role == "aa")
+        blocks = (block for block in self.ledger.own_blocks() if block.role == "aa")
         return [run for block in blocks for outcome in block.outcomes for run in outcome.turns]
 
     def costs(self) -> tuple[float, float]:
@@ -174,7 +193,7 @@ class Bench:
         )
 
     def _refuse_dead_control(self) -> None:
-        last = self.ledger.here()[-_MOST_VOID:]
+        last = self.ledger.own_blocks()[-_MOST_VOID:]
         if len(last) == _MOST_VOID and not any(block.control.ok for block in last):
             control = last[-1].control
             raise HztuneError(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from hztune.blocks import Arm
 from hztune.errors import HztuneError
 from hztune.progress import percent
-from hztune.stats import Noise, detectable_effect, noise_floor
+from hztune.stats import FIRST_LOOK, Noise, detectable_effect, noise_floor, two_states
 from hztune.trial.bench import Bench
 
 COPIES = 4
@@ -22,6 +23,10 @@ PAIRS = 10
 """Pairs for which a confirmation has time at least; its blocks are made short enough."""
 
 
+BISTABLE_PAIRS = 20
+"""Fresh pairs that a claim needs where the default itself has two speeds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """What a study can see.
@@ -32,6 +37,7 @@ class Calibration:
         pairs: Fresh pairs that the confirmation can afford.
         floor: Half-width of the interval of an A/A comparison of that size, log units.
         detectable: Least gain that it proves with 90 % probability, log units.
+        apart: Between the two speeds of the default, log units; None: it has one.
     """
 
     noise: Noise
@@ -39,6 +45,12 @@ class Calibration:
     pairs: int
     floor: float
     detectable: float
+    apart: float | None = None
+
+    @property
+    def least_pairs(self) -> int:
+        """Fresh pairs without which nothing is claimed."""
+        return FIRST_LOOK if self.apart is None else BISTABLE_PAIRS
 
     def line(self) -> str:
         """What the user is told before the search begins."""
@@ -82,9 +94,17 @@ def assess(bench: Bench, confirm_s: float, alpha: float) -> Calibration:
         pairs=pairs,
         floor=noise_floor(noise, rounds, pairs),
         detectable=detectable_effect(noise, rounds, pairs, alpha),
+        apart=_apart(bench),
     )
+
+
+def _apart(bench: Bench) -> float | None:
+    """How far two speeds of the default lie apart; None: it has one, or is measured in turns."""
+    if not bench.is_whole:
+        return None
+    return two_states([math.log(run.rate) for run in bench.default_runs()])
 
 
 def _blocks(bench: Bench) -> int:
     """Blocks of this machine: another one's noise is its own."""
-    return sum(block.role == "aa" for block in bench.ledger.here())
+    return sum(block.role == "aa" for block in bench.ledger.own_blocks())

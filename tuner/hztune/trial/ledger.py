@@ -134,7 +134,7 @@ class Ledger:
         void: Blocks in which the control failed; they say nothing about any arm.
         machine: Whose pairs confirm and shorten, by what tells it from others; "" where there is
             one only. The search learns from all machines.
-        tried_elsewhere: (machine, arm's key) of what others have tried to confirm.
+        tried_by_other_machines: (machine, arm's key) of what others have tried to confirm.
     """
 
     limit: MemoryLimit | None = None
@@ -147,7 +147,7 @@ class Ledger:
     calibration_memory: list[PairRatio] = field(default_factory=list)
     void: list[Block] = field(default_factory=list)
     machine: str = ""
-    tried_elsewhere: set[tuple[str, str]] = field(default_factory=set)
+    tried_by_other_machines: set[tuple[str, str]] = field(default_factory=set)
     _pooled: tuple[int, dict[str, Estimate]] | None = field(default=None, compare=False)
     _noises: tuple[int, Noises] | None = field(default=None, compare=False)
     _peaks: list[int] = field(default_factory=list, compare=False)  # of the control, in order
@@ -168,9 +168,9 @@ class Ledger:
         return ledger
 
     @property
-    def next_pair(self) -> int:
+    def next_number(self) -> int:
         """Number of the next block."""
-        return self.blocks[-1].pair + 1 if self.blocks else 0
+        return self.blocks[-1].number + 1 if self.blocks else 0
 
     @property
     def trials(self) -> int:
@@ -178,7 +178,7 @@ class Ledger:
         return len(self.searched)
 
     @property
-    def must_save(self) -> bool:
+    def default_breaks_limit(self) -> bool:
         """Whether the default breaks the memory limit, so that something else has to be found."""
         return self.control_excess() > 0.0
 
@@ -199,8 +199,8 @@ class Ledger:
             self.void.append(block)
         elif block.role == "aa":
             self._calibrate(block)
-        elif block.role == "confirm" and not self.is_of_here(block):
-            self.tried_elsewhere |= {(block.machine, o.arm.key) for o in block.outcomes[1:]}
+        elif block.role == "confirm" and not self.is_own(block):
+            self.tried_by_other_machines |= {(block.machine, o.arm.key) for o in block.outcomes[1:]}
         elif block.role in ("search", "confirm"):
             records = self.searched if block.role == "search" else self.confirmed
             for outcome in block.outcomes[1:]:
@@ -208,19 +208,23 @@ class Ledger:
                     records.setdefault(outcome.arm.key, Samples(outcome.arm)), block, outcome
                 )
 
-    def seal(self, arm: Arm) -> None:
+    def fresh(self, arm: Arm) -> Samples:
+        """The fresh pairs of an arm; they grow with the ledger."""
+        return self.confirmed.setdefault(arm.key, Samples(arm))
+
+    def start_fresh(self, arm: Arm) -> None:
         """Leaves a shortened winner only those fresh pairs that it has as such.
 
         It may have been a finalist that was refused at a smaller error: what was measured of it
         before the last block of the ablation, which chose it, stays in `blocks` alone. A winner
         that was not shortened keeps what it has.
         """
-        here = self.here()
-        ablated = [number for number, block in enumerate(here) if block.role == "ablate"]
-        if not ablated or here[ablated[0]].control.arm == arm:
+        own = self.own_blocks()
+        ablated = [number for number, block in enumerate(own) if block.role == "ablate"]
+        if not ablated or own[ablated[0]].control.arm == arm:
             return
         record = self.confirmed[arm.key] = Samples(arm)
-        for block in here[ablated[-1] :]:
+        for block in own[ablated[-1] :]:
             if block.role == "confirm" and block.control.ok:
                 for outcome in block.outcomes[1:]:
                     if outcome.arm == arm:
@@ -232,22 +236,22 @@ class Ledger:
         record.loss = self._loss(record)
 
     @property
-    def attempts_elsewhere(self) -> int:
+    def attempts_of_other_machines(self) -> int:
         """Number of finalists that other machines have tried to prove; shortened ones are none."""
-        return sum(key in self.searched for _, key in self.tried_elsewhere)
+        return sum(key in self.searched for _, key in self.tried_by_other_machines)
 
-    def is_of_here(self, measured: Block | PairRatio) -> bool:
+    def is_own(self, measured: Block | PairRatio) -> bool:
         """Whether the machine that confirms has measured it."""
         return not self.machine or measured.machine == self.machine
 
     @property
     def own_calibration(self) -> list[PairRatio]:
         """The A/A pairs of that machine."""
-        return [pair for pair in self.calibration if self.is_of_here(pair)]
+        return [pair for pair in self.calibration if self.is_own(pair)]
 
-    def here(self) -> list[Block]:
+    def own_blocks(self) -> list[Block]:
         """Every block of that machine, in order of time."""
-        return [block for block in self.blocks if self.is_of_here(block)]
+        return [block for block in self.blocks if self.is_own(block)]
 
     def _loss(self, record: Samples) -> float:
         """How far the worst workload is below what it may lose, even if it was lucky to seem so.
@@ -326,7 +330,7 @@ class Ledger:
     def removals(self, whole: Arm) -> dict[str, Samples]:
         """Ablation: each arm that stood beside `whole`, compared with it, by the arm's key."""
         found: dict[str, Samples] = {}
-        for block in self.here():
+        for block in self.own_blocks():
             if block.role == "ablate" and block.control.arm == whole and block.control.ok:
                 for outcome in block.outcomes[1:]:
                     record = found.setdefault(outcome.arm.key, Samples(outcome.arm))

@@ -43,7 +43,7 @@ class MemoryLimit:
         if absolute and int(absolute[1]) > 0:
             return cls(text, kb=int(absolute[1]) * _KB[absolute[2]])
         raise UsageError(
-            f"--max-rss {text!r}: legal is a multiple of the default's memory (1.10x) "
+            f"{text!r}: legal is a multiple of the default's memory (1.10x) "
             "or a size with its unit (512M, 2G)"
         )
 
@@ -92,7 +92,7 @@ class LossLimit:
         """
         found = _LOSS.fullmatch(text)
         if found is None:
-            raise UsageError(f"--max-loss {text!r}: legal is a percentage below 100 (1%, 0.5%)")
+            raise UsageError(f"{text!r}: legal is a percentage below 100 (1%, 0.5%)")
         return cls(text, -math.log1p(-0.01 * float(found[1])))
 
     def excess(self, log_ratio: float) -> float:

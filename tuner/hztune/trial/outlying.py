@@ -34,9 +34,9 @@ class Outlier:
 def outlying_pairs(ledger: Ledger) -> list[Outlier]:
     """The pairs of a study that lie far from the others, arm by arm, in order of time."""
     found: dict[Arm, list[tuple[int, float]]] = {}
-    for block in ledger.here():
+    for block in ledger.own_blocks():
         for arm, log_ratio in _pairs(block):
-            found.setdefault(arm, []).append((block.pair, log_ratio))
+            found.setdefault(arm, []).append((block.number, log_ratio))
     return [
         Outlier(arm, pairs[index][0], distance, len(pairs))
         for arm, pairs in found.items()

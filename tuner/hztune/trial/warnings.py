@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import math
-
 from hztune.progress import percent
-from hztune.stats import two_states
 from hztune.trial.bench import SHORT_S, Bench
-
-BISTABLE_PAIRS = 20
-"""Fresh pairs that a claim needs where the default itself has two speeds."""
+from hztune.trial.calibration import Calibration
 
 
-def warnings_about(bench: Bench) -> list[str]:
-    """What to tell the user after the calibration, a sentence each; empty: nothing.
-
-    Where the default has two speeds, claims are made to need more pairs from now on.
-    """
-    if not bench.is_whole:
-        return []
+def warnings_about(bench: Bench, calibration: Calibration) -> list[str]:
+    """What to tell the user after the calibration, a sentence each; empty: nothing."""
     said = []
-    seconds = bench.run_s()
+    seconds = bench.run_s() if bench.is_whole else None
     if seconds is not None and seconds < SHORT_S:
         said.append(
             f"warning: a run takes only {1e3 * seconds:.0f} ms, and much of that is the start of "
             f"the program; {bench.repeats()} runs are taken for each measurement, and a longer "
             "input would show more"
         )
-    distance = two_states([math.log(run.rate) for run in bench.default_runs()])
-    if distance is not None:
-        bench.least_pairs = BISTABLE_PAIRS
+    if calibration.apart is not None:
         said.append(
-            f"warning: runs of the same program fall into two groups, "
-            f"{percent(distance, sign=False)} apart; a claim needs {BISTABLE_PAIRS} fresh pairs"
+            "warning: runs of the same program fall into two groups, "
+            f"{percent(calibration.apart, sign=False)} apart; a claim needs "
+            f"{calibration.least_pairs} fresh pairs"
         )
     return said

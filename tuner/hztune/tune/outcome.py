@@ -225,7 +225,7 @@ def _fresh(ledger: Ledger, arm: Arm) -> list[tuple[Outcome, Outcome]]:
     """The control and an arm in each block of fresh pairs, in order of time."""
     return [
         (block.control, outcome)
-        for block in ledger.here()
+        for block in ledger.own_blocks()
         if block.role == "confirm"
         for outcome in block.outcomes[1:]
         if outcome.arm == arm

@@ -88,7 +88,7 @@ class ParetoStory(Story):
 
     def _begun(self) -> Counter[Arm]:
         """The arms that have fresh pairs of this machine, with how many."""
-        fresh = [block for block in self.bench.ledger.here() if block.role == "confirm"]
+        fresh = [block for block in self.bench.ledger.own_blocks() if block.role == "confirm"]
         return Counter(outcome.arm for block in fresh for outcome in block.outcomes[1:])
 
     def _shortened(self, members: Sequence[Arm], share: float) -> list[Arm]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from hztune import artifacts
 from hztune.allocator import target
@@ -28,6 +30,7 @@ MOST_BUDGET_S = 7 * 86400.0
 MEMORY = "rss"
 """How `--pareto` names peak memory."""
 
+_Limit = TypeVar("_Limit", MemoryLimit, LossLimit)
 _MANY_THREADS = 1024
 """Stands for the threads of a program that decides for itself: ranges are not narrowed by it."""
 
@@ -158,7 +161,7 @@ def understand(request: TuneRequest) -> Task:
         raise UsageError(f"--trials is {request.trials}; legal is a number from 1 on")
     if request.resume and request.out is None:
         raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
-    limit = MemoryLimit.parse(request.max_rss) if request.max_rss else None
+    limit = _read("--max-rss", MemoryLimit.parse, request.max_rss) if request.max_rss else None
     _refuse_other_objectives(request)
     remarks = _remarks(request)
     found = candidates(request.allocator, request.space, request.threads or _MANY_THREADS)
@@ -179,13 +182,21 @@ def _refuse_other_objectives(request: TuneRequest) -> None:
         )
 
 
+def _read(option: str, parse: Callable[[str], _Limit], text: str) -> _Limit:
+    """A limit, or an error that names the option it was given with."""
+    try:
+        return parse(text)
+    except UsageError as error:
+        raise UsageError(f"{option} {error}") from None
+
+
 def _max_loss(request: TuneRequest) -> LossLimit | None:
     """What each of several workloads may lose.
 
     Raises:
         UsageError: It is not legal, or the workloads cannot be measured together.
     """
-    limit = LossLimit.parse(request.max_loss)
+    limit = _read("--max-loss", LossLimit.parse, request.max_loss)
     refuse_mixture(request.workloads)
     return limit if request.beside else None
 

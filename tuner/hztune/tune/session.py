@@ -19,6 +19,7 @@ from hztune.search import SLOTS
 from hztune.store import Sink
 from hztune.store.local import LocalStudy
 from hztune.trial import Bench, Budget, Ledger, SystemClock
+from hztune.trial.budget import Stop
 from hztune.tune import folder, story
 from hztune.tune.outcome import result_of
 from hztune.tune.pareto_story import ParetoStory
@@ -47,8 +48,7 @@ def tune(request: TuneRequest, reporter: Reporter) -> Result:
         for line in (*chosen_from(task), *task.remarks):
             reporter.say(line)
         executor = executor_of(request, machine, store)
-        study = _study(task, executor, store, reporter)
-        study.bench.stop = asked.is_set
+        study = _study(task, executor, store, reporter, asked.is_set)
         decision = study.run()
         return _finish(task, machine, study, decision, store, started)
 
@@ -106,12 +106,15 @@ def _store(task: Task, machine: Machine, out: Path) -> LocalStudy:
     return LocalStudy(out, task.identity, machine, resume=task.request.resume)
 
 
-def _study(task: Task, executor: Executor, store: LocalStudy, reporter: Reporter) -> Story:
+def _study(
+    task: Task, executor: Executor, store: LocalStudy, reporter: Reporter, stop: Stop
+) -> Story:
     blocks = store.replay()
     budget = Budget(SystemClock(), task.request.budget_s, spent_s=_spent(blocks))
     ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine)
-    executor.recall(ledger.here())
-    return study_of(task, Bench(executor, ledger, budget, reporter), task.request.seed)
+    executor.recall(ledger.own_blocks())
+    bench = Bench(executor, ledger, budget, reporter, stop)
+    return study_of(task, bench, task.request.seed)
 
 
 def study_of(task: Task, bench: Bench, seed: int) -> Story:

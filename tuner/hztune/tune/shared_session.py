@@ -1,10 +1,10 @@
 """A session of a study that several workers share: begin it, join it, print what it came to.
 
-The flow is the one of every study; what differs stands behind `Bench.peers`. The budget is the
-study's: a worker that joins starts where the last block ended, and all end together. Waiting for
-the timed window of a fellow on the same machine counts, because the fellow measures for the same
-study meanwhile: two workers on one machine take as long as one, and neither has the machine for
-less than its part. The one who proves has it to itself, since then the others stand by.
+A shared study goes as every other does; what the workers ask each other is in `Bench.peers`. They
+have one budget: a worker that joins starts where the last block ended, and all end together. Of two
+workers on one machine one measures at a time, and the time that the other waits counts, because the
+study advances meanwhile: both together take as long as one. The worker that proves a finalist
+measures alone; the others wait.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def forget(place: Place, host: str) -> int:
         named = [each for each in hosts if each.rpartition("/")[0] == host]
         meant = [host] if host in hosts else named
         if not meant:
-            there = ", ".join(hosts) or "nobody"
+            there = ", ".join(hosts) or "no host"
             raise UsageError(f"no worker of {host!r} holds anything in {place.study!r} ({there})")
         if len(meant) > 1:
             several = " or ".join(meant)
@@ -178,7 +178,7 @@ def _story(
     news = worker.look()
     for block in news.blocks:
         ledger.add(block)
-    executor.recall(ledger.here())
+    executor.recall(ledger.own_blocks())
     budget = Budget(SystemClock(), request.budget_s, spent_s=news.elapsed_s)
     bench = Bench(executor, ledger, budget, reporter, stop, peers=worker)
     return study_of(task, bench, _own_seed(request.seed, worker.number))

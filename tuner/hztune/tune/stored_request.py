@@ -1,4 +1,4 @@
-"""A request as it stands in a shared storage, and read back by whoever joins.
+"""A request as it stands in a shared storage, and read back by each worker that joins.
 
 It never carries a command: a worker runs what it has been installed with, and nothing else.
 """
@@ -18,7 +18,7 @@ from hztune.tune.request import TuneRequest
 from hztune.workload import WorkloadSpec
 
 _OWN = ("workload", "program", "beside", "space", "out", "resume")
-"""Fields that are written in a form of their own, or are nobody else's business."""
+"""Fields that are written in a form of their own, or that other workers must not see."""
 
 _MOST_SPACE_BYTES = 256 * 1024
 
@@ -31,8 +31,8 @@ def written(request: TuneRequest) -> dict[str, Any]:
     """
     if request.program is not None:
         raise UsageError(
-            "--storage is for built-in workloads: whoever can write to a storage could have any "
-            "program run on the machine of every worker; tune a program of your own without it"
+            "--storage is for built-in workloads: write access to a storage would be enough to run "
+            "any program on the machine of every worker; tune a program of your own without it"
         )
     plain = {name: getattr(request, name) for name in _plain_names()}
     workloads = [_written_workload(spec) for spec in request.workloads]

@@ -110,8 +110,9 @@ class Story:
         """Says what this study can see, before it looks."""
         confirm_s, alpha = self._planned()
         self.calibration = assess(self.bench, confirm_s, alpha)
-        self.bench.floor = self.calibration.floor
-        for line in (self.calibration.line(), *warnings_about(self.bench)):
+        self.bench.calibrated(self.calibration.floor, self.calibration.least_pairs)
+        warnings = warnings_about(self.bench, self.calibration)
+        for line in (self.calibration.line(), *warnings):
             self.bench.reporter.say(line)
 
     def _planned(self) -> tuple[float, float]:
@@ -178,20 +179,20 @@ class Story:
 
     def _prove(self, finalist: Arm, share: float) -> Proof | None:
         """The proof of a finalist, None when it failed; then it is out for good."""
-        alpha = claim_error(len(self.proofs) + self.bench.ledger.attempts_elsewhere)
+        alpha = claim_error(len(self.proofs) + self.bench.ledger.attempts_of_other_machines)
         self.bench.reporter.say(f"finalist {len(self.proofs) + 1}: {finalist.text}")
         proof = prove(self.bench, self.control, finalist, alpha=alpha, share=share, phase="confirm")
         self.proofs.append(proof)
         if proof.succeeded:
             return proof
-        self.search.refused.add(finalist.key)
+        self.search.refuse(finalist)
         self.bench.reporter.say(f"not confirmed ({REASONS[proof.answer]}){_seen(proof)}")
         return None
 
     def _improved(self, proof: Proof) -> Decision:
         """Shortens the winner, seals what is left with fresh pairs of its own, and decides."""
         assert proof.interval is not None  # a proof needs more pairs than an interval
-        if self.bench.ledger.must_save:
+        if self.bench.ledger.default_breaks_limit:
             return self._saved(proof, proof.interval)
         gain = proof.interval.estimate
         self.bench.reporter.say(f"confirmed{_seen(proof)}")
@@ -218,7 +219,7 @@ class Story:
         if shorter not in (proof.arm, self.control):
             said = f"{len(shorter.params)} of {len(proof.arm.params)} parameters seem to matter"
             self.bench.reporter.say(f"{said}: {shorter.text}")
-            self.bench.ledger.seal(shorter)
+            self.bench.ledger.start_fresh(shorter)
             sealed = prove(
                 self.bench,
                 self.control,
@@ -243,7 +244,7 @@ class Story:
         """The verdict when nothing was proved better than the default."""
         ledger = self.bench.ledger
         records = ledger.searched.values()
-        if ledger.must_save:
+        if ledger.default_breaks_limit:
             return self._decision("infeasible", self.control, None, _least_memory(ledger))
         if records and not any(record.feasible for record in records):
             why = "no configuration beside the default ran within the limits"

@@ -178,7 +178,7 @@ def measure(promise: Promise, bench: Bench) -> Verification:
     Raises:
         HztuneError: The control does not run, so that nothing can be compared with it.
     """
-    record = bench.ledger.confirmed.setdefault(promise.arm.key, Samples(promise.arm))
+    record = bench.ledger.fresh(promise.arm)
     while True:
         finding = _judge(promise, record)
         if finding.answer != "cannot tell":
