@@ -147,7 +147,7 @@ BAD = {
     "budget that is no time": ([*TUNE, "--budget", "soon"], "legal is a number with s, m or h"),
     "budget that is too short": ([*TUNE, "--budget", "1s"], "legal is from"),
     "no trials": ([*TUNE, "--trials", "0"], "--trials is 0"),
-    "limit that is none": ([*TUNE, "--max-rss", "lots"], "lots"),
+    "limit that is none": ([*TUNE, "--max-rss", "lots"], "--max-rss 'lots': legal is"),
     "negative seed": ([*TUNE, "--seed", "-1"], "--seed"),
     "resume without a directory": ([*TUNE, "--resume"], "--out"),
     "resume of nothing": ([*TUNE, "--resume", "--out", "absent"], "absent"),
