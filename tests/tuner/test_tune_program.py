@@ -113,7 +113,8 @@ def test_a_resumed_study_has_used_the_time_that_its_runs_took(run_s: float, tmp_
             runs = [Turn(0, at, (2 * pair + at) * run_ns, run_ns, 1.0) for at in range(2)]
             outcomes = tuple(Outcome(Arm("none"), "ok", "", 1 / run_s, (run,)) for run in runs)
             tell(store, Block(pair, "aa", outcomes))
-        bench = _study(task, executor_of(request, machine, store), store, Quiet()).bench
+        executor = executor_of(request, machine, store)
+        bench = _study(task, executor, store, Quiet(), lambda: False).bench
     assert bench.budget.spent_s == pytest.approx(900 * run_s)
     assert bench.executor.cost(2, 1) == pytest.approx(2 * run_s)
 
