@@ -20,9 +20,13 @@ from hztune.stats.ratios import (
 )
 from hztune.stats.sequential import (
     FIRST_LOOK,
+    LEAST_PLANNED,
     Interval,
+    Spread,
     fixed_interval,
     is_look,
+    planned_interval,
+    planned_looks,
     sequential_interval,
 )
 from hztune.stats.states import two_states
@@ -38,11 +42,13 @@ from hztune.stats.variance import (
 
 __all__ = [
     "FIRST_LOOK",
+    "LEAST_PLANNED",
     "Estimate",
     "Interval",
     "Noise",
     "Noises",
     "PairRatio",
+    "Spread",
     "Surrogate",
     "block_ratios",
     "detectable_effect",
@@ -57,6 +63,8 @@ __all__ = [
     "noise_floor",
     "pair_ratio",
     "part_ratios",
+    "planned_interval",
+    "planned_looks",
     "pool",
     "pool_plain",
     "pooled_mean",

@@ -1,16 +1,38 @@
-"""Intervals that stay valid when one looks at the data several times and stops when one likes.
+"""Intervals that stay valid when one looks at the data several times before one stops.
 
 Group-sequential error spending (Lan & DeMets, Biometrika 70, 1983): at look k a part of alpha is
 spent, and the critical value is solved from the joint law of all looks by the recursive integration
 of Armitage, McPherson & Rowe (J. R. Statist. Soc. A 132, 1969). Used as repeated confidence
 intervals (Jennison & Turnbull, J. R. Statist. Soc. B 51, 1989) they cover simultaneously at every
 look, whatever made one stop there; between two looks only the clock may stop one, not the data.
-Looks happen at pair counts fixed in advance that grow by a constant factor, and the spending has no
-horizon: the number of pairs need not be known, so a study may be interrupted, resumed or given more
-time. (One that has looked because its time was up, and then gets more, has looked once too often;
-what later looks leave unspent pays for that, see the tests.) Small samples: each critical value is
-carried over to Student's t at the same tail probability (Jennison & Turnbull, Group Sequential
-Methods, 2000).
+Small samples: each critical value is carried over to Student's t at the same tail probability
+(Jennison & Turnbull, Group Sequential Methods, 2000).
+
+A claim whose number of pairs is planned has `planned_interval`: about three looks, and nearly all
+of the error at the last one, as O'Brien & Fleming have it. `sequential_interval` has no horizon: it
+looks at pair counts that grow by a constant factor, so a study may be interrupted, resumed or given
+more time. (One that has looked because its time was up, and then gets more, has looked once too
+often; what later looks leave unspent pays for that, see the tests.)
+
+Few pairs know little of their own variance. What other pairs say of it, a `Spread`, may moderate it
+(Smyth, Stat. Appl. Genet. Mol. Biol. 3, 2004, as in limma): s2 = (d s0^2 + (n - 1) s^2) / (d + n -
+1), with d + n - 1 degrees of freedom. But configurations differ in their scatter, so that s0^2 is
+worth fewer than its own degrees of freedom: d = 1 / (1 / d0 + 1 / ALIKE_DF), and s2 is never below
+s^2. Simulated, 400,000 studies each, nominal 0.4 % of false claims, 4 to 15 pairs planned, d0 of 3
+to 30; the scatter of processes is 1.5 to 2 times the default's in one configuration of three:
+
+| variance | false claims | 95 % covers | least gain with 10 pairs, d0 of 6, 14, 30 |
+|---|---|---|---|
+| its own | 0.39 to 0.43 % | 94.6 to 95.0 % | 1.57, 1.57, 1.57 SD of a pair |
+| moderated, d = d0 | 0.5 to 1.1 % | 91.6 to 94.0 % | 1.42, 1.35, 1.31 |
+| moderated, d at most 8, at least its own | 0.38 to 0.47 % | 94.9 to 95.5 % | 1.48, 1.45, 1.45 |
+| as here | 0.32 to 0.40 % | 95.2 to 95.7 % | 1.50, 1.47, 1.45 |
+
+Where pairs, not processes, scatter 1.5 to 2 times as much it is 0.39 to 0.50 % and 94.7 to 95.3 %.
+One configuration alone whose pairs scatter twice as much is claimed in up to 1.5 % of cases with 4
+or 5 pairs, in 0.6 to 0.8 % with 10 (moderated with d = d0: in up to 6 %). Where a process in a
+hundred is seven SD slower, where noise is Student's t with 3 degrees of freedom, and on the five
+recordings of experiments/engine, 0.15 to 0.38 % of studies claim falsely, and 95.2 to 97.4 % cover.
 """
 
 from __future__ import annotations
@@ -19,6 +41,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +57,39 @@ LOOK_GROWTH = 1.6
 SPENDING_DECAY = 0.75
 """Share of alpha that is still unspent after a look, of what was unspent before it."""
 
+LEAST_PLANNED = 4
+"""Pairs at the first look of a plan. With 4 instead of 6 the least gain that is proved is the same;
+plans of up to 10 pairs prove gains of 3 to 5 SD of a pair one to two pairs sooner; and a plan may
+be as short as this."""
+
+PLANNED_LOOKS = 3
+"""Looks of a plan, evenly spaced."""
+
+ALIKE_DF = 10.0
+"""What the scatter of other configurations tells at most of this one's, in degrees of freedom."""
+
 _GRID = 301
 _NO_CROSSING_Z = 9.0
+_LEAST_TAIL = 1e-11
+"""Smaller tails of Student's t are beyond what `t_tail` computes: nothing is claimed at them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """What is known beforehand of the scatter of pairs.
+
+    Attributes:
+        variance: Of one pair's log ratio, squared log units.
+        df: Degrees of freedom behind it, above 0.
+    """
+
+    variance: float
+    df: float
+
+    @property
+    def trusted_df(self) -> float:
+        """Degrees of freedom that it is worth for a configuration which it was not measured on."""
+        return 1.0 / (1.0 / self.df + 1.0 / ALIKE_DF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,33 +139,109 @@ def is_look(pairs: int) -> bool:
     return pairs >= FIRST_LOOK and pairs in look_counts(pairs + 1)
 
 
-def sequential_interval(log_ratios: Sequence[float], alpha: float = 0.05) -> Interval:
+def sequential_interval(
+    log_ratios: Sequence[float], alpha: float = 0.05, *, prior: Spread | None = None
+) -> Interval:
     """The repeated confidence interval of the mean log ratio at this look.
 
     Args:
         log_ratios: One a fresh pair, in order of time, shape (pairs,); at least 2.
         alpha: 1 - coverage, over all looks together.
+        prior: What is known of their variance from elsewhere.
 
     Returns:
         The interval; infinitely wide before the first look is due.
     """
     y = np.asarray(log_ratios, dtype=float)
-    mean = float(y.mean())
     if len(y) < FIRST_LOOK:
-        return Interval(mean, -math.inf, math.inf, len(y))
+        return _around(y, math.inf)
     z = critical_values(look_counts(len(y)), alpha)[-1]
-    half = t_quantile(normal_tail(z), len(y) - 1) * float(y.std(ddof=1)) / math.sqrt(len(y))
+    return _around(y, _half_width(y, z, prior))
+
+
+def planned_looks(planned: int) -> tuple[int, ...]:
+    """The pair counts of the looks of a plan, `planned` the last; none below LEAST_PLANNED."""
+    if planned < LEAST_PLANNED:
+        return ()
+    due = (round(planned * look / PLANNED_LOOKS) for look in range(1, PLANNED_LOOKS + 1))
+    return tuple(sorted({max(LEAST_PLANNED, count) for count in due}))
+
+
+def planned_interval(
+    log_ratios: Sequence[float],
+    alpha: float,
+    planned: int,
+    *,
+    prior: Spread | None = None,
+    is_last: bool = False,
+) -> Interval:
+    """The repeated confidence interval at a look of a plan (see `planned_looks`).
+
+    By the part t of the planned pairs, each side has spent f(t) = 2 - 2 Phi(z / sqrt(t)) of its
+    alpha / 2, z being the quantile that makes f(1) = alpha / 2 (Lan & DeMets, Biometrika 70, 1983).
+
+    Args:
+        log_ratios: One a fresh pair, in order of time, shape (pairs,); at least 1.
+        alpha: 1 - coverage, over all looks of the plan together.
+        planned: Pairs that were planned before the first of them was measured.
+        prior: What is known of their variance from elsewhere.
+        is_last: Whether time is up, so that all that is left of alpha is spent now. The clock must
+            have chosen the moment, not the data; a plan that has ended so has no further looks.
+
+    Returns:
+        The interval; infinitely wide where there is no look: below LEAST_PLANNED pairs, above
+        `planned`, and where the error to spend is too small for any data.
+    """
+    y = np.asarray(log_ratios, dtype=float)
+    if not LEAST_PLANNED <= len(y) <= planned:
+        return _around(y, math.inf)
+    z = planned_bound(len(y), alpha, planned, is_last=is_last)
+    return _around(y, _half_width(y, z, prior))
+
+
+def planned_bound(pairs: int, alpha: float, planned: int, *, is_last: bool = False) -> float:
+    """The two-sided critical z of a plan's look at `pairs` pairs; see `planned_interval`."""
+    counts = (*(count for count in planned_looks(planned) if count < pairs), pairs)
+    total = [_spent(count / planned, alpha) for count in counts]
+    if is_last:
+        total[-1] = alpha
+    spends = tuple(after - before for before, after in pairwise([0.0, *total]))
+    return spending_bounds(counts, spends)[-1]
+
+
+def _spent(part: float, alpha: float) -> float:
+    """Error that both sides together have spent by that part of the planned pairs."""
+    z = -normal_quantile(0.25 * alpha)
+    return 4.0 * normal_tail(z / math.sqrt(part))
+
+
+def _around(y: NDArray[np.float64], half: float) -> Interval:
+    """The interval of that half-width around the mean."""
+    mean = float(y.mean())
     return Interval(mean, mean - half, mean + half, len(y))
+
+
+def _half_width(y: NDArray[np.float64], z: float, prior: Spread | None) -> float:
+    """Half the interval whose critical value would be `z` if the variance were known."""
+    tail = normal_tail(z)
+    if tail < _LEAST_TAIL:
+        return math.inf
+    own, df = float(y.var(ddof=1)), len(y) - 1.0
+    if prior is None:
+        return t_quantile(tail, df) * math.sqrt(own / len(y))
+    trusted = prior.trusted_df
+    moderated = (trusted * prior.variance + df * own) / (trusted + df)
+    return t_quantile(tail, trusted + df) * math.sqrt(max(own, moderated) / len(y))
 
 
 def fixed_interval(log_ratios: Sequence[float], alpha: float = 0.05) -> Interval:
     """Student's interval of the mean for a number of pairs that was fixed beforehand."""
     y = np.asarray(log_ratios, dtype=float)
-    mean = float(y.mean())
     if len(y) < 2:
-        return Interval(mean, -math.inf, math.inf, len(y))
-    half = t_quantile(0.5 * alpha, len(y) - 1) * float(y.std(ddof=1)) / math.sqrt(len(y))
-    return Interval(mean, mean - half, mean + half, len(y))
+        return _around(y, math.inf)
+    return _around(
+        y, t_quantile(0.5 * alpha, len(y) - 1) * float(y.std(ddof=1)) / math.sqrt(len(y))
+    )
 
 
 def critical_values(counts: tuple[int, ...], alpha: float) -> tuple[float, ...]:
@@ -131,10 +261,11 @@ def spending_bounds(counts: tuple[int, ...], spends: tuple[float, ...]) -> tuple
 
     Args:
         counts: Pairs at each look, rising, shape (looks,).
-        spends: Probability, under no effect, that a look is the first to cross, shape (looks,).
+        spends: Probability, under no effect, that a look is the first to cross, shape (looks,);
+            what is next to nothing has a critical z of 9.
     """
     if len(counts) == 1:
-        return (-normal_quantile(0.5 * spends[0]),)
+        return (min(_NO_CROSSING_Z, -normal_quantile(max(1e-30, 0.5 * spends[0]))),)
     before = spending_bounds(counts[:-1], spends[:-1])
     grid, mass = _continuing(counts[:-1], spends[:-1])
     step = math.sqrt(counts[-1] - counts[-2])

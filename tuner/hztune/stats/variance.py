@@ -10,17 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import fmean
 
 from hztune.stats.distributions import normal_quantile, normal_tail, t_quantile
 from hztune.stats.ratios import PairRatio, by_machine
-from hztune.stats.sequential import critical_values, look_counts
+from hztune.stats.sequential import LEAST_PLANNED, Spread, planned_bound
 
 OWN_DF = 5
 """Degrees of freedom from which on a machine's noise is its own: three blocks of A/A pairs. From
 fewer, a weight 1/s^2 would on average be more than 5/3 of what it should be: df / (df - 2)."""
 
 _POWER = 0.9
+_RANKS = [(number + 0.5) / 64 for number in range(64)]
 _LEAST_DF = 1.0
 
 
@@ -41,6 +43,10 @@ class Noise:
     def of_pair(self, rounds: int) -> float:
         """Variance of a pair's log ratio with that many rounds."""
         return self.between + self.within / rounds
+
+    def spread(self, rounds: int) -> Spread:
+        """What it says beforehand of pairs with that many rounds."""
+        return Spread(self.of_pair(rounds), self.df)
 
     def on(self, machine: str) -> Noise:
         """The noise of a machine, where one noise is taken for all: this one."""
@@ -133,15 +139,42 @@ def noise_floor(noise: Noise, rounds: int, pairs: int, alpha: float = 0.05) -> f
 
 
 def detectable_effect(noise: Noise, rounds: int, pairs: int, alpha: float) -> float:
-    """The gain that `pairs` fresh pairs prove with 90 % probability, log units.
+    """The gain that a proof with `pairs` planned pairs claims in 90 % of studies, log units.
+
+    If pairs scatter as `noise` says. The chance of a claim at the last look, with what the pairs
+    know of their own variance averaged out; earlier looks find next to nothing that the last one
+    would miss.
 
     Args:
-        noise: The variance components.
+        noise: The variance components, known beforehand; see `Spread`.
         rounds: Rounds of each pair.
-        pairs: Pairs that the confirmation can afford.
-        alpha: Two-sided error of the sequential interval that a claim rests on.
+        pairs: Pairs that the confirmation can afford; fewer than LEAST_PLANNED count as so many.
+        alpha: Two-sided error of the planned interval that a claim rests on.
     """
-    pairs = max(2, pairs)
-    z = critical_values(look_counts(pairs), alpha)[-1]
-    critical = t_quantile(normal_tail(z), pairs - 1)
-    return (critical + normal_quantile(_POWER)) * math.sqrt(noise.of_pair(rounds) / pairs)
+    pairs = max(LEAST_PLANNED, pairs)
+    spread = noise.spread(rounds)
+    return _provable(pairs, spread.trusted_df, alpha) * math.sqrt(spread.variance / pairs)
+
+
+@lru_cache(maxsize=1024)
+def _provable(pairs: int, trusted: float, alpha: float) -> float:
+    """The same in standard errors of the mean, where the prior knows the variance."""
+    df = pairs - 1.0
+    critical = t_quantile(normal_tail(planned_bound(pairs, alpha, pairs)), trusted + df)
+    own = [_chi_square(rank, df) / df for rank in _RANKS]
+    widths = [critical * math.sqrt(max(s2, (trusted + df * s2) / (trusted + df))) for s2 in own]
+    low, high = 0.0, 2.0 * max(widths)
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        if fmean(normal_tail(width - middle) for width in widths) < _POWER:
+            low = middle
+        else:
+            high = middle
+    return 0.5 * (low + high)
+
+
+def _chi_square(probability: float, df: float) -> float:
+    """Quantile of chi-square (Wilson & Hilferty, Proc. Natl. Acad. Sci. 17, 1931)."""
+    scale = 2.0 / (9.0 * df)
+    root = 1.0 - scale + normal_quantile(probability) * math.sqrt(scale)
+    return df * max(0.0, root) ** 3
