@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -22,8 +23,9 @@ from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 from hztune.machine import Machine
 from hztune.params import Value
 from hztune.profile import AllocatorId, Claim, MachineId, Objective, Profile, WorkloadId
-from hztune.trial import Bench, MemoryLimit
-from hztune.verify.claim import Promise, Verification, measure
+from hztune.stats import PairRatio
+from hztune.trial import Bench, MemoryLimit, Samples
+from hztune.verify.claim import Promise, Verification, judge, measure
 from hztune.verify.running import Report, examine
 from hztune.workload import WorkloadSpec
 
@@ -79,6 +81,34 @@ def test_a_claim_that_is_not_true_does_not_hold(
 ) -> None:
     finding = judged(make_profile, make_bench, truth(log_ratio))
     assert (finding.answer, why in finding.why) == ("does not hold", True), finding
+
+
+def finding_of(claimed: Claim, *logs: float) -> Verification:
+    """What is said of a claim when time is up after these pairs."""
+    promise = Promise(Arm("hz"), TUNED, math.log(claimed.ci_low or 1.0), None, is_gain=True)
+    record = Samples(TUNED, [PairRatio(log, math.nan, 1) for log in logs])
+    return judge(promise, record, is_last=True)
+
+
+def test_an_interval_that_hardly_excludes_no_gain_is_not_as_large_as_was_claimed() -> None:
+    claimed = Claim("ops_per_s", 1.06, 1.031, 1.09, 8, "improved")
+    finding = finding_of(claimed, *[0.003, 0.033] * 6)  # [1.001, 1.035]
+    assert finding.interval is not None
+    assert finding.interval.low > 0.0 and finding.interval.high > math.log(1.031)
+    assert finding.answer == "cannot tell"
+    assert finding.why == (
+        "the gain is there, but 12 pairs do not show that it is as large as was claimed; "
+        "give more time with --budget"
+    )
+
+
+def test_half_of_the_claimed_lower_end_is_as_large_as_was_claimed() -> None:
+    claimed = Claim("ops_per_s", 1.06, 1.031, 1.09, 8, "improved")
+    finding = finding_of(claimed, *[0.018, 0.033] * 6)
+    assert finding.answer == "holds"
+    assert finding.why == (
+        "the gain is there, and as large as was claimed: above 1.015x, half of the claimed 1.031x"
+    )
 
 
 def test_more_than_was_claimed_holds(make_profile: MakeProfile, make_bench: MakeBench) -> None:

@@ -25,7 +25,8 @@ _STATUS = {"holds": 0, "does not hold": 4, "cannot tell": 1}
 _HELP = """Measure a profile's claim again, here and now.
 
 Fresh pairs of control and profile are measured on the workload of the profile; for one that was
-made for a program, give the command again after --. With --pid nothing is measured: the answer is
+made for a program, give the command again after --. The claim holds when they show at least half of
+the gain with which the claimed interval begins. With --pid nothing is measured: the answer is
 whether a running process has the profile's allocator and parameters.
 
 \b
