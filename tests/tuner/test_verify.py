@@ -25,7 +25,7 @@ from hztune.params import Value
 from hztune.profile import AllocatorId, Claim, MachineId, Objective, Profile, WorkloadId
 from hztune.stats import PairRatio
 from hztune.trial import Bench, MemoryLimit, Samples
-from hztune.verify.claim import Promise, Verification, judge, measure
+from hztune.verify.claim import Promise, Verification, measure, verification
 from hztune.verify.running import Report, examine
 from hztune.workload import WorkloadSpec
 
@@ -87,7 +87,7 @@ def finding_of(claimed: Claim, *logs: float) -> Verification:
     """What is said of a claim when time is up after these pairs."""
     promise = Promise(Arm("hz"), TUNED, math.log(claimed.ci_low or 1.0), None, is_gain=True)
     record = Samples(TUNED, [PairRatio(log, math.nan, 1) for log in logs])
-    return judge(promise, record, is_last=True)
+    return verification(promise, record, is_last=True)
 
 
 def test_an_interval_that_hardly_excludes_no_gain_is_not_as_large_as_was_claimed() -> None:

@@ -190,12 +190,12 @@ def measure(promise: Promise, bench: Bench) -> Verification:
     """
     record = bench.ledger.fresh(promise.arm)
     while True:
-        finding = judge(promise, record)
+        finding = verification(promise, record)
         if finding.answer != "cannot tell":
             return finding
         rounds = bench.rounds(2, bench.budget.total_s / PAIRS)
         if not bench.budget.allows(bench.executor.cost(2, rounds)):
-            return judge(promise, record, is_last=True)
+            return verification(promise, record, is_last=True)
         bench.measure([promise.control, promise.arm], "confirm", rounds)
         _tell(bench, record)
 
@@ -217,7 +217,7 @@ def _tell(bench: Bench, record: Samples) -> None:
     )
 
 
-def judge(promise: Promise, record: Samples, *, is_last: bool = False) -> Verification:
+def verification(promise: Promise, record: Samples, *, is_last: bool = False) -> Verification:
     """What the pairs so far say; an early "holds" needs an estimate within the claim.
 
     Args:
