@@ -216,6 +216,15 @@ def test_a_disturbed_turn_does_not_enter_the_rate(stage: Stage) -> None:
     assert stage.measure(DEFAULT, arm_0=plan).control.ops_per_s == pytest.approx(50_000)
 
 
+def test_an_arm_whose_threads_often_switch_keeps_all_its_turns(stage: Stage) -> None:
+    rounds = {str(number): {"involuntary": 500, "ops": 700} for number in (1, 3, 5)}
+    block = stage.measure(DEFAULT, CANDIDATE, arm_1={"rounds": rounds})
+    assert [[turn.disturbed for turn in outcome.turns] for outcome in block.outcomes] == [
+        [""] * 6
+    ] * 2
+    assert block.outcomes[1].ops_per_s == pytest.approx(850 / 0.018)
+
+
 def test_a_throttled_turn_is_disturbed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     told = iter([0, 0, 0, 9_000, *[9_000] * 100])
     monkeypatch.setattr(turns.Throttling, "us", lambda self: next(told))

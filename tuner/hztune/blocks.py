@@ -115,8 +115,8 @@ class Turn:
         counted_ns: Length of the counted part, nanoseconds.
         ops: Operations completed in the counted part. For a whole program: the number that makes
             `rate` its metric.
-        disturbed: What disturbed it ("steal", "throttled", "pressure", "switches", "suspend"),
-            several joined by a comma; the empty string, false as a truth value, when nothing did.
+        disturbed: What disturbed it ("steal", "throttled", "pressure", "suspend"), several joined
+            by a comma; the empty string, false as a truth value, when nothing did.
     """
 
     round: int

@@ -1,7 +1,9 @@
 """What disturbs a turn, judged from what was seen of the machine, never from the turn's speed.
 
-Only causes from outside count: a judgement that looked at the speed would make the slow turns of a
-slow configuration disappear.
+Only causes from outside count: a judgement that looked at the speed, or at anything that makes a
+configuration slow, would make the slow turns of a slow configuration disappear. So context switches
+are no cause: threads that spin, wake each other or help in the background drive each other off
+their CPUs, in some configurations far more often than in others.
 """
 
 from __future__ import annotations
@@ -12,9 +14,8 @@ import re
 import resource
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
 
 from hztune.blocks import Turn
@@ -25,15 +26,12 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _TAKEN_SHARE = 0.05
 _SUSPEND_NS = 200_000_000
 _PRESSURE_SHARE = 0.25
-_SWITCHES_FACTOR = 4.0
-_SWITCHES_FLOOR_PER_S = 400.0
-_FEWEST_TO_COMPARE = 4
 _FEWEST_TICKS = 5
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class DisturbanceRule:
-    """Judges the turns of one block, one after another.
+    """Judges turns, each by itself.
 
     Attributes:
         threads: Threads of the workload.
@@ -42,39 +40,31 @@ class DisturbanceRule:
 
     threads: int
     cores: int
-    _switches: list[float] = field(default_factory=list)
 
     def causes(self, evidence: Evidence, length_ns: int) -> str:
         """Returns what disturbed a turn of that length, joined by commas; "" when nothing did."""
-        switches = evidence.involuntary / (length_ns * 1e-9)
         taken_ns = _TAKEN_SHARE * length_ns * self.cores
         found = {
             "suspend": evidence.suspended_ns > _SUSPEND_NS,
             "steal": evidence.steal_ticks * _TICK_NS > taken_ns,
             "throttled": evidence.throttled_us * 1000 > taken_ns,
             "pressure": self._is_pressed(evidence, length_ns),
-            "switches": self._is_switched(switches),
         }
-        self._switches.append(switches)
         return ",".join(cause for cause, is_true in found.items() if is_true)
 
     def _is_pressed(self, evidence: Evidence, length_ns: int) -> bool:
-        """Whether a thread waited for a CPU, and not because of the workload's other threads.
+        """Whether a thread waited for a CPU, and not because of the process's other threads.
 
         Threads for which there are not enough CPUs wait for each other all the time. With those it
-        takes another program that had as much of the CPUs as steal may not have.
+        takes another program that had as much of the CPUs as steal may not have. Where there are
+        enough, an allocator's own threads may be too many: then the process had all of the CPUs.
         """
         if evidence.pressure_us * 1000 <= _PRESSURE_SHARE * length_ns:
             return False
-        least_ns = max(_FEWEST_TICKS * _TICK_NS, _TAKEN_SHARE * length_ns * self.cores)
-        return self.threads <= self.cores or evidence.others_us * 1000 > least_ns
-
-    def _is_switched(self, switches: float) -> bool:
-        """Whether threads were driven off their CPUs far more often than in the other turns."""
-        if len(self._switches) < _FEWEST_TO_COMPARE:
-            return False
-        usual = median(self._switches)
-        return switches > _SWITCHES_FACTOR * usual + _SWITCHES_FLOOR_PER_S
+        taken_ns = _TAKEN_SHARE * length_ns * self.cores
+        if self.threads <= self.cores:
+            return evidence.cpu_ns < length_ns * self.cores - taken_ns
+        return evidence.others_us * 1000 > max(_FEWEST_TICKS * _TICK_NS, taken_ns)
 
 
 def repeats(rounds: int, done: int, turns: Iterable[Turn]) -> int:
