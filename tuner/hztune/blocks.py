@@ -20,7 +20,7 @@ from typing import Literal
 
 from hztune.params import Value, renamed
 
-Role = Literal["aa", "search", "confirm", "ablate", "explore"]
+Role = Literal["aa", "search", "confirm", "ablate", "explore", "panel"]
 Status = Literal[
     "ok",  # it ran, under the allocator and with the parameters that were asked
     "crash",  # a signal ended it
@@ -33,7 +33,7 @@ Status = Literal[
     "failed",  # any other exit status than 0, or it could not be started
 ]
 
-ROLES: tuple[Role, ...] = ("aa", "search", "confirm", "ablate", "explore")
+ROLES: tuple[Role, ...] = ("aa", "search", "confirm", "ablate", "explore", "panel")
 STATUSES: tuple[Status, ...] = (
     "ok",
     "crash",
@@ -194,12 +194,14 @@ class Block:
         role: What it was measured for.
         outcomes: One for each arm that was asked, in that order; the first is the control.
         machine: What tells the machine that measured it from others; "" where it does not matter.
+        workload: Of a block of the panel, on which of its workloads; "" for what is tuned.
     """
 
     number: int
     role: Role
     outcomes: tuple[Outcome, ...]
     machine: str = field(default="", compare=False)
+    workload: str = ""
 
     @property
     def control(self) -> Outcome:

@@ -29,7 +29,7 @@ class SeveralExecutor:
         """
         self._names = [name for name, _ in parts]
         self._executors = [
-            make(_WorkloadSink(sink or Nowhere(), name, index, len(parts)))
+            make(WorkloadSink(sink or Nowhere(), name, index, len(parts)))
             for index, (name, make) in enumerate(parts)
         ]
 
@@ -60,10 +60,11 @@ def _on(block: Block, number: int) -> Block:
     return replace(block, outcomes=tuple(outcome.parts[number] for outcome in block.outcomes))
 
 
-class _WorkloadSink:
+class WorkloadSink:
     """A sink that says which of several workloads its blocks are on."""
 
-    def __init__(self, sink: Sink, workload: str, part: int, parts: int) -> None:
+    def __init__(self, sink: Sink, workload: str, part: int = 0, parts: int = 1) -> None:
+        """Takes where everything goes, the name, and which of how many workloads it is."""
         self._sink, self._workload, self._part, self._parts = sink, workload, part, parts
 
     def begin(self, plan: Plan) -> None:

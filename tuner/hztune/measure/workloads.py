@@ -18,6 +18,9 @@ from hztune.measure.types import Executor
 from hztune.store import Sink
 from hztune.workload import WorkloadSpec
 
+RUN_S = 1.0
+"""Seconds of a run of a workload that turns cannot measure."""
+
 
 def program_executor(
     program: Program, sink: Sink | None = None, *, seed: int, machine: Machine
@@ -37,6 +40,7 @@ def workload_executor(
     machine: Machine,
     processes: int,
     proof: IdentityCheck | None = None,
+    run_s: float = RUN_S,
 ) -> Executor:
     """Returns what measures a workload here.
 
@@ -47,11 +51,12 @@ def workload_executor(
         machine: Whose memory the processes share.
         processes: Most that live at once where turns measure it.
         proof: None: by the allocators' adapters.
+        run_s: Seconds of a run where turns do not measure it, without what it does at its end.
     """
     if spec.steady:
         tempo = tempo_for(spec, _rss_limit_mb(machine, processes))
         return TurnExecutor(spec, sink, seed=seed, tempo=tempo, proof=proof)
-    whole = bench_program(spec, rss_limit_mb=_rss_limit_mb(machine, processes=1))
+    whole = bench_program(spec, run_s, rss_limit_mb=_rss_limit_mb(machine, processes=1))
     return RunExecutor(whole, sink, seed=seed, proof=proof)
 
 
@@ -81,12 +86,15 @@ def workloads_executor(
     seed: int,
     machine: Machine,
     processes: int,
+    run_s: float = RUN_S,
 ) -> Executor:
     """Returns what measures one workload, or several together; arguments as above."""
     refuse_mixture(specs)
 
     def make(spec: WorkloadSpec, sink: Sink | None) -> Executor:
-        return workload_executor(spec, sink, seed=seed, machine=machine, processes=processes)
+        return workload_executor(
+            spec, sink, seed=seed, machine=machine, processes=processes, run_s=run_s
+        )
 
     if len(specs) == 1:
         return make(specs[0], sink)

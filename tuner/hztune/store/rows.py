@@ -33,7 +33,8 @@ class Plan:
         role: What it is for.
         arms: The control first; the same arm may stand twice.
         rounds: Turns that each arm shall get.
-        workload: On which of several workloads; "" where there is one only.
+        workload: On which of several workloads, or on which of the panel; "" where there is one
+            only.
         part: Its number among them, from 0.
         parts: How many there are; the block is complete when it was measured on all.
     """
@@ -129,8 +130,10 @@ class Rows(ABC):
         self._plan = plan
         arms = [arm.key for arm in plan.arms]
         row = {**self._head("block"), "arms": arms, "rounds": plan.rounds}
+        if plan.workload:
+            row["workload"] = plan.workload
         if plan.parts > 1:
-            row |= {"workload": plan.workload, "part": plan.part, "parts": plan.parts}
+            row |= {"part": plan.part, "parts": plan.parts}
         self.append(row)
 
     def turn(self, index: int, pid: int, turn: Turn, evidence: Evidence) -> None:
@@ -244,7 +247,9 @@ def _measured(records: Iterable[Record]) -> Iterator[tuple[Record, Block]]:
             count = len(head["arms"])
             if len(outcomes) == count:
                 found = tuple(outcomes[i] for i in range(count))
-                yield head, Block(row["pair"], row["role"], found, row.get("machine", ""))
+                machine, parts = row.get("machine", ""), head.get("parts", 1)
+                workload = head.get("workload", "") if parts == 1 else ""
+                yield head, Block(row["pair"], row["role"], found, machine, workload)
 
 
 def _turn(row: Mapping[str, Any]) -> Turn:

@@ -21,7 +21,7 @@ from hztune.store.rows import Rows, blocks_of, lean
 from hztune.store.study import BLOCKS, OWNERS, ROWS, STUDIES, StoredStudy
 
 _LOOK_EVERY_S = 0.5
-_PROVING = ("confirm", "ablate")
+_PROVING = ("confirm", "ablate", "panel")
 
 
 class Buffer(Rows):

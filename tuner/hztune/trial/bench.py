@@ -75,8 +75,16 @@ class Bench:
         """Takes in what the calibration found, for every claim from now on."""
         self._floor, self._least_pairs = floor, least_pairs
 
-    def measure(self, arms: Sequence[Arm], role: Role, rounds: int) -> Block:
+    def measure(
+        self, arms: Sequence[Arm], role: Role, rounds: int, executor: Executor | None = None
+    ) -> Block:
         """Measures one block and enters it.
+
+        Args:
+            arms: The control first.
+            role: What it is for.
+            rounds: Turns or runs of each arm.
+            executor: What measures; None: that of the study.
 
         Raises:
             StoppedByUser: The user asked to stop; nothing was measured.
@@ -87,7 +95,8 @@ class Bench:
         number = self.peers.begin(role)
         if number is None:
             number = self.ledger.next_number
-        block = self.executor.measure(arms, role=role, rounds=rounds, number=number)
+        measuring = executor or self.executor
+        block = measuring.measure(arms, role=role, rounds=rounds, number=number)
         self.peers.enter(self.budget.elapsed())
         block = replace(block, machine=self.ledger.machine)
         self.ledger.add(block)
@@ -187,8 +196,8 @@ class Bench:
                 best=best,
                 error=error,
                 floor=self.floor,
-                left_s=self.budget.left(),
-                share=self.budget.elapsed() / self.budget.total_s,
+                left_s=self.budget.left() + self.budget.reserved_s,
+                share=self.budget.elapsed() / (self.budget.total_s + self.budget.reserved_s),
             )
         )
 

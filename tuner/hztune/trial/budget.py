@@ -29,13 +29,15 @@ class Budget:
 
     Attributes:
         clock: Where the time comes from.
-        total_s: All of it.
+        total_s: All of it that the phases share.
         spent_s: What earlier sessions of the same study used of it.
+        reserved_s: What stands beside `total_s` for the panel, until it is released.
     """
 
     clock: Clock
     total_s: float
     spent_s: float = 0.0
+    reserved_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Starts the clock."""
@@ -53,6 +55,10 @@ class Budget:
     def go_back(self) -> None:
         """Gives the time back in which no worker measured: since the last block was entered."""
         self._started += max(0.0, self.elapsed() - self._reached_s)
+
+    def release(self) -> None:
+        """Lets the phases that follow share what was reserved."""
+        self.total_s, self.reserved_s = self.total_s + self.reserved_s, 0.0
 
     def left(self, share: float = 1.0) -> float:
         """Seconds left until `share` of the budget is used; below 0 when it is overdrawn."""

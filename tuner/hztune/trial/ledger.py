@@ -131,6 +131,7 @@ class Ledger:
         calibration: A/A pairs.
         calibration_each: The same on each of several workloads.
         calibration_memory: The same of peak memory.
+        panel: Blocks on workloads of the panel, in order of time: nothing else may look at them.
         void: Blocks in which the control failed; they say nothing about any arm.
         machine: Whose pairs confirm and shorten, by what tells it from others; "" where there is
             one only. The search learns from all machines.
@@ -145,6 +146,7 @@ class Ledger:
     calibration: list[PairRatio] = field(default_factory=list)
     calibration_each: list[list[PairRatio]] = field(default_factory=list)
     calibration_memory: list[PairRatio] = field(default_factory=list)
+    panel: list[Block] = field(default_factory=list)
     void: list[Block] = field(default_factory=list)
     machine: str = ""
     tried_by_other_machines: set[tuple[str, str]] = field(default_factory=set)
@@ -170,7 +172,8 @@ class Ledger:
     @property
     def next_number(self) -> int:
         """Number of the next block."""
-        return self.blocks[-1].number + 1 if self.blocks else 0
+        last = [blocks[-1].number for blocks in (self.blocks, self.panel) if blocks]
+        return max(last, default=-1) + 1
 
     @property
     def trials(self) -> int:
@@ -192,6 +195,9 @@ class Ledger:
 
     def add(self, block: Block) -> None:
         """Takes a block in."""
+        if block.role == "panel":
+            self.panel.append(block)
+            return
         self.blocks.append(block)
         if block.control.rss_peak_kb:
             insort(self._peaks, block.control.rss_peak_kb)
