@@ -32,7 +32,7 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A relation that no proposed configuration may have, and why."""
+    """A relation of parameters, and why it must not be proposed, or which programs it may harm."""
 
     rule: Expression
     why: str
@@ -62,6 +62,7 @@ class Space:
         presets: In the order in which they are measured.
         params: Every knob of the allocator, searched or not.
         check: Raises UsageError when the allocator would refuse a whole configuration.
+        risks: What is known to harm some programs, whatever it does to the user's.
     """
 
     allocator: str
@@ -70,6 +71,7 @@ class Space:
     presets: tuple[Preset, ...]
     params: tuple[Param, ...]
     check: Callable[[Mapping[str, Value]], None] = _legal_everywhere
+    risks: tuple[Rule, ...] = ()
 
     @property
     def default(self) -> Config:
@@ -129,6 +131,13 @@ class Space:
         full = self.full(config)
         return {p.name: full[p.name] for p in self.params if full[p.name] != p.default}
 
+    def without(self, config: Mapping[str, Value], names: Collection[str]) -> Config:
+        """`config` with some knobs at their defaults, and those that lose their meaning thereby."""
+        left = {name: value for name, value in config.items() if name not in names}
+        full = self.full(left)
+        idle = {d.name for d in self.dimensions if d.when is not None and not d.when.holds(full)}
+        return self.reduced({name: value for name, value in left.items() if name not in idle})
+
     def decode(self, choose: Chooser) -> Config:
         """Builds a configuration by asking `choose` for the index of each active dimension."""
         full = self.full({})
@@ -162,6 +171,16 @@ class Space:
         except UsageError as error:
             return str(error)
         return None
+
+    def known_risks(self, config: Mapping[str, Value]) -> list[tuple[Config, str]]:
+        """The known risks of a configuration: the parameters that have each, and the sentence."""
+        full = self.full(config)
+        changed = self.reduced(config)
+        return [
+            ({name: changed[name] for name in changed if name in risk.rule.names}, risk.why)
+            for risk in self.risks
+            if risk.rule.names & changed.keys() and risk.rule.holds(full)
+        ]
 
     def contains(self, config: Mapping[str, Value]) -> bool:
         """Whether `config` is on the grid and nothing speaks against it."""

@@ -21,9 +21,12 @@ from hztune.space.core import Preset, Rule, Space
 from hztune.space.dimension import Dimension, grid, powers_of_two
 from hztune.space.expression import Expression
 from hztune.space.old_names import removed, under_todays_names
+from hztune.strictjson import TEXT
 
 SCHEMA = 1
-_TOP_KEYS = ("schema", "allocator", "parameters", "not_searched", "forbid", "preset", "mapping")
+_TOP_KEYS = (
+    "schema", "allocator", "parameters", "not_searched", "forbid", "risk", "preset", "mapping",
+)  # fmt: skip
 _PARAMETER_KEYS = ("low", "high", "values", "share_of", "when", "if_present")
 _MAX_BYTES = 256 * 1024
 
@@ -125,6 +128,7 @@ class _Reader:
             presets=self._each(data, "preset", self._preset),
             params=params,
             check=check,
+            risks=self._each(data, "risk", self._risk),
         )
         self._presets_legal(space)
         return space
@@ -199,6 +203,13 @@ class _Reader:
         self._known_keys(table, ("rule", "why"))
         rule = self._expression(self._text(table, "rule"), {*self.params, *self.absent})
         return None if rule.names & self.absent else Rule(rule, self._text(table, "why"))
+
+    def _risk(self, table: dict[str, Any]) -> Rule | None:
+        """A known risk; its sentence goes into profiles, which hold no other signs."""
+        risk = self._rule(table)
+        if not TEXT.fullmatch(table["why"]):
+            raise self._error(f"why is {table['why']!r:.60}; legal is a text like {TEXT.pattern}")
+        return risk
 
     def _preset(self, table: dict[str, Any]) -> Preset | None:
         self._known_keys(table, ("name", "why", "set"))

@@ -34,7 +34,8 @@ def under_todays_names(data: dict[str, Any], known: Collection[str]) -> None:
             preset["set"] = _applied(preset["set"], known)
     parameters = data.get("parameters")
     named = parameters.values() if isinstance(parameters, dict) else ()
-    for table in (*_tables(list(named)), *_tables(data.get("forbid"))):
+    rules = (table for key in ("forbid", "risk") for table in _tables(data.get(key)))
+    for table in (*_tables(list(named)), *rules):
         for key in _TEXTS:
             if isinstance(table.get(key), str):
                 table[key] = params.renamed_in(table[key])
