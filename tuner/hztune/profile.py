@@ -16,10 +16,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, cast
 
-from hztune import allocator, files, strictjson
+from hztune import allocator, caution, files, strictjson
 from hztune.allocator import Adapter, Installed
 from hztune.allocator.base import ALPHABET
 from hztune.blocks import Arm
+from hztune.caution import Caution
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.params import Value
@@ -47,7 +48,10 @@ _METRIC = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _LIMIT = re.compile(r"[0-9]{1,15}(\.[0-9]{1,6})?[xKMG%]?")
 _MOST_THREADS = 65536
 _MOST_WHOLE = 2**63 - 1
-_KEYS = {"claim": "result"}  # in the file, where a field is called otherwise
+_KEYS = {
+    "claim": "result",
+    "cautions": "warnings",
+}  # in the file, where a field is called otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +216,8 @@ class Profile:
     """UTC, "2026-01-31T12:00:00Z"."""
     shares: tuple[Share, ...] = ()
     """Each of several workloads, whose geometric mean the claim is of; empty for one alone."""
+    cautions: tuple[Caution, ...] = ()
+    """What it may do elsewhere: "warnings" in the file, which has that key where there is one."""
 
     @property
     def workloads(self) -> tuple[WorkloadId, ...]:
@@ -290,6 +296,10 @@ def dumps(profile: Profile) -> str:
         workload["params"] = dict(workload["params"])
     held["objective"]["limits"] = dict(profile.objective.limits)
     held["versions"] = dict(profile.versions)
+    for one in held["warnings"]:
+        one["params"] = dict(one["params"])
+    if not profile.cautions:
+        del held["warnings"]
     if profile.claim.memory is None:  # only the members of a front have that key
         del held["result"]["memory"]
     body = {"schema": SCHEMA, **held, "env": profile.environment}
@@ -320,6 +330,10 @@ def parse(content: bytes) -> Profile:
         versions=top.child("versions").texts(),
         created=top.text("created", CREATED),
         shares=tuple(_share(fields) for fields in top.children("shares")),
+        cautions=tuple(
+            caution.read(fields, adapter.renamed)
+            for fields in (top.children("warnings") if top.has("warnings") else ())
+        ),
     )
     stored = adapter.renamed_variables(dict(top.child("env").texts(ALPHABET)))
     top.close()
@@ -336,6 +350,8 @@ def _judge(profile: Profile, stored: dict[str, str]) -> None:
             f"env.{name} is not what the parameters give; env is made from params alone"
         )
     _judge_claim(profile.claim)
+    if any(not set(one.params) <= set(profile.params) for one in profile.cautions):
+        raise UsageError("a warning is of a parameter that is not in params")
     if profile.shares and (
         len(profile.shares) == 1 or profile.shares[0].workload != profile.workload
     ):

@@ -102,6 +102,13 @@ _EXIT_STATUS: dict[Verdict, int] = {
     metavar="throughput,rss",
     help="Prove a front instead: the fastest, the one with least memory, and those between.",
 )
+@click.option(
+    "--panel/--no-panel",
+    "panel",
+    default=None,
+    help="Examine the winner on other workloads: what harms them is left out, or told.  "
+    "[default: for workloads]",
+)
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where the results go.")
 @click.option("--resume", is_flag=True, help="Go on with the study in --out.")
 @click.option("--storage", default="", metavar="URL", help="Share the study; see `hztune worker`.")

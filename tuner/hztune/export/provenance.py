@@ -40,6 +40,7 @@ def provenance(profile: Profile, undo: str) -> list[str]:
         f"{_library(profile)} tuned by hztune for {_label(profile)}{threads}",
         f"result:  {claim(profile)}",
         *[f"limit:   {name} {value}" for name, value in limits],
+        *[f"warning: {each.text}" for each in profile.cautions],
         f"machine: {machine.cpu}, {machine.cores} CPUs{quota}, Linux {machine.kernel}, "
         f"{machine.libc}, pages of {machine.page_size}, THP {machine.thp or 'unknown'}",
         f"made:    {profile.created}, seed {profile.search.seed}, {_versions(profile)}",

@@ -272,6 +272,7 @@ _PHASE_WORDS = {
     "confirm": "prove",
     "ablate": "shorten",
     "explore": "explore",
+    "panel": "panel",
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from hztune.blocks import Arm
 from hztune.progress import duration
-from hztune.report import advice, charts, pareto_section, parts, words
+from hztune.report import advice, charts, elsewhere, pareto_section, parts, words
 from hztune.report.markup import Html, join, tag
 from hztune.report.reading import Candidate, Curve, Removal, StudyReading, proved
 from hztune.stats import Interval
@@ -38,6 +38,7 @@ def body(found: StudyReading) -> Html:
         pareto_section.section,
         _proof,
         _shares,
+        elsewhere.on_other_programs,
         _allocators,
         _search,
         _ablation,

@@ -13,10 +13,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from hztune import caution
 from hztune import profile as profiles
 from hztune.blocks import Arm
+from hztune.caution import Caution
 from hztune.params import Value
 from hztune.profile import Profile
+from hztune.strictjson import Fields
 
 FRONT = "front"
 
@@ -60,6 +63,35 @@ class OutlierPair:
 
 
 @dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """What the winner was seen to do on one workload of the panel.
+
+    Attributes:
+        workload: Of hz-bench.
+        on: The kind of programs that it stands for.
+        state: "harmed", "safe", or "open" where neither is shown.
+        speed: Tuned / control with the ends of its 95 % interval; None: not measured.
+        memory: The same of peak memory; above 1 it takes more.
+        pairs: Pairs of processes behind them.
+        failure: How a process failed; "": none did.
+    """
+
+    workload: str
+    on: str
+    state: str
+    speed: tuple[float, float, float] | None
+    memory: tuple[float, float, float] | None
+    pairs: int
+    failure: str = ""
+
+    @classmethod
+    def stored(cls, row: Mapping[str, Any]) -> Elsewhere:
+        """What was stored as JSON."""
+        ratios = {key: row[key] and tuple(row[key]) for key in ("speed", "memory")}
+        return cls(**{**row, **ratios})
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """How a study came to its verdict, and where the time went.
 
@@ -81,6 +113,8 @@ class Account:
         as_they_come: What the search saw of each allocator with its defaults, as a ratio to the
             control, or how it failed; empty where only one is tuned.
         strays: Pairs of processes that lie far from the others of their kind.
+        elsewhere: What the panel saw; empty where there was none.
+        left_out: The harm of what the panel left out of the winner.
     """
 
     why: str
@@ -98,6 +132,8 @@ class Account:
     idle_ratio: float | None
     as_they_come: Mapping[str, float | str]
     strays: tuple[OutlierPair, ...] = ()
+    elsewhere: tuple[Elsewhere, ...] = ()
+    left_out: tuple[Caution, ...] = ()
 
     @classmethod
     def stored(cls, summary: Mapping[str, Any]) -> Account:
@@ -107,13 +143,18 @@ class Account:
             KeyError: A key is missing: another version of hztune wrote it.
             TypeError: Something in it has another form.
         """
-        plain = {field.name: summary[field.name] for field in fields(cls) if field.name != "strays"}
+        later = ("strays", "elsewhere", "left_out")
+        plain = {
+            field.name: summary[field.name] for field in fields(cls) if field.name not in later
+        }
         return cls(
             **{
                 **plain,
                 "attempts": tuple(Attempt(**each) for each in summary["attempts"]),
                 "counters": {name: (old, new) for name, (old, new) in summary["counters"].items()},
                 "strays": tuple(OutlierPair(**each) for each in summary.get("strays", ())),
+                "elsewhere": tuple(Elsewhere.stored(row) for row in summary.get("elsewhere", ())),
+                "left_out": tuple(caution.read(Fields(row)) for row in summary.get("left_out", ())),
             }
         )
 

@@ -24,7 +24,9 @@ def summary_json(result: Result) -> dict[str, Any]:
     and `ci_high` are tuned / control with the 95 % interval, null where nothing was measured.
     """
     made, account = result.profile, asdict(result.account)
-    strays = account.pop("strays")
+    later = {name: account.pop(name) for name in ("strays", "elsewhere", "left_out")}
+    for one in later["left_out"]:
+        one["params"] = dict(one["params"])
     return {
         "verdict": _verdict(result),
         "why": account.pop("why"),
@@ -44,7 +46,8 @@ def summary_json(result: Result) -> dict[str, Any]:
         **account,
         "out": str(result.folder or ""),
         "front": [_member(number, each) for number, each in enumerate(result.front, start=1)],
-        "strays": strays,
+        **later,
+        "warnings": [each.text for each in made.cautions],
     }
 
 
@@ -62,6 +65,8 @@ def summary_lines(result: Result) -> list[str]:
     """The summary for people."""
     text = [f"verdict: {_verdict(result)} ({result.account.why})"]
     text += _front_lines(result) if result.front else _profile_lines(result)
+    text += [f"  warning: {each.text}" for each in result.profile.cautions]
+    text += [f"  left out: {each.text}" for each in result.account.left_out]
     text += _account_lines(result)
     for name, (before, after) in list(result.account.counters.items())[:_COUNTERS_SHOWN]:
         text.append(f"  counter {name}: {before} by default, {after} tuned")

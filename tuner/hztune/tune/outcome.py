@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hztune import profile, version
 from hztune.blocks import Arm, Outcome
+from hztune.caution import Caution
 from hztune.machine import Machine
 from hztune.params import Value
 from hztune.profile import (
@@ -24,7 +25,7 @@ from hztune.profile import (
     Share,
     WorkloadId,
 )
-from hztune.result import Account, Attempt, OutlierPair, Result
+from hztune.result import Account, Attempt, Elsewhere, OutlierPair, Result
 from hztune.search.proposer import SAMPLER
 from hztune.stats import pool_plain
 from hztune.trial import Ledger, outlying_pairs
@@ -82,6 +83,7 @@ def profile_of(task: Task, machine: Machine, decision: Decision, trials: int) ->
         versions=_versions(),
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         shares=_shares(request, decision),
+        cautions=tuple(_cautions(task, decision)),
     )
 
 
@@ -91,6 +93,16 @@ def _params(task: Task, decision: Decision) -> tuple[tuple[str, Value], ...]:
     if not task.space.holds(arm):
         return ()
     return tuple(task.space.part(arm.allocator).reduced(arm.config).items())
+
+
+def _cautions(task: Task, decision: Decision) -> Iterator[Caution]:
+    """What is to be told of the configuration: what the panel saw, else what is known."""
+    arm = decision.arm
+    if decision.examined is not None:
+        yield from decision.examined.cautions(arm)
+    elif task.space.holds(arm):
+        for params, risk in task.space.part(arm.allocator).known_risks(arm.config):
+            yield Caution("known", risk, params=tuple(params.items()))
 
 
 def _control(task: Task) -> str:
@@ -155,6 +167,8 @@ def account_of(study: Story, decision: Decision, wall_s: float) -> Account:
     """How a study that has ended came to its verdict."""
     bench, calibration = study.bench, decision.calibration
     used = bench.executor.accounting
+    if study.panel is not None:
+        used += study.panel.accounting
     wall = max(wall_s, 1e-9)
     return Account(
         why=decision.why,
@@ -172,6 +186,8 @@ def account_of(study: Story, decision: Decision, wall_s: float) -> Account:
         idle_ratio=_idle_ratio(bench.ledger, decision),
         as_they_come=_as_they_come(study),
         strays=tuple(_outliers(bench.ledger)),
+        elsewhere=tuple(_elsewhere(decision)),
+        left_out=decision.examined.is_gone(decision.arm) if decision.examined else (),
     )
 
 
@@ -181,6 +197,15 @@ def _attempts(decision: Decision) -> Iterator[Attempt]:
         ratio, low, high = interval.ratio if interval else (None, None, None)
         pairs = interval.pairs if interval else 0
         yield Attempt(proof.arm.allocator, proof.arm.config, proof.answer, ratio, low, high, pairs)
+
+
+def _elsewhere(decision: Decision) -> Iterator[Elsewhere]:
+    """What the panel saw of what it left of the winner."""
+    for seen in decision.examined.seen if decision.examined else ():
+        speed = seen.speed.ratio if seen.speed else None
+        memory = seen.memory.ratio if seen.memory else None
+        pairs = seen.speed.pairs if seen.speed else 0
+        yield Elsewhere(seen.workload, seen.phrase, seen.state, speed, memory, pairs, seen.failure)
 
 
 def _outliers(ledger: Ledger) -> Iterator[OutlierPair]:

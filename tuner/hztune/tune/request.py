@@ -17,6 +17,7 @@ from hztune.errors import UsageError
 from hztune.measure.identity import user_settings
 from hztune.measure.program import Program
 from hztune.measure.workloads import refuse_mixture
+from hztune.panel import LEAST_S, PANEL_SHARE
 from hztune.space import Space
 from hztune.trial import LossLimit, MemoryLimit
 from hztune.tune.candidates import Candidates, candidates
@@ -53,6 +54,8 @@ class TuneRequest:
         beside: Further workloads that the same profile is for.
         max_loss: What each of several workloads may lose, as written: "1%".
         pareto: The two objectives of a front, as written: "throughput,rss"; "" for speed alone.
+        panel: Whether the winner is examined on other workloads; None: a workload's is, if there is
+            time for it.
     """
 
     workload: WorkloadSpec | None = None
@@ -68,6 +71,7 @@ class TuneRequest:
     beside: tuple[WorkloadSpec, ...] = ()
     max_loss: str = DEFAULT_MAX_LOSS
     pareto: str = ""
+    panel: bool | None = None
 
     @property
     def workloads(self) -> tuple[WorkloadSpec, ...]:
@@ -78,6 +82,13 @@ class TuneRequest:
     def label(self) -> str:
         """What is measured, in words."""
         return ", ".join(spec.label for spec in self.workloads) or self.name
+
+    @property
+    def panel_s(self) -> float:
+        """Seconds of the budget that are the panel's; 0: there is none."""
+        wanted = self.panel if self.panel is not None else self.workload is not None
+        seconds = PANEL_SHARE * self.budget_s
+        return seconds if wanted and not self.pareto and seconds >= LEAST_S else 0.0
 
     @property
     def name(self) -> str:
@@ -133,6 +144,7 @@ class Task:
             "limit": ", ".join(f"{name} {text}" for name, text in self.limits) or "none",
             "seed": str(request.seed),
             **({"objectives": request.pareto} if request.pareto else {}),
+            **({} if request.panel is None else {"panel": "on" if request.panel else "off"}),
             **self._today,
         }
 
@@ -163,6 +175,7 @@ def understand(request: TuneRequest) -> Task:
         raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
     limit = _read("--max-rss", MemoryLimit.parse, request.max_rss) if request.max_rss else None
     _refuse_other_objectives(request)
+    _refuse_panel(request)
     remarks = _remarks(request)
     found = candidates(request.allocator, request.space, request.threads or _MANY_THREADS)
     return Task(request, found, limit, remarks, _max_loss(request))
@@ -179,6 +192,21 @@ def _refuse_other_objectives(request: TuneRequest) -> None:
         raise UsageError(
             f"--pareto {request.pareto!r}: legal is {goal},{MEMORY}, the speed that is sought and "
             f"peak memory (and p99,{MEMORY} beside --objective p99)"
+        )
+
+
+def _refuse_panel(request: TuneRequest) -> None:
+    """Sees to it that a panel that was asked for can be had.
+
+    Raises:
+        UsageError: The study proves a front, or has no time for it.
+    """
+    if request.panel and request.pareto:
+        raise UsageError("--panel is for one winner, and --pareto proves several; leave one out")
+    if request.panel and not request.panel_s:
+        raise UsageError(
+            f"--panel has {100 * PANEL_SHARE:.0f} % of --budget, and needs {LEAST_S:g} s of it; "
+            f"legal with it is a budget from {LEAST_S / PANEL_SHARE:.0f}s on"
         )
 
 

@@ -12,13 +12,14 @@ from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor
 from hztune.measure.workloads import program_executor, workloads_executor
+from hztune.panel import Panel, make
 from hztune.progress import Reporter, duration
 from hztune.result import Result
 from hztune.result.summary import ending
 from hztune.search import SLOTS
 from hztune.store import Sink
 from hztune.store.local import LocalStudy
-from hztune.trial import Bench, Budget, Ledger, SystemClock
+from hztune.trial import Bench, Budget, Clock, Ledger, SystemClock
 from hztune.trial.budget import Stop
 from hztune.tune import folder, story
 from hztune.tune.outcome import result_of
@@ -48,7 +49,8 @@ def tune(request: TuneRequest, reporter: Reporter) -> Result:
         for line in (*chosen_from(task), *task.remarks):
             reporter.say(line)
         executor = executor_of(request, machine, store)
-        study = _study(task, executor, store, reporter, asked.is_set)
+        panel = panel_of(request, machine, store)
+        study = _study(task, executor, store, reporter, asked.is_set, panel)
         decision = study.run()
         return _finish(task, machine, study, decision, store, started)
 
@@ -61,10 +63,14 @@ def plan(request: TuneRequest) -> list[str]:
     """
     task = understand(request)
     searched = task.space
-    shares = (story.CALIBRATED_BY, story.SEARCHED_BY, story.PROVED_BY, story.SEALED_BY)
-    ends = [duration(share * request.budget_s) for share in shares]
+    shares = (story.CALIBRATED_BY, story.SEARCHED_BY, story.PROVED_BY)
+    phases_s = request.budget_s - request.panel_s
+    ends_s = [*(share * phases_s for share in shares), story.SEALED_BY * request.budget_s]
+    ends = [duration(end_s) for end_s in ends_s]
     sought = [f"objectives: {request.pareto} (a front)"] if request.pareto else []
     proofs = f"confirmed by {ends[2]}, sealed by {ends[3]}"
+    if request.panel_s:
+        proofs += f", {duration(request.panel_s)} for the panel"
     if request.pareto:
         proofs = f"all members confirmed by {ends[3]}"
     lines = [
@@ -107,20 +113,40 @@ def _store(task: Task, machine: Machine, out: Path) -> LocalStudy:
 
 
 def _study(
-    task: Task, executor: Executor, store: LocalStudy, reporter: Reporter, stop: Stop
+    task: Task,
+    executor: Executor,
+    store: LocalStudy,
+    reporter: Reporter,
+    stop: Stop,
+    panel: Panel | None = None,
 ) -> Story:
     blocks = store.replay()
-    budget = Budget(SystemClock(), task.request.budget_s, spent_s=_spent(blocks))
+    budget = budget_of(task.request, SystemClock(), _spent(blocks))
     ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine)
     executor.recall(ledger.own_blocks())
     bench = Bench(executor, ledger, budget, reporter, stop)
-    return study_of(task, bench, task.request.seed)
+    return study_of(task, bench, task.request.seed, panel)
 
 
-def study_of(task: Task, bench: Bench, seed: int) -> Story:
+def study_of(task: Task, bench: Bench, seed: int, panel: Panel | None) -> Story:
     """The story that was asked for: of one winner, or of a front."""
     kind = ParetoStory if task.request.pareto else Story
-    return kind(bench, task.space, seed, task.request.trials)
+    return kind(bench, task.space, seed, task.request.trials, panel)
+
+
+def budget_of(request: TuneRequest, clock: Clock, spent_s: float) -> Budget:
+    """The time of a study, of which some is the panel's where there is one."""
+    panel_s = request.panel_s
+    return Budget(clock, request.budget_s - panel_s, spent_s, reserved_s=panel_s)
+
+
+def panel_of(request: TuneRequest, machine: Machine, sink: Sink) -> Panel | None:
+    """The workloads on which the winner is examined; None: there are none."""
+    if not request.panel_s:
+        return None
+    tuned = [spec.name for spec in request.workloads]
+    threads = request.threads
+    return Panel(make(sink, seed=request.seed, machine=machine, threads=threads, tuned=tuned))
 
 
 def _spent(blocks: Iterable[Block]) -> float:

@@ -29,13 +29,15 @@ from hztune.store.lines import write_lines
 from hztune.store.local import SAMPLES, is_there, recording
 from hztune.store.study import Place, StoredStudy
 from hztune.store.worker import Worker
-from hztune.trial import Bench, Budget, Ledger, SystemClock
+from hztune.trial import Bench, Ledger, SystemClock
 from hztune.tune import folder
 from hztune.tune.outcome import result_of
 from hztune.tune.request import Task, TuneRequest, understand
 from hztune.tune.session import (
+    budget_of,
     chosen_from,
     executor_of,
+    panel_of,
     study_of,
     told_again,
 )
@@ -179,9 +181,10 @@ def _story(
     for block in news.blocks:
         ledger.add(block)
     executor.recall(ledger.own_blocks())
-    budget = Budget(SystemClock(), request.budget_s, spent_s=news.elapsed_s)
+    budget = budget_of(request, SystemClock(), news.elapsed_s)
     bench = Bench(executor, ledger, budget, reporter, stop, peers=worker)
-    return study_of(task, bench, _own_seed(request.seed, worker.number))
+    panel = panel_of(request, machine, worker.sink)
+    return study_of(task, bench, _own_seed(request.seed, worker.number), panel)
 
 
 def _own_seed(seed: int, number: int) -> int:

@@ -22,6 +22,9 @@ _OWN = ("workload", "program", "beside", "space", "out", "resume")
 
 _MOST_SPACE_BYTES = 256 * 1024
 
+_SINCE_THEN = {"panel": False}
+"""What 0.1 had no word for, and how its studies go on."""
+
 
 def written(request: TuneRequest) -> dict[str, Any]:
     """A request as JSON can hold it; a search space of the user's goes along with it.
@@ -47,6 +50,7 @@ def read_back(stored: Mapping[str, Any]) -> Iterator[TuneRequest]:
         UsageError: Another version of hztune has written it, or a workload is not known here.
     """
     plain = {name: value for name, value in stored.items() if name not in ("workloads", "space")}
+    plain = {**_SINCE_THEN, **plain}
     if plain.keys() != set(_plain_names()):
         odd = ", ".join(sorted(plain.keys() ^ set(_plain_names())))
         raise UsageError(

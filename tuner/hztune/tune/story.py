@@ -8,6 +8,7 @@ again from its blocks and goes on where it ended.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hztune.blocks import Arm
@@ -24,6 +25,7 @@ from hztune.confirm import (
 )
 from hztune.confirm.proof import REPORTED_ERROR
 from hztune.errors import StoppedByUser
+from hztune.panel import Examination, Panel
 from hztune.profile import Verdict
 from hztune.progress import percent
 from hztune.search import Best, Search
@@ -57,6 +59,7 @@ class Decision:
         memory: Of the arm's log ratio of peak memory, where a front was sought; else None.
         front: The decision for each member of a front, the fastest first; empty where none was
             sought, or where the default is alone on it.
+        examined: What the panel has shown of the winner; None: there is no panel, or no winner.
     """
 
     verdict: Verdict
@@ -68,6 +71,7 @@ class Decision:
     each: tuple[Interval | None, ...] = ()
     memory: Interval | None = None
     front: tuple[Decision, ...] = ()
+    examined: Examination | None = None
 
 
 @dataclass
@@ -79,18 +83,21 @@ class Story:
         space: What may be proposed.
         seed: Of everything that is chosen at random.
         max_trials: Most configurations to search; None: as many as there is time for.
+        panel: Other workloads on which the winner is examined; None: there are none.
     """
 
     bench: Bench
     space: Space
     seed: int
     max_trials: int | None = None
+    panel: Panel | None = None
 
     def __post_init__(self) -> None:
         """Prepares a study that has decided nothing yet."""
         self.search = Search(self.bench, self.space, self.seed, self.max_trials)
         self.calibration: Calibration | None = None
         self.proofs: list[Proof] = []
+        self.examined: Examination | None = None
 
     @property
     def control(self) -> Arm:
@@ -198,6 +205,7 @@ class Story:
         self.bench.reporter.say(f"confirmed{_seen(proof)}")
         space = self.space.part(proof.arm.allocator)
         shorter = shrink(self.bench, space, proof.arm, gain, SHRUNK_BY)
+        shorter = self._safe(shorter, {})
         arm, interval = self._seal(proof, shorter)
         why = f"{percent(interval.estimate)} on {interval.pairs} fresh pairs of processes"
         return self._decision("improved", arm, interval, why)
@@ -206,12 +214,36 @@ class Story:
         """The verdict where the default breaks the memory limit, and the finalist keeps it."""
         limit = self.bench.ledger.limit
         assert limit is not None  # or nothing would have to be saved
+        self._safe(proof.arm, {}, may_remove=False)
         verdict: Verdict = "improved" if proof.answer == "proved" else "within_limit"
         why = (
             f"it keeps {limit.text} of memory on {interval.pairs} fresh pairs of processes, which "
             f"the default does not, at {percent(interval.estimate)} speed"
         )
         return self._decision(verdict, proof.arm, interval, why)
+
+    def _safe(self, winner: Arm, gains: Mapping[str, float], *, may_remove: bool = True) -> Arm:
+        """What the panel leaves of a winner; its fresh pairs are still to be measured, if any went.
+
+        Args:
+            winner: What would be emitted.
+            gains: What each of its parameters was proved to add, log units, as far as it is known.
+            may_remove: Whether what is left would be proved.
+        """
+        if self.panel is None:
+            return winner
+        budget, space = self.bench.budget, self.space.part(winner.allocator)
+        self.examined = self.panel.examine(
+            self.bench, space, self.control, winner, gains=gains, seconds=budget.reserved_s,
+            may_remove=may_remove,
+        )  # fmt: skip
+        budget.release()
+        return self.examined.arm
+
+    @property
+    def _left_out(self) -> bool:
+        """Whether the panel has left anything out."""
+        return self.examined is not None and bool(self.examined.left_out)
 
     def _seal(self, proof: Proof, shorter: Arm) -> tuple[Arm, Interval]:
         """The configuration to emit: the shorter one if its own fresh pairs hold the gain."""
@@ -228,7 +260,7 @@ class Story:
                 share=SEALED_BY,
                 phase="seal",
             )
-            if sealed.answer == "proved" and self._holds(proof, sealed):
+            if sealed.answer == "proved" and (self._left_out or self._holds(proof, sealed)):
                 interval = sharpen(self.bench, self.control, shorter, share=SEALED_BY)
                 return shorter, _positive(interval, sealed.interval)
             self.bench.reporter.say("the shorter one is not proved to hold the gain: all are kept")
@@ -271,7 +303,10 @@ class Story:
     ) -> Decision:
         record = self.bench.ledger.confirmed.get(arm.key)
         each = reported_each(record) if record else ()
-        return Decision(verdict, arm, interval, self.calibration, tuple(self.proofs), why, each)
+        proofs, examined = tuple(self.proofs), self.examined
+        return Decision(
+            verdict, arm, interval, self.calibration, proofs, why, each, examined=examined
+        )
 
 
 REASONS = {

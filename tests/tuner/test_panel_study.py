@@ -1,0 +1,322 @@
+"""Studies with a panel: what is kept of it, what a stop costs, and where its lines appear."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from hztune import export, profile
+from hztune.blocks import Arm, Block, Role
+from hztune.caution import Caution
+from hztune.errors import UsageError
+from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
+from hztune.machine import Machine
+from hztune.measure.several import WorkloadSink
+from hztune.measure.types import Around
+from hztune.panel import Panel, PanelExecutor
+from hztune.profile import Profile
+from hztune.space import Space, load
+from hztune.store.local import LocalStudy, samples
+from hztune.trial import Bench, Ledger
+from hztune.tune.request import TuneRequest
+from hztune.tune.story import Decision, Story
+from hztune.workload import WorkloadSpec
+
+from .conftest import Kept
+
+MakeBench = Callable[..., Bench]
+QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
+MACHINE = Machine("CPU 3000", 2, None, "6.1", "glibc 2.36", 4096, "madvise", "", "", 24, None)
+LARSON = WorkloadSpec("larson", "", (), 2)
+
+
+def tuned(arm: Arm) -> Truth:
+    """The user's workload: spin locks add much, large pages a little."""
+    config = arm.config
+    return Truth(0.2 * (config.get("lock") == "spin") + 0.06 * (config.get("pages") == "on"))
+
+
+def ruined(arm: Arm) -> Truth:
+    """A strange one, which large pages ruin."""
+    return Truth(-2.0 if arm.config.get("pages") == "on" else 0.0)
+
+
+@dataclass
+class Noted(Around):
+    """An executor that notes which workloads it measured, and asks to stop after so many."""
+
+    seen: list[Arm] = field(default_factory=list)
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+        assert role == "panel"
+        self.seen.append(arms[1])
+        return self.inner.measure(arms, role=role, rounds=rounds, number=number)
+
+
+@dataclass
+class Study:
+    """A simulated study in a directory, with a panel of two workloads."""
+
+    story: Story
+    noted: list[Noted]
+
+    @classmethod
+    def of(
+        cls,
+        make_bench: MakeBench,
+        space: Space,
+        store: LocalStudy,
+        strange: Landscape = ruined,
+        spent_s: float = 0.0,
+    ) -> Study:
+        bench = make_bench(tuned, QUIET, budget_s=276.0, ledger=Ledger.of(store.replay()))
+        clock = bench.executor.clock  # type: ignore[attr-defined]
+        bench.executor = Kept(bench.executor, store)
+        bench.budget = replace(bench.budget, spent_s=spent_s, reserved_s=24.0)
+        noted = []
+        for seed, landscape in enumerate((strange, lambda arm: Truth())):
+            drawn = ReplayExecutor(landscape, QUIET, seed=seed, clock=clock)
+            noted.append(Noted(Kept(drawn, WorkloadSink(store, f"strange{seed}"))))
+        executors = [
+            PanelExecutor(each, f"strange{seed}", f"strange programs {seed}")
+            for seed, each in enumerate(noted)
+        ]
+        return cls(Story(bench, space, 1, panel=Panel(executors)), noted)
+
+    @property
+    def bench(self) -> Bench:
+        return self.story.bench
+
+    @property
+    def measured(self) -> int:
+        """Blocks that the panel measured in this session."""
+        return sum(len(each.seen) for each in self.noted)
+
+    def run(self, stop_after: int | None = None) -> Decision:
+        """Runs it; stopped by the user after so many blocks of the panel."""
+        if stop_after is not None:
+            self.bench.stop = lambda: self.measured >= stop_after
+        return self.story.run()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Callable[[], LocalStudy]:
+    """Opens the study of a directory, as a command and its --resume do."""
+    return lambda: LocalStudy(tmp_path, {}, MACHINE, resume=True)
+
+
+Open = Callable[[], LocalStudy]
+
+
+# ---- the study -----------------------------------------------------------------------------------
+
+
+def test_what_harms_a_strange_workload_leaves_the_winner_and_the_rest_is_proved(
+    make_bench: MakeBench, toy_space: Space, store: Open
+) -> None:
+    with store() as opened:
+        study = Study.of(make_bench, toy_space, opened)
+        decision = study.run()
+    assert decision.verdict == "improved"
+    assert decision.arm.config == {"lock": "spin"}
+    assert decision.examined is not None
+    gone = decision.examined.is_gone(decision.arm)
+    assert [each.text for each in gone] == ["on strange programs 0: 7 times slower (pages=on)"]
+    assert decision.examined.cautions(decision.arm) == ()
+    budget = study.bench.budget
+    assert (budget.total_s, budget.reserved_s) == (300.0, 0.0)
+    assert budget.elapsed() <= 1.02 * budget.total_s
+
+
+def test_a_study_without_a_panel_examines_nothing(make_bench: MakeBench, toy_space: Space) -> None:
+    decision = Story(make_bench(tuned, QUIET), toy_space, 1).run()
+    assert decision.verdict == "improved"
+    assert decision.examined is None
+
+
+def test_blocks_of_the_panel_are_kept_with_their_role_and_workload(
+    make_bench: MakeBench, toy_space: Space, store: Open, tmp_path: Path
+) -> None:
+    with store() as opened:
+        study = Study.of(make_bench, toy_space, opened)
+        study.run()
+        ledger = study.bench.ledger
+        numbers = [block.number for block in opened.replay()]
+        assert numbers == list(range(len(ledger.blocks) + len(ledger.panel)))
+        kept = [block for block in opened.replay() if block.role == "panel"]
+    assert {block.workload for block in kept} == {"strange0", "strange1"}
+    assert [block.number for block in kept] == [block.number for block in ledger.panel]
+    rows = [json.loads(line) for line in samples(tmp_path)]
+    named = {row.get("workload") for row in rows if row.get("role") == "panel" and "arms" in row}
+    assert named == {"strange0", "strange1"}
+
+
+def test_nothing_but_the_panel_looks_at_its_blocks(
+    make_bench: MakeBench, toy_space: Space, store: Open
+) -> None:
+    with store() as opened:
+        study = Study.of(make_bench, toy_space, opened, lambda arm: Truth(status="crash"))
+        study.run()
+    ledger = study.bench.ledger
+    assert ledger.panel
+    assert all(block.role != "panel" for block in ledger.blocks)
+    assert ledger.failures().total() == 0
+    assert Ledger.of(ledger.blocks).estimates() == ledger.estimates()
+
+
+def test_a_resumed_study_does_not_measure_the_panel_again(
+    make_bench: MakeBench, toy_space: Space, store: Open
+) -> None:
+    with store() as opened:
+        first = Study.of(make_bench, toy_space, opened)
+        before = first.run()
+    with store() as opened:
+        again = Study.of(make_bench, toy_space, opened, spent_s=first.bench.budget.elapsed())
+        after = again.run()
+    assert first.measured > 0
+    assert again.measured == 0
+    assert (after.arm, after.examined) == (before.arm, before.examined)
+
+
+@pytest.mark.parametrize("blocks", [1, 4, 9])
+def test_a_stop_in_the_panel_loses_nothing_and_the_study_goes_on_with_the_next_block(
+    make_bench: MakeBench, toy_space: Space, store: Open, blocks: int
+) -> None:
+    with store() as opened:
+        first = Study.of(make_bench, toy_space, opened)
+        decision = first.run(stop_after=blocks)
+        assert decision.verdict == "interrupted"
+        assert decision.arm.config.get("lock") == "spin"
+    with store() as opened:
+        kept = [block for block in opened.replay() if block.role == "panel"]
+        assert len(kept) == blocks
+        again = Study.of(make_bench, toy_space, opened, spent_s=first.bench.budget.elapsed())
+        decision = again.run()
+    assert decision.arm.config == {"lock": "spin"}
+    assert again.bench.ledger.panel[:blocks] == kept
+
+
+# ---- the request ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "seconds"),
+    [
+        ({}, 14.4),
+        ({"panel": False}, 0.0),
+        ({"pareto": "throughput,rss"}, 0.0),
+        ({"budget_s": 60.0}, 0.0),
+        ({"workload": None}, 0.0),
+        ({"workload": None, "panel": True}, 14.4),
+    ],
+)
+def test_a_workload_has_a_panel_where_there_is_time_and_a_program_where_it_is_asked_for(
+    changes: dict[str, object], seconds: float
+) -> None:
+    request = replace(TuneRequest(LARSON), **changes)  # type: ignore[arg-type]
+    assert request.panel_s == pytest.approx(seconds)
+
+
+# ---- the known risks -----------------------------------------------------------------------------
+
+
+RISKY = """
+schema = 1
+allocator = "hz"
+[parameters.delay]
+[parameters.lock]
+[[risk]]
+rule = "delay <= 10 and lock == 'spin'"
+why = "{why}"
+"""
+
+
+def test_a_known_risk_is_told_of_a_configuration_that_has_it(
+    toy_params: Sequence[object], tmp_path: Path
+) -> None:
+    path = tmp_path / "risky.toml"
+    path.write_text(RISKY.format(why="pages are faulted in again"))
+    space = load(path, toy_params, check=lambda config: None)  # type: ignore[arg-type]
+    config = {"delay": 0, "lock": "spin", "pages": "on"}
+    assert space.known_risks(config) == [
+        ({"delay": 0, "lock": "spin"}, "pages are faulted in again")
+    ]
+    assert space.known_risks({"delay": 0}) == []
+
+
+def test_a_risk_that_a_profile_could_not_hold_is_refused(
+    toy_params: Sequence[object], tmp_path: Path
+) -> None:
+    path = tmp_path / "risky.toml"
+    path.write_text(RISKY.format(why="it's bad"))
+    with pytest.raises(UsageError, match=r"risk\[0\]: why is"):
+        load(path, toy_params, check=lambda config: None)  # type: ignore[arg-type]
+
+
+# ---- where the lines appear ----------------------------------------------------------------------
+
+SLOW = Caution("speed", "programs with large blocks", "large", (("magazine_cap", 512),),
+               0.03, 0.02, 0.04)  # fmt: skip
+KNOWN = Caution("known", "threads wait for one lock", params=(("depot_lock", "spin"),))
+LINES = (
+    "on programs with large blocks: 33 times slower (magazine_cap=512)",
+    "known risk of depot_lock=spin: threads wait for one lock",
+)
+
+
+@pytest.fixture
+def warned(make_profile: Callable[..., Profile]) -> Profile:
+    """A profile with two cautions."""
+    return make_profile(cautions=(SLOW, KNOWN))
+
+
+def test_a_profile_keeps_its_warnings_and_one_without_has_no_key_for_them(
+    warned: Profile, tmp_path: Path
+) -> None:
+    profile.save(warned, tmp_path / "profile.json")
+    assert profile.load(tmp_path / "profile.json") == warned
+    bare = replace(warned, cautions=())
+    assert "warnings" not in json.loads(profile.dumps(bare))
+    assert profile.parse(profile.dumps(bare).encode()) == bare
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"what": "slowness"}, "what is"),
+        ({"on": "a\nb"}, "on is"),
+        ({"ratio": None}, "lacks its ratio"),
+        ({"ratio": 0.5}, "outside its interval"),
+        ({"params": {"magazine_cap": 64}}, "not in params"),
+        ({"extra": 1}, "not a key"),
+    ],
+)
+def test_a_warning_that_is_not_legal_is_refused(
+    warned: Profile, changes: dict[str, object], complaint: str
+) -> None:
+    told = json.loads(profile.dumps(warned))
+    told["warnings"][0] |= changes
+    with pytest.raises(UsageError, match=complaint):
+        profile.parse(json.dumps(told).encode())
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_warning_is_a_line_of_every_export_with_comments(warned: Profile, line: str) -> None:
+    for form in ("env", "sh", "header", "systemd"):
+        assert f"warning: {line}" in export.render(warned, form)
+
+
+@pytest.mark.parametrize(
+    ("caution", "words"),
+    [
+        (replace(SLOW, ratio=0.88, ci_low=0.8, ci_high=0.9), "12 % slower"),
+        (replace(SLOW, what="memory", ratio=1.42, ci_low=1.3, ci_high=1.5), "1.4 times the memory"),
+        (Caution("failure", "programs with large blocks", "large"), "a process failed"),
+    ],
+)
+def test_a_caution_says_how_much_worse_it_is(caution: Caution, words: str) -> None:
+    assert caution.text.startswith(f"on programs with large blocks: {words}")

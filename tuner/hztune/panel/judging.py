@@ -1,0 +1,189 @@
+"""From the pairs of a winner on a strange workload to what they show: harmed, safe, or open.
+
+The test is one of non-inferiority: a loss within a margin is none. Harm is claimed only where the
+estimate is beyond the margin and the 95 % interval excludes "no difference"; a workload is safe
+where the interval excludes more than the margin; else nothing is said. A warning that might be
+noise teaches users to ignore all warnings. The intervals hold at every scheduled look together,
+see stats.sequential; what one look has shown stays shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+from typing import Literal
+
+from hztune.blocks import Arm, Block, Outcome
+from hztune.caution import Caution
+from hztune.stats import Interval, log_rss_ratio, pair_ratio
+from hztune.stats.distributions import normal_tail, t_quantile
+from hztune.stats.sequential import critical_values
+
+SPEED_MARGIN = -math.log(0.95)
+"""Log loss of speed that is none: 5 %, about what a fresh build or another address layout does."""
+
+MEMORY_MARGIN = math.log(1.25)
+"""Log growth of peak memory that is none: 25 %, about what sizes rounded up to classes cost."""
+
+LEAST_EXTRA_KB = 4096.0
+"""Growth of peak memory that is none, whatever the ratio: what an allocator has for itself."""
+
+LOOKS = (3, 5, 8, 13, 20)
+"""Pairs at which a workload may be judged: harm that matters is large, and shows in few."""
+
+ERROR = 0.05
+
+State = Literal["harmed", "safe", "open"]
+
+
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """Harm that was shown on one workload.
+
+    Attributes:
+        what: Less speed, more memory, or a process that failed.
+        workload: Of the panel.
+        phrase: The kind of programs.
+        interval: Of the log ratio of speed or peak memory, winner / control; None of a failure.
+        params: The parameters that do it; empty: not found.
+    """
+
+    what: Literal["speed", "memory", "failure"]
+    workload: str
+    phrase: str
+    interval: Interval | None = None
+    params: tuple[str, ...] = ()
+
+    def caution(self, arm: Arm) -> Caution:
+        """What is told of it, where `arm` is the configuration that does it."""
+        ratio, low, high = self.interval.ratio if self.interval else (None, None, None)
+        params = tuple((name, arm.config[name]) for name in self.params)
+        return Caution(self.what, self.phrase, self.workload, params, ratio, low, high)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a winner was seen to do on one workload.
+
+    Attributes:
+        workload: Of the panel.
+        phrase: The kind of programs.
+        state: What is shown.
+        speed: 95 % interval of its log ratio of speed to the control; None: too few pairs.
+        memory: The same of peak memory; above 0 it takes more.
+        extra_kb: Mean growth of peak memory, KiB.
+        failure: How a process of the winner failed; "": none did.
+    """
+
+    workload: str
+    phrase: str
+    state: State
+    speed: Interval | None = None
+    memory: Interval | None = None
+    extra_kb: float = 0.0
+    failure: str = ""
+
+    @property
+    def harms(self) -> tuple[Harm, ...]:
+        """Every harm that is shown."""
+        if self.state != "harmed":
+            return ()
+        if self.failure:
+            return (Harm("failure", self.workload, self.phrase),)
+        found = []
+        if _speed_state(self.speed) == "harmed":
+            found.append(Harm("speed", self.workload, self.phrase, self.speed))
+        if _memory_state(self.memory, self.extra_kb) == "harmed":
+            found.append(Harm("memory", self.workload, self.phrase, self.memory))
+        return tuple(found)
+
+
+def seen_in(
+    blocks: Sequence[Block], arm: Arm, workload: str, phrase: str, *, is_last: bool
+) -> Seen:
+    """Judges the pairs of an arm with the control.
+
+    Args:
+        blocks: Of one workload, in order of time; the first outcome behind the control counts.
+        arm: Whose pairs they are.
+        workload: Of the panel.
+        phrase: The kind of programs.
+        is_last: Whether time is up: then there is one more look, whose moment is not the data's.
+    """
+    pairs = [
+        (b.control, b.outcomes[1]) for b in blocks if b.control.ok and b.outcomes[1].arm == arm
+    ]
+    failed = next((outcome for _, outcome in pairs if not outcome.ok), None)
+    if failed is not None:
+        words = f"{failed.status}: {failed.detail}" if failed.detail else failed.status
+        return Seen(workload, phrase, "harmed", failure=words)
+    for count in (*(look for look in LOOKS if look <= len(pairs)), *([len(pairs)] * is_last)):
+        seen = _look(pairs[:count], workload, phrase)
+        if seen.state != "open":
+            return seen
+    return replace(_look(pairs, workload, phrase), state="open")
+
+
+def _look(pairs: Sequence[tuple[Outcome, Outcome]], workload: str, phrase: str) -> Seen:
+    """What so many pairs show."""
+    speed = panel_interval(
+        [pair.log_ratio for one in pairs if (pair := pair_ratio(*one)) is not None]
+    )
+    memory = panel_interval([rss for one in pairs if (rss := log_rss_ratio(*one)) is not None])
+    extra_kb = fmean(b.rss_peak_kb - a.rss_peak_kb for a, b in pairs) if pairs else 0.0
+    states = {_speed_state(speed), _memory_state(memory, extra_kb)}
+    state: State = "harmed" if "harmed" in states else "open" if "open" in states else "safe"
+    return Seen(workload, phrase, state, speed, memory, extra_kb)
+
+
+def _speed_state(speed: Interval | None) -> State:
+    if speed is None:
+        return "open"
+    if speed.estimate < -SPEED_MARGIN and speed.high < 0.0:
+        return "harmed"
+    return "safe" if speed.low > -SPEED_MARGIN else "open"
+
+
+def _memory_state(memory: Interval | None, extra_kb: float) -> State:
+    """Memory that no process reports harms nothing that could be shown."""
+    if memory is None or extra_kb < LEAST_EXTRA_KB:
+        return "safe"
+    if memory.estimate > MEMORY_MARGIN and memory.low > 0.0:
+        return "harmed"
+    return "safe" if memory.high < MEMORY_MARGIN else "open"
+
+
+def panel_interval(values: Sequence[float]) -> Interval | None:
+    """The repeated confidence interval at the looks of the panel; None before the first one.
+
+    As stats.sequential.sequential_interval, whose own schedule begins at six pairs.
+    """
+    count = len(values)
+    if count < LOOKS[0]:
+        return None
+    looks = (*(look for look in LOOKS if look < count), count)
+    z = critical_values(looks, ERROR)[-1]
+    half = t_quantile(normal_tail(z), count - 1) * stdev(values) / math.sqrt(count)
+    mean = fmean(values)
+    return Interval(mean, mean - half, mean + half, count)
+
+
+Relief = Callable[[Outcome, Outcome], float | None]
+"""How much better the second of two outcomes is, log units; None: one of them failed."""
+
+
+def relief_of(harm: Harm) -> Relief:
+    """What tells whether a harm is less without a parameter."""
+    return _less_memory if harm.what == "memory" else _more_speed
+
+
+def _more_speed(with_it: Outcome, without: Outcome) -> float | None:
+    pair = pair_ratio(with_it, without)
+    return None if pair is None else pair.log_ratio
+
+
+def _less_memory(with_it: Outcome, without: Outcome) -> float | None:
+    growth = log_rss_ratio(with_it, without)
+    return None if growth is None else -growth
