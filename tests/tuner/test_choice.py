@@ -12,7 +12,6 @@ from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.lab.replay import Landscape, ModelNoise, Truth
 from hztune.search import Search
-from hztune.search.proposer import Observation, config_key, propose
 from hztune.space import Choice, Space
 from hztune.trial import Bench, MemoryLimit
 from hztune.tune.candidates import candidates
@@ -92,23 +91,6 @@ def test_every_allocator_as_it_comes_stands_before_every_preset(choice: Choice) 
     arms = [choice.arm(preset.config) for preset in choice.presets]
     sharded = [Arm.of(name, {"shards": 4}) for name in ("one", "two")]
     assert arms == [Arm("one"), Arm("two"), Arm("fixed"), *sharded]
-
-
-def test_a_narrowed_choice_proposes_only_what_is_left(choice: Choice) -> None:
-    left = choice.narrowed({"two"})
-    proposals = propose(left, [], 8, incumbents=left.defaults, taken=set(), seed=1)
-    assert {config["allocator"] for config in proposals} == {"two"}
-    assert left.fingerprint() != choice.fingerprint()
-
-
-def test_proposals_stay_near_the_best_of_the_allocator_that_they_choose(choice: Choice) -> None:
-    best = {"allocator": "two", "two.lock": "spin", "two.pages": "on"}
-    known = [Observation({}, 0.0, GOOD), Observation(best, 0.3, GOOD)]
-    options = {"incumbents": [*choice.defaults, best], "seed": 1}
-    proposals = propose(choice, known, 20, taken={config_key(best)}, **options)  # type: ignore[arg-type]
-    inside = [config for config in proposals if config["allocator"] == "two"]
-    assert len(inside) > 10
-    assert sum(config.get("two.lock") == "spin" for config in inside) > 0.5 * len(inside)
 
 
 # ---- the search ----------------------------------------------------------------------------------

@@ -24,8 +24,7 @@ from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.machine import Machine
 from hztune.measure.types import Around
 from hztune.progress import Quiet
-from hztune.search import proposer
-from hztune.search.proposer import Observation
+from hztune.report.journal import Observation, mirror
 from hztune.space import Space
 from hztune.store import Evidence, Plan
 from hztune.store.local import LocalStudy, samples
@@ -232,7 +231,7 @@ def kill_mirrors(path: Path, kills: int) -> list[float]:
 
     def write(tell: Tell) -> None:
         while True:
-            proposer.mirror(path, "all", findings, defaults)
+            mirror(path, "all", findings, defaults)
             tell(1)
 
     def trials() -> int:
@@ -245,7 +244,7 @@ def kill_mirrors(path: Path, kills: int) -> list[float]:
         killed(write, after=rng.randrange(1, 6))
         began = time.monotonic()
         assert trials() == len(findings)
-        proposer.mirror(path, "all", findings, defaults)
+        mirror(path, "all", findings, defaults)
         resumed_s.append(time.monotonic() - began)
         assert trials() == len(findings)
         assert sorted(each.name for each in path.parent.iterdir()) == [path.name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from itertools import pairwise
 from random import Random
 from statistics import stdev
 
@@ -15,8 +15,7 @@ from hztune.blocks import Arm, Block, Outcome
 from hztune.errors import HztuneError, StoppedByUser, UsageError
 from hztune.lab.replay import ModelNoise, Truth
 from hztune.search import SLOTS, Search
-from hztune.search.model import Model
-from hztune.space import Choice, Space
+from hztune.space import Space
 from hztune.trial import Bench, Ledger, MemoryLimit, Samples, assess, calibrate
 
 MakeBench = Callable[..., Bench]
@@ -130,7 +129,9 @@ def test_those_who_could_win_are_measured_again_and_losers_are_not(
     assert pairs["other"] < 1.4 * counts["other"]
 
 
-def test_a_refused_finalist_is_nobodys_incumbent(make_bench: MakeBench, toy_space: Space) -> None:
+def test_a_refused_finalist_is_the_incumbent_no_more(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
     bench = make_bench(spin_is_faster, QUIET)
     search = Search(bench, toy_space, seed=1)
     search.run(share=0.5)
@@ -301,7 +302,6 @@ def test_what_is_proposed_next_depends_on_the_ledger_alone(
     calibrate(bench, Arm("hz"), share=0.1)
     search = Search(bench, toy_space, seed=1)
     search.run(share=0.3)
-    assert Model(toy_space, bench.ledger).knows("hz")
     read_back = Ledger()
     for block in bench.ledger.blocks:
         read_back.add(block)
@@ -309,15 +309,7 @@ def test_what_is_proposed_next_depends_on_the_ledger_alone(
     assert fresh._batch(proposing=True) == search._batch(proposing=True)
 
 
-# ---- what the search believes --------------------------------------------------------------------
-
-
-def known(space: Space, bench: Bench, share: float = 0.5) -> Model:
-    """What is believed after a search."""
-    calibrate(bench, Arm("hz"), share=0.1)
-    search = Search(bench, space, seed=1)
-    search.run(share=share)
-    return Model(space, bench.ledger)
+# ---- what the search knows -----------------------------------------------------------------------
 
 
 def measured(bench: Bench, arms: Sequence[Arm]) -> Ledger:
@@ -338,94 +330,75 @@ def some(space: Space, count: int, seed: int = 1) -> list[Arm]:
     return list(found.values())
 
 
-def test_of_many_proposals_those_are_chosen_that_are_like_the_good_ones(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    beliefs = known(toy_space, make_bench(spin_is_faster, QUIET, budget_s=200))
-    rng = Random(3)
-    proposals = [toy_space.sample(rng) for _ in range(60)]
-    chosen, promise = beliefs.choose(proposals, 4, best=0.0)
-    assert len(chosen) == 4
-    assert all(config.get("lock") == "spin" for config in chosen)
-    assert promise > 0.1
-
-
-def test_proposals_promise_nothing_beside_somebody_far_better(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    beliefs = known(toy_space, make_bench(spin_is_faster, QUIET, budget_s=200))
-    proposals = [toy_space.sample(Random(4)) for _ in range(20)]
-    assert beliefs.choose(proposals, 4, best=1.0)[1] < 1e-6
-
-
-def test_an_allocator_of_which_little_is_known_is_not_chosen_for_by_the_model(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    spaces = [replace(toy_space, allocator=name) for name in ("one", "two")]
-    choice = Choice.of(spaces)
-    many, few = some(spaces[0], 20), some(spaces[1], 5)
-    beliefs = Model(choice, measured(make_bench(flat, QUIET), [*many, *few]))
-    assert beliefs.knows("one")
-    assert not beliefs.knows("two")
-
-
-def test_luck_is_not_believed(make_bench: MakeBench, toy_space: Space) -> None:
+def test_a_lucky_configuration_is_not_believed(make_bench: MakeBench, toy_space: Space) -> None:
     noisy = ModelNoise(within=0.02, between=0.08, common=0.05)
     bench = make_bench(flat, noisy, budget_s=200)
-    beliefs = known(toy_space, bench)
-    assert beliefs.knows("hz")
-    pooled = [one.mean for one in bench.ledger.estimates().values()]
-    believed = [one.mean for one in beliefs.estimates.values()]
-    assert stdev(believed) < stdev(pooled)
-    assert max(believed) < max(pooled)
+    calibrate(bench, Arm("hz"), share=0.1)
+    search = Search(bench, toy_space, seed=1)
+    search.run(share=0.5)
+    raw = [one.raw for one in bench.ledger.estimates().values()]
+    believed = [one.estimate.mean for one in search.ranked()]
+    assert stdev(believed) < 0.5 * stdev(raw)
+    assert max(believed) < 0.5 * max(raw)
 
 
-def test_the_neighbours_of_what_crashes_are_believed_to_be_bad(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    def spin_crashes(arm: Arm) -> Truth:
-        return Truth(status="crash") if arm.config.get("lock") == "spin" else Truth()
-
-    arms = some(toy_space, 60)
-    beliefs = Model(toy_space, measured(make_bench(spin_crashes, QUIET), arms))
-    proposals = [toy_space.sample(Random(seed)) for seed in range(60)]
-    chosen, _ = beliefs.choose(proposals, 8, best=0.0)
-    assert {config.get("lock") == "spin" for config in proposals} == {True, False}
-    assert not any(config.get("lock") == "spin" for config in chosen)
-
-
-def test_what_is_above_the_memory_limit_is_not_proposed(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    def spin_is_greedy(arm: Arm) -> Truth:
-        return Truth(0.1, rss_kb=200_000) if arm.config.get("lock") == "spin" else Truth()
-
-    bench = make_bench(spin_is_greedy, QUIET, limit=MemoryLimit.parse("1.1x"))
-    beliefs = Model(toy_space, measured(bench, some(toy_space, 60)))
-    proposals = [toy_space.sample(Random(seed)) for seed in range(60)]
-    chosen, _ = beliefs.choose(proposals, 8, best=0.0)
-    assert not any(config.get("lock") == "spin" for config in chosen)
-
-
-def test_somebody_far_behind_is_known_by_measurements_alone(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    def spin_is_slow(arm: Arm) -> Truth:
-        return Truth(-1.0 if arm.config.get("lock") == "spin" else 0.0)
-
-    ledger = measured(make_bench(spin_is_slow, QUIET), some(toy_space, 60))
-    beliefs, pooled = Model(toy_space, ledger), ledger.estimates()
-    slow = [key for key, one in ledger.searched.items() if one.arm.config.get("lock") == "spin"]
-    assert slow
-    assert all(beliefs.estimates[key].mean == pooled[key].mean < -0.5 for key in slow)
-
-
-def test_of_hundreds_nobody_leads_whom_the_model_does_not_know(
+def test_of_hundreds_none_leads_that_the_model_does_not_hold(
     make_bench: MakeBench, toy_space: Space
 ) -> None:
     noisy = ModelNoise(within=0.02, between=0.08, common=0.05)
-    ledger = measured(make_bench(flat, noisy), some(toy_space, 300))
-    beliefs, pooled = Model(toy_space, ledger), ledger.estimates()
-    best = max(beliefs.estimates.values(), key=lambda one: one.mean)
-    assert best.mean < max(one.mean for one in pooled.values())
-    assert len(beliefs.estimates) == len(pooled) == 300
+    bench = make_bench(flat, noisy)
+    pooled = measured(bench, some(toy_space, 300)).estimates()
+    ranked = Search(bench, toy_space, seed=1).ranked()
+    assert ranked[0].estimate.mean < max(one.mean for one in pooled.values())
+    assert len(ranked) == len(pooled) == 300
+
+
+def test_what_the_best_comes_to_without_a_parameter_is_measured_at_the_end(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    bench = make_bench(spin_is_faster, QUIET)
+    calibrate(bench, Arm("hz"), share=0.1)
+    Search(bench, toy_space, seed=1).run(share=0.6)
+    assert Arm.of("hz", {"lock": "spin"}).key in bench.ledger.searched
+
+
+def test_the_finalist_is_the_shortest_that_is_as_good_as_the_best(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    for seed in range(6):
+        bench = make_bench(spin_is_faster, QUIET, seed=seed)
+        calibrate(bench, Arm("hz"), share=0.1)
+        search = Search(bench, toy_space, seed=seed)
+        search.run(share=0.5)
+        finalist = search.finalist(most=4)
+        assert finalist is not None
+        assert finalist.arms[0].config == {"lock": "spin"}
+
+
+def test_a_chain_adds_the_strongest_parameter_first(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    def two(arm: Arm) -> Truth:
+        return Truth(0.2 * ("lock" in arm.config) + 0.08 * (arm.config.get("pages") == "on"))
+
+    bench = make_bench(two, QUIET, budget_s=200)
+    calibrate(bench, Arm("hz"), share=0.1)
+    search = Search(bench, toy_space, seed=1)
+    search.run(share=0.6)
+    finalist = search.finalist(most=4)
+    assert finalist is not None
+    assert [*finalist.arms[0].config] == ["lock"]
+    assert finalist.arms[1].config.get("pages") == "on"
+    for shorter, longer in pairwise(finalist.arms):
+        assert {*shorter.params} < {*longer.params}
+
+
+def test_what_was_refused_does_not_begin_a_chain(make_bench: MakeBench, toy_space: Space) -> None:
+    bench = make_bench(spin_is_faster, QUIET)
+    search = Search(bench, toy_space, seed=1)
+    search.run(share=0.5)
+    first = search.finalist(most=4)
+    assert first is not None
+    search.refuse(first.arms[0])
+    second = search.finalist(most=4)
+    assert second is None or second.arms[0] != first.arms[0]

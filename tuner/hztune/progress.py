@@ -22,14 +22,18 @@ class Status:
     """How a study stands.
 
     Attributes:
-        phase: calibrate, search, confirm, ablate or seal.
+        phase: calibrate, search, prove, panel, ablate, verify.
         trials: Different configurations measured so far.
         failed: How many of them failed.
-        best: Log ratio of the best configuration to the default.
+        best: Log ratio to the default: of the best configuration by now, or, where there is a
+            `subject`, of that.
         error: Half-width of its 95 % interval, log units; infinite while unknown.
         floor: Noise floor, log units; 0 while unknown.
         left_s: Seconds left of the budget.
         share: Part of the budget that is used, 0 to 1.
+        pairs: Fresh pairs of what is being proved.
+        planned: How many there will be; 0: it is not known.
+        subject: What is being proved; empty during the search.
     """
 
     phase: str
@@ -40,19 +44,27 @@ class Status:
     floor: float
     left_s: float
     share: float
+    pairs: int = 0
+    planned: int = 0
+    subject: str = ""
 
     def line(self) -> str:
         """The status in one line."""
         floor = f"noise floor {percent(self.floor, sign=False)}" if self.floor else "noise floor ?"
+        told = f"{self._subject_text()}" if self.subject else f"{self._search_text()}  {floor}"
+        return f"{self.phase:<9} {told}  {duration(self.left_s)} left"
+
+    def _search_text(self) -> str:
         failed = f" ({self.failed} failed)" if self.failed else ""
-        return (
-            f"{self.phase:<9} trial {self.trials}{failed}  best {self.best_text()}  "
-            f"{floor}  {duration(self.left_s)} left"
-        )
+        return f"trial {self.trials}{failed}  best so far {self.best_text()}"
+
+    def _subject_text(self) -> str:
+        of = f" of {self.planned}" if self.planned else ""
+        return f"pair {self.pairs}{of}  {self.subject}: {self.best_text()}"
 
     def best_text(self) -> str:
         """The best ratio with its interval."""
-        if self.trials == 0:
+        if self.trials == 0 and not self.subject:
             return "-"
         if self.error == float("inf"):
             return percent(self.best)

@@ -1,4 +1,4 @@
-"""Confirming: the proof on fresh pairs, of one or of a front, and the ablation."""
+"""Confirming: the proof on fresh pairs, of a chain or of a front, and the ablation for fronts."""
 
 from hztune.confirm.members import shorten_members
 from hztune.confirm.pareto_proof import (
@@ -12,32 +12,36 @@ from hztune.confirm.pareto_proof import (
 )
 from hztune.confirm.proof import (
     PROOF_SHARE,
+    REPORTED_ERROR,
     Proof,
+    Step,
+    affordable_pairs,
+    chain_rounds,
     claim_error,
-    pair_rounds,
+    difference,
     prove,
     reported,
     reported_each,
-    sharpen,
 )
-from hztune.confirm.shrink import shrink
 
 __all__ = [
     "MOST_MEMBERS",
     "PROOF_SHARE",
+    "REPORTED_ERROR",
     "Member",
     "Proof",
+    "Step",
     "affordable",
+    "affordable_pairs",
+    "chain_rounds",
     "claim_error",
+    "difference",
     "front_error",
     "member_error",
     "on_front",
-    "pair_rounds",
     "prove",
     "prove_front",
     "reported",
     "reported_each",
-    "sharpen",
     "shorten_members",
-    "shrink",
 ]

@@ -25,12 +25,9 @@ from hztune.confirm.proof import (
     is_precise,
     keeps_limit,
     limit_is_futile,
-    looks_at,
-    may_end,
-    tell,
     within_limits,
 )
-from hztune.stats import FIRST_LOOK, Interval, sequential_interval
+from hztune.stats import FIRST_LOOK, Interval, is_look, sequential_interval
 from hztune.trial import LEAST_SAVING, PAIRS, Bench, Ledger, Place, Samples, unbeaten
 
 MOST_MEMBERS = 5
@@ -241,3 +238,28 @@ def _judged(bench: Bench, record: Samples, alpha: float, is_last: bool) -> Membe
         keeps = keeps_limit(bench, record, alpha, looks)
         answer = within_limits(bench, record, keeps=keeps)
     return Member(record.arm, answer, speed.reported, memory, is_faster, is_saving)
+
+
+def looks_at(bench: Bench, pairs: int) -> list[int]:
+    """The looks that were due so far: what one of them has proved stays proved."""
+    return [count for count in range(bench.least_pairs, pairs + 1) if is_look(count)]
+
+
+def may_end(pairs: int) -> bool:
+    """Whether what the pairs show may end them after so many: before or at a scheduled look.
+
+    Repeated intervals cover at once at the looks of their schedule, and at one more whose moment
+    the data did not choose, which is the end of time (see stats.sequential). Taken after every
+    pair, one of them misses in 8 to 11 % of studies with up to 40 and 200 pairs instead of 5 %.
+    Before the first look no interval is reported, so that a proof given up by then has none.
+    """
+    return pairs < FIRST_LOOK or is_look(pairs)
+
+
+def tell(bench: Bench, phase: str, record: Samples) -> None:
+    """Reports how a proof stands."""
+    if len(record.pairs) < 2:
+        bench.tell(phase, sum(record.log_ratios))
+        return
+    interval = sequential_interval(record.log_ratios, REPORTED_ERROR)
+    bench.tell(phase, interval.estimate, interval.half_width)

@@ -1,9 +1,12 @@
-"""The proof: fresh pairs of {default, finalist} that no selection has seen.
+"""The proof: fresh blocks of the default and a chain of configurations that no selection has seen.
 
-A claim, of a gain or of a memory limit that is kept, rests on the sequential interval of these
-pairs alone, at an error that is split over the finalists of a study: the first may use half of it,
-the second a quarter, and so on, so that all attempts together claim a gain that is none in at most
-1 % of studies (each claim is one-sided, the interval two-sided).
+Every configuration of the chain adds something to the one before it. All are measured side by side.
+That the first one is better than the default is the claim of a study: its error is split over the
+finalists, the first may use half of it, the second a quarter, and so on, so that all attempts
+together claim a gain that is none in at most 0.8 % of studies (each claim is one-sided, the
+interval two-sided). Each further configuration is compared with the one before it, in the order in
+which they were chosen, up to the first that is not proved to add something: tests in a fixed
+sequence need no correction (Maurer, Hothorn & Lehmacher, 1995).
 """
 
 from __future__ import annotations
@@ -15,19 +18,26 @@ from statistics import fmean
 from typing import Literal
 
 from hztune.blocks import Arm
-from hztune.stats import FIRST_LOOK, Interval, fixed_interval, is_look, sequential_interval
+from hztune.stats import (
+    FIRST_LOOK,
+    Interval,
+    Spread,
+    fixed_interval,
+    planned_interval,
+    planned_looks,
+)
 from hztune.trial import PAIRS, Bench, Samples
 
 CLAIM_ERROR = 0.016
 """Two-sided error of all claims of a study together: 0.8 % of false gains."""
 
 REPORTED_ERROR = 0.05
-"""Two-sided error of the interval that a profile carries."""
+"""Two-sided error of the interval that a profile carries, and of what each parameter adds."""
 
 PRECISE = 0.2
 """A proof ends early when its half-width is below this share of the gain."""
 
-PROOF_SHARE = 0.23
+PROOF_SHARE = 0.37
 """Part of the budget that the first proof of a study has for itself."""
 
 FUTILE_FROM = FIRST_LOOK - 2
@@ -49,20 +59,49 @@ Answer = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """What the fresh pairs of one configuration have shown.
+class Step:
+    """What one configuration of a chain adds to the one before it.
 
     Attributes:
-        arm: Whose they are.
+        arm: The configuration.
+        before: The one before it, or the default.
+        answer: "proved", or why it is not in the profile.
+        interval: 95 % interval of its log ratio to `before`; None: too few pairs.
+    """
+
+    arm: Arm
+    before: Arm
+    answer: Answer
+    interval: Interval | None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it is shown to add something, or to keep the limit."""
+        return self.answer in ("proved", "kept")
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The parameters that it changes and the one before it does not."""
+        had = dict(self.before.params) if self.before.allocator == self.arm.allocator else {}
+        return tuple(name for name, value in self.arm.params if had.get(name) != value)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What the fresh pairs of a finalist have shown.
+
+    Attributes:
+        arm: The longest configuration of the chain that is proved; the first where none is.
         answer: "proved"; "kept" where only the memory limit was to be kept, and is; or why not:
             "dominated" is one to which another member of a front is preferable.
-        interval: 95 % interval of the log ratio; its pairs ended at a scheduled look or with the
-            time, see `may_end`; None: too few.
+        interval: 95 % interval of the log ratio to the default; None: too few pairs.
+        steps: What each configuration of the chain was shown to add, in order.
     """
 
     arm: Arm
     answer: Answer
     interval: Interval | None
+    steps: tuple[Step, ...] = ()
 
     @property
     def succeeded(self) -> bool:
@@ -79,57 +118,240 @@ def claim_error(attempt: int) -> float:
     return CLAIM_ERROR * 0.5 ** (min(attempt, 99) + 1)
 
 
-def prove(
-    bench: Bench, control: Arm, finalist: Arm, *, alpha: float, share: float, phase: str
-) -> Proof:
-    """Measures fresh pairs until the finalist is proved better, is hopeless, or time is up.
+def prove(bench: Bench, control: Arm, chain: Sequence[Arm], *, alpha: float, until: float) -> Proof:
+    """Measures fresh blocks until the chain is decided, or time is up.
+
+    How many pairs there will be is known beforehand, from the time; a proof ends before only at a
+    scheduled look, because the gain is known precisely or nothing can be proved any more.
 
     Args:
         bench: Where blocks are measured.
         control: The default.
-        finalist: The arm to prove.
+        chain: Configurations, each of which adds something to the one before it.
         alpha: Two-sided error of the claim.
-        share: Part of the budget that may be used by then.
-        phase: How the progress names it.
+        until: Part of the budget that may be used by then.
     """
+    attempt = _Attempt.of(bench, control, chain, alpha, until)
     while True:
-        record = _record(bench, finalist)
-        answer = _judge(bench, record, alpha, share)
-        if answer is not None:
-            return Proof(finalist, answer, reported(record))
-        rounds = pair_rounds(bench)
-        if not bench.budget.allows(bench.executor.cost(2, rounds), share):
-            return Proof(finalist, _last_word(bench, record, alpha), reported(record))
-        bench.measure([control, finalist], "confirm", rounds)
-        tell(bench, phase, record)
+        running = attempt.running()
+        if not running:
+            return attempt.proof(is_last=False)
+        cost = bench.executor.cost(1 + len(running), attempt.rounds)
+        if not bench.budget.allows(cost, until):
+            return attempt.proof(is_last=True)
+        bench.measure([control, *running], "confirm", attempt.rounds)
+        attempt.tell()
 
 
-def sharpen(bench: Bench, control: Arm, winner: Arm, *, share: float) -> Interval | None:
-    """Adds fresh pairs to a proved configuration until its interval is narrow or time is up.
+def chain_rounds(bench: Bench, arms: int) -> int:
+    """Rounds of each process of a proof: its time must hold PAIRS blocks."""
+    return bench.rounds(1 + arms, bench.budget.total_s * PROOF_SHARE / PAIRS)
 
-    Whether it is narrow is asked at scheduled looks only, see `may_end`.
+
+def affordable_pairs(bench: Bench, arms: int, until: float) -> int:
+    """Fresh blocks of the default and so many configurations for which there is time."""
+    left_s = bench.budget.left(until)
+    return max(0, int(left_s / bench.executor.cost(1 + arms, chain_rounds(bench, arms))))
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """One chain and how it stands.
+
+    Attributes:
+        bench: Where blocks are measured.
+        control: The default.
+        chain: The configurations.
+        alpha: Two-sided error of the claim.
+        rounds: Of each process.
+        planned: Blocks of the whole proof.
     """
-    while True:
-        record = _record(bench, winner)
-        interval = reported(record)
-        if interval and may_end(interval.pairs) and is_precise(interval):
-            return interval
-        rounds = pair_rounds(bench)
-        if not bench.budget.allows(bench.executor.cost(2, rounds), share):
-            return interval
-        bench.measure([control, winner], "confirm", rounds)
-        tell(bench, "sharpen", record)
+
+    bench: Bench
+    control: Arm
+    chain: tuple[Arm, ...]
+    alpha: float
+    rounds: int
+    planned: int
+
+    @classmethod
+    def of(
+        cls, bench: Bench, control: Arm, chain: Sequence[Arm], alpha: float, until: float
+    ) -> _Attempt:
+        """An attempt that may have begun in an earlier session."""
+        done = len(bench.ledger.fresh(chain[0]).pairs)
+        planned = max(bench.least_pairs, done + affordable_pairs(bench, len(chain), until))
+        rounds = chain_rounds(bench, len(chain))
+        return cls(bench, control, tuple(chain), alpha, rounds, planned)
+
+    def running(self) -> list[Arm]:
+        """The configurations that the next block holds; none: there is nothing left to learn.
+
+        Nothing is measured behind a step that has failed.
+        """
+        answers = self._answers(is_last=False)
+        found: list[Arm] = []
+        for arm, answer in zip(self.chain, answers, strict=True):
+            if answer not in (None, "proved", "kept"):
+                break
+            found.append(arm)
+        is_open = any(answer is None for answer in answers[: len(found)])
+        return found if is_open or (found and not self._is_done(found[-1])) else []
+
+    def _is_done(self, last: Arm) -> bool:
+        """Whether more pairs would hardly tell more of what is proved; asked at looks only."""
+        record = self.bench.ledger.fresh(last)
+        pairs = len(record.pairs)
+        if pairs >= self.planned:
+            return True
+        if pairs not in planned_looks(self.planned):
+            return False
+        return is_precise(self._interval(record.log_ratios, REPORTED_ERROR, is_last=False))
+
+    def _answers(self, *, is_last: bool) -> list[Answer | None]:
+        """What is known of each step; None: it is open."""
+        found: list[Answer | None] = []
+        for place in range(len(self.chain)):
+            if found and found[-1] not in (None, "proved", "kept"):
+                found.append("futile")  # nothing is claimed behind a step that failed
+            else:
+                found.append(self._answer(place, is_last=is_last))
+        return found
+
+    def _answer(self, place: int, *, is_last: bool) -> Answer | None:
+        """What is known of one step."""
+        record = self.bench.ledger.fresh(self.chain[place])
+        if len(record.failures) >= _MOST_FAILURES:
+            return "failed"
+        looks = self._looks(len(record.pairs), is_last=is_last)
+        shown = self._shown(place, record, looks, is_last=is_last)
+        if shown is not None:
+            return shown
+        if not is_last:
+            return self._hopeless(place, record, looks)
+        gains = self._gains(place, looks, is_last=True)
+        return "over_limit" if gains or self._must_save else "out_of_time"
+
+    def _shown(
+        self, place: int, record: Samples, looks: Sequence[int], *, is_last: bool
+    ) -> Answer | None:
+        """What the looks have shown: a gain within the limits, or a limit that is broken.
+
+        Where the default breaks the memory limit, keeping it is the gain. The gain and the limit
+        may each use the whole error: an arm that lacks one is claimed only where the test of that
+        one errs (the intersection-union test of Berger, Technometrics 24, 1982).
+        """
+        gains = self._gains(place, looks, is_last=is_last)
+        keeps = keeps_limit(self.bench, record, self.alpha, looks)
+        if keeps is None or not (gains or self._must_save):
+            return None
+        if self._must_save:
+            return "over_limit" if not keeps else "proved" if gains else "kept"
+        return within_limits(self.bench, record, keeps=keeps)
+
+    @property
+    def _must_save(self) -> bool:
+        return self.bench.ledger.default_breaks_limit
+
+    def _gains(self, place: int, looks: Sequence[int], *, is_last: bool) -> bool:
+        """Whether one of the looks excludes that the step adds nothing."""
+        pairs, (alpha, least) = self._pairs(place), self._goal(place)
+        for count in looks:
+            last = is_last and count == looks[-1]
+            interval = self._interval(pairs[:count], alpha, is_last=last)
+            if interval.low > 0.0 and interval.estimate >= least:
+                return True
+        return False
+
+    def _goal(self, place: int) -> tuple[float, float]:
+        """The error that a step may use, and the least gain that it has to have."""
+        return (self.alpha, self.bench.floor) if place == 0 else (REPORTED_ERROR, 0.0)
+
+    def _interval(self, pairs: Sequence[float], alpha: float, *, is_last: bool) -> Interval:
+        prior = self.bench.ledger.noise().spread(self.rounds)
+        return planned_interval(pairs, alpha, self.planned, prior=prior, is_last=is_last)
+
+    def _pairs(self, place: int) -> list[float]:
+        """The log ratios of a step: each to the configuration before it, in the same block."""
+        ledger = self.bench.ledger
+        if place == 0:
+            return ledger.fresh(self.chain[0]).log_ratios
+        return [p.log_ratio for p in ledger.fresh_pairs(self.chain[place - 1], self.chain[place])]
+
+    def _looks(self, pairs: int, *, is_last: bool) -> list[int]:
+        """The looks that were due so far.
+
+        At the end of time there is one whose moment the data did not choose.
+        """
+        least = self.bench.least_pairs
+        due = [each for each in planned_looks(self.planned) if least <= each <= pairs]
+        return [*due, pairs] if is_last and pairs >= least and pairs not in due else due
+
+    def _hopeless(self, place: int, record: Samples, looks: Sequence[int]) -> Answer | None:
+        """Why even a lucky truth would not be proved with all planned pairs; None: it might be.
+
+        Stopping for futility can only lose claims, never make one (non-binding futility), so it
+        costs no error. It is asked at the looks, and once before the first.
+        """
+        pairs, (alpha, least) = self._pairs(place), self._goal(place)
+        if len(pairs) not in (FUTILE_FROM, *looks):
+            return None
+        if limit_is_futile(self.bench, record, self.alpha, looks, self.planned):
+            return "over_limit"
+        if self._must_save or self._gains(place, looks, is_last=False):
+            return None
+        is_over = len(pairs) >= self.planned
+        return "futile" if is_over or is_futile(pairs, self.planned, alpha, least) else None
+
+    def proof(self, *, is_last: bool) -> Proof:
+        """What the chain has come to."""
+        answers = self._answers(is_last=is_last)
+        steps = tuple(
+            Step(
+                arm,
+                self.control if place == 0 else self.chain[place - 1],
+                answer or "out_of_time",
+                self._reported(self._pairs(place), is_last=is_last),
+            )
+            for place, (arm, answer) in enumerate(zip(self.chain, answers, strict=True))
+        )
+        proved = [step for step in steps if step.succeeded]
+        last = proved[-1] if proved else steps[0]
+        ratios = self.bench.ledger.fresh(last.arm).log_ratios
+        return Proof(last.arm, last.answer, self._reported(ratios, is_last=is_last), steps)
+
+    def _reported(self, pairs: Sequence[float], *, is_last: bool) -> Interval | None:
+        """The 95 % interval that goes with the looks; None: too few pairs."""
+        if len(pairs) < FIRST_LOOK:
+            return None
+        final = is_last or len(pairs) >= self.planned
+        return self._interval(pairs, REPORTED_ERROR, is_last=final)
+
+    def tell(self) -> None:
+        """Reports how the first step stands that is not decided."""
+        answers = self._answers(is_last=False)
+        place = next((n for n, each in enumerate(answers) if each is None), 0)
+        pairs = self._pairs(place)
+        half = math.inf
+        if len(pairs) > 1:
+            half = fixed_interval(pairs, REPORTED_ERROR).half_width
+        before = self.control if place == 0 else self.chain[place - 1]
+        self.bench.tell(
+            "prove",
+            fmean(pairs) if pairs else 0.0,
+            half,
+            pairs=len(pairs),
+            planned=self.planned,
+            subject=difference(self.chain[place], before),
+        )
 
 
-def may_end(pairs: int) -> bool:
-    """Whether what the pairs show may end them after so many: before or at a scheduled look.
-
-    Repeated intervals cover at once at the looks of their schedule, and at one more whose moment
-    the data did not choose, which is the end of time (see stats.sequential). Taken after every
-    pair, one of them misses in 8 to 11 % of studies with up to 40 and 200 pairs instead of 5 %.
-    Before the first look no interval is reported, so that a proof given up by then has none.
-    """
-    return pairs < FIRST_LOOK or is_look(pairs)
+def difference(arm: Arm, before: Arm) -> str:
+    """What an arm changes beside another one, in words."""
+    if arm.allocator != before.allocator:
+        return arm.text
+    had = dict(before.params)
+    return " ".join(f"{name}={value}" for name, value in arm.params if had.get(name) != value)
 
 
 def is_precise(interval: Interval) -> bool:
@@ -137,16 +359,14 @@ def is_precise(interval: Interval) -> bool:
     return interval.half_width <= PRECISE * interval.estimate
 
 
-def pair_rounds(bench: Bench) -> int:
-    """Rounds of each pair: the time for a proof must hold PAIRS of them."""
-    return bench.rounds(2, bench.budget.total_s * PROOF_SHARE / PAIRS)
+def reported(record: Samples, prior: Spread | None = None) -> Interval | None:
+    """The 95 % interval of fresh pairs that are taken together; None while there are too few.
 
-
-def reported(record: Samples) -> Interval | None:
-    """The interval that a profile carries; None while there are too few pairs."""
-    if len(record.pairs) < FIRST_LOOK:
-        return None
-    return sequential_interval(record.log_ratios, REPORTED_ERROR)
+    Args:
+        record: The pairs.
+        prior: What is known of their variance beforehand.
+    """
+    return _together(record.log_ratios, prior)
 
 
 def reported_each(record: Samples) -> tuple[Interval | None, ...]:
@@ -154,70 +374,13 @@ def reported_each(record: Samples) -> tuple[Interval | None, ...]:
 
     Each is a 95 % interval by itself: what is claimed rests on their mean alone.
     """
-    return tuple(
-        sequential_interval([pair.log_ratio for pair in pairs], REPORTED_ERROR)
-        if len(pairs) >= FIRST_LOOK
-        else None
-        for pairs in record.each
-    )
+    return tuple(_together([pair.log_ratio for pair in pairs], None) for pairs in record.each)
 
 
-def tell(bench: Bench, phase: str, record: Samples) -> None:
-    """Reports how a proof stands."""
-    if len(record.pairs) < 2:
-        bench.tell(phase, sum(record.log_ratios))
-        return
-    interval = sequential_interval(record.log_ratios, REPORTED_ERROR)
-    bench.tell(phase, interval.estimate, interval.half_width)
-
-
-def _record(bench: Bench, arm: Arm) -> Samples:
-    return bench.ledger.fresh(arm)
-
-
-def _judge(bench: Bench, record: Samples, alpha: float, share: float) -> Answer | None:
-    """The answer, if the pairs so far give one."""
-    if len(record.failures) >= _MOST_FAILURES:
-        return "failed"
-    shown = _shown(bench, record, alpha, looks_at(bench, len(record.pairs)))
-    return shown or _hopeless(bench, record, alpha, share)
-
-
-def _shown(bench: Bench, record: Samples, alpha: float, looks: Sequence[int]) -> Answer | None:
-    """What some looks have shown: a gain within the limits, or a limit that is broken.
-
-    Where the default breaks the memory limit, keeping it is the gain. The gain and the limit may
-    each use the whole error: an arm that lacks one is claimed only where the test of that one errs
-    (the intersection-union test of Berger, Technometrics 24, 1982).
-    """
-    gains = any(_claims(bench, record, count, alpha) for count in looks)
-    must_save = bench.ledger.default_breaks_limit
-    keeps = keeps_limit(bench, record, alpha, looks)
-    if keeps is None or not (gains or must_save):
+def _together(pairs: Sequence[float], prior: Spread | None) -> Interval | None:
+    if len(pairs) < FIRST_LOOK:
         return None
-    if must_save:
-        return "over_limit" if not keeps else "proved" if gains else "kept"
-    return within_limits(bench, record, keeps=keeps)
-
-
-def _last_word(bench: Bench, record: Samples, alpha: float) -> Answer:
-    """The answer when time is up: a last look, whose moment the data did not choose."""
-    pairs = len(record.pairs)
-    looks = [*looks_at(bench, pairs), pairs] if pairs >= bench.least_pairs else []
-    shown = _shown(bench, record, alpha, looks)
-    gains = any(_claims(bench, record, count, alpha) for count in looks)
-    return shown or ("over_limit" if gains or bench.ledger.default_breaks_limit else "out_of_time")
-
-
-def looks_at(bench: Bench, pairs: int) -> list[int]:
-    """The looks that were due so far: what one of them has proved stays proved."""
-    return [count for count in range(bench.least_pairs, pairs + 1) if is_look(count)]
-
-
-def _claims(bench: Bench, record: Samples, count: int, alpha: float) -> bool:
-    """Whether the first `count` pairs exclude "no gain", with a gain above the noise floor."""
-    interval = sequential_interval(record.log_ratios[:count], alpha)
-    return interval.low > 0.0 and interval.estimate >= bench.floor
+    return planned_interval(pairs, REPORTED_ERROR, len(pairs), prior=prior, is_last=True)
 
 
 def keeps_limit(bench: Bench, record: Samples, alpha: float, looks: Sequence[int]) -> bool | None:
@@ -243,28 +406,6 @@ def within_limits(bench: Bench, record: Samples, *, keeps: bool | None) -> Answe
     if max_loss is not None and any(max_loss.excess(mean) > 0.0 for mean in means):
         return "over_loss"
     return "proved"
-
-
-def _hopeless(bench: Bench, record: Samples, alpha: float, share: float) -> Answer | None:
-    """Why even a lucky truth would not be proved in the time that is left; None: it might be.
-
-    The upper end of an 80 % interval stands for the lucky truth. Stopping for futility can only
-    lose claims, never make one (non-binding futility), so it costs no error. It is asked where the
-    interval that is reported is valid, too: see `may_end`.
-    """
-    pairs, must_save = len(record.pairs), bench.ledger.default_breaks_limit
-    if pairs < FUTILE_FROM or not may_end(pairs):
-        return None
-    more = bench.budget.left(share) / bench.executor.cost(2, pair_rounds(bench))
-    total = pairs + max(0, int(more))
-    looks = looks_at(bench, pairs)
-    if limit_is_futile(bench, record, alpha, looks, total):
-        return "over_limit"
-    if must_save or any(_claims(bench, record, count, alpha) for count in looks):
-        return None
-    too_few = total < bench.least_pairs
-    vain = too_few or is_futile(record.log_ratios, total, alpha, bench.floor)
-    return "futile" if vain else None
 
 
 def limit_is_futile(

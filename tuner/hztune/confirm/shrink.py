@@ -1,10 +1,9 @@
-"""Ablation: a proved configuration goes back towards the default, knob by knob.
+"""Ablation: a member of a front goes back towards the default, knob by knob.
 
-A shorter profile is a better one. Knobs are taken back in groups that are halved where they matter
+Knobs are taken back in groups that are halved where they matter
 (Zeller & Hildebrandt, Simplifying and Isolating Failure-Inducing Input, IEEE TSE 28, 2002): most
 knobs of a winner do nothing, and a whole group of them goes in one step. Whether a group may go is
-for a judge to say: the one here lets it go when the interval of its effect holds zero and what it
-would likely cost is a small part of the gain.
+for a judge to say.
 """
 
 from __future__ import annotations
@@ -15,10 +14,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hztune.blocks import Arm
-from hztune.confirm.proof import pair_rounds
 from hztune.params import Value
 from hztune.space import Config, Space
-from hztune.stats import pool_plain
 from hztune.trial import Bench, Samples
 
 GROUPS = 4
@@ -26,8 +23,6 @@ GROUPS = 4
 
 LEAST_PAIRS = 2
 MOST_PAIRS = 6
-LOSS_SHARE = 0.15
-"""Most of the gain that dropping one group may likely cost."""
 
 
 class DropRule(Protocol):
@@ -50,22 +45,6 @@ class Group:
 
     knobs: tuple[str, ...]
     without: Config
-
-
-def shrink(bench: Bench, space: Space, finalist: Arm, gain: float, share: float) -> Arm:
-    """Drops the knobs of a proved configuration that hardly add to its gain.
-
-    Args:
-        bench: Where blocks are measured.
-        space: What configurations of the finalist's allocator are legal.
-        finalist: A proved configuration.
-        gain: Its log ratio to the default.
-        share: Part of the budget that may be used by then.
-
-    Returns:
-        The shorter configuration; `finalist` itself when nothing could be dropped.
-    """
-    return shorten(bench, space, finalist, _GainRule(bench, gain), pair_rounds(bench), share)
 
 
 def shorten(
@@ -118,31 +97,6 @@ def beside(
             return found if is_known else None
         bench.measure([whole, *arms], "ablate", rounds)
         bench.tell("ablate", judge.gain)
-
-
-@dataclass(frozen=True, slots=True)
-class _GainRule:
-    """Lets go what costs no more than a part of a gain.
-
-    Attributes:
-        bench: What knows the noise.
-        gain: The one that is proved.
-    """
-
-    bench: Bench
-    gain: float
-
-    def may_go(self, without: Samples) -> bool:
-        """Whether the effect may be none, and is likely small."""
-        if without.failures:
-            return False
-        mean, error = pool_plain(without.pairs, self.bench.ledger.noise())
-        return mean + 1.96 * error >= 0.0 and -mean <= LOSS_SHARE * self.gain
-
-    def is_clear(self, without: Samples) -> bool:
-        """Whether the effect is surely there, or surely small."""
-        mean, error = pool_plain(without.pairs, self.bench.ledger.noise())
-        return mean + 1.96 * error < 0.0 or mean - error > -LOSS_SHARE * self.gain
 
 
 def _next_groups(

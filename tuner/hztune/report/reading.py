@@ -20,7 +20,7 @@ from hztune.errors import HztuneError, UsageError
 from hztune.params import Param, Value
 from hztune.profile import PROFILE, Profile
 from hztune.result import Result, front_file
-from hztune.search import proposer
+from hztune.search.effects import likely_effects, ordered
 from hztune.stats import Interval, block_ratios, fixed_interval, pool_plain
 from hztune.store.local import SAMPLES, Recording, is_there, recording
 from hztune.trial import Ledger, LossLimit, MemoryLimit, Samples
@@ -337,27 +337,8 @@ class StudyReading:
 
     @cached_property
     def importance(self) -> Mapping[str, float]:
-        """Share of each knob by PED-ANOVA, the greatest first; empty where too few ran."""
-        return proposer.importance(self.findings, self.defaults)
-
-    @property
-    def findings(self) -> list[proposer.Observation]:
-        """What the search knew at its end, as the sampler is told."""
-        estimates = self.ledger.estimates()
-        return [
-            proposer.Observation(
-                self._reduced(record.arm.config),
-                estimates[key].mean if key in estimates else 0.0,
-                record.violations,
-            )
-            for key, record in self.ledger.searched.items()
-            if record.arm.allocator == self.profile.allocator.name
-        ]
-
-    @property
-    def defaults(self) -> dict[str, Value]:
-        """The value of every knob when nothing is set."""
-        return {name: param.default for name, param in self.params.items()}
+        """How likely each knob has an effect, by the model of the search; empty: too few ran."""
+        return likely_effects(self.ledger, self.profile.allocator.name, self.params)
 
     @cached_property
     def curves(self) -> tuple[Curve, ...]:
@@ -497,7 +478,6 @@ def read(folder: Path) -> StudyReading:
     limit = MemoryLimit.parse(limits["max_rss"]) if "max_rss" in limits else None
     max_loss = LossLimit.parse(limits["max_loss"]) if "max_loss" in limits else None
     ledger = Ledger.of(samples.blocks, limit, max_loss, samples.where)
-    ledger.start_fresh(Arm.of(claimed.allocator.name, claimed.config))
     return StudyReading(folder, claimed, samples, ledger)
 
 
@@ -512,7 +492,7 @@ def _plain_interval(log_ratios: Sequence[float]) -> Interval | None:
 
 def _in_order(values: Iterable[Value], param: Param) -> list[Value]:
     """Values in the order of a knob: words as it lists them, then numbers."""
-    found = proposer.ordered(values)
+    found = ordered(values)
     if not param.choices:
         return found
     return sorted(found, key=lambda value: param.choices.index(str(value)))

@@ -357,25 +357,18 @@ def _importance(found: StudyReading) -> Html:
 
 def _importance_shares(found: StudyReading) -> Html:
     if not found.importance:
-        return tag(
-            "p", "Too few configurations ran to say which parameters matter (PED-ANOVA).",
-            class_="soft",
-        )  # fmt: skip
+        return tag("p", "Too few configurations ran to say which parameters matter.", class_="soft")
     shares = list(found.importance.items())[:_IMPORTANT]
-    greatest = max(share for _, share in shares) or 1.0
-    rows = [
-        (tag("code", name), _bar(share / greatest), f"{100.0 * share:.0f} %")
-        for name, share in shares
-    ]
+    rows = [(tag("code", name), _bar(share), f"{100.0 * share:.0f} %") for name, share in shares]
     return join(
         tag(
             "p",
-            "How much each parameter decides whether a configuration is among the best "
-            "(PED-ANOVA): a model's view of the search, good for a first look. It sees no "
-            "interactions and, from few configurations, much chance.",
+            "How likely each parameter has an effect on the speed at all, by the model that the "
+            "search itself used: it takes most parameters for useless until they show something. "
+            "An effect may be a loss.",
             class_="soft",
         ),
-        parts.table("Importance by PED-ANOVA", ("parameter", "share", ""), rows, numbers=(2,)),
+        parts.table("Which parameters matter", ("parameter", "chance", ""), rows, numbers=(2,)),
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from hztune import files
 from hztune.blocks import Arm, Block
 from hztune.params import Value
-from hztune.search import proposer
+from hztune.report.journal import Observation, mirror
 from hztune.store import blocks_of
 from hztune.store.local import recording
 from hztune.store.study import Place
@@ -58,7 +58,7 @@ def _write(folder: Path, identity: Mapping[str, str], blocks: Iterable[Block]) -
     findings = list(_findings(ledger, names))
     everywhere = dict.fromkeys(chain.from_iterable(one.config for one in findings), _ELSEWHERE)
     path = folder / STORAGE
-    proposer.mirror(path, identity["workload"], findings, everywhere)
+    mirror(path, identity["workload"], findings, everywhere)
     return path
 
 
@@ -82,9 +82,7 @@ def _names(arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
     return names
 
 
-def _findings(
-    ledger: Ledger, names: Mapping[str, Mapping[str, str]]
-) -> Iterator[proposer.Observation]:
+def _findings(ledger: Ledger, names: Mapping[str, Mapping[str, str]]) -> Iterator[Observation]:
     """What the search knows, every parameter of an allocator named in each of its findings."""
     estimates = ledger.estimates()
     for key, record in ledger.searched.items():
@@ -94,4 +92,4 @@ def _findings(
             called: arm.config.get(name, DEFAULT) for name, called in own.items()
         }
         worth = estimates[key].mean if key in estimates else 0.0
-        yield proposer.Observation({"allocator": arm.allocator, **config}, worth, record.violations)
+        yield Observation({"allocator": arm.allocator, **config}, worth, record.violations)

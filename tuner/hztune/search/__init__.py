@@ -1,7 +1,8 @@
-"""Searching: propose, race, believe; every decision a function of the ledger."""
+"""Searching: what to measure next, and what to prove; every decision a function of the ledger."""
 
-from hztune.search.pareto_search import ParetoSearch
+from hztune.search.finalist import MOST_STEPS, Chain
+from hztune.search.pareto_search import Front, members
 from hztune.search.prospects import Best
 from hztune.search.race import SLOTS, Search
 
-__all__ = ["SLOTS", "Best", "ParetoSearch", "Search"]
+__all__ = ["MOST_STEPS", "SLOTS", "Best", "Chain", "Front", "Search", "members"]

@@ -1,27 +1,27 @@
-"""The search: propose, measure in batches beside one control, race those that could still win.
+"""The search: what the next block holds, decided anew from all data before each block.
 
-Every block holds the default, the incumbent while it is unsure, the contenders that could still
-beat it, and new proposals. Each gets a few pairs, and more only while it could still win; the
-decision is made anew from all data before each block, so none is out for ever.
+Presets come first. Then the studies of the hopeful allocators are asked (see `proposer`): each slot
+of a block goes to a configuration that may be the best, new or measured before. In the last part of
+the time only measured ones race, and parts of the best one that are not known by themselves.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from heapq import nsmallest
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from random import Random
+from typing import Protocol
 
 from hztune.blocks import Arm
-from hztune.search import proposer
-from hztune.search.model import LEAST_WORTH, Model, Places
-from hztune.search.proposer import ConfigKey, Observation, config_key
+from hztune.search.finalist import Chain, chain, shortest
+from hztune.search.proposer import SPEED, Place, Proposer
 from hztune.search.prospects import Best, prospects
-from hztune.space import Config, Space
-from hztune.stats import race_margin
-from hztune.trial import Bench, Samples
+from hztune.space import Space
+from hztune.sparse.features import UNCHANGED
+from hztune.sparse.sampler import PRICE, Row
+from hztune.stats import Estimate
+from hztune.trial import Bench
 
 BLOCKS = 50
 """A block of the search takes this part of the whole budget: many configurations, few turns each,
@@ -33,67 +33,101 @@ FEWEST_BLOCKS = 12
 SLOTS = 6
 """Candidates that share one control in a block."""
 
-RACING_SLOTS = 2
-"""Most of them that go to configurations measured before."""
-
 ENOUGH_PAIRS = 6
 """Pairs after which the incumbent needs no more to be compared with."""
 
 FINAL_SHARE = 0.25
 """Last part of the search's time in which contenders are raced and nothing new is proposed."""
 
-POOL = 64
-"""Proposals of which the model chooses."""
-
-VARIETY = 0.3
-"""Chance that a value among them, if not inherited, is any: the sampler asks for the same few."""
-
-PARENTS = 4
-"""Configurations that proposals inherit from."""
+SHORTER_SLOTS = 2
+"""Slots of a block of that part for what the best comes to with one parameter less."""
 
 LEAST_TRIALS = 256
 """Configurations of an allocator before which proposals do not end for want of promise; a study of
-a few minutes never measures so many. After fewer that are alike, a model expects too little of what
-was never tried: of twelve simulated winners that two values make together, 6 were found where 64
-sufficed, 8 where 128 did, and all with 256."""
+a few minutes never measures so many."""
+
+
+class Goal(Protocol):
+    """What a search is for."""
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """What a configuration is good in, as proposers name it."""
+
+    @property
+    def fewest_blocks(self) -> int:
+        """A block takes at most this part of the budget."""
+
+    def prospects(self, search: Search) -> dict[str, float]:
+        """What each hopeful allocator promises."""
+
+    def leaders(self, search: Search) -> list[str]:
+        """The allocators that lead now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fastest:
+    """The fastest configuration."""
+
+    objectives: tuple[str, ...] = (SPEED,)
+    fewest_blocks: int = BLOCKS
+
+    def prospects(self, search: Search) -> dict[str, float]:
+        """What each hopeful allocator promises."""
+        return prospects(search.space, search.bench.ledger, search.ranked(), search.bench.floor)
+
+    def leaders(self, search: Search) -> list[str]:
+        """The allocator of the most promising configuration, if there is any."""
+        return [one.record.arm.allocator for one in search.ranked()[:1]]
 
 
 @dataclass
 class Search:
-    """The search for a finalist.
+    """The search for what is to be proved.
 
     Attributes:
         bench: Where blocks are measured.
         space: What may be proposed.
         seed: The study's own.
         max_trials: Most configurations to measure; None: as many as there is time for.
+        goal: What it is for.
+        odds: How likely each parameter of an allocator matters, by the allocator's name.
     """
 
     bench: Bench
     space: Space
     seed: int
     max_trials: int | None = None
+    goal: Goal = field(default_factory=Fastest)
+    odds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Starts with no arm refused."""
-        self._refused: set[str] = set()
-        self._identities: dict[str, ConfigKey] = {}
-        self._beliefs: tuple[int, Model] | None = None
+        self._refused: dict[str, Arm] = {}
         self._ranked: tuple[tuple[int, int], list[Best]] | None = None
-        self._places: Places = {}
+        self._proposers = {
+            part.allocator: Proposer(
+                part,
+                self.bench.ledger,
+                seed=self.seed,
+                objectives=self.goal.objectives,
+                odds=self.odds.get(part.allocator),
+                is_control=part.holds(self.control),
+            )
+            for part in self.space.parts
+        }
 
     @property
     def control(self) -> Arm:
-        """The allocator as it comes, or the program as it is."""
+        """The allocator with its defaults, or the program as it is."""
         return self.space.control
 
     def run(self, share: float) -> None:
         """Searches until `share` of the budget is used, or there is nothing left to measure.
 
         After LEAST_TRIALS, nothing new is tried where a block of proposals is not expected to add
-        the noise floor to the best. Then those race that were measured, usually until the time is
-        up: among so many, one nearly always needs to be known better. Where several workers
-        take part, it ends as soon as one of them proves a finalist.
+        the noise floor to the best. Where several workers take part, it ends as soon as one of them
+        proves a finalist.
         """
         has_measured = False
         began = self.bench.budget.elapsed()
@@ -103,7 +137,7 @@ class Search:
             if not self.bench.budget.allows(self.bench.executor.cost(1 + SLOTS, rounds), share):
                 return
             proposing_until = until - FINAL_SHARE * (until - began)
-            proposing = self.bench.budget.elapsed() < proposing_until and self._has_trials_left()
+            proposing = self.bench.budget.elapsed() < proposing_until and self._room() > 0
             batch = self._batch(proposing)
             if not batch:
                 if proposing and has_measured:
@@ -114,15 +148,9 @@ class Search:
                 has_measured = True
                 self._tell()
 
-    def _rounds(self) -> int:
-        """How many each process of the next block gets."""
-        bench, total_s = self.bench, self.bench.budget.total_s
-        usual, most = (bench.rounds(1 + SLOTS, total_s / n) for n in (BLOCKS, FEWEST_BLOCKS))
-        return max(usual, min(bench.least_rounds(), most))
-
     def refuse(self, finalist: Arm) -> None:
         """Leaves an arm out for good: its proof has failed."""
-        self._refused.add(finalist.key)
+        self._refused[finalist.key] = finalist
 
     def best(self) -> Best | None:
         """The incumbent: the configuration that promises most.
@@ -131,7 +159,28 @@ class Search:
         whatever keeps the limit beats it.
         """
         ranked = self.ranked()
-        return ranked[0] if ranked and self._may_win(ranked[0].estimate.mean) else None
+        may_win = self.bench.ledger.default_breaks_limit
+        return ranked[0] if ranked and (may_win or ranked[0].estimate.mean > 0.0) else None
+
+    def finalist(self, most: int) -> Chain | None:
+        """What to prove now; None where nothing promises anything.
+
+        Args:
+            most: Configurations that there is time for.
+        """
+        best = self.best()
+        if best is None:
+            return None
+        arm = best.record.arm
+        if self.bench.ledger.default_breaks_limit:
+            return Chain((arm,))
+        proposer = self._proposers[arm.allocator]
+        refused = self._rows_of(proposer, self._out())
+        is_control = self.space.part(arm.allocator).holds(self.control)
+        row = shortest(proposer, arm, refused, is_control=is_control)
+        if row is None:
+            return Chain((arm,))
+        return chain(proposer, row, refused, is_control=is_control, most=most)
 
     def ranked(self) -> list[Best]:
         """Every feasible configuration that was not refused, the most promising first.
@@ -140,228 +189,160 @@ class Search:
         """
         when = len(self.bench.ledger.blocks), len(self._refused)
         if self._ranked is None or self._ranked[0] != when:
-            found = self._believed().estimates
-            records = self.bench.ledger.searched
-            bests = [Best(records[key], e) for key, e in found.items() if key not in self._refused]
-            self._ranked = when, sorted(bests, key=_rank)
+            self._ranked = when, sorted(self._estimated(), key=_rank)
         return self._ranked[1]
 
-    def _believed(self) -> Model:
-        """What is believed after the blocks so far."""
-        blocks = len(self.bench.ledger.blocks)
-        if self._beliefs is None or self._beliefs[0] != blocks:
-            self._beliefs = blocks, Model(self.space, self.bench.ledger, self._places)
-        return self._beliefs[1]
+    def proposer(self, allocator: str) -> Proposer:
+        """The study of an allocator."""
+        return self._proposers[allocator]
+
+    # ---- estimates -------------------------------------------------------------------------------
+
+    def _estimated(self) -> list[Best]:
+        """Every configuration that may be proved, with the model's estimate where it has one.
+
+        One that is not in a model, because it is old and hardly raced, is not taken for better than
+        all that are in it.
+        """
+        records = self.bench.ledger.searched
+        places = {name: each.places() for name, each in self._proposers.items()}
+        found = []
+        for key, plain in self.bench.ledger.estimates().items():
+            arm = records[key].arm
+            if key in self._refused or arm.allocator not in places:
+                continue
+            known = places[arm.allocator]
+            place = known.get(self._proposers[arm.allocator].row(arm))
+            found.append(Best(records[key], _estimate(plain, place, known)))
+        return found
+
+    def _out(self) -> list[Arm]:
+        """What is not measured again: it was refused, or breaks a limit."""
+        broken = [r.arm for r in self.bench.ledger.searched.values() if r.pairs and not r.feasible]
+        return [*self._refused.values(), *broken]
+
+    def _rows_of(self, proposer: Proposer, arms: Sequence[Arm]) -> set[Row]:
+        own = proposer.allocator
+        return {proposer.row(arm) for arm in arms if arm.allocator == own}
+
+    # ---- the next block --------------------------------------------------------------------------
+
+    def _rounds(self) -> int:
+        """How many each process of the next block gets."""
+        bench, total_s = self.bench, self.bench.budget.total_s
+        most_blocks = (self.goal.fewest_blocks, FEWEST_BLOCKS)
+        usual, most = (bench.rounds(1 + SLOTS, total_s / n) for n in most_blocks)
+        return max(usual, min(bench.least_rounds(), most))
+
+    def _room(self) -> int:
+        """New configurations that may still be measured."""
+        known = self.bench.ledger.trials + len(self.bench.held)
+        return SLOTS if self.max_trials is None else max(0, self.max_trials - known)
 
     def _batch(self, proposing: bool) -> list[Arm]:
-        """New configurations beside the incumbent and its rival; without any, those that race."""
-        racing = self._racing(RACING_SLOTS) if proposing else []
-        room = SLOTS - len(racing)
-        if self.max_trials is not None:
-            known = self.bench.ledger.trials + len(self.bench.held)
-            room = max(0, min(room, self.max_trials - known))
-        new = self._new(room) if proposing else []
-        return racing + new if new else self._racing(SLOTS)
+        """The arms of the next block; none where nothing more is worth a block."""
+        room = self._room() if proposing else 0
+        arms = self._presets(min(room, SLOTS))
+        if arms and arms[0].is_default:
+            return arms  # what is still unknown is looked at before the others get more
+        if not proposing:
+            if not self._is_open():
+                return []
+            arms = self._shorter(min(SHORTER_SLOTS, self._room()))
+        taken = len(arms)
+        names = self._shared_out(SLOTS - taken)
+        fresh = room - taken
+        for name, count in names.items():
+            allowed = fresh if self._promises(name, count) else 0
+            new = self._proposers[name].suggest(count, fresh=max(0, allowed), out=self._not(arms))
+            fresh -= sum(arm.key not in self.bench.ledger.searched for arm in new)
+            arms += new
+        is_new = any(arm.key not in self.bench.ledger.searched for arm in arms)
+        return arms if is_new or self._is_open() else []
 
-    def _new(self, room: int) -> list[Arm]:
-        """Every allocator as it comes, then presets, then proposals; what was measured is left out.
+    def _not(self, arms: Sequence[Arm]) -> list[Arm]:
+        """What is not to be asked for beside some arms."""
+        return [*self._out(), *self.bench.held, *arms]
 
-        What is still unknown is looked at before the others get more.
-        """
-        chances = self._chances()
-        space = self.space.narrowed(chances)
-        taken = self._taken()
-        waiting = [
-            dict(preset.config)
-            for preset in space.presets
-            if config_key(preset.config) not in taken
-        ]
-        unknown = [config for config in waiting if config in space.defaults]
-        configs = (unknown or waiting)[:room]
-        if not unknown:
-            taken |= {config_key(config) for config in configs}
-            configs += self._proposals(chances, room - len(configs), taken)
-        return [space.arm(config) for config in configs]
-
-    def _taken(self) -> set[ConfigKey]:
-        """Every configuration that was measured, or that another worker is measuring now."""
-        for key, record in self.bench.ledger.searched.items():
-            if key not in self._identities:
-                self._identities[key] = config_key(self.space.config(record.arm))
-        held = (config_key(self.space.config(arm)) for arm in self.bench.held)
-        return {*self._identities.values(), *held}
+    def _presets(self, most: int) -> list[Arm]:
+        """Every allocator with its defaults, then presets; what was measured is left out."""
+        known = {*self.bench.ledger.searched, *(arm.key for arm in self.bench.held)}
+        presets = [self.space.arm(preset.config) for preset in self.space.presets]
+        waiting = [arm for arm in dict.fromkeys(presets) if arm.key not in known]
+        unknown = [arm for arm in waiting if arm.is_default]
+        hopeful = self._chances()
+        return (unknown or [arm for arm in waiting if arm.allocator in hopeful])[:most]
 
     def _chances(self) -> dict[str, float]:
-        """What each hopeful allocator promises; where none is, only the leader's is left.
-
-        A model that knows it says then whether its proposals promise anything.
-        """
+        """What each hopeful allocator promises; where none is, only the leader's is left."""
         every = [part.allocator for part in self.space.parts]
-        return self._prospects() or dict.fromkeys(self._leaders() or every, 1.0)
+        return self.goal.prospects(self) or dict.fromkeys(self.goal.leaders(self) or every, 1.0)
 
-    def _prospects(self) -> dict[str, float]:
-        """What each hopeful allocator promises."""
-        return prospects(self.space, self.bench.ledger, self.ranked(), self.bench.floor)
+    def _shared_out(self, count: int) -> dict[str, int]:
+        """Slots of a block for each allocator, by what it promises; a leader has one at least."""
+        chances = self._chances()
+        names = [name for name in chances if self._proposers[name].has_dimensions]
+        leaders = [name for name in self.goal.leaders(self) if name not in names]
+        if not names or count <= 0:
+            return dict.fromkeys(leaders[:count], count)
+        rng = Random(f"{self.seed} {len(self.bench.ledger.blocks)}")
+        drawn = Counter(leaders[: count - 1])
+        left = count - drawn.total()
+        drawn.update(rng.choices(names, [chances[name] for name in names], k=left))
+        return dict(drawn)
 
-    def _leaders(self) -> list[str]:
-        """The allocator of the most promising configuration, if there is any."""
-        return [one.record.arm.allocator for one in self.ranked()[:1]]
-
-    def _proposals(
-        self, chances: Mapping[str, float], count: int, taken: Collection[ConfigKey]
-    ) -> list[Config]:
-        """New configurations, shared out between the allocators by what each one promises."""
-        names = [name for name in chances if self.space.part(name).dimensions]
-        if count <= 0 or not names:
-            return []
-        rng = Random(f"{self.seed} {self.bench.ledger.trials}")
-        configs: list[Config] = []
-        while names and not configs:
-            drawn = Counter(rng.choices(names, [chances[name] for name in names], k=count))
-            configs = [new for name in drawn for new in self._inside(name, drawn[name], taken)]
-            names = [name for name in names if name not in drawn]
-        return configs
-
-    def _inside(self, name: str, count: int, taken: Collection[ConfigKey]) -> list[Config]:
-        """New configurations of one allocator: of many proposals those that promise most.
-
-        None where they do not promise enough together.
-        """
-        space = self.space.narrowed({name})
-        beliefs = self._believed()
-        knows = beliefs.knows(name)
-        winners = self._winners(space)
-        known = self._known(space)
-        told = proposer.worth_telling([worth for _, worth in known])
-        proposals = proposer.propose(
-            space,
-            self._findings(space, [known[place] for place in told]),
-            POOL if knows else count,
-            incumbents=self._incumbents(space, winners),
-            taken=taken,
-            seed=self.seed,
-            in_turn=self._families(space, winners),
-            variety=VARIETY if knows else 0.0,
-            known=len(known),
-        )
-        if not knows:
-            return proposals
-        bold = self.bench.ledger.trials
-        chosen, promise = beliefs.choose(proposals, count, self._to_beat(), bold=bold)
-        return chosen if self._is_early(name) or promise > self.bench.floor * count / SLOTS else []
+    def _promises(self, name: str, count: int) -> bool:
+        """Whether new configurations of an allocator are worth their part of a block."""
+        if self._is_early(name) or len(self.goal.objectives) > 1:
+            return True
+        ranked = self.ranked()
+        best = max(0.0, -_rank(ranked[0])) if ranked else 0.0
+        promise = self._proposers[name].promise(count, best)
+        return promise > self.bench.floor * count / SLOTS
 
     def _is_early(self, name: str) -> bool:
         """Whether too little of an allocator was measured to say that nothing is to win."""
-        return self._measured()[name] < LEAST_TRIALS
+        records = self.bench.ledger.searched.values()
+        return sum(record.arm.allocator == name for record in records) < LEAST_TRIALS
 
-    def _measured(self) -> Counter[str]:
-        """Feasible configurations of each allocator, those that were refused among them."""
-        records = self.bench.ledger.searched
-        return Counter(records[key].arm.allocator for key in self._believed().estimates)
-
-    def _to_beat(self) -> float:
-        """What proposals must be better than, see `Model.choose`."""
-        ranked = self.ranked()
-        best = -_rank(ranked[0]) if ranked else 0.0
-        return best if self.bench.ledger.default_breaks_limit else max(0.0, best)
-
-    def _incumbents(self, space: Space, winners: Sequence[Best]) -> list[Config]:
-        """The best configuration of each allocator, the best of all last.
-
-        The control stays its own allocator's incumbent until something beats it.
-        """
-        best: dict[str, Config] = {}
-        for one in winners:
-            if one.record.arm.allocator not in best:
-                best[one.record.arm.allocator] = space.config(one.record.arm)
-        return [*space.defaults, *reversed(best.values())]
-
-    def _families(self, space: Space, winners: Sequence[Best]) -> list[tuple[Config, ...]]:
-        """The best configuration alone, and by turns with one of those that come next."""
-        best = [space.config(one.record.arm) for one in winners[:PARENTS]]
-        return [parents for other in best[1:] for parents in ((best[0],), (best[0], other))]
-
-    def _winners(self, space: Space) -> list[Best]:
-        """The configurations of a space that may win, the most promising first."""
-        own = self.control.allocator
-        return [
-            one
-            for one in self.ranked()
-            if space.holds(one.record.arm)
-            and (self._may_win(one.estimate.mean) or one.record.arm.allocator != own)
-        ]
-
-    def _known(self, space: Space) -> list[tuple[Samples, float]]:
-        """What was measured of a space, its control first, each with what it is worth.
-
-        That is its estimate; -inf where it is not feasible.
-        """
-        ledger = self.bench.ledger
-        estimates = ledger.estimates()
-        control = Samples(space.control, excesses=[ledger.control_excess()])
-        known = [(control, -math.inf if ledger.default_breaks_limit else 0.0)]
-        for key, record in ledger.searched.items():
-            if space.holds(record.arm):
-                known.append((record, estimates[key].mean if key in estimates else -math.inf))
-        return known
-
-    def _findings(self, space: Space, known: Iterable[tuple[Samples, float]]) -> list[Observation]:
-        """What is known of some configurations, as the sampler is told of it."""
-        return [
-            Observation(
-                space.config(record.arm),
-                worth if math.isfinite(worth) else 0.0,
-                record.violations,
-            )
-            for record, worth in known
-        ]
-
-    def _racing(self, most: int) -> list[Arm]:
-        """The incumbent while it is unsure, and what could still beat it, most likely first."""
-        ranked = self._hopeful()
-        if not ranked:
+    def _shorter(self, most: int) -> list[Arm]:
+        """What the best comes to with one parameter less, where that was not measured."""
+        best = self.best()
+        if best is None or most <= 0:
             return []
-        top = ranked[0]
-        looks = len(self.bench.ledger.blocks)
-        margin = race_margin(max(1, looks), len(ranked))
-        contenders = [one for one in ranked[1:] if self._could_beat(one, top, margin)]
-        sure = top.estimate.pairs >= ENOUGH_PAIRS
-        if sure and not contenders:
-            return []
-        likely = nsmallest(
-            most,
-            contenders,
-            key=lambda one: (-one.estimate.beats(top.estimate), one.estimate.pairs),
-        )
-        arms = [] if sure and len(contenders) >= most else [top.record.arm]
-        return (arms + [one.record.arm for one in likely])[:most]
+        arm = best.record.arm
+        proposer = self._proposers[arm.allocator]
+        row = proposer.row(arm)
+        changed = [axis for axis, level in enumerate(row) if level != UNCHANGED]
+        parts = [
+            tuple(UNCHANGED if at == axis else level for at, level in enumerate(row))
+            for axis in changed
+            if len(changed) > 1
+        ]
+        known = proposer.known()
+        found = [proposer.arm(part) for part in parts if part not in {*known.rows, *known.failed}]
+        return [arm for arm in dict.fromkeys(found) if arm is not None][:most]
 
-    def _could_beat(self, one: Best, top: Best, margin: float) -> bool:
-        """Whether it is not yet shown to be slower, and better known does not mean beaten."""
-        mine, best = one.estimate, top.estimate
-        return (
-            mine.pairs < 2 * ENOUGH_PAIRS
-            and mine.mean + 2.0 * mine.error > best.mean
-            and best.mean - mine.mean < margin * math.hypot(mine.raw_error, best.raw_error)
-        )
+    def _is_open(self) -> bool:
+        """Whether it is not yet clear which configuration is the best."""
+        hopeful = self._hopeful()
+        if not hopeful:
+            return False
+        top = hopeful[0].estimate
+        if top.pairs < ENOUGH_PAIRS:
+            return True
+        return any(_could_beat(one.estimate, top) for one in hopeful[1:])
 
     def _hopeful(self) -> list[Best]:
         """What may still turn out to be better than the default by what can be claimed."""
-        if self.bench.ledger.default_breaks_limit:
+        if self.bench.ledger.default_breaks_limit or len(self.goal.objectives) > 1:
             return self.ranked()
         floor = self.bench.floor
         return [
             one for one in self.ranked() if one.estimate.mean + 2.0 * one.estimate.error > floor
         ]
 
-    def _may_win(self, mean: float) -> bool:
-        """Whether a log ratio to the default is a reason to leave it."""
-        return mean > 0.0 or self.bench.ledger.default_breaks_limit
-
-    def _has_trials_left(self) -> bool:
-        """Whether more configurations may be searched."""
-        known = self.bench.ledger.trials + len(self.bench.held)
-        return self.max_trials is None or known < self.max_trials
+    # ---- what is told ----------------------------------------------------------------------------
 
     def _tell_early_end(self, share: float) -> None:
         left_s = self.bench.budget.left(share)
@@ -378,6 +359,19 @@ class Search:
             self.bench.tell("search", best.estimate.mean, 1.96 * best.estimate.error)
 
 
+def _estimate(plain: Estimate, place: Place | None, known: Mapping[Row, Place]) -> Estimate:
+    """The model's estimate of a configuration; of one that it does not hold, the pooled one."""
+    if place is not None:
+        return plain._replace(mean=place.mean, error=place.error)
+    highest = max((each.mean for each in known.values()), default=plain.mean)
+    return plain._replace(mean=min(plain.mean, highest))
+
+
+def _could_beat(one: Estimate, top: Estimate) -> bool:
+    """Whether better knowledge of a configuration might make it the best."""
+    return one.pairs < 2 * ENOUGH_PAIRS and one.mean + 2.0 * one.error > top.mean
+
+
 def _rank(one: Best) -> float:
     """What configurations are ordered by; the least is the most promising."""
-    return LEAST_WORTH * len(one.record.arm.params) - one.estimate.mean
+    return PRICE * len(one.record.arm.params) - one.estimate.mean

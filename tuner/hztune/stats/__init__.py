@@ -1,6 +1,7 @@
 """Estimates and intervals: pure functions of measurements, without I/O and without a clock."""
 
 from hztune.stats.combining import pooled_mean
+from hztune.stats.distributions import normal_tail
 from hztune.stats.outliers import far_off
 from hztune.stats.pooling import (
     Estimate,
@@ -30,7 +31,6 @@ from hztune.stats.sequential import (
     sequential_interval,
 )
 from hztune.stats.states import two_states
-from hztune.stats.surrogate import Surrogate
 from hztune.stats.variance import (
     Noise,
     Noises,
@@ -49,7 +49,6 @@ __all__ = [
     "Noises",
     "PairRatio",
     "Spread",
-    "Surrogate",
     "block_ratios",
     "detectable_effect",
     "estimate_noise",
@@ -61,6 +60,7 @@ __all__ = [
     "log_rss_ratio",
     "machine_variance",
     "noise_floor",
+    "normal_tail",
     "pair_ratio",
     "part_ratios",
     "planned_interval",

@@ -185,8 +185,17 @@ class Bench:
         each = (many - few) / 20.0
         return max(1e-3, few / 2.0 - each), max(1e-4, each)
 
-    def tell(self, phase: str, best: float = 0.0, error: float = math.inf) -> None:
-        """Reports the status."""
+    def tell(
+        self,
+        phase: str,
+        best: float = 0.0,
+        error: float = math.inf,
+        *,
+        pairs: int = 0,
+        planned: int = 0,
+        subject: str = "",
+    ) -> None:
+        """Reports the status; see `Status`."""
         records = self.ledger.searched.values()
         self.reporter.update(
             Status(
@@ -198,6 +207,9 @@ class Bench:
                 floor=self.floor,
                 left_s=self.budget.left() + self.budget.reserved_s,
                 share=self.budget.elapsed() / (self.budget.total_s + self.budget.reserved_s),
+                pairs=pairs,
+                planned=planned,
+                subject=subject,
             )
         )
 

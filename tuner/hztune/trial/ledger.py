@@ -114,7 +114,7 @@ class Samples:
         if saving is not None:
             self.savings.append(replace(saving, machine=block.machine))
         if limit is not None and outcome.rss_peak_kb:
-            self.excesses.append(_excess(limit, control, outcome))
+            self.excesses.append(excess_of(limit, control, outcome))
         _enter(self.each, part_ratios(control, outcome), block.machine)
 
 
@@ -217,6 +217,16 @@ class Ledger:
     def fresh(self, arm: Arm) -> Samples:
         """The fresh pairs of an arm; they grow with the ledger."""
         return self.confirmed.setdefault(arm.key, Samples(arm))
+
+    def fresh_pairs(self, one: Arm, other: Arm) -> list[PairRatio]:
+        """What each fresh block that holds both says of `other` against `one`, in order of time."""
+        found = []
+        for block in self.own_blocks():
+            if block.role == "confirm" and block.control.ok:
+                by_arm = {outcome.arm: outcome for outcome in block.outcomes}
+                if one in by_arm and other in by_arm:
+                    found.append(pair_ratio(by_arm[one], by_arm[other]))
+        return [pair for pair in found if pair is not None]
 
     def start_fresh(self, arm: Arm) -> None:
         """Leaves a shortened winner only those fresh pairs that it has as such.
@@ -354,8 +364,8 @@ class Ledger:
                 _enter(self.calibration_each, part_ratios(one, other), block.machine)
 
 
-def _excess(limit: MemoryLimit, control: Outcome, outcome: Outcome) -> float:
-    """How far an outcome is above the memory limit, on the workload where it is worst."""
+def excess_of(limit: MemoryLimit, control: Outcome, outcome: Outcome) -> float:
+    """How far an outcome is above the memory limit, log units; of several workloads, the worst."""
     if not outcome.parts:
         return limit.excess(control.rss_peak_kb, outcome.rss_peak_kb)
     both = zip(control.parts, outcome.parts, strict=True)

@@ -26,14 +26,14 @@ from hztune.confirm import (
     shorten_members,
 )
 from hztune.progress import percent
-from hztune.search import ParetoSearch
+from hztune.search import Front, Search, members
 from hztune.stats import Interval
-from hztune.tune.story import REASONS, SEALED_BY, SEARCHED_BY, Decision, Story
+from hztune.tune.story import PROVED_BY, REASONS, SEARCHED_BY, Decision, Story
 
 SHORTENED_BY = 0.63
 """The share of the budget by which the members are shortened; what is left is for the proofs."""
 
-FRONT_SHARE = SEALED_BY - SHORTENED_BY
+FRONT_SHARE = PROVED_BY - SHORTENED_BY
 """Part of the budget for the proofs of all members together."""
 
 
@@ -44,8 +44,7 @@ class ParetoStory(Story):
     def __post_init__(self) -> None:
         """Prepares the search for a front."""
         super().__post_init__()
-        self.plane = ParetoSearch(self.bench, self.space, self.seed, self.max_trials)
-        self.search = self.plane
+        self.search = Search(self.bench, self.space, self.seed, self.max_trials, Front())
 
     def _planned(self) -> tuple[float, float]:
         """Seconds for the pairs of each member of a full front, and the error of its claims."""
@@ -59,7 +58,7 @@ class ParetoStory(Story):
             return self._nothing_found()
         for number, arm in enumerate(arms, start=1):
             self.bench.reporter.say(f"candidate {number} for the front: {arm.text}")
-        members = prove_front(self.bench, self.control, arms, share=FRONT_SHARE, until=SEALED_BY)
+        members = prove_front(self.bench, self.control, arms, share=FRONT_SHARE, until=PROVED_BY)
         self.proofs = [Proof(one.arm, one.answer, one.speed) for one in members]
         for number, member in enumerate(members, start=1):
             self.bench.reporter.say(f"candidate {number}: {_told(member)}")
@@ -81,8 +80,8 @@ class ParetoStory(Story):
         if begun and max(begun.values()) > 1:
             return [*begun]  # all had their first pair
         now = self.bench.budget.elapsed() / self.bench.budget.total_s
-        most = affordable(self.bench, FRONT_SHARE, min(SEALED_BY, now + FRONT_SHARE))
-        chosen = self._shortened(self.plane.members(most), 0.0 if begun else SHORTENED_BY)
+        most = affordable(self.bench, FRONT_SHARE, min(PROVED_BY, now + FRONT_SHARE))
+        chosen = self._shortened(members(self.search, most), 0.0 if begun else SHORTENED_BY)
         arms = dict.fromkeys([*begun, *chosen])
         return [*arms][: max(most, len(begun))]
 
@@ -131,7 +130,7 @@ class ParetoStory(Story):
         why = f"{len(self.proofs)} candidate(s) proved neither more speed nor less memory"
         if not self.proofs:
             why = "no configuration promised more speed or less memory"
-        if not self.proofs and self.plane.members(MOST_MEMBERS):
+        if not self.proofs and members(self.search, MOST_MEMBERS):
             why = f"no time was left for the {self.bench.least_pairs} fresh pairs of a claim"
         alone = "the unchanged program" if self.control.allocator == "none" else "the default"
         return replace(decision, why=f"the front is {alone} alone: {why}")

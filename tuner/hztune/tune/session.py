@@ -65,14 +65,11 @@ def plan(request: TuneRequest) -> list[str]:
     searched = task.space
     shares = (story.CALIBRATED_BY, story.SEARCHED_BY, story.PROVED_BY)
     phases_s = request.budget_s - request.panel_s
-    ends_s = [*(share * phases_s for share in shares), story.SEALED_BY * request.budget_s]
-    ends = [duration(end_s) for end_s in ends_s]
+    ends = [duration(share * phases_s) for share in shares]
     sought = [f"objectives: {request.pareto} (a front)"] if request.pareto else []
-    proofs = f"confirmed by {ends[2]}, sealed by {ends[3]}"
+    proofs = f"{'all members' if request.pareto else 'each parameter'} proved by {ends[2]}"
     if request.panel_s:
         proofs += f", {duration(request.panel_s)} for the panel"
-    if request.pareto:
-        proofs = f"all members confirmed by {ends[3]}"
     lines = [
         f"workload: {request.label}",
         *sought,

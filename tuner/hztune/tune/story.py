@@ -1,4 +1,4 @@
-"""The story of a study: calibrate, search, prove, shrink, seal; then the verdict.
+"""The story of a study: calibrate, search, prove parameter by parameter; then the verdict.
 
 Nothing here knows processes, files or the wall clock: an executor measures, a budget says how much
 time is left, and every decision is a function of the ledger. So a study that was stopped is told
@@ -14,30 +14,37 @@ from dataclasses import dataclass
 from hztune.blocks import Arm
 from hztune.confirm import (
     PROOF_SHARE,
+    REPORTED_ERROR,
     Proof,
+    Step,
+    affordable_pairs,
     claim_error,
-    pair_rounds,
+    difference,
     prove,
     reported,
     reported_each,
-    sharpen,
-    shrink,
 )
-from hztune.confirm.proof import REPORTED_ERROR
 from hztune.errors import StoppedByUser
 from hztune.panel import Examination, Panel
 from hztune.profile import Verdict
 from hztune.progress import percent
-from hztune.search import Best, Search
+from hztune.search import MOST_STEPS, Best, Chain, Search
 from hztune.space import Space
 from hztune.stats import Interval, fixed_interval
-from hztune.trial import Bench, Calibration, Ledger, Samples, assess, calibrate, warnings_about
+from hztune.trial import (
+    PAIRS,
+    Bench,
+    Calibration,
+    Ledger,
+    Samples,
+    assess,
+    calibrate,
+    warnings_about,
+)
 
 CALIBRATED_BY = 0.08
-SEARCHED_BY = 0.55
-PROVED_BY = SEARCHED_BY + PROOF_SHARE
-SHRUNK_BY = 0.87
-SEALED_BY = 0.97
+SEARCHED_BY = 0.52
+PROVED_BY = 0.97
 """The shares of the budget by which each phase ends; what one leaves, the next may use."""
 
 _NEXT_SEARCH = 0.45
@@ -56,6 +63,7 @@ class Decision:
         proofs: Every attempt to prove a gain, in order.
         why: The verdict's reason in one sentence.
         each: The interval on each of several workloads; empty where there is one only.
+        steps: What each parameter of the arm is proved to add, in order; empty without a proof.
         memory: Of the arm's log ratio of peak memory, where a front was sought; else None.
         front: The decision for each member of a front, the fastest first; empty where none was
             sought, or where the default is alone on it.
@@ -69,6 +77,7 @@ class Decision:
     proofs: tuple[Proof, ...]
     why: str
     each: tuple[Interval | None, ...] = ()
+    steps: tuple[Step, ...] = ()
     memory: Interval | None = None
     front: tuple[Decision, ...] = ()
     examined: Examination | None = None
@@ -131,18 +140,17 @@ class Story:
         if self._resumed():
             self._take_lead()
         while True:
-            for finalist in self._resumed():
-                if (winner := self._prove(finalist, self._shares()[1])) is not None:
+            for chain in self._resumed():
+                if (winner := self._prove(chain)) is not None:
                     return self._improved(winner)
-            searched_by, proved_by = self._shares()
-            self.search.run(searched_by)
+            self.search.run(self._searched_by())
             self._take_lead()
             if self._resumed():
                 continue
-            best = self.search.best()
-            if best is None or not self._time_for_proof(proved_by):
+            finalist = self.search.finalist(self._most_steps())
+            if finalist is None or not self._time_for_proof():
                 return self._nothing_found()
-            if (winner := self._prove(best.record.arm, proved_by)) is not None:
+            if (winner := self._prove(finalist)) is not None:
                 return self._improved(winner)
 
     def _take_lead(self) -> None:
@@ -157,120 +165,142 @@ class Story:
             return
         self.bench.reporter.say("another worker proves its finalist; this one stands by")
         while not self.bench.lead():
-            self.search.run(SEALED_BY)
+            self.search.run(PROVED_BY)
             self.bench.peers.wait()
         self.bench.budget.go_back()
 
-    def _resumed(self) -> list[Arm]:
-        """Finalists of an earlier session on this machine that are still to be judged, in order.
+    def _resumed(self) -> list[Chain]:
+        """Chains of an earlier session on this machine that are still to be judged, in order.
 
-        A shortened configuration is not among them: it stands for the one it was made from.
+        The first block of a proof holds its whole chain; later ones hold a part of it.
         """
-        ledger, judged = self.bench.ledger, {proof.arm.key for proof in self.proofs}
-        return [
-            record.arm
-            for key, record in ledger.confirmed.items()
-            if key in ledger.searched and key not in judged
-        ]
+        chains: list[tuple[Arm, ...]] = []
+        for block in self.bench.ledger.own_blocks():
+            arms = tuple(outcome.arm for outcome in block.outcomes[1:])
+            if block.role == "confirm" and not (chains and {*arms} <= {*chains[-1]}):
+                chains.append(arms)
+        judged = {proof.steps[0].arm for proof in self.proofs}
+        return [Chain(arms) for arms in chains if arms[0] not in judged]
 
-    def _shares(self) -> tuple[float, float]:
-        """By when the next search and the next proof must end."""
+    def _searched_by(self) -> float:
+        """The share of the budget by which the next search must end."""
         if not self.proofs:
-            return SEARCHED_BY, PROVED_BY
+            return SEARCHED_BY
         now = self.bench.budget.elapsed() / self.bench.budget.total_s
-        return now + _NEXT_SEARCH * max(0.0, SEALED_BY - now), SEALED_BY
+        return now + _NEXT_SEARCH * max(0.0, PROVED_BY - now)
 
-    def _time_for_proof(self, share: float) -> bool:
-        pair_s = self.bench.executor.cost(2, pair_rounds(self.bench))
-        return self.bench.budget.allows(self.bench.least_pairs * pair_s, share)
+    def _most_steps(self) -> int:
+        """Configurations of a chain for which the time left holds the pairs of a proof."""
+        pairs = max(PAIRS, self.bench.least_pairs)
+        for arms in range(MOST_STEPS, 1, -1):
+            if affordable_pairs(self.bench, arms, PROVED_BY) >= pairs:
+                return arms
+        return 1
 
-    def _prove(self, finalist: Arm, share: float) -> Proof | None:
+    def _time_for_proof(self) -> bool:
+        return affordable_pairs(self.bench, 1, PROVED_BY) >= self.bench.least_pairs
+
+    def _prove(self, chain: Chain) -> Proof | None:
         """The proof of a finalist, None when it failed; then it is out for good."""
         alpha = claim_error(len(self.proofs) + self.bench.ledger.attempts_of_other_machines)
-        self.bench.reporter.say(f"finalist {len(self.proofs) + 1}: {finalist.text}")
-        proof = prove(self.bench, self.control, finalist, alpha=alpha, share=share, phase="confirm")
+        self.bench.reporter.say(f"finalist {len(self.proofs) + 1}: {self._told(chain)}")
+        proof = prove(self.bench, self.control, chain.arms, alpha=alpha, until=PROVED_BY)
         self.proofs.append(proof)
         if proof.succeeded:
             return proof
-        self.search.refuse(finalist)
+        self.search.refuse(chain.arms[0])
         self.bench.reporter.say(f"not confirmed ({REASONS[proof.answer]}){_seen(proof)}")
         return None
 
+    def _told(self, chain: Chain) -> str:
+        """What a proof will add, one after another."""
+        steps = zip(chain.arms, (self.control, *chain.arms), strict=False)
+        return ", then ".join(difference(arm, before) for arm, before in steps)
+
     def _improved(self, proof: Proof) -> Decision:
-        """Shortens the winner, seals what is left with fresh pairs of its own, and decides."""
+        """The verdict of a proved gain."""
         assert proof.interval is not None  # a proof needs more pairs than an interval
         if self.bench.ledger.default_breaks_limit:
             return self._saved(proof, proof.interval)
-        gain = proof.interval.estimate
         self.bench.reporter.say(f"confirmed{_seen(proof)}")
-        space = self.space.part(proof.arm.allocator)
-        shorter = shrink(self.bench, space, proof.arm, gain, SHRUNK_BY)
-        shorter = self._safe(shorter, {})
-        arm, interval = self._seal(proof, shorter)
+        for step in proof.steps[1:]:
+            if not step.succeeded:
+                said = difference(step.arm, step.before)
+                self.bench.reporter.say(f"left out: {said} is not proved to add anything")
+        arm, interval, steps = self._safe(proof)
+        if interval is None:
+            return self._harmful(proof)
         why = f"{percent(interval.estimate)} on {interval.pairs} fresh pairs of processes"
-        return self._decision("improved", arm, interval, why)
+        return self._decision("improved", arm, interval, why, steps)
 
     def _saved(self, proof: Proof, interval: Interval) -> Decision:
         """The verdict where the default breaks the memory limit, and the finalist keeps it."""
         limit = self.bench.ledger.limit
         assert limit is not None  # or nothing would have to be saved
-        self._safe(proof.arm, {}, may_remove=False)
+        if self.panel is not None:
+            self._examine(proof.arm, {}, may_remove=False)
         verdict: Verdict = "improved" if proof.answer == "proved" else "within_limit"
         why = (
             f"it keeps {limit.text} of memory on {interval.pairs} fresh pairs of processes, which "
             f"the default does not, at {percent(interval.estimate)} speed"
         )
-        return self._decision(verdict, proof.arm, interval, why)
+        return self._decision(verdict, proof.arm, interval, why, proof.steps)
 
-    def _safe(self, winner: Arm, gains: Mapping[str, float], *, may_remove: bool = True) -> Arm:
-        """What the panel leaves of a winner; its fresh pairs are still to be measured, if any went.
+    def _safe(self, proof: Proof) -> tuple[Arm, Interval | None, tuple[Step, ...]]:
+        """What the panel leaves of a winner: up to the first parameter that it leaves out.
+
+        Returns:
+            The configuration, its interval and its steps; no interval where nothing is left.
+        """
+        steps = tuple(step for step in proof.steps if step.succeeded)
+        if self.panel is None:
+            return proof.arm, proof.interval, steps
+        gains = {
+            name: step.interval.estimate
+            for step in steps
+            for name in step.added
+            if step.interval is not None
+        }
+        examined = self._examine(proof.arm, gains)
+        left_out = {name for one in examined.left_out for name in one.harm.params}
+        for place, step in enumerate(steps):
+            if left_out & {*step.added}:
+                last = steps[place - 1] if place else None
+                return (
+                    last.arm if last else self.control,
+                    reported(self.bench.ledger.fresh(last.arm)) if last else None,
+                    steps[:place],
+                )
+        return proof.arm, proof.interval, steps
+
+    def _examine(
+        self, winner: Arm, gains: Mapping[str, float], *, may_remove: bool = True
+    ) -> Examination:
+        """Has the panel look at a winner.
 
         Args:
             winner: What would be emitted.
-            gains: What each of its parameters was proved to add, log units, as far as it is known.
-            may_remove: Whether what is left would be proved.
+            gains: What each of its parameters was proved to add, log units.
+            may_remove: Whether the study can do without one of them.
         """
-        if self.panel is None:
-            return winner
+        assert self.panel is not None  # the caller has looked
         budget, space = self.bench.budget, self.space.part(winner.allocator)
         self.examined = self.panel.examine(
-            self.bench, space, self.control, winner, gains=gains, seconds=budget.reserved_s,
+            self.bench,
+            space,
+            self.control,
+            winner,
+            gains=gains,
+            seconds=budget.reserved_s,
             may_remove=may_remove,
-        )  # fmt: skip
+        )
         budget.release()
-        return self.examined.arm
+        return self.examined
 
-    @property
-    def _left_out(self) -> bool:
-        """Whether the panel has left anything out."""
-        return self.examined is not None and bool(self.examined.left_out)
-
-    def _seal(self, proof: Proof, shorter: Arm) -> tuple[Arm, Interval]:
-        """The configuration to emit: the shorter one if its own fresh pairs hold the gain."""
-        assert proof.interval is not None
-        if shorter not in (proof.arm, self.control):
-            said = f"{len(shorter.params)} of {len(proof.arm.params)} parameters seem to matter"
-            self.bench.reporter.say(f"{said}: {shorter.text}")
-            self.bench.ledger.start_fresh(shorter)
-            sealed = prove(
-                self.bench,
-                self.control,
-                shorter,
-                alpha=REPORTED_ERROR,
-                share=SEALED_BY,
-                phase="seal",
-            )
-            if sealed.answer == "proved" and (self._left_out or self._holds(proof, sealed)):
-                interval = sharpen(self.bench, self.control, shorter, share=SEALED_BY)
-                return shorter, _positive(interval, sealed.interval)
-            self.bench.reporter.say("the shorter one is not proved to hold the gain: all are kept")
-        interval = sharpen(self.bench, self.control, proof.arm, share=SEALED_BY)
-        return proof.arm, _positive(interval, proof.interval)
-
-    def _holds(self, proof: Proof, sealed: Proof) -> bool:
-        """Whether the shorter one's gain is within what was proved for the longer one."""
-        assert proof.interval is not None and sealed.interval is not None
-        return sealed.interval.estimate >= proof.interval.low
+    def _harmful(self, proof: Proof) -> Decision:
+        """The verdict where what is gained is not worth the harm that it does elsewhere."""
+        why = f"{proof.arm.text} is faster, but not worth the harm that it does to other programs"
+        return self._decision("no_gain", self.control, None, why)
 
     def _nothing_found(self) -> Decision:
         """The verdict when nothing was proved better than the default."""
@@ -299,13 +329,25 @@ class Story:
         return self._decision("interrupted", arm, interval, "stopped by the user; not a claim")
 
     def _decision(
-        self, verdict: Verdict, arm: Arm, interval: Interval | None, why: str
+        self,
+        verdict: Verdict,
+        arm: Arm,
+        interval: Interval | None,
+        why: str,
+        steps: tuple[Step, ...] = (),
     ) -> Decision:
         record = self.bench.ledger.confirmed.get(arm.key)
         each = reported_each(record) if record else ()
-        proofs, examined = tuple(self.proofs), self.examined
         return Decision(
-            verdict, arm, interval, self.calibration, proofs, why, each, examined=examined
+            verdict,
+            arm,
+            interval,
+            self.calibration,
+            tuple(self.proofs),
+            why,
+            each,
+            steps,
+            examined=self.examined,
         )
 
 
@@ -341,16 +383,6 @@ def _seen(proof: Proof) -> str:
         return ""
     ratio, low, high = proof.interval.ratio
     return f": {ratio:.3f}x [{low:.3f}, {high:.3f}] on {proof.interval.pairs} pairs"
-
-
-def _positive(interval: Interval | None, otherwise: Interval | None) -> Interval:
-    """The newest interval of a proved gain; the proof's own should that one reach zero.
-
-    Both cover at once (see stats.sequential), so that choosing between them costs nothing.
-    """
-    chosen = interval if interval is not None and interval.low > 0.0 else otherwise
-    assert chosen is not None
-    return chosen
 
 
 def _around_zero(aa: list[float]) -> Interval | None:

@@ -1,0 +1,190 @@
+"""From what the search knows to what is proved: the shortest configuration, parameter by parameter.
+
+A finalist is a *chain*: configurations each of which adds one parameter to the one before it (or
+several, where one alone is of no use). The proof measures all of them side by side, and a profile
+ends at the last one that is proved to add something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from hztune.blocks import Arm
+from hztune.search.proposer import Proposer
+from hztune.sparse import SparseModel
+from hztune.sparse.features import UNCHANGED
+from hztune.sparse.sampler import PRICE, Row
+from hztune.stats import normal_tail
+
+MOST_STEPS = 4
+"""Configurations of a chain, at most: all of them share the time of the proof."""
+
+_LIKELY = 0.8
+"""How likely one more parameter adds something before it is worth a place in the proof."""
+
+_MOST_CHANGED = 10
+"""Parameters of a configuration of which every part is looked at; of more, those parts that leave
+out up to three."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """What is to be proved.
+
+    Attributes:
+        arms: Each changes what the one before it changes, and more.
+    """
+
+    arms: tuple[Arm, ...]
+
+    @property
+    def last(self) -> Arm:
+        """The longest."""
+        return self.arms[-1]
+
+
+def shortest(
+    proposer: Proposer, top: Arm, refused: Collection[Row], *, is_control: bool
+) -> Row | None:
+    """The row that changes least and is within one standard error of the best.
+
+    The rule of Breiman, Friedman, Olshen & Stone (Classification and Regression Trees, 1984), with
+    the standard error of the difference: measured in the same blocks, two are known better beside
+    each other than each by itself.
+
+    Args:
+        proposer: What knows the allocator of `top`.
+        top: The configuration that promises most.
+        refused: What is out.
+        is_control: Whether the allocator's defaults are what all is compared with.
+    """
+    model = proposer.model()
+    assert model is not None  # or nothing would promise anything
+    row = proposer.row(top)
+    rows = [each for each in _parts(row) if each not in refused and _is_legal(proposer, each)]
+    measured = proposer.known().modelled
+    seen = {*rows}
+    rows += [each for each in measured if each not in refused and each not in seen]
+    failed = proposer.known().failed
+    bare = {(UNCHANGED,) * len(row)} if is_control else set()
+    rows = [each for each in rows if each not in failed and each not in bare]
+    if not rows or row not in measured:
+        return None
+    levels = np.array(rows, dtype=np.int64)
+    ahead, error = model.lead(measured.index(row), levels)
+    lengths = (levels != UNCHANGED).sum(axis=1)
+    near = [place for place in range(len(rows)) if ahead[place] <= error[place]]
+    if not near:
+        return row if row not in refused else None
+    return rows[min(near, key=lambda place: (int(lengths[place]), float(ahead[place])))]
+
+
+def chain(
+    proposer: Proposer, row: Row, refused: Collection[Row], *, is_control: bool, most: int
+) -> Chain:
+    """The chain that leads to a row, the strongest parameter first, and what may be added to it.
+
+    Args:
+        proposer: What knows the allocator.
+        row: Where the chain leads, see `shortest`.
+        refused: Configurations of which the proof has failed; none stands alone in a chain.
+        is_control: Whether the allocator's defaults are what all is compared with; if not, they
+            are the first configuration of the chain where they are better by themselves.
+        most: Configurations that there is time for.
+    """
+    model = proposer.model()
+    assert model is not None
+    steps = _steps(proposer, model, row, is_control=is_control)
+    rows = [each for each in steps if each not in refused]
+    rows = [*rows[: most - 1], row] if len(rows) > most else rows
+    while len(rows) < most and (more := _addition(proposer, model, rows[-1], refused)) is not None:
+        rows.append(more)
+    arms = [arm for each in rows if (arm := proposer.arm(each)) is not None]
+    return Chain(tuple(arms))
+
+
+def _parts(row: Row) -> Iterator[Row]:
+    """A row without some of its changes."""
+    changed = [axis for axis, level in enumerate(row) if level != UNCHANGED]
+    most = len(changed) if len(changed) <= _MOST_CHANGED else 3
+    for count in range(1, most + 1):
+        for left_out in combinations(changed, count):
+            yield tuple(UNCHANGED if axis in left_out else v for axis, v in enumerate(row))
+
+
+def _steps(
+    proposer: Proposer, model: SparseModel, row: Row, *, is_control: bool
+) -> list[Row]:
+    """From the first parameter to all of them, by what each is expected to add; `row` is the last.
+
+    A configuration that is not expected to be better than the one before it is left out: its
+    parameter comes together with the next one.
+    """
+    left = [axis for axis, level in enumerate(row) if level != UNCHANGED]
+    reached: Row = (UNCHANGED,) * len(row)
+    best, found = 0.0, list[Row]()
+    if not is_control and (not left or _worth(model, reached) > PRICE):
+        best, found = _worth(model, reached), [reached]
+    while left:
+        options = [_with(reached, axis, row[axis]) for axis in left]
+        worth = [_worth(model, each) for each in options]
+        place = int(np.argmax(worth))
+        reached = options[place]
+        left.pop(place)
+        if reached == row or (worth[place] > best + PRICE and _is_legal(proposer, reached)):
+            found.append(reached)
+            best = max(best, worth[place])
+    return found
+
+
+def _addition(
+    proposer: Proposer, model: SparseModel, row: Row, refused: Collection[Row]
+) -> Row | None:
+    """The row with the one parameter more that promises most; None: none is likely to add."""
+    axes, failed = proposer.known().axes, proposer.known().failed
+    likely = model.matters()
+    options = [
+        _with(row, axis, level)
+        for axis, each in enumerate(axes)
+        for level in range(each.count)
+        if row[axis] == UNCHANGED and level != each.default and likely[axis] > 0.5
+    ]
+    options = [each for each in options if each not in refused and each not in failed]
+    if not options:
+        return None
+    mean, error = _gain(proposer, model, row, options)
+    place = int(np.argmax(mean))
+    is_likely = mean[place] > PRICE and normal_tail(-mean[place] / error[place]) > _LIKELY
+    return options[place] if is_likely and _is_legal(proposer, options[place]) else None
+
+
+def _gain(
+    proposer: Proposer, model: SparseModel, row: Row, options: Sequence[Row]
+) -> tuple[np.ndarray, np.ndarray]:
+    """What options add to a row, with standard errors."""
+    measured = proposer.known().modelled
+    levels = np.array(options, dtype=np.int64)
+    if row in measured:
+        ahead, error = model.lead(measured.index(row), levels)
+        return -ahead, error
+    mean, error = model.expected(levels)
+    return mean - _worth(model, row), error
+
+
+def _worth(model: SparseModel, row: Row) -> float:
+    """What a row is expected to come to, log units."""
+    return float(model.expected(np.array([row], dtype=np.int64))[0][0])
+
+
+def _with(row: Row, axis: int, level: int) -> Row:
+    return (*row[:axis], level, *row[axis + 1 :])
+
+
+def _is_legal(proposer: Proposer, row: Row) -> bool:
+    """Whether a row may be measured, and stands for itself."""
+    arm = proposer.arm(row)
+    return arm is not None and proposer.row(arm) == row

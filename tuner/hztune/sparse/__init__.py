@@ -1,0 +1,10 @@
+"""A sparse model of what parameters do, and a sampler for Optuna that proposes by it.
+
+Nothing here knows the rest of hztune: `SparseSampler` works in any Optuna study.
+"""
+
+from hztune.sparse.features import Axis
+from hztune.sparse.model import Measurement, SparseModel
+from hztune.sparse.sampler import BLOCK, EXCESS, VARIANCE, SparseSampler
+
+__all__ = ["BLOCK", "EXCESS", "VARIANCE", "Axis", "Measurement", "SparseModel", "SparseSampler"]

@@ -1,0 +1,358 @@
+"""What parameters do, learned from noisy blocks: few of them matter, and few pairs of them.
+
+The log ratio of a configuration to the default is a sum of effects of the parameters that it
+changes, of some pairs of them, and of its own. Most effects are exactly 0 (spike and slab; George &
+McCulloch, J. Am. Stat. Assoc. 88, 1993): a *reading* names the groups of features that have one,
+and the model is the average over the likely readings (Madigan & Raftery, J. Am. Stat. Assoc. 89,
+1994), which a search over readings of growing size finds. All arms of a block are compared with the
+same process of the control, so that they share its error: differences within a block are known
+better than the distance to the control.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hztune.sparse.features import Axis, Floats, Groups, Levels
+
+SLABS = (0.04, 0.2)
+"""Standard deviations of an effect that is not 0, log units: of fine and of coarse effects."""
+
+_SLAB_SHARES = (0.7, 0.3)
+_PAIR_ODDS = 0.02
+"""How likely two parameters that were changed together have an effect beyond the sum."""
+
+OWN = 0.01
+"""Standard deviation of what is a configuration's own, log units."""
+
+_FAR = -0.1
+"""Log ratio from which on a configuration says less and less of what its parameters do elsewhere:
+what one of them costs hides what the others bring."""
+
+_OWN_OF_FAR = 0.5
+"""Standard deviation of its own effect for each log unit below _FAR."""
+
+_MOST_GROUPS = 5
+"""Groups of a reading, at most."""
+
+_BEAM = 6
+"""Readings of each size that are extended."""
+
+_UNLIKELY = 7.0
+"""How far below the best reading, in logarithms, one is left out."""
+
+_MOST_READINGS = 60
+_CENTRE_SD = 0.5
+"""Standard deviation of the distance between two allocators' defaults, log units."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One process against the control of its block.
+
+    Attributes:
+        config: Number of the configuration, a row of the levels.
+        block: What tells its block from others.
+        log_ratio: Against the control of the block; above 0 is better.
+        variance: Of `log_ratio`; half of it is the control's, which the block shares.
+    """
+
+    config: int
+    block: int
+    log_ratio: float
+    variance: float
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """One choice of groups, with what the data say of their effects.
+
+    Attributes:
+        weight: How likely it is; those of all readings add up to 1.
+        groups: The groups that have an effect.
+        columns: Their features.
+        mean: Of the effects of these features.
+        root: A square root of their covariance, (features, features).
+    """
+
+    weight: float
+    groups: tuple[int, ...]
+    columns: NDArray[np.int64]
+    mean: Floats
+    root: Floats
+
+
+class SparseModel:
+    """What is believed of all configurations after some measurements.
+
+    Attributes:
+        levels: The measured configurations, shape (configurations, axes).
+    """
+
+    def __init__(
+        self,
+        axes: Sequence[Axis],
+        levels: Levels,
+        measurements: Sequence[Measurement],
+        *,
+        is_control: bool = True,
+    ) -> None:
+        """Fits the model.
+
+        Args:
+            axes: The parameters.
+            levels: The measured configurations, each once; shape (configurations, axes).
+            measurements: Of each at least one.
+            is_control: Whether the configuration that changes nothing is what all are compared
+                with; else its distance to the control is estimated, too.
+        """
+        self.levels = levels
+        self._groups = Groups.of(axes, levels, _PAIR_ODDS)
+        self._offset = 0 if is_control else 1
+        self._features = self._of(levels)
+        precision, pulled = _information(measurements, len(levels))
+        plain = _plain(measurements, len(levels))
+        own = OWN + _OWN_OF_FAR * np.maximum(0.0, _FAR - plain)
+        own[~(levels >= 0).any(axis=1)] = 1e-6  # what changes nothing has nothing of its own
+        self._own = own**2
+        damped = np.linalg.inv(np.eye(len(levels)) + precision * self._own[None, :])
+        inner = damped @ precision
+        self._inner: Floats = 0.5 * (inner + inner.T)
+        self._pulled: Floats = damped @ pulled
+        self._readings = self._read()
+
+    def expected(self, levels: Levels) -> tuple[Floats, Floats]:
+        """Means and standard errors of configurations that were not measured, (configurations,)."""
+        features = self._of(levels)
+        changed = (levels >= 0).any(axis=1)
+        return self._average(features, np.zeros(len(levels)), np.where(changed, OWN**2, 0.0))
+
+    def measured(self) -> tuple[Floats, Floats]:
+        """Means and standard errors of the measured configurations, (configurations,)."""
+        return self._average(self._moved, self._kept, np.maximum(np.diag(self._own_left), 0.0))
+
+    def lead(self, best: int, others: Levels) -> tuple[Floats, Floats]:
+        """How far a measured configuration is ahead of others, with standard errors.
+
+        Two that were measured in one block are known better beside each other than beside the
+        control.
+
+        Args:
+            best: Its row in `levels`.
+            others: Measured or not, shape (configurations, axes).
+        """
+        places = {row: place for place, row in enumerate(map(tuple, self.levels.tolist()))}
+        known = [places.get(row, -1) for row in map(tuple, others.tolist())]
+        is_known, at = np.array(known) >= 0, np.maximum(known, 0)
+        moved = np.where(is_known[:, None], self._moved[at], self._of(others))
+        kept = np.where(is_known, self._kept[at], 0.0)
+        own = self._own_left
+        rest = np.where(
+            is_known,
+            own[best, best] + own[at, at] - 2.0 * own[best, at],
+            own[best, best] + OWN**2,
+        )
+        mean, error = self._average(
+            self._moved[best] - moved, self._kept[best] - kept, np.maximum(rest, 0.0)
+        )
+        return mean, error
+
+    def draw(self, rng: np.random.Generator, others: Levels) -> tuple[Floats, Floats]:
+        """One landscape out of those that are possible, by how likely they are.
+
+        Args:
+            rng: What chooses.
+            others: Configurations that were not measured.
+
+        Returns:
+            What the measured configurations come to in it, and what the others do.
+        """
+        reading = self._readings[rng.choice(len(self._readings), p=self._weights)]
+        effects = reading.mean + reading.root @ rng.standard_normal(len(reading.mean))
+        here = self._kept + self._moved[:, reading.columns] @ effects
+        here = here + self._own_root @ rng.standard_normal(len(here))
+        elsewhere = self._of(others)[:, reading.columns] @ effects
+        changed = (others >= 0).any(axis=1)
+        return here, elsewhere + changed * OWN * rng.standard_normal(len(others))
+
+    def matters(self) -> Floats:
+        """How likely each axis has an effect, alone or in a pair; shape (axes,)."""
+        likely = np.zeros(len(self._groups.factors))
+        for reading in self._readings:
+            axes = {axis for group in reading.groups for axis in self._groups.parents[group]}
+            likely[sorted(axes)] += reading.weight
+        return likely
+
+    # ---- the posterior ---------------------------------------------------------------------------
+
+    @cached_property
+    def _weights(self) -> Floats:
+        return np.array([reading.weight for reading in self._readings])
+
+    @cached_property
+    def _pulls(self) -> Floats:
+        """How far the own effect of a configuration follows what was measured."""
+        return self._own[:, None] * self._inner
+
+    @cached_property
+    def _own_left(self) -> Floats:
+        """Covariance of the own effects, when those of the parameters are known."""
+        return np.diag(self._own) - self._pulls * self._own[None, :]
+
+    @cached_property
+    def _own_root(self) -> Floats:
+        values, vectors = np.linalg.eigh(0.5 * (self._own_left + self._own_left.T))
+        root: Floats = vectors * np.sqrt(np.maximum(values, 0.0))
+        return root
+
+    @cached_property
+    def _kept(self) -> Floats:
+        """What the measurements themselves say of the configurations, beside the features."""
+        kept: Floats = self._own * self._pulled
+        return kept
+
+    @cached_property
+    def _moved(self) -> Floats:
+        """The features, less what the measurements themselves explain of them."""
+        moved: Floats = self._features - self._pulls @ self._features
+        return moved
+
+    def _average(self, features: Floats, base: Floats, rest: Floats) -> tuple[Floats, Floats]:
+        """Means and standard errors over all readings."""
+        means, spreads = [], []
+        for reading in self._readings:
+            own = features[:, reading.columns]
+            means.append(base + own @ reading.mean)
+            spreads.append(np.sum((own @ reading.root) ** 2, axis=1))
+        every, spread = np.array(means), np.array(spreads)
+        mean = self._weights @ every
+        variance = self._weights @ (spread + (every - mean) ** 2) + rest
+        return mean, np.sqrt(np.maximum(variance, 1e-12))
+
+    def _of(self, levels: Levels) -> Floats:
+        """The features of configurations; the distance of the defaults is the last one."""
+        made = self._groups.features(levels)
+        if self._offset:
+            made = np.concatenate([made, np.ones((len(made), 1))], axis=1)
+        return made
+
+    # ---- readings --------------------------------------------------------------------------------
+
+    def _read(self) -> tuple[_Reading, ...]:
+        """The likely readings; each is found by adding one group to a likely smaller one."""
+        evidence = _Evidence(
+            self._features.T @ self._inner @ self._features,
+            self._features.T @ self._pulled,
+            self._groups,
+            self._offset,
+        )
+        found: dict[_Groups, float] = {(): 0.0}
+        beam: list[_Groups] = [()]
+        for _ in range(_MOST_GROUPS):
+            grown: dict[_Groups, float] = {}
+            for reading in beam:
+                grown.update(evidence.extended(reading, found[reading]))
+            found.update(grown)
+            if not grown or max(grown.values()) < max(found.values()) - _UNLIKELY:
+                break
+            beam = sorted(grown, key=lambda each: -grown[each])[:_BEAM]
+        best = max(found.values())
+        likely = sorted(found, key=lambda each: -found[each])[:_MOST_READINGS]
+        likely = [key for key in likely if found[key] > best - _UNLIKELY]
+        total = math.fsum(math.exp(found[key] - best) for key in likely)
+        return tuple(evidence.reading(key, math.exp(found[key] - best) / total) for key in likely)
+
+
+_Groups = tuple[tuple[int, int], ...]
+"""Groups with the number of their slab, in order."""
+
+
+class _Evidence:
+    """How well each choice of groups explains what was measured."""
+
+    def __init__(self, inner: Floats, pulled: Floats, groups: Groups, offset: int) -> None:
+        self._inner, self._pulled, self._groups = inner, pulled, groups
+        self._centre = [len(pulled) - 1] if offset else []
+        self._is_pair = np.array([len(parents) > 1 for parents in groups.parents])
+
+    def extended(self, chosen: _Groups, score: float) -> dict[_Groups, float]:
+        """Every choice with one group more, and its logarithmic score.
+
+        Of a pair at least one parameter has to have an effect by itself.
+        """
+        columns, mean, covariance = self._posterior(chosen)
+        inner = self._inner - self._inner[:, columns] @ covariance @ self._inner[columns]
+        pulled = self._pulled - self._inner[:, columns] @ mean
+        index = self._groups.columns
+        values, vectors = np.linalg.eigh(inner[index[:, :, None], index[:, None, :]])
+        values = np.maximum(values, 0.0)
+        squares = np.einsum("gij,gi->gj", vectors, pulled[index]) ** 2
+        has = {group for group, _ in chosen}
+        axes = {axis for group in has for axis in self._groups.parents[group]}
+        found: dict[_Groups, float] = {}
+        for slab, (size, share) in enumerate(zip(SLABS, _SLAB_SHARES, strict=True)):
+            spread = size**2
+            gains = 0.5 * np.sum(
+                spread * squares / (1.0 + spread * values) - np.log1p(spread * values), axis=1
+            )
+            gains += self._groups.log_odds + math.log(share) + score
+            for group, gain in enumerate(gains.tolist()):
+                known = group in has
+                orphan = self._is_pair[group] and not axes & {*self._groups.parents[group]}
+                if not known and not orphan:
+                    found[tuple(sorted((*chosen, (group, slab))))] = gain
+        return found
+
+    def reading(self, chosen: _Groups, weight: float) -> _Reading:
+        """A choice with what is known of its effects."""
+        columns, mean, covariance = self._posterior(chosen)
+        values, vectors = np.linalg.eigh(covariance)
+        root: Floats = vectors * np.sqrt(np.maximum(values, 0.0))
+        return _Reading(weight, tuple(group for group, _ in chosen), columns, mean, root)
+
+    def _posterior(self, chosen: _Groups) -> tuple[NDArray[np.int64], Floats, Floats]:
+        """The features of a choice, the means of their effects and the covariance of these."""
+        parts = [self._groups.columns[group] for group, _ in chosen]
+        sizes = [SLABS[slab] for group, slab in chosen for _ in self._groups.columns[group]]
+        columns = np.concatenate([*parts, np.array(self._centre, dtype=np.int64)]).astype(np.int64)
+        prior = np.array([*sizes, *([_CENTRE_SD] * len(self._centre))]) ** 2
+        inner = self._inner[np.ix_(columns, columns)]
+        covariance: Floats = np.linalg.inv(np.diag(1.0 / prior) + inner)
+        return columns, covariance @ self._pulled[columns], covariance
+
+
+def _information(measurements: Sequence[Measurement], count: int) -> tuple[Floats, Floats]:
+    """What all blocks say of the configurations: precision (count, count) and weighted sums.
+
+    Within a block the error of the control is common to all: the inverse of D + c 11' is
+    D^-1 - D^-1 1 1' D^-1 c / (1 + c 1' D^-1 1) (Sherman & Morrison, 1950).
+    """
+    precision, pulled = np.zeros((count, count)), np.zeros(count)
+    blocks: dict[int, list[Measurement]] = {}
+    for each in measurements:
+        blocks.setdefault(each.block, []).append(each)
+    for block in blocks.values():
+        rows = np.array([each.config for each in block])
+        values = np.array([each.log_ratio for each in block])
+        weights = np.array([2.0 / each.variance for each in block])
+        common = 1.0 / (float(np.mean(weights)) + float(weights.sum()))
+        inner = np.diag(weights) - common * np.outer(weights, weights)
+        np.add.at(precision, (rows[:, None], rows[None, :]), inner)
+        np.add.at(pulled, rows, inner @ values)
+    return precision, pulled
+
+
+def _plain(measurements: Sequence[Measurement], count: int) -> Floats:
+    """The mean of each configuration's measurements."""
+    sums: Mapping[str, Floats] = {"value": np.zeros(count), "count": np.zeros(count)}
+    for each in measurements:
+        sums["value"][each.config] += each.log_ratio
+        sums["count"][each.config] += 1.0
+    mean: Floats = sums["value"] / np.maximum(1.0, sums["count"])
+    return mean
