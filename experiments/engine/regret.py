@@ -9,7 +9,7 @@ the defaults that the landscape records, whatever the core's are by now. Each tu
 same measured seconds. What counts is the true speed of the configuration that it emits: its regret
 is what the best one of the recording is faster.
 
-The others measure as their users do: one run of a second for each trial, the best run wins.
+Every tuner works inside the same blocks and its best goes into the same proof: see rivals.py.
 """
 
 from __future__ import annotations
@@ -17,20 +17,18 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import random
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median, variance
-from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import numpy as np
-import optuna
 from numpy.typing import NDArray
 from record import SPACE
+from rivals import Chance, Forward, Presets, Rival, Smac, Strategy, Tpe
 from studies import recorded
 
 from hztune import params
@@ -39,12 +37,11 @@ from hztune.machine import Machine
 from hztune.measure import Arm
 from hztune.params import Param, Value
 from hztune.progress import Quiet
-from hztune.space import Config, Dimension, Space, load, machine_facts
+from hztune.space import Config, Space, load, machine_facts
 from hztune.trial import Bench, Budget, Ledger
 from hztune.trial.ledger import FAR_BEHIND
 from hztune.tune.story import Story
 
-ROUNDS_OF_A_SECOND = 56
 LENGTHS = (0.2, 100.0)
 """Part of a parameter's range over which speed changes: at least that, or hardly ever."""
 
@@ -181,132 +178,43 @@ def errors(pairs: Sequence[Sequence[float]]) -> NDArray[np.float64]:
     return np.sqrt(drawn / counts)
 
 
-def executor_of(surface: Surface, seed: int, clock: VirtualClock) -> ReplayExecutor:
-    """Measures on a surface, in virtual time."""
-    return ReplayExecutor(surface, surface.noise, seed=seed, clock=clock)
-
-
 # ---- tuners --------------------------------------------------------------------------------------
 
 Tuner = Callable[[Surface, int, float], Arm]
 
 
-class OneByOne:
-    """Measures one configuration after the other, a second each, until the time is up."""
-
-    def __init__(self, surface: Surface, seed: int, budget_s: float) -> None:
-        """Starts with the default."""
-        self._clock = VirtualClock()
-        self._executor = executor_of(surface, seed, self._clock)
-        self._budget_s = budget_s
-        self._pair = 0
-        self.best = Arm("hz")
-        self._most = self.rate(self.best)
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether there is time for another one."""
-        cost = self._executor.cost(1, ROUNDS_OF_A_SECOND)
-        return self._clock.now() + cost <= self._budget_s
-
-    @property
-    def trials(self) -> int:
-        """How many there is time for at all."""
-        return int(self._budget_s / self._executor.cost(1, ROUNDS_OF_A_SECOND))
-
-    def rate(self, arm: Arm) -> float:
-        """The log rate of an arm in one run."""
-        self._pair += 1
-        block = self._executor.measure(
-            [arm], role="aa", rounds=ROUNDS_OF_A_SECOND, number=self._pair
-        )
-        return math.log(block.control.ops_per_s)
-
-    def tell(self, arm: Arm) -> float:
-        """Measures an arm and keeps it if it is the best so far."""
-        rate = self.rate(arm)
-        if rate > self._most:
-            self._most, self.best = rate, arm
-        return rate
-
-
 def by_hztune(surface: Surface, seed: int, budget_s: float) -> Arm:
-    """The whole study: racing, fresh proof, ablation; the default unless a gain was proved."""
+    """The whole study: calibration, search and fresh proof; the default unless a gain is proved."""
+    return story_of(surface, seed, budget_s).run().arm
+
+
+def by(strategy: Callable[[Space, int], Strategy]) -> Tuner:
+    """The same story with another way of searching."""
+
+    def tuner(surface: Surface, seed: int, budget_s: float) -> Arm:
+        story = story_of(surface, seed, budget_s)
+        rival = Rival(story.bench, surface.space, strategy(surface.space, seed))
+        story.search = rival  # type: ignore[assignment]
+        return story.run().arm
+
+    return tuner
+
+
+def story_of(surface: Surface, seed: int, budget_s: float) -> Story:
+    """A study on a surface, in virtual time."""
     clock = VirtualClock()
-    executor = executor_of(surface, seed, clock)
+    executor = ReplayExecutor(surface, surface.noise, seed=seed, clock=clock)
     bench = Bench(executor, Ledger(), Budget(clock, budget_s), Quiet())
-    return Story(bench, surface.space, seed).run().arm
-
-
-def by_chance(surface: Surface, seed: int, budget_s: float) -> Arm:
-    """Random search."""
-    runs, rng = OneByOne(surface, seed, budget_s), random.Random(seed)
-    while runs.goes_on:
-        runs.tell(surface.space.arm(surface.space.sample(rng)))
-    return runs.best
-
-
-def by_tpe(surface: Surface, seed: int, budget_s: float) -> Arm:
-    """Optuna's TPE as it comes."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    runs = OneByOne(surface, seed, budget_s)
-    sampler = optuna.samplers.TPESampler(seed=seed)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    while runs.goes_on:
-        trial = study.ask()
-
-        def choose(dimension: Dimension, trial: optuna.Trial = trial) -> int:
-            most = len(dimension.values) - 1
-            if dimension.is_ordered:
-                return trial.suggest_int(dimension.name, 0, most)
-            return int(trial.suggest_categorical(dimension.name, list(range(most + 1))))
-
-        config = surface.space.decode(choose)
-        if surface.space.objection(config) is None:
-            study.tell(trial, runs.tell(surface.space.arm(config)))
-        else:
-            study.tell(trial, state=optuna.trial.TrialState.FAIL)
-    return runs.best
-
-
-def by_smac(surface: Surface, seed: int, budget_s: float) -> Arm:
-    """SMAC3's facade for hyperparameters, as it comes."""
-    from ConfigSpace import Categorical, ConfigurationSpace, Integer
-    from smac import HyperparameterOptimizationFacade, Scenario
-    from smac.runhistory.dataclasses import TrialValue
-
-    runs = OneByOne(surface, seed, budget_s)
-    cube = ConfigurationSpace(seed=seed)
-    for dimension in surface.space.dimensions:
-        most = len(dimension.values) - 1
-        cube.add(
-            Integer(dimension.name, (0, most))
-            if dimension.is_ordered and most > 0
-            else Categorical(dimension.name, list(range(most + 1)))
-        )
-    with TemporaryDirectory() as folder:
-        scenario = Scenario(
-            cube, output_directory=Path(folder), n_trials=10_000, deterministic=True, seed=seed
-        )
-        smac = HyperparameterOptimizationFacade(
-            scenario, lambda config, seed=0: 0.0, overwrite=True, logging_level=False
-        )
-        while runs.goes_on:
-            asked = smac.ask()
-            config = surface.space.decode(
-                lambda dimension, asked=asked: int(asked.config[dimension.name])  # type: ignore[misc]
-            )
-            allowed = surface.space.objection(config) is None
-            cost = -runs.tell(surface.space.arm(config)) if allowed else 0.0
-            smac.tell(asked, TrialValue(cost=cost))
-    return runs.best
+    return Story(bench, surface.space, seed)
 
 
 TUNERS: dict[str, Tuner] = {
     "hztune": by_hztune,
-    "random search": by_chance,
-    "TPE": by_tpe,
-    "SMAC3": by_smac,
+    "random search": by(Chance),
+    "TPE": by(Tpe),
+    "SMAC3": by(Smac),
+    "forward selection": by(Forward),
+    "presets only": by(Presets),
 }
 
 

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from random import Random
 
 import pytest
 
@@ -16,8 +15,7 @@ from hztune.confirm import MOST_MEMBERS, Member, affordable, member_error, on_fr
 from hztune.confirm.proof import CLAIM_ERROR
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
-from hztune.search import ParetoSearch, proposer
-from hztune.search.proposer import Observation
+from hztune.search import Front, Search, members
 from hztune.search.race import LEAST_TRIALS
 from hztune.space import Choice, Space
 from hztune.stats import Interval, is_look
@@ -31,7 +29,7 @@ from hztune.trial import (
     calibrate,
     unbeaten,
 )
-from hztune.trial.pareto import dominates, room, spread
+from hztune.trial.pareto import dominates, spread
 from hztune.tune.pareto_story import ParetoStory
 from hztune.tune.story import Decision
 
@@ -87,6 +85,10 @@ def bench_of(
     return Bench(executor, ledger or Ledger(limit), Budget(clock, budget_s), Quiet())
 
 
+def front_search(bench: Bench, space: Space) -> Search:
+    return Search(bench, space, seed=1, goal=Front())
+
+
 def decided(bench: Bench, space: Space, seed: int = 1) -> Decision:
     return ParetoStory(bench, space, seed).run()
 
@@ -137,19 +139,13 @@ def test_nothing_is_chosen_from_nothing() -> None:
     assert places(spread([At((0.1, 0.1))], 5)) == [(0.1, 0.1)]
 
 
-def test_an_end_has_all_the_room_and_the_crowded_have_little() -> None:
-    line = [(0.0, 1.0), (0.1, 0.9), (0.2, 0.8), (1.0, 0.0)]
-    assert room((1.0, 0.0), line) == math.inf
-    assert room((0.1, 0.9), line) < room((0.2, 0.8), line)
-
-
 # ---- the search ----------------------------------------------------------------------------------
 
 
-def test_savers_are_measured_again_and_who_is_beaten_in_both_is_not(toy_space: Space) -> None:
+def test_savers_are_measured_again_and_what_is_beaten_in_both_is_not(toy_space: Space) -> None:
     bench = bench_of(three_ways)
     calibrate(bench, CONTROL, 0.08)
-    ParetoSearch(bench, toy_space, seed=1).run(share=0.6)
+    front_search(bench, toy_space).run(share=0.6)
     pairs: dict[Place, list[int]] = {}
     for record in bench.ledger.searched.values():
         truth = three_ways(record.arm)
@@ -159,57 +155,12 @@ def test_savers_are_measured_again_and_who_is_beaten_in_both_is_not(toy_space: S
     assert max(pairs[(-0.3, 1.49)]) == 1  # slow and greedy
 
 
-def test_the_sampler_is_told_both_objectives_or_one_and_inherits_from_the_front(
-    toy_space: Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[dict[str, object]] = []
-    objectives: set[int] = set()
-    propose = proposer.propose
-
-    def watched(space: Space, findings: Sequence[Observation], count: int, **how: object) -> object:
-        seen.append(how)
-        objectives.update(len(finding.objectives) for finding in findings)
-        return propose(space, findings, count, **how)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("hztune.search.proposer.propose", watched)
-    ParetoSearch(bench_of(three_ways), toy_space, seed=1).run(share=0.6)
-    parents = [group for how in seen for group in how["in_turn"]]  # type: ignore[attr-defined]
-    assert {len(group) for group in parents} == {1, 2}
-    assert objectives == {1, 2}
-
-
-def test_every_proposal_inherits_from_the_member_whose_turn_it_is(
-    toy_space: Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(proposer, "INHERITED_SHARES", (1.0,))
-    parents = [[{"lock": "spin", "cap": 512}], [{"pages": "on", "cap": 8}]]
-    findings = [Observation({}, 0.0, {"ran": -1.0}, 0.0)]
-    first, second = proposer.propose(
-        toy_space, findings, 2, incumbents=(), taken=(), seed=1, in_turn=parents
-    )
-    assert (first.get("lock"), first.get("pages")) == ("spin", None)
-    assert (second.get("lock"), second.get("pages")) == (None, "on")
-
-
-def test_a_proposal_between_two_members_has_values_of_both(
-    toy_space: Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(proposer, "INHERITED_SHARES", (1.0,))
-    one, other = {"lock": "spin", "cap": 512}, {"pages": "on", "cap": 8}
-    findings = [Observation({}, 0.0, {"ran": -1.0}, 0.0)]
-    children = proposer.propose(
-        toy_space, findings, 12, incumbents=(), taken=(), seed=1, in_turn=[[one, other]]
-    )
-    assert any(child.get("lock") == "spin" and child.get("pages") == "on" for child in children)
-    assert any(child.get("lock") == "spin" and child.get("cap") == 8 for child in children)
-
-
 def test_the_least_memory_is_found_where_it_costs_speed(toy_space: Space) -> None:
     bench = bench_of(three_ways)
     calibrate(bench, CONTROL, 0.08)
-    search = ParetoSearch(bench, toy_space, seed=1)
+    search = front_search(bench, toy_space)
     search.run(share=0.6)
-    found = [three_ways(arm) for arm in search.members(MOST_MEMBERS)]
+    found = [three_ways(arm) for arm in members(search, MOST_MEMBERS)]
     assert min(truth.rss_kb for truth in found) < 70_000
     assert max(truth.log_ratio for truth in found) == 0.2
 
@@ -231,24 +182,6 @@ def test_a_search_goes_on_until_it_has_found_what_few_have_in_speed_or_in_memory
     assert [member.verdict for member in decision.front][-1:] == ["less_memory"]
 
 
-def test_what_many_slow_ones_say_of_memory_does_not_drown_what_the_fastest_say(
-    toy_space: Space,
-) -> None:
-    def spin_is_fast_and_large(arm: Arm) -> Truth:
-        return Truth(0.2, rss_kb=200_000) if arm.config.get("lock") == "spin" else Truth(-0.1)
-
-    bench = bench_of(spin_is_fast_and_large, budget_s=1e6)
-    bench.calibrated(0.01)
-    rng = Random(1)
-    arms = [toy_space.arm(toy_space.sample(rng)) for _ in range(4 * LEAST_TRIALS)]
-    slow = [arm for arm in arms if arm.config.get("lock") != "spin"][: LEAST_TRIALS + 12]
-    *fast, new = [arm for arm in arms if arm.config.get("lock") == "spin"][:21]
-    for arm in [*slow, *fast]:
-        bench.measure([CONTROL, arm], "search", 20)
-    search = ParetoSearch(bench, toy_space, seed=1)
-    assert search._promise([toy_space.config(new)]) < 1.0
-
-
 def test_an_allocator_is_not_searched_for_memory_because_nobody_promises_speed(
     toy_space: Space,
 ) -> None:
@@ -256,7 +189,7 @@ def test_an_allocator_is_not_searched_for_memory_because_nobody_promises_speed(
     hopeless = Truth(-1.5, rss_kb=300_000)
     bench = bench_of(lambda arm: hopeless if arm.allocator == "one" else Truth())
     bench.calibrated(0.01)
-    search = ParetoSearch(bench, Choice.of(spaces), seed=1)
+    search = front_search(bench, Choice.of(spaces))
     search.run(share=0.6)
     search.bench.calibrated(5.0)
     assert set(search._chances()) == {"two"}
@@ -443,14 +376,7 @@ def test_a_finished_front_read_back_measures_nothing_and_says_the_same(toy_space
     ]
 
 
-def test_studies_of_equals_say_that_the_front_is_the_default_alone(
-    toy_space: Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def propose(space: Space, findings: object, count: int, **how: object) -> list[object]:
-        rng = Random(f"{how['seed']} {how['taken']}")  # what is judged is not the sampler
-        return [space.sample(rng) for _ in range(count)]
-
-    monkeypatch.setattr("hztune.search.proposer.propose", propose)
+def test_studies_of_equals_say_that_the_front_is_the_default_alone(toy_space: Space) -> None:
     verdicts: Counter[str] = Counter()
     for seed in range(100):
         bench = bench_of(flat, USUAL, seed=seed, budget_s=60.0, rss_scatter=0.02)

@@ -33,7 +33,6 @@ from hztune.stats import (
     planned_looks,
     pool,
     pool_plain,
-    race_margin,
     sequential_interval,
 )
 from hztune.stats.distributions import normal_tail, t_quantile, t_tail
@@ -528,19 +527,6 @@ def test_the_surer_of_two_leads_wins_more_probably() -> None:
     low, high = pool([[pair(0.0)] * 8, [pair(0.3)] * 8], NOISE)
     assert high.beats(low) > 0.95
     assert low.beats(high) < 0.05
-
-
-def test_the_margin_of_a_race_grows_with_looks_and_contenders() -> None:
-    assert race_margin(1, 2) < race_margin(5, 2) < race_margin(5, 20) < 5.0
-
-
-def test_the_truly_best_is_seldom_left_behind_however_long_the_race() -> None:
-    rng = np.random.default_rng(5)
-    lost = 0
-    for y in rng.normal(0.0, 1.0, (1000, 30)):
-        means = np.cumsum(y) / np.arange(1, 31)
-        lost += any(-means[k] * math.sqrt(k + 1) > race_margin(k + 1, 1) for k in range(30))
-    assert lost / 1000 <= 0.1
 
 
 @pytest.mark.parametrize(

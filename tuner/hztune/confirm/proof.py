@@ -19,7 +19,7 @@ from typing import Literal
 
 from hztune.blocks import Arm
 from hztune.stats import (
-    FIRST_LOOK,
+    LEAST_PLANNED,
     Interval,
     Spread,
     fixed_interval,
@@ -40,7 +40,7 @@ PRECISE = 0.2
 PROOF_SHARE = 0.37
 """Part of the budget that the first proof of a study has for itself."""
 
-FUTILE_FROM = FIRST_LOOK - 2
+FUTILE_FROM = 4
 """Pairs from which on one may say that more would be in vain."""
 
 _HOPEFUL_ERROR = 0.2
@@ -322,7 +322,7 @@ class _Attempt:
 
     def _reported(self, pairs: Sequence[float], *, is_last: bool) -> Interval | None:
         """The 95 % interval that goes with the looks; None: too few pairs."""
-        if len(pairs) < FIRST_LOOK:
+        if len(pairs) < LEAST_PLANNED:
             return None
         final = is_last or len(pairs) >= self.planned
         return self._interval(pairs, REPORTED_ERROR, is_last=final)
@@ -378,7 +378,7 @@ def reported_each(record: Samples) -> tuple[Interval | None, ...]:
 
 
 def _together(pairs: Sequence[float], prior: Spread | None) -> Interval | None:
-    if len(pairs) < FIRST_LOOK:
+    if len(pairs) < LEAST_PLANNED:
         return None
     return planned_interval(pairs, REPORTED_ERROR, len(pairs), prior=prior, is_last=True)
 

@@ -116,9 +116,7 @@ def _parts(row: Row) -> Iterator[Row]:
             yield tuple(UNCHANGED if axis in left_out else v for axis, v in enumerate(row))
 
 
-def _steps(
-    proposer: Proposer, model: SparseModel, row: Row, *, is_control: bool
-) -> list[Row]:
+def _steps(proposer: Proposer, model: SparseModel, row: Row, *, is_control: bool) -> list[Row]:
     """From the first parameter to all of them, by what each is expected to add; `row` is the last.
 
     A configuration that is not expected to be better than the one before it is left out: its

@@ -17,6 +17,7 @@ from hztune.blocks import Arm, Block, Outcome
 from hztune.params import Value
 from hztune.space import Config, Dimension, Space
 from hztune.sparse import BLOCK, EXCESS, SparseModel, SparseSampler
+from hztune.sparse.features import Floats
 from hztune.sparse.sampler import Known, Params, Row
 from hztune.stats import pair_ratio, saving_ratio
 from hztune.trial import Ledger
@@ -114,10 +115,10 @@ class Proposer:
         """Whether there is anything to choose."""
         return bool(self._space.dimensions)
 
-    def promise(self, count: int, best: float) -> float:
-        """What so many new configurations may be expected to add to the best, log units."""
+    def outlook(self) -> list[tuple[Floats, Floats]]:
+        """What new configurations may come to in each objective, see `SparseSampler.outlook`."""
         self._catch_up()
-        return self.sampler.promise(self.study, count, best)
+        return self.sampler.outlook(self.study)
 
     def known(self) -> Known:
         """What the trials say by now."""

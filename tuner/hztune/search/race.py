@@ -7,9 +7,11 @@ the time only measured ones race, and parts of the best one that are not known b
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import nlargest
 from random import Random
 from typing import Protocol
 
@@ -20,7 +22,7 @@ from hztune.search.prospects import Best, prospects
 from hztune.space import Space
 from hztune.sparse.features import UNCHANGED
 from hztune.sparse.sampler import PRICE, Row
-from hztune.stats import Estimate
+from hztune.stats import Estimate, expected_improvement
 from hztune.trial import Bench
 
 BLOCKS = 50
@@ -47,6 +49,10 @@ LEAST_TRIALS = 256
 a few minutes never measures so many."""
 
 
+LEAST_FLOOR = 1e-6
+"""Stands for the noise floor where none was measured."""
+
+
 class Goal(Protocol):
     """What a search is for."""
 
@@ -64,6 +70,9 @@ class Goal(Protocol):
     def leaders(self, search: Search) -> list[str]:
         """The allocators that lead now."""
 
+    def promise(self, search: Search, allocator: str, count: int) -> float:
+        """What so many new configurations may be expected to add: 1 is what can be claimed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fastest:
@@ -79,6 +88,16 @@ class Fastest:
     def leaders(self, search: Search) -> list[str]:
         """The allocator of the most promising configuration, if there is any."""
         return [one.record.arm.allocator for one in search.ranked()[:1]]
+
+    def promise(self, search: Search, allocator: str, count: int) -> float:
+        """What they may be expected to add to the speed of the best, in noise floors."""
+        ranked, outlook = search.ranked(), search.proposer(allocator).outlook()
+        if not outlook:
+            return math.inf
+        best = max(0.0, -_rank(ranked[0])) if ranked else 0.0
+        both = zip(*(each.tolist() for each in outlook[0]), strict=True)
+        gains = nlargest(count, (expected_improvement(mean, sd, best) for mean, sd in both))
+        return sum(gains) / max(search.bench.floor, LEAST_FLOOR)
 
 
 @dataclass
@@ -293,12 +312,7 @@ class Search:
 
     def _promises(self, name: str, count: int) -> bool:
         """Whether new configurations of an allocator are worth their part of a block."""
-        if self._is_early(name) or len(self.goal.objectives) > 1:
-            return True
-        ranked = self.ranked()
-        best = max(0.0, -_rank(ranked[0])) if ranked else 0.0
-        promise = self._proposers[name].promise(count, best)
-        return promise > self.bench.floor * count / SLOTS
+        return self._is_early(name) or self.goal.promise(self, name, count) > count / SLOTS
 
     def _is_early(self, name: str) -> bool:
         """Whether too little of an allocator was measured to say that nothing is to win."""

@@ -323,7 +323,7 @@ class _Evidence:
         columns = np.concatenate([*parts, np.array(self._centre, dtype=np.int64)]).astype(np.int64)
         prior = np.array([*sizes, *([_CENTRE_SD] * len(self._centre))]) ** 2
         inner = self._inner[np.ix_(columns, columns)]
-        covariance: Floats = np.linalg.inv(np.diag(1.0 / prior) + inner)
+        covariance = np.asarray(np.linalg.inv(np.diag(1.0 / prior) + inner), dtype=np.float64)
         return columns, covariance @ self._pulled[columns], covariance
 
 

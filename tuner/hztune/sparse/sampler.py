@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import erfc, pi, sqrt
 from functools import cached_property
 from typing import Any
 
@@ -182,23 +181,21 @@ class SparseSampler(BaseSampler):
             chosen += self._some(known, rng, banned | {*chosen}, left - len(chosen))
         return [self.params(known.axes, row) for row in chosen]
 
-    def promise(self, study: Study, count: int, best: float) -> float:
-        """What `count` proposals may be expected to add to a value of the first objective.
+    def outlook(self, study: Study) -> list[tuple[Floats, Floats]]:
+        """What new configurations may come to, those that `suggest` would choose from.
 
-        Args:
-            study: Whose trials are known.
-            count: Proposals that are measured.
-            best: The value to beat, less PRICE for each parameter that its configuration changes.
+        Returns:
+            For each objective their means, less PRICE for each parameter that they change where it
+            is the first one, and standard errors, shape (configurations,); empty while nothing was
+            measured.
         """
         known = self.known(study)
-        if not known.models:
-            return float("inf")
         rng = np.random.default_rng(self._mixed(known.trials))
-        levels = np.array(self._proposals(known, rng), dtype=np.int64)
-        mean, error = known.models[0].expected(levels.reshape(len(levels), len(known.axes)))
-        mean = mean - PRICE * (levels != UNCHANGED).sum(axis=1)
-        gains = _expected_improvement(mean, error, best)
-        return float(np.sort(gains)[::-1][:count].sum())
+        rows = self._proposals(known, rng) if known.models else []
+        levels = np.array(rows, dtype=np.int64).reshape(len(rows), len(known.axes))
+        found = [model.expected(levels) for model in known.models]
+        price = PRICE * (levels != UNCHANGED).sum(axis=1)
+        return [(mean - price * (n == 0), error) for n, (mean, error) in enumerate(found)]
 
     def known(self, study: Study) -> Known:
         """What the trials say by now; the models are kept until more are finished."""
@@ -378,9 +375,10 @@ class SparseSampler(BaseSampler):
         rows: dict[Row, None] = {}
         for base in bases:
             for axis, each in enumerate(known.axes):
-                for level in (*range(each.count), UNCHANGED):
+                for level in range(UNCHANGED, each.count):
                     if level not in (base[axis], each.default):
-                        rows[(*base[:axis], level, *base[axis + 1 :])] = None
+                        moved = (*base[:axis], level, *base[axis + 1 :])
+                        rows[moved] = None
         rows.update(dict.fromkeys(self._random(known.axes, rng, _RANDOM)))
         measured = {*known.modelled}
         return [row for row in rows if row not in measured]
@@ -447,14 +445,6 @@ def _in_some_direction(drawn: Sequence[Floats], rng: np.random.Generator) -> Flo
     one, other = share * short[0], (1.0 - share) * short[1]
     worst: Floats = -np.maximum(one, other) - 0.05 * (short[0] + short[1])
     return worst * min(spans)
-
-
-def _expected_improvement(mean: Floats, error: Floats, best: float) -> Floats:
-    """Mean of max(0, X - best) for X normal (Jones, Schonlau & Welch, J. Glob. Optim. 13, 1998)."""
-    z = (mean - best) / error
-    tail = np.array([0.5 * erfc(-each / sqrt(2.0)) for each in z.tolist()])
-    gains: Floats = error * (z * tail + np.exp(-0.5 * z * z) / sqrt(2.0 * pi))
-    return gains
 
 
 def _modelled(rows: Sequence[Row]) -> list[Row]:

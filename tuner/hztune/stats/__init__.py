@@ -9,7 +9,6 @@ from hztune.stats.pooling import (
     machine_variance,
     pool,
     pool_plain,
-    race_margin,
 )
 from hztune.stats.ratios import (
     PairRatio,
@@ -68,7 +67,6 @@ __all__ = [
     "pool",
     "pool_plain",
     "pooled_mean",
-    "race_margin",
     "saving_ratio",
     "sequential_interval",
     "two_states",

@@ -1,8 +1,4 @@
-"""Pooling what several blocks say about several candidates, and racing them.
-
-A race gives every candidate a few pairs, and more only to those that could still win. None is
-rejected for ever: the decision is made anew from all data at every look.
-"""
+"""Pooling what several blocks say about several candidates."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hztune.stats.distributions import normal_tail, t_quantile
+from hztune.stats.distributions import normal_tail
 from hztune.stats.ratios import PairRatio, by_machine
 from hztune.stats.variance import Noise, Noises
 
@@ -96,16 +92,6 @@ def machine_variance(candidates: Sequence[Sequence[PairRatio]], noise: Noise | N
     excess = float(np.sum(weights * (mean - np.repeat(centre, counts)) ** 2))
     scale = np.sum(weights) - np.sum(weights**2 * np.repeat(variance_of_centre, counts))
     return max(0.0, (excess - sum(counts) + len(counts)) / float(scale))
-
-
-def race_margin(looks: int, contenders: int, alpha: float = 0.1) -> float:
-    """How many standard errors behind the best a contender may be before it gets no more time.
-
-    Bonferroni over contenders and a convergent series over looks (alpha / k(k+1) at look k): the
-    truly best one is left behind with probability `alpha` at most, however long the race is.
-    """
-    look = max(1, looks)
-    return t_quantile(alpha / (look * (look + 1) * max(1, contenders)), math.inf)
 
 
 def expected_improvement(centre: float, spread: float, best: float) -> float:

@@ -228,24 +228,6 @@ class Ledger:
                     found.append(pair_ratio(by_arm[one], by_arm[other]))
         return [pair for pair in found if pair is not None]
 
-    def start_fresh(self, arm: Arm) -> None:
-        """Leaves a shortened winner only those fresh pairs that it has as such.
-
-        It may have been a finalist that was refused at a smaller error: what was measured of it
-        before the last block of the ablation, which chose it, stays in `blocks` alone. A winner
-        that was not shortened keeps what it has.
-        """
-        own = self.own_blocks()
-        ablated = [number for number, block in enumerate(own) if block.role == "ablate"]
-        if not ablated or own[ablated[0]].control.arm == arm:
-            return
-        record = self.confirmed[arm.key] = Samples(arm)
-        for block in own[ablated[-1] :]:
-            if block.role == "confirm" and block.control.ok:
-                for outcome in block.outcomes[1:]:
-                    if outcome.arm == arm:
-                        self._record(record, block, outcome)
-
     def _record(self, record: Samples, block: Block, outcome: Outcome) -> None:
         """Enters what one block says about an arm."""
         record.add(block, outcome, self.limit)

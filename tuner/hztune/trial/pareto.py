@@ -87,24 +87,6 @@ def spread(points: Sequence[P], most: int, *, beyond: Sequence[Place] = (CONTROL
     return sorted(chosen, key=lambda point: point.place, reverse=True)
 
 
-def room(place: Place, others: Sequence[Place]) -> float:
-    """How much room a place has between its neighbours, in parts of the range; ends: infinite.
-
-    The crowding distance of NSGA-II (Deb, Pratap, Agarwal & Meyarivan, IEEE Trans. Evol. Comput. 6,
-    2002).
-    """
-    distance = 0.0
-    for axis in (0, 1):
-        values = [other[axis] for other in others]
-        above = [value for value in values if value > place[axis]]
-        below = [value for value in values if value < place[axis]]
-        if not above or not below:
-            return math.inf
-        width = max(values) - min(values)
-        distance += (min(above) - max(below)) / width
-    return distance
-
-
 def _reference(places: Sequence[Place]) -> Place:
     """A point below all of them; where all are alike along an axis, one unit below."""
     first, second = (_below([place[axis] for place in places]) for axis in (0, 1))
