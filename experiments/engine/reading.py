@@ -4,7 +4,7 @@
 
 A line each: how many configurations are surely faster or slower than the default (Student's
 interval of their pairs, 95 %), the best of those that were measured at least LEAST_PAIRS times, and
-the parameters that decide most whether a configuration is among the best (see study.importance).
+the parameters that most likely have an effect at all, by the model of the search.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hztune.params import Value, renamed_in
-from hztune.search.proposer import Observation, importance
+from hztune.sparse import Axis, Measurement, SparseModel
+from hztune.sparse.sampler import FAR
 from hztune.stats import fixed_interval
 
 LEAST_PAIRS = 6
@@ -41,11 +44,7 @@ def line(path: Path) -> str:
         (end, point) for end, point in zip(ends, points, strict=True) if end.pairs >= LEAST_PAIRS
     ]
     best, where = max(known, key=lambda one: one[0].estimate)
-    findings = [
-        Observation(point["params"], end.estimate, {})
-        for end, point in zip(ends, points, strict=True)
-    ]
-    deciding = islice(importance(findings, found["defaults"]).items(), NAMED)
+    deciding = islice(likely(points, found["defaults"]), NAMED)
     return " | ".join(
         [
             f"| {path.stem.removeprefix('landscape-')}",
@@ -57,6 +56,27 @@ def line(path: Path) -> str:
             ", ".join(f"{name} {share:.0%}" for name, share in deciding) + " |",
         ]
     )
+
+
+def likely(
+    points: Sequence[Mapping[str, Any]], defaults: Mapping[str, Value]
+) -> list[tuple[str, float]]:
+    """How likely each parameter has an effect, by hztune's own model, the likeliest first."""
+    seen = {n: sorted({p["params"].get(n, d) for p in points} | {d}, key=str) for n, d in
+            defaults.items()}  # fmt: skip
+    names = [name for name, values in seen.items() if len(values) > 1]
+    axes = [
+        Axis(n, len(seen[n]), seen[n].index(defaults[n]), not isinstance(defaults[n], str), 0.15)
+        for n in names
+    ]
+    levels = [
+        [seen[n].index(p["params"][n]) if n in p["params"] else -1 for n in names] for p in points
+    ]
+    pairs = [(n, pair) for n, point in enumerate(points) for pair in point["pairs"]]
+    spread = float(np.median([np.var(p["pairs"], ddof=1) for p in points if len(p["pairs"]) > 1]))
+    measured = [Measurement(n, k, max(FAR, y), spread) for k, (n, y) in enumerate(pairs)]
+    model = SparseModel(axes, np.array(levels), measured)
+    return sorted(zip(names, model.matters().tolist(), strict=True), key=lambda each: -each[1])
 
 
 def main() -> None:

@@ -3,15 +3,14 @@
     python experiments/engine/studies.py experiments/engine/noise-*.json > results.json
 
 Each study is told twice on the same noise, in virtual time: once where every configuration is as
-fast as the default, and once where KNOB=WINNER is faster by twice the least gain that this
-very study says it can prove (its calibration sees the default only, so both tellings share it).
-Counted are claims of a gain that is none, whether the interval covers the truth, how much wider it
-is than one of a fixed size, and how often the gain is found.
+fast as the default, and once where one parameter, drawn by the study's number, is worth the least
+gain that this very study says it can prove (its calibration sees the default only, so both tellings
+share it), and two others do harm. Counted are claims of a gain that is none, whether the interval
+covers the truth, how much wider it is than one of a fixed size, how often the gain is found, and
+parameters in profiles that add nothing.
 
-No clock and no process takes part: the same command gives the same counts. Configurations are
-proposed by chance, as what is judged is the decision: with --optuna they are by hztune's own
-sampler, which takes four times as long. Parts of the studies may be told in several goes (--first,
---count) and added up (--add).
+No clock and no process takes part: the same command gives the same counts. Parts of the studies may
+be told in several goes (--first, --count) and added up (--add).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from functools import cache, partial
@@ -31,17 +30,19 @@ from typing import Any
 from hztune.blocks import Block, Outcome, Turn
 from hztune.lab.replay import NoiseSource, RecordedNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.measure import Arm
+from hztune.params import Value
 from hztune.progress import Quiet
-from hztune.search import proposer
-from hztune.space import Config, Space
-from hztune.stats import FIRST_LOOK, fixed_interval, sequential_interval
+from hztune.space import Dimension, Space
+from hztune.stats import fixed_interval
 from hztune.trial import Bench, Budget, Ledger
 from hztune.tune.candidates import candidates
 from hztune.tune.story import Decision, Story
 
-KNOB, WINNER = "thp", "never"
-GAIN = 2.0
+GAIN = 1.0
 """What the faster configurations have more than the default, in least gains that can be proved."""
+
+HARMS = (-0.1, -0.3)
+"""What one level of each of two other parameters costs, log units."""
 
 THREADS = 8
 TURN_NS = 18_000_000
@@ -59,6 +60,8 @@ class Counts:
         misplaced: Of a configuration that has none, where others have one.
         finalists: Finalists of equals that went into a proof.
         found: The gain was claimed where there is one.
+        useless: Parameters of profiles with a gain that add nothing.
+        carried: Parameters of profiles with a gain.
         intervals: Intervals from fresh pairs, those of finalists that were refused among them.
         covered: Those that hold the true ratio.
         flattering: Those whose middle is above it.
@@ -76,6 +79,8 @@ class Counts:
     misplaced: int = 0
     finalists: int = 0
     found: int = 0
+    useless: int = 0
+    carried: int = 0
     intervals: int = 0
     covered: int = 0
     flattering: int = 0
@@ -101,13 +106,52 @@ class Counts:
 
 @dataclass(frozen=True)
 class Landscape:
-    """All configurations are equal, but those with KNOB=WINNER, which are faster by `gain`."""
+    """What parameters add: one of them gains, two do harm, all others nothing.
 
-    gain: float
+    Attributes:
+        effects: (parameter, value) -> log ratio that it adds.
+    """
+
+    effects: Mapping[tuple[str, Value], float]
 
     def __call__(self, arm: Arm) -> Truth:
         """How fast an arm is."""
-        return Truth(self.gain if arm.config.get(KNOB) == WINNER else 0.0)
+        return Truth(sum(self.effects.get(one, 0.0) for one in arm.params))
+
+    @property
+    def has_gain(self) -> bool:
+        """Whether anything is faster than the default."""
+        return any(effect > 0.0 for effect in self.effects.values())
+
+
+EQUAL = Landscape({})
+
+
+def one_winner(seed: int, gain: float) -> Landscape:
+    """A landscape in which one parameter gains from one of its values on.
+
+    Args:
+        seed: Decides which.
+        gain: Log ratio.
+    """
+    rng, space = Random(f"winner {seed}"), hz_space()
+    always = [d for d in space.dimensions if d.when is None and len(d.values) > 1]
+    winner, *others = rng.sample(always, 3)
+    effects: dict[tuple[str, Value], float] = {}
+    for value in _side(winner, rng):
+        effects[winner.name, value] = gain
+    for harm, dimension in zip(HARMS, others, strict=True):
+        effects[dimension.name, _side(dimension, rng)[-1]] = harm
+    return Landscape(effects)
+
+
+def _side(dimension: Dimension, rng: Random) -> list[Value]:
+    """The values on one side of the default, the nearest first; of words a single one."""
+    default = dimension.values.index(dimension.param.default)
+    if not dimension.is_ordered:
+        return [rng.choice([v for v in dimension.values if v != dimension.param.default])]
+    sides = [[*dimension.values[default + 1 :]], [*reversed(dimension.values[:default])]]
+    return rng.choice([side for side in sides if side])
 
 
 @cache
@@ -130,25 +174,29 @@ def told(
 def judged(name: str, whole: Story, decision: Decision, landscape: Landscape) -> Counts:
     """What one telling came to."""
     truth = landscape(decision.arm).log_ratio
-    claimed, equals = decision.verdict == "improved", landscape.gain == 0.0
-    records = whole.bench.ledger.confirmed.values()
-    known = [record for record in records if len(record.pairs) >= FIRST_LOOK]
-    intervals = [sequential_interval(record.log_ratios) for record in known]
-    truths = [landscape(record.arm).log_ratio for record in known]
+    claimed = decision.verdict == "improved"
+    known = [(proof.interval, proof.arm) for proof in decision.proofs if proof.interval]
+    truths = [landscape(arm).log_ratio for _, arm in known]
+    records = whole.bench.ledger.confirmed
     widths = [
-        interval.half_width / fixed_interval(record.log_ratios).half_width
-        for interval, record in zip(intervals, known, strict=True)
+        interval.half_width / fixed_interval(records[arm.key].log_ratios).half_width
+        for interval, arm in known
+        if math.isfinite(interval.half_width)
     ]
     held = decision.interval
     return Counts(
         noise=name,
-        false_claims=int(claimed and equals),
-        misplaced=int(claimed and not equals and truth == 0.0),
-        finalists=len(whole.proofs) if equals else 0,
+        false_claims=int(claimed and not landscape.has_gain),
+        misplaced=int(claimed and landscape.has_gain and truth <= 0.0),
+        finalists=0 if landscape.has_gain else len(whole.proofs),
         found=int(claimed and truth > 0.0),
-        intervals=len(intervals),
-        covered=sum(i.low <= t <= i.high for i, t in zip(intervals, truths, strict=True)),
-        flattering=sum(i.estimate > t for i, t in zip(intervals, truths, strict=True)),
+        useless=sum(landscape.effects.get(one, 0.0) <= 0.0 for one in decision.arm.params)
+        if claimed
+        else 0,
+        carried=len(decision.arm.params) if claimed else 0,
+        intervals=len(known),
+        covered=sum(i.low <= t <= i.high for (i, _), t in zip(known, truths, strict=True)),
+        flattering=sum(i.estimate > t for (i, _), t in zip(known, truths, strict=True)),
         emitted=int(claimed),
         emitted_covered=int(claimed and held is not None and held.low <= truth <= held.high),
         wide=sum(width > MOST_WIDTH for width in widths),
@@ -159,24 +207,15 @@ def judged(name: str, whole: Story, decision: Decision, landscape: Landscape) ->
 
 def told_twice(name: str, noise: NoiseSource, seed: int, budget_s: float) -> Counts:
     """One study where nothing helps, and the same one where something does."""
-    equal = Landscape(0.0)
-    whole, decision = told(noise, equal, seed, budget_s)
+    whole, decision = told(noise, EQUAL, seed, budget_s)
     assert whole.calibration is not None  # a study is never stopped here
     least = whole.calibration.detectable
-    better = Landscape(GAIN * least)
+    better = one_winner(seed, GAIN * least)
     return (
         Counts(name, studies=1, detectable=least)
-        + judged(name, whole, decision, equal)
+        + judged(name, whole, decision, EQUAL)
         + judged(name, *told(noise, better, seed, budget_s), better)
     )
-
-
-def by_chance(
-    space: Space, findings: object, count: int, *, seed: int, taken: Sized, **more: object
-) -> list[Config]:
-    """Stands for `proposer.propose`."""
-    rng = Random(f"{seed} {len(taken)}")
-    return [space.sample(rng) for _ in range(count)]
 
 
 # ---- many studies --------------------------------------------------------------------------------
@@ -260,7 +299,7 @@ def share(hits: int, of: int) -> str:
 
 HEADS = (
     "noise", "studies", "least gain", "false claims", "covered", "covered where claimed",
-    "width", "widest", "found",
+    "width", "widest", "found", "useless parameters",
 )  # fmt: skip
 
 
@@ -276,6 +315,7 @@ def row(counts: Counts) -> list[str]:
         f"{counts.widths / max(1, counts.intervals):.2f}x",
         f"{counts.widest:.2f}x",
         share(counts.found, counts.studies),
+        share(counts.useless, counts.carried),
     ]
 
 
@@ -294,7 +334,6 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=2000, help="studies, each told twice")
     parser.add_argument("--budget", type=float, default=180.0, help="seconds of a study")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--optuna", action="store_true", help="let hztune's own sampler propose")
     parser.add_argument("--add", action="store_true", help="the files are earlier results")
     options = parser.parse_args()
     if options.add:
@@ -302,8 +341,6 @@ def main() -> None:
         found = added(Counts(**each) for part in parts for each in part["counts"])
         budget_s = parts[0]["budget_s"]
     else:
-        if not options.optuna:
-            proposer.propose = by_chance
         numbers = range(options.first, options.first + options.count)
         found = many(numbers, options.files, options.budget, options.jobs)
         budget_s = options.budget

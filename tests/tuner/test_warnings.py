@@ -88,7 +88,7 @@ def test_with_two_speeds_a_large_gain_is_claimed_from_enough_pairs(toy_space: Sp
 
 
 def test_with_two_speeds_and_no_time_nothing_is_claimed(toy_space: Space) -> None:
-    decision = Story(runs_bench(400.0, TwoSpeeds(), budget_s=40.0), toy_space, seed=1).run()
+    decision = Story(runs_bench(400.0, TwoSpeeds(), budget_s=20.0), toy_space, seed=1).run()
     assert decision.verdict == "no_gain"
 
 

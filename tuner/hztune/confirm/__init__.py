@@ -15,13 +15,16 @@ from hztune.confirm.proof import (
     REPORTED_ERROR,
     Proof,
     Step,
+    added_to,
     affordable_pairs,
     chain_rounds,
     claim_error,
     difference,
+    given_up,
     prove,
     reported,
     reported_each,
+    together,
 )
 
 __all__ = [
@@ -31,12 +34,14 @@ __all__ = [
     "Member",
     "Proof",
     "Step",
+    "added_to",
     "affordable",
     "affordable_pairs",
     "chain_rounds",
     "claim_error",
     "difference",
     "front_error",
+    "given_up",
     "member_error",
     "on_front",
     "prove",
@@ -44,4 +49,5 @@ __all__ = [
     "reported",
     "reported_each",
     "shorten_members",
+    "together",
 ]

@@ -82,8 +82,7 @@ class Step:
     @property
     def added(self) -> tuple[str, ...]:
         """The parameters that it changes and the one before it does not."""
-        had = dict(self.before.params) if self.before.allocator == self.arm.allocator else {}
-        return tuple(name for name, value in self.arm.params if had.get(name) != value)
+        return added_to(self.arm, self.before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +140,18 @@ def prove(bench: Bench, control: Arm, chain: Sequence[Arm], *, alpha: float, unt
             return attempt.proof(is_last=True)
         bench.measure([control, *running], "confirm", attempt.rounds)
         attempt.tell()
+
+
+def given_up(bench: Bench, control: Arm, chain: Sequence[Arm], *, alpha: float) -> Proof:
+    """What an attempt had come to when the next one was begun; nothing is measured.
+
+    Args:
+        bench: Where blocks were measured.
+        control: The default.
+        chain: Its configurations.
+        alpha: Two-sided error of the claim.
+    """
+    return _Attempt.of(bench, control, chain, alpha, 0.0).proof(is_last=False)
 
 
 def chain_rounds(bench: Bench, arms: int) -> int:
@@ -346,12 +357,17 @@ class _Attempt:
         )
 
 
+def added_to(arm: Arm, before: Arm) -> tuple[str, ...]:
+    """The parameters that an arm changes and another one does not."""
+    had = before.config if arm.allocator == before.allocator else {}
+    return tuple(name for name, value in arm.params if had.get(name) != value)
+
+
 def difference(arm: Arm, before: Arm) -> str:
-    """What an arm changes beside another one, in words."""
+    """The same with their values, in words."""
     if arm.allocator != before.allocator:
         return arm.text
-    had = dict(before.params)
-    return " ".join(f"{name}={value}" for name, value in arm.params if had.get(name) != value)
+    return " ".join(f"{name}={arm.config[name]}" for name in added_to(arm, before))
 
 
 def is_precise(interval: Interval) -> bool:
@@ -366,7 +382,7 @@ def reported(record: Samples, prior: Spread | None = None) -> Interval | None:
         record: The pairs.
         prior: What is known of their variance beforehand.
     """
-    return _together(record.log_ratios, prior)
+    return together(record.log_ratios, prior)
 
 
 def reported_each(record: Samples) -> tuple[Interval | None, ...]:
@@ -374,10 +390,11 @@ def reported_each(record: Samples) -> tuple[Interval | None, ...]:
 
     Each is a 95 % interval by itself: what is claimed rests on their mean alone.
     """
-    return tuple(_together([pair.log_ratio for pair in pairs], None) for pairs in record.each)
+    return tuple(together([pair.log_ratio for pair in pairs], None) for pairs in record.each)
 
 
-def _together(pairs: Sequence[float], prior: Spread | None) -> Interval | None:
+def together(pairs: Sequence[float], prior: Spread | None = None) -> Interval | None:
+    """The 95 % interval of log ratios that are looked at once; None while there are too few."""
     if len(pairs) < LEAST_PLANNED:
         return None
     return planned_interval(pairs, REPORTED_ERROR, len(pairs), prior=prior, is_last=True)

@@ -10,12 +10,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
 from hztune import profile as profiles
 from hztune.blocks import Arm, Outcome, Role, times_of
-from hztune.confirm import reported, reported_each
+from hztune.confirm import added_to, reported, reported_each, together
 from hztune.errors import HztuneError, UsageError
 from hztune.params import Param, Value
 from hztune.profile import PROFILE, Profile
@@ -96,6 +97,23 @@ class Phase:
     role: Role
     begin_s: float
     end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepReading:
+    """What a configuration of the proof added to the one before it.
+
+    Attributes:
+        added: Its parameters that the one before it does not change.
+        interval: 95 % interval of the log ratio to that one; None: too few pairs.
+        points: The log ratio of each pair behind it.
+        is_kept: Whether the profile carries them.
+    """
+
+    added: tuple[str, ...]
+    interval: Interval | None
+    points: tuple[float, ...]
+    is_kept: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +331,23 @@ class StudyReading:
         """The default against itself; None: not measured twice."""
         found = [pair.log_ratio for pair in self.ledger.own_calibration]
         return fixed_interval(found) if len(found) > 1 else None
+
+    @cached_property
+    def steps(self) -> tuple[StepReading, ...]:
+        """What each configuration of the last proof added; empty where a front was sought."""
+        blocks = [block for block in self.ledger.own_blocks() if block.role == "confirm"]
+        chains = [tuple(outcome.arm for outcome in block.outcomes) for block in blocks]
+        whole = max((c for c in chains if self.winner in c), key=len, default=())
+        if self.seeks_front or not whole:
+            return ()
+        proved = whole[: whole.index(self.winner) + 1]
+        return tuple(
+            self._step(before, arm, is_kept=arm in proved) for before, arm in pairwise(whole)
+        )
+
+    def _step(self, before: Arm, arm: Arm, *, is_kept: bool) -> StepReading:
+        points = [pair.log_ratio for pair in self.ledger.fresh_pairs(before, arm)]
+        return StepReading(added_to(arm, before), together(points), tuple(points), is_kept)
 
     @cached_property
     def removals(self) -> tuple[Removal, ...]:

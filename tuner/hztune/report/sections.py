@@ -9,7 +9,7 @@ from hztune.blocks import Arm
 from hztune.progress import duration
 from hztune.report import advice, charts, elsewhere, pareto_section, parts, words
 from hztune.report.markup import Html, join, tag
-from hztune.report.reading import Candidate, Curve, Removal, StudyReading, proved
+from hztune.report.reading import Candidate, Curve, Removal, StepReading, StudyReading, proved
 from hztune.stats import Interval
 from hztune.trial import Outlier, Samples, outlying_pairs
 
@@ -41,7 +41,7 @@ def body(found: StudyReading) -> Html:
         elsewhere.on_other_programs,
         _allocators,
         _search,
-        _ablation,
+        _worth,
         _importance,
         _counters,
         _failures,
@@ -320,19 +320,48 @@ def _candidate_row(candidate: Candidate) -> tuple[str, ...]:
     return str(candidate.number), speed, str(len(record.pairs)), memory, told
 
 
+def _worth(found: StudyReading) -> Html:
+    """What each parameter adds; of a front, what each one's members lose without it."""
+    return _ablation(found) if found.seeks_front else _additions(found)
+
+
+def _additions(found: StudyReading) -> Html:
+    rows = [_addition_row(step) for step in found.steps]
+    if not rows:
+        return Html()
+    return join(
+        tag("h2", "What each parameter adds"),
+        tag(
+            "p",
+            "Proved, not modelled: each configuration was measured side by side with the one "
+            "before it, on fresh pairs. A parameter is in the profile only if its interval lies "
+            "above zero.",
+            class_="soft",
+        ),
+        parts.figure(lambda width: charts.strips(rows, 0.0, width, "What each parameter adds")),
+    )
+
+
+def _addition_row(step: StepReading) -> charts.Strip:
+    fate = "in the profile" if step.is_kept else "left out"
+    told = words.interval_words(step.interval) if step.interval else "too few pairs"
+    label = ", ".join(step.added) or "the allocator itself"
+    kind = "gain" if step.is_kept else "neutral"
+    return charts.Strip(label, f"{told} - {fate}", step.points, step.interval, kind)
+
+
 def _ablation(found: StudyReading) -> Html:
     if not found.removals:
         return Html()
     rows = [_removal_row(removal) for removal in found.removals]
-    whose = "of the candidates for the front" if found.seeks_front else "of the winner"
-    memory = ", nor memory," if found.seeks_front else ""
     return join(
         tag("h2", "What each parameter is worth"),
         tag(
             "p",
-            f"Measured, not modelled: parameters {whose} were set back to their defaults, alone or "
-            f"in groups, beside all of them. Those without which no speed{memory} was lost go from "
-            "the profile, if what is left proves itself on fresh pairs. Shown is the speed.",
+            "Measured, not modelled: parameters of the candidates for the front were set back to "
+            "their defaults, alone or in groups, beside all of them. Those without which no speed, "
+            "nor memory, was lost go from the profile, if what is left proves itself on fresh "
+            "pairs. Shown is the speed.",
             class_="soft",
         ),
         parts.figure(

@@ -38,6 +38,27 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
+class Addition:
+    """What one parameter of the profile, or several together, adds to those before it.
+
+    Attributes:
+        params: The parameters, and the allocator where that was changed.
+        reason: "gain", or "limit": without it the memory limit is broken.
+        ratio: Of the speeds with and without it, on the fresh pairs of the proof.
+        ci_low: Lower end of the 95 % interval.
+        ci_high: Upper end.
+        pairs: Fresh pairs behind it.
+    """
+
+    params: Mapping[str, Value]
+    reason: str
+    ratio: float
+    ci_low: float
+    ci_high: float
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True)
 class OutlierPair:
     """A pair of processes that lies far from the others of its kind; it counts all the same.
 
@@ -113,8 +134,7 @@ class Account:
         as_they_come: What the search saw of each allocator with its defaults, as a ratio to the
             control, or how it failed; empty where only one is tuned.
         strays: Pairs of processes that lie far from the others of their kind.
-        elsewhere: What the panel saw; empty where there was none.
-        left_out: The harm of what the panel left out of the winner.
+        added: What each parameter of the profile adds, in the order in which they were proved.
     """
 
     why: str
@@ -132,8 +152,7 @@ class Account:
     idle_ratio: float | None
     as_they_come: Mapping[str, float | str]
     strays: tuple[OutlierPair, ...] = ()
-    elsewhere: tuple[Elsewhere, ...] = ()
-    left_out: tuple[Caution, ...] = ()
+    added: tuple[Addition, ...] = ()
 
     @classmethod
     def stored(cls, summary: Mapping[str, Any]) -> Account:
@@ -143,9 +162,9 @@ class Account:
             KeyError: A key is missing: another version of hztune wrote it.
             TypeError: Something in it has another form.
         """
-        later = ("strays", "elsewhere", "left_out")
+        newer = ("strays", "added")
         plain = {
-            field.name: summary[field.name] for field in fields(cls) if field.name not in later
+            field.name: summary[field.name] for field in fields(cls) if field.name not in newer
         }
         return cls(
             **{
@@ -153,8 +172,7 @@ class Account:
                 "attempts": tuple(Attempt(**each) for each in summary["attempts"]),
                 "counters": {name: (old, new) for name, (old, new) in summary["counters"].items()},
                 "strays": tuple(OutlierPair(**each) for each in summary.get("strays", ())),
-                "elsewhere": tuple(Elsewhere.stored(row) for row in summary.get("elsewhere", ())),
-                "left_out": tuple(caution.read(Fields(row)) for row in summary.get("left_out", ())),
+                "added": tuple(Addition(**each) for each in summary.get("added", ())),
             }
         )
 

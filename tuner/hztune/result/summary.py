@@ -11,7 +11,7 @@ from hztune import profile as profiles
 from hztune.blocks import Arm
 from hztune.profile import Profile, Share
 from hztune.progress import duration
-from hztune.result import FRONT, OutlierPair, Result, front_file
+from hztune.result import FRONT, Addition, OutlierPair, Result, front_file
 from hztune.workload import METRICS
 
 _COUNTERS_SHOWN = 6
@@ -24,9 +24,7 @@ def summary_json(result: Result) -> dict[str, Any]:
     and `ci_high` are tuned / control with the 95 % interval, null where nothing was measured.
     """
     made, account = result.profile, asdict(result.account)
-    later = {name: account.pop(name) for name in ("strays", "elsewhere", "left_out")}
-    for one in later["left_out"]:
-        one["params"] = dict(one["params"])
+    strays, added = account.pop("strays"), account.pop("added")
     return {
         "verdict": _verdict(result),
         "why": account.pop("why"),
@@ -46,8 +44,8 @@ def summary_json(result: Result) -> dict[str, Any]:
         **account,
         "out": str(result.folder or ""),
         "front": [_member(number, each) for number, each in enumerate(result.front, start=1)],
-        **later,
-        "warnings": [each.text for each in made.cautions],
+        "strays": strays,
+        "added": added,
     }
 
 
@@ -139,8 +137,18 @@ def _profile_lines(result: Result) -> Iterator[str]:
         yield f"  idle memory: {result.account.idle_ratio:.2f}x of the {base}'s"
     if made.allocator.name != _control(made):
         yield f"  allocator = {made.allocator.name}"
+    worth = {name: _worth(one) for one in result.account.added for name in one.params}
     for name, value in made.arm.params:
-        yield f"  {name} = {value}"
+        yield f"  {name} = {value}{worth.get(name, '')}"
+
+
+def _worth(one: Addition) -> str:
+    """What a parameter is in the profile for, in words."""
+    if one.reason == "limit":
+        return ", which keeps the memory limit"
+    low, high = (f"{100.0 * (end - 1.0):+.1f} %" for end in (one.ci_low, one.ci_high))
+    whose = "" if len(one.params) == 1 else f" with {', '.join(one.params)}"
+    return f"  adds {100.0 * (one.ratio - 1.0):+.1f} % [{low}, {high}]{whose}"
 
 
 def _base(result: Result) -> str:

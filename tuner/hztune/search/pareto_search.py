@@ -6,7 +6,6 @@ configurations that are spread along the front as it is estimated.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,9 +18,6 @@ from hztune.search.race import FEWEST_BLOCKS, LEAST_FLOOR, Search
 from hztune.stats import Estimate, pool
 from hztune.trial import LEAST_SAVING, Ledger, Place, Samples, unbeaten
 from hztune.trial.pareto import CONTROL, spread
-
-_DRAWS = 64
-"""Possible places of each new configuration, over which its promise is averaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +72,11 @@ class Front:
         In the noise floor and in LEAST_SAVING, whichever is more: the additive epsilon of Zitzler
         et al. (IEEE Trans. Evol. Comput. 7, 2003), its mean over what the models hold possible.
         """
-        outlook = search.proposer(allocator).outlook()
-        if not outlook:
-            return math.inf
         units = np.array([max(search.bench.floor, LEAST_FLOOR), LEAST_SAVING])
-        mean, error = (np.stack(both, axis=1) / units for both in zip(*outlook, strict=True))
+        drawn = search.proposer(allocator).outlook().transpose(1, 2, 0) / units
         had = [] if search.bench.ledger.default_breaks_limit else [CONTROL]
         front = np.array([*had, *(point.place for point in unbeaten(points(search)))]) / units
-        drawn = np.random.default_rng(search.seed).standard_normal((_DRAWS, 1, *mean.shape))
-        beyond = (mean + error * drawn - front[:, None]).max(axis=-1).min(axis=1)
+        beyond = (drawn[:, None] - front[:, None]).max(axis=-1).min(axis=1)
         gains = np.sort(np.maximum(beyond, 0.0).mean(axis=0))
         return float(gains[::-1][:count].sum())
 

@@ -28,13 +28,16 @@ SAMPLER = "optuna-sparse"
 
 SPEED, MEMORY = "speed", "memory"
 
+_DRAWS = 64
+"""Possible landscapes over which a promise is averaged."""
+
 _MACHINE, _ROUNDS = "machine", "rounds"
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-class Place(NamedTuple):
-    """Where a configuration is: its means and their standard errors, log units."""
+class Belief(NamedTuple):
+    """What is believed of a configuration: its mean and standard error, log units."""
 
     mean: float
     error: float
@@ -115,24 +118,24 @@ class Proposer:
         """Whether there is anything to choose."""
         return bool(self._space.dimensions)
 
-    def outlook(self) -> list[tuple[Floats, Floats]]:
-        """What new configurations may come to in each objective, see `SparseSampler.outlook`."""
+    def outlook(self) -> Floats:
+        """What new configurations may come to, see `SparseSampler.outlook`."""
         self._catch_up()
-        return self.sampler.outlook(self.study)
+        return self.sampler.outlook(self.study, _DRAWS)
 
     def known(self) -> Known:
         """What the trials say by now."""
         self._catch_up()
         return self.sampler.known(self.study)
 
-    def places(self, objective: str = SPEED) -> dict[Row, Place]:
-        """Where every modelled configuration is in an objective, by its row."""
+    def beliefs(self, objective: str = SPEED) -> dict[Row, Belief]:
+        """What is believed of every modelled configuration in an objective, by its row."""
         known = self.known()
         if not known.models:
             return {}
         means, errors = known.models[self._objectives.index(objective)].measured()
         both = zip(means.tolist(), errors.tolist(), strict=True)
-        return dict(zip(known.modelled, map(Place._make, both), strict=True))
+        return dict(zip(known.modelled, map(Belief._make, both), strict=True))
 
     def model(self, objective: str = SPEED) -> SparseModel | None:
         """The model of an objective; None before anything was measured."""

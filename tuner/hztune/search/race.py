@@ -7,22 +7,22 @@ the time only measured ones race, and parts of the best one that are not known b
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import nlargest
 from random import Random
 from typing import Protocol
 
+import numpy as np
+
 from hztune.blocks import Arm
 from hztune.search.finalist import Chain, chain, shortest
-from hztune.search.proposer import SPEED, Place, Proposer
+from hztune.search.proposer import SPEED, Belief, Proposer
 from hztune.search.prospects import Best, prospects
 from hztune.space import Space
 from hztune.sparse.features import UNCHANGED
 from hztune.sparse.sampler import PRICE, Row
-from hztune.stats import Estimate, expected_improvement
+from hztune.stats import Estimate
 from hztune.trial import Bench
 
 BLOCKS = 50
@@ -91,13 +91,10 @@ class Fastest:
 
     def promise(self, search: Search, allocator: str, count: int) -> float:
         """What they may be expected to add to the speed of the best, in noise floors."""
-        ranked, outlook = search.ranked(), search.proposer(allocator).outlook()
-        if not outlook:
-            return math.inf
+        ranked = search.ranked()
         best = max(0.0, -_rank(ranked[0])) if ranked else 0.0
-        both = zip(*(each.tolist() for each in outlook[0]), strict=True)
-        gains = nlargest(count, (expected_improvement(mean, sd, best) for mean, sd in both))
-        return sum(gains) / max(search.bench.floor, LEAST_FLOOR)
+        gains = np.maximum(0.0, search.proposer(allocator).outlook()[0] - best).mean(axis=0)
+        return float(np.sort(gains)[::-1][:count].sum()) / max(search.bench.floor, LEAST_FLOOR)
 
 
 @dataclass
@@ -224,7 +221,7 @@ class Search:
         all that are in it.
         """
         records = self.bench.ledger.searched
-        places = {name: each.places() for name, each in self._proposers.items()}
+        places = {name: each.beliefs() for name, each in self._proposers.items()}
         found = []
         for key, plain in self.bench.ledger.estimates().items():
             arm = records[key].arm
@@ -373,7 +370,7 @@ class Search:
             self.bench.tell("search", best.estimate.mean, 1.96 * best.estimate.error)
 
 
-def _estimate(plain: Estimate, place: Place | None, known: Mapping[Row, Place]) -> Estimate:
+def _estimate(plain: Estimate, place: Belief | None, known: Mapping[Row, Belief]) -> Estimate:
     """The model's estimate of a configuration; of one that it does not hold, the pooled one."""
     if place is not None:
         return plain._replace(mean=place.mean, error=place.error)

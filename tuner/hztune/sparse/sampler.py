@@ -181,21 +181,28 @@ class SparseSampler(BaseSampler):
             chosen += self._some(known, rng, banned | {*chosen}, left - len(chosen))
         return [self.params(known.axes, row) for row in chosen]
 
-    def outlook(self, study: Study) -> list[tuple[Floats, Floats]]:
+    def outlook(self, study: Study, draws: int) -> Floats:
         """What new configurations may come to, those that `suggest` would choose from.
 
+        Args:
+            study: Whose trials are known.
+            draws: Landscapes that are drawn from the models.
+
         Returns:
-            For each objective their means, less PRICE for each parameter that they change where it
-            is the first one, and standard errors, shape (configurations,); empty while nothing was
-            measured.
+            The value of each configuration in each landscape, less PRICE for each parameter that it
+            changes where the objective is the first one; shape (objectives, draws, configurations),
+            without any configuration while nothing was measured.
         """
         known = self.known(study)
         rng = np.random.default_rng(self._mixed(known.trials))
         rows = self._proposals(known, rng) if known.models else []
         levels = np.array(rows, dtype=np.int64).reshape(len(rows), len(known.axes))
-        found = [model.expected(levels) for model in known.models]
         price = PRICE * (levels != UNCHANGED).sum(axis=1)
-        return [(mean - price * (n == 0), error) for n, (mean, error) in enumerate(found)]
+        found = [
+            [model.draw(rng, levels)[1] - price * (n == 0) for _ in range(draws)]
+            for n, model in enumerate(known.models)
+        ]
+        return np.array(found).reshape(len(found), draws, len(rows))
 
     def known(self, study: Study) -> Known:
         """What the trials say by now; the models are kept until more are finished."""

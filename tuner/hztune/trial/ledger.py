@@ -135,7 +135,8 @@ class Ledger:
         void: Blocks in which the control failed; they say nothing about any arm.
         machine: Whose pairs confirm and shorten, by what tells it from others; "" where there is
             one only. The search learns from all machines.
-        tried_by_other_machines: (machine, arm's key) of what others have tried to confirm.
+        tried_by_other_machines: (machine, key of the first arm) of what others have tried to
+            confirm.
     """
 
     limit: MemoryLimit | None = None
@@ -206,7 +207,7 @@ class Ledger:
         elif block.role == "aa":
             self._calibrate(block)
         elif block.role == "confirm" and not self.is_own(block):
-            self.tried_by_other_machines |= {(block.machine, o.arm.key) for o in block.outcomes[1:]}
+            self.tried_by_other_machines.add((block.machine, block.outcomes[1].arm.key))
         elif block.role in ("search", "confirm"):
             records = self.searched if block.role == "search" else self.confirmed
             for outcome in block.outcomes[1:]:
@@ -235,8 +236,8 @@ class Ledger:
 
     @property
     def attempts_of_other_machines(self) -> int:
-        """Number of finalists that other machines have tried to prove; shortened ones are none."""
-        return sum(key in self.searched for _, key in self.tried_by_other_machines)
+        """Number of finalists that other machines have tried to prove."""
+        return len(self.tried_by_other_machines)
 
     def is_own(self, measured: Block | PairRatio) -> bool:
         """Whether the machine that confirms has measured it."""

@@ -25,7 +25,7 @@ from hztune.profile import (
     Share,
     WorkloadId,
 )
-from hztune.result import Account, Attempt, Elsewhere, OutlierPair, Result
+from hztune.result import Account, Addition, Attempt, OutlierPair, Result
 from hztune.search.proposer import SAMPLER
 from hztune.stats import pool_plain
 from hztune.trial import Ledger, outlying_pairs
@@ -186,9 +186,21 @@ def account_of(study: Story, decision: Decision, wall_s: float) -> Account:
         idle_ratio=_idle_ratio(bench.ledger, decision),
         as_they_come=_as_they_come(study),
         strays=tuple(_outliers(bench.ledger)),
-        elsewhere=tuple(_elsewhere(decision)),
-        left_out=decision.examined.is_gone(decision.arm) if decision.examined else (),
+        added=tuple(_additions(decision)),
     )
+
+
+def _additions(decision: Decision) -> Iterator[Addition]:
+    """What each parameter of the profile was proved to add."""
+    for step in decision.steps:
+        if step.interval is not None:
+            ratio, low, high = step.interval.ratio
+            config = step.arm.config
+            params = {name: config[name] for name in step.added}
+            if step.arm.allocator != step.before.allocator:
+                params = {"allocator": step.arm.allocator, **params}
+            reason = "limit" if step.answer == "kept" else "gain"
+            yield Addition(params, reason, ratio, low, high, step.interval.pairs)
 
 
 def _attempts(decision: Decision) -> Iterator[Attempt]:

@@ -20,6 +20,7 @@ from hztune.confirm import (
     affordable_pairs,
     claim_error,
     difference,
+    given_up,
     prove,
     reported,
     reported_each,
@@ -140,9 +141,11 @@ class Story:
         if self._resumed():
             self._take_lead()
         while True:
-            for chain in self._resumed():
-                if (winner := self._prove(chain)) is not None:
-                    return self._improved(winner)
+            resumed = self._resumed()
+            for chain in resumed[:-1]:
+                self._refuse(given_up(self.bench, self.control, chain.arms, alpha=self._alpha()))
+            if resumed and (winner := self._prove(resumed[-1])) is not None:
+                return self._improved(winner)
             self.search.run(self._searched_by())
             self._take_lead()
             if self._resumed():
@@ -202,15 +205,23 @@ class Story:
 
     def _prove(self, chain: Chain) -> Proof | None:
         """The proof of a finalist, None when it failed; then it is out for good."""
-        alpha = claim_error(len(self.proofs) + self.bench.ledger.attempts_of_other_machines)
         self.bench.reporter.say(f"finalist {len(self.proofs) + 1}: {self._told(chain)}")
-        proof = prove(self.bench, self.control, chain.arms, alpha=alpha, until=PROVED_BY)
+        proof = prove(self.bench, self.control, chain.arms, alpha=self._alpha(), until=PROVED_BY)
+        if not proof.succeeded:
+            self._refuse(proof)
+            return None
         self.proofs.append(proof)
-        if proof.succeeded:
-            return proof
-        self.search.refuse(chain.arms[0])
+        return proof
+
+    def _alpha(self) -> float:
+        """The error that the next proof may use."""
+        return claim_error(len(self.proofs) + self.bench.ledger.attempts_of_other_machines)
+
+    def _refuse(self, proof: Proof) -> None:
+        """Leaves a chain out for good: its proof has failed."""
+        self.proofs.append(proof)
+        self.search.refuse(proof.steps[0].arm)
         self.bench.reporter.say(f"not confirmed ({REASONS[proof.answer]}){_seen(proof)}")
-        return None
 
     def _told(self, chain: Chain) -> str:
         """What a proof will add, one after another."""
