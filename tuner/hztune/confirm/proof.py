@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import fmean
 from typing import Literal
 
@@ -40,10 +41,11 @@ PRECISE = 0.2
 PROOF_SHARE = 0.37
 """Part of the budget that the first proof of a study has for itself."""
 
-FUTILE_FROM = 4
+FUTILE_FROM = 5
 """Pairs from which on one may say that more would be in vain."""
 
-_HOPEFUL_ERROR = 0.2
+_HOPEFUL_ERROR = 0.1
+_FUTILE_GROWTH = 4.0 / 3.0
 _MOST_FAILURES = 1
 
 Answer = Literal[
@@ -302,17 +304,20 @@ class _Attempt:
         """Why even a lucky truth would not be proved with all planned pairs; None: it might be.
 
         Stopping for futility can only lose claims, never make one (non-binding futility), so it
-        costs no error. It is asked at the looks, and once before the first.
+        costs no error. It is asked at counts that grow by a third: asked after every pair, it
+        would give up too many true gains that begin badly.
         """
         pairs, (alpha, least) = self._pairs(place), self._goal(place)
-        if len(pairs) not in (FUTILE_FROM, *looks):
+        if len(pairs) not in _futile_counts(self.planned):
             return None
         if limit_is_futile(self.bench, record, self.alpha, looks, self.planned):
             return "over_limit"
         if self._must_save or self._gains(place, looks, is_last=False):
             return None
-        is_over = len(pairs) >= self.planned
-        return "futile" if is_over or is_futile(pairs, self.planned, alpha, least) else None
+        if len(pairs) >= self.planned:
+            return "futile"
+        prior = self.bench.ledger.noise().spread(self.rounds)
+        return "futile" if is_futile(pairs, self.planned, alpha, least, prior) else None
 
     def proof(self, *, is_last: bool) -> Proof:
         """What the chain has come to."""
@@ -435,9 +440,24 @@ def limit_is_futile(
     return not spare or is_futile(spare, total, alpha, 0.0)
 
 
-def is_futile(gains: Sequence[float], total: int, alpha: float, least: float) -> bool:
-    """Whether even a lucky truth would not be proved above `least` by `total` pairs."""
-    lucky = fixed_interval(gains, _HOPEFUL_ERROR).high
-    spread = fixed_interval(gains, alpha).half_width
+@lru_cache(maxsize=64)
+def _futile_counts(planned: int) -> frozenset[int]:
+    """The pair counts at which a proof may be given up, `planned` among them."""
+    found, due = {planned}, float(FUTILE_FROM)
+    while due < planned:
+        found.add(round(due))
+        due *= _FUTILE_GROWTH
+    return frozenset(found)
+
+
+def is_futile(
+    gains: Sequence[float], total: int, alpha: float, least: float, prior: Spread | None = None
+) -> bool:
+    """Whether even a lucky truth would not be proved above `least` by `total` pairs.
+
+    The upper end of an interval with an error of _HOPEFUL_ERROR stands for the lucky truth.
+    """
+    lucky = fixed_interval(gains, _HOPEFUL_ERROR, prior=prior).high
+    spread = fixed_interval(gains, alpha, prior=prior).half_width
     needed = 0.5 * spread * math.sqrt(len(gains) / total)
     return lucky < max(least, needed)

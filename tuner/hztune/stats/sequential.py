@@ -234,14 +234,20 @@ def _half_width(y: NDArray[np.float64], z: float, prior: Spread | None) -> float
     return t_quantile(tail, trusted + df) * math.sqrt(max(own, moderated) / len(y))
 
 
-def fixed_interval(log_ratios: Sequence[float], alpha: float = 0.05) -> Interval:
-    """Student's interval of the mean for a number of pairs that was fixed beforehand."""
+def fixed_interval(
+    log_ratios: Sequence[float], alpha: float = 0.05, *, prior: Spread | None = None
+) -> Interval:
+    """Student's interval of the mean for a number of pairs that was fixed beforehand.
+
+    Args:
+        log_ratios: One a pair, shape (pairs,); at least 1.
+        alpha: 1 - coverage.
+        prior: What is known of their variance from elsewhere.
+    """
     y = np.asarray(log_ratios, dtype=float)
     if len(y) < 2:
         return _around(y, math.inf)
-    return _around(
-        y, t_quantile(0.5 * alpha, len(y) - 1) * float(y.std(ddof=1)) / math.sqrt(len(y))
-    )
+    return _around(y, _half_width(y, -normal_quantile(0.5 * alpha), prior))
 
 
 def critical_values(counts: tuple[int, ...], alpha: float) -> tuple[float, ...]:
