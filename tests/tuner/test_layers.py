@@ -28,7 +28,7 @@ PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"result"}),
     frozenset({"measure", "stats", "space", "store", "progress", "doctor", "machine_diff"}),
     frozenset({"sparse"}),
-    frozenset({"profile", "allocator", "workload", "blocks"}),
+    frozenset({"profile", "allocator", "workload", "blocks", "caution"}),
     frozenset({"params", "machine", "strictjson"}),
     frozenset({"process", "files", "gc_freeze", "interrupt"}),
     frozenset({"artifacts"}),

@@ -134,6 +134,8 @@ class Account:
         as_they_come: What the search saw of each allocator with its defaults, as a ratio to the
             control, or how it failed; empty where only one is tuned.
         strays: Pairs of processes that lie far from the others of their kind.
+        elsewhere: What the panel saw; empty where there was none.
+        left_out: The harm of what the panel left out of the winner.
         added: What each parameter of the profile adds, in the order in which they were proved.
     """
 
@@ -152,6 +154,8 @@ class Account:
     idle_ratio: float | None
     as_they_come: Mapping[str, float | str]
     strays: tuple[OutlierPair, ...] = ()
+    elsewhere: tuple[Elsewhere, ...] = ()
+    left_out: tuple[Caution, ...] = ()
     added: tuple[Addition, ...] = ()
 
     @classmethod
@@ -162,9 +166,9 @@ class Account:
             KeyError: A key is missing: another version of hztune wrote it.
             TypeError: Something in it has another form.
         """
-        newer = ("strays", "added")
+        later = ("strays", "elsewhere", "left_out", "added")
         plain = {
-            field.name: summary[field.name] for field in fields(cls) if field.name not in newer
+            field.name: summary[field.name] for field in fields(cls) if field.name not in later
         }
         return cls(
             **{
@@ -172,6 +176,8 @@ class Account:
                 "attempts": tuple(Attempt(**each) for each in summary["attempts"]),
                 "counters": {name: (old, new) for name, (old, new) in summary["counters"].items()},
                 "strays": tuple(OutlierPair(**each) for each in summary.get("strays", ())),
+                "elsewhere": tuple(Elsewhere.stored(row) for row in summary.get("elsewhere", ())),
+                "left_out": tuple(caution.read(Fields(row)) for row in summary.get("left_out", ())),
                 "added": tuple(Addition(**each) for each in summary.get("added", ())),
             }
         )

@@ -24,7 +24,9 @@ def summary_json(result: Result) -> dict[str, Any]:
     and `ci_high` are tuned / control with the 95 % interval, null where nothing was measured.
     """
     made, account = result.profile, asdict(result.account)
-    strays, added = account.pop("strays"), account.pop("added")
+    later = {name: account.pop(name) for name in ("strays", "elsewhere", "left_out", "added")}
+    for one in later["left_out"]:
+        one["params"] = dict(one["params"])
     return {
         "verdict": _verdict(result),
         "why": account.pop("why"),
@@ -44,8 +46,8 @@ def summary_json(result: Result) -> dict[str, Any]:
         **account,
         "out": str(result.folder or ""),
         "front": [_member(number, each) for number, each in enumerate(result.front, start=1)],
-        "strays": strays,
-        "added": added,
+        **later,
+        "warnings": [each.text for each in made.cautions],
     }
 
 

@@ -25,7 +25,7 @@ from hztune.profile import (
     Share,
     WorkloadId,
 )
-from hztune.result import Account, Addition, Attempt, OutlierPair, Result
+from hztune.result import Account, Addition, Attempt, Elsewhere, OutlierPair, Result
 from hztune.search.proposer import SAMPLER
 from hztune.stats import pool_plain
 from hztune.trial import Ledger, outlying_pairs
@@ -186,6 +186,8 @@ def account_of(study: Story, decision: Decision, wall_s: float) -> Account:
         idle_ratio=_idle_ratio(bench.ledger, decision),
         as_they_come=_as_they_come(study),
         strays=tuple(_outliers(bench.ledger)),
+        elsewhere=tuple(_elsewhere(decision)),
+        left_out=decision.examined.is_gone(decision.arm) if decision.examined else (),
         added=tuple(_additions(decision)),
     )
 
