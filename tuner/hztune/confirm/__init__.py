@@ -24,7 +24,7 @@ from hztune.confirm.proof import (
     prove,
     reported,
     reported_each,
-    together,
+    interval_of,
 )
 
 __all__ = [
@@ -49,5 +49,5 @@ __all__ = [
     "reported",
     "reported_each",
     "shorten_members",
-    "together",
+    "interval_of",
 ]

@@ -387,7 +387,7 @@ def reported(record: Samples, prior: Spread | None = None) -> Interval | None:
         record: The pairs.
         prior: What is known of their variance beforehand.
     """
-    return together(record.log_ratios, prior)
+    return interval_of(record.log_ratios, prior)
 
 
 def reported_each(record: Samples) -> tuple[Interval | None, ...]:
@@ -395,10 +395,10 @@ def reported_each(record: Samples) -> tuple[Interval | None, ...]:
 
     Each is a 95 % interval by itself: what is claimed rests on their mean alone.
     """
-    return tuple(together([pair.log_ratio for pair in pairs], None) for pairs in record.each)
+    return tuple(interval_of([pair.log_ratio for pair in pairs], None) for pairs in record.each)
 
 
-def together(pairs: Sequence[float], prior: Spread | None = None) -> Interval | None:
+def interval_of(pairs: Sequence[float], prior: Spread | None = None) -> Interval | None:
     """The 95 % interval of log ratios that are looked at once; None while there are too few."""
     if len(pairs) < LEAST_PLANNED:
         return None

@@ -16,7 +16,7 @@ from statistics import median
 
 from hztune import profile as profiles
 from hztune.blocks import Arm, Outcome, Role, times_of
-from hztune.confirm import added_to, reported, reported_each, together
+from hztune.confirm import added_to, interval_of, reported, reported_each
 from hztune.errors import HztuneError, UsageError
 from hztune.params import Param, Value
 from hztune.profile import PROFILE, Profile
@@ -347,7 +347,7 @@ class StudyReading:
 
     def _step(self, before: Arm, arm: Arm, *, is_kept: bool) -> StepReading:
         points = [pair.log_ratio for pair in self.ledger.fresh_pairs(before, arm)]
-        return StepReading(added_to(arm, before), together(points), tuple(points), is_kept)
+        return StepReading(added_to(arm, before), interval_of(points), tuple(points), is_kept)
 
     @cached_property
     def removals(self) -> tuple[Removal, ...]:
