@@ -23,7 +23,7 @@ from hztune.confirm import (
     sharpen,
     shrink,
 )
-from hztune.confirm.proof import REPORTED_ERROR
+from hztune.confirm.proof import REPORTED_ERROR, loss_words
 from hztune.errors import StoppedByUser
 from hztune.panel import Examination, Panel
 from hztune.profile import Verdict
@@ -193,8 +193,14 @@ class Story:
         if proof.succeeded:
             return proof
         self.search.refuse(finalist)
-        self.bench.reporter.say(f"not confirmed ({REASONS[proof.answer]}){_seen(proof)}")
+        self.bench.reporter.say(f"not confirmed ({self._reason(proof)}){_seen(proof)}")
         return None
+
+    def _reason(self, proof: Proof) -> str:
+        """Why a finalist is not confirmed."""
+        if proof.answer == "over_loss":
+            return loss_words(self.bench, self.bench.ledger.fresh(proof.arm))
+        return REASONS[proof.answer]
 
     def _improved(self, proof: Proof) -> Decision:
         """Shortens the winner, seals what is left with fresh pairs of its own, and decides."""
@@ -314,7 +320,7 @@ REASONS = {
     "out_of_time": "time is up before its gain is proved",
     "failed": "it failed in a fresh process",
     "over_limit": "it is not shown to keep the memory limit",
-    "over_loss": "one of the workloads loses more than it may",
+    "over_loss": "it is not shown to lose at most what --max-loss allows on each workload",
     "dominated": "another one is faster and takes no more memory, or hardly more",
 }
 
