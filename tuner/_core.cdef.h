@@ -16,7 +16,7 @@ typedef struct {
     const char *unit, *choices;
     bool may_be_auto;
     const char *doc;
-    bool is_arm;
+    bool is_experimental;
     ...;
 } hz_param;
 

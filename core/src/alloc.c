@@ -31,7 +31,7 @@ HZ_FAST void *stack_alloc(size_t at)
     void *block = top[-1];
     if (HZ_UNLIKELY(!hz_is_sealed(block, stack->key))) return class_alloc_slow(stack);
     stack->top = top - 1;
-    __builtin_prefetch(top[-2], 1); /* another thread may have freed it */
+    __builtin_prefetch(top[-2], 1); /* the next one: another CPU may have its line */
     hz_unseal(block);
     return block;
 }

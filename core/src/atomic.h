@@ -11,32 +11,32 @@
 #define hz_atomic_peek(object) atomic_load_explicit((object), memory_order_relaxed)
 #define hz_atomic_poke(object, value) atomic_store_explicit((object), (value), memory_order_relaxed)
 
-/* `value`, plus the object, which is read after all that `value` was computed from: its writer
- * writes in the opposite order. x86 reads in order and adds in one instruction, but no compiler
- * makes that of an atomic read. */
+/* `value` plus the object, which stays. It is read after all that `value` was computed from: its
+ * writer writes in the opposite order. x86 reads in order and adds in one instruction, but no
+ * compiler makes that of an atomic read. */
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
-static inline uint64_t hz_atomic_plus(const _Atomic uint64_t *object, uint64_t value)
+static inline uint64_t hz_atomic_peek_plus(const _Atomic uint64_t *object, uint64_t value)
 {
     __asm__("addq %1, %0" : "+r"(value) : "m"(*object));
     return value;
 }
 #else
-static inline uint64_t hz_atomic_plus(const _Atomic uint64_t *object, uint64_t value)
+static inline uint64_t hz_atomic_peek_plus(const _Atomic uint64_t *object, uint64_t value)
 {
     atomic_thread_fence(memory_order_acquire);
     return value + hz_atomic_peek(object);
 }
 #endif
 
-/* `value` masked by a recent value of the object; in one instruction on x86, too. */
+/* `value` masked by a recent value of the object, which stays; in one instruction on x86, too. */
 #ifdef __x86_64__
-static inline uint64_t hz_atomic_and(const _Atomic uint64_t *object, uint64_t value)
+static inline uint64_t hz_atomic_peek_and(const _Atomic uint64_t *object, uint64_t value)
 {
     __asm__("andq %1, %0" : "+r"(value) : "m"(*object) : "cc");
     return value;
 }
 #else
-static inline uint64_t hz_atomic_and(const _Atomic uint64_t *object, uint64_t value)
+static inline uint64_t hz_atomic_peek_and(const _Atomic uint64_t *object, uint64_t value)
 {
     return value & hz_atomic_peek(object);
 }

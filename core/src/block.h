@@ -5,8 +5,10 @@
  * Each page (64 KiB) has an entry of two words, `origin` and `step`. All blocks of a page are of
  * one class and one shard, and are cut one after the other:
  *
- *     page   | .... | 1st block | 2nd block | 3rd block | not cut yet ............ |
- *                   ^ first                 ^ last
+ *     page   | colour | 1st block | 2nd block | 3rd block | not cut yet .......... |
+ *                     ^ first                 ^ last
+ *
+ * The colour is a number of unused bytes before the first block of a span (see span.c).
  *
  *     step   | -(2^64 / n + slope), its higher 48 bits | the lowest 16 |   n: bytes of a block
  *                                                        ^ where in the thread's rows the stack of
@@ -38,18 +40,27 @@
  *     0x500200010000    0x55541060003cee00      another page that shares the entry
  *     seal              0x6b8b1567327a23f6      of the 2nd block, for the key 0x6b8b4567327b23c6
  *
- * A free compares the distance with a word in the stack: the address of a block that was popped
- * from there. Addresses lie between 2^38 and 2^47, so the comparison holds for starts of blocks
- * only. If the stack is full or of another shard, the word is NULL: no distance is below (free.c).
+ * A free compares the distance with a word in the stack: an address of the arena, mostly of a block
+ * that was popped from there. These lie between 2^38 and 2^47, so only starts of blocks pass (and,
+ * see COLOUR, addresses that look like one). If the stack is full or of another shard, the word is
+ * NULL: no distance is below (free.c).
  *
  * Invariants, for a page that is in use:
  *
  *     NEAR      a block that was cut:      distance < HZ_DISTANCE_MAX = 2^38 <= any address
  *     ABOVE     a block not cut yet:       distance > 2^64 - 2^38
- *     BETWEEN   no start of a block:       distance >= 2^64 / n - 2^38 > any address, if the class
- *                                          has a stack of its own (n <= HZ_SMALL_MAX_BYTES)
+ *     BETWEEN   from first on, no start:   distance >= 2^64 / n - 2^38, which is above any address
+ *                                          if n <= HZ_SMALL_MAX_BYTES. The steps of longer blocks
+ *                                          name the stack of no class, so that their frees take the
+ *                                          slow path, though they have magazines, too. It compares
+ *                                          with HZ_DISTANCE_MAX
+ *     COLOUR    i * n bytes below first:   distance is small. The slow path looks at the colour
+ *                                          (hz_class_at); the fast path lets the address pass
+ *                                          (SECURITY.md, promise 3)
  *     FAR       shares only the entry:     distance >= 2^47, but for one address in 2^17
- *     EMPTY     no block was cut:          step = 0, whose stack is of no class and always full
+ *     EMPTY     no block was cut:          step = 0, whose stack is of no class and always full.
+ *                                          The entry of NULL is EMPTY: arena.c
+ *                                          uses no page that has it
  *     ORDER     origin is written before step and read after it: see hz_page_set
  *
  * Included by internal.h only.
@@ -96,8 +107,8 @@ HZ_FAST size_t hz_granule_of(const void *block)
  * entries. */
 HZ_FAST hz_page *hz_page_at(const void *address)
 {
-    const uintptr_t at = hz_atomic_and(&hz_map.page_mask,
-                                       (uintptr_t)address >> (HZ_PAGE_SHIFT - HZ_PAGE_ENTRY_SHIFT));
+    const uintptr_t at = hz_atomic_peek_and(
+        &hz_map.page_mask, (uintptr_t)address >> (HZ_PAGE_SHIFT - HZ_PAGE_ENTRY_SHIFT));
     return (hz_page *)(void *)((unsigned char *)hz_map.pages + at);
 }
 
@@ -105,7 +116,7 @@ HZ_FAST hz_page *hz_page_at(const void *address)
  * step's lowest 16 bits name a stack, so HZ_SLOPE <= slope < 3 * HZ_SLOPE. */
 HZ_FAST uint64_t hz_distance(const hz_page *page, uint64_t step, const void *address)
 {
-    return hz_atomic_plus(&page->origin, (uintptr_t)address * step);
+    return hz_atomic_peek_plus(&page->origin, (uintptr_t)address * step);
 }
 
 #define HZ_SLOPE ((uint64_t)33 << 10)
@@ -116,7 +127,9 @@ HZ_FAST uint64_t hz_distance(const hz_page *page, uint64_t step, const void *add
  * the entry at the same time.
  *
  * A free of a live block asks the page of its own block, whose step stays. By the old origin and by
- * the new one, each block that was cut before is NEAR.
+ * the new one, each block that was cut before is NEAR. A thread that frees a block got its address
+ * by some synchronisation with the thread that cut it, so it reads the origin of that cut or a
+ * later one.
  *
  * A free of anything else may ask a page that gets another class. It never combines a new step with
  * an old origin, as the step is written last, read first and cleared alone. It may combine an old
@@ -156,7 +169,7 @@ HZ_FAST size_t hz_step_stack(uint64_t step)
 /*
  * The class of the block that starts at `block`, be it live or free; HZ_CLASS_NONE when none does.
  * The bytes before the first block of a span belong to no block. The entry cannot tell, but the
- * span's colour does.
+ * span's colour does. The fast path of a free does not ask it: see COLOUR.
  */
 HZ_FAST uint32_t hz_class_at(const void *block)
 {

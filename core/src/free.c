@@ -4,13 +4,16 @@
  *
  * The entry of the block's page tells where the block belongs: the shard and the class name a stack
  * in the thread's rows. The entry also tells whether a block starts there. One comparison checks
- * that and whether the magazine has room. It compares the block's distance (block.h) with the
- * magazine's entry that the push will overwrite; only a branch depends on the result:
+ * that and whether the magazine has room. It compares the block's distance (block.h) with the slot
+ * of the magazine that the push will overwrite; only a branch depends on the result:
  *
- *     what lies there                                      the comparison
- *     the address of a block that was popped earlier       a block's distance is below it, all
- *                                                          other distances are above it
+ *     what lies in the slot                                the comparison
+ *     an address of the arena: of a block that was         a block's distance is below it, all
+ *     popped earlier or, if there was none, its start      other distances are above it (but see
+ *     (set_grown in magazine.c)                            COLOUR and FAR in block.h)
  *     NULL: the magazine is full, or of another shard      no distance is below it
+ *
+ * A free of NULL takes the slow path: its page's entry names the stack of no class, which is full.
  *
  * The block's seal is written and not read. A read of a block that has left the caches would keep
  * the free from retiring, while a write waits in the store buffer. So a second free is noticed when

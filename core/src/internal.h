@@ -61,7 +61,7 @@ extern _Thread_local hz_heap *hz_heap_mine __attribute__((tls_model("initial-exe
  * must take the slow path, hz_rows_mine has no room for any block. */
 extern _Thread_local hz_stack *hz_stacks_mine __attribute__((tls_model("initial-exec")));
 extern _Thread_local hz_stack *hz_rows_mine __attribute__((tls_model("initial-exec")));
-/* Where each free reads its block first: the distance in bytes from hz_rows_mine to the heap's own
+/* Where each free reads its block first: the offset in bytes from hz_rows_mine to the heap's own
  * rows. Otherwise 0. */
 extern _Thread_local ptrdiff_t hz_rows_away __attribute__((tls_model("initial-exec")));
 extern uint16_t hz_small_stacks[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1];
@@ -311,7 +311,7 @@ HZ_FAST void hz_magazine_push(hz_heap *heap, uint32_t class_, void *block)
         return;
     }
     *stack->top = block;
-    hz_plain_put(&stack->top, stack->top + 1); /* after the entry */
+    hz_plain_put(&stack->top, stack->top + 1); /* after the slot */
 }
 
 /* ---- remote.c ------------------------------------------------------------------------------- */

@@ -15,7 +15,7 @@
 
 enum {
     PAUSE = 4, /* one time between shortages counts as at most this many times the mean */
-    MUCH = 16, /* a magazine shrinks for another only if its price is this many times higher */
+    MUCH = 16, /* a magazine shrinks for another only if its rent is this many times higher */
     FLUSH_MOST = 256, /* blocks that a flush takes out at a time */
     LONG_STREAK = 8,  /* shortages of one kind in a row after which blocks go in one direction */
 };
@@ -27,13 +27,13 @@ static uint32_t cap_for(uint32_t class_)
     return (uint32_t)(cap > 1 ? cap : 1);
 }
 
-/* Makes the arrays, one behind the other. Each has one more entry before its first, for the pop
+/* Makes the arrays, one behind the other. Each has one more slot before its first, for the pop
  * from an empty magazine, and one after its last, for the push to a full one. */
 bool hz_magazine_make_all(hz_heap *heap)
 {
-    size_t entries = 0;
-    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) entries += cap_for(class_) + 2;
-    void **at = hz_meta_alloc(entries * sizeof(void *));
+    size_t slots = 0;
+    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) slots += cap_for(class_) + 2;
+    void **at = hz_meta_alloc(slots * sizeof(void *));
     if (at == NULL) return false;
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
         hz_magazine *magazine = &heap->magazines[class_];
@@ -84,6 +84,7 @@ static void take_own_array(hz_heap *heap, uint32_t class_)
     heap->stacks[class_].top = blocks;
 }
 
+/* Each new slot gets an address, so that pushes find room there; which one does not matter. */
 static void set_grown(hz_heap *heap, uint32_t class_, uint32_t grown)
 {
     hz_magazine *magazine = &heap->magazines[class_];
@@ -112,9 +113,9 @@ static size_t budget_of_thread(void)
     return fair < (size_t)hz_cfg.thread_cache_bytes ? fair : (size_t)hz_cfg.thread_cache_bytes;
 }
 
-/* The price of a magazine: its bytes times the mean time between two shortages. The higher it is,
- * the less the magazine is worth its memory. */
-static uint64_t price(const hz_magazine *magazine, uint32_t class_, uint64_t now_ns)
+/* The rent of a magazine, what it costs to put off one shortage: its bytes, times the mean time
+ * between two shortages, for which it occupies them. */
+static uint64_t rent(const hz_magazine *magazine, uint32_t class_, uint64_t now_ns)
 {
     uint64_t ns = now_ns - magazine->short_ns; /* one without a recent shortage is worth little */
     if (ns < magazine->mean_ns) ns = magazine->mean_ns;
@@ -136,7 +137,7 @@ static bool has_plenty(const hz_magazine *magazine, uint32_t batches)
     return is_one_way(magazine) && magazine->grown >= batches * batch;
 }
 
-/* Shrinks magazines that have plenty or a much higher price, until `bytes` more fit the thread's
+/* Shrinks magazines that have plenty or a much higher rent, until `bytes` more fit the thread's
  * budget; false when they do not. Others would only take the bytes back. */
 static bool make_others_smaller(hz_heap *heap, uint32_t class_, size_t bytes)
 {
@@ -145,12 +146,12 @@ static bool make_others_smaller(hz_heap *heap, uint32_t class_, size_t bytes)
     if (heap->grown_bytes + bytes <= budget) return true;
     if (bytes > budget || has_plenty(asking, 1)) return false;
     const uint64_t now_ns = asking->short_ns;
-    const uint64_t much = MUCH * price(asking, class_, now_ns);
+    const uint64_t much = MUCH * rent(asking, class_, now_ns);
     for (uint32_t i = 0; i < HZ_CLASSES && heap->grown_bytes + bytes > budget; i++) {
         uint32_t other = heap->steal_from = heap->steal_from % HZ_CLASSES + 1;
         const hz_magazine *magazine = &heap->magazines[other];
         if (magazine->grown == 0) continue;
-        if (has_plenty(magazine, 2) || price(magazine, other, now_ns) > much)
+        if (has_plenty(magazine, 2) || rent(magazine, other, now_ns) > much)
             shrink_to_half(heap, other);
     }
     return heap->grown_bytes + bytes <= budget;
@@ -185,7 +186,7 @@ static void note_shortage(hz_magazine *magazine, bool is_full)
 
 /* Whether a larger magazine is worth its memory. With twice the size it has half as many shortages
  * at best. The gain is larger, the shorter the time between two shortages is; the cost is larger,
- * the more bytes it may hold. All magazines weigh the two by growth_rent. */
+ * the more bytes it may hold. growth_rent is the highest rent at which a magazine still grows. */
 static bool is_worth_more(const hz_magazine *magazine, uint32_t class_)
 {
     const uint64_t bytes = (uint64_t)magazine->grown * hz_class_bytes[class_];
@@ -269,8 +270,8 @@ HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
     *heap->stacks[class_].top++ = block;
 }
 
-/* Entries below `top` are free blocks. That holds even while another thread changes the magazine:
- * it writes an entry before it raises `top` above it, and a live block was popped before. */
+/* Slots below `top` hold free blocks. That holds even while another thread changes the magazine:
+ * it writes a slot before it raises `top` above it, and a live block was popped before. */
 __attribute__((no_sanitize("thread"))) bool hz_magazine_holds(const hz_heap *heap, uint32_t class_,
                                                               const void *block)
 {

@@ -24,24 +24,33 @@ typedef struct row {
     const char *choices;
     bool may_be_auto;
     const char *doc;
-    bool is_arm;
+    bool is_experimental;
 } row;
 
 static const row rows[] = {
 #define WORD(enumerator, word) #word " "
-#define INT_ROW(name, NAME, default_, low, high, scale, unit, special, doc, is_arm)                \
-    {#name, "HZ_" #NAME, "HZ_CONFIG_" #NAME,   HZ_KIND_INT, default_, low, high, HZ_SCALE_##scale, \
-     unit,  "",          HZ_SPECIAL_##special, doc,         is_arm},
-#define ENUM_ROW(name, NAME, default_, words, doc, is_arm)                                         \
-    {#name,        "HZ_" #NAME,     "HZ_CONFIG_" #NAME,                                            \
-     HZ_KIND_ENUM, default_,        0,                                                             \
-     INT64_MAX,    HZ_SCALE_LINEAR, "",                                                            \
-     words,        false,           doc,                                                           \
-     is_arm},
+#define INT_ROW(name, NAME, default_, low, high, scale, unit, special, doc, is_experimental)       \
+    {#name,                                                                                        \
+     "HZ_" #NAME,                                                                                  \
+     "HZ_CONFIG_" #NAME,                                                                           \
+     HZ_KIND_INT,                                                                                  \
+     default_,                                                                                     \
+     low,                                                                                          \
+     high,                                                                                         \
+     HZ_SCALE_##scale,                                                                             \
+     unit,                                                                                         \
+     "",                                                                                           \
+     HZ_SPECIAL_##special,                                                                         \
+     doc,                                                                                          \
+     is_experimental},
+#define ENUM_ROW(name, NAME, default_, words, doc, is_experimental)                                \
+    {#name, "HZ_" #NAME, "HZ_CONFIG_" #NAME, HZ_KIND_ENUM, default_,                               \
+     0,     INT64_MAX,   HZ_SCALE_LINEAR,    "",           words,                                  \
+     false, doc,         is_experimental},
 #define HZ_INT(...) INT_ROW(__VA_ARGS__, false)
 #define HZ_ENUM(...) ENUM_ROW(__VA_ARGS__, false)
-#define HZ_ARM_INT(...) INT_ROW(__VA_ARGS__, true)
-#define HZ_ARM_ENUM(...) ENUM_ROW(__VA_ARGS__, true)
+#define HZ_EXPERIMENT_INT(...) INT_ROW(__VA_ARGS__, true)
+#define HZ_EXPERIMENT_ENUM(...) ENUM_ROW(__VA_ARGS__, true)
 #include <hz/params.def>
 #undef HZ_INT
 #undef HZ_ENUM
@@ -159,9 +168,10 @@ static void table_make(void)
     for (size_t i = 0; i < ROW_COUNT; i++) {
         const row *r = &rows[i];
         text_of(r, r->default_value, default_texts[i], TEXT_BYTES);
-        table[i] = (hz_param){r->name,        r->env,     r->macro, r->kind, default_texts[i],
-                              r->low,         highest(r), r->scale, r->unit, r->choices,
-                              r->may_be_auto, r->doc,     r->is_arm};
+        table[i] =
+            (hz_param){r->name,        r->env,     r->macro,          r->kind, default_texts[i],
+                       r->low,         highest(r), r->scale,          r->unit, r->choices,
+                       r->may_be_auto, r->doc,     r->is_experimental};
     }
 }
 

@@ -16,9 +16,9 @@ enum {
     PART_PAGES = HZ_PURGE_BYTES >> HZ_PAGE_SHIFT,
     LEAST_PART_PAGES = 2, /* takes a tenth of the time of PART_PAGES */
     NS_PER_PAGE = 500000, /* a sweep does 128 KiB a millisecond at least, in calls of up to 1 MiB */
-    /* decay_ms / SHARE_OF_DELAY is the least time between two sweeps. Of the pages beyond
+    /* decay_ms / SHARE_OF_DECAY is the least time between two sweeps. Of the pages beyond
      * max_dirty_bytes, those that were freed within that time go last. */
-    SHARE_OF_DELAY = 8,
+    SHARE_OF_DECAY = 8,
 };
 
 static struct {
@@ -58,15 +58,17 @@ static bool run_purge(hz_span *run)
 
 /* ---- age ------------------------------------------------------------------------------------ */
 
-static uint32_t delay_ms(void)
+static uint32_t decay_ms(void)
 {
     return (uint32_t)hz_cfg.decay_ms;
 }
 
+/* next_ms is at most decay_ms ahead. Once it has passed, the unsigned difference is far above that,
+ * also where the clock of 32 bits has wrapped around. */
 static bool is_time(void)
 {
     const uint32_t wait_ms = hz_atomic_peek(&purge.next_ms) - hz_os_now_ms();
-    return wait_ms == 0 || wait_ms > delay_ms();
+    return wait_ms == 0 || wait_ms > decay_ms();
 }
 
 /* Begins a sweep, or brings the clock of the one under way up to date. */
@@ -79,15 +81,15 @@ static void sweep_begin(void)
     }
     purge.aged.oldest_ms += now_ms - purge.aged.now_ms;
     purge.aged.now_ms = now_ms;
-    purge.aged.least_ms = delay_ms();
+    purge.aged.least_ms = decay_ms();
     purge.is_sweeping = true;
 }
 
 static void sweep_end(void)
 {
-    const uint32_t soonest_ms = delay_ms() / SHARE_OF_DELAY;
+    const uint32_t soonest_ms = decay_ms() / SHARE_OF_DECAY;
     const uint32_t oldest_ms = purge.aged.oldest_ms;
-    uint32_t wait_ms = oldest_ms < delay_ms() ? delay_ms() - oldest_ms : 0;
+    uint32_t wait_ms = oldest_ms < decay_ms() ? decay_ms() - oldest_ms : 0;
     if (wait_ms < soonest_ms) wait_ms = soonest_ms;
     hz_atomic_poke(&purge.next_ms, purge.aged.now_ms + wait_ms);
     purge.is_sweeping = false;
@@ -132,7 +134,7 @@ static hz_span *find_excess(size_t most)
 {
     hz_sweep sweep = {.below = purge.excess_below,
                       .now_ms = hz_os_now_ms(),
-                      .least_ms = delay_ms() / SHARE_OF_DELAY};
+                      .least_ms = decay_ms() / SHARE_OF_DECAY};
     hz_span *run = hz_pages_sweep(&sweep, most);
     purge.excess_below = sweep.below > 0 ? sweep.below : SIZE_MAX;
     if (run != NULL) return run;

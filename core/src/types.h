@@ -123,11 +123,11 @@ typedef struct hz_stack {
     uint64_t key; /* of the class: hz_map.keys */
 } hz_stack;
 
-/* The cold half. The entry before the array's first one points to a block without a seal: a pop
- * from an empty magazine finds it. The entry after the last usable one is NULL: a push to a full
- * magazine finds it. No usable entry is ever NULL. There is no other test for empty or full. */
+/* The cold half. The slot before the array's first one points to a block without a seal: a pop
+ * from an empty magazine finds it. The slot after the last usable one is NULL: a push to a full
+ * magazine finds it. No usable slot is ever NULL. There is no other test for empty or full. */
 typedef struct hz_magazine {
-    void **blocks;     /* the array */
+    void **blocks;     /* the slots */
     uint32_t cap;      /* most blocks it may ever hold */
     uint32_t grown;    /* blocks it may hold by now */
     bool was_full;     /* whether it last ran full; else it ran empty */

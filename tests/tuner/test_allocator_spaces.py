@@ -38,7 +38,7 @@ def _of(name: str, version: str) -> tuple[Adapter, Installed]:
 def test_a_space_fits_every_version(name: str, version: str) -> None:
     read = _space(*_of(name, version))
     assert read.allocator == name
-    assert len(read.dimensions) >= 4
+    assert read.dimensions
 
 
 @pytest.mark.parametrize(("name", "version"), EVERY)
@@ -101,7 +101,7 @@ FOLKLORE = {
 
 @pytest.mark.parametrize("name", FOLKLORE)
 def test_what_people_set_by_hand_is_among_the_presets_with_its_reason(name: str) -> None:
-    presets = _space(*_of(name, VERSIONS[name][1])).presets
+    presets = _space(*_of(name, VERSIONS[name][-1])).presets
     configs = [dict(preset.config) for preset in presets]
     assert [advice for advice in FOLKLORE[name] if advice not in configs] == []
     assert all(len(preset.why) > 20 for preset in presets)

@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from hztune import profile
 from hztune.blocks import Arm, Block, joined
+from hztune.confirm import Proof, prove
+from hztune.confirm.proof import loss_words
 from hztune.errors import UsageError
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.machine import Machine
@@ -176,6 +179,47 @@ def test_the_same_gain_is_taken_where_the_user_allows_the_loss(toy_space: Space)
     allowed = LossLimit.parse("25%")
     decision, _ = decided(toy_space, [worth(spin=0.5), worth(spin=-0.2)], allowed)
     assert decision.verdict == "improved" and decision.arm.config["lock"] == "spin"
+
+
+FIVE_PERCENT = LossLimit("5%", -math.log(0.95), ("a", "b"))
+
+
+def proof_of(
+    other: float, *, noise: ModelNoise = QUIET, budget_s: float = 40.0, seed: int = 0
+) -> tuple[Bench, Proof]:
+    """A proof of what gains 22 % on the first workload, and `other` on the second one."""
+    clock = VirtualClock()
+    executor = several([worth(spin=0.2), worth(spin=other)], clock=clock, noise=noise, seed=seed)
+    bench = Bench(executor, Ledger(None, FIVE_PERCENT), Budget(clock, budget_s), Quiet())
+    proof = prove(bench, CONTROL, SPIN, alpha=0.016, share=1.0, phase="confirm")
+    return bench, proof
+
+
+def test_a_gain_is_claimed_where_each_workload_is_shown_to_lose_little() -> None:
+    _, proof = proof_of(0.0)
+    assert proof.answer == "proved"
+
+
+def test_a_workload_that_loses_too_much_ends_the_proof() -> None:
+    bench, proof = proof_of(-0.1)
+    assert proof.answer == "over_loss"
+    assert bench.budget.left() > 10.0
+
+
+def test_a_loss_that_pairs_leave_open_is_not_claimed_to_be_small() -> None:
+    bench, proof = proof_of(-0.03, noise=ModelNoise(within=0.03, between=0.03), budget_s=8.0)
+    assert proof.interval is not None and proof.interval.low > 0.0
+    on_b = [pair.log_ratio for pair in bench.ledger.fresh(SPIN).each[1]]
+    assert FIVE_PERCENT.excess(fmean(on_b)) < 0.0
+    assert proof.answer == "over_loss"
+    words = loss_words(bench, bench.ledger.fresh(SPIN))
+    assert words == "it is not shown to lose at most 5% on b"
+
+
+def test_what_loses_just_what_it_may_not_is_claimed_in_at_most_one_of_a_hundred_proofs() -> None:
+    noise = ModelNoise(within=0.03, between=0.03)
+    answers = [proof_of(-FIVE_PERCENT.log, noise=noise, seed=seed)[1].answer for seed in range(200)]
+    assert answers.count("proved") <= 5  # 0.8 % each: more come once in 100 such tests
 
 
 def test_a_loss_that_is_not_shown_does_not_end_a_configuration() -> None:

@@ -167,7 +167,7 @@ def test_hz_searches_every_row_of_the_table_or_says_why_not(hz: Space) -> None:
 
 
 def test_hz_searches_nothing_that_only_experiments_set(hz: Space) -> None:
-    assert not {param.name for param in params.table() if param.is_arm} & {
+    assert not {param.name for param in params.table() if param.is_experimental} & {
         dimension.name for dimension in hz.dimensions
     }
 

@@ -58,7 +58,7 @@ class Param:
     macro: str
     """The macro of hz_config.h; empty when it belongs to another allocator."""
     doc: str
-    is_arm: bool = False
+    is_experimental: bool = False
     """Whether only experiments set it: it runs, but no list for users and no search has it."""
     old_names: tuple[str, ...] = ()
     """What it was called before, the first name first."""
@@ -317,7 +317,7 @@ def _row(core: Any, index: int) -> Param:
         env=_string(core, row.env),
         macro=_string(core, row.macro),
         doc=_string(core, row.doc),
-        is_arm=row.is_arm,
+        is_experimental=row.is_experimental,
         old_names=tuple(old.name for old in old_names().values() if old.now == name),
     )
 

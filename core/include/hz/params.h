@@ -52,7 +52,7 @@ typedef struct hz_param {
     const char *choices;  /* legal words separated by spaces; "" for a number */
     bool may_be_auto;     /* whether the word `auto` is legal */
     const char *doc;      /* what it does, in one sentence */
-    bool is_arm;          /* whether only experiments set it */
+    bool is_experimental; /* whether only experiments set it */
 } hz_param;
 
 /* An old name: of a row that was renamed, or of one that was removed. */

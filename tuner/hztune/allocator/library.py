@@ -26,7 +26,8 @@ class Library(Adapter):
     sonames: ClassVar[tuple[tuple[str, str], ...]]
     #: Rows for all versions; empty for an allocator that is only ever measured as it is.
     table: ClassVar[tuple[KnobRow, ...]] = ()
-    #: Python for the probe: an expression that gives the version, from `this` and `files`.
+    #: Python for the probe: an expression that gives the version as text. It finds `this`, the
+    #: probe's process as a ctypes library, and `files`, the allocator's files that it has mapped.
     version_code: ClassVar[str]
 
     def installed(self) -> Installed:

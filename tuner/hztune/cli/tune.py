@@ -91,10 +91,10 @@ _EXIT_STATUS: dict[Verdict, int] = {
 )
 @click.option(
     "--max-loss",
-    default="1%",
+    default="5%",
     show_default=True,
     metavar="PERCENT",
-    help="What each of several workloads may lose.",
+    help="The most that each of several workloads may lose; fresh pairs must show it.",
 )
 @click.option(
     "--pareto",

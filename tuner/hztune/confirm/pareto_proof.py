@@ -23,8 +23,8 @@ from hztune.confirm.proof import (
     claim_error,
     is_futile,
     is_precise,
-    keeps_limit,
     limit_is_futile,
+    missing_limit,
     within_limits,
 )
 from hztune.stats import FIRST_LOOK, Interval, is_look, sequential_interval
@@ -217,7 +217,7 @@ def _is_settled(bench: Bench, record: Samples, alpha: float, more: int) -> bool:
     if limit_is_futile(bench, record, alpha, looks, pairs + more):
         return True
     gains = _gains(bench, record, alpha, is_last=False)
-    is_known = keeps_limit(bench, record, alpha, looks) is not None
+    is_known = within_limits(bench, record, alpha, looks) is not None
     return is_known and all(gain.is_settled(len(gain.pairs) + more, alpha) for gain in gains)
 
 
@@ -235,8 +235,8 @@ def _judged(bench: Bench, record: Samples, alpha: float, is_last: bool) -> Membe
         answer = "failed"
     elif (is_faster or is_saving) and speed.reported is not None and memory is not None:
         looks = _looks(bench, len(record.pairs), is_last=is_last)
-        keeps = keeps_limit(bench, record, alpha, looks)
-        answer = within_limits(bench, record, keeps=keeps)
+        known = within_limits(bench, record, alpha, looks)
+        answer = known or missing_limit(bench, record, alpha, looks)
     return Member(record.arm, answer, speed.reported, memory, is_faster, is_saving)
 
 

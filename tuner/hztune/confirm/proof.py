@@ -26,6 +26,7 @@ from hztune.stats import (
     fixed_interval,
     planned_interval,
     planned_looks,
+    sequential_interval,
 )
 from hztune.trial import PAIRS, Bench, Samples
 
@@ -242,8 +243,9 @@ class _Attempt:
             return shown
         if not is_last:
             return self._hopeless(place, record, looks)
-        gains = self._gains(place, looks, is_last=True)
-        return "over_limit" if gains or self._must_save else "out_of_time"
+        if not (self._must_save or self._gains(place, looks, is_last=True)):
+            return "out_of_time"
+        return missing_limit(self.bench, record, self.alpha, looks)
 
     def _shown(
         self, place: int, record: Samples, looks: Sequence[int], *, is_last: bool
@@ -255,12 +257,13 @@ class _Attempt:
         one errs (the intersection-union test of Berger, Technometrics 24, 1982).
         """
         gains = self._gains(place, looks, is_last=is_last)
+        if not self._must_save:
+            return within_limits(self.bench, record, self.alpha, looks) if gains else None
         keeps = keeps_limit(self.bench, record, self.alpha, looks)
-        if keeps is None or not (gains or self._must_save):
-            return None
-        if self._must_save:
-            return "over_limit" if not keeps else "proved" if gains else "kept"
-        return within_limits(self.bench, record, keeps=keeps)
+        if not keeps:
+            return None if keeps is None else "over_limit"
+        loses_little = keeps_losses(self.bench, record, self.alpha, looks)
+        return "proved" if gains and loses_little else "kept"
 
     @property
     def _must_save(self) -> bool:
@@ -419,15 +422,52 @@ def keeps_limit(bench: Bench, record: Samples, alpha: float, looks: Sequence[int
     return False if any(limit.broken(excesses, REPORTED_ERROR) for excesses in seen) else None
 
 
-def within_limits(bench: Bench, record: Samples, *, keeps: bool | None) -> Answer:
-    """Whether a configuration whose gain is proved is also shown to keep the limits."""
-    if not keeps:
+def within_limits(
+    bench: Bench, record: Samples, alpha: float, looks: Sequence[int]
+) -> Answer | None:
+    """Whether a configuration whose gain is proved keeps the limits; None: not yet known."""
+    keeps = keeps_limit(bench, record, alpha, looks)
+    loses_little = keeps_losses(bench, record, alpha, looks)
+    if keeps is False:
         return "over_limit"
-    max_loss = bench.ledger.max_loss
-    means = [fmean(pair.log_ratio for pair in pairs) for pairs in record.each]
-    if max_loss is not None and any(max_loss.excess(mean) > 0.0 for mean in means):
+    if loses_little is False:
         return "over_loss"
-    return "proved"
+    return "proved" if keeps and loses_little else None
+
+
+def missing_limit(bench: Bench, record: Samples, alpha: float, looks: Sequence[int]) -> Answer:
+    """Which limit is not shown to be kept when time is up."""
+    return "over_loss" if keeps_limit(bench, record, alpha, looks) else "over_limit"
+
+
+def keeps_losses(bench: Bench, record: Samples, alpha: float, looks: Sequence[int]) -> bool | None:
+    """Whether some looks show that no workload loses more than it may; None: not yet known.
+
+    A claim takes all of them, so that each may use the whole error, see `_shown`. One suffices to
+    refuse an arm, so that they share the error of what is reported.
+    """
+    limit = bench.ledger.max_loss
+    if limit is None or not record.each:
+        return True
+    logs = [[pair.log_ratio for pair in pairs] for pairs in record.each]
+    if all(any(limit.kept(each) for each in _intervals(part, looks, alpha)) for part in logs):
+        return True
+    shared = REPORTED_ERROR / len(logs)
+    refused = any(limit.broken(each) for part in logs for each in _intervals(part, looks, shared))
+    return False if refused else None
+
+
+def loss_words(bench: Bench, record: Samples) -> str:
+    """Why an arm is refused for what it may lose: names the workload on which most is possible."""
+    limit, each = bench.ledger.max_loss, reported_each(record)
+    assert limit is not None and each  # or it was not refused for that
+    ends = [-math.inf if interval is None else interval.low for interval in each]
+    return f"it is not shown to lose at most {limit.text} on {limit.name_of(ends.index(min(ends)))}"
+
+
+def _intervals(logs: Sequence[float], looks: Sequence[int], alpha: float) -> list[Interval]:
+    """The interval of each look."""
+    return [sequential_interval(logs[:count], alpha) for count in looks]
 
 
 def limit_is_futile(

@@ -25,7 +25,7 @@ _ANSWERS = {
     "futile": "not confirmed: its gain is below what this budget can prove",
     "out_of_time": "not confirmed: time was up",
     "failed": "not confirmed: it failed in a fresh process",
-    "over_loss": "not confirmed: one of the workloads loses more than it may",
+    "over_loss": "not confirmed: it is not shown to keep to --max-loss on each workload",
     "over_limit": "not confirmed: it is not shown to keep the limit",
     "dominated": "confirmed, but a faster one takes no more memory, or hardly more",
 }
@@ -216,7 +216,7 @@ def _shares(found: StudyReading) -> Html:
     limit = dict(found.profile.objective.limits).get("max_loss", "")
     said = (
         "The result is the geometric mean of these ratios, each with its own 95 % interval from "
-        f"the fresh pairs. By its estimate, none may lose more than {limit}."
+        f"the fresh pairs. A gain is claimed only where these show that none loses over {limit}."
     )
     return join(
         tag("h2", "Each workload"),

@@ -32,9 +32,9 @@ class PairRatio:
 def pair_ratio(reference: Outcome, candidate: Outcome) -> PairRatio | None:
     """Compares two outcomes of one block, turn by turn.
 
-    The estimate is the logarithm of the ratio of totals over the rounds that both have: it never
-    meets the logarithm of an idle turn. Its variance is that of a ratio estimator by linearisation
-    (Cochran, Sampling Techniques, 1977, ch. 6).
+    The estimate is the logarithm of the ratio of the two mean rates, over the rounds that both
+    have: it never meets the logarithm of an idle turn. Its variance is that of a ratio estimator by
+    linearisation (Cochran, Sampling Techniques, 1977, ch. 6).
 
     Returns:
         The comparison, or None when one of the two did not run to its end.

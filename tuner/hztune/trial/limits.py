@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hztune.errors import UsageError
-from hztune.stats import sequential_interval
+from hztune.stats import Interval, sequential_interval
 
 _RELATIVE = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,4})?)x")
 _ABSOLUTE = re.compile(r"([0-9]{1,12})([KMG])")
@@ -70,18 +70,26 @@ class MemoryLimit:
 class LossLimit:
     """The most that any one of several workloads may lose.
 
-    It is kept where the estimate keeps it. An interval that excludes a greater loss would need
-    (noise / limit)^2 pairs: more than any budget has for a limit of 1 %, so that every profile
-    would be refused. The estimate comes from fresh pairs, which had no part in the selection, so
-    that it errs to neither side; the interval of every workload stands beside it in the results.
+    It is kept where the interval of every workload excludes a greater loss. What can be shown so of
+    a configuration that loses nothing, on two workloads at the error of a first claim (100,000
+    simulated proofs each; planned intervals whose prior has 14 degrees of freedom):
+
+    | SD of a pair | pairs | at most 1 % | 2 % | 3 % | 4 % | 5 % | 6 % |
+    |---|---|---|---|---|---|---|---|
+    | 0.02 | 10 | 1 % | 27 % | 85 % | 99 % | 100 % | 100 % |
+    | 0.03 | 15 | 0 % | 13 % | 64 % | 96 % | 100 % | 100 % |
+    | 0.04 | 15 | 0 % | 3 % | 23 % | 65 % | 92 % | 99 % |
+    | 0.05 | 20 | 0 % | 2 % | 18 % | 56 % | 88 % | 98 % |
 
     Attributes:
         text: As the user wrote it.
         log: Log units, above 0.
+        workloads: What the workloads are called, in their order; empty: not known.
     """
 
     text: str
     log: float
+    workloads: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> LossLimit:
@@ -98,3 +106,15 @@ class LossLimit:
     def excess(self, log_ratio: float) -> float:
         """How far a workload's log ratio is below what it may be; above 0 it is too much."""
         return -log_ratio - self.log
+
+    def kept(self, interval: Interval) -> bool:
+        """Whether the interval of a workload excludes a greater loss."""
+        return self.excess(interval.low) <= 0.0
+
+    def broken(self, interval: Interval) -> bool:
+        """Whether it excludes that the loss is no greater."""
+        return self.excess(interval.high) > 0.0
+
+    def name_of(self, part: int) -> str:
+        """What a workload is called, by its place."""
+        return self.workloads[part] if self.workloads else f"workload {part + 1}"

@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,7 +24,9 @@ from hztune.tune.candidates import Candidates, candidates
 from hztune.workload import WorkloadSpec
 
 DEFAULT_BUDGET_S = 180.0
-DEFAULT_MAX_LOSS = "1%"
+DEFAULT_MAX_LOSS = "5%"
+"""What the pairs of a proof can show of a configuration that loses nothing; see `LossLimit`."""
+
 LEAST_BUDGET_S = 20.0
 MOST_BUDGET_S = 7 * 86400.0
 
@@ -52,7 +54,7 @@ class TuneRequest:
         resume: Whether to go on with the study that is there.
         max_rss: Memory limit as written, "1.10x" or "512M"; "" for none.
         beside: Further workloads that the same profile is for.
-        max_loss: What each of several workloads may lose, as written: "1%".
+        max_loss: What each of several workloads may lose, as written: "5%".
         pareto: The two objectives of a front, as written: "throughput,rss"; "" for speed alone.
         panel: Whether the winner is examined on other workloads; None: a workload's is, if there is
             time for it.
@@ -226,7 +228,8 @@ def _max_loss(request: TuneRequest) -> LossLimit | None:
     """
     limit = _read("--max-loss", LossLimit.parse, request.max_loss)
     refuse_mixture(request.workloads)
-    return limit if request.beside else None
+    names = tuple(spec.label for spec in request.workloads)
+    return replace(limit, workloads=names) if request.beside else None
 
 
 def _remarks(request: TuneRequest) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from hztune.confirm import (
     reported,
     reported_each,
 )
+from hztune.confirm.proof import loss_words
 from hztune.errors import StoppedByUser
 from hztune.panel import Examination, Panel
 from hztune.profile import Verdict
@@ -221,12 +222,18 @@ class Story:
         """Leaves a chain out for good: its proof has failed."""
         self.proofs.append(proof)
         self.search.refuse(proof.steps[0].arm)
-        self.bench.reporter.say(f"not confirmed ({REASONS[proof.answer]}){_seen(proof)}")
+        self.bench.reporter.say(f"not confirmed ({self._reason(proof)}){_seen(proof)}")
 
     def _told(self, chain: Chain) -> str:
         """What a proof will add, one after another."""
         steps = zip(chain.arms, (self.control, *chain.arms), strict=False)
         return ", then ".join(difference(arm, before) for arm, before in steps)
+
+    def _reason(self, proof: Proof) -> str:
+        """Why a finalist is not confirmed."""
+        if proof.answer == "over_loss":
+            return loss_words(self.bench, self.bench.ledger.fresh(proof.arm))
+        return REASONS[proof.answer]
 
     def _improved(self, proof: Proof) -> Decision:
         """The verdict of a proved gain."""
@@ -367,7 +374,7 @@ REASONS = {
     "out_of_time": "time is up before its gain is proved",
     "failed": "it failed in a fresh process",
     "over_limit": "it is not shown to keep the memory limit",
-    "over_loss": "one of the workloads loses more than it may",
+    "over_loss": "it is not shown to lose at most what --max-loss allows on each workload",
     "dominated": "another one is faster and takes no more memory, or hardly more",
 }
 

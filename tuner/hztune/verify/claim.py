@@ -273,8 +273,8 @@ def _loses(record: Samples, most: LossLimit) -> bool:
     while, and the more of them there are, the likelier one does.
     """
     logs = [[pair.log_ratio for pair in pairs] for pairs in record.each]
-    ends = (sequential_interval(each, REPORTED_ERROR / len(logs)).high for each in logs if each)
-    return any(most.excess(end) > 0.0 for end in ends)
+    shared = REPORTED_ERROR / len(logs) if logs else REPORTED_ERROR
+    return any(most.broken(sequential_interval(each, shared)) for each in logs if each)
 
 
 def _in_favour(promise: Promise, record: Samples, interval: Interval) -> str:
@@ -282,6 +282,8 @@ def _in_favour(promise: Promise, record: Samples, interval: Interval) -> str:
     if promise.is_gain:
         least = MARGIN * max(0.0, promise.low)
         why = f"the gain is there, and as large as was claimed: above {_half(promise.low)}"
+        if promise.max_loss is not None:
+            why += f"; no workload is shown to lose more than {promise.max_loss.text}"
         return why if interval.low > least else ""
     if promise.memory is not None:
         most = MARGIN * min(0.0, promise.memory)
