@@ -21,10 +21,10 @@ from hztune.confirm.proof import (
     claim_error,
     difference,
     given_up,
+    interval_of,
     prove,
     reported,
     reported_each,
-    interval_of,
 )
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "difference",
     "front_error",
     "given_up",
+    "interval_of",
     "member_error",
     "on_front",
     "prove",
@@ -49,5 +50,4 @@ __all__ = [
     "reported",
     "reported_each",
     "shorten_members",
-    "interval_of",
 ]
