@@ -41,9 +41,9 @@
  *     seal              0x6b8b1567327a23f6      of the 2nd block, for the key 0x6b8b4567327b23c6
  *
  * A free compares the distance with a word in the stack: an address of the arena, mostly of a block
- * that was popped from there. These lie between 2^38 and 2^47, so only starts of blocks pass (and,
- * see COLOUR, addresses that look like one). If the stack is full or of another shard, the word is
- * NULL: no distance is below (free.c).
+ * that was popped from there. These lie between 2^38 and 2^47, so only starts of blocks pass (the
+ * exceptions are at COLOUR and FAR). If the stack is full or of another shard, the word is NULL: no
+ * distance is below (free.c).
  *
  * Invariants, for a page that is in use:
  *
@@ -59,8 +59,8 @@
  *                                          (SECURITY.md, promise 3)
  *     FAR       shares only the entry:     distance >= 2^47, but for one address in 2^17
  *     EMPTY     no block was cut:          step = 0, whose stack is of no class and always full.
- *                                          The entry of NULL is EMPTY: arena.c
- *                                          uses no page that has it
+ *                                          The entry of NULL is EMPTY: arena.c uses no page that
+ *                                          has it
  *     ORDER     origin is written before step and read after it: see hz_page_set
  *
  * Included by internal.h only.
