@@ -117,7 +117,7 @@ class SparseModel:
         self.levels = levels
         self._groups = Groups.of(axes, levels, _PAIR_ODDS)
         self._offset = 0 if is_control else 1
-        self._features = self._of(levels)
+        self._features = self.features(levels)
         precision, pulled = _information(measurements, len(levels))
         plain = _plain(measurements, len(levels))
         own = OWN + _OWN_OF_FAR * np.maximum(0.0, _FAR - plain)
@@ -131,7 +131,7 @@ class SparseModel:
 
     def expected(self, levels: Levels) -> tuple[Floats, Floats]:
         """Means and standard errors of configurations that were not measured, (configurations,)."""
-        features = self._of(levels)
+        features = self.features(levels)
         changed = (levels >= 0).any(axis=1)
         return self._average(features, np.zeros(len(levels)), np.where(changed, OWN**2, 0.0))
 
@@ -152,7 +152,7 @@ class SparseModel:
         places = {row: place for place, row in enumerate(map(tuple, self.levels.tolist()))}
         known = [places.get(row, -1) for row in map(tuple, others.tolist())]
         is_known, at = np.array(known) >= 0, np.maximum(known, 0)
-        moved = np.where(is_known[:, None], self._moved[at], self._of(others))
+        moved = np.where(is_known[:, None], self._moved[at], self.features(others))
         kept = np.where(is_known, self._kept[at], 0.0)
         own = self._own_left
         rest = np.where(
@@ -165,12 +165,15 @@ class SparseModel:
         )
         return mean, error
 
-    def draw(self, rng: np.random.Generator, others: Levels) -> tuple[Floats, Floats]:
+    def draw(
+        self, rng: np.random.Generator, others: Levels, features: Floats
+    ) -> tuple[Floats, Floats]:
         """One landscape out of those that are possible, by how likely they are.
 
         Args:
             rng: What chooses.
             others: Configurations that were not measured.
+            features: What `features` makes of them.
 
         Returns:
             What the measured configurations come to in it, and what the others do.
@@ -179,7 +182,7 @@ class SparseModel:
         effects = reading.mean + reading.root @ rng.standard_normal(len(reading.mean))
         here = self._kept + self._moved[:, reading.columns] @ effects
         here = here + self._own_root @ rng.standard_normal(len(here))
-        elsewhere = self._of(others)[:, reading.columns] @ effects
+        elsewhere = features[:, reading.columns] @ effects
         changed = (others >= 0).any(axis=1)
         return here, elsewhere + changed * OWN * rng.standard_normal(len(others))
 
@@ -237,7 +240,7 @@ class SparseModel:
         variance = self._weights @ (spread + (every - mean) ** 2) + rest
         return mean, np.sqrt(np.maximum(variance, 1e-12))
 
-    def _of(self, levels: Levels) -> Floats:
+    def features(self, levels: Levels) -> Floats:
         """The features of configurations; the distance of the defaults is the last one."""
         made = self._groups.features(levels)
         if self._offset:

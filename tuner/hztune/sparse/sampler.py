@@ -198,10 +198,11 @@ class SparseSampler(BaseSampler):
         rows = self._proposals(known, rng) if known.models else []
         levels = np.array(rows, dtype=np.int64).reshape(len(rows), len(known.axes))
         price = PRICE * (levels != UNCHANGED).sum(axis=1)
-        found = [
-            [model.draw(rng, levels)[1] - price * (n == 0) for _ in range(draws)]
-            for n, model in enumerate(known.models)
-        ]
+        found = []
+        for n, model in enumerate(known.models):
+            features = model.features(levels)
+            drawn = [model.draw(rng, levels, features)[1] for _ in range(draws)]
+            found.append(np.array(drawn) - price * (n == 0))
         return np.array(found).reshape(len(found), draws, len(rows))
 
     def known(self, study: Study) -> Known:
@@ -345,8 +346,10 @@ class SparseSampler(BaseSampler):
         taken, left, found = {*banned}, fresh - len(first), []
         seen = {*known.rows}
         out = np.array([row in taken for row in everything])
+        features = [model.features(levels) for model in known.models]
+        excess = self._excess(known, levels)
         for _ in range(count - len(first)):
-            worth = self._landscape(known, rng, levels) - PRICE * lengths
+            worth = _landscape(known, rng, levels, features) - excess - PRICE * lengths
             worth[out] = -np.inf
             if left <= 0:
                 worth[len(measured) :] = -np.inf
@@ -364,17 +367,14 @@ class SparseSampler(BaseSampler):
                 break
         return found
 
-    def _landscape(self, known: Known, rng: np.random.Generator, levels: Levels) -> Floats:
-        """What every configuration is worth in one possible landscape, the measured ones first."""
-        drawn = [np.concatenate(model.draw(rng, levels)) for model in known.models]
-        worth = drawn[0] if len(drawn) == 1 else _in_some_direction(drawn, rng)
-        if known.excess is not None:
-            above, unsure = (
-                np.concatenate(both)
-                for both in zip(known.excess.measured(), known.excess.expected(levels), strict=True)
-            )
-            worth = worth - _EXCESS_PRICE * np.maximum(0.0, above - unsure)
-        return worth
+    def _excess(self, known: Known, levels: Levels) -> Floats:
+        """What the limit costs every configuration, the measured ones first."""
+        if known.excess is None:
+            return np.zeros(len(known.modelled) + len(levels))
+        both = zip(known.excess.measured(), known.excess.expected(levels), strict=True)
+        above, unsure = (np.concatenate(each) for each in both)
+        price: Floats = _EXCESS_PRICE * np.maximum(0.0, above - unsure)
+        return price
 
     def _proposals(self, known: Known, rng: np.random.Generator) -> list[Row]:
         """One change away from the best, from the default, and some that are anywhere."""
@@ -425,6 +425,15 @@ class SparseSampler(BaseSampler):
         """A seed that is the same for the same study and number of trials, and for no other."""
         digest = hashlib.sha256(f"{self._seed}:{trials}:{asked}".encode()).digest()
         return int.from_bytes(digest[:8], "little")
+
+
+def _landscape(
+    known: Known, rng: np.random.Generator, levels: Levels, features: Sequence[Floats]
+) -> Floats:
+    """What every configuration is worth in one possible landscape, the measured ones first."""
+    both = zip(known.models, features, strict=True)
+    drawn = [np.concatenate(model.draw(rng, levels, each)) for model, each in both]
+    return drawn[0] if len(drawn) == 1 else _in_some_direction(drawn, rng)
 
 
 def _stated_variances(trial: FrozenTrial) -> Sequence[float]:
