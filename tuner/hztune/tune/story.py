@@ -211,7 +211,7 @@ class Story:
         self.bench.reporter.say(f"confirmed{_seen(proof)}")
         space = self.space.part(proof.arm.allocator)
         shorter = shrink(self.bench, space, proof.arm, gain, SHRUNK_BY)
-        shorter = self._safe(shorter, {})
+        shorter = self._safe(shorter, gain, {})
         arm, interval = self._seal(proof, shorter)
         why = f"{percent(interval.estimate)} on {interval.pairs} fresh pairs of processes"
         return self._decision("improved", arm, interval, why)
@@ -220,7 +220,7 @@ class Story:
         """The verdict where the default breaks the memory limit, and the finalist keeps it."""
         limit = self.bench.ledger.limit
         assert limit is not None  # or nothing would have to be saved
-        self._safe(proof.arm, {}, may_remove=False)
+        self._safe(proof.arm, interval.estimate, {}, may_remove=False)
         verdict: Verdict = "improved" if proof.answer == "proved" else "within_limit"
         why = (
             f"it keeps {limit.text} of memory on {interval.pairs} fresh pairs of processes, which "
@@ -228,11 +228,14 @@ class Story:
         )
         return self._decision(verdict, proof.arm, interval, why)
 
-    def _safe(self, winner: Arm, gains: Mapping[str, float], *, may_remove: bool = True) -> Arm:
+    def _safe(
+        self, winner: Arm, gain: float, gains: Mapping[str, float], *, may_remove: bool = True
+    ) -> Arm:
         """What the panel leaves of a winner; its fresh pairs are still to be measured, if any went.
 
         Args:
             winner: What would be emitted.
+            gain: Its log ratio to the default, for the progress.
             gains: What each of its parameters was proved to add, log units, as far as it is known.
             may_remove: Whether what is left would be proved.
         """
@@ -240,9 +243,15 @@ class Story:
             return winner
         budget, space = self.bench.budget, self.space.part(winner.allocator)
         self.examined = self.panel.examine(
-            self.bench, space, self.control, winner, gains=gains, seconds=budget.reserved_s,
+            self.bench,
+            space,
+            self.control,
+            winner,
+            gains=gains,
+            gain=gain,
+            seconds=budget.reserved_s,
             may_remove=may_remove,
-        )  # fmt: skip
+        )
         budget.release()
         return self.examined.arm
 
