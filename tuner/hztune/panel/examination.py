@@ -23,7 +23,7 @@ PANEL_SHARE = 0.08
 """Part of a study's budget that is reserved for the panel."""
 
 LEAST_S = 5.0
-"""Seconds below which there is no time for three pairs on each of three workloads."""
+"""Seconds below which there is hardly time for three pairs on each of two workloads."""
 
 WORTH = SPEED_MARGIN
 """Log gain on the user's own workload above which a parameter stays: a loss of that size elsewhere
@@ -50,12 +50,14 @@ class Examination:
     """What the panel has shown.
 
     Attributes:
-        arm: What is left of the winner.
+        winner: What was examined.
+        arm: What is left of it.
         harms: Harm that it does; each names the parameters that do it, if they were found.
         left_out: What went, in order.
         seen: What it was seen to do on each workload that there was time for.
     """
 
+    winner: Arm
     arm: Arm
     harms: tuple[Harm, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
@@ -159,7 +161,7 @@ class _Course:
         for harm in harms:
             self.bench.reporter.say(f"warning: {harm.caution(arm).text}")
         seen = tuple(self._seen(arm, each, is_last=True) for each in self._begun(arm))
-        return Examination(arm, tuple(harms), tuple(gone), seen)
+        return Examination(winner, arm, tuple(harms), tuple(gone), seen)
 
     def _harms(self, arm: Arm) -> list[Harm]:
         """Every harm that is shown of an arm, with its cause, which is sought as soon as it is."""
