@@ -112,6 +112,19 @@ def test_the_only_parameter_of_a_winner_stays_with_its_line(
     ]
 
 
+def test_the_cause_is_sought_as_soon_as_harm_is_suspected_and_found_in_the_panels_time(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    """On `large`, pairs of a ruined winner scatter by 0.3: three of them show nothing yet."""
+    noise = ModelNoise(within=0.6, between=0.2, common=0.2)
+    landscapes = {"large": slow(-2.0, delay=0), "bursts": flat, "mstress": flat}
+    found = 0
+    for seed in range(20):
+        left = examined(make_bench, toy_space, landscapes, noise=noise, seed=seed, seconds=14.4).arm
+        found += left.config == {"lock": "spin", "pages": "on"}
+    assert found >= 16
+
+
 def test_two_parameters_that_do_the_same_harm_are_both_found(
     make_bench: MakeBench, toy_space: Space
 ) -> None:

@@ -6,22 +6,30 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hztune import export, profile
+from hztune import export, profile, report
 from hztune.blocks import Arm, Block, Role
 from hztune.caution import Caution
 from hztune.errors import UsageError
-from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
+from hztune.export.provenance import provenance
+from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.machine import Machine
 from hztune.measure.several import WorkloadSink
 from hztune.measure.types import Around
 from hztune.panel import Panel, PanelExecutor
 from hztune.profile import Profile
+from hztune.progress import Quiet
+from hztune.result import Result
+from hztune.result.summary import ending, summary_json, summary_lines
 from hztune.space import Space, load
+from hztune.store import Sink
 from hztune.store.local import LocalStudy, samples
+from hztune.store.study import Place
 from hztune.trial import Bench, Ledger
+from hztune.tune import shared_session, tune
 from hztune.tune.request import TuneRequest
 from hztune.tune.story import Decision, Story
 from hztune.workload import WorkloadSpec
@@ -47,7 +55,7 @@ def ruined(arm: Arm) -> Truth:
 
 @dataclass
 class Noted(Around):
-    """An executor that notes which workloads it measured, and asks to stop after so many."""
+    """An executor that notes which configurations it measured."""
 
     seen: list[Arm] = field(default_factory=list)
 
@@ -320,3 +328,146 @@ def test_a_warning_is_a_line_of_every_export_with_comments(warned: Profile, line
 )
 def test_a_caution_says_how_much_worse_it_is(caution: Caution, words: str) -> None:
     assert caution.text.startswith(f"on programs with large blocks: {words}")
+
+
+# ---- the whole way -------------------------------------------------------------------------------
+
+SPACE = """
+schema = 1
+allocator = "hz"
+[parameters.depot_lock]
+values = ["mutex", "spin"]
+[parameters.max_dirty_bytes]
+values = [0, 268435456]
+[[risk]]
+rule = "max_dirty_bytes == 0"
+why = "pages are faulted in again"
+"""
+
+
+def keeps_nothing(arm: Arm) -> bool:
+    return arm.config.get("max_dirty_bytes") == 0
+
+
+@pytest.fixture
+def carried_out(
+    core_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Result]:
+    """Carries out a whole request: on a landscape, with a strange workload that needs its pages."""
+    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
+    (tmp_path / "two.toml").write_text(SPACE)
+    clock = VirtualClock()
+
+    def simulated(landscape: Landscape) -> ReplayExecutor:
+        return ReplayExecutor(landscape, QUIET, seed=1, clock=clock, rss_scatter=0.01)
+
+    def panel_of(request: TuneRequest, machine: Machine, sink: Sink) -> Panel | None:
+        inner = Kept(simulated(only_pages_ruin), WorkloadSink(sink, "large"))
+        large = PanelExecutor(inner, "large", "programs with large blocks")
+        return Panel([large]) if request.panel_s else None
+
+    def carry_out(landscape: Landscape, **changes: object) -> Result:
+        where = "hztune.tune.session"
+        inner = simulated(landscape)
+        monkeypatch.setattr(f"{where}.executor_of", lambda request, machine, to: Kept(inner, to))
+        monkeypatch.setattr(f"{where}.panel_of", panel_of)
+        monkeypatch.setattr(f"{where}.SystemClock", lambda: clock)
+        space, out = str(tmp_path / "two.toml"), tmp_path / "out"
+        request = TuneRequest(LARSON, space=space, budget_s=180.0, out=out)
+        return tune(replace(request, **changes), Quiet())  # type: ignore[arg-type]
+
+    return carry_out
+
+
+def only_pages(arm: Arm) -> Truth:
+    return Truth(0.2 * keeps_nothing(arm))
+
+
+def only_pages_ruin(arm: Arm) -> Truth:
+    return Truth(-2.3 * keeps_nothing(arm))
+
+
+def both(arm: Arm) -> Truth:
+    return Truth(0.2 * (arm.config.get("depot_lock") == "spin") + 0.06 * keeps_nothing(arm))
+
+
+def test_what_stays_in_spite_of_harm_is_told_wherever_the_profile_is(
+    carried_out: Callable[..., Result],
+) -> None:
+    result = carried_out(only_pages)
+    line = "on programs with large blocks: 10 times slower (max_dirty_bytes=0)"
+    assert result.profile.config == {"max_dirty_bytes": 0}
+    assert f"  warning: {line}" in summary_lines(result)
+    assert summary_json(result)["warnings"] == [line]
+    assert f"warning: {line}" in provenance(result.profile, undo="")
+    assert result.folder is not None
+    assert profile.load(result.folder / "profile.json") == result.profile
+    page = report.render(result.folder)
+    assert line in page and "On other programs" in page and "harmed" in page
+
+
+def test_what_was_left_out_is_told_by_summary_and_report_of_a_study_that_is_read_back(
+    carried_out: Callable[..., Result],
+) -> None:
+    result = carried_out(both)
+    line = "left out: on programs with large blocks: 10 times slower (max_dirty_bytes=0)"
+    assert result.profile.config == {"depot_lock": "spin"}
+    assert result.profile.cautions == ()
+    assert f"  {line}" in summary_lines(result)
+    assert [each.state for each in result.account.elsewhere] == ["safe"]
+    stored = json.loads(json.dumps(ending(result)))
+    assert Result.stored(stored, result.folder) == result
+    assert result.folder is not None
+    assert line in report.render(result.folder)
+
+
+def test_without_a_panel_the_known_risk_is_told(carried_out: Callable[..., Result]) -> None:
+    result = carried_out(only_pages, panel=False)
+    assert [each.text for each in result.profile.cautions] == [
+        "known risk of max_dirty_bytes=0: pages are faulted in again"
+    ]
+
+
+def test_a_study_that_workers_share_has_a_panel_too(
+    core_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
+    clock, where = VirtualClock(), "hztune.tune.shared_session"
+    (tmp_path / "two.toml").write_text(SPACE)
+
+    def executor_of(request: TuneRequest, machine: Machine, sink: Sink) -> Kept:
+        return Kept(ReplayExecutor(only_pages, QUIET, seed=1, clock=clock), sink)
+
+    def panel_of(request: TuneRequest, machine: Machine, sink: Sink) -> Panel:
+        large = ReplayExecutor(only_pages_ruin, QUIET, seed=2, clock=clock)
+        return Panel([PanelExecutor(Kept(large, WorkloadSink(sink, "large")), "large", "others")])
+
+    monkeypatch.setattr(f"{where}.executor_of", executor_of)
+    monkeypatch.setattr(f"{where}.panel_of", panel_of)
+    monkeypatch.setattr(f"{where}.SystemClock", lambda: clock)
+    asked = TuneRequest(LARSON, space=str(tmp_path / "two.toml"), budget_s=180.0)
+    place = Place(f"sqlite:///{tmp_path / 'shared.db'}", "shared")
+    result = shared_session.begin(place, asked, tmp_path / "out", Quiet())
+    assert [each.text for each in result.profile.cautions] == [
+        "on others: 10 times slower (max_dirty_bytes=0)"
+    ]
+    rows = [json.loads(line) for line in samples(tmp_path / "out")]
+    assert {row["workload"] for row in rows if row.get("role") == "panel" and "arms" in row} == {
+        "large"
+    }
+
+
+def test_the_known_risk_of_a_parameter_that_the_panel_did_not_see_is_told(
+    carried_out: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was emitted is longer than what was examined: the shorter one was not proved."""
+    safe = Story._safe
+
+    def without_pages(story: Story, winner: Arm, *others: Any, **options: Any) -> Arm:
+        safe(story, Arm.of("hz", {"depot_lock": "spin"}), *others, **options)
+        return winner
+
+    monkeypatch.setattr(Story, "_safe", without_pages)
+    result = carried_out(both)
+    assert result.profile.config == {"depot_lock": "spin", "max_dirty_bytes": 0}
+    assert [each.what for each in result.profile.cautions] == ["known"]

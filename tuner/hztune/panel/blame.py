@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hztune.blocks import Arm, Block, Outcome
-from hztune.panel.judging import Harm, panel_interval, relief_of
+from hztune.panel.judging import LOOKS, Harm, relief_of
 from hztune.panel.workloads import MOST_SUSPECTS, PanelExecutor
 from hztune.space import Space
-from hztune.stats import Interval
+from hztune.stats import Interval, fixed_interval
 from hztune.trial import Bench
 
 MOST_BLOCKS = 8
@@ -42,6 +42,7 @@ def culprits(
     harm: Harm,
     suspects: Sequence[Sequence[Suspect]],
     arms: tuple[Arm, Arm],
+    gain: float,
     until_s: float,
 ) -> tuple[str, ...]:
     """The parameters that do a harm; empty: not found.
@@ -52,20 +53,43 @@ def culprits(
         harm: What was shown.
         suspects: Groups, in the order in which they are looked at.
         arms: Control and winner.
+        gain: Of the winner, log units, for the progress.
         until_s: When to end, seconds of the budget.
     """
-    for group in suspects:
+    for whole in suspects:
+        group = _fitting(bench, executor, whole, arms, until_s)
         found = _guilty(bench, executor, harm, group)
         while not found and any(_is_open(bench, executor, harm, one) for one in group):
-            block = [*dict.fromkeys((*arms, *(arm for one in group for arm in _both(one))))]
+            block = _block(arms, group)
             if bench.budget.elapsed() + executor.cost(len(block), executor.rounds) > until_s:
                 return ()
             bench.measure(block, "panel", executor.rounds, executor)
-            bench.tell("panel")
+            bench.tell("panel", gain)
             found = _guilty(bench, executor, harm, group)
         if found:
             return found
     return ()
+
+
+def _fitting(
+    bench: Bench,
+    executor: PanelExecutor,
+    group: Sequence[Suspect],
+    arms: tuple[Arm, Arm],
+    until_s: float,
+) -> Sequence[Suspect]:
+    """As many of a group as there is time for, the first one at least."""
+    left_s = until_s - bench.budget.elapsed()
+    for count in range(len(group), 1, -1):
+        cost_s = executor.cost(len(_block(arms, group[:count])), executor.rounds)
+        if LOOKS[0] * cost_s <= left_s:
+            return group[:count]
+    return group[:1]
+
+
+def _block(arms: tuple[Arm, Arm], group: Sequence[Suspect]) -> list[Arm]:
+    """Control, winner, and what suspects are judged by."""
+    return [*dict.fromkeys((*arms, *(arm for one in group for arm in _both(one))))]
 
 
 def suspected(
@@ -160,7 +184,11 @@ def _fails(bench: Bench, executor: PanelExecutor, suspect: Suspect) -> bool:
 
 
 def _relief(harm: Harm, pairs: Sequence[tuple[Outcome, Outcome]]) -> Interval | None:
-    """How much of the harm is gone without a parameter, log units; None: too few pairs."""
+    """How much of the harm is gone without a parameter, log units; None: too few pairs.
+
+    The harm itself is shown elsewhere, so that the interval may be a plain one.
+    """
     relief = relief_of(harm)
     values = (relief(*pair) for pair in pairs)
-    return panel_interval([value for value in values if value is not None])
+    known = [value for value in values if value is not None]
+    return fixed_interval(known) if len(known) >= LOOKS[0] else None

@@ -23,14 +23,11 @@ PANEL_SHARE = 0.08
 """Part of a study's budget that is reserved for the panel."""
 
 LEAST_S = 5.0
-"""Seconds below which there is no time for three pairs on each of three workloads."""
+"""Seconds below which there is hardly time for three pairs on each of two workloads."""
 
 WORTH = SPEED_MARGIN
 """Log gain on the user's own workload above which a parameter stays: a loss of that size elsewhere
 would be called harm, so that a gain of that size is called worth it."""
-
-_FIRST_PART = 0.5
-"""Part of the time in which all workloads are looked at, before a cause is sought."""
 
 _MOST_VOID = 2
 
@@ -53,12 +50,14 @@ class Examination:
     """What the panel has shown.
 
     Attributes:
-        arm: What is left of the winner.
+        winner: What was examined.
+        arm: What is left of it.
         harms: Harm that it does; each names the parameters that do it, if they were found.
         left_out: What went, in order.
         seen: What it was seen to do on each workload that there was time for.
     """
 
+    winner: Arm
     arm: Arm
     harms: tuple[Harm, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
@@ -107,6 +106,7 @@ class Panel:
         *,
         gains: Mapping[str, float],
         seconds: float,
+        gain: float = 0.0,
         may_remove: bool = True,
     ) -> Examination:
         """Measures a winner on the panel.
@@ -119,6 +119,7 @@ class Panel:
             gains: What parameters were proved to add, log units; one that is missing is not worth
                 its place, since the caller proves what is left.
             seconds: For all of it, with what an earlier session spent.
+            gain: Of the winner, log units, for the progress.
             may_remove: Whether anything may go.
 
         Raises:
@@ -127,7 +128,7 @@ class Panel:
         spent = times_of(block for block in bench.ledger.panel if bench.ledger.is_own(block))
         left_s = seconds - max((end for _, end in spent), default=0.0)
         until_s = bench.budget.elapsed() + left_s
-        course = _Course(bench, space, control, self.executors, gains, until_s, may_remove)
+        course = _Course(bench, space, control, self.executors, gains, gain, until_s, may_remove)
         return course.run(winner)
 
 
@@ -140,9 +141,10 @@ class _Course:
     control: Arm
     executors: Sequence[PanelExecutor]
     gains: Mapping[str, float]
+    gain: float
     until_s: float
     may_remove: bool
-    causes: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    causes: dict[tuple[Arm, str, str], tuple[str, ...]] = field(default_factory=dict)
 
     def run(self, winner: Arm) -> Examination:
         """Examines, leaves out and examines what is left, until nothing more goes."""
@@ -159,33 +161,45 @@ class _Course:
         for harm in harms:
             self.bench.reporter.say(f"warning: {harm.caution(arm).text}")
         seen = tuple(self._seen(arm, each, is_last=True) for each in self._begun(arm))
-        return Examination(arm, tuple(harms), tuple(gone), seen)
+        return Examination(winner, arm, tuple(harms), tuple(gone), seen)
 
     def _harms(self, arm: Arm) -> list[Harm]:
-        """Every harm that is shown of an arm, with its cause; first a look at all workloads."""
-        now_s = self.bench.budget.elapsed()
-        self._compare(arm, now_s + _FIRST_PART * (self.until_s - now_s))
-        found = self._with_causes(arm, is_last=False)
-        if any(self._goes(harm, arm) for harm in found):
-            return found
-        self._compare(arm, self.until_s)
-        return self._with_causes(arm, is_last=True)
+        """Every harm that is shown of an arm, with its cause, which is sought as soon as it is."""
+        while True:
+            self._compare(arm)
+            news = self._news(arm)
+            for each, harm in news:
+                self._cause(harm, arm, each)
+            found = self._with_causes(arm, is_last=False)
+            if not news or any(self._goes(harm, arm) for harm in found):
+                break
+        return found if news else self._with_causes(arm, is_last=True)
 
-    def _compare(self, arm: Arm, until_s: float) -> None:
-        """Measures pairs on each workload by turns, until each is judged or time is up."""
-        waiting = [each for each in self._affordable(arm, until_s) if self._is_open(arm, each)]
-        while waiting:
+    def _compare(self, arm: Arm) -> None:
+        """Measures pairs on each workload by turns, until there is news, or nothing to learn."""
+        waiting = self._affordable(arm)
+        while not self._news(arm):
+            waiting = [each for each in waiting if self._is_open(arm, each)]
             for each in waiting:
                 cost_s = each.cost(2, each.rounds)
-                if self.bench.budget.elapsed() + cost_s > until_s:
+                if self.bench.budget.elapsed() + cost_s > self.until_s:
                     return
                 self.bench.measure([self.control, arm], "panel", each.rounds, each)
-                self.bench.tell("panel")
-            waiting = [each for each in waiting if self._is_open(arm, each)]
+                self.bench.tell("panel", self.gain)
+            if not waiting:
+                return
 
-    def _affordable(self, arm: Arm, until_s: float) -> list[PanelExecutor]:
+    def _news(self, arm: Arm) -> list[tuple[PanelExecutor, Harm]]:
+        """What is harm or looks like it, and whose cause was not sought yet."""
+        found = []
+        for each in self._begun(arm):
+            seen = self._seen(arm, each, is_last=False)
+            found += [(each, harm) for harm in (*seen.harms, *seen.hints)]
+        return [(each, harm) for each, harm in found if (arm, *harm.kind) not in self.causes]
+
+    def _affordable(self, arm: Arm) -> list[PanelExecutor]:
         """The workloads that have time for the fewest pairs, those that were begun first."""
-        left_s = until_s - self.bench.budget.elapsed()
+        left_s = self.until_s - self.bench.budget.elapsed()
         chosen = []
         for each in sorted(self.executors, key=lambda one: one not in self._begun(arm)):
             more = max(0, LOOKS[0] - len(self._blocks(arm, each)))
@@ -222,11 +236,10 @@ class _Course:
         return found
 
     def _cause(self, harm: Harm, arm: Arm, executor: PanelExecutor) -> tuple[str, ...]:
-        """The parameters that do it; sought once."""
-        key = (harm.workload, harm.what)
-        known = self.causes.get(key, ())
-        if known and set(known) <= arm.config.keys():
-            return known
+        """The parameters that do it; sought once for each arm."""
+        key = (arm, *harm.kind)
+        if key in self.causes:
+            return self.causes[key]
         order = sorted(arm.config, key=lambda name: self.gains.get(name, 0.0))
         risky = {name for params, _ in self.space.known_risks(arm.config) for name in params}
         likely = risky.union(*self.causes.values())
@@ -234,7 +247,7 @@ class _Course:
         spare_s = LOOKS[0] * executor.cost(2, executor.rounds)
         arms = (self.control, arm)
         until_s = self.until_s - spare_s
-        self.causes[key] = culprits(self.bench, executor, harm, groups, arms, until_s)
+        self.causes[key] = culprits(self.bench, executor, harm, groups, arms, self.gain, until_s)
         return self.causes[key]
 
     def _goes(self, harm: Harm, arm: Arm) -> bool:

@@ -10,14 +10,14 @@ see stats.sequential; what one look has shown stays shown.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Literal
 
 from hztune.blocks import Arm, Block, Outcome
 from hztune.caution import Caution
-from hztune.stats import Interval, log_rss_ratio, pair_ratio
+from hztune.stats import Interval, fixed_interval, log_rss_ratio, pair_ratio
 from hztune.stats.distributions import normal_tail, t_quantile
 from hztune.stats.sequential import critical_values
 
@@ -34,6 +34,10 @@ LOOKS = (3, 5, 8, 13, 20)
 """Pairs at which a workload may be judged: harm that matters is large, and shows in few."""
 
 ERROR = 0.05
+
+_SUSPICIOUS = 2.0
+"""Margins beyond which an estimate is looked into before harm is shown, if a plain 95 % interval
+excludes zero: its cause takes pairs, too, and they count."""
 
 State = Literal["harmed", "safe", "open"]
 
@@ -56,6 +60,11 @@ class Harm:
     interval: Interval | None = None
     params: tuple[str, ...] = ()
 
+    @property
+    def kind(self) -> tuple[str, str]:
+        """What tells it from others of the same arm."""
+        return self.workload, self.what
+
     def caution(self, arm: Arm) -> Caution:
         """What is told of it, where `arm` is the configuration that does it."""
         ratio, low, high = self.interval.ratio if self.interval else (None, None, None)
@@ -75,6 +84,7 @@ class Seen:
         memory: The same of peak memory; above 0 it takes more.
         extra_kb: Mean growth of peak memory, KiB.
         failure: How a process of the winner failed; "": none did.
+        hints: What looks like harm, and is not shown.
     """
 
     workload: str
@@ -84,6 +94,7 @@ class Seen:
     memory: Interval | None = None
     extra_kb: float = 0.0
     failure: str = ""
+    hints: tuple[Harm, ...] = ()
 
     @property
     def harms(self) -> tuple[Harm, ...]:
@@ -123,19 +134,45 @@ def seen_in(
         seen = _look(pairs[:count], workload, phrase)
         if seen.state != "open":
             return seen
-    return replace(_look(pairs, workload, phrase), state="open")
+    hints = tuple(_hints(pairs, workload, phrase))
+    return replace(_look(pairs, workload, phrase), state="open", hints=hints)
 
 
 def _look(pairs: Sequence[tuple[Outcome, Outcome]], workload: str, phrase: str) -> Seen:
     """What so many pairs show."""
-    speed = panel_interval(
-        [pair.log_ratio for one in pairs if (pair := pair_ratio(*one)) is not None]
-    )
-    memory = panel_interval([rss for one in pairs if (rss := log_rss_ratio(*one)) is not None])
-    extra_kb = fmean(b.rss_peak_kb - a.rss_peak_kb for a, b in pairs) if pairs else 0.0
+    speed, memory = panel_interval(_speeds(pairs)), panel_interval(_growths(pairs))
+    extra_kb = _extra_kb(pairs)
     states = {_speed_state(speed), _memory_state(memory, extra_kb)}
     state: State = "harmed" if "harmed" in states else "open" if "open" in states else "safe"
     return Seen(workload, phrase, state, speed, memory, extra_kb)
+
+
+def _hints(pairs: Sequence[tuple[Outcome, Outcome]], workload: str, phrase: str) -> Iterator[Harm]:
+    """Yields what looks like harm, the interval being a plain one."""
+    speeds, growths = _speeds(pairs), _growths(pairs)
+    if len(speeds) >= LOOKS[0]:
+        speed = fixed_interval(speeds, ERROR)
+        if speed.estimate < -_SUSPICIOUS * SPEED_MARGIN and speed.high < 0.0:
+            yield Harm("speed", workload, phrase, speed)
+    if len(growths) >= LOOKS[0] and _extra_kb(pairs) >= LEAST_EXTRA_KB:
+        memory = fixed_interval(growths, ERROR)
+        if memory.estimate > _SUSPICIOUS * MEMORY_MARGIN and memory.low > 0.0:
+            yield Harm("memory", workload, phrase, memory)
+
+
+def _speeds(pairs: Sequence[tuple[Outcome, Outcome]]) -> list[float]:
+    """Log ratios of speed."""
+    return [pair.log_ratio for one in pairs if (pair := pair_ratio(*one)) is not None]
+
+
+def _growths(pairs: Sequence[tuple[Outcome, Outcome]]) -> list[float]:
+    """Log ratios of peak memory, where it is known."""
+    return [growth for one in pairs if (growth := log_rss_ratio(*one)) is not None]
+
+
+def _extra_kb(pairs: Sequence[tuple[Outcome, Outcome]]) -> float:
+    """Mean growth of peak memory, KiB."""
+    return fmean(b.rss_peak_kb - a.rss_peak_kb for a, b in pairs) if pairs else 0.0
 
 
 def _speed_state(speed: Interval | None) -> State:

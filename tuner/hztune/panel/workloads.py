@@ -18,8 +18,8 @@ from hztune.workload import WorkloadSpec
 MOST_SUSPECTS: Final = 4
 """Configurations that stand beside control and winner in a block: all of them live at once."""
 
-_RUN_S = 0.2
-"""Length of a run of burst-idle: half a dozen bursts."""
+_RUN_S = 0.1
+"""Length of a run of burst-idle: a dozen bursts."""
 
 _TURNS = 8
 """Turns of a process: its start and warm-up take about as long as they do."""

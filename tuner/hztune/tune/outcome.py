@@ -96,13 +96,18 @@ def _params(task: Task, decision: Decision) -> tuple[tuple[str, Value], ...]:
 
 
 def _cautions(task: Task, decision: Decision) -> Iterator[Caution]:
-    """What is to be told of the configuration: what the panel saw, else what is known."""
-    arm = decision.arm
-    if decision.examined is not None:
-        yield from decision.examined.cautions(arm)
-    elif task.space.holds(arm):
+    """What is to be told of the configuration: what the panel saw, and known risks that it did not.
+
+    It sees what would be emitted; a longer configuration is where that is not proved.
+    """
+    arm, examined = decision.arm, decision.examined
+    if examined is not None:
+        yield from examined.cautions(arm)
+    looked_at = set(examined.winner.params) if examined is not None else set()
+    if task.space.holds(arm):
         for params, risk in task.space.part(arm.allocator).known_risks(arm.config):
-            yield Caution("known", risk, params=tuple(params.items()))
+            if not params.items() <= looked_at:
+                yield Caution("known", risk, params=tuple(params.items()))
 
 
 def _control(task: Task) -> str:

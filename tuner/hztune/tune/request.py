@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -208,7 +209,7 @@ def _refuse_panel(request: TuneRequest) -> None:
     if request.panel and not request.panel_s:
         raise UsageError(
             f"--panel has {100 * PANEL_SHARE:.0f} % of --budget, and needs {LEAST_S:g} s of it; "
-            f"legal with it is a budget from {LEAST_S / PANEL_SHARE:.0f}s on"
+            f"legal with it is a budget from {math.ceil(LEAST_S / PANEL_SHARE)}s on"
         )
 
 

@@ -256,7 +256,7 @@ class Story:
         limit = self.bench.ledger.limit
         assert limit is not None  # or nothing would have to be saved
         if self.panel is not None:
-            self._examine(proof.arm, {}, may_remove=False)
+            self._examine(proof.arm, interval.estimate, {}, may_remove=False)
         verdict: Verdict = "improved" if proof.answer == "proved" else "within_limit"
         why = (
             f"it keeps {limit.text} of memory on {interval.pairs} fresh pairs of processes, which "
@@ -279,7 +279,8 @@ class Story:
             for name in step.added
             if step.interval is not None
         }
-        examined = self._examine(proof.arm, gains)
+        assert proof.interval is not None  # it is proved
+        examined = self._examine(proof.arm, proof.interval.estimate, gains)
         left_out = {name for one in examined.left_out for name in one.harm.params}
         for place, step in enumerate(steps):
             if left_out & {*step.added}:
@@ -292,12 +293,13 @@ class Story:
         return proof.arm, proof.interval, steps
 
     def _examine(
-        self, winner: Arm, gains: Mapping[str, float], *, may_remove: bool = True
+        self, winner: Arm, gain: float, gains: Mapping[str, float], *, may_remove: bool = True
     ) -> Examination:
         """Has the panel look at a winner.
 
         Args:
             winner: What would be emitted.
+            gain: Its log ratio to the default, for the progress.
             gains: What each of its parameters was proved to add, log units.
             may_remove: Whether the study can do without one of them.
         """
@@ -308,6 +310,7 @@ class Story:
             space,
             self.control,
             winner,
+            gain=gain,
             gains=gains,
             seconds=budget.reserved_s,
             may_remove=may_remove,
