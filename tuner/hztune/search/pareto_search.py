@@ -6,18 +6,20 @@ configurations that are spread along the front as it is estimated.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from hztune.blocks import Arm
 from hztune.search.proposer import MEMORY, SPEED
 from hztune.search.prospects import Best, prospects
-from hztune.search.race import FEWEST_BLOCKS, LEAST_FLOOR, Search
+from hztune.search.race import ENOUGH_PAIRS, FEWEST_BLOCKS, Search
 from hztune.stats import Estimate, pool
 from hztune.trial import LEAST_SAVING, Ledger, Place, Samples, unbeaten
-from hztune.trial.pareto import CONTROL, spread
+from hztune.trial.pareto import CONTROL, dominates, spread
+
+_SURELY_BEATEN = 0.95
+"""How likely a configuration is behind another one before it gets no more time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +69,14 @@ class Front:
         return [*dict.fromkeys(point.record.arm.allocator for point in ahead)]
 
     def promise(self, search: Search, allocator: str, count: int) -> float:
-        """How far they may be expected to lie beyond the front.
+        """A front has room everywhere between its members: its search ends with its time."""
+        return math.inf
 
-        In the noise floor and in LEAST_SAVING, whichever is more: the additive epsilon of Zitzler
-        et al. (IEEE Trans. Evol. Comput. 7, 2003), its mean over what the models hold possible.
-        """
-        units = np.array([max(search.bench.floor, LEAST_FLOOR), LEAST_SAVING])
-        drawn = search.proposer(allocator).outlook().transpose(1, 2, 0) / units
-        had = [] if search.bench.ledger.default_breaks_limit else [CONTROL]
-        front = np.array([*had, *(point.place for point in unbeaten(points(search)))]) / units
-        beyond = (drawn[:, None] - front[:, None]).max(axis=-1).min(axis=1)
-        gains = np.sort(np.maximum(beyond, 0.0).mean(axis=0))
-        return float(gains[::-1][:count].sum())
+    def is_open(self, search: Search) -> bool:
+        """Whether a configuration that is hardly known may belong on the front."""
+        found = points(search)
+        ahead = unbeaten(found)
+        return any(_could_be_on(search, point, ahead) for point in found)
 
 
 def points(search: Search) -> list[Point]:
@@ -115,6 +113,25 @@ def _spread(search: Search, found: Sequence[Point], most: int) -> list[Point]:
         if breaks_limit or _promises(point.place, search.bench.floor)
     ]
     return spread(promising, most, beyond=() if breaks_limit else (CONTROL,))
+
+
+def _could_be_on(search: Search, point: Point, ahead: Sequence[Point]) -> bool:
+    """Whether it is unsure, may be worth a claim, and is not surely beaten in both."""
+    speed, saving = point.speed, point.saving
+    lucky = speed.mean + 2.0 * speed.error, saving.mean + 2.0 * saving.error
+    ledger = search.bench.ledger
+    return (
+        speed.pairs < ENOUGH_PAIRS
+        and (ledger.default_breaks_limit or _promises(lucky, search.bench.floor))
+        and not dominates(CONTROL, lucky)
+        and all(_beaten(point, other) < _SURELY_BEATEN for other in ahead)
+    )
+
+
+def _beaten(point: Point, other: Point) -> float:
+    """How likely `other` is faster and takes at most LEAST_SAVING more memory."""
+    eased = other.saving._replace(mean=other.saving.mean + LEAST_SAVING)
+    return other.speed.beats(point.speed) * eased.beats(point.saving)
 
 
 def _promises(place: Place, floor: float) -> bool:

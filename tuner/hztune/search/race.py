@@ -7,6 +7,7 @@ the time only measured ones race, and parts of the best one that are not known b
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -73,6 +74,9 @@ class Goal(Protocol):
     def promise(self, search: Search, allocator: str, count: int) -> float:
         """What so many new configurations may be expected to add: 1 is what can be claimed."""
 
+    def is_open(self, search: Search) -> bool:
+        """Whether measuring known configurations again may change what is proved."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fastest:
@@ -95,6 +99,16 @@ class Fastest:
         best = max(0.0, -_rank(ranked[0])) if ranked else 0.0
         gains = np.maximum(0.0, search.proposer(allocator).outlook()[0] - best).mean(axis=0)
         return float(np.sort(gains)[::-1][:count].sum()) / max(search.bench.floor, LEAST_FLOOR)
+
+    def is_open(self, search: Search) -> bool:
+        """Whether it is not yet clear which configuration is the best, or that none is."""
+        least = -math.inf if search.bench.ledger.default_breaks_limit else search.bench.floor
+        known = [one.estimate for one in search.ranked()]
+        hopeful = [one for one in known if one.mean + 2.0 * one.error > least]
+        if not hopeful:
+            return False
+        top = hopeful[0]
+        return top.pairs < ENOUGH_PAIRS or any(_could_beat(one, top) for one in hopeful[1:])
 
 
 @dataclass
@@ -262,7 +276,7 @@ class Search:
         if arms and arms[0].is_default:
             return arms  # what is still unknown is looked at before the others get more
         if not proposing:
-            if not self._is_open():
+            if not self.goal.is_open(self):
                 return []
             arms = self._shorter(min(SHORTER_SLOTS, self._room()))
         taken = len(arms)
@@ -274,7 +288,7 @@ class Search:
             fresh -= sum(arm.key not in self.bench.ledger.searched for arm in new)
             arms += new
         is_new = any(arm.key not in self.bench.ledger.searched for arm in arms)
-        return arms if is_new or self._is_open() else []
+        return arms if is_new or self.goal.is_open(self) else []
 
     def _not(self, arms: Sequence[Arm]) -> list[Arm]:
         """What is not to be asked for beside some arms."""
@@ -333,25 +347,6 @@ class Search:
         known = proposer.known()
         found = [proposer.arm(part) for part in parts if part not in {*known.rows, *known.failed}]
         return [arm for arm in dict.fromkeys(found) if arm is not None][:most]
-
-    def _is_open(self) -> bool:
-        """Whether it is not yet clear which configuration is the best."""
-        hopeful = self._hopeful()
-        if not hopeful:
-            return False
-        top = hopeful[0].estimate
-        if top.pairs < ENOUGH_PAIRS:
-            return True
-        return any(_could_beat(one.estimate, top) for one in hopeful[1:])
-
-    def _hopeful(self) -> list[Best]:
-        """What may still turn out to be better than the default by what can be claimed."""
-        if self.bench.ledger.default_breaks_limit or len(self.goal.objectives) > 1:
-            return self.ranked()
-        floor = self.bench.floor
-        return [
-            one for one in self.ranked() if one.estimate.mean + 2.0 * one.estimate.error > floor
-        ]
 
     # ---- what is told ----------------------------------------------------------------------------
 

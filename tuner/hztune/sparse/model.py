@@ -29,8 +29,13 @@ _SLAB_SHARES = (0.7, 0.3)
 _PAIR_ODDS = 0.02
 """How likely two parameters that were changed together have an effect beyond the sum."""
 
-OWN = 0.01
-"""Standard deviation of what is a configuration's own, log units."""
+MOST_OWN = 0.01
+"""Standard deviation of what is a configuration's own, log units, at most."""
+
+_LEAST_OWN = 0.001
+_OWN_OF_NOISE = 0.25
+"""The same in standard deviations of a measurement: of what is measured finely, like memory, what
+is left beside the parameters is small, too."""
 
 _FAR = -0.1
 """Log ratio from which on a configuration says less and less of what its parameters do elsewhere:
@@ -120,7 +125,9 @@ class SparseModel:
         self._features = self.features(levels)
         precision, pulled = _information(measurements, len(levels))
         plain = _plain(measurements, len(levels))
-        own = OWN + _OWN_OF_FAR * np.maximum(0.0, _FAR - plain)
+        noise = math.sqrt(float(np.median([each.variance for each in measurements])))
+        self._usual_own = min(MOST_OWN, max(_LEAST_OWN, _OWN_OF_NOISE * noise))
+        own = self._usual_own + _OWN_OF_FAR * np.maximum(0.0, _FAR - plain)
         own[~(levels >= 0).any(axis=1)] = 1e-6  # what changes nothing has nothing of its own
         self._own = own**2
         damped = np.linalg.inv(np.eye(len(levels)) + precision * self._own[None, :])
@@ -133,7 +140,9 @@ class SparseModel:
         """Means and standard errors of configurations that were not measured, (configurations,)."""
         features = self.features(levels)
         changed = (levels >= 0).any(axis=1)
-        return self._average(features, np.zeros(len(levels)), np.where(changed, OWN**2, 0.0))
+        return self._average(
+            features, np.zeros(len(levels)), np.where(changed, self._usual_own**2, 0.0)
+        )
 
     def measured(self) -> tuple[Floats, Floats]:
         """Means and standard errors of the measured configurations, (configurations,)."""
@@ -158,7 +167,7 @@ class SparseModel:
         rest = np.where(
             is_known,
             own[best, best] + own[at, at] - 2.0 * own[best, at],
-            own[best, best] + OWN**2,
+            own[best, best] + self._usual_own**2,
         )
         mean, error = self._average(
             self._moved[best] - moved, self._kept[best] - kept, np.maximum(rest, 0.0)
@@ -184,7 +193,7 @@ class SparseModel:
         here = here + self._own_root @ rng.standard_normal(len(here))
         elsewhere = features[:, reading.columns] @ effects
         changed = (others >= 0).any(axis=1)
-        return here, elsewhere + changed * OWN * rng.standard_normal(len(others))
+        return here, elsewhere + changed * self._usual_own * rng.standard_normal(len(others))
 
     def matters(self) -> Floats:
         """How likely each axis has an effect, alone or in a pair; shape (axes,)."""
