@@ -341,7 +341,7 @@ def test_a_wrong_objective_is_one_sentence_and_status_2(hztune: Run) -> None:
 def test_a_dry_run_says_that_a_front_is_sought(hztune: Run) -> None:
     done = hztune("--workload", "larson", "--pareto", "throughput,rss", "--dry-run")
     assert "objectives: throughput,rss (a front)" in done.stdout
-    assert "searched by 1:39, all members confirmed by 2:55" in done.stdout
+    assert "searched by 1:34, all members proved by 2:55" in done.stdout
 
 
 # ---- really --------------------------------------------------------------------------------------

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import fmean
 from typing import Literal
 
-from hztune.blocks import Arm
+from hztune.blocks import Arm, times_of
 from hztune.stats import (
     LEAST_PLANNED,
     Interval,
@@ -146,15 +146,17 @@ def prove(bench: Bench, control: Arm, chain: Sequence[Arm], *, alpha: float, unt
 
 
 def given_up(bench: Bench, control: Arm, chain: Sequence[Arm], *, alpha: float) -> Proof:
-    """What an attempt had come to when the next one was begun; nothing is measured.
+    """What an attempt had come to when the next one was begun: it had failed.
 
     Args:
-        bench: Where blocks were measured.
+        bench: Where blocks were measured; nothing more is.
         control: The default.
         chain: Its configurations.
         alpha: Two-sided error of the claim.
     """
-    return _Attempt.of(bench, control, chain, alpha, 0.0).proof(is_last=False)
+    found = _Attempt.of(bench, control, chain, alpha, 0.0).proof(is_last=False)
+    answer: Answer = "futile" if found.succeeded else found.answer
+    return replace(found, arm=chain[0], answer=answer)
 
 
 def chain_rounds(bench: Bench, arms: int) -> int:
@@ -192,10 +194,12 @@ class _Attempt:
     def of(
         cls, bench: Bench, control: Arm, chain: Sequence[Arm], alpha: float, until: float
     ) -> _Attempt:
-        """An attempt that may have begun in an earlier session."""
-        done = len(bench.ledger.fresh(chain[0]).pairs)
-        planned = max(bench.least_pairs, done + affordable_pairs(bench, len(chain), until))
+        """An attempt that may have begun in an earlier session: its plan is the one it had."""
+        begun_s = _begun_s(bench, chain[0])
+        left_s = until * bench.budget.total_s - begun_s
         rounds = chain_rounds(bench, len(chain))
+        pairs = int(left_s / bench.executor.cost(1 + len(chain), rounds))
+        planned = max(bench.least_pairs, len(bench.ledger.fresh(chain[0]).pairs), pairs)
         return cls(bench, control, tuple(chain), alpha, rounds, planned)
 
     def running(self) -> list[Arm]:
@@ -344,7 +348,8 @@ class _Attempt:
         if len(pairs) < LEAST_PLANNED:
             return None
         final = is_last or len(pairs) >= self.planned
-        return self._interval(pairs, REPORTED_ERROR, is_last=final)
+        found = self._interval(pairs, REPORTED_ERROR, is_last=final)
+        return found if math.isfinite(found.half_width) else None
 
     def tell(self) -> None:
         """Reports how the first step stands that is not decided."""
@@ -478,6 +483,15 @@ def limit_is_futile(
         return False
     spare = [-excess for excess in record.excesses]
     return not spare or is_futile(spare, total, alpha, 0.0)
+
+
+def _begun_s(bench: Bench, first: Arm) -> float:
+    """When the proof of a chain was begun, seconds of the budget: now, or in its first block."""
+    own = bench.ledger.own_blocks()
+    for block, (begin_s, _) in zip(own, times_of(own), strict=True):
+        if block.role == "confirm" and any(outcome.arm == first for outcome in block.outcomes):
+            return begin_s
+    return bench.budget.elapsed()
 
 
 @lru_cache(maxsize=64)
