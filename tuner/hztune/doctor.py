@@ -25,6 +25,7 @@ _STEAL_SHARE = 0.01
 _OWN_PROGRAMS = frozenset({"hz-bench", "hz-turns", "hz-launch", "hyperfine"})
 _FREQUENCY_TUNERS = frozenset({"auto-cpufreq", "power-profiles-", "tuned", "thermald", "tlp"})
 _HYPERFINE_DEADLINE_S = 10.0
+_MOST_REMARKS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,34 @@ def examine(root: Path = Path("/")) -> tuple[Check, ...]:
     """Returns every finding on this machine; `root` stands for / in tests."""
     machine = Machine.here(root)
     return tuple(check(root, machine) for check in _CHECKS)
+
+
+def remarks(root: Path = Path("/"), *, alone: bool = True) -> list[str]:
+    """What a study is told of the machine before it measures: the worst, a sentence each.
+
+    It reads a few files and starts nothing.
+
+    Args:
+        root: Stands for / in tests.
+        alone: Whether nothing else of the same study measures here; else what shows its presence
+            is no disturbance.
+    """
+    machine = Machine.here(root)
+    checks = [each for each in _AT_THE_START if alone or each not in (_load, _others)]
+    found = [check(root, machine) for check in checks]
+    serious = [each for worst in ("unfit", "warn") for each in found if each.verdict == worst]
+    if not serious:
+        return []
+    more = "`hztune doctor` tells more"
+    if len(serious) > _MOST_REMARKS:
+        more = f"{len(serious) - _MOST_REMARKS} more by `hztune doctor`"
+    *before, last = serious[:_MOST_REMARKS]
+    return [*map(_remark, before), f"{_remark(last)}; {more}"]
+
+
+def _remark(finding: Check) -> str:
+    unfit = "measurements mean little here: " if finding.verdict == "unfit" else ""
+    return f"warning: {unfit}{finding.name}: {finding.found} (mend it: {finding.mend})"
 
 
 def _governor(root: Path, machine: Machine) -> Check:
@@ -217,3 +246,5 @@ _CHECKS: tuple[Callable[[Path, Machine], Check], ...] = (
     _allocator_settings,
     _hyperfine,
 )
+
+_AT_THE_START = tuple(check for check in _CHECKS if check is not _hyperfine)
