@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -259,6 +260,20 @@ def test_a_study_is_told_three_things_at_most_the_worst_first(tmp_path: Path) ->
     assert said[0].startswith("warning: measurements mean little here: load: ")
     assert said[1].startswith("warning: frequency governor: powersave (mend it: sudo cpupower ")
     assert said[2].endswith("; 2 more by `hztune doctor`")
+
+
+def test_a_load_that_is_over_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    findings(tmp_path, **BUSY)
+    stat = tmp_path / "proc/stat"
+
+    def pass_by(busy: int) -> list[str]:
+        later = f"cpu  {1000 + busy} 0 500 {9100 - busy} 10 0 5 0 0 0\n"
+        monkeypatch.setattr(time, "sleep", lambda seconds: stat.write_text(later))
+        return remarks(tmp_path)
+
+    assert pass_by(busy=2) == []
+    stat.write_text(HEALTHY["proc/stat"])
+    assert len(pass_by(busy=90)) == 1
 
 
 def test_a_worker_beside_others_does_not_warn_of_them(tmp_path: Path) -> None:
