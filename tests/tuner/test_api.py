@@ -61,8 +61,29 @@ def spin_is_faster(arm: Arm) -> Truth:
     return Truth(0.2 if arm.config.get("depot_lock") == "spin" else 0.0)
 
 
+class Listener:
+    """A reporter that remembers what was said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    def update(self, status: object) -> None:
+        """Forgets it."""
+
+
 @pytest.fixture
-def studied(core_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
+def listener() -> Listener:
+    """Is told how the study goes."""
+    return Listener()
+
+
+@pytest.fixture
+def studied(
+    core_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: Listener
+) -> Result:
     """A study from Python, of a simulated workload on which `spin` is faster."""
     monkeypatch.setenv("HZTUNE_CORE", str(core_build))
     clock = VirtualClock()
@@ -74,7 +95,15 @@ def studied(core_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "space.toml").write_text(SPACE)
     space, out = str(tmp_path / "space.toml"), tmp_path / "out"
     asked = api.request("larson", threads=2, budget="1m", space=space, out=out)
-    return api.tune(asked)
+    monkeypatch.setattr("hztune.doctor.remarks", lambda: ["warning: others want the CPUs"])
+    return api.tune(asked, reporter=listener)
+
+
+def test_a_study_says_what_disturbs_it_before_it_measures(
+    studied: Result, listener: Listener
+) -> None:
+    said = [line.partition(":")[0] for line in listener.lines]
+    assert said.index("warning") < said.index("calibrated")
 
 
 def test_a_study_from_python_ends_in_a_result_and_the_profile_that_is_stored(

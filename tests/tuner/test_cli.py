@@ -25,9 +25,10 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def saved(make_profile: MakeProfile, tmp_path: Path) -> Path:
-    """A valid profile in a file, beside two search spaces that are not valid."""
+    """A valid profile in a file, beside a program and two search spaces that are not valid."""
     path = tmp_path / "profile.json"
     profile.save(make_profile(), path)
+    (tmp_path / "BUILT").touch(mode=0o755)
     (tmp_path / "BAD.toml").write_text("schema = ")
     (tmp_path / "ODD.toml").write_text('schema = 1\nallocator = "hz"\n[parameters.magazin_cap]\n')
     return path
@@ -130,7 +131,17 @@ BAD = {
     "two forms at once": (["params", "--json", "--markdown"], "exclude each other"),
     "program missing": (["run", "PROFILE"], "PROGRAM"),
     "program that is not there": (["run", "PROFILE", "--", "no-such-program"], "no-such-program"),
-    "word that is no command": (["dragons"], "dragons"),
+    "word that is no command": (["dragons"], "'dragons' is no command of hztune"),
+    "workload as a command": (["larson"], "it is a workload: hztune --workload larson"),
+    "workload with its setting": (["remote@main", "-q"], "hztune --workload remote@main"),
+    "workload after tune": (["tune", "larson"], "hztune --workload larson"),
+    "workload after an option": (["--threads", "2", "larson"], "hztune --workload larson"),
+    "nearly a workload": (["larsen"], "did you mean hztune --workload larson?"),
+    "nearly a command": (["docter", "--json"], "did you mean hztune doctor?"),
+    "program in PATH": (["env", "--jsn"], "it is a program: hztune -- env"),
+    "program by its path": (["/bin/sh"], "it is a program: hztune -- /bin/sh"),
+    "program beside": (["BUILT"], "it is a program: hztune -- ./BUILT"),
+    "file that is no program": (["ODD.toml"], "not executable: hztune -- INTERPRETER ODD.toml"),
     "workload missing": (["tune"], "--workload is missing"),
     "unknown workload": ([*TUNE[:-1], "larsen"], "larson"),
     "unknown setting": ([*TUNE[:-1], "remote@mian"], "main"),

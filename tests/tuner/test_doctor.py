@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from hztune.doctor import Check, examine
+from hztune import process
+from hztune.doctor import Check, examine, remarks
 
 WATCHED = """
 import json, os, sys
@@ -225,3 +227,65 @@ def test_the_doctor_writes_nothing_and_starts_nothing_but_hyperfine(
 def test_who_writes_is_seen(tmp_path: Path) -> None:
     seen = watched("open('a', 'w'); os.rename('a', 'b'); os.mkdir('c')", tmp_path)
     assert [what for what, _ in seen] == ["open", "os.rename", "os.mkdir"]
+
+
+# ---- at the start of a study ---------------------------------------------------------------------
+
+ILL = {
+    "proc/meminfo": "SwapTotal: 4096000 kB\nSwapFree: 48 kB\n",
+    "proc/sys/kernel/randomize_va_space": "0\n",
+    "sys/kernel/mm/transparent_hugepage/enabled": "[always] madvise never\n",
+    "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
+}
+BUSY = {"proc/loadavg": "64 60 50 1/100 4242\n"}
+
+
+def test_a_study_on_a_healthy_machine_is_told_nothing(tmp_path: Path) -> None:
+    findings(tmp_path)
+    assert remarks(tmp_path) == []
+
+
+def test_a_study_is_told_what_disturbs_and_how_to_mend_it(tmp_path: Path) -> None:
+    findings(tmp_path, **{"proc/sys/kernel/randomize_va_space": "0\n"})
+    assert remarks(tmp_path) == [
+        "warning: address randomisation: mode 0: layouts repeat (mend it: sudo sysctl "
+        "kernel.randomize_va_space=2); `hztune doctor` tells more"
+    ]
+
+
+def test_a_study_is_told_three_things_at_most_the_worst_first(tmp_path: Path) -> None:
+    findings(tmp_path, **ILL, **BUSY)
+    said = remarks(tmp_path)
+    assert len(said) == 3
+    assert said[0].startswith("warning: measurements mean little here: load: ")
+    assert said[1].startswith("warning: frequency governor: powersave (mend it: sudo cpupower ")
+    assert said[2].endswith("; 2 more by `hztune doctor`")
+
+
+def test_a_load_that_is_over_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    findings(tmp_path, **BUSY)
+    stat = tmp_path / "proc/stat"
+
+    def pass_by(busy: int) -> list[str]:
+        later = f"cpu  {1000 + busy} 0 500 {9100 - busy} 10 0 5 0 0 0\n"
+        monkeypatch.setattr(time, "sleep", lambda seconds: stat.write_text(later))
+        return remarks(tmp_path)
+
+    assert pass_by(busy=2) == []
+    stat.write_text(HEALTHY["proc/stat"])
+    assert len(pass_by(busy=90)) == 1
+
+
+def test_a_worker_beside_others_does_not_warn_of_them(tmp_path: Path) -> None:
+    findings(tmp_path, **BUSY, **{"proc/99/comm": "hz-turns\n"})
+    assert len(remarks(tmp_path)) == 2
+    assert remarks(tmp_path, alone=False) == []
+
+
+def test_what_a_study_is_told_starts_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    findings(tmp_path, **ILL)
+    monkeypatch.setattr(process, "run", None)
+    monkeypatch.setattr(process, "start", None, raising=False)
+    assert remarks(tmp_path)

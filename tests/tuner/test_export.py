@@ -124,6 +124,16 @@ def test_a_library_under_a_name_that_ld_preload_cannot_carry_is_refused(
         export.render(make_profile(), "env")
 
 
+@pytest.mark.parametrize("name", ["env", "sh", "wrapper", "systemd"])
+def test_a_form_that_names_files_of_this_installation_says_what_to_do_elsewhere(
+    name: str, make_profile: MakeProfile, profile_of: Callable[[str], Profile]
+) -> None:
+    text = export.render(make_profile(), name)
+    assert "# elsewhere: LD_PRELOAD names files of the installation" in text
+    assert "export the profile there again" in text and "ld.so only warns" in text
+    assert "elsewhere:" not in export.render(profile_of("glibc"), name)
+
+
 # ---- one machine ---------------------------------------------------------------------------------
 
 

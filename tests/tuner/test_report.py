@@ -286,8 +286,8 @@ def test_the_page_holds_a_wide_and_a_narrow_drawing_of_each_wide_chart(page: str
     assert classes.count("wide") == classes.count("narrow") > 1
 
 
-def test_a_counter_that_changed_is_told_with_both_counts(page: str) -> None:
-    assert "ring_full fell from 943,000 to 131,000" in page
+def test_a_counter_that_changed_is_told_in_words_with_both_counts(page: str) -> None:
+    assert "fewer full remote rings handed over: 943,000 -&gt; 131,000 per process" in page
 
 
 def test_failures_are_named_with_an_example(page: str, found: StudyReading) -> None:

@@ -155,7 +155,6 @@ class Outcome:
         parts: What it showed on each workload, in their order, where a block is measured on
             several; then the fields above sum them up, and `turns` is empty. Else empty.
         facts: What is known of the whole process, by name (ops, minor_faults), where it says so.
-            Not part of a stored sample.
     """
 
     arm: Arm

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,9 @@ _STEAL_SHARE = 0.01
 _OWN_PROGRAMS = frozenset({"hz-bench", "hz-turns", "hz-launch", "hyperfine"})
 _FREQUENCY_TUNERS = frozenset({"auto-cpufreq", "power-profiles-", "tuned", "thermald", "tlp"})
 _HYPERFINE_DEADLINE_S = 10.0
+_MOST_REMARKS = 3
+_LOOK_S = 0.2
+_LOAD = "load"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,37 @@ def examine(root: Path = Path("/")) -> tuple[Check, ...]:
     """Returns every finding on this machine; `root` stands for / in tests."""
     machine = Machine.here(root)
     return tuple(check(root, machine) for check in _CHECKS)
+
+
+def remarks(root: Path = Path("/"), *, alone: bool = True) -> list[str]:
+    """What a study is told of the machine before it measures: the worst, a sentence each.
+
+    It reads a few files, starts nothing and takes a fifth of a second at most. A load that is over,
+    such as that of the study before this one, is not told.
+
+    Args:
+        root: Stands for / in tests.
+        alone: Whether nothing else of the same study measures here; else what shows its presence
+            is no disturbance.
+    """
+    machine = Machine.here(root)
+    checks = [each for each in _AT_THE_START if alone or each not in (_load, _others)]
+    found = [check(root, machine) for check in checks]
+    serious = [each for worst in ("unfit", "warn") for each in found if each.verdict == worst]
+    if any(each.name == _LOAD for each in serious) and _is_idle_now(root):
+        serious = [each for each in serious if each.name != _LOAD]
+    if not serious:
+        return []
+    more = "`hztune doctor` tells more"
+    if len(serious) > _MOST_REMARKS:
+        more = f"{len(serious) - _MOST_REMARKS} more by `hztune doctor`"
+    *before, last = serious[:_MOST_REMARKS]
+    return [*map(_remark, before), f"{_remark(last)}; {more}"]
+
+
+def _remark(finding: Check) -> str:
+    unfit = "measurements mean little here: " if finding.verdict == "unfit" else ""
+    return f"warning: {unfit}{finding.name}: {finding.found} (mend it: {finding.mend})"
 
 
 def _governor(root: Path, machine: Machine) -> Check:
@@ -99,20 +134,34 @@ def _load(root: Path, machine: Machine) -> Check:
     """Others that want the CPUs take them from the arms."""
     words = _read(root / "proc/loadavg").split()
     if not words:
-        return Check("load", "unknown", "not visible here")
+        return Check(_LOAD, "unknown", "not visible here")
     busy = float(words[0])
     share = busy / machine.cores
-    found = f"{busy:.2f} running on average, for {machine.cores} CPUs"
+    found = f"{busy:.2f} running on average in the last minute, for {machine.cores} CPUs"
     if share < _BUSY_SHARE:
-        return Check("load", "ok", found)
+        return Check(_LOAD, "ok", found)
     mend = "ps -eo pcpu,pid,comm --sort=-pcpu | head  # and end what is not needed"
-    return Check("load", "warn" if share < _VERY_BUSY_SHARE else "unfit", found, mend)
+    return Check(_LOAD, "warn" if share < _VERY_BUSY_SHARE else "unfit", found, mend)
+
+
+def _is_idle_now(root: Path) -> bool:
+    """Whether the CPUs are idle at the moment, whatever the average of the last minute is."""
+    before = _ticks(root)
+    time.sleep(_LOOK_S)
+    passed = [new - old for old, new in zip(before, _ticks(root), strict=True)]
+    idle = sum(passed[3:5])
+    return sum(passed) > 0 and sum(passed) - idle < _BUSY_SHARE * sum(passed)
+
+
+def _ticks(root: Path) -> list[int]:
+    """What all CPUs have spent since the start: user, nice, system, idle, I/O wait, ..."""
+    words = _read(root / "proc/stat").partition("\n")[0].split()
+    return [int(word) for word in words[1:9]]
 
 
 def _steal(root: Path, machine: Machine) -> Check:
     """A hypervisor that has sold too much takes the CPUs away."""
-    words = _read(root / "proc/stat").partition("\n")[0].split()
-    ticks = [int(word) for word in words[1:9]]
+    ticks = _ticks(root)
     if len(ticks) < 8 or not sum(ticks):
         return Check("stolen time", "unknown", "not visible here")
     busy = sum(ticks) - ticks[3] - ticks[4]
@@ -217,3 +266,5 @@ _CHECKS: tuple[Callable[[Path, Machine], Check], ...] = (
     _allocator_settings,
     _hyperfine,
 )
+
+_AT_THE_START = tuple(check for check in _CHECKS if check is not _hyperfine)

@@ -44,7 +44,15 @@ class LazyGroup(click.Group):
     """A group whose commands are imported when they are asked for; without one, `tune` is meant."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the words of a command, or completes them."""
+        """Parses the words of a command, or completes them.
+
+        Raises:
+            UsageError: The first word is no command and no option.
+        """
+        if not ctx.resilient_parsing and is_stranger(args):
+            from hztune.cli.meant import no_command
+
+            raise no_command(args[0])
         return super().parse_args(ctx, with_command(args))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -97,6 +105,11 @@ def with_command(words: list[str]) -> list[str]:
     if not words:
         return ["--help"]
     return words if words[0] in _DISPATCHED else [_BARE, *words]
+
+
+def is_stranger(words: list[str]) -> bool:
+    """Whether the first word should be a command, and is none."""
+    return bool(words) and words[0] not in _DISPATCHED and not words[0].startswith("-")
 
 
 def status_of(words: list[str]) -> int:

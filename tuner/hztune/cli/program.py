@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from hztune.cli import completion
+from hztune.cli.meant import no_command
 from hztune.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -78,7 +79,10 @@ def has_program(words: tuple[str, ...], server: str) -> bool:
     Raises:
         UsageError: There are words, but no `--` before them.
     """
-    if words and not click.get_current_context().meta.get(_DASHES):
+    ctx = click.get_current_context()
+    if words and not ctx.meta.get(_DASHES):
+        if ctx.info_name == "tune":
+            raise no_command(words[0])
         raise UsageError(
             f"{words[0]!r} is no command of hztune and no option "
             "(`hztune --help` lists the commands; a program of your own stands after --)"

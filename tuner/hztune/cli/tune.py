@@ -6,6 +6,7 @@ Values of options are judged in one place, the request (hztune.tune); here only 
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -233,9 +234,8 @@ def print_result(result: Result, *, as_json: bool) -> int:
         return _EXIT_STATUS[verdict]
     lines = api.summary_lines(result)
     if folder is not None and result.profile.makes_a_claim:
-        path = folder / "profile.json"
-        lines.append(
-            f"use it:  hztune run {path} -- ./program, or hztune export {path} --format ..."
-        )
+        path = shlex.quote(str(folder / "profile.json"))
+        lines.append(f"use it:  hztune run {path} -- ./your-program")
+        lines.append(f"or:      hztune export {path} --format env")
     click.echo("\n".join(lines))
     return _EXIT_STATUS[verdict]

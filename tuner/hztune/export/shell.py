@@ -15,7 +15,8 @@ from hztune.profile import Profile
 def env(profile: Profile) -> str:
     """K=V lines without quotes: the form that docker, compose and systemd all read alike."""
     lines = [f"{key}={value}" for key, value in _all(profile).items()]
-    return hashed(provenance(profile, "stop giving this file to the program")) + _text(lines)
+    comments = [*provenance(profile, "stop giving this file to the program"), *_elsewhere(profile)]
+    return hashed(comments) + _text(lines)
 
 
 def sh(profile: Profile) -> str:
@@ -24,7 +25,7 @@ def sh(profile: Profile) -> str:
     if preload(profile):
         lines.append(f'export {PRELOAD}="{_kept(preload(profile))}"')
     undo = "unset " + " ".join(_all(profile)) if _all(profile) else "nothing to undo"
-    return hashed(provenance(profile, undo)) + _text(lines)
+    return hashed([*provenance(profile, undo), *_elsewhere(profile)]) + _text(lines)
 
 
 def wrapper(profile: Profile) -> str:
@@ -32,7 +33,8 @@ def wrapper(profile: Profile) -> str:
     words = [f"{key}={_quoted(value)}" for key, value in profile.environment.items()]
     if preload(profile):
         words.append(f'{PRELOAD}="{_kept(preload(profile))}"')
-    comments = hashed(provenance(profile, "start the program without this script"))
+    undo = "start the program without this script"
+    comments = hashed([*provenance(profile, undo), *_elsewhere(profile)])
     call = " \\\n    ".join(["exec env", *words, '"$@"'])
     return f"#!/bin/sh\n{comments}{call}\n"
 
@@ -44,7 +46,19 @@ def systemd(profile: Profile) -> str:
         f'Environment="{key}={value.replace("%", "%%")}"' for key, value in _all(profile).items()
     ]
     place = ["place:   /etc/systemd/system/UNIT.d/50-hztune.conf, then systemctl daemon-reload"]
-    return hashed([*provenance(profile, undo), *place]) + _text(["[Service]", *lines])
+    comments = hashed([*provenance(profile, undo), *place, *_elsewhere(profile)])
+    return comments + _text(["[Service]", *lines])
+
+
+def _elsewhere(profile: Profile) -> list[str]:
+    """What LD_PRELOAD is good for; nothing where nothing is preloaded."""
+    if not preload(profile):
+        return []
+    return [
+        "elsewhere: LD_PRELOAD names files of the installation that wrote this; where hztune is",
+        "           installed in another place, export the profile there again. If a file of it is",
+        "           missing, ld.so only warns, and the program runs without that file.",
+    ]
 
 
 def _all(profile: Profile) -> dict[str, str]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
 
 from hztune import profile as profiles
 from hztune.blocks import Arm, Outcome, Role, times_of
@@ -21,15 +20,20 @@ from hztune.errors import HztuneError, UsageError
 from hztune.params import Param, Value
 from hztune.profile import PROFILE, Profile
 from hztune.result import Result, front_file
+from hztune.result.counters import CounterChange
 from hztune.search.effects import likely_effects, ordered
 from hztune.stats import Interval, block_ratios, fixed_interval, pool_plain
 from hztune.store.local import SAMPLES, Recording, is_there, recording
-from hztune.trial import Ledger, LossLimit, MemoryLimit, Samples
+from hztune.trial import (
+    Ledger,
+    LossLimit,
+    MemoryLimit,
+    Samples,
+    counter_changes,
+    fresh_pairs,
+)
 
 _NORMAL_95 = 1.96
-
-_SLIGHT = 100.0
-"""Counts that differ by less say little, however great their ratio is."""
 
 _CHECKPOINTS = 200
 _CURVES = 6
@@ -411,23 +415,9 @@ class StudyReading:
         return math.exp(sum(record.rss) / len(record.rss))
 
     @property
-    def counters(self) -> tuple[tuple[str, float, float], ...]:
-        """Name, default and tuned (medians over the fresh pairs), the greatest change first."""
-        pairs = [
-            (block.control.counters, outcome.counters)
-            for block in self.ledger.own_blocks()
-            if block.role == "confirm" and block.control.ok
-            for outcome in block.outcomes[1:]
-            if outcome.arm == self.winner and outcome.ok
-        ]
-        names = pairs[0][0] if pairs else {}
-        both = [
-            (name, median(one.get(name, 0) for one, _ in pairs), median(o[name] for _, o in pairs))
-            for name in names
-            if all(name in other for _, other in pairs)
-        ]
-        changed = [row for row in both if row[1] != row[2]]
-        return tuple(sorted(changed, key=lambda row: -_change(row[1], row[2])))
+    def changes(self) -> tuple[CounterChange, ...]:
+        """What was counted differently by default and tuned, the greatest change first."""
+        return counter_changes(fresh_pairs(self.ledger, self.winner))
 
     @property
     def turns(self) -> tuple[int, int]:
@@ -541,7 +531,3 @@ def _interval(ratio: float, low: float, high: float, pairs: int) -> Interval:
 def _around(mean: float, error: float, pairs: int) -> Interval:
     half = _NORMAL_95 * error
     return Interval(mean, mean - half, mean + half, pairs)
-
-
-def _change(before: float, after: float) -> float:
-    return abs(math.log((after + _SLIGHT) / (before + _SLIGHT)))

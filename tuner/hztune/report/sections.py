@@ -10,6 +10,7 @@ from hztune.progress import duration
 from hztune.report import advice, charts, elsewhere, pareto_section, parts, words
 from hztune.report.markup import Html, join, tag
 from hztune.report.reading import Candidate, Curve, Removal, StepReading, StudyReading, proved
+from hztune.result.counters import CounterChange
 from hztune.stats import Interval
 from hztune.trial import Outlier, Samples, outlying_pairs
 
@@ -430,38 +431,34 @@ def _curve(curve: Curve, floor: float) -> Html:
 
 
 def _counters(found: StudyReading) -> Html:
-    if not found.counters:
+    if not found.changes:
         return Html()
     rows = [
         (
-            tag("code", name),
-            words.count_words(before),
-            words.count_words(after),
-            words.factor_words(before, after),
+            each.noun,
+            tag("code", each.counter),
+            *each.figures,
+            words.factor_words(*each.shown),
         )
-        for name, before, after in found.counters
+        for each in found.changes
     ]
-    name, before, after = _telling(found.counters)
-    verb = "fell" if after < before else "rose"
-    first = f"{name} {verb} from {words.count_words(before)} to {words.count_words(after)}"
-    head = ("counter", "default", "tuned", "change")
-    table = parts.table("Medians over the fresh pairs", head, rows, numbers=(1, 2, 3))
+    head = ("what", "counter", "default", "tuned", "unit", "change")
+    table = parts.table("Medians over the fresh pairs", head, rows, numbers=(2, 3, 5))
     return join(
         tag("h2", "What the allocator did differently"),
         tag(
             "p",
-            tag("strong", first),
-            " in the same time. Counters are of slow paths, one process each; the faster process "
-            "did more work in that time.",
+            tag("strong", _telling(found.changes).text),
+            ". Counters are of slow paths, from the start of a process to its end.",
         ),
         table,
     )
 
 
-def _telling(counters: Sequence[tuple[str, float, float]]) -> tuple[str, float, float]:
-    """The counter to tell first: of events, and counted under both."""
-    both = (row for row in counters if row[1] and row[2] and not row[0].endswith("_bytes"))
-    return next(both, counters[0])
+def _telling(changes: Sequence[CounterChange]) -> CounterChange:
+    """The change to tell first: of events, and counted under both."""
+    both = (each for each in changes if all(each.shown) and not each.counter.endswith("_bytes"))
+    return next(both, changes[0])
 
 
 def _failures(found: StudyReading) -> Html:

@@ -124,11 +124,6 @@ def value_words(value: Value, unit: str = "") -> str:
     return str(value)
 
 
-def count_words(count: float) -> str:
-    """A count with its thousands apart."""
-    return f"{count:,.0f}"
-
-
 def factor_words(before: float, after: float) -> str:
     """What a counter did: "-86 %", "3.2 times", "new"."""
     if before == 0:

@@ -19,6 +19,7 @@ from hztune.blocks import Arm
 from hztune.caution import Caution
 from hztune.params import Value
 from hztune.profile import Profile
+from hztune.result.counters import CounterChange
 from hztune.strictjson import Fields
 
 FRONT = "front"
@@ -127,7 +128,7 @@ class Account:
         warmup_share: Part of the wall time that was warm-up.
         turns: Turns that were measured.
         disturbed: How many of them something else disturbed.
-        counters: What the allocator counted, by name: default and tuned, where they differ.
+        changes: What was counted differently by default and tuned, the greatest change first.
         rss_ratio: Peak memory, tuned / control; None: not measured.
         idle_ratio: The same of the memory at rest: of a server some time after the load, of a
             workload that ends so; None: not measured.
@@ -149,7 +150,7 @@ class Account:
     warmup_share: float
     turns: int
     disturbed: int
-    counters: Mapping[str, tuple[int, int]]
+    changes: tuple[CounterChange, ...]
     rss_ratio: float | None
     idle_ratio: float | None
     as_they_come: Mapping[str, float | str]
@@ -166,7 +167,7 @@ class Account:
             KeyError: A key is missing: another version of hztune wrote it.
             TypeError: Something in it has another form.
         """
-        later = ("strays", "elsewhere", "left_out", "added")
+        later = ("changes", "strays", "elsewhere", "left_out", "added")
         plain = {
             field.name: summary[field.name] for field in fields(cls) if field.name not in later
         }
@@ -174,7 +175,7 @@ class Account:
             **{
                 **plain,
                 "attempts": tuple(Attempt(**each) for each in summary["attempts"]),
-                "counters": {name: (old, new) for name, (old, new) in summary["counters"].items()},
+                "changes": _changes(summary),
                 "strays": tuple(OutlierPair(**each) for each in summary.get("strays", ())),
                 "elsewhere": tuple(Elsewhere.stored(row) for row in summary.get("elsewhere", ())),
                 "left_out": tuple(caution.read(Fields(row)) for row in summary.get("left_out", ())),
@@ -215,6 +216,13 @@ class Result:
         front = tuple(_profile(each) for each in ending.get(FRONT, ()))
         account = Account.stored(ending["summary"])
         return cls(_profile(ending["profile"]), account, front, folder)
+
+
+def _changes(summary: Mapping[str, Any]) -> tuple[CounterChange, ...]:
+    """What was counted; 0.1 stored the counters alone."""
+    if "changes" in summary:
+        return tuple(CounterChange(**each) for each in summary["changes"])
+    return tuple(CounterChange(name, *both) for name, both in summary["counters"].items())
 
 
 def _profile(stored: Any) -> Profile:

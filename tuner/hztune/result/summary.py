@@ -12,9 +12,10 @@ from hztune.blocks import Arm
 from hztune.profile import Profile, Share
 from hztune.progress import duration
 from hztune.result import FRONT, Addition, OutlierPair, Result, front_file
+from hztune.result.counters import FAULTS
 from hztune.workload import METRICS
 
-_COUNTERS_SHOWN = 6
+_CHANGES_SHOWN = 6
 
 
 def summary_json(result: Result) -> dict[str, Any]:
@@ -24,7 +25,8 @@ def summary_json(result: Result) -> dict[str, Any]:
     and `ci_high` are tuned / control with the 95 % interval, null where nothing was measured.
     """
     made, account = result.profile, asdict(result.account)
-    later = {name: account.pop(name) for name in ("strays", "elsewhere", "left_out", "added")}
+    names = ("changes", "strays", "elsewhere", "left_out", "added")
+    later = {name: account.pop(name) for name in names}
     for one in later["left_out"]:
         one["params"] = dict(one["params"])
     return {
@@ -44,6 +46,11 @@ def summary_json(result: Result) -> dict[str, Any]:
         },
         "trials": made.search.trials,
         **account,
+        "counters": {
+            each.counter: (each.default, each.tuned)
+            for each in result.account.changes
+            if each.counter != FAULTS
+        },
         "out": str(result.folder or ""),
         "front": [_member(number, each) for number, each in enumerate(result.front, start=1)],
         **later,
@@ -67,9 +74,9 @@ def summary_lines(result: Result) -> list[str]:
     text += _front_lines(result) if result.front else _profile_lines(result)
     text += [f"  warning: {each.text}" for each in result.profile.cautions]
     text += [f"  left out: {each.text}" for each in result.account.left_out]
+    told = [each.text for each in result.account.changes if each.is_told]
+    text += [f"  {line}" for line in told[:_CHANGES_SHOWN]]
     text += _account_lines(result)
-    for name, (before, after) in list(result.account.counters.items())[:_COUNTERS_SHOWN]:
-        text.append(f"  counter {name}: {before} by default, {after} tuned")
     return [*text, f"results: {result.folder}"] if result.folder else text
 
 
@@ -173,10 +180,20 @@ def _account_lines(result: Result) -> Iterator[str]:
     )
     if account.noise_floor is not None and account.detectable is not None:
         yield (
-            f"noise floor: {100 * account.noise_floor:.1f} %; a gain of "
-            f"{100 * account.detectable:.1f} % is proved in nine studies of ten"
+            f"noise floor: {100 * account.noise_floor:.1f} %; {_proved(result)}the smallest gain "
+            f"that this budget proves in nine studies of ten is {100 * account.detectable:.1f} %"
         )
     yield from (_outlier_line(result, pair) for pair in account.strays)
+
+
+def _proved(result: Result) -> str:
+    """What was proved of speed, before what could have been; "" where that is told otherwise."""
+    claim = result.profile.claim
+    if claim.verdict == "no_gain":
+        return "no gain was proved, and "
+    if claim.verdict != "improved" or claim.ratio is None:
+        return ""
+    return f"a gain of {100 * (claim.ratio - 1):.1f} % was proved, and "
 
 
 def _seen(ratio: float | str) -> str:

@@ -163,6 +163,7 @@ class Rows(ABC):
                 "rss_peak_kb": outcome.rss_peak_kb,
                 "live_kb": outcome.live_kb,
                 "counters": dict(outcome.counters),
+                "facts": dict(outcome.facts),
             }
         )
 
@@ -268,4 +269,5 @@ def _outcome(row: Mapping[str, Any], turns: tuple[Turn, ...]) -> Outcome:
         rss_peak_kb=row["rss_peak_kb"],
         live_kb=row["live_kb"],
         counters=row["counters"],
+        facts=row.get("facts", {}),  # 0.1 stored none
     )

@@ -3,6 +3,7 @@
 from hztune.trial.bench import Bench
 from hztune.trial.budget import Budget, Clock, Stop, SystemClock
 from hztune.trial.calibration import PAIRS, Calibration, assess, calibrate
+from hztune.trial.counting import counter_changes, fresh_pairs
 from hztune.trial.ledger import Ledger, Samples
 from hztune.trial.limits import LossLimit, MemoryLimit
 from hztune.trial.outlying import Outlier, outlying_pairs
@@ -26,6 +27,8 @@ __all__ = [
     "SystemClock",
     "assess",
     "calibrate",
+    "counter_changes",
+    "fresh_pairs",
     "outlying_pairs",
     "unbeaten",
     "warnings_about",

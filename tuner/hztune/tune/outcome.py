@@ -10,7 +10,7 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 
 from hztune import profile, version
-from hztune.blocks import Arm, Outcome
+from hztune.blocks import Arm
 from hztune.caution import Caution
 from hztune.machine import Machine
 from hztune.params import Value
@@ -28,7 +28,7 @@ from hztune.profile import (
 from hztune.result import Account, Addition, Attempt, Elsewhere, OutlierPair, Result
 from hztune.search.proposer import SAMPLER
 from hztune.stats import pool_plain
-from hztune.trial import Ledger, outlying_pairs
+from hztune.trial import Ledger, counter_changes, fresh_pairs, outlying_pairs
 from hztune.tune.request import Task, TuneRequest
 from hztune.tune.story import Decision, Story
 from hztune.workload import METRICS, WorkloadSpec
@@ -175,6 +175,7 @@ def account_of(study: Story, decision: Decision, wall_s: float) -> Account:
     if study.panel is not None:
         used += study.panel.accounting
     wall = max(wall_s, 1e-9)
+    changes = counter_changes(fresh_pairs(bench.ledger, decision.arm))
     return Account(
         why=decision.why,
         failures=dict(bench.ledger.failures()),
@@ -186,7 +187,7 @@ def account_of(study: Story, decision: Decision, wall_s: float) -> Account:
         warmup_share=used.warmup_s / wall,
         turns=used.turns,
         disturbed=used.disturbed,
-        counters=_counters(bench.ledger, decision),
+        changes=changes,
         rss_ratio=_rss_ratio(bench.ledger, decision),
         idle_ratio=_idle_ratio(bench.ledger, decision),
         as_they_come=_as_they_come(study),
@@ -256,38 +257,10 @@ def _rss_ratio(ledger: Ledger, decision: Decision) -> float | None:
 
 
 def _idle_ratio(ledger: Ledger, decision: Decision) -> float | None:
-    """Idle memory to the control's, on the fresh pairs of this session."""
+    """Idle memory to the control's, on the fresh pairs."""
     pairs = [
         (control.facts.get(_IDLE, 0), tuned.facts.get(_IDLE, 0))
-        for control, tuned in _fresh(ledger, decision.arm)
+        for control, tuned in fresh_pairs(ledger, decision.arm)
     ]
     logs = [math.log(tuned / before) for before, tuned in pairs if before and tuned]
     return math.exp(sum(logs) / len(logs)) if logs else None
-
-
-def _fresh(ledger: Ledger, arm: Arm) -> list[tuple[Outcome, Outcome]]:
-    """The control and an arm in each block of fresh pairs, in order of time."""
-    return [
-        (block.control, outcome)
-        for block in ledger.own_blocks()
-        if block.role == "confirm"
-        for outcome in block.outcomes[1:]
-        if outcome.arm == arm
-    ]
-
-
-def _counters(ledger: Ledger, decision: Decision) -> dict[str, tuple[int, int]]:
-    """Slow-path counters of the last pair of default and tuned, the greatest change first."""
-    for control, tuned in reversed(_fresh(ledger, decision.arm)):
-        if control.ok and tuned.ok:
-            both = {
-                name: (count, tuned.counters[name])
-                for name, count in control.counters.items()
-                if name in tuned.counters and tuned.counters[name] != count
-            }
-            return dict(sorted(both.items(), key=lambda item: -_change(*item[1])))
-    return {}
-
-
-def _change(before: int, after: int) -> float:
-    return abs(math.log((after + 1.0) / (before + 1.0)))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hztune import doctor
 from hztune.blocks import Block, times_of
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
@@ -46,7 +47,7 @@ def tune(request: TuneRequest, reporter: Reporter) -> Result:
         if (stored := store.ending()) is not None:
             reporter.say("this study has ended and measures no more; a new one needs another --out")
             return told_again(stored, out)
-        for line in (*chosen_from(task), *task.remarks):
+        for line in (*chosen_from(task), *task.remarks, *doctor.remarks()):
             reporter.say(line)
         executor = executor_of(request, machine, store)
         panel = panel_of(request, machine, store)

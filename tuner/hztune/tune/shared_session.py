@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hztune import files
+from hztune import doctor, files
 from hztune.errors import UsageError
 from hztune.interrupt import interruptible
 from hztune.machine import Machine, identity
@@ -145,7 +145,7 @@ def _take_part(
     where = f"{machine.fingerprint}-{identity()}"  # machines of one kind have one fingerprint
     try:
         with interruptible() as asked, Worker(study, where) as worker:
-            for line in (*chosen_from(task), *task.remarks):
+            for line in (*chosen_from(task), *task.remarks, *doctor.remarks(alone=False)):
                 reporter.say(line)
 
             def is_over() -> bool:

@@ -1,0 +1,121 @@
+"""The end of what a study prints: what was proved, what could have been, what to type next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hztune.cli.tune import print_result
+from hztune.profile import Claim, Profile, Verdict
+from hztune.result import Account, Result
+from hztune.result.counters import CounterChange
+from hztune.result.summary import summary_json, summary_lines
+
+MakeProfile = Callable[..., Profile]
+MakeResult = Callable[..., Result]
+
+ACCOUNT = Account(
+    why="on fresh pairs",
+    failures={},
+    attempts=(),
+    noise_floor=0.052,
+    detectable=0.113,
+    wall_s=60.0,
+    measured_share=0.9,
+    warmup_share=0.2,
+    turns=100,
+    disturbed=1,
+    changes=(
+        CounterChange("spans_made", 1200, 330, 12.0, 3.0),
+        CounterChange("minor_faults", 900, 300, 9.0, 3.0),
+        CounterChange("refills", 1000, 1010, 10.0, 10.1),
+    ),
+    rss_ratio=1.2,
+    idle_ratio=None,
+    as_they_come={},
+)
+
+
+@pytest.fixture
+def make_result(make_profile: MakeProfile, tmp_path: Path) -> MakeResult:
+    """The result of a study that ended with a verdict, in a directory whose name has a blank."""
+
+    def make(verdict: Verdict) -> Result:
+        claim = Claim("ops_per_s", 1.093, 1.07, 1.116, 26, verdict)
+        return Result(make_profile(claim=claim), ACCOUNT, folder=tmp_path / "my results")
+
+    return make
+
+
+def printed(result: Result, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    print_result(result, as_json=False)
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.fixture(autouse=True)
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writes no page: there are no samples."""
+    monkeypatch.setattr("hztune.api.report", lambda folder: folder)
+
+
+def test_what_was_proved_stands_beside_the_smallest_gain_that_could_be(
+    make_result: MakeResult,
+) -> None:
+    assert (
+        "noise floor: 5.2 %; a gain of 9.3 % was proved, and the smallest gain that this budget "
+        "proves in nine studies of ten is 11.3 %"
+    ) in summary_lines(make_result("improved"))
+
+
+def test_a_study_without_a_gain_says_which_one_it_could_have_proved(
+    make_result: MakeResult,
+) -> None:
+    assert (
+        "noise floor: 5.2 %; no gain was proved, and the smallest gain that this budget proves in "
+        "nine studies of ten is 11.3 %"
+    ) in summary_lines(make_result("no_gain"))
+
+
+def test_counters_are_told_in_words_where_they_changed_by_a_tenth(make_result: MakeResult) -> None:
+    lines = summary_lines(make_result("improved"))
+    assert "  fewer spans made: 12 -> 3 per 1000 operations" in lines
+    assert "  fewer page faults: 9 -> 3 per 1000 operations" in lines
+    assert not any("refills" in line for line in lines)
+
+
+def test_the_counters_of_the_json_are_those_of_the_allocator_by_name(
+    make_result: MakeResult,
+) -> None:
+    told = summary_json(make_result("improved"))
+    assert told["counters"] == {"spans_made": (1200, 330), "refills": (1000, 1010)}
+    assert [each["counter"] for each in told["changes"]] == [
+        "spans_made",
+        "minor_faults",
+        "refills",
+    ]
+
+
+def test_the_last_lines_are_commands_that_a_shell_takes_as_they_are(
+    make_result: MakeResult, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = make_result("improved")
+    use, other = printed(result, capsys)[-2:]
+    path = str(result.folder and result.folder / "profile.json")
+    assert shlex.split(use.removeprefix("use it:")) == [
+        "hztune",
+        "run",
+        path,
+        "--",
+        "./your-program",
+    ]
+    assert shlex.split(other.removeprefix("or:")) == ["hztune", "export", path, "--format", "env"]
+
+
+@pytest.mark.parametrize("verdict", ["no_gain", "infeasible", "interrupted"])
+def test_where_nothing_is_claimed_nothing_is_offered_for_use(
+    verdict: Verdict, make_result: MakeResult, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert printed(make_result(verdict), capsys)[-1].startswith("results: ")

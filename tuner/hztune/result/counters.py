@@ -1,0 +1,149 @@
+"""What an allocator did differently, counted: the default beside the tuned, in words.
+
+Counters cover a whole process, and the faster process does more work in its time: so what happens
+again and again is told per operation, wherever the operations are known.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+FAULTS = "minor_faults"
+"""Page faults without I/O, which the kernel counts."""
+
+NOUNS = {
+    "refills": "refills of empty magazines",
+    "refill_blocks": "blocks put into empty magazines",
+    "flushes": "flushes of full magazines",
+    "flush_blocks": "blocks given back by full magazines",
+    "magazines_grown": "magazines allowed to hold more",
+    "magazines_shrunk": "magazines that had to make room for another",
+    "defer_batches": "queues of deferred frees looked up",
+    "ring_full": "full remote rings handed over",
+    "handed_groups": "groups of blocks handed to another shard",
+    "handed_blocks": "blocks handed to another shard",
+    "inbox_drains": "times that a shard sorted what it was handed",
+    "depot_hits": "requests that a depot served",
+    "depot_misses": "requests that found a depot empty",
+    "depot_overflows": "times that a depot was full",
+    "decayed_blocks": "unused blocks given up by depots",
+    "lock_contended": "waits for a lock",
+    "lockfree_retries": "retries of lock-free exchanges",
+    "spans_made": "spans made",
+    "spans_freed": "empty spans given back",
+    "spans_kept": "empty spans kept",
+    "blocks_carved": "blocks cut from untouched memory",
+    "blocks_reused": "blocks taken from the free lists of spans",
+    "blocks_spoiled": "blocks written to after their free",
+    "pages_reused": "requests for pages served by resident ones",
+    "committed_bytes": "memory made usable",
+    "huge_page_bytes": "memory for which huge pages were asked",
+    "small_page_bytes": "memory for which huge pages were declined",
+    "prefaulted_bytes": "memory populated in advance",
+    "purges": "times that unused pages were returned to the system",
+    "purged_bytes": "memory returned to the system",
+    "purges_forced": "times that too much unused memory forced a return of pages",
+    "large_allocs": "blocks above the largest class",
+    "large_grown_in_place": "large blocks that realloc grew in place",
+    "large_moved": "large blocks that realloc moved without a copy",
+    "heaps_born": "thread heaps made",
+    "heaps_adopted": "thread heaps taken over from threads that had ended",
+    "background_rounds": "rounds of the background worker",
+    "background_blocks": "blocks that the background worker put into depots",
+    FAULTS: "page faults",
+}
+"""What each counter counts, so that "more" and "fewer" (of memory: "less") can stand before it."""
+
+WHOLE = frozenset({"committed_bytes", "huge_page_bytes", "small_page_bytes", "prefaulted_bytes"})
+WHOLE |= {"heaps_born", "background_rounds"}
+"""Counters that do not grow with the operations: of the process as a whole."""
+
+_SLIGHT = 100.0
+"""Counts that differ by less say little, however great their ratio is."""
+
+_TOLD = math.log(1.1)
+_RARE = 0.1
+_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("bytes", 1))
+
+
+@dataclass(frozen=True, slots=True)
+class CounterChange:
+    """A counter under the default and tuned; medians over the fresh pairs.
+
+    Attributes:
+        counter: Its name, or FAULTS.
+        default: Counted in a process of the default.
+        tuned: The same of the tuned.
+        default_rate: Per 1000 operations of the default; None: the operations are not known, or the
+            counter does not grow with them.
+        tuned_rate: The same of the tuned.
+    """
+
+    counter: str
+    default: int
+    tuned: int
+    default_rate: float | None = None
+    tuned_rate: float | None = None
+
+    @property
+    def shown(self) -> tuple[float, float]:
+        """Default and tuned: the rates where they are known, else the counts."""
+        if self.default_rate is None or self.tuned_rate is None:
+            return self.default, self.tuned
+        return self.default_rate, self.tuned_rate
+
+    @property
+    def size(self) -> float:
+        """How great the change is, log units: for as many operations as the default's."""
+        before, after = self.shown
+        tuned = after * self.default / before if before else float(self.tuned)
+        return abs(math.log((tuned + _SLIGHT) / (self.default + _SLIGHT)))
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it is worth a line of the summary: a tenth more or less."""
+        return self.size >= _TOLD
+
+    @property
+    def noun(self) -> str:
+        """What is counted; of a counter without words, its name."""
+        return NOUNS.get(self.counter, self.counter)
+
+    @property
+    def figures(self) -> tuple[str, str, str]:
+        """Default and tuned as a reader sees them best, and their unit."""
+        before, after = self.shown
+        most = max(before, after)
+        is_rate, unit = self.default_rate is not None, ""
+        if self._is_memory:
+            unit, size = next(each for each in _UNITS if most >= each[1] or each[1] == 1)
+            before, after = before / size, after / size
+        elif is_rate and most < _RARE:
+            before, after = 1000.0 * before, 1000.0 * after
+        return _figure(before), _figure(after), f"{unit}{self._per(most, is_rate)}".strip()
+
+    @property
+    def text(self) -> str:
+        """In one line: "fewer spans made: 12 -> 3 per 1000 operations"."""
+        before, after = self.shown
+        fewer = "less" if self._is_memory else "fewer"
+        one, other, unit = self.figures
+        word = "more" if after > before else fewer
+        return f"{word} {self.noun}: {one} -> {other} {unit}"
+
+    @property
+    def _is_memory(self) -> bool:
+        return self.counter.endswith("_bytes")
+
+    def _per(self, most: float, is_rate: bool) -> str:
+        """To what the figures refer; memory that is held needs no such word."""
+        if is_rate:
+            is_rare = most < _RARE and not self._is_memory
+            return f" per {'million' if is_rare else '1000'} operations"
+        return "" if self._is_memory and self.counter in WHOLE else " per process"
+
+
+def _figure(value: float) -> str:
+    """A number of three digits, or a greater one with its thousands apart."""
+    return f"{value:,.0f}" if value >= 100.0 or value == 0.0 else f"{value:.3g}"
