@@ -66,7 +66,7 @@ def test_what_was_proved_stands_beside_the_smallest_gain_that_could_be(
 ) -> None:
     assert (
         "noise floor: 5.2 %; a gain of 9.3 % was proved, and the smallest gain that this budget "
-        "proves in nine studies of ten is 11.3 %"
+        "proves nine times in ten is 11.3 %"
     ) in summary_lines(make_result("improved"))
 
 
@@ -75,7 +75,7 @@ def test_a_study_without_a_gain_says_which_one_it_could_have_proved(
 ) -> None:
     assert (
         "noise floor: 5.2 %; no gain was proved, and the smallest gain that this budget proves in "
-        "nine studies of ten is 11.3 %"
+        "nine times in ten is 11.3 %"
     ) in summary_lines(make_result("no_gain"))
 
 

@@ -20,7 +20,7 @@ _SMALL = 380.0
 _MOST_ROWS = 300
 _IMPORTANT = 10
 _ANSWERS = {
-    "proved": "proved, and then shortened",
+    "proved": "proved, and then extended or examined",
     "kept": "kept the limit",
     "": "not judged before the study was stopped",
     "futile": "not confirmed: its gain is below what this budget can prove",
@@ -197,12 +197,10 @@ def _fate(found: StudyReading, arm: Arm) -> tuple[str, str]:
     if arm == found.winner and found.profile.makes_a_claim:
         return "the profile", "proved"
     answer = found.answer(arm)
-    was_shortened = found.result is not None or arm.key not in found.ledger.searched
-    if not answer and was_shortened and not found.seeks_front:
-        return "shortened", "not taken: its own fresh pairs did not prove that it holds the gain"
-    proved, searched = found.ledger.confirmed, found.ledger.searched
-    finalists = [key for key in proved if found.seeks_front or key in searched]
-    return f"finalist {finalists.index(arm.key) + 1}", _ANSWERS[answer]
+    place = [*found.ledger.confirmed].index(arm.key) + 1
+    if not answer and found.result is not None and not found.seeks_front:
+        return f"configuration {place}", "measured beside a finalist, and not proved to add to it"
+    return f"{'finalist' if answer else 'configuration'} {place}", _ANSWERS[answer]
 
 
 def _attempt_line(label: str, answer: str, arm: Arm) -> Html:

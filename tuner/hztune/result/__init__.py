@@ -122,7 +122,7 @@ class Account:
         failures: Failed processes by status.
         attempts: The finalists, in order.
         noise_floor: Half-width of an A/A interval, as a ratio - 1; None: not calibrated.
-        detectable: Least gain that the budget proves in nine studies of ten, as a ratio - 1.
+        detectable: Least gain of a finalist that is proved nine times in ten, as a ratio - 1.
         wall_s: Seconds from start to end, this session's.
         measured_share: Part of the wall time in which targets ran, warm-up included.
         warmup_share: Part of the wall time that was warm-up.

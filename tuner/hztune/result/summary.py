@@ -181,7 +181,7 @@ def _account_lines(result: Result) -> Iterator[str]:
     if account.noise_floor is not None and account.detectable is not None:
         yield (
             f"noise floor: {100 * account.noise_floor:.1f} %; {_proved(result)}the smallest gain "
-            f"that this budget proves in nine studies of ten is {100 * account.detectable:.1f} %"
+            f"that this budget proves nine times in ten is {100 * account.detectable:.1f} %"
         )
     yield from (_outlier_line(result, pair) for pair in account.strays)
 

@@ -56,7 +56,7 @@ class Calibration:
         """What the user is told before the search begins."""
         return (
             f"calibrated: noise floor {percent(self.floor, sign=False)}; a gain of "
-            f"{percent(self.detectable, sign=False)} is proved in nine studies of ten "
+            f"{percent(self.detectable, sign=False)} of a finalist is proved nine times in ten "
             f"({self.pairs} fresh pairs of {self.rounds} turns)"
         )
 
