@@ -26,7 +26,7 @@ from hztune.workload import WorkloadSpec
 ENGINE = Path(__file__).parents[2] / "experiments" / "engine"
 LANDSCAPES = sorted(ENGINE.glob("landscape-*.json"))
 assert LANDSCAPES, f"{ENGINE} holds no landscape"
-SCRIPTS = sorted(path.stem for path in ENGINE.glob("*.py"))
+SCRIPTS = sorted(path.stem for path in ENGINE.glob("*.py") if path.stem != "rivals")
 BUDGET_S = 60.0
 
 Floats = NDArray[np.float64]

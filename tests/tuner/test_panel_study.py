@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -45,7 +44,7 @@ LARSON = WorkloadSpec("larson", "", (), 2)
 def tuned(arm: Arm) -> Truth:
     """The user's workload: spin locks add much, large pages a little."""
     config = arm.config
-    return Truth(0.2 * (config.get("lock") == "spin") + 0.06 * (config.get("pages") == "on"))
+    return Truth(0.2 * (config.get("lock") == "spin") + 0.04 * (config.get("pages") == "on"))
 
 
 def ruined(arm: Arm) -> Truth:
@@ -388,7 +387,7 @@ def only_pages_ruin(arm: Arm) -> Truth:
 
 
 def both(arm: Arm) -> Truth:
-    return Truth(0.2 * (arm.config.get("depot_lock") == "spin") + 0.06 * keeps_nothing(arm))
+    return Truth(0.2 * (arm.config.get("depot_lock") == "spin") + 0.04 * keeps_nothing(arm))
 
 
 def test_what_stays_in_spite_of_harm_is_told_wherever_the_profile_is(
@@ -455,19 +454,3 @@ def test_a_study_that_workers_share_has_a_panel_too(
     assert {row["workload"] for row in rows if row.get("role") == "panel" and "arms" in row} == {
         "large"
     }
-
-
-def test_the_known_risk_of_a_parameter_that_the_panel_did_not_see_is_told(
-    carried_out: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was emitted is longer than what was examined: the shorter one was not proved."""
-    safe = Story._safe
-
-    def without_pages(story: Story, winner: Arm, *others: Any, **options: Any) -> Arm:
-        safe(story, Arm.of("hz", {"depot_lock": "spin"}), *others, **options)
-        return winner
-
-    monkeypatch.setattr(Story, "_safe", without_pages)
-    result = carried_out(both)
-    assert result.profile.config == {"depot_lock": "spin", "max_dirty_bytes": 0}
-    assert [each.what for each in result.profile.cautions] == ["known"]

@@ -191,7 +191,7 @@ def proof_of(
     clock = VirtualClock()
     executor = several([worth(spin=0.2), worth(spin=other)], clock=clock, noise=noise, seed=seed)
     bench = Bench(executor, Ledger(None, FIVE_PERCENT), Budget(clock, budget_s), Quiet())
-    proof = prove(bench, CONTROL, SPIN, alpha=0.016, share=1.0, phase="confirm")
+    proof = prove(bench, CONTROL, [SPIN], alpha=0.016, until=1.0)
     return bench, proof
 
 

@@ -74,7 +74,7 @@ def test_a_study_without_a_gain_says_which_one_it_could_have_proved(
     make_result: MakeResult,
 ) -> None:
     assert (
-        "noise floor: 5.2 %; no gain was proved, and the smallest gain that this budget proves in "
+        "noise floor: 5.2 %; no gain was proved, and the smallest gain that this budget proves "
         "nine times in ten is 11.3 %"
     ) in summary_lines(make_result("no_gain"))
 
