@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hztune.blocks import Arm
-from hztune.confirm import reported
 from hztune.confirm.proof import REPORTED_ERROR
 from hztune.errors import UsageError
 from hztune.machine import Machine
@@ -25,7 +24,7 @@ from hztune.measure.program import Program
 from hztune.measure.workloads import program_executor, workloads_executor
 from hztune.profile import Profile
 from hztune.progress import Reporter, Status
-from hztune.stats import Interval, is_look, sequential_interval
+from hztune.stats import FIRST_LOOK, Interval, is_look, sequential_interval
 from hztune.trial import (
     PAIRS,
     Bench,
@@ -200,9 +199,16 @@ def measure(promise: Promise, bench: Bench) -> Verification:
         _tell(bench, record)
 
 
+def _repeated(record: Samples) -> Interval | None:
+    """The 95 % interval that holds however often the looks of its schedule are taken."""
+    if len(record.pairs) < FIRST_LOOK:
+        return None
+    return sequential_interval(record.log_ratios, REPORTED_ERROR)
+
+
 def _tell(bench: Bench, record: Samples) -> None:
     """Reports how many pairs there are, and what they say so far."""
-    logs, interval = record.log_ratios, reported(record)
+    logs, interval = record.log_ratios, _repeated(record)
     bench.reporter.update(
         Status(
             phase="verify",
@@ -225,7 +231,7 @@ def verification(promise: Promise, record: Samples, *, is_last: bool = False) ->
         record: The fresh pairs.
         is_last: Whether time is up, so that this is the last look.
     """
-    interval = reported(record) if is_last or is_look(len(record.pairs)) else None
+    interval = _repeated(record) if is_last or is_look(len(record.pairs)) else None
     if record.failures:
         failure = record.failures[0]
         why = f"the configuration does not run here ({failure.status}: {failure.detail})"
