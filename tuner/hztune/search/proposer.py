@@ -68,7 +68,6 @@ class Proposer:
         """
         self._space, self._ledger, self._objectives = space, ledger, tuple(objectives)
         self._distributions = {d.name: _distribution(d) for d in space.dimensions}
-        self._dimensions = {d.name: d for d in space.dimensions}
         self._defaults = _internal_params(space, {})
         self.sampler = SparseSampler(
             self._defaults,
