@@ -106,6 +106,11 @@ class Proof:
     steps: tuple[Step, ...] = ()
 
     @property
+    def first(self) -> Arm:
+        """The configuration that the chain begins with."""
+        return self.steps[0].arm if self.steps else self.arm
+
+    @property
     def succeeded(self) -> bool:
         """Whether what was sought is shown."""
         return self.answer in ("proved", "kept")
@@ -218,7 +223,7 @@ class _Attempt:
 
     def _is_done(self, last: Arm) -> bool:
         """Whether more pairs would hardly tell more of what is proved; asked at looks only."""
-        record = self.bench.ledger.fresh(last)
+        record = self._fresh(last)
         pairs = len(record.pairs)
         if pairs >= self.planned:
             return True
@@ -238,7 +243,7 @@ class _Attempt:
 
     def _answer(self, place: int, *, is_last: bool) -> Answer | None:
         """What is known of one step."""
-        record = self.bench.ledger.fresh(self.chain[place])
+        record = self._fresh(self.chain[place])
         if len(record.failures) >= _MOST_FAILURES:
             return "failed"
         looks = self._looks(len(record.pairs), is_last=is_last)
@@ -296,7 +301,12 @@ class _Attempt:
         ledger = self.bench.ledger
         if place == 0:
             return ledger.fresh(self.chain[0]).log_ratios
-        return [p.log_ratio for p in ledger.fresh_pairs(self.chain[place - 1], self.chain[place])]
+        before, arm = self.chain[place - 1 : place + 1]
+        return [pair.log_ratio for pair in ledger.fresh_pairs(before, arm, self.chain[0])]
+
+    def _fresh(self, arm: Arm) -> Samples:
+        """What the blocks of this attempt say of one of its configurations."""
+        return self.bench.ledger.fresh(arm, self.chain[0])
 
     def _looks(self, pairs: int, *, is_last: bool) -> list[int]:
         """The looks that were due so far.
@@ -340,7 +350,7 @@ class _Attempt:
         )
         proved = [step for step in steps if step.succeeded]
         last = proved[-1] if proved else steps[0]
-        ratios = self.bench.ledger.fresh(last.arm).log_ratios
+        ratios = self._fresh(last.arm).log_ratios
         return Proof(last.arm, last.answer, self._reported(ratios, is_last=is_last), steps)
 
     def _reported(self, pairs: Sequence[float], *, is_last: bool) -> Interval | None:
@@ -489,7 +499,7 @@ def _begun_s(bench: Bench, first: Arm) -> float:
     """When the proof of a chain was begun, seconds of the budget: now, or in its first block."""
     own = bench.ledger.own_blocks()
     for block, (begin_s, _) in zip(own, times_of(own), strict=True):
-        if block.role == "confirm" and any(outcome.arm == first for outcome in block.outcomes):
+        if block.role == "confirm" and block.outcomes[1].arm == first:
             return begin_s
     return bench.budget.elapsed()
 

@@ -341,16 +341,18 @@ class StudyReading:
         """What each configuration of the last proof added; empty where a front was sought."""
         blocks = [block for block in self.ledger.own_blocks() if block.role == "confirm"]
         chains = [tuple(outcome.arm for outcome in block.outcomes) for block in blocks]
-        whole = max((c for c in chains if self.winner in c), key=len, default=())
-        if self.seeks_front or not whole:
+        chains = [chain for chain in chains if self.winner in chain]
+        if self.seeks_front or not chains:
             return ()
+        whole = max((chain for chain in chains if chain[1] == chains[-1][1]), key=len)
         proved = whole[: whole.index(self.winner) + 1]
         return tuple(
-            self._step(before, arm, is_kept=arm in proved) for before, arm in pairwise(whole)
+            self._step(before, arm, whole[1], is_kept=arm in proved)
+            for before, arm in pairwise(whole)
         )
 
-    def _step(self, before: Arm, arm: Arm, *, is_kept: bool) -> StepReading:
-        points = [pair.log_ratio for pair in self.ledger.fresh_pairs(before, arm)]
+    def _step(self, before: Arm, arm: Arm, first: Arm, *, is_kept: bool) -> StepReading:
+        points = [pair.log_ratio for pair in self.ledger.fresh_pairs(before, arm, first)]
         return StepReading(added_to(arm, before), interval_of(points), tuple(points), is_kept)
 
     @cached_property

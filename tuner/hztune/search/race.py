@@ -50,6 +50,9 @@ LEAST_TRIALS = 256
 a few minutes never measures so many."""
 
 
+_BEHIND = 1.0
+"""Standard errors below the default after which a preset is not measured a second time."""
+
 LEAST_FLOOR = 1e-6
 """Stands for the noise floor where none was measured."""
 
@@ -273,35 +276,51 @@ class Search:
         """The arms of the next block; none where nothing more is worth a block."""
         room = self._room() if proposing else 0
         arms = self._presets(min(room, SLOTS))
-        if arms and arms[0].is_default:
+        if arms and arms[0].is_default and self._is_new(arms[0]):
             return arms  # what is still unknown is looked at before the others get more
         if not proposing:
             if not self.goal.is_open(self):
                 return []
             arms = self._shorter(min(SHORTER_SLOTS, self._room()))
-        taken = len(arms)
-        names = self._shared_out(SLOTS - taken)
-        fresh = room - taken
+        names = self._shared_out(SLOTS - len(arms))
+        fresh = room - sum(map(self._is_new, arms))
         for name, count in names.items():
             allowed = fresh if self._promises(name, count) else 0
             new = self._proposers[name].suggest(count, fresh=max(0, allowed), out=self._not(arms))
-            fresh -= sum(arm.key not in self.bench.ledger.searched for arm in new)
+            fresh -= sum(map(self._is_new, new))
             arms += new
-        is_new = any(arm.key not in self.bench.ledger.searched for arm in arms)
-        return arms if is_new or self.goal.is_open(self) else []
+        return arms if any(map(self._is_new, arms)) or self.goal.is_open(self) else []
 
     def _not(self, arms: Sequence[Arm]) -> list[Arm]:
         """What is not to be asked for beside some arms."""
         return [*self._out(), *self.bench.held, *arms]
 
     def _presets(self, most: int) -> list[Arm]:
-        """Every allocator with its defaults, then presets; what was measured is left out."""
-        known = {*self.bench.ledger.searched, *(arm.key for arm in self.bench.held)}
-        presets = [self.space.arm(preset.config) for preset in self.space.presets]
-        waiting = [arm for arm in dict.fromkeys(presets) if arm.key not in known]
-        unknown = [arm for arm in waiting if arm.is_default]
+        """Every allocator with its defaults, then presets.
+
+        A preset is measured twice, unless the first measurement shows it to be behind: it is more
+        likely to help than other configurations, and one measurement may err by more than it gains.
+        """
+        out = {*self._refused, *(arm.key for arm in self.bench.held)}
+        presets = dict.fromkeys(self.space.arm(preset.config) for preset in self.space.presets)
+        waiting = [arm for arm in presets if arm.key not in out and self._is_little_known(arm)]
+        unknown = [arm for arm in waiting if arm.is_default and self._is_new(arm)]
         hopeful = self._chances()
         return (unknown or [arm for arm in waiting if arm.allocator in hopeful])[:most]
+
+    def _is_new(self, arm: Arm) -> bool:
+        return arm.key not in self.bench.ledger.searched
+
+    def _is_little_known(self, arm: Arm) -> bool:
+        """Whether an arm has at most one pair, and may be faster than the default."""
+        record = self.bench.ledger.searched.get(arm.key)
+        if record is None:
+            return True
+        if record.failures or len(record.pairs) != 1:
+            return False
+        (pair,) = record.pairs
+        error = math.sqrt(self.bench.ledger.noises().on(pair.machine).of_pair(pair.rounds))
+        return pair.log_ratio + _BEHIND * error > 0.0
 
     def _chances(self) -> dict[str, float]:
         """What each hopeful allocator promises; where none is, only the leader's is left."""

@@ -244,12 +244,13 @@ class SparseSampler(BaseSampler):
 
     def _learn(self, study: Study, trials: Sequence[FrozenTrial]) -> Known:
         axes = self.axes()
-        failed = {self.row(t.params) for t in trials if t.state == TrialState.FAIL}
+        failed = sorted({self.row(t.params) for t in trials if t.state == TrialState.FAIL})
         done = [t for t in trials if t.state == TrialState.COMPLETE]
+        done.sort(key=self._place)  # a study that is read back may have been told in another order
         rows = [self.row(t.params) for t in done]
         order = [*dict.fromkeys(rows)]
         modelled = _modelled(rows)
-        numbers = {row: number for number, row in enumerate([*modelled, *(failed - {*modelled})])}
+        numbers = {row: number for number, row in enumerate(dict.fromkeys([*modelled, *failed]))}
         levels = np.array([*numbers], dtype=np.int64).reshape(len(numbers), len(axes))
         models = []
         if modelled:
@@ -280,6 +281,9 @@ class SparseSampler(BaseSampler):
             frozenset(),
             len(done) + len(failed),
         )
+
+    def _place(self, trial: FrozenTrial) -> tuple[int, Row]:
+        return trial.user_attrs.get(BLOCK, trial.number), self.row(trial.params)
 
     def _axis(self, name: str, each: BaseDistribution) -> Axis:
         if name not in self._defaults:

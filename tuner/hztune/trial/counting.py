@@ -15,14 +15,18 @@ Pair = tuple[Outcome, Outcome]
 
 
 def fresh_pairs(ledger: Ledger, arm: Arm) -> list[Pair]:
-    """The control and an arm in each block of fresh pairs of this machine, in order of time."""
-    return [
-        (block.control, outcome)
+    """The control and an arm in each block of fresh pairs of this machine, in order of time.
+
+    Of several attempts at a proof that held the arm, only the last counts.
+    """
+    found = [
+        (block.outcomes[1].arm, (block.control, outcome))
         for block in ledger.own_blocks()
         if block.role == "confirm"
         for outcome in block.outcomes[1:]
         if outcome.arm == arm
     ]
+    return [pair for first, pair in found if first == found[-1][0]]
 
 
 def counter_changes(pairs: Sequence[Pair]) -> tuple[CounterChange, ...]:

@@ -127,7 +127,8 @@ class Ledger:
         max_loss: What each of several workloads may lose; None: there is one only.
         blocks: In order of time.
         searched: What the search may look at, by the arm's key, in order of first measurement.
-        confirmed: What only the confirmation may look at, by the arm's key.
+        confirmed: What only the confirmation may look at, by the arm's key: of an arm that was in
+            several attempts at a proof, what the last of them measured.
         calibration: A/A pairs.
         calibration_each: The same on each of several workloads.
         calibration_memory: The same of peak memory.
@@ -153,6 +154,7 @@ class Ledger:
     tried_by_other_machines: set[tuple[str, str]] = field(default_factory=set)
     _pooled: tuple[int, dict[str, Estimate]] | None = field(default=None, compare=False)
     _noises: tuple[int, Noises] | None = field(default=None, compare=False)
+    _fresh: dict[tuple[str, str], Samples] = field(default_factory=dict, compare=False)
     _peaks: list[int] = field(default_factory=list, compare=False)  # of the control, in order
 
     @classmethod
@@ -208,22 +210,38 @@ class Ledger:
             self._calibrate(block)
         elif block.role == "confirm" and not self.is_own(block):
             self.tried_by_other_machines.add((block.machine, block.outcomes[1].arm.key))
-        elif block.role in ("search", "confirm"):
-            records = self.searched if block.role == "search" else self.confirmed
+        elif block.role == "search":
             for outcome in block.outcomes[1:]:
-                self._record(
-                    records.setdefault(outcome.arm.key, Samples(outcome.arm)), block, outcome
-                )
+                record = self.searched.setdefault(outcome.arm.key, Samples(outcome.arm))
+                self._record(record, block, outcome)
+        elif block.role == "confirm":
+            for outcome in block.outcomes[1:]:
+                record = self.fresh(outcome.arm, block.outcomes[1].arm)
+                self._record(record, block, outcome)
+                self.confirmed[outcome.arm.key] = record
 
-    def fresh(self, arm: Arm) -> Samples:
-        """The fresh pairs of an arm; they grow with the ledger."""
-        return self.confirmed.setdefault(arm.key, Samples(arm))
+    def fresh(self, arm: Arm, first: Arm | None = None) -> Samples:
+        """The fresh pairs of an arm in one attempt at a proof; they grow with the ledger.
 
-    def fresh_pairs(self, one: Arm, other: Arm) -> list[PairRatio]:
-        """What each fresh block that holds both says of `other` against `one`, in order of time."""
+        Args:
+            arm: Whose.
+            first: The first arm of the attempt's chain, which no other attempt begins with; None:
+                the arm itself.
+        """
+        attempt = (first or arm).key
+        return self._fresh.setdefault((attempt, arm.key), Samples(arm))
+
+    def fresh_pairs(self, one: Arm, other: Arm, first: Arm) -> list[PairRatio]:
+        """What each fresh block that holds both says of `other` against `one`, in order of time.
+
+        Args:
+            one: What is compared with.
+            other: What is compared.
+            first: The first arm of the attempt's chain.
+        """
         found = []
         for block in self.own_blocks():
-            if block.role == "confirm" and block.control.ok:
+            if block.role == "confirm" and block.control.ok and block.outcomes[1].arm == first:
                 by_arm = {outcome.arm: outcome for outcome in block.outcomes}
                 if one in by_arm and other in by_arm:
                     found.append(pair_ratio(by_arm[one], by_arm[other]))

@@ -176,15 +176,16 @@ class Story:
     def _resumed(self) -> list[Chain]:
         """Chains of an earlier session on this machine that are still to be judged, in order.
 
-        The first block of a proof holds its whole chain; later ones hold a part of it.
+        No two attempts at a proof begin with the same arm: where one fails, its first arm is out.
+        The first block of a proof holds its whole chain; later ones hold the beginning of it.
         """
-        chains: list[tuple[Arm, ...]] = []
+        chains: dict[Arm, tuple[Arm, ...]] = {}
         for block in self.bench.ledger.own_blocks():
-            arms = tuple(outcome.arm for outcome in block.outcomes[1:])
-            if block.role == "confirm" and not (chains and {*arms} <= {*chains[-1]}):
-                chains.append(arms)
-        judged = {proof.steps[0].arm for proof in self.proofs}
-        return [Chain(arms) for arms in chains if arms[0] not in judged]
+            if block.role == "confirm":
+                arms = tuple(outcome.arm for outcome in block.outcomes[1:])
+                chains.setdefault(arms[0], arms)
+        judged = {proof.first for proof in self.proofs}
+        return [Chain(arms) for first, arms in chains.items() if first not in judged]
 
     def _searched_by(self) -> float:
         """The share of the budget by which the next search must end."""
@@ -221,7 +222,7 @@ class Story:
     def _refuse(self, proof: Proof) -> None:
         """Leaves a chain out for good: its proof has failed."""
         self.proofs.append(proof)
-        self.search.refuse(proof.steps[0].arm)
+        self.search.refuse(proof.first)
         self.bench.reporter.say(f"not confirmed ({self._reason(proof)}){_seen(proof)}")
 
     def _told(self, chain: Chain) -> str:
@@ -232,7 +233,7 @@ class Story:
     def _reason(self, proof: Proof) -> str:
         """Why a finalist is not confirmed."""
         if proof.answer == "over_loss":
-            return loss_words(self.bench, self.bench.ledger.fresh(proof.arm))
+            return loss_words(self.bench, self.bench.ledger.fresh(proof.arm, proof.first))
         return REASONS[proof.answer]
 
     def _improved(self, proof: Proof) -> Decision:
@@ -287,7 +288,7 @@ class Story:
                 last = steps[place - 1] if place else None
                 return (
                     last.arm if last else self.control,
-                    reported(self.bench.ledger.fresh(last.arm)) if last else None,
+                    reported(self.bench.ledger.fresh(last.arm, proof.first)) if last else None,
                     steps[:place],
                 )
         return proof.arm, proof.interval, steps
