@@ -239,6 +239,15 @@ def test_a_chain_whose_first_step_is_no_gain_is_refused(make_bench: MakeBench) -
     assert not chained(make_bench(adding(0.0, 0.2), QUIET), FINALIST, LONGER).succeeded
 
 
+def test_an_attempt_does_not_count_the_pairs_of_the_attempt_before(make_bench: MakeBench) -> None:
+    bench = make_bench(adding(0.0, 0.2), QUIET)
+    prove(bench, DEFAULT, [FINALIST, LONGER], alpha=claim_error(0), until=0.5)
+    refused = len(bench.ledger.blocks)
+    proof = chained(bench, LONGER)
+    assert proof.interval is not None
+    assert proof.interval.pairs == len(bench.ledger.blocks) - refused
+
+
 def test_a_longer_configuration_that_crashes_costs_only_itself(make_bench: MakeBench) -> None:
     def landscape(arm: Arm) -> Truth:
         return Truth(0.1 * len(arm.config), status="crash" if "pages" in arm.config else "ok")

@@ -87,6 +87,17 @@ def test_presets_are_measured_first(make_bench: MakeBench, toy_space: Space) -> 
     assert arms(bench, "search")[0][1] == Arm.of("hz", {"shards": 4})
 
 
+@pytest.mark.parametrize(("gain", "times"), [(0.0, 2), (-0.2, 1)])
+def test_a_preset_is_measured_twice_unless_it_is_behind(
+    make_bench: MakeBench, toy_space: Space, gain: float, times: int
+) -> None:
+    preset = Arm.of("hz", {"shards": 4})
+    bench = make_bench(lambda arm: Truth(gain if arm == preset else 0.0), QUIET)
+    calibrate(bench, Arm("hz"), share=0.1)
+    Search(bench, toy_space, seed=1).run(share=0.2)
+    assert sum(preset in block for block in arms(bench, "search")[:2]) == times
+
+
 def test_the_search_ends_with_its_share_of_the_budget(
     make_bench: MakeBench, toy_space: Space
 ) -> None:

@@ -295,6 +295,26 @@ def test_a_second_finalist_that_was_interrupted_keeps_its_time(
     assert (decision.verdict, decision.arm) == ("improved", better)
 
 
+def test_a_second_attempt_with_an_arm_of_the_first_is_not_taken_for_it(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    first = make_bench(spin_wins(0.2), QUIET)
+    control = Story(first, toy_space, 1).control
+    idle, better = (Arm.of(control.allocator, {"lock": lock}) for lock in ("lockfree", "spin"))
+    for _ in range(2):
+        first.measure([control] * 4, "aa", 16)
+    first.measure([control, idle, better], "search", 16)
+    for chain in [[idle, better]] * 8 + [[better]] * 2:
+        first.measure([control, *chain], "confirm", 16)
+    again = make_bench(spin_wins(0.2), QUIET, ledger=Ledger.of(first.ledger.blocks))
+    again.budget.spent_s = 0.8 * again.budget.total_s
+    decision = decided(again, toy_space)
+    assert [proof.first for proof in decision.proofs] == [idle, better]
+    assert decision.interval is not None
+    fresh = sum(block.outcomes[1].arm == better for block in again.ledger.blocks[3:])
+    assert decision.interval.pairs == fresh
+
+
 def test_a_finished_study_read_back_measures_nothing_and_says_the_same(
     make_bench: MakeBench, toy_space: Space
 ) -> None:
