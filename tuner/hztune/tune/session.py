@@ -49,7 +49,7 @@ def tune(request: TuneRequest, reporter: Reporter) -> Result:
             return told_again(stored, out)
         for line in (*chosen_from(task), *task.remarks, *doctor.remarks()):
             reporter.say(line)
-        executor = executor_of(request, machine, store)
+        executor = executor_of(task, machine, store)
         panel = panel_of(request, machine, store)
         study = _study(task, executor, store, reporter, asked.is_set, panel)
         decision = study.run()
@@ -62,7 +62,7 @@ def plan(request: TuneRequest) -> list[str]:
     Raises:
         UsageError: The request is not legal.
     """
-    task = understand(request)
+    task = understand(request, look=False)
     searched = task.space
     shares = (story.CALIBRATED_BY, story.SEARCHED_BY, story.PROVED_BY)
     phases_s = request.budget_s - request.panel_s
@@ -97,10 +97,14 @@ def chosen_from(task: Task) -> list[str]:
     return lines
 
 
-def executor_of(request: TuneRequest, machine: Machine, sink: Sink) -> Executor:
+def executor_of(task: Task, machine: Machine, sink: Sink) -> Executor:
     """What measures: turns where the workload is steady, whole runs for everything else."""
+    request = task.request
     if request.program is not None:
-        return program_executor(request.program, sink, seed=request.seed, machine=machine)
+        inside = task.candidates.inside
+        return program_executor(
+            request.program, sink, seed=request.seed, machine=machine, inside=inside
+        )
     return workloads_executor(
         request.workloads, sink, seed=request.seed, machine=machine, processes=1 + SLOTS
     )
