@@ -69,6 +69,8 @@ class Adapter(ABC):
     own_auto: frozenset[str] = frozenset()
     #: Whether it stands in the program, or in a library of the program: nothing is installed.
     is_inside: ClassVar[bool] = False
+    #: What stands before the names of its functions in this build, in small letters.
+    prefix: str = ""
 
     @property
     def family(self) -> str:

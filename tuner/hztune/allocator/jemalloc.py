@@ -191,8 +191,10 @@ class Jemalloc(Library):
         found: dict[str, Value] = {}
         for knob, form in _IN_MEMORY.items():
             held = memory(f"*je_opt_{knob}", struct.calcsize(f"={form}"))
-            if held is None:
+            if held is None and not found:
                 return found
+            if held is None:
+                continue
             value = struct.unpack(f"={form}", held)[0]
             found[knob] = SWITCH.split()[value] if form == "?" else value
         return found

@@ -26,8 +26,8 @@ from hztune.measure.server import serve_once
 from hztune.measure.timer import time_once
 from hztune.params import Value
 
-_FIRST_S = 0.003
-_GROWTH = 1.3
+_FIRST_S = 0.001
+_GROWTH = 1.1
 _LAST_S = 0.1
 _USUAL = ("inside:jemalloc", "inside:_rjem_jemalloc", "inside:je_jemalloc", "inside:mimalloc")
 """What is asked to speak before it is known what is there."""
@@ -51,9 +51,10 @@ def of_run(program: Program) -> tuple[Installed, ...]:
         UsageError: It cannot be started.
         HztuneError: A command before or after the run failed.
     """
-    asked = [*_USUAL, *(part.name for part in of_file(program))]
+    file = target.inspect(program.argv[0]).program
+    asked = [*_USUAL, *(part.name for part in inside.parts_in(file))]
     files, run = _look(program, asked)
-    parts = inside.parts_of(files)
+    parts = inside.parts_of([file, *files])
     several = sum(_adapter(part).family == "jemalloc" for part in parts) > 1
     heard = []
     for part in parts:

@@ -175,7 +175,7 @@ def _story(
 ) -> Story:
     """The study as this worker takes part in it: it goes on where the last block ended."""
     request = task.request
-    executor = executor_of(task, machine, worker.sink)
+    executor = executor_of(request, machine, worker.sink)
     ledger = Ledger(task.limit, task.max_loss, machine=worker.sink.machine)
     news = worker.look()
     for block in news.blocks:
