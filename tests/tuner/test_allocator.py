@@ -78,9 +78,9 @@ def _legal(adapter: Adapter, installed: Installed, config: Config) -> bool:
 
 
 def _around(name: str, param: Param, value: Value) -> dict[str, Value]:
-    """The smallest configuration that sets one knob: glibc freezes its thresholds together."""
+    """The smallest configuration that sets one knob: two of glibc's thresholds need each other."""
     group = ("mmap_threshold", "trim_threshold")
-    if name == "glibc" and param.name in (*group, "top_pad", "mmap_max"):
+    if name == "glibc" and param.name in group:
         return {**dict.fromkeys(group, 1 << 20), param.name: value}
     return {param.name: value}
 

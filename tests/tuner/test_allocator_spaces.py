@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from hztune import allocator, space
+from hztune import allocator, process, space
 from hztune.allocator import Adapter, Installed
 from hztune.space import Space
+from hztune.space.load import find
 
 SEED = 20260131
 VERSIONS = {
@@ -83,17 +85,25 @@ FOLKLORE = {
         {"arena_max": 2},  # MALLOC_ARENA_MAX=2
         {"arena_max": 1},
         {"mmap_threshold": 131072, "trim_threshold": 131072},  # MALLOC_TRIM_THRESHOLD_=131072
+        {"top_pad": 128 << 20},  # MALLOC_TOP_PAD_=134217728
     ],
     "jemalloc": [
         {"narenas": 2},
         {"dirty_decay_ms": 0, "muzzy_decay_ms": 0},
         {"background_thread": "true"},
         {"background_thread": "true", "dirty_decay_ms": 1000, "muzzy_decay_ms": 0},
+        {
+            "background_thread": "true",
+            "metadata_thp": "auto",
+            "dirty_decay_ms": 30000,
+            "muzzy_decay_ms": 30000,
+        },
     ],
     "mimalloc": [{"purge_delay": 0}],  # MIMALLOC_PURGE_DELAY=0
     "tcmalloc": [
         {"max_total_thread_cache_bytes": 128 << 20},  # Ceph's 128 MB
         {"release_rate_percent": 0},
+        {"release_rate_percent": 1000},  # TCMALLOC_RELEASE_RATE=10
         {"aggressive_decommit": "true"},
     ],
 }
@@ -107,6 +117,13 @@ def test_what_people_set_by_hand_is_among_the_presets_with_its_reason(name: str)
     assert all(len(preset.why) > 20 for preset in presets)
 
 
+@pytest.mark.parametrize("name", FOLKLORE)
+def test_every_preset_names_its_source_in_the_line_before_it(name: str) -> None:
+    lines = find(name).read_text().splitlines()
+    before = [lines[at - 1] for at, line in enumerate(lines) if line == "[[preset]]"]
+    assert all(line.startswith("# ") and len(line) > 10 for line in before)
+
+
 @pytest.mark.parametrize("version", VERSIONS["glibc"])
 def test_no_proposal_freezes_half_of_the_thresholds_of_glibc(version: str) -> None:
     read = _space(*_of("glibc", version))
@@ -115,4 +132,33 @@ def test_no_proposal_freezes_half_of_the_thresholds_of_glibc(version: str) -> No
         full = read.full(read.sample(rng))
         both = [full["mmap_threshold"] != "auto", full["trim_threshold"] != "auto"]
         assert both[0] == both[1]
-        assert both[0] or full["top_pad"] == "auto"
+
+
+@pytest.mark.parametrize("mmap_threshold", ["auto", 1 << 20])
+def test_top_pad_alone_is_in_reach_and_its_price_is_told(mmap_threshold: int | str) -> None:
+    read = _space(*_of("glibc", "2.36"))
+    both = {"mmap_threshold": mmap_threshold, "trim_threshold": mmap_threshold}
+    config = {"top_pad": 128 << 20, **(both if mmap_threshold != "auto" else {})}
+    assert read.contains(config)
+    told = any("128 KiB" in risk for _, risk in read.known_risks(config))
+    assert told == (mmap_threshold == "auto")
+
+
+LARGE_BLOCK = """
+#include <malloc.h>
+#include <stdlib.h>
+int main(void) {
+    free(malloc(1 << 20));
+    return malloc(1 << 20) == NULL || mallinfo2().hblks != 0;
+}
+"""
+
+
+def test_glibc_stops_adapting_its_thresholds_once_top_pad_is_set(tmp_path: Path) -> None:
+    adapter = allocator.get("glibc")
+    program = tmp_path / "large_block"
+    command = ["cc", "-fno-builtin", "-x", "c", "-", "-o", str(program)]
+    subprocess.run(command, input=LARGE_BLOCK, text=True, check=True, timeout=60)
+    padded = adapter.environment({"top_pad": 65536}, adapter.installed())
+    is_mapped = [process.run([program], env=env, deadline_s=20).code for env in ({}, padded)]
+    assert is_mapped == [0, 1]

@@ -292,7 +292,8 @@ def environment(tuned: Profile, base: Mapping[str, str] = os.environ) -> dict[st
         UsageError: The profile's allocator is not installed here.
     """
     adapter = tuned.adapter
-    made = adapter.environment(tuned.config, adapter.installed())
+    found = tuned.allocator.as_installed() if adapter.is_inside else adapter.installed()
+    made = adapter.environment(tuned.config, found)
     kept = {key: value for key, value in base.items() if key not in adapter.variables()}
     others = base.get("LD_PRELOAD")
     if "LD_PRELOAD" in made and others:

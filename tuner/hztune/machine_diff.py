@@ -56,6 +56,9 @@ def of_library(tuned: Profile, found: Installed) -> tuple[str, ...]:
 
 
 def _of_library(tuned: Profile) -> tuple[str, ...]:
+    """What differs in the library; one that is inside is seen only in a process."""
+    if tuned.adapter.is_inside:
+        return ()
     try:
         return of_library(tuned, tuned.adapter.installed())
     except HztuneError as error:

@@ -383,7 +383,7 @@ def _is_default(profile: Profile) -> bool:
 
 
 def _allocator(fields: Fields) -> AllocatorId:
-    name = fields.word("name", allocator.names())
+    name = fields.text("name", allocator.pattern())
     identity = AllocatorId(
         name=name,
         version=fields.text("version", VERSION),
@@ -440,7 +440,7 @@ def _machine(fields: Fields) -> MachineId:
 def _objective(fields: Fields) -> Objective:
     metric = fields.text("metric", _METRIC)
     limits = fields.child("limits").texts(_LIMIT)
-    control = fields.word("control", ("", *allocator.names()))
+    control = fields.text("control", re.compile(f"|{allocator.pattern().pattern}"))
     fields.close()
     return Objective(metric, limits, control)
 

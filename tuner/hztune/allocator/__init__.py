@@ -1,14 +1,16 @@
 """The allocators that hztune can put under a program: one file each, one interface (base.py).
 
 `none` is the unchanged program. An allocator is named here once; everything else is found through
-its adapter.
+its adapter. One that is inside a program has a name as well, made by inside.py.
 """
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from functools import cache
 
+from hztune.allocator import inside
 from hztune.allocator.base import Adapter, Config, Environment, Installed, WrongConfiguration
 from hztune.allocator.fixed import Rpmalloc, Snmalloc, Tbb
 from hztune.allocator.glibc import Glibc
@@ -28,6 +30,7 @@ __all__ = [
     "available",
     "get",
     "names",
+    "pattern",
     "states",
 ]
 
@@ -54,6 +57,12 @@ def names() -> tuple[str, ...]:
     return tuple(_adapters())
 
 
+@cache
+def pattern() -> re.Pattern[str]:
+    """Returns what matches every name that `get` knows, and few others."""
+    return re.compile("|".join([*names(), inside.PATTERN]))
+
+
 def get(name: str) -> Adapter:
     """Returns the adapter called `name`.
 
@@ -62,6 +71,8 @@ def get(name: str) -> Adapter:
     """
     if name in _adapters():
         return _adapters()[name]
+    if (brought := inside.get(name)) is not None:
+        return brought
     near = get_close_matches(name, names(), n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise UsageError(f"there is no allocator {name!r}{hint} (hztune knows: {' '.join(names())})")

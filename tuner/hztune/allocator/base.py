@@ -45,6 +45,7 @@ class Installed:
         path: The file that a process maps; the empty path when nothing is preloaded.
         sha256: Of that file, in hexadecimal; "" when there is none.
         package: Debian package that holds it; "" when it is part of hztune or of no package.
+        given: What the program itself gives to an allocator inside, knob to value.
     """
 
     name: str
@@ -53,18 +54,28 @@ class Installed:
     path: Path
     sha256: str
     package: str
+    given: tuple[tuple[str, Value], ...] = ()
 
 
 class Adapter(ABC):
     """One allocator; tests/tuner/test_allocator.py holds what every implementation must keep."""
 
-    name: ClassVar[str]
+    name: str
     #: Debian package that installs it; "" when there is none.
     package: ClassVar[str] = ""
     #: Whether a process says on stderr, when it starts, what it runs with (see `confirmed`).
-    confirms: ClassVar[bool] = False
+    confirms: bool = False
     #: Knobs that have a word `auto` of their own: there it is a setting like any other.
-    own_auto: ClassVar[frozenset[str]] = frozenset()
+    own_auto: frozenset[str] = frozenset()
+    #: Whether it stands in the program, or in a library of the program: nothing is installed.
+    is_inside: ClassVar[bool] = False
+    #: What stands before the names of its functions in this build, in small letters.
+    prefix: str = ""
+
+    @property
+    def family(self) -> str:
+        """Name of the allocator that it is a build of; mostly its own name."""
+        return self.name
 
     @abstractmethod
     def installed(self) -> Installed:

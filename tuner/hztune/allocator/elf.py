@@ -6,8 +6,9 @@ Layout: System V ABI, chapters 4 and 5, and the generic ELF-64 and ELF-32 tables
 from __future__ import annotations
 
 import mmap
+import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,7 @@ _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _DT_NEEDED, _DT_STRTAB, _DT_SONAME = 1, 5, 14
 _SHT_SYMTAB, _SHT_DYNSYM = 2, 11
 _UNDEFINED = 0
+_LONGEST_TEXT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,22 +120,43 @@ def _read(path: Path, version: tuple[int, ...]) -> Elf | None:
 def address_of(path: Path, symbol: str) -> int | None:
     """Returns where a symbol stands, counted from where the file is loaded; None: unknown.
 
-    Symbols that other files cannot see are found as well, unless they were stripped.
+    Symbols that other files cannot see are found as well, unless they were stripped. `*_name` is
+    the first symbol that ends so.
     """
+    ending = symbol.removeprefix("*")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         shape = _shape(data)
         header = struct.unpack_from(shape.header, data)
         for kind in (_SHT_DYNSYM, _SHT_SYMTAB):
             for name, address in _symbols(shape, data, header, kind):
-                if name == symbol:
+                if name == symbol or (ending != symbol and name.endswith(ending)):
                     return address
     return None
 
 
-def contains(path: Path, texts: tuple[bytes, ...]) -> bool:
+def contains(path: Path, texts: Iterable[bytes]) -> bool:
     """Whether every one of `texts` stands somewhere in the file."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return all(data.find(text) >= 0 for text in texts)
+
+
+def texts_ending(path: Path, ending: bytes) -> tuple[str, ...]:
+    """Returns the NUL-terminated texts of the file that end so, each once, in its order."""
+    found: dict[str, None] = {}
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        at = data.find(ending + b"\0")
+        while at >= 0:
+            start = data.rfind(b"\0", max(0, at - _LONGEST_TEXT), at) + 1
+            found[data[start : at + len(ending)].decode(errors="replace")] = None
+            at = data.find(ending + b"\0", at + 1)
+    return tuple(found)
+
+
+def matches(path: Path, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
+    """Returns the first place of the file that matches; None: there is none."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        found = pattern.search(data)
+        return pattern.match(found.group()) if found else None
 
 
 def _parse(path: Path, data: mmap.mmap) -> Elf:

@@ -35,6 +35,10 @@ class Fixed(Library):
         """Returns nothing: there is nothing to set."""
         return {}
 
+    def requests(self, environment: Mapping[str, str]) -> Mapping[str, str]:
+        """Returns nothing: there is nothing to ask for."""
+        return {}
+
     def read_back(
         self, environment: Mapping[str, str], installed: Installed, program: Path | None = None
     ) -> dict[str, Value]:

@@ -1,9 +1,10 @@
 """glibc's own malloc: tunables in GLIBC_TUNABLES, shown by the loader's --list-tunables.
 
 The loader shows what it parsed, and malloc then drops in silence what is past its own limits: so
-the ranges here are malloc's. Setting one of four thresholds freezes the other three at 128 KiB;
-hztune therefore sets both that matter, or none. Sources: elf/dl-tunables.list and malloc/malloc.c
-of glibc 2.33 to 2.42 and the development version after it.
+the ranges here are malloc's. Setting one of four thresholds ends the adapting of the others
+(no_dyn_threshold in malloc.c): those that are left stay at 128 KiB. For top_pad and mmap_max that
+is told; of mmap_threshold and trim_threshold hztune sets both, or none. Sources:
+elf/dl-tunables.list and malloc/malloc.c of glibc 2.33 to 2.42 and the development version after it.
 """
 
 from __future__ import annotations
@@ -37,13 +38,16 @@ from hztune.params import Param, Value
 _TUNABLES = "GLIBC_TUNABLES"
 _LISTED = re.compile(r"^(?P<name>[\w.]+): (?P<value>0x[0-9a-f]+|-?\d+) \(min:", re.M)
 _OLDEST = (2, 33)
-#: glibc freezes all of these when one is set; the first two carry the meaning of the others.
-_THRESHOLDS = ("mmap_threshold", "trim_threshold", "top_pad", "mmap_max")
+#: What adapts itself as large blocks are freed; when one is set, the other stays at 128 KiB.
+_ADAPTING = ("mmap_threshold", "trim_threshold")
 
 
 _DEPTH = "blocks of each size that a thread's cache holds; 0: no such cache"
 _REACH = "largest block that a thread's cache holds"
-_FROZEN = "; auto: adapts itself as large blocks are freed"
+_FROZEN = (
+    "; auto: adapts itself as large blocks are freed, or 131072 where top_pad or mmap_max is set"
+)
+_FREEZES = ", and mmap_threshold and trim_threshold adapt themselves; set, it ends that"
 #: The development version before 2.43, from which on there are no fastbins.
 _NEWEST = "2.42.9000"
 # fmt: off
@@ -57,9 +61,9 @@ TABLE = (
     number("trim_threshold", AUTO, 0, INT64_MAX, "pow2", "bytes",
            "free memory at the top of the heap from which on it is given back" + _FROZEN),
     number("top_pad", AUTO, 0, INT64_MAX, "pow2", "bytes",
-           "memory that is asked for beyond what is needed; auto: 131072"),
+           "memory that is asked for beyond what is needed; auto: 131072" + _FREEZES),
     number("mmap_max", AUTO, 0, INT32_MAX, "log", "blocks",
-           "most blocks that are mapped one by one; auto: 65536"),
+           "most blocks that are mapped one by one; auto: 65536" + _FREEZES),
     number("tcache_count", 7, 0, 65535, "log", "blocks", _DEPTH, versions=f"2.33-{_NEWEST}"),
     number("tcache_count", 16, 0, 65535, "log", "blocks", _DEPTH, versions=_NEWEST),
     number("tcache_max", 1032, 0, 1032, "log", "bytes", _REACH, versions="2.33-2.42"),
@@ -117,15 +121,14 @@ class Glibc(Adapter):
         return tuple(row.param for row in rows_of(TABLE, installed.version))
 
     def check(self, config: Config, installed: Installed) -> None:
-        """Refuses, beside what is out of range, a threshold that would freeze the others."""
+        """Refuses, beside what is out of range, half of the two thresholds that adapt together."""
         super().check(config, installed)
-        given = [name for name in _THRESHOLDS if config.get(name, AUTO) != AUTO]
-        missing = [name for name in _THRESHOLDS[:2] if name not in given]
-        if given and missing:
+        given = [name for name in _ADAPTING if config.get(name, AUTO) != AUTO]
+        if len(given) == 1:
+            (missing,) = set(_ADAPTING) - set(given)
             raise UsageError(
-                f"glibc: {given[0]} is set without {' and '.join(missing)}; glibc stops adapting "
-                "all thresholds once one is set, so set both mmap_threshold and trim_threshold, "
-                "or none of " + ", ".join(_THRESHOLDS)
+                f"glibc: {given[0]} is set without {missing}; glibc stops adapting both once one "
+                "is set, so set both mmap_threshold and trim_threshold, or none"
             )
 
     def variables(self) -> tuple[str, ...]:

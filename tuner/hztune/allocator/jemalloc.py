@@ -9,10 +9,12 @@ src/conf.c of 5.3.1.
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
-from hztune.allocator.base import Config, Environment, Installed
+from hztune.allocator.base import Config, Environment, Installed, Memory
 from hztune.allocator.knobs import AUTO, INT64_MAX, SWITCH, KnobRow, number, words
 from hztune.allocator.library import Library, agreed
 from hztune.params import Value
@@ -20,6 +22,8 @@ from hztune.params import Value
 _CONF = "MALLOC_CONF"
 _STRICT = "abort_conf:true,confirm_conf:true"
 _SAID = re.compile(r"<jemalloc>: -- Set conf value: (?P<option>\S+):(?P<value>[^:\s]+)$", re.M)
+#: Stands before what a process says; of one that is given an option twice, the last counts.
+_BEGINS = "<jemalloc>: malloc_conf #1 "
 #: NSTIME_SEC_MAX seconds: the longest decay that jemalloc takes, in ms.
 _DECAY_MAX = 18446744072 * 1000
 _LARGE_MAX = 1 << 62
@@ -102,6 +106,20 @@ TABLE = (
            "turns that a thread spins before it sleeps on a lock; -1: no limit", versions=_NEW),
 )
 # fmt: on
+#: Where the value of an option stands in a build whose symbols were not stripped, and its C type.
+_IN_MEMORY = {
+    "narenas": "I",
+    "background_thread": "?",
+    "dirty_decay_ms": "q",
+    "muzzy_decay_ms": "q",
+    "oversize_threshold": "Q",
+    "tcache_max": "Q",
+    "lg_extent_max_active_fit": "Q",
+    "lg_tcache_nslots_mul": "q",
+    "tcache_nslots_small_max": "I",
+    "tcache_nslots_large": "I",
+    "mutex_max_spin": "q",
+}
 #: For the probe. Asked with a longer buffer than the value's, mallctl fills it all the same; 2 is
 #: ENOENT: this version has no such name.
 _QUESTION = """
@@ -126,6 +144,7 @@ class Jemalloc(Library):
     sonames = (("libjemalloc.so.2", package),)
     confirms = True
     own_auto = frozenset({"metadata_thp"})
+    saying = MappingProxyType({_CONF: "confirm_conf:true"})
     table = TABLE
     version_code = (
         "(lambda v: this.mallctl(b'version', ctypes.byref(v), "
@@ -142,6 +161,11 @@ class Jemalloc(Library):
         pairs = [f"{row.option}:{value}" for row, value in self.given(config, installed)]
         return {_CONF: ",".join(pairs)} if pairs else {}
 
+    def requests(self, environment: Mapping[str, str]) -> Mapping[str, str]:
+        """Returns the pairs of MALLOC_CONF; of one that stands there twice, the last."""
+        pairs = (pair.partition(":") for pair in environment.get(_CONF, "").split(",") if pair)
+        return {option: value for option, _, value in pairs}
+
     def confirm_environment(self, environment: Mapping[str, str]) -> Environment:
         """Returns `environment` with bad pairs fatal from the first on, and good ones said."""
         pairs = [_STRICT, *filter(None, [environment.get(_CONF, "")])]
@@ -151,13 +175,29 @@ class Jemalloc(Library):
         """Returns the pairs that jemalloc took; their values are as written, before clipping."""
         options = {row.option: row.param for row in TABLE}
         pairs: list[tuple[str, Value]] = []
-        for said in _SAID.finditer(stderr):
-            param = options.get(said["option"])
-            if param:
-                value = said["value"]
-                pairs.append((param.name, value if param.kind == "enum" else int(value)))
+        for told in stderr.split(_BEGINS):
+            last: dict[str, Value] = {}
+            for said in _SAID.finditer(told):
+                param = options.get(said["option"])
+                if param:
+                    value = said["value"]
+                    last[param.name] = value if param.kind == "enum" else int(value)
+            pairs += last.items()
         spoke = _STRICT.split(",")[-1] in stderr
         return agreed(pairs, self.name) or ({} if spoke else None)
+
+    def effective(self, memory: Memory) -> dict[str, Value]:
+        """Returns the settings that stand under a name in the memory of a process."""
+        found: dict[str, Value] = {}
+        for knob, form in _IN_MEMORY.items():
+            held = memory(f"*je_opt_{knob}", struct.calcsize(f"={form}"))
+            if held is None and not found:
+                return found
+            if held is None:
+                continue
+            value = struct.unpack(f"={form}", held)[0]
+            found[knob] = SWITCH.split()[value] if form == "?" else value
+        return found
 
     def unreadable(self) -> frozenset[str]:
         """Returns the knobs that mallctl does not know; at the start they are said all the same."""

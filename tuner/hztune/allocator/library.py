@@ -6,8 +6,10 @@ which file was mapped: what the loader does with a name is decided by the loader
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from hztune import artifacts
@@ -26,6 +28,8 @@ class Library(Adapter):
     sonames: ClassVar[tuple[tuple[str, str], ...]]
     #: Rows for all versions; empty for an allocator that is only ever measured as it is.
     table: ClassVar[tuple[KnobRow, ...]] = ()
+    #: What lets a process say what it runs with, and changes nothing else.
+    saying: ClassVar[Mapping[str, str]] = MappingProxyType({})
     #: Python for the probe: an expression that gives the version as text. It finds `this`, the
     #: probe's process as a ctypes library, and `files`, the allocator's files that it has mapped.
     version_code: ClassVar[str]
@@ -72,6 +76,30 @@ class Library(Adapter):
             for row in self.rows(installed)
             if row.param.name in config and not self.is_left(row.param.name, config[row.param.name])
         ]
+
+    @abstractmethod
+    def requests(self, environment: Mapping[str, str]) -> Mapping[str, str]:
+        """Returns what variables say to the library, its own name of an option to a text."""
+
+    def requested(self, environment: Mapping[str, str], installed: Installed) -> dict[str, Value]:
+        """Returns what variables ask for, where no process can be asked what it made of them.
+
+        Raises:
+            WrongConfiguration: They ask for what is no number, where one is wanted.
+        """
+        said = self.requests(environment)
+        try:
+            return {
+                row.param.name: self.value_of(row, said[row.option])
+                for row in self.rows(installed)
+                if row.option in said
+            }
+        except ValueError as error:
+            raise WrongConfiguration(f"{self.name} is given what is no number: {error}") from None
+
+    def value_of(self, row: KnobRow, text: str) -> Value:
+        """Returns the value that a text means to the library, as it is written by `settings`."""
+        return text if row.param.kind == "enum" else int(text)
 
     def ask(self, code: str, environment: Mapping[str, str], installed: Installed) -> Any:
         """Returns what Python code leaves in `answer`, in a probe that has the library.

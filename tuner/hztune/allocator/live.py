@@ -78,9 +78,12 @@ def look(pid: int) -> Running:
         process.loaded()
         or search_order(program, process.bases, (environment or {}).get(_PRELOAD, ""))
     )
+    own = target.inspect(program).inside if provider in (None, program) else ""
+    if provider is None and own:  # a static program, which shows its malloc to no other file
+        provider = program
     if provider is None:
         raise UsageError(f"process {pid} ({program}) has no library that defines malloc")
-    name = target.inspect(program).inside if provider == program else target.named(provider)
+    name = own if provider == program else target.named(provider)
     return Running(pid, program, provider, name, environment, process)
 
 
@@ -90,9 +93,8 @@ def settings(running: Running, adapter: Adapter, installed: Installed) -> dict[s
     Raises:
         WrongConfiguration: Its variables are such that a fresh process would be refused.
     """
-    found = adapter.effective(
-        lambda symbol, size: running.process.data(running.provider, symbol, size)
-    )
+    path = installed.path if adapter.is_inside else running.provider
+    found = adapter.effective(lambda symbol, size: running.process.data(path, symbol, size))
     return {
         **{
             name: SettingRead(value, is_effective=False)

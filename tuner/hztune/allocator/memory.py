@@ -82,12 +82,17 @@ class ProcessMemory:
         return found if found or not block else self._current_variables()
 
     def data(self, path: Path, symbol: str, size: int) -> bytes | None:
-        """Returns the bytes at a symbol of a mapped file; None: no such, or not to be read."""
+        """Returns the bytes at a symbol of a mapped file; None: no such, or not to be read.
+
+        The symbol is one that `elf.address_of` finds.
+        """
         try:
-            address = elf.address_of(path, symbol)
+            file, address = elf.read(path), elf.address_of(path, symbol)
         except OSError:
             return None
-        return None if address is None else self._read(self.bases[path] + address, size)
+        if file is None or address is None or path not in self.bases:
+            return None
+        return self._read((0 if file.is_fixed else self.bases[path]) + address, size)
 
     def _debug_entry(self, file: elf.Elf) -> int | None:
         """Returns the address of r_debug, from the program's dynamic section as it is in memory."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from hztune.allocator.base import Config, Environment, Installed, WrongConfiguration
 from hztune.allocator.knobs import INT32_MAX, number, words
@@ -132,6 +133,7 @@ class Mimalloc(Library):
     sonames = (("libmimalloc.so.3", "libmimalloc3"), ("libmimalloc.so.2", package))
     confirms = True
     table = TABLE
+    saying = MappingProxyType({_PREFIX + "VERBOSE": "1"})
     version_code = _VERSION
 
     def variables(self) -> tuple[str, ...]:
@@ -146,13 +148,22 @@ class Mimalloc(Library):
             for row, value in self.given(config, installed)
         }
 
+    def requests(self, environment: Mapping[str, str]) -> Mapping[str, str]:
+        """Returns what the variables say, in any case; of a size without its K."""
+        own = {name.upper(): value for name, value in environment.items()}
+        return {
+            name.removeprefix(_PREFIX).lower(): value.removesuffix("K")
+            for name, value in own.items()
+            if name.startswith(_PREFIX)
+        }
+
     def disturbing(self, environment: Mapping[str, str]) -> tuple[str, ...]:
         """Returns every MIMALLOC_ variable, in any case: the library reads them all alike."""
         return tuple(sorted(name for name in environment if name.upper().startswith(_PREFIX)))
 
     def confirm_environment(self, environment: Mapping[str, str]) -> Environment:
         """Returns `environment` with MIMALLOC_VERBOSE, which prints each option at the start."""
-        return {**environment, _PREFIX + "VERBOSE": "1"}
+        return {**environment, **self.saying}
 
     def confirmed(self, stderr: str) -> dict[str, Value] | None:
         """Returns what MIMALLOC_VERBOSE printed."""

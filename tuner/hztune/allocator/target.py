@@ -8,7 +8,6 @@ Each of these is found here and said.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import stat
@@ -17,18 +16,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from hztune.allocator import elf
+from hztune.allocator import elf, marks
 from hztune.errors import UsageError
 
 _SCRIPTS_DEEP = 5
 _SHEBANG_BYTES = 256
-#: What stands in a file that has an allocator inside, whatever its symbols are called.
-_INSIDE = {
-    "jemalloc": (b"<jemalloc>: ", b"MALLOC_CONF"),
-    "mimalloc": (b"mimalloc: ", b"eager_commit"),
-    "tcmalloc": (b"TCMALLOC_TRANSFER_NUM_OBJ", b"TCMALLOC_RELEASE_RATE"),
-    "hz": (b"HZ_CONFIRM", b"HZ_REMOTE_RING_SIZE"),
-}
 #: Starts of the names of libraries that are linked to get an allocator.
 _LINKED = {
     "jemalloc": "libjemalloc.so",
@@ -39,7 +31,6 @@ _LINKED = {
     "rpmalloc": "librpmalloc",
     "hz": "libhz.so",
 }
-_JEMALLOC_VARIABLE = re.compile(rb"\0((?:_?[A-Z0-9]+_)*MALLOC_CONF)\0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +87,7 @@ class Target:
 
     def remarks(self) -> tuple[str, ...]:
         """Returns what a user should know although measuring is possible, one sentence each."""
-        remarks = []
-        if self.scripts:
-            remarks.append(
-                f"{self.scripts[0]} is a script: the allocator is put under {self.program} and "
-                "under every program that the script starts"
-            )
+        remarks = list(self.of_scripts())
         if self.linked:
             remarks.append(
                 f"{self.program} is linked with {self.linked}: unchanged, it runs on that, not on "
@@ -113,6 +99,15 @@ class Target:
                 f"allocator serves only the libraries that it uses{self._reads()}"
             )
         return tuple(remarks)
+
+    def of_scripts(self) -> tuple[str, ...]:
+        """Returns what a script means for what is put under it; nothing for a program."""
+        if not self.scripts:
+            return ()
+        return (
+            f"{self.scripts[0]} is a script: the allocator is put under {self.program} and "
+            "under every program that the script starts",
+        )
 
     def _reads(self) -> str:
         return f" (it reads {self.variable})" if self.variable else ""
@@ -133,7 +128,7 @@ def inspect(program: str | Path) -> Target:
     if file is None:
         raise UsageError(f"{path} is neither a program of this kind of system nor a #! script")
     linked = next((name for name, stem in _LINKED.items() if _any_starts(file.needed, stem)), "")
-    inside = next((name for name, texts in _INSIDE.items() if elf.contains(path, texts)), "")
+    own = next(iter(marks.of(path)), None)
     return Target(
         program=path,
         scripts=scripts,
@@ -141,8 +136,8 @@ def inspect(program: str | Path) -> Target:
         loader=file.interpreter,
         gains_rights=_gains_rights(path),
         linked=linked,
-        inside=inside,
-        variable=_variable(path, linked, inside),
+        inside=own.family if own else "",
+        variable=own.variable if own else "MALLOC_CONF" if linked == "jemalloc" else "",
         own_malloc="malloc" in file.defines,
         is_foreign=file.interpreter is not None and _kind(file) != _kind(_ourselves()),
     )
@@ -224,16 +219,6 @@ def _has_capabilities(path: Path) -> bool:
         return bool(os.getxattr(path, "security.capability"))
     except OSError:
         return False
-
-
-def _variable(path: Path, linked: str, inside: str) -> str:
-    """Returns the variable of a jemalloc that the program brings; a prefix is in its name."""
-    if "jemalloc" not in (linked, inside):
-        return ""
-    if inside == "jemalloc":
-        names = [match.decode() for match in _JEMALLOC_VARIABLE.findall(path.read_bytes())]
-        return names[0] if names else ""
-    return "MALLOC_CONF"
 
 
 def _any_starts(names: tuple[str, ...], start: str) -> bool:

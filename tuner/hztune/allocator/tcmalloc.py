@@ -94,6 +94,16 @@ class Tcmalloc(Library):
         """Returns one variable for each knob, as plain decimal numbers."""
         return {row.option: _written(row, value) for row, value in self.given(config, installed)}
 
+    def requests(self, environment: Mapping[str, str]) -> Mapping[str, str]:
+        """Returns the variables: an option has its variable's name."""
+        return environment
+
+    def value_of(self, row: KnobRow, text: str) -> Value:
+        """Returns the value of a text; a rate is a decimal fraction there."""
+        if row.param.name == _RELEASE_RATE:
+            return round(100 * float(text))
+        return super().value_of(row, text)
+
     def unreadable(self) -> frozenset[str]:
         """Returns the two knobs that only a library with its C++ symbols lets one read."""
         return frozenset({"transfer_num_obj", _RELEASE_RATE})

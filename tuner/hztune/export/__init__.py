@@ -55,11 +55,12 @@ def render(profile: Profile, format_name: str) -> str:
         UsageError: there is no such form, or not for the profile's allocator.
     """
     form = find(format_name)
-    if form.allocators and profile.allocator.name not in form.allocators:
+    family = profile.adapter.family
+    if form.allocators and family not in form.allocators:
         raise UsageError(
             f"the format {form.name} exists for {' and '.join(form.allocators)}, and this profile "
             f"is for {profile.allocator.name}; "
-            f"legal is one of: {_names_for(profile.allocator.name)}"
+            f"legal is one of: {_names_for(family)}"
         )
     return form.render(profile)
 

@@ -81,6 +81,9 @@ def _needs(profile: Profile) -> list[str]:
         return [
             f"needs:   an image with glibc {profile.allocator.version} (Alpine has another libc)"
         ]
+    if profile.adapter.is_inside:
+        what = f"{profile.adapter.family} {profile.allocator.version}".rstrip()
+        return [f"needs:   an image whose program has {what} inside, as the one that was measured"]
     if not profile.allocator.soname:
         return []
     package = _package(profile)

@@ -23,6 +23,7 @@ _HOW_TO_CHECK = {
     "rpmalloc": "look for the library in the program's /proc/PID/maps",
 }
 
+_CONF = "MALLOC_CONF"
 _CONTROLS = {"none": "the unchanged program"}
 
 
@@ -49,8 +50,9 @@ def provenance(profile: Profile, undo: str) -> list[str]:
         lines.append("measured on a program of the user's, whose words are not recorded")
     if profile.allocator.name != "none":
         lines.append("verify:  hztune verify PROFILE --pid PID, on the running program")
-    if profile.allocator.name in _HOW_TO_CHECK:
-        lines.append(f"check:   without hztune, {_HOW_TO_CHECK[profile.allocator.name]}")
+    if profile.adapter.family in _HOW_TO_CHECK:
+        how = _HOW_TO_CHECK[profile.adapter.family].replace(_CONF, _prefixed(profile))
+        lines.append(f"check:   without hztune, {how}")
     return [*lines, f"undo:    {undo}"]
 
 
@@ -114,8 +116,15 @@ def _own(library: Path) -> str:
     return path
 
 
+def _prefixed(profile: Profile) -> str:
+    """The variable that a jemalloc reads."""
+    return profile.adapter.prefix.upper() + _CONF
+
+
 def _library(profile: Profile) -> str:
     name, version = profile.allocator.name, profile.allocator.version
+    if profile.adapter.is_inside:
+        return f"{profile.adapter.family} {version}".rstrip() + " inside the program,"
     return "the program's own allocator" if name == "none" else f"{name} {version}".rstrip()
 
 

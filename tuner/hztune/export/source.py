@@ -6,7 +6,7 @@ from hztune.export.provenance import provenance, slashed
 from hztune.profile import Profile
 
 _UNDO = "remove this file from the program"
-_WEAK = f"{_UNDO}; MALLOC_CONF in the environment still overrides it"
+_WEAK = f"{_UNDO}; %s in the environment still overrides it"
 _STRONG = f"{_UNDO}; until then it overrides what the environment says"
 _INT_MAX = 2**31 - 1
 
@@ -49,27 +49,39 @@ def c_glibc(profile: Profile) -> str:
 
 def c_jemalloc(profile: Profile) -> str:
     """C that defines malloc_conf; jemalloc reads it when it is linked with the program."""
-    value = profile.environment.get("MALLOC_CONF", "")
-    how = [
-        "works when the program is linked with jemalloc, or exports the symbol and preloads it;",
-        "builds with a prefix want _rjem_malloc_conf or je_malloc_conf",
-    ]
+    symbol, variable, value = _conf(profile)
+    works = "works when the program is linked with jemalloc, or exports the symbol and preloads it"
+    if profile.adapter.is_inside:
+        works = f"works in the program that has this jemalloc inside, which reads {symbol}"
     return (
-        slashed([*provenance(profile, _WEAK), *how])
-        + "extern const char *malloc_conf;\n"
-        + f'const char *malloc_conf = "{value}";\n'
+        slashed([*provenance(profile, _WEAK % variable), f"{works};", *_beside(profile)])
+        + f"extern const char *{symbol};\n"
+        + f'const char *{symbol} = "{value}";\n'
     )
 
 
 def rust_jemalloc(profile: Profile) -> str:
-    """Rust that exports malloc_conf for a build without a prefix."""
-    value = profile.environment.get("MALLOC_CONF", "")
-    lines = "".join(f"// {line}\n" for line in provenance(profile, _WEAK))
+    """Rust that exports malloc_conf."""
+    symbol, variable, value = _conf(profile)
+    comments = [*provenance(profile, _WEAK % variable), *_beside(profile)]
     return (
-        f"{lines}// with the prefix of jemalloc-sys, export it as _rjem_malloc_conf\n"
-        '#[unsafe(export_name = "malloc_conf")]\n'
+        "".join(f"// {line}\n" for line in comments) + f'#[unsafe(export_name = "{symbol}")]\n'
         f'pub static MALLOC_CONF: &[u8] = b"{value}\\0";\n'
     )
+
+
+def _conf(profile: Profile) -> tuple[str, str, str]:
+    """The symbol that this build of jemalloc reads, its variable, and what they say."""
+    prefix = profile.adapter.prefix
+    variable = f"{prefix.upper()}MALLOC_CONF"
+    return f"{prefix}malloc_conf", variable, profile.environment.get(variable, "")
+
+
+def _beside(profile: Profile) -> list[str]:
+    """What one must know of other builds, or of a program that has such a symbol already."""
+    if profile.adapter.is_inside:
+        return ["what the program says in a symbol of that name now, this must say as well"]
+    return ["builds with a prefix want _rjem_malloc_conf (Rust's jemalloc-sys) or je_malloc_conf"]
 
 
 def c_mimalloc(profile: Profile) -> str:

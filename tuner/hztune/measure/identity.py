@@ -2,13 +2,14 @@
 
 A process is under the right allocator when the file that provides its malloc is the installed one,
 and under the right configuration when it says so itself (allocators that confirm) or when a probe
-process under the same environment said so (the others).
+process under the same environment said so (the others). One that is inside the program is proved by
+what it says, or else by the variables that a process of the program was started with.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -76,15 +77,20 @@ def user_settings() -> dict[str, str]:
 class AllocatorIdentity:
     """The proof by the allocators' adapters."""
 
-    def __init__(self, program: Path | None = None) -> None:
-        """Makes the proof for one target; `program` is what probes are made with, if it matters."""
+    def __init__(self, program: Path | None = None, inside: Iterable[Installed] = ()) -> None:
+        """Makes the proof for one target.
+
+        Args:
+            program: What probes are made with, if it matters.
+            inside: The allocators that were found in it.
+        """
         self._program = program
         self._user = user_settings()
         self.base: Mapping[str, str] = {
             name: value for name, value in os.environ.items() if name not in self._user
         }
         self._prepared: dict[Arm, dict[str, str] | Fault] = {}
-        self._installed: dict[str, Installed] = {}
+        self._installed = {each.name: each for each in inside}
 
     def prepare(self, arm: Arm) -> dict[str, str] | Fault:
         """Returns the variables of an arm; probes it once if its processes will not confirm."""
@@ -107,7 +113,11 @@ class AllocatorIdentity:
         adapter = allocator.get(arm.allocator)
         installed = self._find(adapter)
         process = f"process {running.pid} ({running.program})"
-        if os.path.realpath(running.provider) != os.path.realpath(installed.path):
+        if adapter.is_inside and adapter.confirms:
+            return None  # it says itself what reached it, from wherever it stands
+        if not adapter.is_inside and os.path.realpath(running.provider) != os.path.realpath(
+            installed.path
+        ):
             said = f"{process} has its malloc from {running.provider}, not {installed.path}"
             return Fault("wrong_allocator", said)
         names = _changed(adapter, given, running)
@@ -130,7 +140,11 @@ class AllocatorIdentity:
         installed = self._find(adapter)
         if not library and not adapter.confirms:
             return Fault("wrong_allocator", "it was over before its allocator could be seen")
-        if library and os.path.realpath(library) != os.path.realpath(installed.path):
+        if (
+            library
+            and not adapter.is_inside
+            and os.path.realpath(library) != os.path.realpath(installed.path)
+        ):
             return Fault("wrong_allocator", f"malloc comes from {library}, not {installed.path}")
         return confirmation_fault(adapter, arm, stderr) if adapter.confirms else None
 

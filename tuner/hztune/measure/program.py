@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hztune import process
-from hztune.errors import UsageError
+from hztune.errors import HztuneError, UsageError
 from hztune.measure.identity import Fault
 from hztune.workload import WorkloadSpec
 
@@ -32,6 +32,7 @@ OUTPUT_BYTES = 64 << 20
 
 DEFAULT_TIMEOUT_S = 600.0
 _COMMAND_S = 60.0
+_HOOK_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +290,19 @@ def _bench_p99_rate(wall_s: float, stdout: str) -> float | Fault:
         return _rate_of(str(max(found[call]["p99_ns"] for call in ("malloc", "free"))), "lower")
     except (ValueError, KeyError, TypeError):
         return Fault("bad_output", "hz-bench printed no latencies")
+
+
+def hook(option: str, command: str, environment: Mapping[str, str]) -> None:
+    """Runs a command of the user's beside the timed part; "": there is none.
+
+    Raises:
+        HztuneError: It failed.
+    """
+    if not command:
+        return
+    done = process.run(["/bin/sh", "-c", command], env=environment, deadline_s=_HOOK_S)
+    if not done.ok:
+        raise HztuneError(f"{option} {command!r} {done.describe()}")
 
 
 def _shell(command: str, stdin: str) -> process.Finished:

@@ -14,14 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from hztune import process
 from hztune.blocks import times_of
-from hztune.errors import HztuneError
 from hztune.machine import timed_window
 from hztune.measure.disturbance import DisturbanceRule, Watch, repeats
 from hztune.measure.identity import AllocatorIdentity, Fault, IdentityCheck
 from hztune.measure.launch import Run
-from hztune.measure.program import Program
+from hztune.measure.program import Program, hook
 from hztune.measure.server import serve_once
 from hztune.measure.timer import time_once
 from hztune.measure.types import Accounting, Arm, Block, Outcome, Role, Turn
@@ -30,7 +28,6 @@ from hztune.store import Nowhere, Plan, Sink
 _PADDING = "HZTUNE_PADDING"
 _PADDING_BYTES = 4096
 _SEEDS = 1 << 31
-_HOOK_S = 600.0
 _SLOWEST = 20.0
 _LEAST_TIMEOUT_S = 2.0
 MEMORY_SHARE = 0.8
@@ -254,7 +251,7 @@ class _Series:
         changes = {**part.changes, _PADDING: "x" * rng.randrange(_PADDING_BYTES)}
         is_control = part.arm == self._parts[0].arm
         limit_mb = self.limits.program_mb if is_control else self.limits.candidate_mb()
-        self._hook("--prepare", self._program.prepare)
+        hook("--prepare", self._program.prepare, self._proof.base)
         watch = Watch()
         run_once = serve_once if self._program.service else time_once
         run = run_once(
@@ -268,16 +265,8 @@ class _Series:
         watch.stop()
         if is_control:
             self.limits.control_kb = max(self.limits.control_kb, run.rss_peak_kb)
-        self._hook("--cleanup", self._program.cleanup)
+        hook("--cleanup", self._program.cleanup, self._proof.base)
         return run, watch
-
-    def _hook(self, option: str, command: str) -> None:
-        """Runs a command of the user's beside the timed part."""
-        if not command:
-            return
-        done = process.run(["/bin/sh", "-c", command], env=self._proof.base, deadline_s=_HOOK_S)
-        if not done.ok:
-            raise HztuneError(f"{option} {command!r} {done.describe()}")
 
     def _rate(self, part: _RunArm, run: Run) -> float | Fault:
         """Returns the rate of a run, or why the arm does not count."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from hztune.allocator import Installed
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.identity import AllocatorIdentity, IdentityCheck
@@ -23,11 +24,19 @@ RUN_S = 1.0
 
 
 def program_executor(
-    program: Program, sink: Sink | None = None, *, seed: int, machine: Machine
+    program: Program,
+    sink: Sink | None = None,
+    *,
+    seed: int,
+    machine: Machine,
+    inside: Sequence[Installed] = (),
 ) -> Executor:
-    """Returns what measures a program of the user's here; arguments as below."""
+    """Returns what measures a program of the user's here; `inside` was found in it.
+
+    The other arguments are as below.
+    """
     path = shutil.which(program.argv[0])
-    proof = AllocatorIdentity(Path(path) if path else None)
+    proof = AllocatorIdentity(Path(path) if path else None, inside)
     memory_mb = _memory_mb(machine)
     return RunExecutor(program, sink, seed=seed, proof=proof, memory_mb=memory_mb)
 

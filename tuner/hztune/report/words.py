@@ -184,7 +184,7 @@ def hyperfine_command(profile: Profile, workload: WorkloadId, ops: int) -> str:
 
 
 def _preload_words(allocator: str, soname: str) -> str:
-    if allocator in ("none", "glibc"):
+    if allocator in ("none", "glibc") or allocator.startswith("inside:"):
         return ""
     beside = f"{soname}:$(hztune paths --deepbind)"
     return f"LD_PRELOAD={'$(hztune paths --lib)' if allocator == 'hz' else beside} "

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from hztune import allocator, space
-from hztune.allocator import Installed
+from hztune.allocator import Installed, inside
 from hztune.errors import HztuneError, UsageError
+from hztune.measure.insides import described
 from hztune.params import Value
 from hztune.space import Choice, Space
+from hztune.space.dimension import Dimension
 
 ANY = "any"
 UNCHANGED = "none"
@@ -41,7 +43,13 @@ class Candidates:
         return {
             "allocator": self.label,
             "library": " ".join(each.sha256 for each in self.installed),
+            **({"inside": "; ".join(map(described, self.inside))} if self.inside else {}),
         }
+
+    @property
+    def inside(self) -> tuple[Installed, ...]:
+        """Those that the program brings."""
+        return tuple(each for each in self.installed if allocator.get(each.name).is_inside)
 
     @property
     def label(self) -> str:
@@ -49,41 +57,114 @@ class Candidates:
         return ", ".join(f"{each.name} {each.version}".rstrip() for each in self.installed)
 
 
-def candidates(wanted: str, searched: str, threads: int) -> Candidates:
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What decides which allocators can be candidates.
+
+    Attributes:
+        threads: Of the target; ranges are narrowed by them.
+        inside: The allocators that the program brings.
+        obstacle: Why no other one can be put under it, in a sentence; None: one can.
+    """
+
+    threads: int
+    inside: tuple[Installed, ...] = ()
+    obstacle: str | None = None
+
+
+def asks_inside(wanted: str) -> bool:
+    """Whether what a program brings matters to the choice that `--allocator` words."""
+    return wanted == ANY or any(name.startswith(inside.ANY) for name in _names(wanted))
+
+
+def candidates(wanted: str, searched: str, target: Target) -> Candidates:
     """Finds the allocators of a study.
 
     Args:
         wanted: One name, several with commas between them, or `any`.
         searched: Name or path of the search space of one allocator; "" for their own.
-        threads: Threads of the target, by which ranges are narrowed.
+        target: What is tuned.
 
     Raises:
         UsageError: One that was named does not exist, is not installed or has no parameters; or
-            the space is not for it.
+            the space is not for it; or it cannot be put under the target.
     """
-    if wanted != ANY and "," not in wanted:
-        return _alone(wanted, searched, threads)
+    if wanted == ANY:
+        installed, missing = _all(target)
+    else:
+        installed, missing = _named(_names(wanted), target), ()
+    if wanted != ANY and "," not in wanted and len(installed) == 1:
+        return _alone(installed[0], searched, target.threads)
     if searched:
         raise UsageError("--space is for one allocator; give its name with --allocator, too")
-    if wanted == ANY:
-        states = allocator.states()
-        installed = tuple(each for each in states.values() if isinstance(each, Installed))
-        missing = tuple(
-            _how_to_get(name, state)
-            for name, state in states.items()
-            if isinstance(state, HztuneError)
-        )
-    else:
-        names = dict.fromkeys(name.strip() for name in wanted.split(","))
-        installed, missing = tuple(allocator.get(name).installed() for name in names), ()
     chosen = tuple(each for each in installed if each.name != UNCHANGED)
-    parts = [_space_of(each, "", threads) for each in chosen]
+    parts = [_space_of(each, "", target.threads) for each in chosen]
     return Candidates(chosen, missing, Choice.of(parts))
 
 
-def _alone(name: str, searched: str, threads: int) -> Candidates:
+def _names(wanted: str) -> list[str]:
+    return list(dict.fromkeys(name.strip() for name in wanted.split(",")))
+
+
+def _all(target: Target) -> tuple[tuple[Installed, ...], tuple[str, ...]]:
+    """What the program brings and all that is installed, and what is missing.
+
+    A library that the program brings is not preloaded as well: it would be the same.
+    """
+    if target.obstacle is not None:
+        if not target.inside:
+            raise UsageError(target.obstacle)
+        return target.inside, ()
+    brought = {each.sha256 for each in target.inside}
+    states = allocator.states()
+    installed = (each for each in states.values() if isinstance(each, Installed))
+    missing = (
+        _how_to_get(name, state) for name, state in states.items() if isinstance(state, HztuneError)
+    )
+    others = (each for each in installed if not each.sha256 or each.sha256 not in brought)
+    return (*target.inside, *others), tuple(missing)
+
+
+def _named(names: Sequence[str], target: Target) -> tuple[Installed, ...]:
+    """Those that were named; `inside` is all that the program brings."""
+    found: list[Installed] = []
+    for name in names:
+        if name.startswith(inside.ANY):
+            found += _brought(name, target.inside)
+        elif target.obstacle is not None and name != UNCHANGED:
+            raise UsageError(target.obstacle + _way_out(target.inside))
+        else:
+            found.append(allocator.get(name).installed())
+    return tuple(dict.fromkeys(found))
+
+
+def _brought(name: str, parts: Sequence[Installed]) -> list[Installed]:
+    """The parts of a program that a name means; without a prefix, a build with any.
+
+    Raises:
+        UsageError: There are none; the text names those that there are.
+    """
+    meant = [part for part in parts if name in (inside.ANY, part.name)]
+    if not meant and name != inside.ANY:
+        family = allocator.get(name).family
+        builds = [part for part in parts if allocator.get(part.name).family == family]
+        meant = builds if name == f"{inside.ANY}:{family}" else []
+    if not meant:
+        there = ", ".join(part.name for part in parts) or "none"
+        raise UsageError(
+            f"there is no {name} in the program, nor in what it loads as far as was seen; "
+            f"inside it: {there}"
+        )
+    return meant
+
+
+def _way_out(parts: Sequence[Installed]) -> str:
+    return f"; tune what is inside: --allocator {parts[0].name}" if parts else ""
+
+
+def _alone(installed: Installed, searched: str, threads: int) -> Candidates:
     """One allocator, which is compared with itself as it comes."""
-    installed = allocator.get(name).installed()
+    name = installed.name
     if not allocator.get(name).knobs(installed):
         raise UsageError(f"{name} has no parameters, so there is nothing to tune")
     found = _space_of(installed, searched, threads)
@@ -106,7 +187,20 @@ def _space_of(installed: Installed, searched: str, threads: int) -> Space:
         adapter.check(config, installed)
 
     facts = space.machine_facts(threads)
-    return space.load(searched or installed.name, knobs, check=check, facts=facts)
+    found = space.load(searched or adapter.family, knobs, check=check, facts=facts)
+    if not adapter.is_inside or found.allocator != adapter.family:
+        return found
+    dimensions = tuple(_with_default(each, dict(installed.given)) for each in found.dimensions)
+    return replace(found, allocator=installed.name, dimensions=dimensions)
+
+
+def _with_default(dimension: Dimension, given: Mapping[str, Value]) -> Dimension:
+    """A dimension that has what the program gives among its values, so that it can be left."""
+    value = given.get(dimension.name)
+    if not isinstance(value, int) or value in dimension.values or dimension.share_of:
+        return dimension
+    numbers = sorted({value, *(each for each in dimension.values if isinstance(each, int))})
+    return replace(dimension, values=tuple(numbers))
 
 
 def _how_to_get(name: str, state: HztuneError) -> str:

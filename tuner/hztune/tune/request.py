@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from hztune import artifacts
-from hztune.allocator import target
+from hztune.allocator import Installed, target
 from hztune.allocator.base import sha256_of
 from hztune.errors import UsageError
+from hztune.measure import insides
 from hztune.measure.identity import user_settings
 from hztune.measure.program import Program
 from hztune.measure.workloads import refuse_mixture
 from hztune.panel import LEAST_S, PANEL_SHARE
 from hztune.space import Space
 from hztune.trial import LossLimit, MemoryLimit
-from hztune.tune.candidates import Candidates, candidates
+from hztune.tune.candidates import Candidates, Target, asks_inside, candidates
 from hztune.workload import WorkloadSpec
 
 DEFAULT_BUDGET_S = 180.0
@@ -159,8 +160,12 @@ class Task:
         return {"unchanged": _hashed(sorted(user_settings().items()))}
 
 
-def understand(request: TuneRequest) -> Task:
+def understand(request: TuneRequest, *, look: bool = True) -> Task:
     """Judges a request.
+
+    Args:
+        request: What was asked.
+        look: Whether a program may be run once, to see which allocators are inside.
 
     Raises:
         UsageError: Something in it does not exist, is not legal, or cannot be tuned.
@@ -179,8 +184,8 @@ def understand(request: TuneRequest) -> Task:
     limit = _read("--max-rss", MemoryLimit.parse, request.max_rss) if request.max_rss else None
     _refuse_other_objectives(request)
     _refuse_panel(request)
-    remarks = _remarks(request)
-    found = candidates(request.allocator, request.space, request.threads or _MANY_THREADS)
+    target, remarks = _target(request, look)
+    found = candidates(request.allocator, request.space, target)
     return Task(request, found, limit, remarks, _max_loss(request))
 
 
@@ -233,22 +238,30 @@ def _max_loss(request: TuneRequest) -> LossLimit | None:
     return replace(limit, workloads=names) if request.beside else None
 
 
-def _remarks(request: TuneRequest) -> tuple[str, ...]:
-    """What is to be said of the target.
+def _target(request: TuneRequest, look: bool) -> tuple[Target, tuple[str, ...]]:
+    """What is known of the target, and what is to be said of it.
 
     Raises:
-        UsageError: It does not exist, or no allocator can be put under it.
+        UsageError: It does not exist, or no allocator can be put under it and none is inside.
     """
     if request.workload is not None:
         for spec in request.workloads:
             spec.check()
-        return ()
-    assert request.program is not None  # `understand` saw to it
-    found = target.inspect(request.program.argv[0])
-    obstacle = found.obstacle()
-    if obstacle is not None:
-        raise UsageError(obstacle)
-    return found.remarks()
+        return Target(request.threads or _MANY_THREADS), ()
+    program = request.program
+    assert program is not None  # `understand` saw to it
+    found = target.inspect(program.argv[0])
+    if found.gains_rights:
+        raise UsageError(str(found.obstacle()))
+    parts: tuple[Installed, ...] = ()
+    if asks_inside(request.allocator):
+        parts = insides.of_run(program) if look else insides.of_file(program)
+    elif found.obstacle() is not None:
+        parts = insides.of_file(program)
+    remarks = found.remarks()
+    if parts:
+        remarks = (*found.of_scripts(), *map(insides.described, parts))
+    return Target(_MANY_THREADS, parts, found.obstacle()), remarks
 
 
 def _target_identity(request: TuneRequest) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hztune import doctor
+from hztune.allocator import Installed
 from hztune.blocks import Block, times_of
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
@@ -23,6 +25,7 @@ from hztune.store.local import LocalStudy
 from hztune.trial import Bench, Budget, Clock, Ledger, SystemClock
 from hztune.trial.budget import Stop
 from hztune.tune import folder, story
+from hztune.tune.candidates import asks_inside
 from hztune.tune.outcome import result_of
 from hztune.tune.pareto_story import ParetoStory
 from hztune.tune.request import Task, TuneRequest, understand
@@ -49,7 +52,7 @@ def tune(request: TuneRequest, reporter: Reporter) -> Result:
             return told_again(stored, out)
         for line in (*chosen_from(task), *task.remarks, *doctor.remarks()):
             reporter.say(line)
-        executor = executor_of(request, machine, store)
+        executor = executor_of(request, machine, store, task.candidates.inside)
         panel = panel_of(request, machine, store)
         study = _study(task, executor, store, reporter, asked.is_set, panel)
         decision = study.run()
@@ -62,7 +65,7 @@ def plan(request: TuneRequest) -> list[str]:
     Raises:
         UsageError: The request is not legal.
     """
-    task = understand(request)
+    task = understand(request, look=False)
     searched = task.space
     shares = (story.CALIBRATED_BY, story.SEARCHED_BY, story.PROVED_BY)
     phases_s = request.budget_s - request.panel_s
@@ -97,10 +100,26 @@ def chosen_from(task: Task) -> list[str]:
     return lines
 
 
-def executor_of(request: TuneRequest, machine: Machine, sink: Sink) -> Executor:
-    """What measures: turns where the workload is steady, whole runs for everything else."""
-    if request.program is not None:
-        return program_executor(request.program, sink, seed=request.seed, machine=machine)
+def executor_of(
+    request: TuneRequest, machine: Machine, sink: Sink, inside: Sequence[Installed] = ()
+) -> Executor:
+    """What measures: turns where the workload is steady, whole runs for everything else.
+
+    Args:
+        request: What was asked.
+        machine: Where it is measured.
+        sink: Where every measurement goes.
+        inside: The allocators that the program brings; they were found in its first warm-up.
+    """
+    if (program := request.program) is not None:
+        warmups = max(0, program.warmups - asks_inside(request.allocator))
+        return program_executor(
+            replace(program, warmups=warmups),
+            sink,
+            seed=request.seed,
+            machine=machine,
+            inside=inside,
+        )
     return workloads_executor(
         request.workloads, sink, seed=request.seed, machine=machine, processes=1 + SLOTS
     )

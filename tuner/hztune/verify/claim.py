@@ -174,7 +174,8 @@ def _on(program: Program, tuned: Profile, seed: int) -> Executor:
         )
     if shutil.which(program.argv[0]) is None:
         raise UsageError(f"there is no program {program.argv[0]!r}; give a path, or a name in PATH")
-    return program_executor(program, seed=seed, machine=Machine.here())
+    inside = [tuned.allocator.as_installed()] if tuned.adapter.is_inside else []
+    return program_executor(program, seed=seed, machine=Machine.here(), inside=inside)
 
 
 def measure(promise: Promise, bench: Bench) -> Verification:

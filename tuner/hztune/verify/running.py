@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hztune import machine_diff
-from hztune.allocator import Adapter, Installed, WrongConfiguration, live
+from hztune.allocator import Adapter, Installed, WrongConfiguration, inside, live
 from hztune.allocator.live import Running, SettingRead
+from hztune.errors import UsageError
 from hztune.measure.identity import UNCHANGED
 from hztune.params import Value
 from hztune.profile import Profile
@@ -73,7 +74,7 @@ def examine(tuned: Profile, pid: int) -> Report:
     """
     running = live.look(pid)
     adapter = tuned.adapter
-    found = adapter.installed()
+    found = _inside(running, adapter) if adapter.is_inside else adapter.installed()
     rows, faults = _compared(tuned, running, adapter, found)
     return Report(
         pid=pid,
@@ -85,13 +86,28 @@ def examine(tuned: Profile, pid: int) -> Report:
     )
 
 
+def _inside(running: Running, adapter: Adapter) -> Installed:
+    """What a process has inside under the adapter's name.
+
+    Raises:
+        UsageError: It has nothing of that name in any of its files.
+    """
+    for part in inside.parts_of(running.process.bases):
+        if part.name == adapter.name:
+            return part
+    raise UsageError(
+        f"process {running.pid} ({running.program}) has no {adapter.name} in any file that it "
+        "has mapped"
+    )
+
+
 def _compared(
     tuned: Profile, running: Running, adapter: Adapter, found: Installed
 ) -> tuple[tuple[Reading, ...], tuple[str, ...]]:
     """The rows, and what is wrong."""
     if adapter.name == UNCHANGED:
         return (), ()
-    if running.allocator != adapter.name:
+    if running.allocator != adapter.name and not adapter.is_inside:
         got = running.allocator or "an allocator that hztune does not know"
         return (), (f"malloc comes from {running.provider} ({got}), not from {adapter.name}",)
     try:
@@ -110,7 +126,10 @@ def _rows(
     found: Installed,
     settings: dict[str, SettingRead],
 ) -> tuple[Reading, ...]:
-    """Each parameter of the profile, and those that differ although the profile leaves them."""
+    """Each parameter of the profile, and those that differ although the profile leaves them.
+
+    What a program gives to an allocator inside is its default, and is not known here.
+    """
     config = tuned.config
     rows = []
     for knob in adapter.knobs(found):
@@ -118,7 +137,8 @@ def _rows(
         setting = settings.get(knob.name) or _delivered(tuned, running, adapter, knob.name)
         value = setting.value if setting else None
         agrees = adapter.is_left(knob.name, asked) or value == asked
-        if knob.name in config or (value is not None and not agrees):
+        strays = value is not None and not agrees and not adapter.is_inside
+        if knob.name in config or strays:
             rows.append(
                 Reading(knob.name, asked, value, bool(setting and setting.is_effective), agrees)
             )

@@ -1,0 +1,348 @@
+"""Allocators inside a program: found, told, given what was asked, proved, refused, exported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hztune import allocator, export
+from hztune import profile as profiles
+from hztune.allocator import Installed, inside, live
+from hztune.allocator import marks as marks_of
+from hztune.allocator.marks import Mark
+from hztune.blocks import Arm
+from hztune.errors import UsageError
+from hztune.machine import Machine
+from hztune.measure import Outcome, insides
+from hztune.measure.program import Program
+from hztune.measure.workloads import program_executor
+from hztune.profile import AllocatorId, Profile
+from hztune.space import machine_facts
+from hztune.tune import TuneRequest
+from hztune.tune.request import understand
+from hztune.verify.running import examine
+
+Compile = Any  # the Compiler of conftest.py
+Running = Callable[[Path, Mapping[str, str]], AbstractContextManager[int]]
+
+#: What a build of jemalloc 5.3.0 with the prefix of tikv-jemallocator says and reads; the program
+#: gives it a decay of its own, as Polars does. VARIABLE is what it reads.
+SPEAKING = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+const char version[] = "\0005.3.0-1-ge13ca993e8ccb9ba9847cc330696e02839f328f7";
+long _rjem_je_opt_dirty_decay_ms = 500;
+unsigned _rjem_je_opt_narenas = 8;
+static void take(const char *conf, int say) {
+    char held[400], *rest = held;
+    snprintf(held, sizeof held, "%s", conf);
+    for (char *pair; (pair = strsep(&rest, ",")) != NULL;) {
+        if (say && *pair) fprintf(stderr, "<jemalloc>: -- Set conf value: %s\n", pair);
+        sscanf(pair, "dirty_decay_ms:%ld", &_rjem_je_opt_dirty_decay_ms);
+        sscanf(pair, "narenas:%u", &_rjem_je_opt_narenas);
+    }
+}
+__attribute__((constructor)) static void start(void) {
+    const char *conf = getenv(VARIABLE);
+    if (conf == NULL) conf = "";
+    const int say = strstr(conf, "confirm_conf:true") != NULL;
+    if (say) fprintf(stderr, "<jemalloc>: malloc_conf #1 (%s): \"\"\n", version + 1);
+    take("dirty_decay_ms:500", say);
+    take(conf, say);
+}
+#ifndef LIBRARY
+int main(int words, char **word) {
+    char c;
+    return words == 1 && write(1, "x", 1) + read(0, &c, 1) != 2;
+}
+#endif
+"""
+RUST = '-DVARIABLE="_RJEM_MALLOC_CONF"'
+NAME = "inside:_rjem_jemalloc"
+DEBIAN = Path("/usr/lib/x86_64-linux-gnu")
+LINKED = {
+    "jemalloc": DEBIAN / "libjemalloc.so.2",
+    "mimalloc": DEBIAN / "libmimalloc.so.2",
+    "tcmalloc": DEBIAN / "libtcmalloc_minimal.so.4",
+}
+KNOBS = {
+    "jemalloc": ("narenas", 3),
+    "mimalloc": ("purge_delay", 7),
+    "tcmalloc": ("max_total_thread_cache_bytes", 1 << 24),
+}
+BUSY = """
+#include <stdlib.h>
+#include <unistd.h>
+int main(void) { free(malloc(100)); usleep(30000); return 0; }
+"""
+
+
+@pytest.fixture
+def rust(compiled: Compile) -> Path:
+    """A program that stands for one of Rust with tikv-jemallocator; any word ends it at once."""
+    program: Path = compiled("rust", SPEAKING, RUST)
+    return program
+
+
+def linked(compiled: Compile, family: str) -> Path:
+    """A program that is linked with an allocator of Debian's, and runs for a moment."""
+    program: Path = compiled("linked", BUSY, "-Wl,--no-as-needed", LINKED[family])
+    return program
+
+
+def measured(program: Program, parts: tuple[Installed, ...], *arms: Arm) -> tuple[Outcome, ...]:
+    executor = program_executor(
+        replace(program, warmups=0), seed=1, machine=Machine.here(), inside=parts
+    )
+    return executor.measure(arms, role="search", rounds=1, number=0).outcomes
+
+
+# ---- finding -------------------------------------------------------------------------------------
+
+
+def test_a_prefix_is_found_in_a_stripped_program_with_the_version_and_its_variable(
+    compiled: Compile,
+) -> None:
+    marks = marks_of.of(compiled("stripped", SPEAKING, RUST, "-s"))
+    assert marks == (Mark("jemalloc", "_rjem_", "5.3.0"),)
+    assert marks[0].variable == "_RJEM_MALLOC_CONF"
+
+
+@pytest.mark.parametrize("family", LINKED)
+def test_the_libraries_of_debian_are_known_by_what_stands_in_them(family: str) -> None:
+    (mark,) = marks_of.of(LINKED[family])
+    installed = allocator.get(family).installed()
+    assert (mark.family, mark.prefix) == (family, "")
+    assert installed.version.startswith(mark.version)
+    assert mark.version
+
+
+def test_a_program_without_any_has_none(compiled: Compile) -> None:
+    assert marks_of.of(compiled("plain")) == ()
+
+
+def test_a_run_tells_what_the_program_gives_to_what_is_inside(rust: Path) -> None:
+    (part,) = insides.of_run(Program((str(rust), "end")))
+    assert (part.name, part.version, part.path) == (NAME, "5.3.0", rust)
+    assert part.given == (("dirty_decay_ms", 500),)
+
+
+def test_what_is_in_a_library_that_is_loaded_later_is_found_in_a_run(compiled: Compile) -> None:
+    library = compiled(
+        "libwheel.so", SPEAKING, '-DVARIABLE="JE_WHEEL_MALLOC_CONF"', "-DLIBRARY", "-shared",
+        "-fPIC",
+    )  # fmt: skip
+    loader = compiled(
+        "loader",
+        "#include <dlfcn.h>\n#include <unistd.h>\nint main(int n, char **word) {"
+        "usleep(20000); return dlopen(word[1], RTLD_NOW) == NULL || usleep(200000) != 0; }",
+    )
+    (part,) = insides.of_run(Program((str(loader), str(library))))
+    assert (part.name, part.path) == ("inside:je_wheel_jemalloc", library)
+    assert dict(part.given)["dirty_decay_ms"] == 500
+
+
+def test_what_does_not_answer_is_no_candidate(compiled: Compile) -> None:
+    silent = SPEAKING.replace("const int say =", "const int say = 0 &&")
+    assert insides.of_run(Program((str(compiled("silent", silent, RUST)), "end"))) == ()
+
+
+# ---- choosing ------------------------------------------------------------------------------------
+
+
+def study(program: Path, wanted: str) -> Any:
+    return understand(TuneRequest(program=Program((str(program), "end")), allocator=wanted))
+
+
+def test_what_is_inside_stands_beside_the_preloaded_ones_and_says_what_it_serves(
+    rust: Path,
+) -> None:
+    task = study(rust, "any")
+    names = [each.name for each in task.candidates.installed]
+    assert names[0] == NAME
+    assert {"glibc", "jemalloc", "hz"} <= set(names)
+    (remark,) = task.remarks
+    assert "_RJEM_MALLOC_CONF" in remark
+    assert "a preloaded allocator all the rest" in remark
+    assert "dirty_decay_ms=500" in remark
+    assert remark in task.identity["inside"]
+
+
+def test_a_library_that_the_program_is_linked_with_is_not_preloaded_as_well(
+    compiled: Compile,
+) -> None:
+    task = study(linked(compiled, "jemalloc"), "any")
+    names = [each.name for each in task.candidates.installed]
+    assert "inside:jemalloc" in names
+    assert "jemalloc" not in names
+    assert "serves the whole program" in task.remarks[0]
+
+
+def test_a_static_program_is_tuned_by_what_is_inside_and_by_nothing_else(
+    compiled: Compile,
+) -> None:
+    static = compiled("static", SPEAKING, RUST, "-static")
+    assert [each.name for each in study(static, "any").candidates.installed] == [NAME]
+    with pytest.raises(UsageError, match=f"is a static program.*--allocator {NAME}"):
+        study(static, "mimalloc")
+
+
+def test_a_name_without_prefix_means_the_build_that_has_one(rust: Path) -> None:
+    for wanted in ("inside", "inside:jemalloc", NAME):
+        assert study(rust, wanted).candidates.label == f"{NAME} 5.3.0"
+
+
+@pytest.mark.parametrize("wanted", ["inside", "inside:mimalloc", "inside:je_jemalloc"])
+def test_what_is_not_inside_is_refused_with_what_is(wanted: str, compiled: Compile) -> None:
+    with pytest.raises(UsageError, match=f"no {wanted} in the program.*inside it: none"):
+        study(compiled("plain", BUSY), wanted)
+
+
+def test_the_space_starts_from_what_the_program_gives(rust: Path) -> None:
+    read = study(rust, NAME).space
+    knob = next(param for param in read.params if param.name == "dirty_decay_ms")
+    assert knob.default == 500
+    assert read.reduced({"dirty_decay_ms": 500}) == {}
+    assert read.reduced({"dirty_decay_ms": 10000}) == {"dirty_decay_ms": 10000}
+    assert machine_facts()["cpus"] >= 1
+
+
+# ---- proving -------------------------------------------------------------------------------------
+
+
+def test_a_setting_that_follows_the_programs_own_is_proved(rust: Path) -> None:
+    program = Program((str(rust), "end"))
+    parts = insides.of_run(program)
+    arms = [Arm("none"), Arm(NAME), Arm.of(NAME, {"dirty_decay_ms": 1000, "narenas": 2})]
+    outcomes = measured(program, parts, *arms)
+    assert [(each.status, each.detail) for each in outcomes] == [("ok", "")] * 3
+
+
+def test_a_wrapper_that_drops_the_variable_is_noticed(rust: Path, tmp_path: Path) -> None:
+    parts = insides.of_run(Program((str(rust), "end")))
+    wrapper = tmp_path / "wrapper"
+    wrapper.write_text(f"#!/bin/sh\nunset _RJEM_MALLOC_CONF\nexec {rust} end\n")
+    wrapper.chmod(0o755)
+    arm = Arm.of(NAME, {"narenas": 2})
+    _, outcome = measured(Program((str(wrapper),)), parts, Arm("none"), arm)
+    assert outcome.status == "wrong_config"
+
+
+@pytest.mark.parametrize("family", LINKED)
+def test_an_allocator_of_debian_is_tuned_without_being_preloaded(
+    family: str, compiled: Compile
+) -> None:
+    program = Program((str(linked(compiled, family)),))
+    parts = insides.of_run(program)
+    (part,) = (each for each in parts if each.name == f"inside:{family}")
+    knob, value = KNOBS[family]
+    environment = allocator.get(part.name).environment({knob: value}, part)
+    assert "LD_PRELOAD" not in environment
+    arm = Arm.of(part.name, {knob: value})
+    outcomes = measured(program, parts, Arm("none"), arm)
+    assert [(each.status, each.detail) for each in outcomes] == [("ok", "")] * 2
+
+
+def test_a_tcmalloc_inside_that_was_given_something_else_is_noticed(
+    compiled: Compile, tmp_path: Path
+) -> None:
+    program = linked(compiled, "tcmalloc")
+    parts = insides.of_run(Program((str(program),)))
+    wrapper = tmp_path / "wrapper"
+    wrapper.write_text(f"#!/bin/sh\nTCMALLOC_RELEASE_RATE=3 exec {program}\n")
+    wrapper.chmod(0o755)
+    arm = Arm.of("inside:tcmalloc", {"release_rate_percent": 10})
+    _, outcome = measured(Program((str(wrapper),)), parts, Arm("none"), arm)
+    assert outcome.status == "wrong_config"
+    assert "TCMALLOC_RELEASE_RATE" in outcome.detail
+
+
+def test_of_two_settings_in_one_process_the_last_counts_and_of_two_processes_both() -> None:
+    jemalloc = allocator.get("jemalloc")
+    begin = '<jemalloc>: malloc_conf #1 (at build time): ""\n'
+    first, second = (f"<jemalloc>: -- Set conf value: narenas:{n}\n" for n in (2, 3))
+    assert jemalloc.confirmed(begin + first + second) == {"narenas": 3}
+    with pytest.raises(allocator.WrongConfiguration, match="one process"):
+        jemalloc.confirmed(begin + first + begin + second)
+
+
+# ---- a running process, a profile, exports -------------------------------------------------------
+
+
+@pytest.fixture
+def tuned(make_profile: Callable[..., Profile]) -> Profile:
+    """A profile of a jemalloc with Rust's prefix."""
+    return make_profile(
+        {"narenas": 2, "dirty_decay_ms": 1000}, allocator=AllocatorId(NAME, "5.3.0", "", "c" * 64)
+    )
+
+
+def test_a_profile_is_held_against_the_memory_of_a_process(
+    tuned: Profile, rust: Path, running: Running
+) -> None:
+    with running(rust, tuned.environment) as pid:
+        report = examine(tuned, pid)
+    assert report.in_effect
+    assert {(row.name, row.found, row.evidence) for row in report.rows} == {
+        ("narenas", 2, "effective"),
+        ("dirty_decay_ms", 1000, "effective"),
+    }
+    with running(rust, {}) as pid:
+        assert not examine(tuned, pid).in_effect
+
+
+def test_what_is_not_inside_a_process_is_said(
+    tuned: Profile, compiled: Compile, running: Running
+) -> None:
+    with running(compiled("plain"), {}) as pid, pytest.raises(UsageError, match=f"has no {NAME}"):
+        examine(tuned, pid)
+
+
+def test_a_static_program_is_its_own_provider(compiled: Compile, running: Running) -> None:
+    static = compiled("static", SPEAKING, RUST, "-static")
+    with running(static, {"_RJEM_MALLOC_CONF": "narenas:5"}) as pid:
+        seen = live.look(pid)
+        (part,) = inside.parts_of(seen.process.bases)
+        held = live.settings(seen, allocator.get(part.name), part)
+    assert (seen.provider, seen.allocator) == (static, "jemalloc")
+    assert held["narenas"] == live.SettingRead(5, is_effective=True)
+
+
+def test_a_profile_of_what_is_inside_is_read_back(tuned: Profile) -> None:
+    assert tuned.environment == {"_RJEM_MALLOC_CONF": "narenas:2,dirty_decay_ms:1000"}
+    assert profiles.parse(profiles.dumps(tuned).encode()) == tuned
+
+
+@pytest.mark.parametrize("name", ["inside:glibc", "inside:_rjem_mimalloc", "inside:", "inside:$x"])
+def test_a_profile_names_only_what_can_be_inside(tuned: Profile, name: str) -> None:
+    text = profiles.dumps(tuned).replace(NAME, name)
+    with pytest.raises(UsageError):
+        profiles.parse(text.encode())
+
+
+def test_every_export_carries_the_variable_and_nothing_to_preload(tuned: Profile) -> None:
+    for form in ("env", "sh", "wrapper", "systemd", "dockerfile", "compose", "k8s"):
+        text = export.render(tuned, form)
+        assert "_RJEM_MALLOC_CONF" in text
+        assert "narenas:2,dirty_decay_ms:1000" in text
+        assert "LD_PRELOAD" not in text
+
+
+def test_the_symbol_for_building_in_has_the_prefix(tuned: Profile, compiled: Compile) -> None:
+    text = export.render(tuned, "c-jemalloc")
+    assert 'const char *_rjem_malloc_conf = "narenas:2,dirty_decay_ms:1000";' in text
+    assert 'export_name = "_rjem_malloc_conf"' in export.render(tuned, "rust-jemalloc")
+    assert compiled("symbol.o", text, "-c", "-Wall", "-Werror").is_file()
+
+
+def test_an_allocator_inside_is_no_library_of_the_machine() -> None:
+    with pytest.raises(UsageError, match="give the program, too"):
+        allocator.get(NAME).installed()
+    assert not any(name.startswith(inside.ANY) for name in allocator.names())

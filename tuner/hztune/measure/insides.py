@@ -1,0 +1,151 @@
+"""Which allocators are inside a program: those of its file, and of what it loads while it runs.
+
+The second are seen in a run of the unchanged program, in which every one of them is asked to speak:
+so their versions and what the program itself gives them are known, too. That run is as good a
+warm-up as any other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Thread
+
+from hztune.allocator import Installed, WrongConfiguration, elf, inside, live, target
+from hztune.allocator.inside import Inside
+from hztune.allocator.memory import ProcessMemory
+from hztune.measure.identity import AllocatorIdentity
+from hztune.measure.launch import Run
+from hztune.measure.program import Program, hook
+from hztune.measure.server import serve_once
+from hztune.measure.timer import time_once
+from hztune.params import Value
+
+_FIRST_S = 0.001
+_GROWTH = 1.1
+_LAST_S = 0.1
+_USUAL = ("inside:jemalloc", "inside:_rjem_jemalloc", "inside:je_jemalloc", "inside:mimalloc")
+"""What is asked to speak before it is known what is there."""
+
+_VERSION = re.compile(r"^(?:mimalloc: )?v(\d+\.\d+\.\d+)[ ,]", re.M)
+
+
+def of_file(program: Program) -> tuple[Installed, ...]:
+    """Returns what stands in the file that is executed; nothing is run.
+
+    Raises:
+        UsageError: There is no such program.
+    """
+    return inside.parts_in(target.inspect(program.argv[0]).program)
+
+
+def of_run(program: Program) -> tuple[Installed, ...]:
+    """Returns what is inside a program and answers, each name once; the program is run.
+
+    Raises:
+        UsageError: It cannot be started.
+        HztuneError: A command before or after the run failed.
+    """
+    file = target.inspect(program.argv[0]).program
+    asked = [*_USUAL, *(part.name for part in inside.parts_in(file))]
+    files, run = _look(program, asked)
+    parts = inside.parts_of([file, *files])
+    several = sum(_adapter(part).family == "jemalloc" for part in parts) > 1
+    heard = []
+    for part in parts:
+        is_told = part.name in asked and not (several and _adapter(part).family == "jemalloc")
+        heard.append(_heard(part, run if is_told else _look(program, [part.name])[1]))
+    return tuple(part for part in heard if part is not None)
+
+
+def described(part: Installed) -> str:
+    """Returns what a part is and what it serves, in a sentence."""
+    adapter = _adapter(part)
+    what = f"{part.path} has {adapter.family} {part.version}".rstrip()
+    variable = f", which reads {adapter.variables()[0]}" if adapter.family == "jemalloc" else ""
+    file = elf.read(part.path)
+    assert file is not None, "it was found in a file of this form"
+    is_static = file.interpreter is None and not file.needed
+    serves = (
+        "it serves the whole program"
+        if is_static or "malloc" in file.defines
+        else "it serves what calls it by names of its own, and a preloaded allocator all the rest"
+    )
+    given = " ".join(f"{name}={value}" for name, value in part.given)
+    kept = f"; the program gives it {given}" if given else ""
+    return f"{what} inside{variable}: {serves}{kept}; {part.name} tunes it"
+
+
+def _look(program: Program, names: Sequence[str]) -> tuple[list[Path], Run]:
+    """Runs the program once; returns what it had mapped, and how it went."""
+    base = AllocatorIdentity().base
+    said: dict[str, str] = {}
+    for name in names:
+        if (adapter := inside.get(name)) is not None:
+            said.update(adapter.saying())
+    hook("--prepare", program.prepare, base)
+    run_once = serve_once if program.service else time_once
+    with _mapped() as files:
+        run = run_once(program, 0, base, said, program.timeout_s, look=lambda running: None)
+    hook("--cleanup", program.cleanup, base)
+    return list(files), run
+
+
+@contextmanager
+def _mapped() -> Iterator[dict[Path, None]]:
+    """Collects what the processes below this one have mapped, as long as the block lasts."""
+    files: dict[Path, None] = {}
+    ended = Event()
+
+    def follow() -> None:
+        pause = _FIRST_S
+        while not ended.wait(pause):
+            pause = min(_LAST_S, pause * _GROWTH)
+            for pid in live.descendants(os.getpid()):
+                with contextlib.suppress(OSError):
+                    files.update(dict.fromkeys(ProcessMemory.of(pid).bases))
+
+    thread = Thread(target=follow, name="mapped", daemon=True)
+    thread.start()
+    try:
+        yield files
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _heard(part: Installed, run: Run) -> Installed | None:
+    """Returns a part with what it said of itself; None: it was asked and said nothing."""
+    adapter = _adapter(part)
+    if not adapter.confirms:
+        return part
+    try:
+        said = adapter.confirmed(run.stderr)
+    except WrongConfiguration:  # several processes that are given different things
+        return part
+    if said is None:
+        return part if run.fault else None
+    version = _VERSION.search(run.stderr) if adapter.family == "mimalloc" else None
+    heard = replace(part, version=version[1]) if version else part
+    return replace(heard, given=_given(heard, said))
+
+
+def _given(part: Installed, said: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:
+    """Returns what is not at the allocator's own default before anything was set."""
+    knobs = _adapter(part).knobs(part)
+    return tuple(
+        (knob.name, said[knob.name])
+        for knob in knobs
+        if knob.name in said and said[knob.name] != knob.default
+    )
+
+
+def _adapter(part: Installed) -> Inside:
+    found = inside.get(part.name)
+    assert found is not None, "parts have such names"
+    return found
