@@ -8,7 +8,7 @@ import pytest
 
 from hztune.blocks import Arm
 from hztune.confirm import Proof, claim_error, prove
-from hztune.confirm.proof import CLAIM_ERROR
+from hztune.confirm.proof import CLAIM_ERROR, _Attempt
 from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
 from hztune.stats import FIRST_LOOK, sequential_interval
@@ -53,6 +53,20 @@ def test_every_block_is_the_default_and_the_chain_in_fresh_processes(
     proof_of(bench)
     assert {b.role for b in bench.ledger.blocks} == {"confirm"}
     assert {tuple(o.arm for o in b.outcomes) for b in bench.ledger.blocks} == {(DEFAULT, FINALIST)}
+
+
+def test_a_step_that_becomes_hopeful_again_has_no_more_pairs_than_were_planned(
+    make_bench: MakeBench,
+) -> None:
+    """Beyond its plan the first step has no interval, and the claim would have none."""
+    bench = make_bench(gain(0.2), QUIET)
+    both = Arm.of("hz", {"lock": "spin", "cap": 8})
+    attempt = _Attempt(bench, DEFAULT, (FINALIST, both), alpha=0.01, rounds=19, planned=19)
+    for number in range(19):
+        arms = [FINALIST, both] if number < 3 else [FINALIST]
+        bench.measure([DEFAULT, *arms], "confirm", attempt.rounds)
+    assert attempt.running() == []
+    assert attempt.proof(is_last=False).interval is not None
 
 
 def test_no_gain_is_given_up_early(make_bench: MakeBench) -> None:

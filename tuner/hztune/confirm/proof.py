@@ -210,8 +210,11 @@ class _Attempt:
     def running(self) -> list[Arm]:
         """The configurations that the next block holds; none: there is nothing left to learn.
 
-        Nothing is measured behind a step that has failed.
+        Nothing is measured behind a step that has failed, nor more than was planned of the first
+        one: a step that was in vain may become hopeful again when more is known of the noise.
         """
+        if len(self.bench.ledger.fresh(self.chain[0]).pairs) >= self.planned:
+            return []
         answers = self._answers(is_last=False)
         found: list[Arm] = []
         for arm, answer in zip(self.chain, answers, strict=True):
