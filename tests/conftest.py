@@ -12,8 +12,10 @@ import hashlib
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -22,8 +24,32 @@ ROOT = Path(__file__).parents[1]
 BUILD_DEADLINE_S = 600
 RUN_DEADLINE_S = 120
 
+_NUMBERS = count()
+
 Build = Callable[..., Path]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_state() -> Iterator[None]:
+    """Keeps what studies of the tests learn away from what the user's own have learned."""
+    before = os.environ.get("XDG_STATE_HOME")
+    with tempfile.TemporaryDirectory(prefix="hztune-state-") as folder:
+        os.environ["XDG_STATE_HOME"] = folder
+        yield
+        if before is None:
+            del os.environ["XDG_STATE_HOME"]
+        else:
+            os.environ["XDG_STATE_HOME"] = before
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state directory for each test, which no other one has written to; it need not exist."""
+    base = tmp_path_factory.getbasetemp() / "state"
+    folder = base / str(next(_NUMBERS))
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,9 @@ PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"search", "confirm", "panel"}),
     frozenset({"trial"}),
     frozenset({"result"}),
-    frozenset({"measure", "stats", "space", "store", "progress", "doctor", "machine_diff"}),
+    frozenset(
+        {"measure", "stats", "space", "prior", "store", "progress", "doctor", "machine_diff"}
+    ),
     frozenset({"sparse"}),
     frozenset({"profile", "allocator", "workload", "blocks", "caution"}),
     frozenset({"params", "machine", "strictjson"}),

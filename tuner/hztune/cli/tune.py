@@ -110,6 +110,13 @@ _EXIT_STATUS: dict[Verdict, int] = {
     help="Examine the winner on other workloads: what harms them is left out, or told.  "
     "[default: for workloads]",
 )
+@click.option(
+    "--prior/--no-prior",
+    "prior",
+    default=True,
+    help="Begin with what earlier studies on this machine learned, and leave what this one learns; "
+    "--no-prior neither reads nor writes that. A study that goes on keeps what it began with.",
+)
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where the results go.")
 @click.option("--resume", is_flag=True, help="Go on with the study in --out.")
 @click.option("--storage", default="", metavar="URL", help="Share the study; see `hztune worker`.")

@@ -276,6 +276,7 @@ def _search(found: StudyReading) -> Html:
             "failed; what is far slower than the default lies on the lower edge.",
             class_="soft",
         ),
+        _prior(found),
         parts.figure(
             lambda width: charts.trace(
                 found.candidates,
@@ -289,6 +290,13 @@ def _search(found: StudyReading) -> Html:
         ),
         _all_candidates(found),
     )
+
+
+def _prior(found: StudyReading) -> Html:
+    """What earlier studies the search began with."""
+    text = found.result.account.prior if found.result else ""
+    said = f"The search began with a prior, of which the proof does not know: {text}."
+    return tag("p", said, class_="soft") if text else Html()
 
 
 def _all_candidates(found: StudyReading) -> Html:

@@ -138,6 +138,7 @@ class Account:
         elsewhere: What the panel saw; empty where there was none.
         left_out: The harm of what the panel left out of the winner.
         added: What each parameter of the profile adds, in the order in which they were proved.
+        prior: What the search began with, in a sentence; "": nothing from elsewhere.
     """
 
     why: str
@@ -158,6 +159,7 @@ class Account:
     elsewhere: tuple[Elsewhere, ...] = ()
     left_out: tuple[Caution, ...] = ()
     added: tuple[Addition, ...] = ()
+    prior: str = ""
 
     @classmethod
     def stored(cls, summary: Mapping[str, Any]) -> Account:
@@ -167,7 +169,7 @@ class Account:
             KeyError: A key is missing: another version of hztune wrote it.
             TypeError: Something in it has another form.
         """
-        later = ("changes", "strays", "elsewhere", "left_out", "added")
+        later = ("changes", "strays", "elsewhere", "left_out", "added", "prior")
         plain = {
             field.name: summary[field.name] for field in fields(cls) if field.name not in later
         }
@@ -180,6 +182,7 @@ class Account:
                 "elsewhere": tuple(Elsewhere.stored(row) for row in summary.get("elsewhere", ())),
                 "left_out": tuple(caution.read(Fields(row)) for row in summary.get("left_out", ())),
                 "added": tuple(Addition(**each) for each in summary.get("added", ())),
+                "prior": str(summary.get("prior", "")),
             }
         )
 

@@ -7,7 +7,8 @@ reader that has seen number N has missed none before it. Samples of a block that
 stand apart; those of one that never was stand before the samples of the next one.
 
 The tables are those of 0.1, and one more. A study of a results directory is its database's only
-one; its `request` is {"label": ..., "machine": {...}}: it belongs to one machine.
+one; its `request` is {"label": ..., "machine": {...}}: it belongs to one machine. What a study
+took from earlier ones when it was begun stands in `request`, too, as "learned".
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ def profile_of(task: Task, machine: Machine, decision: Decision, trials: int) ->
         workload=_workload_id(request),
         threads=request.threads,
         machine=MachineId.of(machine),
-        objective=Objective(_metric(request), task.limits, _control(task)),
-        claim=_claim(_metric(request), decision),
+        objective=Objective(metric_of(request), task.limits, _control(task)),
+        claim=_claim(metric_of(request), decision),
         search=SearchInfo(
             sampler=SAMPLER,
             seed=request.seed,
@@ -140,7 +140,7 @@ def _shares(request: TuneRequest, decision: Decision) -> tuple[Share, ...]:
     )
 
 
-def _metric(request: TuneRequest) -> str:
+def metric_of(request: TuneRequest) -> str:
     """What is made better: a workload's goal, runs a second, or the program's own metric."""
     if request.workload is not None:
         return METRICS[request.workload.goal]
@@ -195,6 +195,7 @@ def account_of(study: Story, decision: Decision, wall_s: float) -> Account:
         elsewhere=tuple(_elsewhere(decision)),
         left_out=decision.examined.is_gone(decision.arm) if decision.examined else (),
         added=tuple(_additions(decision)),
+        prior=study.prior.text,
     )
 
 

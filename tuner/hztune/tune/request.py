@@ -60,6 +60,8 @@ class TuneRequest:
         pareto: The two objectives of a front, as written: "throughput,rss"; "" for speed alone.
         panel: Whether the winner is examined on other workloads; None: a workload's is, if there is
             time for it.
+        prior: Whether the search begins with what earlier studies learned, and leaves what it
+            learned itself.
     """
 
     workload: WorkloadSpec | None = None
@@ -76,6 +78,7 @@ class TuneRequest:
     max_loss: str = DEFAULT_MAX_LOSS
     pareto: str = ""
     panel: bool | None = None
+    prior: bool = True
 
     @property
     def workloads(self) -> tuple[WorkloadSpec, ...]:

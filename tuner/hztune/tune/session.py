@@ -16,6 +16,7 @@ from hztune.machine import Machine
 from hztune.measure import Executor
 from hztune.measure.workloads import program_executor, workloads_executor
 from hztune.panel import Panel, make
+from hztune.prior import Prior
 from hztune.progress import Reporter, duration
 from hztune.result import Result
 from hztune.result.summary import ending
@@ -26,6 +27,7 @@ from hztune.trial import Bench, Budget, Clock, Ledger, SystemClock
 from hztune.trial.budget import Stop
 from hztune.tune import folder, story
 from hztune.tune.candidates import asks_inside
+from hztune.tune.learned import leave, prior_of, told_of
 from hztune.tune.outcome import result_of
 from hztune.tune.pareto_story import ParetoStory
 from hztune.tune.request import Task, TuneRequest, understand
@@ -50,11 +52,12 @@ def tune(request: TuneRequest, reporter: Reporter) -> Result:
         if (stored := store.ending()) is not None:
             reporter.say("this study has ended and measures no more; a new one needs another --out")
             return told_again(stored, out)
-        for line in (*chosen_from(task), *task.remarks, *doctor.remarks()):
+        prior = Prior.stored(store.learned)
+        for line in (*chosen_from(task), *told_of(prior), *task.remarks, *doctor.remarks()):
             reporter.say(line)
         executor = executor_of(request, machine, store, task.candidates.inside)
         panel = panel_of(request, machine, store)
-        study = _study(task, executor, store, reporter, asked.is_set, panel)
+        study = _study(task, executor, store, reporter, asked.is_set, panel, prior)
         decision = study.run()
         return _finish(task, machine, study, decision, store, started)
 
@@ -78,6 +81,7 @@ def plan(request: TuneRequest) -> list[str]:
         f"workload: {request.label}",
         *sought,
         *chosen_from(task),
+        *told_of(prior_of(task, Machine.here())),
         f"space: {len(searched.dimensions)} parameters, at most {searched.size():.2g} points, "
         f"{len(searched.presets)} presets",
         f"budget: {duration(request.budget_s)}; calibrated by {ends[0]}, searched by {ends[1]}, "
@@ -126,7 +130,8 @@ def executor_of(
 
 
 def _store(task: Task, machine: Machine, out: Path) -> LocalStudy:
-    return LocalStudy(out, task.identity, machine, resume=task.request.resume)
+    learned = prior_of(task, machine).plain()
+    return LocalStudy(out, task.identity, machine, resume=task.request.resume, learned=learned)
 
 
 def _study(
@@ -135,20 +140,21 @@ def _study(
     store: LocalStudy,
     reporter: Reporter,
     stop: Stop,
-    panel: Panel | None = None,
+    panel: Panel | None,
+    prior: Prior,
 ) -> Story:
     blocks = store.replay()
     budget = budget_of(task.request, SystemClock(), _spent(blocks))
     ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine)
     executor.recall(ledger.own_blocks())
     bench = Bench(executor, ledger, budget, reporter, stop)
-    return study_of(task, bench, task.request.seed, panel)
+    return study_of(task, bench, task.request.seed, panel, prior)
 
 
-def study_of(task: Task, bench: Bench, seed: int, panel: Panel | None) -> Story:
+def study_of(task: Task, bench: Bench, seed: int, panel: Panel | None, prior: Prior) -> Story:
     """The story that was asked for: of one winner, or of a front."""
     kind = ParetoStory if task.request.pareto else Story
-    return kind(bench, task.space, seed, task.request.trials, panel)
+    return kind(bench, task.space, seed, task.request.trials, panel, prior)
 
 
 def budget_of(request: TuneRequest, clock: Clock, spent_s: float) -> Budget:
@@ -187,6 +193,7 @@ def _finish(
     result = result_of(task, machine, study, decision, time.monotonic() - started, store.folder)
     if decision.verdict != "interrupted":
         store.conclude(ending(result))
+        leave(task, machine, study.bench.ledger, decision, study.bench.reporter)
     folder.write(result)
     return result
 

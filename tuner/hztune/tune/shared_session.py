@@ -21,6 +21,7 @@ from hztune import doctor, files
 from hztune.errors import UsageError
 from hztune.interrupt import interruptible
 from hztune.machine import Machine, identity
+from hztune.prior import Prior
 from hztune.progress import Reporter
 from hztune.result import Result
 from hztune.result.summary import ending
@@ -31,6 +32,7 @@ from hztune.store.study import Place, StoredStudy
 from hztune.store.worker import Worker
 from hztune.trial import Bench, Ledger, SystemClock
 from hztune.tune import folder
+from hztune.tune.learned import leave, prior_of, told_of
 from hztune.tune.outcome import result_of
 from hztune.tune.request import Task, TuneRequest, understand
 from hztune.tune.session import (
@@ -41,7 +43,7 @@ from hztune.tune.session import (
     study_of,
     told_again,
 )
-from hztune.tune.stored_request import read_back, written
+from hztune.tune.stored_request import LEARNED, read_back, written
 from hztune.tune.story import Story
 
 _SEED_LIMIT = 1 << 31
@@ -72,10 +74,11 @@ def begin(
         if request is None:
             study = place.found(storage)
         else:
-            identity = understand(request).identity
-            asked = written(request)
-            study = StoredStudy.begin(storage, place.study, identity, asked)
-            if study.request != json.loads(json.dumps(asked)):
+            task, asked = understand(request), written(request)
+            begun = {**asked, LEARNED: prior_of(task, Machine.here()).plain()}
+            study = StoredStudy.begin(storage, place.study, task.identity, begun)
+            there = {name: value for name, value in study.request.items() if name != LEARNED}
+            if there != json.loads(json.dumps(asked)):
                 reporter.say(f"the study {study.name} goes on as it was begun, with its own budget")
         _judge_folder(out, study)
         result = _take_part(study, reporter, out, budget_s=None)
@@ -145,14 +148,16 @@ def _take_part(
     where = f"{machine.fingerprint}-{identity()}"  # machines of one kind have one fingerprint
     try:
         with interruptible() as asked, Worker(study, where) as worker:
-            for line in (*chosen_from(task), *task.remarks, *doctor.remarks(alone=False)):
+            prior = Prior.stored(study.request.get(LEARNED))
+            remarks = (*told_of(prior), *task.remarks, *doctor.remarks(alone=False))
+            for line in (*chosen_from(task), *remarks):
                 reporter.say(line)
 
             def is_over() -> bool:
                 late = budget_s is not None and time.monotonic() - started > budget_s
                 return late or asked.is_set()
 
-            story = _story(task, machine, worker, reporter, is_over)
+            story = _story(task, machine, worker, reporter, is_over, prior)
             decision = story.run()
             wall_s = time.monotonic() - started
             result = result_of(task, machine, story, decision, wall_s, out)
@@ -163,6 +168,7 @@ def _take_part(
                 folder.write(result)
                 return result
             worker.conclude({**ending(result), "machine": asdict(machine), "where": where})
+            leave(task, machine, story.bench.ledger, decision, reporter)
     except EndedElsewhere:
         pass
     stored = study.ending()
@@ -171,7 +177,12 @@ def _take_part(
 
 
 def _story(
-    task: Task, machine: Machine, worker: Worker, reporter: Reporter, stop: Callable[[], bool]
+    task: Task,
+    machine: Machine,
+    worker: Worker,
+    reporter: Reporter,
+    stop: Callable[[], bool],
+    prior: Prior,
 ) -> Story:
     """The study as this worker takes part in it: it goes on where the last block ended."""
     request = task.request
@@ -184,7 +195,7 @@ def _story(
     budget = budget_of(request, SystemClock(), news.elapsed_s)
     bench = Bench(executor, ledger, budget, reporter, stop, peers=worker)
     panel = panel_of(request, machine, worker.sink)
-    return study_of(task, bench, _own_seed(request.seed, worker.number), panel)
+    return study_of(task, bench, _own_seed(request.seed, worker.number), panel, prior)
 
 
 def _own_seed(seed: int, number: int) -> int:

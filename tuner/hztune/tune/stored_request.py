@@ -22,7 +22,10 @@ _OWN = ("workload", "program", "beside", "space", "out", "resume")
 
 _MOST_SPACE_BYTES = 256 * 1024
 
-_SINCE_THEN = {"panel": False}
+LEARNED = "learned"
+"""Beside the fields of a request: the prior with which the study was begun."""
+
+_SINCE_THEN = {"panel": False, "prior": False}
 """What 0.1 had no word for, and how its studies go on."""
 
 
@@ -49,7 +52,8 @@ def read_back(stored: Mapping[str, Any]) -> Iterator[TuneRequest]:
     Raises:
         UsageError: Another version of hztune has written it, or a workload is not known here.
     """
-    plain = {name: value for name, value in stored.items() if name not in ("workloads", "space")}
+    others = ("workloads", "space", LEARNED)
+    plain = {name: value for name, value in stored.items() if name not in others}
     plain = {**_SINCE_THEN, **plain}
     if plain.keys() != set(_plain_names()):
         odd = ", ".join(sorted(plain.keys() ^ set(_plain_names())))

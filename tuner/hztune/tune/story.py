@@ -28,6 +28,7 @@ from hztune.confirm import (
 from hztune.confirm.proof import loss_words
 from hztune.errors import StoppedByUser
 from hztune.panel import Examination, Panel
+from hztune.prior import NOTHING, Prior
 from hztune.profile import Verdict
 from hztune.progress import percent
 from hztune.search import MOST_STEPS, Best, Chain, Search
@@ -95,6 +96,7 @@ class Story:
         seed: Of everything that is chosen at random.
         max_trials: Most configurations to search; None: as many as there is time for.
         panel: Other workloads on which the winner is examined; None: there are none.
+        prior: With what the search begins; the proof does not know of it.
     """
 
     bench: Bench
@@ -102,10 +104,13 @@ class Story:
     seed: int
     max_trials: int | None = None
     panel: Panel | None = None
+    prior: Prior = NOTHING
 
     def __post_init__(self) -> None:
         """Prepares a study that has decided nothing yet."""
-        self.search = Search(self.bench, self.space, self.seed, self.max_trials)
+        self.search = Search(
+            self.bench, self.space, self.seed, self.max_trials, odds=self.prior.odds
+        )
         self.calibration: Calibration | None = None
         self.proofs: list[Proof] = []
         self.examined: Examination | None = None

@@ -1,0 +1,81 @@
+"""The state directory, where studies leave lessons for later ones: $XDG_STATE_HOME/hztune/lessons.
+
+A lesson is a file of its own, written whole under a name that no other one has, so that any number
+of processes may read and write at once. What cannot be read, or is no lesson, is passed over: a
+search without lessons is only a slower one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from pathlib import Path
+
+from hztune import files
+from hztune.errors import HztuneError, UsageError
+from hztune.prior.lesson import MOST_BYTES, Lesson, dumps, parse
+
+MOST_LESSONS = 200
+"""Files that are kept, the newest; with MOST_BYTES, what all of them take at most."""
+
+_NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}\.json")
+_OWN = re.compile(rf"\.?{_NAME.pattern}(\.[0-9a-f.]+)?")
+"""A lesson, or what is left of one whose writer died."""
+
+
+def folder() -> Path | None:
+    """Where lessons are; None: this user has no home."""
+    named = Path(os.environ.get("XDG_STATE_HOME", ""))
+    try:
+        base = named if named.is_absolute() else Path.home() / ".local" / "state"
+    except RuntimeError:
+        return None
+    return base / "hztune" / "lessons"
+
+
+def read() -> list[Lesson]:
+    """Every lesson that is there and can be read, the newest first."""
+    found = []
+    place = folder()
+    for name in _names(place, _NAME)[:MOST_LESSONS]:
+        assert place is not None  # or it would hold no name
+        try:
+            found.append(parse(files.read_small(place / name, MOST_BYTES)))
+        except UsageError:
+            continue
+    return found
+
+
+def keep(lesson: Lesson) -> None:
+    """Writes a lesson, and removes the oldest ones beyond MOST_LESSONS.
+
+    Raises:
+        HztuneError: The file system refused, or the lesson is too large.
+    """
+    text, place = dumps(lesson), folder()
+    if place is None:
+        raise HztuneError("this user has no home directory, and XDG_STATE_HOME is not set")
+    if len(text) > MOST_BYTES:
+        raise HztuneError(f"it is {len(text)} bytes, and at most {MOST_BYTES} are kept")
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise HztuneError(f"cannot make {str(place)!r}: {error.strerror}") from None
+    stamp = lesson.created.strftime("%Y%m%dT%H%M%SZ")
+    files.write_whole(place / f"{stamp}-{secrets.token_hex(4)}.json", text)
+    for name in _names(place, _OWN)[MOST_LESSONS:]:
+        try:
+            (place / name).unlink(missing_ok=True)
+        except OSError:
+            return
+
+
+def _names(place: Path | None, pattern: re.Pattern[str]) -> list[str]:
+    """The files of that pattern, the newest first."""
+    try:
+        names = os.listdir(place) if place is not None else []
+    except OSError:
+        return []
+    own = [name for name in names if pattern.fullmatch(name)]
+    return sorted(own, key=lambda name: name.lstrip("."), reverse=True)
