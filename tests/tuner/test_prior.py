@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -179,7 +180,7 @@ def test_a_lesson_counts_less_the_older_and_the_less_alike_it_is(bare_space: Spa
 
 @pytest.mark.parametrize("other", [{"machine": "fedcba"}, {"metric": "wall_s"}])
 def test_a_lesson_of_another_machine_or_objective_counts_for_nothing(
-    other: dict[str, object], bare_space: Space
+    other: dict[str, Any], bare_space: Space
 ) -> None:
     prior = weighed([lesson(SPIN, **other)], HERE, bare_space, VERSIONS, NOW)
     assert prior.odds == {} and "no earlier study" in prior.text
@@ -231,7 +232,12 @@ def test_a_prior_is_stored_with_its_study_and_judged_when_it_is_read(bare_space:
     prior = weighed([lesson(SPIN)], HERE, bare_space, VERSIONS, NOW)
     assert Prior.stored(json.loads(json.dumps(prior.plain()))) == prior
     assert Prior.stored(None) == NOTHING
-    for wrong in ({"odds": {"hz": {"lock": 7}}, "text": ""}, {"odds": {}, "text": "\x1b"}, []):
+    wrongs: tuple[object, ...] = (
+        {"odds": {"hz": {"lock": 7}}, "text": ""},
+        {"odds": {}, "text": "\x1b"},
+        [],
+    )
+    for wrong in wrongs:
         with pytest.raises(UsageError):
             Prior.stored(wrong)
 

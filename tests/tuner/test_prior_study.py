@@ -85,7 +85,7 @@ def studied(
         clock = VirtualClock()
         inner = ReplayExecutor(spin_is_faster, QUIET, seed=1, clock=clock)
         for each in (session, shared_session):
-            monkeypatch.setattr(each, "executor_of", lambda request, machine, to: Kept(inner, to))
+            monkeypatch.setattr(each, "executor_of", lambda *given: Kept(inner, given[2]))
             monkeypatch.setattr(each, "SystemClock", lambda: clock)
         request = replace(asked, **changes)
         if not shared:
