@@ -182,7 +182,19 @@ def test_a_library_that_the_program_is_linked_with_is_not_preloaded_as_well(
     names = [each.name for each in task.candidates.installed]
     assert "inside:jemalloc" in names
     assert "jemalloc" not in names
+    assert "inside libjemalloc.so.2" in task.remarks[0]
     assert "serves the whole program" in task.remarks[0]
+
+
+def test_a_plan_runs_nothing_and_sees_what_the_program_is_linked_with(
+    compiled: Compile, tmp_path: Path
+) -> None:
+    wrote = tmp_path / "wrote"
+    source = f'#include <stdio.h>\nint main(void) {{ return fopen("{wrote}", "w") == NULL; }}'
+    program = compiled("writes", source, "-Wl,--no-as-needed", LINKED["jemalloc"])
+    request = TuneRequest(program=Program((str(program),)), allocator="any")
+    assert understand(request, look=False).candidates.inside[0].name == "inside:jemalloc"
+    assert not wrote.exists()
 
 
 def test_a_static_program_is_tuned_by_what_is_inside_and_by_nothing_else(
@@ -315,9 +327,17 @@ def test_a_static_program_is_its_own_provider(compiled: Compile, running: Runnin
     assert held["narenas"] == live.SettingRead(5, is_effective=True)
 
 
-def test_a_profile_of_what_is_inside_is_read_back(tuned: Profile) -> None:
+def test_a_profile_of_what_is_inside_is_read_back_with_what_the_program_gives(
+    tuned: Profile,
+) -> None:
     assert tuned.environment == {"_RJEM_MALLOC_CONF": "narenas:2,dirty_decay_ms:1000"}
-    assert profiles.parse(profiles.dumps(tuned).encode()) == tuned
+    given = replace(tuned, allocator=replace(tuned.allocator, given=(("dirty_decay_ms", 500),)))
+    for each in (tuned, given):
+        assert profiles.parse(profiles.dumps(each).encode()) == each
+    knobs = given.adapter.knobs(given.allocator.as_installed())
+    assert next(knob.default for knob in knobs if knob.name == "dirty_decay_ms") == 500
+    with pytest.raises(UsageError, match="dirty_decay_ms"):
+        profiles.parse(profiles.dumps(given).replace(": 500", ": -7").encode())
 
 
 @pytest.mark.parametrize("name", ["inside:glibc", "inside:_rjem_mimalloc", "inside:", "inside:$x"])

@@ -36,12 +36,12 @@ _VERSION = re.compile(r"^(?:mimalloc: )?v(\d+\.\d+\.\d+)[ ,]", re.M)
 
 
 def of_file(program: Program) -> tuple[Installed, ...]:
-    """Returns what stands in the file that is executed; nothing is run.
+    """Returns what is in the file that is executed and in its libraries; it is not run.
 
     Raises:
         UsageError: There is no such program.
     """
-    return inside.parts_in(target.inspect(program.argv[0]).program)
+    return inside.parts_of(_files(program))
 
 
 def of_run(program: Program) -> tuple[Installed, ...]:
@@ -51,10 +51,9 @@ def of_run(program: Program) -> tuple[Installed, ...]:
         UsageError: It cannot be started.
         HztuneError: A command before or after the run failed.
     """
-    file = target.inspect(program.argv[0]).program
-    asked = [*_USUAL, *(part.name for part in inside.parts_in(file))]
+    asked = [*_USUAL, *(part.name for part in of_file(program))]
     files, run = _look(program, asked)
-    parts = inside.parts_of([file, *files])
+    parts = inside.parts_of([*_files(program), *files])
     several = sum(_adapter(part).family == "jemalloc" for part in parts) > 1
     heard = []
     for part in parts:
@@ -64,9 +63,9 @@ def of_run(program: Program) -> tuple[Installed, ...]:
 
 
 def described(part: Installed) -> str:
-    """Returns what a part is and what it serves, in a sentence."""
+    """Returns what a part is and what it serves, in a sentence without a semicolon."""
     adapter = _adapter(part)
-    what = f"{part.path} has {adapter.family} {part.version}".rstrip()
+    what = f"{adapter.family} {part.version}".rstrip() + f" inside {part.path.name}"
     variable = f", which reads {adapter.variables()[0]}" if adapter.family == "jemalloc" else ""
     file = elf.read(part.path)
     assert file is not None, "it was found in a file of this form"
@@ -77,8 +76,14 @@ def described(part: Installed) -> str:
         else "it serves what calls it by names of its own, and a preloaded allocator all the rest"
     )
     given = " ".join(f"{name}={value}" for name, value in part.given)
-    kept = f"; the program gives it {given}" if given else ""
-    return f"{what} inside{variable}: {serves}{kept}; {part.name} tunes it"
+    kept = f", and the program gives it {given}" if given else ""
+    return f"{part.name} is {what}{variable}: {serves}{kept}"
+
+
+def _files(program: Program) -> tuple[Path, ...]:
+    """Returns the file that is executed, and those that its loader finds for it."""
+    file = target.inspect(program.argv[0]).program
+    return (file, *target.libraries(file))
 
 
 def _look(program: Program, names: Sequence[str]) -> tuple[list[Path], Run]:
