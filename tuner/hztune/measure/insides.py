@@ -62,7 +62,7 @@ def of_run(program: Program) -> tuple[Installed, ...]:
     return tuple(part for part in heard if part is not None)
 
 
-def described(part: Installed) -> str:
+def sentence(part: Installed) -> str:
     """Returns what a part is and what it serves, in a sentence without a semicolon."""
     adapter = _adapter(part)
     what = f"{adapter.family} {part.version}".rstrip() + f" inside {part.path.name}"
@@ -91,7 +91,7 @@ def _look(program: Program, names: Sequence[str]) -> tuple[list[Path], Run]:
     base = AllocatorIdentity().base
     said: dict[str, str] = {}
     for name in names:
-        if (adapter := inside.get(name)) is not None:
+        if (adapter := inside.adapter_of(name)) is not None:
             said.update(adapter.saying())
     hook("--prepare", program.prepare, base)
     run_once = serve_once if program.service else time_once
@@ -151,6 +151,6 @@ def _given(part: Installed, said: Mapping[str, Value]) -> tuple[tuple[str, Value
 
 
 def _adapter(part: Installed) -> Inside:
-    found = inside.get(part.name)
+    found = inside.adapter_of(part.name)
     assert found is not None, "parts have such names"
     return found

@@ -22,7 +22,7 @@ from hztune.measure.workloads import refuse_mixture
 from hztune.panel import LEAST_S, PANEL_SHARE
 from hztune.space import Space
 from hztune.trial import LossLimit, MemoryLimit
-from hztune.tune.candidates import Candidates, Target, asks_inside, candidates
+from hztune.tune.candidates import Candidates, Subject, asks_inside, candidates
 from hztune.workload import WorkloadSpec
 
 DEFAULT_BUDGET_S = 180.0
@@ -238,7 +238,7 @@ def _max_loss(request: TuneRequest) -> LossLimit | None:
     return replace(limit, workloads=names) if request.beside else None
 
 
-def _target(request: TuneRequest, look: bool) -> tuple[Target, tuple[str, ...]]:
+def _target(request: TuneRequest, look: bool) -> tuple[Subject, tuple[str, ...]]:
     """What is known of the target, and what is to be said of it.
 
     Raises:
@@ -247,7 +247,7 @@ def _target(request: TuneRequest, look: bool) -> tuple[Target, tuple[str, ...]]:
     if request.workload is not None:
         for spec in request.workloads:
             spec.check()
-        return Target(request.threads or _MANY_THREADS), ()
+        return Subject(request.threads or _MANY_THREADS), ()
     program = request.program
     assert program is not None  # `understand` saw to it
     found = target.inspect(program.argv[0])
@@ -260,8 +260,8 @@ def _target(request: TuneRequest, look: bool) -> tuple[Target, tuple[str, ...]]:
         parts = insides.of_file(program)
     remarks = found.remarks()
     if parts:
-        remarks = (*found.of_scripts(), *map(insides.described, parts))
-    return Target(_MANY_THREADS, parts, found.obstacle()), remarks
+        remarks = (*found.of_scripts(), *map(insides.sentence, parts))
+    return Subject(_MANY_THREADS, parts, found.obstacle()), remarks
 
 
 def _target_identity(request: TuneRequest) -> str:
