@@ -16,6 +16,7 @@ from hztune.allocator import Installed, inside, live
 from hztune.allocator import marks as marks_of
 from hztune.allocator.marks import Mark
 from hztune.blocks import Arm
+from hztune.compare import contenders
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure import Outcome, insides
@@ -26,6 +27,7 @@ from hztune.space import machine_facts
 from hztune.tune import TuneRequest
 from hztune.tune.request import understand
 from hztune.verify.running import examine
+from hztune.workload import WorkloadSpec
 
 Compile = Any  # the Compiler of conftest.py
 Running = Callable[[Path, Mapping[str, str]], AbstractContextManager[int]]
@@ -360,6 +362,26 @@ def test_the_symbol_for_building_in_has_the_prefix(tuned: Profile, compiled: Com
     assert 'const char *_rjem_malloc_conf = "narenas:2,dirty_decay_ms:1000";' in text
     assert 'export_name = "_rjem_malloc_conf"' in export.render(tuned, "rust-jemalloc")
     assert compiled("symbol.o", text, "-c", "-Wall", "-Werror").is_file()
+
+
+def test_the_symbol_keeps_what_the_program_gave(tuned: Profile) -> None:
+    given = (("dirty_decay_ms", 500), ("background_thread", "true"))
+    text = export.render(
+        replace(tuned, allocator=replace(tuned.allocator, given=given)), "c-jemalloc"
+    )
+    (line,) = (line for line in text.splitlines() if line.startswith("const char"))
+    assert set(line.split('"')[1].split(",")) == {
+        "narenas:2", "background_thread:true", "dirty_decay_ms:1000",
+    }  # fmt: skip
+
+
+def test_a_workload_or_a_comparison_of_workloads_has_nothing_inside() -> None:
+    larson = WorkloadSpec.from_text("larson")
+    with pytest.raises(UsageError, match="for a program of your own"):
+        understand(TuneRequest(workload=larson, allocator="inside"))
+    for text in ("inside:jemalloc", f"{NAME}:narenas=2"):
+        with pytest.raises(UsageError, match="stands in a program"):
+            contenders.parse([text])
 
 
 def test_an_allocator_inside_is_no_library_of_the_machine() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hztune import artifacts
-from hztune.allocator import Installed, target
+from hztune.allocator import Installed, inside, target
 from hztune.allocator.base import sha256_of
 from hztune.errors import UsageError
 from hztune.measure import insides
@@ -245,6 +245,11 @@ def _target(request: TuneRequest, look: bool) -> tuple[Subject, tuple[str, ...]]
         UsageError: It does not exist, or no allocator can be put under it and none is inside.
     """
     if request.workload is not None:
+        if inside.ANY in request.allocator:
+            raise UsageError(
+                f"--allocator {request.allocator} is for a program of your own: "
+                "hztune --allocator inside -- ./program"
+            )
         for spec in request.workloads:
             spec.check()
         return Subject(request.threads or _MANY_THREADS), ()
