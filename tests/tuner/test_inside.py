@@ -16,6 +16,7 @@ from hztune.allocator import Installed, inside, live
 from hztune.allocator import marks as marks_of
 from hztune.allocator.marks import Mark
 from hztune.blocks import Arm
+from hztune.compare import contenders
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure import Outcome, insides
@@ -26,6 +27,7 @@ from hztune.space import machine_facts
 from hztune.tune import TuneRequest
 from hztune.tune.request import understand
 from hztune.verify.running import examine
+from hztune.workload import WorkloadSpec
 
 Compile = Any  # the Compiler of conftest.py
 Running = Callable[[Path, Mapping[str, str]], AbstractContextManager[int]]
@@ -182,7 +184,19 @@ def test_a_library_that_the_program_is_linked_with_is_not_preloaded_as_well(
     names = [each.name for each in task.candidates.installed]
     assert "inside:jemalloc" in names
     assert "jemalloc" not in names
+    assert "inside libjemalloc.so.2" in task.remarks[0]
     assert "serves the whole program" in task.remarks[0]
+
+
+def test_a_plan_runs_nothing_and_sees_what_the_program_is_linked_with(
+    compiled: Compile, tmp_path: Path
+) -> None:
+    wrote = tmp_path / "wrote"
+    source = f'#include <stdio.h>\nint main(void) {{ return fopen("{wrote}", "w") == NULL; }}'
+    program = compiled("writes", source, "-Wl,--no-as-needed", LINKED["jemalloc"])
+    request = TuneRequest(program=Program((str(program),)), allocator="any")
+    assert understand(request, look=False).candidates.inside[0].name == "inside:jemalloc"
+    assert not wrote.exists()
 
 
 def test_a_static_program_is_tuned_by_what_is_inside_and_by_nothing_else(
@@ -315,9 +329,17 @@ def test_a_static_program_is_its_own_provider(compiled: Compile, running: Runnin
     assert held["narenas"] == live.SettingRead(5, is_effective=True)
 
 
-def test_a_profile_of_what_is_inside_is_read_back(tuned: Profile) -> None:
+def test_a_profile_of_what_is_inside_is_read_back_with_what_the_program_gives(
+    tuned: Profile,
+) -> None:
     assert tuned.environment == {"_RJEM_MALLOC_CONF": "narenas:2,dirty_decay_ms:1000"}
-    assert profiles.parse(profiles.dumps(tuned).encode()) == tuned
+    given = replace(tuned, allocator=replace(tuned.allocator, given=(("dirty_decay_ms", 500),)))
+    for each in (tuned, given):
+        assert profiles.parse(profiles.dumps(each).encode()) == each
+    knobs = given.adapter.knobs(given.allocator.as_installed())
+    assert next(knob.default for knob in knobs if knob.name == "dirty_decay_ms") == 500
+    with pytest.raises(UsageError, match="dirty_decay_ms"):
+        profiles.parse(profiles.dumps(given).replace(": 500", ": -7").encode())
 
 
 @pytest.mark.parametrize("name", ["inside:glibc", "inside:_rjem_mimalloc", "inside:", "inside:$x"])
@@ -340,6 +362,26 @@ def test_the_symbol_for_building_in_has_the_prefix(tuned: Profile, compiled: Com
     assert 'const char *_rjem_malloc_conf = "narenas:2,dirty_decay_ms:1000";' in text
     assert 'export_name = "_rjem_malloc_conf"' in export.render(tuned, "rust-jemalloc")
     assert compiled("symbol.o", text, "-c", "-Wall", "-Werror").is_file()
+
+
+def test_the_symbol_keeps_what_the_program_gave(tuned: Profile) -> None:
+    given = (("dirty_decay_ms", 500), ("background_thread", "true"))
+    text = export.render(
+        replace(tuned, allocator=replace(tuned.allocator, given=given)), "c-jemalloc"
+    )
+    (line,) = (line for line in text.splitlines() if line.startswith("const char"))
+    assert set(line.split('"')[1].split(",")) == {
+        "narenas:2", "background_thread:true", "dirty_decay_ms:1000",
+    }  # fmt: skip
+
+
+def test_a_workload_or_a_comparison_of_workloads_has_nothing_inside() -> None:
+    larson = WorkloadSpec.from_text("larson")
+    with pytest.raises(UsageError, match="for a program of your own"):
+        understand(TuneRequest(workload=larson, allocator="inside"))
+    for text in ("inside:jemalloc", f"{NAME}:narenas=2"):
+        with pytest.raises(UsageError, match="stands in a program"):
+            contenders.parse([text])
 
 
 def test_an_allocator_inside_is_no_library_of_the_machine() -> None:

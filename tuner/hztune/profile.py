@@ -65,15 +65,18 @@ class AllocatorId:
     """File name of the library, never a path; empty when nothing is preloaded."""
     sha256: str
     """Of the library's file; empty when there is none."""
+    given: tuple[tuple[str, Value], ...] = ()
+    """What the program gives to one that is inside; no key of the file where that is nothing."""
 
     @classmethod
     def of(cls, found: Installed) -> AllocatorId:
         """The identity of an installed allocator."""
-        return cls(found.name, found.version, Path(found.soname).name, found.sha256)
+        soname = Path(found.soname).name
+        return cls(found.name, found.version, soname, found.sha256, found.given)
 
     def as_installed(self) -> Installed:
         """What an adapter asks for, without looking at this machine."""
-        return Installed(self.name, self.version, self.soname, Path(), self.sha256, "")
+        return Installed(self.name, self.version, self.soname, Path(), self.sha256, "", self.given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +295,9 @@ def dumps(profile: Profile) -> str:
     """The profile as JSON text, one line per value."""
     held = {_KEYS.get(name, name): value for name, value in asdict(profile).items()}
     held["params"] = profile.config
+    held["allocator"]["given"] = dict(profile.allocator.given)
+    if not profile.allocator.given:
+        del held["allocator"]["given"]
     for workload in (held["workload"], *(share["workload"] for share in held["shares"])):
         workload["params"] = dict(workload["params"])
     held["objective"]["limits"] = dict(profile.objective.limits)
@@ -389,8 +395,10 @@ def _allocator(fields: Fields) -> AllocatorId:
         version=fields.text("version", VERSION),
         soname=fields.text("soname", _soname_of(name)),
         sha256=fields.text("sha256", SHA256_OR_NONE),
+        given=fields.child("given").values() if fields.has("given") else (),
     )
     fields.close()
+    allocator.get(name).check(dict(identity.given), identity.as_installed())
     return identity
 
 

@@ -71,7 +71,7 @@ def get(name: str) -> Adapter:
     """
     if name in _adapters():
         return _adapters()[name]
-    if (brought := inside.get(name)) is not None:
+    if (brought := inside.adapter_of(name)) is not None:
         return brought
     near = get_close_matches(name, names(), n=1)
     hint = f"; did you mean {near[0]}?" if near else ""

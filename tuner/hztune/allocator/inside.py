@@ -41,7 +41,7 @@ class Inside(Adapter):
     is_inside = True
 
     def __init__(self, name: str, library: Library, prefix: str) -> None:
-        """Makes the adapter of a name that `get` has read."""
+        """Makes the adapter of a name that `adapter_of` has read."""
         self.name = name
         self.prefix = prefix
         self.confirms = library.confirms
@@ -136,7 +136,7 @@ def _families() -> dict[str, Library]:
 
 
 @cache
-def get(name: str) -> Inside | None:
+def adapter_of(name: str) -> Inside | None:
     """Returns the adapter of a name such as `inside:_rjem_jemalloc`; None: it is no such name."""
     found = _NAME.fullmatch(name)
     if found is None or (found["prefix"] and found["family"] != "jemalloc"):
@@ -154,7 +154,7 @@ def parts_in(path: Path) -> tuple[Installed, ...]:
     return tuple(
         Installed(name, mark.version, "", path, sha256_of(path), "")
         for mark, name in names.items()
-        if get(name) is not None
+        if adapter_of(name) is not None
     )
 
 

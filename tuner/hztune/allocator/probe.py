@@ -43,6 +43,13 @@ def run_loader(loader: Path, environment: Mapping[str, str]) -> process.Finished
     return process.run(command, env=_surroundings(environment), deadline_s=_SECONDS)
 
 
+def run_list(loader: Path, program: Path) -> process.Finished:
+    """Lets a dynamic loader say which files it finds for a program; nothing of it is executed."""
+    return process.run(
+        [str(loader), "--list", str(program)], env=_surroundings({}), deadline_s=_SECONDS
+    )
+
+
 def ask(code: str, environment: Mapping[str, str]) -> Any:
     """Runs Python code under `environment` and returns what it gives to `say`.
 

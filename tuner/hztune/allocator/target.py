@@ -8,6 +8,7 @@ Each of these is found here and said.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -16,10 +17,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from hztune.allocator import elf, marks
+from hztune.allocator import elf, marks, probe
 from hztune.errors import UsageError
 
 _SCRIPTS_DEEP = 5
+_RESOLVED = re.compile(r"=> (/.*) \(0x[0-9a-f]+\)$", re.M)
 _SHEBANG_BYTES = 256
 #: Starts of the names of libraries that are linked to get an allocator.
 _LINKED = {
@@ -164,6 +166,18 @@ def loader_of(program: Path | None) -> Path:
     if target.loader is None:
         raise UsageError(str(target.obstacle()))
     return target.loader
+
+
+def libraries(program: Path) -> tuple[Path, ...]:
+    """Returns the files that the program's loader finds for what it was linked with.
+
+    None for a static program, and for one whose loader cannot run here.
+    """
+    loader = inspect(program).loader
+    if loader is None or not loader.is_file():
+        return ()
+    listed = probe.run_list(loader, program).stdout
+    return tuple(Path(found[1]) for found in _RESOLVED.finditer(listed))
 
 
 def _executed(program: str | Path) -> tuple[Path, tuple[Path, ...]]:

@@ -43,5 +43,5 @@ def workloads() -> list[str]:
 
 
 def allocators() -> list[str]:
-    """Every allocator that hztune knows, installed or not."""
-    return [*api.allocator_names(), "any"]
+    """Every allocator that hztune knows, installed or not, and the words for several."""
+    return [*api.allocator_names(), "any", "inside"]

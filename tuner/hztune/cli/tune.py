@@ -65,9 +65,10 @@ _EXIT_STATUS: dict[Verdict, int] = {
 )
 @click.option(
     "--allocator",
-    metavar="NAME[,NAME]...|any",
+    metavar="NAME[,NAME]...|any|inside",
     shell_complete=completion.offer_names(completion.allocators),
-    help="Whose parameters to tune.  [default: any for a program of your own, else hz]",
+    help="Whose parameters to tune; inside: those that a program of your own brings.  "
+    "[default: any for a program of your own, else hz]",
 )
 @click.option(
     "--space", default="", metavar="NAME|FILE", help="The search space.  [default: the allocator's]"

@@ -21,7 +21,7 @@ BUILD = "build:"
 """What the allocator of an arm begins with when it is another build of hz."""
 
 _FILE = re.compile(r"([A-Za-z0-9_.+-]{1,40})=(.*/.*)")
-_CONFIGURED = re.compile(r"([a-z0-9_]+):(.+)")
+_CONFIGURED = re.compile(r"(inside:[a-z0-9_]+|(?!inside:)[a-z0-9_]+):(.+)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,13 +74,18 @@ def _conf(profile: Profile) -> tuple[str, str, str]:
     """The symbol that this build of jemalloc reads, its variable, and what they say."""
     prefix = profile.adapter.prefix
     variable = f"{prefix.upper()}MALLOC_CONF"
-    return f"{prefix}malloc_conf", variable, profile.environment.get(variable, "")
+    config = {**dict(profile.allocator.given), **profile.config}
+    said = profile.adapter.settings(config, profile.allocator.as_installed())
+    return f"{prefix}malloc_conf", variable, said.get(variable, "")
 
 
 def _beside(profile: Profile) -> list[str]:
     """What one must know of other builds, or of a program that has such a symbol already."""
     if profile.adapter.is_inside:
-        return ["what the program says in a symbol of that name now, this must say as well"]
+        return [
+            "it takes the place of a symbol of that name that the program has now, and says what",
+            "the program gave it; a variable that the program sets itself still overrides it",
+        ]
     return ["builds with a prefix want _rjem_malloc_conf (Rust's jemalloc-sys) or je_malloc_conf"]
 
 

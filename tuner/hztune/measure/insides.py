@@ -36,12 +36,12 @@ _VERSION = re.compile(r"^(?:mimalloc: )?v(\d+\.\d+\.\d+)[ ,]", re.M)
 
 
 def of_file(program: Program) -> tuple[Installed, ...]:
-    """Returns what stands in the file that is executed; nothing is run.
+    """Returns what is in the file that is executed and in its libraries; it is not run.
 
     Raises:
         UsageError: There is no such program.
     """
-    return inside.parts_in(target.inspect(program.argv[0]).program)
+    return inside.parts_of(_files(program))
 
 
 def of_run(program: Program) -> tuple[Installed, ...]:
@@ -51,10 +51,9 @@ def of_run(program: Program) -> tuple[Installed, ...]:
         UsageError: It cannot be started.
         HztuneError: A command before or after the run failed.
     """
-    file = target.inspect(program.argv[0]).program
-    asked = [*_USUAL, *(part.name for part in inside.parts_in(file))]
+    asked = [*_USUAL, *(part.name for part in of_file(program))]
     files, run = _look(program, asked)
-    parts = inside.parts_of([file, *files])
+    parts = inside.parts_of([*_files(program), *files])
     several = sum(_adapter(part).family == "jemalloc" for part in parts) > 1
     heard = []
     for part in parts:
@@ -63,10 +62,10 @@ def of_run(program: Program) -> tuple[Installed, ...]:
     return tuple(part for part in heard if part is not None)
 
 
-def described(part: Installed) -> str:
-    """Returns what a part is and what it serves, in a sentence."""
+def sentence(part: Installed) -> str:
+    """Returns what a part is and what it serves, in a sentence without a semicolon."""
     adapter = _adapter(part)
-    what = f"{part.path} has {adapter.family} {part.version}".rstrip()
+    what = f"{adapter.family} {part.version}".rstrip() + f" inside {part.path.name}"
     variable = f", which reads {adapter.variables()[0]}" if adapter.family == "jemalloc" else ""
     file = elf.read(part.path)
     assert file is not None, "it was found in a file of this form"
@@ -77,8 +76,14 @@ def described(part: Installed) -> str:
         else "it serves what calls it by names of its own, and a preloaded allocator all the rest"
     )
     given = " ".join(f"{name}={value}" for name, value in part.given)
-    kept = f"; the program gives it {given}" if given else ""
-    return f"{what} inside{variable}: {serves}{kept}; {part.name} tunes it"
+    kept = f", and the program gives it {given}" if given else ""
+    return f"{part.name} is {what}{variable}: {serves}{kept}"
+
+
+def _files(program: Program) -> tuple[Path, ...]:
+    """Returns the file that is executed, and those that its loader finds for it."""
+    file = target.inspect(program.argv[0]).program
+    return (file, *target.libraries(file))
 
 
 def _look(program: Program, names: Sequence[str]) -> tuple[list[Path], Run]:
@@ -86,7 +91,7 @@ def _look(program: Program, names: Sequence[str]) -> tuple[list[Path], Run]:
     base = AllocatorIdentity().base
     said: dict[str, str] = {}
     for name in names:
-        if (adapter := inside.get(name)) is not None:
+        if (adapter := inside.adapter_of(name)) is not None:
             said.update(adapter.saying())
     hook("--prepare", program.prepare, base)
     run_once = serve_once if program.service else time_once
@@ -146,6 +151,6 @@ def _given(part: Installed, said: Mapping[str, Value]) -> tuple[tuple[str, Value
 
 
 def _adapter(part: Installed) -> Inside:
-    found = inside.get(part.name)
+    found = inside.adapter_of(part.name)
     assert found is not None, "parts have such names"
     return found

@@ -87,7 +87,9 @@ def _hyperfine(found: StudyReading) -> Iterator[str]:
 def machine(found: StudyReading) -> Html:
     """Where it was measured."""
     rows = [(name, value) for name, value in found.samples.machine.described()]
+    inside = found.samples.identity.get("inside", "")
     return join(
+        *(tag("p", f"{each}.") for each in inside.split("; ") if each),
         tag("h2", "The machine"),
         table("Where it was measured; elsewhere it is a guess", ("what", "value"), rows),
     )

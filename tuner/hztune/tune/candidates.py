@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hztune import allocator, space
 from hztune.allocator import Installed, inside
 from hztune.errors import HztuneError, UsageError
-from hztune.measure.insides import described
+from hztune.measure.insides import sentence
 from hztune.params import Value
 from hztune.space import Choice, Space
 from hztune.space.dimension import Dimension
@@ -43,7 +43,7 @@ class Candidates:
         return {
             "allocator": self.label,
             "library": " ".join(each.sha256 for each in self.installed),
-            **({"inside": "; ".join(map(described, self.inside))} if self.inside else {}),
+            **({"inside": "; ".join(map(sentence, self.inside))} if self.inside else {}),
         }
 
     @property
@@ -58,7 +58,7 @@ class Candidates:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Subject:
     """What decides which allocators can be candidates.
 
     Attributes:
@@ -77,7 +77,7 @@ def asks_inside(wanted: str) -> bool:
     return wanted == ANY or any(name.startswith(inside.ANY) for name in _names(wanted))
 
 
-def candidates(wanted: str, searched: str, target: Target) -> Candidates:
+def candidates(wanted: str, searched: str, target: Subject) -> Candidates:
     """Finds the allocators of a study.
 
     Args:
@@ -106,7 +106,7 @@ def _names(wanted: str) -> list[str]:
     return list(dict.fromkeys(name.strip() for name in wanted.split(",")))
 
 
-def _all(target: Target) -> tuple[tuple[Installed, ...], tuple[str, ...]]:
+def _all(target: Subject) -> tuple[tuple[Installed, ...], tuple[str, ...]]:
     """What the program brings and all that is installed, and what is missing.
 
     A library that the program brings is not preloaded as well: it would be the same.
@@ -125,7 +125,7 @@ def _all(target: Target) -> tuple[tuple[Installed, ...], tuple[str, ...]]:
     return (*target.inside, *others), tuple(missing)
 
 
-def _named(names: Sequence[str], target: Target) -> tuple[Installed, ...]:
+def _named(names: Sequence[str], target: Subject) -> tuple[Installed, ...]:
     """Those that were named; `inside` is all that the program brings."""
     found: list[Installed] = []
     for name in names:

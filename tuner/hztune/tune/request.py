@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hztune import artifacts
-from hztune.allocator import Installed, target
+from hztune.allocator import Installed, inside, target
 from hztune.allocator.base import sha256_of
 from hztune.errors import UsageError
 from hztune.measure import insides
@@ -22,7 +22,7 @@ from hztune.measure.workloads import refuse_mixture
 from hztune.panel import LEAST_S, PANEL_SHARE
 from hztune.space import Space
 from hztune.trial import LossLimit, MemoryLimit
-from hztune.tune.candidates import Candidates, Target, asks_inside, candidates
+from hztune.tune.candidates import Candidates, Subject, asks_inside, candidates
 from hztune.workload import WorkloadSpec
 
 DEFAULT_BUDGET_S = 180.0
@@ -241,16 +241,21 @@ def _max_loss(request: TuneRequest) -> LossLimit | None:
     return replace(limit, workloads=names) if request.beside else None
 
 
-def _target(request: TuneRequest, look: bool) -> tuple[Target, tuple[str, ...]]:
+def _target(request: TuneRequest, look: bool) -> tuple[Subject, tuple[str, ...]]:
     """What is known of the target, and what is to be said of it.
 
     Raises:
         UsageError: It does not exist, or no allocator can be put under it and none is inside.
     """
     if request.workload is not None:
+        if inside.ANY in request.allocator:
+            raise UsageError(
+                f"--allocator {request.allocator} is for a program of your own: "
+                "hztune --allocator inside -- ./program"
+            )
         for spec in request.workloads:
             spec.check()
-        return Target(request.threads or _MANY_THREADS), ()
+        return Subject(request.threads or _MANY_THREADS), ()
     program = request.program
     assert program is not None  # `understand` saw to it
     found = target.inspect(program.argv[0])
@@ -263,8 +268,8 @@ def _target(request: TuneRequest, look: bool) -> tuple[Target, tuple[str, ...]]:
         parts = insides.of_file(program)
     remarks = found.remarks()
     if parts:
-        remarks = (*found.of_scripts(), *map(insides.described, parts))
-    return Target(_MANY_THREADS, parts, found.obstacle()), remarks
+        remarks = (*found.of_scripts(), *map(insides.sentence, parts))
+    return Subject(_MANY_THREADS, parts, found.obstacle()), remarks
 
 
 def _target_identity(request: TuneRequest) -> str:

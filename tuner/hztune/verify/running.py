@@ -8,6 +8,7 @@ from hztune import machine_diff
 from hztune.allocator import Adapter, Installed, WrongConfiguration, inside, live
 from hztune.allocator.live import Running, SettingRead
 from hztune.errors import UsageError
+from hztune.measure import insides
 from hztune.measure.identity import UNCHANGED
 from hztune.params import Value
 from hztune.profile import Profile
@@ -182,4 +183,5 @@ def _remarks(tuned: Profile, running: Running, found: Installed) -> tuple[str, .
         if running.environment is None
         else ()
     )
-    return (*machine_diff.of_library(tuned, found), *children, *unknown)
+    part = (insides.sentence(found),) if tuned.adapter.is_inside else ()
+    return (*part, *machine_diff.of_library(tuned, found), *children, *unknown)
