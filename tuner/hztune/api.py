@@ -368,6 +368,35 @@ def contenders(texts: Sequence[str]) -> tuple[Contender, ...]:
     return contenders.parse(texts)
 
 
+def commands(texts: Sequence[str]) -> tuple[Contender, ...]:
+    """Contenders that are commands, for programs whose words begin with {}; the first is the base.
+
+    Args:
+        texts: "./new", or NAME='./new --fast' with a name for the results.
+
+    Raises:
+        UsageError: One is no command, or its program does not exist.
+    """
+    from hztune.compare import contenders
+
+    return contenders.commands(texts)
+
+
+def named_programs(texts: Sequence[str], **options: Any) -> tuple[Program, ...]:
+    """Several programs of yours, each with a name of its own.
+
+    Args:
+        texts: NAME='./program its arguments'.
+        options: As of `program`; they hold for each.
+
+    Raises:
+        UsageError: One is not so written, or two have one name.
+    """
+    from hztune.measure.program import named
+
+    return named(tuple(texts), **options)
+
+
 def rows(workloads: str, threads: str = "", params: Sequence[str] = ()) -> tuple[WorkloadSpec, ...]:
     """The rows of a comparison: every workload with every number of threads.
 
@@ -389,45 +418,85 @@ def rows(workloads: str, threads: str = "", params: Sequence[str] = ()) -> tuple
 
 def compare(
     sides: Sequence[Contender],
-    specs: Sequence[WorkloadSpec],
+    specs: Sequence[WorkloadSpec | Program],
     *,
-    pairs: int = 6,
+    pairs: int | None = None,
     budget_s: float = 60.0,
     seed: int = 1,
+    no_worse: str | None = None,
+    out: Path | None = None,
     reporter: Reporter | None = None,
 ) -> tuple[Comparison, bool]:
     """Measures contenders side by side.
 
     Args:
-        sides: From `contenders`.
-        specs: From `rows`.
-        pairs: Blocks of fresh processes for each row.
+        sides: From `contenders`, or from `commands` where programs are open (see `program`).
+        specs: From `rows`, or programs from `program`.
+        pairs: Blocks of fresh processes for each row; None: 6, or with `no_worse` as many as there
+            is time for.
         budget_s: Seconds for all rows together.
         seed: Of every random choice.
+        no_worse: What the second of two may lose of its speed, "2%"; None: nothing is tested.
+            The answer is `ruling` of what is returned.
+        out: A directory for every sample, as soon as it exists, and the record; None: none.
         reporter: Is told how it goes; None: nothing is shown.
 
     Returns:
         The rows, and whether Ctrl-C ended it before the last one.
 
     Raises:
-        UsageError: `pairs` or `budget_s` is not legal.
+        UsageError: Something is not legal; nothing was measured.
     """
-    from hztune.compare import comparison, session
+    from hztune.compare import comparison, session, targets
+    from hztune.compare.gate import Gate
     from hztune.compare.match import Effort
     from hztune.machine import Machine
+    from hztune.measure.program import Program
 
-    effort, machine = Effort(pairs, budget_s), Machine.here()
-    record = comparison.started(sides, machine)
-    executors = session.executors(sides, machine, seed)
-    return session.carry_out(record, specs, effort, executors, reporter or Quiet())
+    gate = Gate.parse(no_worse, len(specs)) if no_worse is not None else None
+    if gate is not None and len(sides) != 2:
+        raise UsageError(
+            f"--no-worse tests one contender against another, and there are {len(sides)}; "
+            "give the base and the new one, in this order"
+        )
+    effort, machine = Effort(pairs, budget_s, gate), Machine.here()
+    told, shown = [each for each in specs if isinstance(each, Program)], reporter or Quiet()
+    for line in targets.require(told, sides):
+        shown.say(line)
+    asked = {"seed": seed, "budget_s": budget_s, **({} if pairs is None else {"pairs": pairs})}
+    record = comparison.started(sides, machine, asked, gate)
+    return session.measured(record, specs, effort, machine, seed, shown, out)
+
+
+def ruling(found: Comparison) -> str:
+    """What a comparison with `no_worse` says: "no worse", "worse" or "not enough data"."""
+    from hztune.compare.gate import whole
+
+    return whole(found.rulings)
+
+
+def comparison_csv(found: Comparison) -> str:
+    """A comparison as CSV: a line for each row and contender."""
+    from hztune.compare import exchange
+
+    return exchange.csv_text(found)
+
+
+def comparison_junit(found: Comparison) -> str:
+    """The rulings of a comparison with `no_worse` as JUnit XML: a test case for each row."""
+    from hztune.compare import exchange
+
+    return exchange.junit(found)
 
 
 def comparison_text(found: Comparison, *, markdown: bool = False, counters: bool = False) -> str:
     """A comparison for people, or as a table for a Markdown document."""
     from hztune.compare import table
 
-    rows = found.standings
-    return table.markdown(rows) if markdown else table.plain(rows, counters=counters)
+    rows, rulings = found.standings, found.rulings
+    if markdown:
+        return table.markdown(rows, rulings)
+    return table.plain(rows, rulings, counters=counters)
 
 
 def comparison_json(found: Comparison) -> str:
@@ -435,6 +504,17 @@ def comparison_json(found: Comparison) -> str:
     from hztune.compare import comparison
 
     return comparison.dumps(found)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file that is whole or absent.
+
+    Raises:
+        HztuneError: The file system refused.
+    """
+    from hztune import files
+
+    files.write_whole(path, text)
 
 
 def draw(found: Comparison, path: Path) -> None:

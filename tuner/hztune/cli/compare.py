@@ -1,21 +1,33 @@
-"""`hztune compare`: allocators and configurations side by side, on one or many workloads."""
+"""`hztune compare`: allocators, configurations and commands side by side; a gate for CI."""
 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from hztune import api
 from hztune.cli import completion
+from hztune.cli.program import PROGRAM_OPTIONS, SplitCommand, about_program
 from hztune.errors import StoppedByUser, UsageError
 from hztune.progress import Plain, Quiet, parse_duration
 
-_HELP = """Measure allocators and configurations side by side.
+if TYPE_CHECKING:
+    from hztune.compare.comparison import Comparison
+    from hztune.measure.program import Program
+    from hztune.workload import WorkloadSpec
 
-The first contender is the control: ratios are to it, with 95 % intervals; above 1 is faster. Ctrl-C
-ends the comparison with the rows so far.
+_STATUS = {"no worse": 0, "worse": 4, "not enough data": 6}
+_PLACE = "{}"
+_HELP = """Measure allocators, configurations or programs side by side.
+
+The first contender is the control: ratios are to it, with 95 % intervals; above 1 is faster. They
+are measured on built-in workloads (--workload), on a program of your own (after --), on several
+(--command) or on a server (--server). Ctrl-C ends the comparison with the rows so far.
 
 \b
 default                   hz as it comes
@@ -23,15 +35,33 @@ PROFILE.json              what a profile describes
 glibc, jemalloc, ...      an allocator as it comes; `none`: the program unchanged
 hz:shards=4,thp=on        an allocator with parameters
 NAME=/path/to/lib.so      any other library that replaces malloc
+
+Where the program is {}, the contenders are commands that take its place. So the arguments stand
+once, and both sides get the same:
+
+\b
+hztune compare none jemalloc -- ./program its arguments
+hztune compare ./old ./new -- {} its arguments
+hztune compare OLD='./server-1' NEW='./server-2 --fast' --server '{} --port 7777' ...
+hztune compare ./old ./new --command small='{} a.txt' --command large='{} b.txt'
+
+With --no-worse 2%, the answer is whether the second of two contenders has lost more than 2 % of
+the first one's speed on any row. The number of pairs is planned by the clock; three looks at them
+may end it early.
+
+\b
+exit status   0  no worse: a greater loss is excluded
+              4  worse: that no more is lost is excluded; or the second contender fails
+              6  not enough data: neither
 """
 
 
-@click.command("compare", help=_HELP)
+@click.command("compare", cls=SplitCommand, help=_HELP)
 @click.option(
     "--workload",
     "-w",
     "workloads",
-    required=True,
+    default="",
     metavar="NAME[@SETTING],...",
     shell_complete=completion.offer_names(completion.workloads),
     help="What to measure; see `hztune list workloads`.",
@@ -49,53 +79,198 @@ NAME=/path/to/lib.so      any other library that replaces malloc
     "--budget", default="60s", show_default=True, metavar="TIME", help="Time for all rows together."
 )
 @click.option(
-    "--pairs", type=int, default=6, show_default=True, help="Blocks of fresh processes a row."
+    "--pairs",
+    type=int,
+    metavar="N",
+    help="Blocks of fresh processes a row.  [default: 6; with --no-worse what there is time for]",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True,
               help="Of every random choice.")  # fmt: skip
+@click.option(
+    "--no-worse",
+    default=None,
+    metavar="PERCENT",
+    help="Test whether the second contender has lost more speed than that.",
+)
 @click.option("--counters", is_flag=True, help="Print what each allocator counted, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print every sample and estimate as JSON.")
-@click.option("--markdown", is_flag=True, help="Print a table for a Markdown document.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "markdown", "json"]),
+    default="text",
+    show_default=True,
+    help="What is printed; json holds every sample and estimate.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("--markdown", is_flag=True, help="The same as --format markdown.")
 @click.option(
     "--plot", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw the ratios, too."
 )
+@click.option(
+    "--csv",
+    "csv_path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the figures there, too.",
+)
+@click.option(
+    "--junit",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the answers of --no-worse there as JUnit XML.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where samples and the record go.  [default: a new one in hztune-results]",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
-@click.argument("contenders", metavar="A B [C]...", nargs=-1, shell_complete=completion.offer_files)
+@about_program
+@click.argument(
+    "contenders",
+    metavar="A B [C]... [-- PROGRAM [ARGS]...]",
+    nargs=-1,
+    shell_complete=completion.offer_files,
+)
 def compare_command(
     contenders: tuple[str, ...],
-    workloads: str,
-    threads: str,
-    params: tuple[str, ...],
     budget: str,
-    pairs: int,
+    pairs: int | None,
     seed: int,
+    no_worse: str | None,
     counters: bool,
+    form: str,
     as_json: bool,
     markdown: bool,
     plot: Path | None,
+    csv_path: Path | None,
+    junit: Path | None,
+    out: Path | None,
     quiet: bool,
+    **measured: Any,
 ) -> int:
     """`hztune compare`."""
     if len(contenders) < 2:
         raise UsageError("compare needs two contenders at least (see `hztune compare --help`)")
-    if as_json and markdown:
-        raise UsageError("--json and --markdown exclude each other; give one of them")
+    form = _form(form, as_json=as_json, markdown=markdown)
+    if junit is not None and no_worse is None:
+        raise UsageError("--junit writes the answers of --no-worse; give that, too: --no-worse 2%")
     budget_s = parse_duration(budget)
-    specs = api.rows(workloads, threads, params)
+    specs = _rows(**measured)
+    is_open = _is_open(specs)
+    sides = api.commands(contenders) if is_open else api.contenders(contenders)
     found, stopped = api.compare(
-        api.contenders(contenders),
+        sides,
         specs,
         pairs=pairs,
         budget_s=budget_s,
         seed=seed,
+        no_worse=no_worse,
+        out=out or Path("hztune-results", f"compare-{time.strftime('%Y%m%d-%H%M%S')}"),
         reporter=Quiet() if quiet else Plain(sys.stderr),
     )
-    if plot is not None and found.rows:
-        api.draw(found, plot)
-    if as_json:
-        click.echo(api.comparison_json(found), nl=False)
-    elif found.rows:
-        click.echo(api.comparison_text(found, markdown=markdown, counters=counters))
+    if found.rows:
+        _write(found, plot, csv_path, junit)
+    _print(found, form, counters=counters)
     if stopped:
         raise StoppedByUser(f"interrupted; {len(found.rows)} of {len(specs)} rows are measured")
-    return 0
+    return 0 if no_worse is None else _STATUS[api.ruling(found)]
+
+
+def _form(form: str, *, as_json: bool, markdown: bool) -> str:
+    """What is to be printed.
+
+    Raises:
+        UsageError: Several things are.
+    """
+    source = click.get_current_context().get_parameter_source("form")
+    asked = {"json": as_json, "markdown": markdown}
+    chosen = {name for name, is_asked in asked.items() if is_asked}
+    if source is not ParameterSource.DEFAULT:
+        chosen.add(form)
+    if len(chosen) > 1:
+        raise UsageError("--json, --markdown and --format exclude each other; give one of them")
+    return chosen.pop() if chosen else form
+
+
+def _rows(
+    *,
+    workloads: str,
+    threads: str,
+    params: tuple[str, ...],
+    commands: tuple[str, ...],
+    words: tuple[str, ...] | None,
+    **about: Any,
+) -> list[WorkloadSpec | Program]:
+    """What is measured.
+
+    Raises:
+        UsageError: Nothing is, or what excludes each other.
+    """
+    given = {
+        "--workload": bool(workloads),
+        "a program after --": words is not None,
+        "--server": bool(about["server"]),
+        "--command": bool(commands),
+    }
+    several = [name for name, is_given in given.items() if is_given]
+    if len(several) != 1:
+        raise UsageError(
+            f"{' and '.join(several)} exclude each other; give one of them"
+            if several
+            else "nothing is said of what to measure: give a program after --, --server with "
+            "--load, --command NAME='PROGRAM ARGS', or --workload NAME (`hztune list workloads`)"
+        )
+    if not workloads:
+        if threads or params:
+            raise UsageError("--threads and --param are for workloads; a program has its arguments")
+        return _programs(commands, words, about)
+    ctx = click.get_current_context()
+    for name in PROGRAM_OPTIONS:
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = "--" + name.replace("_", "-")
+            raise UsageError(f"{option} is for a program of your own, not for --workload")
+    return [*api.rows(workloads, threads, params)]
+
+
+def _programs(
+    commands: tuple[str, ...], words: tuple[str, ...] | None, about: dict[str, Any]
+) -> list[WorkloadSpec | Program]:
+    """The programs of the user's that are measured."""
+    if words == ():
+        raise UsageError("there is no program after --; write it and its arguments there")
+    if commands:
+        return [*api.named_programs(commands, **about)]
+    return [api.program(words or (), **about)]
+
+
+def _is_open(specs: list[WorkloadSpec | Program]) -> bool:
+    """Whether the contenders are commands.
+
+    Raises:
+        UsageError: On some rows only.
+    """
+    opens = [getattr(spec, "is_open", False) for spec in specs]
+    if any(opens) and not all(opens):
+        raise UsageError(
+            f"{_PLACE} must begin every --command or none: contenders are commands, or they are "
+            "allocators, profiles and libraries"
+        )
+    return any(opens)
+
+
+def _write(found: Comparison, plot: Path | None, table: Path | None, junit: Path | None) -> None:
+    """Writes the files that were asked for."""
+    if plot is not None:
+        api.draw(found, plot)
+    for path, text in ((table, api.comparison_csv), (junit, api.comparison_junit)):
+        if path is not None:
+            api.write_text(path, text(found))
+
+
+def _print(found: Comparison, form: str, *, counters: bool) -> None:
+    if form == "json":
+        click.echo(api.comparison_json(found), nl=False)
+    elif found.rows:
+        click.echo(api.comparison_text(found, markdown=form == "markdown", counters=counters))

@@ -42,6 +42,13 @@ _OPTIONS = (
                  help="Read the server's memory again that long after the load."),
 )  # fmt: skip
 
+_COMMANDS = click.option(
+    "--command",
+    "commands",
+    multiple=True,
+    metavar="NAME='PROGRAM ARGS'",
+    help="One of several programs, instead of a single one after --.",
+)
 
 PROGRAM_OPTIONS = frozenset({
     "metric_regex", "metric_cmd", "lower_is_better", "prepare", "cleanup", "check", "warmup",
@@ -59,10 +66,30 @@ class ProgramCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-def program_options(command: F) -> F:
-    """Gives a command the options about a program, and its words as `words`."""
+class SplitCommand(click.Command):
+    """A command whose own words end at `--`: what stands behind it is its program, as `words`.
+
+    They are None where there is no `--`.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses what stands before the dashes."""
+        at = args.index("--") if "--" in args else None
+        rest = super().parse_args(ctx, args[:at])
+        ctx.params["words"] = None if at is None else tuple(args[at + 1 :])
+        return rest
+
+
+def about_program(command: F) -> F:
+    """Gives a command the options about programs."""
     for option in reversed(_OPTIONS):
         command = option(command)
+    return _COMMANDS(command)
+
+
+def program_options(command: F) -> F:
+    """Gives a command the options about programs, and the words of one as `words`."""
+    command = about_program(command)
     words = click.argument(
         "words",
         metavar="[-- PROGRAM [ARGS]...]",

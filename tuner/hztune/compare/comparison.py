@@ -21,8 +21,10 @@ from typing import Any, cast
 from hztune import files, strictjson, version
 from hztune.blocks import STATUSES, Arm, Block, Outcome, Status, Turn, overall_rate
 from hztune.compare.contenders import Contender
-from hztune.compare.match import Count, Measured
+from hztune.compare.gate import Gate, Horizon, Ruling
+from hztune.compare.match import MOST_PAIRS, Count, Measured
 from hztune.compare.standings import Standing, Standings, standings
+from hztune.compare.targets import AMOUNTS, Amount, ProgramSpec, Row, amount_of
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.params import renamed_in
@@ -51,12 +53,26 @@ class Comparison:
         machine: Where, as names and values for a reader.
         versions: Of hztune and what it computes with.
         rows: What was measured.
+        asked: What a repetition needs beside contenders and rows: seed, budget_s, pairs; by name.
+        gate: What the second contender may lose; None: nothing was tested.
     """
 
     contenders: tuple[Contender, ...]
     machine: tuple[tuple[str, object], ...]
     versions: tuple[tuple[str, str], ...]
     rows: tuple[Measured, ...]
+    asked: tuple[tuple[str, float], ...] = ()
+    gate: Gate | None = None
+
+    @property
+    def rulings(self) -> tuple[Ruling, ...]:
+        """What the gate says of each row; empty where there is none."""
+        if self.gate is None:
+            return ()
+        plans = [(row, row.horizon) for row in self.rows]
+        return tuple(
+            self.gate.rule(row.spec.label, row.blocks, plan) for row, plan in plans if plan
+        )
 
     @property
     def standings(self) -> tuple[Standings, ...]:
@@ -64,7 +80,12 @@ class Comparison:
         return tuple(standings_of(self.contenders, row) for row in self.rows)
 
 
-def started(contenders: Sequence[Contender], machine: Machine) -> Comparison:
+def started(
+    contenders: Sequence[Contender],
+    machine: Machine,
+    asked: Mapping[str, float] | None = None,
+    gate: Gate | None = None,
+) -> Comparison:
     """Returns the record of a comparison of which nothing has been measured."""
     fields = tuple(
         (name, ascii_text(value) if isinstance(value, str) else value)
@@ -75,13 +96,20 @@ def started(contenders: Sequence[Contender], machine: Machine) -> Comparison:
         ("numpy", version_of("numpy")),
         ("python", platform.python_version()),
     )
-    return Comparison(tuple(contenders), fields, versions, ())
+    return Comparison(tuple(contenders), fields, versions, (), tuple((asked or {}).items()), gate)
 
 
 def standings_of(contenders: Sequence[Contender], row: Measured) -> Standings:
     """Returns what the samples of a row give."""
     names = [each.name for each in contenders]
-    return standings(row.spec.label, names, row.blocks, [each.each for each in row.counts])
+    return standings(
+        row.spec.label,
+        names,
+        row.blocks,
+        [each.each for each in row.counts],
+        amount=amount_of(row.spec),
+        horizon=row.horizon,
+    )
 
 
 def dumps(record: Comparison) -> str:
@@ -90,6 +118,8 @@ def dumps(record: Comparison) -> str:
         "schema": SCHEMA,
         "machine": dict(record.machine),
         "versions": dict(record.versions),
+        **({"asked": dict(record.asked)} if record.asked else {}),
+        **({"gate": _gate_json(record.gate, record.rulings)} if record.gate else {}),
     }
     contenders = ",\n".join(f"  {json.dumps(_contender_json(each))}" for each in record.contenders)
     rows = ",\n".join(_row_text(record.contenders, row) for row in record.rows)
@@ -117,6 +147,8 @@ def _parse(content: bytes) -> tuple[Comparison, list[str]]:
     top.word("schema", (SCHEMA,))
     machine = top.mapping("machine")
     versions = top.child("versions").texts()
+    asked = _asked(top.child("asked")) if top.has("asked") else ()
+    gate, ruled = _gate(top.child("gate")) if top.has("gate") else (None, None)
     contenders = tuple(_contender(each) for each in top.children("contenders"))
     if len({each.name for each in contenders}) != len(contenders) or not contenders:
         raise UsageError("contenders must be there, each with a name of its own")
@@ -127,7 +159,11 @@ def _parse(content: bytes) -> tuple[Comparison, list[str]]:
         computed = _standings_json(standings_of(contenders, row))
         wrong += [f"{row.spec.label}: {each}" for each in disagreements(stored, computed)]
     top.close()
-    return Comparison(contenders, tuple(machine.items()), versions, tuple(rows)), wrong
+    found = Comparison(contenders, tuple(machine.items()), versions, tuple(rows), asked, gate)
+    if gate is not None:
+        computed = _gate_json(gate, found.rulings)["rows"]
+        wrong += [f"gate: {each}" for each in disagreements(ruled, computed)]
+    return found, wrong
 
 
 def disagreements(stored: object, computed: object, where: str = "") -> Iterator[str]:
@@ -162,17 +198,19 @@ def _contender_json(contender: Contender) -> dict[str, Any]:
     }
 
 
+def _gate_json(gate: Gate, rulings: Sequence[Ruling]) -> dict[str, Any]:
+    """Returns what was tested, and what it came to; how many rows there were to be is in it."""
+    rows = {each.label: {"answer": each.answer, "why": each.why} for each in rulings}
+    return {"no_worse": gate.limit.text, "of_rows": gate.rows, "rows": rows}
+
+
 def _row_text(contenders: Sequence[Contender], row: Measured) -> str:
     spec = row.spec
-    body = {
-        "name": spec.name,
-        "setting": spec.setting,
-        "params": dict(spec.params),
-        "threads": spec.threads,
-        "steady": spec.steady,
-    }
     head = f'  {{"row": {json.dumps(spec.label)}, "created": "{row.created}",\n'
-    head += f'   "spec": {json.dumps(body)},\n'
+    head += f'   "spec": {json.dumps(_spec_json(spec))},\n'
+    if row.horizon is not None:
+        plan = {"pairs": row.horizon.planned, "time_was_up": row.horizon.is_last}
+        head += f'   "planned": {json.dumps(plan)},\n'
     if row.counts:
         head += f'   "instructions": {_dense([_count_json(each) for each in row.counts])},\n'
     told = _dense(_standings_json(standings_of(contenders, row)))
@@ -184,6 +222,20 @@ def _row_text(contenders: Sequence[Contender], row: Measured) -> str:
         for block in row.blocks
     )
     return f'{head}   "standings": {told},\n   "blocks": [\n{blocks}\n   ]}}'
+
+
+def _spec_json(spec: Row) -> dict[str, Any]:
+    """Returns what a row is of; of a program's words only hashes, for they may hold secrets."""
+    if isinstance(spec, ProgramSpec):
+        program = {name: value for name, value in asdict(spec).items() if name != "label"}
+        return {"program": spec.label, **program}
+    return {
+        "name": spec.name,
+        "setting": spec.setting,
+        "params": dict(spec.params),
+        "threads": spec.threads,
+        "steady": spec.steady,
+    }
 
 
 def _dense(value: object) -> str:
@@ -295,11 +347,12 @@ def _row(fields: Fields, contenders: Sequence[Contender]) -> tuple[Measured, obj
         if fields.has("instructions")
         else ()
     )
+    horizon = _horizon(fields.child("planned")) if fields.has("planned") else None
     stored = json.loads(renamed_in(json.dumps(fields.mapping("standings"))))
     fields.close()
     if counts and len(counts) != len(contenders):
         raise UsageError(f"{label!r} has not one count of instructions for each contender")
-    return Measured(spec, blocks, created, counts), stored
+    return Measured(spec, blocks, created, counts, horizon), stored
 
 
 def _count(item: object) -> Count:
@@ -311,7 +364,43 @@ def _count(item: object) -> Count:
     return Count((item[0], item[2]), (item[1], item[3]))
 
 
-def _spec(fields: Fields) -> WorkloadSpec:
+def _asked(fields: Fields) -> tuple[tuple[str, float], ...]:
+    """Returns what a repetition needs, by name."""
+    known = ("seed", "budget_s", "pairs")
+    asked = tuple((name, fields.number(name, 0, _MOST)) for name in known if fields.has(name))
+    fields.close()
+    return asked
+
+
+def _gate(fields: Fields) -> tuple[Gate, object]:
+    """Returns a gate, and the answers that are written with it."""
+    text, rows = fields.text("no_worse", _LINE), fields.whole("of_rows", 1, _MOST)
+    gate, ruled = Gate.parse(text, rows), fields.mapping("rows")
+    fields.close()
+    return gate, ruled
+
+
+def _horizon(fields: Fields) -> Horizon:
+    horizon = Horizon(fields.whole("pairs", 1, MOST_PAIRS), fields.truth("time_was_up"))
+    fields.close()
+    return horizon
+
+
+def _program(fields: Fields) -> ProgramSpec:
+    spec = ProgramSpec(
+        label=fields.text("program", _LINE),
+        amount=cast("Amount", fields.word("amount", AMOUNTS)),
+        words_sha256=fields.text("words_sha256", SHA256_OR_NONE),
+        around_sha256=fields.text("around_sha256", SHA256_OR_NONE),
+        sha256=fields.text("sha256", SHA256_OR_NONE),
+    )
+    fields.close()
+    return spec
+
+
+def _spec(fields: Fields) -> Row:
+    if fields.has("program"):
+        return _program(fields)
     spec = WorkloadSpec(
         name=fields.text("name"),
         setting=fields.text("setting", SETTING),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from hztune.allocator.base import sha256_of
 from hztune.allocator.knobs import knob
 from hztune.blocks import Arm
 from hztune.errors import UsageError
+from hztune.measure.program import OPEN, split
 from hztune.params import Value
 
 DEFAULT = "default"
@@ -20,7 +22,11 @@ DEFAULT = "default"
 BUILD = "build:"
 """What the allocator of an arm begins with when it is another build of hz."""
 
+COMMAND = "command:"
+"""What it begins with when it is a command of the user's, run as it is."""
+
 _FILE = re.compile(r"([A-Za-z0-9_.+-]{1,40})=(.*/.*)")
+_NAMED = re.compile(r"([A-Za-z0-9_.+-]{1,40})=(.+)", re.S)
 _CONFIGURED = re.compile(r"(inside:[a-z0-9_]+|(?!inside:)[a-z0-9_]+):(.+)")
 
 
@@ -31,12 +37,13 @@ class Contender:
     Attributes:
         name: How it is called in the results; unlike every other one's.
         arm: What is measured. For a library in a file its allocator is "file:NAME", for another
-            build of hz "build:KIND".
+            build of hz "build:KIND", for a command "command:NAME".
         version: Of its library; "" when it has no way to say.
         sha256: Of its library; "" when there is none.
         file: The library that stands for it; None: the one that its adapter finds.
         variables: What its processes get beside the library; only where there is a `file`.
         is_program: Whether `file` is no library, but a hz-bench with the allocator inside.
+        words: Of a command that is a contender; () for an allocator.
     """
 
     name: str
@@ -46,6 +53,7 @@ class Contender:
     file: Path | None = None
     variables: tuple[tuple[str, str], ...] = ()
     is_program: bool = False
+    words: tuple[str, ...] = ()
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -69,6 +77,19 @@ def parse(texts: Sequence[str]) -> tuple[Contender, ...]:
         UsageError: One of them does not exist here, or is not legal.
     """
     return distinct([_contender(text) for text in texts])
+
+
+def commands(texts: Sequence[str]) -> tuple[Contender, ...]:
+    """Returns contenders that are commands, run where a program's words begin with {}.
+
+    Args:
+        texts: "./new --fast", or NAME='./new --fast', so that results show the name alone.
+
+    Raises:
+        UsageError: One of them is no command, or its program does not exist.
+    """
+    named = distinct([_command(text) for text in texts])
+    return tuple(replace(each, arm=Arm(COMMAND + each.name)) for each in named)
 
 
 def distinct(contenders: Sequence[Contender]) -> tuple[Contender, ...]:
@@ -118,6 +139,20 @@ def files(texts: Sequence[str]) -> tuple[Contender, ...]:
     return tuple(_contender(text) for text in texts)
 
 
+def _command(text: str) -> Contender:
+    """Returns the command that one word of a command line means; its arm is not yet its own."""
+    named = _NAMED.fullmatch(text)
+    name, command = (named[1], named[2]) if named else (text, text)
+    words = split(command, f"the contender {name!r}")
+    path = shutil.which(words[0])
+    if path is None:
+        raise UsageError(
+            f"there is no program {words[0]!r}; where the program after -- (or of --server, "
+            f"--command) is {OPEN}, each contender is a command that takes its place"
+        )
+    return Contender(name, Arm(COMMAND), sha256=sha256_of(Path(path)), words=words)
+
+
 def _contender(text: str) -> Contender:
     """Returns the contender that one word of a command line means."""
     if text == DEFAULT:
@@ -126,9 +161,24 @@ def _contender(text: str) -> Contender:
         return from_file(named[1], Path(named[2]))
     if with_params := _CONFIGURED.fullmatch(text):
         return configured(text, with_params[1], _config(with_params[1], with_params[2]))
+    _refuse_program(text)
     if text.endswith(".json") or "/" in text:
         return _of_profile(Path(text))
     return configured(text, text, {})
+
+
+def _refuse_program(text: str) -> None:
+    """Sees to it that a program does not stand where contenders do.
+
+    Raises:
+        UsageError: It does; the text says where it belongs.
+    """
+    if text in allocator.names() or text.endswith(".json") or shutil.which(text) is None:
+        return
+    raise UsageError(
+        f"{text!r} is a program, not an allocator, a profile or a library: to measure it, put -- "
+        f"before it; to measure two programs side by side, write: A B -- {OPEN} ARGS"
+    )
 
 
 def _config(name: str, text: str) -> dict[str, Value]:

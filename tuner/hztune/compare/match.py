@@ -3,6 +3,9 @@
 A row is one workload with one number of threads. Every block of it starts fresh processes, so that
 blocks are the independent pairs that an interval needs; turns inside a block make each of them
 precise. The time for a row decides how many turns a block has, never how the results look.
+
+Under a gate the time decides how many pairs are planned, too, and a row ends at the first look that
+has an answer; see `gate`.
 """
 
 from __future__ import annotations
@@ -11,12 +14,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hztune.blocks import Block
+from hztune.blocks import Arm, Block
 from hztune.compare.contenders import Contender
+from hztune.compare.gate import Gate, Horizon, Ruling, is_look
+from hztune.compare.targets import Row
 from hztune.errors import UsageError
 from hztune.measure import Executor
 from hztune.progress import Reporter
-from hztune.workload import WorkloadSpec
 
 LEAST_PAIRS = 4
 """Fewest blocks of a row: with less, an interval says next to nothing."""
@@ -31,7 +35,10 @@ _MOST_ROUNDS = 100
 _FREE_START = 0.05
 _HOPELESS_BLOCKS = 2
 
-MakeExecutor = Callable[[WorkloadSpec], Executor]
+PLANNED_PAIRS = 30
+"""Pairs that a gate aims at: with more, Student's t narrows no interval worth speaking of."""
+
+MakeExecutor = Callable[[Row], Executor]
 """Makes what measures one row."""
 
 
@@ -59,12 +66,15 @@ class Effort:
     """How much is measured.
 
     Attributes:
-        pairs: Blocks of each row, if there is time.
+        pairs: Blocks of each row, if there is time; None: as many as usual, or under a gate as many
+            as there is time for.
         budget_s: Seconds for all rows together; each gets the same part.
+        gate: What the second contender may lose; None: nothing is tested.
     """
 
-    pairs: int
+    pairs: int | None
     budget_s: float
+    gate: Gate | None = None
 
     def __post_init__(self) -> None:
         """Refuses what cannot be measured.
@@ -72,7 +82,7 @@ class Effort:
         Raises:
             UsageError: In words.
         """
-        if not LEAST_PAIRS <= self.pairs <= MOST_PAIRS:
+        if self.pairs is not None and not LEAST_PAIRS <= self.pairs <= MOST_PAIRS:
             raise UsageError(
                 f"{self.pairs} pairs: legal is a whole number from {LEAST_PAIRS} to {MOST_PAIRS}"
             )
@@ -87,16 +97,18 @@ class Measured:
     """One row that has been measured.
 
     Attributes:
-        spec: The workload and its threads.
+        spec: The workload and its threads, or the program.
         blocks: All its blocks; their outcomes stand in the order of the contenders.
         created: When it ended, UTC, "2026-01-31T12:00:00Z".
         counts: Instructions of each contender; () when they were not counted.
+        horizon: The plan of a gate; None: there was none.
     """
 
-    spec: WorkloadSpec
+    spec: Row
     blocks: tuple[Block, ...]
     created: str
     counts: tuple[Count, ...] = ()
+    horizon: Horizon | None = None
 
 
 Finish = Callable[[Measured], Measured]
@@ -107,7 +119,7 @@ Stop = Callable[[], bool]
 
 
 def play(
-    specs: Sequence[WorkloadSpec],
+    specs: Sequence[Row],
     contenders: Sequence[Contender],
     plan: Effort,
     make_executor: MakeExecutor,
@@ -122,10 +134,17 @@ def play(
     """
     for number, spec in enumerate(specs, start=1):
         reporter.say(f"[{number}/{len(specs)}] {spec.label}")
-        blocks = row(make_executor(spec), contenders, plan.pairs, plan.budget_s / len(specs), stop)
+        executor, budget_s = make_executor(spec), plan.budget_s / len(specs)
+        horizon = None
+        if plan.gate is not None:
+            sides = [each.arm for each in contenders]
+            race = GatedRow(executor, sides, plan.gate, spec.label, reporter, stop)
+            blocks, horizon = race.measure(plan.pairs, budget_s)
+        else:
+            blocks = row(executor, contenders, plan.pairs or USUAL_PAIRS, budget_s, stop)
         for failure in _failures(contenders, blocks):
             reporter.say(f"    {failure}")
-        yield finish(Measured(spec, blocks, now()))
+        yield finish(Measured(spec, blocks, now(), horizon=horizon))
 
 
 def row(
@@ -160,6 +179,86 @@ def row(
             break
         blocks.append(executor.measure(arms, role="explore", rounds=rounds, number=len(blocks)))
     return tuple(blocks)
+
+
+@dataclass
+class GatedRow:
+    """One row under a gate.
+
+    Attributes:
+        executor: What measures; fresh, so that its accounts are the row's.
+        arms: The base and the new one.
+        gate: What may be lost.
+        label: The row.
+        reporter: Is told what each look shows.
+        stop: Whether the user wants an end.
+    """
+
+    executor: Executor
+    arms: Sequence[Arm]
+    gate: Gate
+    label: str
+    reporter: Reporter
+    stop: Stop = lambda: False
+
+    def measure(self, pairs: int | None, budget_s: float) -> tuple[tuple[Block, ...], Horizon]:
+        """Measures until a look has an answer, all planned pairs are there, or time is up.
+
+        Args:
+            pairs: Pairs to plan; None: as many as there is time for.
+            budget_s: Seconds; LEAST_PAIRS are measured even where that takes longer.
+
+        Raises:
+            KeyboardInterrupt: `stop` was true before a block.
+        """
+        tried = [self._block(0, 1)] if _starts_are_free(self.executor, len(self.arms)) else []
+        left_s = budget_s - self.executor.accounting.wall_s
+        rounds, planned = self._plan(pairs, left_s, len(tried))
+        # A first run among measurements of many would scatter more than they do: then it only
+        # showed how long runs take, or that a contender does not run.
+        blocks = tried if rounds == 1 or not all(o.ok for b in tried for o in b.outcomes) else []
+        first = 2 * (len(tried) - len(blocks))
+        while True:
+            is_last = len(blocks) >= LEAST_PAIRS and self._is_late(budget_s, rounds)
+            if self._answers(blocks, Horizon(planned)):
+                return tuple(blocks), Horizon(planned)
+            if len(blocks) >= planned or is_last:
+                return tuple(blocks), Horizon(planned, is_last=len(blocks) < planned)
+            blocks.append(self._block(first + len(blocks), rounds))
+
+    def _plan(self, pairs: int | None, left_s: float, there: int) -> tuple[int, int]:
+        """Rounds of each block, and pairs: by the clock alone."""
+        arms = len(self.arms)
+        rounds = rounds_in(self.executor, arms, left_s / (pairs or PLANNED_PAIRS))
+        if pairs is not None:
+            return rounds, pairs
+        more = int(left_s / self.executor.cost(arms, rounds))
+        return rounds, max(LEAST_PAIRS, min(MOST_PAIRS, more + (there if rounds == 1 else 0)))
+
+    def _is_late(self, budget_s: float, rounds: int) -> bool:
+        left_s = budget_s - self.executor.accounting.wall_s
+        return self.executor.cost(len(self.arms), rounds) > left_s
+
+    def _answers(self, blocks: Sequence[Block], horizon: Horizon) -> bool:
+        """Whether there is nothing more to learn: a contender failed, or a look has an answer."""
+        if not all(outcome.ok for block in blocks for outcome in block.outcomes):
+            return True
+        if not is_look(len(blocks), horizon.planned):
+            return False
+        found = self.gate.rule(self.label, blocks, horizon)
+        self._tell(found)
+        return found.answer != "not enough data"
+
+    def _tell(self, found: Ruling) -> None:
+        if found.speed is not None:
+            ratio, low, high = found.speed.ratio
+            of = f"{found.pairs} of {found.planned} pairs"
+            self.reporter.say(f"    {of}: {ratio:.3f} [{low:.3f}, {high:.3f}]: {found.answer}")
+
+    def _block(self, number: int, rounds: int) -> Block:
+        if self.stop():
+            raise KeyboardInterrupt
+        return self.executor.measure(self.arms, role="explore", rounds=rounds, number=number)
 
 
 def rounds_in(executor: Executor, arms: int, seconds: float) -> int:

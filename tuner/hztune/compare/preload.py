@@ -1,4 +1,7 @@
-"""The proof for libraries that no adapter knows: the file that was given must give malloc."""
+"""The proof for what no adapter knows: libraries in files, and commands of the user's.
+
+The file that was given must give malloc. A command runs as it is, so that nothing is to be proved.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,14 @@ from pathlib import Path
 from hztune import allocator
 from hztune.allocator.live import Running
 from hztune.blocks import Arm
-from hztune.compare.contenders import Contender, is_build
-from hztune.measure.identity import AllocatorIdentity, Fault, IdentityCheck, confirmation_fault
+from hztune.compare.contenders import COMMAND, Contender, is_build
+from hztune.measure.identity import (
+    UNCHANGED,
+    AllocatorIdentity,
+    Fault,
+    IdentityCheck,
+    confirmation_fault,
+)
 
 
 class FileIdentity:
@@ -33,7 +42,7 @@ class FileIdentity:
     def prepare(self, arm: Arm) -> dict[str, str] | Fault:
         """Returns the variables of an arm's processes, or why it cannot run."""
         if arm not in self._files:
-            return self._others.prepare(arm)
+            return self._others.prepare(Arm(UNCHANGED) if _is_command(arm) else arm)
         file, contender = self._files[arm]
         preload = {} if contender.is_program else {"LD_PRELOAD": str(file)}
         return {**dict(contender.variables), **preload}
@@ -45,10 +54,13 @@ class FileIdentity:
 
     def inspect(self, arm: Arm, running: Running) -> Fault | None:
         """Returns what is wrong with a running process of an arm that an adapter knows."""
-        return None if arm in self._files else self._others.inspect(arm, running)
+        known = arm not in self._files and not _is_command(arm)
+        return self._others.inspect(arm, running) if known else None
 
     def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
         """Returns what is wrong with a process of the arm; None: it is the one asked for."""
+        if _is_command(arm):
+            return None
         if arm not in self._files:
             return self._others.judge(arm, library, stderr)
         asked = os.path.realpath(self._files[arm][0])
@@ -57,3 +69,8 @@ class FileIdentity:
                 "wrong_allocator", f"malloc comes from {library or 'nowhere'}, not {asked}"
             )
         return confirmation_fault(allocator.get("hz"), arm, stderr) if is_build(arm) else None
+
+
+def _is_command(arm: Arm) -> bool:
+    """Whether an arm is a command of the user's."""
+    return arm.allocator.startswith(COMMAND)

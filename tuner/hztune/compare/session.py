@@ -1,22 +1,37 @@
-"""One session of a comparison: from words to rows, and what is kept when the user stops it."""
+"""One session of a comparison: from words to rows, what is kept meanwhile, and when it is stopped.
+
+A results directory holds `study.db`, with every turn as soon as it has been measured, and
+`comparison.json`, with every row that is complete. When the session ends, `samples.jsonl` is there,
+too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
-from hztune import workload
-from hztune.compare.comparison import Comparison
+from hztune import files, workload
+from hztune.compare.comparison import Comparison, dumps
 from hztune.compare.contenders import Contender
-from hztune.compare.match import Effort, Finish, MakeExecutor, play
+from hztune.compare.match import MOST_PAIRS, Effort, Finish, MakeExecutor, play
 from hztune.compare.preload import FileIdentity
+from hztune.compare.targets import ProgramSpec, Row
 from hztune.errors import UsageError
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor
-from hztune.measure.workloads import workload_executor
+from hztune.measure.program import Program
+from hztune.measure.several import WorkloadSink
+from hztune.measure.workloads import program_executor, program_proof, workload_executor
 from hztune.progress import Reporter
+from hztune.store import Nowhere, Plan, Sink
+from hztune.store.local import LocalStudy, is_there
 from hztune.workload import WorkloadSpec
+
+RECORD = "comparison.json"
+"""The name of the record in a results directory."""
 
 Keep = Callable[[Comparison], None]
 """Takes the record whenever a row has been added to it."""
@@ -45,21 +60,110 @@ def specs_of(workloads: str, threads: str, params: Sequence[str] = ()) -> tuple[
     )
 
 
-def executors(contenders: Sequence[Contender], machine: Machine, seed: int) -> MakeExecutor:
-    """Returns what makes an executor for each row; what is proved of a contender is proved once."""
-    proof = FileIdentity(contenders)
+def executors(
+    contenders: Sequence[Contender],
+    machine: Machine,
+    seed: int,
+    programs: Mapping[ProgramSpec, Program] | None = None,
+    sink: Sink | None = None,
+) -> MakeExecutor:
+    """Returns what makes an executor for each row; what is proved of a contender is proved once.
 
-    def make(spec: WorkloadSpec) -> Executor:
+    Args:
+        contenders: What is compared.
+        machine: Where.
+        seed: Of every random choice.
+        programs: What is run for the rows that are programs.
+        sink: Where every turn goes as soon as it exists; None: nowhere.
+    """
+    proof = FileIdentity(contenders)
+    commands = tuple((each.arm.allocator, each.words) for each in contenders if each.words)
+    rows = 0
+
+    def make(spec: Row) -> Executor:
+        nonlocal rows
+        kept = RowSink(sink or Nowhere(), rows, spec.label)
+        rows += 1
+        if isinstance(spec, ProgramSpec):
+            program = replace((programs or {})[spec], commands=commands)
+            own = FileIdentity(contenders, program_proof(program))
+            return program_executor(program, kept, seed=seed, machine=machine, proof=own)
         return workload_executor(
-            spec, seed=seed, machine=machine, processes=len(contenders), proof=proof
+            spec, kept, seed=seed, machine=machine, processes=len(contenders), proof=proof
         )
 
     return make
 
 
+class RowSink(WorkloadSink):
+    """A sink that says which row its blocks are of; in it, every row has numbers of its own."""
+
+    def __init__(self, sink: Sink, row: int, label: str) -> None:
+        """Takes where everything goes, and the number and the name of the row."""
+        super().__init__(sink, label)
+        self._first = 2 * MOST_PAIRS * row
+
+    def begin(self, plan: Plan) -> None:
+        """Adds the row to what is noted."""
+        super().begin(replace(plan, number=self._first + plan.number))
+
+
+def measured(
+    record: Comparison,
+    rows: Sequence[WorkloadSpec | Program],
+    plan: Effort,
+    machine: Machine,
+    seed: int,
+    reporter: Reporter,
+    out: Path | None = None,
+) -> tuple[Comparison, bool]:
+    """Measures rows and adds them to the record.
+
+    Args:
+        record: The comparison, of which nothing has been measured.
+        rows: Workloads, and programs of the user's.
+        plan: How much is measured.
+        machine: Where.
+        seed: Of every random choice.
+        reporter: Is told how it goes.
+        out: The results directory; None: nothing is kept.
+
+    Returns:
+        The record, and whether the user stopped it; then the rows so far are in it.
+
+    Raises:
+        UsageError: `out` cannot be written to, or holds samples already.
+        HztuneError: The measuring itself failed; what was measured is kept.
+    """
+    programs = {ProgramSpec.of(row): row for row in rows if isinstance(row, Program)}
+    specs = [ProgramSpec.of(row) if isinstance(row, Program) else row for row in rows]
+    with ExitStack() as opened:
+        sink = opened.enter_context(_study(out, record, specs, machine)) if out else None
+        make = executors(record.contenders, machine, seed, programs, sink)
+
+        def keep(so_far: Comparison) -> None:
+            if out is not None:
+                files.write_whole(out / RECORD, dumps(so_far))
+
+        return carry_out(record, specs, plan, make, reporter, keep)
+
+
+def _study(out: Path, record: Comparison, specs: Sequence[Row], machine: Machine) -> LocalStudy:
+    """Begins the samples of a comparison."""
+    files.make_folder(out)
+    if is_there(out):
+        raise UsageError(f"{str(out)!r} holds samples already; choose another --out")
+    identity = {
+        "contenders": ", ".join(each.name for each in record.contenders),
+        "rows": ", ".join(spec.label for spec in specs),
+        **{name: f"{value:g}" for name, value in record.asked},
+    }
+    return LocalStudy(out, identity, machine)
+
+
 def carry_out(
     record: Comparison,
-    specs: Sequence[WorkloadSpec],
+    specs: Sequence[Row],
     plan: Effort,
     make_executor: MakeExecutor,
     reporter: Reporter,

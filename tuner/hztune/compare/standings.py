@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
 from hztune.blocks import Block, Outcome
+from hztune.compare.gate import Horizon, interval_of
+from hztune.compare.targets import Amount
 from hztune.stats import Interval, fixed_interval, log_rss_ratio, pair_ratio, pooled_mean
 
 ALPHA = 0.05
@@ -54,6 +56,7 @@ class Standings:
             measurements, so that with several of nearly the same speed this leans against the
             first one, never towards it.
         frugality: The first one's peak memory over the median of the others'; None when unknown.
+        amount: What `ops_per_s` of its contenders is.
     """
 
     label: str
@@ -61,6 +64,7 @@ class Standings:
     best: str
     lead: Interval | None
     frugality: float | None
+    amount: Amount = "ops_per_s"
 
     def of(self, name: str) -> Standing:
         """Returns the standing of the contender called `name`."""
@@ -72,6 +76,9 @@ def standings(
     names: Sequence[str],
     blocks: Sequence[Block],
     instructions: Sequence[float] = (),
+    *,
+    amount: Amount = "ops_per_s",
+    horizon: Horizon | None = None,
 ) -> Standings:
     """Returns what the blocks of a row say.
 
@@ -80,8 +87,11 @@ def standings(
         names: The contenders, in the order of every block's outcomes.
         blocks: All of the row.
         instructions: Of one operation of each contender; () when they were not counted.
+        amount: What their figures are.
+        horizon: The plan of a gate, whose intervals allow for its looks; None: the number of blocks
+            was fixed.
     """
-    found = tuple(_standing(name, i, blocks) for i, name in enumerate(names))
+    found = tuple(_standing(name, i, blocks, horizon) for i, name in enumerate(names))
     if instructions:
         found = tuple(
             replace(each, instructions=_rounded(number))
@@ -90,11 +100,11 @@ def standings(
     others = [each for each in found[1:] if each.speed is not None]
     best = max(others, key=lambda each: _estimate(each.speed), default=None)
     lead = _reversed(best.speed) if best is not None and best.speed is not None else None
-    return Standings(label, found, best.name if best else "", lead, _frugality(found))
+    return Standings(label, found, best.name if best else "", lead, _frugality(found), amount)
 
 
 def between(
-    blocks: Sequence[Block], over: int, arm: int
+    blocks: Sequence[Block], over: int, arm: int, horizon: Horizon | None = None
 ) -> tuple[Interval | None, Interval | None]:
     """Returns the logs of speed and of peak memory of one contender over another's.
 
@@ -102,6 +112,7 @@ def between(
         blocks: All of a row.
         over: The place of the one that the other is compared with.
         arm: The place of the other.
+        horizon: The plan of a gate, by which alone its speeds are tested; None: there is none.
 
     Returns:
         Speed and memory; None: unknown.
@@ -110,7 +121,7 @@ def between(
     speeds = [pair_ratio(*pair) for pair in pairs]
     memory = [log_rss_ratio(*pair) for pair in pairs]
     return (
-        _interval([each.log_ratio for each in speeds if each is not None]),
+        _interval([each.log_ratio for each in speeds if each is not None], horizon),
         _interval([each for each in memory if each is not None]),
     )
 
@@ -125,12 +136,12 @@ def geometric_mean(intervals: Sequence[Interval]) -> Interval | None:
     return pooled_mean(known, ALPHA) if known else None
 
 
-def _standing(name: str, index: int, blocks: Sequence[Block]) -> Standing:
+def _standing(name: str, index: int, blocks: Sequence[Block], horizon: Horizon | None) -> Standing:
     """Returns one contender's standing from all blocks of a row."""
     pairs = [(block.control, block.outcomes[index]) for block in blocks]
     outcomes = [outcome for _, outcome in pairs]
     well = [outcome for outcome in outcomes if outcome.ok]
-    speed, memory = between(blocks, 0, index)
+    speed, memory = between(blocks, 0, index, horizon)
     return Standing(
         name=name,
         ops_per_s=_rounded(median([o.ops_per_s for o in well] or [0.0])),
@@ -142,11 +153,15 @@ def _standing(name: str, index: int, blocks: Sequence[Block]) -> Standing:
     )
 
 
-def _interval(logs: Sequence[float]) -> Interval | None:
+def _interval(logs: Sequence[float], horizon: Horizon | None = None) -> Interval | None:
     """Returns the interval of some log ratios, rounded so that it can be written and read."""
     if not logs:
         return None
-    found = fixed_interval(logs, ALPHA)
+    found = (
+        fixed_interval(logs, ALPHA)
+        if horizon is None
+        else interval_of(logs, horizon) or Interval(fmean(logs), -math.inf, math.inf, len(logs))
+    )
     ends = (_rounded(found.estimate), _rounded(found.low), _rounded(found.high))
     return Interval(*ends, found.pairs)
 

@@ -5,30 +5,67 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from hztune.compare.gate import Ruling, whole
 from hztune.compare.standings import Standing, Standings, geometric_mean
+from hztune.compare.targets import Amount, amount_text
 from hztune.stats import Interval
 
 _NO_FIGURE = "-"
+_FIGURES: dict[Amount, str] = {
+    "ops_per_s": "Mops/s", "seconds": "time", "higher": "metric", "lower": "metric",
+}  # fmt: skip
 
 
-def plain(rows: Sequence[Standings], *, counters: bool = False) -> str:
+def plain(
+    rows: Sequence[Standings], rulings: Sequence[Ruling] = (), *, counters: bool = False
+) -> str:
     """Returns the rows for a terminal; with `counters` also what each allocator counted."""
     width = max((len(each.name) for row in rows for each in row.all), default=0)
     paragraphs = [_paragraph(row, width, counters) for row in rows]
-    return "\n\n".join([*paragraphs, *_summary(rows)])
+    return "\n\n".join([*paragraphs, *_summary(rows), *_ruled(rulings)])
 
 
-def markdown(rows: Sequence[Standings]) -> str:
-    """Returns the rows as a table; empty without rows."""
+def markdown(rows: Sequence[Standings], rulings: Sequence[Ruling] = ()) -> str:
+    """Returns the rows as a table, under a gate one of its answers; empty without rows."""
     if not rows:
         return ""
+    if rulings:
+        return _gate_table(rows, rulings)
     first, *others = (each.name for each in rows[0].all)
-    head = ["row", f"{first}: Mops/s, MiB"]
+    head = ["row", f"{first}: {_FIGURES[rows[0].amount]}, MiB"]
     head += [f"{name} / {first}, MiB" for name in others]
     if others:
         head += [f"{first} / best of the others", "memory / median of the others"]
     text = lines(head, [_cells(row) for row in rows])
     return "\n".join([*text, "", *_summary(rows)]).rstrip()
+
+
+def _ruled(rulings: Sequence[Ruling]) -> list[str]:
+    """What a gate says: of each row where there are several, and of all."""
+    if not rulings:
+        return []
+    if len(rulings) == 1:
+        return [f"{rulings[0].answer}: {rulings[0].why}"]
+    each = "\n".join(f"{ruling.label}: {ruling.answer} ({ruling.why})" for ruling in rulings)
+    return [each, whole(rulings)]
+
+
+def _gate_table(rows: Sequence[Standings], rulings: Sequence[Ruling]) -> str:
+    """What a gate says, as a heading and a table for a page of CI."""
+    base, new = (each.name for each in rows[0].all)
+    head = ["row", f"speed, {new} / {base}", "peak memory", "pairs", "answer", "why"]
+    cells = [
+        [
+            ruling.label,
+            _NO_FIGURE if ruling.speed is None else interval_text(ruling.speed, digits=3),
+            _NO_FIGURE if ruling.memory is None else f"{math.exp(ruling.memory):.2f}x",
+            f"{ruling.pairs} of {ruling.planned}",
+            ruling.answer,
+            ruling.why,
+        ]
+        for ruling in rulings
+    ]
+    return "\n".join([f"### {new} against {base}: {whole(rulings)}", "", *lines(head, cells)])
 
 
 def lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -49,7 +86,7 @@ def interval_text(interval: Interval | None, digits: int = 2) -> str:
 def _paragraph(row: Standings, width: int, counters: bool) -> str:
     text = [row.label]
     for each in row.all:
-        text.append(f"  {each.name:{width}}  {_speed(each)}  {_memory(each)}{_failed(each)}")
+        text.append(f"  {each.name:{width}}  {_speed(each, row)}  {_memory(each)}{_failed(each)}")
     if row.lead is not None:
         first = row.all[0].name
         text.append(f"  {first} / {row.best}, the best of the others: {interval_text(row.lead)}")
@@ -58,8 +95,9 @@ def _paragraph(row: Standings, width: int, counters: bool) -> str:
     return "\n".join([*text, *(_counter_lines(row) if counters else [])])
 
 
-def _speed(standing: Standing) -> str:
-    return f"{interval_text(standing.speed):<20}  {standing.ops_per_s / 1e6:>10.3f} Mops/s"
+def _speed(standing: Standing, row: Standings) -> str:
+    figure = amount_text(standing.ops_per_s, row.amount) if standing.ops_per_s else _NO_FIGURE
+    return f"{interval_text(standing.speed):<20}  {figure:>17}"
 
 
 def _memory(standing: Standing) -> str:
@@ -92,7 +130,8 @@ def _count(standing: Standing, name: str) -> str:
 
 def _cells(row: Standings) -> list[str]:
     first, *others = row.all
-    cells = [row.label, f"{first.ops_per_s / 1e6:.3f}, {first.rss_mb:.1f}"]
+    figure = amount_text(first.ops_per_s, row.amount).removesuffix(" Mops/s")
+    cells = [row.label, f"{figure}, {first.rss_mb:.1f}"]
     cells += [_cell(each) for each in others]
     if others:
         lead = interval_text(row.lead)

@@ -27,6 +27,7 @@ from hztune.lab.definition import Experiment, Side
 from hztune.lab.instructions import count
 from hztune.machine import Machine
 from hztune.progress import Reporter
+from hztune.workload import WorkloadSpec
 
 RESULTS = "results.json"
 UNFINISHED = "results.unfinished.json"
@@ -172,9 +173,11 @@ def _finish(experiment: Experiment, contenders: Sequence[Contender]) -> Finish:
 
     def finish(row: Measured) -> Measured:
         blocks = tuple(_slim(block, asked) for block in row.blocks)
-        is_counted = experiment.instructions and row.spec.threads == 1
+        spec = row.spec
+        assert isinstance(spec, WorkloadSpec)  # the rows of an experiment are workloads
+        is_counted = experiment.instructions and spec.threads == 1
         arms = [each.arm for each in contenders] if is_counted else []
-        return replace(row, blocks=blocks, counts=tuple(count(row.spec, a, proof) for a in arms))
+        return replace(row, blocks=blocks, counts=tuple(count(spec, a, proof) for a in arms))
 
     return finish
 

@@ -11,10 +11,12 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
 
 from hztune import process
+from hztune.blocks import Arm
 from hztune.errors import HztuneError, UsageError
 from hztune.measure.identity import Fault
 from hztune.workload import WorkloadSpec
@@ -27,12 +29,16 @@ Counts = Callable[[str], "tuple[Mapping[str, int], Mapping[str, int]]"]
 
 Better = Literal["higher", "lower"]
 
+OPEN = "{}"
+"""Stands first in a program's words where each arm brings a command of its own."""
+
 OUTPUT_BYTES = 64 << 20
 """Most that a program may print when its output matters."""
 
 DEFAULT_TIMEOUT_S = 600.0
 _COMMAND_S = 60.0
 _HOOK_S = 600.0
+_NAMED = re.compile(r"([A-Za-z0-9_.+-]{1,40})=(.*)", re.S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,9 @@ class Program:
         warmups: Uncounted runs before the first block.
         service: How it is used, if it is a server.
         counts: What it prints beside its speed; None: nothing of interest.
+        name: How the user calls it; "": it has no name but its file's.
+        better: Which numbers of its metric are better; only of interest where it has one.
+        commands: What stands for OPEN in `argv`, by the allocator of the arm.
     """
 
     argv: tuple[str, ...]
@@ -87,6 +96,26 @@ class Program:
     warmups: int = 1
     service: Service | None = None
     counts: Counts | None = None
+    name: str = ""
+    better: Better = "higher"
+    commands: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    @property
+    def label(self) -> str:
+        """What it is called in reports."""
+        if self.is_open:
+            return self.name or ("server" if self.service else "program")
+        return self.name or Path(self.argv[0]).name
+
+    @property
+    def is_open(self) -> bool:
+        """Whether arms bring commands of their own."""
+        return self.argv[0] == OPEN
+
+    def of(self, arm: Arm) -> Program:
+        """Returns what is run for an arm: the program itself, or the arm's command in its place."""
+        own = dict(self.commands).get(arm.allocator)
+        return replace(self, argv=(*own, *self.argv[1:])) if own else self
 
     def command(self, seed: int) -> list[str]:
         """Returns what to run in a block of that seed."""
@@ -138,6 +167,7 @@ def described(
     ready: str = "",
     ready_port: int | None = None,
     idle_s: float = 0.0,
+    name: str = "",
 ) -> Program:
     """The program that words and options describe, as the command line names them.
 
@@ -156,6 +186,7 @@ def described(
         ready: A shell command that succeeds as soon as the server answers.
         ready_port: Or the TCP port on which it then answers.
         idle_s: Seconds after the load until the server's memory is read again.
+        name: How it is called; "": like its file.
 
     Raises:
         UsageError: The options exclude each other, or the expression is none.
@@ -165,7 +196,7 @@ def described(
     if server and argv:
         raise UsageError("give a server (--server) or a program (-- PROGRAM), one of them")
     return Program(
-        argv=_split(server) if server else argv,
+        argv=split(server, "--server") if server else argv,
         rate=rate,
         metric=json.dumps([metric_regex, metric_cmd, lower_is_better]) if rate else "",
         reads_output=rate is not None or bool(check),
@@ -175,7 +206,32 @@ def described(
         timeout_s=timeout,
         warmups=warmup,
         service=service,
+        name=name,
+        better="lower" if lower_is_better else "higher",
     )
+
+
+def named(texts: tuple[str, ...], **options: Any) -> tuple[Program, ...]:
+    """The programs that NAME='./program args' describe; the options hold for each.
+
+    Raises:
+        UsageError: One is not so written, two have one name, or the options are not legal.
+    """
+    found = []
+    for text in texts:
+        match = _NAMED.fullmatch(text)
+        if match is None:
+            raise UsageError(
+                f"--command {text!r}: legal is NAME='./program its arguments', the name of "
+                "letters, digits and _ . + -"
+            )
+        words = split(match[2], f"--command {match[1]}=")
+        found.append(described(words, name=match[1], **options))
+    names = [program.name for program in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"--command gives the name {twice!r} twice; each needs one of its own")
+    return tuple(found)
 
 
 def _service(server: str, load: str, ready: str, port: int | None, idle_s: float) -> Service | None:
@@ -191,14 +247,18 @@ def _service(server: str, load: str, ready: str, port: int | None, idle_s: float
     return Service(load, ready, port or 0, idle_s)
 
 
-def _split(command: str) -> tuple[str, ...]:
-    """The words of a command, as a shell would have them."""
+def split(command: str, where: str) -> tuple[str, ...]:
+    """The words of a command, as a shell would have them; `where` is what it was given with.
+
+    Raises:
+        UsageError: It is empty, or has half a quotation.
+    """
     try:
         words = tuple(shlex.split(command))
     except ValueError as error:
-        raise UsageError(f"--server {command!r} cannot be read: {error}") from None
+        raise UsageError(f"{where} {command!r} cannot be read: {error}") from None
     if not words:
-        raise UsageError("--server is empty; give the command that starts the server")
+        raise UsageError(f"{where} is empty; give the command that starts the program")
     return words
 
 

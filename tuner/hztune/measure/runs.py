@@ -255,7 +255,7 @@ class _Series:
         watch = Watch()
         run_once = serve_once if self._program.service else time_once
         run = run_once(
-            replace(self._program, rss_limit_mb=limit_mb),
+            replace(self._program.of(part.arm), rss_limit_mb=limit_mb),
             seed,
             self._proof.base,
             changes,

@@ -29,16 +29,40 @@ def program_executor(
     *,
     seed: int,
     machine: Machine,
+    proof: IdentityCheck | None = None,
     inside: Sequence[Installed] = (),
 ) -> Executor:
     """Returns what measures a program of the user's here; `inside` was found in it.
 
     The other arguments are as below.
     """
-    path = shutil.which(program.argv[0])
-    proof = AllocatorIdentity(Path(path) if path else None, inside)
+    proof = proof or program_proof(program, inside)
     memory_mb = _memory_mb(machine)
     return RunExecutor(program, sink, seed=seed, proof=proof, memory_mb=memory_mb)
+
+
+def program_proof(program: Program, inside: Sequence[Installed] = ()) -> IdentityCheck:
+    """Returns the proof by the allocators' adapters, whose probes run as the program does."""
+    path = shutil.which(program.argv[0])
+    return AllocatorIdentity(Path(path) if path else None, inside)
+
+
+def programs_executor(
+    programs: Sequence[Program],
+    sink: Sink | None = None,
+    *,
+    seed: int,
+    machine: Machine,
+    inside: Sequence[Installed] = (),
+) -> Executor:
+    """Returns what measures one program, or several together; arguments as above."""
+
+    def make(program: Program, sink: Sink | None) -> Executor:
+        return program_executor(program, sink, seed=seed, machine=machine, inside=inside)
+
+    if len(programs) == 1:
+        return make(programs[0], sink)
+    return SeveralExecutor([(each.label, partial(make, each)) for each in programs], sink)
 
 
 def workload_executor(

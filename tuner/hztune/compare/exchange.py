@@ -1,0 +1,106 @@
+"""A comparison for other programs: CSV for tables, JUnit XML for the pages of a CI service."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from xml.etree import ElementTree
+
+from hztune.compare.comparison import Comparison
+from hztune.compare.gate import Ruling
+from hztune.compare.match import Measured
+from hztune.compare.standings import Standing, Standings
+
+COLUMNS = (
+    "row", "contender", "allocator", "figure", "unit", "ratio", "ci_low", "ci_high", "pairs",
+    "memory_mib", "memory_ratio", "failures", "answer",
+)  # fmt: skip
+
+_NOT_XML = re.compile(r"[^\t\n -\ud7ff\ue000-\ufffd]")
+
+
+def csv_text(found: Comparison) -> str:
+    """A line for each row and contender; what is not known is empty.
+
+    `figure` is the median, in `unit` (of a metric: higher or lower, whichever is better); `ratio`
+    is that of speed to the first contender, above 1 is faster, with its 95 % interval.
+    """
+    answers = {each.label: each.answer for each in found.rulings}
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in found.standings:
+        for number, (standing, side) in enumerate(zip(row.all, found.contenders, strict=True)):
+            answer = answers.get(row.label, "") if number == 1 else ""
+            writer.writerow([row.label, *_cells(standing, side.arm.allocator, row), answer])
+    return text.getvalue()
+
+
+def junit(found: Comparison) -> str:
+    """A test case for each row: worse is a failure, too little data is a skipped test."""
+    base, new = (each.name for each in found.contenders)
+    assert found.gate is not None  # the command line saw to it
+    suite = f"hztune compare {base} {new} --no-worse {found.gate.limit.text}"
+    times = {row.spec.label: _seconds(row) for row in found.rows}
+    rulings = found.rulings
+    counts = {
+        "tests": len(rulings),
+        "failures": sum(each.answer == "worse" for each in rulings),
+        "errors": 0,
+        "skipped": sum(each.answer == "not enough data" for each in rulings),
+    }
+    told = {name: str(count) for name, count in counts.items()}
+    root = ElementTree.Element("testsuites", told)
+    own = {"name": _xml(suite), **told, "time": f"{sum(times.values()):.3f}"}
+    cases = ElementTree.SubElement(root, "testsuite", own)
+    for ruling in rulings:
+        cases.append(_case(ruling, suite, times[ruling.label]))
+    ElementTree.indent(root)
+    head = '<?xml version="1.0" encoding="UTF-8"?>\n'
+    return head + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _cells(standing: Standing, allocator: str, row: Standings) -> Iterator[object]:
+    """The cells of a line from `contender` to `failures`."""
+    rate, is_rate = standing.ops_per_s, row.amount in ("ops_per_s", "higher")
+    yield standing.name
+    yield allocator
+    yield f"{rate if is_rate else 1.0 / rate:.6g}" if rate else ""
+    yield row.amount
+    speed = standing.speed
+    is_known = speed is not None and speed.half_width != float("inf")
+    yield from (f"{end:.6f}" for end in speed.ratio) if speed and is_known else ("", "", "")
+    yield speed.pairs if speed else 0
+    yield f"{standing.rss_mb:.3f}" if standing.rss_mb else ""
+    yield f"{standing.memory.ratio[0]:.6f}" if standing.memory else ""
+    yield len(standing.failures)
+
+
+def _case(ruling: Ruling, suite: str, seconds: float) -> ElementTree.Element:
+    case = ElementTree.Element(
+        "testcase",
+        {"classname": _xml(suite), "name": _xml(ruling.label), "time": f"{seconds:.3f}"},
+    )
+    told = _xml(f"{ruling.answer}: {ruling.why}")
+    if ruling.answer == "worse":
+        ElementTree.SubElement(case, "failure", {"type": "worse", "message": told}).text = told
+    elif ruling.answer == "not enough data":
+        ElementTree.SubElement(case, "skipped", {"message": told})
+    if ruling.speed is not None:
+        ratio, low, high = ruling.speed.ratio
+        text = f"speed {ratio:.4f} [{low:.4f}, {high:.4f}], {ruling.pairs} pairs; {told}"
+        ElementTree.SubElement(case, "system-out").text = text
+    return case
+
+
+def _seconds(row: Measured) -> float:
+    """What the turns or runs of a row took."""
+    turns = (t for block in row.blocks for o in block.outcomes for t in o.all_turns)
+    return 1e-9 * sum(turn.counted_ns for turn in turns)
+
+
+def _xml(text: str) -> str:
+    """The text without what XML cannot hold."""
+    return _NOT_XML.sub("?", text)

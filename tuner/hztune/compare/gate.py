@@ -1,0 +1,203 @@
+"""A gate: has the second contender lost more than it may? A test of non-inferiority.
+
+The number of pairs is planned before any ratio is known, from how long runs take, and the log
+ratios have the planned interval of `stats.sequential`: three looks, nearly all of the error at the
+last one, or at the moment at which time is up. "No worse": the 95 % interval excludes a greater
+loss than the margin. "Worse": it excludes that the loss is no greater. Between the two nothing is
+said: a pipeline must not read silence as consent.
+
+Of several rows, all must be no worse for the whole to be so, and each is tested at the full error
+(an intersection-union test: Berger, Technometrics 24, 1982). One that is worse is enough to say so:
+they share that error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hztune.blocks import Block, Outcome, Status
+from hztune.errors import UsageError
+from hztune.stats import Interval, log_rss_ratio, pair_ratio, planned_interval, planned_looks
+from hztune.trial import LossLimit
+
+Answer = Literal["no worse", "worse", "not enough data"]
+
+ALPHA = 0.05
+"""Two-sided error: each wrong answer is given in at most 2.5 % of comparisons."""
+
+MOST_TIMES = 100.0
+"""No advice is given to measure longer than so many times."""
+
+_NOT_AS_ASKED: tuple[Status, ...] = ("rejected", "wrong_allocator", "wrong_config")
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """How far a row was planned.
+
+    Attributes:
+        planned: Pairs, decided before the ratio of any was known.
+        is_last: Whether time was up before all of them were there.
+    """
+
+    planned: int
+    is_last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What a gate says of a row.
+
+    Attributes:
+        label: The row.
+        answer: In words.
+        why: The reason, in one sentence.
+        speed: 95 % interval of the log ratio of speed, second to first; None: too few pairs.
+        memory: Mean log ratio of peak memory; None: unknown.
+        pairs: Pairs that were measured.
+        planned: Pairs that were planned.
+        times: How many times as many pairs would probably tell; 0: not known, or not needed.
+    """
+
+    label: str
+    answer: Answer
+    why: str
+    speed: Interval | None
+    memory: float | None
+    pairs: int
+    planned: int
+    times: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What may be lost.
+
+    Attributes:
+        limit: Of speed, on each row.
+        rows: How many there are.
+    """
+
+    limit: LossLimit
+    rows: int = 1
+
+    @classmethod
+    def parse(cls, text: str, rows: int = 1) -> Gate:
+        """Reads what may be lost.
+
+        Raises:
+            UsageError: It is no percentage between 0 and 100.
+        """
+        try:
+            limit = LossLimit.parse(text)
+        except UsageError as error:
+            raise UsageError(f"--no-worse {error}") from None
+        if limit.log <= 0.0:
+            raise UsageError(
+                f"--no-worse {text!r}: that nothing at all is lost cannot be shown of two that are "
+                "equal; legal is a percentage above 0 and below 100 (2%, 0.5%)"
+            )
+        return cls(limit, rows)
+
+    def rule(self, label: str, blocks: Sequence[Block], horizon: Horizon) -> Ruling:
+        """Says what the blocks of a row show, the base their first outcome, the new one the second.
+
+        Args:
+            label: The row.
+            blocks: In order of time, as many as there were at a look of the plan, or in the end.
+            horizon: The plan.
+        """
+        memory = _mean([log_rss_ratio(b.outcomes[0], b.outcomes[1]) for b in blocks])
+
+        def ruling(
+            answer: Answer, why: str, speed: Interval | None = None, times: float = 0.0
+        ) -> Ruling:
+            return Ruling(
+                label, answer, why, speed, memory, len(blocks), horizon.planned, round(times, 1)
+            )
+
+        if (failure := _failure(blocks, 0)) is not None:
+            return ruling("not enough data", f"the base failed ({_told(failure)})")
+        if (failure := _failure(blocks, 1)) is not None:
+            if failure.status in _NOT_AS_ASKED:
+                return ruling("not enough data", f"the new one cannot be used ({_told(failure)})")
+            return ruling("worse", f"the new one failed ({_told(failure)})")
+        pairs = [pair_ratio(b.outcomes[0], b.outcomes[1]) for b in blocks]
+        logs = [pair.log_ratio for pair in pairs if pair is not None]
+        answer, speed = self.judge(logs, horizon)
+        if speed is None:
+            return ruling(answer, f"{len(logs)} pairs are too few; give more time with --budget")
+        why, times = self._why(answer, speed)
+        return ruling(answer, why, speed, times)
+
+    def judge(self, logs: Sequence[float], horizon: Horizon) -> tuple[Answer, Interval | None]:
+        """What log ratios of speed show, new to base, and their 95 % interval.
+
+        Args:
+            logs: One a pair, in order of time, shape (pairs,).
+            horizon: The plan.
+        """
+        speed = interval_of(logs, horizon)
+        if speed is None:
+            return "not enough data", None
+        if self.limit.kept(speed):
+            return "no worse", speed
+        shared = interval_of(logs, horizon, ALPHA / self.rows)
+        if shared is not None and self.limit.broken(shared):
+            return "worse", speed
+        return "not enough data", speed
+
+    def _why(self, answer: Answer, speed: Interval) -> tuple[str, float]:
+        """The reason for an answer, and how many times as many pairs would tell."""
+        may = self.limit.text
+        if answer == "no worse":
+            return f"the 95 % interval excludes a loss of more than {may}", 0.0
+        if answer == "worse":
+            return f"the 95 % interval excludes that no more than {may} is lost", 0.0
+        excluded = -100.0 * math.expm1(speed.low)
+        why = f"a loss of more than {may} is neither shown nor excluded"
+        if excluded > 0.0:
+            why += f"; one of more than {excluded:.2g} % is excluded"
+        distance = abs(speed.estimate + self.limit.log)
+        times = (speed.half_width / distance) ** 2 if distance else math.inf
+        if times > MOST_TIMES:
+            return f"{why}; it is too close to {may} to be told in a reasonable time", 0.0
+        return f"{why}; some {max(1.5, times):.1f} times the time (--budget) would tell", times
+
+
+def interval_of(logs: Sequence[float], horizon: Horizon, alpha: float = ALPHA) -> Interval | None:
+    """The interval of a plan at this look; None: at so few pairs nothing can be said."""
+    if not logs:
+        return None
+    planned = max(horizon.planned, len(logs))
+    found = planned_interval(logs, alpha, planned, is_last=horizon.is_last)
+    return found if math.isfinite(found.half_width) else None
+
+
+def is_look(pairs: int, planned: int) -> bool:
+    """Whether the plan has a look at exactly so many pairs."""
+    return pairs in planned_looks(planned)
+
+
+def whole(rulings: Sequence[Ruling]) -> Answer:
+    """The answer for all rows together."""
+    answers = {each.answer for each in rulings}
+    if "worse" in answers:
+        return "worse"
+    return "no worse" if answers == {"no worse"} else "not enough data"
+
+
+def _failure(blocks: Sequence[Block], index: int) -> Outcome | None:
+    return next((b.outcomes[index] for b in blocks if not b.outcomes[index].ok), None)
+
+
+def _told(outcome: Outcome) -> str:
+    return f"{outcome.status}: {outcome.detail}" if outcome.detail else outcome.status
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(sum(known) / len(known), 6) if known else None
