@@ -61,7 +61,7 @@ def program(argv: Sequence[str] = (), **options: Any) -> Program:
 def request(
     workload: str | None = None,
     *,
-    program: Program | None = None,
+    program: Program | Sequence[Program] | None = None,
     threads: int | None = None,
     params: Sequence[str] = (),
     objective: Goal = "throughput",
@@ -73,7 +73,7 @@ def request(
 
     Args:
         workload: Built-in workloads, "larson" or "larson,remote@main"; None: `program` is given.
-        program: A program of yours, from `program`.
+        program: A program of yours, from `program`, or several, from `named_programs`.
         threads: Threads of the workload; None: as many as there are CPUs.
         params: "KEY=VALUE", parameters of the workload.
         objective: "throughput" or "p99", of a workload.
@@ -91,7 +91,8 @@ def request(
     budget_s = parse_duration(budget) if isinstance(budget, str) else budget
     others = {"budget_s": budget_s, **others}
     if program is not None:
-        return TuneRequest(program=program, allocator=allocator or "any", **others)
+        one, *more = program if isinstance(program, Sequence) else (program,)
+        return TuneRequest(program=one, more=tuple(more), allocator=allocator or "any", **others)
     if workload is None:
         raise UsageError("give a workload or a program; one of them is needed")
     first, *beside = (spec.by(objective) for spec in together(workload, params, threads))
@@ -301,26 +302,30 @@ def environment(tuned: Profile, base: Mapping[str, str] = os.environ) -> dict[st
     return {**kept, **made}
 
 
-def differences(tuned: Profile, *, program: Program | None = None) -> list[str]:
+def differences(tuned: Profile, *, programs: Sequence[Program] = ()) -> list[str]:
     """What is not here as it was where a profile was proved, a sentence each.
 
     Args:
         tuned: The profile.
-        program: The program that it is to be used for, if its command is to be compared, too.
+        programs: Those that it is to be used for, if their commands are to be compared, too.
     """
     from hztune import machine_diff
     from hztune.profile import hash_of_words
 
-    found, known = list(machine_diff.from_proved(tuned)), tuned.workload.words_sha256
-    if program is not None and known and hash_of_words(program.argv) != known:
-        found.append("the command is not the one that the profile was made for")
+    found = list(machine_diff.from_proved(tuned))
+    known = {each.name: each.words_sha256 for each in tuned.workloads}
+    for program in programs:
+        told = known.get(program.label, "") if tuned.shares else tuned.workload.words_sha256
+        if told and hash_of_words(program.argv) != told:
+            which = f"the command {program.label}" if tuned.shares else "the command"
+            found.append(f"{which} is not the one that the profile was made for")
     return found
 
 
 def verify(
     tuned: Profile,
     *,
-    program: Program | None = None,
+    programs: Sequence[Program] = (),
     budget_s: float = 30.0,
     seed: int = 1,
     reporter: Reporter | None = None,
@@ -329,7 +334,7 @@ def verify(
 
     Args:
         tuned: The profile.
-        program: The program that it was made for; None: it was made for a workload.
+        programs: Those that it was made for; empty: it was made for workloads.
         budget_s: Seconds for it.
         seed: Of every random choice.
         reporter: Is told how it goes; None: nothing is shown.
@@ -340,7 +345,7 @@ def verify(
     """
     from hztune.verify import claim
 
-    return claim.verify(tuned, program, budget_s, seed, reporter or Quiet())
+    return claim.verify(tuned, programs, budget_s, seed, reporter or Quiet())
 
 
 def examine(tuned: Profile, pid: int) -> Report:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from hztune import api
 from hztune.cli import completion
 from hztune.cli.meant import no_command
 from hztune.errors import UsageError
+
+if TYPE_CHECKING:
+    from hztune.measure.program import Program
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -100,12 +104,27 @@ def program_options(command: F) -> F:
     return words(command)
 
 
-def has_program(words: tuple[str, ...], server: str) -> bool:
-    """Whether there is a program of the user's, or a server.
+def programs_of(
+    words: tuple[str, ...], commands: tuple[str, ...], about: dict[str, Any]
+) -> tuple[Program, ...]:
+    """The programs of the user's, or the server; empty: there is none.
 
     Raises:
-        UsageError: There are words, but no `--` before them.
+        UsageError: There are words, but no `--` before them; or the options exclude each other.
     """
+    _require_dashes(words)
+    if commands and (words or about["server"]):
+        raise UsageError(
+            "--command, a program after -- and --server exclude each other; of several programs, "
+            "give each with --command NAME='PROGRAM ARGS'"
+        )
+    if commands:
+        return api.named_programs(commands, **about)
+    return (api.program(words, **about),) if words or about["server"] else ()
+
+
+def _require_dashes(words: tuple[str, ...]) -> None:
+    """Sees to it that words are a program."""
     ctx = click.get_current_context()
     if words and not ctx.meta.get(_DASHES):
         if ctx.info_name == "tune":
@@ -114,4 +133,3 @@ def has_program(words: tuple[str, ...], server: str) -> bool:
             f"{words[0]!r} is no command of hztune and no option "
             "(`hztune --help` lists the commands; a program of your own stands after --)"
         )
-    return bool(words or server)

@@ -17,7 +17,7 @@ from click.core import ParameterSource
 from hztune import api
 from hztune.cli import completion
 from hztune.cli.doctor import require_fit
-from hztune.cli.program import PROGRAM_OPTIONS, ProgramCommand, has_program, program_options
+from hztune.cli.program import PROGRAM_OPTIONS, ProgramCommand, program_options, programs_of
 from hztune.errors import NoGainError, UsageError
 from hztune.progress import parse_duration, reporter
 
@@ -96,7 +96,7 @@ _EXIT_STATUS: dict[Verdict, int] = {
     default="5%",
     show_default=True,
     metavar="PERCENT",
-    help="The most that each of several workloads may lose; fresh pairs must show it.",
+    help="The most that each of several workloads or commands may lose; fresh pairs must show it.",
 )
 @click.option(
     "--pareto",
@@ -182,7 +182,8 @@ def _names_no_target(options: Mapping[str, Any]) -> bool:
     Raises:
         UsageError: Then it cannot be changed any more.
     """
-    if options["workload"] is not None or options["words"] or options["server"]:
+    targets = ("words", "server", "commands")
+    if options["workload"] is not None or any(options[name] for name in targets):
         return False
     ctx = click.get_current_context()
     given = [
@@ -207,11 +208,12 @@ def _request(
     objective: Goal,
     budget: str,
     words: tuple[str, ...],
+    commands: tuple[str, ...],
     **others: Any,
 ) -> TuneRequest:
     """The request that the options describe; cheap mistakes are found before heavy imports."""
     about = {name: others.pop(name) for name in list(others) if name in PROGRAM_OPTIONS}
-    own = has_program(words, about["server"])
+    own = programs_of(words, commands, about)
     if own and (workload is not None or params or threads is not None):
         raise UsageError("--workload, --param and --threads are not for a program of your own")
     if own and objective != "throughput":
@@ -222,11 +224,11 @@ def _request(
     if not own and workload is None:
         raise UsageError(
             "--workload is missing; `hztune list workloads` shows what there is "
-            "(or give a program of your own after --, or a --server)"
+            "(or give a program of your own after --, several with --command, or a --server)"
         )
     budget_s = parse_duration(budget)
     if own:
-        return api.request(program=api.program(words, **about), budget=budget_s, **others)
+        return api.request(program=own, budget=budget_s, **others)
     return api.request(
         workload, threads=threads, params=params, objective=objective, budget=budget_s, **others
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hztune import api
-from hztune.cli.program import ProgramCommand, has_program, program_options
+from hztune.cli.program import ProgramCommand, program_options, programs_of
 from hztune.errors import UnfitError, UsageError
 from hztune.progress import parse_duration, reporter
 
@@ -58,23 +59,25 @@ def verify_command(
     as_json: bool,
     quiet: bool,
     words: tuple[str, ...],
+    commands: tuple[str, ...],
     **about: Any,
 ) -> int:
     """`hztune verify`."""
     budget_s = parse_duration(budget)
-    own = has_program(words, about["server"])
-    target = api.program(words, **about) if own else None
+    targets = programs_of(words, commands, about)
     tuned = api.load_profile(profile_path)
     if pid is not None:
-        if own:
+        if targets:
             raise UsageError("--pid and a program after -- exclude each other; give one of them")
         return _look(tuned, pid, as_json)
     if not tuned.makes_a_claim:
         click.echo(_NOTHING.format(tuned.claim.verdict))
         return 0
-    _warn(tuned, target, strict)
+    _warn(tuned, targets, strict)
     with reporter(quiet=quiet) as display:
-        finding = api.verify(tuned, program=target, budget_s=budget_s, seed=seed, reporter=display)
+        finding = api.verify(
+            tuned, programs=targets, budget_s=budget_s, seed=seed, reporter=display
+        )
     held = _as_json(tuned, finding)
     click.echo(json.dumps(held, indent=2) if as_json else _for_people(tuned, finding))
     return _STATUS[finding.answer]
@@ -105,9 +108,9 @@ def _process_lines(report: Report) -> list[str]:
     return [*lines, f"the profile is {'' if report.in_effect else 'not '}in effect"]
 
 
-def _warn(tuned: Profile, target: Program | None, strict: bool) -> None:
+def _warn(tuned: Profile, targets: Sequence[Program], strict: bool) -> None:
     """Says what is not as it was when the claim was made; refuses it under --strict."""
-    found = api.differences(tuned, program=target)
+    found = api.differences(tuned, programs=targets)
     if strict and found:
         raise UnfitError(found[0])
     for difference in found:

@@ -157,7 +157,12 @@ def tune_command_line(profile: Profile, objectives: str = "") -> str:
     for name, value in profile.objective.limits:
         words += [f"--{name.replace('_', '-')}", value]
     line = shlex.join(words)
-    return line if profile.workload.kind == "bench" else f"{line} -- ./your-program its arguments"
+    if profile.workload.kind == "bench":
+        return line
+    if not profile.shares:
+        return f"{line} -- ./your-program its arguments"
+    names = [each.name for each in profile.workloads]
+    return " ".join([line, *(f"--command {name}='./your-program its arguments'" for name in names)])
 
 
 def hyperfine_command(profile: Profile, workload: WorkloadId, ops: int) -> str:

@@ -31,7 +31,7 @@ from hztune.stats import pool_plain
 from hztune.trial import Ledger, counter_changes, fresh_pairs, outlying_pairs
 from hztune.tune.request import Task, TuneRequest
 from hztune.tune.story import Decision, Story
-from hztune.workload import METRICS, WorkloadSpec
+from hztune.workload import METRICS
 
 _IDLE = "rss_idle_kb"
 
@@ -117,26 +117,30 @@ def _control(task: Task) -> str:
 
 
 def _workload_id(request: TuneRequest) -> WorkloadId:
-    workload = request.workload
-    if workload is None:
-        assert request.program is not None  # `understand` saw to it
-        words = profile.hash_of_words(request.program.argv)
-        return WorkloadId("program", request.name, "", (), words)
-    return _bench_id(workload)
+    return _identities(request)[0]
 
 
-def _bench_id(spec: WorkloadSpec) -> WorkloadId:
-    return WorkloadId("bench", spec.name, spec.setting, spec.params)
+def _identities(request: TuneRequest) -> list[WorkloadId]:
+    """Everything that is measured."""
+    if request.program is None:
+        return [
+            WorkloadId("bench", spec.name, spec.setting, spec.params) for spec in request.workloads
+        ]
+    return [
+        WorkloadId("program", each.label, "", (), profile.hash_of_words(each.argv))
+        for each in request.programs
+    ]
 
 
 def _shares(request: TuneRequest, decision: Decision) -> tuple[Share, ...]:
     """What each of several workloads has of it; nothing where there is one only."""
-    if not request.beside:
+    identities = _identities(request)
+    if len(identities) == 1:
         return ()
-    intervals = decision.each or [None] * len(request.workloads)
+    intervals = decision.each or [None] * len(identities)
     return tuple(
-        Share(_bench_id(spec), *(interval.ratio if interval else (None, None, None)))
-        for spec, interval in zip(request.workloads, intervals, strict=True)
+        Share(identity, *(interval.ratio if interval else (None, None, None)))
+        for identity, interval in zip(identities, intervals, strict=True)
     )
 
 

@@ -17,7 +17,7 @@ from hztune.allocator.base import sha256_of
 from hztune.errors import UsageError
 from hztune.measure import insides
 from hztune.measure.identity import user_settings
-from hztune.measure.program import Program
+from hztune.measure.program import OPEN, Program
 from hztune.measure.workloads import refuse_mixture
 from hztune.panel import LEAST_S, PANEL_SHARE
 from hztune.space import Space
@@ -58,6 +58,7 @@ class TuneRequest:
         beside: Further workloads that the same profile is for.
         max_loss: What each of several workloads may lose, as written: "5%".
         pareto: The two objectives of a front, as written: "throughput,rss"; "" for speed alone.
+        more: Further programs that the same profile is for, each with a name.
         panel: Whether the winner is examined on other workloads; None: a workload's is, if there is
             time for it.
         prior: Whether the search begins with what earlier studies learned, and leaves what it
@@ -79,6 +80,7 @@ class TuneRequest:
     pareto: str = ""
     panel: bool | None = None
     prior: bool = True
+    more: tuple[Program, ...] = ()
 
     @property
     def workloads(self) -> tuple[WorkloadSpec, ...]:
@@ -86,9 +88,15 @@ class TuneRequest:
         return (self.workload, *self.beside) if self.workload is not None else ()
 
     @property
+    def programs(self) -> tuple[Program, ...]:
+        """The user's programs that are measured."""
+        return (self.program, *self.more) if self.program is not None else ()
+
+    @property
     def label(self) -> str:
         """What is measured, in words."""
-        return ", ".join(spec.label for spec in self.workloads) or self.name
+        targets = self.workloads or self.programs
+        return ", ".join(target.label for target in targets)
 
     @property
     def panel_s(self) -> float:
@@ -100,9 +108,8 @@ class TuneRequest:
     @property
     def name(self) -> str:
         """What is measured, in one word."""
-        if self.workload is not None:
-            return "+".join(spec.name for spec in self.workloads)
-        return Path(self.program.argv[0]).name if self.program else ""
+        names = [spec.name for spec in self.workloads] or [each.label for each in self.programs]
+        return "+".join(names)
 
     @property
     def threads(self) -> int:
@@ -145,7 +152,7 @@ class Task:
         request = self.request
         return {
             "workload": _target_identity(request),
-            "program": sha256_of(_program_file(request))[:16],
+            "program": " ".join(sha256_of(path)[:16] for path in _program_files(request)),
             **self.candidates.identity,
             "space": self.space.fingerprint(),
             "limit": ", ".join(f"{name} {text}" for name, text in self.limits) or "none",
@@ -237,8 +244,8 @@ def _max_loss(request: TuneRequest) -> LossLimit | None:
     """
     limit = _read("--max-loss", LossLimit.parse, request.max_loss)
     refuse_mixture(request.workloads)
-    names = tuple(spec.label for spec in request.workloads)
-    return replace(limit, workloads=names) if request.beside else None
+    names = tuple(target.label for target in request.workloads or request.programs)
+    return replace(limit, workloads=names) if len(names) > 1 else None
 
 
 def _target(request: TuneRequest, look: bool) -> tuple[Subject, tuple[str, ...]]:
@@ -256,13 +263,29 @@ def _target(request: TuneRequest, look: bool) -> tuple[Subject, tuple[str, ...]]
         for spec in request.workloads:
             spec.check()
         return Subject(request.threads or _MANY_THREADS), ()
-    program = request.program
-    assert program is not None  # `understand` saw to it
+    found = [_program_target(each, request.allocator, look) for each in request.programs]
+    first, *others = (each for each, _ in found)
+    parts = tuple(
+        part for part in first.inside if all(part in other.inside for other in others)
+    )
+    obstacle = next((each.obstacle for each, _ in found if each.obstacle is not None), None)
+    remarks = tuple(dict.fromkeys(line for _, lines in found for line in lines))
+    return Subject(_MANY_THREADS, parts, obstacle), remarks
+
+
+def _program_target(
+    program: Program, wanted: str, look: bool
+) -> tuple[Subject, tuple[str, ...]]:
+    """The same of one program, of which those allocators are wanted."""
+    if program.is_open:
+        raise UsageError(
+            f"{OPEN} stands for the contenders of `hztune compare`; give the program itself"
+        )
     found = target.inspect(program.argv[0])
     if found.gains_rights:
         raise UsageError(str(found.obstacle()))
     parts: tuple[Installed, ...] = ()
-    if asks_inside(request.allocator):
+    if asks_inside(wanted):
         parts = insides.of_run(program) if look else insides.of_file(program)
     elif found.obstacle() is not None:
         parts = insides.of_file(program)
@@ -276,20 +299,22 @@ def _target_identity(request: TuneRequest) -> str:
     """What is measured; a program's words may hold secrets, so that only their hash is kept."""
     if request.workload is not None:
         return request.label
-    program = request.program
-    assert program is not None  # `understand` saw to it
+    told = [_told(program) for program in request.programs]
+    return f"{request.name} {_hashed(told if request.more else told[0])}"
+
+
+def _told(program: Program) -> list[object]:
+    """What a program is, as JSON can hold it."""
     around = [program.prepare, program.cleanup, program.check, program.metric]
-    told = [list(program.argv), around, asdict(program.service) if program.service else None]
-    return f"{request.name} {_hashed(told)}"
+    return [list(program.argv), around, asdict(program.service) if program.service else None]
 
 
-def _program_file(request: TuneRequest) -> Path:
-    """The file that is run: another build of it is another target."""
+def _program_files(request: TuneRequest) -> list[Path]:
+    """The files that are run: another build of one is another target."""
     if request.program is None:
-        return artifacts.bench()
-    found = shutil.which(request.program.argv[0])
-    assert found is not None  # `understand` saw to it
-    return Path(found)
+        return [artifacts.bench()]
+    found = [shutil.which(program.argv[0]) for program in request.programs]
+    return [Path(path) for path in found if path is not None]  # `understand` saw to it
 
 
 def _hashed(told: object) -> str:

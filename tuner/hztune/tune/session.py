@@ -14,7 +14,7 @@ from hztune.blocks import Block, times_of
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor
-from hztune.measure.workloads import program_executor, workloads_executor
+from hztune.measure.workloads import programs_executor, workloads_executor
 from hztune.panel import Panel, make
 from hztune.prior import Prior
 from hztune.progress import Reporter, duration
@@ -113,16 +113,16 @@ def executor_of(
         request: What was asked.
         machine: Where it is measured.
         sink: Where every measurement goes.
-        inside: The allocators that the program brings; they were found in its first warm-up.
+        inside: The allocators that every program brings; they were found in its first warm-up.
     """
-    if (program := request.program) is not None:
-        warmups = max(0, program.warmups - asks_inside(request.allocator))
-        return program_executor(
-            replace(program, warmups=warmups),
-            sink,
-            seed=request.seed,
-            machine=machine,
-            inside=inside,
+    if request.program is not None:
+        run_once = asks_inside(request.allocator)
+        programs = [
+            replace(program, warmups=max(0, program.warmups - run_once))
+            for program in request.programs
+        ]
+        return programs_executor(
+            programs, sink, seed=request.seed, machine=machine, inside=inside
         )
     return workloads_executor(
         request.workloads, sink, seed=request.seed, machine=machine, processes=1 + SLOTS

@@ -17,7 +17,7 @@ from hztune.errors import UsageError
 from hztune.tune.request import TuneRequest
 from hztune.workload import WorkloadSpec
 
-_OWN = ("workload", "program", "beside", "space", "out", "resume")
+_OWN = ("workload", "program", "more", "beside", "space", "out", "resume")
 """Fields that are written in a form of their own, or that other workers must not see."""
 
 _MOST_SPACE_BYTES = 256 * 1024

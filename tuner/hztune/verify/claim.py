@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,7 +22,7 @@ from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure import Executor
 from hztune.measure.program import Program
-from hztune.measure.workloads import program_executor, workloads_executor
+from hztune.measure.workloads import programs_executor, workloads_executor
 from hztune.profile import Profile
 from hztune.progress import Reporter, Status
 from hztune.stats import FIRST_LOOK, Interval, is_look, sequential_interval
@@ -113,13 +114,13 @@ class Promise:
 
 
 def verify(
-    tuned: Profile, program: Program | None, budget_s: float, seed: int, reporter: Reporter
+    tuned: Profile, programs: Sequence[Program], budget_s: float, seed: int, reporter: Reporter
 ) -> Verification:
     """Measures the claim of a profile again.
 
     Args:
         tuned: The profile.
-        program: The program that it was made for; None: it was made for a workload.
+        programs: The programs that it was made for; empty: it was made for workloads.
         budget_s: Seconds for it.
         seed: Of every random choice.
         reporter: Is told how it goes.
@@ -129,7 +130,7 @@ def verify(
         HztuneError: The control does not run.
     """
     promise = Promise.of(tuned)
-    executor = _on_workload(tuned, seed) if program is None else _on(program, tuned, seed)
+    executor = _on(programs, tuned, seed) if programs else _on_workload(tuned, seed)
     budget = Budget(SystemClock(), budget_s)
     return measure(promise, Bench(executor, Ledger(promise.limit), budget, reporter))
 
@@ -141,6 +142,8 @@ def _on_workload(tuned: Profile, seed: int) -> Executor:
         UsageError: It was made for a program; or the workload is not legal here.
     """
     if tuned.workload.kind == "program":
+        if tuned.shares:
+            raise UsageError(_each_command(tuned))
         raise UsageError(
             f"the profile was made for the program {tuned.workload.name}: "
             "give its command again after --"
@@ -155,11 +158,18 @@ def _on_workload(tuned: Profile, seed: int) -> Executor:
     return workloads_executor(specs, seed=seed, machine=Machine.here(), processes=2)
 
 
-def _on(program: Program, tuned: Profile, seed: int) -> Executor:
-    """What measures a program that a profile was made for.
+def _each_command(tuned: Profile) -> str:
+    """How to name the programs of a profile that was made for several."""
+    names = " ".join(f"--command {of.name}='...'" for of in tuned.workloads)
+    return f"the profile was made for several commands; give each again: {names}"
+
+
+def _on(programs: Sequence[Program], tuned: Profile, seed: int) -> Executor:
+    """What measures the programs that a profile was made for.
 
     Raises:
-        UsageError: It was made for a workload, or for another metric; or there is no such program.
+        UsageError: It was made for a workload, for others, or for another metric; or there is no
+            such program.
     """
     of = tuned.workload
     if of.kind == "bench":
@@ -167,15 +177,22 @@ def _on(program: Program, tuned: Profile, seed: int) -> Executor:
             f"the profile was made for the workload {of.name}, not for a program; "
             "leave the program out, or use `hztune compare`"
         )
-    if (program.rate is not None) != (tuned.objective.metric == "metric"):
+    named = {program.label: program for program in programs}
+    if tuned.shares and set(named) != {each.name for each in tuned.workloads}:
+        raise UsageError(_each_command(tuned))
+    if not tuned.shares and len(programs) > 1:
+        raise UsageError(f"the profile was made for one program, {of.name}; give it after --")
+    chosen = [named[each.name] for each in tuned.workloads] if tuned.shares else list(programs)
+    if (chosen[0].rate is not None) != (tuned.objective.metric == "metric"):
         raise UsageError(
             f"the profile's ratio is one of {tuned.objective.metric}; "
             "give the same --metric-regex or --metric-cmd as for tuning, or none"
         )
-    if shutil.which(program.argv[0]) is None:
-        raise UsageError(f"there is no program {program.argv[0]!r}; give a path, or a name in PATH")
+    for word in (program.argv[0] for program in chosen):
+        if shutil.which(word) is None:
+            raise UsageError(f"there is no program {word!r}; give a path, or a name in PATH")
     inside = [tuned.allocator.as_installed()] if tuned.adapter.is_inside else []
-    return program_executor(program, seed=seed, machine=Machine.here(), inside=inside)
+    return programs_executor(chosen, seed=seed, machine=Machine.here(), inside=inside)
 
 
 def measure(promise: Promise, bench: Bench) -> Verification:
