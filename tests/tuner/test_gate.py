@@ -11,19 +11,20 @@ import io
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from numpy.random import Generator
 
-from hztune.blocks import Arm, Block
+from hztune.blocks import Arm
 from hztune.compare import comparison, exchange, table
 from hztune.compare.comparison import Comparison
 from hztune.compare.contenders import Contender
-from hztune.compare.gate import Answer, Gate, Horizon, is_look
+from hztune.compare.gate import Answer, Gate, Horizon, is_look, whole
 from hztune.compare.match import LEAST_PAIRS, Effort, play
 from hztune.errors import UsageError
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
@@ -89,7 +90,7 @@ def shares(case: Case, noise: Draw, times: int) -> tuple[dict[str, float], float
     return {name: count / times for name, count in counts.items()}, sum(n for _, n in found) / times
 
 
-TIMES = 2000
+TIMES = 1000
 SURE = 0.025 + 3.0 * math.sqrt(0.025 * 0.975 / TIMES)
 """What a share of at most 2.5 % stays below in so many comparisons."""
 
@@ -127,6 +128,148 @@ def test_few_pairs_that_scatter_are_not_enough_data() -> None:
 def test_of_ten_rows_that_lose_just_the_margin_few_comparisons_call_one_worse() -> None:
     found, _ = shares(Case(AT_MARGIN, 0.03, 30, rows=10), NOISES["normal"], TIMES)
     assert 1.0 - (1.0 - found.get("worse", 0.0)) ** 10 <= SURE, (SEED, found)
+
+
+# ---- a row under a gate --------------------------------------------------------------------------
+
+
+def landscape(loss: float = 0.0, **truth: object) -> Landscape:
+    """The new one loses that much; `truth` says more of it."""
+    new = Truth(log_ratio=math.log1p(-loss), **truth)  # type: ignore[arg-type]
+    return lambda arm: new if arm.allocator == "b" else Truth()
+
+
+def compared(
+    truth: Landscape, noise: ModelNoise | None = None, *, budget_s: float = 60.0, rows: int = 1
+) -> Comparison:
+    """A comparison of which everything was drawn."""
+    gate = Gate.parse(MARGIN, rows)
+    specs = [WorkloadSpec("larson", "", (), threads + 1) for threads in range(rows)]
+    measured = play(
+        specs,
+        SIDES,
+        Effort(None, budget_s, gate),
+        lambda spec: ReplayExecutor(truth, noise, seed=SEED),
+        Quiet(),
+    )
+    record = Comparison(SIDES, (), (("hztune", "0.1.0"),), (), (("seed", 1.0),), gate)
+    return replace(record, rows=tuple(measured))
+
+
+QUIET = ModelNoise(within=0.01, between=0.005)
+
+
+@pytest.mark.parametrize(
+    ("truth", "answer"),
+    [
+        (landscape(0.0), "no worse"),
+        (landscape(0.1), "worse"),
+        (landscape(status="crash"), "worse"),
+        (landscape(status="wrong_allocator"), "not enough data"),
+        (lambda arm: Truth(status="crash") if arm.allocator == "a" else Truth(), "not enough data"),
+    ],
+    ids=["equal", "slower", "crashing", "not as asked", "a base that crashes"],
+)
+def test_a_row_has_the_answer_that_its_contenders_deserve(truth: Landscape, answer: str) -> None:
+    (found,) = compared(truth, QUIET).rulings
+    assert found.answer == answer, found
+
+
+def test_a_row_ends_at_the_first_look_that_has_an_answer() -> None:
+    (found,) = compared(landscape(0.2), QUIET).rulings
+    assert found.pairs < found.planned
+    assert is_look(found.pairs, found.planned)
+
+
+def test_the_number_of_pairs_is_planned_by_the_time() -> None:
+    noisy = ModelNoise(between=0.5)
+    short, long = (compared(landscape(), noisy, budget_s=s).rulings[0] for s in (4.0, 20.0))
+    assert LEAST_PAIRS <= short.planned < long.planned
+    assert short.answer == long.answer == "not enough data"
+
+
+def test_an_open_answer_says_what_is_excluded_and_how_much_longer_to_measure() -> None:
+    (found,) = compared(landscape(), ModelNoise(between=0.03), budget_s=10.0).rulings
+    assert found.answer == "not enough data"
+    assert "times the time (--budget) would tell" in found.why and found.times > 1.0
+
+
+def test_one_row_that_is_worse_makes_the_whole_worse() -> None:
+    rulings = compared(landscape(), QUIET, rows=2).rulings
+    worse = compared(landscape(0.2), QUIET).rulings
+    assert whole(rulings) == "no worse"
+    assert whole([*rulings, *worse]) == "worse"
+    assert whole([*rulings, replace(rulings[0], answer="not enough data")]) == "not enough data"
+
+
+def test_the_interval_of_the_table_is_that_of_the_answer() -> None:
+    found = compared(landscape(), QUIET)
+    speed = found.standings[0].of("new").speed
+    ruled = found.rulings[0].speed
+    assert speed is not None and ruled is not None
+    assert (speed.low, speed.high) == pytest.approx((ruled.low, ruled.high), abs=1e-6)
+
+
+@pytest.mark.parametrize("text", ["2", "0%", "100%", "-1%", "2 %", "much", "", "nan%"])
+def test_what_is_no_margin_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--no-worse .*legal is"):
+        Gate.parse(text)
+
+
+# ---- what is written -----------------------------------------------------------------------------
+
+
+def test_a_record_under_a_gate_reads_back_and_a_forged_answer_is_named(tmp_path: Path) -> None:
+    text = comparison.dumps(compared(landscape(0.1), QUIET))
+    path = tmp_path / "record.json"
+    path.write_text(text)
+    found, wrong = comparison.load(path)
+    assert (comparison.dumps(found), wrong) == (text, [])
+    path.write_text(text.replace('"answer": "worse"', '"answer": "no worse"'))
+    assert comparison.load(path)[1] == [
+        "gate: larson T=1.answer is 'no worse', its samples give 'worse'"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("loss", "noise", "child"),
+    [(0.0, QUIET, ""), (0.2, QUIET, "failure"), (0.0, ModelNoise(between=0.5), "skipped")],
+)
+def test_junit_has_a_case_for_each_row(loss: float, noise: ModelNoise, child: str) -> None:
+    found = compared(landscape(loss), noise, rows=2)
+    root = ElementTree.fromstring(exchange.junit(found))
+    assert [case.get("name") for case in root.iter("testcase")] == ["larson T=1", "larson T=2"]
+    for kind in ("failure", "skipped"):
+        assert len(root.findall(f".//{kind}")) == 2 * (kind == child)
+    counts = [root.get(name) for name in ("tests", "failures", "skipped", "errors")]
+    assert counts == ["2", str(2 * (child == "failure")), str(2 * (child == "skipped")), "0"]
+
+
+def test_junit_stays_xml_whatever_a_program_is_called() -> None:
+    found = compared(landscape(status="crash"), QUIET)
+    odd = replace(SIDES[1], name="<\x1b[31m&\"'\ud800")
+    root = ElementTree.fromstring(exchange.junit(replace(found, contenders=(SIDES[0], odd))))
+    assert root.find(".//failure") is not None
+
+
+def test_csv_has_a_line_for_each_row_and_contender() -> None:
+    found = compared(landscape(0.1), QUIET, rows=2)
+    lines = list(csv.DictReader(io.StringIO(exchange.csv_text(found))))
+    assert [(line["row"], line["contender"], line["answer"]) for line in lines] == [
+        ("larson T=1", "old", ""), ("larson T=1", "new", "worse"),
+        ("larson T=2", "old", ""), ("larson T=2", "new", "worse"),
+    ]  # fmt: skip
+    assert 0.88 < float(lines[1]["ratio"]) < 0.92
+    assert float(lines[1]["ci_low"]) < float(lines[1]["ratio"]) < float(lines[1]["ci_high"])
+
+
+def test_a_page_of_ci_gets_the_answer_and_a_whole_table() -> None:
+    found = compared(landscape(0.1), QUIET)
+    lines = table.markdown(found.standings, found.rulings).splitlines()
+    assert lines[0] == "### new against old: worse"
+    assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
+    assert "larson T=1" in lines[-1] and "worse" in lines[-1]
+    assert table.plain(found.standings, found.rulings).splitlines()[-1].startswith("worse: ")
 
 
 def report(times: int) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hztune.errors import HztuneError, UsageError
 from hztune.progress import Quiet, parse_duration
@@ -362,29 +362,19 @@ def examine(tuned: Profile, pid: int) -> Report:
 # ---- compare -------------------------------------------------------------------------------------
 
 
-def contenders(texts: Sequence[str]) -> tuple[Contender, ...]:
+def contenders(texts: Sequence[str], *, are_commands: bool = False) -> tuple[Contender, ...]:
     """What to compare; the first is the control. As `hztune compare --help` explains them.
+
+    Args:
+        texts: "default", "jemalloc", ...; of commands "./new", or NAME='./new --fast'.
+        are_commands: Whether they are commands, for programs whose words begin with {}.
 
     Raises:
         UsageError: One of them does not exist, or is not legal.
     """
     from hztune.compare import contenders
 
-    return contenders.parse(texts)
-
-
-def commands(texts: Sequence[str]) -> tuple[Contender, ...]:
-    """Contenders that are commands, for programs whose words begin with {}; the first is the base.
-
-    Args:
-        texts: "./new", or NAME='./new --fast' with a name for the results.
-
-    Raises:
-        UsageError: One is no command, or its program does not exist.
-    """
-    from hztune.compare import contenders
-
-    return contenders.commands(texts)
+    return contenders.commands(texts) if are_commands else contenders.parse(texts)
 
 
 def named_programs(texts: Sequence[str], **options: Any) -> tuple[Program, ...]:
@@ -435,7 +425,7 @@ def compare(
     """Measures contenders side by side.
 
     Args:
-        sides: From `contenders`, or from `commands` where programs are open (see `program`).
+        sides: From `contenders`.
         specs: From `rows`, or programs from `program`.
         pairs: Blocks of fresh processes for each row; None: 6, or with `no_worse` as many as there
             is time for.
@@ -452,25 +442,10 @@ def compare(
     Raises:
         UsageError: Something is not legal; nothing was measured.
     """
-    from hztune.compare import comparison, session, targets
-    from hztune.compare.gate import Gate
-    from hztune.compare.match import Effort
-    from hztune.machine import Machine
-    from hztune.measure.program import Program
+    from hztune.compare import session
 
-    gate = Gate.parse(no_worse, len(specs)) if no_worse is not None else None
-    if gate is not None and len(sides) != 2:
-        raise UsageError(
-            f"--no-worse tests one contender against another, and there are {len(sides)}; "
-            "give the base and the new one, in this order"
-        )
-    effort, machine = Effort(pairs, budget_s, gate), Machine.here()
-    told, shown = [each for each in specs if isinstance(each, Program)], reporter or Quiet()
-    for line in targets.require(told, sides):
-        shown.say(line)
-    asked = {"seed": seed, "budget_s": budget_s, **({} if pairs is None else {"pairs": pairs})}
-    record = comparison.started(sides, machine, asked, gate)
-    return session.measured(record, specs, effort, machine, seed, shown, out)
+    told = reporter or Quiet()
+    return session.compare(sides, specs, pairs, budget_s, seed, no_worse, out, told)
 
 
 def ruling(found: Comparison) -> str:
@@ -478,20 +453,6 @@ def ruling(found: Comparison) -> str:
     from hztune.compare.gate import whole
 
     return whole(found.rulings)
-
-
-def comparison_csv(found: Comparison) -> str:
-    """A comparison as CSV: a line for each row and contender."""
-    from hztune.compare import exchange
-
-    return exchange.csv_text(found)
-
-
-def comparison_junit(found: Comparison) -> str:
-    """The rulings of a comparison with `no_worse` as JUnit XML: a test case for each row."""
-    from hztune.compare import exchange
-
-    return exchange.junit(found)
 
 
 def comparison_text(found: Comparison, *, markdown: bool = False, counters: bool = False) -> str:
@@ -511,15 +472,21 @@ def comparison_json(found: Comparison) -> str:
     return comparison.dumps(found)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes a file that is whole or absent.
+def write_comparison(found: Comparison, path: Path, form: Literal["csv", "junit"]) -> None:
+    """Writes a comparison for other programs.
+
+    Args:
+        found: The comparison.
+        path: The file.
+        form: "csv": a line for each row and contender; "junit": the rulings of one with `no_worse`
+            as JUnit XML, a test case for each row.
 
     Raises:
         HztuneError: The file system refused.
     """
-    from hztune import files
+    from hztune.compare import exchange
 
-    files.write_whole(path, text)
+    exchange.write(found, path, form)
 
 
 def draw(found: Comparison, path: Path) -> None:

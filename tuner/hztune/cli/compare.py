@@ -158,8 +158,7 @@ def compare_command(
         raise UsageError("--junit writes the answers of --no-worse; give that, too: --no-worse 2%")
     budget_s = parse_duration(budget)
     specs = _rows(**measured)
-    is_open = _is_open(specs)
-    sides = api.commands(contenders) if is_open else api.contenders(contenders)
+    sides = api.contenders(contenders, are_commands=_is_open(specs))
     found, stopped = api.compare(
         sides,
         specs,
@@ -264,9 +263,10 @@ def _write(found: Comparison, plot: Path | None, table: Path | None, junit: Path
     """Writes the files that were asked for."""
     if plot is not None:
         api.draw(found, plot)
-    for path, text in ((table, api.comparison_csv), (junit, api.comparison_junit)):
-        if path is not None:
-            api.write_text(path, text(found))
+    if table is not None:
+        api.write_comparison(found, table, "csv")
+    if junit is not None:
+        api.write_comparison(found, junit, "junit")
 
 
 def _print(found: Comparison, form: str, *, counters: bool) -> None:

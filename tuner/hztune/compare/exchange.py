@@ -6,8 +6,11 @@ import csv
 import io
 import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
 from xml.etree import ElementTree
 
+from hztune import files
 from hztune.compare.comparison import Comparison
 from hztune.compare.gate import Ruling
 from hztune.compare.match import Measured
@@ -19,6 +22,15 @@ COLUMNS = (
 )  # fmt: skip
 
 _NOT_XML = re.compile(r"[^\t\n -\ud7ff\ue000-\ufffd]")
+
+
+def write(found: Comparison, path: Path, form: Literal["csv", "junit"]) -> None:
+    """Writes a comparison in one of the forms, so that the file is whole or absent.
+
+    Raises:
+        HztuneError: The file system refused.
+    """
+    files.write_whole(path, csv_text(found) if form == "csv" else junit(found))
 
 
 def csv_text(found: Comparison) -> str:

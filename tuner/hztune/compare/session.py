@@ -13,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from hztune import files, workload
-from hztune.compare.comparison import Comparison, dumps
+from hztune.compare.comparison import Comparison, dumps, started
 from hztune.compare.contenders import Contender
+from hztune.compare.gate import Gate
 from hztune.compare.match import MOST_PAIRS, Effort, Finish, MakeExecutor, play
 from hztune.compare.preload import FileIdentity
-from hztune.compare.targets import ProgramSpec, Row
+from hztune.compare.targets import ProgramSpec, Row, require
 from hztune.errors import UsageError
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
@@ -108,33 +109,28 @@ class RowSink(WorkloadSink):
         super().begin(replace(plan, number=self._first + plan.number))
 
 
-def measured(
-    record: Comparison,
+def compare(
+    sides: Sequence[Contender],
     rows: Sequence[WorkloadSpec | Program],
-    plan: Effort,
-    machine: Machine,
+    pairs: int | None,
+    budget_s: float,
     seed: int,
+    no_worse: str | None,
+    out: Path | None,
     reporter: Reporter,
-    out: Path | None = None,
 ) -> tuple[Comparison, bool]:
-    """Measures rows and adds them to the record.
-
-    Args:
-        record: The comparison, of which nothing has been measured.
-        rows: Workloads, and programs of the user's.
-        plan: How much is measured.
-        machine: Where.
-        seed: Of every random choice.
-        reporter: Is told how it goes.
-        out: The results directory; None: nothing is kept.
-
-    Returns:
-        The record, and whether the user stopped it; then the rows so far are in it.
-
-    Raises:
-        UsageError: `out` cannot be written to, or holds samples already.
-        HztuneError: The measuring itself failed; what was measured is kept.
-    """
+    """Measures contenders side by side; see `api.compare`."""
+    gate = Gate.parse(no_worse, len(rows)) if no_worse is not None else None
+    if gate is not None and len(sides) != 2:
+        raise UsageError(
+            f"--no-worse tests one contender against another, and there are {len(sides)}; "
+            "give the base and the new one, in this order"
+        )
+    plan, machine = Effort(pairs, budget_s, gate), Machine.here()
+    for line in require([row for row in rows if isinstance(row, Program)], sides):
+        reporter.say(line)
+    asked = {"seed": seed, "budget_s": budget_s, **({} if pairs is None else {"pairs": pairs})}
+    record = started(sides, machine, asked, gate)
     programs = {ProgramSpec.of(row): row for row in rows if isinstance(row, Program)}
     specs = [ProgramSpec.of(row) if isinstance(row, Program) else row for row in rows]
     with ExitStack() as opened:
