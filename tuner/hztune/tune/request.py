@@ -265,17 +265,13 @@ def _target(request: TuneRequest, look: bool) -> tuple[Subject, tuple[str, ...]]
         return Subject(request.threads or _MANY_THREADS), ()
     found = [_program_target(each, request.allocator, look) for each in request.programs]
     first, *others = (each for each, _ in found)
-    parts = tuple(
-        part for part in first.inside if all(part in other.inside for other in others)
-    )
+    parts = tuple(part for part in first.inside if all(part in other.inside for other in others))
     obstacle = next((each.obstacle for each, _ in found if each.obstacle is not None), None)
     remarks = tuple(dict.fromkeys(line for _, lines in found for line in lines))
     return Subject(_MANY_THREADS, parts, obstacle), remarks
 
 
-def _program_target(
-    program: Program, wanted: str, look: bool
-) -> tuple[Subject, tuple[str, ...]]:
+def _program_target(program: Program, wanted: str, look: bool) -> tuple[Subject, tuple[str, ...]]:
     """The same of one program, of which those allocators are wanted."""
     if program.is_open:
         raise UsageError(

@@ -121,9 +121,7 @@ def executor_of(
             replace(program, warmups=max(0, program.warmups - run_once))
             for program in request.programs
         ]
-        return programs_executor(
-            programs, sink, seed=request.seed, machine=machine, inside=inside
-        )
+        return programs_executor(programs, sink, seed=request.seed, machine=machine, inside=inside)
     return workloads_executor(
         request.workloads, sink, seed=request.seed, machine=machine, processes=1 + SLOTS
     )

@@ -1,0 +1,409 @@
+"""Programs, servers and builds of one's own side by side, several in one study, and a gate for CI.
+
+The programs here print the number that is measured, so that no test depends on a time.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from hztune import api, profile
+from hztune.blocks import Arm
+from hztune.cli import status_of
+from hztune.compare import comparison
+from hztune.errors import UsageError
+from hztune.machine import Machine
+from hztune.measure.workloads import programs_executor
+from hztune.profile import Profile, Share, WorkloadId
+from hztune.store.local import samples
+from hztune.tune import TuneRequest
+from hztune.tune.outcome import profile_of
+from hztune.tune.request import understand
+from hztune.tune.story import Decision
+from hztune.verify import claim
+
+from .conftest import processes_naming
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+ROOT = Path(__file__).parents[2]
+SPEED = ["--metric-regex", r"speed=([0-9.]+)"]
+SHORT = ["--warmup", "0", "--budget", "2s", "--pairs", "4", "--out", "kept"]
+
+
+@pytest.fixture
+def prints(tmp_path: Path) -> Callable[..., Path]:
+    """Makes a program that prints a speed; with `end`, another end than success."""
+
+    def make(name: str, speed: float, end: str = "") -> Path:
+        path = tmp_path / name
+        path.write_text(f"#!/bin/sh\necho speed={speed}\n{end}\n")
+        path.chmod(0o755)
+        return path
+
+    return make
+
+
+def json_of(done: subprocess.CompletedProcess[str], folder: Path) -> comparison.Comparison:
+    """The record that was printed; it holds what its samples give."""
+    path = folder / "printed.json"
+    path.write_text(done.stdout)
+    found, wrong = comparison.load(path)
+    assert wrong == []
+    return found
+
+
+# ---- side by side --------------------------------------------------------------------------------
+
+
+def test_a_program_is_compared_and_its_words_are_kept_nowhere(
+    hztune: Run, prints: Callable[..., Path], tmp_path: Path
+) -> None:
+    program = prints("program", 5.0)
+    words = ["none", "glibc", "--json", *SHORT, *SPEED, "--", program, "--token=SECRET"]
+    done = hztune("compare", *words)
+    assert done.returncode == 0, done.stderr
+    found = json_of(done, tmp_path)
+    (standing,) = found.standings
+    assert (standing.label, [each.ops_per_s for each in standing.all]) == ("program", [5.0, 5.0])
+    assert dict(found.asked) == {"seed": 1, "budget_s": 2.0, "pairs": 4}
+    kept = tmp_path / "kept"
+    assert (kept / "comparison.json").read_text() == done.stdout
+    assert len([row for row in map(json.loads, samples(kept)) if row["kind"] == "turn"]) >= 8
+    written = [path.read_bytes() for path in kept.iterdir()]
+    assert not any(b"SECRET" in each for each in written)
+
+
+def test_two_builds_are_compared_on_the_same_arguments(
+    hztune: Run, prints: Callable[..., Path], tmp_path: Path
+) -> None:
+    old, new = prints("old", 10.0), prints("new", 9.0)
+    rows = ["--command", "one={} 1", "--command", "two={} 2"]
+    done = hztune("compare", f"OLD={old}", f"NEW={new}", *rows, *SHORT, *SPEED, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json_of(done, tmp_path)
+    assert [each.label for each in found.standings] == ["one", "two"]
+    for standing in found.standings:
+        speed = standing.of("NEW").speed
+        assert speed is not None and speed.ratio[0] == pytest.approx(0.9)
+    assert [each.sha256 != "" for each in found.contenders] == [True, True]
+
+
+def test_two_servers_are_compared_on_one_port(
+    hztune: Run, tmp_path: Path, prints: Callable[..., Path]
+) -> None:
+    code = tmp_path / "server.py"
+    code.write_text(
+        "import socket, sys\n"
+        'server = socket.create_server(("localhost", int(sys.argv[2])))\n'
+        "while True:\n"
+        "    connection, _ = server.accept()\n"
+        "    connection.sendall(f'speed={sys.argv[1]}'.encode())\n"
+        "    connection.close()\n"
+    )
+    load = tmp_path / "load.py"
+    load.write_text(
+        "import socket, sys\n"
+        'with socket.create_connection(("localhost", int(sys.argv[1]))) as connection:\n'
+        "    print(connection.recv(99).decode())\n"
+    )
+    with socket.create_server(("localhost", 0)) as server:
+        port = str(server.getsockname()[1])
+    python = f"{shlex.quote(sys.executable)} -I -S"
+    served = ["--server", f"{{}} {port}", "--ready-port", port, "--load", f"{python} {load} {port}"]
+    sides = [f"OLD={python} {code} 10", f"NEW={python} {code} 8"]
+    done = hztune("compare", *sides, *served, *SHORT, *SPEED, "--json")
+    assert done.returncode == 0, done.stderr
+    (standing,) = json_of(done, tmp_path).standings
+    speed = standing.of("NEW").speed
+    assert speed is not None and speed.ratio[0] == pytest.approx(0.8)
+    assert processes_naming(str(code)) == []
+
+
+# ---- the gate ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("speed", "end", "status", "answer"),
+    [
+        (10.0, "", 0, "no worse"),
+        (9.0, "", 4, "worse"),
+        (10.0, "exit 3", 4, "worse"),
+        (10.0, "kill -SEGV $$", 4, "worse"),
+    ],
+    ids=["equal", "slower", "failing", "crashing"],
+)
+def test_the_status_and_every_file_give_the_answer(
+    hztune: Run,
+    prints: Callable[..., Path],
+    tmp_path: Path,
+    speed: float,
+    end: str,
+    status: int,
+    answer: str,
+) -> None:
+    old, new = prints("old", 10.0), prints("new", speed, end)
+    forms = ["--format", "markdown", "--junit", "gate.xml", "--csv", "gate.csv"]
+    asked = ["--no-worse", "2%", *SHORT, *SPEED, *forms]
+    done = hztune("compare", f"OLD={old}", f"NEW={new}", *asked, "--", "{}")
+    assert done.returncode == status, done.stderr
+    assert done.stdout.startswith(f"### NEW against OLD: {answer}\n")
+    case = ElementTree.parse(tmp_path / "gate.xml").find(".//testcase")
+    assert case is not None and (case.find("failure") is not None) == (answer == "worse")
+    with (tmp_path / "gate.csv").open() as file:
+        assert [line["answer"] for line in csv.DictReader(file)] == ["", answer]
+    stored = json.loads((tmp_path / "kept" / "comparison.json").read_text())
+    assert stored["gate"]["rows"]["program"]["answer"] == answer
+
+
+def test_a_base_that_fails_leaves_the_answer_open(
+    hztune: Run, prints: Callable[..., Path], tmp_path: Path
+) -> None:
+    old, new = prints("old", 10.0, "exit 1"), prints("new", 10.0)
+    asked = ["--no-worse", "2%", "--junit", "gate.xml", *SHORT, *SPEED]
+    done = hztune("compare", f"OLD={old}", f"NEW={new}", *asked, "--", "{}")
+    assert done.returncode == 6, done.stderr
+    assert "the base failed (failed: exit status 1" in done.stdout
+    assert ElementTree.parse(tmp_path / "gate.xml").find(".//skipped") is not None
+
+
+def test_what_was_measured_before_hztune_was_killed_is_on_the_disk(
+    hztune: Run, prints: Callable[..., Path], tmp_path: Path
+) -> None:
+    program = prints("program", 5.0)
+    kill = "echo >> runs; test $(wc -l < runs) -lt 6 || kill -9 $PPID"
+    asked = ["--no-worse", "2%", *SHORT, *SPEED, "--prepare", kill]
+    done = hztune("compare", "none", "glibc", *asked, "--", program)
+    assert done.returncode == -9
+    kinds = [json.loads(line)["kind"] for line in samples(tmp_path / "kept")]
+    assert kinds.count("turn") == 5
+
+
+WORKFLOW = re.compile(r"```yaml\n(on: pull_request.*?)```", re.S)
+STEP = re.compile(r"- name: ([^\n]*)\n(?:(?! {6}- )[^\n]*\n)*? {8}run: \|\n((?: {10}[^\n]*\n)+)")
+
+
+def steps() -> dict[str, str]:
+    """The commands of the documented workflow, by the names of its steps."""
+    found = WORKFLOW.search((ROOT / "tuner" / "README.md").read_text())
+    assert found is not None
+    return {name: re.sub(r"(?m)^ {10}", "", text) for name, text in STEP.findall(found[1])}
+
+
+def git(folder: Path, *words: str) -> None:
+    author = ["-c", "user.name=Test", "-c", "user.email=test@localhost"]
+    subprocess.run(["git", *author, *words], cwd=folder, check=True, capture_output=True)
+
+
+def checked_out(tmp_path: Path, speed: float) -> Path:
+    """A repository as a pull request has it: `main` prints 10, what is merged prints `speed`."""
+    origin, clone = tmp_path / "origin", tmp_path / "work" / "clone"
+    origin.mkdir()
+    (origin / "Makefile").write_text("program: program.c\n\t$(CC) -O2 -o $@ $<\n")
+    source = '#include <stdio.h>\nint main(void) {{ puts("requests/s: {}"); return 0; }}\n'
+    (origin / "program.c").write_text(source.format(10.0))
+    git(origin, "init", "--initial-branch", "main")
+    git(origin, "add", ".")
+    git(origin, "commit", "-m", "base")
+    git(tmp_path, "clone", str(origin), str(clone))
+    git(clone, "switch", "--create", "new")
+    (clone / "program.c").write_text(source.format(speed))
+    git(clone, "commit", "-a", "-m", "new")
+    return clone
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+@pytest.mark.parametrize(("speed", "status"), [(10.0, 0), (8.0, 4)], ids=["equal", "slower"])
+def test_the_documented_workflow_answers_step_by_step(
+    core_build: Path, tmp_path: Path, speed: float, status: int
+) -> None:
+    clone, summary, shims = checked_out(tmp_path, speed), tmp_path / "summary", tmp_path / "bin"
+    shims.mkdir()
+    shim = shims / "hztune"
+    shim.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m hztune "$@"\n')
+    shim.chmod(0o755)
+    environment = {
+        **os.environ,
+        "HZTUNE_CORE": str(core_build),
+        "PATH": f"{shims}:{os.environ['PATH']}",
+        "GITHUB_BASE_REF": "main",
+        "GITHUB_STEP_SUMMARY": str(summary),
+    }
+    scripts = steps()
+    assert [*scripts] == ["Install hztune", "Build the base and the new one", "Compare"]
+    assert "--budget 3m" in scripts["Compare"]
+    scripts["Compare"] = scripts["Compare"].replace("--budget 3m", "--budget 2s")
+    ends = [
+        subprocess.run(
+            ["bash", "-e", "-o", "pipefail", "-c", script],
+            cwd=clone, env=environment, capture_output=True, text=True, timeout=120,
+        )
+        for name, script in scripts.items() if name != "Install hztune"
+    ]  # fmt: skip
+    assert [end.returncode for end in ends] == [0, status], [end.stderr for end in ends]
+    assert summary.read_text().startswith("### NEW against BASE: ")
+    for name in ("junit.xml", "figures.csv", "comparison.json", "samples.jsonl"):
+        assert (clone / "speed" / name).is_file()
+
+
+# ---- several commands in one study ---------------------------------------------------------------
+
+COMMANDS = ("small=true 1", "large=true 2")
+
+
+def test_several_commands_are_one_target_with_a_limit_for_each() -> None:
+    request = api.request(program=api.named_programs(COMMANDS), allocator="glibc", budget="60s")
+    task = understand(request)
+    assert (request.label, request.name) == ("small, large", "small+large")
+    assert task.max_loss is not None and task.max_loss.workloads == ("small", "large")
+    assert dict(task.limits)["max_loss"] == "5%"
+    other = api.named_programs(("small=true 1", "large=true 3"))
+    changed = understand(api.request(program=other, allocator="glibc", budget="60s"))
+    assert task.identity["workload"] != changed.identity["workload"]
+
+
+def test_a_block_of_several_commands_has_a_part_for_each() -> None:
+    programs = api.named_programs(COMMANDS, warmup=0)
+    executor = programs_executor(programs, seed=1, machine=Machine.here())
+    block = executor.measure([Arm("none"), Arm("none")], role="search", rounds=1, number=0)
+    assert [len(outcome.parts) for outcome in block.outcomes] == [2, 2]
+    assert all(outcome.ok for outcome in block.outcomes)
+
+
+def test_a_command_that_fails_is_named() -> None:
+    programs = api.named_programs(("good=true", "bad=false"), warmup=0)
+    executor = programs_executor(programs, seed=1, machine=Machine.here())
+    block = executor.measure([Arm("none")], role="search", rounds=1, number=0)
+    assert block.control.detail.startswith("on bad: ")
+
+
+def test_a_profile_names_each_command_and_reads_back(tmp_path: Path) -> None:
+    programs = api.named_programs(COMMANDS)
+    task = understand(api.request(program=programs, allocator="glibc", budget="60s"))
+    decision = Decision(Arm("glibc"), "no_gain", "nothing was proved")
+    made = profile_of(task, Machine.here(), decision, trials=3)
+    profile.save(made, tmp_path / "profile.json")
+    found = profile.load(tmp_path / "profile.json")
+    assert [share.workload.name for share in found.shares] == ["small", "large"]
+    assert api.differences(found, programs=programs) == []
+    other = api.named_programs(("large=true 3", "small=true 1"))
+    assert api.differences(found, programs=other) == [
+        "the command large is not the one that the profile was made for"
+    ]
+
+
+def test_a_claim_for_several_commands_asks_for_each_again(
+    make_profile: Callable[..., Profile],
+) -> None:
+    ids = [WorkloadId("program", name, "", ()) for name in ("small", "large")]
+    shares = tuple(Share(each, 1.1, 1.05, 1.2) for each in ids)
+    tuned = make_profile(workload=ids[0], shares=shares, threads=0)
+    for programs in ((), api.named_programs(("small=true",))):
+        with pytest.raises(UsageError, match=r"--command small='\.\.\.' --command large="):
+            claim.verify(tuned, programs, 20.0, 1, api.Quiet())
+
+
+def test_one_request_never_mixes_programs_and_workloads() -> None:
+    (program,) = api.named_programs(("one=true",))
+    assert TuneRequest(program=program).programs == (program,)
+    assert TuneRequest().programs == ()
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+TWO = ["compare", "none", "glibc"]
+GATE = ["--no-worse", "2%"]
+BAD: dict[str, tuple[list[str], str]] = {
+    "nothing to measure": (TWO, "nothing is said of what to measure"),
+    "no program after the dashes": ([*TWO, "--"], "no program after --"),
+    "a program without dashes": ([*TWO, "sort"], "put -- before it"),
+    "a program that is not there": ([*TWO, "--", "no-such-program"], "no program 'no-such-"),
+    "a static program": ([*TWO, "--", "/sbin/ldconfig"], "static program"),
+    "a contender that is nothing": (
+        ["compare", "none", "glbc", "--", "true"],
+        "did you mean glibc",
+    ),
+    "a profile that is not there": (
+        ["compare", "none", "absent/profile.json", "--", "true"],
+        "absent/profile.json",
+    ),
+    "a library that is not there": (
+        ["compare", "none", "own=/absent/lib.so", "--", "true"],
+        "no such file",
+    ),
+    "one contender": (["compare", "none", "--", "true"], "two contenders"),
+    "a program and a workload": ([*TWO, "-w", "larson", "--", "true"], "exclude each other"),
+    "a program and commands": ([*TWO, "--command", "a=true", "--", "true"], "exclude each"),
+    "threads for a program": ([*TWO, "--threads", "2", "--", "true"], "--threads and --param"),
+    "a metric for a workload": ([*TWO, "-w", "larson", *SPEED], "--metric-regex is for a program"),
+    "a command without a name": ([*TWO, "--command", "true"], "legal is NAME="),
+    "a command without words": ([*TWO, "--command", "a="], "--command a= is empty"),
+    "half a quotation": ([*TWO, "--command", "a='x"], "cannot be read"),
+    "one name for two commands": (
+        [*TWO, "--command", "a=true", "--command", "a=false"],
+        "gives the name 'a' twice",
+    ),
+    "an allocator as a command": ([*TWO, "--", "{}"], "no program 'none'; where the program"),
+    "a command that is empty": (["compare", "A=true", "B='", "--", "{}"], "cannot be read"),
+    "a place in some commands only": (
+        ["compare", "true", "false", "--command", "a={}", "--command", "b=true"],
+        "must begin every --command or none",
+    ),
+    "a gate with three": ([*TWO, "none", *GATE, "--", "true"], "there are 3; give the base"),
+    "a margin without a unit": ([*TWO, "--no-worse", "2", "--", "true"], "--no-worse '2': legal"),
+    "a margin of nothing": ([*TWO, "--no-worse", "0%", "--", "true"], "legal is a percentage"),
+    "a margin of everything": ([*TWO, "--no-worse", "100%", "--", "true"], "below 100"),
+    "an empty margin": ([*TWO, "--no-worse", "", "--", "true"], "legal is a percentage"),
+    "JUnit without a gate": ([*TWO, "--junit", "x.xml", "--", "true"], "--no-worse 2%"),
+    "two forms": ([*TWO, "--json", "--format", "markdown", "--", "true"], "exclude each other"),
+    "a form that is none": ([*TWO, "--format", "xml", "--", "true"], "is not one of"),
+    "too few pairs": ([*TWO, *GATE, "--pairs", "2", "--", "true"], "legal is a whole number"),
+    "a directory that holds samples": ([*TWO, "--out", "there", "--", "true"], "choose another"),
+    "a place in a study": (["tune", "--", "{}"], "stands for the contenders"),
+    "a study of a command and a program": (
+        ["tune", "--command", "a=true", "--", "true"],
+        "exclude each other",
+    ),
+    "a study of commands and a workload": (
+        ["tune", "--command", "a=true", "--workload", "larson"],
+        "not for a program of your own",
+    ),
+    "a study of one name twice": (
+        ["tune", "--command", "a=true", "--command", "a=true"],
+        "gives the name 'a' twice",
+    ),
+    "a server among commands": (
+        ["tune", "--command", "a=true", "--server", "x", "--load", "y", "--ready-port", "1"],
+        "exclude each other",
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), BAD.values(), ids=BAD.keys())
+def test_a_bad_command_line_gets_its_sentence_and_writes_nothing(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "samples.jsonl").touch()
+    assert status_of(words) == 2
+    out, error = capsys.readouterr()
+    assert out == "" and said in error and error.count("\n") == 1, error
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
