@@ -73,7 +73,7 @@ def test_a_program_is_compared_and_its_words_are_kept_nowhere(
     hztune: Run, prints: Callable[..., Path], tmp_path: Path
 ) -> None:
     program = prints("program", 5.0)
-    words = ["none", "glibc", "--json", *SHORT, *SPEED, "--", program, "--token=SECRET"]
+    words = ["none", "none", "--json", *SHORT, *SPEED, "--", program, "--token=SECRET"]
     done = hztune("compare", *words)
     assert done.returncode == 0, done.stderr
     found = json_of(done, tmp_path)
@@ -186,7 +186,7 @@ def test_what_was_measured_before_hztune_was_killed_is_on_the_disk(
     program = prints("program", 5.0)
     kill = "echo >> runs; test $(wc -l < runs) -lt 6 || kill -9 $PPID"
     asked = ["--no-worse", "2%", *SHORT, *SPEED, "--prepare", kill]
-    done = hztune("compare", "none", "glibc", *asked, "--", program)
+    done = hztune("compare", "none", "none", *asked, "--", program)
     assert done.returncode == -9
     kinds = [json.loads(line)["kind"] for line in samples(tmp_path / "kept")]
     assert kinds.count("turn") == 5
@@ -221,7 +221,7 @@ def checked_out(tmp_path: Path, speed: float) -> Path:
     git(tmp_path, "clone", str(origin), str(clone))
     git(clone, "switch", "--create", "new")
     (clone / "program.c").write_text(source.format(speed))
-    git(clone, "commit", "-a", "-m", "new")
+    git(clone, "commit", "--allow-empty", "-a", "-m", "new")
     return clone
 
 
@@ -293,7 +293,7 @@ def test_a_command_that_fails_is_named() -> None:
 def test_a_profile_names_each_command_and_reads_back(tmp_path: Path) -> None:
     programs = api.named_programs(COMMANDS)
     task = understand(api.request(program=programs, allocator="glibc", budget="60s"))
-    decision = Decision(Arm("glibc"), "no_gain", "nothing was proved")
+    decision = Decision(Arm("glibc"), "no_gain", None, None, (), "nothing was proved")
     made = profile_of(task, Machine.here(), decision, trials=3)
     profile.save(made, tmp_path / "profile.json")
     found = profile.load(tmp_path / "profile.json")

@@ -157,7 +157,7 @@ def compare_command(
     if junit is not None and no_worse is None:
         raise UsageError("--junit writes the answers of --no-worse; give that, too: --no-worse 2%")
     budget_s = parse_duration(budget)
-    specs = _rows(**measured)
+    specs = _rows(contenders, **measured)
     sides = api.contenders(contenders, are_commands=_is_open(specs))
     found, stopped = api.compare(
         sides,
@@ -194,6 +194,7 @@ def _form(form: str, *, as_json: bool, markdown: bool) -> str:
 
 
 def _rows(
+    contenders: tuple[str, ...],
     *,
     workloads: str,
     threads: str,
@@ -214,11 +215,12 @@ def _rows(
         "--command": bool(commands),
     }
     several = [name for name, is_given in given.items() if is_given]
-    if len(several) != 1:
+    if len(several) > 1:
+        raise UsageError(f"{' and '.join(several)} exclude each other; give one of them")
+    if not several:
+        api.contenders(contenders)  # one of them may be a program that lacks its dashes
         raise UsageError(
-            f"{' and '.join(several)} exclude each other; give one of them"
-            if several
-            else "nothing is said of what to measure: give a program after --, --server with "
+            "nothing is said of what to measure: give a program after --, --server with "
             "--load, --command NAME='PROGRAM ARGS', or --workload NAME (`hztune list workloads`)"
         )
     if not workloads:
