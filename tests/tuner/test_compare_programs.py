@@ -24,10 +24,12 @@ from hztune import api, profile
 from hztune.blocks import Arm
 from hztune.cli import status_of
 from hztune.compare import comparison
+from hztune.compare.preload import FileIdentity
 from hztune.errors import UsageError
 from hztune.machine import Machine
-from hztune.measure.workloads import programs_executor
-from hztune.profile import Profile, Share, WorkloadId
+from hztune.measure.program import Program
+from hztune.measure.workloads import program_proof, programs_executor
+from hztune.profile import AllocatorId, Profile, Share, WorkloadId
 from hztune.store.local import samples
 from hztune.tune import TuneRequest
 from hztune.tune.outcome import profile_of
@@ -100,6 +102,19 @@ def test_two_builds_are_compared_on_the_same_arguments(
         speed = standing.of("NEW").speed
         assert speed is not None and speed.ratio[0] == pytest.approx(0.9)
     assert [each.sha256 != "" for each in found.contenders] == [True, True]
+
+
+def test_a_profile_for_an_allocator_inside_takes_part(
+    make_profile: Callable[..., Profile], tmp_path: Path
+) -> None:
+    identity = AllocatorId("inside:_rjem_jemalloc", "5.3.0", "", "c" * 64)
+    path = tmp_path / "frames.json"
+    profile.save(make_profile({"narenas": 2}, allocator=identity, cautions=()), path)
+    (side,) = api.contenders([str(path)])
+    assert (side.name, side.inside) == ("frames", identity.as_installed())
+    prepared = FileIdentity([side], program_proof(Program(("true",)), [identity.as_installed()]))
+    made = prepared.prepare(side.arm)
+    assert isinstance(made, dict) and "narenas:2" in made["_RJEM_MALLOC_CONF"]
 
 
 def test_two_servers_are_compared_on_one_port(
@@ -293,7 +308,7 @@ def test_a_command_that_fails_is_named() -> None:
 def test_a_profile_names_each_command_and_reads_back(tmp_path: Path) -> None:
     programs = api.named_programs(COMMANDS)
     task = understand(api.request(program=programs, allocator="glibc", budget="60s"))
-    decision = Decision(Arm("glibc"), "no_gain", None, None, (), "nothing was proved")
+    decision = Decision("no_gain", Arm("glibc"), None, None, (), "nothing")
     made = profile_of(task, Machine.here(), decision, trials=3)
     profile.save(made, tmp_path / "profile.json")
     found = profile.load(tmp_path / "profile.json")

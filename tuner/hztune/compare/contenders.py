@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hztune import allocator, params, profile
+from hztune.allocator import Installed
 from hztune.allocator.base import sha256_of
 from hztune.allocator.knobs import knob
 from hztune.blocks import Arm
@@ -44,6 +45,7 @@ class Contender:
         variables: What its processes get beside the library; only where there is a `file`.
         is_program: Whether `file` is no library, but a hz-bench with the allocator inside.
         words: Of a command that is a contender; () for an allocator.
+        inside: An allocator that the program brings, as a profile for it says; else None.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Contender:
     variables: tuple[tuple[str, str], ...] = ()
     is_program: bool = False
     words: tuple[str, ...] = ()
+    inside: Installed | None = None
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -199,4 +202,7 @@ def _of_profile(path: Path) -> Contender:
     """Returns what a profile describes, called like its file or like its results directory."""
     tuned = profile.load(path)
     told = path.stem if path.stem != "profile" else path.resolve().parent.name
+    if tuned.adapter.is_inside:
+        found = tuned.allocator.as_installed()
+        return Contender(told, tuned.arm, found.version, found.sha256, inside=found)
     return configured(told, tuned.allocator.name, tuned.config)

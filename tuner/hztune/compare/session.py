@@ -79,6 +79,7 @@ def executors(
     """
     proof = FileIdentity(contenders)
     commands = tuple((each.arm.allocator, each.words) for each in contenders if each.words)
+    inside = [each.inside for each in contenders if each.inside is not None]
     rows = 0
 
     def make(spec: Row) -> Executor:
@@ -87,7 +88,7 @@ def executors(
         rows += 1
         if isinstance(spec, ProgramSpec):
             program = replace((programs or {})[spec], commands=commands)
-            own = FileIdentity(contenders, program_proof(program))
+            own = FileIdentity(contenders, program_proof(program, inside))
             return program_executor(program, kept, seed=seed, machine=machine, proof=own)
         return workload_executor(
             spec, kept, seed=seed, machine=machine, processes=len(contenders), proof=proof

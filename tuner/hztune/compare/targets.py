@@ -104,7 +104,9 @@ def require(programs: Sequence[Program], contenders: Sequence[Contender]) -> tup
                 target.inspect(contender.words[0])
             continue
         found = target.inspect(program.argv[0])
-        needed = any(each.arm.allocator != _UNCHANGED for each in contenders)
+        needed = any(
+            each.arm.allocator != _UNCHANGED and each.inside is None for each in contenders
+        )
         if needed and (obstacle := found.obstacle()) is not None:
             raise UsageError(obstacle)
         remarks += found.remarks()
