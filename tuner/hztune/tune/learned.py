@@ -91,12 +91,15 @@ def subject_of(request: TuneRequest, machine: Machine) -> Subject:
 
 
 def _workload(request: TuneRequest) -> str:
-    """The workloads without threads; a program by its path and metric, which are not told."""
+    """The workloads without threads; programs by path and metric, which are not told."""
     if request.program is None:
         words = [[spec.name, spec.setting, spec.params] for spec in request.workloads]
     else:
-        path = shutil.which(request.program.argv[0]) or request.program.argv[0]
-        words = [[str(Path(path).resolve()), request.program.metric]]
+        programs = [(each, each.argv[0]) for each in request.programs]
+        words = [
+            [str(Path(shutil.which(word) or word).resolve()), program.metric]
+            for program, word in programs
+        ]
     digest = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
     return ascii_text(f"{digest} {request.name}")
 
