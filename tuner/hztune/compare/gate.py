@@ -9,6 +9,8 @@ said: a pipeline must not read silence as consent.
 Of several rows, all must be no worse for the whole to be so, and each is tested at the full error
 (an intersection-union test: Berger, Technometrics 24, 1982). One that is worse is enough to say so:
 they share that error.
+
+How often each answer is given is simulated in tests/tuner/test_gate.py; README.md has the table.
 """
 
 from __future__ import annotations
