@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -80,23 +81,36 @@ def listener() -> Listener:
     return Listener()
 
 
+Study = Callable[..., Result]
+
+
 @pytest.fixture
-def studied(
+def study(
     core_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: Listener
-) -> Result:
-    """A study from Python, of a simulated workload on which `spin` is faster."""
+) -> Study:
+    """Carries out a study from Python, of a simulated target on which `spin` is faster."""
     monkeypatch.setenv("HZTUNE_CORE", str(core_build))
-    clock = VirtualClock()
-    inner = ReplayExecutor(spin_is_faster, QUIET, seed=1, clock=clock)
-    monkeypatch.setattr(
-        "hztune.tune.session.executor_of", lambda request, machine, store: Kept(inner, store)
-    )
-    monkeypatch.setattr("hztune.tune.session.SystemClock", lambda: clock)
     (tmp_path / "space.toml").write_text(SPACE)
     space, out = str(tmp_path / "space.toml"), tmp_path / "out"
-    asked = api.request("larson", threads=2, budget="1m", space=space, out=out)
     monkeypatch.setattr("hztune.doctor.remarks", lambda: ["warning: others want the CPUs"])
-    return api.tune(asked, reporter=listener)
+
+    def carry_out(*target: str, **options: object) -> Result:
+        clock = VirtualClock()
+        inner = ReplayExecutor(spin_is_faster, QUIET, seed=1, clock=clock)
+        monkeypatch.setattr(
+            "hztune.tune.session.executor_of", lambda request, machine, store: Kept(inner, store)
+        )
+        monkeypatch.setattr("hztune.tune.session.SystemClock", lambda: clock)
+        asked = api.request(*target, budget="1m", space=space, out=out, **options)
+        return api.tune(asked, reporter=listener)
+
+    return carry_out
+
+
+@pytest.fixture
+def studied(study: Study) -> Result:
+    """Such a study of a workload."""
+    return study("larson", threads=2)
 
 
 def test_a_study_says_what_disturbs_it_before_it_measures(
@@ -113,6 +127,21 @@ def test_a_study_from_python_ends_in_a_result_and_the_profile_that_is_stored(
     assert studied.profile.config == {"depot_lock": "spin"}
     assert studied.folder is not None
     assert api.load_profile(studied.folder / "profile.json") == studied.profile
+
+
+def test_a_program_may_be_called_as_it_likes(study: Study, tmp_path: Path) -> None:
+    program = tmp_path / "my pr\u00f6g's\udcff"
+    program.symlink_to("/bin/cat")
+    found = study(program=api.program((str(program),)), allocator="hz")
+    assert found.profile.workload.name == "my-pr-g-s-"
+    assert found.folder is not None
+    assert api.load_profile(found.folder / "profile.json") == found.profile
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_that_no_profile_can_hold_is_refused_before_anything_is_measured(seed: int) -> None:
+    with pytest.raises(UsageError, match="--seed is -?[0-9]+; legal is"):
+        api.plan(api.request("larson", seed=seed))
 
 
 def test_summary_page_and_samples_are_views_of_a_result(studied: Result) -> None:

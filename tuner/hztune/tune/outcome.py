@@ -28,6 +28,7 @@ from hztune.profile import (
 from hztune.result import Account, Addition, Attempt, Elsewhere, OutlierPair, Result
 from hztune.search.proposer import SAMPLER
 from hztune.stats import pool_plain
+from hztune.strictjson import as_word
 from hztune.trial import Ledger, counter_changes, fresh_pairs, outlying_pairs
 from hztune.tune.request import Task, TuneRequest
 from hztune.tune.story import Decision, Story
@@ -121,7 +122,7 @@ def _workload_id(request: TuneRequest) -> WorkloadId:
     if workload is None:
         assert request.program is not None  # `understand` saw to it
         words = profile.hash_of_words(request.program.argv)
-        return WorkloadId("program", request.name, "", (), words)
+        return WorkloadId("program", as_word(request.name), "", (), words)
     return _bench_id(workload)
 
 

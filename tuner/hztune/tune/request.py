@@ -19,6 +19,7 @@ from hztune.measure.identity import user_settings
 from hztune.measure.program import Program
 from hztune.measure.workloads import refuse_mixture
 from hztune.panel import LEAST_S, PANEL_SHARE
+from hztune.profile import MOST_SEED
 from hztune.space import Space
 from hztune.trial import LossLimit, MemoryLimit
 from hztune.tune.candidates import Candidates, candidates
@@ -174,6 +175,8 @@ def understand(request: TuneRequest) -> Task:
         )
     if request.trials is not None and request.trials < 1:
         raise UsageError(f"--trials is {request.trials}; legal is a number from 1 on")
+    if not 0 <= request.seed <= MOST_SEED:
+        raise UsageError(f"--seed is {request.seed}; legal is a number from 0 to {MOST_SEED}")
     if request.resume and request.out is None:
         raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
     limit = _read("--max-rss", MemoryLimit.parse, request.max_rss) if request.max_rss else None
