@@ -15,6 +15,7 @@ from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.result import Result
+from hztune.tune import TuneRequest
 
 from .conftest import Kept
 
@@ -52,6 +53,40 @@ def test_the_command_line_uses_every_function_of_the_api() -> None:
 def test_a_request_that_is_not_legal_is_refused_by_name(arguments: dict, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         api.request(**arguments)
+
+
+WRONG: dict[str, Callable[[], object]] = {
+    "a text for threads": lambda: api.request("larson", threads="2"),  # type: ignore[arg-type]
+    "no parameters": lambda: api.request("larson", params=None),  # type: ignore[arg-type]
+    "no number for trials": lambda: api.request("larson", trials="3"),
+    "a number for the limit": lambda: api.request("larson", max_rss=1.1),
+    "an endless budget": lambda: api.request("larson", budget=10**400),
+    "an objective": lambda: api.request("larson", objective="p50"),  # type: ignore[arg-type]
+    "an unknown field": lambda: api.request("larson", trails=3),
+    "a field of its own": lambda: api.request("larson", beside=()),
+    "a request by hand": lambda: api.plan(TuneRequest(seed="1")),  # type: ignore[arg-type]
+    "no request": lambda: api.tune(None),  # type: ignore[arg-type]
+    "no words": lambda: api.program(),
+    "words in one": lambda: api.program("ls -l"),
+    "a NUL": lambda: api.program(("ls", "\0")),
+    "no time for a run": lambda: api.program(("ls",), timeout=float("nan")),
+    "an unknown option": lambda: api.program(("ls",), warmups=3),
+    "endless brackets": lambda: api.program(("ls",), metric_regex="(" * 9999 + ")" * 9999),
+    "a number for a file": lambda: api.load_profile(5),  # type: ignore[arg-type]
+    "a path for a profile": lambda: api.export("p.json", "env"),  # type: ignore[arg-type]
+    "no form": lambda: api.find_format(None),  # type: ignore[arg-type]
+    "a folder with a NUL": lambda: [*api.samples("a\0b")],
+    "no place": lambda: api.join(None),  # type: ignore[arg-type]
+    "contenders of numbers": lambda: api.contenders([1, 2]),  # type: ignore[list-item]
+    "no reporter": lambda: api.compare([], [], budget_s="1m"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_no_function_takes_is_a_usage_error_in_one_sentence(what: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        WRONG[what]()
+    assert 10 < len(str(refused.value)) < 500 and "\n" not in str(refused.value)
 
 
 SPACE = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n'
@@ -140,7 +175,7 @@ def test_a_program_may_be_called_as_it_likes(study: Study, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("seed", [-1, 2**63])
 def test_a_seed_that_no_profile_can_hold_is_refused_before_anything_is_measured(seed: int) -> None:
-    with pytest.raises(UsageError, match="--seed is -?[0-9]+; legal is"):
+    with pytest.raises(UsageError, match="--seed is "):
         api.plan(api.request("larson", seed=seed))
 
 

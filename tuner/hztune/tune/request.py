@@ -14,6 +14,7 @@ from typing import TypeVar
 from hztune import artifacts
 from hztune.allocator import target
 from hztune.allocator.base import sha256_of
+from hztune.arguments import judge_fields
 from hztune.errors import UsageError
 from hztune.measure.identity import user_settings
 from hztune.measure.program import Program
@@ -166,6 +167,7 @@ def understand(request: TuneRequest) -> Task:
     Raises:
         UsageError: Something in it does not exist, is not legal, or cannot be tuned.
     """
+    judge_fields(request)
     if (request.workload is None) == (request.program is None):
         raise UsageError("give a workload (--workload NAME) or a program (-- PROGRAM), one of them")
     if not LEAST_BUDGET_S <= request.budget_s <= MOST_BUDGET_S:
