@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.result import Result
+from hztune.tune import TuneRequest
 
 from .conftest import Kept
 
@@ -53,6 +55,40 @@ def test_a_request_that_is_not_legal_is_refused_by_name(arguments: dict, said: s
         api.request(**arguments)
 
 
+WRONG: dict[str, Callable[[], object]] = {
+    "a text for threads": lambda: api.request("larson", threads="2"),  # type: ignore[arg-type]
+    "no parameters": lambda: api.request("larson", params=None),  # type: ignore[arg-type]
+    "no number for trials": lambda: api.request("larson", trials="3"),
+    "a number for the limit": lambda: api.request("larson", max_rss=1.1),
+    "an endless budget": lambda: api.request("larson", budget=10**400),
+    "an objective": lambda: api.request("larson", objective="p50"),  # type: ignore[arg-type]
+    "an unknown field": lambda: api.request("larson", trails=3),
+    "a field of its own": lambda: api.request("larson", beside=()),
+    "a request by hand": lambda: api.plan(TuneRequest(seed="1")),  # type: ignore[arg-type]
+    "no request": lambda: api.tune(None),  # type: ignore[arg-type]
+    "no words": lambda: api.program(),
+    "words in one": lambda: api.program("ls -l"),
+    "a NUL": lambda: api.program(("ls", "\0")),
+    "no time for a run": lambda: api.program(("ls",), timeout=float("nan")),
+    "an unknown option": lambda: api.program(("ls",), warmups=3),
+    "endless brackets": lambda: api.program(("ls",), metric_regex="(" * 9999 + ")" * 9999),
+    "a number for a file": lambda: api.load_profile(5),  # type: ignore[arg-type]
+    "a path for a profile": lambda: api.export("p.json", "env"),  # type: ignore[arg-type]
+    "no form": lambda: api.find_format(None),  # type: ignore[arg-type]
+    "a folder with a NUL": lambda: [*api.samples("a\0b")],
+    "no place": lambda: api.join(None),  # type: ignore[arg-type]
+    "contenders of numbers": lambda: api.contenders([1, 2]),  # type: ignore[list-item]
+    "no reporter": lambda: api.compare([], [], budget_s="1m"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_no_function_takes_is_a_usage_error_in_one_sentence(what: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        WRONG[what]()
+    assert 10 < len(str(refused.value)) < 500 and "\n" not in str(refused.value)
+
+
 SPACE = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n'
 QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
 
@@ -80,23 +116,36 @@ def listener() -> Listener:
     return Listener()
 
 
+Study = Callable[..., Result]
+
+
 @pytest.fixture
-def studied(
+def study(
     core_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: Listener
-) -> Result:
-    """A study from Python, of a simulated workload on which `spin` is faster."""
+) -> Study:
+    """Carries out a study from Python, of a simulated target on which `spin` is faster."""
     monkeypatch.setenv("HZTUNE_CORE", str(core_build))
-    clock = VirtualClock()
-    inner = ReplayExecutor(spin_is_faster, QUIET, seed=1, clock=clock)
-    monkeypatch.setattr(
-        "hztune.tune.session.executor_of", lambda request, machine, store: Kept(inner, store)
-    )
-    monkeypatch.setattr("hztune.tune.session.SystemClock", lambda: clock)
     (tmp_path / "space.toml").write_text(SPACE)
     space, out = str(tmp_path / "space.toml"), tmp_path / "out"
-    asked = api.request("larson", threads=2, budget="1m", space=space, out=out)
     monkeypatch.setattr("hztune.doctor.remarks", lambda: ["warning: others want the CPUs"])
-    return api.tune(asked, reporter=listener)
+
+    def carry_out(*target: str, **options: object) -> Result:
+        clock = VirtualClock()
+        inner = ReplayExecutor(spin_is_faster, QUIET, seed=1, clock=clock)
+        monkeypatch.setattr(
+            "hztune.tune.session.executor_of", lambda request, machine, store: Kept(inner, store)
+        )
+        monkeypatch.setattr("hztune.tune.session.SystemClock", lambda: clock)
+        asked = api.request(*target, budget="1m", space=space, out=out, **options)
+        return api.tune(asked, reporter=listener)
+
+    return carry_out
+
+
+@pytest.fixture
+def studied(study: Study) -> Result:
+    """Such a study of a workload."""
+    return study("larson", threads=2)
 
 
 def test_a_study_says_what_disturbs_it_before_it_measures(
@@ -113,6 +162,21 @@ def test_a_study_from_python_ends_in_a_result_and_the_profile_that_is_stored(
     assert studied.profile.config == {"depot_lock": "spin"}
     assert studied.folder is not None
     assert api.load_profile(studied.folder / "profile.json") == studied.profile
+
+
+def test_a_program_may_be_called_as_it_likes(study: Study, tmp_path: Path) -> None:
+    program = tmp_path / "my pr\u00f6g's\udcff"
+    program.symlink_to("/bin/cat")
+    found = study(program=api.program((str(program),)), allocator="hz")
+    assert found.profile.workload.name == "my-pr-g-s-"
+    assert found.folder is not None
+    assert api.load_profile(found.folder / "profile.json") == found.profile
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_that_no_profile_can_hold_is_refused_before_anything_is_measured(seed: int) -> None:
+    with pytest.raises(UsageError, match="--seed is "):
+        api.plan(api.request("larson", seed=seed))
 
 
 def test_summary_page_and_samples_are_views_of_a_result(studied: Result) -> None:

@@ -33,7 +33,7 @@ PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"profile", "allocator", "workload", "blocks", "caution"}),
     frozenset({"params", "machine", "strictjson"}),
     frozenset({"process", "files", "gc_freeze", "interrupt"}),
-    frozenset({"artifacts"}),
+    frozenset({"artifacts", "arguments"}),
     frozenset({"errors"}),
 )  # fmt: skip
 

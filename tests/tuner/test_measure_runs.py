@@ -266,6 +266,14 @@ def test_words_reach_the_program_as_they_are(clock: str, tmp_path: Path) -> None
     assert (tmp_path / "words").read_text() == repr(words)
 
 
+def test_words_that_are_no_utf8_reach_the_program_as_they_are(clock: str, tmp_path: Path) -> None:
+    program = tmp_path / "pr\udcff"
+    program.symlink_to(sys.executable)
+    code = "sys.exit(sys.argv[1] != chr(0xDCFE))"
+    words = (str(program), "-I", "-S", "-c", IMPORTS + code, "\udcfe")
+    assert measure(Program(words, timeout_s=60.0)).control.status == "ok"
+
+
 def test_each_arm_runs_under_its_own_variables(tmp_path: Path) -> None:
     log = tmp_path / "log"
     program = python(f"open({str(log)!r}, 'a').write(os.environ.get('KNOB_knob', '-') + ' ')")

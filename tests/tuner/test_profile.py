@@ -132,6 +132,20 @@ def test_saving_over_a_symbolic_link_does_not_touch_what_it_points_to(
     assert not (tmp_path / "profile.json").is_symlink()
 
 
+@pytest.mark.parametrize("kind", ["device", "a link to one", "name that cannot be"])
+def test_what_is_no_file_is_refused_and_stays(
+    make_profile: MakeProfile, tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / ("a\0b" if kind == "name that cannot be" else "profile.json")
+    if kind == "device":
+        os.mkfifo(path)
+    elif kind == "a link to one":
+        path.symlink_to("/dev/zero")
+    with pytest.raises(HztuneError, match="cannot write"):
+        profile.save(make_profile(), path)
+    assert not any(each.is_file() for each in tmp_path.iterdir())
+
+
 def test_a_profile_that_could_not_be_read_back_is_never_written(
     make_profile: MakeProfile, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hztune.arguments import judged
 from hztune.errors import HztuneError, UsageError
 from hztune.progress import Quiet, parse_duration
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 # ---- tune ----------------------------------------------------------------------------------------
 
 
+@judged
 def program(argv: Sequence[str] = (), **options: Any) -> Program:
     """A program of yours that can be tuned, compared or verified on.
 
@@ -58,6 +60,7 @@ def program(argv: Sequence[str] = (), **options: Any) -> Program:
     return described(tuple(argv), **options)
 
 
+@judged
 def request(
     workload: str | None = None,
     *,
@@ -89,16 +92,33 @@ def request(
     from hztune.workload import together
 
     budget_s = parse_duration(budget) if isinstance(budget, str) else budget
-    others = {"budget_s": budget_s, **others}
+    if isinstance(others.get("out"), str):
+        others["out"] = Path(others["out"])
+    made = judged(TuneRequest)
     if program is not None:
         one, *more = program if isinstance(program, Sequence) else (program,)
-        return TuneRequest(program=one, more=tuple(more), allocator=allocator or "any", **others)
+        return made(
+            program=one,
+            more=tuple(more),
+            allocator=allocator or "any",
+            budget_s=budget_s,
+            **others,
+        )
     if workload is None:
         raise UsageError("give a workload or a program; one of them is needed")
+    if "beside" in others:
+        raise UsageError("beside is no argument; name several workloads with commas between them")
     first, *beside = (spec.by(objective) for spec in together(workload, params, threads))
-    return TuneRequest(workload=first, beside=tuple(beside), allocator=allocator or "hz", **others)
+    return made(
+        workload=first,
+        beside=tuple(beside),
+        allocator=allocator or "hz",
+        budget_s=budget_s,
+        **others,
+    )
 
 
+@judged
 def tune(asked: TuneRequest, *, reporter: Reporter | None = None) -> Result:
     """Searches the best configuration, proves it on fresh data and writes the results directory.
 
@@ -113,6 +133,7 @@ def tune(asked: TuneRequest, *, reporter: Reporter | None = None) -> Result:
     return tune(asked, reporter or Quiet())
 
 
+@judged
 def plan(asked: TuneRequest) -> list[str]:
     """What `tune` would do, in lines for a reader; nothing is measured or written.
 
@@ -124,6 +145,7 @@ def plan(asked: TuneRequest) -> list[str]:
     return plan(asked)
 
 
+@judged
 def summary(result: Result) -> dict[str, Any]:
     """A result as one flat object for machines, as `hztune tune --json` prints it."""
     from hztune.result.summary import summary_json
@@ -131,6 +153,7 @@ def summary(result: Result) -> dict[str, Any]:
     return summary_json(result)
 
 
+@judged
 def summary_lines(result: Result) -> list[str]:
     """A result for people, as `hztune tune` prints it."""
     from hztune.result.summary import summary_lines
@@ -138,7 +161,8 @@ def summary_lines(result: Result) -> list[str]:
     return summary_lines(result)
 
 
-def report(folder: Path, out: Path | None = None) -> Path:
+@judged
+def report(folder: str | Path, out: str | Path | None = None) -> Path:
     """Writes the study in a results directory as one HTML page, and returns the page's path.
 
     Args:
@@ -151,10 +175,11 @@ def report(folder: Path, out: Path | None = None) -> Path:
     """
     from hztune import report
 
-    return report.write(folder, out)
+    return report.write(Path(folder), None if out is None else Path(out))
 
 
-def samples(folder: Path) -> Iterator[bytes]:
+@judged
+def samples(folder: str | Path) -> Iterator[bytes]:
     """Yields every measurement of a study as a line of JSON, also while it runs.
 
     Raises:
@@ -163,12 +188,13 @@ def samples(folder: Path) -> Iterator[bytes]:
     """
     from hztune.store.local import samples
 
-    yield from samples(folder)
+    yield from samples(Path(folder))
 
 
 # ---- studies that several workers share ----------------------------------------------------------
 
 
+@judged
 def place(url: str, study: str) -> Place:
     """Where a shared study is: the URL of its storage, and its name there."""
     from hztune.store.study import Place
@@ -176,6 +202,7 @@ def place(url: str, study: str) -> Place:
     return Place(url, study)
 
 
+@judged
 def tune_shared(
     where: Place,
     asked: TuneRequest | None = None,
@@ -200,6 +227,7 @@ def tune_shared(
     return shared_session.begin(where, asked, out, reporter or Quiet())
 
 
+@judged
 def join(
     where: Place,
     *,
@@ -218,6 +246,7 @@ def join(
     return shared_session.join(where, reporter or Quiet(), budget_s=budget_s, out=out)
 
 
+@judged
 def forget(where: Place, host: str) -> int:
     """Frees what workers of a host that is gone for good hold; returns how many workers.
 
@@ -229,7 +258,8 @@ def forget(where: Place, host: str) -> int:
     return shared_session.forget(where, host)
 
 
-def optuna_storage(study: Path | Place, folder: Path | None = None) -> Path:
+@judged
+def optuna_storage(study: str | Path | Place, folder: Path | None = None) -> Path:
     """Writes the search of a study as an Optuna storage, also while it runs; returns its path.
 
     Args:
@@ -242,15 +272,16 @@ def optuna_storage(study: Path | Place, folder: Path | None = None) -> Path:
     from hztune import report
     from hztune.tune.shared_session import directory
 
-    if isinstance(study, Path):
-        return report.write_storage(study)
+    if isinstance(study, str | Path):
+        return report.write_storage(Path(study))
     return report.write_shared_storage(study, folder or directory(study))
 
 
 # ---- profiles ------------------------------------------------------------------------------------
 
 
-def load_profile(path: Path) -> Profile:
+@judged
+def load_profile(path: str | Path) -> Profile:
     """The profile in a file; every field of it was judged.
 
     Raises:
@@ -258,9 +289,10 @@ def load_profile(path: Path) -> Profile:
     """
     from hztune import profile
 
-    return profile.load(path)
+    return profile.load(Path(path))
 
 
+@judged
 def profile_json(tuned: Profile) -> str:
     """A profile as its file holds it."""
     from hztune import profile
@@ -268,6 +300,7 @@ def profile_json(tuned: Profile) -> str:
     return profile.dumps(tuned)
 
 
+@judged
 def profile_lines(tuned: Profile) -> list[str]:
     """What a profile claims, where it was measured, and how to check it."""
     from hztune.export.provenance import provenance
@@ -275,6 +308,7 @@ def profile_lines(tuned: Profile) -> list[str]:
     return provenance(tuned, undo="")[:-1]
 
 
+@judged
 def export(tuned: Profile, form: str) -> str:
     """A profile as a shell, a container or a compiler reads it; `formats` lists the forms.
 
@@ -286,6 +320,7 @@ def export(tuned: Profile, form: str) -> str:
     return export.render(tuned, form)
 
 
+@judged
 def environment(tuned: Profile, base: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment `base` under a profile: without old settings of its allocator, with its own.
 
@@ -302,6 +337,7 @@ def environment(tuned: Profile, base: Mapping[str, str] = os.environ) -> dict[st
     return {**kept, **made}
 
 
+@judged
 def differences(tuned: Profile, *, programs: Sequence[Program] = ()) -> list[str]:
     """What is not here as it was where a profile was proved, a sentence each.
 
@@ -322,6 +358,7 @@ def differences(tuned: Profile, *, programs: Sequence[Program] = ()) -> list[str
     return found
 
 
+@judged
 def verify(
     tuned: Profile,
     *,
@@ -348,6 +385,7 @@ def verify(
     return claim.verify(tuned, programs, budget_s, seed, reporter or Quiet())
 
 
+@judged
 def examine(tuned: Profile, pid: int) -> Report:
     """Holds a running process against a profile: has it that allocator, with those parameters?
 
@@ -362,6 +400,7 @@ def examine(tuned: Profile, pid: int) -> Report:
 # ---- compare -------------------------------------------------------------------------------------
 
 
+@judged
 def contenders(texts: Sequence[str], *, are_commands: bool = False) -> tuple[Contender, ...]:
     """What to compare; the first is the control. As `hztune compare --help` explains them.
 
@@ -377,6 +416,7 @@ def contenders(texts: Sequence[str], *, are_commands: bool = False) -> tuple[Con
     return contenders.commands(texts) if are_commands else contenders.parse(texts)
 
 
+@judged
 def named_programs(texts: Sequence[str], **options: Any) -> tuple[Program, ...]:
     """Several programs of yours, each with a name of its own.
 
@@ -392,6 +432,7 @@ def named_programs(texts: Sequence[str], **options: Any) -> tuple[Program, ...]:
     return named(tuple(texts), **options)
 
 
+@judged
 def rows(workloads: str, threads: str = "", params: Sequence[str] = ()) -> tuple[WorkloadSpec, ...]:
     """The rows of a comparison: every workload with every number of threads.
 
@@ -411,6 +452,7 @@ def rows(workloads: str, threads: str = "", params: Sequence[str] = ()) -> tuple
     return specs
 
 
+@judged
 def compare(
     sides: Sequence[Contender],
     specs: Sequence[WorkloadSpec | Program],
@@ -448,6 +490,7 @@ def compare(
     return session.compare(sides, specs, pairs, budget_s, seed, no_worse, out, told)
 
 
+@judged
 def ruling(found: Comparison) -> str:
     """What a comparison with `no_worse` says: "no worse", "worse" or "not enough data"."""
     from hztune.compare.gate import whole
@@ -455,6 +498,7 @@ def ruling(found: Comparison) -> str:
     return whole(found.rulings)
 
 
+@judged
 def comparison_text(found: Comparison, *, markdown: bool = False, counters: bool = False) -> str:
     """A comparison for people, or as a table for a Markdown document."""
     from hztune.compare import table
@@ -465,6 +509,7 @@ def comparison_text(found: Comparison, *, markdown: bool = False, counters: bool
     return table.plain(rows, rulings, counters=counters)
 
 
+@judged
 def comparison_json(found: Comparison) -> str:
     """A comparison with every sample and estimate."""
     from hztune.compare import comparison
@@ -472,6 +517,7 @@ def comparison_json(found: Comparison) -> str:
     return comparison.dumps(found)
 
 
+@judged
 def write_comparison(found: Comparison, path: Path, form: Literal["csv", "junit"]) -> None:
     """Writes a comparison for other programs.
 
@@ -493,7 +539,7 @@ def draw(found: Comparison, path: Path) -> None:
     """Writes the ratios of a comparison as an SVG file."""
     from hztune.compare import plot
 
-    plot.write(found.standings, path)
+    plot.write(found.standings, Path(path))
 
 
 # ---- what there is -------------------------------------------------------------------------------
@@ -548,6 +594,7 @@ def formats() -> tuple[Format, ...]:
     return tuple(export.FORMATS)
 
 
+@judged
 def find_format(name: str) -> Format:
     """A form of `formats` by its name.
 
@@ -559,6 +606,7 @@ def find_format(name: str) -> Format:
     return export.find(name)
 
 
+@judged
 def parameters(allocator: str = "hz") -> Sequence[Param]:
     """The parameters of an allocator that is installed here.
 

@@ -61,15 +61,19 @@ def read_toml(path: Path, most_bytes: int) -> dict[str, Any]:
 def write_whole(path: Path, content: str, *, executable: bool = False) -> None:
     """Writes `content` so that `path` holds the old text or the new one, also after a power cut.
 
-    A symbolic link at `path` is replaced, never followed.
+    A symbolic link at `path` is replaced, never followed. What is no file (/dev/null, a FIFO) is
+    refused: it would be replaced, too, for every program on the machine.
 
     Raises:
-        HztuneError: the file system refused.
+        HztuneError: the file system refused, or `path` is something else than a file.
     """
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise HztuneError(f"cannot write {str(path)!r}: it is not a regular file")
         _write_whole(path, content.encode(), 0o777 if executable else 0o666)
-    except OSError as error:
-        raise HztuneError(f"cannot write {str(path)!r}: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise HztuneError(f"cannot write {str(path)!r}: {reason}") from None
 
 
 def _write_whole(path: Path, content: bytes, mode: int) -> None:

@@ -47,7 +47,7 @@ _MEASURED_CLAIMS = ("improved", "less_memory")
 _METRIC = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _LIMIT = re.compile(r"[0-9]{1,15}(\.[0-9]{1,6})?[xKMG%]?")
 _MOST_THREADS = 65536
-_MOST_WHOLE = 2**63 - 1
+MOST_SEED = 2**63 - 1
 _KEYS = {
     "claim": "result",
     "cautions": "warnings",
@@ -476,7 +476,7 @@ def _memory(fields: Fields) -> Memory:
 def _search(fields: Fields) -> SearchInfo:
     search = SearchInfo(
         sampler=fields.text("sampler"),
-        seed=fields.whole("seed", 0, _MOST_WHOLE),
+        seed=fields.whole("seed", 0, MOST_SEED),
         budget_s=fields.number("budget_s", 0, 1e9),
         trials=fields.whole("trials", 0, 10**9),
         space_sha256=fields.text("space_sha256", _SHA256),

@@ -37,6 +37,11 @@ def ascii_text(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9 _.:,;@()/+=#-]", "-", text)[:128]
 
 
+def as_word(text: str) -> str:
+    """`text` as WORD allows it: other characters become '-', and it is cut at 64."""
+    return re.sub(r"[^A-Za-z0-9_.:+-]", "-", text)[:64]
+
+
 def parse(content: bytes) -> object:
     """The value that `content` holds.
 

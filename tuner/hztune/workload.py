@@ -173,7 +173,12 @@ class WorkloadSpec:
         """Returns the same workload with something else measured of it.
 
         Latencies are of whole runs: they take a clock at every call, and come when a run ends.
+
+        Raises:
+            UsageError: It is none of METRICS.
         """
+        if goal not in tuple(METRICS):
+            raise UsageError(f"there is no objective {goal!r} (legal: {' '.join(METRICS)})")
         return replace(self, goal=goal, steady=self.steady and goal == "throughput")
 
     def command(self, seed: int) -> list[str]:

@@ -97,7 +97,21 @@ def hztune() -> None:
 
 def main() -> None:
     """Runs the command line of this process and exits with its status."""
+    _open_streams()
     sys.exit(status_of(sys.argv[1:]))
+
+
+def _open_streams() -> None:
+    """Opens the standard streams that the caller closed, or a file would get their numbers.
+
+    What should have gone to stdout is then an error, as in other programs; stderr is dropped.
+    """
+    for number, name, flags in (
+        (0, "stdin", os.O_RDONLY), (1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)
+    ):  # fmt: skip
+        if getattr(sys, name) is None:
+            os.open(os.devnull, flags)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
 def with_command(words: list[str]) -> list[str]:
@@ -124,12 +138,17 @@ def status_of(words: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _failed("interrupted", StoppedByUser.exit_status)
     except BrokenPipeError:
-        # The reader of stdout has gone; the interpreter must not fail again when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         return 1
     except OSError as error:
+        _drop_stdout()
         return _failed(f"{error.filename or 'the system'}: {error.strerror}", 1)
     return result if isinstance(result, int) else 0
+
+
+def _drop_stdout() -> None:
+    """Lets the interpreter not fail again at its end, when it flushes what could not be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _failed(sentence: str, status: int) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hztune import process
+from hztune.arguments import judged
 from hztune.blocks import Arm
 from hztune.errors import HztuneError, UsageError
 from hztune.measure.identity import Fault
@@ -36,9 +37,15 @@ OUTPUT_BYTES = 64 << 20
 """Most that a program may print when its output matters."""
 
 DEFAULT_TIMEOUT_S = 600.0
+_LEAST_TIMEOUT_S = 0.1
+_MOST_TIMEOUT_S = 7 * 86400.0
+_MOST_WARMUPS = 1000
+_MOST_IDLE_S = 3600.0
+_MOST_PORT = 65535
 _COMMAND_S = 60.0
 _HOOK_S = 600.0
 _NAMED = re.compile(r"([A-Za-z0-9_.+-]{1,40})=(.*)", re.S)
+_MOST_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +158,7 @@ def bench_program(spec: WorkloadSpec, seconds: float = 1.0, rss_limit_mb: int = 
     )
 
 
+@judged
 def described(
     argv: tuple[str, ...] = (),
     *,
@@ -191,6 +199,13 @@ def described(
     Raises:
         UsageError: The options exclude each other, or the expression is none.
     """
+    _within("--warmup", warmup, 0, _MOST_WARMUPS)
+    _within("--timeout", timeout, _LEAST_TIMEOUT_S, _MOST_TIMEOUT_S)
+    _within("--idle-s", idle_s, 0, _MOST_IDLE_S)
+    if ready_port is not None:
+        _within("--ready-port", ready_port, 1, _MOST_PORT)
+    if not server and not argv:
+        raise UsageError("a program has no words; give what is run, and its arguments")
     rate = _rate(metric_regex, metric_cmd, lower_is_better)
     service = _service(server, load, ready, ready_port, idle_s)
     if server and argv:
@@ -232,6 +247,11 @@ def named(texts: tuple[str, ...], **options: Any) -> tuple[Program, ...]:
     if twice is not None:
         raise UsageError(f"--command gives the name {twice!r} twice; each needs one of its own")
     return tuple(found)
+
+
+def _within(option: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise UsageError(f"{option} is {value}; legal is a number from {low} to {high}")
 
 
 def _service(server: str, load: str, ready: str, port: int | None, idle_s: float) -> Service | None:
@@ -283,8 +303,10 @@ def by_regex(pattern: str, better: Better) -> Rate:
     """
     try:
         compiled = re.compile(pattern, re.MULTILINE)
-    except re.error as error:
-        raise UsageError(f"--metric-regex {pattern!r} is no regular expression: {error}") from None
+    except (re.error, RecursionError, OverflowError) as error:
+        raise UsageError(
+            f"--metric-regex {pattern[:_MOST_SHOWN]!r} is no regular expression: {error}"
+        ) from None
     if compiled.groups < 1:
         raise UsageError(f"--metric-regex {pattern!r} needs a group around the number: (...)")
 

@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,8 @@ from hztune.measure.watch import Look
 
 _HYPERFINE_SCHEMA = 2
 _HYPERFINE_WARNING = "Warning: Ignoring non-zero exit code.\n"
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
+"""How Python holds bytes of a file name that are no UTF-8."""
 _GRACE_S = 30.0
 _VERSION_S = 10.0
 _UNIT_S = {"second": 1.0, "s": 1.0, "millisecond": 1e-3, "ms": 1e-3, "nanosecond": 1e-9, "ns": 1e-9}
@@ -62,7 +64,7 @@ def time_once(
     Raises:
         UsageError: The program cannot be started at all.
     """
-    timer = hyperfine()
+    timer = hyperfine() if _can_be_told([*program.command(seed), *changes.values()]) else None
     with tempfile.TemporaryDirectory(prefix="hztune-") as folder:
         export = Path(folder, "times.json")
         with launched(
@@ -86,6 +88,11 @@ def time_once(
                 run, fault=Fault("bad_output", f"it printed more than {OUTPUT_BYTES >> 20} MiB")
             )
         return replace(run, wall_s=_hyperfine_s(export)) if export.exists() else run
+
+
+def _can_be_told(words: Iterable[str]) -> bool:
+    """Whether hyperfine takes these words: its own must be UTF-8, those of a program need not."""
+    return not any(_NOT_UTF8.search(word) for word in words)
 
 
 def _timed(timer: Path, command: list[str], export: Path) -> list[str]:

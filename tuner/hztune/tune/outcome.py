@@ -28,6 +28,7 @@ from hztune.profile import (
 from hztune.result import Account, Addition, Attempt, Elsewhere, OutlierPair, Result
 from hztune.search.proposer import SAMPLER
 from hztune.stats import pool_plain
+from hztune.strictjson import as_word
 from hztune.trial import Ledger, counter_changes, fresh_pairs, outlying_pairs
 from hztune.tune.request import Task, TuneRequest
 from hztune.tune.story import Decision, Story
@@ -127,7 +128,7 @@ def _identities(request: TuneRequest) -> list[WorkloadId]:
             WorkloadId("bench", spec.name, spec.setting, spec.params) for spec in request.workloads
         ]
     return [
-        WorkloadId("program", each.label, "", (), profile.hash_of_words(each.argv))
+        WorkloadId("program", as_word(each.label), "", (), profile.hash_of_words(each.argv))
         for each in request.programs
     ]
 

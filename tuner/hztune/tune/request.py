@@ -14,12 +14,14 @@ from typing import TypeVar
 from hztune import artifacts
 from hztune.allocator import Installed, inside, target
 from hztune.allocator.base import sha256_of
+from hztune.arguments import judge_fields
 from hztune.errors import UsageError
 from hztune.measure import insides
 from hztune.measure.identity import user_settings
 from hztune.measure.program import OPEN, Program
 from hztune.measure.workloads import refuse_mixture
 from hztune.panel import LEAST_S, PANEL_SHARE
+from hztune.profile import MOST_SEED
 from hztune.space import Space
 from hztune.trial import LossLimit, MemoryLimit
 from hztune.tune.candidates import Candidates, Subject, asks_inside, candidates
@@ -180,6 +182,7 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
     Raises:
         UsageError: Something in it does not exist, is not legal, or cannot be tuned.
     """
+    judge_fields(request)
     if (request.workload is None) == (request.program is None):
         raise UsageError("give a workload (--workload NAME) or a program (-- PROGRAM), one of them")
     if not LEAST_BUDGET_S <= request.budget_s <= MOST_BUDGET_S:
@@ -189,6 +192,8 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
         )
     if request.trials is not None and request.trials < 1:
         raise UsageError(f"--trials is {request.trials}; legal is a number from 1 on")
+    if not 0 <= request.seed <= MOST_SEED:
+        raise UsageError(f"--seed is {request.seed}; legal is a number from 0 to {MOST_SEED}")
     if request.resume and request.out is None:
         raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
     limit = _read("--max-rss", MemoryLimit.parse, request.max_rss) if request.max_rss else None

@@ -49,6 +49,9 @@ in the middle of the claimed interval.
 
 _NOT_SLOWER = "nothing shows that it is slower than was stated"
 
+_LEAST_BUDGET_S = 0.5
+_MOST_BUDGET_S = 7 * 86400.0
+
 
 @dataclass(frozen=True, slots=True)
 class Verification:
@@ -126,9 +129,14 @@ def verify(
         reporter: Is told how it goes.
 
     Raises:
-        UsageError: It makes no claim, or was made for something else; nothing was measured.
+        UsageError: It makes no claim, or was made for something else, or there is no time;
+            nothing was measured.
         HztuneError: The control does not run.
     """
+    if not _LEAST_BUDGET_S <= budget_s <= _MOST_BUDGET_S:
+        raise UsageError(
+            f"--budget is {budget_s:g} s; legal is from {_LEAST_BUDGET_S:g} s to 7 days"
+        )
     promise = Promise.of(tuned)
     executor = _on(programs, tuned, seed) if programs else _on_workload(tuned, seed)
     budget = Budget(SystemClock(), budget_s)

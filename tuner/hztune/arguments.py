@@ -1,0 +1,125 @@
+"""What Python code hands to a function, held against the annotations of that function.
+
+mypy tells it to whoever runs mypy; here everyone else is told, in one sentence and before anything
+begins. Only forms that the API has are known: names joined by "|", and one pair of brackets.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from functools import wraps
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from hztune.errors import UsageError
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_MOST_SHOWN = 60
+_ELEMENTS = re.compile(r"(Sequence|tuple|Mapping)\[([^,\]]+).*\]")
+_WORDS = {
+    "str": "a str",
+    "int": "a whole number",
+    "float": "a finite number",
+    "bool": "True or False",
+    "Path": "a Path",
+}
+_FREE = ("Any", "Goal", "Reporter")
+"""What is judged where it is used, by more than its type."""
+
+
+def judged(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """The same function, which raises a UsageError for an argument of another type."""
+    of = signature(function)
+
+    @wraps(function)
+    def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            given = of.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise UsageError(f"{function.__name__}: {error}") from None
+        for name, value in given.items():
+            parameter = of.parameters[name]
+            if parameter.kind is not Parameter.VAR_KEYWORD:
+                judge(name, value, parameter.annotation)
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def judge_fields(value: Any) -> None:
+    """Holds the fields of a dataclass against their annotations.
+
+    Raises:
+        UsageError: One is of another type.
+    """
+    for field in fields(value):
+        judge(field.name, getattr(value, field.name), str(field.type))
+
+
+def judge(name: str, value: object, annotation: str) -> None:
+    """Holds a value against an annotation, as it is written.
+
+    Raises:
+        UsageError: It is of another type, no finite number, or a text with a NUL.
+    """
+    kinds = [kind.strip() for kind in annotation.split("|")]
+    if not any(_is(value, kind) for kind in kinds):
+        legal = " or ".join(map(_legal, kinds))
+        raise UsageError(f"{name} is {_shown(value)}; legal is {legal}")
+
+
+def _is(value: object, kind: str) -> bool:
+    """Whether a value is of a kind; of a class that is not imported here, the name decides."""
+    if many := _ELEMENTS.fullmatch(kind):
+        return _is_many(value, *many.groups())
+    if kind in ("str", "Path"):
+        known = str if kind == "str" else Path
+        return isinstance(value, known) and "\0" not in str(value)
+    if kind == "float":
+        return _is_number(value)
+    if kind in ("int", "bool"):
+        return type(value).__name__ == kind
+    if kind == "None":
+        return value is None
+    if kind.startswith("Literal["):
+        return isinstance(value, str) and f'"{value}"' in kind
+    return kind in _FREE or any(each.__name__ == kind for each in type(value).__mro__)
+
+
+def _is_many(value: object, kind: str, of: str) -> bool:
+    if kind == "Mapping":
+        return isinstance(value, Mapping)
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        return False
+    return all(_is(each, of) for each in value)
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _legal(kind: str) -> str:
+    """A kind, in words."""
+    many = _ELEMENTS.fullmatch(kind)
+    return f"a {many[1].lower()} of {many[2]}" if many else _WORDS.get(kind, kind)
+
+
+def _shown(value: object) -> str:
+    """The start of a value, and its type."""
+    try:
+        shown = ascii(value)
+    except ValueError:  # a number of thousands of digits
+        shown = "too long to be shown"
+    shown = shown if len(shown) <= _MOST_SHOWN else shown[: _MOST_SHOWN - 3] + "..."
+    return f"{shown} ({type(value).__name__})"
