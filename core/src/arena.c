@@ -5,11 +5,11 @@
  * It has a large range of addresses, its place, and maps only what it needs of it. So it can grow
  * to terabytes, while limits of the address space and of locked memory count only what is in use.
  *
- *         entries       spans         free bits               pages
+ *         entries       infos         free bits               pages
  *     ... [####....... ][##......... ][###............... ]...  [##########.............. ] ...
  *         ^ each grows upwards; "#" is mapped                 ^ the place, a multiple of its size
  *
- * Page n has span n and its bits. The program or a library may map addresses of the place before
+ * Page n has info n and its bits. The program or a library may map addresses of the place before
  * the arena does: then the arena leaves a gap and continues behind it. A claim never replaces a
  * mapping. Pages in a gap, and others that the arena skips, count as busy: no run of free pages
  * crosses them.
@@ -28,7 +28,7 @@
 #include "os.h"
 
 /* The tables, in the order in which they lie. */
-enum { ENTRIES, SPANS, FREE_BITS, TABLES };
+enum { ENTRIES, INFOS, FREE_BITS, TABLES };
 
 enum {
     HUGE_PAGES = 32,         /* the first page is a multiple of 2 MiB */
@@ -66,8 +66,8 @@ static struct {
     unsigned char *meta; /* rest of the current unit */
     size_t meta_left;
 } arena = {.tables = {
-               [ENTRIES] = {.bytes_per_page = sizeof(hz_page)},
-               [SPANS] = {.bytes_per_page = sizeof(hz_span)},
+               [ENTRIES] = {.bytes_per_page = sizeof(hz_page_entry)},
+               [INFOS] = {.bytes_per_page = sizeof(hz_page_info)},
                [FREE_BITS] = {.bytes_per_page = (1 << HZ_PAGE_GRANULES_SHIFT) / 8},
            }};
 
@@ -100,7 +100,7 @@ static void lay_out(uintptr_t place, uintptr_t place_bytes)
  * used, as a free of NULL reads its entry. */
 static bool settle(uintptr_t place, uintptr_t place_bytes, uint64_t random)
 {
-    const size_t bytes = arena.entries * sizeof(hz_page);
+    const size_t bytes = arena.entries * sizeof(hz_page_entry);
     if (!hz_os_is_unmapped((void *)place, place_bytes)) return false;
     arena.first_number = HUGE_PAGES * (1 + random % (arena.entries / HUGE_PAGES / 2));
     lay_out(place, place_bytes);
@@ -108,10 +108,10 @@ static bool settle(uintptr_t place, uintptr_t place_bytes, uint64_t random)
     if (hz_os_claim(entries->start, bytes, false) != HZ_OS_CLAIMED) return false;
     hz_map.base = place + (arena.first_number << HZ_PAGE_SHIFT);
     hz_map.free_bits = (uint64_t *)(void *)arena.tables[FREE_BITS].start;
-    hz_map.spans = (hz_span *)(void *)arena.tables[SPANS].start;
-    hz_map.pages = (hz_page *)(void *)entries->start;
-    hz_atomic_put(&hz_map.page_mask, bytes - sizeof(hz_page));
-    entries->start += arena.first_number * sizeof(hz_page);
+    hz_map.infos = (hz_page_info *)(void *)arena.tables[INFOS].start;
+    hz_map.entries = (hz_page_entry *)(void *)entries->start;
+    hz_atomic_put(&hz_map.entry_mask, bytes - sizeof(hz_page_entry));
+    entries->start += arena.first_number * sizeof(hz_page_entry);
     return true;
 }
 
@@ -161,15 +161,15 @@ bool hz_arena_make(void)
  * them just before the fork: `is_doubling` tells. */
 static hz_os_claimed entries_double(void)
 {
-    unsigned char *end = (unsigned char *)(hz_map.pages + arena.entries);
-    const size_t bytes = arena.entries * sizeof(hz_page);
+    unsigned char *end = (unsigned char *)(hz_map.entries + arena.entries);
+    const size_t bytes = arena.entries * sizeof(hz_page_entry);
     const bool was_doubling = arena.is_doubling;
     arena.is_doubling = true;
     hz_os_claimed claimed = hz_os_claim(end, bytes, false);
     if (claimed == HZ_OS_TAKEN) claimed = was_doubling ? HZ_OS_CLAIMED : HZ_OS_REFUSED;
     if (claimed == HZ_OS_CLAIMED) {
         arena.entries *= 2;
-        hz_atomic_put(&hz_map.page_mask, 2 * bytes - sizeof(hz_page));
+        hz_atomic_put(&hz_map.entry_mask, 2 * bytes - sizeof(hz_page_entry));
     }
     arena.is_doubling = false;
     return claimed;

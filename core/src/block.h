@@ -61,7 +61,7 @@
  *     EMPTY     no block was cut:          step = 0, whose stack is of no class and always full.
  *                                          The entry of NULL is EMPTY: arena.c uses no page that
  *                                          has it
- *     ORDER     origin is written before step and read after it: see hz_page_set
+ *     ORDER     origin is written before step and read after it: see hz_entry_set
  *
  * Included by internal.h only.
  */
@@ -79,20 +79,20 @@ HZ_FAST size_t hz_page_of(const void *address)
     return ((uintptr_t)address - hz_map.base) >> HZ_PAGE_SHIFT;
 }
 
-/* The entry of hz_map.spans for the page that an address lies in; and back. */
-HZ_FAST hz_span *hz_run_at(const void *address)
+/* The info of the page that an address lies in; the page that an info is about, and its address. */
+HZ_FAST hz_page_info *hz_info_at(const void *address)
 {
-    return &hz_map.spans[hz_page_of(address)];
+    return &hz_map.infos[hz_page_of(address)];
 }
 
-HZ_FAST size_t hz_run_page(const hz_span *run)
+HZ_FAST size_t hz_info_page(const hz_page_info *info)
 {
-    return (size_t)(run - hz_map.spans);
+    return (size_t)(info - hz_map.infos);
 }
 
-HZ_FAST void *hz_run_address(const hz_span *run)
+HZ_FAST void *hz_info_address(const hz_page_info *info)
 {
-    return hz_page_address(hz_run_page(run));
+    return hz_page_address(hz_info_page(info));
 }
 
 /* The number of a block's granule; at least hz_map.granules for what is outside the arena or no
@@ -105,18 +105,18 @@ HZ_FAST size_t hz_granule_of(const void *block)
 
 /* The entry of the page that an address lies in. Addresses outside of the arena share those
  * entries. */
-HZ_FAST hz_page *hz_page_at(const void *address)
+HZ_FAST hz_page_entry *hz_entry_at(const void *address)
 {
     const uintptr_t at = hz_atomic_peek_and(
-        &hz_map.page_mask, (uintptr_t)address >> (HZ_PAGE_SHIFT - HZ_PAGE_ENTRY_SHIFT));
-    return (hz_page *)(void *)((unsigned char *)hz_map.pages + at);
+        &hz_map.entry_mask, (uintptr_t)address >> (HZ_PAGE_SHIFT - HZ_PAGE_ENTRY_SHIFT));
+    return (hz_page_entry *)(void *)((unsigned char *)hz_map.entries + at);
 }
 
 /* How far an address is from the last block that was cut in its page, times -step: see above. A
  * step's lowest 16 bits name a stack, so HZ_SLOPE <= slope < 3 * HZ_SLOPE. */
-HZ_FAST uint64_t hz_distance(const hz_page *page, uint64_t step, const void *address)
+HZ_FAST uint64_t hz_distance(const hz_page_entry *entry, uint64_t step, const void *address)
 {
-    return hz_atomic_peek_plus(&page->origin, (uintptr_t)address * step);
+    return hz_atomic_peek_plus(&entry->origin, (uintptr_t)address * step);
 }
 
 #define HZ_SLOPE ((uint64_t)33 << 10)
@@ -135,29 +135,29 @@ HZ_FAST uint64_t hz_distance(const hz_page *page, uint64_t step, const void *add
  * an old origin, as the step is written last, read first and cleared alone. It may combine an old
  * step with a new origin; then it passes by chance, one time in 2^17 (tests/model).
  */
-HZ_FAST void hz_page_set(hz_page *page, uint64_t step, const void *last)
+HZ_FAST void hz_entry_set(hz_page_entry *entry, uint64_t step, const void *last)
 {
-    hz_atomic_poke(&page->origin, -((uintptr_t)last * step));
-    hz_atomic_put(&page->step, step);
+    hz_atomic_poke(&entry->origin, -((uintptr_t)last * step));
+    hz_atomic_put(&entry->step, step);
 }
 
 /* The entry of a page in which no block was cut. */
-HZ_FAST void hz_page_clear(hz_page *page)
+HZ_FAST void hz_entry_clear(hz_page_entry *entry)
 {
-    hz_atomic_put(&page->step, 0);
+    hz_atomic_put(&entry->step, 0);
 }
 
 /* The same, for threads that may do it at once: one of them gets true. */
-HZ_FAST bool hz_page_take(hz_page *page)
+HZ_FAST bool hz_entry_take(hz_page_entry *entry)
 {
-    return hz_atomic_swap(&page->step, 0) != 0;
+    return hz_atomic_swap(&entry->step, 0) != 0;
 }
 
 /* Whether a block that was cut starts at `address`. */
-HZ_FAST bool hz_is_start(const hz_page *page, const void *address)
+HZ_FAST bool hz_is_start(const hz_page_entry *entry, const void *address)
 {
-    const uint64_t step = hz_atomic_peek(&page->step);
-    return step != 0 && hz_distance(page, step, address) < HZ_DISTANCE_MAX;
+    const uint64_t step = hz_atomic_peek(&entry->step);
+    return step != 0 && hz_distance(entry, step, address) < HZ_DISTANCE_MAX;
 }
 
 /* Byte offset, in a thread's rows, of the stack that a step names. */
@@ -174,11 +174,11 @@ HZ_FAST size_t hz_step_stack(uint64_t step)
 HZ_FAST uint32_t hz_class_at(const void *block)
 {
     if (hz_granule_of(block) >= hz_atomic_peek(&hz_map.granules)) return HZ_CLASS_NONE;
-    if (!hz_is_start(hz_page_at(block), block)) return HZ_CLASS_NONE;
-    const hz_span *page = hz_run_at(block);
+    if (!hz_is_start(hz_entry_at(block), block)) return HZ_CLASS_NONE;
+    const hz_page_info *info = hz_info_at(block);
     const bool is_below_first =
-        page->class_ != HZ_CLASS_LARGE && (uintptr_t)block % HZ_PAGE_BYTES < page->colour;
-    return is_below_first ? HZ_CLASS_NONE : page->class_;
+        info->class_ != HZ_CLASS_LARGE && (uintptr_t)block % HZ_PAGE_BYTES < info->colour;
+    return is_below_first ? HZ_CLASS_NONE : info->class_;
 }
 
 #endif

@@ -46,10 +46,10 @@ HZ_FAST bool put(hz_stack *stack, void *block, uint64_t distance, bool reads)
  * it the rows never have room, so put() fails. */
 HZ_FAST void free_any(void *block, bool is_sized, size_t size)
 {
-    const hz_page *page = hz_page_at(block);
-    const uint64_t step = hz_atomic_peek(&page->step);
+    const hz_page_entry *entry = hz_entry_at(block);
+    const uint64_t step = hz_atomic_peek(&entry->step);
     hz_stack *stack = hz_stack_at(hz_rows_mine, hz_step_stack(step));
-    const uint64_t distance = hz_distance(page, step, block);
+    const uint64_t distance = hz_distance(entry, step, block);
     if (HZ_LIKELY(put(stack, block, distance, false))) return;
     if (is_sized && hz_is_hardened()) hz_harden_require_size(block, size);
     free_slow(block, stack, distance);
@@ -85,7 +85,7 @@ static uint32_t class_to_free(void *block)
 
 void hz_free_to_heap(hz_heap *heap, uint32_t class_, void *block)
 {
-    if (hz_run_at(block)->shard == heap->shard)
+    if (hz_info_at(block)->shard == heap->shard)
         hz_magazine_push(heap, class_, block);
     else
         hz_remote_push(heap, class_, block);

@@ -188,31 +188,31 @@ size_t hz_freed_alike_above(size_t page);
 /* A run of `pages` pages whose first is a multiple of `align` (a power of two); NULL when there is
  * no memory. Sets `*zeroed` to whether the run reads as zero. If `zeroed` is NULL, a part of the
  * run may be resident and another not. */
-hz_span *hz_pages_alloc(size_t pages, size_t align, bool *zeroed);
-void hz_pages_free(hz_span *run);
+hz_page_info *hz_pages_alloc(size_t pages, size_t align, bool *zeroed);
+void hz_pages_free(hz_page_info *run);
 /* The same for a run that reads as zero and is not resident. */
-void hz_pages_free_clean(hz_span *run);
+void hz_pages_free_clean(hz_page_info *run);
 /* Grows or shrinks a run in place; false when it cannot grow. */
-bool hz_pages_resize(hz_span *run, size_t pages);
+bool hz_pages_resize(hz_page_info *run, size_t pages);
 /* Free pages that are resident; no lock is taken. */
 size_t hz_pages_dirty(void);
 /* Takes the next run of up to `most` dirty pages that are old enough for the sweep. NULL: this part
  * of the sweep has none. The sweep is over when its `below` is 0. */
-hz_span *hz_pages_sweep(hz_sweep *sweep, size_t most);
+hz_page_info *hz_pages_sweep(hz_sweep *sweep, size_t most);
 /* Takes such a run back; its first `purged` pages read as zero now. */
-void hz_pages_swept(hz_span *run, size_t purged);
+void hz_pages_swept(hz_page_info *run, size_t purged);
 
 /* ---- repair.c: the page heap in the child of a fork ----------------------------------------- */
 
 /* Calls `act` for every run in use, whatever another thread was doing at the fork. */
-void hz_pages_each_out(void (*act)(hz_span *run));
+void hz_pages_each_out(void (*act)(hz_page_info *run));
 void hz_pages_after_fork(void);
 
 /* ---- move.c --------------------------------------------------------------------------------- */
 
 /* Moves all pages of `from` to the start of `to`, which is clean; afterwards `from` is clean.
  * False: that cannot be done, and nothing has changed. */
-bool hz_run_move(const hz_span *from, const hz_span *to);
+bool hz_run_move(const hz_page_info *from, const hz_page_info *to);
 /* Returns the memory of pages to the system: they read as zero afterwards. */
 bool hz_run_purge(size_t first, size_t pages);
 
@@ -258,7 +258,7 @@ size_t hz_span_bytes(void);
 /* The first block of the span that `block` lies in. */
 void *hz_span_first_block(const void *block);
 /* The span that `address` lies in. */
-hz_span *hz_span_of(const void *address);
+hz_page_info *hz_span_of(const void *address);
 void hz_span_after_fork(void);
 
 /* ---- large.c -------------------------------------------------------------------------------- */
@@ -417,8 +417,8 @@ void hz_harden_span_goes(void);
 void hz_quarantine_empty(hz_heap *heap);
 
 /* As hz_pages_alloc and hz_pages_free, under `full` between guards. */
-hz_span *hz_guard_pages_alloc(size_t pages, size_t align, bool *zeroed);
-void hz_guard_pages_free(hz_span *run);
+hz_page_info *hz_guard_pages_alloc(size_t pages, size_t align, bool *zeroed);
+void hz_guard_pages_free(hz_page_info *run);
 void *hz_guard_alloc(size_t size, size_t align);
 void hz_guard_free(void *block);
 size_t hz_guard_asked(const void *block);

@@ -20,8 +20,8 @@ extern char **environ;
 #ifndef HZ_FROZEN
 hz_config hz_cfg;
 #endif
-static hz_page no_page; /* the only entry before hz has started */
-hz_map_t hz_map = {.pages = &no_page};
+static hz_page_entry no_entry; /* the only entry before hz has started */
+hz_map_t hz_map = {.entries = &no_entry};
 hz_shard *hz_shards;
 
 static struct {

@@ -46,7 +46,7 @@ enum {
     HZ_PAGE_SHIFT = 16,
     HZ_PAGE_BYTES = 1 << HZ_PAGE_SHIFT,
     HZ_PAGE_GRANULES_SHIFT = HZ_PAGE_SHIFT - HZ_GRANULE_SHIFT,
-    HZ_PAGE_ENTRY_SHIFT = 4,    /* log2 of the bytes of an hz_page */
+    HZ_PAGE_ENTRY_SHIFT = 4,    /* log2 of the bytes of an hz_page_entry */
     HZ_SMALL_MAX_BYTES = 32832, /* up to here the class comes from a table, above by arithmetic */
     HZ_CLASS_MAX_BYTES = 256 * 1024 + 64,
     HZ_SHARDS_MAX = 64,
@@ -91,21 +91,21 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low half comes fi
 /* ---- the map: what the fast paths need of the arena ----------------------------------------- */
 
 /* What a free must know of a page; the step is zero where no block was cut. */
-typedef struct hz_page {
+typedef struct hz_page_entry {
     _Atomic uint64_t origin; /* makes the distance of the last block cut zero */
     _Atomic uint64_t step;   /* see hz_distance; its lowest 16 bits tell the shard and the class */
-} hz_page;
+} hz_page_entry;
 
 typedef struct hz_map_t {
-    HZ_ALIGNED_TO_LINE hz_page *pages; /* an entry per page, see hz_page_at */
-    _Atomic uintptr_t page_mask;       /* selects the byte offset of a page's entry */
-    size_t direct_max_bytes;           /* requests up to here take malloc's fast path */
-    size_t class_max_bytes;            /* requests up to here take a block of a class */
-    uintptr_t base;                    /* address of the arena's first granule */
-    _Atomic size_t granules;           /* granules of the arena, up to its last page in use */
-    uint64_t *free_bits;   /* a bit per granule: a block that went back to its span starts here */
-    struct hz_span *spans; /* a span per page */
-    uint32_t shards;       /* shards in use: the parameter, resolved */
+    HZ_ALIGNED_TO_LINE hz_page_entry *entries; /* an entry per page, see hz_entry_at */
+    _Atomic uintptr_t entry_mask;              /* selects the byte offset of a page's entry */
+    size_t direct_max_bytes;                   /* requests up to here take malloc's fast path */
+    size_t class_max_bytes;                    /* requests up to here take a block of a class */
+    uintptr_t base;                            /* address of the arena's first granule */
+    _Atomic size_t granules; /* granules of the arena, up to its last page in use */
+    uint64_t *free_bits;     /* a bit per granule: a block that went back to its span starts here */
+    struct hz_page_info *infos;      /* an info per page */
+    uint32_t shards;                 /* shards in use: the parameter, resolved */
     uint64_t keys[HZ_CLASS_NUMBERS]; /* by class; secret */
 } hz_map_t;
 
@@ -143,14 +143,14 @@ typedef struct hz_heap {
     hz_magazine magazines[HZ_CLASS_NUMBERS]; /* per class: the rest of the magazine */
     struct hz_heap *next;                    /* list of all heaps, never shortened */
     struct hz_heap *next_free;               /* list of heaps whose thread has ended */
-    void **ring;                             /* remote_ring_size entries: blocks of other shards */
+    void **ring;                             /* remote_ring_size items: blocks of other shards */
     void **ring_scratch;                     /* as many again: where the ring is sorted */
     void **ring_inbox;       /* as many again: what was taken from the shard's inbox */
     void **deferred;         /* blocks whose free is deferred, or the quarantine */
     size_t ring_bytes;       /* bytes of the blocks in the ring */
-    uint32_t ring_count;     /* entries in use */
+    uint32_t ring_count;     /* blocks in it */
     uint32_t deferred_most;  /* capacity of `deferred` */
-    uint32_t deferred_count; /* entries in use; not of a quarantine */
+    uint32_t deferred_count; /* blocks in it; not of a quarantine */
     uint32_t shard;          /* home; kept when another thread adopts the heap */
     uint32_t slow_calls;     /* calls of the slow paths, see hz_tick */
     uint32_t steal_from;     /* class whose magazine may shrink next */
@@ -167,7 +167,7 @@ typedef struct hz_heap {
 typedef struct hz_batch {
     _Atomic uint32_t next; /* number of the batch below, from 1; 0 at the bottom */
     uint32_t count;        /* blocks in it */
-    void *blocks[];        /* flush_batch entries */
+    void *blocks[];        /* flush_batch places */
 } hz_batch;
 
 typedef struct hz_depot {
@@ -187,21 +187,21 @@ typedef struct hz_depot {
 typedef struct hz_inbox {
     HZ_ALIGNED_TO_LINE hz_lock lock; /* guards the rest */
     _Atomic uint32_t count;          /* blocks waiting */
-    void **blocks;                   /* HZ_INBOX_BLOCKS entries, made at first use */
+    void **blocks;                   /* HZ_INBOX_BLOCKS places, made at first use */
 } hz_inbox;
 
 enum { HZ_INBOX_BLOCKS = 8192 };
 
 /* ---- back ----------------------------------------------------------------------------------- */
 
-typedef enum hz_span_state {
-    HZ_SPAN_BUSY = 0, /* any other page: no end of a free run, no first page of another run */
-    HZ_SPAN_CLEAN,    /* a free run that reads as zero and costs no memory */
-    HZ_SPAN_DIRTY,    /* a free run that is still resident */
-    HZ_SPAN_OUT,      /* the first page of a run in use, and no other page */
-    HZ_SPAN_PURGED,   /* the first page of a run that a thread is purging */
-    HZ_SPAN_GUARDED,  /* as OUT, between guard pages, which belong to the page heap's run */
-} hz_span_state;
+typedef enum hz_run_state {
+    HZ_RUN_BUSY = 0, /* any other page: no end of a free run, no first page of another run */
+    HZ_RUN_CLEAN,    /* a free run that reads as zero and costs no memory */
+    HZ_RUN_DIRTY,    /* a free run that is still resident */
+    HZ_RUN_OUT,      /* the first page of a run in use, and no other page */
+    HZ_RUN_PURGED,   /* the first page of a run that a thread is purging */
+    HZ_RUN_GUARDED,  /* as OUT, between guard pages, which belong to the page heap's run */
+} hz_run_state;
 
 typedef enum hz_span_listing {
     HZ_SPAN_UNLISTED = 0, /* all its blocks are out */
@@ -209,18 +209,20 @@ typedef enum hz_span_listing {
     HZ_SPAN_KEPT,         /* in its bin, entirely free */
 } hz_span_listing;
 
-/* One per page. The fields of a run are those of its first page; the last page of a free run has
- * `state` and `head`, too. */
-typedef struct hz_span {
-    HZ_ALIGNED_TO_LINE struct hz_span *next; /* neighbours in a bin, among the runs that are being
-                                                purged, or in a list of free runs of like size */
+/* What hz knows of a page, and of the run that begins there, whether it is free, a span or a large
+ * block. A run is handled by the info of its first page; of its other pages only the fields that
+ * say so have a meaning, and of the last page of a free run `state` and `head`. */
+typedef struct hz_page_info {
+    /* Neighbours in a bin, among the runs that are being purged, or in a list of free runs of like
+     * size. */
+    HZ_ALIGNED_TO_LINE struct hz_page_info *next;
     union {
-        struct hz_span *previous; /* the same, backwards */
-        size_t asked_bytes;       /* of a large block under hardening=full: what was asked for */
+        struct hz_page_info *previous; /* the same, backwards */
+        size_t asked_bytes; /* of a large block under hardening=full: what was asked for */
     };
     uint32_t head;     /* index of the first page of this run, in every page of a span of blocks */
     uint32_t pages;    /* length of the run */
-    uint8_t state;     /* hz_span_state */
+    uint8_t state;     /* hz_run_state */
     uint8_t class_;    /* class of its blocks, in every page of a span of blocks; in the first one
                           it is written last, and cleared first */
     uint8_t shard;     /* home of its blocks, in every page of a span of blocks */
@@ -231,8 +233,8 @@ typedef struct hz_span {
     uint32_t scan_word;  /* word of free_bits, from its first, where a search starts */
     uint32_t colour;     /* of a page of a span: bytes before the span's first block */
     uintptr_t purger;    /* of a run that is being purged: the thread, see hz_lock_me */
-} hz_span;
-_Static_assert(sizeof(hz_span) == HZ_CACHE_LINE_BYTES, "spans do not share cache lines");
+} hz_page_info;
+_Static_assert(sizeof(hz_page_info) == HZ_CACHE_LINE_BYTES, "infos do not share cache lines");
 
 /* A pass over the dirty pages, from the highest downwards, in parts. */
 typedef struct hz_sweep {
@@ -244,8 +246,8 @@ typedef struct hz_sweep {
 
 typedef struct hz_bin {
     HZ_ALIGNED_TO_LINE hz_lock lock; /* guards the rest, and the bookkeeping of its spans */
-    hz_span *spans;                  /* spans with free blocks and blocks in use */
-    hz_span *kept;                   /* spans that are entirely free */
+    hz_page_info *spans;             /* spans with free blocks and blocks in use */
+    hz_page_info *kept;              /* spans that are entirely free */
     _Atomic uint32_t kept_count;     /* how many */
 } hz_bin;
 

@@ -122,9 +122,9 @@ static void hold_a_bin(void)
 {
     const uint32_t class_ = hz_class_of(SIZE);
     hz_bin *bin = &hz_shards[hz_heap_mine->shard % hz_map.shards].bins[class_];
-    hz_span *span = hz_span_of(blocks[1]);
+    hz_page_info *span = hz_span_of(blocks[1]);
     hz_lock_take(&bin->lock);
-    bin->spans = bin->kept = span->next = span->previous = (hz_span *)8;
+    bin->spans = bin->kept = span->next = span->previous = (hz_page_info *)8;
     span->free_count = span->scan_word = 123456;
     span->listing = HZ_SPAN_KEPT;
     stop_for_good();
@@ -166,7 +166,7 @@ static size_t bytes_in(const hz_run_lists *lists)
 {
     size_t pages = 0;
     for (size_t list = 0; list < HZ_RUN_LISTS; list++) {
-        for (const hz_span *run = lists->first[list]; run != NULL; run = run->next)
+        for (const hz_page_info *run = lists->first[list]; run != NULL; run = run->next)
             pages += run->pages;
     }
     return pages << HZ_PAGE_SHIFT;
@@ -224,11 +224,11 @@ static void a_run_that_was_being_purged_is_free(void)
     require_in_child(use_pages);
 }
 
-static void spoil_list(hz_span *run)
+static void spoil_list(hz_page_info *run)
 {
-    for (hz_span *next; run != NULL; run = next) {
+    for (hz_page_info *next; run != NULL; run = next) {
         next = run->next;
-        run->next = run->previous = (hz_span *)8;
+        run->next = run->previous = (hz_page_info *)8;
         run->head = run->pages = 7;
     }
 }
@@ -237,7 +237,7 @@ static void spoil_lists(hz_run_lists *lists)
 {
     for (size_t list = 0; list < HZ_RUN_LISTS; list++) {
         spoil_list(lists->first[list]);
-        lists->first[list] = (hz_span *)8;
+        lists->first[list] = (hz_page_info *)8;
     }
     lists->filled = UINT64_MAX;
 }
@@ -248,7 +248,7 @@ static void hold_the_page_heap(void)
     hz_lock_take(&hz_page_heap.lock);
     spoil_lists(&hz_page_heap.clean);
     spoil_lists(&hz_page_heap.dirty);
-    hz_page_heap.purging = (hz_span *)8;
+    hz_page_heap.purging = (hz_page_info *)8;
     hz_page_heap.dirty_pages = 123456;
     stop_for_good();
 }
