@@ -60,7 +60,7 @@ static struct {
     size_t first_number; /* number of page 0 in the place */
     size_t entries;      /* entries that can be read; a power of two */
     size_t usable_pages; /* pages are claimed up to here, except gaps */
-    size_t used_pages;   /* pages are handed to the page heap up to here */
+    size_t used_pages;   /* pages are handed to the page pool up to here */
     bool is_doubling;    /* whether entries are being claimed */
     bool is_strict;      /* overcommit_memory=2: writable pages count as used */
     unsigned char *meta; /* rest of the current unit */

@@ -48,7 +48,7 @@ static bool may_guard(void)
     return hz_atomic_peek(&guarded) < hz_atomic_peek(&most);
 }
 
-/* To the page heap the run and its guards are one run, `whole`. If the second guard fails, the
+/* To the page pool the run and its guards are one run, `whole`. If the second guard fails, the
  * first still helps. */
 static hz_page_info *guard_both_sides(hz_page_info *whole, size_t pages)
 {

@@ -8,7 +8,7 @@
  *     span                       back: runs of pages cut into blocks
  *     large                      back: blocks of whole pages
  *     purge                      back: what goes back to the system
- *     pages, repair              back: the page heap, and its repair after a fork
+ *     pages, repair              back: the page pool, and its repair after a fork
  *     move, freed                pages that change their place; when pages were freed
  *     arena, os                  addresses and system calls
  *
@@ -183,7 +183,7 @@ void hz_freed_put(size_t first, size_t pages, uint32_t now_ms);
 size_t hz_freed_alike_below(size_t page);
 size_t hz_freed_alike_above(size_t page);
 
-/* ---- pages.c: the page heap ----------------------------------------------------------------- */
+/* ---- pages.c: the page pool ----------------------------------------------------------------- */
 
 /* A run of `pages` pages whose first is a multiple of `align` (a power of two); NULL when there is
  * no memory. Sets `*zeroed` to whether the run reads as zero. If `zeroed` is NULL, a part of the
@@ -202,7 +202,7 @@ hz_page_info *hz_pages_sweep(hz_sweep *sweep, size_t most);
 /* Takes such a run back; its first `purged` pages read as zero now. */
 void hz_pages_swept(hz_page_info *run, size_t purged);
 
-/* ---- repair.c: the page heap in the child of a fork ----------------------------------------- */
+/* ---- repair.c: the page pool in the child of a fork ----------------------------------------- */
 
 /* Calls `act` for every run in use, whatever another thread was doing at the fork. */
 void hz_pages_each_out(void (*act)(hz_page_info *run));

@@ -1,5 +1,5 @@
 /*
- * Large blocks: whole runs of pages, straight from the page heap, which also is their cache.
+ * Large blocks: whole runs of pages, straight from the page pool, which also is their cache.
  */
 #include <errno.h>
 

@@ -1,5 +1,5 @@
 /*
- * The page heap: free runs of pages, split and joined.
+ * The page pool: free runs of pages, split and joined.
  *
  * A free run is clean (reads as zero, costs nothing) or dirty (still resident). Dirty runs are used
  * first. A large block may take a dirty run that is too short and what is missing from the clean
@@ -28,11 +28,11 @@ typedef enum run_taste {
     CLEAN_ONLY,  /* only clean ones, while there are any */
 } run_taste;
 
-hz_page_heap_t hz_page_heap;
+hz_page_pool_t hz_page_pool;
 
 size_t hz_pages_dirty(void)
 {
-    return hz_atomic_peek(&hz_page_heap.dirty_pages);
+    return hz_atomic_peek(&hz_page_pool.dirty_pages);
 }
 
 /* ---- lists ---------------------------------------------------------------------------------- */
@@ -47,14 +47,14 @@ static unsigned list_number(size_t pages)
 
 static hz_run_lists *lists_for(hz_run_state state)
 {
-    return state == HZ_RUN_DIRTY ? &hz_page_heap.dirty : &hz_page_heap.clean;
+    return state == HZ_RUN_DIRTY ? &hz_page_pool.dirty : &hz_page_pool.clean;
 }
 
 static void count_dirty(const hz_page_info *run, size_t pages)
 {
     if (run->state == HZ_RUN_DIRTY)
-        hz_atomic_poke(&hz_page_heap.dirty_pages,
-                       hz_atomic_peek(&hz_page_heap.dirty_pages) + pages);
+        hz_atomic_poke(&hz_page_pool.dirty_pages,
+                       hz_atomic_peek(&hz_page_pool.dirty_pages) + pages);
 }
 
 static void list_insert(hz_page_info *run)
@@ -123,7 +123,7 @@ static void run_list(size_t first, size_t pages, hz_run_state state)
         first = hz_info_page(neighbour);
         pages += neighbour->pages;
     }
-    hz_page_info *right = first + pages < hz_page_heap.top ? &hz_map.infos[first + pages] : NULL;
+    hz_page_info *right = first + pages < hz_page_pool.top ? &hz_map.infos[first + pages] : NULL;
     if (right != NULL && right->state == state) {
         list_remove(right);
         pages += right->pages;
@@ -145,7 +145,7 @@ void hz_run_list_dirty(size_t first, size_t pages, uint32_t now_ms)
 /* The dirty run that a page lies in: it ends where the next page is not dirty. */
 static hz_page_info *run_around(size_t page)
 {
-    while (page + 1 < hz_page_heap.top && hz_freed_ms(page + 1) != 0)
+    while (page + 1 < hz_page_pool.top && hz_freed_ms(page + 1) != 0)
         page = hz_freed_alike_above(page + 1);
     return &hz_map.infos[hz_map.infos[page].head];
 }
@@ -207,7 +207,7 @@ static hz_page_info *run_stretch(hz_page_info *run, size_t pages)
 {
     if (run->pages >= pages) return run;
     const size_t first = hz_info_page(run), end = first + run->pages;
-    hz_page_info *right = end < hz_page_heap.top ? &hz_map.infos[end] : NULL;
+    hz_page_info *right = end < hz_page_pool.top ? &hz_map.infos[end] : NULL;
     if (right != NULL && right->state == HZ_RUN_CLEAN && run->pages + right->pages >= pages)
         return run_join(run, right, first, pages);
     if (first == 0 || hz_map.infos[first - 1].state != HZ_RUN_CLEAN) return NULL;
@@ -227,11 +227,11 @@ static bool is_worth_stretching(const hz_page_info *run, size_t pages)
 static hz_page_info *stretch_any(size_t pages)
 {
     const unsigned shortest = list_number(pages / 2);
-    uint64_t filled = hz_page_heap.dirty.filled >> shortest << shortest;
+    uint64_t filled = hz_page_pool.dirty.filled >> shortest << shortest;
     for (int probes = 0; filled != 0;) {
         const unsigned list = 63u - (unsigned)__builtin_clzl(filled);
         filled ^= UINT64_C(1) << list;
-        for (hz_page_info *run = hz_page_heap.dirty.first[list]; run != NULL; run = run->next) {
+        for (hz_page_info *run = hz_page_pool.dirty.first[list]; run != NULL; run = run->next) {
             hz_page_info *stretched =
                 is_worth_stretching(run, pages) ? run_stretch(run, pages) : NULL;
             if (stretched != NULL || ++probes == PROBES) return stretched;
@@ -242,9 +242,9 @@ static hz_page_info *stretch_any(size_t pages)
 
 static hz_page_info *find(size_t pages, run_taste taste)
 {
-    hz_page_info *run = taste != CLEAN_ONLY ? lists_search(&hz_page_heap.dirty, pages) : NULL;
+    hz_page_info *run = taste != CLEAN_ONLY ? lists_search(&hz_page_pool.dirty, pages) : NULL;
     if (run == NULL && taste == MAY_STRETCH) run = stretch_any(pages);
-    return run != NULL ? run : lists_search(&hz_page_heap.clean, pages);
+    return run != NULL ? run : lists_search(&hz_page_pool.clean, pages);
 }
 
 /* ---- extending the arena -------------------------------------------------------------------- */
@@ -252,7 +252,7 @@ static hz_page_info *find(size_t pages, run_taste taste)
 /* The dirty run at the arena's end, if it is worth stretching. */
 static hz_page_info *last_run(size_t pages)
 {
-    const hz_page_info *last = hz_page_heap.top > 0 ? &hz_map.infos[hz_page_heap.top - 1] : NULL;
+    const hz_page_info *last = hz_page_pool.top > 0 ? &hz_map.infos[hz_page_pool.top - 1] : NULL;
     if (last == NULL || last->state != HZ_RUN_DIRTY) return NULL;
     hz_page_info *run = &hz_map.infos[last->head];
     return is_worth_stretching(run, pages) ? run : NULL;
@@ -262,18 +262,18 @@ static hz_page_info *last_run(size_t pages)
  * infos. */
 static void note_gap(size_t end)
 {
-    if (end == hz_page_heap.top) return;
+    if (end == hz_page_pool.top) return;
     hz_page_info *last = &hz_map.infos[end - 1];
-    last->pages = (uint32_t)(end - hz_page_heap.top);
-    last->next = hz_page_heap.gaps;
-    hz_plain_put(&hz_page_heap.gaps, last);
+    last->pages = (uint32_t)(end - hz_page_pool.top);
+    last->next = hz_page_pool.gaps;
+    hz_plain_put(&hz_page_pool.gaps, last);
 }
 
 static bool pages_add(size_t first, size_t pages)
 {
     if (!hz_freed_make(first, pages)) return false;
     note_gap(first);
-    hz_plain_put(&hz_page_heap.top, first + pages);
+    hz_plain_put(&hz_page_pool.top, first + pages);
     hz_run_list_clean(first, pages);
     return true;
 }
@@ -283,16 +283,16 @@ static bool pages_add(size_t first, size_t pages)
 static bool pages_extend(size_t pages)
 {
     size_t first, generous = pages < EXTEND_PAGES ? EXTEND_PAGES : pages;
-    hz_lock_release(&hz_page_heap.lock);
-    hz_lock_take(&hz_page_heap.extending);
+    hz_lock_release(&hz_page_pool.lock);
+    hz_lock_take(&hz_page_pool.extending);
     bool done = hz_arena_extend(generous, &first);
     if (!done && generous > pages) {
         generous = pages;
         done = hz_arena_extend(generous, &first);
     }
-    hz_lock_take(&hz_page_heap.lock);
+    hz_lock_take(&hz_page_pool.lock);
     done = done && pages_add(first, generous);
-    hz_lock_release(&hz_page_heap.extending);
+    hz_lock_release(&hz_page_pool.extending);
     return done;
 }
 
@@ -322,7 +322,7 @@ static run_taste taste_for(size_t pages, size_t align, bool wants_zeroes)
 hz_page_info *hz_pages_alloc(size_t pages, size_t align, bool *zeroed)
 {
     if (pages + align > UINT32_MAX) return NULL;
-    hz_lock_take(&hz_page_heap.lock);
+    hz_lock_take(&hz_page_pool.lock);
     const run_taste taste = taste_for(pages, align, zeroed != NULL);
     hz_page_info *run = find(pages + align - 1, taste);
     if (run == NULL) run = find_more(pages + align - 1, taste);
@@ -336,23 +336,23 @@ hz_page_info *hz_pages_alloc(size_t pages, size_t align, bool *zeroed)
         run = is_usable ? run_carve(run, first, pages) : NULL;
         if (run != NULL) run_put_out(run);
     }
-    hz_lock_release(&hz_page_heap.lock);
+    hz_lock_release(&hz_page_pool.lock);
     return run;
 }
 
 void hz_pages_free(hz_page_info *run)
 {
     const uint32_t now_ms = hz_os_now_ms();
-    hz_lock_take(&hz_page_heap.lock);
+    hz_lock_take(&hz_page_pool.lock);
     hz_run_list_dirty(hz_info_page(run), run->pages, now_ms);
-    hz_lock_release(&hz_page_heap.lock);
+    hz_lock_release(&hz_page_pool.lock);
 }
 
 void hz_pages_free_clean(hz_page_info *run)
 {
-    hz_lock_take(&hz_page_heap.lock);
+    hz_lock_take(&hz_page_pool.lock);
     hz_run_list_clean(hz_info_page(run), run->pages);
-    hz_lock_release(&hz_page_heap.lock);
+    hz_lock_release(&hz_page_pool.lock);
 }
 
 /* ---- sweeping ------------------------------------------------------------------------------- */
@@ -372,7 +372,7 @@ static bool is_idle(size_t page, const hz_sweep *sweep)
 /* Moves down to the next page that is idle; false when there is none in this part. */
 static bool sweep_on(hz_sweep *sweep)
 {
-    if (sweep->below > hz_page_heap.top) sweep->below = hz_page_heap.top;
+    if (sweep->below > hz_page_pool.top) sweep->below = hz_page_pool.top;
     const size_t stop = sweep->below > SWEEP_PAGES ? sweep->below - SWEEP_PAGES : 0;
     for (; sweep->below > stop; sweep->below--) {
         const size_t page = sweep->below - 1;
@@ -387,9 +387,9 @@ static bool sweep_on(hz_sweep *sweep)
 void hz_purging_insert(hz_page_info *run)
 {
     run->previous = NULL;
-    run->next = hz_page_heap.purging;
+    run->next = hz_page_pool.purging;
     if (run->next != NULL) run->next->previous = run;
-    hz_page_heap.purging = run;
+    hz_page_pool.purging = run;
 }
 
 void hz_purging_remove(hz_page_info *run)
@@ -398,7 +398,7 @@ void hz_purging_remove(hz_page_info *run)
     if (run->previous != NULL)
         run->previous->next = run->next;
     else
-        hz_page_heap.purging = run->next;
+        hz_page_pool.purging = run->next;
 }
 
 static void purge_begin(hz_page_info *run)
@@ -435,18 +435,18 @@ static hz_page_info *sweep_take(hz_sweep *sweep, size_t most)
 
 hz_page_info *hz_pages_sweep(hz_sweep *sweep, size_t most)
 {
-    hz_lock_take(&hz_page_heap.lock);
+    hz_lock_take(&hz_page_pool.lock);
     hz_purging_end_lost();
     hz_page_info *run = sweep_on(sweep) ? sweep_take(sweep, most) : NULL;
-    hz_lock_release(&hz_page_heap.lock);
+    hz_lock_release(&hz_page_pool.lock);
     return run;
 }
 
 void hz_pages_swept(hz_page_info *run, size_t purged)
 {
-    hz_lock_take(&hz_page_heap.lock);
+    hz_lock_take(&hz_page_pool.lock);
     purge_end(run, purged);
-    hz_lock_release(&hz_page_heap.lock);
+    hz_lock_release(&hz_page_pool.lock);
 }
 
 /* ---- resizing ------------------------------------------------------------------------------- */
@@ -455,7 +455,7 @@ static bool run_grow(hz_page_info *run, size_t pages)
 {
     size_t first = hz_info_page(run), end = first + run->pages;
     size_t more = pages - run->pages;
-    hz_page_info *right = end < hz_page_heap.top ? &hz_map.infos[end] : NULL;
+    hz_page_info *right = end < hz_page_pool.top ? &hz_map.infos[end] : NULL;
     if (right == NULL || (right->state != HZ_RUN_CLEAN && right->state != HZ_RUN_DIRTY))
         return false;
     if (right->pages < more) return false;
@@ -475,11 +475,11 @@ static void run_shrink(hz_page_info *run, size_t pages)
 bool hz_pages_resize(hz_page_info *run, size_t pages)
 {
     bool done = true;
-    hz_lock_take(&hz_page_heap.lock);
+    hz_lock_take(&hz_page_pool.lock);
     if (pages > run->pages)
         done = run_grow(run, pages);
     else if (pages < run->pages)
         run_shrink(run, pages);
-    hz_lock_release(&hz_page_heap.lock);
+    hz_lock_release(&hz_page_pool.lock);
     return done;
 }

@@ -1,5 +1,5 @@
 /*
- * The page heap's state, for pages.c, which keeps it, and repair.c, which makes it anew in the
+ * The page pool's state, for pages.c, which keeps it, and repair.c, which makes it anew in the
  * child of a fork. Included by these two only.
  */
 #ifndef HZ_PAGES_H
@@ -15,7 +15,7 @@ typedef struct hz_run_lists {
     uint64_t filled;                   /* a bit for each list that is not empty */
 } hz_run_lists;
 
-typedef struct hz_page_heap_t {
+typedef struct hz_page_pool_t {
     hz_lock lock; /* guards the rest, and the infos of free runs */
     hz_run_lists clean, dirty;
     hz_page_info *purging; /* runs that threads are purging just now */
@@ -25,11 +25,11 @@ typedef struct hz_page_heap_t {
     hz_lock extending;  /* held while the arena is extended, and taken before `lock` */
     uintptr_t survivor; /* after a fork: the thread that goes on, see hz_lock_me, until the purges
                            of all others were ended; else 0 */
-} hz_page_heap_t;
+} hz_page_pool_t;
 
 #pragma GCC visibility push(hidden)
 
-extern hz_page_heap_t hz_page_heap;
+extern hz_page_pool_t hz_page_pool;
 
 /* The caller of each of these holds the lock. */
 

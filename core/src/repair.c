@@ -1,7 +1,7 @@
 /*
- * The page heap in the child of a fork.
+ * The page pool in the child of a fork.
  *
- * The child has the memory as it was at one instant. If another thread held the page heap's lock
+ * The child has the memory as it was at one instant. If another thread held the page pool's lock
  * then, the lists of free runs may be half changed, and they are made anew. What is valid at each
  * instant, and so can be relied on:
  *
@@ -20,8 +20,8 @@
  * was being noted by a thread that the fork has lost. */
 static void each_part(void (*act)(size_t first, size_t end))
 {
-    size_t end = hz_page_heap.top;
-    for (const hz_page_info *gap = hz_page_heap.gaps; gap != NULL; gap = gap->next) {
+    size_t end = hz_page_pool.top;
+    for (const hz_page_info *gap = hz_page_pool.gaps; gap != NULL; gap = gap->next) {
         if (hz_info_page(gap) >= end) continue;
         act(hz_info_page(gap) + 1, end);
         end = hz_info_page(gap) + 1 - gap->pages;
@@ -94,9 +94,9 @@ static void part_rebuild(size_t first, size_t end)
 
 static void rebuild(void)
 {
-    hz_page_heap.clean = hz_page_heap.dirty = (hz_run_lists){.filled = 0};
-    hz_page_heap.purging = NULL;
-    hz_atomic_poke(&hz_page_heap.dirty_pages, 0);
+    hz_page_pool.clean = hz_page_pool.dirty = (hz_run_lists){.filled = 0};
+    hz_page_pool.purging = NULL;
+    hz_atomic_poke(&hz_page_pool.dirty_pages, 0);
     each_part(part_rebuild);
 }
 
@@ -104,26 +104,26 @@ static void rebuild(void)
 
 void hz_purging_end_lost(void)
 {
-    const uintptr_t survivor = hz_page_heap.survivor;
+    const uintptr_t survivor = hz_page_pool.survivor;
     if (survivor == 0) return;
-    for (hz_page_info *run = hz_page_heap.purging, *next; run != NULL; run = next) {
+    for (hz_page_info *run = hz_page_pool.purging, *next; run != NULL; run = next) {
         next = run->next;
         if (run->purger == survivor) continue;
         hz_purging_remove(run);
         run->state = HZ_RUN_BUSY;
         run_list_unknown(hz_info_page(run), run->pages);
     }
-    hz_page_heap.survivor = 0;
+    hz_page_pool.survivor = 0;
 }
 
-/* If the forking thread itself holds the lock, it was interrupted within the page heap and goes on
+/* If the forking thread itself holds the lock, it was interrupted within the page pool and goes on
  * there: then the next sweep ends the purges of other threads. */
 void hz_pages_after_fork(void)
 {
-    (void)hz_lock_inherit(&hz_page_heap.extending);
-    if (hz_lock_inherit(&hz_page_heap.lock)) rebuild();
-    hz_page_heap.survivor = hz_lock_me();
-    if (!hz_lock_try(&hz_page_heap.lock)) return;
+    (void)hz_lock_inherit(&hz_page_pool.extending);
+    if (hz_lock_inherit(&hz_page_pool.lock)) rebuild();
+    hz_page_pool.survivor = hz_lock_me();
+    if (!hz_lock_try(&hz_page_pool.lock)) return;
     hz_purging_end_lost();
-    hz_lock_release(&hz_page_heap.lock);
+    hz_lock_release(&hz_page_pool.lock);
 }

@@ -10,7 +10,7 @@
  *   seal      the second word of a free block: the key of its class, mixed with its own address. A
  *             free writes it and an allocation overwrites it. A block without it is never handed
  *             out: it was freed twice and is in use, or it was written to after its free
- *   page      64 KiB of the arena, the unit of the page heap (those of the kernel have 4 to 64)
+ *   page      64 KiB of the arena, the unit of the page pool (those of the kernel have 4 to 64)
  *   run       consecutive pages that are free, a span, or one large block
  *   dirty     of free pages: still resident. Clean ones read as zero and cost no memory
  *   span      a run that is cut into blocks of one class
@@ -200,7 +200,7 @@ typedef enum hz_run_state {
     HZ_RUN_DIRTY,    /* a free run that is still resident */
     HZ_RUN_OUT,      /* the first page of a run in use, and no other page */
     HZ_RUN_PURGED,   /* the first page of a run that a thread is purging */
-    HZ_RUN_GUARDED,  /* as OUT, between guard pages, which belong to the page heap's run */
+    HZ_RUN_GUARDED,  /* as OUT, between guard pages, which belong to the page pool's run */
 } hz_run_state;
 
 typedef enum hz_span_listing {

@@ -1,5 +1,5 @@
 /*
- * The page heap: which free pages serve a large request when no resident run is long enough.
+ * The page pool: which free pages serve a large request when no resident run is long enough.
  */
 #include "check.h"
 

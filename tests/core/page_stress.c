@@ -1,9 +1,9 @@
 /*
- * The page heap against a model: random calls, and the model says which page belongs to which run.
+ * The page pool against a model: random calls, and the model says which page belongs to which run.
  *
  * Each page of a run in use holds the run's number in its first word. Now and then every page below
  * the heap's top is looked at: it has exactly one state, the model agrees with it, and the lists
- * and sums of the page heap do, too. Between calls the program forks; the child goes on for a while
+ * and sums of the page pool do, too. Between calls the program forks; the child goes on for a while
  * with its copy of the model. Some forks happen while another thread purges, or is changing the
  * heap.
  */
@@ -28,7 +28,7 @@ enum {
     CHILD_SECONDS = 20,
 };
 
-/* A run that the page heap has handed out. */
+/* A run that the page pool has handed out. */
 typedef struct taken {
     hz_page_info *run;   /* NULL: there is none */
     size_t pages;        /* its length */
@@ -189,7 +189,7 @@ static size_t count_taken(size_t page, sums *found)
 static size_t count_free(size_t page, sums *found)
 {
     const hz_page_info *run = &hz_map.infos[page], *last = run + run->pages - 1;
-    require(run->pages > 0 && page + run->pages <= hz_page_heap.top, "page %zu: length", page);
+    require(run->pages > 0 && page + run->pages <= hz_page_pool.top, "page %zu: length", page);
     require(run->head == page && last->head == page && last->state == run->state,
             "the run at page %zu does not know its end", page);
     require(page == 0 || run[-1].state != run->state || owner[page - 1] != 0,
@@ -206,7 +206,7 @@ static size_t count_free(size_t page, sums *found)
 static sums count_pages(void)
 {
     sums found = {0};
-    for (size_t page = 0; page < hz_page_heap.top;) {
+    for (size_t page = 0; page < hz_page_pool.top;) {
         const uint8_t state = hz_map.infos[page].state;
         if (owner[page] != 0) {
             page += count_taken(page, &found);
@@ -243,7 +243,7 @@ static void require_listed(const hz_run_lists *lists, size_t dirty, const sums *
 static size_t gap_pages(void)
 {
     size_t pages = 0;
-    for (const hz_page_info *gap = hz_page_heap.gaps; gap != NULL; gap = gap->next)
+    for (const hz_page_info *gap = hz_page_pool.gaps; gap != NULL; gap = gap->next)
         pages += gap->pages;
     return pages;
 }
@@ -251,12 +251,12 @@ static size_t gap_pages(void)
 static void require_agreement(void)
 {
     const sums found = count_pages();
-    require_listed(&hz_page_heap.clean, 0, &found);
-    require_listed(&hz_page_heap.dirty, 1, &found);
+    require_listed(&hz_page_pool.clean, 0, &found);
+    require_listed(&hz_page_pool.dirty, 1, &found);
     require(found.pages[1] == hz_pages_dirty(), "%zu pages are dirty, the count is %zu",
             found.pages[1], hz_pages_dirty());
     require(found.busy == gap_pages(), "%zu pages are lost", found.busy - gap_pages());
-    require(hz_page_heap.lock.word == 0, "the lock is held");
+    require(hz_page_pool.lock.word == 0, "the lock is held");
 }
 
 /* ---- forks ---------------------------------------------------------------------------------- */
@@ -281,13 +281,13 @@ static void forget_lent_sweeps(void)
     }
 }
 
-static hz_page_heap_t heap_before;
+static hz_page_pool_t pool_before;
 static hz_page_info infos_before[TABLE_PAGES];
 
 /* What is noted of gaps never changes, and of their pages nothing is. */
 static void restore_gaps(void)
 {
-    for (hz_page_info *gap = hz_page_heap.gaps; gap != NULL; gap = gap->next) {
+    for (hz_page_info *gap = hz_page_pool.gaps; gap != NULL; gap = gap->next) {
         *gap = infos_before[page_of(gap)];
         for (size_t page = page_of(gap) + 1 - gap->pages; page < page_of(gap); page++)
             hz_map.infos[page] = infos_before[page];
@@ -297,9 +297,9 @@ static void restore_gaps(void)
 /* As if the other thread were changing the heap: all that may be half changed is spoilt. */
 static void spoil(void)
 {
-    heap_before = hz_page_heap;
-    memcpy(infos_before, hz_map.infos, hz_page_heap.top * sizeof(hz_page_info));
-    for (size_t page = 0; page < hz_page_heap.top; page++) {
+    pool_before = hz_page_pool;
+    memcpy(infos_before, hz_map.infos, hz_page_pool.top * sizeof(hz_page_info));
+    for (size_t page = 0; page < hz_page_pool.top; page++) {
         hz_page_info *run = &hz_map.infos[page];
         if (owner[page] != 0) continue;
         run->next = run->previous = (hz_page_info *)8;
@@ -307,17 +307,17 @@ static void spoil(void)
         run->state = below(2) != 0 ? HZ_RUN_CLEAN : HZ_RUN_DIRTY;
     }
     restore_gaps();
-    memset(&hz_page_heap.clean, 0x55, sizeof hz_page_heap.clean);
-    memset(&hz_page_heap.dirty, 0x55, sizeof hz_page_heap.dirty);
-    hz_page_heap.purging = (hz_page_info *)8;
-    hz_page_heap.dirty_pages = 123456;
-    hz_page_heap.lock.word = other_thread;
+    memset(&hz_page_pool.clean, 0x55, sizeof hz_page_pool.clean);
+    memset(&hz_page_pool.dirty, 0x55, sizeof hz_page_pool.dirty);
+    hz_page_pool.purging = (hz_page_info *)8;
+    hz_page_pool.dirty_pages = 123456;
+    hz_page_pool.lock.word = other_thread;
 }
 
 static void unspoil(void)
 {
-    memcpy(hz_map.infos, infos_before, heap_before.top * sizeof(hz_page_info));
-    hz_page_heap = heap_before;
+    memcpy(hz_map.infos, infos_before, pool_before.top * sizeof(hz_page_info));
+    hz_page_pool = pool_before;
 }
 
 static void run_child(void)
@@ -364,7 +364,7 @@ static void every_page_has_one_state(void)
 }
 
 static const check checks[] = {
-    {"every page of the page heap has one state and one owner, also after forks",
+    {"every page of the page pool has one state and one owner, also after forks",
      every_page_has_one_state, 120},
 };
 
