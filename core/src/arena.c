@@ -116,10 +116,10 @@ static bool settle(uintptr_t place, uintptr_t place_bytes, uint64_t random)
 }
 
 /* Tries all places from a random one on, except those whose addresses may be below
- * HZ_DISTANCE_MAX. */
+ * HZ_REMAINDER_MAX. */
 static bool settle_anywhere(uintptr_t place_bytes, size_t places, uint64_t random)
 {
-    const size_t low = HZ_DISTANCE_MAX / place_bytes + 1;
+    const size_t low = HZ_REMAINDER_MAX / place_bytes + 1;
     if (places <= low + 1) return false;
     for (size_t i = 0; i < places - low; i++) {
         const size_t place = low + (random % PLACES + i) % (places - low);

@@ -18,9 +18,9 @@
  * A free of `address` reads the entry of its page, and asks two questions:
  *
  *     which stack?             the lowest 16 bits of step: shard * 1024 + class * 16
- *     does a block start here? distance = origin + address * step, modulo 2^64, is small
+ *     does a block start here? remainder = origin + address * step, modulo 2^64, is small
  *
- * Why that works: distance = (last - address) * (2^64 / n + slope). For a block that starts i
+ * Why that works: remainder = (last - address) * (2^64 / n + slope). For a block that starts i
  * blocks below the last one, last - address is i * n. Then i * n * 2^64 / n is a multiple of 2^64,
  * which counts as zero, and i * n * slope is left. Any other address leaves a fraction of 2^64.
  *
@@ -31,7 +31,7 @@
  *     step              0xfaaaaaaaaaaa0830      -(2^64 / 48 + slope), slope = 41595
  *     origin            0x32c65555f80cee00      -(0x500000010060 * step)
  *
- *     address           distance
+ *     address           remainder
  *     0x500000010060    0x0000000000000000      the 3rd block: 0 below the last
  *     0x500000010030    0x00000000001e7700      the 2nd block: about 48 * slope
  *     0x500000010000    0x00000000003cee00      the 1st block: about 96 * slope
@@ -40,24 +40,24 @@
  *     0x500200010000    0x55541060003cee00      another page that shares the entry
  *     seal              0x6b8b1567327a23f6      of the 2nd block, for the key 0x6b8b4567327b23c6
  *
- * A free compares the distance with a word in the stack: an address of the arena, mostly of a block
+ * A free compares the remainder with a word in the stack: an address of the arena, mostly of a block
  * that was popped from there. These lie between 2^38 and 2^47, so only starts of blocks pass (the
  * exceptions are at COLOUR and FAR). If the stack is full or of another shard, the word is NULL: no
- * distance is below (free.c).
+ * remainder is below (free.c).
  *
  * Invariants, for a page that is in use:
  *
- *     NEAR      a block that was cut:      distance < HZ_DISTANCE_MAX = 2^38 <= any address
- *     ABOVE     a block not cut yet:       distance > 2^64 - 2^38
- *     BETWEEN   from first on, no start:   distance >= 2^64 / n - 2^38, which is above any address
+ *     NEAR      a block that was cut:      remainder < HZ_REMAINDER_MAX = 2^38 <= any address
+ *     ABOVE     a block not cut yet:       remainder > 2^64 - 2^38
+ *     BETWEEN   from first on, no start:   remainder >= 2^64 / n - 2^38, which is above any address
  *                                          if n <= HZ_SMALL_MAX_BYTES. The steps of longer blocks
  *                                          name the stack of no class, so that their frees take the
  *                                          slow path, though they have magazines, too. It compares
- *                                          with HZ_DISTANCE_MAX
- *     COLOUR    i * n bytes below first:   distance is small. The slow path looks at the colour
+ *                                          with HZ_REMAINDER_MAX
+ *     COLOUR    i * n bytes below first:   remainder is small. The slow path looks at the colour
  *                                          (hz_class_at); the fast path lets the address pass
  *                                          (SECURITY.md, promise 3)
- *     FAR       shares only the entry:     distance >= 2^47, but for one address in 2^17
+ *     FAR       shares only the entry:     remainder >= 2^47, but for one address in 2^17
  *     EMPTY     no block was cut:          step = 0, whose stack is of no class and always full.
  *                                          The entry of NULL is EMPTY: arena.c uses no page that
  *                                          has it
@@ -114,13 +114,13 @@ HZ_FAST hz_page_entry *hz_entry_at(const void *address)
 
 /* How far an address is from the last block that was cut in its page, times -step: see above. A
  * step's lowest 16 bits name a stack, so HZ_SLOPE <= slope < 3 * HZ_SLOPE. */
-HZ_FAST uint64_t hz_distance(const hz_page_entry *entry, uint64_t step, const void *address)
+HZ_FAST uint64_t hz_remainder(const hz_page_entry *entry, uint64_t step, const void *address)
 {
     return hz_atomic_peek_plus(&entry->origin, (uintptr_t)address * step);
 }
 
 #define HZ_SLOPE ((uint64_t)33 << 10)
-#define HZ_DISTANCE_MAX ((uint64_t)1 << 38)
+#define HZ_REMAINDER_MAX ((uint64_t)1 << 38)
 
 /*
  * Writes the entry of a page in which the last block that was cut starts at `last`. Frees may read
@@ -157,7 +157,7 @@ HZ_FAST bool hz_entry_take(hz_page_entry *entry)
 HZ_FAST bool hz_is_start(const hz_page_entry *entry, const void *address)
 {
     const uint64_t step = hz_atomic_peek(&entry->step);
-    return step != 0 && hz_distance(entry, step, address) < HZ_DISTANCE_MAX;
+    return step != 0 && hz_remainder(entry, step, address) < HZ_REMAINDER_MAX;
 }
 
 /* Byte offset, in a thread's rows, of the stack that a step names. */

@@ -57,9 +57,9 @@ extern hz_shard *hz_shards;
 /* The heap of a thread that has none: every magazine is both empty and full. */
 extern hz_heap hz_heap_none;
 extern _Thread_local hz_heap *hz_heap_mine __attribute__((tls_model("initial-exec")));
-/* The `stacks` of hz_heap_mine, for allocations, and its `rows`, for frees. Where each free
- * must take the slow path, hz_rows_mine has no room for any block. */
-extern _Thread_local hz_stack *hz_stacks_mine __attribute__((tls_model("initial-exec")));
+/* The `home_row` of hz_heap_mine, for allocations, and its `rows`, for frees. Where each free must
+ * take the slow path, hz_rows_mine has no room for any block. */
+extern _Thread_local hz_stack *hz_home_row_mine __attribute__((tls_model("initial-exec")));
 extern _Thread_local hz_stack *hz_rows_mine __attribute__((tls_model("initial-exec")));
 /* Where each free reads its block first: the offset in bytes from hz_rows_mine to the heap's own
  * rows. Otherwise 0. */
@@ -67,14 +67,14 @@ extern _Thread_local ptrdiff_t hz_rows_away __attribute__((tls_model("initial-ex
 extern uint16_t hz_small_stacks[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1];
 
 /*
- * The stack at a byte offset from `stacks`. The empty asm statement makes the compiler compute its
+ * The stack at a byte offset from a row. The empty asm statement makes the compiler compute its
  * address once, instead of adding an index in every access. Newer Intel cores forward a store to
  * the next load without delay only if neither has an index. Otherwise each malloc and free waits
  * seven cycles for the `top` that the one before stored.
  */
-HZ_FAST hz_stack *hz_stack_at(hz_stack *stacks, size_t bytes)
+HZ_FAST hz_stack *hz_stack_at(hz_stack *row, size_t bytes)
 {
-    hz_stack *stack = (hz_stack *)(void *)((unsigned char *)stacks + bytes);
+    hz_stack *stack = (hz_stack *)(void *)((unsigned char *)row + bytes);
     __asm__("" : "+r"(stack));
     return stack;
 }
@@ -305,7 +305,7 @@ uint32_t hz_magazine_count(const hz_heap *heap, uint32_t class_);
 
 HZ_FAST void hz_magazine_push(hz_heap *heap, uint32_t class_, void *block)
 {
-    hz_stack *stack = &heap->stacks[class_];
+    hz_stack *stack = &heap->home_row[class_];
     if (HZ_UNLIKELY(*stack->top == NULL)) {
         hz_magazine_make_room(heap, class_, block);
         return;

@@ -152,7 +152,7 @@ static hz_page_info *run_around(size_t page)
 
 /* Takes [first, first + pages) out of a free run that contains it; what is left over stays free,
  * and as old as it was. */
-static hz_page_info *run_carve(hz_page_info *run, size_t first, size_t pages)
+static hz_page_info *run_split(hz_page_info *run, size_t first, size_t pages)
 {
     const size_t start = hz_info_page(run), end = start + run->pages;
     const hz_run_state state = run->state;
@@ -197,7 +197,7 @@ static hz_page_info *run_join(hz_page_info *dirty, hz_page_info *clean, size_t f
     const size_t dirty_first = hz_info_page(dirty), more = pages - dirty->pages;
     const size_t more_first = clean < dirty ? first : dirty_first + dirty->pages;
     if (!hz_arena_reuse(more_first, more)) return NULL;
-    run_carve(clean, more_first, more);
+    run_split(clean, more_first, more);
     hz_run_list_dirty(more_first, more, hz_freed_ms(dirty_first));
     return run_around(first);
 }
@@ -333,7 +333,7 @@ hz_page_info *hz_pages_alloc(size_t pages, size_t align, bool *zeroed)
         if (zeroed != NULL) *zeroed = is_clean;
         if (!is_clean) hz_count(HZ_STAT_pages_reused, 1);
         const bool is_usable = !is_clean || hz_arena_reuse(first, pages);
-        run = is_usable ? run_carve(run, first, pages) : NULL;
+        run = is_usable ? run_split(run, first, pages) : NULL;
         if (run != NULL) run_put_out(run);
     }
     hz_lock_release(&hz_page_pool.lock);
@@ -428,7 +428,7 @@ static hz_page_info *sweep_take(hz_sweep *sweep, size_t most)
         if (end - alike <= most) first = alike;
     }
     sweep->below = first;
-    hz_page_info *run = run_carve(run_around(first), first, end - first);
+    hz_page_info *run = run_split(run_around(first), first, end - first);
     purge_begin(run);
     return run;
 }
@@ -460,7 +460,7 @@ static bool run_grow(hz_page_info *run, size_t pages)
         return false;
     if (right->pages < more) return false;
     if (right->state == HZ_RUN_CLEAN && !hz_arena_reuse(end, more)) return false;
-    run_carve(right, end, more);
+    run_split(right, end, more);
     run_resize(run, pages);
     return true;
 }

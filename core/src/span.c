@@ -96,12 +96,12 @@ static hz_page_info *bin_first(const hz_bin *bin)
 
 static bool span_is_empty(const hz_page_info *span)
 {
-    return span->free_count == span->carved;
+    return span->free_count == span->cut;
 }
 
 static bool span_is_used_up(const hz_page_info *span)
 {
-    return span->free_count == 0 && span->carved == span->capacity;
+    return span->free_count == 0 && span->cut == span->capacity;
 }
 
 /* ---- making and freeing --------------------------------------------------------------------- */
@@ -147,7 +147,7 @@ static hz_page_info *span_make(uint32_t shard, uint32_t class_)
         span[i].shard = (uint8_t)shard;
     }
     span->capacity = (uint32_t)(((pages << HZ_PAGE_SHIFT) - span->colour) / hz_class_bytes[class_]);
-    span->carved = span->free_count = span->scan_word = 0;
+    span->cut = span->free_count = span->scan_word = 0;
     span->listing = HZ_SPAN_UNLISTED;
     hz_plain_put(&span->class_, (uint8_t)class_); /* from now on it is a span */
     if (hz_cfg.prefault == HZ_PREFAULT_ON) span_prefault(span, zeroed);
@@ -164,7 +164,7 @@ static const void *unseal_all(const hz_page_info *span, uint32_t class_)
     const uint64_t key = hz_map.keys[class_];
     const void *unsealed = NULL;
     unsigned char *block = (unsigned char *)hz_info_address(span) + span->colour;
-    for (uint32_t i = 0; i < span->carved; i++, block += bytes) {
+    for (uint32_t i = 0; i < span->cut; i++, block += bytes) {
         if (HZ_LIKELY(hz_is_sealed(block, key)))
             hz_unseal(block);
         else
@@ -196,7 +196,7 @@ static void span_destroy(hz_page_info *span, uint32_t class_)
         return;
     }
     memset(span_bits(span), 0, (size_t)span->pages * WORDS_PER_PAGE * sizeof(uint64_t));
-    hz_atomic_add(&cut_bytes, -((size_t)span->carved * hz_class_bytes[class_]));
+    hz_atomic_add(&cut_bytes, -((size_t)span->cut * hz_class_bytes[class_]));
     hz_count(HZ_STAT_spans_freed, 1);
     if (hz_is_fenced()) hz_harden_span_goes();
     hz_guard_pages_free(span);
@@ -217,14 +217,14 @@ static void span_lend(hz_page_info *span, hz_lease *lease)
 {
     size_t bytes = hz_class_bytes[span->class_];
     unsigned char *blocks = hz_info_address(span);
-    lease->first = blocks + span->colour + span->carved * bytes;
-    lease->blocks = span->capacity - span->carved;
-    span->carved = span->capacity;
+    lease->first = blocks + span->colour + span->cut * bytes;
+    lease->blocks = span->capacity - span->cut;
+    span->cut = span->capacity;
 }
 
 static void span_take_back(hz_page_info *span, hz_lease *lease)
 {
-    span->carved -= lease->blocks;
+    span->cut -= lease->blocks;
     lease->blocks = 0;
 }
 
@@ -260,7 +260,7 @@ size_t hz_span_cut(hz_lease *lease, uint32_t class_, void **out, size_t want)
     return want;
 }
 
-static size_t span_carve(hz_page_info *span, void **out, size_t want)
+static size_t span_cut_at_once(hz_page_info *span, void **out, size_t want)
 {
     hz_lease lease;
     span_lend(span, &lease);
@@ -298,7 +298,7 @@ static size_t span_give_out(hz_bin *bin, hz_page_info *span, void **out, size_t 
     if (got == 0 && lease != NULL)
         span_lend(span, lease);
     else if (got < want && lease == NULL)
-        got += span_carve(span, out + got, want - got);
+        got += span_cut_at_once(span, out + got, want - got);
     bin_move(bin, span, span_is_used_up(span) ? HZ_SPAN_UNLISTED : HZ_SPAN_LISTED);
     return got;
 }

@@ -11,14 +11,19 @@
  *             free writes it and an allocation overwrites it. A block without it is never handed
  *             out: it was freed twice and is in use, or it was written to after its free
  *   page      64 KiB of the arena, the unit of the page pool (those of the kernel have 4 to 64)
+ *   entry     of a page: two words from which a free learns whether a block starts at an address
+ *   info      of a page: all else that hz knows of it, and of the run that begins there
+ *   cut       of blocks: taken from a span's end that was never used. A run of pages is split
  *   run       consecutive pages that are free, a span, or one large block
  *   dirty     of free pages: still resident. Clean ones read as zero and cost no memory
  *   span      a run that is cut into blocks of one class
  *   lease     the uncut end of a span, lent to one heap
  *   arena     the one range of addresses that all blocks come from, with its tables
- *   magazine  one thread's stack of free blocks of one class; holds pointers, never touches blocks
- *   row       the stacks of one shard, by class, as one thread sees them: its own shard's are its
- *             magazines, those of other shards are always full
+ *   magazine  one thread's free blocks of one class: an array of pointers to them, in whose slots
+ *             the newest comes last. Its hot half is an hz_stack, the rest an hz_magazine_cold
+ *   stack     the hot half of a magazine: where its top is, and the key of its class
+ *   row       the stacks of one shard, by class, as one thread sees them: its own shard's, the home
+ *             row, are those of its magazines; those of other shards are always full
  *   heap      one thread's magazines, its ring, its counters
  *   ring      blocks of other shards that a thread has freed and not yet handed over
  *   depot     free blocks of one class that the threads of one shard share
@@ -92,8 +97,8 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low half comes fi
 
 /* What a free must know of a page; the step is zero where no block was cut. */
 typedef struct hz_page_entry {
-    _Atomic uint64_t origin; /* makes the distance of the last block cut zero */
-    _Atomic uint64_t step;   /* see hz_distance; its lowest 16 bits tell the shard and the class */
+    _Atomic uint64_t origin; /* makes the remainder of the last block cut zero */
+    _Atomic uint64_t step;   /* see hz_remainder; its lowest 16 bits tell the shard and the class */
 } hz_page_entry;
 
 typedef struct hz_map_t {
@@ -117,7 +122,7 @@ typedef struct hz_lease {
     uint32_t blocks;      /* blocks left; 0: nothing is lent */
 } hz_lease;
 
-/* The hot half of a magazine: its stack, and what else the fast paths need of a class. */
+/* The hot half of a magazine: what the fast paths need of it. */
 typedef struct hz_stack {
     void **top;   /* one past the newest block */
     uint64_t key; /* of the class: hz_map.keys */
@@ -125,8 +130,9 @@ typedef struct hz_stack {
 
 /* The cold half. The slot before the array's first one points to a block without a seal: a pop
  * from an empty magazine finds it. The slot after the last usable one is NULL: a push to a full
- * magazine finds it. No usable slot is ever NULL. There is no other test for empty or full. */
-typedef struct hz_magazine {
+ * magazine finds it. No usable slot is ever NULL. The fast paths have no other test for empty or
+ * full. */
+typedef struct hz_magazine_cold {
     void **blocks;     /* the slots */
     uint32_t cap;      /* most blocks it may ever hold */
     uint32_t grown;    /* blocks it may hold by now */
@@ -135,16 +141,16 @@ typedef struct hz_magazine {
     uint64_t short_ns; /* when it last ran empty or full */
     uint64_t mean_ns;  /* mean time between two such moments */
     hz_lease lease;    /* the source of blocks that were never handed out */
-} hz_magazine;
+} hz_magazine_cold;
 
 typedef struct hz_heap {
-    HZ_ALIGNED_TO_LINE hz_stack *stacks;     /* per class: the row of the heap's own shard */
-    hz_stack *rows;                          /* a row per shard, for frees */
-    hz_magazine magazines[HZ_CLASS_NUMBERS]; /* per class: the rest of the magazine */
-    struct hz_heap *next;                    /* list of all heaps, never shortened */
-    struct hz_heap *next_free;               /* list of heaps whose thread has ended */
-    void **ring;                             /* remote_ring_size items: blocks of other shards */
-    void **ring_scratch;                     /* as many again: where the ring is sorted */
+    HZ_ALIGNED_TO_LINE hz_stack *home_row; /* of `rows`, that of its own shard: for allocations */
+    hz_stack *rows;                        /* a row per shard: for frees */
+    hz_magazine_cold magazines[HZ_CLASS_NUMBERS]; /* by class; the other halves are home_row */
+    struct hz_heap *next;                         /* list of all heaps, never shortened */
+    struct hz_heap *next_free;                    /* list of heaps whose thread has ended */
+    void **ring;             /* remote_ring_size items: blocks of other shards */
+    void **ring_scratch;     /* as many again: where the ring is sorted */
     void **ring_inbox;       /* as many again: what was taken from the shard's inbox */
     void **deferred;         /* blocks whose free is deferred, or the quarantine */
     size_t ring_bytes;       /* bytes of the blocks in the ring */
@@ -228,7 +234,7 @@ typedef struct hz_page_info {
     uint8_t shard;     /* home of its blocks, in every page of a span of blocks */
     uint8_t listing;   /* hz_span_listing */
     uint32_t capacity; /* blocks that fit */
-    uint32_t carved;   /* blocks cut or lent so far, from the front */
+    uint32_t cut;      /* blocks cut or lent so far, from the front */
     uint32_t free_count; /* blocks that came back, marked in free_bits */
     uint32_t scan_word;  /* word of free_bits, from its first, where a search starts */
     uint32_t colour;     /* of a page of a span: bytes before the span's first block */

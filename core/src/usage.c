@@ -20,7 +20,7 @@ AT_REST static void count_run(hz_survey *survey, const hz_page_info *run)
         survey->large_blocks++;
         survey->large_bytes += bytes;
     } else if (run->class_ <= HZ_CLASSES) {
-        survey->cut[run->class_] += run->carved;
+        survey->cut[run->class_] += run->cut;
         survey->shared[run->class_] += run->free_count;
         survey->span_bytes += bytes;
     }

@@ -36,9 +36,9 @@ static hz_page_entry entry_of(uint32_t class_, uint64_t last)
     return entry_in(class_, 0, last);
 }
 
-static uint64_t distance(hz_page_entry *page, uint64_t address)
+static uint64_t remainder(hz_page_entry *page, uint64_t address)
 {
-    return hz_distance(page, hz_atomic_peek(&page->step), at(address));
+    return hz_remainder(page, hz_atomic_peek(&page->step), at(address));
 }
 
 static bool is_direct(hz_page_entry *page)
@@ -46,12 +46,12 @@ static bool is_direct(hz_page_entry *page)
     return hz_step_stack(hz_atomic_peek(&page->step)) != 0;
 }
 
-/* A fast path knows no more than the distance: it must tell both from any address. */
+/* A fast path knows no more than the remainder: it must tell both from any address. */
 static void require_told(hz_page_entry *page, uint64_t address, bool is_start)
 {
     require(hz_is_start(page, at(address)) == is_start, "at %" PRIx64, address);
     if (is_direct(page) && !is_start)
-        require(distance(page, address) >= ADDRESS_MAX, "near %" PRIx64, address);
+        require(remainder(page, address) >= ADDRESS_MAX, "near %" PRIx64, address);
 }
 
 /* A span whose first block starts at `first`, and of which so many blocks were cut, at least one.
@@ -121,8 +121,8 @@ static void far_addresses(void)
         hz_page_entry page = entry_of(class_, last);
         for (uint64_t far = SHARING_BYTES; far < last; far += SHARING_BYTES) {
             tried += 2;
-            mistaken += distance(&page, last - far) < ADDRESS_MAX;
-            mistaken += distance(&page, last + far) < ADDRESS_MAX;
+            mistaken += remainder(&page, last - far) < ADDRESS_MAX;
+            mistaken += remainder(&page, last + far) < ADDRESS_MAX;
         }
     }
     require(mistaken <= tried >> 16, "%" PRIu64 " of %" PRIu64, mistaken, tried);
@@ -135,8 +135,8 @@ static void sizes_of_two(void)
         if ((hz_class_bytes[class_] & (hz_class_bytes[class_] - 1)) != 0) continue;
         hz_page_entry page = entry_of(class_, last);
         for (uint64_t far = SHARING_BYTES; far < last; far += SHARING_BYTES) {
-            require(distance(&page, last - far) >= ADDRESS_MAX, "%" PRIx64 " below", far);
-            require(distance(&page, last + far) >= ADDRESS_MAX, "%" PRIx64 " above", far);
+            require(remainder(&page, last - far) >= ADDRESS_MAX, "%" PRIx64 " below", far);
+            require(remainder(&page, last + far) >= ADDRESS_MAX, "%" PRIx64 " above", far);
         }
     }
 }
@@ -146,7 +146,7 @@ static void starts_are_near(void)
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
         hz_page_entry page = entry_of(class_, ADDRESS_MAX / 2);
         const uint64_t most = SPAN_BYTES / hz_class_bytes[class_] * hz_class_bytes[class_];
-        require(distance(&page, ADDRESS_MAX / 2 - most) < HZ_DISTANCE_MAX, "class %u", class_);
+        require(remainder(&page, ADDRESS_MAX / 2 - most) < HZ_REMAINDER_MAX, "class %u", class_);
     }
 }
 
@@ -170,11 +170,11 @@ static void require_line(const char *name, int digits, uint64_t number)
     require(strstr(header, line) != NULL, "block.h has no line \"%s\"", line);
 }
 
-static void require_distance(hz_page_entry *page, uint64_t address, bool is_start)
+static void require_remainder(hz_page_entry *page, uint64_t address, bool is_start)
 {
     char name[32];
     (void)snprintf(name, sizeof name, "0x%" PRIx64, address);
-    require_line(name, 16, distance(page, address));
+    require_line(name, 16, remainder(page, address));
     require_told(page, address, is_start);
 }
 
@@ -191,10 +191,10 @@ static void worked_example(void)
     require_line("step", 16, page.step);
     require_line("origin", 16, page.origin);
     for (uint64_t address = first; address <= last; address += BYTES)
-        require_distance(&page, address, true);
-    require_distance(&page, first + HZ_GRANULE_BYTES, false);
-    require_distance(&page, last + BYTES, false);
-    require_distance(&page, first + 2 * SHARING_BYTES, false);
+        require_remainder(&page, address, true);
+    require_remainder(&page, first + HZ_GRANULE_BYTES, false);
+    require_remainder(&page, last + BYTES, false);
+    require_remainder(&page, first + 2 * SHARING_BYTES, false);
     hz_seal(second, key);
     require_line("seal", 16, second[1] ^ (uintptr_t)second ^ (first + BYTES));
 }

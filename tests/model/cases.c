@@ -232,7 +232,7 @@ static void cut_beside_free(unsigned me)
 
 /*
  * The page of a span that dies is cut anew into another class, while a reader asks it for the block
- * at the start of the next page. `origin` is worked out from the distance that the reader saw.
+ * at the start of the next page. `origin` is worked out from the remainder that the reader saw.
  */
 enum { OLD_CLASS = 4, NEW_CLASS = 7 };
 static hz_page_entry *entry_of_other;
@@ -270,9 +270,9 @@ static void page_new_step(unsigned me)
         return;
     }
     const uint64_t step = hz_atomic_peek(&entry_of_other->step);
-    const uint64_t distance = hz_distance(entry_of_other, step, next_start);
+    const uint64_t remainder = hz_remainder(entry_of_other, step, next_start);
     if (step != hz_class_step(NEW_CLASS, 0)) return;
-    model_require(distance - (uintptr_t)next_start * step == origin_of(NEW_CLASS));
+    model_require(remainder - (uintptr_t)next_start * step == origin_of(NEW_CLASS));
 }
 
 /* A reader that sees the old step may see either origin: the entry does not exclude that. */
@@ -283,9 +283,9 @@ static void page_old_step(unsigned me)
         return;
     }
     const uint64_t step = hz_atomic_peek(&entry_of_other->step);
-    const uint64_t distance = hz_distance(entry_of_other, step, next_start);
+    const uint64_t remainder = hz_remainder(entry_of_other, step, next_start);
     if (step != hz_class_step(OLD_CLASS, 0)) return;
-    model_require(distance - (uintptr_t)next_start * step == origin_of(OLD_CLASS));
+    model_require(remainder - (uintptr_t)next_start * step == origin_of(OLD_CLASS));
 }
 
 /* ---- threads that come and go -----------------------------------------------------------------
