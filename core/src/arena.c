@@ -128,13 +128,13 @@ static bool settle_anywhere(uintptr_t place_bytes, size_t places, uint64_t rando
     return false;
 }
 
-/* Takes the addresses that the system chooses. */
+/* Takes the addresses that the system chooses, if all of them are above HZ_REMAINDER_MAX. */
 static bool settle_as_told(uint64_t random)
 {
     for (uintptr_t bytes = PLACE_BYTES_MIN << 4; bytes >= PLACE_BYTES_MIN; bytes /= 2) {
         const uintptr_t found = hz_os_find_addresses(3 * bytes);
         const uintptr_t place = round_up(found + bytes / TABLES_SHARE, bytes);
-        if (found != 0 && settle(place, bytes, random)) return true;
+        if (found != 0 && place >= HZ_REMAINDER_MAX && settle(place, bytes, random)) return true;
     }
     return false;
 }

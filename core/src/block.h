@@ -10,54 +10,66 @@
  *
  * The colour is a number of unused bytes before the first block of a span (see span.c).
  *
- *     step   | -(2^64 / n + slope), its higher 48 bits | the lowest 16 |   n: bytes of a block
- *                                                        ^ where in the thread's rows the stack of
- *                                                          this shard and class is
- *     origin | -(last * step)                                          |
+ *     step   | -(2^64 / n rounded down + slope), its higher 48 bits | the lowest 16 |
+ *                                                                      ^ where in the thread's rows
+ *                                                                        the stack of this shard
+ *                                                                        and class is
+ *     origin | -(last * step)                                                         |
+ *
+ * n is the bytes of a block. The slope is what the lowest 16 bits need, from about HZ_SLOPE on:
+ * more than 2^15, less than 2^17.
  *
  * A free of `address` reads the entry of its page, and asks two questions:
  *
  *     which stack?             the lowest 16 bits of step: shard * 1024 + class * 16
  *     does a block start here? remainder = origin + address * step, modulo 2^64, is small
  *
- * Why that works: remainder = (last - address) * (2^64 / n + slope). For a block that starts i
- * blocks below the last one, last - address is i * n. Then i * n * 2^64 / n is a multiple of 2^64,
- * which counts as zero, and i * n * slope is left. Any other address leaves a fraction of 2^64.
+ * Why that works: remainder = (last - address) * (2^64 / n rounded down + slope). For a block that
+ * starts i blocks below the last one, last - address is i * n. If n divides 2^64, i * n * 2^64 / n
+ * counts as zero, and i * n * slope is left; else i * (n * slope - 2^64 mod n), a little less. Any
+ * other address leaves a fraction of 2^64.
  *
- * A worked example: class 3, whose blocks have n = 48 bytes, in shard 2; three blocks were cut, the
- * first one at 0x500000010000. tests/core/block_starts.c computes each number of it.
+ * Why there is a slope: as it is above 0, addresses above `last` are negative (ABOVE). As it is
+ * below 2^17, the longest span (2 MiB) stays below 2^38 (NEAR). As it is above 2^15, a page that
+ * shares the entry (2^32 away) is above 2^47 even where n is a power of two (FAR). The play between
+ * the last two frees 16 bits for the stack.
+ *
+ * A worked example: class 3, whose blocks have n = 48 bytes, in shard 2; the colour is 64 bytes,
+ * and three blocks were cut. tests/core/block_starts.c computes each number of it.
  *
  *     which stack       0x0830                  2 * 1024 + 3 * 16
- *     step              0xfaaaaaaaaaaa0830      -(2^64 / 48 + slope), slope = 41595
- *     origin            0x32c65555f80cee00      -(0x500000010060 * step)
+ *     step              0xfaaaaaaaaaaa0830      -(2^64 / 48 rounded down + slope), slope = 41595
+ *     origin            0x881baaab4d8ae200      -(0x5000000100a0 * step)
  *
  *     address           remainder
- *     0x500000010060    0x0000000000000000      the 3rd block: 0 below the last
- *     0x500000010030    0x00000000001e7700      the 2nd block: about 48 * slope
- *     0x500000010000    0x00000000003cee00      the 1st block: about 96 * slope
- *     0x500000010010    0xaaaaaaaaaadd7100      within the 1st block: 80 / 48 of 2^64, so 2/3 of it
- *     0x500000010090    0xffffffffffe18900      not cut yet: below zero, so nearly 2^64
- *     0x500200010000    0x55541060003cee00      another page that shares the entry
- *     seal              0x6b8b1567327a23f6      of the 2nd block, for the key 0x6b8b4567327b23c6
+ *     0x5000000100a0    0x0000000000000000      the 3rd block: 0 below the last
+ *     0x500000010070    0x00000000001e7700      the 2nd block: about 48 * slope
+ *     0x500000010040    0x00000000003cee00      the 1st block: about 96 * slope
+ *     0x500000010050    0xaaaaaaaaaadd7100      within the 1st block: 80 / 48 of 2^64, so 2/3 of it
+ *     0x5000000100d0    0xffffffffffe18900      not cut yet: below zero, so nearly 2^64
+ *     0x500000010010    0x00000000005b6500      in the colour, 48 bytes below first: see COLOUR
+ *     0x500200010040    0x55541060003cee00      another page that shares the entry
+ *     seal              0x6b8b1567327a23b6      of the 2nd block, for the key 0x6b8b4567327b23c6
  *
- * A free compares the remainder with a word in the stack: an address of the arena, mostly of a block
- * that was popped from there. These lie between 2^38 and 2^47, so only starts of blocks pass (the
- * exceptions are at COLOUR and FAR). If the stack is full or of another shard, the word is NULL: no
+ * A free compares the remainder with a word in the stack: an address of the arena, mostly of a
+ * block that was popped from there. These lie between 2^38 and 2^47, so only starts of blocks pass
+ * (the exceptions are at COLOUR and FAR). If the stack is full or of another shard, the word is NULL: no
  * remainder is below (free.c).
  *
  * Invariants, for a page that is in use:
  *
  *     NEAR      a block that was cut:      remainder < HZ_REMAINDER_MAX = 2^38 <= any address
  *     ABOVE     a block not cut yet:       remainder > 2^64 - 2^38
- *     BETWEEN   from first on, no start:   remainder >= 2^64 / n - 2^38, which is above any address
- *                                          if n <= HZ_SMALL_MAX_BYTES. The steps of longer blocks
- *                                          name the stack of no class, so that their frees take the
- *                                          slow path, though they have magazines, too. It compares
+ *     BETWEEN   from first on, no start:   remainder >= 2^64 / n - 2^38. If n is at most
+ *                                          HZ_SMALL_MAX_BYTES, that is above any address. The
+ *                                          steps of longer blocks name the stack of no class, so
+ *                                          that their frees take the slow path, which compares
  *                                          with HZ_REMAINDER_MAX
  *     COLOUR    i * n bytes below first:   remainder is small. The slow path looks at the colour
  *                                          (hz_class_at); the fast path lets the address pass
  *                                          (SECURITY.md, promise 3)
- *     FAR       shares only the entry:     remainder >= 2^47, but for one address in 2^17
+ *     FAR       shares only the entry:     remainder >= 2^47, except for one address in 2^17. No
+ *                                          two pages of the arena in use share an entry
  *     EMPTY     no block was cut:          step = 0, whose stack is of no class and always full.
  *                                          The entry of NULL is EMPTY: arena.c uses no page that
  *                                          has it
@@ -112,8 +124,7 @@ HZ_FAST hz_page_entry *hz_entry_at(const void *address)
     return (hz_page_entry *)(void *)((unsigned char *)hz_map.entries + at);
 }
 
-/* How far an address is from the last block that was cut in its page, times -step: see above. A
- * step's lowest 16 bits name a stack, so HZ_SLOPE <= slope < 3 * HZ_SLOPE. */
+/* Small if a block that was cut starts at the address: see above. */
 HZ_FAST uint64_t hz_remainder(const hz_page_entry *entry, uint64_t step, const void *address)
 {
     return hz_atomic_peek_plus(&entry->origin, (uintptr_t)address * step);

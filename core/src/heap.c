@@ -18,7 +18,7 @@
 enum { WARM_MOST = 16 }; /* heaps that wait with their blocks, even on the largest machine */
 
 /* What a pop from an empty magazine finds, a block without a seal, which is never handed out; and
- * what a push to a full one finds, NULL. */
+ * what a push to a full one finds, NULL. Zero is no seal, as every key has bit 62 (seal.h). */
 static uint64_t unsealed[HZ_GRANULE_BYTES / sizeof(uint64_t)];
 static void *nothing[2] = {unsealed, NULL};
 

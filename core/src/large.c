@@ -43,7 +43,7 @@ void *hz_large_alloc(size_t size, size_t align, bool *zeroed)
     return block;
 }
 
-/* Where frees are deferred, one call carries out many, and the purge is left to hz_tick. */
+/* Where frees are deferred, one call carries out many, and the purge is left to other calls. */
 void hz_large_free(void *block)
 {
     if (!hz_entry_take(hz_entry_at(block))) hz_die("a block was freed twice", block);

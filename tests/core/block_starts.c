@@ -181,7 +181,7 @@ static void require_remainder(hz_page_entry *page, uint64_t address, bool is_sta
 static void worked_example(void)
 {
     enum { CLASS = 3, SHARD = 2, BYTES = 48 };
-    const uint64_t first = 0x500000010000, last = first + 2 * BYTES, key = 0x6b8b4567327b23c6;
+    const uint64_t first = 0x500000010040, last = first + 2 * BYTES, key = 0x6b8b4567327b23c6;
     uint64_t second[2] = {0};
     hz_page_entry page = entry_in(CLASS, SHARD, last);
     read_header();
@@ -194,6 +194,7 @@ static void worked_example(void)
         require_remainder(&page, address, true);
     require_remainder(&page, first + HZ_GRANULE_BYTES, false);
     require_remainder(&page, last + BYTES, false);
+    require_remainder(&page, first - BYTES, true); /* in the colour */
     require_remainder(&page, first + 2 * SHARING_BYTES, false);
     hz_seal(second, key);
     require_line("seal", 16, second[1] ^ (uintptr_t)second ^ (first + BYTES));
