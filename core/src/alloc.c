@@ -26,7 +26,7 @@ static void *alloc_slow(size_t size, size_t align);
 
 HZ_FAST void *stack_alloc(size_t at)
 {
-    hz_stack *stack = hz_stack_at(hz_stacks_mine, at);
+    hz_stack *stack = hz_stack_at(hz_home_row_mine, at);
     void **top = stack->top;
     void *block = top[-1];
     if (HZ_UNLIKELY(!hz_is_sealed(block, stack->key))) return class_alloc_slow(stack);
@@ -107,7 +107,7 @@ static void *alloc_nothing(void)
 
 HZ_SLOW static void *class_alloc_slow(const hz_stack *stack)
 {
-    const uint32_t class_ = (uint32_t)(stack - hz_stacks_mine);
+    const uint32_t class_ = (uint32_t)(stack - hz_home_row_mine);
     return class_ == HZ_CLASS_NONE ? alloc_nothing() : hz_class_alloc(class_);
 }
 

@@ -5,11 +5,11 @@
  * It has a large range of addresses, its place, and maps only what it needs of it. So it can grow
  * to terabytes, while limits of the address space and of locked memory count only what is in use.
  *
- *         entries       spans         free bits               pages
+ *         entries       infos         free bits               pages
  *     ... [####....... ][##......... ][###............... ]...  [##########.............. ] ...
  *         ^ each grows upwards; "#" is mapped                 ^ the place, a multiple of its size
  *
- * Page n has span n and its bits. The program or a library may map addresses of the place before
+ * Page n has info n and its bits. The program or a library may map addresses of the place before
  * the arena does: then the arena leaves a gap and continues behind it. A claim never replaces a
  * mapping. Pages in a gap, and others that the arena skips, count as busy: no run of free pages
  * crosses them.
@@ -28,7 +28,7 @@
 #include "os.h"
 
 /* The tables, in the order in which they lie. */
-enum { ENTRIES, SPANS, FREE_BITS, TABLES };
+enum { ENTRIES, INFOS, FREE_BITS, TABLES };
 
 enum {
     HUGE_PAGES = 32,         /* the first page is a multiple of 2 MiB */
@@ -60,14 +60,14 @@ static struct {
     size_t first_number; /* number of page 0 in the place */
     size_t entries;      /* entries that can be read; a power of two */
     size_t usable_pages; /* pages are claimed up to here, except gaps */
-    size_t used_pages;   /* pages are handed to the page heap up to here */
+    size_t used_pages;   /* pages are handed to the page pool up to here */
     bool is_doubling;    /* whether entries are being claimed */
     bool is_strict;      /* overcommit_memory=2: writable pages count as used */
     unsigned char *meta; /* rest of the current unit */
     size_t meta_left;
 } arena = {.tables = {
-               [ENTRIES] = {.bytes_per_page = sizeof(hz_page)},
-               [SPANS] = {.bytes_per_page = sizeof(hz_span)},
+               [ENTRIES] = {.bytes_per_page = sizeof(hz_page_entry)},
+               [INFOS] = {.bytes_per_page = sizeof(hz_page_info)},
                [FREE_BITS] = {.bytes_per_page = (1 << HZ_PAGE_GRANULES_SHIFT) / 8},
            }};
 
@@ -100,7 +100,7 @@ static void lay_out(uintptr_t place, uintptr_t place_bytes)
  * used, as a free of NULL reads its entry. */
 static bool settle(uintptr_t place, uintptr_t place_bytes, uint64_t random)
 {
-    const size_t bytes = arena.entries * sizeof(hz_page);
+    const size_t bytes = arena.entries * sizeof(hz_page_entry);
     if (!hz_os_is_unmapped((void *)place, place_bytes)) return false;
     arena.first_number = HUGE_PAGES * (1 + random % (arena.entries / HUGE_PAGES / 2));
     lay_out(place, place_bytes);
@@ -108,18 +108,18 @@ static bool settle(uintptr_t place, uintptr_t place_bytes, uint64_t random)
     if (hz_os_claim(entries->start, bytes, false) != HZ_OS_CLAIMED) return false;
     hz_map.base = place + (arena.first_number << HZ_PAGE_SHIFT);
     hz_map.free_bits = (uint64_t *)(void *)arena.tables[FREE_BITS].start;
-    hz_map.spans = (hz_span *)(void *)arena.tables[SPANS].start;
-    hz_map.pages = (hz_page *)(void *)entries->start;
-    hz_atomic_put(&hz_map.page_mask, bytes - sizeof(hz_page));
-    entries->start += arena.first_number * sizeof(hz_page);
+    hz_map.infos = (hz_page_info *)(void *)arena.tables[INFOS].start;
+    hz_map.entries = (hz_page_entry *)(void *)entries->start;
+    hz_atomic_put(&hz_map.entry_mask, bytes - sizeof(hz_page_entry));
+    entries->start += arena.first_number * sizeof(hz_page_entry);
     return true;
 }
 
 /* Tries all places from a random one on, except those whose addresses may be below
- * HZ_DISTANCE_MAX. */
+ * HZ_REMAINDER_MAX. */
 static bool settle_anywhere(uintptr_t place_bytes, size_t places, uint64_t random)
 {
-    const size_t low = HZ_DISTANCE_MAX / place_bytes + 1;
+    const size_t low = HZ_REMAINDER_MAX / place_bytes + 1;
     if (places <= low + 1) return false;
     for (size_t i = 0; i < places - low; i++) {
         const size_t place = low + (random % PLACES + i) % (places - low);
@@ -128,13 +128,13 @@ static bool settle_anywhere(uintptr_t place_bytes, size_t places, uint64_t rando
     return false;
 }
 
-/* Takes the addresses that the system chooses. */
+/* Takes the addresses that the system chooses, if all of them are above HZ_REMAINDER_MAX. */
 static bool settle_as_told(uint64_t random)
 {
     for (uintptr_t bytes = PLACE_BYTES_MIN << 4; bytes >= PLACE_BYTES_MIN; bytes /= 2) {
         const uintptr_t found = hz_os_find_addresses(3 * bytes);
         const uintptr_t place = round_up(found + bytes / TABLES_SHARE, bytes);
-        if (found != 0 && settle(place, bytes, random)) return true;
+        if (found != 0 && place >= HZ_REMAINDER_MAX && settle(place, bytes, random)) return true;
     }
     return false;
 }
@@ -161,15 +161,15 @@ bool hz_arena_make(void)
  * them just before the fork: `is_doubling` tells. */
 static hz_os_claimed entries_double(void)
 {
-    unsigned char *end = (unsigned char *)(hz_map.pages + arena.entries);
-    const size_t bytes = arena.entries * sizeof(hz_page);
+    unsigned char *end = (unsigned char *)(hz_map.entries + arena.entries);
+    const size_t bytes = arena.entries * sizeof(hz_page_entry);
     const bool was_doubling = arena.is_doubling;
     arena.is_doubling = true;
     hz_os_claimed claimed = hz_os_claim(end, bytes, false);
     if (claimed == HZ_OS_TAKEN) claimed = was_doubling ? HZ_OS_CLAIMED : HZ_OS_REFUSED;
     if (claimed == HZ_OS_CLAIMED) {
         arena.entries *= 2;
-        hz_atomic_put(&hz_map.page_mask, 2 * bytes - sizeof(hz_page));
+        hz_atomic_put(&hz_map.entry_mask, 2 * bytes - sizeof(hz_page_entry));
     }
     arena.is_doubling = false;
     return claimed;

@@ -10,58 +10,70 @@
  *
  * The colour is a number of unused bytes before the first block of a span (see span.c).
  *
- *     step   | -(2^64 / n + slope), its higher 48 bits | the lowest 16 |   n: bytes of a block
- *                                                        ^ where in the thread's rows the stack of
- *                                                          this shard and class is
- *     origin | -(last * step)                                          |
+ *     step   | -(2^64 / n rounded down + slope), its higher 48 bits | the lowest 16 |
+ *                                                                      ^ where in the thread's rows
+ *                                                                        the stack of this shard
+ *                                                                        and class is
+ *     origin | -(last * step)                                                         |
+ *
+ * n is the bytes of a block. The slope is what the lowest 16 bits need, from about HZ_SLOPE on:
+ * more than 2^15, less than 2^17.
  *
  * A free of `address` reads the entry of its page, and asks two questions:
  *
  *     which stack?             the lowest 16 bits of step: shard * 1024 + class * 16
- *     does a block start here? distance = origin + address * step, modulo 2^64, is small
+ *     does a block start here? remainder = origin + address * step, modulo 2^64, is small
  *
- * Why that works: distance = (last - address) * (2^64 / n + slope). For a block that starts i
- * blocks below the last one, last - address is i * n. Then i * n * 2^64 / n is a multiple of 2^64,
- * which counts as zero, and i * n * slope is left. Any other address leaves a fraction of 2^64.
+ * Why that works: remainder = (last - address) * (2^64 / n rounded down + slope). For a block that
+ * starts i blocks below the last one, last - address is i * n. If n divides 2^64, i * n * 2^64 / n
+ * counts as zero, and i * n * slope is left; else i * (n * slope - 2^64 mod n), a little less. Any
+ * other address leaves a fraction of 2^64.
  *
- * A worked example: class 3, whose blocks have n = 48 bytes, in shard 2; three blocks were cut, the
- * first one at 0x500000010000. tests/core/block_starts.c computes each number of it.
+ * Why there is a slope: as it is above 0, addresses above `last` are negative (ABOVE). As it is
+ * below 2^17, the longest span (2 MiB) stays below 2^38 (NEAR). As it is above 2^15, a page that
+ * shares the entry (2^32 away) is above 2^47 even where n is a power of two (FAR). The play between
+ * the last two frees 16 bits for the stack.
+ *
+ * A worked example: class 3, whose blocks have n = 48 bytes, in shard 2; the colour is 64 bytes,
+ * and three blocks were cut. tests/core/block_starts.c computes each number of it.
  *
  *     which stack       0x0830                  2 * 1024 + 3 * 16
- *     step              0xfaaaaaaaaaaa0830      -(2^64 / 48 + slope), slope = 41595
- *     origin            0x32c65555f80cee00      -(0x500000010060 * step)
+ *     step              0xfaaaaaaaaaaa0830      -(2^64 / 48 rounded down + slope), slope = 41595
+ *     origin            0x881baaab4d8ae200      -(0x5000000100a0 * step)
  *
- *     address           distance
- *     0x500000010060    0x0000000000000000      the 3rd block: 0 below the last
- *     0x500000010030    0x00000000001e7700      the 2nd block: about 48 * slope
- *     0x500000010000    0x00000000003cee00      the 1st block: about 96 * slope
- *     0x500000010010    0xaaaaaaaaaadd7100      within the 1st block: 80 / 48 of 2^64, so 2/3 of it
- *     0x500000010090    0xffffffffffe18900      not cut yet: below zero, so nearly 2^64
- *     0x500200010000    0x55541060003cee00      another page that shares the entry
- *     seal              0x6b8b1567327a23f6      of the 2nd block, for the key 0x6b8b4567327b23c6
+ *     address           remainder
+ *     0x5000000100a0    0x0000000000000000      the 3rd block: 0 below the last
+ *     0x500000010070    0x00000000001e7700      the 2nd block: about 48 * slope
+ *     0x500000010040    0x00000000003cee00      the 1st block: about 96 * slope
+ *     0x500000010050    0xaaaaaaaaaadd7100      within the 1st block: 80 / 48 of 2^64, so 2/3 of it
+ *     0x5000000100d0    0xffffffffffe18900      not cut yet: below zero, so nearly 2^64
+ *     0x500000010010    0x00000000005b6500      in the colour, 48 bytes below first: see COLOUR
+ *     0x500200010040    0x55541060003cee00      another page that shares the entry
+ *     seal              0x6b8b1567327a23b6      of the 2nd block, for the key 0x6b8b4567327b23c6
  *
- * A free compares the distance with a word in the stack: an address of the arena, mostly of a block
- * that was popped from there. These lie between 2^38 and 2^47, so only starts of blocks pass (the
- * exceptions are at COLOUR and FAR). If the stack is full or of another shard, the word is NULL: no
- * distance is below (free.c).
+ * A free compares the remainder with a word in the stack: an address of the arena, mostly of a
+ * block that was popped from there. These lie between 2^38 and 2^47, so only starts of blocks pass
+ * (the exceptions are at COLOUR and FAR). If the stack is full or of another shard, the word is NULL: no
+ * remainder is below (free.c).
  *
  * Invariants, for a page that is in use:
  *
- *     NEAR      a block that was cut:      distance < HZ_DISTANCE_MAX = 2^38 <= any address
- *     ABOVE     a block not cut yet:       distance > 2^64 - 2^38
- *     BETWEEN   from first on, no start:   distance >= 2^64 / n - 2^38, which is above any address
- *                                          if n <= HZ_SMALL_MAX_BYTES. The steps of longer blocks
- *                                          name the stack of no class, so that their frees take the
- *                                          slow path, though they have magazines, too. It compares
- *                                          with HZ_DISTANCE_MAX
- *     COLOUR    i * n bytes below first:   distance is small. The slow path looks at the colour
+ *     NEAR      a block that was cut:      remainder < HZ_REMAINDER_MAX = 2^38 <= any address
+ *     ABOVE     a block not cut yet:       remainder > 2^64 - 2^38
+ *     BETWEEN   from first on, no start:   remainder >= 2^64 / n - 2^38. If n is at most
+ *                                          HZ_SMALL_MAX_BYTES, that is above any address. The
+ *                                          steps of longer blocks name the stack of no class, so
+ *                                          that their frees take the slow path, which compares
+ *                                          with HZ_REMAINDER_MAX
+ *     COLOUR    i * n bytes below first:   remainder is small. The slow path looks at the colour
  *                                          (hz_class_at); the fast path lets the address pass
  *                                          (SECURITY.md, promise 3)
- *     FAR       shares only the entry:     distance >= 2^47, but for one address in 2^17
+ *     FAR       shares only the entry:     remainder >= 2^47, except for one address in 2^17. No
+ *                                          two pages of the arena in use share an entry
  *     EMPTY     no block was cut:          step = 0, whose stack is of no class and always full.
  *                                          The entry of NULL is EMPTY: arena.c uses no page that
  *                                          has it
- *     ORDER     origin is written before step and read after it: see hz_page_set
+ *     ORDER     origin is written before step and read after it: see hz_entry_set
  *
  * Included by internal.h only.
  */
@@ -79,20 +91,20 @@ HZ_FAST size_t hz_page_of(const void *address)
     return ((uintptr_t)address - hz_map.base) >> HZ_PAGE_SHIFT;
 }
 
-/* The entry of hz_map.spans for the page that an address lies in; and back. */
-HZ_FAST hz_span *hz_run_at(const void *address)
+/* The info of the page that an address lies in; the page that an info is about, and its address. */
+HZ_FAST hz_page_info *hz_info_at(const void *address)
 {
-    return &hz_map.spans[hz_page_of(address)];
+    return &hz_map.infos[hz_page_of(address)];
 }
 
-HZ_FAST size_t hz_run_page(const hz_span *run)
+HZ_FAST size_t hz_info_page(const hz_page_info *info)
 {
-    return (size_t)(run - hz_map.spans);
+    return (size_t)(info - hz_map.infos);
 }
 
-HZ_FAST void *hz_run_address(const hz_span *run)
+HZ_FAST void *hz_info_address(const hz_page_info *info)
 {
-    return hz_page_address(hz_run_page(run));
+    return hz_page_address(hz_info_page(info));
 }
 
 /* The number of a block's granule; at least hz_map.granules for what is outside the arena or no
@@ -105,22 +117,21 @@ HZ_FAST size_t hz_granule_of(const void *block)
 
 /* The entry of the page that an address lies in. Addresses outside of the arena share those
  * entries. */
-HZ_FAST hz_page *hz_page_at(const void *address)
+HZ_FAST hz_page_entry *hz_entry_at(const void *address)
 {
     const uintptr_t at = hz_atomic_peek_and(
-        &hz_map.page_mask, (uintptr_t)address >> (HZ_PAGE_SHIFT - HZ_PAGE_ENTRY_SHIFT));
-    return (hz_page *)(void *)((unsigned char *)hz_map.pages + at);
+        &hz_map.entry_mask, (uintptr_t)address >> (HZ_PAGE_SHIFT - HZ_PAGE_ENTRY_SHIFT));
+    return (hz_page_entry *)(void *)((unsigned char *)hz_map.entries + at);
 }
 
-/* How far an address is from the last block that was cut in its page, times -step: see above. A
- * step's lowest 16 bits name a stack, so HZ_SLOPE <= slope < 3 * HZ_SLOPE. */
-HZ_FAST uint64_t hz_distance(const hz_page *page, uint64_t step, const void *address)
+/* Small if a block that was cut starts at the address: see above. */
+HZ_FAST uint64_t hz_remainder(const hz_page_entry *entry, uint64_t step, const void *address)
 {
-    return hz_atomic_peek_plus(&page->origin, (uintptr_t)address * step);
+    return hz_atomic_peek_plus(&entry->origin, (uintptr_t)address * step);
 }
 
 #define HZ_SLOPE ((uint64_t)33 << 10)
-#define HZ_DISTANCE_MAX ((uint64_t)1 << 38)
+#define HZ_REMAINDER_MAX ((uint64_t)1 << 38)
 
 /*
  * Writes the entry of a page in which the last block that was cut starts at `last`. Frees may read
@@ -135,29 +146,29 @@ HZ_FAST uint64_t hz_distance(const hz_page *page, uint64_t step, const void *add
  * an old origin, as the step is written last, read first and cleared alone. It may combine an old
  * step with a new origin; then it passes by chance, one time in 2^17 (tests/model).
  */
-HZ_FAST void hz_page_set(hz_page *page, uint64_t step, const void *last)
+HZ_FAST void hz_entry_set(hz_page_entry *entry, uint64_t step, const void *last)
 {
-    hz_atomic_poke(&page->origin, -((uintptr_t)last * step));
-    hz_atomic_put(&page->step, step);
+    hz_atomic_poke(&entry->origin, -((uintptr_t)last * step));
+    hz_atomic_put(&entry->step, step);
 }
 
 /* The entry of a page in which no block was cut. */
-HZ_FAST void hz_page_clear(hz_page *page)
+HZ_FAST void hz_entry_clear(hz_page_entry *entry)
 {
-    hz_atomic_put(&page->step, 0);
+    hz_atomic_put(&entry->step, 0);
 }
 
 /* The same, for threads that may do it at once: one of them gets true. */
-HZ_FAST bool hz_page_take(hz_page *page)
+HZ_FAST bool hz_entry_take(hz_page_entry *entry)
 {
-    return hz_atomic_swap(&page->step, 0) != 0;
+    return hz_atomic_swap(&entry->step, 0) != 0;
 }
 
 /* Whether a block that was cut starts at `address`. */
-HZ_FAST bool hz_is_start(const hz_page *page, const void *address)
+HZ_FAST bool hz_is_start(const hz_page_entry *entry, const void *address)
 {
-    const uint64_t step = hz_atomic_peek(&page->step);
-    return step != 0 && hz_distance(page, step, address) < HZ_DISTANCE_MAX;
+    const uint64_t step = hz_atomic_peek(&entry->step);
+    return step != 0 && hz_remainder(entry, step, address) < HZ_REMAINDER_MAX;
 }
 
 /* Byte offset, in a thread's rows, of the stack that a step names. */
@@ -174,11 +185,11 @@ HZ_FAST size_t hz_step_stack(uint64_t step)
 HZ_FAST uint32_t hz_class_at(const void *block)
 {
     if (hz_granule_of(block) >= hz_atomic_peek(&hz_map.granules)) return HZ_CLASS_NONE;
-    if (!hz_is_start(hz_page_at(block), block)) return HZ_CLASS_NONE;
-    const hz_span *page = hz_run_at(block);
+    if (!hz_is_start(hz_entry_at(block), block)) return HZ_CLASS_NONE;
+    const hz_page_info *info = hz_info_at(block);
     const bool is_below_first =
-        page->class_ != HZ_CLASS_LARGE && (uintptr_t)block % HZ_PAGE_BYTES < page->colour;
-    return is_below_first ? HZ_CLASS_NONE : page->class_;
+        info->class_ != HZ_CLASS_LARGE && (uintptr_t)block % HZ_PAGE_BYTES < info->colour;
+    return is_below_first ? HZ_CLASS_NONE : info->class_;
 }
 
 #endif

@@ -19,8 +19,8 @@
  *                is unreachable first. Nothing but the lock needs repair. Such are the arena, the
  *                depots, the inboxes, the list of heaps, and the position of the decay.
  *     by facts   Some fields are valid at each instant, and the rest is made anew from them. Of the
- *                page heap: see repair.c. Of a span: its class, written last and cleared first,
- *                `carved`, and its bits in free_bits.
+ *                page pool: see repair.c. Of a span: its class, written last and cleared first,
+ *                `cut`, and its bits in free_bits.
  *
  * The child loses what other threads held: blocks in their magazines, rings and leases, batches of
  * a lock-free depot on their way, and the blocks, the span or the run of a call that they were in.

@@ -4,14 +4,14 @@
  *
  * The entry of the block's page tells where the block belongs: the shard and the class name a stack
  * in the thread's rows. The entry also tells whether a block starts there. One comparison checks
- * that and whether the magazine has room. It compares the block's distance (block.h) with the slot
+ * that and whether the magazine has room. It compares the block's remainder (block.h) with the slot
  * of the magazine that the push will overwrite; only a branch depends on the result:
  *
  *     what lies in the slot                                the comparison
- *     an address of the arena: of a block that was         a block's distance is below it, all
+ *     an address of the arena: of a block that was         a block's remainder is below it, all
  *     popped earlier or, if there was none, its start      other distances are above it (but see
  *     (set_grown in magazine.c)                            COLOUR and FAR in block.h)
- *     NULL: the magazine is full, or of another shard      no distance is below it
+ *     NULL: the magazine is full, or of another shard      no remainder is below it
  *
  * A free of NULL takes the slow path: its page's entry names the stack of no class, which is full.
  *
@@ -27,14 +27,14 @@
 #include "internal.h"
 #include "os.h"
 
-static void free_slow(void *block, hz_stack *stack, uint64_t distance);
+static void free_slow(void *block, hz_stack *stack, uint64_t remainder);
 
 /* Puts a block into its magazine. False when there is no room, when no block starts there, or, if
  * `reads`, when the block has its seal already. */
-HZ_FAST bool put(hz_stack *stack, void *block, uint64_t distance, bool reads)
+HZ_FAST bool put(hz_stack *stack, void *block, uint64_t remainder, bool reads)
 {
     void **top = stack->top;
-    if (HZ_UNLIKELY(distance >= (uintptr_t)*top)) return false;
+    if (HZ_UNLIKELY(remainder >= (uintptr_t)*top)) return false;
     if (reads && HZ_UNLIKELY(hz_is_sealed(block, stack->key))) return false;
     hz_seal(block, stack->key);
     *top = block;
@@ -46,13 +46,13 @@ HZ_FAST bool put(hz_stack *stack, void *block, uint64_t distance, bool reads)
  * it the rows never have room, so put() fails. */
 HZ_FAST void free_any(void *block, bool is_sized, size_t size)
 {
-    const hz_page *page = hz_page_at(block);
-    const uint64_t step = hz_atomic_peek(&page->step);
+    const hz_page_entry *entry = hz_entry_at(block);
+    const uint64_t step = hz_atomic_peek(&entry->step);
     hz_stack *stack = hz_stack_at(hz_rows_mine, hz_step_stack(step));
-    const uint64_t distance = hz_distance(page, step, block);
-    if (HZ_LIKELY(put(stack, block, distance, false))) return;
+    const uint64_t remainder = hz_remainder(entry, step, block);
+    if (HZ_LIKELY(put(stack, block, remainder, false))) return;
     if (is_sized && hz_is_hardened()) hz_harden_require_size(block, size);
-    free_slow(block, stack, distance);
+    free_slow(block, stack, remainder);
 }
 
 void hz_free(void *block)
@@ -85,7 +85,7 @@ static uint32_t class_to_free(void *block)
 
 void hz_free_to_heap(hz_heap *heap, uint32_t class_, void *block)
 {
-    if (hz_run_at(block)->shard == heap->shard)
+    if (hz_info_at(block)->shard == heap->shard)
         hz_magazine_push(heap, class_, block);
     else
         hz_remote_push(heap, class_, block);
@@ -148,10 +148,10 @@ __attribute__((noinline)) static void free_elsewhere(void *block)
 }
 
 /* With double_free=at_call all frees come here, and the block's magazine mostly has room. */
-__attribute__((noinline)) static void free_slow(void *block, hz_stack *stack, uint64_t distance)
+__attribute__((noinline)) static void free_slow(void *block, hz_stack *stack, uint64_t remainder)
 {
     const ptrdiff_t away = hz_rows_away;
-    if (away != 0 && put(hz_stack_at(stack, (size_t)away), block, distance, true)) return;
+    if (away != 0 && put(hz_stack_at(stack, (size_t)away), block, remainder, true)) return;
     if (block != NULL) free_elsewhere(block);
 }
 

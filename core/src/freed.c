@@ -3,7 +3,7 @@
  *
  * There is a time for each page. If all pages of a chunk have the same one, it is stored once, and
  * the pages' own times are not touched: so the free of a terabyte costs hardly any memory and time
- * here. The page heap's lock guards all of it.
+ * here. The page pool's lock guards all of it.
  */
 #include "internal.h"
 

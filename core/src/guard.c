@@ -24,15 +24,15 @@ enum {
 
 /* ---- guarded runs --------------------------------------------------------------------------- */
 
-static size_t run_bytes(const hz_span *run)
+static size_t run_bytes(const hz_page_info *run)
 {
     return (size_t)run->pages << HZ_PAGE_SHIFT;
 }
 
-static bool guard(hz_span *first, bool is_on)
+static bool guard(hz_page_info *first, bool is_on)
 {
     const size_t bytes = (size_t)GUARD_PAGES << HZ_PAGE_SHIFT;
-    void *address = hz_run_address(first);
+    void *address = hz_info_address(first);
     if (!is_on) return hz_os_allow_writing(address, bytes);
     (void)hz_os_purge(address, bytes); /* else its pages would stay resident */
     return hz_os_forbid(address, bytes);
@@ -48,24 +48,24 @@ static bool may_guard(void)
     return hz_atomic_peek(&guarded) < hz_atomic_peek(&most);
 }
 
-/* To the page heap the run and its guards are one run, `whole`. If the second guard fails, the
+/* To the page pool the run and its guards are one run, `whole`. If the second guard fails, the
  * first still helps. */
-static hz_span *guard_both_sides(hz_span *whole, size_t pages)
+static hz_page_info *guard_both_sides(hz_page_info *whole, size_t pages)
 {
-    hz_span *run = whole + GUARD_PAGES;
+    hz_page_info *run = whole + GUARD_PAGES;
     if (!guard(whole, true)) return NULL;
     (void)guard(run + pages, true);
     run->pages = (uint32_t)pages;
-    run->state = HZ_SPAN_GUARDED;
+    run->state = HZ_RUN_GUARDED;
     hz_atomic_add(&guarded, 1);
     return run;
 }
 
-hz_span *hz_guard_pages_alloc(size_t pages, size_t align, bool *zeroed)
+hz_page_info *hz_guard_pages_alloc(size_t pages, size_t align, bool *zeroed)
 {
     if (hz_is_fenced() && align == 1 && may_guard()) {
-        hz_span *whole = hz_pages_alloc(pages + 2 * (size_t)GUARD_PAGES, 1, zeroed);
-        hz_span *run = whole != NULL ? guard_both_sides(whole, pages) : NULL;
+        hz_page_info *whole = hz_pages_alloc(pages + 2 * (size_t)GUARD_PAGES, 1, zeroed);
+        hz_page_info *run = whole != NULL ? guard_both_sides(whole, pages) : NULL;
         if (run != NULL) return run;
         if (whole != NULL) hz_pages_free(whole);
     }
@@ -74,25 +74,25 @@ hz_span *hz_guard_pages_alloc(size_t pages, size_t align, bool *zeroed)
 
 /* Removes the guards. If possible, the whole run is mapped anew, so that the kernel joins it with
  * its neighbours; else it would keep three mappings for ever. */
-static bool unguard(hz_span *whole, const hz_span *run, bool *is_clean)
+static bool unguard(hz_page_info *whole, const hz_page_info *run, bool *is_clean)
 {
-    *is_clean = !hz_os_is_commit_strict() && hz_os_renew(hz_run_address(whole), run_bytes(whole));
+    *is_clean = !hz_os_is_commit_strict() && hz_os_renew(hz_info_address(whole), run_bytes(whole));
     if (*is_clean) {
-        hz_arena_advise(hz_run_address(whole), run_bytes(whole));
+        hz_arena_advise(hz_info_address(whole), run_bytes(whole));
         return true;
     }
-    *is_clean = hz_os_purge(hz_run_address(whole), run_bytes(whole));
+    *is_clean = hz_os_purge(hz_info_address(whole), run_bytes(whole));
     return guard(whole, false) && guard(whole + GUARD_PAGES + run->pages, false);
 }
 
 /* If the kernel refuses to remove the guards, which may split a mapping, the run is never used
  * again. */
-static void guarded_free(hz_span *run)
+static void guarded_free(hz_page_info *run)
 {
     bool is_clean;
-    hz_span *whole = run - GUARD_PAGES;
+    hz_page_info *whole = run - GUARD_PAGES;
     if (!unguard(whole, run, &is_clean)) return;
-    run->state = HZ_SPAN_BUSY;
+    run->state = HZ_RUN_BUSY;
     hz_atomic_add(&guarded, -1U);
     if (is_clean)
         hz_pages_free_clean(whole);
@@ -100,9 +100,9 @@ static void guarded_free(hz_span *run)
         hz_pages_free(whole);
 }
 
-void hz_guard_pages_free(hz_span *run)
+void hz_guard_pages_free(hz_page_info *run)
 {
-    if (run->state == HZ_SPAN_GUARDED)
+    if (run->state == HZ_RUN_GUARDED)
         guarded_free(run);
     else
         hz_pages_free(run);
@@ -112,7 +112,7 @@ void hz_guard_pages_free(hz_span *run)
 
 static struct {
     hz_lock lock; /* guards the rest */
-    hz_span *runs[QUARANTINE_RUNS];
+    hz_page_info *runs[QUARANTINE_RUNS];
     uint32_t next;
 } freed;
 
@@ -123,28 +123,28 @@ void *hz_guard_alloc(size_t size, size_t align)
     if (block == NULL) return NULL;
     if (!zeroed) memset(block, 0, size);
     memset(block + size, hz_fence_byte(HZ_CLASS_LARGE), HZ_EDGE_BYTES);
-    hz_run_at(block)->asked_bytes = size;
+    hz_info_at(block)->asked_bytes = size;
     return block;
 }
 
 size_t hz_guard_asked(const void *block)
 {
-    return hz_run_at(block)->asked_bytes;
+    return hz_info_at(block)->asked_bytes;
 }
 
-static void run_release(hz_span *run)
+static void run_release(hz_page_info *run)
 {
-    if (!hz_os_allow_writing(hz_run_address(run), run_bytes(run))) return;
+    if (!hz_os_allow_writing(hz_info_address(run), run_bytes(run))) return;
     hz_guard_pages_free(run);
 }
 
 /* First in, first out: an access to one of the last QUARANTINE_RUNS freed blocks ends the
  * program. */
-static void run_quarantine(hz_span *run)
+static void run_quarantine(hz_page_info *run)
 {
     hz_lock_take(&freed.lock);
-    hz_span **place = &freed.runs[freed.next++ % QUARANTINE_RUNS];
-    hz_span *leaving = *place;
+    hz_page_info **place = &freed.runs[freed.next++ % QUARANTINE_RUNS];
+    hz_page_info *leaving = *place;
     *place = run;
     hz_lock_release(&freed.lock);
     if (leaving != NULL) run_release(leaving);
@@ -152,7 +152,7 @@ static void run_quarantine(hz_span *run)
 
 static bool is_end_whole(const void *block)
 {
-    const unsigned char *end = (const unsigned char *)block + hz_run_at(block)->asked_bytes;
+    const unsigned char *end = (const unsigned char *)block + hz_info_at(block)->asked_bytes;
     return hz_is_all(end, HZ_EDGE_BYTES, hz_fence_byte(HZ_CLASS_LARGE));
 }
 
@@ -168,14 +168,14 @@ bool hz_guard_is_whole(const void *block)
 static void disown(void *block)
 {
     hz_lock_take(&freed.lock);
-    const bool was_live = hz_page_take(hz_page_at(block));
+    const bool was_live = hz_entry_take(hz_entry_at(block));
     hz_lock_release(&freed.lock);
     if (!was_live) hz_die("a block was freed twice", block);
 }
 
 void hz_guard_free(void *block)
 {
-    hz_span *run = hz_run_at(block);
+    hz_page_info *run = hz_info_at(block);
     if (!is_end_whole(block)) hz_die("a block was written to beyond its end", block);
     disown(block);
     const bool may_wait = run_bytes(run) <= QUARANTINE_BYTES_EACH;
@@ -204,14 +204,14 @@ enum { ZERO_WORDS = ZERO_BLOCKS / HZ_WORD_BITS };
 static bool area_make(zero_area *area)
 {
     uint64_t *taken = hz_meta_alloc(ZERO_WORDS * sizeof(uint64_t));
-    hz_span *run = taken != NULL ? hz_pages_alloc(ZERO_PAGES, 1, NULL) : NULL;
+    hz_page_info *run = taken != NULL ? hz_pages_alloc(ZERO_PAGES, 1, NULL) : NULL;
     if (run == NULL) return false;
-    if (!hz_os_forbid(hz_run_address(run), run_bytes(run))) {
+    if (!hz_os_forbid(hz_info_address(run), run_bytes(run))) {
         hz_pages_free(run);
         return false;
     }
     area->taken = taken;
-    hz_plain_put(&area->start, hz_run_address(run));
+    hz_plain_put(&area->start, hz_info_address(run));
     return true;
 }
 

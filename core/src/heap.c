@@ -18,7 +18,7 @@
 enum { WARM_MOST = 16 }; /* heaps that wait with their blocks, even on the largest machine */
 
 /* What a pop from an empty magazine finds, a block without a seal, which is never handed out; and
- * what a push to a full one finds, NULL. */
+ * what a push to a full one finds, NULL. Zero is no seal, as every key has bit 62 (seal.h). */
 static uint64_t unsealed[HZ_GRANULE_BYTES / sizeof(uint64_t)];
 static void *nothing[2] = {unsealed, NULL};
 
@@ -28,7 +28,7 @@ static hz_stack rows_none[HZ_SHARDS_MAX][HZ_CLASS_NUMBERS] = {
 };
 
 _Thread_local hz_heap *hz_heap_mine __attribute__((tls_model("initial-exec"))) = &hz_heap_none;
-_Thread_local hz_stack *hz_stacks_mine __attribute__((tls_model("initial-exec"))) = rows_none[0];
+_Thread_local hz_stack *hz_home_row_mine __attribute__((tls_model("initial-exec"))) = rows_none[0];
 _Thread_local hz_stack *hz_rows_mine __attribute__((tls_model("initial-exec"))) = rows_none[0];
 _Thread_local ptrdiff_t hz_rows_away __attribute__((tls_model("initial-exec")));
 
@@ -40,7 +40,7 @@ static _Thread_local uint32_t rounds_left __attribute__((tls_model("initial-exec
     PTHREAD_DESTRUCTOR_ITERATIONS - 1;
 
 hz_heap hz_heap_none = {
-    .stacks = rows_none[0],
+    .home_row = rows_none[0],
     .rows = rows_none[0],
     .shard = HZ_SHARDS_MAX, /* no block is at home here */
 };
@@ -105,7 +105,7 @@ static bool rows_make(hz_heap *heap)
     if (rows == NULL) return false;
     for (uint32_t shard = 0; shard < hz_map.shards; shard++)
         row_fill(rows + shard * (size_t)HZ_CLASS_NUMBERS);
-    heap->stacks = rows + heap->shard * (size_t)HZ_CLASS_NUMBERS;
+    heap->home_row = rows + heap->shard * (size_t)HZ_CLASS_NUMBERS;
     heap->rows = rows;
     return true;
 }
@@ -115,7 +115,7 @@ static bool rows_make(hz_heap *heap)
 static void heap_use(hz_heap *heap)
 {
     hz_heap_mine = heap;
-    hz_stacks_mine = heap->stacks;
+    hz_home_row_mine = heap->home_row;
     hz_rows_mine = is_every_free_slow() ? rows_none[0] : heap->rows;
     hz_rows_away = is_every_free_read() ? (char *)heap->rows - (char *)rows_none : 0;
 }

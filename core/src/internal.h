@@ -8,7 +8,7 @@
  *     span                       back: runs of pages cut into blocks
  *     large                      back: blocks of whole pages
  *     purge                      back: what goes back to the system
- *     pages, repair              back: the page heap, and its repair after a fork
+ *     pages, repair              back: the page pool, and its repair after a fork
  *     move, freed                pages that change their place; when pages were freed
  *     arena, os                  addresses and system calls
  *
@@ -57,9 +57,9 @@ extern hz_shard *hz_shards;
 /* The heap of a thread that has none: every magazine is both empty and full. */
 extern hz_heap hz_heap_none;
 extern _Thread_local hz_heap *hz_heap_mine __attribute__((tls_model("initial-exec")));
-/* The `stacks` of hz_heap_mine, for allocations, and its `rows`, for frees. Where each free
- * must take the slow path, hz_rows_mine has no room for any block. */
-extern _Thread_local hz_stack *hz_stacks_mine __attribute__((tls_model("initial-exec")));
+/* The `home_row` of hz_heap_mine, for allocations, and its `rows`, for frees. Where each free must
+ * take the slow path, hz_rows_mine has no room for any block. */
+extern _Thread_local hz_stack *hz_home_row_mine __attribute__((tls_model("initial-exec")));
 extern _Thread_local hz_stack *hz_rows_mine __attribute__((tls_model("initial-exec")));
 /* Where each free reads its block first: the offset in bytes from hz_rows_mine to the heap's own
  * rows. Otherwise 0. */
@@ -67,14 +67,14 @@ extern _Thread_local ptrdiff_t hz_rows_away __attribute__((tls_model("initial-ex
 extern uint16_t hz_small_stacks[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1];
 
 /*
- * The stack at a byte offset from `stacks`. The empty asm statement makes the compiler compute its
+ * The stack at a byte offset from a row. The empty asm statement makes the compiler compute its
  * address once, instead of adding an index in every access. Newer Intel cores forward a store to
  * the next load without delay only if neither has an index. Otherwise each malloc and free waits
  * seven cycles for the `top` that the one before stored.
  */
-HZ_FAST hz_stack *hz_stack_at(hz_stack *stacks, size_t bytes)
+HZ_FAST hz_stack *hz_stack_at(hz_stack *row, size_t bytes)
 {
-    hz_stack *stack = (hz_stack *)(void *)((unsigned char *)stacks + bytes);
+    hz_stack *stack = (hz_stack *)(void *)((unsigned char *)row + bytes);
     __asm__("" : "+r"(stack));
     return stack;
 }
@@ -183,36 +183,36 @@ void hz_freed_put(size_t first, size_t pages, uint32_t now_ms);
 size_t hz_freed_alike_below(size_t page);
 size_t hz_freed_alike_above(size_t page);
 
-/* ---- pages.c: the page heap ----------------------------------------------------------------- */
+/* ---- pages.c: the page pool ----------------------------------------------------------------- */
 
 /* A run of `pages` pages whose first is a multiple of `align` (a power of two); NULL when there is
  * no memory. Sets `*zeroed` to whether the run reads as zero. If `zeroed` is NULL, a part of the
  * run may be resident and another not. */
-hz_span *hz_pages_alloc(size_t pages, size_t align, bool *zeroed);
-void hz_pages_free(hz_span *run);
+hz_page_info *hz_pages_alloc(size_t pages, size_t align, bool *zeroed);
+void hz_pages_free(hz_page_info *run);
 /* The same for a run that reads as zero and is not resident. */
-void hz_pages_free_clean(hz_span *run);
+void hz_pages_free_clean(hz_page_info *run);
 /* Grows or shrinks a run in place; false when it cannot grow. */
-bool hz_pages_resize(hz_span *run, size_t pages);
+bool hz_pages_resize(hz_page_info *run, size_t pages);
 /* Free pages that are resident; no lock is taken. */
 size_t hz_pages_dirty(void);
 /* Takes the next run of up to `most` dirty pages that are old enough for the sweep. NULL: this part
  * of the sweep has none. The sweep is over when its `below` is 0. */
-hz_span *hz_pages_sweep(hz_sweep *sweep, size_t most);
+hz_page_info *hz_pages_sweep(hz_sweep *sweep, size_t most);
 /* Takes such a run back; its first `purged` pages read as zero now. */
-void hz_pages_swept(hz_span *run, size_t purged);
+void hz_pages_swept(hz_page_info *run, size_t purged);
 
-/* ---- repair.c: the page heap in the child of a fork ----------------------------------------- */
+/* ---- repair.c: the page pool in the child of a fork ----------------------------------------- */
 
 /* Calls `act` for every run in use, whatever another thread was doing at the fork. */
-void hz_pages_each_out(void (*act)(hz_span *run));
+void hz_pages_each_out(void (*act)(hz_page_info *run));
 void hz_pages_after_fork(void);
 
 /* ---- move.c --------------------------------------------------------------------------------- */
 
 /* Moves all pages of `from` to the start of `to`, which is clean; afterwards `from` is clean.
  * False: that cannot be done, and nothing has changed. */
-bool hz_run_move(const hz_span *from, const hz_span *to);
+bool hz_run_move(const hz_page_info *from, const hz_page_info *to);
 /* Returns the memory of pages to the system: they read as zero afterwards. */
 bool hz_run_purge(size_t first, size_t pages);
 
@@ -258,7 +258,7 @@ size_t hz_span_bytes(void);
 /* The first block of the span that `block` lies in. */
 void *hz_span_first_block(const void *block);
 /* The span that `address` lies in. */
-hz_span *hz_span_of(const void *address);
+hz_page_info *hz_span_of(const void *address);
 void hz_span_after_fork(void);
 
 /* ---- large.c -------------------------------------------------------------------------------- */
@@ -305,7 +305,7 @@ uint32_t hz_magazine_count(const hz_heap *heap, uint32_t class_);
 
 HZ_FAST void hz_magazine_push(hz_heap *heap, uint32_t class_, void *block)
 {
-    hz_stack *stack = &heap->stacks[class_];
+    hz_stack *stack = &heap->home_row[class_];
     if (HZ_UNLIKELY(*stack->top == NULL)) {
         hz_magazine_make_room(heap, class_, block);
         return;
@@ -417,8 +417,8 @@ void hz_harden_span_goes(void);
 void hz_quarantine_empty(hz_heap *heap);
 
 /* As hz_pages_alloc and hz_pages_free, under `full` between guards. */
-hz_span *hz_guard_pages_alloc(size_t pages, size_t align, bool *zeroed);
-void hz_guard_pages_free(hz_span *run);
+hz_page_info *hz_guard_pages_alloc(size_t pages, size_t align, bool *zeroed);
+void hz_guard_pages_free(hz_page_info *run);
 void *hz_guard_alloc(size_t size, size_t align);
 void hz_guard_free(void *block);
 size_t hz_guard_asked(const void *block);

@@ -1,5 +1,5 @@
 /*
- * Large blocks: whole runs of pages, straight from the page heap, which also is their cache.
+ * Large blocks: whole runs of pages, straight from the page pool, which also is their cache.
  */
 #include <errno.h>
 
@@ -15,9 +15,9 @@ static size_t size_pages(size_t size)
 
 /* Clears a run by a purge, if it is longer than max_dirty_bytes: writing the zeroes takes longer.
  * False if it may hold other bytes still. */
-static bool clear_by_system(const hz_span *run)
+static bool clear_by_system(const hz_page_info *run)
 {
-    unsigned char *at = hz_run_address(run);
+    unsigned char *at = hz_info_address(run);
     size_t left = (size_t)run->pages << HZ_PAGE_SHIFT;
     const size_t most = hz_purge_part_pages(run->pages) << HZ_PAGE_SHIFT;
     if (left <= (size_t)hz_cfg.max_dirty_bytes || left <= HZ_PURGE_BYTES) return false;
@@ -32,29 +32,29 @@ static bool clear_by_system(const hz_span *run)
 void *hz_large_alloc(size_t size, size_t align, bool *zeroed)
 {
     size_t align_pages = align <= HZ_PAGE_BYTES ? 1 : align >> HZ_PAGE_SHIFT;
-    hz_span *run = hz_guard_pages_alloc(size == 0 ? 1 : size_pages(size), align_pages, zeroed);
+    hz_page_info *run = hz_guard_pages_alloc(size == 0 ? 1 : size_pages(size), align_pages, zeroed);
     if (run == NULL) return NULL;
     if (zeroed != NULL && !*zeroed) *zeroed = clear_by_system(run);
-    void *block = hz_run_address(run);
+    void *block = hz_info_address(run);
     run->class_ = HZ_CLASS_LARGE;
     run->shard = HZ_SHARDS_MAX;
-    hz_page_set(hz_page_at(block), hz_class_step(HZ_CLASS_LARGE, 0), block);
+    hz_entry_set(hz_entry_at(block), hz_class_step(HZ_CLASS_LARGE, 0), block);
     hz_count(HZ_STAT_large_allocs, 1);
     return block;
 }
 
-/* Where frees are deferred, one call carries out many, and the purge is left to hz_tick. */
+/* Where frees are deferred, one call carries out many, and the purge is left to other calls. */
 void hz_large_free(void *block)
 {
-    if (!hz_page_take(hz_page_at(block))) hz_die("a block was freed twice", block);
-    hz_pages_free(hz_run_at(block));
+    if (!hz_entry_take(hz_entry_at(block))) hz_die("a block was freed twice", block);
+    hz_pages_free(hz_info_at(block));
     if (!hz_is_deferring()) (void)hz_purge_part();
 }
 
 /* A run that shrinks by more than an eighth gives pages back. `size` is above the largest class. */
 bool hz_large_resize(void *block, size_t size)
 {
-    hz_span *run = hz_run_at(block);
+    hz_page_info *run = hz_info_at(block);
     size_t pages = size_pages(size);
     if (pages > run->pages) {
         if (!hz_pages_resize(run, pages)) return false;
@@ -79,7 +79,7 @@ bool hz_large_resize(void *block, size_t size)
  *
  * And each moved block costs the kernel a mapping (move.c).
  */
-static bool is_worth_moving(const hz_span *run, bool is_target_clean)
+static bool is_worth_moving(const hz_page_info *run, bool is_target_clean)
 {
     return is_target_clean && run->pages >= MOVE_PAGES;
 }
@@ -87,11 +87,11 @@ static bool is_worth_moving(const hz_span *run, bool is_target_clean)
 /* Frees the old block, whose contents are in the new one. */
 static void retire(void *block, bool is_clean)
 {
-    if (!hz_page_take(hz_page_at(block))) hz_die("a block was freed twice", block);
+    if (!hz_entry_take(hz_entry_at(block))) hz_die("a block was freed twice", block);
     if (is_clean)
-        hz_pages_free_clean(hz_run_at(block));
+        hz_pages_free_clean(hz_info_at(block));
     else
-        hz_pages_free(hz_run_at(block));
+        hz_pages_free(hz_info_at(block));
     (void)hz_purge_part();
 }
 
@@ -99,10 +99,10 @@ void *hz_large_move(void *block, size_t size)
 {
     bool is_clean;
     const int saved = errno;
-    const hz_span *run = hz_run_at(block);
+    const hz_page_info *run = hz_info_at(block);
     void *fresh = hz_large_alloc(size, HZ_GRANULE_BYTES, &is_clean);
     if (fresh == NULL) return NULL;
-    const bool is_moved = is_worth_moving(run, is_clean) && hz_run_move(run, hz_run_at(fresh));
+    const bool is_moved = is_worth_moving(run, is_clean) && hz_run_move(run, hz_info_at(fresh));
     if (is_moved)
         hz_count(HZ_STAT_large_moved, 1);
     else
@@ -114,5 +114,5 @@ void *hz_large_move(void *block, size_t size)
 
 size_t hz_large_bytes(const void *block)
 {
-    return (size_t)hz_run_at(block)->pages << HZ_PAGE_SHIFT;
+    return (size_t)hz_info_at(block)->pages << HZ_PAGE_SHIFT;
 }

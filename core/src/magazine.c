@@ -36,7 +36,7 @@ bool hz_magazine_make_all(hz_heap *heap)
     void **at = hz_meta_alloc(slots * sizeof(void *));
     if (at == NULL) return false;
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
-        hz_magazine *magazine = &heap->magazines[class_];
+        hz_magazine_cold *magazine = &heap->magazines[class_];
         magazine->blocks = at + 1;
         magazine->cap = cap_for(class_);
         at += magazine->cap + 2;
@@ -46,8 +46,8 @@ bool hz_magazine_make_all(hz_heap *heap)
 
 static uint32_t held(const hz_heap *heap, uint32_t class_)
 {
-    const hz_magazine *magazine = &heap->magazines[class_];
-    return magazine->grown > 0 ? (uint32_t)(heap->stacks[class_].top - magazine->blocks) : 0;
+    const hz_magazine_cold *magazine = &heap->magazines[class_];
+    return magazine->grown > 0 ? (uint32_t)(heap->home_row[class_].top - magazine->blocks) : 0;
 }
 
 /* Gives up to FLUSH_MOST of the `count` coldest blocks to the depot; returns how many. They leave
@@ -60,7 +60,7 @@ static uint32_t flush_part(hz_heap *heap, uint32_t class_, uint32_t count)
     const uint32_t left = held(heap, class_) - count;
     memcpy(coldest, blocks, count * sizeof(void *));
     memmove(blocks, blocks + count, left * sizeof(void *));
-    hz_plain_put(&heap->stacks[class_].top, blocks + left);
+    hz_plain_put(&heap->home_row[class_].top, blocks + left);
     hz_depot_give(heap->shard, class_, coldest, count);
     return count;
 }
@@ -80,14 +80,14 @@ static void flush(hz_heap *heap, uint32_t class_, uint32_t count)
 static void take_own_array(hz_heap *heap, uint32_t class_)
 {
     void **blocks = heap->magazines[class_].blocks;
-    blocks[-1] = hz_heap_none.stacks[class_].top[-1];
-    heap->stacks[class_].top = blocks;
+    blocks[-1] = hz_heap_none.home_row[class_].top[-1];
+    heap->home_row[class_].top = blocks;
 }
 
 /* Each new slot gets an address, so that pushes find room there; which one does not matter. */
 static void set_grown(hz_heap *heap, uint32_t class_, uint32_t grown)
 {
-    hz_magazine *magazine = &heap->magazines[class_];
+    hz_magazine_cold *magazine = &heap->magazines[class_];
     if (magazine->grown == 0) take_own_array(heap, class_);
     for (uint32_t i = magazine->grown; i < grown; i++) magazine->blocks[i] = (void *)hz_map.base;
     magazine->blocks[grown] = NULL;
@@ -115,7 +115,7 @@ static size_t budget_of_thread(void)
 
 /* The rent of a magazine, what it costs to put off one shortage: its bytes, times the mean time
  * between two shortages, for which it occupies them. */
-static uint64_t rent(const hz_magazine *magazine, uint32_t class_, uint64_t now_ns)
+static uint64_t rent(const hz_magazine_cold *magazine, uint32_t class_, uint64_t now_ns)
 {
     uint64_t ns = now_ns - magazine->short_ns; /* one without a recent shortage is worth little */
     if (ns < magazine->mean_ns) ns = magazine->mean_ns;
@@ -124,13 +124,13 @@ static uint64_t rent(const hz_magazine *magazine, uint32_t class_, uint64_t now_
 }
 
 /* Whether the thread only allocates, or only frees: blocks pass through, and none is used twice. */
-static bool is_one_way(const hz_magazine *magazine)
+static bool is_one_way(const hz_magazine_cold *magazine)
 {
     return magazine->streak >= LONG_STREAK;
 }
 
 /* Whether a magazine holds this many batches, and more are no use, as blocks only pass through. */
-static bool has_plenty(const hz_magazine *magazine, uint32_t batches)
+static bool has_plenty(const hz_magazine_cold *magazine, uint32_t batches)
 {
     int64_t batch = hz_cfg.refill_batch;
     if (batch < hz_cfg.flush_batch) batch = hz_cfg.flush_batch;
@@ -141,7 +141,7 @@ static bool has_plenty(const hz_magazine *magazine, uint32_t batches)
  * budget; false when they do not. Others would only take the bytes back. */
 static bool make_others_smaller(hz_heap *heap, uint32_t class_, size_t bytes)
 {
-    const hz_magazine *asking = &heap->magazines[class_];
+    const hz_magazine_cold *asking = &heap->magazines[class_];
     const size_t budget = budget_of_thread();
     if (heap->grown_bytes + bytes <= budget) return true;
     if (bytes > budget || has_plenty(asking, 1)) return false;
@@ -149,7 +149,7 @@ static bool make_others_smaller(hz_heap *heap, uint32_t class_, size_t bytes)
     const uint64_t much = MUCH * rent(asking, class_, now_ns);
     for (uint32_t i = 0; i < HZ_CLASSES && heap->grown_bytes + bytes > budget; i++) {
         uint32_t other = heap->steal_from = heap->steal_from % HZ_CLASSES + 1;
-        const hz_magazine *magazine = &heap->magazines[other];
+        const hz_magazine_cold *magazine = &heap->magazines[other];
         if (magazine->grown == 0) continue;
         if (has_plenty(magazine, 2) || rent(magazine, other, now_ns) > much)
             shrink_to_half(heap, other);
@@ -157,12 +157,12 @@ static bool make_others_smaller(hz_heap *heap, uint32_t class_, size_t bytes)
     return heap->grown_bytes + bytes <= budget;
 }
 
-static uint32_t doubled(const hz_magazine *magazine)
+static uint32_t doubled(const hz_magazine_cold *magazine)
 {
     return magazine->grown > 0 ? 2 * magazine->grown : (uint32_t)(hz_cfg.refill_batch + 7) / 8;
 }
 
-static uint32_t next_size(const hz_magazine *magazine)
+static uint32_t next_size(const hz_magazine_cold *magazine)
 {
     if (hz_cfg.magazine_growth == HZ_MAGAZINE_GROWTH_FULL) return magazine->cap;
     if (hz_cfg.magazine_growth == HZ_MAGAZINE_GROWTH_DOUBLE) return doubled(magazine);
@@ -171,7 +171,7 @@ static uint32_t next_size(const hz_magazine *magazine)
 
 /* Notes a shortage. Growth goes by the mean time between two: single times scatter so much that one
  * would be short enough sooner or later. A long pause hardly changes the mean. */
-static void note_shortage(hz_magazine *magazine, bool is_full)
+static void note_shortage(hz_magazine_cold *magazine, bool is_full)
 {
     magazine->streak = is_full == magazine->was_full ? magazine->streak + 1 : 1;
     magazine->was_full = is_full;
@@ -187,7 +187,7 @@ static void note_shortage(hz_magazine *magazine, bool is_full)
 /* Whether a larger magazine is worth its memory. With twice the size it has half as many shortages
  * at best. The gain is larger, the shorter the time between two shortages is; the cost is larger,
  * the more bytes it may hold. growth_rent is the highest rent at which a magazine still grows. */
-static bool is_worth_more(const hz_magazine *magazine, uint32_t class_)
+static bool is_worth_more(const hz_magazine_cold *magazine, uint32_t class_)
 {
     const uint64_t bytes = (uint64_t)magazine->grown * hz_class_bytes[class_];
     return magazine->mean_ns * bytes <= (uint64_t)hz_cfg.growth_rent * NS_OF_MS * 1024;
@@ -195,7 +195,7 @@ static bool is_worth_more(const hz_magazine *magazine, uint32_t class_)
 
 static bool magazine_grow_to(hz_heap *heap, uint32_t class_, uint32_t grown)
 {
-    const hz_magazine *magazine = &heap->magazines[class_];
+    const hz_magazine_cold *magazine = &heap->magazines[class_];
     if (grown > magazine->cap) grown = magazine->cap;
     if (grown <= magazine->grown) return false;
     size_t bytes = (size_t)(grown - magazine->grown) * hz_class_bytes[class_];
@@ -208,7 +208,7 @@ static bool magazine_grow_to(hz_heap *heap, uint32_t class_, uint32_t grown)
 /* If the size that the policy wants exceeds the thread's budget, twice the present one may fit. */
 static bool magazine_grow(hz_heap *heap, uint32_t class_, bool is_full)
 {
-    hz_magazine *magazine = &heap->magazines[class_];
+    hz_magazine_cold *magazine = &heap->magazines[class_];
     note_shortage(magazine, is_full);
     if (!is_worth_more(magazine, class_)) return false;
     const uint32_t wanted = next_size(magazine), twice = doubled(magazine);
@@ -221,7 +221,7 @@ static bool magazine_grow(hz_heap *heap, uint32_t class_, bool is_full)
 /* Refills an empty magazine and pops a block; NULL when there is no memory. */
 static void *refill(hz_heap *heap, uint32_t class_)
 {
-    hz_magazine *magazine = &heap->magazines[class_];
+    hz_magazine_cold *magazine = &heap->magazines[class_];
     hz_count(HZ_STAT_refills, 1);
     hz_tick(heap);
     magazine_grow(heap, class_, false);
@@ -234,21 +234,21 @@ static void *refill(hz_heap *heap, uint32_t class_)
     size_t got = hz_depot_take(heap->shard, class_, blocks, want, &magazine->lease);
     if (got == 0) return NULL;
     hz_count(HZ_STAT_refill_blocks, got);
-    if (magazine->grown > 0) heap->stacks[class_].top = blocks + got - 1;
+    if (magazine->grown > 0) heap->home_row[class_].top = blocks + got - 1;
     return blocks[got - 1];
 }
 
 HZ_SLOW void *hz_magazine_pop(hz_heap *heap, uint32_t class_)
 {
     if (held(heap, class_) == 0) return refill(heap, class_);
-    return *--heap->stacks[class_].top; /* the heap was adopted with its blocks */
+    return *--heap->home_row[class_].top; /* the heap was adopted with its blocks */
 }
 
 void hz_magazine_shuffle(hz_heap *heap, uint32_t class_, uint64_t random)
 {
     const uint32_t count = held(heap, class_);
     if (count < 2) return;
-    void **blocks = heap->magazines[class_].blocks, **last = heap->stacks[class_].top - 1;
+    void **blocks = heap->magazines[class_].blocks, **last = heap->home_row[class_].top - 1;
     void *block = blocks[random % count];
     blocks[random % count] = *last;
     *last = block;
@@ -267,7 +267,7 @@ HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
         }
         flush(heap, class_, count);
     }
-    *heap->stacks[class_].top++ = block;
+    *heap->home_row[class_].top++ = block;
 }
 
 /* Slots below `top` hold free blocks. That holds even while another thread changes the magazine:
@@ -275,8 +275,8 @@ HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
 __attribute__((no_sanitize("thread"))) bool hz_magazine_holds(const hz_heap *heap, uint32_t class_,
                                                               const void *block)
 {
-    const hz_magazine *magazine = &heap->magazines[class_];
-    void *const *end = (void *const *)hz_plain_get(&heap->stacks[class_].top);
+    const hz_magazine_cold *magazine = &heap->magazines[class_];
+    void *const *end = (void *const *)hz_plain_get(&heap->home_row[class_].top);
     if (end < magazine->blocks || end > magazine->blocks + magazine->cap) return false;
     for (void *const *at = magazine->blocks; at < end; at++) {
         if (hz_plain_get(at) == block) return true;
@@ -287,8 +287,8 @@ __attribute__((no_sanitize("thread"))) bool hz_magazine_holds(const hz_heap *hea
 __attribute__((no_sanitize("thread"))) uint32_t hz_magazine_count(const hz_heap *heap,
                                                                   uint32_t class_)
 {
-    const hz_magazine *magazine = &heap->magazines[class_];
-    void *const *end = (void *const *)hz_plain_get(&heap->stacks[class_].top);
+    const hz_magazine_cold *magazine = &heap->magazines[class_];
+    void *const *end = (void *const *)hz_plain_get(&heap->home_row[class_].top);
     if (end < magazine->blocks || end > magazine->blocks + magazine->cap) return 0;
     return (uint32_t)(end - magazine->blocks);
 }

@@ -123,9 +123,9 @@ static void part_copy(size_t from, size_t to, size_t pages)
     if (!hz_os_purge(hz_page_address(from), bytes)) memset(hz_page_address(from), 0, bytes);
 }
 
-bool hz_run_move(const hz_span *from, const hz_span *to)
+bool hz_run_move(const hz_page_info *from, const hz_page_info *to)
 {
-    const size_t source = hz_run_page(from), target = hz_run_page(to), pages = from->pages;
+    const size_t source = hz_info_page(from), target = hz_info_page(to), pages = from->pages;
     if (hz_atomic_peek(&moved.runs) >= RUNS_MOST || !flags_make(target, pages)) return false;
     for (size_t at = 0, length; at < pages; at += length) {
         length = mapping_length(source + at, pages - at);

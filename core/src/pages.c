@@ -1,5 +1,5 @@
 /*
- * The page heap: free runs of pages, split and joined.
+ * The page pool: free runs of pages, split and joined.
  *
  * A free run is clean (reads as zero, costs nothing) or dirty (still resident). Dirty runs are used
  * first. A large block may take a dirty run that is too short and what is missing from the clean
@@ -28,11 +28,11 @@ typedef enum run_taste {
     CLEAN_ONLY,  /* only clean ones, while there are any */
 } run_taste;
 
-hz_page_heap_t hz_page_heap;
+hz_page_pool_t hz_page_pool;
 
 size_t hz_pages_dirty(void)
 {
-    return hz_atomic_peek(&hz_page_heap.dirty_pages);
+    return hz_atomic_peek(&hz_page_pool.dirty_pages);
 }
 
 /* ---- lists ---------------------------------------------------------------------------------- */
@@ -45,19 +45,19 @@ static unsigned list_number(size_t pages)
     return list < HZ_RUN_LISTS ? list : HZ_RUN_LISTS - 1;
 }
 
-static hz_run_lists *lists_for(hz_span_state state)
+static hz_run_lists *lists_for(hz_run_state state)
 {
-    return state == HZ_SPAN_DIRTY ? &hz_page_heap.dirty : &hz_page_heap.clean;
+    return state == HZ_RUN_DIRTY ? &hz_page_pool.dirty : &hz_page_pool.clean;
 }
 
-static void count_dirty(const hz_span *run, size_t pages)
+static void count_dirty(const hz_page_info *run, size_t pages)
 {
-    if (run->state == HZ_SPAN_DIRTY)
-        hz_atomic_poke(&hz_page_heap.dirty_pages,
-                       hz_atomic_peek(&hz_page_heap.dirty_pages) + pages);
+    if (run->state == HZ_RUN_DIRTY)
+        hz_atomic_poke(&hz_page_pool.dirty_pages,
+                       hz_atomic_peek(&hz_page_pool.dirty_pages) + pages);
 }
 
-static void list_insert(hz_span *run)
+static void list_insert(hz_page_info *run)
 {
     hz_run_lists *lists = lists_for(run->state);
     unsigned list = list_number(run->pages);
@@ -69,7 +69,7 @@ static void list_insert(hz_span *run)
     count_dirty(run, run->pages);
 }
 
-static void list_remove(hz_span *run)
+static void list_remove(hz_page_info *run)
 {
     hz_run_lists *lists = lists_for(run->state);
     unsigned list = list_number(run->pages);
@@ -84,11 +84,11 @@ static void list_remove(hz_span *run)
 
 /* ---- runs ----------------------------------------------------------------------------------- */
 
-/* Writes a run into the span table; both ends of it bear its state. */
-static hz_span *run_mark(size_t first, size_t pages, hz_span_state state)
+/* Writes a run into the infos of its pages; both ends of it bear its state. */
+static hz_page_info *run_mark(size_t first, size_t pages, hz_run_state state)
 {
-    hz_span *run = &hz_map.spans[first];
-    hz_span *last = &hz_map.spans[first + pages - 1];
+    hz_page_info *run = &hz_map.infos[first];
+    hz_page_info *last = &hz_map.infos[first + pages - 1];
     last->state = (uint8_t)state;
     last->head = (uint32_t)first;
     run->state = (uint8_t)state;
@@ -98,32 +98,32 @@ static hz_span *run_mark(size_t first, size_t pages, hz_span_state state)
 }
 
 /* Puts a run into use by one write, so that the child of a fork finds it free or in use. */
-static void run_put_out(hz_span *run)
+static void run_put_out(hz_page_info *run)
 {
-    hz_plain_put(&run->state, (uint8_t)HZ_SPAN_OUT);
+    hz_plain_put(&run->state, (uint8_t)HZ_RUN_OUT);
 }
 
 /* Makes a run in use longer or shorter. The child of a fork finds the old length or the new one. */
-static void run_resize(hz_span *run, size_t pages)
+static void run_resize(hz_page_info *run, size_t pages)
 {
-    hz_span *last = &run[pages - 1];
-    last->head = (uint32_t)hz_run_page(run);
-    if (last != run) last->state = HZ_SPAN_BUSY;
+    hz_page_info *last = &run[pages - 1];
+    last->head = (uint32_t)hz_info_page(run);
+    if (last != run) last->state = HZ_RUN_BUSY;
     hz_plain_put(&run->pages, (uint32_t)pages);
 }
 
 /* Lists pages [first, first + pages), joined with free neighbours of the same state. */
-static void run_list(size_t first, size_t pages, hz_span_state state)
+static void run_list(size_t first, size_t pages, hz_run_state state)
 {
-    (void)hz_plain_swap(&hz_map.spans[first].state, (uint8_t)HZ_SPAN_BUSY); /* not in use */
-    const hz_span *left = first > 0 ? &hz_map.spans[first - 1] : NULL;
+    (void)hz_plain_swap(&hz_map.infos[first].state, (uint8_t)HZ_RUN_BUSY); /* not in use */
+    const hz_page_info *left = first > 0 ? &hz_map.infos[first - 1] : NULL;
     if (left != NULL && left->state == state) {
-        hz_span *neighbour = &hz_map.spans[left->head];
+        hz_page_info *neighbour = &hz_map.infos[left->head];
         list_remove(neighbour);
-        first = hz_run_page(neighbour);
+        first = hz_info_page(neighbour);
         pages += neighbour->pages;
     }
-    hz_span *right = first + pages < hz_page_heap.top ? &hz_map.spans[first + pages] : NULL;
+    hz_page_info *right = first + pages < hz_page_pool.top ? &hz_map.infos[first + pages] : NULL;
     if (right != NULL && right->state == state) {
         list_remove(right);
         pages += right->pages;
@@ -133,32 +133,32 @@ static void run_list(size_t first, size_t pages, hz_span_state state)
 
 void hz_run_list_clean(size_t first, size_t pages)
 {
-    run_list(first, pages, HZ_SPAN_CLEAN);
+    run_list(first, pages, HZ_RUN_CLEAN);
 }
 
 void hz_run_list_dirty(size_t first, size_t pages, uint32_t now_ms)
 {
     hz_freed_put(first, pages, now_ms != 0 ? now_ms : 1);
-    run_list(first, pages, HZ_SPAN_DIRTY);
+    run_list(first, pages, HZ_RUN_DIRTY);
 }
 
 /* The dirty run that a page lies in: it ends where the next page is not dirty. */
-static hz_span *run_around(size_t page)
+static hz_page_info *run_around(size_t page)
 {
-    while (page + 1 < hz_page_heap.top && hz_freed_ms(page + 1) != 0)
+    while (page + 1 < hz_page_pool.top && hz_freed_ms(page + 1) != 0)
         page = hz_freed_alike_above(page + 1);
-    return &hz_map.spans[hz_map.spans[page].head];
+    return &hz_map.infos[hz_map.infos[page].head];
 }
 
 /* Takes [first, first + pages) out of a free run that contains it; what is left over stays free,
  * and as old as it was. */
-static hz_span *run_carve(hz_span *run, size_t first, size_t pages)
+static hz_page_info *run_split(hz_page_info *run, size_t first, size_t pages)
 {
-    const size_t start = hz_run_page(run), end = start + run->pages;
-    const hz_span_state state = run->state;
+    const size_t start = hz_info_page(run), end = start + run->pages;
+    const hz_run_state state = run->state;
     list_remove(run);
-    if (state == HZ_SPAN_DIRTY) hz_freed_put(first, pages, 0);
-    hz_span *taken = run_mark(first, pages, HZ_SPAN_BUSY);
+    if (state == HZ_RUN_DIRTY) hz_freed_put(first, pages, 0);
+    hz_page_info *taken = run_mark(first, pages, HZ_RUN_BUSY);
     if (start < first) run_list(start, first - start, state);
     if (first + pages < end) run_list(first + pages, end - first - pages, state);
     return taken;
@@ -167,7 +167,7 @@ static hz_span *run_carve(hz_span *run, size_t first, size_t pages)
 /* ---- finding -------------------------------------------------------------------------------- */
 
 /* The lowest run that is long enough, among the first `probes` of a list and `lowest`. */
-static hz_span *list_search(hz_span *run, size_t pages, int *probes, hz_span *lowest)
+static hz_page_info *list_search(hz_page_info *run, size_t pages, int *probes, hz_page_info *lowest)
 {
     for (; run != NULL && *probes > 0; --*probes, run = run->next) {
         if (run->pages >= pages && (lowest == NULL || run < lowest)) lowest = run;
@@ -177,12 +177,12 @@ static hz_span *list_search(hz_span *run, size_t pages, int *probes, hz_span *lo
 
 /* Of long runs the lowest is taken, so that the memory in use stays close together. Of short runs
  * there may be very many: one of the shortest is taken. */
-static hz_span *lists_search(const hz_run_lists *lists, size_t pages)
+static hz_page_info *lists_search(const hz_run_lists *lists, size_t pages)
 {
     const unsigned list = list_number(pages);
     const int most = pages > EXACT_LISTS ? PROBES : 1;
     int probes = most;
-    hz_span *lowest = list_search(lists->first[list], pages, &probes, NULL);
+    hz_page_info *lowest = list_search(lists->first[list], pages, &probes, NULL);
     if (list == HZ_RUN_LISTS - 1 || (lowest != NULL && most == 1)) return lowest;
     uint64_t longer = lists->filled & ~((UINT64_C(2) << list) - 1);
     for (probes = most; longer != 0; longer &= longer - 1)
@@ -192,87 +192,88 @@ static hz_span *lists_search(const hz_run_lists *lists, size_t pages)
 
 /* Joins a dirty run with a part of its clean neighbour; together they are [first, first + pages).
  * The result is the dirty run that contains both, NULL when the system refuses. */
-static hz_span *run_join(hz_span *dirty, hz_span *clean, size_t first, size_t pages)
+static hz_page_info *run_join(hz_page_info *dirty, hz_page_info *clean, size_t first, size_t pages)
 {
-    const size_t dirty_first = hz_run_page(dirty), more = pages - dirty->pages;
+    const size_t dirty_first = hz_info_page(dirty), more = pages - dirty->pages;
     const size_t more_first = clean < dirty ? first : dirty_first + dirty->pages;
     if (!hz_arena_reuse(more_first, more)) return NULL;
-    run_carve(clean, more_first, more);
+    run_split(clean, more_first, more);
     hz_run_list_dirty(more_first, more, hz_freed_ms(dirty_first));
     return run_around(first);
 }
 
 /* Makes a dirty run longer by a part of a clean neighbour; NULL when none suffices. */
-static hz_span *run_stretch(hz_span *run, size_t pages)
+static hz_page_info *run_stretch(hz_page_info *run, size_t pages)
 {
     if (run->pages >= pages) return run;
-    const size_t first = hz_run_page(run), end = first + run->pages;
-    hz_span *right = end < hz_page_heap.top ? &hz_map.spans[end] : NULL;
-    if (right != NULL && right->state == HZ_SPAN_CLEAN && run->pages + right->pages >= pages)
+    const size_t first = hz_info_page(run), end = first + run->pages;
+    hz_page_info *right = end < hz_page_pool.top ? &hz_map.infos[end] : NULL;
+    if (right != NULL && right->state == HZ_RUN_CLEAN && run->pages + right->pages >= pages)
         return run_join(run, right, first, pages);
-    if (first == 0 || hz_map.spans[first - 1].state != HZ_SPAN_CLEAN) return NULL;
-    hz_span *left = &hz_map.spans[hz_map.spans[first - 1].head];
+    if (first == 0 || hz_map.infos[first - 1].state != HZ_RUN_CLEAN) return NULL;
+    hz_page_info *left = &hz_map.infos[hz_map.infos[first - 1].head];
     if (left->pages + run->pages < pages) return NULL;
     return run_join(run, left, end - pages, pages);
 }
 
 /* A run of less than half the length saves little, and would split clean runs. */
-static bool is_worth_stretching(const hz_span *run, size_t pages)
+static bool is_worth_stretching(const hz_page_info *run, size_t pages)
 {
     return run->pages >= pages / 2;
 }
 
 /* Stretches a dirty run, a long one if possible. That faults in fewer pages than a clean run, and
  * fewer become resident. */
-static hz_span *stretch_any(size_t pages)
+static hz_page_info *stretch_any(size_t pages)
 {
     const unsigned shortest = list_number(pages / 2);
-    uint64_t filled = hz_page_heap.dirty.filled >> shortest << shortest;
+    uint64_t filled = hz_page_pool.dirty.filled >> shortest << shortest;
     for (int probes = 0; filled != 0;) {
         const unsigned list = 63u - (unsigned)__builtin_clzl(filled);
         filled ^= UINT64_C(1) << list;
-        for (hz_span *run = hz_page_heap.dirty.first[list]; run != NULL; run = run->next) {
-            hz_span *stretched = is_worth_stretching(run, pages) ? run_stretch(run, pages) : NULL;
+        for (hz_page_info *run = hz_page_pool.dirty.first[list]; run != NULL; run = run->next) {
+            hz_page_info *stretched =
+                is_worth_stretching(run, pages) ? run_stretch(run, pages) : NULL;
             if (stretched != NULL || ++probes == PROBES) return stretched;
         }
     }
     return NULL;
 }
 
-static hz_span *find(size_t pages, run_taste taste)
+static hz_page_info *find(size_t pages, run_taste taste)
 {
-    hz_span *run = taste != CLEAN_ONLY ? lists_search(&hz_page_heap.dirty, pages) : NULL;
+    hz_page_info *run = taste != CLEAN_ONLY ? lists_search(&hz_page_pool.dirty, pages) : NULL;
     if (run == NULL && taste == MAY_STRETCH) run = stretch_any(pages);
-    return run != NULL ? run : lists_search(&hz_page_heap.clean, pages);
+    return run != NULL ? run : lists_search(&hz_page_pool.clean, pages);
 }
 
 /* ---- extending the arena -------------------------------------------------------------------- */
 
 /* The dirty run at the arena's end, if it is worth stretching. */
-static hz_span *last_run(size_t pages)
+static hz_page_info *last_run(size_t pages)
 {
-    const hz_span *last = hz_page_heap.top > 0 ? &hz_map.spans[hz_page_heap.top - 1] : NULL;
-    if (last == NULL || last->state != HZ_SPAN_DIRTY) return NULL;
-    hz_span *run = &hz_map.spans[last->head];
+    const hz_page_info *last = hz_page_pool.top > 0 ? &hz_map.infos[hz_page_pool.top - 1] : NULL;
+    if (last == NULL || last->state != HZ_RUN_DIRTY) return NULL;
+    hz_page_info *run = &hz_map.infos[last->head];
     return is_worth_stretching(run, pages) ? run : NULL;
 }
 
-/* Notes a gap of the arena, from `top` to `end`, in its last page: the span table may have no
- * entries for the others. */
+/* Notes a gap of the arena, from `top` to `end`, in its last page: the others may have no
+ * infos. */
 static void note_gap(size_t end)
 {
-    if (end == hz_page_heap.top) return;
-    hz_span *last = &hz_map.spans[end - 1];
-    last->pages = (uint32_t)(end - hz_page_heap.top);
-    last->next = hz_page_heap.gaps;
-    hz_plain_put(&hz_page_heap.gaps, last);
+    if (end == hz_page_pool.top) return;
+    hz_page_info *last = &hz_map.infos[end - 1];
+    last->pages = (uint32_t)(end - hz_page_pool.top);
+    last->next = hz_page_pool.gaps;
+    hz_plain_put(&hz_page_pool.gaps, last);
 }
 
 static bool pages_add(size_t first, size_t pages)
 {
     if (!hz_freed_make(first, pages)) return false;
     note_gap(first);
-    hz_plain_put(&hz_page_heap.top, first + pages);
+    hz_plain_put(&hz_page_pool.top, first + pages);
     hz_run_list_clean(first, pages);
     return true;
 }
@@ -282,24 +283,24 @@ static bool pages_add(size_t first, size_t pages)
 static bool pages_extend(size_t pages)
 {
     size_t first, generous = pages < EXTEND_PAGES ? EXTEND_PAGES : pages;
-    hz_lock_release(&hz_page_heap.lock);
-    hz_lock_take(&hz_page_heap.extending);
+    hz_lock_release(&hz_page_pool.lock);
+    hz_lock_take(&hz_page_pool.extending);
     bool done = hz_arena_extend(generous, &first);
     if (!done && generous > pages) {
         generous = pages;
         done = hz_arena_extend(generous, &first);
     }
-    hz_lock_take(&hz_page_heap.lock);
+    hz_lock_take(&hz_page_pool.lock);
     done = done && pages_add(first, generous);
-    hz_lock_release(&hz_page_heap.extending);
+    hz_lock_release(&hz_page_pool.extending);
     return done;
 }
 
 /* Extends the arena, only by what is missing if its last run is dirty and worth stretching. Another
  * thread may take what was added: then it tries again. */
-static hz_span *find_more(size_t pages, run_taste taste)
+static hz_page_info *find_more(size_t pages, run_taste taste)
 {
-    hz_span *run = taste == MAY_STRETCH ? last_run(pages) : NULL;
+    hz_page_info *run = taste == MAY_STRETCH ? last_run(pages) : NULL;
     while (run == NULL || run->pages < pages) {
         const bool done = pages_extend(run != NULL ? pages - run->pages : pages);
         run = run != NULL && (run = last_run(pages)) != NULL ? run_stretch(run, pages) : NULL;
@@ -318,40 +319,40 @@ static run_taste taste_for(size_t pages, size_t align, bool wants_zeroes)
     return wants_zeroes && pages >= CLEAR_PAGES && is_too_much ? CLEAN_ONLY : DIRTY_TOO;
 }
 
-hz_span *hz_pages_alloc(size_t pages, size_t align, bool *zeroed)
+hz_page_info *hz_pages_alloc(size_t pages, size_t align, bool *zeroed)
 {
     if (pages + align > UINT32_MAX) return NULL;
-    hz_lock_take(&hz_page_heap.lock);
+    hz_lock_take(&hz_page_pool.lock);
     const run_taste taste = taste_for(pages, align, zeroed != NULL);
-    hz_span *run = find(pages + align - 1, taste);
+    hz_page_info *run = find(pages + align - 1, taste);
     if (run == NULL) run = find_more(pages + align - 1, taste);
     if (run != NULL) {
         const size_t base_page = hz_map.base >> HZ_PAGE_SHIFT; /* alignment is of addresses */
-        size_t first = ((base_page + hz_run_page(run) + align - 1) & ~(align - 1)) - base_page;
-        const bool is_clean = run->state == HZ_SPAN_CLEAN;
+        size_t first = ((base_page + hz_info_page(run) + align - 1) & ~(align - 1)) - base_page;
+        const bool is_clean = run->state == HZ_RUN_CLEAN;
         if (zeroed != NULL) *zeroed = is_clean;
         if (!is_clean) hz_count(HZ_STAT_pages_reused, 1);
         const bool is_usable = !is_clean || hz_arena_reuse(first, pages);
-        run = is_usable ? run_carve(run, first, pages) : NULL;
+        run = is_usable ? run_split(run, first, pages) : NULL;
         if (run != NULL) run_put_out(run);
     }
-    hz_lock_release(&hz_page_heap.lock);
+    hz_lock_release(&hz_page_pool.lock);
     return run;
 }
 
-void hz_pages_free(hz_span *run)
+void hz_pages_free(hz_page_info *run)
 {
     const uint32_t now_ms = hz_os_now_ms();
-    hz_lock_take(&hz_page_heap.lock);
-    hz_run_list_dirty(hz_run_page(run), run->pages, now_ms);
-    hz_lock_release(&hz_page_heap.lock);
+    hz_lock_take(&hz_page_pool.lock);
+    hz_run_list_dirty(hz_info_page(run), run->pages, now_ms);
+    hz_lock_release(&hz_page_pool.lock);
 }
 
-void hz_pages_free_clean(hz_span *run)
+void hz_pages_free_clean(hz_page_info *run)
 {
-    hz_lock_take(&hz_page_heap.lock);
-    hz_run_list_clean(hz_run_page(run), run->pages);
-    hz_lock_release(&hz_page_heap.lock);
+    hz_lock_take(&hz_page_pool.lock);
+    hz_run_list_clean(hz_info_page(run), run->pages);
+    hz_lock_release(&hz_page_pool.lock);
 }
 
 /* ---- sweeping ------------------------------------------------------------------------------- */
@@ -371,7 +372,7 @@ static bool is_idle(size_t page, const hz_sweep *sweep)
 /* Moves down to the next page that is idle; false when there is none in this part. */
 static bool sweep_on(hz_sweep *sweep)
 {
-    if (sweep->below > hz_page_heap.top) sweep->below = hz_page_heap.top;
+    if (sweep->below > hz_page_pool.top) sweep->below = hz_page_pool.top;
     const size_t stop = sweep->below > SWEEP_PAGES ? sweep->below - SWEEP_PAGES : 0;
     for (; sweep->below > stop; sweep->below--) {
         const size_t page = sweep->below - 1;
@@ -383,33 +384,33 @@ static bool sweep_on(hz_sweep *sweep)
     return false;
 }
 
-void hz_purging_insert(hz_span *run)
+void hz_purging_insert(hz_page_info *run)
 {
     run->previous = NULL;
-    run->next = hz_page_heap.purging;
+    run->next = hz_page_pool.purging;
     if (run->next != NULL) run->next->previous = run;
-    hz_page_heap.purging = run;
+    hz_page_pool.purging = run;
 }
 
-void hz_purging_remove(hz_span *run)
+void hz_purging_remove(hz_page_info *run)
 {
     if (run->next != NULL) run->next->previous = run->previous;
     if (run->previous != NULL)
         run->previous->next = run->next;
     else
-        hz_page_heap.purging = run->next;
+        hz_page_pool.purging = run->next;
 }
 
-static void purge_begin(hz_span *run)
+static void purge_begin(hz_page_info *run)
 {
     run->purger = hz_lock_me();
-    hz_plain_put(&run->state, (uint8_t)HZ_SPAN_PURGED);
+    hz_plain_put(&run->state, (uint8_t)HZ_RUN_PURGED);
     hz_purging_insert(run);
 }
 
-static void purge_end(hz_span *run, size_t purged)
+static void purge_end(hz_page_info *run, size_t purged)
 {
-    const size_t first = hz_run_page(run), pages = run->pages;
+    const size_t first = hz_info_page(run), pages = run->pages;
     hz_purging_remove(run);
     if (purged > 0 && purged < pages) run_resize(run, purged);
     if (purged < pages) hz_run_list_dirty(first + purged, pages - purged, hz_os_now_ms());
@@ -417,7 +418,7 @@ static void purge_end(hz_span *run, size_t purged)
 }
 
 /* Takes up to `most` pages, down from where the sweep stands. */
-static hz_span *sweep_take(hz_sweep *sweep, size_t most)
+static hz_page_info *sweep_take(hz_sweep *sweep, size_t most)
 {
     const size_t end = sweep->below;
     size_t first = end - 1;
@@ -427,58 +428,58 @@ static hz_span *sweep_take(hz_sweep *sweep, size_t most)
         if (end - alike <= most) first = alike;
     }
     sweep->below = first;
-    hz_span *run = run_carve(run_around(first), first, end - first);
+    hz_page_info *run = run_split(run_around(first), first, end - first);
     purge_begin(run);
     return run;
 }
 
-hz_span *hz_pages_sweep(hz_sweep *sweep, size_t most)
+hz_page_info *hz_pages_sweep(hz_sweep *sweep, size_t most)
 {
-    hz_lock_take(&hz_page_heap.lock);
+    hz_lock_take(&hz_page_pool.lock);
     hz_purging_end_lost();
-    hz_span *run = sweep_on(sweep) ? sweep_take(sweep, most) : NULL;
-    hz_lock_release(&hz_page_heap.lock);
+    hz_page_info *run = sweep_on(sweep) ? sweep_take(sweep, most) : NULL;
+    hz_lock_release(&hz_page_pool.lock);
     return run;
 }
 
-void hz_pages_swept(hz_span *run, size_t purged)
+void hz_pages_swept(hz_page_info *run, size_t purged)
 {
-    hz_lock_take(&hz_page_heap.lock);
+    hz_lock_take(&hz_page_pool.lock);
     purge_end(run, purged);
-    hz_lock_release(&hz_page_heap.lock);
+    hz_lock_release(&hz_page_pool.lock);
 }
 
 /* ---- resizing ------------------------------------------------------------------------------- */
 
-static bool run_grow(hz_span *run, size_t pages)
+static bool run_grow(hz_page_info *run, size_t pages)
 {
-    size_t first = hz_run_page(run), end = first + run->pages;
+    size_t first = hz_info_page(run), end = first + run->pages;
     size_t more = pages - run->pages;
-    hz_span *right = end < hz_page_heap.top ? &hz_map.spans[end] : NULL;
-    if (right == NULL || (right->state != HZ_SPAN_CLEAN && right->state != HZ_SPAN_DIRTY))
+    hz_page_info *right = end < hz_page_pool.top ? &hz_map.infos[end] : NULL;
+    if (right == NULL || (right->state != HZ_RUN_CLEAN && right->state != HZ_RUN_DIRTY))
         return false;
     if (right->pages < more) return false;
-    if (right->state == HZ_SPAN_CLEAN && !hz_arena_reuse(end, more)) return false;
-    run_carve(right, end, more);
+    if (right->state == HZ_RUN_CLEAN && !hz_arena_reuse(end, more)) return false;
+    run_split(right, end, more);
     run_resize(run, pages);
     return true;
 }
 
-static void run_shrink(hz_span *run, size_t pages)
+static void run_shrink(hz_page_info *run, size_t pages)
 {
-    size_t first = hz_run_page(run), end = first + run->pages;
+    size_t first = hz_info_page(run), end = first + run->pages;
     run_resize(run, pages);
     hz_run_list_dirty(first + pages, end - first - pages, hz_os_now_ms());
 }
 
-bool hz_pages_resize(hz_span *run, size_t pages)
+bool hz_pages_resize(hz_page_info *run, size_t pages)
 {
     bool done = true;
-    hz_lock_take(&hz_page_heap.lock);
+    hz_lock_take(&hz_page_pool.lock);
     if (pages > run->pages)
         done = run_grow(run, pages);
     else if (pages < run->pages)
         run_shrink(run, pages);
-    hz_lock_release(&hz_page_heap.lock);
+    hz_lock_release(&hz_page_pool.lock);
     return done;
 }

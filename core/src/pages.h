@@ -1,5 +1,5 @@
 /*
- * The page heap's state, for pages.c, which keeps it, and repair.c, which makes it anew in the
+ * The page pool's state, for pages.c, which keeps it, and repair.c, which makes it anew in the
  * child of a fork. Included by these two only.
  */
 #ifndef HZ_PAGES_H
@@ -11,25 +11,25 @@ enum { HZ_RUN_LISTS = 64 };
 
 /* Free runs of one state, by length. */
 typedef struct hz_run_lists {
-    hz_span *first[HZ_RUN_LISTS]; /* doubly linked through next and previous */
-    uint64_t filled;              /* a bit for each list that is not empty */
+    hz_page_info *first[HZ_RUN_LISTS]; /* doubly linked through next and previous */
+    uint64_t filled;                   /* a bit for each list that is not empty */
 } hz_run_lists;
 
-typedef struct hz_page_heap_t {
-    hz_lock lock; /* guards the rest, and the spans of free runs */
+typedef struct hz_page_pool_t {
+    hz_lock lock; /* guards the rest, and the infos of free runs */
     hz_run_lists clean, dirty;
-    hz_span *purging; /* runs that threads are purging just now */
-    hz_span *gaps;    /* the last page of each gap in the arena, from the highest down */
+    hz_page_info *purging; /* runs that threads are purging just now */
+    hz_page_info *gaps;    /* the last page of each gap in the arena, from the highest down */
     _Atomic size_t dirty_pages;
     size_t top;         /* one past the highest page that came from the arena */
     hz_lock extending;  /* held while the arena is extended, and taken before `lock` */
     uintptr_t survivor; /* after a fork: the thread that goes on, see hz_lock_me, until the purges
                            of all others were ended; else 0 */
-} hz_page_heap_t;
+} hz_page_pool_t;
 
 #pragma GCC visibility push(hidden)
 
-extern hz_page_heap_t hz_page_heap;
+extern hz_page_pool_t hz_page_pool;
 
 /* The caller of each of these holds the lock. */
 
@@ -38,8 +38,8 @@ extern hz_page_heap_t hz_page_heap;
 void hz_run_list_clean(size_t first, size_t pages);
 void hz_run_list_dirty(size_t first, size_t pages, uint32_t now_ms);
 /* Adds a run to those that are being purged, and removes it. */
-void hz_purging_insert(hz_span *run);
-void hz_purging_remove(hz_span *run);
+void hz_purging_insert(hz_page_info *run);
+void hz_purging_remove(hz_page_info *run);
 /* Ends the purges that a fork interrupted, of threads that the child does not have. */
 void hz_purging_end_lost(void);
 

@@ -18,7 +18,7 @@ void hz_leave_out(const void *block)
 
 bool hz_is_parked(const void *block, uint32_t class_)
 {
-    const uint32_t shard = hz_run_at(block)->shard;
+    const uint32_t shard = hz_info_at(block)->shard;
     for (const hz_heap *heap = hz_heap_first(); heap != NULL; heap = heap->next) {
         if (hz_magazine_holds(heap, class_, block) || hz_remote_holds(heap, block)) return true;
     }

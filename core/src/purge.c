@@ -33,9 +33,9 @@ static struct {
 
 /* Returns a run to the system in parts, up to the first one that it refuses; the result is how many
  * pages went. */
-static size_t run_return(const hz_span *run)
+static size_t run_return(const hz_page_info *run)
 {
-    const size_t first = hz_run_page(run), pages = run->pages;
+    const size_t first = hz_info_page(run), pages = run->pages;
     const size_t most = hz_purge_part_pages(pages);
     size_t done = 0;
     for (size_t part; done < pages; done += part) {
@@ -46,7 +46,7 @@ static size_t run_return(const hz_span *run)
 }
 
 /* Returns to the system a run that no other thread can reach, and lists it as free. */
-static bool run_purge(hz_span *run)
+static bool run_purge(hz_page_info *run)
 {
     const size_t pages = run->pages, done = run_return(run);
     hz_pages_swept(run, done);
@@ -112,7 +112,7 @@ static void purge_aged(void)
 {
     sweep_begin();
     for (size_t left = aged_part_pages(); left > 0;) {
-        hz_span *run = hz_pages_sweep(&purge.aged, left);
+        hz_page_info *run = hz_pages_sweep(&purge.aged, left);
         if (run == NULL) break;
         left -= run->pages;
         if (!run_purge(run)) purge.aged.below = 0;
@@ -130,12 +130,12 @@ static size_t excess(void)
 }
 
 /* The next run below the last one that was not freed just now; if none, the highest run. */
-static hz_span *find_excess(size_t most)
+static hz_page_info *find_excess(size_t most)
 {
     hz_sweep sweep = {.below = purge.excess_below,
                       .now_ms = hz_os_now_ms(),
                       .least_ms = decay_ms() / SHARE_OF_DECAY};
-    hz_span *run = hz_pages_sweep(&sweep, most);
+    hz_page_info *run = hz_pages_sweep(&sweep, most);
     purge.excess_below = sweep.below > 0 ? sweep.below : SIZE_MAX;
     if (run != NULL) return run;
     sweep = (hz_sweep){.below = SIZE_MAX, .now_ms = sweep.now_ms};
@@ -146,7 +146,7 @@ static hz_span *find_excess(size_t most)
 static void purge_excess(void)
 {
     for (size_t left = PART_PAGES, much; left > 0 && (much = excess()) > 0;) {
-        hz_span *run = find_excess(much < left ? much : left);
+        hz_page_info *run = find_excess(much < left ? much : left);
         if (run == NULL) return;
         left -= run->pages;
         hz_count(HZ_STAT_purges_forced, 1);
@@ -180,7 +180,7 @@ bool hz_purge_part(void)
 bool hz_purge_all(void)
 {
     bool any = false;
-    hz_span *run;
+    hz_page_info *run;
     hz_sweep sweep = {.below = SIZE_MAX};
     hz_lock_take(&purge.lock);
     while (sweep.below > 0) {

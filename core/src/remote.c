@@ -5,7 +5,7 @@
  * remote_grouping says how a full ring is split: one block at a time (`none`); one group for each
  * shard, of mixed classes, into that shard's inbox (`shard`), which sorts it into its depots when
  * one of them runs dry; or one group for each shard and class, straight into the depot
- * (`shard_class`). An entry is the block's address with its class in the top byte, so that sorting
+ * (`shard_class`). An item is the block's address with its class in the top byte, so that sorting
  * by class needs no look-up.
  */
 #include "internal.h"
@@ -14,24 +14,24 @@ enum { CLASS_SHIFT = 56, SORT_KEYS = 64 };
 _Static_assert((int)HZ_SHARDS_MAX <= (int)SORT_KEYS && (int)HZ_CLASS_NUMBERS <= (int)SORT_KEYS,
                "sort keys");
 
-static void *entry_make(void *block, uint32_t class_)
+static void *item_make(void *block, uint32_t class_)
 {
     return (void *)((uintptr_t)block | (uintptr_t)class_ << CLASS_SHIFT);
 }
 
-static void *entry_block(const void *entry)
+static void *item_block(const void *item)
 {
-    return (void *)((uintptr_t)entry & ((UINT64_C(1) << CLASS_SHIFT) - 1));
+    return (void *)((uintptr_t)item & ((UINT64_C(1) << CLASS_SHIFT) - 1));
 }
 
-static uint32_t entry_class(const void *entry)
+static uint32_t item_class(const void *item)
 {
-    return (uint32_t)((uintptr_t)entry >> CLASS_SHIFT);
+    return (uint32_t)((uintptr_t)item >> CLASS_SHIFT);
 }
 
-static uint32_t entry_shard(const void *entry)
+static uint32_t item_shard(const void *item)
 {
-    return hz_run_at(entry_block(entry))->shard;
+    return hz_info_at(item_block(item))->shard;
 }
 
 /* ---- sorting -------------------------------------------------------------------------------- */
@@ -45,10 +45,10 @@ static void sort_pass(void *const *from, void **to, size_t count, uint32_t (*key
     for (size_t i = 0; i < count; i++) to[at[key(from[i])]++] = from[i];
 }
 
-static size_t group_length(void *const *entries, size_t count, uint32_t (*key)(const void *))
+static size_t group_length(void *const *items, size_t count, uint32_t (*key)(const void *))
 {
     size_t length = 1;
-    while (length < count && key(entries[length]) == key(entries[0])) length++;
+    while (length < count && key(items[length]) == key(items[0])) length++;
     return length;
 }
 
@@ -58,31 +58,31 @@ static void count_group(size_t blocks)
     hz_count(HZ_STAT_handed_blocks, blocks);
 }
 
-/* Gives blocks of one shard, sorted by class, to its depots; the entries lose their classes. */
-static size_t give_by_class(uint32_t shard, void **entries, size_t count)
+/* Gives blocks of one shard, sorted by class, to its depots; the items lose their classes. */
+static size_t give_by_class(uint32_t shard, void **items, size_t count)
 {
     size_t groups = 0;
     for (size_t at = 0, length; at < count; at += length, groups++) {
-        uint32_t class_ = entry_class(entries[at]);
-        length = group_length(entries + at, count - at, entry_class);
-        for (size_t i = at; i < at + length; i++) entries[i] = entry_block(entries[i]);
-        hz_depot_give(shard, class_, entries + at, length);
+        uint32_t class_ = item_class(items[at]);
+        length = group_length(items + at, count - at, item_class);
+        for (size_t i = at; i < at + length; i++) items[i] = item_block(items[i]);
+        hz_depot_give(shard, class_, items + at, length);
     }
     return groups;
 }
 
 /* ---- inboxes -------------------------------------------------------------------------------- */
 
-/* Takes as many entries as fit; returns how many. */
-static size_t inbox_put(hz_inbox *inbox, void *const *entries, size_t count)
+/* Takes as many items as fit; returns how many. */
+static size_t inbox_put(hz_inbox *inbox, void *const *items, size_t count)
 {
     hz_lock_take(&inbox->lock);
     if (inbox->blocks == NULL) inbox->blocks = hz_meta_alloc(HZ_INBOX_BLOCKS * sizeof(void *));
     const uint32_t waiting = hz_atomic_peek(&inbox->count);
     const size_t room = inbox->blocks == NULL ? 0 : HZ_INBOX_BLOCKS - waiting;
     if (count > room) count = room;
-    if (count > 0) memcpy(inbox->blocks + waiting, entries, count * sizeof(void *));
-    hz_atomic_put(&inbox->count, waiting + (uint32_t)count); /* after the entries */
+    if (count > 0) memcpy(inbox->blocks + waiting, items, count * sizeof(void *));
+    hz_atomic_put(&inbox->count, waiting + (uint32_t)count); /* after the items */
     hz_lock_release(&inbox->lock);
     return count;
 }
@@ -99,53 +99,53 @@ void hz_remote_drain_inbox(hz_heap *heap)
     memcpy(heap->ring_inbox, inbox->blocks + waiting - part, part * sizeof(void *));
     hz_lock_release(&inbox->lock);
     hz_count(HZ_STAT_inbox_drains, 1);
-    sort_pass(heap->ring_inbox, heap->ring_scratch, part, entry_class);
+    sort_pass(heap->ring_inbox, heap->ring_scratch, part, item_class);
     give_by_class(heap->shard, heap->ring_scratch, part);
 }
 
 /* ---- handing over --------------------------------------------------------------------------- */
 
-static void hand_over_singly(void **entries, size_t count)
+static void hand_over_singly(void **items, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        void *block = entry_block(entries[i]);
+        void *block = item_block(items[i]);
         count_group(1);
-        hz_depot_give(entry_shard(entries[i]), entry_class(entries[i]), &block, 1);
+        hz_depot_give(item_shard(items[i]), item_class(items[i]), &block, 1);
     }
 }
 
-static void hand_over_to_inbox(uint32_t shard, void **entries, size_t count, void **scratch)
+static void hand_over_to_inbox(uint32_t shard, void **items, size_t count, void **scratch)
 {
     count_group(count);
-    size_t taken = inbox_put(&hz_shards[shard].inbox, entries, count);
+    size_t taken = inbox_put(&hz_shards[shard].inbox, items, count);
     if (taken == count) return;
-    sort_pass(entries + taken, scratch, count - taken, entry_class);
+    sort_pass(items + taken, scratch, count - taken, item_class);
     give_by_class(shard, scratch, count - taken);
 }
 
-static void hand_over_to_depots(uint32_t shard, void **entries, size_t count)
+static void hand_over_to_depots(uint32_t shard, void **items, size_t count)
 {
-    size_t groups = give_by_class(shard, entries, count);
+    size_t groups = give_by_class(shard, items, count);
     hz_count(HZ_STAT_handed_groups, groups);
     hz_count(HZ_STAT_handed_blocks, count);
 }
 
 static void hand_over_by_shard(hz_heap *heap, size_t count)
 {
-    void **entries = heap->ring, **sorted = heap->ring_scratch;
+    void **items = heap->ring, **sorted = heap->ring_scratch;
     if (hz_cfg.remote_grouping == HZ_REMOTE_GROUPING_SHARD_CLASS) {
-        sort_pass(entries, sorted, count, entry_class);
-        entries = heap->ring_scratch;
+        sort_pass(items, sorted, count, item_class);
+        items = heap->ring_scratch;
         sorted = heap->ring;
     }
-    sort_pass(entries, sorted, count, entry_shard);
+    sort_pass(items, sorted, count, item_shard);
     for (size_t at = 0, length; at < count; at += length) {
-        uint32_t shard = entry_shard(sorted[at]);
-        length = group_length(sorted + at, count - at, entry_shard);
+        uint32_t shard = item_shard(sorted[at]);
+        length = group_length(sorted + at, count - at, item_shard);
         if (hz_cfg.remote_grouping == HZ_REMOTE_GROUPING_SHARD_CLASS) {
             hand_over_to_depots(shard, sorted + at, length);
         } else {
-            hand_over_to_inbox(shard, sorted + at, length, entries);
+            hand_over_to_inbox(shard, sorted + at, length, items);
         }
     }
 }
@@ -164,11 +164,11 @@ void hz_remote_flush(hz_heap *heap)
 
 /* ---- looking for a block -------------------------------------------------------------------- */
 
-__attribute__((no_sanitize("thread"))) static bool entries_hold(void *const *entries, size_t count,
-                                                                const void *block)
+__attribute__((no_sanitize("thread"))) static bool items_hold(void *const *items, size_t count,
+                                                              const void *block)
 {
     for (size_t i = 0; i < count; i++) {
-        if (entry_block(hz_plain_get(&entries[i])) == block) return true;
+        if (item_block(hz_plain_get(&items[i])) == block) return true;
     }
     return false;
 }
@@ -177,38 +177,38 @@ __attribute__((no_sanitize("thread"))) bool hz_remote_holds(const hz_heap *heap,
 {
     const uint32_t count = hz_plain_get(&heap->ring_count);
     return heap->ring != NULL && count <= (uint32_t)hz_cfg.remote_ring_size &&
-           entries_hold(heap->ring, count, block);
+           items_hold(heap->ring, count, block);
 }
 
 bool hz_inbox_holds(uint32_t shard, const void *block)
 {
     hz_inbox *inbox = &hz_shards[shard].inbox;
     hz_lock_take(&inbox->lock);
-    const bool is_held = entries_hold(inbox->blocks, hz_atomic_peek(&inbox->count), block);
+    const bool is_held = items_hold(inbox->blocks, hz_atomic_peek(&inbox->count), block);
     hz_lock_release(&inbox->lock);
     return is_held;
 }
 
 /* ---- counting ------------------------------------------------------------------------------- */
 
-__attribute__((no_sanitize("thread"))) static void entries_count(void *const *entries, size_t count,
-                                                                 size_t *blocks)
+__attribute__((no_sanitize("thread"))) static void items_count(void *const *items, size_t count,
+                                                               size_t *blocks)
 {
-    for (size_t i = 0; i < count; i++) blocks[entry_class(hz_plain_get(&entries[i]))]++;
+    for (size_t i = 0; i < count; i++) blocks[item_class(hz_plain_get(&items[i]))]++;
 }
 
 __attribute__((no_sanitize("thread"))) void hz_remote_count(const hz_heap *heap, size_t *blocks)
 {
     const uint32_t count = hz_plain_get(&heap->ring_count);
     if (heap->ring != NULL && count <= (uint32_t)hz_cfg.remote_ring_size)
-        entries_count(heap->ring, count, blocks);
+        items_count(heap->ring, count, blocks);
 }
 
 void hz_inbox_count(uint32_t shard, size_t *blocks)
 {
     hz_inbox *inbox = &hz_shards[shard].inbox;
     hz_lock_take(&inbox->lock);
-    entries_count(inbox->blocks, hz_atomic_peek(&inbox->count), blocks);
+    items_count(inbox->blocks, hz_atomic_peek(&inbox->count), blocks);
     hz_lock_release(&inbox->lock);
 }
 
@@ -216,16 +216,16 @@ void hz_inbox_count(uint32_t shard, size_t *blocks)
 
 bool hz_remote_make(hz_heap *heap)
 {
-    size_t entries = (size_t)hz_cfg.remote_ring_size;
+    size_t items = (size_t)hz_cfg.remote_ring_size;
     if (hz_map.shards == 1) return true;
-    void **memory = hz_meta_alloc(3 * entries * sizeof(void *));
+    void **memory = hz_meta_alloc(3 * items * sizeof(void *));
     heap->ring = memory;
-    heap->ring_scratch = memory + entries;
-    heap->ring_inbox = memory + 2 * entries;
+    heap->ring_scratch = memory + items;
+    heap->ring_inbox = memory + 2 * items;
     return memory != NULL;
 }
 
-/* A ring is full when its entries are in use, or its blocks have thread_cache_bytes, as no thread
+/* A ring is full when its items are in use, or its blocks have thread_cache_bytes, as no thread
  * can use the blocks that wait in it. */
 static bool ring_is_full(const hz_heap *heap)
 {
@@ -236,11 +236,11 @@ static bool ring_is_full(const hz_heap *heap)
 void hz_remote_push(hz_heap *heap, uint32_t class_, void *block)
 {
     if (HZ_UNLIKELY(heap->ring == NULL)) { /* a thread without a heap */
-        hz_depot_give(entry_shard(block), class_, &block, 1);
+        hz_depot_give(item_shard(block), class_, &block, 1);
         return;
     }
-    heap->ring[heap->ring_count] = entry_make(block, class_);
-    hz_plain_put(&heap->ring_count, heap->ring_count + 1); /* after the entry */
+    heap->ring[heap->ring_count] = item_make(block, class_);
+    hz_plain_put(&heap->ring_count, heap->ring_count + 1); /* after the item */
     heap->ring_bytes += hz_class_bytes[class_];
     if (HZ_LIKELY(!ring_is_full(heap))) return;
     hz_count(HZ_STAT_ring_full, 1);

@@ -1,7 +1,7 @@
 /*
- * The page heap in the child of a fork.
+ * The page pool in the child of a fork.
  *
- * The child has the memory as it was at one instant. If another thread held the page heap's lock
+ * The child has the memory as it was at one instant. If another thread held the page pool's lock
  * then, the lists of free runs may be half changed, and they are made anew. What is valid at each
  * instant, and so can be relied on:
  *
@@ -16,32 +16,32 @@
 
 /* ---- runs in use ---------------------------------------------------------------------------- */
 
-/* Calls `act` for each part of the span table between two gaps. A gap at or above the end of a part
+/* Calls `act` for each part of the arena between two gaps. A gap at or above the end of a part
  * was being noted by a thread that the fork has lost. */
 static void each_part(void (*act)(size_t first, size_t end))
 {
-    size_t end = hz_page_heap.top;
-    for (const hz_span *gap = hz_page_heap.gaps; gap != NULL; gap = gap->next) {
-        if (hz_run_page(gap) >= end) continue;
-        act(hz_run_page(gap) + 1, end);
-        end = hz_run_page(gap) + 1 - gap->pages;
+    size_t end = hz_page_pool.top;
+    for (const hz_page_info *gap = hz_page_pool.gaps; gap != NULL; gap = gap->next) {
+        if (hz_info_page(gap) >= end) continue;
+        act(hz_info_page(gap) + 1, end);
+        end = hz_info_page(gap) + 1 - gap->pages;
     }
     act(0, end);
 }
 
-static void (*act_on_run)(hz_span *run);
+static void (*act_on_run)(hz_page_info *run);
 
 static void part_act(size_t first, size_t end)
 {
     for (size_t at = first; at < end;) {
-        hz_span *run = &hz_map.spans[at];
-        const bool is_out = run->state == HZ_SPAN_OUT;
+        hz_page_info *run = &hz_map.infos[at];
+        const bool is_out = run->state == HZ_RUN_OUT;
         at += is_out && !hz_is_fenced() ? run->pages : 1; /* it may hold guarded ones */
-        if (is_out || run->state == HZ_SPAN_GUARDED) act_on_run(run);
+        if (is_out || run->state == HZ_RUN_GUARDED) act_on_run(run);
     }
 }
 
-void hz_pages_each_out(void (*act)(hz_span *run))
+void hz_pages_each_out(void (*act)(hz_page_info *run))
 {
     act_on_run = act;
     each_part(part_act);
@@ -62,16 +62,15 @@ static void run_list_unknown(size_t first, size_t pages)
 }
 
 /* Whether a run begins here that is in use, or that the forking thread itself is purging. */
-static bool is_kept(const hz_span *run)
+static bool is_kept(const hz_page_info *run)
 {
-    return run->state == HZ_SPAN_OUT ||
-           (run->state == HZ_SPAN_PURGED && run->purger == hz_lock_me());
+    return run->state == HZ_RUN_OUT || (run->state == HZ_RUN_PURGED && run->purger == hz_lock_me());
 }
 
-static void run_keep(hz_span *run)
+static void run_keep(hz_page_info *run)
 {
-    if (run->pages > 1) run[run->pages - 1].state = HZ_SPAN_BUSY;
-    if (run->state == HZ_SPAN_PURGED) hz_purging_insert(run);
+    if (run->pages > 1) run[run->pages - 1].state = HZ_RUN_BUSY;
+    if (run->state == HZ_RUN_PURGED) hz_purging_insert(run);
 }
 
 /* Keeps the runs that are kept, and lists what lies between them as free. */
@@ -80,9 +79,9 @@ static void part_rebuild(size_t first, size_t end)
     size_t at = first, end_of_kept = first;
     hz_freed_put(first, end - first, 0);
     while (at < end) {
-        hz_span *run = &hz_map.spans[at];
+        hz_page_info *run = &hz_map.infos[at];
         if (!is_kept(run)) {
-            run->state = HZ_SPAN_BUSY;
+            run->state = HZ_RUN_BUSY;
             at++;
             continue;
         }
@@ -95,9 +94,9 @@ static void part_rebuild(size_t first, size_t end)
 
 static void rebuild(void)
 {
-    hz_page_heap.clean = hz_page_heap.dirty = (hz_run_lists){.filled = 0};
-    hz_page_heap.purging = NULL;
-    hz_atomic_poke(&hz_page_heap.dirty_pages, 0);
+    hz_page_pool.clean = hz_page_pool.dirty = (hz_run_lists){.filled = 0};
+    hz_page_pool.purging = NULL;
+    hz_atomic_poke(&hz_page_pool.dirty_pages, 0);
     each_part(part_rebuild);
 }
 
@@ -105,26 +104,26 @@ static void rebuild(void)
 
 void hz_purging_end_lost(void)
 {
-    const uintptr_t survivor = hz_page_heap.survivor;
+    const uintptr_t survivor = hz_page_pool.survivor;
     if (survivor == 0) return;
-    for (hz_span *run = hz_page_heap.purging, *next; run != NULL; run = next) {
+    for (hz_page_info *run = hz_page_pool.purging, *next; run != NULL; run = next) {
         next = run->next;
         if (run->purger == survivor) continue;
         hz_purging_remove(run);
-        run->state = HZ_SPAN_BUSY;
-        run_list_unknown(hz_run_page(run), run->pages);
+        run->state = HZ_RUN_BUSY;
+        run_list_unknown(hz_info_page(run), run->pages);
     }
-    hz_page_heap.survivor = 0;
+    hz_page_pool.survivor = 0;
 }
 
-/* If the forking thread itself holds the lock, it was interrupted within the page heap and goes on
+/* If the forking thread itself holds the lock, it was interrupted within the page pool and goes on
  * there: then the next sweep ends the purges of other threads. */
 void hz_pages_after_fork(void)
 {
-    (void)hz_lock_inherit(&hz_page_heap.extending);
-    if (hz_lock_inherit(&hz_page_heap.lock)) rebuild();
-    hz_page_heap.survivor = hz_lock_me();
-    if (!hz_lock_try(&hz_page_heap.lock)) return;
+    (void)hz_lock_inherit(&hz_page_pool.extending);
+    if (hz_lock_inherit(&hz_page_pool.lock)) rebuild();
+    hz_page_pool.survivor = hz_lock_me();
+    if (!hz_lock_try(&hz_page_pool.lock)) return;
     hz_purging_end_lost();
-    hz_lock_release(&hz_page_heap.lock);
+    hz_lock_release(&hz_page_pool.lock);
 }

@@ -29,25 +29,25 @@ static hz_bin *bin_of(uint32_t shard, uint32_t class_)
     return &hz_shards[shard].bins[class_];
 }
 
-static uint64_t *span_bits(const hz_span *span)
+static uint64_t *span_bits(const hz_page_info *span)
 {
-    return hz_map.free_bits + hz_run_page(span) * WORDS_PER_PAGE;
+    return hz_map.free_bits + hz_info_page(span) * WORDS_PER_PAGE;
 }
 
-hz_span *hz_span_of(const void *address)
+hz_page_info *hz_span_of(const void *address)
 {
-    return &hz_map.spans[hz_run_at(address)->head];
+    return &hz_map.infos[hz_info_at(address)->head];
 }
 
 void *hz_span_first_block(const void *block)
 {
-    const hz_span *span = hz_span_of(block);
-    return (unsigned char *)hz_run_address(span) + span->colour;
+    const hz_page_info *span = hz_span_of(block);
+    return (unsigned char *)hz_info_address(span) + span->colour;
 }
 
 /* ---- bins ----------------------------------------------------------------------------------- */
 
-static hz_span **bin_list(hz_bin *bin, hz_span_listing listing)
+static hz_page_info **bin_list(hz_bin *bin, hz_span_listing listing)
 {
     return listing == HZ_SPAN_KEPT ? &bin->kept : &bin->spans;
 }
@@ -57,9 +57,9 @@ static void count_kept(hz_bin *bin, uint32_t by)
     hz_atomic_poke(&bin->kept_count, hz_atomic_peek(&bin->kept_count) + by);
 }
 
-static void bin_insert(hz_bin *bin, hz_span *span, hz_span_listing listing)
+static void bin_insert(hz_bin *bin, hz_page_info *span, hz_span_listing listing)
 {
-    hz_span **list = bin_list(bin, listing);
+    hz_page_info **list = bin_list(bin, listing);
     span->previous = NULL;
     span->next = *list;
     if (span->next != NULL) span->next->previous = span;
@@ -68,7 +68,7 @@ static void bin_insert(hz_bin *bin, hz_span *span, hz_span_listing listing)
     if (listing == HZ_SPAN_KEPT) count_kept(bin, 1);
 }
 
-static void bin_remove(hz_bin *bin, hz_span *span)
+static void bin_remove(hz_bin *bin, hz_page_info *span)
 {
     if (span->listing == HZ_SPAN_UNLISTED) return;
     if (span->next != NULL) span->next->previous = span->previous;
@@ -81,7 +81,7 @@ static void bin_remove(hz_bin *bin, hz_span *span)
 }
 
 /* Moves a span to the list of its bin where it belongs now. */
-static void bin_move(hz_bin *bin, hz_span *span, hz_span_listing listing)
+static void bin_move(hz_bin *bin, hz_page_info *span, hz_span_listing listing)
 {
     if (span->listing == listing) return;
     bin_remove(bin, span);
@@ -89,19 +89,19 @@ static void bin_move(hz_bin *bin, hz_span *span, hz_span_listing listing)
 }
 
 /* A span with blocks to give, if possible one that is not empty; NULL: there is none. */
-static hz_span *bin_first(const hz_bin *bin)
+static hz_page_info *bin_first(const hz_bin *bin)
 {
     return bin->spans != NULL ? bin->spans : bin->kept;
 }
 
-static bool span_is_empty(const hz_span *span)
+static bool span_is_empty(const hz_page_info *span)
 {
-    return span->free_count == span->carved;
+    return span->free_count == span->cut;
 }
 
-static bool span_is_used_up(const hz_span *span)
+static bool span_is_used_up(const hz_page_info *span)
 {
-    return span->free_count == 0 && span->carved == span->capacity;
+    return span->free_count == 0 && span->cut == span->capacity;
 }
 
 /* ---- making and freeing --------------------------------------------------------------------- */
@@ -114,10 +114,10 @@ static size_t span_length(uint32_t class_)
     return (bytes + HZ_PAGE_BYTES - 1) >> HZ_PAGE_SHIFT;
 }
 
-static void span_prefault(const hz_span *span, bool zeroed)
+static void span_prefault(const hz_page_info *span, bool zeroed)
 {
     size_t bytes = (size_t)span->pages << HZ_PAGE_SHIFT;
-    if (zeroed && hz_os_populate(hz_run_address(span), bytes)) {
+    if (zeroed && hz_os_populate(hz_info_address(span), bytes)) {
         hz_count(HZ_STAT_prefaulted_bytes, bytes);
     }
 }
@@ -133,13 +133,13 @@ static uint32_t span_colour(uint32_t first_page, uint32_t class_)
     return (1 + first_page * COLOUR_STEP % (COLOURS - 1)) * HZ_CACHE_LINE_BYTES;
 }
 
-static hz_span *span_make(uint32_t shard, uint32_t class_)
+static hz_page_info *span_make(uint32_t shard, uint32_t class_)
 {
     bool zeroed;
     size_t pages = span_length(class_);
-    hz_span *span = hz_guard_pages_alloc(pages, 1, &zeroed);
+    hz_page_info *span = hz_guard_pages_alloc(pages, 1, &zeroed);
     if (span == NULL) return NULL;
-    uint32_t first = (uint32_t)hz_run_page(span);
+    uint32_t first = (uint32_t)hz_info_page(span);
     for (size_t i = 0; i < pages; i++) {
         span[i].head = first;
         span[i].colour = i == 0 ? span_colour(first, class_) : 0;
@@ -147,7 +147,7 @@ static hz_span *span_make(uint32_t shard, uint32_t class_)
         span[i].shard = (uint8_t)shard;
     }
     span->capacity = (uint32_t)(((pages << HZ_PAGE_SHIFT) - span->colour) / hz_class_bytes[class_]);
-    span->carved = span->free_count = span->scan_word = 0;
+    span->cut = span->free_count = span->scan_word = 0;
     span->listing = HZ_SPAN_UNLISTED;
     hz_plain_put(&span->class_, (uint8_t)class_); /* from now on it is a span */
     if (hz_cfg.prefault == HZ_PREFAULT_ON) span_prefault(span, zeroed);
@@ -158,13 +158,13 @@ static hz_span *span_make(uint32_t shard, uint32_t class_)
 /* Removes the seals of a span's blocks: a second copy of one that was freed twice may still wait in
  * a magazine when the pages serve something else. The result is a block without a seal: its second
  * copy was handed out while the first was in the span, so it is in use. */
-static const void *unseal_all(const hz_span *span, uint32_t class_)
+static const void *unseal_all(const hz_page_info *span, uint32_t class_)
 {
     const size_t bytes = hz_class_bytes[class_];
     const uint64_t key = hz_map.keys[class_];
     const void *unsealed = NULL;
-    unsigned char *block = (unsigned char *)hz_run_address(span) + span->colour;
-    for (uint32_t i = 0; i < span->carved; i++, block += bytes) {
+    unsigned char *block = (unsigned char *)hz_info_address(span) + span->colour;
+    for (uint32_t i = 0; i < span->cut; i++, block += bytes) {
         if (HZ_LIKELY(hz_is_sealed(block, key)))
             hz_unseal(block);
         else
@@ -175,20 +175,20 @@ static const void *unseal_all(const hz_span *span, uint32_t class_)
 
 /* Moves an empty span from its bin to the list `dead`. From then on none of its pages is one of
  * this bin. The rest is left to span_destroy, which runs without the lock. */
-static void span_bury(hz_bin *bin, hz_span *span, hz_span **dead)
+static void span_bury(hz_bin *bin, hz_page_info *span, hz_page_info **dead)
 {
     bin_remove(bin, span);
     (void)hz_plain_swap(&span->class_, (uint8_t)HZ_CLASS_NONE); /* from now on it is no span */
     for (size_t i = 0; i < span->pages; i++) {
         span[i].class_ = HZ_CLASS_NONE;
-        hz_page_clear(hz_page_at(hz_run_address(span + i)));
+        hz_entry_clear(hz_entry_at(hz_info_address(span + i)));
     }
     span->next = *dead;
     *dead = span;
 }
 
 /* Frees the pages of a span, unless a block is in use: then they are never used again. */
-static void span_destroy(hz_span *span, uint32_t class_)
+static void span_destroy(hz_page_info *span, uint32_t class_)
 {
     const void *unsealed = unseal_all(span, class_);
     if (HZ_UNLIKELY(unsealed != NULL)) {
@@ -196,15 +196,15 @@ static void span_destroy(hz_span *span, uint32_t class_)
         return;
     }
     memset(span_bits(span), 0, (size_t)span->pages * WORDS_PER_PAGE * sizeof(uint64_t));
-    hz_atomic_add(&cut_bytes, -((size_t)span->carved * hz_class_bytes[class_]));
+    hz_atomic_add(&cut_bytes, -((size_t)span->cut * hz_class_bytes[class_]));
     hz_count(HZ_STAT_spans_freed, 1);
     if (hz_is_fenced()) hz_harden_span_goes();
     hz_guard_pages_free(span);
 }
 
-static void destroy_all(hz_span *dead, uint32_t class_)
+static void destroy_all(hz_page_info *dead, uint32_t class_)
 {
-    for (hz_span *next; dead != NULL; dead = next) {
+    for (hz_page_info *next; dead != NULL; dead = next) {
         next = dead->next;
         span_destroy(dead, class_);
     }
@@ -213,18 +213,18 @@ static void destroy_all(hz_span *dead, uint32_t class_)
 /* ---- taking blocks -------------------------------------------------------------------------- */
 
 /* Lends the uncut end of a span. */
-static void span_lend(hz_span *span, hz_lease *lease)
+static void span_lend(hz_page_info *span, hz_lease *lease)
 {
     size_t bytes = hz_class_bytes[span->class_];
-    unsigned char *blocks = hz_run_address(span);
-    lease->first = blocks + span->colour + span->carved * bytes;
-    lease->blocks = span->capacity - span->carved;
-    span->carved = span->capacity;
+    unsigned char *blocks = hz_info_address(span);
+    lease->first = blocks + span->colour + span->cut * bytes;
+    lease->blocks = span->capacity - span->cut;
+    span->cut = span->capacity;
 }
 
-static void span_take_back(hz_span *span, hz_lease *lease)
+static void span_take_back(hz_page_info *span, hz_lease *lease)
 {
-    span->carved -= lease->blocks;
+    span->cut -= lease->blocks;
     lease->blocks = 0;
 }
 
@@ -232,11 +232,11 @@ static void span_take_back(hz_span *span, hz_lease *lease)
 static void note_cut(uint32_t class_, const unsigned char *first, const unsigned char *end)
 {
     const size_t page = hz_page_of(first);
-    const uint64_t step = hz_class_step(class_, hz_map.spans[page].shard);
+    const uint64_t step = hz_class_step(class_, hz_map.infos[page].shard);
     const unsigned char *last = end - hz_class_bytes[class_];
     hz_atomic_add(&cut_bytes, (size_t)(end - first));
     for (size_t i = page; i <= hz_page_of(end - 1); i++)
-        hz_page_set(hz_page_at(hz_page_address(i)), step, last);
+        hz_entry_set(hz_entry_at(hz_page_address(i)), step, last);
 }
 
 /* The last block in `out` has the lowest address, as it is popped first. A cut touches each block,
@@ -260,7 +260,7 @@ size_t hz_span_cut(hz_lease *lease, uint32_t class_, void **out, size_t want)
     return want;
 }
 
-static size_t span_carve(hz_span *span, void **out, size_t want)
+static size_t span_cut_at_once(hz_page_info *span, void **out, size_t want)
 {
     hz_lease lease;
     span_lend(span, &lease);
@@ -270,10 +270,10 @@ static size_t span_carve(hz_span *span, void **out, size_t want)
 }
 
 /* Takes up to `want` blocks that are back in the span. */
-static size_t span_reuse(hz_span *span, void **out, size_t want)
+static size_t span_reuse(hz_page_info *span, void **out, size_t want)
 {
     uint64_t *bits = span_bits(span);
-    uintptr_t base = (uintptr_t)hz_run_address(span);
+    uintptr_t base = (uintptr_t)hz_info_address(span);
     size_t got = 0, word = span->scan_word;
     if (want > span->free_count) want = span->free_count;
     while (got < want) {
@@ -291,22 +291,23 @@ static size_t span_reuse(hz_span *span, void **out, size_t want)
     return want;
 }
 
-static size_t span_give_out(hz_bin *bin, hz_span *span, void **out, size_t want, hz_lease *lease)
+static size_t span_give_out(hz_bin *bin, hz_page_info *span, void **out, size_t want,
+                            hz_lease *lease)
 {
     size_t got = span_reuse(span, out, want);
     if (got == 0 && lease != NULL)
         span_lend(span, lease);
     else if (got < want && lease == NULL)
-        got += span_carve(span, out + got, want - got);
+        got += span_cut_at_once(span, out + got, want - got);
     bin_move(bin, span, span_is_used_up(span) ? HZ_SPAN_UNLISTED : HZ_SPAN_LISTED);
     return got;
 }
 
 /* Without the bin's lock, as the system may have to be asked for memory. */
-static hz_span *make_unlocked(hz_bin *bin, uint32_t shard, uint32_t class_)
+static hz_page_info *make_unlocked(hz_bin *bin, uint32_t shard, uint32_t class_)
 {
     hz_lock_release(&bin->lock);
-    hz_span *span = span_make(shard, class_);
+    hz_page_info *span = span_make(shard, class_);
     hz_lock_take(&bin->lock);
     return span;
 }
@@ -319,7 +320,7 @@ size_t hz_span_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz
     while (got < want) {
         /* A part is enough: a new span or a lease is needed only when there is nothing. */
         bool is_needed = got == 0 && (lease == NULL || lease->blocks == 0);
-        hz_span *span = bin_first(bin);
+        hz_page_info *span = bin_first(bin);
         if (span == NULL && is_needed) span = make_unlocked(bin, shard, class_);
         if (span == NULL || (lease != NULL && !is_needed && span->free_count == 0)) break;
         size_t part = span_give_out(bin, span, out + got, want - got, lease);
@@ -333,15 +334,15 @@ size_t hz_span_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz
 /* ---- giving blocks back --------------------------------------------------------------------- */
 
 /* The word of free_bits that a block's bit stands in, and that bit. */
-static uint64_t *span_bit(const hz_span *span, const void *block, uint64_t *bit)
+static uint64_t *span_bit(const hz_page_info *span, const void *block, uint64_t *bit)
 {
-    const size_t offset = (uintptr_t)block - (uintptr_t)hz_run_address(span);
+    const size_t offset = (uintptr_t)block - (uintptr_t)hz_info_address(span);
     const size_t granule = offset >> HZ_GRANULE_SHIFT;
     *bit = UINT64_C(1) << (granule % 64);
     return span_bits(span) + granule / 64;
 }
 
-static void span_mark_free(hz_span *span, uint64_t *word, uint64_t bit)
+static void span_mark_free(hz_page_info *span, uint64_t *word, uint64_t bit)
 {
     const size_t at = (size_t)(word - span_bits(span));
     *word |= bit;
@@ -350,7 +351,7 @@ static void span_mark_free(hz_span *span, uint64_t *word, uint64_t bit)
 }
 
 /* Puts a span that got blocks back into the right list, or among the dead. */
-static void span_settle(hz_bin *bin, hz_span *span, hz_span **dead)
+static void span_settle(hz_bin *bin, hz_page_info *span, hz_page_info **dead)
 {
     if (!span_is_empty(span)) {
         bin_move(bin, span, HZ_SPAN_LISTED);
@@ -367,7 +368,7 @@ static void span_settle(hz_bin *bin, hz_span *span, hz_span **dead)
  * becomes this bin's or ceases to be. */
 static bool is_of_bin(uint32_t shard, uint32_t class_, const void *block)
 {
-    return hz_class_at(block) == class_ && hz_run_at(block)->shard == shard;
+    return hz_class_at(block) == class_ && hz_info_at(block)->shard == shard;
 }
 
 static bool is_back(const void *block)
@@ -376,10 +377,10 @@ static bool is_back(const void *block)
     return (*span_bit(hz_span_of(block), block, &bit) & bit) != 0;
 }
 
-static void span_take_in(hz_bin *bin, void *block, hz_span **dead)
+static void span_take_in(hz_bin *bin, void *block, hz_page_info **dead)
 {
     uint64_t bit;
-    hz_span *span = hz_span_of(block);
+    hz_page_info *span = hz_span_of(block);
     uint64_t *word = span_bit(span, block, &bit);
     span_mark_free(span, word, bit);
     span_settle(bin, span, dead);
@@ -397,7 +398,7 @@ void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t c
 {
     const void *twice = NULL, *spoiled = NULL;
     const uint64_t key = hz_map.keys[class_];
-    hz_span *dead = NULL;
+    hz_page_info *dead = NULL;
     hz_bin *bin = bin_of(shard, class_);
     prefetch_seals(blocks, count);
     hz_lock_take(&bin->lock);
@@ -428,7 +429,7 @@ void hz_span_end_lease(uint32_t shard, uint32_t class_, hz_lease *lease)
 {
     if (lease->blocks == 0) return;
     hz_bin *bin = bin_of(shard, class_);
-    hz_span *span = hz_span_of(lease->first), *dead = NULL;
+    hz_page_info *span = hz_span_of(lease->first), *dead = NULL;
     hz_lock_take(&bin->lock);
     span_take_back(span, lease);
     span_settle(bin, span, &dead);
@@ -439,7 +440,7 @@ void hz_span_end_lease(uint32_t shard, uint32_t class_, hz_lease *lease)
 bool hz_span_trim(uint32_t shard, uint32_t class_)
 {
     hz_bin *bin = bin_of(shard, class_);
-    hz_span *dead = NULL;
+    hz_page_info *dead = NULL;
     if (hz_atomic_peek(&bin->kept_count) == 0) return false;
     hz_lock_take(&bin->lock);
     while (bin->kept != NULL) span_bury(bin, bin->kept, &dead);
@@ -470,7 +471,7 @@ static bool bins_forget(void)
     return any;
 }
 
-static uint32_t count_bits(const hz_span *span)
+static uint32_t count_bits(const hz_page_info *span)
 {
     uint32_t count = 0;
     const uint64_t *bits = span_bits(span);
@@ -480,7 +481,7 @@ static uint32_t count_bits(const hz_span *span)
 }
 
 /* Lists a span of a lost bin again, and counts the blocks that are back in it. */
-static void list_anew(hz_span *span)
+static void list_anew(hz_page_info *span)
 {
     const uint32_t class_ = span->class_;
     if (class_ == HZ_CLASS_NONE || class_ > HZ_CLASSES || !lost[span->shard][class_]) return;

@@ -2,8 +2,8 @@
  * From the first allocation to a running allocator: the configuration, the arena, the hooks of the
  * process; and the service variables HZ_STRICT, HZ_CONFIRM and HZ_STATS.
  *
- * A bad value, or a name that is nearly a parameter's, is named on stderr; the default stays and
- * the program runs on. Under HZ_STRICT=1, which a tuner sets, the process ends with STATUS_REJECTED
+ * A bad value, or a name that is nearly a parameter's, is named on stderr and ignored, and the
+ * program runs on. If two values do not fit each other, all are ignored. Under HZ_STRICT=1, which a tuner sets, the process ends with STATUS_REJECTED
  * instead.
  */
 #include <stdio.h>
@@ -20,8 +20,8 @@ extern char **environ;
 #ifndef HZ_FROZEN
 hz_config hz_cfg;
 #endif
-static hz_page no_page; /* the only entry before hz has started */
-hz_map_t hz_map = {.pages = &no_page};
+static hz_page_entry no_entry; /* the only entry before hz has started */
+hz_map_t hz_map = {.entries = &no_entry};
 hz_shard *hz_shards;
 
 static struct {
@@ -185,7 +185,7 @@ static void set_parameter(const char *env, size_t index, const char *value)
 {
     char message[MESSAGE_BYTES] = ": ";
     if (hz_config_set(&hz_cfg, index, value, message + 2, sizeof message - 2)) return;
-    setting_refuse(env, message, "the default is kept");
+    setting_refuse(env, message, "it is ignored");
 }
 
 /* Whether the environment has another value for `name` than `value`. */
@@ -228,13 +228,13 @@ static void read_by_old_name(const hz_old_name *old, const char *value)
     snprintf(message, sizeof message, disagrees ? " and %s disagree" : " is called %s now",
              now->env);
     if (disagrees || process.strict)
-        setting_refuse(old->env, message, "the default is kept");
+        setting_refuse(old->env, message, "both are ignored");
     else
         say(old->env, message);
     if (!disagrees) set_parameter(old->env, index, value);
 }
 
-static void read_name_of_before(const hz_old_name *old, const char *value)
+static void read_old_name(const hz_old_name *old, const char *value)
 {
     char message[MESSAGE_BYTES];
     if (old->now[0] != '\0') {
@@ -252,7 +252,7 @@ static void read_parameter(const char *variable)
     const hz_old_name *old = param == NULL ? old_name_of(variable) : NULL;
     const char *value = variable + strcspn(variable, "=") + 1;
     if (old != NULL)
-        read_name_of_before(old, value);
+        read_old_name(old, value);
     else if (param == NULL)
         refuse_if_nearly(variable);
     else if (!is_contradicted(param))
@@ -266,7 +266,7 @@ static void read_configuration(void)
         if (strncmp(*variable, "HZ_", 3) == 0) read_parameter(*variable);
     }
     if (hz_config_check(&hz_cfg, message, sizeof message)) return;
-    setting_refuse("", message, "all defaults are kept");
+    setting_refuse("", message, "all parameters of the environment are ignored");
     hz_cfg = hz_cfg_built;
 }
 

@@ -10,15 +10,20 @@
  *   seal      the second word of a free block: the key of its class, mixed with its own address. A
  *             free writes it and an allocation overwrites it. A block without it is never handed
  *             out: it was freed twice and is in use, or it was written to after its free
- *   page      64 KiB of the arena, the unit of the page heap (those of the kernel have 4 to 64)
+ *   page      64 KiB of the arena, the unit of the page pool (those of the kernel have 4 to 64)
+ *   entry     of a page: two words from which a free learns whether a block starts at an address
+ *   info      of a page: all else that hz knows of it, and of the run that begins there
+ *   cut       of blocks: taken from a span's end that was never used. A run of pages is split
  *   run       consecutive pages that are free, a span, or one large block
  *   dirty     of free pages: still resident. Clean ones read as zero and cost no memory
  *   span      a run that is cut into blocks of one class
  *   lease     the uncut end of a span, lent to one heap
  *   arena     the one range of addresses that all blocks come from, with its tables
- *   magazine  one thread's stack of free blocks of one class; holds pointers, never touches blocks
- *   row       the stacks of one shard, by class, as one thread sees them: its own shard's are its
- *             magazines, those of other shards are always full
+ *   magazine  one thread's free blocks of one class: an array of pointers to them, in whose slots
+ *             the newest comes last. Its hot half is an hz_stack, the rest an hz_magazine_cold
+ *   stack     the hot half of a magazine: where its top is, and the key of its class
+ *   row       the stacks of one shard, by class, as one thread sees them: its own shard's, the home
+ *             row, are those of its magazines; those of other shards are always full
  *   heap      one thread's magazines, its ring, its counters
  *   ring      blocks of other shards that a thread has freed and not yet handed over
  *   depot     free blocks of one class that the threads of one shard share
@@ -46,7 +51,7 @@ enum {
     HZ_PAGE_SHIFT = 16,
     HZ_PAGE_BYTES = 1 << HZ_PAGE_SHIFT,
     HZ_PAGE_GRANULES_SHIFT = HZ_PAGE_SHIFT - HZ_GRANULE_SHIFT,
-    HZ_PAGE_ENTRY_SHIFT = 4,    /* log2 of the bytes of an hz_page */
+    HZ_PAGE_ENTRY_SHIFT = 4,    /* log2 of the bytes of an hz_page_entry */
     HZ_SMALL_MAX_BYTES = 32832, /* up to here the class comes from a table, above by arithmetic */
     HZ_CLASS_MAX_BYTES = 256 * 1024 + 64,
     HZ_SHARDS_MAX = 64,
@@ -91,21 +96,21 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low half comes fi
 /* ---- the map: what the fast paths need of the arena ----------------------------------------- */
 
 /* What a free must know of a page; the step is zero where no block was cut. */
-typedef struct hz_page {
-    _Atomic uint64_t origin; /* makes the distance of the last block cut zero */
-    _Atomic uint64_t step;   /* see hz_distance; its lowest 16 bits tell the shard and the class */
-} hz_page;
+typedef struct hz_page_entry {
+    _Atomic uint64_t origin; /* makes the remainder of the last block cut zero */
+    _Atomic uint64_t step;   /* see hz_remainder; its lowest 16 bits tell the shard and the class */
+} hz_page_entry;
 
 typedef struct hz_map_t {
-    HZ_ALIGNED_TO_LINE hz_page *pages; /* an entry per page, see hz_page_at */
-    _Atomic uintptr_t page_mask;       /* selects the byte offset of a page's entry */
-    size_t direct_max_bytes;           /* requests up to here take malloc's fast path */
-    size_t class_max_bytes;            /* requests up to here take a block of a class */
-    uintptr_t base;                    /* address of the arena's first granule */
-    _Atomic size_t granules;           /* granules of the arena, up to its last page in use */
-    uint64_t *free_bits;   /* a bit per granule: a block that went back to its span starts here */
-    struct hz_span *spans; /* a span per page */
-    uint32_t shards;       /* shards in use: the parameter, resolved */
+    HZ_ALIGNED_TO_LINE hz_page_entry *entries; /* an entry per page, see hz_entry_at */
+    _Atomic uintptr_t entry_mask;              /* selects the byte offset of a page's entry */
+    size_t direct_max_bytes;                   /* requests up to here take malloc's fast path */
+    size_t class_max_bytes;                    /* requests up to here take a block of a class */
+    uintptr_t base;                            /* address of the arena's first granule */
+    _Atomic size_t granules; /* granules of the arena, up to its last page in use */
+    uint64_t *free_bits;     /* a bit per granule: a block that went back to its span starts here */
+    struct hz_page_info *infos;      /* an info per page */
+    uint32_t shards;                 /* shards in use: the parameter, resolved */
     uint64_t keys[HZ_CLASS_NUMBERS]; /* by class; secret */
 } hz_map_t;
 
@@ -117,7 +122,7 @@ typedef struct hz_lease {
     uint32_t blocks;      /* blocks left; 0: nothing is lent */
 } hz_lease;
 
-/* The hot half of a magazine: its stack, and what else the fast paths need of a class. */
+/* The hot half of a magazine: what the fast paths need of it. */
 typedef struct hz_stack {
     void **top;   /* one past the newest block */
     uint64_t key; /* of the class: hz_map.keys */
@@ -125,8 +130,9 @@ typedef struct hz_stack {
 
 /* The cold half. The slot before the array's first one points to a block without a seal: a pop
  * from an empty magazine finds it. The slot after the last usable one is NULL: a push to a full
- * magazine finds it. No usable slot is ever NULL. There is no other test for empty or full. */
-typedef struct hz_magazine {
+ * magazine finds it. No usable slot is ever NULL. The fast paths have no other test for empty or
+ * full. */
+typedef struct hz_magazine_cold {
     void **blocks;     /* the slots */
     uint32_t cap;      /* most blocks it may ever hold */
     uint32_t grown;    /* blocks it may hold by now */
@@ -135,22 +141,22 @@ typedef struct hz_magazine {
     uint64_t short_ns; /* when it last ran empty or full */
     uint64_t mean_ns;  /* mean time between two such moments */
     hz_lease lease;    /* the source of blocks that were never handed out */
-} hz_magazine;
+} hz_magazine_cold;
 
 typedef struct hz_heap {
-    HZ_ALIGNED_TO_LINE hz_stack *stacks;     /* per class: the row of the heap's own shard */
-    hz_stack *rows;                          /* a row per shard, for frees */
-    hz_magazine magazines[HZ_CLASS_NUMBERS]; /* per class: the rest of the magazine */
-    struct hz_heap *next;                    /* list of all heaps, never shortened */
-    struct hz_heap *next_free;               /* list of heaps whose thread has ended */
-    void **ring;                             /* remote_ring_size entries: blocks of other shards */
-    void **ring_scratch;                     /* as many again: where the ring is sorted */
+    HZ_ALIGNED_TO_LINE hz_stack *home_row; /* of `rows`, that of its own shard: for allocations */
+    hz_stack *rows;                        /* a row per shard: for frees */
+    hz_magazine_cold magazines[HZ_CLASS_NUMBERS]; /* by class; the other halves are home_row */
+    struct hz_heap *next;                         /* list of all heaps, never shortened */
+    struct hz_heap *next_free;                    /* list of heaps whose thread has ended */
+    void **ring;             /* remote_ring_size items: blocks of other shards */
+    void **ring_scratch;     /* as many again: where the ring is sorted */
     void **ring_inbox;       /* as many again: what was taken from the shard's inbox */
     void **deferred;         /* blocks whose free is deferred, or the quarantine */
     size_t ring_bytes;       /* bytes of the blocks in the ring */
-    uint32_t ring_count;     /* entries in use */
+    uint32_t ring_count;     /* blocks in it */
     uint32_t deferred_most;  /* capacity of `deferred` */
-    uint32_t deferred_count; /* entries in use; not of a quarantine */
+    uint32_t deferred_count; /* blocks in it; not of a quarantine */
     uint32_t shard;          /* home; kept when another thread adopts the heap */
     uint32_t slow_calls;     /* calls of the slow paths, see hz_tick */
     uint32_t steal_from;     /* class whose magazine may shrink next */
@@ -167,7 +173,7 @@ typedef struct hz_heap {
 typedef struct hz_batch {
     _Atomic uint32_t next; /* number of the batch below, from 1; 0 at the bottom */
     uint32_t count;        /* blocks in it */
-    void *blocks[];        /* flush_batch entries */
+    void *blocks[];        /* flush_batch places */
 } hz_batch;
 
 typedef struct hz_depot {
@@ -187,21 +193,21 @@ typedef struct hz_depot {
 typedef struct hz_inbox {
     HZ_ALIGNED_TO_LINE hz_lock lock; /* guards the rest */
     _Atomic uint32_t count;          /* blocks waiting */
-    void **blocks;                   /* HZ_INBOX_BLOCKS entries, made at first use */
+    void **blocks;                   /* HZ_INBOX_BLOCKS places, made at first use */
 } hz_inbox;
 
 enum { HZ_INBOX_BLOCKS = 8192 };
 
 /* ---- back ----------------------------------------------------------------------------------- */
 
-typedef enum hz_span_state {
-    HZ_SPAN_BUSY = 0, /* any other page: no end of a free run, no first page of another run */
-    HZ_SPAN_CLEAN,    /* a free run that reads as zero and costs no memory */
-    HZ_SPAN_DIRTY,    /* a free run that is still resident */
-    HZ_SPAN_OUT,      /* the first page of a run in use, and no other page */
-    HZ_SPAN_PURGED,   /* the first page of a run that a thread is purging */
-    HZ_SPAN_GUARDED,  /* as OUT, between guard pages, which belong to the page heap's run */
-} hz_span_state;
+typedef enum hz_run_state {
+    HZ_RUN_BUSY = 0, /* any other page: no end of a free run, no first page of another run */
+    HZ_RUN_CLEAN,    /* a free run that reads as zero and costs no memory */
+    HZ_RUN_DIRTY,    /* a free run that is still resident */
+    HZ_RUN_OUT,      /* the first page of a run in use, and no other page */
+    HZ_RUN_PURGED,   /* the first page of a run that a thread is purging */
+    HZ_RUN_GUARDED,  /* as OUT, between guard pages, which belong to the page pool's run */
+} hz_run_state;
 
 typedef enum hz_span_listing {
     HZ_SPAN_UNLISTED = 0, /* all its blocks are out */
@@ -209,30 +215,32 @@ typedef enum hz_span_listing {
     HZ_SPAN_KEPT,         /* in its bin, entirely free */
 } hz_span_listing;
 
-/* One per page. The fields of a run are those of its first page; the last page of a free run has
- * `state` and `head`, too. */
-typedef struct hz_span {
-    HZ_ALIGNED_TO_LINE struct hz_span *next; /* neighbours in a bin, among the runs that are being
-                                                purged, or in a list of free runs of like size */
+/* What hz knows of a page, and of the run that begins there, whether it is free, a span or a large
+ * block. A run is handled by the info of its first page; of its other pages only the fields that
+ * say so have a meaning, and of the last page of a free run `state` and `head`. */
+typedef struct hz_page_info {
+    /* Neighbours in a bin, among the runs that are being purged, or in a list of free runs of like
+     * size. */
+    HZ_ALIGNED_TO_LINE struct hz_page_info *next;
     union {
-        struct hz_span *previous; /* the same, backwards */
-        size_t asked_bytes;       /* of a large block under hardening=full: what was asked for */
+        struct hz_page_info *previous; /* the same, backwards */
+        size_t asked_bytes; /* of a large block under hardening=full: what was asked for */
     };
     uint32_t head;     /* index of the first page of this run, in every page of a span of blocks */
     uint32_t pages;    /* length of the run */
-    uint8_t state;     /* hz_span_state */
+    uint8_t state;     /* hz_run_state */
     uint8_t class_;    /* class of its blocks, in every page of a span of blocks; in the first one
                           it is written last, and cleared first */
     uint8_t shard;     /* home of its blocks, in every page of a span of blocks */
     uint8_t listing;   /* hz_span_listing */
     uint32_t capacity; /* blocks that fit */
-    uint32_t carved;   /* blocks cut or lent so far, from the front */
+    uint32_t cut;      /* blocks cut or lent so far, from the front */
     uint32_t free_count; /* blocks that came back, marked in free_bits */
     uint32_t scan_word;  /* word of free_bits, from its first, where a search starts */
     uint32_t colour;     /* of a page of a span: bytes before the span's first block */
     uintptr_t purger;    /* of a run that is being purged: the thread, see hz_lock_me */
-} hz_span;
-_Static_assert(sizeof(hz_span) == HZ_CACHE_LINE_BYTES, "spans do not share cache lines");
+} hz_page_info;
+_Static_assert(sizeof(hz_page_info) == HZ_CACHE_LINE_BYTES, "infos do not share cache lines");
 
 /* A pass over the dirty pages, from the highest downwards, in parts. */
 typedef struct hz_sweep {
@@ -244,8 +252,8 @@ typedef struct hz_sweep {
 
 typedef struct hz_bin {
     HZ_ALIGNED_TO_LINE hz_lock lock; /* guards the rest, and the bookkeeping of its spans */
-    hz_span *spans;                  /* spans with free blocks and blocks in use */
-    hz_span *kept;                   /* spans that are entirely free */
+    hz_page_info *spans;             /* spans with free blocks and blocks in use */
+    hz_page_info *kept;              /* spans that are entirely free */
     _Atomic uint32_t kept_count;     /* how many */
 } hz_bin;
 

@@ -13,14 +13,14 @@
 
 /* ---- pages in use --------------------------------------------------------------------------- */
 
-AT_REST static void count_run(hz_survey *survey, const hz_span *run)
+AT_REST static void count_run(hz_survey *survey, const hz_page_info *run)
 {
     const size_t bytes = (size_t)run->pages << HZ_PAGE_SHIFT;
     if (run->class_ == HZ_CLASS_LARGE) {
         survey->large_blocks++;
         survey->large_bytes += bytes;
     } else if (run->class_ <= HZ_CLASSES) {
-        survey->cut[run->class_] += run->carved;
+        survey->cut[run->class_] += run->cut;
         survey->shared[run->class_] += run->free_count;
         survey->span_bytes += bytes;
     }
@@ -31,8 +31,8 @@ AT_REST static void count_runs(hz_survey *survey)
 {
     const size_t pages = hz_arena_used_pages();
     for (size_t page = 0; page < pages; page++) {
-        if (hz_atomic_peek(&hz_page_at(hz_page_address(page))->step) == 0) continue;
-        const hz_span *run = &hz_map.spans[page];
+        if (hz_atomic_peek(&hz_entry_at(hz_page_address(page))->step) == 0) continue;
+        const hz_page_info *run = &hz_map.infos[page];
         if (run->class_ == HZ_CLASS_LARGE || run->head == page) count_run(survey, run);
     }
 }
@@ -51,7 +51,7 @@ AT_REST static void count_deferred_block(hz_survey *survey, const void *block)
     }
 }
 
-/* Blocks whose free is deferred, or which wait in the quarantine, where entries may be empty. */
+/* Blocks whose free is deferred, or which wait in the quarantine, where places may be empty. */
 AT_REST static void count_deferred(hz_survey *survey, const hz_heap *heap)
 {
     const uint32_t count = hz_is_fenced() ? heap->deferred_most : heap->deferred_count;

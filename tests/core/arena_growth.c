@@ -19,12 +19,12 @@ static void entries_stay(void)
     enum { STEP = 4096 };
     size_t first, next;
     require(hz_start() && hz_arena_extend(STEP, &first), "hz did not start");
-    const hz_page *entry = hz_page_at(hz_page_address(first));
-    const uintptr_t mask = hz_map.page_mask;
-    while (hz_map.page_mask < 16 * mask)
+    const hz_page_entry *entry = hz_entry_at(hz_page_address(first));
+    const uintptr_t mask = hz_map.entry_mask;
+    while (hz_map.entry_mask < 16 * mask)
         require(hz_arena_extend(STEP, &next), "the arena ends early");
-    require(hz_page_at(hz_page_address(first)) == entry, "the entry of page %zu moved", first);
-    require(hz_page_at(hz_page_address(next)) != entry, "page %zu has the same", next);
+    require(hz_entry_at(hz_page_address(first)) == entry, "the entry of page %zu moved", first);
+    require(hz_entry_at(hz_page_address(next)) != entry, "page %zu has the same", next);
 }
 
 /* Maps a page where the arena or one of its tables would grow next. */
@@ -55,7 +55,7 @@ static void require_usable(size_t first, size_t pages)
 {
     memset(hz_page_address(first), 1, pages << HZ_PAGE_SHIFT);
     for (size_t page = first - 1; page < first + pages; page++) {
-        hz_map.spans[page].head = 0;
+        hz_map.infos[page].head = 0;
         hz_map.free_bits[page << (HZ_PAGE_GRANULES_SHIFT - 6)] = 0;
     }
 }
@@ -80,7 +80,7 @@ static void others_lie_in_the_way(void)
     size_t page;
     require(hz_start() && hz_arena_extend(1, &page), "hz did not start");
     page = require_gap(page, end_of_mapping(hz_page_address(page)));
-    page = require_gap(page, end_of_mapping(&hz_map.spans[page]));
+    page = require_gap(page, end_of_mapping(&hz_map.infos[page]));
     page =
         require_gap(page, end_of_mapping(&hz_map.free_bits[page << (HZ_PAGE_GRANULES_SHIFT - 6)]));
     void *block = hz_malloc(100 << 20);

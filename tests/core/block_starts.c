@@ -24,34 +24,34 @@ static const void *at(uint64_t address)
 }
 
 /* The entry of a page when the last block of it that was cut starts at `last`. */
-static hz_page entry_in(uint32_t class_, uint32_t shard, uint64_t last)
+static hz_page_entry entry_in(uint32_t class_, uint32_t shard, uint64_t last)
 {
-    hz_page page;
-    hz_page_set(&page, hz_class_step(class_, shard), at(last));
+    hz_page_entry page;
+    hz_entry_set(&page, hz_class_step(class_, shard), at(last));
     return page;
 }
 
-static hz_page entry_of(uint32_t class_, uint64_t last)
+static hz_page_entry entry_of(uint32_t class_, uint64_t last)
 {
     return entry_in(class_, 0, last);
 }
 
-static uint64_t distance(hz_page *page, uint64_t address)
+static uint64_t remainder(hz_page_entry *page, uint64_t address)
 {
-    return hz_distance(page, hz_atomic_peek(&page->step), at(address));
+    return hz_remainder(page, hz_atomic_peek(&page->step), at(address));
 }
 
-static bool is_direct(hz_page *page)
+static bool is_direct(hz_page_entry *page)
 {
     return hz_step_stack(hz_atomic_peek(&page->step)) != 0;
 }
 
-/* A fast path knows no more than the distance: it must tell both from any address. */
-static void require_told(hz_page *page, uint64_t address, bool is_start)
+/* A fast path knows no more than the remainder: it must tell both from any address. */
+static void require_told(hz_page_entry *page, uint64_t address, bool is_start)
 {
     require(hz_is_start(page, at(address)) == is_start, "at %" PRIx64, address);
     if (is_direct(page) && !is_start)
-        require(distance(page, address) >= ADDRESS_MAX, "near %" PRIx64, address);
+        require(remainder(page, address) >= ADDRESS_MAX, "near %" PRIx64, address);
 }
 
 /* A span whose first block starts at `first`, and of which so many blocks were cut, at least one.
@@ -59,7 +59,7 @@ static void require_told(hz_page *page, uint64_t address, bool is_start)
 static void require_starts(uint32_t class_, uint64_t first, uint32_t cut)
 {
     const uint64_t bytes = hz_class_bytes[class_];
-    hz_page page = entry_of(class_, first + (cut - 1) * bytes);
+    hz_page_entry page = entry_of(class_, first + (cut - 1) * bytes);
     for (uint64_t before = HZ_GRANULE_BYTES; before < bytes; before += HZ_GRANULE_BYTES)
         require_told(&page, first - before, false);
     for (uint64_t offset = 0; offset < SPAN_BYTES; offset += HZ_GRANULE_BYTES)
@@ -83,7 +83,7 @@ static void require_starts_in(uint32_t class_, uint32_t shard)
 {
     const uint64_t bytes = hz_class_bytes[class_], last = ADDRESS_MAX / 2;
     const uint64_t first = last - (SPAN_BYTES / bytes - 1) * bytes;
-    hz_page page = entry_in(class_, shard, last);
+    hz_page_entry page = entry_in(class_, shard, last);
     for (uint64_t address = first; address <= last; address += bytes) {
         require_told(&page, address, true);
         require_told(&page, address + HZ_GRANULE_BYTES,
@@ -106,7 +106,7 @@ static void odd_addresses(void)
 {
     const uint64_t first = (uint64_t)77 << 40;
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
-        hz_page page = entry_of(class_, first + 3 * (uint64_t)hz_class_bytes[class_]);
+        hz_page_entry page = entry_of(class_, first + 3 * (uint64_t)hz_class_bytes[class_]);
         for (uint64_t offset = 1; offset < HZ_PAGE_BYTES; offset += 2)
             require_told(&page, first + offset, false);
     }
@@ -118,11 +118,11 @@ static void far_addresses(void)
     uint64_t tried = 0, mistaken = 0;
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
         const uint64_t last = ADDRESS_MAX / 3 / HZ_PAGE_BYTES * HZ_PAGE_BYTES;
-        hz_page page = entry_of(class_, last);
+        hz_page_entry page = entry_of(class_, last);
         for (uint64_t far = SHARING_BYTES; far < last; far += SHARING_BYTES) {
             tried += 2;
-            mistaken += distance(&page, last - far) < ADDRESS_MAX;
-            mistaken += distance(&page, last + far) < ADDRESS_MAX;
+            mistaken += remainder(&page, last - far) < ADDRESS_MAX;
+            mistaken += remainder(&page, last + far) < ADDRESS_MAX;
         }
     }
     require(mistaken <= tried >> 16, "%" PRIu64 " of %" PRIu64, mistaken, tried);
@@ -133,10 +133,10 @@ static void sizes_of_two(void)
     const uint64_t last = ADDRESS_MAX / 2;
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
         if ((hz_class_bytes[class_] & (hz_class_bytes[class_] - 1)) != 0) continue;
-        hz_page page = entry_of(class_, last);
+        hz_page_entry page = entry_of(class_, last);
         for (uint64_t far = SHARING_BYTES; far < last; far += SHARING_BYTES) {
-            require(distance(&page, last - far) >= ADDRESS_MAX, "%" PRIx64 " below", far);
-            require(distance(&page, last + far) >= ADDRESS_MAX, "%" PRIx64 " above", far);
+            require(remainder(&page, last - far) >= ADDRESS_MAX, "%" PRIx64 " below", far);
+            require(remainder(&page, last + far) >= ADDRESS_MAX, "%" PRIx64 " above", far);
         }
     }
 }
@@ -144,9 +144,9 @@ static void sizes_of_two(void)
 static void starts_are_near(void)
 {
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
-        hz_page page = entry_of(class_, ADDRESS_MAX / 2);
+        hz_page_entry page = entry_of(class_, ADDRESS_MAX / 2);
         const uint64_t most = SPAN_BYTES / hz_class_bytes[class_] * hz_class_bytes[class_];
-        require(distance(&page, ADDRESS_MAX / 2 - most) < HZ_DISTANCE_MAX, "class %u", class_);
+        require(remainder(&page, ADDRESS_MAX / 2 - most) < HZ_REMAINDER_MAX, "class %u", class_);
     }
 }
 
@@ -170,20 +170,20 @@ static void require_line(const char *name, int digits, uint64_t number)
     require(strstr(header, line) != NULL, "block.h has no line \"%s\"", line);
 }
 
-static void require_distance(hz_page *page, uint64_t address, bool is_start)
+static void require_remainder(hz_page_entry *page, uint64_t address, bool is_start)
 {
     char name[32];
     (void)snprintf(name, sizeof name, "0x%" PRIx64, address);
-    require_line(name, 16, distance(page, address));
+    require_line(name, 16, remainder(page, address));
     require_told(page, address, is_start);
 }
 
 static void worked_example(void)
 {
     enum { CLASS = 3, SHARD = 2, BYTES = 48 };
-    const uint64_t first = 0x500000010000, last = first + 2 * BYTES, key = 0x6b8b4567327b23c6;
+    const uint64_t first = 0x500000010040, last = first + 2 * BYTES, key = 0x6b8b4567327b23c6;
     uint64_t second[2] = {0};
-    hz_page page = entry_in(CLASS, SHARD, last);
+    hz_page_entry page = entry_in(CLASS, SHARD, last);
     read_header();
     require(hz_class_bytes[CLASS] == BYTES, "class %d has other blocks", CLASS);
     require(-page.step == UINT64_MAX / BYTES + 41595, "the slope");
@@ -191,10 +191,11 @@ static void worked_example(void)
     require_line("step", 16, page.step);
     require_line("origin", 16, page.origin);
     for (uint64_t address = first; address <= last; address += BYTES)
-        require_distance(&page, address, true);
-    require_distance(&page, first + HZ_GRANULE_BYTES, false);
-    require_distance(&page, last + BYTES, false);
-    require_distance(&page, first + 2 * SHARING_BYTES, false);
+        require_remainder(&page, address, true);
+    require_remainder(&page, first + HZ_GRANULE_BYTES, false);
+    require_remainder(&page, last + BYTES, false);
+    require_remainder(&page, first - BYTES, true); /* in the colour */
+    require_remainder(&page, first + 2 * SHARING_BYTES, false);
     hz_seal(second, key);
     require_line("seal", 16, second[1] ^ (uintptr_t)second ^ (first + BYTES));
 }
@@ -202,14 +203,14 @@ static void worked_example(void)
 static void large_block(void)
 {
     const uint64_t start = (uint64_t)5 << 30;
-    hz_page page = entry_of(HZ_CLASS_LARGE, start);
+    hz_page_entry page = entry_of(HZ_CLASS_LARGE, start);
     for (uint64_t offset = 0; offset < HZ_PAGE_BYTES; offset++)
         require_told(&page, start + offset, offset == 0);
 }
 
 static void no_page(void)
 {
-    const hz_page page = {0};
+    const hz_page_entry page = {0};
     for (uint64_t address = 0; address < SPAN_BYTES; address += HZ_GRANULE_BYTES)
         require(!hz_is_start(&page, at(address)), "at %" PRIx64, address);
 }
@@ -218,7 +219,7 @@ static void no_page(void)
  * before there were more entries. */
 static bool is_first_entry(size_t page)
 {
-    const uintptr_t at = (uintptr_t)hz_page_at(hz_page_address(page)) - (uintptr_t)hz_map.pages;
+    const uintptr_t at = (uintptr_t)hz_entry_at(hz_page_address(page)) - (uintptr_t)hz_map.entries;
     const size_t entry = at >> HZ_PAGE_ENTRY_SHIFT;
     return entry == 0 || (entry > UINT16_MAX && (entry & (entry - 1)) == 0);
 }
@@ -229,14 +230,14 @@ static void first_entries(void)
     enum { STEP = 4096 };
     size_t first, pages = 0;
     require(hz_start(), "hz did not start");
-    const uintptr_t mask = hz_map.page_mask;
+    const uintptr_t mask = hz_map.entry_mask;
     while (hz_arena_extend(STEP, &first)) {
         for (size_t page = first; page < first + STEP; page++)
             require(!is_first_entry(page), "page %zu", page);
         pages += STEP;
     }
     require(pages > (size_t)1 << (40 - HZ_PAGE_SHIFT), "only %zu", pages);
-    require(hz_map.page_mask > mask, "there are as many entries as before");
+    require(hz_map.entry_mask > mask, "there are as many entries as before");
 }
 
 static const check checks[] = {

@@ -39,14 +39,14 @@ static void stop_if_asked(int call)
     if (atomic_fetch_sub(&let_pass, 1) <= 0) stop_for_good();
 }
 
-static void (*in_page_heap)(void); /* what interrupts the next mapping made under its lock */
+static void (*in_page_pool)(void); /* what interrupts the next mapping made under its lock */
 static size_t mappings;
 
-static void interrupt_page_heap(void)
+static void interrupt_page_pool(void)
 {
-    void (*const act)(void) = in_page_heap;
-    if (act == NULL || hz_page_heap.lock.word != hz_lock_me()) return;
-    in_page_heap = NULL;
+    void (*const act)(void) = in_page_pool;
+    if (act == NULL || hz_page_pool.lock.word != hz_lock_me()) return;
+    in_page_pool = NULL;
     act();
 }
 
@@ -54,7 +54,7 @@ void *mmap(void *address, size_t bytes, int access, int flags, int fd, off_t off
 {
     const bool is_purge = access == PROT_NONE && (flags & MAP_FIXED) != 0; /* under TEST_STRICT */
     stop_if_asked(is_purge ? SYS_madvise : SYS_mmap);
-    interrupt_page_heap();
+    interrupt_page_pool();
     mappings++;
     return (void *)syscall(SYS_mmap, address, bytes, access, flags, fd, offset);
 }
@@ -122,9 +122,9 @@ static void hold_a_bin(void)
 {
     const uint32_t class_ = hz_class_of(SIZE);
     hz_bin *bin = &hz_shards[hz_heap_mine->shard % hz_map.shards].bins[class_];
-    hz_span *span = hz_span_of(blocks[1]);
+    hz_page_info *span = hz_span_of(blocks[1]);
     hz_lock_take(&bin->lock);
-    bin->spans = bin->kept = span->next = span->previous = (hz_span *)8;
+    bin->spans = bin->kept = span->next = span->previous = (hz_page_info *)8;
     span->free_count = span->scan_word = 123456;
     span->listing = HZ_SPAN_KEPT;
     stop_for_good();
@@ -158,7 +158,7 @@ static void a_bin_is_made_anew(void)
     require_in_child(use_and_free_all);
 }
 
-/* ---- the page heap -------------------------------------------------------------------------- */
+/* ---- the page pool -------------------------------------------------------------------------- */
 
 static void *freed_before;
 
@@ -166,7 +166,7 @@ static size_t bytes_in(const hz_run_lists *lists)
 {
     size_t pages = 0;
     for (size_t list = 0; list < HZ_RUN_LISTS; list++) {
-        for (const hz_span *run = lists->first[list]; run != NULL; run = run->next)
+        for (const hz_page_info *run = lists->first[list]; run != NULL; run = run->next)
             pages += run->pages;
     }
     return pages << HZ_PAGE_SHIFT;
@@ -174,7 +174,7 @@ static size_t bytes_in(const hz_run_lists *lists)
 
 static void use_pages(void)
 {
-    const size_t bytes = bytes_in(&hz_page_heap.dirty) + bytes_in(&hz_page_heap.clean);
+    const size_t bytes = bytes_in(&hz_page_pool.dirty) + bytes_in(&hz_page_pool.clean);
     require(bytes >= LARGE, "only %zu bytes are free", bytes);
     for (size_t size = 1; size < 4 * LARGE; size += size / 2 + 1) {
         unsigned char *block = hz_malloc(size);
@@ -197,7 +197,7 @@ static void ask_for_more(void)
     (void)hz_malloc(HUGE);
 }
 
-static void the_arena_and_the_page_heap_go_on(void)
+static void the_arena_and_the_page_pool_go_on(void)
 {
     make_free_pages();
     atomic_store(&stopped_in, SYS_mmap);
@@ -224,11 +224,11 @@ static void a_run_that_was_being_purged_is_free(void)
     require_in_child(use_pages);
 }
 
-static void spoil_list(hz_span *run)
+static void spoil_list(hz_page_info *run)
 {
-    for (hz_span *next; run != NULL; run = next) {
+    for (hz_page_info *next; run != NULL; run = next) {
         next = run->next;
-        run->next = run->previous = (hz_span *)8;
+        run->next = run->previous = (hz_page_info *)8;
         run->head = run->pages = 7;
     }
 }
@@ -237,32 +237,32 @@ static void spoil_lists(hz_run_lists *lists)
 {
     for (size_t list = 0; list < HZ_RUN_LISTS; list++) {
         spoil_list(lists->first[list]);
-        lists->first[list] = (hz_span *)8;
+        lists->first[list] = (hz_page_info *)8;
     }
     lists->filled = UINT64_MAX;
 }
 
-/* Spoils all of the page heap that may be half changed. */
-static void hold_the_page_heap(void)
+/* Spoils all of the page pool that may be half changed. */
+static void hold_the_page_pool(void)
 {
-    hz_lock_take(&hz_page_heap.lock);
-    spoil_lists(&hz_page_heap.clean);
-    spoil_lists(&hz_page_heap.dirty);
-    hz_page_heap.purging = (hz_span *)8;
-    hz_page_heap.dirty_pages = 123456;
+    hz_lock_take(&hz_page_pool.lock);
+    spoil_lists(&hz_page_pool.clean);
+    spoil_lists(&hz_page_pool.dirty);
+    hz_page_pool.purging = (hz_page_info *)8;
+    hz_page_pool.dirty_pages = 123456;
     stop_for_good();
 }
 
-static void the_page_heap_is_made_anew(void)
+static void the_page_pool_is_made_anew(void)
 {
     make_free_pages();
     trim();
     make_free_pages();
-    stop_a_thread(hold_the_page_heap);
+    stop_a_thread(hold_the_page_pool);
     require_in_child(use_pages);
 }
 
-/* ---- a fork within the page heap ------------------------------------------------------------ */
+/* ---- a fork within the page pool ------------------------------------------------------------ */
 
 static pid_t forked = -1;
 
@@ -281,17 +281,17 @@ static void use_up_meta_memory(void)
     for (size_t left = UNIT - PIECE; left > 0; left -= PIECE) (void)hz_meta_alloc(PIECE);
 }
 
-static void a_fork_within_the_page_heap_loses_no_run(void)
+static void a_fork_within_the_page_pool_loses_no_run(void)
 {
     int status = -1;
     stop_a_thread_that_purges();
     use_up_meta_memory();
-    in_page_heap = fork_here;
+    in_page_pool = fork_here;
     require(hz_malloc((size_t)1 << 30) != NULL, "no memory");
-    require(forked != -1, "the page heap was not interrupted");
+    require(forked != -1, "the page pool was not interrupted");
     if (forked == 0) {
         trim();
-        require(hz_page_heap.purging == NULL, "a run is lost");
+        require(hz_page_pool.purging == NULL, "a run is lost");
         use_pages();
         _exit(0);
     }
@@ -323,13 +323,13 @@ static void all_locks_are_free(void)
 
 static const check checks[] = {
     {"a bin that another thread was changing is made anew of its spans", a_bin_is_made_anew, 0},
-    {"the page heap and the arena go on where another thread was extending them",
-     the_arena_and_the_page_heap_go_on, 0},
+    {"the page pool and the arena go on where another thread was extending them",
+     the_arena_and_the_page_pool_go_on, 0},
     {"a run that another thread was purging is free", a_run_that_was_being_purged_is_free, 0},
-    {"the page heap that another thread was changing is made anew of its runs",
-     the_page_heap_is_made_anew, 0},
-    {"a fork within the page heap loses no run that another thread was purging",
-     a_fork_within_the_page_heap_loses_no_run, 0},
+    {"the page pool that another thread was changing is made anew of its runs",
+     the_page_pool_is_made_anew, 0},
+    {"a fork within the page pool loses no run that another thread was purging",
+     a_fork_within_the_page_pool_loses_no_run, 0},
     {"locks that another thread held are free", all_locks_are_free, 0},
 };
 

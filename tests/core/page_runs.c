@@ -1,5 +1,5 @@
 /*
- * The page heap: which free pages serve a large request when no resident run is long enough.
+ * The page pool: which free pages serve a large request when no resident run is long enough.
  */
 #include "check.h"
 
@@ -9,35 +9,35 @@
 
 enum { PAGES = 64, MORE = 96, GUARD = 16, LONG = 4096 };
 
-static hz_span *take_aligned(size_t pages, size_t align, bool *zeroed)
+static hz_page_info *take_aligned(size_t pages, size_t align, bool *zeroed)
 {
-    hz_span *run = hz_pages_alloc(pages, align, zeroed);
+    hz_page_info *run = hz_pages_alloc(pages, align, zeroed);
     require(run != NULL, "no run of %zu pages", pages);
     return run;
 }
 
-static hz_span *take(size_t pages)
+static hz_page_info *take(size_t pages)
 {
     return take_aligned(pages, 1, NULL);
 }
 
 /* What is left of two neighbours must be as clean as it was. */
-static void require_clean(size_t pages, const hz_span *wanted)
+static void require_clean(size_t pages, const hz_page_info *wanted)
 {
     bool zeroed;
-    const hz_span *run = take_aligned(pages, 1, &zeroed);
+    const hz_page_info *run = take_aligned(pages, 1, &zeroed);
     require(run == wanted, "it begins %td pages from there", run - wanted);
     require(zeroed, "it counts as written");
 }
 
-static void purge(hz_span *run)
+static void purge(hz_page_info *run)
 {
     hz_pages_free(run);
     require(hz_purge_all(), "nothing was resident");
 }
 
 /* Two runs beside each other, the lower one first, and behind them one that is in use. */
-static void take_neighbours(hz_span *two[2])
+static void take_neighbours(hz_page_info *two[2])
 {
     two[0] = take(LONG);
     (void)take(GUARD);
@@ -50,21 +50,21 @@ static void take_neighbours(hz_span *two[2])
 }
 
 /* Of two neighbours the lower one resident, the other one clean, and no other run is free. */
-static void free_resident_and_clean(hz_span *two[2])
+static void free_resident_and_clean(hz_page_info *two[2])
 {
     take_neighbours(two);
     purge(two[1]);
     hz_pages_free(two[0]);
 }
 
-static bool is_apart(const hz_span *run, hz_span *const two[2])
+static bool is_apart(const hz_page_info *run, hz_page_info *const two[2])
 {
     return run < two[0] || run >= two[0] + 2 * PAGES;
 }
 
 static void a_resident_run_is_made_longer_by_clean_pages_behind_it(void)
 {
-    hz_span *two[2];
+    hz_page_info *two[2];
     free_resident_and_clean(two);
     require(take(MORE) == two[0], "it lies elsewhere");
     require_clean(2 * PAGES - MORE, two[0] + MORE);
@@ -72,7 +72,7 @@ static void a_resident_run_is_made_longer_by_clean_pages_behind_it(void)
 
 static void a_resident_run_is_made_longer_by_clean_pages_before_it(void)
 {
-    hz_span *two[2];
+    hz_page_info *two[2];
     take_neighbours(two);
     purge(two[0]);
     hz_pages_free(two[1]);
@@ -82,30 +82,30 @@ static void a_resident_run_is_made_longer_by_clean_pages_before_it(void)
 
 static void a_resident_run_at_the_end_of_the_arena_is_made_longer(void)
 {
-    hz_span *last = take(LONG);
+    hz_page_info *last = take(LONG);
     hz_pages_free(last);
     require(take(LONG + PAGES) == last, "it lies elsewhere");
 }
 
 static void what_is_too_long_even_so_is_taken_elsewhere(void)
 {
-    hz_span *two[2];
+    hz_page_info *two[2];
     free_resident_and_clean(two);
     require(is_apart(take(2 * PAGES + 1), two), "it lies over others");
 }
 
 static void a_resident_run_of_less_than_half_is_left_alone(void)
 {
-    hz_span *last = take(LONG);
+    hz_page_info *last = take(LONG);
     hz_pages_free(last);
     require(take(2 * LONG + 2) != last, "it was made longer");
 }
 
 static void of_several_runs_the_lowest_is_taken(void)
 {
-    hz_span *long_one = take(MORE);
+    hz_page_info *long_one = take(MORE);
     (void)take(GUARD);
-    hz_span *fitting = take(PAGES);
+    hz_page_info *fitting = take(PAGES);
     (void)take(GUARD);
     hz_pages_free(long_one);
     hz_pages_free(fitting);
@@ -117,7 +117,7 @@ static void of_several_runs_the_lowest_is_taken(void)
 static void a_request_for_zeros_gets_clean_pages(void)
 {
     bool zeroed;
-    hz_span *two[2];
+    hz_page_info *two[2];
     free_resident_and_clean(two);
     require(is_apart(take_aligned(MORE, 1, &zeroed), two), "it is the one that was made longer");
     require(zeroed, "it is not zero");
@@ -126,7 +126,7 @@ static void a_request_for_zeros_gets_clean_pages(void)
 /* What is cut off for the alignment would count as resident. */
 static void a_request_with_an_alignment_gets_a_whole_run(void)
 {
-    hz_span *two[2];
+    hz_page_info *two[2];
     free_resident_and_clean(two);
     require(is_apart(take_aligned(MORE, 2, NULL), two), "it is the one that was made longer");
 }

@@ -1,9 +1,9 @@
 /*
- * The page heap against a model: random calls, and the model says which page belongs to which run.
+ * The page pool against a model: random calls, and the model says which page belongs to which run.
  *
  * Each page of a run in use holds the run's number in its first word. Now and then every page below
  * the heap's top is looked at: it has exactly one state, the model agrees with it, and the lists
- * and sums of the page heap do, too. Between calls the program forks; the child goes on for a while
+ * and sums of the page pool do, too. Between calls the program forks; the child goes on for a while
  * with its copy of the model. Some forks happen while another thread purges, or is changing the
  * heap.
  */
@@ -28,9 +28,9 @@ enum {
     CHILD_SECONDS = 20,
 };
 
-/* A run that the page heap has handed out. */
+/* A run that the page pool has handed out. */
 typedef struct taken {
-    hz_span *run;        /* NULL: there is none */
+    hz_page_info *run;   /* NULL: there is none */
     size_t pages;        /* its length */
     bool is_being_swept; /* from hz_pages_sweep; else from hz_pages_alloc */
 } taken;
@@ -44,9 +44,9 @@ static size_t below(size_t limit)
     return (size_t)(random_next(&random_state) >> 16) % limit;
 }
 
-static size_t page_of(const hz_span *run)
+static size_t page_of(const hz_page_info *run)
 {
-    return (size_t)(run - hz_map.spans);
+    return (size_t)(run - hz_map.infos);
 }
 
 static uint64_t *words_of(size_t page)
@@ -76,7 +76,7 @@ static void unstamp(size_t number, size_t first, size_t end)
     }
 }
 
-static void remember(size_t number, hz_span *run, bool is_being_swept)
+static void remember(size_t number, hz_page_info *run, bool is_being_swept)
 {
     runs[number] = (taken){run, run->pages, is_being_swept};
     stamp(number, page_of(run), page_of(run) + run->pages);
@@ -96,7 +96,7 @@ static void take(size_t number)
     const size_t most = below(2) != 0 ? 12 : RUN_PAGES, pages = 1 + below(most);
     const size_t align = below(4) != 0 ? 1 : (size_t)1 << below(6);
     bool zeroed = false;
-    hz_span *run = hz_pages_alloc(pages, align, below(2) != 0 ? &zeroed : NULL);
+    hz_page_info *run = hz_pages_alloc(pages, align, below(2) != 0 ? &zeroed : NULL);
     require(run != NULL && run->pages == pages, "no run of %zu pages", pages);
     require((uintptr_t)hz_page_address(page_of(run)) % (align << HZ_PAGE_SHIFT) == 0,
             "not aligned");
@@ -107,7 +107,7 @@ static void take(size_t number)
 
 static void give(size_t number)
 {
-    hz_span *run = runs[number].run;
+    hz_page_info *run = runs[number].run;
     forget(number);
     if (below(4) == 0 && hz_run_purge(page_of(run), run->pages))
         hz_pages_free_clean(run);
@@ -131,13 +131,13 @@ static void resize(size_t number)
 static void sweep(size_t number)
 {
     hz_sweep from = {.below = below(2) != 0 ? SIZE_MAX : 1 + below(TABLE_PAGES)};
-    hz_span *run = hz_pages_sweep(&from, 1 + below(RUN_PAGES));
+    hz_page_info *run = hz_pages_sweep(&from, 1 + below(RUN_PAGES));
     if (run != NULL) remember(number, run, true);
 }
 
 static void end_sweep(size_t number)
 {
-    hz_span *run = runs[number].run;
+    hz_page_info *run = runs[number].run;
     const size_t pages = run->pages, choices[] = {0, pages, below(pages + 1)};
     const size_t part = choices[below(COUNT(choices))];
     forget(number);
@@ -168,17 +168,17 @@ typedef struct sums {
     size_t busy;     /* pages that belong to nothing */
 } sums;
 
-static size_t is_dirty(const hz_span *run)
+static size_t is_dirty(const hz_page_info *run)
 {
-    return run->state == HZ_SPAN_DIRTY;
+    return run->state == HZ_RUN_DIRTY;
 }
 
 static size_t count_taken(size_t page, sums *found)
 {
     const taken *it = &runs[owner[page] - 1];
-    const hz_span *run = &hz_map.spans[page];
+    const hz_page_info *run = &hz_map.infos[page];
     require(it->run == run && run->pages == it->pages, "at page %zu no run begins", page);
-    require(run->state == (it->is_being_swept ? HZ_SPAN_PURGED : HZ_SPAN_OUT), "page %zu: state %d",
+    require(run->state == (it->is_being_swept ? HZ_RUN_PURGED : HZ_RUN_OUT), "page %zu: state %d",
             page, run->state);
     for (size_t i = 0; i < it->pages; i++)
         require(owner[page + i] == owner[page], "page %zu is another run's", page + i);
@@ -188,8 +188,8 @@ static size_t count_taken(size_t page, sums *found)
 
 static size_t count_free(size_t page, sums *found)
 {
-    const hz_span *run = &hz_map.spans[page], *last = run + run->pages - 1;
-    require(run->pages > 0 && page + run->pages <= hz_page_heap.top, "page %zu: length", page);
+    const hz_page_info *run = &hz_map.infos[page], *last = run + run->pages - 1;
+    require(run->pages > 0 && page + run->pages <= hz_page_pool.top, "page %zu: length", page);
     require(run->head == page && last->head == page && last->state == run->state,
             "the run at page %zu does not know its end", page);
     require(page == 0 || run[-1].state != run->state || owner[page - 1] != 0,
@@ -206,14 +206,14 @@ static size_t count_free(size_t page, sums *found)
 static sums count_pages(void)
 {
     sums found = {0};
-    for (size_t page = 0; page < hz_page_heap.top;) {
-        const uint8_t state = hz_map.spans[page].state;
+    for (size_t page = 0; page < hz_page_pool.top;) {
+        const uint8_t state = hz_map.infos[page].state;
         if (owner[page] != 0) {
             page += count_taken(page, &found);
-        } else if (state == HZ_SPAN_CLEAN || state == HZ_SPAN_DIRTY) {
+        } else if (state == HZ_RUN_CLEAN || state == HZ_RUN_DIRTY) {
             page += count_free(page, &found);
         } else {
-            require(state == HZ_SPAN_BUSY, "page %zu is in state %d", page, state);
+            require(state == HZ_RUN_BUSY, "page %zu is in state %d", page, state);
             found.busy++;
             page++;
         }
@@ -225,8 +225,8 @@ static void require_listed(const hz_run_lists *lists, size_t dirty, const sums *
 {
     size_t count = 0, pages = 0;
     for (size_t list = 0; list < HZ_RUN_LISTS; list++) {
-        const hz_span *previous = NULL;
-        for (const hz_span *run = lists->first[list]; run != NULL; run = run->next) {
+        const hz_page_info *previous = NULL;
+        for (const hz_page_info *run = lists->first[list]; run != NULL; run = run->next) {
             require(run->previous == previous && is_dirty(run) == dirty, "list %zu", list);
             require(owner[page_of(run)] == 0, "page %zu is listed", page_of(run));
             previous = run;
@@ -243,19 +243,20 @@ static void require_listed(const hz_run_lists *lists, size_t dirty, const sums *
 static size_t gap_pages(void)
 {
     size_t pages = 0;
-    for (const hz_span *gap = hz_page_heap.gaps; gap != NULL; gap = gap->next) pages += gap->pages;
+    for (const hz_page_info *gap = hz_page_pool.gaps; gap != NULL; gap = gap->next)
+        pages += gap->pages;
     return pages;
 }
 
 static void require_agreement(void)
 {
     const sums found = count_pages();
-    require_listed(&hz_page_heap.clean, 0, &found);
-    require_listed(&hz_page_heap.dirty, 1, &found);
+    require_listed(&hz_page_pool.clean, 0, &found);
+    require_listed(&hz_page_pool.dirty, 1, &found);
     require(found.pages[1] == hz_pages_dirty(), "%zu pages are dirty, the count is %zu",
             found.pages[1], hz_pages_dirty());
     require(found.busy == gap_pages(), "%zu pages are lost", found.busy - gap_pages());
-    require(hz_page_heap.lock.word == 0, "the lock is held");
+    require(hz_page_pool.lock.word == 0, "the lock is held");
 }
 
 /* ---- forks ---------------------------------------------------------------------------------- */
@@ -280,43 +281,43 @@ static void forget_lent_sweeps(void)
     }
 }
 
-static hz_page_heap_t heap_before;
-static hz_span spans_before[TABLE_PAGES];
+static hz_page_pool_t pool_before;
+static hz_page_info infos_before[TABLE_PAGES];
 
 /* What is noted of gaps never changes, and of their pages nothing is. */
 static void restore_gaps(void)
 {
-    for (hz_span *gap = hz_page_heap.gaps; gap != NULL; gap = gap->next) {
-        *gap = spans_before[page_of(gap)];
+    for (hz_page_info *gap = hz_page_pool.gaps; gap != NULL; gap = gap->next) {
+        *gap = infos_before[page_of(gap)];
         for (size_t page = page_of(gap) + 1 - gap->pages; page < page_of(gap); page++)
-            hz_map.spans[page] = spans_before[page];
+            hz_map.infos[page] = infos_before[page];
     }
 }
 
 /* As if the other thread were changing the heap: all that may be half changed is spoilt. */
 static void spoil(void)
 {
-    heap_before = hz_page_heap;
-    memcpy(spans_before, hz_map.spans, hz_page_heap.top * sizeof(hz_span));
-    for (size_t page = 0; page < hz_page_heap.top; page++) {
-        hz_span *run = &hz_map.spans[page];
+    pool_before = hz_page_pool;
+    memcpy(infos_before, hz_map.infos, hz_page_pool.top * sizeof(hz_page_info));
+    for (size_t page = 0; page < hz_page_pool.top; page++) {
+        hz_page_info *run = &hz_map.infos[page];
         if (owner[page] != 0) continue;
-        run->next = run->previous = (hz_span *)8;
+        run->next = run->previous = (hz_page_info *)8;
         run->head = run->pages = 7;
-        run->state = below(2) != 0 ? HZ_SPAN_CLEAN : HZ_SPAN_DIRTY;
+        run->state = below(2) != 0 ? HZ_RUN_CLEAN : HZ_RUN_DIRTY;
     }
     restore_gaps();
-    memset(&hz_page_heap.clean, 0x55, sizeof hz_page_heap.clean);
-    memset(&hz_page_heap.dirty, 0x55, sizeof hz_page_heap.dirty);
-    hz_page_heap.purging = (hz_span *)8;
-    hz_page_heap.dirty_pages = 123456;
-    hz_page_heap.lock.word = other_thread;
+    memset(&hz_page_pool.clean, 0x55, sizeof hz_page_pool.clean);
+    memset(&hz_page_pool.dirty, 0x55, sizeof hz_page_pool.dirty);
+    hz_page_pool.purging = (hz_page_info *)8;
+    hz_page_pool.dirty_pages = 123456;
+    hz_page_pool.lock.word = other_thread;
 }
 
 static void unspoil(void)
 {
-    memcpy(hz_map.spans, spans_before, heap_before.top * sizeof(hz_span));
-    hz_page_heap = heap_before;
+    memcpy(hz_map.infos, infos_before, pool_before.top * sizeof(hz_page_info));
+    hz_page_pool = pool_before;
 }
 
 static void run_child(void)
@@ -363,7 +364,7 @@ static void every_page_has_one_state(void)
 }
 
 static const check checks[] = {
-    {"every page of the page heap has one state and one owner, also after forks",
+    {"every page of the page pool has one state and one owner, also after forks",
      every_page_has_one_state, 120},
 };
 

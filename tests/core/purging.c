@@ -289,7 +289,7 @@ static void a_worker_returns_everything_in_parts(void)
 
 /* ---- never under a lock --------------------------------------------------------------------- */
 
-/* Needs the lock of each bin and depot, of the page heap, and of the arena. */
+/* Needs the lock of each bin and depot, of the page pool, and of the arena. */
 static void *use_every_lock(void *unused)
 {
     static void *blocks[1024];

@@ -232,10 +232,10 @@ static void cut_beside_free(unsigned me)
 
 /*
  * The page of a span that dies is cut anew into another class, while a reader asks it for the block
- * at the start of the next page. `origin` is worked out from the distance that the reader saw.
+ * at the start of the next page. `origin` is worked out from the remainder that the reader saw.
  */
 enum { OLD_CLASS = 4, NEW_CLASS = 7 };
-static hz_page *page_of_other;
+static hz_page_entry *entry_of_other;
 static unsigned char *next_start;
 
 static void *block_below(uint32_t class_)
@@ -247,14 +247,14 @@ static void page_is_cut(void)
 {
     model_become(0);
     next_start = (unsigned char *)hz_page_address(hz_page_of(hz_malloc(BYTES)) + 1);
-    page_of_other = hz_page_at(next_start - HZ_GRANULE_BYTES);
-    hz_page_set(page_of_other, hz_class_step(OLD_CLASS, 0), block_below(OLD_CLASS));
+    entry_of_other = hz_entry_at(next_start - HZ_GRANULE_BYTES);
+    hz_entry_set(entry_of_other, hz_class_step(OLD_CLASS, 0), block_below(OLD_CLASS));
 }
 
 static void page_is_cut_anew(void)
 {
-    hz_page_clear(page_of_other);
-    hz_page_set(page_of_other, hz_class_step(NEW_CLASS, 0), block_below(NEW_CLASS));
+    hz_entry_clear(entry_of_other);
+    hz_entry_set(entry_of_other, hz_class_step(NEW_CLASS, 0), block_below(NEW_CLASS));
 }
 
 static uint64_t origin_of(uint32_t class_)
@@ -269,10 +269,10 @@ static void page_new_step(unsigned me)
         page_is_cut_anew();
         return;
     }
-    const uint64_t step = hz_atomic_peek(&page_of_other->step);
-    const uint64_t distance = hz_distance(page_of_other, step, next_start);
+    const uint64_t step = hz_atomic_peek(&entry_of_other->step);
+    const uint64_t remainder = hz_remainder(entry_of_other, step, next_start);
     if (step != hz_class_step(NEW_CLASS, 0)) return;
-    model_require(distance - (uintptr_t)next_start * step == origin_of(NEW_CLASS));
+    model_require(remainder - (uintptr_t)next_start * step == origin_of(NEW_CLASS));
 }
 
 /* A reader that sees the old step may see either origin: the entry does not exclude that. */
@@ -282,10 +282,10 @@ static void page_old_step(unsigned me)
         page_is_cut_anew();
         return;
     }
-    const uint64_t step = hz_atomic_peek(&page_of_other->step);
-    const uint64_t distance = hz_distance(page_of_other, step, next_start);
+    const uint64_t step = hz_atomic_peek(&entry_of_other->step);
+    const uint64_t remainder = hz_remainder(entry_of_other, step, next_start);
     if (step != hz_class_step(OLD_CLASS, 0)) return;
-    model_require(distance - (uintptr_t)next_start * step == origin_of(OLD_CLASS));
+    model_require(remainder - (uintptr_t)next_start * step == origin_of(OLD_CLASS));
 }
 
 /* ---- threads that come and go -----------------------------------------------------------------

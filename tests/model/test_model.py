@@ -68,7 +68,7 @@ CASES: dict[str, tuple[str, int]] = {
 
 # What the model finds in hz as it is, and why it stays: the search of these must fail.
 KNOWN: dict[str, str] = {
-    # hz_page_set writes two words. A free of a live block asks the page of that block, which is not
+    # hz_entry_set writes two words. A free of a live block asks the page of that block, which is not
     # cut anew. A free of what is no live block may ask one that is: it then works with a distance
     # that is as good as random, and passes for one of the old class with a probability of 2^-17.
     "a free that sees a page's old step may see its new origin": "page_old_step",
@@ -177,10 +177,10 @@ WEAKENINGS: dict[str, Weakening] = {
     ),
     "a page's step is written before its origin": Weakening(
         "block.h",
-        "    hz_atomic_poke(&page->origin, -((uintptr_t)last * step));\n"
-        "    hz_atomic_put(&page->step, step);",
-        "    hz_atomic_put(&page->step, step);\n"
-        "    hz_atomic_poke(&page->origin, -((uintptr_t)last * step));",
+        "    hz_atomic_poke(&entry->origin, -((uintptr_t)last * step));\n"
+        "    hz_atomic_put(&entry->step, step);",
+        "    hz_atomic_put(&entry->step, step);\n"
+        "    hz_atomic_poke(&entry->origin, -((uintptr_t)last * step));",
         ("cases.c",),
         "page_new_step",
     ),

@@ -41,7 +41,8 @@ HZ_API int hz_posix_memalign(void **block, size_t align, size_t size);
 /* Bytes of `block` that may be used, at least what was asked for; 0 for NULL. */
 HZ_API size_t hz_usable_size(const void *block);
 
-/* Gives all memory that is not in use back to the system; true when there was any. */
+/* Gives memory that is not in use back to the system, except what other threads have in their
+ * magazines; true when there was any. */
 HZ_API bool hz_trim(void);
 
 /*
