@@ -16,6 +16,7 @@ from hztune.errors import HztuneError, StoppedByUser, UsageError
 from hztune.lab.replay import ModelNoise, Truth
 from hztune.search import SLOTS, Search
 from hztune.space import Space
+from hztune.stats import sequential_interval
 from hztune.trial import Bench, Ledger, MemoryLimit, Samples, assess, calibrate
 
 MakeBench = Callable[..., Bench]
@@ -259,12 +260,12 @@ def test_another_limit_is_refused_with_what_is_legal(text: str) -> None:
 def test_a_limit_is_kept_only_when_the_pairs_show_it() -> None:
     limit = MemoryLimit.parse("1.10x")
     below, around = [-0.05, -0.06, -0.05] * 2, [-0.05, 0.06, -0.05, 0.05] * 2
-    assert limit.kept(below, 0.05) and not limit.broken(below, 0.05)
-    assert not limit.kept(below[:5], 0.05)  # before the first look
-    assert not limit.kept(below, 1e-6)
-    assert not limit.kept(around, 0.05) and not limit.broken(around, 0.05)
-    assert limit.broken([-excess for excess in below], 0.05)
-    assert not limit.kept([], 0.05) and not limit.broken([], 0.05)
+    shown, unshown = sequential_interval(below), sequential_interval(around)
+    assert limit.kept(shown) and not limit.broken(shown)
+    assert not limit.kept(sequential_interval(below[:5]))  # before the first look
+    assert not limit.kept(sequential_interval(below, 1e-6))
+    assert not limit.kept(unshown) and not limit.broken(unshown)
+    assert limit.broken(sequential_interval([-excess for excess in below]))
 
 
 # ---- the ledger ----------------------------------------------------------------------------------

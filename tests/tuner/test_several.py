@@ -212,7 +212,7 @@ def test_a_loss_that_pairs_leave_open_is_not_claimed_to_be_small() -> None:
     on_b = [pair.log_ratio for pair in bench.ledger.fresh(SPIN).each[1]]
     assert FIVE_PERCENT.excess(fmean(on_b)) < 0.0
     assert proof.answer == "over_loss"
-    words = loss_words(bench, bench.ledger.fresh(SPIN))
+    words = loss_words(bench.ledger, bench.ledger.fresh(SPIN))
     assert words == "it is not shown to lose at most 5% on b"
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hztune.blocks import Arm
+from hztune.confirm.looks import Looks
 from hztune.confirm.proof import (
     CLAIM_ERROR,
     FUTILE_FROM,
@@ -79,11 +80,11 @@ class _Objective:
 
     @classmethod
     def of(
-        cls, pairs: Sequence[float], least: float, looks: Sequence[int], alpha: float
+        cls, pairs: Sequence[float], least: float, looks: Looks, alpha: float
     ) -> _Objective:
         """What the looks that were due say: what one of them has proved stays proved."""
-        for count in looks:
-            interval = sequential_interval(pairs[:count], alpha)
+        seen = looks.intervals(pairs, alpha)
+        for count, interval in zip(looks.counts, seen, strict=False):  # none without pairs
             if interval.low > 0.0 and interval.estimate >= least:
                 return cls(pairs, least, count)
         return cls(pairs, least, 0)
@@ -189,10 +190,13 @@ def on_front(members: Sequence[Member]) -> list[Member]:
     return unbeaten([member for member in members if member.answer == "proved"])
 
 
-def _looks(bench: Bench, pairs: int, *, is_last: bool) -> list[int]:
-    """The looks so far; at the end of time there is one whose moment the data did not choose."""
+def _looks(bench: Bench, pairs: int, *, is_last: bool) -> Looks:
+    """The looks so far.
+
+    When the time is up there is one whose moment the data did not choose.
+    """
     due = looks_at(bench, pairs)
-    return [*due, pairs] if is_last and pairs >= bench.least_pairs else due
+    return Looks((*due, pairs) if is_last and pairs >= bench.least_pairs else tuple(due))
 
 
 def _gains(
@@ -213,11 +217,11 @@ def _is_settled(bench: Bench, record: Samples, alpha: float, more: int) -> bool:
     pairs = len(record.pairs)
     if not may_end(pairs):
         return False
-    looks = looks_at(bench, pairs)
-    if limit_is_futile(bench, record, alpha, looks, pairs + more):
+    looks = _looks(bench, pairs, is_last=False)
+    if limit_is_futile(bench.ledger, record, alpha, looks, pairs + more):
         return True
     gains = _gains(bench, record, alpha, is_last=False)
-    is_known = within_limits(bench, record, alpha, looks) is not None
+    is_known = within_limits(bench.ledger, record, alpha, looks) is not None
     return is_known and all(gain.is_settled(len(gain.pairs) + more, alpha) for gain in gains)
 
 
@@ -235,8 +239,8 @@ def _judged(bench: Bench, record: Samples, alpha: float, is_last: bool) -> Membe
         answer = "failed"
     elif (is_faster or is_saving) and speed.reported is not None and memory is not None:
         looks = _looks(bench, len(record.pairs), is_last=is_last)
-        known = within_limits(bench, record, alpha, looks)
-        answer = known or missing_limit(bench, record, alpha, looks)
+        known = within_limits(bench.ledger, record, alpha, looks)
+        answer = known or missing_limit(bench.ledger, record, alpha, looks)
     return Member(record.arm, answer, speed.reported, memory, is_faster, is_saving)
 
 

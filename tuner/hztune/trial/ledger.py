@@ -291,6 +291,10 @@ class Ledger:
         calibration = self.calibration_each[part : part + 1]
         return estimate_noises(calibration) or _USUAL_NOISE
 
+    def noise_on(self, part: int) -> Noise:
+        """The noise of a pair on one of several workloads, on the machine that confirms."""
+        return self._noises_on(part).on(self.machine)
+
     def noise(self) -> Noise:
         """The noise of a pair on the machine that confirms."""
         return self.noises().on(self.machine)

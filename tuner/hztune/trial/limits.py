@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hztune.errors import UsageError
-from hztune.stats import Interval, sequential_interval
+from hztune.stats import Interval
 
 _RELATIVE = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,4})?)x")
 _ABSOLUTE = re.compile(r"([0-9]{1,12})([KMG])")
@@ -52,18 +51,13 @@ class MemoryLimit:
         allowed = self.kb if self.kb else self.ratio * control_kb
         return math.log(max(1.0, candidate_kb) / max(1.0, allowed))
 
-    def kept(self, excesses: Sequence[float], alpha: float) -> bool:
-        """Whether fresh measurements show at this look that the limit is kept.
+    def kept(self, interval: Interval) -> bool:
+        """Whether the interval of `excess` on fresh pairs shows that the limit is kept."""
+        return interval.high <= 0.0
 
-        Args:
-            excesses: One a fresh pair, in order of time; before the first look nothing is shown.
-            alpha: Two-sided error over all looks together, see `sequential_interval`.
-        """
-        return bool(excesses) and sequential_interval(excesses, alpha).high <= 0.0
-
-    def broken(self, excesses: Sequence[float], alpha: float) -> bool:
-        """Whether they show, with the same meaning, that it is not."""
-        return bool(excesses) and sequential_interval(excesses, alpha).low > 0.0
+    def broken(self, interval: Interval) -> bool:
+        """Whether it shows that it is not."""
+        return interval.low > 0.0
 
 
 @dataclass(frozen=True, slots=True)

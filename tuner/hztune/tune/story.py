@@ -238,7 +238,7 @@ class Story:
     def _reason(self, proof: Proof) -> str:
         """Why a finalist is not confirmed."""
         if proof.answer == "over_loss":
-            return loss_words(self.bench, self.bench.ledger.fresh(proof.arm, proof.first))
+            return loss_words(self.bench.ledger, self.bench.ledger.fresh(proof.arm, proof.first))
         return REASONS[proof.answer]
 
     def _improved(self, proof: Proof) -> Decision:

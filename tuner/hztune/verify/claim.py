@@ -270,7 +270,7 @@ def verification(promise: Promise, record: Samples, *, is_last: bool = False) ->
 
 def _against(promise: Promise, record: Samples, interval: Interval) -> str:
     """What refutes the claim; empty: nothing does."""
-    if promise.limit is not None and promise.limit.broken(record.excesses, REPORTED_ERROR):
+    if promise.limit is not None and promise.limit.broken(_sequential(record.excesses)):
         return f"it takes more memory than {promise.limit.text}"
     if promise.max_loss is not None and _loses(record, promise.max_loss):
         return f"one of its workloads loses more than {promise.max_loss.text}"
@@ -284,10 +284,15 @@ def _against(promise: Promise, record: Samples, interval: Interval) -> str:
 
 
 def _memory(record: Samples) -> Interval:
-    """The 95 % interval of the log ratio of peak memory, valid at every look."""
-    if not record.rss:
+    """The 95 % interval of the log ratio of peak memory."""
+    return _sequential(record.rss)
+
+
+def _sequential(values: Sequence[float]) -> Interval:
+    """The 95 % interval that is valid at every look; infinitely wide where there are no values."""
+    if not values:
         return Interval(0.0, -math.inf, math.inf, 0)
-    return sequential_interval(record.rss, REPORTED_ERROR)
+    return sequential_interval(values, REPORTED_ERROR)
 
 
 def _loses(record: Samples, most: LossLimit) -> bool:
@@ -313,7 +318,7 @@ def _in_favour(promise: Promise, record: Samples, interval: Interval) -> str:
         most = MARGIN * min(0.0, promise.memory)
         why = f"it takes less memory, as much less as was claimed: below {_half(promise.memory)}"
         return f"{why}; {_NOT_SLOWER}" if _memory(record).high < most else ""
-    kept = promise.limit is not None and promise.limit.kept(record.excesses, REPORTED_ERROR)
+    kept = promise.limit is not None and promise.limit.kept(_sequential(record.excesses))
     return f"the memory limit is kept; {_NOT_SLOWER}" if kept else ""
 
 
