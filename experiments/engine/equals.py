@@ -49,7 +49,7 @@ def study(name: str, seed: int, budget_s: float) -> dict[str, Any]:
     decision = whole.run()
     if decision.verdict == "interrupted" or whole.calibration is None:
         raise KeyboardInterrupt
-    proofs = filter(None, map(reported, bench.ledger.confirmed.values()))
+    proofs = filter(None, map(reported, bench.ledger.fresh_by_arm.values()))
     return {
         "noise": name,
         "seed": seed,

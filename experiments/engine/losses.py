@@ -19,7 +19,7 @@ from hztune.blocks import Arm
 from hztune.confirm.looks import Looks
 from hztune.confirm.proof import claim_error, keeps_losses
 from hztune.stats import PairRatio, planned_looks
-from hztune.trial import Ledger, LossLimit, Samples
+from hztune.trial import ArmRecord, Ledger, LossLimit
 
 ROWS = ((0.02, 10), (0.03, 15), (0.04, 15), (0.05, 20))
 """Standard deviation of a pair's log ratio, and how many pairs there are."""
@@ -54,7 +54,7 @@ class Simulation:
         kept = np.zeros(len(limits))
         for _ in range(self.proofs):
             aa, fresh = self._noise(rng, CALIBRATION_PAIRS), self._noise(rng, self.pairs)
-            record = Samples(Arm("hz"), each=fresh)
+            record = ArmRecord(Arm("hz"), each=fresh)
             for place, limit in enumerate(parsed):
                 ledger = Ledger(max_loss=limit, calibration_each=aa)
                 kept[place] += keeps_losses(ledger, record, claim_error(0), looks) is True

@@ -177,7 +177,7 @@ def judged(name: str, whole: Story, decision: Decision, landscape: Landscape) ->
     claimed = decision.verdict == "improved"
     known = [(proof.interval, proof.arm) for proof in decision.proofs if proof.interval]
     truths = [landscape(arm).log_ratio for _, arm in known]
-    records = whole.bench.ledger.confirmed
+    records = whole.bench.ledger.fresh_by_arm
     widths = [
         interval.half_width / fixed_interval(records[arm.key].log_ratios).half_width
         for interval, arm in known

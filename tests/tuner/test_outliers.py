@@ -99,7 +99,7 @@ def test_a_process_that_is_slower_for_its_whole_life_is_told_and_counted() -> No
     (stray,) = outlying_pairs(bench.ledger)
     assert (stray.arm, stray.block, stray.pairs) == (TUNED, 9, 20)
     assert stray.distance == pytest.approx(-0.15, abs=0.06)
-    pairs = bench.ledger.confirmed[TUNED.key].log_ratios
+    pairs = bench.ledger.fresh_by_arm[TUNED.key].log_ratios
     assert len(pairs) == 20
     assert min(pairs) == pairs[9] == pytest.approx(0.1 - 0.15, abs=0.06)
 

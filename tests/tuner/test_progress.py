@@ -6,9 +6,9 @@ import io
 import math
 from dataclasses import replace
 
-from hztune.progress import Live, Plain, Quiet, Status, duration, percent, reporter
+from hztune.progress import Live, Plain, Quiet, StudyStatus, duration, percent, reporter
 
-STATUS = Status("search", 12, 1, math.log(1.1), 0.02, math.log(1.03), 75.0, 0.5)
+STATUS = StudyStatus("search", 12, 1, math.log(1.1), 0.02, math.log(1.03), 75.0, 0.5)
 
 
 class Terminal(io.StringIO):
@@ -29,7 +29,7 @@ def test_a_status_tells_trial_best_interval_floor_and_time_left() -> None:
 
 
 def test_what_is_unknown_is_not_shown_as_a_number() -> None:
-    line = Status("calibrate", 0, 0, 0.0, math.inf, 0.0, 80.0, 0.1).line()
+    line = StudyStatus("calibrate", 0, 0, 0.0, math.inf, 0.0, 80.0, 0.1).line()
     assert "best so far -" in line
     assert "noise floor ?" in line
     assert "inf" not in line

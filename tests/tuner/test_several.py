@@ -89,7 +89,7 @@ def test_the_ratio_is_the_geometric_mean_of_the_workloads() -> None:
     assert pair is not None
     assert pair.log_ratio == pytest.approx(sum(part.log_ratio for part in parts) / 2)
     assert [part.log_ratio for part in parts] == pytest.approx([0.3, -0.1], abs=0.05)
-    assert pair.within == pytest.approx(sum(part.within for part in parts) / 4)
+    assert pair.turn_variance == pytest.approx(sum(part.turn_variance for part in parts) / 4)
     assert spin.rounds == 100 and len(spin.all_turns) == 200
 
 
@@ -113,7 +113,7 @@ def test_the_peak_memory_is_that_of_the_greediest_workload_and_its_ratio_a_mean(
     assert log_rss_ratio(control, spin) == pytest.approx(math.log(2.0) / 2)
     ledger = Ledger(MemoryLimit.parse("1.5x"))
     ledger.add(Block(0, "confirm", (control, spin)))
-    assert ledger.confirmed[SPIN.key].excesses == pytest.approx([math.log(2.0 / 1.5)])
+    assert ledger.fresh_by_arm[SPIN.key].excesses == pytest.approx([math.log(2.0 / 1.5)])
 
 
 def test_a_single_workload_stays_what_it_was() -> None:

@@ -369,7 +369,7 @@ def story(
 
 def confirmed(study: Story) -> int:
     """Fresh pairs that the study counts for its finalists."""
-    return sum(len(record.pairs) for record in study.bench.ledger.confirmed.values())
+    return sum(len(record.pairs) for record in study.bench.ledger.fresh_by_arm.values())
 
 
 @pytest.mark.parametrize(("machine", "kept"), [("one", 2), ("another", 0)])
@@ -404,13 +404,13 @@ def test_who_takes_over_the_proof_of_a_front_has_its_members_on_the_same_machine
             decision = second.run()
             assert decision.verdict == "improved"
             assert decision.arm.config["lock"] == "spin"
-            begun = [*first.bench.ledger.confirmed]
+            begun = [*first.bench.ledger.fresh_by_arm]
             ledger = second.bench.ledger
             fresh = [block for block in ledger.own_blocks() if block.role == "confirm"]
-            pairs = sum(len(record.pairs) for record in ledger.confirmed.values())
+            pairs = sum(len(record.pairs) for record in ledger.fresh_by_arm.values())
             assert pairs == len(fresh) > 2
             if machine == "one":
-                assert [*ledger.confirmed][: len(begun)] == begun
+                assert [*ledger.fresh_by_arm][: len(begun)] == begun
                 assert front_error(ledger) == claim_error(0)
             else:
                 assert front_error(ledger) == claim_error(1)

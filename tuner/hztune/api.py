@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from hztune.profile import Profile
     from hztune.progress import Reporter
     from hztune.result import Result
-    from hztune.store.study import Place
+    from hztune.store.study import StudyAddress
     from hztune.tune import TuneRequest
     from hztune.verify.claim import Verification
     from hztune.verify.running import Report
@@ -169,15 +169,15 @@ def samples(folder: Path) -> Iterator[bytes]:
 # ---- studies that several workers share ----------------------------------------------------------
 
 
-def place(url: str, study: str) -> Place:
+def place(url: str, study: str) -> StudyAddress:
     """Where a shared study is: the URL of its storage, and its name there."""
-    from hztune.store.study import Place
+    from hztune.store.study import StudyAddress
 
-    return Place(url, study)
+    return StudyAddress(url, study)
 
 
 def tune_shared(
-    where: Place,
+    where: StudyAddress,
     asked: TuneRequest | None = None,
     *,
     out: Path | None = None,
@@ -201,7 +201,7 @@ def tune_shared(
 
 
 def join(
-    where: Place,
+    where: StudyAddress,
     *,
     budget_s: float | None = None,
     out: Path | None = None,
@@ -218,7 +218,7 @@ def join(
     return shared_session.join(where, reporter or Quiet(), budget_s=budget_s, out=out)
 
 
-def forget(where: Place, host: str) -> int:
+def forget(where: StudyAddress, host: str) -> int:
     """Frees what workers of a host that is gone for good hold; returns how many workers.
 
     Raises:
@@ -229,7 +229,7 @@ def forget(where: Place, host: str) -> int:
     return shared_session.forget(where, host)
 
 
-def optuna_storage(study: Path | Place, folder: Path | None = None) -> Path:
+def optuna_storage(study: Path | StudyAddress, folder: Path | None = None) -> Path:
     """Writes the search of a study as an Optuna storage, also while it runs; returns its path.
 
     Args:

@@ -18,7 +18,7 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class StudyStatus:
     """How a study stands.
 
     Attributes:
@@ -77,7 +77,7 @@ class Reporter(Protocol):
     def say(self, line: str) -> None:
         """Something that should stay on the screen."""
 
-    def update(self, status: Status) -> None:
+    def update(self, status: StudyStatus) -> None:
         """The newest status; it may replace the one before."""
 
 
@@ -87,7 +87,7 @@ class Quiet:
     def say(self, line: str) -> None:
         """Ignores the line."""
 
-    def update(self, status: Status) -> None:
+    def update(self, status: StudyStatus) -> None:
         """Ignores the status."""
 
     def __enter__(self) -> Quiet:
@@ -113,7 +113,7 @@ class Plain:
         self._stream.write(line + "\n")
         self._stream.flush()
 
-    def update(self, status: Status) -> None:
+    def update(self, status: StudyStatus) -> None:
         """Writes the status when it is due, or when another phase begins."""
         due = self._shown_at is None or self._shown_at - status.left_s >= self._every_s
         if due or status.phase != self._phase:
@@ -151,7 +151,7 @@ class Live:
         """Writes the line above the bar."""
         self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    def update(self, status: Status) -> None:
+    def update(self, status: StudyStatus) -> None:
         """Shows the status in place of the one before."""
         self._progress.update(
             self._task,

@@ -21,6 +21,7 @@ from hztune.compare.targets import Row
 from hztune.errors import UsageError
 from hztune.measure import Executor
 from hztune.progress import Reporter
+from hztune.trial import Stop
 
 LEAST_PAIRS = 4
 """Fewest blocks of a row: with less, an interval says next to nothing."""
@@ -113,9 +114,6 @@ class Measured:
 
 Finish = Callable[[Measured], Measured]
 """Adds to a row what turns do not show, and takes away what will not be asked for."""
-
-Stop = Callable[[], bool]
-"""Whether the user wants the measuring to end."""
 
 
 def play(

@@ -25,7 +25,7 @@ from hztune.machine import Machine
 from hztune.measure import Executor
 from hztune.measure.program import Program
 from hztune.measure.several import WorkloadSink
-from hztune.measure.workloads import program_executor, program_proof, workload_executor
+from hztune.measure.workloads import program_executor, program_identity, workload_executor
 from hztune.progress import Reporter
 from hztune.store import Nowhere, Plan, Sink
 from hztune.store.local import LocalStudy, is_there
@@ -88,10 +88,10 @@ def executors(
         rows += 1
         if isinstance(spec, ProgramSpec):
             program = replace((programs or {})[spec], commands=commands)
-            own = FileIdentity(contenders, program_proof(program, inside))
-            return program_executor(program, kept, seed=seed, machine=machine, proof=own)
+            own = FileIdentity(contenders, program_identity(program, inside))
+            return program_executor(program, kept, seed=seed, machine=machine, identity=own)
         return workload_executor(
-            spec, kept, seed=seed, machine=machine, processes=len(contenders), proof=proof
+            spec, kept, seed=seed, machine=machine, processes=len(contenders), identity=proof
         )
 
     return make

@@ -20,7 +20,7 @@ from hztune.confirm.proof import (
     CLAIM_ERROR,
     FUTILE_FROM,
     REPORTED_ERROR,
-    Answer,
+    ProofAnswer,
     claim_error,
     is_futile,
     is_precise,
@@ -29,7 +29,7 @@ from hztune.confirm.proof import (
     within_limits,
 )
 from hztune.stats import FIRST_LOOK, Interval, is_look, sequential_interval
-from hztune.trial import LEAST_SAVING, PAIRS, Bench, Ledger, Place, Samples, unbeaten
+from hztune.trial import LEAST_SAVING, PAIRS, ArmRecord, Bench, Ledger, Place, unbeaten
 
 MOST_MEMBERS = 5
 """Members of a front that are proved: more would leave too few pairs for each."""
@@ -51,7 +51,7 @@ class Member:
     """
 
     arm: Arm
-    answer: Answer
+    answer: ProofAnswer
     speed: Interval | None
     memory: Interval | None
     is_faster: bool
@@ -79,9 +79,7 @@ class _Objective:
     proved_by: int
 
     @classmethod
-    def of(
-        cls, pairs: Sequence[float], least: float, looks: Looks, alpha: float
-    ) -> _Objective:
+    def of(cls, pairs: Sequence[float], least: float, looks: Looks, alpha: float) -> _Objective:
         """What the looks that were due say: what one of them has proved stays proved."""
         seen = looks.intervals(pairs, alpha)
         for count, interval in zip(looks.counts, seen, strict=False):  # none without pairs
@@ -200,7 +198,7 @@ def _looks(bench: Bench, pairs: int, *, is_last: bool) -> Looks:
 
 
 def _gains(
-    bench: Bench, record: Samples, alpha: float, *, is_last: bool
+    bench: Bench, record: ArmRecord, alpha: float, *, is_last: bool
 ) -> tuple[_Objective, _Objective]:
     """Speed and memory."""
     speed, saving = record.log_ratios, [-each for each in record.rss]
@@ -210,7 +208,7 @@ def _gains(
     )
 
 
-def _is_settled(bench: Bench, record: Samples, alpha: float, more: int) -> bool:
+def _is_settled(bench: Bench, record: ArmRecord, alpha: float, more: int) -> bool:
     """Whether nothing more is to be learned of one; asked where its intervals are valid."""
     if record.failures:
         return True
@@ -225,7 +223,7 @@ def _is_settled(bench: Bench, record: Samples, alpha: float, more: int) -> bool:
     return is_known and all(gain.is_settled(len(gain.pairs) + more, alpha) for gain in gains)
 
 
-def _judged(bench: Bench, record: Samples, alpha: float, is_last: bool) -> Member:
+def _judged(bench: Bench, record: ArmRecord, alpha: float, is_last: bool) -> Member:
     """What the pairs have shown; `is_last`: time is up.
 
     A member may use its whole error for the limit, too: see `proof._shown`.
@@ -234,7 +232,7 @@ def _judged(bench: Bench, record: Samples, alpha: float, is_last: bool) -> Membe
     shown = saving.reported
     memory = shown and Interval(-shown.estimate, -shown.high, -shown.low, shown.pairs)
     is_faster, is_saving = bool(speed.proved_by), bool(saving.proved_by)
-    answer: Answer = "out_of_time" if is_last else "futile"
+    answer: ProofAnswer = "out_of_time" if is_last else "futile"
     if record.failures:
         answer = "failed"
     elif (is_faster or is_saving) and speed.reported is not None and memory is not None:
@@ -260,7 +258,7 @@ def may_end(pairs: int) -> bool:
     return pairs < FIRST_LOOK or is_look(pairs)
 
 
-def tell(bench: Bench, phase: str, record: Samples) -> None:
+def tell(bench: Bench, phase: str, record: ArmRecord) -> None:
     """Reports how a proof stands."""
     if len(record.pairs) < 2:
         bench.tell(phase, sum(record.log_ratios))

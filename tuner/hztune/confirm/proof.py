@@ -28,7 +28,7 @@ from hztune.stats import (
     planned_interval,
     planned_looks,
 )
-from hztune.trial import PAIRS, Bench, Ledger, Samples
+from hztune.trial import PAIRS, ArmRecord, Bench, Ledger
 
 CLAIM_ERROR = 0.016
 """Two-sided error of all claims of a study together: 0.8 % of false gains."""
@@ -49,7 +49,7 @@ _HOPEFUL_ERROR = 0.1
 _FUTILE_GROWTH = 4.0 / 3.0
 _MOST_FAILURES = 1
 
-Answer = Literal[
+ProofAnswer = Literal[
     "proved",
     "kept",
     "futile",
@@ -74,7 +74,7 @@ class Step:
 
     arm: Arm
     before: Arm
-    answer: Answer
+    answer: ProofAnswer
     interval: Interval | None
 
     @property
@@ -101,7 +101,7 @@ class Proof:
     """
 
     arm: Arm
-    answer: Answer
+    answer: ProofAnswer
     interval: Interval | None
     steps: tuple[Step, ...] = ()
 
@@ -160,7 +160,7 @@ def given_up(bench: Bench, control: Arm, chain: Sequence[Arm], *, alpha: float) 
         alpha: Two-sided error of the claim.
     """
     found = _Attempt.of(bench, control, chain, alpha, 0.0).proof(is_last=False)
-    answer: Answer = "futile" if found.succeeded else found.answer
+    answer: ProofAnswer = "futile" if found.succeeded else found.answer
     return replace(found, arm=chain[0], answer=answer)
 
 
@@ -234,9 +234,9 @@ class _Attempt:
             return False
         return is_precise(self._interval(record.log_ratios, REPORTED_ERROR, is_last=False))
 
-    def _answers(self, *, is_last: bool) -> list[Answer | None]:
+    def _answers(self, *, is_last: bool) -> list[ProofAnswer | None]:
         """What is known of each step; None: it is open."""
-        found: list[Answer | None] = []
+        found: list[ProofAnswer | None] = []
         for place in range(len(self.chain)):
             if found and found[-1] not in (None, "proved", "kept"):
                 found.append("futile")  # nothing is claimed behind a step that failed
@@ -244,7 +244,7 @@ class _Attempt:
                 found.append(self._answer(place, is_last=is_last))
         return found
 
-    def _answer(self, place: int, *, is_last: bool) -> Answer | None:
+    def _answer(self, place: int, *, is_last: bool) -> ProofAnswer | None:
         """What is known of one step."""
         record = self._fresh(self.chain[place])
         if len(record.failures) >= _MOST_FAILURES:
@@ -261,7 +261,7 @@ class _Attempt:
             return "out_of_time"
         return missing_limit(self.bench.ledger, record, self.alpha, looks)
 
-    def _shown(self, place: int, record: Samples, looks: Looks) -> Answer | None:
+    def _shown(self, place: int, record: ArmRecord, looks: Looks) -> ProofAnswer | None:
         """What the looks have shown: a gain within the limits, or a limit that is broken.
 
         Where the default breaks the memory limit, keeping it is the gain. The gain and the limit
@@ -303,7 +303,7 @@ class _Attempt:
         before, arm = self.chain[place - 1 : place + 1]
         return [pair.log_ratio for pair in ledger.fresh_pairs(before, arm, self.chain[0])]
 
-    def _fresh(self, arm: Arm) -> Samples:
+    def _fresh(self, arm: Arm) -> ArmRecord:
         """What the blocks of this attempt say of one of its configurations."""
         return self.bench.ledger.fresh(arm, self.chain[0])
 
@@ -318,7 +318,7 @@ class _Attempt:
             due.append(pairs)
         return Looks(tuple(due), self.planned, self.rounds, is_last)
 
-    def _hopeless(self, place: int, record: Samples, looks: Looks) -> Answer | None:
+    def _hopeless(self, place: int, record: ArmRecord, looks: Looks) -> ProofAnswer | None:
         """Why even a lucky truth would not be proved with all planned pairs; None: it might be.
 
         Stopping for futility can only lose claims, never make one (non-binding futility), so it
@@ -399,7 +399,7 @@ def is_precise(interval: Interval) -> bool:
     return interval.half_width <= PRECISE * interval.estimate
 
 
-def reported(record: Samples, prior: Spread | None = None) -> Interval | None:
+def reported(record: ArmRecord, prior: Spread | None = None) -> Interval | None:
     """The 95 % interval of fresh pairs that are taken together; None while there are too few.
 
     Args:
@@ -409,7 +409,7 @@ def reported(record: Samples, prior: Spread | None = None) -> Interval | None:
     return interval_of(record.log_ratios, prior)
 
 
-def reported_each(record: Samples) -> tuple[Interval | None, ...]:
+def reported_each(record: ArmRecord) -> tuple[Interval | None, ...]:
     """The same on each of several workloads; empty where there is one only.
 
     Each is a 95 % interval by itself: what is claimed rests on their mean alone.
@@ -424,7 +424,7 @@ def interval_of(pairs: Sequence[float], prior: Spread | None = None) -> Interval
     return planned_interval(pairs, REPORTED_ERROR, len(pairs), prior=prior, is_last=True)
 
 
-def keeps_limit(ledger: Ledger, record: Samples, alpha: float, looks: Looks) -> bool | None:
+def keeps_limit(ledger: Ledger, record: ArmRecord, alpha: float, looks: Looks) -> bool | None:
     """Whether one of some looks shows that the memory limit is kept; None: not yet known.
 
     To refuse an arm is no claim, so that it may be done at the error of what is reported. The
@@ -439,7 +439,9 @@ def keeps_limit(ledger: Ledger, record: Samples, alpha: float, looks: Looks) -> 
     return False if any(limit.broken(each) for each in seen) else None
 
 
-def within_limits(ledger: Ledger, record: Samples, alpha: float, looks: Looks) -> Answer | None:
+def within_limits(
+    ledger: Ledger, record: ArmRecord, alpha: float, looks: Looks
+) -> ProofAnswer | None:
     """Whether a configuration whose gain is proved keeps the limits; None: not yet known."""
     keeps = keeps_limit(ledger, record, alpha, looks)
     loses_little = keeps_losses(ledger, record, alpha, looks)
@@ -450,12 +452,12 @@ def within_limits(ledger: Ledger, record: Samples, alpha: float, looks: Looks) -
     return "proved" if keeps and loses_little else None
 
 
-def missing_limit(ledger: Ledger, record: Samples, alpha: float, looks: Looks) -> Answer:
+def missing_limit(ledger: Ledger, record: ArmRecord, alpha: float, looks: Looks) -> ProofAnswer:
     """Which limit is not shown to be kept when time is up."""
     return "over_loss" if keeps_limit(ledger, record, alpha, looks) else "over_limit"
 
 
-def keeps_losses(ledger: Ledger, record: Samples, alpha: float, looks: Looks) -> bool | None:
+def keeps_losses(ledger: Ledger, record: ArmRecord, alpha: float, looks: Looks) -> bool | None:
     """Whether some looks show that no workload loses more than it may; None: not yet known.
 
     A claim takes all of them, so that each may use the whole error, see `_shown`. One suffices to
@@ -478,7 +480,7 @@ def keeps_losses(ledger: Ledger, record: Samples, alpha: float, looks: Looks) ->
     return False if refused else None
 
 
-def loss_words(ledger: Ledger, record: Samples) -> str:
+def loss_words(ledger: Ledger, record: ArmRecord) -> str:
     """Why an arm is refused for what it may lose: names the workload on which most is possible."""
     limit, each = ledger.max_loss, reported_each(record)
     assert limit is not None and each  # or it was not refused for that
@@ -487,7 +489,7 @@ def loss_words(ledger: Ledger, record: Samples) -> str:
 
 
 def limit_is_futile(
-    ledger: Ledger, record: Samples, alpha: float, looks: Looks, total: int
+    ledger: Ledger, record: ArmRecord, alpha: float, looks: Looks, total: int
 ) -> bool:
     """Whether even a lucky truth would not be shown to keep the memory limit by `total` pairs."""
     if len(record.pairs) < FUTILE_FROM or keeps_limit(ledger, record, alpha, looks):

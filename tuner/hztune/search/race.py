@@ -26,7 +26,7 @@ from hztune.sparse.sampler import PRICE, Row
 from hztune.stats import Estimate
 from hztune.trial import Bench
 
-BLOCKS = 50
+SEARCH_BLOCKS = 50
 """A block of the search takes this part of the whole budget: many configurations, few turns each,
 as what neighbours say of each other makes up for it."""
 
@@ -57,7 +57,7 @@ LEAST_FLOOR = 1e-6
 """Stands for the noise floor where none was measured."""
 
 
-class Goal(Protocol):
+class SearchGoal(Protocol):
     """What a search is for."""
 
     @property
@@ -82,11 +82,11 @@ class Goal(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Fastest:
+class FastestGoal:
     """The fastest configuration."""
 
     objectives: tuple[str, ...] = (SPEED,)
-    fewest_blocks: int = BLOCKS
+    fewest_blocks: int = SEARCH_BLOCKS
 
     def prospects(self, search: Search) -> dict[str, float]:
         """What each hopeful allocator promises."""
@@ -131,7 +131,7 @@ class Search:
     space: Space
     seed: int
     max_trials: int | None = None
-    goal: Goal = field(default_factory=Fastest)
+    goal: SearchGoal = field(default_factory=FastestGoal)
     odds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -339,7 +339,7 @@ def study_values(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StudyAddress:
     """A shared study, by where it is.
 
     Attributes:

@@ -22,17 +22,17 @@ from hztune.measure.workloads import refuse_mixture
 from hztune.panel import LEAST_S, PANEL_SHARE
 from hztune.space import Space
 from hztune.trial import LossLimit, MemoryLimit
-from hztune.tune.candidates import Candidates, Subject, asks_inside, candidates
+from hztune.tune.candidates import AllocatorChoice, Subject, asks_inside, candidates
 from hztune.workload import WorkloadSpec
 
 DEFAULT_BUDGET_S = 180.0
 DEFAULT_MAX_LOSS = "5%"
 """What the pairs of a proof can show of a configuration that loses nothing; see `LossLimit`."""
 
-LEAST_BUDGET_S = 20.0
-MOST_BUDGET_S = 7 * 86400.0
+LEAST_STUDY_S = 20.0
+MOST_STUDY_S = 7 * 86400.0
 
-MEMORY = "rss"
+RSS = "rss"
 """How `--pareto` names peak memory."""
 
 _Limit = TypeVar("_Limit", MemoryLimit, LossLimit)
@@ -130,7 +130,7 @@ class Task:
     """
 
     request: TuneRequest
-    candidates: Candidates
+    candidates: AllocatorChoice
     limit: MemoryLimit | None
     remarks: tuple[str, ...] = ()
     max_loss: LossLimit | None = None
@@ -182,9 +182,9 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
     """
     if (request.workload is None) == (request.program is None):
         raise UsageError("give a workload (--workload NAME) or a program (-- PROGRAM), one of them")
-    if not LEAST_BUDGET_S <= request.budget_s <= MOST_BUDGET_S:
+    if not LEAST_STUDY_S <= request.budget_s <= MOST_STUDY_S:
         raise UsageError(
-            f"--budget is {request.budget_s:g} s; legal is from {LEAST_BUDGET_S:g}s to 7 days: "
+            f"--budget is {request.budget_s:g} s; legal is from {LEAST_STUDY_S:g}s to 7 days: "
             "less leaves no time to prove anything"
         )
     if request.trials is not None and request.trials < 1:
@@ -206,10 +206,10 @@ def _refuse_other_objectives(request: TuneRequest) -> None:
         UsageError: It is of something else.
     """
     goal = request.workload.goal if request.workload is not None else "throughput"
-    if request.pareto and request.pareto != f"{goal},{MEMORY}":
+    if request.pareto and request.pareto != f"{goal},{RSS}":
         raise UsageError(
-            f"--pareto {request.pareto!r}: legal is {goal},{MEMORY}, the speed that is sought and "
-            f"peak memory (and p99,{MEMORY} beside --objective p99)"
+            f"--pareto {request.pareto!r}: legal is {goal},{RSS}, the speed that is sought and "
+            f"peak memory (and p99,{RSS} beside --objective p99)"
         )
 
 

@@ -36,10 +36,10 @@ from hztune.space import Space
 from hztune.stats import Interval, fixed_interval
 from hztune.trial import (
     PAIRS,
+    ArmRecord,
     Bench,
     Calibration,
     Ledger,
-    Samples,
     assess,
     calibrate,
     warnings_about,
@@ -351,7 +351,7 @@ class Story:
         proved = [proof for proof in self.proofs if proof.succeeded]
         best: Best | None = self.search.best()
         arm = proved[-1].arm if proved else best.record.arm if best else self.control
-        record = self.bench.ledger.confirmed.get(arm.key)
+        record = self.bench.ledger.fresh_by_arm.get(arm.key)
         interval = reported(record) if record else None
         return self._decision("interrupted", arm, interval, "stopped by the user; not a claim")
 
@@ -363,7 +363,7 @@ class Story:
         why: str,
         steps: tuple[Step, ...] = (),
     ) -> Decision:
-        record = self.bench.ledger.confirmed.get(arm.key)
+        record = self.bench.ledger.fresh_by_arm.get(arm.key)
         each = reported_each(record) if record else ()
         return Decision(
             verdict,
@@ -392,7 +392,7 @@ def _least_memory(ledger: Ledger) -> str:
     """Why the memory limit cannot be kept: the least that was found."""
     assert ledger.limit is not None  # or there was nothing to keep
     why = f"nothing was shown to keep {ledger.limit.text} of memory, and the default does not"
-    records = [*ledger.searched.values(), *ledger.confirmed.values()]
+    records = [*ledger.searched.values(), *ledger.fresh_by_arm.values()]
     measured = [record for record in records if record.rss and not record.failures]
     if not measured:
         return why
@@ -400,7 +400,7 @@ def _least_memory(ledger: Ledger) -> str:
     return f"{why}; the least is {_rss_ratio(least):.2f}x of its memory, by {least.arm.text}"
 
 
-def _rss_ratio(record: Samples) -> float:
+def _rss_ratio(record: ArmRecord) -> float:
     return math.exp(sum(record.rss) / len(record.rss))
 
 
