@@ -17,8 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2] / "tuner" / "hztune"
 
 VERBS = frozenset(
-    {"directory", "draw", "dumps", "examine", "find", "join", "load", "parse", "read", "render"}
-    | {"run", "table", "write"}
+    {"described", "directory", "draw", "dumps", "examine", "find", "get", "join", "load", "parse"}
+    | {"read", "render", "run", "table", "write"}
 )
 """Functions that say of several modules the same thing."""
 

@@ -14,7 +14,7 @@ from hztune.params import Value
 from hztune.space import Choice, Space
 from hztune.space.dimension import Dimension
 
-ANY = "any"
+ANY_ALLOCATOR = "any"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Subject:
 
 def asks_inside(wanted: str) -> bool:
     """Whether what a program brings matters to the choice that `--allocator` words."""
-    return wanted == ANY or any(name.startswith(inside.ANY) for name in _names(wanted))
+    return wanted == ANY_ALLOCATOR or any(name.startswith(inside.ANY) for name in _names(wanted))
 
 
 def candidates(wanted: str, searched: str, target: Subject) -> AllocatorChoice:
@@ -89,11 +89,11 @@ def candidates(wanted: str, searched: str, target: Subject) -> AllocatorChoice:
         UsageError: One that was named does not exist, is not installed or has no parameters; or
             the space is not for it; or it cannot be put under the target.
     """
-    if wanted == ANY:
+    if wanted == ANY_ALLOCATOR:
         installed, missing = _all(target)
     else:
         installed, missing = _named(_names(wanted), target), ()
-    if wanted != ANY and "," not in wanted and len(installed) == 1:
+    if wanted != ANY_ALLOCATOR and "," not in wanted and len(installed) == 1:
         return _alone(installed[0], searched, target.threads)
     if searched:
         raise UsageError("--space is for one allocator; give its name with --allocator, too")
