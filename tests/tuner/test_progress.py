@@ -20,7 +20,7 @@ def test_a_status_tells_trial_best_interval_floor_and_time_left() -> None:
     line = STATUS.line()
     for part in (
         "search",
-        "trial 12 (1 failed)",
+        "12 configurations (1 failed)",
         "+10.0 % ± 2.0 %",
         "noise floor 3.0 %",
         "1:15 left",
@@ -61,7 +61,7 @@ def test_a_terminal_keeps_what_is_said_and_clears_the_bar() -> None:
         shown.update(STATUS)
         shown.say("finalist 1: lock=spin [not markup]")
     assert "finalist 1: lock=spin [not markup]" in stream.getvalue()
-    assert "trial 12" in stream.getvalue()
+    assert "12 configurations" in stream.getvalue()
 
 
 def test_the_display_suits_the_stream() -> None:

@@ -86,7 +86,7 @@ def request(
         UsageError: A workload or a parameter does not exist, or `budget` is no time.
     """
     from hztune.tune import TuneRequest
-    from hztune.workload import together
+    from hztune.workload import workloads_named
 
     budget_s = parse_duration(budget) if isinstance(budget, str) else budget
     others = {"budget_s": budget_s, **others}
@@ -95,7 +95,7 @@ def request(
         return TuneRequest(program=one, more=tuple(more), allocator=allocator or "any", **others)
     if workload is None:
         raise UsageError("give a workload or a program; one of them is needed")
-    first, *beside = (spec.by(objective) for spec in together(workload, params, threads))
+    first, *beside = (spec.by(objective) for spec in workloads_named(workload, params, threads))
     return TuneRequest(workload=first, beside=tuple(beside), allocator=allocator or "hz", **others)
 
 

@@ -56,7 +56,8 @@ class StudyStatus:
 
     def _search_text(self) -> str:
         failed = f" ({self.failed} failed)" if self.failed else ""
-        return f"trial {self.trials}{failed}  best so far {self.best_text()}"
+        many = "" if self.trials == 1 else "s"
+        return f"{self.trials} configuration{many}{failed}  best so far {self.best_text()}"
 
     def _subject_text(self) -> str:
         of = f" of {self.planned}" if self.planned else ""

@@ -158,7 +158,7 @@ def prove_front(
 
     Returns:
         One for each arm. Of the confirmed ones, by what the fresh pairs estimate, those are
-        "dominated" to which another one is preferable: see trial.pareto.unbeaten.
+        "dominated" that another one dominates: see trial.pareto.unbeaten.
     """
     alpha = member_error(len(arms), front_error(bench.ledger))
     rounds = front_rounds(bench, len(arms), share)

@@ -95,15 +95,19 @@ class Proof:
     Attributes:
         arm: The longest configuration of the chain that is proved; the first where none is.
         answer: "proved"; "kept" where only the memory limit was to be kept, and is; or why not:
-            "dominated" is one to which another member of a front is preferable.
+            "dominated" is one that another member of a front dominates.
         interval: 95 % interval of the log ratio to the default; None: too few pairs.
         steps: What each configuration of the chain was shown to add, in order.
+        planned: Pairs for which there was time when it began; 0: there was no plan.
+        time_is_up: Whether it ended because its time did.
     """
 
     arm: Arm
     answer: ProofAnswer
     interval: Interval | None
     steps: tuple[Step, ...] = ()
+    planned: int = 0
+    time_is_up: bool = False
 
     @property
     def first(self) -> Arm:
@@ -352,7 +356,8 @@ class _Attempt:
         proved = [step for step in steps if step.succeeded]
         last = proved[-1] if proved else steps[0]
         ratios = self._fresh(last.arm).log_ratios
-        return Proof(last.arm, last.answer, self._reported(ratios, is_last=is_last), steps)
+        interval = self._reported(ratios, is_last=is_last)
+        return Proof(last.arm, last.answer, interval, steps, self.planned, time_is_up=is_last)
 
     def _reported(self, pairs: Sequence[float], *, is_last: bool) -> Interval | None:
         """The 95 % interval that goes with the looks; None: too few pairs."""

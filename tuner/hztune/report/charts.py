@@ -254,7 +254,12 @@ def _best_line(steps: Sequence[tuple[float, float]], x: PlotScale, y: PlotScale)
     path = f"M{x(steps[0][0]):.1f} {y(steps[0][1]):.1f}"
     for seconds, log_ratio in steps[1:]:
         path += f"H{x(seconds):.1f}V{y(log_ratio):.1f}"
-    return tag("path", tag("title", "the best that the search knew"), d=path, class_="best")
+    return tag(
+        "path",
+        tag("title", "the best mean by then, shrunk towards the others"),
+        d=path,
+        class_="best",
+    )
 
 
 def _bands(phases: Sequence[Phase], x: PlotScale, top: float, bottom: float) -> Iterator[Html]:

@@ -1,7 +1,9 @@
-"""What a results directory holds, worked out for a reader: the samples decide, nothing else.
+"""What a results directory holds, worked out for a reader.
 
-Every figure is made anew from the blocks, by the same functions that the study used. Times are
-seconds since the first block began; log ratios are to the default, above 0 is better.
+The figures are made anew from the blocks in `study.db` (or in `samples.jsonl`, where there is no
+database), by the same functions that the study used. The study's own are the verdict, the claim,
+the noise floor and what became of each finalist. Times are seconds since the first block began; log
+ratios are to the default, above 0 is better.
 """
 
 from __future__ import annotations
@@ -264,7 +266,7 @@ class StudyReading:
 
     @cached_property
     def trace(self) -> tuple[tuple[float, float], ...]:
-        """When the search knew what: (seconds, log ratio of the best by then), the best from 0."""
+        """(Seconds, greatest pooled mean by then), at least 0; the search itself asks its model."""
         ledger = Ledger(self.ledger.limit, self.ledger.max_loss)
         searches = sum(block.role == "search" for block in self.samples.blocks)
         every = max(1, searches // _CHECKPOINTS)
@@ -368,7 +370,7 @@ class StudyReading:
 
     @property
     def needed(self) -> list[str]:
-        """The knobs without which something was lost for certain, the greatest loss first."""
+        """The knobs without which the 95 % interval is below zero, the greatest loss first."""
         return [
             name
             for removal in self.removals

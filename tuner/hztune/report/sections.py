@@ -270,7 +270,7 @@ def _search(found: StudyReading) -> Html:
         tag(
             "p",
             "Every configuration with its 95 % interval, placed at the moment it was first "
-            "measured; the line is the best that the search knew, shrunk towards the others since "
+            "measured; the line is the best mean by then, shrunk towards the others since "
             "the best of many noisy means is too good to be true. Green dots are fresh pairs of "
             "finalists. A cross is a configuration that "
             "failed; what is far slower than the default lies on the lower edge.",

@@ -88,7 +88,7 @@ class Proposer:
     def suggest(
         self, count: int, *, fresh: int | None = None, out: Iterable[Arm] = ()
     ) -> list[Arm]:
-        """The arms of the next block, asked of the study.
+        """The arms of the next block: the sampler proposes them, an Optuna study records them.
 
         Args:
             count: Most arms that are wanted.

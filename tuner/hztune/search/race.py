@@ -1,7 +1,7 @@
 """The search: what the next block holds, decided anew from all data before each block.
 
-Presets come first. Then the studies of the hopeful allocators are asked (see `proposer`): each slot
-of a block goes to a configuration that may be the best, new or measured before. In the last part of
+Presets come first. Then the hopeful allocators' proposers are asked (see `proposer`): each slot of
+a block goes to a configuration that may be the best, new or measured before. In the last part of
 the time only measured ones race, and parts of the best one that are not known by themselves.
 """
 
@@ -226,7 +226,7 @@ class Search:
         return self._ranked[1]
 
     def proposer(self, allocator: str) -> Proposer:
-        """The study of an allocator."""
+        """What proposes configurations of an allocator."""
         return self._proposers[allocator]
 
     # ---- estimates -------------------------------------------------------------------------------

@@ -195,7 +195,7 @@ def account_of(study: Story, decision: Decision, wall_s: float) -> Account:
         rss_ratio=_rss_ratio(bench.ledger, decision),
         idle_ratio=_idle_ratio(bench.ledger, decision),
         as_they_come=_as_they_come(study),
-        strays=tuple(_outliers(bench.ledger)),
+        outliers=tuple(_outliers(bench.ledger)),
         elsewhere=tuple(_elsewhere(decision)),
         left_out=decision.examined.is_gone(decision.arm) if decision.examined else (),
         added=tuple(_additions(decision)),

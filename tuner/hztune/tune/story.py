@@ -384,7 +384,7 @@ REASONS = {
     "failed": "it failed in a fresh process",
     "over_limit": "it is not shown to keep the memory limit",
     "over_loss": "it is not shown to lose at most what --max-loss allows on each workload",
-    "dominated": "another one is faster and takes no more memory, or hardly more",
+    "dominated": "another one dominates it: faster, and no more memory, or hardly more",
 }
 
 
@@ -409,7 +409,11 @@ def _seen(proof: Proof) -> str:
     if proof.interval is None:
         return ""
     ratio, low, high = proof.interval.ratio
-    return f": {ratio:.3f}x [{low:.3f}, {high:.3f}] on {proof.interval.pairs} pairs"
+    pairs = f"{proof.interval.pairs} pairs"
+    if proof.interval.pairs < proof.planned:
+        pairs = f"{proof.interval.pairs} of {proof.planned} planned pairs"
+        pairs += ", then the time was up" if proof.time_is_up else ""
+    return f": {ratio:.3f}x [{low:.3f}, {high:.3f}] on {pairs}"
 
 
 def _around_zero(aa: list[float]) -> Interval | None:
