@@ -1,4 +1,4 @@
-"""An allocator with parameters stands in every place that must know it; each says which it lacks."""
+"""An allocator with parameters stands in every place that must know it, or the place is named."""
 
 from __future__ import annotations
 

@@ -110,7 +110,6 @@ def foot(found: StudyReading) -> Html:
         ),
         tag(
             "p",
-            "hztune report makes the figures from the measurements in study.db; samples.jsonl holds "
-            "the same.",
+            "hztune report makes the figures from study.db; samples.jsonl holds the same.",
         ),
     )

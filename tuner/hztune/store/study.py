@@ -166,7 +166,7 @@ class StoredStudy:
                 "install the version that began it"
             )
         if not storage.run(lambda connection: inspect(connection).has_table(ROWS.name)):
-            storage.prepare(TABLES)  # 0.1 began it
+            storage.prepare(TABLES)  # the first hztune with shared studies began it
         return cls(storage, name, row)
 
     @property
