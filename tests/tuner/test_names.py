@@ -17,8 +17,19 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2] / "tuner" / "hztune"
 
 VERBS = frozenset(
-    {"described", "directory", "draw", "dumps", "examine", "find", "get", "join", "load", "parse"}
-    | {"read", "render", "run", "table", "write"}
+    {
+        "directory",
+        "draw",
+        "dumps",
+        "examine",
+        "find",
+        "join",
+        "load",
+        "named",
+        "parse",
+        "read",
+    }
+    | {"render", "require", "run", "table", "write"}
 )
 """Functions that say of several modules the same thing."""
 

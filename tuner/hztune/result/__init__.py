@@ -172,7 +172,7 @@ class Account:
             KeyError: A key is missing: another version of hztune wrote it.
             TypeError: Something in it has another form.
         """
-        later = ("changes", "strays", "elsewhere", "left_out", "added", "prior")
+        later = ("changes", "outliers", "elsewhere", "left_out", "added", "prior")
         plain = {
             field.name: summary[field.name] for field in fields(cls) if field.name not in later
         }

@@ -58,7 +58,7 @@ class AllocatorChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class TuneTarget:
     """What decides which allocators can be candidates.
 
     Attributes:
@@ -77,7 +77,7 @@ def asks_inside(wanted: str) -> bool:
     return wanted == ANY_ALLOCATOR or any(name.startswith(inside.ANY) for name in _names(wanted))
 
 
-def candidates(wanted: str, searched: str, target: Subject) -> AllocatorChoice:
+def candidates(wanted: str, searched: str, target: TuneTarget) -> AllocatorChoice:
     """Finds the allocators of a study.
 
     Args:
@@ -106,7 +106,7 @@ def _names(wanted: str) -> list[str]:
     return list(dict.fromkeys(name.strip() for name in wanted.split(",")))
 
 
-def _all(target: Subject) -> tuple[tuple[Installed, ...], tuple[str, ...]]:
+def _all(target: TuneTarget) -> tuple[tuple[Installed, ...], tuple[str, ...]]:
     """What the program brings and all that is installed, and what is missing.
 
     A library that the program brings is not preloaded as well: it would be the same.
@@ -125,7 +125,7 @@ def _all(target: Subject) -> tuple[tuple[Installed, ...], tuple[str, ...]]:
     return (*target.inside, *others), tuple(missing)
 
 
-def _named(names: Sequence[str], target: Subject) -> tuple[Installed, ...]:
+def _named(names: Sequence[str], target: TuneTarget) -> tuple[Installed, ...]:
     """Those that were named; `inside` is all that the program brings."""
     found: list[Installed] = []
     for name in names:
