@@ -71,7 +71,7 @@ def measure(cell: str, repeats: int, pairs: int) -> Precision:
         ratios.append(ratio)
     seconds = [fmean(one.log_ratio for one in ratios[i::repeats]) for i in range(repeats)]
     variance = fmean(one**2 for one in seconds)
-    within = fmean(one.within for one in ratios if not math.isnan(one.within)) / pairs
+    within = fmean(one.turn_variance for one in ratios if not math.isnan(one.turn_variance)) / pairs
     spent = executor.accounting
     return Precision(
         cell=cell,

@@ -18,7 +18,7 @@ import optuna
 
 from hztune.measure import Arm
 from hztune.search import SLOTS, Best, Chain
-from hztune.search.race import BLOCKS, FEWEST_BLOCKS
+from hztune.search.race import FEWEST_BLOCKS, SEARCH_BLOCKS
 from hztune.space import Config, Dimension, Space
 from hztune.trial import Bench
 
@@ -46,7 +46,8 @@ class Rival:
         """Measures proposals until `share` of the budget is used."""
         bench, total_s = self.bench, self.bench.budget.total_s
         while True:
-            usual, most = (bench.rounds(1 + SLOTS, total_s / n) for n in (BLOCKS, FEWEST_BLOCKS))
+            most_blocks = (SEARCH_BLOCKS, FEWEST_BLOCKS)
+            usual, most = (bench.rounds(1 + SLOTS, total_s / n) for n in most_blocks)
             rounds = max(usual, min(bench.least_rounds(), most))
             if not bench.budget.allows(bench.executor.cost(1 + SLOTS, rounds), share):
                 return

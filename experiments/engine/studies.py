@@ -35,7 +35,7 @@ from hztune.progress import Quiet
 from hztune.space import Dimension, Space
 from hztune.stats import fixed_interval
 from hztune.trial import Bench, Budget, Ledger
-from hztune.tune.candidates import Subject, candidates
+from hztune.tune.candidates import TuneTarget, candidates
 from hztune.tune.story import Decision, Story
 
 GAIN = 1.0
@@ -157,7 +157,7 @@ def _side(dimension: Dimension, rng: Random) -> list[Value]:
 @cache
 def hz_space() -> Space:
     """Where hztune looks for a better hz."""
-    return candidates("hz", "", Subject(THREADS)).space
+    return candidates("hz", "", TuneTarget(THREADS)).space
 
 
 def told(
@@ -177,7 +177,7 @@ def judged(name: str, whole: Story, decision: Decision, landscape: Landscape) ->
     claimed = decision.verdict == "improved"
     known = [(proof.interval, proof.arm) for proof in decision.proofs if proof.interval]
     truths = [landscape(arm).log_ratio for _, arm in known]
-    records = whole.bench.ledger.confirmed
+    records = whole.bench.ledger.fresh_by_arm
     widths = [
         interval.half_width / fixed_interval(records[arm.key].log_ratios).half_width
         for interval, arm in known

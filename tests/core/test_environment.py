@@ -146,7 +146,7 @@ def test_other_programs_variables_are_left_alone(name: str, preload: Preload) ->
     assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
 
 
-# --- names of before ------------------------------------------------------------------------------
+# --- old names ------------------------------------------------------------------------------------
 
 RENAMED = [
     ("background_refill_us", "background_period_us", "4096"),

@@ -32,7 +32,11 @@ OPTIONAL = {
 TABLES = {"glibc": GLIBC, "jemalloc": JEMALLOC, "mimalloc": MIMALLOC, "tcmalloc": TCMALLOC}
 LIBRARIES = [name for name in allocator.names() if isinstance(allocator.get(name), Library)]
 PRELOADED = [*LIBRARIES, "hz"]
-TUNABLE = ["hz", *TABLES]
+TUNABLE = [
+    name
+    for name in allocator.names()
+    if allocator.get(name).knobs(Installed(name, "99.0", "lib.so", Path(), "", ""))
+]
 CONFIRMING = [name for name in allocator.names() if allocator.get(name).confirms]
 
 Find = Callable[[str], tuple[Adapter, Installed]]

@@ -14,7 +14,7 @@ import pytest
 
 from hztune import cli, export, params, profile, progress, tune
 from hztune.cli import tune as cli_tune
-from hztune.doctor import Check, Verdict
+from hztune.doctor import Check, Fitness
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.profile import Profile
@@ -360,7 +360,7 @@ class Measured(HztuneError):
     ],
 )
 def test_strict_refuses_a_machine_that_is_unfit(
-    words: list[str], verdict: Verdict, status: int, monkeypatch: pytest.MonkeyPatch
+    words: list[str], verdict: Fitness, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def begin(*_: object) -> None:
         raise Measured

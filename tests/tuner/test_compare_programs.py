@@ -28,7 +28,7 @@ from hztune.compare.preload import FileIdentity
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.program import Program
-from hztune.measure.workloads import program_proof, programs_executor
+from hztune.measure.workloads import program_identity, programs_executor
 from hztune.profile import AllocatorId, Profile, Share, WorkloadId
 from hztune.store.local import samples
 from hztune.tune import TuneRequest
@@ -112,7 +112,7 @@ def test_a_profile_for_an_allocator_inside_takes_part(
     profile.save(make_profile({"narenas": 2}, allocator=identity, cautions=()), path)
     (side,) = api.contenders([str(path)])
     assert (side.name, side.inside) == ("frames", identity.as_installed())
-    prepared = FileIdentity([side], program_proof(Program(("true",)), [identity.as_installed()]))
+    prepared = FileIdentity([side], program_identity(Program(("true",)), [identity.as_installed()]))
     made = prepared.prepare(side.arm)
     assert isinstance(made, dict) and "narenas:2" in made["_RJEM_MALLOC_CONF"]
 

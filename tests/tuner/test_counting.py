@@ -12,7 +12,7 @@ import pytest
 from hztune.blocks import Arm, Block, Outcome
 from hztune.result.counters import FAULTS, NOUNS, WHOLE, CounterChange
 from hztune.store.local import LocalStudy, recording
-from hztune.trial import Ledger, counter_changes, fresh_pairs
+from hztune.trial import Ledger, counter_changes, fresh_outcomes
 
 from .conftest import tell
 from .test_samples import IDENTITY, MACHINE, block
@@ -127,7 +127,7 @@ def test_only_fresh_pairs_of_the_arm_are_looked_at() -> None:
     other = Arm.of("hz", {"thp": "on"})
     blocks = [measured(0, "search", TUNED), measured(1, "confirm", other)]
     fresh = measured(2, "confirm", TUNED)
-    assert fresh_pairs(Ledger.of([*blocks, fresh]), TUNED) == [fresh.outcomes]
+    assert fresh_outcomes(Ledger.of([*blocks, fresh]), TUNED) == [fresh.outcomes]
 
 
 # ---- stored --------------------------------------------------------------------------------------

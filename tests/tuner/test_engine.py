@@ -6,6 +6,8 @@ What measures processes is replayed here; what needs scikit-learn stands back fo
 from __future__ import annotations
 
 import json
+import math
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth
 from hztune.machine import Machine
 from hztune.params import renamed_in
+from hztune.trial import LossLimit
 from hztune.workload import WorkloadSpec
 
 ENGINE = Path(__file__).parents[2] / "experiments" / "engine"
@@ -176,3 +179,23 @@ def test_a_reading_names_the_best_configuration_of_a_landscape(path: Path, scrip
         key=lambda point: sum(point["pairs"]) / len(point["pairs"]),
     )
     assert f" | {reading.told(best['params'])} | " in reading.line(path)
+
+
+LOSS_ROW = re.compile(r"^ *\| (0\.\d+) \| (\d+) \|(( \d+ % \|)+)$", re.MULTILINE)
+LOSS_TABLE = [
+    (float(row[1]), int(row[2]), [int(each) / 100 for each in re.findall(r"\d+(?= %)", row[3])])
+    for row in LOSS_ROW.finditer(LossLimit.__doc__ or "")
+]
+
+
+@pytest.mark.parametrize(("deviation", "pairs", "shares"), LOSS_TABLE)
+def test_what_is_said_of_max_loss_is_what_the_judging_code_shows(
+    deviation: float, pairs: int, shares: list[float], script: Script
+) -> None:
+    losses = script("losses")
+    assert [(row, count) for row, count, _ in LOSS_TABLE] == [*losses.ROWS]
+    proofs = 250
+    found = losses.Simulation(deviation, pairs, proofs).shares()
+    for said, seen in zip(shares, found, strict=True):
+        error = math.sqrt(max(said * (1.0 - said), 0.01) / proofs)
+        assert abs(seen - said) <= 3.5 * error + 0.005

@@ -1,4 +1,4 @@
-"""Samples of one study are never mixed with those of another: whatever differs is refused."""
+"""ArmRecord of one study are never mixed with those of another: whatever differs is refused."""
 
 from __future__ import annotations
 

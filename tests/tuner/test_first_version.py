@@ -1,4 +1,4 @@
-"""Studies that hztune 0.1 left are read, go on and are told again, without a loss."""
+"""Studies from before `study.db` are read, go on and are told again, without a loss."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from hztune.blocks import Arm
 from hztune.compare import comparison, exchange, table
 from hztune.compare.comparison import Comparison
 from hztune.compare.contenders import Contender
-from hztune.compare.gate import Answer, Gate, Horizon, is_look, whole
+from hztune.compare.gate import Answer, Gate, Horizon, is_gate_look, whole
 from hztune.compare.match import LEAST_PAIRS, Effort, play
 from hztune.errors import UsageError
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
@@ -73,7 +73,7 @@ def played(case: Case, noise: Draw, rng: Generator) -> tuple[Answer, int]:
     logs = case.loss + case.scatter * noise(rng, until)
     for pairs in range(LEAST_PAIRS, until + 1):
         is_last = pairs == until < case.planned
-        if is_look(pairs, case.planned) or is_last:
+        if is_gate_look(pairs, case.planned) or is_last:
             answer, _ = gate.judge(logs[:pairs].tolist(), Horizon(case.planned))
             if answer == "not enough data" and is_last:
                 answer, _ = gate.judge(logs[:pairs].tolist(), Horizon(case.planned, is_last=True))
@@ -178,7 +178,7 @@ def test_a_row_has_the_answer_that_its_contenders_deserve(truth: Landscape, answ
 def test_a_row_ends_at_the_first_look_that_has_an_answer() -> None:
     (found,) = compared(landscape(0.2), QUIET).rulings
     assert found.pairs < found.planned
-    assert is_look(found.pairs, found.planned)
+    assert is_gate_look(found.pairs, found.planned)
 
 
 def test_the_number_of_pairs_is_planned_by_the_time() -> None:

@@ -46,13 +46,13 @@ def spec() -> WorkloadSpec:
 
 
 def by_turns(*arms: Arm, proof: AllocatorIdentity | None = None) -> tuple[Outcome, ...]:
-    executor = TurnExecutor(spec(), seed=1, tempo=QUICK, proof=proof)
+    executor = TurnExecutor(spec(), seed=1, tempo=QUICK, identity=proof)
     return executor.measure(arms, role="search", rounds=2, number=0).outcomes
 
 
 def by_runs(*arms: Arm, proof: AllocatorIdentity | None = None) -> tuple[Outcome, ...]:
     program = bench_program(spec(), seconds=0.05)
-    executor = RunExecutor(program, seed=1, proof=proof, warmups=0)
+    executor = RunExecutor(program, seed=1, identity=proof, warmups=0)
     return executor.measure(arms, role="search", rounds=1, number=0).outcomes
 
 
@@ -83,7 +83,7 @@ def test_what_hz_counted_comes_with_its_outcome(measure) -> None:  # type: ignor
 
 @WAYS
 def test_a_lost_preload_is_a_wrong_allocator(measure) -> None:  # type: ignore[no-untyped-def]
-    outcome = measure(CANDIDATE, proof=Meddler({"LD_PRELOAD": None}))[0]
+    outcome = measure(CANDIDATE, identity=Meddler({"LD_PRELOAD": None}))[0]
     assert outcome.status == "wrong_allocator"
     assert "libc" in outcome.detail
 
@@ -93,20 +93,20 @@ def test_a_lost_preload_is_a_wrong_allocator(measure) -> None:  # type: ignore[n
 def test_a_changed_or_lost_parameter_is_a_wrong_configuration(  # type: ignore[no-untyped-def]
     measure, value: str | None
 ) -> None:
-    outcome = measure(CANDIDATE, proof=Meddler({"HZ_MAGAZINE_CAP": value}))[0]
+    outcome = measure(CANDIDATE, identity=Meddler({"HZ_MAGAZINE_CAP": value}))[0]
     assert outcome.status == "wrong_config"
     assert "magazine_cap=512" in outcome.detail
 
 
 @WAYS
 def test_a_parameter_that_was_added_on_the_way_is_a_wrong_configuration(measure) -> None:  # type: ignore[no-untyped-def]
-    outcome = measure(DEFAULT, proof=Meddler({"HZ_DEPOT_LOCK": "spin"}))[0]
+    outcome = measure(DEFAULT, identity=Meddler({"HZ_DEPOT_LOCK": "spin"}))[0]
     assert outcome.status == "wrong_config"
 
 
 @WAYS
 def test_a_value_that_hz_refuses_is_rejected(measure) -> None:  # type: ignore[no-untyped-def]
-    outcome = measure(DEFAULT, proof=Meddler({"HZ_MAGAZINE_CAP": "3"}))[0]
+    outcome = measure(DEFAULT, identity=Meddler({"HZ_MAGAZINE_CAP": "3"}))[0]
     assert outcome.status == "rejected"
     assert "HZ_MAGAZINE_CAP" in outcome.detail
 

@@ -62,7 +62,7 @@ def python(code: str, **options: Any) -> Program:
 
 
 def executor(program: Program, sink: LocalStudy | None = None, warmups: int = 0) -> RunExecutor:
-    return RunExecutor(program, sink, seed=1, proof=OpenProof(), warmups=warmups)
+    return RunExecutor(program, sink, seed=1, identity=OpenProof(), warmups=warmups)
 
 
 def measure(program: Program, *arms: Arm, rounds: int = 1, number: int = 0) -> Block:
@@ -118,7 +118,7 @@ MEMORY = {
 def test_a_candidate_gets_most_of_the_memory_and_a_greedy_control_all_it_takes(name: str) -> None:
     control_mb, candidate_mb, status = MEMORY[name]
     program = python(HOLDS.format(control=control_mb))
-    player = RunExecutor(program, seed=1, proof=OpenProof(), warmups=0, memory_mb=200)
+    player = RunExecutor(program, seed=1, identity=OpenProof(), warmups=0, memory_mb=200)
     player.measure([CONTROL, CONTROL], role="aa", rounds=1, number=0)
     candidate = Arm.of("any", {"knob": candidate_mb})
     block = player.measure([CONTROL, candidate], role="search", rounds=1, number=1)
@@ -139,7 +139,7 @@ def test_what_a_greedy_control_takes_is_known_from_its_warm_up_or_from_an_earlie
     warmups: int, number: int
 ) -> None:
     program, candidate = python(HOLDS.format(control=180)), Arm.of("any", {"knob": 182})
-    player = RunExecutor(program, seed=1, proof=OpenProof(), warmups=warmups, memory_mb=210)
+    player = RunExecutor(program, seed=1, identity=OpenProof(), warmups=warmups, memory_mb=210)
     if not warmups:
         player.recall([Block(0, "aa", (Outcome(CONTROL, "ok", rss_peak_kb=190 << 10),))])
     block = player.measure([CONTROL, candidate], role="confirm", rounds=1, number=number)

@@ -82,7 +82,7 @@ class Stage:
 
     def executor(self) -> TurnExecutor:
         proof = FakeProof(self.base)
-        return TurnExecutor(SPEC, self.sink, seed=self.seed, tempo=TEMPO, proof=proof)
+        return TurnExecutor(SPEC, self.sink, seed=self.seed, tempo=TEMPO, identity=proof)
 
     def measure(self, *arms: Arm, rounds: int = 6, number: int = 0, **plans: Any) -> Block:
         """Measures a block in which the arm at i does what `arm_i` says."""

@@ -1,8 +1,9 @@
 """One word, one meaning: what is public has one name in the whole package.
 
-A class is a thing, and its name says which: no two modules may give one name to two things. A
-function is called by its module's name, such as `profile.load` and `space.load`, so that VERBS may
-come twice; every other function may not. The functions of `api` hand on what a room does, and have
+A class is a thing, and its name says which: no two modules may give one name to two things; a type
+alias is one of them. A function is called by its module's name, such as `profile.load` and
+`space.load`, so that VERBS may come twice; every other function may not. So it is with constants,
+of which FACTS_OF_A_MODULE may come twice. The functions of `api` hand on what a room does, and have
 its name.
 """
 
@@ -10,25 +11,61 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "tuner" / "hztune"
 
 VERBS = frozenset(
-    {"directory", "draw", "dumps", "examine", "find", "join", "load", "parse", "read", "render"}
-    | {"run", "table", "write"}
+    {
+        "directory",
+        "draw",
+        "dumps",
+        "examine",
+        "find",
+        "join",
+        "load",
+        "named",
+        "parse",
+        "read",
+    }
+    | {"render", "require", "run", "table", "write"}
 )
 """Functions that say of several modules the same thing."""
 
+FACTS_OF_A_MODULE = frozenset({"MOST_BYTES", "SCHEMA", "TABLE"})
+"""Constants that do: of a kind of file its version and the longest that is read, of an allocator
+its parameters."""
 
-def defined(kind: type[ast.ClassDef] | type[ast.FunctionDef]) -> dict[str, list[str]]:
-    """Name -> the modules whose public class or function has it."""
-    found = defaultdict(list)
+
+def names(node: ast.stmt) -> Iterator[str]:
+    """The names that a statement of a module defines, but for functions."""
+    if isinstance(node, ast.ClassDef):
+        yield node.name
+    elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        for target in targets:
+            yield from (each.id for each in ast.walk(target) if isinstance(each, ast.Name))
+
+
+def functions(node: ast.stmt) -> Iterator[str]:
+    """The name of the function that a statement of a module defines."""
+    if isinstance(node, ast.FunctionDef):
+        yield node.name
+
+
+def defined() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Name -> the modules that define it: of classes, aliases and constants; of functions."""
+    things: defaultdict[str, list[str]] = defaultdict(list)
+    doings: defaultdict[str, list[str]] = defaultdict(list)
     for path in sorted(set(ROOT.rglob("*.py")) - {ROOT / "api.py"}):
+        module = str(path.relative_to(ROOT))
         for node in ast.parse(path.read_text()).body:
-            if isinstance(node, kind) and not node.name.startswith("_"):
-                found[node.name].append(str(path.relative_to(ROOT)))
-    return found
+            for found, each in ((things, names), (doings, functions)):
+                for name in each(node):
+                    if not name.startswith("_"):
+                        found[name].append(module)
+    return things, doings
 
 
 def twice(found: dict[str, list[str]]) -> dict[str, list[str]]:
@@ -36,14 +73,27 @@ def twice(found: dict[str, list[str]]) -> dict[str, list[str]]:
     return {name: modules for name, modules in found.items() if len(modules) > 1}
 
 
-def test_no_two_classes_have_one_name() -> None:
-    assert twice(defined(ast.ClassDef)) == {}
+def but(found: dict[str, list[str]], allowed: frozenset[str]) -> dict[str, list[str]]:
+    """The others."""
+    return {name: modules for name, modules in found.items() if name not in allowed}
+
+
+def test_no_two_classes_or_aliases_have_one_name() -> None:
+    found = twice(defined()[0])
+    assert {name: modules for name, modules in found.items() if not name.isupper()} == {}
+
+
+def test_no_two_constants_have_one_name_but_the_facts_of_a_module() -> None:
+    found = twice(defined()[0])
+    constants = {name: modules for name, modules in found.items() if name.isupper()}
+    assert but(constants, FACTS_OF_A_MODULE) == {}
 
 
 def test_no_two_functions_have_one_name_but_the_verbs() -> None:
-    found = twice(defined(ast.FunctionDef))
-    assert {name: modules for name, modules in found.items() if name not in VERBS} == {}
+    assert but(twice(defined()[1]), VERBS) == {}
 
 
-def test_every_verb_is_the_name_of_several_functions() -> None:
-    assert twice(defined(ast.FunctionDef)).keys() >= VERBS
+def test_what_may_come_twice_does() -> None:
+    things, doings = map(twice, defined())
+    assert doings.keys() >= VERBS
+    assert things.keys() >= FACTS_OF_A_MODULE

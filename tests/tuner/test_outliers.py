@@ -99,7 +99,7 @@ def test_a_process_that_is_slower_for_its_whole_life_is_told_and_counted() -> No
     (stray,) = outlying_pairs(bench.ledger)
     assert (stray.arm, stray.block, stray.pairs) == (TUNED, 9, 20)
     assert stray.distance == pytest.approx(-0.15, abs=0.06)
-    pairs = bench.ledger.confirmed[TUNED.key].log_ratios
+    pairs = bench.ledger.fresh_by_arm[TUNED.key].log_ratios
     assert len(pairs) == 20
     assert min(pairs) == pairs[9] == pytest.approx(0.1 - 0.15, abs=0.06)
 
@@ -134,7 +134,7 @@ def result(toy_space: Space, make_profile: Callable[..., Profile]) -> Result:
 
 
 def test_a_summary_tells_of_outliers_by_arm_and_distance(result: Result) -> None:
-    (stray,) = result.account.strays
+    (stray,) = result.account.outliers
     assert stray.arm == TUNED
     line = next(line for line in summary_lines(result) if "far from the others" in line)
     assert " pairs of hz lock=spin lies far" in line
@@ -146,10 +146,10 @@ def test_a_summary_with_outliers_or_from_before_is_read_back(result: Result) -> 
     stored = json.loads(json.dumps(ending(result)))
     assert Result.stored(stored, None) == result
     del stored["summary"]["strays"]
-    assert Result.stored(stored, None).account.strays == ()
+    assert Result.stored(stored, None).account.outliers == ()
 
 
 def test_the_ratio_of_a_stray_is_to_the_middle_of_the_others(result: Result) -> None:
-    (stray,) = result.account.strays
+    (stray,) = result.account.outliers
     assert isinstance(stray, OutlierPair)
     assert stray.ratio == pytest.approx(math.exp(-0.15), abs=0.06)

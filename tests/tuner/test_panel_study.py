@@ -26,7 +26,7 @@ from hztune.result.summary import ending, summary_json, summary_lines
 from hztune.space import Space, load
 from hztune.store import Sink
 from hztune.store.local import LocalStudy, samples
-from hztune.store.study import Place
+from hztune.store.study import StudyAddress
 from hztune.trial import Bench, Ledger
 from hztune.tune import shared_session, tune
 from hztune.tune.request import TuneRequest
@@ -445,7 +445,7 @@ def test_a_study_that_workers_share_has_a_panel_too(
     monkeypatch.setattr(f"{where}.panel_of", panel_of)
     monkeypatch.setattr(f"{where}.SystemClock", lambda: clock)
     asked = TuneRequest(LARSON, space=str(tmp_path / "two.toml"), budget_s=180.0)
-    place = Place(f"sqlite:///{tmp_path / 'shared.db'}", "shared")
+    place = StudyAddress(f"sqlite:///{tmp_path / 'shared.db'}", "shared")
     result = shared_session.begin(place, asked, tmp_path / "out", Quiet())
     assert [each.text for each in result.profile.cautions] == [
         "on others: 10 times slower (max_dirty_bytes=0)"

@@ -121,7 +121,7 @@ def test_a_misspelt_variable_is_recognised_and_a_foreign_one_is_not() -> None:
     assert params.nearly("HZ_MAGAZINE_CAP") is None
 
 
-# ---- names of before -----------------------------------------------------------------------------
+# ---- old names -----------------------------------------------------------------------------------
 
 RENAMED = [old for old in params.old_names().values() if old.now]
 
@@ -141,7 +141,7 @@ def test_a_value_under_a_name_of_before_is_the_rows_of_today(
     row = params.find(old.now)
     params._say.cache_clear()
     assert params.find(old.name) is row and row.first_name == old.name
-    assert params.renamed({old.name: row.high}) == {old.now: row.high}
+    assert params.with_current_names({old.name: row.high}) == {old.now: row.high}
     assert params.environment({old.name: row.high}) == {row.env: str(row.high)}
     assert params.complete({old.name: row.high})[old.now] == row.high
     assert params.renamed_variables({old.env: "7", "HOME": "/"}) == {row.env: "7", "HOME": "/"}
@@ -151,7 +151,7 @@ def test_a_value_under_a_name_of_before_is_the_rows_of_today(
 @pytest.mark.parametrize("old", RENAMED, ids=lambda old: old.name)
 def test_an_old_and_a_new_name_that_disagree_are_refused(old: OldName) -> None:
     row = params.find(old.now)
-    assert params.renamed({old.now: row.low, old.name: row.low}) == {old.now: row.low}
+    assert params.with_current_names({old.now: row.low, old.name: row.low}) == {old.now: row.low}
     with pytest.raises(UsageError, match=f"{old.name} is called {old.now} now, and the two"):
         params.check({old.now: row.low, old.name: row.high})
 
@@ -169,7 +169,7 @@ def test_a_parameter_that_was_removed_is_named_and_ignored(
 ) -> None:
     params._say.cache_clear()
     params.check({gone: 1})
-    assert params.renamed({gone: 1}) == {gone: 1}
+    assert params.with_current_names({gone: 1}) == {gone: 1}
     assert params.environment({gone: 1, "magazine_cap": 64}) == {"HZ_MAGAZINE_CAP": "64"}
     assert params.renamed_variables({"HZ_SPARKLE": "1"}) == {}
     assert len(caplog.messages) == 1

@@ -15,7 +15,7 @@ from hztune.confirm import MOST_MEMBERS, Member, affordable, member_error, on_fr
 from hztune.confirm.proof import CLAIM_ERROR
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
-from hztune.search import Front, Search, members
+from hztune.search import FrontGoal, Search, members
 from hztune.space import Choice, Space
 from hztune.stats import Interval, is_look
 from hztune.trial import (
@@ -79,7 +79,7 @@ def bench_of(
 
 
 def front_search(bench: Bench, space: Space) -> Search:
-    return Search(bench, space, seed=1, goal=Front())
+    return Search(bench, space, seed=1, goal=FrontGoal())
 
 
 def decided(bench: Bench, space: Space, seed: int = 1) -> Decision:

@@ -41,7 +41,7 @@ def test_every_member_is_left_what_its_speed_or_its_memory_needs(toy_space: Spac
     left, bench = shortened(three_ways, wholes, toy_space)
     assert [arm.config for arm in left] == [fast, {**fast, **small}, small]
     assert {block.role for block in bench.ledger.blocks} == {"aa", "ablate"}
-    assert bench.ledger.confirmed == {}  # no fresh pair has chosen one
+    assert bench.ledger.fresh_by_arm == {}  # no fresh pair has chosen one
 
 
 @pytest.mark.parametrize("truth", [Truth(0.03), Truth(rss_kb=97_000)], ids=["speed", "memory"])

@@ -23,8 +23,8 @@ from hztune.progress import Quiet
 from hztune.report import reading, sections, words
 from hztune.result import Attempt, Result
 from hztune.result.summary import summary_json, summary_lines
-from hztune.store.study import Place
-from hztune.trial import Bench, Samples
+from hztune.store.study import StudyAddress
+from hztune.trial import ArmRecord, Bench
 from hztune.tune import TuneRequest, shared_session, tune
 from hztune.tune.request import understand
 from hztune.verify.claim import Promise, Verification, measure
@@ -173,8 +173,8 @@ def test_a_candidate_that_was_shortened_and_then_refused_is_named_in_the_report(
     account = found.result.account
     account = replace(account, attempts=(*account.attempts, attempt))
     vars(found)["result"] = replace(found.result, account=account)
-    found.ledger.confirmed[arm.key] = Samples(arm)  # the search has never measured it
-    number = len(found.ledger.confirmed)
+    found.ledger.fresh_by_arm[arm.key] = ArmRecord(arm)  # the search has never measured it
+    number = len(found.ledger.fresh_by_arm)
     assert sections._fate(found, arm) == (f"finalist {number}", sections._ANSWERS["futile"])
 
 
@@ -322,7 +322,7 @@ def test_a_front_that_workers_share_leaves_what_every_front_leaves(
     space.write_text(SPACE)
     larson = WorkloadSpec.from_text("larson", (), 2)
     asked = TuneRequest(workload=larson, space=str(space), budget_s=120.0, pareto="throughput,rss")
-    place = Place(f"sqlite:///{tmp_path / 'study.db'}", "front")
+    place = StudyAddress(f"sqlite:///{tmp_path / 'study.db'}", "front")
     first = shared_session.begin(place, asked, tmp_path / "first", Quiet())
     assert first.front[-1].claim.verdict == "less_memory"
     second = shared_session.join(place, Quiet(), out=tmp_path / "second")

@@ -6,9 +6,9 @@ import io
 import math
 from dataclasses import replace
 
-from hztune.progress import Live, Plain, Quiet, Status, duration, percent, reporter
+from hztune.progress import Live, Plain, Quiet, StudyStatus, duration, percent, reporter
 
-STATUS = Status("search", 12, 1, math.log(1.1), 0.02, math.log(1.03), 75.0, 0.5)
+STATUS = StudyStatus("search", 12, 1, math.log(1.1), 0.02, math.log(1.03), 75.0, 0.5)
 
 
 class Terminal(io.StringIO):
@@ -20,7 +20,7 @@ def test_a_status_tells_trial_best_interval_floor_and_time_left() -> None:
     line = STATUS.line()
     for part in (
         "search",
-        "trial 12 (1 failed)",
+        "12 configurations (1 failed)",
         "+10.0 % ± 2.0 %",
         "noise floor 3.0 %",
         "1:15 left",
@@ -29,7 +29,7 @@ def test_a_status_tells_trial_best_interval_floor_and_time_left() -> None:
 
 
 def test_what_is_unknown_is_not_shown_as_a_number() -> None:
-    line = Status("calibrate", 0, 0, 0.0, math.inf, 0.0, 80.0, 0.1).line()
+    line = StudyStatus("calibrate", 0, 0, 0.0, math.inf, 0.0, 80.0, 0.1).line()
     assert "best so far -" in line
     assert "noise floor ?" in line
     assert "inf" not in line
@@ -61,7 +61,7 @@ def test_a_terminal_keeps_what_is_said_and_clears_the_bar() -> None:
         shown.update(STATUS)
         shown.say("finalist 1: lock=spin [not markup]")
     assert "finalist 1: lock=spin [not markup]" in stream.getvalue()
-    assert "trial 12" in stream.getvalue()
+    assert "12 configurations" in stream.getvalue()
 
 
 def test_the_display_suits_the_stream() -> None:

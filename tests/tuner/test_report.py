@@ -304,7 +304,7 @@ def test_the_way_back_names_every_variable_that_the_profile_sets(page: str) -> N
 
 def test_the_profile_is_found_again_among_the_samples(found: StudyReading) -> None:
     assert found.winner.config == {"depot_lock": "spin"}
-    assert found.winner.key in found.ledger.confirmed
+    assert found.winner.key in found.ledger.fresh_by_arm
 
 
 def test_every_configuration_of_the_search_has_a_number_a_time_and_an_interval(

@@ -16,7 +16,8 @@ from hztune.errors import HztuneError, StoppedByUser, UsageError
 from hztune.lab.replay import ModelNoise, Truth
 from hztune.search import SLOTS, Search
 from hztune.space import Space
-from hztune.trial import Bench, Ledger, MemoryLimit, Samples, assess, calibrate
+from hztune.stats import sequential_interval
+from hztune.trial import ArmRecord, Bench, Ledger, MemoryLimit, assess, calibrate
 
 MakeBench = Callable[..., Bench]
 QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
@@ -58,7 +59,7 @@ def test_the_calibration_finds_the_noise(make_bench: MakeBench) -> None:
     calibrate(bench, Arm("hz"), share=0.5)
     noise = assess(bench, confirm_s=100, alpha=0.01).noise
     assert math.sqrt(noise.between) == pytest.approx(0.04 * math.sqrt(2), rel=0.5)
-    assert math.sqrt(noise.within) == pytest.approx(0.1 * math.sqrt(2), rel=0.3)
+    assert math.sqrt(noise.per_round) == pytest.approx(0.1 * math.sqrt(2), rel=0.3)
 
 
 def test_a_default_that_does_not_run_ends_the_study_with_its_reason(make_bench: MakeBench) -> None:
@@ -259,12 +260,12 @@ def test_another_limit_is_refused_with_what_is_legal(text: str) -> None:
 def test_a_limit_is_kept_only_when_the_pairs_show_it() -> None:
     limit = MemoryLimit.parse("1.10x")
     below, around = [-0.05, -0.06, -0.05] * 2, [-0.05, 0.06, -0.05, 0.05] * 2
-    assert limit.kept(below, 0.05) and not limit.broken(below, 0.05)
-    assert not limit.kept(below[:5], 0.05)  # before the first look
-    assert not limit.kept(below, 1e-6)
-    assert not limit.kept(around, 0.05) and not limit.broken(around, 0.05)
-    assert limit.broken([-excess for excess in below], 0.05)
-    assert not limit.kept([], 0.05) and not limit.broken([], 0.05)
+    shown, unshown = sequential_interval(below), sequential_interval(around)
+    assert limit.kept(shown) and not limit.broken(shown)
+    assert not limit.kept(sequential_interval(below[:5]))  # before the first look
+    assert not limit.kept(sequential_interval(below, 1e-6))
+    assert not limit.kept(unshown) and not limit.broken(unshown)
+    assert limit.broken(sequential_interval([-excess for excess in below]))
 
 
 # ---- the ledger ----------------------------------------------------------------------------------
@@ -275,7 +276,7 @@ def test_the_search_never_sees_confirmation_pairs(make_bench: MakeBench) -> None
     arm = Arm.of("hz", {"lock": "spin"})
     bench.measure([Arm("hz"), arm], "confirm", 10)
     assert bench.ledger.searched == {}
-    assert len(bench.ledger.confirmed[arm.key].pairs) == 1
+    assert len(bench.ledger.fresh_by_arm[arm.key].pairs) == 1
 
 
 def test_a_ledger_read_back_is_the_ledger(make_bench: MakeBench, toy_space: Space) -> None:
@@ -302,7 +303,7 @@ def test_what_a_machine_can_see_is_its_own_in_a_study_of_several(make_bench: Mak
 
 
 def test_constraints_have_the_same_names_whatever_happened() -> None:
-    names = {frozenset(Samples(Arm("hz"), failures=f).violations) for f in ([], [None])}  # type: ignore[list-item]
+    names = {frozenset(ArmRecord(Arm("hz"), failures=f).violations) for f in ([], [None])}  # type: ignore[list-item]
     assert len(names) == 1
 
 

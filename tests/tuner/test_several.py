@@ -89,7 +89,7 @@ def test_the_ratio_is_the_geometric_mean_of_the_workloads() -> None:
     assert pair is not None
     assert pair.log_ratio == pytest.approx(sum(part.log_ratio for part in parts) / 2)
     assert [part.log_ratio for part in parts] == pytest.approx([0.3, -0.1], abs=0.05)
-    assert pair.within == pytest.approx(sum(part.within for part in parts) / 4)
+    assert pair.turn_variance == pytest.approx(sum(part.turn_variance for part in parts) / 4)
     assert spin.rounds == 100 and len(spin.all_turns) == 200
 
 
@@ -113,7 +113,7 @@ def test_the_peak_memory_is_that_of_the_greediest_workload_and_its_ratio_a_mean(
     assert log_rss_ratio(control, spin) == pytest.approx(math.log(2.0) / 2)
     ledger = Ledger(MemoryLimit.parse("1.5x"))
     ledger.add(Block(0, "confirm", (control, spin)))
-    assert ledger.confirmed[SPIN.key].excesses == pytest.approx([math.log(2.0 / 1.5)])
+    assert ledger.fresh_by_arm[SPIN.key].excesses == pytest.approx([math.log(2.0 / 1.5)])
 
 
 def test_a_single_workload_stays_what_it_was() -> None:
@@ -212,7 +212,7 @@ def test_a_loss_that_pairs_leave_open_is_not_claimed_to_be_small() -> None:
     on_b = [pair.log_ratio for pair in bench.ledger.fresh(SPIN).each[1]]
     assert FIVE_PERCENT.excess(fmean(on_b)) < 0.0
     assert proof.answer == "over_loss"
-    words = loss_words(bench, bench.ledger.fresh(SPIN))
+    words = loss_words(bench.ledger, bench.ledger.fresh(SPIN))
     assert words == "it is not shown to lose at most 5% on b"
 
 

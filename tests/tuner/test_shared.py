@@ -36,7 +36,7 @@ from hztune.store.owners import ProcessId
 from hztune.store.study import StoredStudy
 from hztune.store.worker import Worker
 from hztune.trial import Bench, Budget, Ledger
-from hztune.tune.candidates import Subject, candidates
+from hztune.tune.candidates import TuneTarget, candidates
 from hztune.tune.pareto_story import ParetoStory
 from hztune.tune.story import Decision, Story
 
@@ -369,7 +369,7 @@ def story(
 
 def confirmed(study: Story) -> int:
     """Fresh pairs that the study counts for its finalists."""
-    return sum(len(record.pairs) for record in study.bench.ledger.confirmed.values())
+    return sum(len(record.pairs) for record in study.bench.ledger.fresh_by_arm.values())
 
 
 @pytest.mark.parametrize(("machine", "kept"), [("one", 2), ("another", 0)])
@@ -404,13 +404,13 @@ def test_who_takes_over_the_proof_of_a_front_has_its_members_on_the_same_machine
             decision = second.run()
             assert decision.verdict == "improved"
             assert decision.arm.config["lock"] == "spin"
-            begun = [*first.bench.ledger.confirmed]
+            begun = [*first.bench.ledger.fresh_by_arm]
             ledger = second.bench.ledger
             fresh = [block for block in ledger.own_blocks() if block.role == "confirm"]
-            pairs = sum(len(record.pairs) for record in ledger.confirmed.values())
+            pairs = sum(len(record.pairs) for record in ledger.fresh_by_arm.values())
             assert pairs == len(fresh) > 2
             if machine == "one":
-                assert [*ledger.confirmed][: len(begun)] == begun
+                assert [*ledger.fresh_by_arm][: len(begun)] == begun
                 assert front_error(ledger) == claim_error(0)
             else:
                 assert front_error(ledger) == claim_error(1)
@@ -512,7 +512,7 @@ def test_time_in_which_nobody_measured_is_given_back(tmp_path: Path) -> None:
 
 @how_often
 def test_a_long_study_opens_and_proposes_what_nobody_has_measured(postgres: Any, how: str) -> None:
-    space = candidates("hz", "", Subject(8)).space
+    space = candidates("hz", "", TuneTarget(8)).space
     rng = random.Random(3)
     drawn = {arm.key: arm for arm in (space.arm(space.sample(rng)) for _ in range(2 * TRIALS[how]))}
     arms = list(drawn.values())[: TRIALS[how]]

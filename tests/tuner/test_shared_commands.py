@@ -20,7 +20,7 @@ from hztune.tune import TuneRequest
 from hztune.tune import shared_session as together_
 from hztune.tune.request import understand
 from hztune.tune.stored_request import read_back, written
-from hztune.workload import WorkloadSpec, together
+from hztune.workload import WorkloadSpec, workloads_named
 
 SECRET = "hunter2"
 REFUSED = {
@@ -191,7 +191,9 @@ def test_machines_with_equal_records_take_part_as_two(
 def test_a_request_is_read_back_as_it_was(tmp_path: Path) -> None:
     searched = tmp_path / "own.toml"
     searched.write_text('schema = 1\nallocator = "hz"\n')
-    first, second = (spec.by("p99") for spec in together("larson,remote@main", ["remote=50"], 2))
+    first, second = (
+        spec.by("p99") for spec in workloads_named("larson,remote@main", ["remote=50"], 2)
+    )
     request = TuneRequest(
         first, beside=(second,), space=str(searched), trials=7, max_rss="1.1x", out=tmp_path,
         pareto="p99,rss",

@@ -180,7 +180,7 @@ def test_the_defaults_of_hz_are_on_the_grid(hz: Space) -> None:
     assert hz.contains({})
 
 
-# ---- names of before -----------------------------------------------------------------------------
+# ---- old names -----------------------------------------------------------------------------------
 
 OF_BEFORE = (
     HEAD

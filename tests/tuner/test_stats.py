@@ -115,7 +115,7 @@ def test_twice_the_speed_is_the_logarithm_of_two() -> None:
     found = pair_ratio(outcome(10, 20, 30), outcome(20, 40, 60))
     assert found is not None
     assert found.log_ratio == pytest.approx(math.log(2))
-    assert found.within == pytest.approx(0.0, abs=1e-12)
+    assert found.turn_variance == pytest.approx(0.0, abs=1e-12)
     assert found.rounds == 3
 
 
@@ -174,7 +174,7 @@ def test_the_two_sources_of_noise_are_told_apart() -> None:
     noise = estimate_noise([simulated_pairs(rng, 400, 0.05, 0.2, 30)])
     assert noise is not None
     assert math.sqrt(noise.between) == pytest.approx(0.05, rel=0.15)
-    assert math.sqrt(noise.within) == pytest.approx(0.2, rel=0.15)
+    assert math.sqrt(noise.per_round) == pytest.approx(0.2, rel=0.15)
 
 
 def test_comparisons_of_different_candidates_are_not_noise() -> None:
@@ -190,14 +190,14 @@ def test_single_pairs_say_nothing_of_the_noise() -> None:
 
 
 def test_processes_that_differ_want_many_pairs_and_turns_that_scatter_want_many_rounds() -> None:
-    differing = Noise(between=0.04, within=0.01, df=9)
-    scattering = Noise(between=0.0001, within=0.04, df=9)
+    differing = Noise(between=0.04, per_round=0.01, df=9)
+    scattering = Noise(between=0.0001, per_round=0.04, df=9)
     assert differing.best_rounds(0.4, 0.02, 4, 200) == 4
     assert scattering.best_rounds(0.4, 0.02, 4, 200) == round(math.sqrt(400 * 20))
 
 
 def test_the_best_rounds_give_the_least_variance_a_second() -> None:
-    noise = Noise(between=0.002, within=0.05, df=9)
+    noise = Noise(between=0.002, per_round=0.05, df=9)
     best = noise.best_rounds(0.4, 0.02, 1, 200)
 
     def variance_a_second(rounds: int) -> float:
@@ -207,7 +207,7 @@ def test_the_best_rounds_give_the_least_variance_a_second() -> None:
 
 
 def test_more_pairs_lower_the_floor_and_the_least_gain_that_can_be_proved() -> None:
-    noise = Noise(between=0.001, within=0.01, df=12)
+    noise = Noise(between=0.001, per_round=0.01, df=12)
     floors = [noise_floor(noise, 20, pairs) for pairs in (6, 12, 24)]
     effects = [detectable_effect(noise, 20, pairs, 0.01) for pairs in (6, 12, 24)]
     assert floors == sorted(floors, reverse=True)
@@ -394,7 +394,7 @@ def test_the_least_gain_that_is_stated_is_proved_in_nine_studies_of_ten(
     pairs: int, df: int
 ) -> None:
     rng = np.random.default_rng(29)
-    noise = Noise(between=0.0009, within=0.0, df=df)
+    noise = Noise(between=0.0009, per_round=0.0, df=df)
     gain = detectable_effect(noise, 20, pairs, CLAIM)
     studies, found = 2000, 0
     for y in rng.normal(gain, 0.03, (studies, pairs)):
@@ -411,7 +411,7 @@ def test_a_ratio_is_given_with_both_ends() -> None:
 
 # ---- pooling and racing --------------------------------------------------------------------------
 
-NOISE = Noise(between=0.01, within=0.0, df=20)
+NOISE = Noise(between=0.01, per_round=0.0, df=20)
 
 
 def test_the_best_of_many_equals_is_shrunk_towards_them() -> None:
@@ -435,7 +435,7 @@ def test_more_pairs_make_an_estimate_surer() -> None:
 
 
 def test_rounds_weigh_what_they_tell() -> None:
-    noise = Noise(between=0.0, within=1.0, df=20)
+    noise = Noise(between=0.0, per_round=1.0, df=20)
     (estimate,) = pool([[pair(0.0, rounds=10), pair(1.0, rounds=30)]], noise)
     assert estimate.raw == pytest.approx(0.75)
 

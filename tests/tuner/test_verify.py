@@ -24,7 +24,7 @@ from hztune.machine import Machine
 from hztune.params import Value
 from hztune.profile import AllocatorId, Claim, MachineId, Objective, Profile, WorkloadId
 from hztune.stats import PairRatio
-from hztune.trial import Bench, MemoryLimit, Samples
+from hztune.trial import ArmRecord, Bench, MemoryLimit
 from hztune.verify.claim import Promise, Verification, measure, verification
 from hztune.verify.running import Report, examine
 from hztune.workload import WorkloadSpec
@@ -86,7 +86,7 @@ def test_a_claim_that_is_not_true_does_not_hold(
 def finding_of(claimed: Claim, *logs: float) -> Verification:
     """What is said of a claim when time is up after these pairs."""
     promise = Promise(Arm("hz"), TUNED, math.log(claimed.ci_low or 1.0), None, is_gain=True)
-    record = Samples(TUNED, [PairRatio(log, math.nan, 1) for log in logs])
+    record = ArmRecord(TUNED, [PairRatio(log, math.nan, 1) for log in logs])
     return verification(promise, record, is_last=True)
 
 

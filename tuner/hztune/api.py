@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hztune.profile import Profile
     from hztune.progress import Reporter
     from hztune.result import Result
-    from hztune.store.study import Place
+    from hztune.store.study import StudyAddress
     from hztune.tune import TuneRequest
     from hztune.verify.claim import Verification
     from hztune.verify.running import Report
@@ -89,7 +89,7 @@ def request(
         UsageError: A workload or a parameter does not exist, or `budget` is no time.
     """
     from hztune.tune import TuneRequest
-    from hztune.workload import together
+    from hztune.workload import workloads_named
 
     budget_s = parse_duration(budget) if isinstance(budget, str) else budget
     if isinstance(others.get("out"), str):
@@ -108,7 +108,7 @@ def request(
         raise UsageError("give a workload or a program; one of them is needed")
     if "beside" in others:
         raise UsageError("beside is no argument; name several workloads with commas between them")
-    first, *beside = (spec.by(objective) for spec in together(workload, params, threads))
+    first, *beside = (spec.by(objective) for spec in workloads_named(workload, params, threads))
     return made(
         workload=first,
         beside=tuple(beside),
@@ -195,16 +195,16 @@ def samples(folder: str | Path) -> Iterator[bytes]:
 
 
 @judged
-def place(url: str, study: str) -> Place:
+def place(url: str, study: str) -> StudyAddress:
     """Where a shared study is: the URL of its storage, and its name there."""
-    from hztune.store.study import Place
+    from hztune.store.study import StudyAddress
 
-    return Place(url, study)
+    return StudyAddress(url, study)
 
 
 @judged
 def tune_shared(
-    where: Place,
+    where: StudyAddress,
     asked: TuneRequest | None = None,
     *,
     out: Path | None = None,
@@ -229,7 +229,7 @@ def tune_shared(
 
 @judged
 def join(
-    where: Place,
+    where: StudyAddress,
     *,
     budget_s: float | None = None,
     out: Path | None = None,
@@ -247,7 +247,7 @@ def join(
 
 
 @judged
-def forget(where: Place, host: str) -> int:
+def forget(where: StudyAddress, host: str) -> int:
     """Frees what workers of a host that is gone for good hold; returns how many workers.
 
     Raises:
@@ -259,7 +259,7 @@ def forget(where: Place, host: str) -> int:
 
 
 @judged
-def optuna_storage(study: str | Path | Place, folder: Path | None = None) -> Path:
+def optuna_storage(study: str | Path | StudyAddress, folder: Path | None = None) -> Path:
     """Writes the search of a study as an Optuna storage, also while it runs; returns its path.
 
     Args:

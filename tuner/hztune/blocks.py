@@ -1,10 +1,9 @@
 """What was measured, as values: arm, turn, outcome, block.
 
-Glossary: an *arm* is one configuration of one allocator. A *turn* is the shortest timed stretch of
-    one arm. An
-*outcome* is everything that one arm showed in one block. A *block* is a set of arms measured at the
-same moment, in fresh processes, the control first: the only unit that may be compared, by the
-logarithm of a ratio.
+Glossary: an *arm* is one configuration of one allocator. A *turn* is a timed stretch of one of its
+processes: a part of its work, or the whole run of a program. An *outcome* is everything that one
+arm showed in one block. A *block* is a set of arms measured at the same moment, in fresh processes,
+the control first: the only unit that may be compared, by the logarithm of a ratio.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from dataclasses import dataclass, field
 from statistics import geometric_mean
 from typing import Literal
 
-from hztune.params import Value, renamed
+from hztune.params import Value, with_current_names
 
 Role = Literal["aa", "search", "confirm", "ablate", "explore", "panel"]
 Status = Literal[
@@ -45,6 +44,9 @@ STATUSES: tuple[Status, ...] = (
     "bad_output",
     "failed",
 )
+
+UNCHANGED_PROGRAM = "none"
+"""Stands for an allocator where there is none: the program as its user starts it today."""
 
 _KEY_LENGTH = 12
 _HZ = re.compile(r"hz|build:.*")
@@ -74,12 +76,12 @@ class Arm:
 
     @classmethod
     def stored(cls, allocator: str, config: Mapping[str, Value]) -> Arm:
-        """Returns the arm of a configuration that was written down: under today's names.
+        """Returns the arm of a configuration that was written down: under its current names.
 
         Raises:
             UsageError: A parameter has two values, one under an old name.
         """
-        return cls.of(allocator, renamed(config) if _HZ.fullmatch(allocator) else config)
+        return cls.of(allocator, with_current_names(config) if _HZ.fullmatch(allocator) else config)
 
     @property
     def text(self) -> str:

@@ -61,13 +61,14 @@ class Caution:
 
 
 def read(
-    fields: Fields, renamed: Callable[[Mapping[str, Value]], Mapping[str, Value]] = dict
+    fields: Fields,
+    with_current_names: Callable[[Mapping[str, Value]], Mapping[str, Value]] = dict,
 ) -> Caution:
     """A caution of a file.
 
     Args:
         fields: Its object.
-        renamed: Puts the names of today for those that parameters had before.
+        with_current_names: Puts the current names of parameters for old ones.
 
     Raises:
         UsageError: Something in it is not legal.
@@ -76,7 +77,7 @@ def read(
         what=cast("Trouble", fields.word("what", TROUBLES)),
         on=fields.text("on", TEXT),
         workload=fields.text("workload", TEXT),
-        params=tuple(renamed(dict(fields.child("params").values())).items()),
+        params=tuple(with_current_names(dict(fields.child("params").values())).items()),
         ratio=fields.number_or_none("ratio", 0, 1e9),
         ci_low=fields.number_or_none("ci_low", 0, 1e9),
         ci_high=fields.number_or_none("ci_high", 0, 1e9),

@@ -18,7 +18,7 @@ from hztune import allocator, process
 from hztune.machine import Machine
 from hztune.measure.disturbance import Throttling
 
-Verdict = Literal["ok", "warn", "unfit", "unknown"]
+Fitness = Literal["ok", "warn", "unfit", "unknown"]
 
 _BUSY_SHARE = 0.25
 _VERY_BUSY_SHARE = 0.75
@@ -43,7 +43,7 @@ class Check:
     """
 
     name: str
-    verdict: Verdict
+    verdict: Fitness
     found: str
     mend: str = ""
 
@@ -98,7 +98,7 @@ def _governor(root: Path, machine: Machine) -> Check:
 def _turbo(root: Path, machine: Machine) -> Check:
     """Turbo makes the speed depend on temperature and on the other cores."""
     if machine.turbo != "on":
-        verdict: Verdict = "ok" if machine.turbo else "unknown"
+        verdict: Fitness = "ok" if machine.turbo else "unknown"
         return Check("turbo", verdict, machine.turbo or "not visible here (virtual machine?)")
     intel = root / "sys/devices/system/cpu/intel_pstate/no_turbo"
     mend = (

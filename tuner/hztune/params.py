@@ -5,8 +5,8 @@ hz_config_check) through cffi. This is the only file that imports `_core`. The s
 describes the knobs of other allocators; those are judged here by their row alone, and by their
 adapter for the rest.
 
-A name of before is understood wherever a configuration is read (`renamed`); a parameter that was
-removed stays in what was stored, and is left out of what is run (`applied`). Each such name is
+An old name is understood wherever a configuration is read (`with_current_names`); a parameter that
+was removed stays in what was stored, and is left out of what is run (`runnable`). Each such name is
 told once (`logging`, that is stderr).
 """
 
@@ -80,7 +80,7 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class OldName:
-    """A name of before: of a parameter that was renamed, or of one that was removed."""
+    """An old name: of a parameter that was renamed, or of one that was removed."""
 
     name: str
     env: str
@@ -100,7 +100,7 @@ def table() -> tuple[Param, ...]:
 
 @cache
 def old_names() -> dict[str, OldName]:
-    """Every name of before, by itself."""
+    """Every old name, by itself."""
     core = _core()
     found: dict[str, OldName] = {}
     while (row := core.lib.hz_old_name_at(len(found))) != core.ffi.NULL:
@@ -109,8 +109,8 @@ def old_names() -> dict[str, OldName]:
     return found
 
 
-def renamed(config: Mapping[str, Value]) -> dict[str, Value]:
-    """`config` under today's names; what was removed stays, under its own.
+def with_current_names(config: Mapping[str, Value]) -> dict[str, Value]:
+    """`config` under the current names; what was removed stays, under its own.
 
     Raises:
         UsageError: a parameter has two values, one under an old name.
@@ -127,14 +127,14 @@ def renamed(config: Mapping[str, Value]) -> dict[str, Value]:
     return made
 
 
-def applied(config: Mapping[str, Value]) -> dict[str, Value]:
-    """`config` under today's names, without what was removed.
+def runnable(config: Mapping[str, Value]) -> dict[str, Value]:
+    """What of `config` hz can run with: under the current names, without what was removed.
 
     Raises:
         UsageError: a parameter has two values, one under an old name.
     """
     made = {}
-    for name, value in renamed(config).items():
+    for name, value in with_current_names(config).items():
         if name in old_names():
             _say(f"hz has no parameter {name} any more: {old_names()[name].why}; it is ignored")
         else:
@@ -143,12 +143,12 @@ def applied(config: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def renamed_in(text: str) -> str:
-    """A text with the names of today for those of before: an expression, the label of an arm."""
+    """A text with the current names for old ones: an expression, the label of an arm."""
     return _WORD.sub(lambda found: _name_now(found[0]), text)
 
 
 def renamed_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` under the variables of today; those of what was removed are left out.
+    """`environment` under the current variables; those of what was removed are left out.
 
     Raises:
         UsageError: a parameter has two values, one under an old name.
@@ -157,12 +157,12 @@ def renamed_variables(environment: Mapping[str, str]) -> dict[str, str]:
     names |= {old.env: old.name for old in old_names().values()}
     held: dict[str, Value] = {names[key]: v for key, v in environment.items() if key in names}
     others = {key: value for key, value in environment.items() if key not in names}
-    made = applied(held)
+    made = runnable(held)
     return others | {row.env: str(made[row.name]) for row in table() if row.name in made}
 
 
 def _name_now(name: str) -> str:
-    """What a parameter is called today; a name that is not of before is itself."""
+    """What a parameter is called now; a name that is no old one is itself."""
     old = old_names().get(name)
     if old is None or not old.now:
         return name
@@ -183,7 +183,7 @@ def schema() -> int:
 
 
 def find(name: str) -> Param:
-    """The row called `name`, today or before.
+    """The row called `name`; an old name finds it, too.
 
     Raises:
         UsageError: there is none; the text names the nearest ones.
@@ -203,7 +203,7 @@ def defaults() -> dict[str, Value]:
 
 def complete(config: Mapping[str, Value]) -> dict[str, Value]:
     """`config` with the default of every row that it leaves out, in the order of the table."""
-    given = applied(config)
+    given = runnable(config)
     return {param.name: given.get(param.name, param.default) for param in table()}
 
 
@@ -253,7 +253,7 @@ def check(config: Mapping[str, Value], *, relations: bool = True) -> None:
     held = core.ffi.new("hz_config *")
     message = core.ffi.new("char[]", _MESSAGE_BYTES)
     core.lib.hz_config_default(held)
-    for name, value in applied(config).items():
+    for name, value in runnable(config).items():
         index = core.lib.hz_param_find(find(name).name.encode())
         if not core.lib.hz_config_set(held, index, _c_text(name, value), message, _MESSAGE_BYTES):
             raise UsageError(_string(core, message))
@@ -268,7 +268,7 @@ def environment(config: Mapping[str, Value]) -> dict[str, str]:
         UsageError: the core would not run with it.
     """
     check(config)
-    given = applied(config)
+    given = runnable(config)
     return {row.env: str(given[row.name]) for row in table() if row.name in given}
 
 

@@ -478,7 +478,7 @@ def _kill_tree(root: int, mark: str) -> None:
 
 
 def _tree(
-    table: Mapping[int, _Row], marks: Mapping[int, str | None], root: int, mark: str
+    table: Mapping[int, _ProcessStat], marks: Mapping[int, str | None], root: int, mark: str
 ) -> set[int]:
     """Returns what came from `root`: `root` while it lives, and dead ones that we must reap."""
     found = {root} | {pid for pid, row in table.items() if row.session == root}
@@ -490,7 +490,7 @@ def _tree(
     return found & table.keys()
 
 
-class _Row(NamedTuple):
+class _ProcessStat(NamedTuple):
     """What /proc/PID/stat says about a process."""
 
     state: str
@@ -498,7 +498,7 @@ class _Row(NamedTuple):
     session: int
 
 
-def _processes() -> dict[int, _Row]:
+def _processes() -> dict[int, _ProcessStat]:
     """Returns every process of the machine by its id."""
     table = {}
     for name in os.listdir("/proc"):
@@ -506,11 +506,11 @@ def _processes() -> dict[int, _Row]:
             with contextlib.suppress(OSError):
                 text = Path("/proc", name, "stat").read_text(errors="replace")
                 state, parent, _, session = text[text.rindex(")") + 2 :].split()[:4]
-                table[int(name)] = _Row(state, int(parent), int(session))
+                table[int(name)] = _ProcessStat(state, int(parent), int(session))
     return table
 
 
-def _marks_of_orphans(table: Mapping[int, _Row]) -> dict[int, str | None]:
+def _marks_of_orphans(table: Mapping[int, _ProcessStat]) -> dict[int, str | None]:
     """Returns the orphans that came to this process, each with its mark.
 
     The mark is "" where there is none, and None where it does not show: a process that executes a

@@ -146,7 +146,7 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryClaim:
     """What a member of a front was shown to take, on the pairs of its claim."""
 
     ratio: float
@@ -172,7 +172,7 @@ class Claim:
     pairs: int
     """Fresh pairs of processes behind it."""
     verdict: Verdict
-    memory: Memory | None = None
+    memory: MemoryClaim | None = None
     """Of a member of a front; None, and no key of the file, in every other profile."""
 
 
@@ -326,7 +326,7 @@ def parse(content: bytes) -> Profile:
     adapter = allocator.get(identity.name)
     profile = Profile(
         allocator=identity,
-        params=tuple(adapter.renamed(dict(top.child("params").values())).items()),
+        params=tuple(adapter.with_current_names(dict(top.child("params").values())).items()),
         workload=_workload(top.child("workload")),
         threads=top.whole("threads", 0, _MOST_THREADS),
         machine=_machine(top.child("machine")),
@@ -337,7 +337,7 @@ def parse(content: bytes) -> Profile:
         created=top.text("created", CREATED),
         shares=tuple(_share(fields) for fields in top.children("shares")),
         cautions=tuple(
-            caution.read(fields, adapter.renamed)
+            caution.read(fields, adapter.with_current_names)
             for fields in (top.children("warnings") if top.has("warnings") else ())
         ),
     )
@@ -467,8 +467,8 @@ def _claim(fields: Fields) -> Claim:
     return claim
 
 
-def _memory(fields: Fields) -> Memory:
-    memory = Memory(*(fields.number(key, 0, 1e9) for key in ("ratio", "ci_low", "ci_high")))
+def _memory(fields: Fields) -> MemoryClaim:
+    memory = MemoryClaim(*(fields.number(key, 0, 1e9) for key in ("ratio", "ci_low", "ci_high")))
     fields.close()
     return memory
 

@@ -18,7 +18,7 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class StudyStatus:
     """How a study stands.
 
     Attributes:
@@ -56,7 +56,8 @@ class Status:
 
     def _search_text(self) -> str:
         failed = f" ({self.failed} failed)" if self.failed else ""
-        return f"trial {self.trials}{failed}  best so far {self.best_text()}"
+        many = "" if self.trials == 1 else "s"
+        return f"{self.trials} configuration{many}{failed}  best so far {self.best_text()}"
 
     def _subject_text(self) -> str:
         of = f" of {self.planned}" if self.planned else ""
@@ -77,7 +78,7 @@ class Reporter(Protocol):
     def say(self, line: str) -> None:
         """Something that should stay on the screen."""
 
-    def update(self, status: Status) -> None:
+    def update(self, status: StudyStatus) -> None:
         """The newest status; it may replace the one before."""
 
 
@@ -87,7 +88,7 @@ class Quiet:
     def say(self, line: str) -> None:
         """Ignores the line."""
 
-    def update(self, status: Status) -> None:
+    def update(self, status: StudyStatus) -> None:
         """Ignores the status."""
 
     def __enter__(self) -> Quiet:
@@ -113,7 +114,7 @@ class Plain:
         self._stream.write(line + "\n")
         self._stream.flush()
 
-    def update(self, status: Status) -> None:
+    def update(self, status: StudyStatus) -> None:
         """Writes the status when it is due, or when another phase begins."""
         due = self._shown_at is None or self._shown_at - status.left_s >= self._every_s
         if due or status.phase != self._phase:
@@ -151,7 +152,7 @@ class Live:
         """Writes the line above the bar."""
         self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    def update(self, status: Status) -> None:
+    def update(self, status: StudyStatus) -> None:
         """Shows the status in place of the one before."""
         self._progress.update(
             self._task,

@@ -239,7 +239,7 @@ def find(name: str) -> Workload:
     raise _unknown("workload", name, [workload.name for workload in listing()])
 
 
-def together(
+def workloads_named(
     text: str, overrides: Sequence[str] = (), threads: int | None = None
 ) -> tuple[WorkloadSpec, ...]:
     """Returns the workloads of "larson,remote@main", all with one number of threads.

@@ -143,7 +143,7 @@ class Adapter(ABC):
             except UsageError as error:
                 raise UsageError(f"{self.name}: {error}") from None
 
-    def renamed(self, config: Config) -> dict[str, Value]:
+    def with_current_names(self, config: Config) -> dict[str, Value]:
         """Returns a stored configuration under the names that its knobs have today.
 
         Raises:

@@ -24,7 +24,7 @@ from hztune.compare.contenders import Contender
 from hztune.compare.gate import Gate, Horizon, Ruling
 from hztune.compare.match import MOST_PAIRS, Count, Measured
 from hztune.compare.standings import Standing, Standings, standings
-from hztune.compare.targets import AMOUNTS, Amount, ProgramSpec, Row, amount_of
+from hztune.compare.targets import AMOUNTS, Amount, ComparedRow, ProgramSpec, amount_of
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.params import renamed_in
@@ -224,7 +224,7 @@ def _row_text(contenders: Sequence[Contender], row: Measured) -> str:
     return f'{head}   "standings": {told},\n   "blocks": [\n{blocks}\n   ]}}'
 
 
-def _spec_json(spec: Row) -> dict[str, Any]:
+def _spec_json(spec: ComparedRow) -> dict[str, Any]:
     """Returns what a row is of; of a program's words only hashes, for they may hold secrets."""
     if isinstance(spec, ProgramSpec):
         program = {name: value for name, value in asdict(spec).items() if name != "label"}
@@ -398,7 +398,7 @@ def _program(fields: Fields) -> ProgramSpec:
     return spec
 
 
-def _spec(fields: Fields) -> Row:
+def _spec(fields: Fields) -> ComparedRow:
     if fields.has("program"):
         return _program(fields)
     spec = WorkloadSpec(

@@ -194,7 +194,7 @@ def _config(name: str, text: str) -> dict[str, Value]:
         if not equals:
             raise UsageError(f"{name}:{text}: write its parameters as KEY=VALUE,KEY=VALUE")
         texts[key] = value
-    texts = adapter.renamed(texts)
+    texts = adapter.with_current_names(texts)
     return {key: params.parse(knob(name, knobs, key), str(text)) for key, text in texts.items()}
 
 

@@ -27,7 +27,7 @@ from hztune.trial import LossLimit
 
 Answer = Literal["no worse", "worse", "not enough data"]
 
-ALPHA = 0.05
+GATE_ALPHA = 0.05
 """Two-sided error: each wrong answer is given in at most 2.5 % of comparisons."""
 
 MOST_TIMES = 100.0
@@ -142,12 +142,12 @@ class Gate:
             logs: One a pair, in order of time, shape (pairs,).
             horizon: The plan.
         """
-        speed = interval_of(logs, horizon)
+        speed = gate_interval(logs, horizon)
         if speed is None:
             return "not enough data", None
         if self.limit.kept(speed):
             return "no worse", speed
-        shared = interval_of(logs, horizon, ALPHA / self.rows)
+        shared = gate_interval(logs, horizon, GATE_ALPHA / self.rows)
         if shared is not None and self.limit.broken(shared):
             return "worse", speed
         return "not enough data", speed
@@ -170,7 +170,9 @@ class Gate:
         return f"{why}; some {max(1.5, times):.1f} times the time (--budget) would tell", times
 
 
-def interval_of(logs: Sequence[float], horizon: Horizon, alpha: float = ALPHA) -> Interval | None:
+def gate_interval(
+    logs: Sequence[float], horizon: Horizon, alpha: float = GATE_ALPHA
+) -> Interval | None:
     """The interval of a plan at this look; None: at so few pairs nothing can be said."""
     if not logs:
         return None
@@ -179,7 +181,7 @@ def interval_of(logs: Sequence[float], horizon: Horizon, alpha: float = ALPHA) -
     return found if math.isfinite(found.half_width) else None
 
 
-def is_look(pairs: int, planned: int) -> bool:
+def is_gate_look(pairs: int, planned: int) -> bool:
     """Whether the plan has a look at exactly so many pairs."""
     return pairs in planned_looks(planned)
 

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 
 from hztune.blocks import Arm, Block
 from hztune.compare.contenders import Contender
-from hztune.compare.gate import Gate, Horizon, Ruling, is_look
-from hztune.compare.targets import Row
+from hztune.compare.gate import Gate, Horizon, Ruling, is_gate_look
+from hztune.compare.targets import ComparedRow
 from hztune.errors import UsageError
 from hztune.measure import Executor
 from hztune.progress import Reporter
+from hztune.trial import Stop
 
 LEAST_PAIRS = 4
 """Fewest blocks of a row: with less, an interval says next to nothing."""
@@ -38,7 +39,7 @@ _HOPELESS_BLOCKS = 2
 PLANNED_PAIRS = 30
 """Pairs that a gate aims at: with more, Student's t narrows no interval worth speaking of."""
 
-MakeExecutor = Callable[[Row], Executor]
+MakeExecutor = Callable[[ComparedRow], Executor]
 """Makes what measures one row."""
 
 
@@ -104,7 +105,7 @@ class Measured:
         horizon: The plan of a gate; None: there was none.
     """
 
-    spec: Row
+    spec: ComparedRow
     blocks: tuple[Block, ...]
     created: str
     counts: tuple[Count, ...] = ()
@@ -114,12 +115,9 @@ class Measured:
 Finish = Callable[[Measured], Measured]
 """Adds to a row what turns do not show, and takes away what will not be asked for."""
 
-Stop = Callable[[], bool]
-"""Whether the user wants the measuring to end."""
-
 
 def play(
-    specs: Sequence[Row],
+    specs: Sequence[ComparedRow],
     contenders: Sequence[Contender],
     plan: Effort,
     make_executor: MakeExecutor,
@@ -243,7 +241,7 @@ class GatedRow:
         """Whether there is nothing more to learn: a contender failed, or a look has an answer."""
         if not all(outcome.ok for block in blocks for outcome in block.outcomes):
             return True
-        if not is_look(len(blocks), horizon.planned):
+        if not is_gate_look(len(blocks), horizon.planned):
             return False
         found = self.gate.rule(self.label, blocks, horizon)
         self._tell(found)

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from hztune import allocator
 from hztune.allocator.live import Running
-from hztune.blocks import Arm
+from hztune.blocks import UNCHANGED_PROGRAM, Arm
 from hztune.compare.contenders import COMMAND, Contender, is_build
 from hztune.measure.identity import (
-    UNCHANGED,
     AllocatorIdentity,
     Fault,
     IdentityCheck,
@@ -42,7 +41,7 @@ class FileIdentity:
     def prepare(self, arm: Arm) -> dict[str, str] | Fault:
         """Returns the variables of an arm's processes, or why it cannot run."""
         if arm not in self._files:
-            return self._others.prepare(Arm(UNCHANGED) if _is_command(arm) else arm)
+            return self._others.prepare(Arm(UNCHANGED_PROGRAM) if _is_command(arm) else arm)
         file, contender = self._files[arm]
         preload = {} if contender.is_program else {"LD_PRELOAD": str(file)}
         return {**dict(contender.variables), **preload}

@@ -18,14 +18,14 @@ from hztune.compare.contenders import Contender
 from hztune.compare.gate import Gate
 from hztune.compare.match import MOST_PAIRS, Effort, Finish, MakeExecutor, play
 from hztune.compare.preload import FileIdentity
-from hztune.compare.targets import ProgramSpec, Row, require
+from hztune.compare.targets import ComparedRow, ProgramSpec, require
 from hztune.errors import UsageError
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor
 from hztune.measure.program import Program
 from hztune.measure.several import WorkloadSink
-from hztune.measure.workloads import program_executor, program_proof, workload_executor
+from hztune.measure.workloads import program_executor, program_identity, workload_executor
 from hztune.progress import Reporter
 from hztune.store import Nowhere, Plan, Sink
 from hztune.store.local import LocalStudy, is_there
@@ -82,16 +82,16 @@ def executors(
     inside = [each.inside for each in contenders if each.inside is not None]
     rows = 0
 
-    def make(spec: Row) -> Executor:
+    def make(spec: ComparedRow) -> Executor:
         nonlocal rows
         kept = RowSink(sink or Nowhere(), rows, spec.label)
         rows += 1
         if isinstance(spec, ProgramSpec):
             program = replace((programs or {})[spec], commands=commands)
-            own = FileIdentity(contenders, program_proof(program, inside))
-            return program_executor(program, kept, seed=seed, machine=machine, proof=own)
+            own = FileIdentity(contenders, program_identity(program, inside))
+            return program_executor(program, kept, seed=seed, machine=machine, identity=own)
         return workload_executor(
-            spec, kept, seed=seed, machine=machine, processes=len(contenders), proof=proof
+            spec, kept, seed=seed, machine=machine, processes=len(contenders), identity=proof
         )
 
     return make
@@ -145,7 +145,9 @@ def compare(
         return carry_out(record, specs, plan, make, reporter, keep)
 
 
-def _study(out: Path, record: Comparison, specs: Sequence[Row], machine: Machine) -> LocalStudy:
+def _study(
+    out: Path, record: Comparison, specs: Sequence[ComparedRow], machine: Machine
+) -> LocalStudy:
     """Begins the samples of a comparison."""
     files.make_folder(out)
     if is_there(out):
@@ -160,7 +162,7 @@ def _study(out: Path, record: Comparison, specs: Sequence[Row], machine: Machine
 
 def carry_out(
     record: Comparison,
-    specs: Sequence[Row],
+    specs: Sequence[ComparedRow],
     plan: Effort,
     make_executor: MakeExecutor,
     reporter: Reporter,

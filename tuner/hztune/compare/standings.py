@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
 from hztune.blocks import Block, Outcome
-from hztune.compare.gate import Horizon, interval_of
+from hztune.compare.gate import Horizon, gate_interval
 from hztune.compare.targets import Amount
 from hztune.stats import Interval, fixed_interval, log_rss_ratio, pair_ratio, pooled_mean
 
@@ -160,7 +160,7 @@ def _interval(logs: Sequence[float], horizon: Horizon | None = None) -> Interval
     found = (
         fixed_interval(logs, ALPHA)
         if horizon is None
-        else interval_of(logs, horizon) or Interval(fmean(logs), -math.inf, math.inf, len(logs))
+        else gate_interval(logs, horizon) or Interval(fmean(logs), -math.inf, math.inf, len(logs))
     )
     ends = (_rounded(found.estimate), _rounded(found.low), _rounded(found.high))
     return Interval(*ends, found.pairs)

@@ -61,11 +61,11 @@ class ProgramSpec:
         )
 
 
-Row = WorkloadSpec | ProgramSpec
+ComparedRow = WorkloadSpec | ProgramSpec
 """What a row is of."""
 
 
-def amount_of(row: Row) -> Amount:
+def amount_of(row: ComparedRow) -> Amount:
     """What the figures of a row are."""
     return row.amount if isinstance(row, ProgramSpec) else "ops_per_s"
 

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hztune.blocks import Arm
-from hztune.confirm.shrink import GROUPS, LEAST_PAIRS, beside, shorten
+from hztune.confirm.shrink import GROUPS, LEAST_ABLATION_PAIRS, beside, shorten
 from hztune.space import Space
 from hztune.stats import pool_plain
-from hztune.trial import LEAST_SAVING, Bench, Samples
+from hztune.trial import LEAST_SAVING, ArmRecord, Bench
 
 _BLOCKS = 8
 """Blocks of the ablation for which each member has time at least."""
@@ -37,13 +37,13 @@ class _Place:
     bench: Bench
     gain: float
 
-    def may_go(self, without: Samples) -> bool:
+    def may_go(self, without: ArmRecord) -> bool:
         """Whether neither too much speed nor too much memory is lost, for all that is seen."""
         if without.failures or not without.savings:
             return False
         return all(spare >= -error for spare, error in self._spare(without))
 
-    def is_clear(self, without: Samples) -> bool:
+    def is_clear(self, without: ArmRecord) -> bool:
         """Whether there is no doubt of both, or none of one that is lost."""
         if not without.savings:
             return True
@@ -52,7 +52,7 @@ class _Place:
             spare > error for spare, error in each
         )
 
-    def _spare(self, without: Samples) -> list[tuple[float, float]]:
+    def _spare(self, without: ArmRecord) -> list[tuple[float, float]]:
         """How much more speed and memory may be lost, each with its standard error."""
         ledger = self.bench.ledger
         speed, speed_error = pool_plain(without.pairs, ledger.noise())
@@ -90,8 +90,8 @@ def _shortened(bench: Bench, space: Space, member: Arm, part_s: float, share: fl
     known = bench.ledger.estimates().get(member.key)
     judge = _Place(bench, known.mean if known else 0.0)
     rounds = bench.rounds(1 + GROUPS, part_s / _BLOCKS)
-    check_s = LEAST_PAIRS * bench.executor.cost(2, rounds)
-    least_s = LEAST_PAIRS * bench.executor.cost(1 + GROUPS, rounds) + check_s
+    check_s = LEAST_ABLATION_PAIRS * bench.executor.cost(2, rounds)
+    least_s = LEAST_ABLATION_PAIRS * bench.executor.cost(1 + GROUPS, rounds) + check_s
     end_s = bench.budget.elapsed() + max(part_s, least_s)
     until = min(share, end_s / bench.budget.total_s)
     dropped_by = until - check_s / bench.budget.total_s

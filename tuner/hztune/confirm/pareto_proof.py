@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hztune.blocks import Arm
+from hztune.confirm.looks import Looks
 from hztune.confirm.proof import (
     CLAIM_ERROR,
     FUTILE_FROM,
     REPORTED_ERROR,
-    Answer,
+    ProofAnswer,
     claim_error,
     is_futile,
     is_precise,
@@ -28,7 +29,7 @@ from hztune.confirm.proof import (
     within_limits,
 )
 from hztune.stats import FIRST_LOOK, Interval, is_look, sequential_interval
-from hztune.trial import LEAST_SAVING, PAIRS, Bench, Ledger, Place, Samples, unbeaten
+from hztune.trial import LEAST_SAVING, PAIRS, ArmRecord, Bench, Ledger, Place, unbeaten
 
 MOST_MEMBERS = 5
 """Members of a front that are proved: more would leave too few pairs for each."""
@@ -50,7 +51,7 @@ class Member:
     """
 
     arm: Arm
-    answer: Answer
+    answer: ProofAnswer
     speed: Interval | None
     memory: Interval | None
     is_faster: bool
@@ -78,12 +79,10 @@ class _Objective:
     proved_by: int
 
     @classmethod
-    def of(
-        cls, pairs: Sequence[float], least: float, looks: Sequence[int], alpha: float
-    ) -> _Objective:
+    def of(cls, pairs: Sequence[float], least: float, looks: Looks, alpha: float) -> _Objective:
         """What the looks that were due say: what one of them has proved stays proved."""
-        for count in looks:
-            interval = sequential_interval(pairs[:count], alpha)
+        seen = looks.intervals(pairs, alpha)
+        for count, interval in zip(looks.counts, seen, strict=False):  # none without pairs
             if interval.low > 0.0 and interval.estimate >= least:
                 return cls(pairs, least, count)
         return cls(pairs, least, 0)
@@ -159,7 +158,7 @@ def prove_front(
 
     Returns:
         One for each arm. Of the confirmed ones, by what the fresh pairs estimate, those are
-        "dominated" to which another one is preferable: see trial.pareto.unbeaten.
+        "dominated" that another one dominates: see trial.pareto.unbeaten.
     """
     alpha = member_error(len(arms), front_error(bench.ledger))
     rounds = front_rounds(bench, len(arms), share)
@@ -189,14 +188,17 @@ def on_front(members: Sequence[Member]) -> list[Member]:
     return unbeaten([member for member in members if member.answer == "proved"])
 
 
-def _looks(bench: Bench, pairs: int, *, is_last: bool) -> list[int]:
-    """The looks so far; at the end of time there is one whose moment the data did not choose."""
+def _looks(bench: Bench, pairs: int, *, is_last: bool) -> Looks:
+    """The looks so far.
+
+    When the time is up there is one whose moment the data did not choose.
+    """
     due = looks_at(bench, pairs)
-    return [*due, pairs] if is_last and pairs >= bench.least_pairs else due
+    return Looks((*due, pairs) if is_last and pairs >= bench.least_pairs else tuple(due))
 
 
 def _gains(
-    bench: Bench, record: Samples, alpha: float, *, is_last: bool
+    bench: Bench, record: ArmRecord, alpha: float, *, is_last: bool
 ) -> tuple[_Objective, _Objective]:
     """Speed and memory."""
     speed, saving = record.log_ratios, [-each for each in record.rss]
@@ -206,22 +208,22 @@ def _gains(
     )
 
 
-def _is_settled(bench: Bench, record: Samples, alpha: float, more: int) -> bool:
+def _is_settled(bench: Bench, record: ArmRecord, alpha: float, more: int) -> bool:
     """Whether nothing more is to be learned of one; asked where its intervals are valid."""
     if record.failures:
         return True
     pairs = len(record.pairs)
     if not may_end(pairs):
         return False
-    looks = looks_at(bench, pairs)
-    if limit_is_futile(bench, record, alpha, looks, pairs + more):
+    looks = _looks(bench, pairs, is_last=False)
+    if limit_is_futile(bench.ledger, record, alpha, looks, pairs + more):
         return True
     gains = _gains(bench, record, alpha, is_last=False)
-    is_known = within_limits(bench, record, alpha, looks) is not None
+    is_known = within_limits(bench.ledger, record, alpha, looks) is not None
     return is_known and all(gain.is_settled(len(gain.pairs) + more, alpha) for gain in gains)
 
 
-def _judged(bench: Bench, record: Samples, alpha: float, is_last: bool) -> Member:
+def _judged(bench: Bench, record: ArmRecord, alpha: float, is_last: bool) -> Member:
     """What the pairs have shown; `is_last`: time is up.
 
     A member may use its whole error for the limit, too: see `proof._shown`.
@@ -230,13 +232,13 @@ def _judged(bench: Bench, record: Samples, alpha: float, is_last: bool) -> Membe
     shown = saving.reported
     memory = shown and Interval(-shown.estimate, -shown.high, -shown.low, shown.pairs)
     is_faster, is_saving = bool(speed.proved_by), bool(saving.proved_by)
-    answer: Answer = "out_of_time" if is_last else "futile"
+    answer: ProofAnswer = "out_of_time" if is_last else "futile"
     if record.failures:
         answer = "failed"
     elif (is_faster or is_saving) and speed.reported is not None and memory is not None:
         looks = _looks(bench, len(record.pairs), is_last=is_last)
-        known = within_limits(bench, record, alpha, looks)
-        answer = known or missing_limit(bench, record, alpha, looks)
+        known = within_limits(bench.ledger, record, alpha, looks)
+        answer = known or missing_limit(bench.ledger, record, alpha, looks)
     return Member(record.arm, answer, speed.reported, memory, is_faster, is_saving)
 
 
@@ -256,7 +258,7 @@ def may_end(pairs: int) -> bool:
     return pairs < FIRST_LOOK or is_look(pairs)
 
 
-def tell(bench: Bench, phase: str, record: Samples) -> None:
+def tell(bench: Bench, phase: str, record: ArmRecord) -> None:
     """Reports how a proof stands."""
     if len(record.pairs) < 2:
         bench.tell(phase, sum(record.log_ratios))

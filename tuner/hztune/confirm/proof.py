@@ -19,6 +19,7 @@ from statistics import fmean
 from typing import Literal
 
 from hztune.blocks import Arm, times_of
+from hztune.confirm.looks import Looks
 from hztune.stats import (
     LEAST_PLANNED,
     Interval,
@@ -26,9 +27,8 @@ from hztune.stats import (
     fixed_interval,
     planned_interval,
     planned_looks,
-    sequential_interval,
 )
-from hztune.trial import PAIRS, Bench, Samples
+from hztune.trial import PAIRS, ArmRecord, Bench, Ledger
 
 CLAIM_ERROR = 0.016
 """Two-sided error of all claims of a study together: 0.8 % of false gains."""
@@ -49,7 +49,7 @@ _HOPEFUL_ERROR = 0.1
 _FUTILE_GROWTH = 4.0 / 3.0
 _MOST_FAILURES = 1
 
-Answer = Literal[
+ProofAnswer = Literal[
     "proved",
     "kept",
     "futile",
@@ -74,7 +74,7 @@ class Step:
 
     arm: Arm
     before: Arm
-    answer: Answer
+    answer: ProofAnswer
     interval: Interval | None
 
     @property
@@ -95,15 +95,19 @@ class Proof:
     Attributes:
         arm: The longest configuration of the chain that is proved; the first where none is.
         answer: "proved"; "kept" where only the memory limit was to be kept, and is; or why not:
-            "dominated" is one to which another member of a front is preferable.
+            "dominated" is one that another member of a front dominates.
         interval: 95 % interval of the log ratio to the default; None: too few pairs.
         steps: What each configuration of the chain was shown to add, in order.
+        planned: Pairs for which there was time when it began; 0: there was no plan.
+        time_is_up: Whether it ended because its time did.
     """
 
     arm: Arm
-    answer: Answer
+    answer: ProofAnswer
     interval: Interval | None
     steps: tuple[Step, ...] = ()
+    planned: int = 0
+    time_is_up: bool = False
 
     @property
     def first(self) -> Arm:
@@ -160,7 +164,7 @@ def given_up(bench: Bench, control: Arm, chain: Sequence[Arm], *, alpha: float) 
         alpha: Two-sided error of the claim.
     """
     found = _Attempt.of(bench, control, chain, alpha, 0.0).proof(is_last=False)
-    answer: Answer = "futile" if found.succeeded else found.answer
+    answer: ProofAnswer = "futile" if found.succeeded else found.answer
     return replace(found, arm=chain[0], answer=answer)
 
 
@@ -234,9 +238,9 @@ class _Attempt:
             return False
         return is_precise(self._interval(record.log_ratios, REPORTED_ERROR, is_last=False))
 
-    def _answers(self, *, is_last: bool) -> list[Answer | None]:
+    def _answers(self, *, is_last: bool) -> list[ProofAnswer | None]:
         """What is known of each step; None: it is open."""
-        found: list[Answer | None] = []
+        found: list[ProofAnswer | None] = []
         for place in range(len(self.chain)):
             if found and found[-1] not in (None, "proved", "kept"):
                 found.append("futile")  # nothing is claimed behind a step that failed
@@ -244,52 +248,48 @@ class _Attempt:
                 found.append(self._answer(place, is_last=is_last))
         return found
 
-    def _answer(self, place: int, *, is_last: bool) -> Answer | None:
+    def _answer(self, place: int, *, is_last: bool) -> ProofAnswer | None:
         """What is known of one step."""
         record = self._fresh(self.chain[place])
         if len(record.failures) >= _MOST_FAILURES:
             return "failed"
         looks = self._looks(len(record.pairs), is_last=is_last)
-        shown = self._shown(place, record, looks, is_last=is_last)
+        shown = self._shown(place, record, looks)
         if shown is not None:
             return shown
         if not is_last:
-            return self._hopeless(place, record, looks)
-        if not (self._must_save or self._gains(place, looks, is_last=True)):
+            hopeless = self._hopeless(place, record, looks)
+            if hopeless or len(record.pairs) < self.planned:
+                return hopeless
+        if not (self._must_save or self._gains(place, looks)):
             return "out_of_time"
-        return missing_limit(self.bench, record, self.alpha, looks)
+        return missing_limit(self.bench.ledger, record, self.alpha, looks)
 
-    def _shown(
-        self, place: int, record: Samples, looks: Sequence[int], *, is_last: bool
-    ) -> Answer | None:
+    def _shown(self, place: int, record: ArmRecord, looks: Looks) -> ProofAnswer | None:
         """What the looks have shown: a gain within the limits, or a limit that is broken.
 
         Where the default breaks the memory limit, keeping it is the gain. The gain and the limit
         may each use the whole error: an arm that lacks one is claimed only where the test of that
         one errs (the intersection-union test of Berger, Technometrics 24, 1982).
         """
-        gains = self._gains(place, looks, is_last=is_last)
+        gains = self._gains(place, looks)
         if not self._must_save:
-            return within_limits(self.bench, record, self.alpha, looks) if gains else None
-        keeps = keeps_limit(self.bench, record, self.alpha, looks)
+            return within_limits(self.bench.ledger, record, self.alpha, looks) if gains else None
+        keeps = keeps_limit(self.bench.ledger, record, self.alpha, looks)
         if not keeps:
             return None if keeps is None else "over_limit"
-        loses_little = keeps_losses(self.bench, record, self.alpha, looks)
+        loses_little = keeps_losses(self.bench.ledger, record, self.alpha, looks)
         return "proved" if gains and loses_little else "kept"
 
     @property
     def _must_save(self) -> bool:
         return self.bench.ledger.default_breaks_limit
 
-    def _gains(self, place: int, looks: Sequence[int], *, is_last: bool) -> bool:
+    def _gains(self, place: int, looks: Looks) -> bool:
         """Whether one of the looks excludes that the step adds nothing."""
-        pairs, (alpha, least) = self._pairs(place), self._goal(place)
-        for count in looks:
-            last = is_last and count == looks[-1]
-            interval = self._interval(pairs[:count], alpha, is_last=last)
-            if interval.low > 0.0 and interval.estimate >= least:
-                return True
-        return False
+        alpha, least = self._goal(place)
+        seen = looks.intervals(self._pairs(place), alpha, self.bench.ledger.noise())
+        return any(each.low > 0.0 and each.estimate >= least for each in seen)
 
     def _goal(self, place: int) -> tuple[float, float]:
         """The error that a step may use, and the least gain that it has to have."""
@@ -307,20 +307,22 @@ class _Attempt:
         before, arm = self.chain[place - 1 : place + 1]
         return [pair.log_ratio for pair in ledger.fresh_pairs(before, arm, self.chain[0])]
 
-    def _fresh(self, arm: Arm) -> Samples:
+    def _fresh(self, arm: Arm) -> ArmRecord:
         """What the blocks of this attempt say of one of its configurations."""
         return self.bench.ledger.fresh(arm, self.chain[0])
 
-    def _looks(self, pairs: int, *, is_last: bool) -> list[int]:
+    def _looks(self, pairs: int, *, is_last: bool) -> Looks:
         """The looks that were due so far.
 
-        At the end of time there is one whose moment the data did not choose.
+        When the time is up there is one whose moment the data did not choose.
         """
         least = self.bench.least_pairs
         due = [each for each in planned_looks(self.planned) if least <= each <= pairs]
-        return [*due, pairs] if is_last and pairs >= least and pairs not in due else due
+        if is_last and pairs >= least and pairs not in due:
+            due.append(pairs)
+        return Looks(tuple(due), self.planned, self.rounds, is_last)
 
-    def _hopeless(self, place: int, record: Samples, looks: Sequence[int]) -> Answer | None:
+    def _hopeless(self, place: int, record: ArmRecord, looks: Looks) -> ProofAnswer | None:
         """Why even a lucky truth would not be proved with all planned pairs; None: it might be.
 
         Stopping for futility can only lose claims, never make one (non-binding futility), so it
@@ -330,9 +332,9 @@ class _Attempt:
         pairs, (alpha, least) = self._pairs(place), self._goal(place)
         if len(pairs) not in _futile_counts(self.planned):
             return None
-        if limit_is_futile(self.bench, record, self.alpha, looks, self.planned):
+        if limit_is_futile(self.bench.ledger, record, self.alpha, looks, self.planned):
             return "over_limit"
-        if self._must_save or self._gains(place, looks, is_last=False):
+        if self._must_save or self._gains(place, looks):
             return None
         if len(pairs) >= self.planned:
             return "futile"
@@ -354,7 +356,8 @@ class _Attempt:
         proved = [step for step in steps if step.succeeded]
         last = proved[-1] if proved else steps[0]
         ratios = self._fresh(last.arm).log_ratios
-        return Proof(last.arm, last.answer, self._reported(ratios, is_last=is_last), steps)
+        interval = self._reported(ratios, is_last=is_last)
+        return Proof(last.arm, last.answer, interval, steps, self.planned, time_is_up=is_last)
 
     def _reported(self, pairs: Sequence[float], *, is_last: bool) -> Interval | None:
         """The 95 % interval that goes with the looks; None: too few pairs."""
@@ -401,7 +404,7 @@ def is_precise(interval: Interval) -> bool:
     return interval.half_width <= PRECISE * interval.estimate
 
 
-def reported(record: Samples, prior: Spread | None = None) -> Interval | None:
+def reported(record: ArmRecord, prior: Spread | None = None) -> Interval | None:
     """The 95 % interval of fresh pairs that are taken together; None while there are too few.
 
     Args:
@@ -411,7 +414,7 @@ def reported(record: Samples, prior: Spread | None = None) -> Interval | None:
     return interval_of(record.log_ratios, prior)
 
 
-def reported_each(record: Samples) -> tuple[Interval | None, ...]:
+def reported_each(record: ArmRecord) -> tuple[Interval | None, ...]:
     """The same on each of several workloads; empty where there is one only.
 
     Each is a 95 % interval by itself: what is claimed rests on their mean alone.
@@ -426,26 +429,27 @@ def interval_of(pairs: Sequence[float], prior: Spread | None = None) -> Interval
     return planned_interval(pairs, REPORTED_ERROR, len(pairs), prior=prior, is_last=True)
 
 
-def keeps_limit(bench: Bench, record: Samples, alpha: float, looks: Sequence[int]) -> bool | None:
+def keeps_limit(ledger: Ledger, record: ArmRecord, alpha: float, looks: Looks) -> bool | None:
     """Whether one of some looks shows that the memory limit is kept; None: not yet known.
 
-    To refuse an arm is no claim, so that it may be done at the error of what is reported.
+    To refuse an arm is no claim, so that it may be done at the error of what is reported. The
+    scatter of memory is the arm's own, without a prior: configurations are not alike in it.
     """
-    limit = bench.ledger.limit
+    limit = ledger.limit
     if limit is None:
         return True
-    seen = [record.excesses[:count] for count in looks]
-    if any(limit.kept(excesses, alpha) for excesses in seen):
+    if any(limit.kept(each) for each in looks.intervals(record.excesses, alpha)):
         return True
-    return False if any(limit.broken(excesses, REPORTED_ERROR) for excesses in seen) else None
+    seen = looks.intervals(record.excesses, REPORTED_ERROR)
+    return False if any(limit.broken(each) for each in seen) else None
 
 
 def within_limits(
-    bench: Bench, record: Samples, alpha: float, looks: Sequence[int]
-) -> Answer | None:
+    ledger: Ledger, record: ArmRecord, alpha: float, looks: Looks
+) -> ProofAnswer | None:
     """Whether a configuration whose gain is proved keeps the limits; None: not yet known."""
-    keeps = keeps_limit(bench, record, alpha, looks)
-    loses_little = keeps_losses(bench, record, alpha, looks)
+    keeps = keeps_limit(ledger, record, alpha, looks)
+    loses_little = keeps_losses(ledger, record, alpha, looks)
     if keeps is False:
         return "over_limit"
     if loses_little is False:
@@ -453,46 +457,47 @@ def within_limits(
     return "proved" if keeps and loses_little else None
 
 
-def missing_limit(bench: Bench, record: Samples, alpha: float, looks: Sequence[int]) -> Answer:
+def missing_limit(ledger: Ledger, record: ArmRecord, alpha: float, looks: Looks) -> ProofAnswer:
     """Which limit is not shown to be kept when time is up."""
-    return "over_loss" if keeps_limit(bench, record, alpha, looks) else "over_limit"
+    return "over_loss" if keeps_limit(ledger, record, alpha, looks) else "over_limit"
 
 
-def keeps_losses(bench: Bench, record: Samples, alpha: float, looks: Sequence[int]) -> bool | None:
+def keeps_losses(ledger: Ledger, record: ArmRecord, alpha: float, looks: Looks) -> bool | None:
     """Whether some looks show that no workload loses more than it may; None: not yet known.
 
     A claim takes all of them, so that each may use the whole error, see `_shown`. One suffices to
     refuse an arm, so that they share the error of what is reported.
     """
-    limit = bench.ledger.max_loss
+    limit = ledger.max_loss
     if limit is None or not record.each:
         return True
     logs = [[pair.log_ratio for pair in pairs] for pairs in record.each]
-    if all(any(limit.kept(each) for each in _intervals(part, looks, alpha)) for part in logs):
+    noises = [ledger.noise_on(part) for part in range(len(logs))]
+
+    def seen(error: float) -> list[list[Interval]]:
+        return [
+            looks.intervals(part, error, noise) for part, noise in zip(logs, noises, strict=True)
+        ]
+
+    if all(any(map(limit.kept, each)) for each in seen(alpha)):
         return True
-    shared = REPORTED_ERROR / len(logs)
-    refused = any(limit.broken(each) for part in logs for each in _intervals(part, looks, shared))
+    refused = any(any(map(limit.broken, each)) for each in seen(REPORTED_ERROR / len(logs)))
     return False if refused else None
 
 
-def loss_words(bench: Bench, record: Samples) -> str:
+def loss_words(ledger: Ledger, record: ArmRecord) -> str:
     """Why an arm is refused for what it may lose: names the workload on which most is possible."""
-    limit, each = bench.ledger.max_loss, reported_each(record)
+    limit, each = ledger.max_loss, reported_each(record)
     assert limit is not None and each  # or it was not refused for that
     ends = [-math.inf if interval is None else interval.low for interval in each]
     return f"it is not shown to lose at most {limit.text} on {limit.name_of(ends.index(min(ends)))}"
 
 
-def _intervals(logs: Sequence[float], looks: Sequence[int], alpha: float) -> list[Interval]:
-    """The interval of each look."""
-    return [sequential_interval(logs[:count], alpha) for count in looks]
-
-
 def limit_is_futile(
-    bench: Bench, record: Samples, alpha: float, looks: Sequence[int], total: int
+    ledger: Ledger, record: ArmRecord, alpha: float, looks: Looks, total: int
 ) -> bool:
     """Whether even a lucky truth would not be shown to keep the memory limit by `total` pairs."""
-    if len(record.pairs) < FUTILE_FROM or keeps_limit(bench, record, alpha, looks):
+    if len(record.pairs) < FUTILE_FROM or keeps_limit(ledger, record, alpha, looks):
         return False
     spare = [-excess for excess in record.excesses]
     return not spare or is_futile(spare, total, alpha, 0.0)

@@ -15,14 +15,14 @@ from typing import Protocol
 
 from hztune.blocks import Arm
 from hztune.params import Value
-from hztune.space import Config, Space
-from hztune.trial import Bench, Samples
+from hztune.space import ConfigDict, Space
+from hztune.trial import ArmRecord, Bench
 
 GROUPS = 4
 """Groups that are taken back side by side in one block."""
 
-LEAST_PAIRS = 2
-MOST_PAIRS = 6
+LEAST_ABLATION_PAIRS = 2
+MOST_ABLATION_PAIRS = 6
 
 
 class DropRule(Protocol):
@@ -32,10 +32,10 @@ class DropRule(Protocol):
     def gain(self) -> float:
         """Log ratio of the whole one to the default, for the progress."""
 
-    def may_go(self, without: Samples) -> bool:
+    def may_go(self, without: ArmRecord) -> bool:
         """Whether what was left out is not needed."""
 
-    def is_clear(self, without: Samples) -> bool:
+    def is_clear(self, without: ArmRecord) -> bool:
         """Whether more pairs would hardly change what `may_go` says."""
 
 
@@ -44,7 +44,7 @@ class Group:
     """Knobs that are taken back together, and the configuration without them."""
 
     knobs: tuple[str, ...]
-    without: Config
+    without: ConfigDict
 
 
 def shorten(
@@ -80,7 +80,7 @@ def shorten(
 
 def beside(
     bench: Bench, whole: Arm, arms: Sequence[Arm], judge: DropRule, rounds: int, share: float
-) -> list[Samples] | None:
+) -> list[ArmRecord] | None:
     """Measures shorter configurations beside the whole one, in blocks enough to decide.
 
     Returns:
@@ -88,9 +88,9 @@ def beside(
     """
     while True:
         removals = bench.ledger.removals(whole)
-        found = [removals.get(arm.key, Samples(arm)) for arm in arms]
-        open_ = [one for one in found if not one.failures and len(one.pairs) < MOST_PAIRS]
-        is_known = all(len(one.pairs) >= LEAST_PAIRS for one in open_)
+        found = [removals.get(arm.key, ArmRecord(arm)) for arm in arms]
+        open_ = [one for one in found if not one.failures and len(one.pairs) < MOST_ABLATION_PAIRS]
+        is_known = all(len(one.pairs) >= LEAST_ABLATION_PAIRS for one in open_)
         if is_known and all(judge.is_clear(one) for one in open_):
             return found
         if not bench.budget.allows(bench.executor.cost(1 + len(arms), rounds), share):
@@ -123,7 +123,7 @@ def _group(space: Space, config: Mapping[str, Value], knobs: tuple[str, ...]) ->
     return Group(knobs, without)
 
 
-def _without(space: Space, config: Mapping[str, Value], knobs: Sequence[str]) -> Config:
+def _without(space: Space, config: Mapping[str, Value], knobs: Sequence[str]) -> ConfigDict:
     """`config` with some knobs at their defaults, and those that thereby lost their meaning."""
     left = {name: value for name, value in config.items() if name not in knobs}
     full = space.full(left)

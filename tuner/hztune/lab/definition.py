@@ -53,8 +53,8 @@ DEFINITION = "experiment.toml"
 MOST_BYTES = 64 * 1024
 
 BEST = "best"
-SPEED = "speed"
-MEMORY = "memory"
+OF_SPEED = "speed"
+OF_MEMORY = "memory"
 INSTRUCTIONS = "instructions"
 
 _SCHEMA = 1
@@ -89,7 +89,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class CounterValue:
     """A figure that counters give: `times` * `count` / `per`.
 
     Attributes:
@@ -114,7 +114,7 @@ class Figure:
         arm: Name of the arm, or BEST.
         over: Name of the arm that it is compared with; "": the control.
         rows: Patterns of the labels of the rows that count.
-        of: SPEED, MEMORY, INSTRUCTIONS, or the name of a value.
+        of: OF_SPEED, OF_MEMORY, INSTRUCTIONS, or the name of a value.
     """
 
     name: str
@@ -153,7 +153,7 @@ class Experiment:
     seed: int
     sides: tuple[Side, ...]
     rows: tuple[WorkloadSpec, ...]
-    values: tuple[Value, ...]
+    values: tuple[CounterValue, ...]
     figures: tuple[Figure, ...]
 
     @property
@@ -235,7 +235,7 @@ def _judge(experiment: Experiment) -> None:
 def _judge_figure(figure: Figure, experiment: Experiment) -> None:
     """Refuses a figure of something that the experiment does not have."""
     names = [side.name for side in experiment.sides]
-    kinds = [SPEED, MEMORY, *(value.name for value in experiment.values)]
+    kinds = [OF_SPEED, OF_MEMORY, *(value.name for value in experiment.values)]
     kinds += [INSTRUCTIONS] if experiment.instructions else []
     for key, got, legal in (
         ("arm", figure.arm, [BEST, *names]),
@@ -252,8 +252,8 @@ def _optional(fields: Fields, key: str) -> tuple[Fields, ...]:
     return fields.children(key) if fields.has(key) else ()
 
 
-def _value(fields: Fields) -> Value:
-    value = Value(
+def _value(fields: Fields) -> CounterValue:
+    value = CounterValue(
         name=fields.text("name", _TITLE),
         count=fields.text("count"),
         per=fields.text("per") if fields.has("per") else "",
@@ -271,7 +271,7 @@ def _figure(fields: Fields) -> Figure:
         rows=tuple(_pattern(each) for each in _listed(fields, "rows"))
         if fields.has("rows")
         else ("*",),
-        of=fields.text("of", _TITLE) if fields.has("of") else SPEED,
+        of=fields.text("of", _TITLE) if fields.has("of") else OF_SPEED,
     )
     fields.close()
     return figure

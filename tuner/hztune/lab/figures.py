@@ -11,7 +11,7 @@ from hztune.compare import table
 from hztune.compare.comparison import Comparison
 from hztune.compare.match import Measured
 from hztune.compare.standings import Standing, Standings, between, geometric_mean
-from hztune.lab.definition import BEST, MEMORY, SPEED, Experiment, Figure, Value
+from hztune.lab.definition import BEST, OF_MEMORY, OF_SPEED, CounterValue, Experiment, Figure
 from hztune.stats import Interval
 
 UNKNOWN = "-"
@@ -42,14 +42,14 @@ def shown(experiment: Experiment, record: Comparison) -> tuple[Shown, ...]:
     return tuple(_shown(figure, experiment, record) for figure in experiment.figures)
 
 
-def amount(value: Value, standing: Standing) -> float | None:
+def amount(value: CounterValue, standing: Standing) -> float | None:
     """Returns what a value is for one arm on one row; None: it does not count so."""
     counted = standing.counters.get(value.count)
     per = standing.counters.get(value.per) if value.per else 1.0
     return value.times * counted / per if counted is not None and per else None
 
 
-def values_table(values: Sequence[Value], rows: Sequence[Standings]) -> list[str]:
+def values_table(values: Sequence[CounterValue], rows: Sequence[Standings]) -> list[str]:
     """Returns what the values are, a line for each arm on each row; nothing without any."""
     instructions = any(each.instructions is not None for row in rows for each in row.all)
     columns: list[tuple[str, Callable[[Standing], float | None]]] = [
@@ -87,7 +87,7 @@ def _shown(figure: Figure, experiment: Experiment, record: Comparison) -> Shown:
         arm = _best(rows, over, range(len(places)))
     if arm is None or over is None or not rows:
         return Shown(figure.name, UNKNOWN)
-    if figure.of in (SPEED, MEMORY):
+    if figure.of in (OF_SPEED, OF_MEMORY):
         name = figure.name
         if figure.arm == BEST:
             name += f" ({record.contenders[arm].name}, the best of {len(places) - 1})"
@@ -102,7 +102,7 @@ def _shown(figure: Figure, experiment: Experiment, record: Comparison) -> Shown:
 def _ratio(rows: Sequence[Measured], over: int, arm: int, of: str) -> Interval | None:
     """Returns the geometric mean over rows of one contender's speed or memory over another's."""
     pairs = [between(row.blocks, over, arm) for row in rows]
-    parts = [speed if of == SPEED else memory for speed, memory in pairs]
+    parts = [speed if of == OF_SPEED else memory for speed, memory in pairs]
     return geometric_mean([each for each in parts if each is not None])
 
 

@@ -18,8 +18,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from hztune.measure import Accounting, Arm, Block, Outcome, Role, Status, Turn
-
-Floats = NDArray[np.float64]
+from hztune.sparse.features import Floats
 
 _BASE_RATE = 1e6
 

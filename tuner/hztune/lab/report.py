@@ -10,7 +10,7 @@ from pathlib import Path
 from hztune.compare import comparison as comparisons
 from hztune.compare.comparison import Comparison
 from hztune.compare.standings import Standings
-from hztune.lab.definition import Experiment, Value
+from hztune.lab.definition import CounterValue, Experiment
 from hztune.lab.figures import Shown, shown
 from hztune.lab.run import RESULTS
 
@@ -21,7 +21,7 @@ _FINDING = re.compile(r"^## Finding\s*\n+(.+?)(?:\n\s*\n|\n#|\Z)", re.MULTILINE 
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ExperimentReading:
     """What became of one question.
 
     Attributes:
@@ -41,7 +41,7 @@ class Answer:
     figures: tuple[Shown, ...]
     date: str
     standings: tuple[Standings, ...]
-    values: tuple[Value, ...]
+    values: tuple[CounterValue, ...]
     problems: tuple[str, ...]
 
     def lines(self) -> list[str]:
@@ -57,7 +57,7 @@ class Answer:
         return (self.name, self.question, self.finding, figures, self.date)
 
 
-def examine(experiment: Experiment) -> Answer:
+def examine(experiment: Experiment) -> ExperimentReading:
     """Returns what became of an experiment, every estimate made anew from its samples.
 
     Raises:
@@ -66,13 +66,13 @@ def examine(experiment: Experiment) -> Answer:
     name, question = experiment.name, experiment.question
     path = experiment.folder / RESULTS
     if not path.exists():
-        return Answer(name, question, NOT_MEASURED, (), "", (), experiment.values, ())
+        return ExperimentReading(name, question, NOT_MEASURED, (), "", (), experiment.values, ())
     record, wrong = comparisons.load(path)
     finding = _finding(experiment.folder / README)
     problems = [*wrong, *_strangers(experiment, record)]
     if not finding:
         problems.append(f"{README} has no section '## Finding' with a sentence in it")
-    return Answer(
+    return ExperimentReading(
         name=name,
         question=question,
         finding=finding,

@@ -11,10 +11,10 @@ from hztune.compare import table
 from hztune.errors import UsageError
 from hztune.lab import chart, figures
 from hztune.lab.figures import Shown
-from hztune.lab.report import Answer
+from hztune.lab.report import ExperimentReading
 
 
-def draw_answer(finding: Answer, path: Path) -> None:
+def draw_answer(finding: ExperimentReading, path: Path) -> None:
     """Writes the picture of an experiment that was measured.
 
     Raises:
@@ -25,7 +25,7 @@ def draw_answer(finding: Answer, path: Path) -> None:
     files.write_whole(path, chart.draw(finding.standings))
 
 
-def for_people(finding: Answer, *, rows: bool) -> str:
+def for_people(finding: ExperimentReading, *, rows: bool) -> str:
     """An answer in lines; with `rows` its tables behind it."""
     if not rows or not finding.standings:
         return "\n".join(finding.lines())
@@ -36,7 +36,7 @@ def for_people(finding: Answer, *, rows: bool) -> str:
     return "\n".join([*finding.lines(), "", *details])
 
 
-def markdown_of(findings: Sequence[Answer], *, rows: bool) -> str:
+def markdown_of(findings: Sequence[ExperimentReading], *, rows: bool) -> str:
     """One table of all questions; with `rows` the tables of each one behind it."""
     head = ("experiment", "question", "finding", "figures, 95 % intervals", "date")
     text = table.lines(head, [each.cells() for each in findings])
@@ -47,7 +47,7 @@ def markdown_of(findings: Sequence[Answer], *, rows: bool) -> str:
     return "\n".join(text)
 
 
-def as_json(finding: Answer) -> dict[str, object]:
+def as_json(finding: ExperimentReading) -> dict[str, object]:
     """A finding for machines, its figures as ratios where they are."""
     told = asdict(finding)
     del told["standings"], told["values"]

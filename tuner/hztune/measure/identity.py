@@ -17,11 +17,8 @@ from typing import Protocol
 from hztune import allocator
 from hztune.allocator import Adapter, Installed, WrongConfiguration, live
 from hztune.allocator.live import Running
-from hztune.blocks import Arm, Status
+from hztune.blocks import UNCHANGED_PROGRAM, Arm, Status
 from hztune.errors import UsageError
-
-UNCHANGED = "none"
-"""The allocator of a program that is left as it is, with the variables that its user set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +72,10 @@ def user_settings() -> dict[str, str]:
 
 
 class AllocatorIdentity:
-    """The proof by the allocators' adapters."""
+    """The check of identity by the allocators' adapters."""
 
     def __init__(self, program: Path | None = None, inside: Iterable[Installed] = ()) -> None:
-        """Makes the proof for one target.
+        """Makes the check for one target.
 
         Args:
             program: What probes are made with, if it matters.
@@ -108,7 +105,7 @@ class AllocatorIdentity:
         A wrapper may change them on the way to the program, and the program for its children.
         """
         given = self._prepared.get(arm, self._user)
-        if arm.allocator == UNCHANGED or isinstance(given, Fault):
+        if arm.allocator == UNCHANGED_PROGRAM or isinstance(given, Fault):
             return None
         adapter = allocator.get(arm.allocator)
         installed = self._find(adapter)
@@ -134,7 +131,7 @@ class AllocatorIdentity:
 
         A program may be over before it could be looked at: its confirmation is then its proof.
         """
-        if arm.allocator == UNCHANGED:
+        if arm.allocator == UNCHANGED_PROGRAM:
             return None
         adapter = allocator.get(arm.allocator)
         installed = self._find(adapter)
@@ -150,7 +147,7 @@ class AllocatorIdentity:
 
     def _prepare(self, arm: Arm) -> dict[str, str] | Fault:
         """Asks the adapter for the variables, and proves them where the process itself cannot."""
-        if arm.allocator == UNCHANGED:
+        if arm.allocator == UNCHANGED_PROGRAM:
             return self._user
         adapter = allocator.get(arm.allocator)
         installed = self._find(adapter)

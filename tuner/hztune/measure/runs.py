@@ -43,7 +43,7 @@ class RunExecutor:
         sink: Sink | None = None,
         *,
         seed: int,
-        proof: IdentityCheck | None = None,
+        identity: IdentityCheck | None = None,
         warmups: int | None = None,
         memory_mb: int = 0,
     ) -> None:
@@ -53,7 +53,7 @@ class RunExecutor:
             program: What is run.
             sink: Where every run goes as soon as it exists; None: nowhere.
             seed: Of orders, requests and environment sizes; a block's are its own.
-            proof: None: by the allocators' adapters.
+            identity: None: by the allocators' adapters.
             warmups: Uncounted runs of the first control, before the first block; None: the
                 program's own number.
             memory_mb: What the machine has, MiB: a candidate that takes nearly all of it is ended,
@@ -62,7 +62,7 @@ class RunExecutor:
         self._program = program
         self._sink = sink or Nowhere()
         self._seed = seed
-        self._proof = proof or AllocatorIdentity()
+        self._identity = identity or AllocatorIdentity()
         self._warmups = program.warmups if warmups is None else warmups
         self._memory_mb = memory_mb
         self._control_kb = 0
@@ -94,7 +94,7 @@ class RunExecutor:
         with timed_window():
             started = time.monotonic()
             self._sink.begin(Plan(number, role, tuple(arms), rounds))
-            series = _Series(arms, self._program, self._proof, self._sink, self._limits())
+            series = _Series(arms, self._program, self._identity, self._sink, self._limits())
             rng = random.Random(f"{self._seed} {number} {role}")
             warmup_s = self._warm_up(series, rng)
             series.play(rounds, self._order(len(arms), number), rng, repeating=self._is_calm())
@@ -184,12 +184,12 @@ class _Series:
         self,
         arms: Sequence[Arm],
         program: Program,
-        proof: IdentityCheck,
+        identity: IdentityCheck,
         sink: Sink,
         limits: _Limits,
     ) -> None:
         self._program = program
-        self._proof = proof
+        self._identity = identity
         self._sink = sink
         self.limits = limits
         self._parts = [self._part(arm) for arm in arms]
@@ -198,7 +198,7 @@ class _Series:
 
     def _part(self, arm: Arm) -> _RunArm:
         """Prepares an arm."""
-        prepared = self._proof.prepare(arm)
+        prepared = self._identity.prepare(arm)
         if isinstance(prepared, Fault):
             return _RunArm(arm, {}, fault=prepared)
         return _RunArm(arm, prepared)
@@ -251,28 +251,28 @@ class _Series:
         changes = {**part.changes, _PADDING: "x" * rng.randrange(_PADDING_BYTES)}
         is_control = part.arm == self._parts[0].arm
         limit_mb = self.limits.program_mb if is_control else self.limits.candidate_mb()
-        hook("--prepare", self._program.prepare, self._proof.base)
+        hook("--prepare", self._program.prepare, self._identity.base)
         watch = Watch()
         run_once = serve_once if self._program.service else time_once
         run = run_once(
             replace(self._program.of(part.arm), rss_limit_mb=limit_mb),
             seed,
-            self._proof.base,
+            self._identity.base,
             changes,
             self.limits.run_s,
-            look=lambda running: self._proof.inspect(part.arm, running),
+            look=lambda running: self._identity.inspect(part.arm, running),
         )
         watch.stop()
         if is_control:
             self.limits.control_kb = max(self.limits.control_kb, run.rss_peak_kb)
-        hook("--cleanup", self._program.cleanup, self._proof.base)
+        hook("--cleanup", self._program.cleanup, self._identity.base)
         return run, watch
 
     def _rate(self, part: _RunArm, run: Run) -> float | Fault:
         """Returns the rate of a run, or why the arm does not count."""
         if run.fault is not None:
             return run.fault
-        fault = self._proof.judge(part.arm, run.library, run.stderr) or run.seen
+        fault = self._identity.judge(part.arm, run.library, run.stderr) or run.seen
         return fault or self._program.measure(run.wall_s, run.stdout)
 
     def outcomes(self) -> tuple[Outcome, ...]:

@@ -13,14 +13,14 @@ from hztune.blocks import joined
 from hztune.measure.types import Accounting, Arm, Block, Executor, Outcome, Role, Turn
 from hztune.store import Evidence, Nowhere, Plan, Sink
 
-MakeExecutor = Callable[[Sink], Executor]
+MakePart = Callable[[Sink], Executor]
 """Makes the executor of one workload, given where it puts what it measures."""
 
 
 class SeveralExecutor:
     """Measures arms on one workload after another."""
 
-    def __init__(self, parts: Sequence[tuple[str, MakeExecutor]], sink: Sink | None = None) -> None:
+    def __init__(self, parts: Sequence[tuple[str, MakePart]], sink: Sink | None = None) -> None:
         """Makes the executor.
 
         Args:

@@ -81,7 +81,7 @@ class TurnExecutor:
         *,
         seed: int,
         tempo: Tempo | None = None,
-        proof: IdentityCheck | None = None,
+        identity: IdentityCheck | None = None,
     ) -> None:
         """Makes the executor of a study.
 
@@ -90,13 +90,13 @@ class TurnExecutor:
             sink: Where every turn goes as soon as it exists; None: nowhere.
             seed: Of requests, orders and environment sizes; a block's are its own.
             tempo: None: what fits the workload's threads.
-            proof: None: by the allocators' adapters.
+            identity: None: by the allocators' adapters.
         """
         self._spec = spec
         self._sink = sink or Nowhere()
         self._seed = seed
         self._tempo = tempo or tempo_for(spec)
-        self._proof = proof or AllocatorIdentity()
+        self._identity = identity or AllocatorIdentity()
         self._accounting = Accounting()
         self._overhead_s = 0.0
         self._blocks = 0
@@ -120,7 +120,7 @@ class TurnExecutor:
         with timed_window():
             started_ns = time.monotonic_ns()
             self._sink.begin(Plan(number, role, tuple(arms), rounds))
-            performance = _Performance(arms, self._spec, self._tempo, self._proof, self._sink)
+            performance = _Performance(arms, self._spec, self._tempo, self._identity, self._sink)
             performance.play(rounds, random.Random(f"{self._seed} {number} {role}"))
             outcomes = performance.outcomes()
             self._sink.end()
@@ -156,12 +156,12 @@ class _Performance:
         arms: Sequence[Arm],
         spec: WorkloadSpec,
         tempo: Tempo,
-        proof: IdentityCheck,
+        identity: IdentityCheck,
         sink: Sink,
     ) -> None:
         self._spec = spec
         self._tempo = tempo
-        self._proof = proof
+        self._identity = identity
         self._sink = sink
         self._parts = [self._part(arm) for arm in arms]
         self._judge = DisturbanceRule(spec.threads, len(os.sched_getaffinity(0)))
@@ -172,7 +172,7 @@ class _Performance:
 
     def _part(self, arm: Arm) -> _TurnArm:
         """Prepares an arm."""
-        prepared = self._proof.prepare(arm)
+        prepared = self._identity.prepare(arm)
         if isinstance(prepared, Fault):
             return _TurnArm(arm, {}, fault=prepared)
         return _TurnArm(arm, prepared)
@@ -182,7 +182,7 @@ class _Performance:
         if all(part.fault for part in self._parts):
             return
         self._launched_ns = time.monotonic_ns()
-        with Child(self._command(rounds, rng), env=self._proof.base, stdin=None) as child:
+        with Child(self._command(rounds, rng), env=self._identity.base, stdin=None) as child:
             for line in child.lines(_SILENCE_S):
                 event = json.loads(line)
                 if event["event"] == "rounds":
@@ -205,7 +205,7 @@ class _Performance:
         for index, part in enumerate(self._parts):
             if part.fault is None:
                 words += ["--arm", str(index)]
-                if own := self._proof.program(part.arm):
+                if own := self._identity.program(part.arm):
                     words += ["--program", str(own)]
                 padding = "x" * rng.randrange(_PADDING_BYTES)
                 for name, value in {**part.environment, _PADDING: padding}.items():
@@ -300,7 +300,7 @@ class _Performance:
             return Fault("bad_output", "hz-bench ended well but printed no result")
         if sum(turn.ops for turn in part.turns) <= 0:
             return Fault("bad_output", "it completed no operation in all its turns")
-        return self._proof.judge(part.arm, result["allocator"]["path"], ending["stderr_tail"])
+        return self._identity.judge(part.arm, result["allocator"]["path"], ending["stderr_tail"])
 
     def accounting(self, started_ns: int) -> Accounting:
         """Returns where the time of the block went."""

@@ -29,20 +29,20 @@ def program_executor(
     *,
     seed: int,
     machine: Machine,
-    proof: IdentityCheck | None = None,
+    identity: IdentityCheck | None = None,
     inside: Sequence[Installed] = (),
 ) -> Executor:
     """Returns what measures a program of the user's here; `inside` was found in it.
 
     The other arguments are as below.
     """
-    proof = proof or program_proof(program, inside)
+    identity = identity or program_identity(program, inside)
     memory_mb = _memory_mb(machine)
-    return RunExecutor(program, sink, seed=seed, proof=proof, memory_mb=memory_mb)
+    return RunExecutor(program, sink, seed=seed, identity=identity, memory_mb=memory_mb)
 
 
-def program_proof(program: Program, inside: Sequence[Installed] = ()) -> IdentityCheck:
-    """Returns the proof by the allocators' adapters, whose probes run as the program does."""
+def program_identity(program: Program, inside: Sequence[Installed] = ()) -> IdentityCheck:
+    """Returns the check by the allocators' adapters, whose probes run as the program does."""
     path = shutil.which(program.argv[0])
     return AllocatorIdentity(Path(path) if path else None, inside)
 
@@ -72,7 +72,7 @@ def workload_executor(
     seed: int,
     machine: Machine,
     processes: int,
-    proof: IdentityCheck | None = None,
+    identity: IdentityCheck | None = None,
     run_s: float = RUN_S,
 ) -> Executor:
     """Returns what measures a workload here.
@@ -83,14 +83,14 @@ def workload_executor(
         seed: Of requests, orders and environment sizes.
         machine: Whose memory the processes share.
         processes: Most that live at once where turns measure it.
-        proof: None: by the allocators' adapters.
+        identity: None: by the allocators' adapters.
         run_s: Seconds of a run where turns do not measure it, without what it does at its end.
     """
     if spec.steady:
         tempo = tempo_for(spec, _rss_limit_mb(machine, processes))
-        return TurnExecutor(spec, sink, seed=seed, tempo=tempo, proof=proof)
+        return TurnExecutor(spec, sink, seed=seed, tempo=tempo, identity=identity)
     whole = bench_program(spec, run_s, rss_limit_mb=_rss_limit_mb(machine, processes=1))
-    return RunExecutor(whole, sink, seed=seed, proof=proof)
+    return RunExecutor(whole, sink, seed=seed, identity=identity)
 
 
 def refuse_mixture(specs: Sequence[WorkloadSpec]) -> None:

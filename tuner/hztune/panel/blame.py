@@ -17,7 +17,7 @@ from hztune.space import Space
 from hztune.stats import Interval, fixed_interval
 from hztune.trial import Bench
 
-MOST_BLOCKS = 8
+MOST_BLAME_BLOCKS = 8
 """Blocks in which a cause is sought; one that is not found in them is told as not found."""
 
 _PART = 0.5
@@ -158,10 +158,10 @@ def _is_open(bench: Bench, executor: PanelExecutor, harm: Harm, suspect: Suspect
     """Whether more blocks may still show that it does most of the harm."""
     pairs = [*_pairs(bench, executor, suspect)]
     if harm.interval is None:
-        return len(pairs) < MOST_BLOCKS and all(other.ok for _, other in pairs)
+        return len(pairs) < MOST_BLAME_BLOCKS and all(other.ok for _, other in pairs)
     interval = _relief(harm, pairs)
     most = abs(harm.interval.estimate) if interval is None else interval.high
-    return len(pairs) < MOST_BLOCKS and most >= _PART * abs(harm.interval.estimate)
+    return len(pairs) < MOST_BLAME_BLOCKS and most >= _PART * abs(harm.interval.estimate)
 
 
 def _guilty(

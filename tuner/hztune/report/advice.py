@@ -108,5 +108,8 @@ def foot(found: StudyReading) -> Html:
             f"Sampler {profile.search.sampler}, seed {profile.search.seed}, space "
             f"{profile.search.space_sha256[:12]}, library {library}; {versions}.",
         ),
-        tag("p", "Every figure is made from samples.jsonl by hztune report."),
+        tag(
+            "p",
+            "hztune report makes the figures from study.db; samples.jsonl holds the same.",
+        ),
     )

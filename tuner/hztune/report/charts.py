@@ -55,7 +55,7 @@ class Strip:
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class PlotScale:
     """A linear map from values to pixels."""
 
     low: float
@@ -76,7 +76,7 @@ def strips(rows: Sequence[Strip], floor: float, width: float, title: str) -> Htm
     for row in rows:
         ends += [*row.points, *_ends(row.interval)]
     low, high = _padded(min(ends), max(ends))
-    scale = Scale(low, high, 12.0, width - 12.0)
+    scale = PlotScale(low, high, 12.0, width - 12.0)
     height = _ROW if width >= _ROOMY else _TALL_ROW
     bottom = len(rows) * height + 6.0
     shapes = [
@@ -114,8 +114,8 @@ def trace(
     height, top, left = 300.0, 26.0, 46.0
     found = [candidate.interval.estimate for candidate in candidates if candidate.interval]
     low, high = _speed_range([*found, *(ratio for _, ratio in [*steps, *pairs])], floor)
-    y = Scale(low, high, height - 40.0, top)
-    x = Scale(0.0, max(1.0, phases[-1].end_s), left, width - 8.0)
+    y = PlotScale(low, high, height - 40.0, top)
+    x = PlotScale(0.0, max(1.0, phases[-1].end_s), left, width - 8.0)
     shapes = [*_bands(phases, x, top, height - 40.0)]
     shapes.append(_rect(left, y(floor), x.end - left, y(-floor) - y(floor), "floor"))
     shapes += _speed_ticks(low, high, 6, lambda at, word: _horizontal(left, x.end, y(at), at, word))
@@ -147,8 +147,8 @@ def plane(
     savings = [-memory for _, _, memory in dots]
     savings += [-end for member in members for end in _ends(member.memory)]
     (low, high), (least, most) = _speed_range(speeds, floor), _speed_range(savings, 0.0)
-    y = Scale(low, high, height - 44.0, top)
-    x = Scale(-most, -least, left, width - 12.0)
+    y = PlotScale(low, high, height - 44.0, top)
+    x = PlotScale(-most, -least, left, width - 12.0)
     shapes = [_rect(left, y(floor), x.end - left, y(-floor) - y(floor), "floor")]
     shapes += _speed_ticks(low, high, 6, lambda at, word: _horizontal(left, x.end, y(at), at, word))
     shapes += _speed_ticks(
@@ -169,7 +169,7 @@ def response(curve: Curve, floor: float, width: float) -> Html:
     height, top, left = 200.0, 12.0, 46.0
     shown = [point.estimate for level in curve.levels for point in level.points]
     low, high = _speed_range(shown, floor)
-    y = Scale(low, high, height - 34.0, top)
+    y = PlotScale(low, high, height - 34.0, top)
     step = (width - left - 8.0) / len(curve.levels)
     shapes = [_rect(left, y(floor), width - 8.0 - left, y(-floor) - y(floor), "floor")]
     shapes += _speed_ticks(
@@ -185,7 +185,7 @@ def response(curve: Curve, floor: float, width: float) -> Html:
     return _svg(width, height, f"Speed against the default by {curve.param.name}", shapes)
 
 
-def _member(member: FrontMember, name: str, x: Scale, y: Scale) -> Iterator[Html]:
+def _member(member: FrontMember, name: str, x: PlotScale, y: PlotScale) -> Iterator[Html]:
     """Yields a member of a front with an error bar along each axis."""
     memory, speed = member.memory, member.speed
     low, at, high = (x(value) for value in (memory.low, memory.estimate, memory.high))
@@ -200,7 +200,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _strip(row: Strip, top: float, line: float, scale: Scale, width: float) -> Iterator[Html]:
+def _strip(row: Strip, top: float, line: float, scale: PlotScale, width: float) -> Iterator[Html]:
     """Yields a row that begins at `top` and has its dots on `line`; the note goes where it fits."""
     beside = width >= _ROOMY
     room = width - 24.0 - (len(row.note) + 2) * _CHARACTER * beside
@@ -215,7 +215,7 @@ def _strip(row: Strip, top: float, line: float, scale: Scale, width: float) -> I
         yield _interval(row.interval, line, scale, row.kind)
 
 
-def _interval(interval: Interval, y: float, scale: Scale, kind: str) -> Html:
+def _interval(interval: Interval, y: float, scale: PlotScale, kind: str) -> Html:
     low, high = (scale(end) for end in (interval.low, interval.high))
     middle = scale(interval.estimate)
     return tag(
@@ -232,7 +232,7 @@ def _interval(interval: Interval, y: float, scale: Scale, kind: str) -> Html:
     )
 
 
-def _candidate(candidate: Candidate, x: float, y: Scale, kind: str) -> Iterator[Html]:
+def _candidate(candidate: Candidate, x: float, y: PlotScale, kind: str) -> Iterator[Html]:
     told = f"{candidate.number}: {config_words(candidate.arm.config)}"
     interval = candidate.interval
     if candidate.record.failures or interval is None:
@@ -250,14 +250,19 @@ def _candidate(candidate: Candidate, x: float, y: Scale, kind: str) -> Iterator[
     yield _dot(x, y(interval.estimate), 5.5 if kind == "winner" else 3.2, kind, told)
 
 
-def _best_line(steps: Sequence[tuple[float, float]], x: Scale, y: Scale) -> Html:
+def _best_line(steps: Sequence[tuple[float, float]], x: PlotScale, y: PlotScale) -> Html:
     path = f"M{x(steps[0][0]):.1f} {y(steps[0][1]):.1f}"
     for seconds, log_ratio in steps[1:]:
         path += f"H{x(seconds):.1f}V{y(log_ratio):.1f}"
-    return tag("path", tag("title", "the best that the search knew"), d=path, class_="best")
+    return tag(
+        "path",
+        tag("title", "the best mean by then, shrunk towards the others"),
+        d=path,
+        class_="best",
+    )
 
 
-def _bands(phases: Sequence[Phase], x: Scale, top: float, bottom: float) -> Iterator[Html]:
+def _bands(phases: Sequence[Phase], x: PlotScale, top: float, bottom: float) -> Iterator[Html]:
     for index, phase in enumerate(phases):
         begin, end = x(phase.begin_s), x(phase.end_s)
         yield _rect(begin, top, end - begin, bottom - top, f"band band{index % 2}")
@@ -276,7 +281,7 @@ _PHASE_WORDS = {
 }
 
 
-def _level(level: Level, curve: Curve, x: float, step: float, y: Scale) -> Iterator[Html]:
+def _level(level: Level, curve: Curve, x: float, step: float, y: PlotScale) -> Iterator[Html]:
     count = len(level.points)
     spread = min(0.5 * step, 6.0 * count)
     value = value_words(level.value, curve.param.unit)
@@ -289,7 +294,7 @@ def _level(level: Level, curve: Curve, x: float, step: float, y: Scale) -> Itera
     yield _dot(x, y(level.interval.estimate), 5.0, f"mean {kind}", told)
 
 
-def _means_line(curve: Curve, left: float, step: float, y: Scale) -> Html:
+def _means_line(curve: Curve, left: float, step: float, y: PlotScale) -> Html:
     """Joins the means; words have no order, and so no line."""
     points = [
         f"{left + (index + 0.5) * step:.1f} {y(level.interval.estimate):.1f}"
@@ -353,7 +358,7 @@ def _vertical(x: float, bottom: float, at: float, label: str) -> Iterator[Html]:
     yield _text(x, bottom + 16.0, label, "tick", "middle")
 
 
-def _time_ticks(x: Scale, bottom: float, width: float) -> Iterator[Html]:
+def _time_ticks(x: PlotScale, bottom: float, width: float) -> Iterator[Html]:
     steps = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
     step = next((s for s in steps if x.high / s <= width / 70), steps[-1])
     for index in range(int(x.high / step) + 1):

@@ -1,7 +1,9 @@
-"""What a results directory holds, worked out for a reader: the samples decide, nothing else.
+"""What a results directory holds, worked out for a reader.
 
-Every figure is made anew from the blocks, by the same functions that the study used. Times are
-seconds since the first block began; log ratios are to the default, above 0 is better.
+The figures are made anew from the blocks in `study.db` (or in `samples.jsonl`, where there is no
+database), by the same functions that the study used. The study's own are the verdict, the claim,
+the noise floor and what became of each finalist. Times are seconds since the first block began; log
+ratios are to the default, above 0 is better.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ from hztune.search.effects import likely_effects, ordered
 from hztune.stats import Interval, block_ratios, fixed_interval, pool_plain
 from hztune.store.local import SAMPLES, Recording, is_there, recording
 from hztune.trial import (
+    ArmRecord,
     Ledger,
     LossLimit,
     MemoryLimit,
-    Samples,
     counter_changes,
-    fresh_pairs,
+    fresh_outcomes,
 )
 
 _NORMAL_95 = 1.96
@@ -52,7 +54,7 @@ class Candidate:
     """
 
     number: int
-    record: Samples
+    record: ArmRecord
     interval: Interval | None
     at_s: float
 
@@ -264,7 +266,7 @@ class StudyReading:
 
     @cached_property
     def trace(self) -> tuple[tuple[float, float], ...]:
-        """When the search knew what: (seconds, log ratio of the best by then), the best from 0."""
+        """(Seconds, greatest pooled mean by then), at least 0; the search itself asks its model."""
         ledger = Ledger(self.ledger.limit, self.ledger.max_loss)
         searches = sum(block.role == "search" for block in self.samples.blocks)
         every = max(1, searches // _CHECKPOINTS)
@@ -281,7 +283,7 @@ class StudyReading:
     @property
     def shares(self) -> tuple[tuple[str, list[float], Interval | None], ...]:
         """What the profile does on each of several workloads: name, fresh pairs, interval."""
-        record = self.ledger.confirmed.get(self.winner.key)
+        record = self.ledger.fresh_by_arm.get(self.winner.key)
         if record is None:
             return ()
         both = zip(record.each, reported_each(record), strict=True)
@@ -303,9 +305,9 @@ class StudyReading:
         )
 
     @property
-    def proofs(self) -> tuple[tuple[Arm, Samples], ...]:
+    def proofs(self) -> tuple[tuple[Arm, ArmRecord], ...]:
         """Every arm that was measured on fresh pairs, in order."""
-        return tuple((record.arm, record) for record in self.ledger.confirmed.values())
+        return tuple((record.arm, record) for record in self.ledger.fresh_by_arm.values())
 
     def answer(self, arm: Arm) -> str:
         """What the study said of a finalist; empty for one that was no finalist or not judged."""
@@ -368,7 +370,7 @@ class StudyReading:
 
     @property
     def needed(self) -> list[str]:
-        """The knobs without which something was lost for certain, the greatest loss first."""
+        """The knobs without which the 95 % interval is below zero, the greatest loss first."""
         return [
             name
             for removal in self.removals
@@ -411,7 +413,7 @@ class StudyReading:
     @property
     def rss_ratio(self) -> float | None:
         """Peak memory of the profile to the default's, on fresh pairs; None: not measured."""
-        record = self.ledger.confirmed.get(self.winner.key)
+        record = self.ledger.fresh_by_arm.get(self.winner.key)
         if record is None or not record.rss:
             return None
         return math.exp(sum(record.rss) / len(record.rss))
@@ -419,7 +421,7 @@ class StudyReading:
     @property
     def changes(self) -> tuple[CounterChange, ...]:
         """What was counted differently by default and tuned, the greatest change first."""
-        return counter_changes(fresh_pairs(self.ledger, self.winner))
+        return counter_changes(fresh_outcomes(self.ledger, self.winner))
 
     @property
     def turns(self) -> tuple[int, int]:
@@ -428,7 +430,7 @@ class StudyReading:
         return len(turns), sum(bool(turn.disturbed) for turn in turns)
 
     def _arms(self) -> Iterator[Arm]:
-        for records in (self.ledger.confirmed, self.ledger.searched):
+        for records in (self.ledger.fresh_by_arm, self.ledger.searched):
             yield from (record.arm for record in records.values())
 
     def _reduced(self, config: Mapping[str, Value]) -> dict[str, Value]:
@@ -439,7 +441,7 @@ class StudyReading:
             if name not in self.params or self.params[name].default != value
         }
 
-    def _interval(self, record: Samples) -> Interval | None:
+    def _interval(self, record: ArmRecord) -> Interval | None:
         if not record.pairs:
             return None
         mean, error = pool_plain(record.pairs, self.ledger.noises())
@@ -449,7 +451,7 @@ class StudyReading:
         wholes = [b.control.arm for b in self.ledger.own_blocks() if b.role == "ablate"]
         return list(dict.fromkeys(wholes))
 
-    def _removal(self, whole: Arm, without: Samples) -> Removal | None:
+    def _removal(self, whole: Arm, without: ArmRecord) -> Removal | None:
         before, after = whole.config, without.arm.config
         knobs = tuple(name for name in before if before[name] != after.get(name))
         if not knobs or not without.pairs:
@@ -463,7 +465,7 @@ class StudyReading:
         """Whether what an arm was shortened to still has the value of a knob."""
         if not self.seeks_front:
             return self.tuned.get(name) == whole.config[name]
-        proved = (record.arm for record in self.ledger.confirmed.values())
+        proved = (record.arm for record in self.ledger.fresh_by_arm.values())
         shorter = [arm for arm in proved if {*arm.params} <= {*whole.params}]
         return any(name in arm.config for arm in shorter)
 
@@ -508,7 +510,7 @@ def read(folder: Path) -> StudyReading:
     return StudyReading(folder, claimed, samples, ledger)
 
 
-def proved(record: Samples) -> Interval | None:
+def proved(record: ArmRecord) -> Interval | None:
     """The interval of fresh pairs that a profile would carry; a plain one for the first few."""
     return reported(record) or _plain_interval(record.log_ratios)
 

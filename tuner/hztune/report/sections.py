@@ -12,7 +12,7 @@ from hztune.report.markup import Html, join, tag
 from hztune.report.reading import Candidate, Curve, Removal, StepReading, StudyReading, proved
 from hztune.result.counters import CounterChange
 from hztune.stats import Interval
-from hztune.trial import Outlier, Samples, outlying_pairs
+from hztune.trial import ArmRecord, Outlier, outlying_pairs
 
 _SMALL = 380.0
 """Width of a response curve: two stand side by side."""
@@ -178,7 +178,7 @@ def _stray_words(found: StudyReading, stray: Outlier) -> Html:
     )
 
 
-def _attempt(found: StudyReading, arm: Arm, record: Samples) -> tuple[charts.Strip, str]:
+def _attempt(found: StudyReading, arm: Arm, record: ArmRecord) -> tuple[charts.Strip, str]:
     """The row of an arm that was measured on fresh pairs, and what came of it in words."""
     interval = proved(record)
     name, answer = _fate(found, arm)
@@ -197,7 +197,7 @@ def _fate(found: StudyReading, arm: Arm) -> tuple[str, str]:
     if arm == found.winner and found.profile.makes_a_claim:
         return "the profile", "proved"
     answer = found.answer(arm)
-    place = [*found.ledger.confirmed].index(arm.key) + 1
+    place = [*found.ledger.fresh_by_arm].index(arm.key) + 1
     if not answer and found.result is not None and not found.seeks_front:
         return f"configuration {place}", "measured beside a finalist, and not proved to add to it"
     return f"{'finalist' if answer else 'configuration'} {place}", _ANSWERS[answer]
@@ -270,7 +270,7 @@ def _search(found: StudyReading) -> Html:
         tag(
             "p",
             "Every configuration with its 95 % interval, placed at the moment it was first "
-            "measured; the line is the best that the search knew, shrunk towards the others since "
+            "measured; the line is the best mean by then, shrunk towards the others since "
             "the best of many noisy means is too good to be true. Green dots are fresh pairs of "
             "finalists. A cross is a configuration that "
             "failed; what is far slower than the default lies on the lower edge.",

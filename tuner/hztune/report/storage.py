@@ -16,11 +16,11 @@ from hztune.params import Value
 from hztune.report.journal import Observation, mirror
 from hztune.store import blocks_of
 from hztune.store.local import recording
-from hztune.store.study import Place
+from hztune.store.study import StudyAddress
 from hztune.trial import Ledger, LossLimit, MemoryLimit
 
 STORAGE = "study.journal"
-DEFAULT = "default"
+_DEFAULT = "default"
 """What a parameter is said to be that a configuration leaves as it comes."""
 
 _ELSEWHERE = "-"
@@ -38,7 +38,7 @@ def write_storage(folder: Path) -> Path:
     return _write(folder, samples.identity, samples.blocks)
 
 
-def write_shared_storage(place: Place, folder: Path) -> Path:
+def write_shared_storage(place: StudyAddress, folder: Path) -> Path:
     """Writes the search of a study that several workers share into `folder`; returns its path.
 
     Raises:
@@ -89,7 +89,7 @@ def _findings(ledger: Ledger, names: Mapping[str, Mapping[str, str]]) -> Iterato
         arm = record.arm
         own = names[arm.allocator]
         config: dict[str, Value] = {
-            called: arm.config.get(name, DEFAULT) for name, called in own.items()
+            called: arm.config.get(name, _DEFAULT) for name, called in own.items()
         }
         worth = estimates[key].mean if key in estimates else 0.0
         yield Observation({"allocator": arm.allocator, **config}, worth, record.violations)

@@ -24,6 +24,9 @@ from hztune.strictjson import Fields
 
 FRONT = "front"
 
+OUTLIERS_KEY = "strays"
+"""What a stored summary calls the outliers: its keys stay as they are."""
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
@@ -134,7 +137,7 @@ class Account:
             workload that ends so; None: not measured.
         as_they_come: What the search saw of each allocator with its defaults, as a ratio to the
             control, or how it failed; empty where only one is tuned.
-        strays: Pairs of processes that lie far from the others of their kind.
+        outliers: Pairs of processes that lie far from the others of their kind.
         elsewhere: What the panel saw; empty where there was none.
         left_out: The harm of what the panel left out of the winner.
         added: What each parameter of the profile adds, in the order in which they were proved.
@@ -155,7 +158,7 @@ class Account:
     rss_ratio: float | None
     idle_ratio: float | None
     as_they_come: Mapping[str, float | str]
-    strays: tuple[OutlierPair, ...] = ()
+    outliers: tuple[OutlierPair, ...] = ()
     elsewhere: tuple[Elsewhere, ...] = ()
     left_out: tuple[Caution, ...] = ()
     added: tuple[Addition, ...] = ()
@@ -169,7 +172,7 @@ class Account:
             KeyError: A key is missing: another version of hztune wrote it.
             TypeError: Something in it has another form.
         """
-        later = ("changes", "strays", "elsewhere", "left_out", "added", "prior")
+        later = ("changes", "outliers", "elsewhere", "left_out", "added", "prior")
         plain = {
             field.name: summary[field.name] for field in fields(cls) if field.name not in later
         }
@@ -178,7 +181,7 @@ class Account:
                 **plain,
                 "attempts": tuple(Attempt(**each) for each in summary["attempts"]),
                 "changes": _changes(summary),
-                "strays": tuple(OutlierPair(**each) for each in summary.get("strays", ())),
+                "outliers": tuple(OutlierPair(**each) for each in summary.get(OUTLIERS_KEY, ())),
                 "elsewhere": tuple(Elsewhere.stored(row) for row in summary.get("elsewhere", ())),
                 "left_out": tuple(caution.read(Fields(row)) for row in summary.get("left_out", ())),
                 "added": tuple(Addition(**each) for each in summary.get("added", ())),
@@ -209,7 +212,7 @@ class Result:
 
         Args:
             ending: The profile, the summary and the front; the summary says the verdict and the
-                configuration again, as 0.1 did: they are read from the profile.
+                configuration again, for readers of the file: they are read from the profile.
             folder: Where its results are now.
 
         Raises:
@@ -222,7 +225,7 @@ class Result:
 
 
 def _changes(summary: Mapping[str, Any]) -> tuple[CounterChange, ...]:
-    """What was counted; 0.1 stored the counters alone."""
+    """What was counted; of a study before `study.db` the counters alone are stored."""
     if "changes" in summary:
         return tuple(CounterChange(**each) for each in summary["changes"])
     return tuple(CounterChange(name, *both) for name, both in summary["counters"].items())

@@ -34,7 +34,7 @@ NOUNS = {
     "spans_freed": "empty spans given back",
     "spans_kept": "empty spans kept",
     "blocks_carved": "blocks cut from untouched memory",
-    "blocks_reused": "blocks taken from the free lists of spans",
+    "blocks_reused": "freed blocks of spans handed out again",
     "blocks_spoiled": "blocks written to after their free",
     "pages_reused": "requests for pages served by resident ones",
     "committed_bytes": "memory made usable",

@@ -11,7 +11,7 @@ from hztune import profile as profiles
 from hztune.blocks import Arm
 from hztune.profile import Profile, Share
 from hztune.progress import duration
-from hztune.result import FRONT, Addition, OutlierPair, Result, front_file
+from hztune.result import FRONT, OUTLIERS_KEY, Addition, OutlierPair, Result, front_file
 from hztune.result.counters import FAULTS
 from hztune.workload import METRICS
 
@@ -25,8 +25,9 @@ def summary_json(result: Result) -> dict[str, Any]:
     and `ci_high` are tuned / control with the 95 % interval, null where nothing was measured.
     """
     made, account = result.profile, asdict(result.account)
-    names = ("changes", "strays", "elsewhere", "left_out", "added")
+    names = ("changes", "outliers", "elsewhere", "left_out", "added")
     later = {name: account.pop(name) for name in names}
+    later[OUTLIERS_KEY] = later.pop("outliers")
     for one in later["left_out"]:
         one["params"] = dict(one["params"])
     return {
@@ -185,7 +186,7 @@ def _account_lines(result: Result) -> Iterator[str]:
             f"noise floor: {100 * account.noise_floor:.1f} %; {_proved(result)}the smallest gain "
             f"that this budget proves nine times in ten is {100 * account.detectable:.1f} %"
         )
-    yield from (_outlier_line(result, pair) for pair in account.strays)
+    yield from (_outlier_line(result, pair) for pair in account.outliers)
 
 
 def _proved(result: Result) -> str:

@@ -15,7 +15,7 @@ from hztune.search.proposer import MEMORY, SPEED
 from hztune.search.prospects import Best, prospects
 from hztune.search.race import ENOUGH_PAIRS, FEWEST_BLOCKS, Search
 from hztune.stats import Estimate, pool
-from hztune.trial import LEAST_SAVING, Ledger, Place, Samples, unbeaten
+from hztune.trial import LEAST_SAVING, ArmRecord, Ledger, Place, unbeaten
 from hztune.trial.pareto import CONTROL, dominates, spread
 
 _SURELY_BEATEN = 0.95
@@ -32,7 +32,7 @@ class Point:
         saving: Logarithm of the control's / its own peak memory; above 0 it takes less.
     """
 
-    record: Samples
+    record: ArmRecord
     speed: Estimate
     saving: Estimate
 
@@ -43,8 +43,8 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
-    """Configurations that none beats in both; see `race.Goal`.
+class FrontGoal:
+    """Configurations that none beats in both; see `race.SearchGoal`.
 
     Its blocks are longer: of memory no neighbour says anything, and one peak is as good as many.
     """

@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from hztune.blocks import Arm, Block, Outcome
 from hztune.params import Value
-from hztune.space import Config, Dimension, Space
+from hztune.space import ConfigDict, Dimension, Space
 from hztune.sparse import BLOCK, EXCESS, SparseModel, SparseSampler
 from hztune.sparse.features import Floats
 from hztune.sparse.sampler import Known, Params, Row
@@ -88,7 +88,7 @@ class Proposer:
     def suggest(
         self, count: int, *, fresh: int | None = None, out: Iterable[Arm] = ()
     ) -> list[Arm]:
-        """The arms of the next block, asked of the study.
+        """The arms of the next block: the sampler proposes them, an Optuna study records them.
 
         Args:
             count: Most arms that are wanted.
@@ -227,7 +227,7 @@ class Proposer:
     def _internal(self, config: Mapping[str, Value]) -> Params:
         return _internal_params(self._space, config)
 
-    def _config(self, params: Mapping[str, Any]) -> Config:
+    def _config(self, params: Mapping[str, Any]) -> ConfigDict:
         """The configuration of a trial's parameters: what has its default is left out."""
 
         def choose(dimension: Dimension) -> int:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from hztune.params import Value
 from hztune.space import Space
 from hztune.stats import Estimate, expected_improvement
-from hztune.trial import Ledger, Samples
+from hztune.trial import ArmRecord, Ledger
 
 CHANCES = 6
 """Configurations for which an allocator must promise a gain that can be claimed: one block."""
@@ -31,7 +31,7 @@ _USUAL_WEIGHT = 4
 class Best(NamedTuple):
     """A configuration with what is known of it. Every block makes thousands."""
 
-    record: Samples
+    record: ArmRecord
     estimate: Estimate
 
     @property
@@ -77,6 +77,6 @@ def _promise(estimates: Sequence[Estimate], best: float) -> float:
     return CHANCES * expected_improvement(centre, math.sqrt(variance + noise), best)
 
 
-def _is_broken(record: Samples) -> bool:
+def _is_broken(record: ArmRecord) -> bool:
     """Whether an allocator did not even run as it comes."""
     return record.arm.is_default and bool(record.failures)

@@ -1,7 +1,7 @@
 """The search: what the next block holds, decided anew from all data before each block.
 
-Presets come first. Then the studies of the hopeful allocators are asked (see `proposer`): each slot
-of a block goes to a configuration that may be the best, new or measured before. In the last part of
+Presets come first. Then the hopeful allocators' proposers are asked (see `proposer`): each slot of
+a block goes to a configuration that may be the best, new or measured before. In the last part of
 the time only measured ones race, and parts of the best one that are not known by themselves.
 """
 
@@ -26,7 +26,7 @@ from hztune.sparse.sampler import PRICE, Row
 from hztune.stats import Estimate
 from hztune.trial import Bench
 
-BLOCKS = 50
+SEARCH_BLOCKS = 50
 """A block of the search takes this part of the whole budget: many configurations, few turns each,
 as what neighbours say of each other makes up for it."""
 
@@ -57,7 +57,7 @@ LEAST_FLOOR = 1e-6
 """Stands for the noise floor where none was measured."""
 
 
-class Goal(Protocol):
+class SearchGoal(Protocol):
     """What a search is for."""
 
     @property
@@ -82,11 +82,11 @@ class Goal(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Fastest:
+class FastestGoal:
     """The fastest configuration."""
 
     objectives: tuple[str, ...] = (SPEED,)
-    fewest_blocks: int = BLOCKS
+    fewest_blocks: int = SEARCH_BLOCKS
 
     def prospects(self, search: Search) -> dict[str, float]:
         """What each hopeful allocator promises."""
@@ -131,7 +131,7 @@ class Search:
     space: Space
     seed: int
     max_trials: int | None = None
-    goal: Goal = field(default_factory=Fastest)
+    goal: SearchGoal = field(default_factory=FastestGoal)
     odds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -226,7 +226,7 @@ class Search:
         return self._ranked[1]
 
     def proposer(self, allocator: str) -> Proposer:
-        """The study of an allocator."""
+        """What proposes configurations of an allocator."""
         return self._proposers[allocator]
 
     # ---- estimates -------------------------------------------------------------------------------

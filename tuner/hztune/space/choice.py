@@ -14,13 +14,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 
-from hztune.blocks import Arm
+from hztune.blocks import UNCHANGED_PROGRAM, Arm
 from hztune.params import Param, Value
-from hztune.space.core import Chooser, Config, Point, Preset, Space
+from hztune.space.core import Chooser, ConfigDict, Indices, Preset, Space
 from hztune.space.dimension import Dimension
 
 ROOT = "allocator"
-UNCHANGED = "none"
 
 
 @dataclass(frozen=True)
@@ -42,12 +41,12 @@ class Choice(Space):
     def of(cls, parts: Sequence[Space]) -> Choice:
         """The choice between the allocators of `parts`."""
         names = tuple(part.allocator for part in parts)
-        root = Param(ROOT, "enum", UNCHANGED, 0, len(names) - 1, "linear", "", names, False, "", "",
-                     "whose malloc the program runs on")  # fmt: skip
+        root = Param(ROOT, "enum", UNCHANGED_PROGRAM, 0, len(names) - 1, "linear", "", names, False,
+                     "", "", "whose malloc the program runs on")  # fmt: skip
         dimensions = (_named(part.allocator, d) for part in parts for d in part.dimensions)
         params = (_renamed(part.allocator, p) for part in parts for p in part.params)
         return cls(
-            allocator=UNCHANGED,
+            allocator=UNCHANGED_PROGRAM,
             dimensions=(Dimension(root, names), *dimensions),
             rules=(),
             presets=_presets(parts),
@@ -56,7 +55,7 @@ class Choice(Space):
         )
 
     @property
-    def defaults(self) -> tuple[Config, ...]:
+    def defaults(self) -> tuple[ConfigDict, ...]:
         """Every allocator as it comes."""
         return tuple(_joined(part.allocator, {}) for part in self.parts)
 
@@ -67,7 +66,7 @@ class Choice(Space):
         part, own = self._split(config)
         return part.arm(own)
 
-    def config(self, arm: Arm) -> Config:
+    def config(self, arm: Arm) -> ConfigDict:
         """The choice that an arm stands for."""
         return {} if arm == self.control else _joined(arm.allocator, arm.config)
 
@@ -77,21 +76,21 @@ class Choice(Space):
             return self
         return Choice.of([part for part in self.parts if part.allocator in allocators])
 
-    def reduced(self, config: Mapping[str, Value]) -> Config:
+    def reduced(self, config: Mapping[str, Value]) -> ConfigDict:
         """Only what differs from the chosen allocator's defaults, and the choice itself."""
         if ROOT not in config:
             return {}
         part, own = self._split(config)
         return _joined(part.allocator, part.reduced(own))
 
-    def decode(self, choose: Chooser) -> Config:
+    def decode(self, choose: Chooser) -> ConfigDict:
         """Builds a configuration: asks for the allocator, then for its active dimensions."""
         root = self.dimensions[0]
         part = self.part(str(root.value(choose(root), {})))
         own = part.decode(lambda dimension: choose(_named(part.allocator, dimension)))
         return _joined(part.allocator, own)
 
-    def encode(self, config: Mapping[str, Value]) -> Point:
+    def encode(self, config: Mapping[str, Value]) -> Indices:
         """The point of a configuration; that of the unchanged program has no coordinate."""
         if ROOT not in config:
             return {}
@@ -116,7 +115,7 @@ class Choice(Space):
         prints = [[part.allocator, part.fingerprint()] for part in self.parts]
         return hashlib.sha256(json.dumps(prints).encode()).hexdigest()
 
-    def _split(self, config: Mapping[str, Value]) -> tuple[Space, Config]:
+    def _split(self, config: Mapping[str, Value]) -> tuple[Space, ConfigDict]:
         """The chosen allocator's space, and its own configuration."""
         part = self.part(str(config[ROOT]))
         prefix = _name(part.allocator, "")
@@ -139,7 +138,7 @@ def _presets(parts: Sequence[Space]) -> tuple[Preset, ...]:
     return (*defaults, *(preset for preset in turns if preset is not None))
 
 
-def _joined(allocator: str, own: Mapping[str, Value]) -> Config:
+def _joined(allocator: str, own: Mapping[str, Value]) -> ConfigDict:
     """A choice with its parameters."""
     return {ROOT: allocator, **{_name(allocator, name): value for name, value in own.items()}}
 

@@ -21,8 +21,8 @@ from hztune.params import Param, Value
 from hztune.space.dimension import Dimension
 from hztune.space.expression import Expression
 
-Config = dict[str, Value]
-Point = dict[str, int]
+ConfigDict = dict[str, Value]
+Indices = dict[str, int]
 Chooser = Callable[[Dimension], int]
 """Picks an index of a dimension: a sampler, or a point that is being read back."""
 
@@ -74,7 +74,7 @@ class Space:
     risks: tuple[Rule, ...] = ()
 
     @property
-    def default(self) -> Config:
+    def default(self) -> ConfigDict:
         """The configuration that changes nothing."""
         return {}
 
@@ -84,7 +84,7 @@ class Space:
         return Arm(self.allocator)
 
     @property
-    def defaults(self) -> tuple[Config, ...]:
+    def defaults(self) -> tuple[ConfigDict, ...]:
         """Every allocator as it comes."""
         return (self.default,)
 
@@ -92,7 +92,7 @@ class Space:
         """What is measured for a configuration."""
         return Arm.of(self.allocator, config)
 
-    def config(self, arm: Arm) -> Config:
+    def config(self, arm: Arm) -> ConfigDict:
         """The configuration for which an arm was measured."""
         return arm.config
 
@@ -110,7 +110,7 @@ class Space:
         return arm.allocator in self._allocators
 
     @cached_property
-    def _points(self) -> dict[frozenset[tuple[str, Value]], Point]:
+    def _points(self) -> dict[frozenset[tuple[str, Value]], Indices]:
         """What was encoded before: a search tells its sampler the same findings again and again."""
         return {}
 
@@ -122,23 +122,23 @@ class Space:
         """What is left of the space when only some allocators may still be proposed."""
         return self
 
-    def full(self, config: Mapping[str, Value]) -> Config:
+    def full(self, config: Mapping[str, Value]) -> ConfigDict:
         """Every knob's value under `config`."""
         return {param.name: config.get(param.name, param.default) for param in self.params}
 
-    def reduced(self, config: Mapping[str, Value]) -> Config:
+    def reduced(self, config: Mapping[str, Value]) -> ConfigDict:
         """Only what differs from the defaults, in the order of the knobs."""
         full = self.full(config)
         return {p.name: full[p.name] for p in self.params if full[p.name] != p.default}
 
-    def without(self, config: Mapping[str, Value], names: Collection[str]) -> Config:
+    def without(self, config: Mapping[str, Value], names: Collection[str]) -> ConfigDict:
         """`config` with some knobs at their defaults, and those that lose their meaning thereby."""
         left = {name: value for name, value in config.items() if name not in names}
         full = self.full(left)
         idle = {d.name for d in self.dimensions if d.when is not None and not d.when.holds(full)}
         return self.reduced({name: value for name, value in left.items() if name not in idle})
 
-    def decode(self, choose: Chooser) -> Config:
+    def decode(self, choose: Chooser) -> ConfigDict:
         """Builds a configuration by asking `choose` for the index of each active dimension."""
         full = self.full({})
         for dimension in self.dimensions:
@@ -146,11 +146,11 @@ class Space:
                 full[dimension.name] = dimension.value(choose(dimension), full)
         return self.reduced(full)
 
-    def at(self, point: Mapping[str, int]) -> Config:
+    def at(self, point: Mapping[str, int]) -> ConfigDict:
         """The configuration of a point."""
         return self.decode(lambda dimension: point[dimension.name])
 
-    def encode(self, config: Mapping[str, Value]) -> Point:
+    def encode(self, config: Mapping[str, Value]) -> Indices:
         """The point of a configuration; a value off the grid becomes the nearest one on it."""
         known = frozenset(config.items())
         if known not in self._points:
@@ -172,7 +172,7 @@ class Space:
             return str(error)
         return None
 
-    def known_risks(self, config: Mapping[str, Value]) -> list[tuple[Config, str]]:
+    def known_risks(self, config: Mapping[str, Value]) -> list[tuple[ConfigDict, str]]:
         """The known risks of a configuration: the parameters that have each, and the sentence."""
         full = self.full(config)
         changed = self.reduced(config)
@@ -187,7 +187,7 @@ class Space:
         on_grid = self.at(self.encode(config)) == self.reduced(config)
         return on_grid and self.objection(config) is None
 
-    def sample(self, rng: Random) -> Config:
+    def sample(self, rng: Random) -> ConfigDict:
         """A random configuration that may be proposed; the default when none was found."""
         for _ in range(_RANDOM_TRIES):
             config = self.decode(lambda dimension: rng.randrange(len(dimension.values)))

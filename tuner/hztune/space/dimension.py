@@ -87,7 +87,7 @@ class Dimension:
 def grid(param: Param, low: int, high: int) -> tuple[Value, ...]:
     """The values of a number or an enum between `low` and `high`, as its own scale steps.
 
-    The default is always among them, so that a search can start from it.
+    The default is among them where it is within `low`..`high`, so that a search can start from it.
     """
     if param.kind == "enum":
         return param.choices

@@ -20,7 +20,7 @@ from hztune.params import Param, Value, judge
 from hztune.space.core import Preset, Rule, Space
 from hztune.space.dimension import Dimension, grid, powers_of_two
 from hztune.space.expression import Expression
-from hztune.space.old_names import removed, under_todays_names
+from hztune.space.old_names import removed, with_current_names_in
 from hztune.strictjson import TEXT
 
 SCHEMA = 1
@@ -30,14 +30,14 @@ _TOP_KEYS = (
 _PARAMETER_KEYS = ("low", "high", "values", "share_of", "when", "if_present")
 _MAX_BYTES = 256 * 1024
 
-Check = Callable[[Mapping[str, Value]], None]
+ConfigCheck = Callable[[Mapping[str, Value]], None]
 
 
 def load(
     name: str | Path,
     params: Sequence[Param],
     *,
-    check: Check,
+    check: ConfigCheck,
     facts: Mapping[str, int] | None = None,
 ) -> Space:
     """Reads a space.
@@ -103,7 +103,7 @@ class _Reader:
     absent: set[str] = field(default_factory=set)
     where: str = ""
 
-    def space(self, data: dict[str, Any], params: tuple[Param, ...], check: Check) -> Space:
+    def space(self, data: dict[str, Any], params: tuple[Param, ...], check: ConfigCheck) -> Space:
         self._known_keys(data, _TOP_KEYS)
         if data.get("schema") != SCHEMA:
             raise self._error(f"schema is {data.get('schema')!r}; legal is {SCHEMA}")
@@ -134,9 +134,9 @@ class _Reader:
         return space
 
     def _rename(self, data: dict[str, Any]) -> None:
-        """Puts the names of today for those of before."""
+        """Puts the current names for old ones."""
         try:
-            under_todays_names(data, self.params.keys())
+            with_current_names_in(data, self.params.keys())
         except UsageError as error:
             raise self._error(str(error)) from error
 

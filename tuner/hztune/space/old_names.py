@@ -11,8 +11,8 @@ _TEXTS = ("share_of", "when", "rule")
 """Keys whose texts name parameters."""
 
 
-def under_todays_names(data: dict[str, Any], known: Collection[str]) -> None:
-    """Puts the names of today into what a file of hz says, and leaves out what was removed.
+def with_current_names_in(data: dict[str, Any], known: Collection[str]) -> None:
+    """Puts the current names into what a file of hz says, and leaves out what was removed.
 
     Args:
         data: The file; it is changed.
@@ -27,11 +27,11 @@ def under_todays_names(data: dict[str, Any], known: Collection[str]) -> None:
         return
     for key in ("parameters", "not_searched"):
         if isinstance(data.get(key), dict):
-            data[key] = _applied(data[key], known)
+            data[key] = _runnable(data[key], known)
     presets = _tables(data.get("preset"))
     for preset in presets:
         if isinstance(preset.get("set"), dict):
-            preset["set"] = _applied(preset["set"], known)
+            preset["set"] = _runnable(preset["set"], known)
     parameters = data.get("parameters")
     named = parameters.values() if isinstance(parameters, dict) else ()
     rules = (table for key in ("forbid", "risk") for table in _tables(data.get(key)))
@@ -48,10 +48,10 @@ def removed(data: dict[str, Any]) -> set[str]:
     return {old.name for old in params.old_names().values() if not old.now}
 
 
-def _applied(named: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
+def _runnable(named: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
     """What stands under the names of parameters, without what was removed."""
-    now = params.renamed(named)
-    return {name: v for name, v in now.items() if name in known or params.applied({name: v})}
+    now = params.with_current_names(named)
+    return {name: v for name, v in now.items() if name in known or params.runnable({name: v})}
 
 
 def _tables(values: object) -> list[dict[str, Any]]:

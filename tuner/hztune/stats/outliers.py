@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-LEAST_VALUES = 8
+_LEAST_VALUES = 8
 """Fewer do not show what is usual among them."""
 
-LEAST_DISTANCE = 0.05
+_LEAST_DISTANCE = 0.05
 """Log units: a value that is nearer to the others is no outlier."""
 
 _MAD_TO_SD = 0.6745
@@ -33,12 +33,12 @@ def far_off(values: Sequence[float]) -> list[tuple[int, float]]:
 
     Returns:
         Index and distance to the median of each such value, in order; nothing is said of fewer than
-        LEAST_VALUES.
+        _LEAST_VALUES.
     """
-    if len(values) < LEAST_VALUES:
+    if len(values) < _LEAST_VALUES:
         return []
     middle = median(values)
     distances = [value - middle for value in values]
     spread = median(map(abs, distances)) / _MAD_TO_SD
-    most = max(LEAST_DISTANCE, (_CUTOFF + _CUTOFF_OF_FEW / len(values)) * spread)
+    most = max(_LEAST_DISTANCE, (_CUTOFF + _CUTOFF_OF_FEW / len(values)) * spread)
     return [(index, each) for index, each in enumerate(distances) if abs(each) > most]

@@ -18,13 +18,14 @@ class PairRatio:
 
     Attributes:
         log_ratio: Logarithm of the ratio of their rates; above 0 the candidate is faster.
-        within: Variance of `log_ratio` explained by the scatter of its turns; NaN for one turn.
+        turn_variance: Variance of `log_ratio` that the scatter of its turns explains: that of one
+            round divided by the rounds, see `Noise.per_round`; NaN for one turn.
         rounds: Turns of each process behind it.
         machine: Where it was measured; "" where there is one machine only.
     """
 
     log_ratio: float
-    within: float
+    turn_variance: float
     rounds: int
     machine: str = ""
 
@@ -106,7 +107,7 @@ def _mean(parts: Sequence[PairRatio | None]) -> PairRatio | None:
         return None
     return PairRatio(
         log_ratio=sum(part.log_ratio for part in known) / len(known),
-        within=sum(part.within for part in known) / len(known) ** 2,
+        turn_variance=sum(part.turn_variance for part in known) / len(known) ** 2,
         rounds=min(part.rounds for part in known),
     )
 

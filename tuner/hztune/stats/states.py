@@ -15,8 +15,8 @@ from statistics import fmean, pvariance
 EXPLAINED = 0.92
 """Share of the variance that two groups must explain to be believed."""
 
-LEAST_VALUES = 8
-LEAST_DISTANCE = 0.05
+_LEAST_VALUES = 8
+_LEAST_DISTANCE = 0.05
 """Log units: groups that lie closer are no reason to doubt anything."""
 
 _LEAST_SHARE = 0.15
@@ -27,7 +27,7 @@ def two_states(values: Sequence[float]) -> float | None:
 
     A single value that lies apart is no group.
     """
-    if len(values) < LEAST_VALUES:
+    if len(values) < _LEAST_VALUES:
         return None
     ordered = sorted(values)
     least = max(2, math.ceil(_LEAST_SHARE * len(ordered)))
@@ -35,7 +35,7 @@ def two_states(values: Sequence[float]) -> float | None:
     within, cut = min((_within(ordered, cut), cut) for cut in cuts)
     distance = fmean(ordered[cut:]) - fmean(ordered[:cut])
     total = pvariance(ordered) * len(ordered)
-    if distance < LEAST_DISTANCE or within > (1.0 - EXPLAINED) * total:
+    if distance < _LEAST_DISTANCE or within > (1.0 - EXPLAINED) * total:
         return None
     return distance
 

@@ -32,17 +32,17 @@ class Noise:
 
     Attributes:
         between: Variance between pairs of fresh processes, squared log units.
-        within: Variance that one round of turns adds; it is divided by the number of rounds.
+        per_round: Variance that one round of turns adds; it is divided by the number of rounds.
         df: Degrees of freedom behind the estimate of the total.
     """
 
     between: float
-    within: float
+    per_round: float
     df: float
 
     def of_pair(self, rounds: int) -> float:
         """Variance of a pair's log ratio with that many rounds."""
-        return self.between + self.within / rounds
+        return self.between + self.per_round / rounds
 
     def spread(self, rounds: int) -> Spread:
         """What it says beforehand of pairs with that many rounds."""
@@ -55,7 +55,7 @@ class Noise:
     def best_rounds(self, start_s: float, round_s: float, low: int, high: int) -> int:
         """Rounds for each fresh pair that give the least variance per second.
 
-        Minimises (between + within / R)(start_s + R round_s), so R = sqrt(within / between *
+        Minimises (between + per_round / R)(start_s + R round_s), so R = sqrt(per_round / between *
         start_s / round_s): the two-stage optimum of Cochran, Sampling Techniques, 1977, ch. 10.
 
         Args:
@@ -66,7 +66,7 @@ class Noise:
         """
         if self.between <= 0.0:
             return high
-        best = math.sqrt(self.within / self.between * start_s / max(round_s, 1e-9))
+        best = math.sqrt(self.per_round / self.between * start_s / max(round_s, 1e-9))
         return max(low, min(high, round(best)))
 
 
@@ -122,14 +122,14 @@ def estimate_noise(groups: Sequence[Sequence[PairRatio]]) -> Noise | None:
             df += len(group) - 1
     if df == 0:
         return None
-    known = [pair for group in groups for pair in group if not math.isnan(pair.within)]
-    explained = [pair.within for pair in known]
-    per_round = [pair.within * pair.rounds for pair in known]
+    known = [pair for group in groups for pair in group if not math.isnan(pair.turn_variance)]
+    explained = [pair.turn_variance for pair in known]
+    per_round = [pair.turn_variance * pair.rounds for pair in known]
     total = squares / df
     if not explained:
-        return Noise(between=total, within=0.0, df=df)
+        return Noise(between=total, per_round=0.0, df=df)
     between = max(0.0, total - fmean(explained))
-    return Noise(between=between, within=fmean(per_round), df=df)
+    return Noise(between=between, per_round=fmean(per_round), df=df)
 
 
 def noise_floor(noise: Noise, rounds: int, pairs: int, alpha: float = 0.05) -> float:

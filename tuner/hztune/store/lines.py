@@ -1,9 +1,9 @@
-"""Rows as checksummed lines of JSON: in the database, in `samples.jsonl`, in the files of 0.1.
+"""Rows as checksummed lines of JSON: in the database, and in `samples.jsonl`.
 
 A line carries its number (`seq`, from 0 without a gap) and, last, the CRC-32 of the line up to
-there. hztune 0.1 wrote `samples.jsonl` itself, line by line. A writer that was killed, or a full
-disk, left no more than an unfinished last line; a power cut could also lose pages of the last block
-and leave zeros there. Both are recognized; damage anywhere else is refused.
+there. Before there was a `study.db`, `samples.jsonl` was written line by line. A writer that was
+killed, or a full disk, left no more than an unfinished last line; a power cut could also lose pages
+of the last block and leave zeros there. Both are recognized; damage anywhere else is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KIND_WITHIN = 64
 
 _FIRST = b'{"seq":0,'
 _AFTER_SYNC = (b',"kind":"block",', b',"kind":"end",')
-"""In a line that 0.1 wrote only when everything before it was on the disk."""
+"""In a line that was written, before `study.db`, only when everything before it was on the disk."""
 
 _AT_ONCE = 100
 """Lines that are decoded together: that takes little more than half the time of one by one."""
@@ -69,7 +69,7 @@ def decoded(lines: Iterable[bytes], lean: Lean = bytes) -> Iterator[Record]:
 
 
 def read(path: Path) -> tuple[list[bytes], bytes]:
-    """Returns the whole lines of a file, which 0.1 may be writing, and what is torn behind them.
+    """Returns the whole lines of a file that may be being written, and what is torn behind them.
 
     Raises:
         UsageError: It cannot be read, or holds something else.

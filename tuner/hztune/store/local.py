@@ -4,7 +4,7 @@ Each turn is in the database as soon as it has been measured, so that it outlast
 not synced, which would disturb the turns that follow. A block that is complete is synced. The lock
 is on the directory and belongs to the open file: the kernel drops it with its holder.
 
-A directory that hztune 0.1 left has `samples.jsonl` and no database: it is read as it is, and taken
+A directory from before `study.db` has `samples.jsonl` alone: it is read as it is, and taken
 over when its study goes on.
 """
 
@@ -367,7 +367,7 @@ def _judge_old(path: Path, resume: bool) -> None:
 
 @contextlib.contextmanager
 def _first_version(path: Path) -> Iterator[None]:
-    """Keeps 0.1 from writing its samples for as long as the block lasts.
+    """Keeps an older hztune from writing its samples for as long as the block lasts.
 
     Raises:
         UsageError: It is writing them.
@@ -403,11 +403,11 @@ def _insert_study(connection: Connection, values: Mapping[str, Any]) -> None:
     connection.execute(insert(STUDIES).values(**values))
 
 
-# ---- a study of 0.1 ------------------------------------------------------------------------------
+# ---- a study of before study.db ------------------------------------------------------------------
 
 
 def _take_over(storage: StudyFile, connection: Connection, path: Path) -> None:
-    """Takes a study of 0.1 into the empty database; `path` stays as it is.
+    """Takes a study of before `study.db` into the empty database; `path` stays as it is.
 
     Raises:
         UsageError: Another process writes it, or it holds no study that can be taken over.
@@ -421,8 +421,8 @@ def _take_over(storage: StudyFile, connection: Connection, path: Path) -> None:
     again = numbered(study.unnumbered(connection, study.request["machine"]))
     if list(again) != lines:
         raise HztuneError(
-            f"{path} cannot be taken over without loss; go on with hztune 0.1, or start anew "
-            "with another --out"
+            f"{path} cannot be taken over without loss; go on with the hztune that wrote it, or "
+            "start anew with another --out"
         )
     if has_lines(rest):
         _set_aside(path, rest, len(lines))

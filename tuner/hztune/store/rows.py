@@ -269,5 +269,5 @@ def _outcome(row: Mapping[str, Any], turns: tuple[Turn, ...]) -> Outcome:
         rss_peak_kb=row["rss_peak_kb"],
         live_kb=row["live_kb"],
         counters=row["counters"],
-        facts=row.get("facts", {}),  # 0.1 stored none
+        facts=row.get("facts", {}),  # at first none were stored
     )

@@ -6,7 +6,7 @@ and is locked for it, so that blocks are numbered in the order in which they wer
 reader that has seen number N has missed none before it. Samples of a block that is not complete
 stand apart; those of one that never was stand before the samples of the next one.
 
-The tables are those of 0.1, and one more. A study of a results directory is its database's only
+At first there was one table less. A study of a results directory is its database's only
 one; its `request` is {"label": ..., "machine": {...}}: it belongs to one machine. What a study
 took from earlier ones when it was begun stands in `request`, too, as "learned".
 """
@@ -166,7 +166,7 @@ class StoredStudy:
                 "install the version that began it"
             )
         if not storage.run(lambda connection: inspect(connection).has_table(ROWS.name)):
-            storage.prepare(TABLES)  # 0.1 began it
+            storage.prepare(TABLES)  # the first hztune with shared studies began it
         return cls(storage, name, row)
 
     @property
@@ -339,7 +339,7 @@ def study_values(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StudyAddress:
     """A shared study, by where it is.
 
     Attributes:

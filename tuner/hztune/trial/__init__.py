@@ -3,8 +3,8 @@
 from hztune.trial.bench import Bench
 from hztune.trial.budget import Budget, Clock, Stop, SystemClock
 from hztune.trial.calibration import PAIRS, Calibration, assess, calibrate
-from hztune.trial.counting import counter_changes, fresh_pairs
-from hztune.trial.ledger import Ledger, Samples
+from hztune.trial.counting import counter_changes, fresh_outcomes
+from hztune.trial.ledger import ArmRecord, Ledger
 from hztune.trial.limits import LossLimit, MemoryLimit
 from hztune.trial.outlying import Outlier, outlying_pairs
 from hztune.trial.pareto import LEAST_SAVING, Place, unbeaten
@@ -13,6 +13,7 @@ from hztune.trial.warnings import warnings_about
 __all__ = [
     "LEAST_SAVING",
     "PAIRS",
+    "ArmRecord",
     "Bench",
     "Budget",
     "Calibration",
@@ -22,13 +23,12 @@ __all__ = [
     "MemoryLimit",
     "Outlier",
     "Place",
-    "Samples",
     "Stop",
     "SystemClock",
     "assess",
     "calibrate",
     "counter_changes",
-    "fresh_pairs",
+    "fresh_outcomes",
     "outlying_pairs",
     "unbeaten",
     "warnings_about",

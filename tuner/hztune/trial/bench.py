@@ -10,7 +10,7 @@ from statistics import median
 from hztune.blocks import Arm, Block, Role, Turn
 from hztune.errors import HztuneError, StoppedByUser
 from hztune.measure import Executor
-from hztune.progress import Reporter, Status
+from hztune.progress import Reporter, StudyStatus
 from hztune.stats import FIRST_LOOK
 from hztune.store import Alone, Peers
 from hztune.trial.budget import Budget, Stop
@@ -195,10 +195,10 @@ class Bench:
         planned: int = 0,
         subject: str = "",
     ) -> None:
-        """Reports the status; see `Status`."""
+        """Reports the status; see `StudyStatus`."""
         records = self.ledger.searched.values()
         self.reporter.update(
-            Status(
+            StudyStatus(
                 phase=phase,
                 trials=self.ledger.trials,
                 failed=sum(bool(record.failures) for record in records),

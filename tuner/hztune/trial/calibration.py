@@ -34,7 +34,8 @@ class Calibration:
     Attributes:
         noise: Variance components of a pair.
         rounds: Rounds that suit them.
-        pairs: Fresh pairs that the confirmation can afford.
+        pairs: Fresh pairs for which the proof's own part of the budget has time; a proof that
+            begins early, or a long chain, has another number.
         floor: Half-width of the interval of an A/A comparison of that size, log units.
         detectable: Least gain that it proves with 90 % probability, log units.
         apart: Between the two speeds of the default, log units; None: it has one.
@@ -57,7 +58,7 @@ class Calibration:
         return (
             f"calibrated: noise floor {percent(self.floor, sign=False)}; a gain of "
             f"{percent(self.detectable, sign=False)} of a finalist is proved nine times in ten "
-            f"({self.pairs} fresh pairs of {self.rounds} turns)"
+            f"with {self.pairs} fresh pairs ({self.rounds} turns of each process)"
         )
 
 

@@ -14,7 +14,7 @@ _OPS = "ops"
 Pair = tuple[Outcome, Outcome]
 
 
-def fresh_pairs(ledger: Ledger, arm: Arm) -> list[Pair]:
+def fresh_outcomes(ledger: Ledger, arm: Arm) -> list[Pair]:
     """The control and an arm in each block of fresh pairs of this machine, in order of time.
 
     Of several attempts at a proof that held the arm, only the last counts.

@@ -1,8 +1,8 @@
 """The ledger: everything a study has measured, sorted into what each decision may look at.
 
 A decision is a function of the ledger alone. So a study that was stopped goes on by reading its
-blocks back, and nothing but a block is ever stored. Pairs of role `confirm` are kept apart: no
-selection sees them.
+blocks back: no decision on the way is stored. Pairs of role `confirm` are kept apart: no selection
+sees them.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ FAR_BEHIND = -0.35
 """Log ratio below which it does not matter how slow a configuration is."""
 
 _NORMAL_95 = 1.96
-_USUAL_NOISE = Noises(Noise(between=0.05**2, within=0.1**2, df=1.0), {})
+_USUAL_NOISE = Noises(Noise(between=0.05**2, per_round=0.1**2, df=1.0), {})
 """Stands in until a study has measured its own; a figure for a busy machine."""
 
-_USUAL_SCATTER = Noises(Noise(between=0.02**2, within=0.0, df=1.0), {})
+_USUAL_SCATTER = Noises(Noise(between=0.02**2, per_round=0.0, df=1.0), {})
 """The same of peak memory."""
 
 _LEAST_SCATTER = 0.001
@@ -43,8 +43,8 @@ _LEAST_SCATTER = 0.001
 
 
 @dataclass
-class Samples:
-    """What was measured of one arm in one role.
+class ArmRecord:
+    """What was measured of one arm in one role; variables call it a record.
 
     Attributes:
         arm: Whose it is.
@@ -127,8 +127,8 @@ class Ledger:
         max_loss: What each of several workloads may lose; None: there is one only.
         blocks: In order of time.
         searched: What the search may look at, by the arm's key, in order of first measurement.
-        confirmed: What only the confirmation may look at, by the arm's key: of an arm that was in
-            several attempts at a proof, what the last of them measured.
+        fresh_by_arm: The fresh pairs of each arm that was to be proved, by its key; only the proof
+            may look at them. Of an arm that was in several attempts, what the last one measured.
         calibration: A/A pairs.
         calibration_each: The same on each of several workloads.
         calibration_memory: The same of peak memory.
@@ -143,8 +143,8 @@ class Ledger:
     limit: MemoryLimit | None = None
     max_loss: LossLimit | None = None
     blocks: list[Block] = field(default_factory=list)
-    searched: dict[str, Samples] = field(default_factory=dict)
-    confirmed: dict[str, Samples] = field(default_factory=dict)
+    searched: dict[str, ArmRecord] = field(default_factory=dict)
+    fresh_by_arm: dict[str, ArmRecord] = field(default_factory=dict)
     calibration: list[PairRatio] = field(default_factory=list)
     calibration_each: list[list[PairRatio]] = field(default_factory=list)
     calibration_memory: list[PairRatio] = field(default_factory=list)
@@ -154,7 +154,7 @@ class Ledger:
     tried_by_other_machines: set[tuple[str, str]] = field(default_factory=set)
     _pooled: tuple[int, dict[str, Estimate]] | None = field(default=None, compare=False)
     _noises: tuple[int, Noises] | None = field(default=None, compare=False)
-    _fresh: dict[tuple[str, str], Samples] = field(default_factory=dict, compare=False)
+    _fresh: dict[tuple[str, str], ArmRecord] = field(default_factory=dict, compare=False)
     _peaks: list[int] = field(default_factory=list, compare=False)  # of the control, in order
 
     @classmethod
@@ -212,15 +212,15 @@ class Ledger:
             self.tried_by_other_machines.add((block.machine, block.outcomes[1].arm.key))
         elif block.role == "search":
             for outcome in block.outcomes[1:]:
-                record = self.searched.setdefault(outcome.arm.key, Samples(outcome.arm))
+                record = self.searched.setdefault(outcome.arm.key, ArmRecord(outcome.arm))
                 self._record(record, block, outcome)
         elif block.role == "confirm":
             for outcome in block.outcomes[1:]:
                 record = self.fresh(outcome.arm, block.outcomes[1].arm)
                 self._record(record, block, outcome)
-                self.confirmed[outcome.arm.key] = record
+                self.fresh_by_arm[outcome.arm.key] = record
 
-    def fresh(self, arm: Arm, first: Arm | None = None) -> Samples:
+    def fresh(self, arm: Arm, first: Arm | None = None) -> ArmRecord:
         """The fresh pairs of an arm in one attempt at a proof; they grow with the ledger.
 
         Args:
@@ -229,7 +229,7 @@ class Ledger:
                 the arm itself.
         """
         attempt = (first or arm).key
-        return self._fresh.setdefault((attempt, arm.key), Samples(arm))
+        return self._fresh.setdefault((attempt, arm.key), ArmRecord(arm))
 
     def fresh_pairs(self, one: Arm, other: Arm, first: Arm) -> list[PairRatio]:
         """What each fresh block that holds both says of `other` against `one`, in order of time.
@@ -247,7 +247,7 @@ class Ledger:
                     found.append(pair_ratio(by_arm[one], by_arm[other]))
         return [pair for pair in found if pair is not None]
 
-    def _record(self, record: Samples, block: Block, outcome: Outcome) -> None:
+    def _record(self, record: ArmRecord, block: Block, outcome: Outcome) -> None:
         """Enters what one block says about an arm."""
         record.add(block, outcome, self.limit)
         record.loss = self._loss(record)
@@ -270,7 +270,7 @@ class Ledger:
         """Every block of that machine, in order of time."""
         return [block for block in self.blocks if self.is_own(block)]
 
-    def _loss(self, record: Samples) -> float:
+    def _loss(self, record: ArmRecord) -> float:
         """How far the worst workload is below what it may lose, even if it was lucky to seem so.
 
         A configuration leaves the search for what it is shown to lose, not for one bad turn: so it
@@ -291,6 +291,10 @@ class Ledger:
         calibration = self.calibration_each[part : part + 1]
         return estimate_noises(calibration) or _USUAL_NOISE
 
+    def noise_on(self, part: int) -> Noise:
+        """The noise of a pair on one of several workloads, on the machine that confirms."""
+        return self._noises_on(part).on(self.machine)
+
     def noise(self) -> Noise:
         """The noise of a pair on the machine that confirms."""
         return self.noises().on(self.machine)
@@ -306,7 +310,7 @@ class Ledger:
         return self._noises[1]
 
     def _estimated_noises(self) -> Noises:
-        records = (*self.searched.values(), *self.confirmed.values())
+        records = (*self.searched.values(), *self.fresh_by_arm.values())
         near = [record.pairs for record in records if not record.is_far_behind]
         return (
             estimate_noises([self.calibration, *near])
@@ -344,13 +348,13 @@ class Ledger:
         outcomes = (outcome for block in self.blocks for outcome in block.outcomes)
         return Counter(outcome.status for outcome in outcomes if not outcome.ok)
 
-    def removals(self, whole: Arm) -> dict[str, Samples]:
+    def removals(self, whole: Arm) -> dict[str, ArmRecord]:
         """Ablation: each arm that stood beside `whole`, compared with it, by the arm's key."""
-        found: dict[str, Samples] = {}
+        found: dict[str, ArmRecord] = {}
         for block in self.own_blocks():
             if block.role == "ablate" and block.control.arm == whole and block.control.ok:
                 for outcome in block.outcomes[1:]:
-                    record = found.setdefault(outcome.arm.key, Samples(outcome.arm))
+                    record = found.setdefault(outcome.arm.key, ArmRecord(outcome.arm))
                     record.add(block, outcome, None)
         return found
 

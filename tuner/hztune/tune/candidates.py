@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 
 from hztune import allocator, space
 from hztune.allocator import Installed, inside
+from hztune.blocks import UNCHANGED_PROGRAM
 from hztune.errors import HztuneError, UsageError
 from hztune.measure.insides import sentence
 from hztune.params import Value
 from hztune.space import Choice, Space
 from hztune.space.dimension import Dimension
 
-ANY = "any"
-UNCHANGED = "none"
+ANY_ALLOCATOR = "any"
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
+class AllocatorChoice:
     """The allocators of a study.
 
     Attributes:
@@ -33,8 +33,8 @@ class Candidates:
 
     def find(self, name: str) -> Installed:
         """What is installed of one of them, or of the unchanged program."""
-        if name == UNCHANGED:
-            return allocator.get(UNCHANGED).installed()
+        if name == UNCHANGED_PROGRAM:
+            return allocator.get(UNCHANGED_PROGRAM).installed()
         return next(each for each in self.installed if each.name == name)
 
     @property
@@ -58,7 +58,7 @@ class Candidates:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class TuneTarget:
     """What decides which allocators can be candidates.
 
     Attributes:
@@ -74,10 +74,10 @@ class Subject:
 
 def asks_inside(wanted: str) -> bool:
     """Whether what a program brings matters to the choice that `--allocator` words."""
-    return wanted == ANY or any(name.startswith(inside.ANY) for name in _names(wanted))
+    return wanted == ANY_ALLOCATOR or any(name.startswith(inside.ANY) for name in _names(wanted))
 
 
-def candidates(wanted: str, searched: str, target: Subject) -> Candidates:
+def candidates(wanted: str, searched: str, target: TuneTarget) -> AllocatorChoice:
     """Finds the allocators of a study.
 
     Args:
@@ -89,24 +89,24 @@ def candidates(wanted: str, searched: str, target: Subject) -> Candidates:
         UsageError: One that was named does not exist, is not installed or has no parameters; or
             the space is not for it; or it cannot be put under the target.
     """
-    if wanted == ANY:
+    if wanted == ANY_ALLOCATOR:
         installed, missing = _all(target)
     else:
         installed, missing = _named(_names(wanted), target), ()
-    if wanted != ANY and "," not in wanted and len(installed) == 1:
+    if wanted != ANY_ALLOCATOR and "," not in wanted and len(installed) == 1:
         return _alone(installed[0], searched, target.threads)
     if searched:
         raise UsageError("--space is for one allocator; give its name with --allocator, too")
-    chosen = tuple(each for each in installed if each.name != UNCHANGED)
+    chosen = tuple(each for each in installed if each.name != UNCHANGED_PROGRAM)
     parts = [_space_of(each, "", target.threads) for each in chosen]
-    return Candidates(chosen, missing, Choice.of(parts))
+    return AllocatorChoice(chosen, missing, Choice.of(parts))
 
 
 def _names(wanted: str) -> list[str]:
     return list(dict.fromkeys(name.strip() for name in wanted.split(",")))
 
 
-def _all(target: Subject) -> tuple[tuple[Installed, ...], tuple[str, ...]]:
+def _all(target: TuneTarget) -> tuple[tuple[Installed, ...], tuple[str, ...]]:
     """What the program brings and all that is installed, and what is missing.
 
     A library that the program brings is not preloaded as well: it would be the same.
@@ -125,13 +125,13 @@ def _all(target: Subject) -> tuple[tuple[Installed, ...], tuple[str, ...]]:
     return (*target.inside, *others), tuple(missing)
 
 
-def _named(names: Sequence[str], target: Subject) -> tuple[Installed, ...]:
+def _named(names: Sequence[str], target: TuneTarget) -> tuple[Installed, ...]:
     """Those that were named; `inside` is all that the program brings."""
     found: list[Installed] = []
     for name in names:
         if name.startswith(inside.ANY):
             found += _brought(name, target.inside)
-        elif target.obstacle is not None and name != UNCHANGED:
+        elif target.obstacle is not None and name != UNCHANGED_PROGRAM:
             raise UsageError(target.obstacle + _way_out(target.inside))
         else:
             found.append(allocator.get(name).installed())
@@ -162,7 +162,7 @@ def _way_out(parts: Sequence[Installed]) -> str:
     return f"; tune what is inside: --allocator {parts[0].name}" if parts else ""
 
 
-def _alone(installed: Installed, searched: str, threads: int) -> Candidates:
+def _alone(installed: Installed, searched: str, threads: int) -> AllocatorChoice:
     """One allocator, which is compared with itself as it comes."""
     name = installed.name
     if not allocator.get(name).knobs(installed):
@@ -173,7 +173,7 @@ def _alone(installed: Installed, searched: str, threads: int) -> Candidates:
             f"the search space {searched!r} is for {found.allocator}, and the allocator is "
             f"{name}; give --allocator {found.allocator} or another --space"
         )
-    return Candidates((installed,), (), found)
+    return AllocatorChoice((installed,), (), found)
 
 
 def _space_of(installed: Installed, searched: str, threads: int) -> Space:

@@ -18,7 +18,7 @@ from hztune.profile import (
     AllocatorId,
     Claim,
     MachineId,
-    Memory,
+    MemoryClaim,
     Objective,
     Profile,
     SearchInfo,
@@ -29,7 +29,7 @@ from hztune.result import Account, Addition, Attempt, Elsewhere, OutlierPair, Re
 from hztune.search.proposer import SAMPLER
 from hztune.stats import pool_plain
 from hztune.strictjson import as_word
-from hztune.trial import Ledger, counter_changes, fresh_pairs, outlying_pairs
+from hztune.trial import Ledger, counter_changes, fresh_outcomes, outlying_pairs
 from hztune.tune.request import Task, TuneRequest
 from hztune.tune.story import Decision, Story
 from hztune.workload import METRICS
@@ -157,7 +157,7 @@ def _claim(metric: str, decision: Decision) -> Claim:
     if interval is None:
         return Claim(metric, None, None, None, 0, decision.verdict)
     ratio, low, high = interval.ratio
-    memory = Memory(*decision.memory.ratio) if decision.memory else None
+    memory = MemoryClaim(*decision.memory.ratio) if decision.memory else None
     return Claim(metric, ratio, low, high, interval.pairs, decision.verdict, memory)
 
 
@@ -180,7 +180,7 @@ def account_of(study: Story, decision: Decision, wall_s: float) -> Account:
     if study.panel is not None:
         used += study.panel.accounting
     wall = max(wall_s, 1e-9)
-    changes = counter_changes(fresh_pairs(bench.ledger, decision.arm))
+    changes = counter_changes(fresh_outcomes(bench.ledger, decision.arm))
     return Account(
         why=decision.why,
         failures=dict(bench.ledger.failures()),
@@ -196,7 +196,7 @@ def account_of(study: Story, decision: Decision, wall_s: float) -> Account:
         rss_ratio=_rss_ratio(bench.ledger, decision),
         idle_ratio=_idle_ratio(bench.ledger, decision),
         as_they_come=_as_they_come(study),
-        strays=tuple(_outliers(bench.ledger)),
+        outliers=tuple(_outliers(bench.ledger)),
         elsewhere=tuple(_elsewhere(decision)),
         left_out=decision.examined.is_gone(decision.arm) if decision.examined else (),
         added=tuple(_additions(decision)),
@@ -256,7 +256,7 @@ def _as_they_come(study: Story) -> dict[str, float | str]:
 
 
 def _rss_ratio(ledger: Ledger, decision: Decision) -> float | None:
-    record = ledger.confirmed.get(decision.arm.key)
+    record = ledger.fresh_by_arm.get(decision.arm.key)
     if record is None or not record.rss:
         return None
     return math.exp(sum(record.rss) / len(record.rss))
@@ -266,7 +266,7 @@ def _idle_ratio(ledger: Ledger, decision: Decision) -> float | None:
     """Idle memory to the control's, on the fresh pairs."""
     pairs = [
         (control.facts.get(_IDLE, 0), tuned.facts.get(_IDLE, 0))
-        for control, tuned in fresh_pairs(ledger, decision.arm)
+        for control, tuned in fresh_outcomes(ledger, decision.arm)
     ]
     logs = [math.log(tuned / before) for before, tuned in pairs if before and tuned]
     return math.exp(sum(logs) / len(logs)) if logs else None

@@ -26,7 +26,7 @@ from hztune.confirm import (
     shorten_members,
 )
 from hztune.progress import percent
-from hztune.search import Front, Search, members
+from hztune.search import FrontGoal, Search, members
 from hztune.stats import Interval
 from hztune.tune.story import PROVED_BY, REASONS, SEARCHED_BY, Decision, Story
 
@@ -44,7 +44,7 @@ class ParetoStory(Story):
     def __post_init__(self) -> None:
         """Prepares the search for a front."""
         super().__post_init__()
-        self.search = Search(self.bench, self.space, self.seed, self.max_trials, Front())
+        self.search = Search(self.bench, self.space, self.seed, self.max_trials, FrontGoal())
 
     def _planned(self) -> tuple[float, float]:
         """Seconds for the pairs of each member of a full front, and the error of its claims."""
@@ -118,7 +118,7 @@ class ParetoStory(Story):
             calibration=self.calibration,
             proofs=tuple(self.proofs),
             why=f"{_words(member)} on {member.speed.pairs} fresh pairs of processes",
-            each=reported_each(self.bench.ledger.confirmed[member.arm.key]),
+            each=reported_each(self.bench.ledger.fresh_by_arm[member.arm.key]),
             memory=member.memory,
         )
 

@@ -24,17 +24,17 @@ from hztune.panel import LEAST_S, PANEL_SHARE
 from hztune.profile import MOST_SEED
 from hztune.space import Space
 from hztune.trial import LossLimit, MemoryLimit
-from hztune.tune.candidates import Candidates, Subject, asks_inside, candidates
+from hztune.tune.candidates import AllocatorChoice, TuneTarget, asks_inside, candidates
 from hztune.workload import WorkloadSpec
 
 DEFAULT_BUDGET_S = 180.0
 DEFAULT_MAX_LOSS = "5%"
 """What the pairs of a proof can show of a configuration that loses nothing; see `LossLimit`."""
 
-LEAST_BUDGET_S = 20.0
-MOST_BUDGET_S = 7 * 86400.0
+LEAST_STUDY_S = 20.0
+MOST_STUDY_S = 7 * 86400.0
 
-MEMORY = "rss"
+RSS = "rss"
 """How `--pareto` names peak memory."""
 
 _Limit = TypeVar("_Limit", MemoryLimit, LossLimit)
@@ -132,7 +132,7 @@ class Task:
     """
 
     request: TuneRequest
-    candidates: Candidates
+    candidates: AllocatorChoice
     limit: MemoryLimit | None
     remarks: tuple[str, ...] = ()
     max_loss: LossLimit | None = None
@@ -185,9 +185,9 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
     judge_fields(request)
     if (request.workload is None) == (request.program is None):
         raise UsageError("give a workload (--workload NAME) or a program (-- PROGRAM), one of them")
-    if not LEAST_BUDGET_S <= request.budget_s <= MOST_BUDGET_S:
+    if not LEAST_STUDY_S <= request.budget_s <= MOST_STUDY_S:
         raise UsageError(
-            f"--budget is {request.budget_s:g} s; legal is from {LEAST_BUDGET_S:g}s to 7 days: "
+            f"--budget is {request.budget_s:g} s; legal is from {LEAST_STUDY_S:g}s to 7 days: "
             "less leaves no time to prove anything"
         )
     if request.trials is not None and request.trials < 1:
@@ -211,10 +211,10 @@ def _refuse_other_objectives(request: TuneRequest) -> None:
         UsageError: It is of something else.
     """
     goal = request.workload.goal if request.workload is not None else "throughput"
-    if request.pareto and request.pareto != f"{goal},{MEMORY}":
+    if request.pareto and request.pareto != f"{goal},{RSS}":
         raise UsageError(
-            f"--pareto {request.pareto!r}: legal is {goal},{MEMORY}, the speed that is sought and "
-            f"peak memory (and p99,{MEMORY} beside --objective p99)"
+            f"--pareto {request.pareto!r}: legal is {goal},{RSS}, the speed that is sought and "
+            f"peak memory (and p99,{RSS} beside --objective p99)"
         )
 
 
@@ -253,7 +253,7 @@ def _max_loss(request: TuneRequest) -> LossLimit | None:
     return replace(limit, workloads=names) if len(names) > 1 else None
 
 
-def _target(request: TuneRequest, look: bool) -> tuple[Subject, tuple[str, ...]]:
+def _target(request: TuneRequest, look: bool) -> tuple[TuneTarget, tuple[str, ...]]:
     """What is known of the target, and what is to be said of it.
 
     Raises:
@@ -267,16 +267,18 @@ def _target(request: TuneRequest, look: bool) -> tuple[Subject, tuple[str, ...]]
             )
         for spec in request.workloads:
             spec.check()
-        return Subject(request.threads or _MANY_THREADS), ()
+        return TuneTarget(request.threads or _MANY_THREADS), ()
     found = [_program_target(each, request.allocator, look) for each in request.programs]
     first, *others = (each for each, _ in found)
     parts = tuple(part for part in first.inside if all(part in other.inside for other in others))
     obstacle = next((each.obstacle for each, _ in found if each.obstacle is not None), None)
     remarks = tuple(dict.fromkeys(line for _, lines in found for line in lines))
-    return Subject(_MANY_THREADS, parts, obstacle), remarks
+    return TuneTarget(_MANY_THREADS, parts, obstacle), remarks
 
 
-def _program_target(program: Program, wanted: str, look: bool) -> tuple[Subject, tuple[str, ...]]:
+def _program_target(
+    program: Program, wanted: str, look: bool
+) -> tuple[TuneTarget, tuple[str, ...]]:
     """The same of one program, of which those allocators are wanted."""
     if program.is_open:
         raise UsageError(
@@ -293,7 +295,7 @@ def _program_target(program: Program, wanted: str, look: bool) -> tuple[Subject,
     remarks = found.remarks()
     if parts:
         remarks = (*found.of_scripts(), *map(insides.sentence, parts))
-    return Subject(_MANY_THREADS, parts, found.obstacle()), remarks
+    return TuneTarget(_MANY_THREADS, parts, found.obstacle()), remarks
 
 
 def _target_identity(request: TuneRequest) -> str:

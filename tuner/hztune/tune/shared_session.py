@@ -28,7 +28,7 @@ from hztune.result.summary import ending
 from hztune.store import EndedElsewhere
 from hztune.store.lines import write_lines
 from hztune.store.local import SAMPLES, is_there, recording
-from hztune.store.study import Place, StoredStudy
+from hztune.store.study import StoredStudy, StudyAddress
 from hztune.store.worker import Worker
 from hztune.trial import Bench, Ledger, SystemClock
 from hztune.tune import folder
@@ -49,13 +49,13 @@ from hztune.tune.story import Story
 _SEED_LIMIT = 1 << 31
 
 
-def directory(place: Place) -> Path:
+def directory(place: StudyAddress) -> Path:
     """The results directory of a shared study, unless another one is named."""
     return Path("hztune-results") / place.study
 
 
 def begin(
-    place: Place, request: TuneRequest | None, out: Path | None, reporter: Reporter
+    place: StudyAddress, request: TuneRequest | None, out: Path | None, reporter: Reporter
 ) -> Result:
     """Begins a shared study or goes on with it, and writes its results directory at the end.
 
@@ -87,7 +87,11 @@ def begin(
 
 
 def join(
-    place: Place, reporter: Reporter, *, budget_s: float | None = None, out: Path | None = None
+    place: StudyAddress,
+    reporter: Reporter,
+    *,
+    budget_s: float | None = None,
+    out: Path | None = None,
 ) -> Result | None:
     """Takes part in a study until it has ended.
 
@@ -112,7 +116,7 @@ def join(
         return _take_part(study, reporter, out, budget_s)
 
 
-def forget(place: Place, host: str) -> int:
+def forget(place: StudyAddress, host: str) -> int:
     """Removes what workers of a host that is gone hold; returns how many workers those were.
 
     Raises:

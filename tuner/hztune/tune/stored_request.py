@@ -26,7 +26,7 @@ LEARNED = "learned"
 """Beside the fields of a request: the prior with which the study was begun."""
 
 _SINCE_THEN = {"panel": False, "prior": False}
-"""What 0.1 had no word for, and how its studies go on."""
+"""What the first stored requests had no word for, and how its studies go on."""
 
 
 def written(request: TuneRequest) -> dict[str, Any]:

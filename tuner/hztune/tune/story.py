@@ -36,10 +36,10 @@ from hztune.space import Space
 from hztune.stats import Interval, fixed_interval
 from hztune.trial import (
     PAIRS,
+    ArmRecord,
     Bench,
     Calibration,
     Ledger,
-    Samples,
     assess,
     calibrate,
     warnings_about,
@@ -238,7 +238,7 @@ class Story:
     def _reason(self, proof: Proof) -> str:
         """Why a finalist is not confirmed."""
         if proof.answer == "over_loss":
-            return loss_words(self.bench, self.bench.ledger.fresh(proof.arm, proof.first))
+            return loss_words(self.bench.ledger, self.bench.ledger.fresh(proof.arm, proof.first))
         return REASONS[proof.answer]
 
     def _improved(self, proof: Proof) -> Decision:
@@ -351,7 +351,7 @@ class Story:
         proved = [proof for proof in self.proofs if proof.succeeded]
         best: Best | None = self.search.best()
         arm = proved[-1].arm if proved else best.record.arm if best else self.control
-        record = self.bench.ledger.confirmed.get(arm.key)
+        record = self.bench.ledger.fresh_by_arm.get(arm.key)
         interval = reported(record) if record else None
         return self._decision("interrupted", arm, interval, "stopped by the user; not a claim")
 
@@ -363,7 +363,7 @@ class Story:
         why: str,
         steps: tuple[Step, ...] = (),
     ) -> Decision:
-        record = self.bench.ledger.confirmed.get(arm.key)
+        record = self.bench.ledger.fresh_by_arm.get(arm.key)
         each = reported_each(record) if record else ()
         return Decision(
             verdict,
@@ -384,7 +384,7 @@ REASONS = {
     "failed": "it failed in a fresh process",
     "over_limit": "it is not shown to keep the memory limit",
     "over_loss": "it is not shown to lose at most what --max-loss allows on each workload",
-    "dominated": "another one is faster and takes no more memory, or hardly more",
+    "dominated": "another one dominates it: faster, and no more memory, or hardly more",
 }
 
 
@@ -392,7 +392,7 @@ def _least_memory(ledger: Ledger) -> str:
     """Why the memory limit cannot be kept: the least that was found."""
     assert ledger.limit is not None  # or there was nothing to keep
     why = f"nothing was shown to keep {ledger.limit.text} of memory, and the default does not"
-    records = [*ledger.searched.values(), *ledger.confirmed.values()]
+    records = [*ledger.searched.values(), *ledger.fresh_by_arm.values()]
     measured = [record for record in records if record.rss and not record.failures]
     if not measured:
         return why
@@ -400,7 +400,7 @@ def _least_memory(ledger: Ledger) -> str:
     return f"{why}; the least is {_rss_ratio(least):.2f}x of its memory, by {least.arm.text}"
 
 
-def _rss_ratio(record: Samples) -> float:
+def _rss_ratio(record: ArmRecord) -> float:
     return math.exp(sum(record.rss) / len(record.rss))
 
 
@@ -409,7 +409,11 @@ def _seen(proof: Proof) -> str:
     if proof.interval is None:
         return ""
     ratio, low, high = proof.interval.ratio
-    return f": {ratio:.3f}x [{low:.3f}, {high:.3f}] on {proof.interval.pairs} pairs"
+    pairs = f"{proof.interval.pairs} pairs"
+    if proof.interval.pairs < proof.planned:
+        pairs = f"{proof.interval.pairs} of {proof.planned} planned pairs"
+        pairs += ", then the time was up" if proof.time_is_up else ""
+    return f": {ratio:.3f}x [{low:.3f}, {high:.3f}] on {pairs}"
 
 
 def _around_zero(aa: list[float]) -> Interval | None:

@@ -24,21 +24,21 @@ from hztune.measure import Executor
 from hztune.measure.program import Program
 from hztune.measure.workloads import programs_executor, workloads_executor
 from hztune.profile import Profile
-from hztune.progress import Reporter, Status
+from hztune.progress import Reporter, StudyStatus
 from hztune.stats import FIRST_LOOK, Interval, is_look, sequential_interval
 from hztune.trial import (
     PAIRS,
+    ArmRecord,
     Bench,
     Budget,
     Ledger,
     LossLimit,
     MemoryLimit,
-    Samples,
     SystemClock,
 )
 from hztune.workload import WorkloadSpec, goal_of
 
-Answer = Literal["holds", "does not hold", "cannot tell"]
+VerifyAnswer = Literal["holds", "does not hold", "cannot tell"]
 
 MARGIN = 0.5
 """Share of the claimed lower end, in log units, that must be shown again.
@@ -64,7 +64,7 @@ class Verification:
         rss_ratio: Peak memory, profile / control; None: not measured.
     """
 
-    answer: Answer
+    answer: VerifyAnswer
     why: str
     interval: Interval | None
     rss_ratio: float | None
@@ -225,18 +225,18 @@ def measure(promise: Promise, bench: Bench) -> Verification:
         _tell(bench, record)
 
 
-def _repeated(record: Samples) -> Interval | None:
+def _repeated(record: ArmRecord) -> Interval | None:
     """The 95 % interval that holds however often the looks of its schedule are taken."""
     if len(record.pairs) < FIRST_LOOK:
         return None
     return sequential_interval(record.log_ratios, REPORTED_ERROR)
 
 
-def _tell(bench: Bench, record: Samples) -> None:
+def _tell(bench: Bench, record: ArmRecord) -> None:
     """Reports how many pairs there are, and what they say so far."""
     logs, interval = record.log_ratios, _repeated(record)
     bench.reporter.update(
-        Status(
+        StudyStatus(
             phase="verify",
             trials=len(logs),
             failed=len(record.failures),
@@ -249,7 +249,7 @@ def _tell(bench: Bench, record: Samples) -> None:
     )
 
 
-def verification(promise: Promise, record: Samples, *, is_last: bool = False) -> Verification:
+def verification(promise: Promise, record: ArmRecord, *, is_last: bool = False) -> Verification:
     """What the pairs so far say; an early "holds" needs an estimate within the claim.
 
     Args:
@@ -276,9 +276,9 @@ def verification(promise: Promise, record: Samples, *, is_last: bool = False) ->
     return _finding("cannot tell", why, interval, record)
 
 
-def _against(promise: Promise, record: Samples, interval: Interval) -> str:
+def _against(promise: Promise, record: ArmRecord, interval: Interval) -> str:
     """What refutes the claim; empty: nothing does."""
-    if promise.limit is not None and promise.limit.broken(record.excesses, REPORTED_ERROR):
+    if promise.limit is not None and promise.limit.broken(_sequential(record.excesses)):
         return f"it takes more memory than {promise.limit.text}"
     if promise.max_loss is not None and _loses(record, promise.max_loss):
         return f"one of its workloads loses more than {promise.max_loss.text}"
@@ -291,14 +291,19 @@ def _against(promise: Promise, record: Samples, interval: Interval) -> str:
     return "there is no such gain" if interval.high > 0.0 else "it is slower than the control"
 
 
-def _memory(record: Samples) -> Interval:
-    """The 95 % interval of the log ratio of peak memory, valid at every look."""
-    if not record.rss:
+def _memory(record: ArmRecord) -> Interval:
+    """The 95 % interval of the log ratio of peak memory."""
+    return _sequential(record.rss)
+
+
+def _sequential(values: Sequence[float]) -> Interval:
+    """The 95 % interval that is valid at every look; infinitely wide where there are no values."""
+    if not values:
         return Interval(0.0, -math.inf, math.inf, 0)
-    return sequential_interval(record.rss, REPORTED_ERROR)
+    return sequential_interval(values, REPORTED_ERROR)
 
 
-def _loses(record: Samples, most: LossLimit) -> bool:
+def _loses(record: ArmRecord, most: LossLimit) -> bool:
     """Whether the pairs on one of several workloads exclude that it loses no more than it may.
 
     The workloads share the error: one that loses just what it may seems to lose more once in a
@@ -309,7 +314,7 @@ def _loses(record: Samples, most: LossLimit) -> bool:
     return any(most.broken(sequential_interval(each, shared)) for each in logs if each)
 
 
-def _in_favour(promise: Promise, record: Samples, interval: Interval) -> str:
+def _in_favour(promise: Promise, record: ArmRecord, interval: Interval) -> str:
     """What shows that the claim is true; empty: nothing does so far."""
     if promise.is_gain:
         least = MARGIN * max(0.0, promise.low)
@@ -321,7 +326,7 @@ def _in_favour(promise: Promise, record: Samples, interval: Interval) -> str:
         most = MARGIN * min(0.0, promise.memory)
         why = f"it takes less memory, as much less as was claimed: below {_half(promise.memory)}"
         return f"{why}; {_NOT_SLOWER}" if _memory(record).high < most else ""
-    kept = promise.limit is not None and promise.limit.kept(record.excesses, REPORTED_ERROR)
+    kept = promise.limit is not None and promise.limit.kept(_sequential(record.excesses))
     return f"the memory limit is kept; {_NOT_SLOWER}" if kept else ""
 
 
@@ -330,7 +335,7 @@ def _half(end: float) -> str:
     return f"{math.exp(MARGIN * end):.3f}x, half of the claimed {math.exp(end):.3f}x"
 
 
-def _weaker(promise: Promise, record: Samples, interval: Interval) -> str:
+def _weaker(promise: Promise, record: ArmRecord, interval: Interval) -> str:
     """What is shown of a claim that is neither shown to be true nor refuted."""
     pairs = f"{interval.pairs} pairs"
     if promise.is_gain and interval.low > 0.0:
@@ -340,6 +345,8 @@ def _weaker(promise: Promise, record: Samples, interval: Interval) -> str:
     return f"{pairs} leave it open"
 
 
-def _finding(answer: Answer, why: str, interval: Interval | None, record: Samples) -> Verification:
+def _finding(
+    answer: VerifyAnswer, why: str, interval: Interval | None, record: ArmRecord
+) -> Verification:
     rss = math.exp(sum(record.rss) / len(record.rss)) if record.rss else None
     return Verification(answer, why, interval, rss)

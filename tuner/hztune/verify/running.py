@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from hztune import machine_diff
 from hztune.allocator import Adapter, Installed, WrongConfiguration, inside, live
 from hztune.allocator.live import Running, SettingRead
+from hztune.blocks import UNCHANGED_PROGRAM
 from hztune.errors import UsageError
 from hztune.measure import insides
-from hztune.measure.identity import UNCHANGED
 from hztune.params import Value
 from hztune.profile import Profile
 
@@ -106,7 +106,7 @@ def _compared(
     tuned: Profile, running: Running, adapter: Adapter, found: Installed
 ) -> tuple[tuple[Reading, ...], tuple[str, ...]]:
     """The rows, and what is wrong."""
-    if adapter.name == UNCHANGED:
+    if adapter.name == UNCHANGED_PROGRAM:
         return (), ()
     if running.allocator != adapter.name and not adapter.is_inside:
         got = running.allocator or "an allocator that hztune does not know"

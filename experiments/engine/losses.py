@@ -1,0 +1,81 @@
+"""What `--max-loss` can show of a configuration that loses nothing, in simulated proofs.
+
+    python experiments/engine/losses.py [--proofs 10000]
+
+Each proof has fresh pairs on two workloads, and the noise that A/A pairs of the calibration say. It
+is judged by the code that judges a study, at the error of a first claim. The table on stdout is the
+one in `hztune.trial.limits.LossLimit`: how often each limit is shown to be kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hztune.blocks import Arm
+from hztune.confirm.looks import Looks
+from hztune.confirm.proof import claim_error, keeps_losses
+from hztune.stats import PairRatio, planned_looks
+from hztune.trial import ArmRecord, Ledger, LossLimit
+
+ROWS = ((0.02, 10), (0.03, 15), (0.04, 15), (0.05, 20))
+"""Standard deviation of a pair's log ratio, and how many pairs there are."""
+
+LIMITS = ("1%", "2%", "3%", "4%", "5%", "6%")
+WORKLOADS = 2
+CALIBRATION_PAIRS = 15
+ROUNDS = 30
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Proofs of a configuration that is as fast as the default.
+
+    Attributes:
+        deviation: Standard deviation of a pair's log ratio.
+        pairs: Of each proof, all of them planned.
+        proofs: How many are simulated.
+        seed: Of the noise.
+    """
+
+    deviation: float
+    pairs: int
+    proofs: int
+    seed: int = 1
+
+    def shares(self, limits: Sequence[str] = LIMITS) -> list[float]:
+        """The share of proofs that show of each limit that it is kept."""
+        rng = np.random.default_rng(self.seed)
+        looks = Looks(planned_looks(self.pairs), self.pairs, ROUNDS)
+        parsed = [LossLimit.parse(text) for text in limits]
+        kept = np.zeros(len(limits))
+        for _ in range(self.proofs):
+            aa, fresh = self._noise(rng, CALIBRATION_PAIRS), self._noise(rng, self.pairs)
+            record = ArmRecord(Arm("hz"), each=fresh)
+            for place, limit in enumerate(parsed):
+                ledger = Ledger(max_loss=limit, calibration_each=aa)
+                kept[place] += keeps_losses(ledger, record, claim_error(0), looks) is True
+        return [float(share) for share in kept / self.proofs]
+
+    def _noise(self, rng: np.random.Generator, pairs: int) -> list[list[PairRatio]]:
+        """Pairs of equals on each workload."""
+        drawn = rng.normal(0.0, self.deviation, (WORKLOADS, pairs))
+        return [[PairRatio(float(one), 0.0, ROUNDS) for one in part] for part in drawn]
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--proofs", type=int, default=10_000)
+    proofs = parser.parse_args().proofs
+    print(f"| SD of a pair | pairs | {' | '.join(LIMITS)} |\n|{'---|' * (2 + len(LIMITS))}")
+    for deviation, pairs in ROWS:
+        shares = Simulation(deviation, pairs, proofs).shares()
+        print(f"| {deviation} | {pairs} | {' | '.join(f'{each:.0%}' for each in shares)} |")
+
+
+if __name__ == "__main__":
+    main()

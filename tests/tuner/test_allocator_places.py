@@ -1,0 +1,45 @@
+"""An allocator with parameters stands in every place that must know it, or the place is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hztune import allocator
+from hztune.allocator import Installed
+
+from .conftest import TUNED
+from .test_allocator import TABLES
+from .test_allocator_spaces import VERSIONS
+
+ROOT = Path(__file__).parents[2]
+SHORT_NAMES = ROOT / "core" / "bench" / "allocator_name.c"
+OWN = {"hz"}
+"""The project's own: its parameters, its one version and its profile are the tests' usual ones."""
+
+
+def with_parameters() -> set[str]:
+    """Every allocator whose adapter has a parameter, in its newest version."""
+    newest = {name: Installed(name, "99.0", "lib.so", Path(), "", "") for name in allocator.names()}
+    return {name for name, one in newest.items() if allocator.get(name).knobs(one)}
+
+
+PLACES = {
+    "search_spaces": {path.stem for path in (ROOT / "search_spaces").glob("*.toml")} - OWN,
+    "TABLES in tests/tuner/test_allocator.py": {*TABLES},
+    "VERSIONS in tests/tuner/test_allocator_spaces.py": {*VERSIONS},
+    "TUNED in tests/tuner/conftest.py": {name for name, (_, config) in TUNED.items() if config},
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_place_names_every_allocator_with_parameters_and_no_other(place: str) -> None:
+    wanted = with_parameters() - OWN
+    assert wanted - PLACES[place] == set(), f"{place} lacks them"
+    assert PLACES[place] - wanted == set(), f"{place} has them, and they have no parameters"
+
+
+@pytest.mark.parametrize("name", sorted(set(allocator.names()) - {"none"}))
+def test_hz_launch_has_a_short_name_for_every_allocator(name: str) -> None:
+    assert f'"{name}"' in SHORT_NAMES.read_text(), f"{SHORT_NAMES.name} lacks it"

@@ -1,0 +1,51 @@
+"""The looks of a proof: when its fresh pairs are looked at, and what interval each look has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hztune.stats import Interval, Noise, planned_interval, sequential_interval
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """The looks that were due so far. All that is decided at them uses the same kind of interval.
+
+    Attributes:
+        counts: Pairs at each look, rising.
+        planned: Pairs of the whole proof; 0: there is no plan, see `stats.sequential`.
+        rounds: Rounds of each pair.
+        is_last: Whether time is up, so that the last look spends all the error that is left.
+    """
+
+    counts: tuple[int, ...]
+    planned: int = 0
+    rounds: int = 1
+    is_last: bool = False
+
+    def intervals(
+        self, values: Sequence[float], alpha: float, noise: Noise | None = None
+    ) -> list[Interval]:
+        """What each look sees of some log ratios, one a pair; nothing where there are none.
+
+        Args:
+            values: In order of time.
+            alpha: 1 - coverage, over all looks together.
+            noise: What other pairs of the same kind say of their scatter; only a plan uses it.
+        """
+        if not values:
+            return []
+        if not self.planned:
+            return [sequential_interval(values[:count], alpha) for count in self.counts]
+        prior = noise.spread(self.rounds) if noise else None
+        return [
+            planned_interval(
+                values[:count],
+                alpha,
+                self.planned,
+                prior=prior,
+                is_last=self.is_last and count == self.counts[-1],
+            )
+            for count in self.counts
+        ]
