@@ -22,18 +22,19 @@
  *   2. Its program is started as far as its exec, which belongs to its first turn.
  *   3. Turns: its tree, the service's processes too, is continued, and stopped at the end of the
  *      turn; a program that ends ends its turn, and that run. Then the next run, up to --runs.
- *   4. When all units have done their runs, services go on for one another time, each alone, where
- *      --rest asks for it (see `rest`); then they get SIGTERM, and are killed when that is not
- *      enough.
+ *   4. When all units have done their runs, services go on once more, each alone, where --rest asks
+ *      for it (see `rest`); then they are killed.
  *   The order of units is random in one round and reversed in the next. The last unit that still
  *   runs is not stopped any more.
  *
  * Events, one JSON object a line on stdout; KEY of the unit and number of the run stand in each:
  *   start  pid: hz-launch's; program_pid: the program's; service: whether it is the service.
  *   serve  A service goes on. The caller finds out whether it answers, and writes "ready" to stdin;
- *          or "drop", and the unit is ended. A service that ends by itself is not asked for.
- *   run    A run has ended. status: ok, crash, hang, oom, rejected, failed or interrupted; signal
- *          and code: of the program; start_ns: of its first turn, CLOCK_MONOTONIC; active_ns;
+ *          or "drop", and the unit is ended. A service that ends meanwhile answers for itself: an
+ *          answer is read all the same.
+ *   run    A run has ended. ended_as: why we ended it (hang: --timeout-ms of active time; failed:
+ *          its service has ended; interrupted), or null; how it ended by itself is told in `result`.
+ *          start_ns: of its first turn, CLOCK_MONOTONIC; active_ns;
  *          alive_ns: the same with the turns of others; turns; awake: turns at whose end it ran or
  *          wanted to run; beside: those at whose end a thread other than a process's first one did;
  *          threads: most that one process had; stdout_bytes: all it printed (the first of them are
@@ -43,7 +44,8 @@
  *          turns of this run.
  *   rest   As serve, after the runs: the caller reads what it wants of the idle service and writes
  *          "on".
- *   service  The service has ended: as `run`, without times. status interrupted: it was told to.
+ *   service  The service has ended: ended_as, stderr, result as in `run`; interrupted: it was told
+ *          to, at the end of all.
  *   end    wall_ns: all of it.
  *
  * Nothing is left behind. A signal or the end of the caller ends this process, its end that of

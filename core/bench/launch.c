@@ -49,6 +49,7 @@ typedef struct launch {
     int64_t rss_limit_kb; /* most memory of the tree; 0: no limit */
     const char *expected; /* soname of the library that is to provide malloc, or NULL */
     hz_changes changes;   /* to the environment */
+    bool is_gated;        /* whether the program waits for permission before it executes */
     hz_child child;       /* the program */
     int signal_fd;        /* readable when a signal asks for the end */
     int64_t start_ns;     /* when it was started */
@@ -96,6 +97,13 @@ static void add_change(void *target, const char *name, const char *text)
     hz_changes_add(&l->changes, name, text);
 }
 
+static void set_gated(void *target, const char *name, const char *text)
+{
+    launch *l = target;
+    (void)name, (void)text;
+    l->is_gated = true;
+}
+
 static const hz_option options[] = {
     {"env", "NAME=VALUE", add_change, "sets a variable for the program"},
     {"unset", "NAME", add_change, "unsets a variable for the program"},
@@ -104,6 +112,9 @@ static const hz_option options[] = {
     {"timeout-ms", "MS", set_timeout, "kill it after that time (default: never)"},
     {"rss-limit-mb", "M", set_limit,
      "kill it when it and its children use more (default: no limit)"},
+    {"gated", NULL, set_gated,
+     "--json-fd is a socket; the program's pid is written there, and it executes when a byte is "
+     "read"},
     {"json-fd", "N", set_json_fd,
      "descriptor for the result (default 1, after the program's own output)"},
 };
@@ -303,7 +314,9 @@ int main(int argc, char **argv)
     hz_child_start(&l.child, &(hz_spawn){.argv = argv + at,
                                          .environment = environment,
                                          .given_fd = -1,
+                                         .gate_fd = l.is_gated ? fileno(out) : -1,
                                          .captured = false});
+    if (l.is_gated) l.start_ns = hz_clock_ns();
     (void)setpriority(PRIO_PROCESS, 0, -20); /* the child keeps the usual one */
     watch(&l);
     hz_kill_descendants();
