@@ -198,6 +198,7 @@ static void play(hz_alternate *all)
         for (size_t i = 0; i < all->count && !all->interrupted; i++) {
             hz_unit *unit = &all->units[order[round % 2 == 0 ? i : all->count - 1 - i]];
             if (unit->is_over) continue;
+            if (unit->turns == 0) unit->position = i;
             give_turn(all, unit);
             if (is_over(unit)) end_run(all, unit);
         }

@@ -34,7 +34,8 @@
  *          answer is read all the same.
  *   run    A run has ended. ended_as: why we ended it (hang: --timeout-ms of active time; failed:
  *          its service has ended; interrupted), or null; how it ended by itself is told in `result`.
- *          start_ns: of its first turn, CLOCK_MONOTONIC; active_ns;
+ *          position: place of its first turn in that round; start_ns: when that began,
+ *          CLOCK_MONOTONIC; active_ns;
  *          alive_ns: the same with the turns of others; turns; awake: turns at whose end it ran or
  *          wanted to run; beside: those at whose end a thread other than a process's first one did;
  *          threads: most that one process had; stdout_bytes: all it printed (the first of them are
@@ -96,6 +97,7 @@ typedef struct hz_unit {
     hz_tree tree;           /* the processes of both */
     unsigned run;           /* number of the present run */
     bool is_over;           /* whether it has no more turns */
+    size_t position;        /* in the order of its first round */
     int64_t start_ns;       /* of the run's first turn */
     int64_t active_ns;      /* of the run, so far */
     unsigned turns;         /* of the run, so far */

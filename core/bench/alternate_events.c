@@ -72,6 +72,7 @@ static void write_ending(hz_json *json, const hz_job *job)
 void hz_alternate_ran(const hz_unit *unit, int64_t end_ns)
 {
     hz_json json = begin("run", unit);
+    hz_json_int(&json, "position", (int64_t)unit->position);
     hz_json_int(&json, "start_ns", unit->start_ns);
     hz_json_int(&json, "active_ns", unit->active_ns);
     hz_json_int(&json, "alive_ns", end_ns - unit->start_ns);

@@ -54,6 +54,7 @@ typedef struct launch {
     int signal_fd;        /* readable when a signal asks for the end */
     int64_t start_ns;     /* when it was started */
     int64_t wall_ns;      /* how long it ran */
+    int64_t delay_ns;     /* time in which its first thread wanted a CPU and had none */
     int64_t looked_ns;    /* its age at the last look at the whole tree */
     int64_t tree_peak_kb; /* highest memory of all processes together */
     size_t processes;     /* most processes at one time */
@@ -224,9 +225,17 @@ static bool doze(const launch *l, int64_t ns)
     return ppoll(fds, 2, &(struct timespec){.tv_nsec = (long)ns}, NULL) > 0 && fds[1].revents != 0;
 }
 
+/* Takes note of how long the program waited for a CPU: it can be read until it is reaped. */
+static bool reap(launch *l)
+{
+    const int64_t delay_ns = hz_proc_delay_ns(l->child.pid);
+    if (delay_ns >= 0) l->delay_ns = delay_ns;
+    return hz_child_reap(&l->child);
+}
+
 static void watch(launch *l)
 {
-    while (!hz_child_reap(&l->child)) {
+    while (!reap(l)) {
         const int64_t age_ns = hz_clock_ns() - l->start_ns;
         const bool late = l->timeout_ns > 0 && age_ns >= l->timeout_ns;
         const bool thorough = age_ns - l->looked_ns >= LOOK_NS;
@@ -277,6 +286,7 @@ static void write_result(const launch *l, FILE *out)
     hz_json_int(&json, "pid", l->child.pid);
     hz_json_int(&json, "wall_ns", l->wall_ns);
     hz_json_double(&json, "cpu_s", hz_usage_cpu_s(&all));
+    hz_json_int(&json, "delay_ns", l->delay_ns);
     hz_json_int(&json, "rss_peak_kb", end->usage.ru_maxrss);
     hz_json_int(&json, "rss_tree_peak_kb",
                 end->usage.ru_maxrss > l->tree_peak_kb ? end->usage.ru_maxrss : l->tree_peak_kb);

@@ -193,6 +193,13 @@ int64_t hz_proc_cpu_ns(pid_t pid)
     return (int64_t)used.tv_sec * NS_PER_S + used.tv_nsec;
 }
 
+int64_t hz_proc_delay_ns(pid_t pid)
+{
+    char path[PATH_ROOM];
+    process_path(path, pid, "schedstat"); /* time on a CPU, time waiting for one, slices */
+    return read_field(path, " ");
+}
+
 /* --- mapped files ---------------------------------------------------------------------------- */
 
 bool hz_proc_find_mapped(pid_t pid, bool (*visit)(void *context, const char *path), void *context)

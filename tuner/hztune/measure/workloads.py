@@ -12,10 +12,11 @@ from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.identity import AllocatorIdentity, IdentityCheck
 from hztune.measure.program import Program, bench_program
-from hztune.measure.runs import MEMORY_SHARE, RunExecutor
+from hztune.measure.runs import RunExecutor
 from hztune.measure.several import SeveralExecutor
 from hztune.measure.turns import TurnExecutor, tempo_for
 from hztune.measure.types import Executor
+from hztune.measure.whole import MEMORY_SHARE
 from hztune.store import Sink
 from hztune.workload import WorkloadSpec
 
