@@ -16,6 +16,7 @@ from hztune.blocks import Outcome, Turn, joined
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure import Arm, Block, runs, timer, whole
+from hztune.measure.choice import ProgramExecutor
 from hztune.measure.disturbance import Watch
 from hztune.measure.identity import Fault
 from hztune.measure.program import Program, bench_program, by_command, by_regex
@@ -129,8 +130,9 @@ def test_the_memory_is_that_of_the_machine_or_of_its_control_group() -> None:
     boxed = replace(Machine.here(), memory_gib=64, memory_limit_kb=500 << 10)
     for machine, limit_mb in ((boxed, 400), (replace(boxed, memory_limit_kb=None), 52_429)):
         player = program_executor(Program(("true",)), seed=1, machine=machine)
-        assert isinstance(player, RunExecutor)
-        assert player._limits().candidate_mb() == limit_mb
+        assert isinstance(player, ProgramExecutor)
+        assert player._runs._limits().candidate_mb() == limit_mb
+        assert player._turns._limits(arms=4).candidate_mb() == limit_mb // 4
 
 
 @pytest.mark.parametrize("number", [0, 1])  # in both orders
