@@ -19,6 +19,7 @@ enum {
     MS_MAX = 24 * 3600 * 1000,
     NS_PER_MS = 1000000,
     LOOK_NS = 20 * NS_PER_MS, /* between two looks at stdin while a service goes on */
+    WORDS_MAX = 1000000,      /* of a job */
     ANSWER_MAX = 64,          /* an answer on stdin */
     STATUS_INTERRUPTED = 143, /* 128 + SIGTERM */
 };
@@ -319,8 +320,8 @@ static int take_words(hz_job *job, int at, int argc, char **argv)
     const char *name = argv[at] + 2;
     if (at + 1 >= argc) hz_refuse("--%s: the number of its words is missing", name);
     const int left = argc - at - 2;
-    const int count = (int)hz_parse_whole(name, argv[at + 1], 1, left > 0 ? (uint64_t)left : 1);
-    if (count > left) hz_refuse("--%s %d: its words are missing", name, count);
+    const int count = (int)hz_parse_whole(name, argv[at + 1], 1, WORDS_MAX);
+    if (count > left) hz_refuse("--%s %d: only %d words stand behind it", name, count, left);
     job->words = calloc((size_t)count + 1, sizeof *job->words);
     if (job->words == NULL) hz_fail("no memory for %d words", count);
     memcpy(job->words, argv + at + 2, (size_t)count * sizeof *job->words);

@@ -215,7 +215,7 @@ def test_a_unit_whose_service_does_not_answer_is_dropped(programs: Programs) -> 
         ([], "--unit is missing"),
         (["--unit", "a"], "--unit a: --main is missing"),
         (["--main", "1", "true"], "--main: stands before the first --unit"),
-        (["--unit", "a", "--main", "3", "--", "true"], "its words are missing"),
+        (["--unit", "a", "--main", "3", "--", "true"], "--main 3: only 2 words stand behind it"),
         (["--unit", "a", "--main", "x"], "--main x: want a whole number"),
         (["--unit", "a/b"], "want a name without a slash"),
         (["--cpu", "9999"], "--cpu 9999: want a whole number"),

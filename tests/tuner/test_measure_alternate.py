@@ -59,8 +59,7 @@ def test_a_run_by_turns_is_a_turn_of_its_own_time() -> None:
         assert all(turn.rate == pytest.approx(1e9 / turn.counted_ns) for turn in outcome.turns)
         assert outcome.rss_peak_kb > 1024
         assert BY_TURNS in outcome.facts
-    for number in range(2):
-        assert sorted(o.turns[number].position for o in block.outcomes) == [0, 1, 2]
+    assert sorted(outcome.turns[0].position for outcome in block.outcomes) == [0, 1, 2]
 
 
 def test_each_arm_has_its_own_variables_and_its_own_failure() -> None:
@@ -83,7 +82,7 @@ def test_preparation_and_cleanup_surround_the_runs_of_a_round(tmp_path: Path) ->
 
 def test_a_number_that_counts_all_the_time_is_corrected_by_that_of_its_own() -> None:
     code = f"start = time.time()\n{BUSY}print(1000 / (time.time() - start))"
-    program = python(code, rate=by_regex(r"(.*)", "higher"), reads_output=True)
+    program = python(code, rate=by_regex(r"([0-9.]+)", "higher"), reads_output=True)
     executor = AlternateExecutor(program, seed=1, proof=OpenProof())
     executor.pace, executor.counts_standing = PINNED, True
     block = executor.measure([CONTROL, CONTROL], role="aa", rounds=1, number=0)
@@ -117,7 +116,7 @@ def test_a_program_with_busy_threads_has_all_cpus() -> None:
 
 def test_a_number_that_counts_all_the_time_is_found_out() -> None:
     code = f"start = time.time()\n{BUSY}print(1000 / (time.time() - start))"
-    said, block = choose(python(code, rate=by_regex(r"(.*)", "higher"), reads_output=True))
+    said, block = choose(python(code, rate=by_regex(r"([0-9.]+)", "higher"), reads_output=True))
     assert said.endswith("; its number is corrected by the time that it stood still")
     assert is_by_turns(block)
 

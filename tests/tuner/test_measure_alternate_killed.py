@@ -69,6 +69,27 @@ def measuring(mark: str) -> Iterator[int]:
         os.waitpid(pid, 0)
 
 
+def test_one_that_was_stopped_at_its_terminal_goes_on_and_measures() -> None:
+    """Ctrl-Z and `fg`: what alternates has no terminal, and waits for nothing."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            code = "import time\nwhile time.process_time() < 0.2: pass"
+            program = Program((sys.executable, "-I", "-S", "-c", code))
+            executor = AlternateExecutor(program, seed=1, proof=OpenProof(), warmups=0)
+            arms = [Arm("none"), Arm("none")]
+            block = executor.measure(arms, role="aa", rounds=1, number=0)
+            status = 0 if all(outcome.ok for outcome in block.outcomes) else 2
+        finally:
+            os._exit(status)
+    time.sleep(0.1)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(0.6)
+    os.kill(pid, signal.SIGCONT)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
 def kill_at_random(kills: int, seed: int) -> None:
     """Kills the measuring process, or one of those below it, at random moments."""
     rng = Random(seed)

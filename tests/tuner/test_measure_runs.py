@@ -347,7 +347,7 @@ def test_what_happens_during_a_preparation_or_a_cleanup_disturbs_no_run(
             done.append("stop")
 
     monkeypatch.setattr(runs, "Watch", Watching)
-    monkeypatch.setattr(whole.Series, "_hook", lambda self, option, command: done.append(option))
+    monkeypatch.setattr(runs, "hook", lambda option, command, environment: done.append(option))
     measure(python("pass"))
     assert done == ["--prepare", "watch", "stop", "--cleanup"]
 

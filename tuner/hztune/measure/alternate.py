@@ -14,7 +14,7 @@ from functools import partial
 
 from hztune.measure.identity import Fault
 from hztune.measure.program import hook
-from hztune.measure.stints import Met, Pace, Stint, Unit, alternate, nothing_met
+from hztune.measure.stints import Met, Pace, Stint, Unit, nothing_met, take_turns
 from hztune.measure.types import Arm, Outcome, Turn
 from hztune.measure.whole import MEMORY_SHARE, SEEDS, Part, Series, WholeExecutor
 from hztune.store import Evidence
@@ -108,7 +108,7 @@ class _Alternation(Series):
             return
         units = [self._unit(self._parts[index], rng) for index in living]
         seed, limit_s = rng.randrange(SEEDS), self.limits.run_s
-        for stint in alternate(
+        for stint in take_turns(
             units, self._proof.base, pace, runs=runs, seed=seed, limit_s=limit_s, met=met
         ):
             yield living[stint.unit], stint

@@ -101,7 +101,7 @@ def nothing_met(unit: int, pid: int) -> None:
     """Lets units begin without looking at them."""
 
 
-def alternate(
+def take_turns(
     units: Sequence[Unit],
     base: Mapping[str, str],
     pace: Pace,
