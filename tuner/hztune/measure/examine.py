@@ -140,16 +140,30 @@ def _own_s(stint: Stint) -> float:
 
 
 def _metric(program: Program, alone: Stint, copies: Sequence[Stint], pace: Pace) -> Finding:
-    """Judges by its own number: by turns it must be that of a run alone, or count all the time."""
+    """Judges by its own number, whose factor from a run alone to turns must have an explanation.
+
+    Some programs do a certain work, so that the speed of the machine in that very run explains a
+    part of the factor, and some work for a certain time.
+    """
     rates = [program.measure(each.run.wall_s, each.run.stdout) for each in (alone, *copies)]
     first, *others = (rate for rate in rates if isinstance(rate, float))
-    found = math.exp(fmean(math.log(rate / first) for rate in others))
-    active = sum(each.run.wall_s for each in copies) / sum(each.alive_s for each in copies)
-    for counts_standing, expected in ((False, 1.0), (True, active)):
-        if abs(math.log(found / expected)) <= _METRIC_OFF:
-            return Finding("", pace, counts_standing)
+    factor = fmean(math.log(rate / first) for rate in others)
+    own = _mean_log([each.run.wall_s for each in copies])
+    alive = _mean_log([each.alive_s for each in copies])
+    before = math.log(alone.run.wall_s)
+    distances = {
+        False: min(abs(factor), abs(factor - (before - own))),
+        True: min(abs(factor - (before - alive)), abs(factor - (own - alive))),
+    }
+    counts_standing = min(distances, key=distances.__getitem__)
+    if distances[counts_standing] <= _METRIC_OFF:
+        return Finding("", pace, counts_standing)
     return Finding(
-        f"the number that it prints is {found:.2g} times as high by turns as alone, and the share "
-        f"of its time that it goes on by turns, {active:.2g}, does not explain that",
+        f"the number that it prints is {math.exp(factor):.2g} times as high by turns as alone, and "
+        "neither its own time nor that of all turns explains that",
         pace,
     )
+
+
+def _mean_log(values: Sequence[float]) -> float:
+    return fmean(math.log(value) for value in values)
