@@ -19,7 +19,7 @@ enum {
     FDS_PER_JOB = 5,
     JOBS_MAX = 2 * HZ_UNITS_MAX,
     START_MS = 20000,              /* patience with hz-launch until its program is there */
-    END_NS = 1000000000,           /* patience with hz-launch once its program has ended */
+    END_S = 10,                    /* patience with hz-launch once its program has ended */
     SLICE_NS = 20000000,           /* between two looks at whether that is over */
     OWN_WORDS = 4,                 /* before those of a job */
 };
@@ -270,7 +270,7 @@ void hz_job_end(hz_alternate *all, hz_unit *unit, hz_job *job, const char *reaso
         (void)shutdown(job->gate, SHUT_WR); /* one that waits for permission ends */
         (void)kill(job->keeper.pid, SIGTERM);
     }
-    const int64_t deadline_ns = hz_clock_ns() + END_NS;
+    const int64_t deadline_ns = hz_clock_ns() + (int64_t)END_S * 1000000000;
     while (!hz_child_reap(&job->keeper) && hz_clock_ns() < deadline_ns)
         (void)hz_jobs_watch(all, unit, hz_clock_ns() + SLICE_NS);
     hz_child_kill(&job->keeper, "failed");

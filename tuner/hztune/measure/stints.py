@@ -29,6 +29,10 @@ _FAULTS = {
     "interrupted": Fault("failed", "it was interrupted"),
     "failed": Fault("failed", "its server ended under load"),
 }
+_LAUNCHER = "hz-launch: "
+"""How the reason begins for which a program could not be started."""
+
+_ENDED_FROM_OUTSIDE = Fault("failed", "hz-launch was ended from outside")
 _TOO_MUCH = Fault("bad_output", f"it printed more than {OUTPUT_BYTES >> 20} MiB")
 
 
@@ -198,11 +202,15 @@ def _stint(
     program: Program, event: Mapping[str, Any], watcher: Watcher, folder: Path | None
 ) -> Stint:
     """Returns a run as hz-alternate tells of it."""
-    told = json.dumps(event["result"]).encode() if event["result"] else b""
-    result = report_of(program, told, event["stderr"])
     stdout = _printed(folder, event) if program.reads_output else ""
-    run = run_of(result, watcher, stdout, event["stderr"])
-    run = replace(run, wall_s=event["active_ns"] * 1e-9)
+    result = event["result"] or {"delay_ns": 0, "processes": 0}
+    if event["result"] is None and _LAUNCHER not in event["stderr"]:
+        run = Run(_ENDED_FROM_OUTSIDE)
+    else:
+        told = json.dumps(event["result"]).encode() if event["result"] else b""
+        result = report_of(program, told, event["stderr"])
+        run = run_of(result, watcher, stdout, event["stderr"])
+    run = replace(run, wall_s=max(1, event["active_ns"]) * 1e-9)
     if event["ended_as"] is not None:
         run = replace(run, fault=_FAULTS[event["ended_as"]])
     elif run.fault is None and program.reads_output and event["stdout_bytes"] > OUTPUT_BYTES:
