@@ -11,11 +11,12 @@ import pytest
 
 from hztune.errors import UsageError
 from hztune.machine import Machine
-from hztune.measure.alternate import BY_TURNS, AlternateExecutor
+from hztune.measure.alternate import BY_TURNS, AlternateExecutor, without_strangers
 from hztune.measure.choice import ProgramExecutor
+from hztune.measure.launch import Run
 from hztune.measure.program import Program, by_regex, described
 from hztune.measure.runs import RunExecutor
-from hztune.measure.stints import Pace
+from hztune.measure.stints import Pace, Stint
 from hztune.measure.types import Block
 from hztune.measure.workloads import program_executor
 
@@ -89,6 +90,17 @@ def test_a_number_that_counts_all_the_time_is_corrected_by_that_of_its_own() -> 
     for outcome in block.outcomes:
         (turn,) = outcome.turns
         assert 1000 / turn.rate == pytest.approx(turn.counted_ns * 1e-9, rel=0.5)
+
+
+def stint(threads: int) -> Stint:
+    """A run of a second, of which other programs took a quarter."""
+    return Stint(0, 0, 0, 0, 2.0, Run(None, wall_s=1.0), 100, 100, 0, threads, 0.25, 1)
+
+
+def test_what_other_programs_took_of_turns_is_left_out_where_it_is_known_of_all_arms() -> None:
+    for threads, own_s in (([1, 1], 0.75), ([1, 2], 1.0)):
+        found = without_strangers([(index, stint(each)) for index, each in enumerate(threads)])
+        assert [each.run.wall_s for _, each in found] == [own_s, own_s]
 
 
 # ---- when turns are used -------------------------------------------------------------------------

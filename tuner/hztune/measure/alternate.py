@@ -83,7 +83,8 @@ class _Alternation(Series):
         together = not (self._program.prepare or self._program.cleanup)
         for first in range(0, rounds, rounds if together else 1):
             self._hooks("--prepare", self._program.prepare)
-            for index, stint in self._stints(pace, rounds if together else 1, rng):
+            stints = [*self._stints(pace, rounds if together else 1, rng)]
+            for index, stint in without_strangers(stints):
                 self._take(index, first + stint.number, stint, counts_standing)
             self._hooks("--cleanup", self._program.cleanup)
 
@@ -147,3 +148,17 @@ class _Alternation(Series):
         """Returns what an arm came to, and that it came to it by turns."""
         outcome = super()._outcome(part)
         return replace(outcome, facts={**outcome.facts, BY_TURNS: 1})
+
+
+def without_strangers(stints: Sequence[tuple[int, Stint]]) -> list[tuple[int, Stint]]:
+    """Returns runs without the time that other programs of the machine took from their turns.
+
+    That is known of the first thread of a process. So it holds where no run of the block had more:
+    all runs that are compared are treated alike.
+    """
+    if any(stint.threads > 1 or stint.processes > 1 for _, stint in stints):
+        return [*stints]
+    return [
+        (index, replace(stint, run=replace(stint.run, wall_s=stint.own_s)))
+        for index, stint in stints
+    ]

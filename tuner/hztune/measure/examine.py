@@ -127,16 +127,10 @@ def _idle(stints: Sequence[Stint], pace: Pace) -> float:
 
 def _off(alone: Stint, copies: Sequence[Stint]) -> str:
     """Returns in what the own time of copies is not that of a run alone; "": it is."""
-    own_s, alone_s = fmean(_own_s(stint) for stint in copies), _own_s(alone)
+    own_s, alone_s = fmean(stint.own_s for stint in copies), alone.own_s
     if alone_s < _SHORT_S or abs(math.log(own_s / alone_s)) <= _OFF:
         return ""
     return f"by turns it takes {own_s:.2g} s of its own time, and alone {alone_s:.2g} s"
-
-
-def _own_s(stint: Stint) -> float:
-    """Returns the time of a run without what other programs took of it, as far as that is known."""
-    is_known = stint.threads <= 1 and stint.processes == 1
-    return max(1e-6, stint.run.wall_s - (stint.delay_s if is_known else 0.0))
 
 
 def _metric(program: Program, alone: Stint, copies: Sequence[Stint], pace: Pace) -> Finding:

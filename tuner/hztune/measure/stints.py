@@ -96,6 +96,12 @@ class Stint:
     delay_s: float
     processes: int
 
+    @property
+    def own_s(self) -> float:
+        """Its time without what other programs took of it, as far as that is known, seconds."""
+        is_known = self.threads <= 1 and self.processes == 1
+        return max(1e-9, self.run.wall_s - (self.delay_s if is_known else 0.0))
+
 
 Met = Callable[[int, int], "AbstractContextManager[object] | None"]
 """Told of each unit that has begun a run, and of its hz-launch; what it gives lasts for the run."""
