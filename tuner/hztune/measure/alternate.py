@@ -117,7 +117,7 @@ class _Alternation(Series):
     def _unit(self, part: Part, rng: random.Random) -> Unit:
         """Returns what is run for an arm."""
         return Unit(
-            replace(self._program, rss_limit_mb=self._limit_mb(part)),
+            replace(self._program.of(part.arm), rss_limit_mb=self._limit_mb(part)),
             self._changes(part, rng),
             partial(self._proof.inspect, part.arm),
         )
