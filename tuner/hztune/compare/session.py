@@ -23,9 +23,9 @@ from hztune.errors import UsageError
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor
+from hztune.measure.choice import Say, say_nothing
 from hztune.measure.program import Program
 from hztune.measure.several import WorkloadSink
-from hztune.measure.choice import Say, say_nothing
 from hztune.measure.workloads import program_executor, program_proof, workload_executor
 from hztune.progress import Reporter
 from hztune.store import Nowhere, Plan, Sink
