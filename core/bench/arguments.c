@@ -72,21 +72,27 @@ static const hz_option *find_option(const hz_option *options, size_t count, cons
     hz_refuse("%s: not an option: see %s --help", word, program_invocation_short_name);
 }
 
+int hz_parse_option(const hz_option *options, size_t count, const char *about, void *target, int at,
+                    int argc, char **argv)
+{
+    if (strcmp(argv[at], "--help") == 0) {
+        (void)printf("%s\n", about);
+        hz_print_options(options, count);
+        exit(HZ_STATUS_OK);
+    }
+    const hz_option *option = find_option(options, count, argv[at]);
+    if (option->value != NULL && ++at == argc)
+        hz_refuse("--%s: its value is missing", option->name);
+    option->set(target, option->name, option->value != NULL ? argv[at] : "");
+    return at + 1;
+}
+
 int hz_parse_launcher(const hz_option *options, size_t count, const char *about, void *target,
                       int argc, char **argv)
 {
     int at = 1;
-    for (; at < argc && strcmp(argv[at], "--") != 0; at++) {
-        if (strcmp(argv[at], "--help") == 0) {
-            (void)printf("%s\n", about);
-            hz_print_options(options, count);
-            exit(HZ_STATUS_OK);
-        }
-        const hz_option *option = find_option(options, count, argv[at]);
-        if (option->value != NULL && ++at == argc)
-            hz_refuse("--%s: its value is missing", option->name);
-        option->set(target, option->name, option->value != NULL ? argv[at] : "");
-    }
+    while (at < argc && strcmp(argv[at], "--") != 0)
+        at = hz_parse_option(options, count, about, target, at, argc, argv);
     if (at + 1 >= argc) hz_refuse("the program is missing: it stands after --");
     return at + 1;
 }

@@ -31,6 +31,13 @@ uint64_t hz_parse_whole(const char *name, const char *text, uint64_t low, uint64
 double hz_parse_decimal(const char *name, const char *text, double low, double high);
 
 /*
+ * Reads the option that stands at `at`; returns the index of the word behind it and its value.
+ * Refuses what is not in the table. `about` stands above the table in the answer to --help.
+ */
+int hz_parse_option(const hz_option *options, size_t count, const char *about, void *target, int at,
+                    int argc, char **argv);
+
+/*
  * Reads options up to the word "--"; returns the index of the word after it. Refuses what is not in
  * the table, and a line without "--" and a program. `about` stands above the table in the answer to
  * --help.

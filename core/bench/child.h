@@ -55,6 +55,9 @@ typedef struct hz_spawn {
     char **argv;        /* program and arguments */
     char **environment; /* from hz_environment_make */
     int given_fd;       /* becomes descriptor HZ_GIVEN_FD of the child; -1: none */
+    int gate_fd;        /* socket: the child tells its pid there and waits for a byte before it
+                           executes, and for the end when none comes; -1: none */
+    bool is_mute;       /* with `captured`: stdout goes to nowhere, all the same */
     bool captured; /* stdin is empty, stdout and stderr go to `out` and `err`; else all three are
                       inherited */
 } hz_spawn;
@@ -70,6 +73,12 @@ char **hz_environment_make(const hz_changes *first, const hz_changes *second);
  * a descriptor that becomes readable when a signal wants it to end.
  */
 int hz_become_keeper(void);
+
+/*
+ * Sees to it that this process, which sleeps most of the time, runs at once when it wakes, however
+ * busy the CPUs are. What it starts afterwards has the usual priority.
+ */
+void hz_hurry_self(void);
 
 /* Starts it; refuses with a sentence when the program cannot be run. */
 void hz_child_start(hz_child *child, const hz_spawn *spawn);

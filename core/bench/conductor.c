@@ -6,13 +6,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 
 #include "arguments.h"
 #include "procfs.h"
@@ -26,7 +24,6 @@ enum {
     LOOK_NS = 10000000,       /* between two looks at the pipes while threads park */
     READING_NS = 20000,       /* a reading of the counters that took longer is taken again */
     SETTLE_NS = 500000,       /* in which a released arm's threads go back to waiting */
-    SLICE_NS = 100000,        /* shortest slice that the scheduler grants */
     LINE_MAX_BYTES = 64,      /* an answer on stdin */
     READINGS_MAX = 8,         /* so often */
     STATUS_INTERRUPTED = 143, /* 128 + SIGTERM */
@@ -69,39 +66,11 @@ static void start_arm(const hz_conductor *conductor, hz_arm *arm)
                        .argv = words_of(conductor, arm),
                        .environment = hz_environment_make(&conductor->common, &arm->changes),
                        .given_fd = fd,
+                       .gate_fd = -1,
                        .captured = true,
                    });
     (void)close(fd);
     hz_event_start(arm);
-}
-
-/* What sched_setattr takes; the C library has had a type for it only since 2.41. */
-typedef struct sched_request {
-    uint32_t size;
-    uint32_t policy;
-    uint64_t flags;
-    int32_t nice;
-    uint32_t priority;
-    uint64_t runtime_ns;
-    uint64_t deadline_ns;
-    uint64_t period_ns;
-} sched_request;
-
-/*
- * The conductor sleeps most of the time, and is to run at once when it wakes, however busy the arms
- * keep the CPUs: as a real-time task where that is allowed, else with the shortest of slices (Linux
- * 6.12 and later), since a task that wants little goes first.
- */
-static void hurry_self(void)
-{
-    if (sched_setscheduler(0, SCHED_FIFO, &(struct sched_param){.sched_priority = 1}) == 0) return;
-    (void)setpriority(PRIO_PROCESS, 0, -20);
-    (void)syscall(SYS_sched_setattr, 0,
-                  &(sched_request){.size = sizeof(sched_request),
-                                   .policy = SCHED_OTHER,
-                                   .nice = getpriority(PRIO_PROCESS, 0),
-                                   .runtime_ns = SLICE_NS},
-                  0);
 }
 
 /* --- parking --------------------------------------------------------------------------------- */
@@ -171,14 +140,6 @@ static reading read_ops(hz_turn_page *page)
     return best;
 }
 
-static int64_t cpu_ns_of(pid_t pid)
-{
-    clockid_t clock;
-    struct timespec used;
-    if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &used) != 0) return 0;
-    return (int64_t)used.tv_sec * 1000000000 + used.tv_nsec;
-}
-
 /* What grows with time, of an arm and of the machine. */
 typedef struct totals {
     int64_t cpu_ns;
@@ -191,7 +152,7 @@ typedef struct totals {
 static totals read_totals(const hz_arm *arm)
 {
     totals sum = {
-        .cpu_ns = cpu_ns_of(arm->child.pid),
+        .cpu_ns = hz_proc_cpu_ns(arm->child.pid),
         .steal_ticks = hz_proc_steal_ticks(),
         .psi_us = hz_proc_pressure_us(),
     };
@@ -251,20 +212,10 @@ static void warm_up(hz_conductor *conductor, hz_arm *arm)
     hz_event_warm(arm, turn.counted_ns);
 }
 
-/* Puts 0..count-1 into `order`, shuffled. */
-static void shuffle(hz_conductor *conductor, size_t *order, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        const size_t j = hz_scale(hz_low(hz_random(&conductor->rng)), i + 1);
-        order[i] = order[j];
-        order[j] = i;
-    }
-}
-
 static void play_round(hz_conductor *conductor, unsigned round)
 {
     size_t order[HZ_ARMS_MAX];
-    shuffle(conductor, order, conductor->arm_count);
+    hz_shuffle(&conductor->rng, order, conductor->arm_count);
     for (size_t i = 0; i < conductor->arm_count && !conductor->interrupted; i++) {
         hz_arm *arm = &conductor->arms[order[i]];
         hz_turn_event turn = {.round = round, .position = i};
@@ -325,7 +276,7 @@ static void play(hz_conductor *conductor)
 {
     for (size_t i = 0; i < conductor->arm_count; i++) start_arm(conductor, &conductor->arms[i]);
     const int64_t ready_by = hz_clock_ns() + (int64_t)READY_S * NS_PER_S;
-    hurry_self(); /* after the arms were started: they keep the usual priority */
+    hz_hurry_self(); /* after the arms were started: they keep the usual priority */
     for (size_t i = 0; i < conductor->arm_count; i++) {
         wait_until_parked(conductor, &conductor->arms[i], ready_by);
         hold(&conductor->arms[i]);

@@ -49,10 +49,12 @@ typedef struct launch {
     int64_t rss_limit_kb; /* most memory of the tree; 0: no limit */
     const char *expected; /* soname of the library that is to provide malloc, or NULL */
     hz_changes changes;   /* to the environment */
+    bool is_gated;        /* whether the program waits for permission before it executes */
     hz_child child;       /* the program */
     int signal_fd;        /* readable when a signal asks for the end */
     int64_t start_ns;     /* when it was started */
     int64_t wall_ns;      /* how long it ran */
+    int64_t delay_ns;     /* time in which its first thread wanted a CPU and had none */
     int64_t looked_ns;    /* its age at the last look at the whole tree */
     int64_t tree_peak_kb; /* highest memory of all processes together */
     size_t processes;     /* most processes at one time */
@@ -96,6 +98,13 @@ static void add_change(void *target, const char *name, const char *text)
     hz_changes_add(&l->changes, name, text);
 }
 
+static void set_gated(void *target, const char *name, const char *text)
+{
+    launch *l = target;
+    (void)name, (void)text;
+    l->is_gated = true;
+}
+
 static const hz_option options[] = {
     {"env", "NAME=VALUE", add_change, "sets a variable for the program"},
     {"unset", "NAME", add_change, "unsets a variable for the program"},
@@ -104,6 +113,9 @@ static const hz_option options[] = {
     {"timeout-ms", "MS", set_timeout, "kill it after that time (default: never)"},
     {"rss-limit-mb", "M", set_limit,
      "kill it when it and its children use more (default: no limit)"},
+    {"gated", NULL, set_gated,
+     "--json-fd is a socket; the program's pid is written there, and it executes when a byte is "
+     "read"},
     {"json-fd", "N", set_json_fd,
      "descriptor for the result (default 1, after the program's own output)"},
 };
@@ -213,9 +225,17 @@ static bool doze(const launch *l, int64_t ns)
     return ppoll(fds, 2, &(struct timespec){.tv_nsec = (long)ns}, NULL) > 0 && fds[1].revents != 0;
 }
 
+/* Takes note of how long the program waited for a CPU: it can be read until it is reaped. */
+static bool reap(launch *l)
+{
+    const int64_t delay_ns = hz_proc_delay_ns(l->child.pid);
+    if (delay_ns >= 0) l->delay_ns = delay_ns;
+    return hz_child_reap(&l->child);
+}
+
 static void watch(launch *l)
 {
-    while (!hz_child_reap(&l->child)) {
+    while (!reap(l)) {
         const int64_t age_ns = hz_clock_ns() - l->start_ns;
         const bool late = l->timeout_ns > 0 && age_ns >= l->timeout_ns;
         const bool thorough = age_ns - l->looked_ns >= LOOK_NS;
@@ -266,6 +286,7 @@ static void write_result(const launch *l, FILE *out)
     hz_json_int(&json, "pid", l->child.pid);
     hz_json_int(&json, "wall_ns", l->wall_ns);
     hz_json_double(&json, "cpu_s", hz_usage_cpu_s(&all));
+    hz_json_int(&json, "delay_ns", l->delay_ns);
     hz_json_int(&json, "rss_peak_kb", end->usage.ru_maxrss);
     hz_json_int(&json, "rss_tree_peak_kb",
                 end->usage.ru_maxrss > l->tree_peak_kb ? end->usage.ru_maxrss : l->tree_peak_kb);
@@ -303,7 +324,9 @@ int main(int argc, char **argv)
     hz_child_start(&l.child, &(hz_spawn){.argv = argv + at,
                                          .environment = environment,
                                          .given_fd = -1,
+                                         .gate_fd = l.is_gated ? fileno(out) : -1,
                                          .captured = false});
+    if (l.is_gated) l.start_ns = hz_clock_ns();
     (void)setpriority(PRIO_PROCESS, 0, -20); /* the child keeps the usual one */
     watch(&l);
     hz_kill_descendants();

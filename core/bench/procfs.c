@@ -8,9 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { KB = 1024, FILE_ROOM = 16 * 1024, PATH_ROOM = 64 };
+enum { KB = 1024, FILE_ROOM = 16 * 1024, PATH_ROOM = 64, NS_PER_S = 1000000000 };
 
 /* Reads the start of a file into `text`, terminated; false when it cannot be read. */
 static bool read_text(const char *path, char *text, size_t size)
@@ -136,6 +137,67 @@ size_t hz_proc_descendants(pid_t root, pid_t *pids, size_t room)
     size_t used = append_all_children(root, pids, 0, room);
     for (size_t i = 0; i < used; i++) used = append_all_children(pids[i], pids, used, room);
     return used;
+}
+
+/* --- threads --------------------------------------------------------------------------------- */
+
+/* What follows the name in a stat file: "S 1 ..."; its name may hold anything. NULL: none. */
+static const char *read_stat(const char *path, char *text, size_t size)
+{
+    if (!read_text(path, text, size)) return NULL;
+    const char *end = strrchr(text, ')');
+    return end != NULL && end[1] == ' ' ? end + 2 : NULL;
+}
+
+/* A number of a stat file; `field` counts from 1 as in proc(5), the state being the third. */
+static int64_t stat_number(const char *from_state, int field)
+{
+    const char *at = from_state;
+    for (int i = 3; i < field && at != NULL; i++) {
+        at = strchr(at, ' ');
+        if (at != NULL) at++;
+    }
+    return at != NULL ? strtoll(at, NULL, 10) : 0;
+}
+
+int64_t hz_proc_threads(pid_t pid, void (*visit)(void *context, const hz_thread *thread),
+                        void *context)
+{
+    char path[PATH_ROOM];
+    char text[1024];
+    process_path(path, pid, "stat");
+    const char *stat = read_stat(path, text, sizeof text);
+    if (stat == NULL) return 0;
+    const int64_t count = stat_number(stat, 20);
+    visit(context, &(hz_thread){.state = *stat, .is_first = true});
+    if (count < 2) return 1;
+    process_path(path, pid, "task");
+    DIR *threads = opendir(path);
+    if (threads == NULL) return count;
+    for (const struct dirent *entry; (entry = readdir(threads)) != NULL;) {
+        char file[2 * PATH_ROOM + sizeof entry->d_name];
+        if (entry->d_name[0] == '.' || strtol(entry->d_name, NULL, 10) == pid) continue;
+        (void)snprintf(file, sizeof file, "%s/%s/stat", path, entry->d_name);
+        stat = read_stat(file, text, sizeof text);
+        if (stat != NULL) visit(context, &(hz_thread){.state = *stat, .is_first = false});
+    }
+    (void)closedir(threads);
+    return count;
+}
+
+int64_t hz_proc_cpu_ns(pid_t pid)
+{
+    clockid_t clock;
+    struct timespec used;
+    if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &used) != 0) return 0;
+    return (int64_t)used.tv_sec * NS_PER_S + used.tv_nsec;
+}
+
+int64_t hz_proc_delay_ns(pid_t pid)
+{
+    char path[PATH_ROOM];
+    process_path(path, pid, "schedstat"); /* time on a CPU, time waiting for one, slices */
+    return read_field(path, " ");
 }
 
 /* --- mapped files ---------------------------------------------------------------------------- */

@@ -26,6 +26,22 @@ double hz_usage_cpu_s(const struct rusage *usage);
  * most `room`. */
 size_t hz_proc_descendants(pid_t root, pid_t *pids, size_t room);
 
+/* A thread of a process. */
+typedef struct hz_thread {
+    char state;    /* as proc(5): R runs or wants to, S sleeps, D sleeps in the kernel, T stopped */
+    bool is_first; /* whether it is the one that the process began with */
+} hz_thread;
+
+/* Calls `visit` for every thread of a process; returns how many it has, 0 when it has ended. */
+int64_t hz_proc_threads(pid_t pid, void (*visit)(void *context, const hz_thread *thread),
+                        void *context);
+
+/* CPU time of a process in ns; 0 when it has ended. */
+int64_t hz_proc_cpu_ns(pid_t pid);
+
+/* Time in ns in which a process's first thread wanted a CPU and had none; -1 when it is reaped. */
+int64_t hz_proc_delay_ns(pid_t pid);
+
 /* Calls `visit` with the path of every mapping of a file, until it returns true; returns whether it
  * did. */
 bool hz_proc_find_mapped(pid_t pid, bool (*visit)(void *context, const char *path), void *context);

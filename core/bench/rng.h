@@ -7,6 +7,7 @@
 #ifndef HZ_BENCH_RNG_H
 #define HZ_BENCH_RNG_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* Folds the 128-bit product of `a` and `b` into 64 bits. */
@@ -46,6 +47,16 @@ static inline uint32_t hz_low(uint64_t draw)
 static inline uint32_t hz_high(uint64_t draw)
 {
     return (uint32_t)(draw >> 32);
+}
+
+/* Puts 0..count-1 into `order`, shuffled. */
+static inline void hz_shuffle(uint64_t *state, size_t *order, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const size_t j = hz_scale(hz_low(hz_random(state)), i + 1);
+        order[i] = order[j];
+        order[j] = i;
+    }
 }
 
 #endif

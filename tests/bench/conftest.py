@@ -29,6 +29,7 @@ class Programs:
         self.bench_path = core / "bench" / "hz-bench"
         self.turns_path = core / "bench" / "hz-turns"
         self.launch_path = core / "bench" / "hz-launch"
+        self.alternate_path = core / "bench" / "hz-alternate"
 
     def bench(self, *words: object, **variables: str) -> subprocess.CompletedProcess[str]:
         return run([self.bench_path, *words], **variables)

@@ -68,9 +68,10 @@ CASES: dict[str, tuple[str, int]] = {
 
 # What the model finds in hz as it is, and why it stays: the search of these must fail.
 KNOWN: dict[str, str] = {
-    # hz_entry_set writes two words. A free of a live block asks the page of that block, which is not
-    # cut anew. A free of what is no live block may ask one that is: it then works with a distance
-    # that is as good as random, and passes for one of the old class with a probability of 2^-17.
+    # hz_entry_set writes two words. A free of a live block asks the page of that block, which is
+    # not cut anew. A free of what is no live block may ask one that is: it then works with a
+    # distance that is as good as random, and passes for one of the old class with a probability of
+    # 2^-17.
     "a free that sees a page's old step may see its new origin": "page_old_step",
     # hz_malloc reads two limits of hz_map as plain words, so that each is one instruction. A second
     # thread finds hz started: its creation allocates, and so does the loader before it. One that

@@ -15,7 +15,8 @@ from hztune.allocator.live import Running
 from hztune.blocks import Outcome, Turn, joined
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
-from hztune.measure import Arm, Block, runs, timer
+from hztune.measure import Arm, Block, runs, timer, whole
+from hztune.measure.choice import ProgramExecutor
 from hztune.measure.disturbance import Watch
 from hztune.measure.identity import Fault
 from hztune.measure.program import Program, bench_program, by_command, by_regex
@@ -129,8 +130,9 @@ def test_the_memory_is_that_of_the_machine_or_of_its_control_group() -> None:
     boxed = replace(Machine.here(), memory_gib=64, memory_limit_kb=500 << 10)
     for machine, limit_mb in ((boxed, 400), (replace(boxed, memory_limit_kb=None), 52_429)):
         player = program_executor(Program(("true",)), seed=1, machine=machine)
-        assert isinstance(player, RunExecutor)
-        assert player._limits().candidate_mb() == limit_mb
+        assert isinstance(player, ProgramExecutor)
+        assert player._runs._limits().candidate_mb() == limit_mb
+        assert player._turns._limits(arms=4).candidate_mb() == limit_mb // 4
 
 
 @pytest.mark.parametrize("number", [0, 1])  # in both orders
@@ -353,7 +355,7 @@ def test_what_happens_during_a_preparation_or_a_cleanup_disturbs_no_run(
             done.append("stop")
 
     monkeypatch.setattr(runs, "Watch", Watching)
-    monkeypatch.setattr(runs._Series, "_hook", lambda self, option, command: done.append(option))
+    monkeypatch.setattr(runs, "hook", lambda option, command, environment: done.append(option))
     measure(python("pass"))
     assert done == ["--prepare", "watch", "stop", "--cleanup"]
 
@@ -375,8 +377,8 @@ def test_an_arm_that_cannot_be_prepared_is_not_run() -> None:
 def test_once_the_usual_time_is_known_a_far_slower_run_is_a_hang(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runs, "_LEAST_TIMEOUT_S", SOON_S)
-    monkeypatch.setattr(runs, "_SLOWEST", 1.0)
+    monkeypatch.setattr(whole, "_LEAST_TIMEOUT_S", SOON_S)
+    monkeypatch.setattr(whole, "_SLOWEST", 1.0)
     player = executor(python("if 'KNOB_knob' in os.environ: time.sleep(3600)"))
     player.measure([CONTROL], role="aa", rounds=1, number=0)
     block = player.measure([CONTROL, FIRST], role="search", rounds=1, number=1)

@@ -50,7 +50,7 @@ def program(argv: Sequence[str] = (), **options: Any) -> Program:
     Args:
         argv: Its words; () where `server` is given.
         options: As those of the command line: metric_regex, metric_cmd, lower_is_better, prepare,
-            cleanup, check, warmup, timeout, server, load, ready, ready_port, idle_s.
+            cleanup, check, warmup, timeout, server, load, ready, ready_port, idle_s, by.
 
     Raises:
         UsageError: The options exclude each other.

@@ -48,6 +48,11 @@ def turns() -> Path:
     return _program("hz-turns")
 
 
+def alternate() -> Path:
+    """hz-alternate, which runs whole programs by turns."""
+    return _program("hz-alternate")
+
+
 def include_dir() -> Path:
     """The directory to give a compiler, which holds hz/hz.h."""
     source = _source_of_build(root())

@@ -34,6 +34,9 @@ _OPTIONS = (
                  metavar="N", help="Uncounted runs before the first one."),
     click.option("--timeout", type=float, default=600.0, show_default=True,
                  metavar="SECONDS", help="A run that takes longer is hanging."),
+    click.option("--by", type=click.Choice(["turns", "runs"]),
+                 help="Measure by short turns, all configurations alive at once, or by whole runs, "
+                      "one after the other.  [default: what suits the program]"),
     click.option("--server", default="", metavar="COMMAND",
                  help="A server to tune, instead of a program; started afresh for each run."),
     click.option("--load", default="", metavar="COMMAND",
@@ -57,6 +60,7 @@ _COMMANDS = click.option(
 PROGRAM_OPTIONS = frozenset({
     "metric_regex", "metric_cmd", "lower_is_better", "prepare", "cleanup", "check", "warmup",
     "timeout", "server", "load", "ready", "ready_port", "idle_s",
+    "by",
 })  # fmt: skip
 """Their names, as `api.program` takes them."""
 

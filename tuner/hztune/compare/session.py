@@ -23,6 +23,7 @@ from hztune.errors import UsageError
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor
+from hztune.measure.choice import Say, say_nothing
 from hztune.measure.program import Program
 from hztune.measure.several import WorkloadSink
 from hztune.measure.workloads import program_executor, program_identity, workload_executor
@@ -67,6 +68,7 @@ def executors(
     seed: int,
     programs: Mapping[ProgramSpec, Program] | None = None,
     sink: Sink | None = None,
+    say: Say = say_nothing,
 ) -> MakeExecutor:
     """Returns what makes an executor for each row; what is proved of a contender is proved once.
 
@@ -76,6 +78,7 @@ def executors(
         seed: Of every random choice.
         programs: What is run for the rows that are programs.
         sink: Where every turn goes as soon as it exists; None: nowhere.
+        say: Tells the user how programs are measured, and why.
     """
     proof = FileIdentity(contenders)
     commands = tuple((each.arm.allocator, each.words) for each in contenders if each.words)
@@ -89,7 +92,14 @@ def executors(
         if isinstance(spec, ProgramSpec):
             program = replace((programs or {})[spec], commands=commands)
             own = FileIdentity(contenders, program_identity(program, inside))
-            return program_executor(program, kept, seed=seed, machine=machine, identity=own)
+            return program_executor(
+                program,
+                kept,
+                seed=seed,
+                machine=machine,
+                identity=own,
+                say=lambda words: say(f"{spec.label}: {words}"),
+            )
         return workload_executor(
             spec, kept, seed=seed, machine=machine, processes=len(contenders), identity=proof
         )
@@ -136,7 +146,7 @@ def compare(
     specs = [ProgramSpec.of(row) if isinstance(row, Program) else row for row in rows]
     with ExitStack() as opened:
         sink = opened.enter_context(_study(out, record, specs, machine)) if out else None
-        make = executors(record.contenders, machine, seed, programs, sink)
+        make = executors(record.contenders, machine, seed, programs, sink, reporter.say)
 
         def keep(so_far: Comparison) -> None:
             if out is not None:

@@ -90,19 +90,8 @@ class Launch:
         Raises:
             UsageError: The program could not be started at all.
         """
-        told = _report(self.program, done, self.report)
-        run = Run(
-            fault=_fault(told, done.stderr),
-            pid=told["pid"],
-            wall_s=told["wall_ns"] * 1e-9,
-            cpu_ns=round(told["cpu_s"] * 1e9),
-            rss_peak_kb=told["rss_tree_peak_kb"],
-            library=self._watcher.library or _provider(told),
-            stdout=done.stdout,
-            stderr=done.stderr,
-            seen=self._watcher.fault,
-        )
-        return run, told["status"]
+        told = report_of(self.program, self.report, done.stderr)
+        return run_of(told, self._watcher, done.stdout, done.stderr), told["status"]
 
 
 @contextmanager
@@ -131,7 +120,7 @@ def launched(
         helpers: What `wrap` puts there; it is not looked at.
         keep_stdout: Whether what the program prints is kept.
     """
-    own = (artifacts.launch().resolve(), *helpers)
+    own = own_programs(*helpers)
     report = os.memfd_create("hz-launch")
     try:
         with (
@@ -157,17 +146,45 @@ def _command(
     """Returns the command that starts the program."""
     words = [str(artifacts.launch()), "--json-fd", str(report)]
     words += ["--timeout-ms", str(round(1e3 * timeout_s))]
-    if program.rss_limit_mb:
-        words += ["--rss-limit-mb", str(program.rss_limit_mb)]
+    return [*words, *launch_words(program, seed, changes)]
+
+
+def own_programs(*others: Path) -> tuple[Path, ...]:
+    """Returns the programs of hztune's own in a tree, of which no allocator is expected."""
+    return (artifacts.launch().resolve(), *others)
+
+
+def launch_words(program: Program, seed: int, changes: Mapping[str, str]) -> list[str]:
+    """Returns the words behind hz-launch that tell of a program; arguments as of `launched`."""
+    words = ["--rss-limit-mb", str(program.rss_limit_mb)] if program.rss_limit_mb else []
     for name, value in changes.items():
         words += ["--env", f"{name}={value}"]
     return [*words, "--", *program.command(seed)]
 
 
-def _report(program: Program, done: process.Finished, told: bytes) -> dict[str, Any]:
-    """Returns what hz-launch reports; if it reports nothing, it could not start the program."""
+def run_of(told: Mapping[str, Any], watcher: Watcher, stdout: str, stderr: str) -> Run:
+    """Returns a run from what hz-launch reports of it, what was seen, and what it printed."""
+    return Run(
+        fault=_fault(told, stderr),
+        pid=told["pid"],
+        wall_s=told["wall_ns"] * 1e-9,
+        cpu_ns=round(told["cpu_s"] * 1e9),
+        rss_peak_kb=told["rss_tree_peak_kb"],
+        library=watcher.library or _provider(told),
+        stdout=stdout,
+        stderr=stderr,
+        seen=watcher.fault,
+    )
+
+
+def report_of(program: Program, told: bytes, stderr: str) -> dict[str, Any]:
+    """Returns what hz-launch reports; if it reports nothing, it could not start the program.
+
+    Raises:
+        UsageError: That is so.
+    """
     if not told:
-        last = done.stderr.strip().splitlines()[-1:] or ["it gave no reason"]
+        last = stderr.strip().splitlines()[-1:] or ["it gave no reason"]
         reason = last[0].removeprefix("hz-launch: ")
         raise UsageError(f"cannot run {program.argv[0]}: {reason}")
     report: dict[str, Any] = json.loads(told)

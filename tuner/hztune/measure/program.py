@@ -33,6 +33,8 @@ Better = Literal["higher", "lower"]
 OPEN = "{}"
 """Stands first in a program's words where each arm brings a command of its own."""
 
+By = Literal["turns", "runs"]
+
 OUTPUT_BYTES = 64 << 20
 """Most that a program may print when its output matters."""
 
@@ -87,6 +89,7 @@ class Program:
         name: How the user calls it; "": it has no name but its file's.
         better: Which numbers of its metric are better; only of interest where it has one.
         commands: What stands for OPEN in `argv`, by the allocator of the arm.
+        by: How it is measured, "turns" or "runs"; "": as is found out.
     """
 
     argv: tuple[str, ...]
@@ -106,6 +109,7 @@ class Program:
     name: str = ""
     better: Better = "higher"
     commands: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    by: By | Literal[""] = ""
 
     @property
     def label(self) -> str:
@@ -176,6 +180,7 @@ def described(
     ready_port: int | None = None,
     idle_s: float = 0.0,
     name: str = "",
+    by: By | None = None,
 ) -> Program:
     """The program that words and options describe, as the command line names them.
 
@@ -195,6 +200,7 @@ def described(
         ready_port: Or the TCP port on which it then answers.
         idle_s: Seconds after the load until the server's memory is read again.
         name: How it is called; "": like its file.
+        by: "turns" or "runs"; None: as is found out.
 
     Raises:
         UsageError: The options exclude each other, or the expression is none.
@@ -208,6 +214,8 @@ def described(
         raise UsageError("a program has no words; give what is run, and its arguments")
     rate = _rate(metric_regex, metric_cmd, lower_is_better)
     service = _service(server, load, ready, ready_port, idle_s)
+    if by == "turns" and server:
+        raise UsageError("--by turns is for programs: a server is measured by runs; leave it out")
     if server and argv:
         raise UsageError("give a server (--server) or a program (-- PROGRAM), one of them")
     return Program(
@@ -223,6 +231,7 @@ def described(
         service=service,
         name=name,
         better="lower" if lower_is_better else "higher",
+        by=by or "",
     )
 
 

@@ -10,12 +10,15 @@ from pathlib import Path
 from hztune.allocator import Installed
 from hztune.errors import UsageError
 from hztune.machine import Machine
+from hztune.measure.alternate import AlternateExecutor
+from hztune.measure.choice import ProgramExecutor, Say, say_nothing
 from hztune.measure.identity import AllocatorIdentity, IdentityCheck
 from hztune.measure.program import Program, bench_program
-from hztune.measure.runs import MEMORY_SHARE, RunExecutor
+from hztune.measure.runs import RunExecutor
 from hztune.measure.several import SeveralExecutor
 from hztune.measure.turns import TurnExecutor, tempo_for
 from hztune.measure.types import Executor
+from hztune.measure.whole import MEMORY_SHARE
 from hztune.store import Sink
 from hztune.workload import WorkloadSpec
 
@@ -31,14 +34,24 @@ def program_executor(
     machine: Machine,
     identity: IdentityCheck | None = None,
     inside: Sequence[Installed] = (),
+    say: Say = say_nothing,
 ) -> Executor:
-    """Returns what measures a program of the user's here; `inside` was found in it.
+    """Returns what measures a program of the user's here.
 
-    The other arguments are as below.
+    Args:
+        program: The program.
+        sink: Where every run goes as soon as it exists; None: nowhere.
+        seed: Of requests, orders and environment sizes.
+        machine: Whose memory the processes share.
+        identity: None: by the allocators' adapters.
+        inside: The allocators that were found in it.
+        say: Tells the user how it is measured, and why.
     """
     identity = identity or program_identity(program, inside)
     memory_mb = _memory_mb(machine)
-    return RunExecutor(program, sink, seed=seed, identity=identity, memory_mb=memory_mb)
+    runs = RunExecutor(program, sink, seed=seed, identity=identity, memory_mb=memory_mb)
+    turns = AlternateExecutor(program, sink, seed=seed, identity=identity, memory_mb=memory_mb)
+    return ProgramExecutor(program, runs, turns, say)
 
 
 def program_identity(program: Program, inside: Sequence[Installed] = ()) -> IdentityCheck:
@@ -54,11 +67,19 @@ def programs_executor(
     seed: int,
     machine: Machine,
     inside: Sequence[Installed] = (),
+    say: Say = say_nothing,
 ) -> Executor:
     """Returns what measures one program, or several together; arguments as above."""
 
     def make(program: Program, sink: Sink | None) -> Executor:
-        return program_executor(program, sink, seed=seed, machine=machine, inside=inside)
+        return program_executor(
+            program,
+            sink,
+            seed=seed,
+            machine=machine,
+            inside=inside,
+            say=say if len(programs) == 1 else lambda words: say(f"{program.label}: {words}"),
+        )
 
     if len(programs) == 1:
         return make(programs[0], sink)

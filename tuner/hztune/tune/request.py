@@ -309,6 +309,7 @@ def _target_identity(request: TuneRequest) -> str:
 def _told(program: Program) -> list[object]:
     """What a program is, as JSON can hold it."""
     around = [program.prepare, program.cleanup, program.check, program.metric]
+    around += [program.by] if program.by else []
     return [list(program.argv), around, asdict(program.service) if program.service else None]
 
 

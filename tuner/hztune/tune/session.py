@@ -14,6 +14,7 @@ from hztune.blocks import Block, times_of
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor
+from hztune.measure.choice import Say, say_nothing
 from hztune.measure.workloads import programs_executor, workloads_executor
 from hztune.panel import Panel, make
 from hztune.prior import Prior
@@ -55,7 +56,8 @@ def tune(request: TuneRequest, reporter: Reporter) -> Result:
         prior = Prior.stored(store.learned)
         for line in (*chosen_from(task), *told_of(prior), *task.remarks, *doctor.remarks()):
             reporter.say(line)
-        executor = executor_of(request, machine, store, task.candidates.inside)
+        inside = task.candidates.inside
+        executor = executor_of(request, machine, store, inside, reporter.say)
         panel = panel_of(request, machine, store)
         study = _study(task, executor, store, reporter, asked.is_set, panel, prior)
         decision = study.run()
@@ -105,15 +107,20 @@ def chosen_from(task: Task) -> list[str]:
 
 
 def executor_of(
-    request: TuneRequest, machine: Machine, sink: Sink, inside: Sequence[Installed] = ()
+    request: TuneRequest,
+    machine: Machine,
+    sink: Sink,
+    inside: Sequence[Installed] = (),
+    say: Say = say_nothing,
 ) -> Executor:
-    """What measures: turns where the workload is steady, whole runs for everything else.
+    """What measures: turns where they tell the truth, whole runs for everything else.
 
     Args:
         request: What was asked.
         machine: Where it is measured.
         sink: Where every measurement goes.
         inside: The allocators that every program brings; they were found in its first warm-up.
+        say: Tells the user how programs are measured, and why.
     """
     if request.program is not None:
         run_once = asks_inside(request.allocator)
@@ -121,7 +128,9 @@ def executor_of(
             replace(program, warmups=max(0, program.warmups - run_once))
             for program in request.programs
         ]
-        return programs_executor(programs, sink, seed=request.seed, machine=machine, inside=inside)
+        return programs_executor(
+            programs, sink, seed=request.seed, machine=machine, inside=inside, say=say
+        )
     return workloads_executor(
         request.workloads, sink, seed=request.seed, machine=machine, processes=1 + SLOTS
     )

@@ -1,0 +1,279 @@
+/*
+ * One job of a unit: hz-launch and the tree behind it, from the start to the report.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "alternate.h"
+#include "arguments.h"
+#include "turns.h"
+
+enum {
+    FDS_PER_JOB = 5,
+    JOBS_MAX = 2 * HZ_UNITS_MAX,
+    START_MS = 20000,              /* patience with hz-launch until its program is there */
+    END_S = 10,                    /* patience with hz-launch once its program has ended */
+    SLICE_NS = 20000000,           /* between two looks at whether that is over */
+    OWN_WORDS = 4,                 /* before those of a job */
+};
+
+/* --- starting -------------------------------------------------------------------------------- */
+
+/* hz-launch, which stands beside this program. */
+static char *launcher(void)
+{
+    static char path[PATH_MAX + sizeof "/hz-launch"];
+    const ssize_t length = readlink("/proc/self/exe", path, PATH_MAX);
+    char *end = length > 0 ? memrchr(path, '/', (size_t)length) : NULL;
+    if (end == NULL) hz_fail("cannot find hz-launch: /proc/self/exe: %s", strerror(errno));
+    (void)strcpy(end, "/hz-launch");
+    return path;
+}
+
+/* hz-launch's words for a job; never freed. */
+static char **words_of(const hz_job *job)
+{
+    static char gated[] = "--gated";
+    static char json[] = "--json-fd";
+    static char fd[] = {'0' + HZ_GIVEN_FD, '\0'};
+    size_t count = 0;
+    while (job->words[count] != NULL) count++;
+    char **words = calloc(count + OWN_WORDS + 1, sizeof *words);
+    if (words == NULL) hz_fail("no memory for %zu words", count);
+    words[0] = launcher();
+    words[1] = gated;
+    words[2] = json;
+    words[3] = fd;
+    memcpy(words + OWN_WORDS, job->words, count * sizeof *words);
+    return words;
+}
+
+static int open_stdout(const hz_alternate *all, const hz_unit *unit)
+{
+    char path[PATH_MAX];
+    if (all->folder == NULL) return -1;
+    (void)snprintf(path, sizeof path, "%s/%s.%u", all->folder, unit->key, unit->run);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0) hz_fail("cannot write %s: %s", path, strerror(errno));
+    return fd;
+}
+
+/* Sees to it that the program, and what it starts, uses the CPU that was asked for. */
+static void place(const hz_alternate *all, pid_t program)
+{
+    cpu_set_t cpus;
+    if (all->cpu < 0) return;
+    CPU_ZERO(&cpus);
+    CPU_SET((size_t)all->cpu, &cpus);
+    (void)sched_setaffinity(program, sizeof cpus, &cpus);
+}
+
+/* Reads which process is to become the program; false when hz-launch has ended before. */
+static bool meet(hz_job *job)
+{
+    struct pollfd gate = {.fd = job->gate, .events = POLLIN};
+    if (poll(&gate, 1, START_MS) <= 0) return false;
+    if (read(job->gate, &job->program, sizeof job->program) != (ssize_t)sizeof job->program)
+        return false;
+    job->program_fd = (int)syscall(SYS_pidfd_open, job->program, 0);
+    if (job->program_fd >= 0) (void)fcntl(job->program_fd, F_SETFD, FD_CLOEXEC);
+    return job->program_fd >= 0;
+}
+
+void hz_job_start(const hz_alternate *all, hz_unit *unit, hz_job *job)
+{
+    int ends[2];
+    char **words = job->words;
+    const bool is_kept = job == &unit->main && all->folder != NULL;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+        hz_fail("cannot make a socket: %s", strerror(errno));
+    memset(job, 0, offsetof(hz_job, report));
+    job->report_bytes = job->head_bytes = 0;
+    job->stdout_bytes = 0;
+    job->words = words;
+    job->program_fd = -1;
+    job->gate = ends[0];
+    job->stdout_fd = is_kept ? open_stdout(all, unit) : -1;
+    hz_child_start(&job->keeper, &(hz_spawn){.argv = words_of(job),
+                                             .environment = environ,
+                                             .given_fd = ends[1],
+                                             .gate_fd = -1,
+                                             .is_mute = !is_kept,
+                                             .captured = true});
+    (void)close(ends[1]);
+    hz_tree_root(&unit->tree, job->keeper.pid);
+    if (meet(job)) place(all, job->program);
+    (void)fcntl(job->gate, F_SETFL, O_NONBLOCK);
+    hz_alternate_started(unit, job);
+}
+
+void hz_job_open(hz_job *job)
+{
+    job->is_open = true;
+    (void)!send(job->gate, "", 1, MSG_NOSIGNAL);
+}
+
+/* --- reading --------------------------------------------------------------------------------- */
+
+/* Reads once; returns how much, and points `bytes` at it. */
+static size_t read_once(hz_capture *capture, const char **bytes)
+{
+    const uint64_t before = capture->total;
+    *bytes = capture->bytes + before % HZ_CAPTURE_BYTES;
+    (void)hz_capture_read(capture);
+    return capture->total - before;
+}
+
+static size_t read_stdout(const hz_alternate *all, hz_job *job)
+{
+    const char *bytes;
+    const size_t got = read_once(&job->keeper.out, &bytes);
+    const uint64_t room = job->stdout_bytes < all->keep ? all->keep - job->stdout_bytes : 0;
+    const size_t kept = got < room ? got : (size_t)room;
+    if (job->stdout_fd >= 0 && write(job->stdout_fd, bytes, kept) != (ssize_t)kept)
+        hz_fail("cannot keep what the program prints in %s: %s", all->folder, strerror(errno));
+    job->stdout_bytes += got;
+    return got;
+}
+
+static size_t read_stderr(hz_job *job)
+{
+    const char *bytes;
+    const size_t got = read_once(&job->keeper.err, &bytes);
+    const size_t room = HZ_STDERR_HEAD - job->head_bytes;
+    const size_t kept = got < room ? got : room;
+    memcpy(job->head + job->head_bytes, bytes, kept);
+    job->head_bytes += kept;
+    return got;
+}
+
+static void read_report(hz_job *job)
+{
+    const size_t room = HZ_REPORT_BYTES - job->report_bytes;
+    const ssize_t got = read(job->gate, job->report + job->report_bytes, room);
+    if (got > 0) job->report_bytes += (size_t)got;
+    if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR))) return;
+    (void)close(job->gate);
+    job->gate = -1;
+}
+
+/* Reads what is left when all has ended. */
+static void read_rest(const hz_alternate *all, hz_job *job)
+{
+    while (job->keeper.out.fd >= 0 && read_stdout(all, job) > 0) continue;
+    while (job->keeper.err.fd >= 0 && read_stderr(job) > 0) continue;
+    if (job->gate >= 0) read_report(job);
+}
+
+/* --- watching -------------------------------------------------------------------------------- */
+
+static bool is_alive(const hz_job *job)
+{
+    return job->keeper.pid != 0 && !job->is_gone;
+}
+
+static void gather(struct pollfd *fds, const hz_job *job, bool is_watched)
+{
+    const bool alive = is_alive(job);
+    const int watched[FDS_PER_JOB] = {
+        alive ? job->keeper.out.fd : -1,  alive ? job->keeper.err.fd : -1,
+        alive ? job->gate : -1,           alive && is_watched ? job->program_fd : -1,
+        alive && is_watched ? job->keeper.pidfd : -1,
+    };
+    for (size_t i = 0; i < FDS_PER_JOB; i++)
+        fds[i] = (struct pollfd){.fd = watched[i], .events = POLLIN};
+}
+
+/* Acts on what poll saw of one job; false when something has ended. */
+static bool attend(const hz_alternate *all, hz_job *job, const struct pollfd *fds, int64_t now_ns)
+{
+    if (fds[3].revents != 0) {
+        job->ended_ns = now_ns;
+        (void)close(job->program_fd);
+        job->program_fd = -1;
+    }
+    if (fds[0].revents != 0) (void)read_stdout(all, job);
+    if (fds[1].revents != 0) (void)read_stderr(job);
+    if (fds[2].revents != 0) read_report(job);
+    return fds[3].revents == 0 && fds[4].revents == 0;
+}
+
+/* The jobs of all units, the service of each before its program. */
+static size_t list_jobs(const hz_alternate *all, hz_job **jobs)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < all->count; i++) {
+        jobs[count++] = &all->units[i].service;
+        jobs[count++] = &all->units[i].main;
+    }
+    return count;
+}
+
+/* One look, of at most `timeout_ns`; false when something ended or an end was asked for. */
+static bool look(hz_alternate *all, const hz_unit *unit, int64_t timeout_ns)
+{
+    struct pollfd fds[1 + FDS_PER_JOB * JOBS_MAX];
+    hz_job *jobs[JOBS_MAX];
+    const size_t count = list_jobs(all, jobs);
+    const struct timespec timeout = {.tv_sec = timeout_ns / 1000000000,
+                                     .tv_nsec = timeout_ns % 1000000000};
+    fds[0] = (struct pollfd){.fd = all->interrupted ? -1 : all->signal_fd, .events = POLLIN};
+    for (size_t i = 0; i < count; i++)
+        gather(fds + 1 + FDS_PER_JOB * i, jobs[i],
+               jobs[i] == &unit->main || jobs[i] == &unit->service);
+    if (ppoll(fds, 1 + FDS_PER_JOB * count, &timeout, NULL) <= 0) return true;
+    const int64_t now_ns = hz_clock_ns();
+    if (fds[0].revents != 0) all->interrupted = true;
+    bool quiet = fds[0].revents == 0;
+    for (size_t i = 0; i < count; i++)
+        if (is_alive(jobs[i])) quiet &= attend(all, jobs[i], fds + 1 + FDS_PER_JOB * i, now_ns);
+    return quiet;
+}
+
+bool hz_jobs_watch(hz_alternate *all, hz_unit *unit, int64_t deadline_ns)
+{
+    int64_t left;
+    do {
+        left = deadline_ns - hz_clock_ns();
+        if (!look(all, unit, left < 0 ? 0 : left)) return false;
+    } while (hz_clock_ns() < deadline_ns);
+    return true;
+}
+
+/* --- the end --------------------------------------------------------------------------------- */
+
+/* Closes what is open; nothing of the job lives. */
+static void close_job(hz_unit *unit, hz_job *job)
+{
+    int *const open_fds[] = {&job->gate,          &job->program_fd,   &job->stdout_fd,
+                             &job->keeper.out.fd, &job->keeper.err.fd, &job->keeper.pidfd};
+    for (size_t i = 0; i < sizeof open_fds / sizeof open_fds[0]; i++) {
+        if (*open_fds[i] >= 0) (void)close(*open_fds[i]);
+        *open_fds[i] = -1;
+    }
+    hz_tree_uproot(&unit->tree, job->keeper.pid);
+    job->is_gone = true;
+}
+
+void hz_job_end(hz_alternate *all, hz_unit *unit, hz_job *job, const char *reason)
+{
+    if (!is_alive(job)) return;
+    if (reason != NULL) {
+        job->killed_as = reason;
+        (void)shutdown(job->gate, SHUT_WR); /* one that waits for permission ends */
+        (void)kill(job->keeper.pid, SIGTERM);
+    }
+    const int64_t deadline_ns = hz_clock_ns() + (int64_t)END_S * 1000000000;
+    while (!hz_child_reap(&job->keeper) && hz_clock_ns() < deadline_ns)
+        (void)hz_jobs_watch(all, unit, hz_clock_ns() + SLICE_NS);
+    hz_child_kill(&job->keeper, "failed");
+    read_rest(all, job);
+    close_job(unit, job);
+}

@@ -1,0 +1,127 @@
+/*
+ * Stopping and continuing a tree of processes: see tree.h.
+ */
+#include "tree.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+
+#include "procfs.h"
+#include "turns.h"
+
+enum {
+    NAP_NS = 20000,        /* between two looks at what is to stop */
+    DEEP_NS = 2000000,     /* after which one that sleeps in the kernel counts as stopped */
+    PATIENCE_NS = 1 << 30, /* with one that does not stop at all, about a second */
+};
+
+void hz_tree_root(hz_tree *tree, pid_t root)
+{
+    tree->roots[tree->root_count++] = root;
+}
+
+void hz_tree_uproot(hz_tree *tree, pid_t root)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < tree->root_count; i++)
+        if (tree->roots[i] != root) tree->roots[kept++] = tree->roots[i];
+    tree->root_count = kept;
+}
+
+/* Finds all processes anew; returns whether there are the same as before. */
+static bool find(hz_tree *tree)
+{
+    static pid_t found[HZ_TREE_MAX];
+    size_t count = 0;
+    for (size_t i = 0; i < tree->root_count; i++)
+        count += hz_proc_descendants(tree->roots[i], found + count, HZ_TREE_MAX - count);
+    const bool same =
+        count == tree->count && memcmp(found, tree->pids, count * sizeof found[0]) == 0;
+    memcpy(tree->pids, found, count * sizeof found[0]);
+    tree->count = count;
+    return same;
+}
+
+/* --- states ---------------------------------------------------------------------------------- */
+
+/* What the threads of some processes do. */
+typedef struct states {
+    bool running;  /* one runs, wants to run, or is about to stop */
+    bool beside;   /* one that is not the first of its process does */
+    bool sleeping; /* one sleeps */
+    bool deep;     /* one sleeps in the kernel, and cannot be stopped */
+} states;
+
+static void add_state(states *sum, char state, bool is_first)
+{
+    if (state == 'R') sum->running = true;
+    if (state == 'R' && !is_first) sum->beside = true;
+    if (state == 'S') sum->sleeping = true;
+    if (state == 'D') sum->deep = true;
+}
+
+static void add_thread(void *sum, const hz_thread *thread)
+{
+    add_state(sum, thread->state, thread->is_first);
+}
+
+static states look_at_threads(hz_tree *tree)
+{
+    states sum = {0};
+    for (size_t i = 0; i < tree->count; i++) {
+        const int64_t threads = hz_proc_threads(tree->pids[i], add_thread, &sum);
+        if (threads > tree->threads) tree->threads = threads;
+    }
+    return sum;
+}
+
+void hz_tree_look(hz_tree *tree)
+{
+    (void)find(tree);
+    const states now = look_at_threads(tree);
+    tree->was_awake = now.running;
+    tree->was_beside = now.beside;
+}
+
+/* --- turns ----------------------------------------------------------------------------------- */
+
+static void send(const hz_tree *tree, int number)
+{
+    for (size_t i = 0; i < tree->count; i++) (void)kill(tree->pids[i], number);
+}
+
+/*
+ * All have stopped when none but dead and stopped ones are seen twice in the same places: what is
+ * forked while the signals go out is found by the next look. A process in the kernel stops when it
+ * comes back from there (one that waits for its vfork, when that one is gone): it does no work.
+ */
+void hz_tree_stop(hz_tree *tree)
+{
+    const int64_t start_ns = hz_clock_ns();
+    hz_tree_look(tree);
+    send(tree, SIGSTOP);
+    for (int64_t age_ns = 0; age_ns < PATIENCE_NS; age_ns = hz_clock_ns() - start_ns) {
+        const bool same = find(tree);
+        if (!same) send(tree, SIGSTOP);
+        const states now = look_at_threads(tree);
+        const bool stopping = now.running || now.sleeping || (now.deep && age_ns < DEEP_NS);
+        if (same && !stopping) return;
+        (void)nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    }
+}
+
+void hz_tree_go(const hz_tree *tree)
+{
+    send(tree, SIGCONT);
+}
+
+int64_t hz_tree_cpu_ns(pid_t root)
+{
+    static pid_t pids[HZ_TREE_MAX];
+    const size_t count = hz_proc_descendants(root, pids, HZ_TREE_MAX);
+    int64_t sum = 0;
+    for (size_t i = 0; i < count; i++) sum += hz_proc_cpu_ns(pids[i]);
+    return sum;
+}

@@ -1,0 +1,45 @@
+/*
+ * A tree of processes that is stopped and continued as a whole.
+ *
+ * Processes are found by descent. Their roots adopt orphans (hz_become_keeper), so that one that
+ * left its session, or lost its parent, is found, too.
+ */
+#ifndef HZ_BENCH_TREE_H
+#define HZ_BENCH_TREE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+enum { HZ_TREE_MAX = 4096, HZ_ROOTS_MAX = 2 };
+
+typedef struct hz_tree {
+    pid_t roots[HZ_ROOTS_MAX]; /* whose descendants it is; they themselves are never stopped */
+    size_t root_count;         /* how many */
+    pid_t pids[HZ_TREE_MAX];   /* its processes, as of the last look */
+    size_t count;              /* how many */
+    int64_t threads;           /* most that one process has had */
+    bool was_awake;            /* at the last look: whether a thread ran or wanted to */
+    bool was_beside;           /* the same of a thread that is not the first of its process */
+} hz_tree;
+
+/* Adds a root. */
+void hz_tree_root(hz_tree *tree, pid_t root);
+
+/* Forgets a root that has ended. */
+void hz_tree_uproot(hz_tree *tree, pid_t root);
+
+/* Looks at all processes, without stopping any. */
+void hz_tree_look(hz_tree *tree);
+
+/* Looks at them, stops all of them, and returns when all have stopped, new ones too. */
+void hz_tree_stop(hz_tree *tree);
+
+/* Continues them. */
+void hz_tree_go(const hz_tree *tree);
+
+/* CPU time that the living descendants of a root have used. */
+int64_t hz_tree_cpu_ns(pid_t root);
+
+#endif

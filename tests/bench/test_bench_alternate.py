@@ -1,0 +1,231 @@
+"""hz-alternate: programs go on by turns, each one's own time is measured, none is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import DEADLINE_S, Programs
+
+SPIN = "import time\nend = time.process_time() + {seconds}\nwhile time.process_time() < end: pass"
+Event = dict[str, Any]
+
+
+def python(code: str) -> list[str]:
+    return ["--", sys.executable, "-I", "-S", "-c", code]
+
+
+def command(programs: Programs, units: dict[str, list[str]], *options: object) -> list[str]:
+    words = [str(programs.alternate_path), *map(str, options)]
+    for key, own in units.items():
+        words += ["--unit", key, "--main", str(len(own)), *own]
+    return words
+
+
+def alternate(programs: Programs, units: dict[str, list[str]], *options: object) -> list[Event]:
+    """The runs that ended, in their order."""
+    done = subprocess.run(
+        command(programs, units, *options), stdin=subprocess.DEVNULL, capture_output=True,
+        text=True, timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    return [event for event in events if event["event"] == "run"]
+
+
+def test_the_own_time_of_a_program_is_what_it_works_and_not_when_it_stands(
+    programs: Programs,
+) -> None:
+    units = {key: python(SPIN.format(seconds=0.2)) for key in "abc"}
+    for run in alternate(programs, units, "--cpu", max(os.sched_getaffinity(0))):
+        assert run["result"]["status"] == "ok"
+        assert run["active_ns"] > 0.2e9
+        assert run["turns"] > 3
+    assert run["alive_ns"] > 0.6e9  # the last one saw the others
+
+
+def test_at_any_time_one_unit_runs_and_the_others_stand(programs: Programs) -> None:
+    with subprocess.Popen(
+        command(programs, {key: python("while True: pass") for key in "abcd"}),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        pids = [json.loads(process.stdout.readline())["program_pid"] for _ in range(4)]
+        time.sleep(0.2)
+        looks = [[state_of(pid) for pid in pids] for _ in range(200)]
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert all(look.count("T") >= 2 for look in looks)  # one stops while another one goes on
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_tree_stands_as_a_whole_with_those_that_left_its_session(
+    programs: Programs, tmp_path: Path
+) -> None:
+    code = (
+        "import os, sys, time\n"
+        "for leave in (False, True):\n"
+        "    if os.fork() == 0:\n"
+        "        if leave: os.setsid()\n"
+        "        break\n"
+        "with open(sys.argv[1], 'a') as note: note.write(f'{os.getpid()} ')\n"
+        "end = time.process_time() + 1\nwhile time.process_time() < end: pass\n"
+        "if leave: os._exit(0)\n"
+        "os.wait(); os.wait()"
+    )  # fmt: skip
+    units = {key: [*python(code), str(tmp_path / key)] for key in "ab"}
+    with subprocess.Popen(
+        command(programs, units, "--turn-ms", 50), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    ) as process:
+        trees: list[list[int]] = []
+        deadline = time.monotonic() + DEADLINE_S
+        while sum(map(len, trees)) < 6 and time.monotonic() < deadline:
+            notes = [tmp_path / key for key in "ab"]
+            trees = [[*map(int, n.read_text().split())] for n in notes if n.exists()]
+        both = 0
+        for _ in range(200):
+            awake = [any(state_of(pid) != "T" for pid in tree) for tree in trees]
+            both += all(awake)
+            time.sleep(0.002)
+        process.terminate()
+        process.communicate(timeout=DEADLINE_S)
+    assert both < 100  # a look that falls between two turns sees both
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "code", "number"),
+    [
+        ("exit 0", "ok", 0, 0),
+        ("exit 3", "failed", 3, 0),
+        ("exit 78", "rejected", 78, 0),
+        ("kill -SEGV $$", "crash", 0, signal.SIGSEGV),
+    ],
+)
+def test_ends_are_the_programs_own(
+    programs: Programs, script: str, status: str, code: int, number: int
+) -> None:
+    other, run = sorted(
+        alternate(
+            programs, {"a": ["--", "sh", "-c", script], "b": python(SPIN.format(seconds=0.05))}
+        ),
+        key=lambda run: run["unit"] == "a",
+    )
+    result = run["result"]
+    assert (result["status"], result["code"], result["signal"]) == (status, code, number)
+    assert other["result"]["status"] == "ok"
+
+
+def test_a_program_that_cannot_be_started_says_why_and_has_no_result(programs: Programs) -> None:
+    (run,) = alternate(programs, {"a": ["--", "/no/such/program"]})
+    assert run["result"] is None
+    assert "/no/such/program: No such file" in run["stderr"]
+
+
+def test_one_that_takes_too_much_of_its_own_time_is_ended(programs: Programs) -> None:
+    units = {"a": python("while True: pass"), "b": python(SPIN.format(seconds=0.01))}
+    runs = {run["unit"]: run for run in alternate(programs, units, "--timeout-ms", 150)}
+    assert (runs["a"]["ended_as"], runs["b"]["ended_as"]) == ("hang", None)
+    assert runs["a"]["active_ns"] >= 150e6
+
+
+def test_one_that_stops_itself_goes_on_in_its_next_turn(programs: Programs) -> None:
+    units = {key: ["--", "sh", "-c", "kill -STOP $$; exit 5"] for key in "ab"}
+    assert [run["result"]["code"] for run in alternate(programs, units)] == [5, 5]
+
+
+def test_what_one_prints_is_kept_and_blocks_no_other(programs: Programs, tmp_path: Path) -> None:
+    flood = python("import os\nfor _ in range(64): os.write(1, b'x' * 65536)")
+    runs = alternate(
+        programs, {"a": flood, "b": python("print('told')")},
+        "--keep-stdout", tmp_path, "--keep-bytes", 1000,
+    )  # fmt: skip
+    printed = {run["unit"]: run["stdout_bytes"] for run in runs}
+    assert printed == {"a": 64 * 65536, "b": 5}
+    assert (tmp_path / "a.0").read_bytes() == b"x" * 1000
+    assert (tmp_path / "b.0").read_text() == "told\n"
+
+
+def test_of_many_errors_the_first_and_the_last_are_told(programs: Programs) -> None:
+    code = "import os\nos.write(2, b'first ')\nfor _ in range(9): os.write(2, b'x' * 65536)"
+    (run,) = alternate(programs, {"a": python(f"{code}\nos.write(2, b' last')")})
+    assert run["stderr"].startswith("first x")
+    assert run["stderr"].endswith("x last")
+
+
+def test_short_programs_are_run_in_a_row_and_each_run_is_told(programs: Programs) -> None:
+    runs = alternate(programs, {"a": ["--", "true"], "b": ["--", "true"]}, "--runs", 5)
+    assert sorted((run["unit"], run["run"]) for run in runs) == [
+        (unit, number) for unit in "ab" for number in range(5)
+    ]
+
+
+def test_a_thread_beside_the_first_is_seen(programs: Programs) -> None:
+    spin = SPIN.format(seconds=0.1).replace("\n", "\n    ")
+    start = "t = threading.Thread(target=work)\nt.start()\nt.join()"
+    code = f"import threading\ndef work():\n    {spin}\n{start}"
+    (run,) = alternate(programs, {"a": python(code)})
+    assert run["threads"] == 2
+    assert run["beside"] > run["turns"] / 2
+
+
+SERVICE = "import time\nprint('up')\nwhile True: time.sleep(0.01)"
+
+
+def serve(programs: Programs, answer: str) -> list[Event]:
+    """All events of one unit with a service; `answer` is what is said when it serves."""
+    load, service = python(SPIN.format(seconds=0.05)), python(SERVICE)
+    words = [str(programs.alternate_path), "--rest", "--unit", "a"]
+    words += ["--service", str(len(service)), *service, "--main", str(len(load)), *load]
+    done = subprocess.run(
+        words, input=f"{answer}\non\n", capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_service_is_asked_for_before_its_load_and_rests_behind_it(programs: Programs) -> None:
+    events = serve(programs, "ready")
+    names = [event["event"] for event in events]
+    assert names == ["start", "serve", "start", "run", "rest", "service", "end"]
+    assert [event["service"] for event in events if event["event"] == "start"] == [True, False]
+    assert events[5]["ended_as"] == "interrupted"
+
+
+def test_a_unit_whose_service_does_not_answer_is_dropped(programs: Programs) -> None:
+    names = [event["event"] for event in serve(programs, "drop")]
+    assert names == ["start", "serve", "service", "end"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "--unit is missing"),
+        (["--unit", "a"], "--unit a: --main is missing"),
+        (["--main", "1", "true"], "--main: stands before the first --unit"),
+        (["--unit", "a", "--main", "3", "--", "true"], "--main 3: only 2 words stand behind it"),
+        (["--unit", "a", "--main", "x"], "--main x: want a whole number"),
+        (["--unit", "a/b"], "want a name without a slash"),
+        (["--cpu", "9999"], "--cpu 9999: want a whole number"),
+        (["--turns", "3"], "--turns: not an option"),
+    ],
+)
+def test_a_wrong_command_line_gets_its_sentence(
+    programs: Programs, words: list[str], said: str
+) -> None:
+    done = subprocess.run([programs.alternate_path, *words], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("hz-alternate: ") and done.stderr.count("\n") == 1
+    assert said in done.stderr

@@ -1,0 +1,120 @@
+"""Whatever is killed while programs alternate, no process of theirs stays, running or stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from hztune.measure.alternate import AlternateExecutor
+from hztune.measure.program import Program
+from hztune.measure.types import Arm
+
+from .test_measure_runs import OpenProof
+
+DEADLINE_S = 20.0
+MARK = "HZ_TEST_OF_KILLS"
+TREE = (
+    "import os, sys\n"
+    "if os.fork() == 0:\n"
+    "    os.setsid()\n"
+    "    os.fork()\n"
+    "while True: sum(range(1000))"
+)
+"""Four processes, of which two left the session, and one of these its parent in time."""
+
+
+def living(mark: str) -> dict[int, str]:
+    """Every process that was started under a mark, and what it is and does."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name.isdigit() and mark.encode() in (folder / "environ").read_bytes():
+                found[int(folder.name)] = (folder / "stat").read_text().partition(" ")[2][:30]
+    return found
+
+
+def wait_for(mark: str, *, any_left: bool) -> dict[int, str]:
+    """What lives under a mark as soon as something does, or nothing; or at the deadline."""
+    deadline = time.monotonic() + DEADLINE_S
+    while bool(left := living(mark)) != any_left and time.monotonic() < deadline:
+        time.sleep(0.002)
+    return left
+
+
+@contextlib.contextmanager
+def measuring(mark: str) -> Iterator[int]:
+    """A process that measures two arms by turns, for ever."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            OpenProof.base = {**OpenProof.base, MARK: mark}
+            program = Program((sys.executable, "-I", "-S", "-c", TREE))
+            executor = AlternateExecutor(program, seed=1, identity=OpenProof(), warmups=0)
+            arm = Arm("none")
+            executor.measure([arm, arm], role="aa", rounds=1, number=0)
+        finally:
+            os._exit(0)
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_one_that_was_stopped_at_its_terminal_goes_on_and_measures() -> None:
+    """Ctrl-Z and `fg`: what alternates has no terminal, and waits for nothing."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            code = "import time\nwhile time.process_time() < 0.2: pass"
+            program = Program((sys.executable, "-I", "-S", "-c", code))
+            executor = AlternateExecutor(program, seed=1, identity=OpenProof(), warmups=0)
+            arms = [Arm("none"), Arm("none")]
+            block = executor.measure(arms, role="aa", rounds=1, number=0)
+            status = 0 if all(outcome.ok for outcome in block.outcomes) else 2
+        finally:
+            os._exit(status)
+    time.sleep(0.1)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(0.6)
+    os.kill(pid, signal.SIGCONT)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def kill_at_random(kills: int, seed: int) -> None:
+    """Kills the measuring process, or one of those below it, at random moments."""
+    rng = Random(seed)
+    for number in range(kills):
+        mark = f"{os.getpid()}.{seed}.{number}"
+        victim = rng.choice(["itself", "hz-alternate", "hz-launch"])
+        with measuring(mark) as pid:
+            assert wait_for(mark, any_left=True)
+            time.sleep(rng.uniform(0.0, 0.15))
+            names = [pid for pid, told in living(mark).items() if f"({victim})" in told]
+            for each in [pid] if victim == "itself" else names[:1]:
+                os.kill(each, signal.SIGKILL)
+            if victim == "itself":
+                left = wait_for(mark, any_left=False)
+                assert not left, f"seed {seed}, kill {number} of {victim}: {left}"
+        left = wait_for(mark, any_left=False)
+        assert not left, f"seed {seed}, kill {number} of {victim}: {left}"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_fifty_kills_at_random_moments_none_leaves_a_process(seed: int) -> None:
+    kill_at_random(kills=10, seed=seed)
+
+
+@pytest.mark.perf
+def test_of_a_thousand_kills_at_random_moments_none_leaves_a_process() -> None:
+    for seed in range(100, 200):
+        kill_at_random(kills=10, seed=seed)

@@ -1,0 +1,105 @@
+"""A program of the user's: by turns where they tell the truth about it, else by whole runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hztune.measure.alternate import BY_TURNS, AlternateExecutor
+from hztune.measure.examine import Finding, examine
+from hztune.measure.program import Program
+from hztune.measure.runs import RunExecutor
+from hztune.measure.types import Accounting, Arm, Block, Executor, Role
+
+Say = Callable[[str], None]
+"""Tells the user a sentence."""
+
+
+def say_nothing(sentence: str) -> None:
+    """Keeps a sentence from the user."""
+
+
+class ProgramExecutor:
+    """Measures arms by turns or by runs; which of them is found out before the first block."""
+
+    def __init__(
+        self,
+        program: Program,
+        runs: RunExecutor,
+        turns: AlternateExecutor,
+        say: Say = say_nothing,
+    ) -> None:
+        """Makes the executor of a study.
+
+        Args:
+            program: What is run; `program.by` says how, where the user knows better.
+            runs: Measures by runs.
+            turns: Measures by turns.
+            say: Tells the user how it is measured, and why.
+        """
+        self._program = program
+        self._runs = runs
+        self._turns = turns
+        self._say = say
+        self._chosen: Executor | None = None
+        self._by = program.by
+
+    @property
+    def accounting(self) -> Accounting:
+        """Where the time went, by runs and by turns."""
+        return self._runs.accounting + self._turns.accounting
+
+    def cost(self, arms: int, rounds: int) -> float:
+        """Returns the wall seconds that a block will take."""
+        return (self._chosen or self._runs).cost(arms, rounds)
+
+    def recall(self, blocks: Sequence[Block]) -> None:
+        """Learns from earlier blocks; a study goes on as it began."""
+        self._runs.recall(blocks)
+        self._turns.recall(blocks)
+        if blocks and not self._by:
+            by_turns = any(BY_TURNS in outcome.facts for b in blocks for outcome in b.outcomes)
+            self._by = "turns" if by_turns else "runs"
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+        """Measures a block; see `Executor.measure`."""
+        if self._chosen is None:
+            self._chosen = self._choose(arms[0])
+        executor = self._chosen
+        if executor is self._turns and not self._turns.fits(len(arms)):
+            executor = self._runs
+        return executor.measure(arms, role=role, rounds=rounds, number=number)
+
+    def _choose(self, control: Arm) -> Executor:
+        """Finds out how to measure, and says so."""
+        if self._by == "runs":
+            return self._by_runs("as was asked" if self._program.by else "as the study began")
+        if self._program.service is not None:
+            return self._by_runs("it is a server")
+        finding = examine(self._turns, self._program, control)
+        if finding.reason and self._by != "turns":
+            return self._by_runs(finding.reason)
+        self._turns.counts_standing = finding.counts_standing
+        self._say(_by_turns(finding))
+        if not self._turns.fits(_USUAL):
+            self._say(
+                f"{_USUAL} copies of it take more memory than there is: those are measured by runs"
+            )
+        return self._turns
+
+    def _by_runs(self, reason: str) -> Executor:
+        self._say(f"measured by whole runs, one after the other: {reason}")
+        return self._runs
+
+
+_USUAL = 4
+"""Arms of a usual block."""
+
+
+def _by_turns(finding: Finding) -> str:
+    """Returns what the user is told of turns."""
+    pace = finding.pace
+    where = "on all CPUs" if pace.cpu is None else f"on CPU {pace.cpu}"
+    told = f"measured by turns of {pace.turn_ms:g} ms, {where}"
+    if finding.counts_standing:
+        told += "; its number is corrected by the time that it stood still"
+    return f"{told}, although {finding.reason}" if finding.reason else told

@@ -1,0 +1,163 @@
+"""Whether turns tell the truth about a program, found by measuring it: alone, then two copies.
+
+By turns a program is measured while it goes on, and what goes on by itself meanwhile, such as a
+timer, a disk or another machine, works for it for nothing. So it must be busy with itself; and
+copies of it must not meet, in a file, a lock or a port.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from hztune.measure.alternate import AlternateExecutor
+from hztune.measure.holdings import Holdings
+from hztune.measure.program import Program
+from hztune.measure.stints import Pace, Stint
+from hztune.measure.types import Arm
+
+_TURN_MS = 10.0
+_LONGEST_TURN_MS = 120.0
+_THREAD_MS = 4.0
+"""Time that each thread shall have on a CPU in a turn: a little more than the scheduler's slice."""
+
+_MOST_CPUS = 1.1
+"""CPUs that a program uses which is measured on one of them."""
+
+_MOST_BESIDE = 0.05
+"""Share of turns at whose end such a program has a second thread busy."""
+
+_MOST_IDLE = 0.05
+"""Share of its turns in which a program may wait."""
+
+_SEEN_IDLE = 0.1
+"""The same where it was only looked at, turn by turn."""
+
+_ENOUGH_TURNS = 20
+_START_S = 0.0005
+"""Of each run: what it takes to wake a program that is about to begin."""
+
+_OFF = math.log(1.5)
+"""How far its own time by turns may be from that of a run alone, log units."""
+
+_METRIC_OFF = math.log(1.25)
+_SHORT_S = 0.02
+_TRIAL_S = 0.3
+_MOST_RUNS = 10
+_CUT_S = 5.0
+"""A copy that takes longer has shown enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found.
+
+    Attributes:
+        reason: Why turns are not to be believed, as a sentence goes on; "": they are.
+        pace: How copies of it alternate.
+        counts_standing: Whether its own number counts the time that it stands still.
+    """
+
+    reason: str
+    pace: Pace
+    counts_standing: bool = False
+
+
+def examine(turns: AlternateExecutor, program: Program, control: Arm) -> Finding:
+    """Runs the control alone and then two copies of it by turns, and judges what they show."""
+    turns.pace = Pace(_TURN_MS, cpu=None)
+    stints, fault = turns.try_out(control, 1)
+    if fault is not None:
+        return Finding(f"it fails by itself: {fault.detail}", turns.pace)
+    (alone,) = stints
+    turns.take_memory(alone.run.rss_peak_kb)
+    turns.pace = _pace(alone)
+    is_cut = alone.run.wall_s > _CUT_S and program.rate is None
+    runs = max(1, min(_MOST_RUNS, math.ceil(_TRIAL_S / alone.run.wall_s)))
+    holdings = Holdings()
+    copies, fault = turns.try_out(
+        control, 2, runs=runs, limit_s=_CUT_S if is_cut else None, met=holdings.watching
+    )
+    if fault is not None and not (is_cut and fault.status == "hang"):
+        return Finding(f"a second copy of it beside the first fails: {fault.detail}", turns.pace)
+    if shared := holdings.shared():
+        return Finding(f"two copies of it share {shared[0]}", turns.pace)
+    waiting = max(_idle([alone], turns.pace), _idle(copies, turns.pace))
+    if waiting > 0.0:
+        return Finding(
+            f"it waits for something else than a CPU {waiting:.0%} of its time", turns.pace
+        )
+    if program.rate is not None:
+        return _metric(program, alone, copies, turns.pace)
+    if not is_cut and (off := _off(alone, copies)):
+        return Finding(off, turns.pace)
+    return Finding("", turns.pace)
+
+
+def _pace(alone: Stint) -> Pace:
+    """Returns how copies of a program alternate, from a run of it alone, on all CPUs."""
+    cpus = os.sched_getaffinity(0)
+    used = alone.run.cpu_ns * 1e-9 / alone.run.wall_s
+    if used <= _MOST_CPUS and alone.beside <= _MOST_BESIDE * alone.turns:
+        return Pace(_TURN_MS, cpu=max(cpus))
+    crowd = alone.threads / len(cpus)
+    return Pace(min(_LONGEST_TURN_MS, max(_TURN_MS, _THREAD_MS * crowd)), cpu=None)
+
+
+def _idle(stints: Sequence[Stint], pace: Pace) -> float:
+    """Returns the share of their own time in which a program waited; 0: no more than it may.
+
+    Where other programs keep the CPUs busy, the time that they took is known of the first thread
+    only; whether anything wanted to run is seen at the end of each turn.
+    """
+    active_s = sum(stint.run.wall_s for stint in stints)
+    busy_s = sum(stint.run.cpu_ns * 1e-9 + stint.delay_s + _START_S for stint in stints)
+    turns = sum(stint.turns for stint in stints)
+    seen = 1.0 - sum(stint.awake for stint in stints) / turns if turns >= _ENOUGH_TURNS else None
+    idle = 1.0 - busy_s / active_s
+    if pace.cpu is None and seen is not None:
+        return seen if seen > _SEEN_IDLE else 0.0
+    if idle <= _MOST_IDLE or (seen is not None and seen <= _SEEN_IDLE):
+        return 0.0
+    return idle
+
+
+def _off(alone: Stint, copies: Sequence[Stint]) -> str:
+    """Returns in what the own time of copies is not that of a run alone; "": it is."""
+    own_s, alone_s = fmean(stint.own_s for stint in copies), alone.own_s
+    if alone_s < _SHORT_S or abs(math.log(own_s / alone_s)) <= _OFF:
+        return ""
+    return f"by turns it takes {own_s:.2g} s of its own time, and alone {alone_s:.2g} s"
+
+
+def _metric(program: Program, alone: Stint, copies: Sequence[Stint], pace: Pace) -> Finding:
+    """Judges by its own number, whose factor from a run alone to turns must have an explanation.
+
+    Some programs do a certain work, so that the speed of the machine in that very run explains a
+    part of the factor, and some work for a certain time.
+    """
+    rates = [program.measure(each.run.wall_s, each.run.stdout) for each in (alone, *copies)]
+    first, *others = (rate for rate in rates if isinstance(rate, float))
+    factor = fmean(math.log(rate / first) for rate in others)
+    own = _mean_log([each.run.wall_s for each in copies])
+    alive = _mean_log([each.alive_s for each in copies])
+    before = math.log(alone.run.wall_s)
+    distances = {
+        False: min(abs(factor), abs(factor - (before - own))),
+        True: min(abs(factor - (before - alive)), abs(factor - (own - alive))),
+    }
+    counts_standing = min(distances, key=distances.__getitem__)
+    if distances[counts_standing] <= _METRIC_OFF:
+        return Finding("", pace, counts_standing)
+    return Finding(
+        f"the number that it prints is {math.exp(factor):.2g} times as high by turns as alone, and "
+        "neither its own time nor that of all turns explains that",
+        pace,
+    )
+
+
+def _mean_log(values: Sequence[float]) -> float:
+    return fmean(math.log(value) for value in values)

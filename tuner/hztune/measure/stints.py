@@ -1,0 +1,247 @@
+"""Several programs alive at once, which hz-alternate lets go on by turns: units, and their stints.
+
+A stint is one run of one unit, with the time that its turns took. The protocol stands in
+core/bench/alternate.h.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hztune import artifacts
+from hztune.errors import HztuneError
+from hztune.measure.identity import Fault
+from hztune.measure.launch import Run, launch_words, own_programs, report_of, run_of
+from hztune.measure.program import OUTPUT_BYTES, Program
+from hztune.measure.watch import Look, Watcher, watching
+from hztune.process import Child
+
+_STALL_S = 120.0
+_STOP_S = 5.0
+_FAULTS = {
+    "hang": Fault("hang", "it did not end in its time"),
+    "interrupted": Fault("failed", "it was interrupted"),
+    "failed": Fault("failed", "its server ended under load"),
+}
+_LAUNCHER = "hz-launch: "
+"""How the reason begins for which a program could not be started."""
+
+_ENDED_FROM_OUTSIDE = Fault("failed", "hz-launch was ended from outside")
+_TOO_MUCH = Fault("bad_output", f"it printed more than {OUTPUT_BYTES >> 20} MiB")
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How units alternate.
+
+    Attributes:
+        turn_ms: Length of a turn.
+        cpu: The CPU on which all of them stay; None: any.
+    """
+
+    turn_ms: float
+    cpu: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is run beside others.
+
+    Attributes:
+        program: What to run; its limit of memory is the unit's.
+        changes: The variables that it gets.
+        look: Judges every process of it that lives long enough to be looked at.
+    """
+
+    program: Program
+    changes: Mapping[str, str]
+    look: Look
+
+
+@dataclass(frozen=True, slots=True)
+class Stint:
+    """One run of a unit by turns.
+
+    Attributes:
+        unit: Its number.
+        number: Of the run, from 0.
+        position: Its place in the first of its rounds.
+        start_ns: When it began, CLOCK_MONOTONIC nanoseconds.
+        alive_s: From then to its end, the turns of others included, seconds.
+        run: What it showed; `run.wall_s` is the time that its own turns took.
+        turns: How many it had.
+        awake: At the end of how many of them a thread ran or wanted to.
+        beside: The same of threads that are not the first of their process.
+        threads: Most that one of its processes had.
+        delay_s: Seconds in which its first thread wanted a CPU and had none.
+        processes: Most that it had at one time.
+    """
+
+    unit: int
+    number: int
+    position: int
+    start_ns: int
+    alive_s: float
+    run: Run
+    turns: int
+    awake: int
+    beside: int
+    threads: int
+    delay_s: float
+    processes: int
+
+    @property
+    def own_s(self) -> float:
+        """Its time without what other programs took of it, as far as that is known, seconds."""
+        is_known = self.threads <= 1 and self.processes == 1
+        return max(1e-9, self.run.wall_s - (self.delay_s if is_known else 0.0))
+
+
+Met = Callable[[int, int], "AbstractContextManager[object] | None"]
+"""Told of each unit that has begun a run, and of its hz-launch; what it gives lasts for the run."""
+
+
+def nothing_met(unit: int, pid: int) -> None:
+    """Lets units begin without looking at them."""
+
+
+def take_turns(
+    units: Sequence[Unit],
+    base: Mapping[str, str],
+    pace: Pace,
+    *,
+    runs: int = 1,
+    seed: int,
+    limit_s: float,
+    met: Met = nothing_met,
+) -> Iterator[Stint]:
+    """Runs units by turns and yields each of their runs as soon as it has ended.
+
+    A unit that fails has no further runs.
+
+    Args:
+        units: What to run.
+        base: The environment of hztune's own programs.
+        pace: How they alternate.
+        runs: Of each unit, one after the other.
+        seed: Of the order, and of the block.
+        limit_s: A run is ended when its own time is longer.
+        met: Told of each run that begins.
+
+    Raises:
+        UsageError: A program cannot be started at all.
+        HztuneError: hz-alternate failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="hztune-") as name:
+        folder = Path(name) if any(unit.program.reads_output for unit in units) else None
+        words = _command(units, pace, runs, seed, limit_s, folder)
+        watched = _Watched(units, met)
+        with Child(words, env=base) as child:
+            try:
+                for line in child.lines(_STALL_S + len(units) * limit_s):
+                    event = json.loads(line)
+                    if event["event"] == "start":
+                        watched.begin(int(event["unit"]), event["pid"])
+                    elif event["event"] == "run":
+                        watcher = watched.end(int(event["unit"]))
+                        yield _stint(units[int(event["unit"])].program, event, watcher, folder)
+            finally:
+                watched.end_all()
+            ended = child.finish(_STOP_S)
+        if not ended.ok:
+            raise HztuneError(f"hz-alternate {ended.describe()}")
+
+
+def _command(
+    units: Sequence[Unit], pace: Pace, runs: int, seed: int, limit_s: float, folder: Path | None
+) -> list[str]:
+    """Returns the command; a unit is named by its place."""
+    words = [str(artifacts.alternate()), "--seed", str(seed), "--runs", str(runs)]
+    words += ["--turn-ms", f"{pace.turn_ms:g}", "--timeout-ms", str(round(1e3 * limit_s))]
+    if pace.cpu is not None:
+        words += ["--cpu", str(pace.cpu)]
+    if folder is not None:
+        words += ["--keep-stdout", str(folder), "--keep-bytes", str(OUTPUT_BYTES)]
+    for number, unit in enumerate(units):
+        own = launch_words(unit.program, seed, unit.changes)
+        words += ["--unit", str(number), "--main", str(len(own)), *own]
+    return words
+
+
+class _Watched:
+    """Looks at the processes of each unit while they live."""
+
+    def __init__(self, units: Sequence[Unit], met: Met) -> None:
+        self._units = units
+        self._met = met
+        self._open: dict[int, list[AbstractContextManager[Any]]] = {}
+        self._watchers: dict[int, Watcher] = {}
+
+    def begin(self, number: int, pid: int) -> None:
+        """A run of a unit has begun; `pid` is its hz-launch."""
+        watcher = watching(pid, self._units[number].look, own_programs())
+        self._open[number] = [watcher]
+        self._watchers[number] = watcher.__enter__()
+        if (other := self._met(number, pid)) is not None:
+            self._open[number].append(other)
+            other.__enter__()
+
+    def end(self, number: int) -> Watcher:
+        """The run has ended; returns what was seen of it."""
+        for each in self._open.pop(number, []):
+            each.__exit__(None, None, None)
+        return self._watchers.pop(number)
+
+    def end_all(self) -> None:
+        """Looks at nothing any more."""
+        for number in [*self._open]:
+            self.end(number)
+
+
+def _stint(
+    program: Program, event: Mapping[str, Any], watcher: Watcher, folder: Path | None
+) -> Stint:
+    """Returns a run as hz-alternate tells of it."""
+    stdout = _printed(folder, event) if program.reads_output else ""
+    result = event["result"] or {"delay_ns": 0, "processes": 0}
+    if event["result"] is None and _LAUNCHER not in event["stderr"]:
+        run = Run(_ENDED_FROM_OUTSIDE)
+    else:
+        told = json.dumps(event["result"]).encode() if event["result"] else b""
+        result = report_of(program, told, event["stderr"])
+        run = run_of(result, watcher, stdout, event["stderr"])
+    run = replace(run, wall_s=max(1, event["active_ns"]) * 1e-9)
+    if event["ended_as"] is not None:
+        run = replace(run, fault=_FAULTS[event["ended_as"]])
+    elif run.fault is None and program.reads_output and event["stdout_bytes"] > OUTPUT_BYTES:
+        run = replace(run, fault=_TOO_MUCH)
+    return Stint(
+        unit=int(event["unit"]),
+        number=event["run"],
+        position=event["position"],
+        start_ns=event["start_ns"],
+        alive_s=event["alive_ns"] * 1e-9,
+        run=run,
+        turns=event["turns"],
+        awake=event["awake"],
+        beside=event["beside"],
+        threads=event["threads"],
+        delay_s=result["delay_ns"] * 1e-9,
+        processes=result["processes"],
+    )
+
+
+def _printed(folder: Path | None, event: Mapping[str, Any]) -> str:
+    """Returns what a run printed, and forgets it."""
+    if folder is None:
+        return ""
+    path = folder / f"{event['unit']}.{event['run']}"
+    text = path.read_text(encoding="utf-8", errors="replace")
+    path.unlink()
+    return text
