@@ -53,8 +53,8 @@
  *
  * A free compares the remainder with a word in the stack: an address of the arena, mostly of a
  * block that was popped from there. These lie between 2^38 and 2^47, so only starts of blocks pass
- * (the exceptions are at COLOUR and FAR). If the stack is full or of another shard, the word is NULL: no
- * remainder is below (free.c).
+ * (the exceptions are at COLOUR and FAR). If the stack is full or of another shard, the word is
+ * NULL: no remainder is below (free.c).
  *
  * Invariants, for a page that is in use:
  *

@@ -9,7 +9,7 @@
  *
  *     what lies in the slot                                the comparison
  *     an address of the arena: of a block that was         a block's remainder is below it, all
- *     popped earlier or, if there was none, its start      other distances are above it (but see
+ *     popped earlier or, if there was none, its start      other remainders are above it (see
  *     (set_grown in magazine.c)                            COLOUR and FAR in block.h)
  *     NULL: the magazine is full, or of another shard      no remainder is below it
  *

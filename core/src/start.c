@@ -3,8 +3,8 @@
  * process; and the service variables HZ_STRICT, HZ_CONFIRM and HZ_STATS.
  *
  * A bad value, or a name that is nearly a parameter's, is named on stderr and ignored, and the
- * program runs on. If two values do not fit each other, all are ignored. Under HZ_STRICT=1, which a tuner sets, the process ends with STATUS_REJECTED
- * instead.
+ * program runs on. If two values do not fit each other, all are ignored. Under HZ_STRICT=1, which a
+ * tuner sets, the process ends with STATUS_REJECTED instead.
  */
 #include <stdio.h>
 #include <stdlib.h>
