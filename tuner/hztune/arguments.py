@@ -46,7 +46,7 @@ def judged(function: Callable[_P, _R]) -> Callable[_P, _R]:
         for name, value in given.items():
             parameter = of.parameters[name]
             if parameter.kind is not Parameter.VAR_KEYWORD:
-                judge(name, value, parameter.annotation)
+                judge_argument(name, value, parameter.annotation)
         return function(*args, **kwargs)
 
     return checked
@@ -59,10 +59,10 @@ def judge_fields(value: Any) -> None:
         UsageError: One is of another type.
     """
     for field in fields(value):
-        judge(field.name, getattr(value, field.name), str(field.type))
+        judge_argument(field.name, getattr(value, field.name), str(field.type))
 
 
-def judge(name: str, value: object, annotation: str) -> None:
+def judge_argument(name: str, value: object, annotation: str) -> None:
     """Holds a value against an annotation, as it is written.
 
     Raises:
