@@ -58,7 +58,7 @@ def defined() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """Name -> the modules that define it: of classes, aliases and constants; of functions."""
     things: defaultdict[str, list[str]] = defaultdict(list)
     doings: defaultdict[str, list[str]] = defaultdict(list)
-    for path in sorted(set(ROOT.rglob("*.py")) - {ROOT / "api.py"}):
+    for path in sorted(set(ROOT.rglob("*.py")) - set((ROOT / "api").glob("*.py"))):
         module = str(path.relative_to(ROOT))
         for node in ast.parse(path.read_text()).body:
             for found, each in ((things, names), (doings, functions)):

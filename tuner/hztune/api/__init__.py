@@ -1,0 +1,104 @@
+"""What hztune does, one function each: the command line calls these, and so may your Python.
+
+    from hztune import api
+
+    result = api.tune(api.request("larson", threads=32, budget="60s"))
+    print(result.profile.claim.ratio, result.profile.config)
+    api.report(result.folder)
+
+A study, a comparison and a verification measure: they take seconds to hours and start processes.
+Every error is an `HztuneError` whose text is one sentence: a `UsageError` where something that was
+asked for does not exist or is not legal. Modules are imported when a function needs them.
+"""
+
+from hztune.api.comparisons import (
+    compare,
+    comparison_json,
+    comparison_text,
+    contenders,
+    draw,
+    named_programs,
+    rows,
+    ruling,
+    write_comparison,
+)
+from hztune.api.listings import (
+    allocator_names,
+    allocators,
+    doctor,
+    find_format,
+    formats,
+    machine,
+    parameters,
+    paths,
+    spaces,
+    workloads,
+)
+from hztune.api.profiles import (
+    differences,
+    environment,
+    examine,
+    export,
+    load_profile,
+    profile_json,
+    profile_lines,
+    verify,
+)
+from hztune.api.studies import (
+    forget,
+    join,
+    optuna_storage,
+    place,
+    plan,
+    program,
+    report,
+    request,
+    samples,
+    summary,
+    summary_lines,
+    tune,
+    tune_shared,
+)
+
+__all__ = [
+    "allocator_names",
+    "allocators",
+    "compare",
+    "comparison_json",
+    "comparison_text",
+    "contenders",
+    "differences",
+    "doctor",
+    "draw",
+    "environment",
+    "examine",
+    "export",
+    "find_format",
+    "forget",
+    "formats",
+    "join",
+    "load_profile",
+    "machine",
+    "named_programs",
+    "optuna_storage",
+    "parameters",
+    "paths",
+    "place",
+    "plan",
+    "profile_json",
+    "profile_lines",
+    "program",
+    "report",
+    "request",
+    "rows",
+    "ruling",
+    "samples",
+    "spaces",
+    "summary",
+    "summary_lines",
+    "tune",
+    "tune_shared",
+    "verify",
+    "workloads",
+    "write_comparison",
+]

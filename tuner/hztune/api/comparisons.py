@@ -1,0 +1,160 @@
+"""Contenders side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from hztune.arguments import judged
+from hztune.progress import Quiet
+
+if TYPE_CHECKING:
+    from hztune.compare.comparison import Comparison
+    from hztune.compare.contenders import Contender
+    from hztune.measure.program import Program
+    from hztune.progress import Reporter
+    from hztune.workload import WorkloadSpec
+
+
+@judged
+def contenders(texts: Sequence[str], *, are_commands: bool = False) -> tuple[Contender, ...]:
+    """What to compare; the first is the control. As `hztune compare --help` explains them.
+
+    Args:
+        texts: "default", "jemalloc", ...; of commands "./new", or NAME='./new --fast'.
+        are_commands: Whether they are commands, for programs whose words begin with {}.
+
+    Raises:
+        UsageError: One of them does not exist, or is not legal.
+    """
+    from hztune.compare import contenders
+
+    return contenders.commands(texts) if are_commands else contenders.parse(texts)
+
+
+@judged
+def named_programs(texts: Sequence[str], **options: Any) -> tuple[Program, ...]:
+    """Several programs of yours, each with a name of its own.
+
+    Args:
+        texts: NAME='./program its arguments'.
+        options: As of `program`; they hold for each.
+
+    Raises:
+        UsageError: One is not so written, or two have one name.
+    """
+    from hztune.measure.program import named
+
+    return named(tuple(texts), **options)
+
+
+@judged
+def rows(workloads: str, threads: str = "", params: Sequence[str] = ()) -> tuple[WorkloadSpec, ...]:
+    """The rows of a comparison: every workload with every number of threads.
+
+    Args:
+        workloads: "larson,remote@main".
+        threads: "2,8,32"; "": as many as there are CPUs.
+        params: "KEY=VALUE", for the workloads that have such a parameter.
+
+    Raises:
+        UsageError: One of them does not exist, or cannot run here.
+    """
+    from hztune.compare.session import specs_of
+
+    specs = specs_of(workloads, threads, params)
+    for spec in specs:
+        spec.check()
+    return specs
+
+
+@judged
+def compare(
+    sides: Sequence[Contender],
+    specs: Sequence[WorkloadSpec | Program],
+    *,
+    pairs: int | None = None,
+    budget_s: float = 60.0,
+    seed: int = 1,
+    no_worse: str | None = None,
+    out: Path | None = None,
+    reporter: Reporter | None = None,
+) -> tuple[Comparison, bool]:
+    """Measures contenders side by side.
+
+    Args:
+        sides: From `contenders`.
+        specs: From `rows`, or programs from `program`.
+        pairs: Blocks of fresh processes for each row; None: 6, or with `no_worse` as many as there
+            is time for.
+        budget_s: Seconds for all rows together.
+        seed: Of every random choice.
+        no_worse: What the second of two may lose of its speed, "2%"; None: nothing is tested.
+            The answer is `ruling` of what is returned.
+        out: A directory for every sample, as soon as it exists, and the record; None: none.
+        reporter: Is told how it goes; None: nothing is shown.
+
+    Returns:
+        The rows, and whether Ctrl-C ended it before the last one.
+
+    Raises:
+        UsageError: Something is not legal; nothing was measured.
+    """
+    from hztune.compare import session
+
+    told = reporter or Quiet()
+    return session.compare(sides, specs, pairs, budget_s, seed, no_worse, out, told)
+
+
+@judged
+def ruling(found: Comparison) -> str:
+    """What a comparison with `no_worse` says: "no worse", "worse" or "not enough data"."""
+    from hztune.compare.gate import whole
+
+    return whole(found.rulings)
+
+
+@judged
+def comparison_text(found: Comparison, *, markdown: bool = False, counters: bool = False) -> str:
+    """A comparison for people, or as a table for a Markdown document."""
+    from hztune.compare import table
+
+    rows, rulings = found.standings, found.rulings
+    if markdown:
+        return table.markdown(rows, rulings)
+    return table.plain(rows, rulings, counters=counters)
+
+
+@judged
+def comparison_json(found: Comparison) -> str:
+    """A comparison with every sample and estimate."""
+    from hztune.compare import comparison
+
+    return comparison.dumps(found)
+
+
+@judged
+def write_comparison(found: Comparison, path: Path, form: Literal["csv", "junit"]) -> None:
+    """Writes a comparison for other programs.
+
+    Args:
+        found: The comparison.
+        path: The file.
+        form: "csv": a line for each row and contender; "junit": the rulings of one with `no_worse`
+            as JUnit XML, a test case for each row.
+
+    Raises:
+        HztuneError: The file system refused.
+    """
+    from hztune.compare import exchange
+
+    exchange.write(found, path, form)
+
+
+@judged
+def draw(found: Comparison, path: str | Path) -> None:
+    """Writes the ratios of a comparison as an SVG file."""
+    from hztune.compare import plot
+
+    plot.write(found.standings, Path(path))

@@ -1,0 +1,135 @@
+"""Profiles: read, applied, exported, measured again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hztune.arguments import judged
+from hztune.progress import Quiet
+
+if TYPE_CHECKING:
+    from hztune.measure.program import Program
+    from hztune.profile import Profile
+    from hztune.progress import Reporter
+    from hztune.verify.claim import Verification
+    from hztune.verify.running import Report
+
+
+@judged
+def load_profile(path: str | Path) -> Profile:
+    """The profile in a file; every field of it was judged.
+
+    Raises:
+        UsageError: It is no profile, or not a legal one.
+    """
+    from hztune import profile
+
+    return profile.load(Path(path))
+
+
+@judged
+def profile_json(tuned: Profile) -> str:
+    """A profile as its file holds it."""
+    from hztune import profile
+
+    return profile.dumps(tuned)
+
+
+@judged
+def profile_lines(tuned: Profile) -> list[str]:
+    """What a profile claims, where it was measured, and how to check it."""
+    from hztune.export.provenance import provenance
+
+    return provenance(tuned, undo="")[:-1]
+
+
+@judged
+def export(tuned: Profile, form: str) -> str:
+    """A profile as a shell, a container or a compiler reads it; `formats` lists the forms.
+
+    Raises:
+        UsageError: There is no such form, or it is not for this allocator.
+    """
+    from hztune import export
+
+    return export.render(tuned, form)
+
+
+@judged
+def environment(tuned: Profile, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment `base` under a profile: without old settings of its allocator, with its own.
+
+    Raises:
+        UsageError: The profile's allocator is not installed here.
+    """
+    adapter = tuned.adapter
+    found = tuned.allocator.as_installed() if adapter.is_inside else adapter.installed()
+    made = adapter.environment(tuned.config, found)
+    kept = {key: value for key, value in base.items() if key not in adapter.variables()}
+    others = base.get("LD_PRELOAD")
+    if "LD_PRELOAD" in made and others:
+        made["LD_PRELOAD"] += f":{others}"
+    return {**kept, **made}
+
+
+@judged
+def differences(tuned: Profile, *, programs: Sequence[Program] = ()) -> list[str]:
+    """What is not here as it was where a profile was proved, a sentence each.
+
+    Args:
+        tuned: The profile.
+        programs: Those that it is to be used for, if their commands are to be compared, too.
+    """
+    from hztune import machine_diff
+    from hztune.profile import hash_of_words
+
+    found = list(machine_diff.from_proved(tuned))
+    known = {each.name: each.words_sha256 for each in tuned.workloads}
+    for program in programs:
+        told = known.get(program.label, "") if tuned.shares else tuned.workload.words_sha256
+        if told and hash_of_words(program.argv) != told:
+            which = f"the command {program.label}" if tuned.shares else "the command"
+            found.append(f"{which} is not the one that the profile was made for")
+    return found
+
+
+@judged
+def verify(
+    tuned: Profile,
+    *,
+    programs: Sequence[Program] = (),
+    budget_s: float = 30.0,
+    seed: int = 1,
+    reporter: Reporter | None = None,
+) -> Verification:
+    """Measures a profile's claim again, on fresh pairs, here and now.
+
+    Args:
+        tuned: The profile.
+        programs: Those that it was made for; empty: it was made for workloads.
+        budget_s: Seconds for it.
+        seed: Of every random choice.
+        reporter: Is told how it goes; None: nothing is shown.
+
+    Raises:
+        UsageError: It makes no claim, or is not for this program or workload.
+        HztuneError: The control does not run.
+    """
+    from hztune.verify import claim
+
+    return claim.verify(tuned, programs, budget_s, seed, reporter or Quiet())
+
+
+@judged
+def examine(tuned: Profile, pid: int) -> Report:
+    """Holds a running process against a profile: has it that allocator, with those parameters?
+
+    Raises:
+        UsageError: There is no such process, or it may not be looked at.
+    """
+    from hztune.verify.running import examine
+
+    return examine(tuned, pid)

@@ -1,0 +1,256 @@
+"""Studies, alone or shared by several workers: ask, tune, tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hztune.arguments import judged
+from hztune.errors import UsageError
+from hztune.progress import Quiet, parse_duration
+
+if TYPE_CHECKING:
+    from hztune.measure.program import Program
+    from hztune.progress import Reporter
+    from hztune.result import Result
+    from hztune.store.study import StudyAddress
+    from hztune.tune import TuneRequest
+    from hztune.workload import Goal
+
+
+# ---- tune ----------------------------------------------------------------------------------------
+
+
+@judged
+def program(argv: Sequence[str] = (), **options: Any) -> Program:
+    """A program of yours that can be tuned, compared or verified on.
+
+    Args:
+        argv: Its words; () where `server` is given.
+        options: As those of the command line: metric_regex, metric_cmd, lower_is_better, prepare,
+            cleanup, check, warmup, timeout, server, load, ready, ready_port, idle_s, by.
+
+    Raises:
+        UsageError: The options exclude each other.
+    """
+    from hztune.measure.program import described
+
+    return described(tuple(argv), **options)
+
+
+@judged
+def request(
+    workload: str | None = None,
+    *,
+    program: Program | Sequence[Program] | None = None,
+    threads: int | None = None,
+    params: Sequence[str] = (),
+    objective: Goal = "throughput",
+    allocator: str | None = None,
+    budget: str | float = "3m",
+    **others: Any,
+) -> TuneRequest:
+    """What to tune, for `tune`; it is judged there.
+
+    Args:
+        workload: Built-in workloads, "larson" or "larson,remote@main"; None: `program` is given.
+        program: A program of yours, from `program`, or several, from `named_programs`.
+        threads: Threads of the workload; None: as many as there are CPUs.
+        params: "KEY=VALUE", parameters of the workload.
+        objective: "throughput" or "p99", of a workload.
+        allocator: A name, several with commas, or "any"; None: "any" for a program, else "hz".
+        budget: Time for all of it: "90s", "5m", or seconds.
+        others: Further fields of TuneRequest: out, resume, trials, seed, space, max_rss, max_loss,
+            pareto, panel, prior.
+
+    Raises:
+        UsageError: A workload or a parameter does not exist, or `budget` is no time.
+    """
+    from hztune.tune import TuneRequest
+    from hztune.workload import workloads_named
+
+    budget_s = parse_duration(budget) if isinstance(budget, str) else budget
+    if isinstance(others.get("out"), str):
+        others["out"] = Path(others["out"])
+    made = judged(TuneRequest)
+    if program is not None:
+        one, *more = program if isinstance(program, Sequence) else (program,)
+        return made(
+            program=one,
+            more=tuple(more),
+            allocator=allocator or "any",
+            budget_s=budget_s,
+            **others,
+        )
+    if workload is None:
+        raise UsageError("give a workload or a program; one of them is needed")
+    if "beside" in others:
+        raise UsageError("beside is no argument; name several workloads with commas between them")
+    first, *beside = (spec.by(objective) for spec in workloads_named(workload, params, threads))
+    return made(
+        workload=first,
+        beside=tuple(beside),
+        allocator=allocator or "hz",
+        budget_s=budget_s,
+        **others,
+    )
+
+
+@judged
+def tune(asked: TuneRequest, *, reporter: Reporter | None = None) -> Result:
+    """Searches the best configuration, proves it on fresh data and writes the results directory.
+
+    Ctrl-C (or SIGTERM) ends it with the best so far, whose verdict is "interrupted".
+
+    Raises:
+        UsageError: The request is not legal; nothing was written.
+        HztuneError: The measuring failed; what was measured is kept, and `resume` goes on with it.
+    """
+    from hztune.tune import tune
+
+    return tune(asked, reporter or Quiet())
+
+
+@judged
+def plan(asked: TuneRequest) -> list[str]:
+    """What `tune` would do, in lines for a reader; nothing is measured or written.
+
+    Raises:
+        UsageError: The request is not legal.
+    """
+    from hztune.tune import plan
+
+    return plan(asked)
+
+
+@judged
+def summary(result: Result) -> dict[str, Any]:
+    """A result as one flat object for machines, as `hztune tune --json` prints it."""
+    from hztune.result.summary import summary_json
+
+    return summary_json(result)
+
+
+@judged
+def summary_lines(result: Result) -> list[str]:
+    """A result for people, as `hztune tune` prints it."""
+    from hztune.result.summary import summary_lines
+
+    return summary_lines(result)
+
+
+@judged
+def report(folder: str | Path, out: str | Path | None = None) -> Path:
+    """Writes the study in a results directory as one HTML page, and returns the page's path.
+
+    Args:
+        folder: The results directory.
+        out: The page; None: report.html in `folder`.
+
+    Raises:
+        UsageError: There is no finished study in `folder`.
+        HztuneError: Its samples are damaged, or the file system refused.
+    """
+    from hztune import report
+
+    return report.write(Path(folder), None if out is None else Path(out))
+
+
+@judged
+def samples(folder: str | Path) -> Iterator[bytes]:
+    """Yields every measurement of a study as a line of JSON, also while it runs.
+
+    Raises:
+        UsageError: There is no study in `folder`.
+        HztuneError: What is stored is damaged.
+    """
+    from hztune.store.local import samples
+
+    yield from samples(Path(folder))
+
+
+# ---- studies that several workers share ----------------------------------------------------------
+
+
+@judged
+def place(url: str, study: str) -> StudyAddress:
+    """Where a shared study is: the URL of its storage, and its name there."""
+    from hztune.store.study import StudyAddress
+
+    return StudyAddress(url, study)
+
+
+@judged
+def tune_shared(
+    where: StudyAddress,
+    asked: TuneRequest | None = None,
+    *,
+    out: Path | None = None,
+    reporter: Reporter | None = None,
+) -> Result:
+    """Begins a shared study, or goes on with it, and measures until it has ended.
+
+    Args:
+        where: The study.
+        asked: What to tune; None: what the study that exists was begun with.
+        out: The results directory; None: named after the study.
+        reporter: Is told how it goes; None: nothing is shown.
+
+    Raises:
+        UsageError: The request is not legal, or the study is another one; nothing was measured.
+        HztuneError: The storage or the measuring failed; every complete block is kept.
+    """
+    from hztune.tune import shared_session
+
+    return shared_session.begin(where, asked, out, reporter or Quiet())
+
+
+@judged
+def join(
+    where: StudyAddress,
+    *,
+    budget_s: float | None = None,
+    out: Path | None = None,
+    reporter: Reporter | None = None,
+) -> Result | None:
+    """Takes part in a shared study until it has ended, or for `budget_s` seconds (then None).
+
+    Raises:
+        UsageError: There is no such study, or something that must be the same differs here.
+        HztuneError: The storage or the measuring failed; every complete block is kept.
+    """
+    from hztune.tune import shared_session
+
+    return shared_session.join(where, reporter or Quiet(), budget_s=budget_s, out=out)
+
+
+@judged
+def forget(where: StudyAddress, host: str) -> int:
+    """Frees what workers of a host that is gone for good hold; returns how many workers.
+
+    Raises:
+        UsageError: There is no such study, or no such host in it.
+    """
+    from hztune.tune import shared_session
+
+    return shared_session.forget(where, host)
+
+
+@judged
+def optuna_storage(study: str | Path | StudyAddress, folder: Path | None = None) -> Path:
+    """Writes the search of a study as an Optuna storage, also while it runs; returns its path.
+
+    Args:
+        study: A results directory, or a shared study.
+        folder: Of a shared study: where to write; None: the results directory named after it.
+
+    Raises:
+        UsageError: There is no such study.
+    """
+    from hztune import report
+    from hztune.tune.shared_session import directory
+
+    if isinstance(study, str | Path):
+        return report.write_storage(Path(study))
+    return report.write_shared_storage(study, folder or directory(study))
