@@ -25,11 +25,13 @@ class Candidates:
         installed: Each as it was found, in the order in which they are first measured.
         missing: Those that might have been among them, each with how to get it.
         space: What may be proposed.
+        left_out: Those that are installed and cannot be told apart from what is inside.
     """
 
     installed: tuple[Installed, ...]
     missing: tuple[str, ...]
     space: Space
+    left_out: tuple[str, ...] = ()
 
     def find(self, name: str) -> Installed:
         """What is installed of one of them, or of the unchanged program."""
@@ -89,8 +91,11 @@ def candidates(wanted: str, searched: str, target: Subject) -> Candidates:
         UsageError: One that was named does not exist, is not installed or has no parameters; or
             the space is not for it; or it cannot be put under the target.
     """
+    left_out: tuple[str, ...] = ()
     if wanted == ANY:
         installed, missing = _all(target)
+        left_out = _left_out(target, installed)
+        installed = tuple(each for each in installed if each.name not in left_out)
     else:
         installed, missing = _named(_names(wanted), target), ()
     if wanted != ANY and "," not in wanted and len(installed) == 1:
@@ -99,7 +104,17 @@ def candidates(wanted: str, searched: str, target: Subject) -> Candidates:
         raise UsageError("--space is for one allocator; give its name with --allocator, too")
     chosen = tuple(each for each in installed if each.name != UNCHANGED)
     parts = [_space_of(each, "", target.threads) for each in chosen]
-    return Candidates(chosen, missing, Choice.of(parts))
+    return Candidates(chosen, missing, Choice.of(parts), left_out)
+
+
+def _left_out(target: Subject, installed: Sequence[Installed]) -> tuple[str, ...]:
+    """Those whose variables would reach a build of the same allocator that is inside, as well."""
+    brought = {name for part in target.inside for name in allocator.get(part.name).variables()}
+    return tuple(
+        each.name
+        for each in installed
+        if each.soname and brought & set(allocator.get(each.name).variables())
+    )
 
 
 def _names(wanted: str) -> list[str]:
