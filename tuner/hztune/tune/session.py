@@ -46,7 +46,7 @@ def tune(request: TuneRequest, reporter: Reporter) -> Result:
     """
     started = time.monotonic()
     task = understand(request)
-    looked_s = time.monotonic() - started
+    looked_s = time.monotonic() - started if request.program is not None else 0.0
     machine = Machine.here()
     out = folder.directory(task)
     with interruptible() as asked, _store(task, machine, out) as store:
