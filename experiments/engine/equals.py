@@ -26,7 +26,7 @@ from hztune.measure import Arm, Role
 from hztune.measure.types import Around
 from hztune.progress import Quiet
 from hztune.trial import Bench, Budget, Ledger, SystemClock
-from hztune.tune.candidates import Subject, candidates
+from hztune.tune.candidates import Ground, candidates
 from hztune.tune.story import Story
 
 
@@ -45,7 +45,7 @@ def study(name: str, seed: int, budget_s: float) -> dict[str, Any]:
     """One study, and what it came to."""
     spec, inner = by_turns(name, seed, Machine.here())
     bench = Bench(Equals(inner), Ledger(), Budget(SystemClock(), budget_s), Quiet())
-    whole = Story(bench, candidates("hz", "", Subject(spec.threads)).space, seed)
+    whole = Story(bench, candidates("hz", "", Ground(spec.threads)).space, seed)
     decision = whole.run()
     if decision.verdict == "interrupted" or whole.calibration is None:
         raise KeyboardInterrupt

@@ -38,7 +38,7 @@ from hztune.params import renamed_in
 from hztune.search import SLOTS
 from hztune.space import Config, Dimension, Space
 from hztune.trial import Ledger
-from hztune.tune.candidates import Subject, candidates
+from hztune.tune.candidates import Ground, candidates
 from hztune.workload import WorkloadSpec
 
 HERE = Path(__file__).parent
@@ -60,7 +60,7 @@ BEST, AGAIN = 48, 6
 
 def recorded_space(threads: int) -> Space:
     """The space of the landscapes, for a workload of so many threads."""
-    return candidates("hz", str(SPACE), Subject(threads)).space
+    return candidates("hz", str(SPACE), Ground(threads)).space
 
 
 def defaults(space: Space) -> Config:

@@ -35,7 +35,7 @@ from hztune.progress import Quiet
 from hztune.space import Dimension, Space
 from hztune.stats import fixed_interval
 from hztune.trial import Bench, Budget, Ledger
-from hztune.tune.candidates import Subject, candidates
+from hztune.tune.candidates import Ground, candidates
 from hztune.tune.story import Decision, Story
 
 GAIN = 1.0
@@ -157,7 +157,7 @@ def _side(dimension: Dimension, rng: Random) -> list[Value]:
 @cache
 def hz_space() -> Space:
     """Where hztune looks for a better hz."""
-    return candidates("hz", "", Subject(THREADS)).space
+    return candidates("hz", "", Ground(THREADS)).space
 
 
 def told(

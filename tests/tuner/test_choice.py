@@ -14,7 +14,7 @@ from hztune.lab.replay import Landscape, ModelNoise, Truth
 from hztune.search import Search
 from hztune.space import Choice, Space
 from hztune.trial import Bench, MemoryLimit
-from hztune.tune.candidates import Subject, candidates
+from hztune.tune.candidates import Ground, candidates
 from hztune.tune.story import Decision, Story
 
 MakeBench = Callable[..., Bench]
@@ -236,7 +236,7 @@ def test_an_impossible_limit_is_infeasible_and_the_least_memory_is_said(
 
 
 def test_any_is_every_installed_allocator_but_the_unchanged_program() -> None:
-    found = candidates("any", "", Subject(2))
+    found = candidates("any", "", Ground(2))
     names = [each.name for each in found.installed]
     assert names[:5] == ["glibc", "jemalloc", "mimalloc", "tcmalloc", "hz"]
     assert found.space.control == UNCHANGED
@@ -244,8 +244,8 @@ def test_any_is_every_installed_allocator_but_the_unchanged_program() -> None:
 
 
 def test_a_list_restricts_the_allocators_and_a_single_name_is_compared_with_itself() -> None:
-    assert candidates("jemalloc,hz", "", Subject(2)).label.split()[::2] == ["jemalloc", "hz"]
-    assert candidates("jemalloc", "", Subject(2)).space.control == Arm("jemalloc")
+    assert candidates("jemalloc,hz", "", Ground(2)).label.split()[::2] == ["jemalloc", "hz"]
+    assert candidates("jemalloc", "", Ground(2)).space.control == Arm("jemalloc")
 
 
 @pytest.mark.parametrize(
@@ -259,4 +259,4 @@ def test_a_list_restricts_the_allocators_and_a_single_name_is_compared_with_itse
 )
 def test_what_cannot_be_chosen_is_refused(wanted: str, space: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        candidates(wanted, space, Subject(2))
+        candidates(wanted, space, Ground(2))

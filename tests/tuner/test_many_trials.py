@@ -17,7 +17,7 @@ from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth
 from hztune.machine import Machine
 from hztune.space import Space
 from hztune.store.local import LocalStudy
-from hztune.tune.candidates import Subject, candidates
+from hztune.tune.candidates import Ground, candidates
 
 from .conftest import tell
 
@@ -31,9 +31,9 @@ from hztune.progress import Quiet
 from hztune.store.local import LocalStudy
 from hztune.search import Search
 from hztune.trial import Bench, Budget, Ledger
-from hztune.tune.candidates import Subject, candidates
+from hztune.tune.candidates import Ground, candidates
 
-space = candidates("hz", "", Subject(8)).space
+space = candidates("hz", "", Ground(8)).space
 began = time.monotonic()
 store = LocalStudy(Path(sys.argv[1]), {}, Machine.here(), resume=True)
 ledger = Ledger.of(store.replay()) if store.ending() is None else None
@@ -107,7 +107,7 @@ def opened(folder: Path, batches: int) -> Opened:
 
 @pytest.fixture(scope="module")
 def hz_space() -> Space:
-    return candidates("hz", "", Subject(8)).space
+    return candidates("hz", "", Ground(8)).space
 
 
 def test_a_study_of_two_thousand_trials_opens_and_asks_for_new_ones(

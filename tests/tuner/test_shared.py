@@ -36,7 +36,7 @@ from hztune.store.owners import ProcessId
 from hztune.store.study import StoredStudy
 from hztune.store.worker import Worker
 from hztune.trial import Bench, Budget, Ledger
-from hztune.tune.candidates import Subject, candidates
+from hztune.tune.candidates import Ground, candidates
 from hztune.tune.pareto_story import ParetoStory
 from hztune.tune.story import Decision, Story
 
@@ -512,7 +512,7 @@ def test_time_in_which_nobody_measured_is_given_back(tmp_path: Path) -> None:
 
 @how_often
 def test_a_long_study_opens_and_proposes_what_nobody_has_measured(postgres: Any, how: str) -> None:
-    space = candidates("hz", "", Subject(8)).space
+    space = candidates("hz", "", Ground(8)).space
     rng = random.Random(3)
     drawn = {arm.key: arm for arm in (space.arm(space.sample(rng)) for _ in range(2 * TRIALS[how]))}
     arms = list(drawn.values())[: TRIALS[how]]

@@ -60,7 +60,7 @@ class Candidates:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class Ground:
     """What decides which allocators can be candidates.
 
     Attributes:
@@ -79,7 +79,7 @@ def asks_inside(wanted: str) -> bool:
     return wanted == ANY or any(name.startswith(inside.ANY) for name in _names(wanted))
 
 
-def candidates(wanted: str, searched: str, target: Subject) -> Candidates:
+def candidates(wanted: str, searched: str, target: Ground) -> Candidates:
     """Finds the allocators of a study.
 
     Args:
@@ -107,7 +107,7 @@ def candidates(wanted: str, searched: str, target: Subject) -> Candidates:
     return Candidates(chosen, missing, Choice.of(parts), left_out)
 
 
-def _left_out(target: Subject, installed: Sequence[Installed]) -> tuple[str, ...]:
+def _left_out(target: Ground, installed: Sequence[Installed]) -> tuple[str, ...]:
     """Those whose variables would reach a build of the same allocator that is inside, as well."""
     brought = {name for part in target.inside for name in allocator.get(part.name).variables()}
     return tuple(
@@ -121,7 +121,7 @@ def _names(wanted: str) -> list[str]:
     return list(dict.fromkeys(name.strip() for name in wanted.split(",")))
 
 
-def _all(target: Subject) -> tuple[tuple[Installed, ...], tuple[str, ...]]:
+def _all(target: Ground) -> tuple[tuple[Installed, ...], tuple[str, ...]]:
     """What the program brings and all that is installed, and what is missing.
 
     A library that the program brings is not preloaded as well: it would be the same.
@@ -140,7 +140,7 @@ def _all(target: Subject) -> tuple[tuple[Installed, ...], tuple[str, ...]]:
     return (*target.inside, *others), tuple(missing)
 
 
-def _named(names: Sequence[str], target: Subject) -> tuple[Installed, ...]:
+def _named(names: Sequence[str], target: Ground) -> tuple[Installed, ...]:
     """Those that were named; `inside` is all that the program brings."""
     found: list[Installed] = []
     for name in names:

@@ -22,7 +22,7 @@ from hztune.measure.workloads import refuse_mixture
 from hztune.panel import LEAST_S, PANEL_SHARE
 from hztune.space import Space
 from hztune.trial import LossLimit, MemoryLimit
-from hztune.tune.candidates import Candidates, Subject, asks_inside, candidates
+from hztune.tune.candidates import Candidates, Ground, asks_inside, candidates
 from hztune.workload import WorkloadSpec
 
 DEFAULT_BUDGET_S = 180.0
@@ -248,7 +248,7 @@ def _max_loss(request: TuneRequest) -> LossLimit | None:
     return replace(limit, workloads=names) if len(names) > 1 else None
 
 
-def _target(request: TuneRequest, look: bool) -> tuple[Subject, tuple[str, ...]]:
+def _target(request: TuneRequest, look: bool) -> tuple[Ground, tuple[str, ...]]:
     """What is known of the target, and what is to be said of it.
 
     Raises:
@@ -262,16 +262,16 @@ def _target(request: TuneRequest, look: bool) -> tuple[Subject, tuple[str, ...]]
             )
         for spec in request.workloads:
             spec.check()
-        return Subject(request.threads or _MANY_THREADS), ()
+        return Ground(request.threads or _MANY_THREADS), ()
     found = [_program_target(each, request.allocator, look) for each in request.programs]
     first, *others = (each for each, _ in found)
     parts = tuple(part for part in first.inside if all(part in other.inside for other in others))
     obstacle = next((each.obstacle for each, _ in found if each.obstacle is not None), None)
     remarks = tuple(dict.fromkeys(line for _, lines in found for line in lines))
-    return Subject(_MANY_THREADS, parts, obstacle), remarks
+    return Ground(_MANY_THREADS, parts, obstacle), remarks
 
 
-def _program_target(program: Program, wanted: str, look: bool) -> tuple[Subject, tuple[str, ...]]:
+def _program_target(program: Program, wanted: str, look: bool) -> tuple[Ground, tuple[str, ...]]:
     """The same of one program, of which those allocators are wanted."""
     if program.is_open:
         raise UsageError(
@@ -288,7 +288,7 @@ def _program_target(program: Program, wanted: str, look: bool) -> tuple[Subject,
     remarks = found.remarks()
     if parts:
         remarks = (*found.of_scripts(), *map(insides.sentence, parts))
-    return Subject(_MANY_THREADS, parts, found.obstacle()), remarks
+    return Ground(_MANY_THREADS, parts, found.obstacle()), remarks
 
 
 def _target_identity(request: TuneRequest) -> str:
