@@ -160,7 +160,9 @@ def test_a_setting_in_the_name_of_a_link_is_found(tmp_path: Path) -> None:
     assert found.found == "/etc/malloc.conf says narenas:1,dirty_decay_ms:0"
 
 
-@pytest.mark.parametrize("name", ["MALLOC_ARENA_MAX", "MALLOC_CONF", "MIMALLOC_PAGE_RESET"])
+@pytest.mark.parametrize(
+    "name", ["MALLOC_ARENA_MAX", "MALLOC_CONF", "_RJEM_MALLOC_CONF", "MIMALLOC_PAGE_RESET"]
+)
 def test_a_setting_in_the_environment_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -26,6 +27,7 @@ from hztune.profile import AllocatorId, Profile
 from hztune.space import machine_facts
 from hztune.tune import TuneRequest
 from hztune.tune.request import understand
+from hztune.tune.session import chosen_from
 from hztune.verify.running import examine
 from hztune.workload import WorkloadSpec
 
@@ -186,6 +188,22 @@ def test_a_library_that_the_program_is_linked_with_is_not_preloaded_as_well(
     assert "jemalloc" not in names
     assert "inside libjemalloc.so.2" in task.remarks[0]
     assert "serves the whole program" in task.remarks[0]
+
+
+@pytest.mark.parametrize("family", ["mimalloc", "tcmalloc"])
+def test_a_preloaded_one_whose_variables_would_reach_two_builds_is_left_out(
+    family: str, compiled: Compile, tmp_path: Path
+) -> None:
+    build = tmp_path / "own.so"
+    build.write_bytes(LINKED[family].read_bytes() + b"another build")
+    program = compiled("linked", BUSY, "-Wl,--no-as-needed", build, f"-Wl,-rpath,{tmp_path}")
+    shutil.copy(build, tmp_path / LINKED[family].name)
+    task = study(program, "any")
+    assert task.candidates.left_out == (family,)
+    assert f"left out: {family} " in "\n".join(chosen_from(task))
+    names = [each.name for each in task.candidates.installed]
+    assert f"inside:{family}" in names
+    assert family not in names
 
 
 def test_a_plan_runs_nothing_and_sees_what_the_program_is_linked_with(

@@ -222,7 +222,8 @@ def _allocator_settings(root: Path, machine: Machine) -> Check:
         if content:
             return Check(name, "warn", f"/{place} says {content}", f"sudo rm /{place}")
     known = {each for one in allocator.names() for each in allocator.get(one).variables()}
-    found = sorted(known.intersection(os.environ) - {"LD_PRELOAD"})
+    prefixed = {name for name in os.environ if name.endswith("_MALLOC_CONF")}
+    found = sorted(known.intersection(os.environ) - {"LD_PRELOAD"} | prefixed)
     if found:
         said = f"{found[0]}={os.environ[found[0]]} in the environment"
         return Check(name, "warn", said, f"unset {' '.join(found)}")

@@ -25,11 +25,13 @@ class AllocatorChoice:
         installed: Each as it was found, in the order in which they are first measured.
         missing: Those that might have been among them, each with how to get it.
         space: What may be proposed.
+        left_out: Those that are installed and cannot be told apart from what is inside.
     """
 
     installed: tuple[Installed, ...]
     missing: tuple[str, ...]
     space: Space
+    left_out: tuple[str, ...] = ()
 
     def find(self, name: str) -> Installed:
         """What is installed of one of them, or of the unchanged program."""
@@ -91,6 +93,8 @@ def candidates(wanted: str, searched: str, target: TuneTarget) -> AllocatorChoic
     """
     if wanted == ANY_ALLOCATOR:
         installed, missing = _all(target)
+        left_out = _left_out(target, installed)
+        installed = tuple(each for each in installed if each.name not in left_out)
     else:
         installed, missing = _named(_names(wanted), target), ()
     if wanted != ANY_ALLOCATOR and "," not in wanted and len(installed) == 1:

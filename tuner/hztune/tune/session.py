@@ -47,6 +47,7 @@ def tune(request: TuneRequest, reporter: Reporter) -> Result:
     """
     started = time.monotonic()
     task = understand(request)
+    looked_s = time.monotonic() - started if request.program is not None else 0.0
     machine = Machine.here()
     out = folder.directory(task)
     with interruptible() as asked, _store(task, machine, out) as store:
@@ -59,7 +60,7 @@ def tune(request: TuneRequest, reporter: Reporter) -> Result:
         inside = task.candidates.inside
         executor = executor_of(request, machine, store, inside, reporter.say)
         panel = panel_of(request, machine, store)
-        study = _study(task, executor, store, reporter, asked.is_set, panel, prior)
+        study = _study(task, executor, store, reporter, asked.is_set, panel, prior, looked_s)
         decision = study.run()
         return _finish(task, machine, study, decision, store, started)
 
@@ -103,6 +104,9 @@ def chosen_from(task: Task) -> list[str]:
     lines = [f"{'allocators' if several else 'allocator'}: {task.candidates.label}"]
     if task.candidates.missing:
         lines.append(f"not installed: {', '.join(task.candidates.missing)}")
+    if task.candidates.left_out:
+        names = ", ".join(task.candidates.left_out)
+        lines.append(f"left out: {names} (inside, too: variables would reach both)")
     return lines
 
 
@@ -149,9 +153,11 @@ def _study(
     stop: Stop,
     panel: Panel | None,
     prior: Prior,
+    looked_s: float = 0.0,
 ) -> Story:
+    """The study, of which `looked_s` seconds went by while the program was looked at."""
     blocks = store.replay()
-    budget = budget_of(task.request, SystemClock(), _spent(blocks))
+    budget = budget_of(task.request, SystemClock(), _spent(blocks) + looked_s)
     ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine)
     executor.recall(ledger.own_blocks())
     bench = Bench(executor, ledger, budget, reporter, stop)
