@@ -96,14 +96,24 @@ def candidates(wanted: str, searched: str, target: TuneTarget) -> AllocatorChoic
         left_out = _left_out(target, installed)
         installed = tuple(each for each in installed if each.name not in left_out)
     else:
-        installed, missing = _named(_names(wanted), target), ()
+        installed, missing, left_out = _named(_names(wanted), target), (), ()
     if wanted != ANY_ALLOCATOR and "," not in wanted and len(installed) == 1:
         return _alone(installed[0], searched, target.threads)
     if searched:
         raise UsageError("--space is for one allocator; give its name with --allocator, too")
     chosen = tuple(each for each in installed if each.name != UNCHANGED_PROGRAM)
     parts = [_space_of(each, "", target.threads) for each in chosen]
-    return AllocatorChoice(chosen, missing, Choice.of(parts))
+    return AllocatorChoice(chosen, missing, Choice.of(parts), left_out)
+
+
+def _left_out(target: TuneTarget, installed: Sequence[Installed]) -> tuple[str, ...]:
+    """Those whose variables would reach a build of the same allocator that is inside, as well."""
+    brought = {name for part in target.inside for name in allocator.get(part.name).variables()}
+    return tuple(
+        each.name
+        for each in installed
+        if each.soname and brought & set(allocator.get(each.name).variables())
+    )
 
 
 def _names(wanted: str) -> list[str]:
