@@ -34,6 +34,10 @@ _TIME_OFF = math.log(1.5)
 _LEAST_S = 0.01
 """A server's CPU time below which that is not known well, seconds."""
 
+_COPIES = 8
+"""Copies that must fit into memory, as many as a large block has arms: what is compared by turns is
+not what is compared by runs, and a study must not mix them."""
+
 _BUSY = 0.9
 """Share of the CPUs that server and load keep busy where the server's CPU time tells all."""
 
@@ -59,8 +63,8 @@ def examine_server(turns: AlternateExecutor, program: Program, control: Arm) -> 
     if alone is None:
         return Finding(f"it fails by itself: {fault}", turns.pace)
     turns.take_memory(alone.run.rss_peak_kb)
-    if not turns.fits(2):
-        return Finding("two copies of it take more memory than there is", turns.pace)
+    if not turns.fits(_COPIES):
+        return Finding(f"{_COPIES} copies of it take more memory than there is", turns.pace)
     holdings = Holdings()
     copies, failed = turns.try_out(control, 2, met=holdings.watching)
     if failed is not None:
