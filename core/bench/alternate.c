@@ -5,6 +5,7 @@
 
 #include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,6 +44,14 @@ static void go(hz_unit *unit)
 {
     hz_tree_go(&unit->tree);
     if (!unit->main.is_open) hz_job_open(&unit->main);
+}
+
+/* Asks a program that ends only when it is told to; one that stands still hears it when it goes on. */
+static void ask_to_end(const hz_alternate *all, hz_unit *unit)
+{
+    hz_job *job = &unit->main;
+    if (all->span_ns == 0 || job->was_asked || unit->active_ns < all->span_ns) return;
+    if (job->ended_ns == 0) job->was_asked = kill(-job->program, SIGINT) == 0;
 }
 
 /* Why a run must not go on, though its program has not ended; NULL: it may. */
@@ -90,6 +99,7 @@ static void give_turn(hz_alternate *all, hz_unit *unit)
         const int64_t now_ns = ended_ns != 0 ? ended_ns : hz_clock_ns();
         count_turn(unit, now_ns - start_ns);
         start_ns = now_ns;
+        ask_to_end(all, unit);
         const char *reason = ended_ns == 0 ? reason_to_end(all, unit) : NULL;
         if (reason != NULL) hz_job_end(all, unit, &unit->main, reason);
         is_last = !alone;
@@ -244,6 +254,12 @@ static void set_timeout(void *target, const char *name, const char *text)
     all->timeout_ns = (int64_t)(NS_PER_MS * hz_parse_decimal(name, text, 1, MS_MAX));
 }
 
+static void set_span(void *target, const char *name, const char *text)
+{
+    hz_alternate *all = target;
+    all->span_ns = (int64_t)(NS_PER_MS * hz_parse_decimal(name, text, 1, MS_MAX));
+}
+
 static void set_runs(void *target, const char *name, const char *text)
 {
     hz_alternate *all = target;
@@ -297,6 +313,7 @@ static const hz_option options[] = {
     {"turn-ms", "MS", set_turn, "length of a turn (default 10)"},
     {"runs", "N", set_runs, "runs of each unit, one after the other (default 1)"},
     {"timeout-ms", "MS", set_timeout, "a run whose own time is longer is killed (default: never)"},
+    {"span-ms", "MS", set_span, "SIGINT to a run after so much of its own time (default: never)"},
     {"cpu", "N", set_cpu, "the CPU on which all programs stay (default: any)"},
     {"seed", "K", set_seed, "of the order of the units (default 1)"},
     {"rest", NULL, set_rest, "after the runs, let each service go on and ask on stdin"},

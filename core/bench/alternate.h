@@ -34,6 +34,7 @@
  *          answer is read all the same.
  *   run    A run has ended. ended_as: why we ended it (hang: --timeout-ms of active time; failed:
  *          its service has ended; interrupted), or null; how it ended by itself is told in `result`.
+ *          asked: whether it was asked to end before (--span-ms, by SIGINT to its group).
  *          position: place of its first turn in that round; start_ns: when that began,
  *          CLOCK_MONOTONIC; active_ns;
  *          alive_ns: the same with the turns of others; turns; awake: turns at whose end it ran or
@@ -81,6 +82,7 @@ typedef struct hz_job {
     bool is_gone;                 /* whether hz-launch has ended, or was never started */
     int64_t ended_ns;             /* when the program was seen to have ended; 0: it has not */
     const char *killed_as;        /* why we ended it, or NULL */
+    bool was_asked;               /* whether it was asked to end */
     char report[HZ_REPORT_BYTES]; /* hz-launch's */
     size_t report_bytes;          /* its length so far */
     int stdout_fd;                /* file that keeps stdout, or -1 */
@@ -110,6 +112,7 @@ typedef struct hz_unit {
 typedef struct hz_alternate {
     int64_t turn_ns;    /* length of a turn */
     int64_t timeout_ns; /* longest active time of a run; 0: for ever */
+    int64_t span_ns;    /* active time after which a run is asked to end; 0: never */
     unsigned runs;      /* of each unit */
     int cpu;            /* on which every tree has to stay; -1: on any */
     uint64_t seed;      /* of the order */

@@ -76,6 +76,7 @@ void hz_alternate_ran(const hz_unit *unit, int64_t end_ns)
     hz_json_int(&json, "start_ns", unit->start_ns);
     hz_json_int(&json, "active_ns", unit->active_ns);
     hz_json_int(&json, "alive_ns", end_ns - unit->start_ns);
+    hz_json_bool(&json, "asked", unit->main.was_asked);
     hz_json_int(&json, "turns", unit->turns);
     hz_json_int(&json, "awake", unit->awake);
     hz_json_int(&json, "beside", unit->beside);

@@ -39,6 +39,9 @@ int64_t hz_proc_threads(pid_t pid, void (*visit)(void *context, const hz_thread 
 /* CPU time of a process in ns; 0 when it has ended. */
 int64_t hz_proc_cpu_ns(pid_t pid);
 
+/* CPU time in ns that the children used which a process has reaped, in ticks of 10 ms. */
+int64_t hz_proc_reaped_ns(pid_t pid);
+
 /* Time in ns in which a process's first thread wanted a CPU and had none; -1 when it is reaped. */
 int64_t hz_proc_delay_ns(pid_t pid);
 

@@ -121,7 +121,7 @@ int64_t hz_tree_cpu_ns(pid_t root)
 {
     static pid_t pids[HZ_TREE_MAX];
     const size_t count = hz_proc_descendants(root, pids, HZ_TREE_MAX);
-    int64_t sum = 0;
-    for (size_t i = 0; i < count; i++) sum += hz_proc_cpu_ns(pids[i]);
+    int64_t sum = hz_proc_reaped_ns(root);
+    for (size_t i = 0; i < count; i++) sum += hz_proc_cpu_ns(pids[i]) + hz_proc_reaped_ns(pids[i]);
     return sum;
 }

@@ -39,7 +39,7 @@ void hz_tree_stop(hz_tree *tree);
 /* Continues them. */
 void hz_tree_go(const hz_tree *tree);
 
-/* CPU time that the living descendants of a root have used. */
+/* CPU time that the descendants of a root have used, also those that their parents have reaped. */
 int64_t hz_tree_cpu_ns(pid_t root);
 
 #endif

@@ -229,3 +229,12 @@ def test_a_wrong_command_line_gets_its_sentence(
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("hz-alternate: ") and done.stderr.count("\n") == 1
     assert said in done.stderr
+
+
+def test_one_that_goes_on_until_it_is_told_is_told_after_its_span(programs: Programs) -> None:
+    ends = "import signal, sys\nsignal.signal(2, lambda *_: sys.exit(0))\nwhile True: pass"
+    units = {"ends": python(ends), "by itself": python("pass")}
+    runs = {run["unit"]: run for run in alternate(programs, units, "--span-ms", 300)}
+    assert runs["ends"]["asked"] and runs["ends"]["result"]["status"] == "ok"
+    assert runs["ends"]["active_ns"] >= 0.3e9
+    assert not runs["by itself"]["asked"]

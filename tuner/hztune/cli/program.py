@@ -38,11 +38,12 @@ _OPTIONS = (
                  help="Measure by short turns, all configurations alive at once, or by whole runs, "
                       "one after the other.  [default: what suits the program]"),
     click.option("--server", default="", metavar="COMMAND",
-                 help="A server to tune, instead of a program; started afresh for each run."),
+                 help="A server to tune, instead of a program; started afresh for each run, with "
+                      "{port} a free port and {dir} an empty directory of its own."),
     click.option("--load", default="", metavar="COMMAND",
-                 help="What puts the server under load; its time or output is measured."),
+                 help="Puts the server under load; {port} and {dir} stand here, too."),
     click.option("--ready", default="", metavar="COMMAND",
-                 help="Succeeds as soon as the server answers."),
+                 help="Succeeds as soon as the server answers.  [default: {port} is tried]"),
     click.option("--ready-port", type=int, metavar="N",
                  help="Or: the TCP port on which it then answers."),
     click.option("--idle-s", type=float, default=0.0, metavar="SECONDS",

@@ -8,11 +8,13 @@ measured so; see `measure.examine`.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 
 from hztune.measure.identity import Fault
+from hztune.measure.place import placed
 from hztune.measure.program import hook
 from hztune.measure.stints import Met, Pace, Stint, Unit, nothing_met, take_turns
 from hztune.measure.types import Arm, Outcome, Turn
@@ -25,17 +27,36 @@ BY_TURNS = "by_turns"
 _PACE = Pace(turn_ms=10.0, cpu=None)
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the speed of a run by turns is read.
+
+    Attributes:
+        counts_standing: Whether the program's own number counts the time that it stood still as if
+            it had worked; it is then corrected.
+        per_server_cpu: Whether a second is one of the server's own CPU time, not one of the unit's.
+    """
+
+    counts_standing: bool = False
+    per_server_cpu: bool = False
+
+    def rate(self, told: float, stint: Stint) -> float:
+        """Returns the rate of a run from what its time, or what it printed, tells of it."""
+        run = stint.run
+        counted_s = stint.alive_s if self.counts_standing else run.wall_s
+        return told * counted_s / (run.server_cpu_ns * 1e-9 if self.per_server_cpu else run.wall_s)
+
+
 class AlternateExecutor(WholeExecutor):
     """Measures arms on one program by turns.
 
     Attributes:
         pace: How they alternate.
-        counts_standing: Whether the program's own number counts the time that it stood still as if
-            it had worked; it is then corrected.
+        reading: How a run's speed is read.
     """
 
     pace: Pace = _PACE
-    counts_standing: bool = False
+    reading: Reading = Reading()
 
     def fits(self, arms: int) -> bool:
         """Whether so many can live at once, as far as the control's memory tells."""
@@ -71,64 +92,77 @@ class AlternateExecutor(WholeExecutor):
         """Runs all arms by turns."""
         limits = self._limits(len(arms))
         series = _Alternation(arms, self._program, self._identity, self._sink, limits)
-        series.play(rounds, self.pace, rng, counts_standing=self.counts_standing)
+        series.play(rounds, self.pace, rng, self.reading)
         return series, 0.0
 
 
 class _Alternation(Series):
     """One block: runs by turns."""
 
-    def play(self, rounds: int, pace: Pace, rng: random.Random, *, counts_standing: bool) -> None:
+    def play(self, rounds: int, pace: Pace, rng: random.Random, reading: Reading) -> None:
         """Plays all rounds: one after the other where something is to be done between them."""
-        together = not (self._program.prepare or self._program.cleanup)
+        program = self._program
+        together = not (program.prepare or program.cleanup or program.service)
         for first in range(0, rounds, rounds if together else 1):
-            self._hooks("--prepare", self._program.prepare)
-            stints = [*self._stints(pace, rounds if together else 1, rng)]
-            for index, stint in without_strangers(stints):
-                self._take(index, first + stint.number, stint, counts_standing)
-            self._hooks("--cleanup", self._program.cleanup)
+            with self._units(rng) as units:
+                stints = [*self._stints(units, pace, rounds if together else 1, rng)]
+                for index, stint in without_strangers(stints):
+                    self._take(index, first + stint.number, stint, reading)
 
     def try_out(
         self, pace: Pace, runs: int, rng: random.Random, met: Met
     ) -> tuple[list[Stint], Fault | None]:
         """Runs all arms and enters nothing."""
-        self._hooks("--prepare", self._program.prepare)
-        found = [*self._stints(pace, runs, rng, met)]
-        self._hooks("--cleanup", self._program.cleanup)
+        with self._units(rng) as units:
+            found = [*self._stints(units, pace, runs, rng, met)]
         rates = (self._rate(self._parts[index], stint.run) for index, stint in found)
         faults = (part.fault for part in self._parts if part.fault)
         first = next(faults, None) or next((r for r in rates if isinstance(r, Fault)), None)
         return [stint for _, stint in found], first
 
+    @contextmanager
+    def _units(self, rng: random.Random) -> Iterator[dict[int, Unit]]:
+        """Gives what is run for each arm, by its number, between the user's commands.
+
+        Arms at fault are left out.
+        """
+        with ExitStack() as places:
+            units = {}
+            for index, part in enumerate(self._parts):
+                if part.fault is None:
+                    limited = replace(self._program.of(part.arm), rss_limit_mb=self._limit_mb(part))
+                    program = places.enter_context(placed(limited))
+                    hook("--prepare", program.prepare, self._identity.base)
+                    look = partial(self._identity.inspect, part.arm)
+                    units[index] = Unit(program, self._changes(part, rng), look)
+            yield units
+            for unit in units.values():
+                hook("--cleanup", unit.program.cleanup, self._identity.base)
+
     def _stints(
-        self, pace: Pace, runs: int, rng: random.Random, met: Met = nothing_met
+        self,
+        units: Mapping[int, Unit],
+        pace: Pace,
+        runs: int,
+        rng: random.Random,
+        met: Met = nothing_met,
     ) -> Iterator[tuple[int, Stint]]:
-        """Yields each run with the number of its arm; arms at fault are left out."""
-        living = [index for index, part in enumerate(self._parts) if part.fault is None]
-        if not living:
+        """Yields each run with the number of its arm."""
+        if not units:
             return
-        units = [self._unit(self._parts[index], rng) for index in living]
-        seed, limit_s = rng.randrange(SEEDS), self.limits.run_s
+        numbers, seed, limit_s = [*units], rng.randrange(SEEDS), self.limits.run_s
         for stint in take_turns(
-            units, self._identity.base, pace, runs=runs, seed=seed, limit_s=limit_s, met=met
+            [*units.values()],
+            self._identity.base,
+            pace,
+            runs=runs,
+            seed=seed,
+            limit_s=limit_s,
+            met=met,
         ):
-            yield living[stint.unit], stint
+            yield numbers[stint.unit], stint
 
-    def _unit(self, part: Part, rng: random.Random) -> Unit:
-        """Returns what is run for an arm."""
-        return Unit(
-            replace(self._program.of(part.arm), rss_limit_mb=self._limit_mb(part)),
-            self._changes(part, rng),
-            partial(self._identity.inspect, part.arm),
-        )
-
-    def _hooks(self, option: str, command: str) -> None:
-        """Runs a command of the user's for every arm."""
-        for part in self._parts:
-            if part.fault is None:
-                hook(option, command, self._identity.base)
-
-    def _take(self, index: int, number: int, stint: Stint, counts_standing: bool) -> None:
+    def _take(self, index: int, number: int, stint: Stint, reading: Reading) -> None:
         """Takes in one run of an arm."""
         part, run = self._parts[index], stint.run
         self._note_memory(part, run)
@@ -138,10 +172,9 @@ class _Alternation(Series):
         if isinstance(rate, Fault):
             part.fault = rate
             return
-        if counts_standing:
-            rate *= stint.alive_s / run.wall_s
         counted_ns = max(1, round(run.wall_s * 1e9))
-        turn = Turn(number, stint.position, stint.start_ns, counted_ns, rate * counted_ns * 1e-9)
+        ops = reading.rate(rate, stint) * counted_ns * 1e-9
+        turn = Turn(number, stint.position, stint.start_ns, counted_ns, ops)
         self._enter(index, run, turn, Evidence(cpu_ns=run.cpu_ns, rss_kb=run.rss_peak_kb))
 
     def _outcome(self, part: Part) -> Outcome:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from hztune.measure.alternate import BY_TURNS, AlternateExecutor
 from hztune.measure.examine import Finding, examine
+from hztune.measure.examine_server import examine_server, fixed_port
 from hztune.measure.program import Program
 from hztune.measure.runs import RunExecutor
 from hztune.measure.types import Accounting, Arm, Block, Executor, Role
@@ -73,13 +74,17 @@ class ProgramExecutor:
         """Finds out how to measure, and says so."""
         if self._by == "runs":
             return self._by_runs("as was asked" if self._program.by else "as the study began")
-        if self._program.service is not None:
-            return self._by_runs("it is a server")
-        finding = examine(self._turns, self._program, control)
+        service = self._program.service
+        if service is not None and (said := fixed_port(self._program, service)):
+            return self._by_runs(said)
+        look = examine if service is None else examine_server
+        finding = look(self._turns, self._program, control)
         if finding.reason and self._by != "turns":
             return self._by_runs(finding.reason)
-        self._turns.counts_standing = finding.counts_standing
+        self._turns.reading = finding.reading
         self._say(_by_turns(finding))
+        if finding.remark:
+            self._say(finding.remark)
         if not self._turns.fits(_USUAL):
             self._say(
                 f"{_USUAL} copies of it take more memory than there is: those are measured by runs"
@@ -100,6 +105,6 @@ def _by_turns(finding: Finding) -> str:
     pace = finding.pace
     where = "on all CPUs" if pace.cpu is None else f"on CPU {pace.cpu}"
     told = f"measured by turns of {pace.turn_ms:g} ms, {where}"
-    if finding.counts_standing:
+    if finding.reading.counts_standing:
         told += "; its number is corrected by the time that it stood still"
     return f"{told}, although {finding.reason}" if finding.reason else told

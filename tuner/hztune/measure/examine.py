@@ -10,16 +10,16 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 
-from hztune.measure.alternate import AlternateExecutor
+from hztune.measure.alternate import AlternateExecutor, Reading
 from hztune.measure.holdings import Holdings
 from hztune.measure.program import Program
 from hztune.measure.stints import Pace, Stint
 from hztune.measure.types import Arm
 
-_TURN_MS = 10.0
+TURN_MS = 10.0
 _LONGEST_TURN_MS = 120.0
 _THREAD_MS = 4.0
 """Time that each thread shall have on a CPU in a turn: a little more than the scheduler's slice."""
@@ -58,17 +58,19 @@ class Finding:
     Attributes:
         reason: Why turns are not to be believed, as a sentence goes on; "": they are.
         pace: How copies of it alternate.
-        counts_standing: Whether its own number counts the time that it stands still.
+        reading: How the speed of a run is read.
+        remark: What else the user should know; "": nothing.
     """
 
     reason: str
     pace: Pace
-    counts_standing: bool = False
+    reading: Reading = field(default_factory=Reading)
+    remark: str = ""
 
 
 def examine(turns: AlternateExecutor, program: Program, control: Arm) -> Finding:
     """Runs the control alone and then two copies of it by turns, and judges what they show."""
-    turns.pace = Pace(_TURN_MS, cpu=None)
+    turns.pace = Pace(TURN_MS, cpu=None)
     stints, fault = turns.try_out(control, 1)
     if fault is not None:
         return Finding(f"it fails by itself: {fault.detail}", turns.pace)
@@ -85,15 +87,15 @@ def examine(turns: AlternateExecutor, program: Program, control: Arm) -> Finding
         return Finding(f"a second copy of it beside the first fails: {fault.detail}", turns.pace)
     if shared := holdings.shared():
         return Finding(f"two copies of it share {shared[0]}", turns.pace)
-    waiting = max(_idle([alone], turns.pace), _idle(copies, turns.pace))
+    waiting = max(idle([alone], turns.pace), idle(copies, turns.pace))
     if waiting > 0.0:
         return Finding(
             f"it waits for something else than a CPU {waiting:.0%} of its time", turns.pace
         )
     if program.rate is not None:
-        return _metric(program, alone, copies, turns.pace)
-    if not is_cut and (off := _off(alone, copies)):
-        return Finding(off, turns.pace)
+        return _by_number(program, alone, copies, turns.pace)
+    if not is_cut and (said := _off(alone, copies)):
+        return Finding(said, turns.pace)
     return Finding("", turns.pace)
 
 
@@ -102,12 +104,12 @@ def _pace(alone: Stint) -> Pace:
     cpus = os.sched_getaffinity(0)
     used = alone.run.cpu_ns * 1e-9 / alone.run.wall_s
     if used <= _MOST_CPUS and alone.beside <= _MOST_BESIDE * alone.turns:
-        return Pace(_TURN_MS, cpu=max(cpus))
+        return Pace(TURN_MS, cpu=max(cpus))
     crowd = alone.threads / len(cpus)
-    return Pace(min(_LONGEST_TURN_MS, max(_TURN_MS, _THREAD_MS * crowd)), cpu=None)
+    return Pace(min(_LONGEST_TURN_MS, max(TURN_MS, _THREAD_MS * crowd)), cpu=None)
 
 
-def _idle(stints: Sequence[Stint], pace: Pace) -> float:
+def idle(stints: Sequence[Stint], pace: Pace) -> float:
     """Returns the share of their own time in which a program waited; 0: no more than it may.
 
     Where other programs keep the CPUs busy, the time that they took is known of the first thread
@@ -133,7 +135,7 @@ def _off(alone: Stint, copies: Sequence[Stint]) -> str:
     return f"by turns it takes {own_s:.2g} s of its own time, and alone {alone_s:.2g} s"
 
 
-def _metric(program: Program, alone: Stint, copies: Sequence[Stint], pace: Pace) -> Finding:
+def _by_number(program: Program, alone: Stint, copies: Sequence[Stint], pace: Pace) -> Finding:
     """Judges by its own number, whose factor from a run alone to turns must have an explanation.
 
     Some programs do a certain work, so that the speed of the machine in that very run explains a
@@ -151,7 +153,7 @@ def _metric(program: Program, alone: Stint, copies: Sequence[Stint], pace: Pace)
     }
     counts_standing = min(distances, key=distances.__getitem__)
     if distances[counts_standing] <= _METRIC_OFF:
-        return Finding("", pace, counts_standing)
+        return Finding("", pace, Reading(counts_standing))
     return Finding(
         f"the number that it prints is {math.exp(factor):.2g} times as high by turns as alone, and "
         "neither its own time nor that of all turns explains that",

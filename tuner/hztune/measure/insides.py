@@ -21,8 +21,9 @@ from hztune.allocator.inside import Inside
 from hztune.allocator.memory import ProcessMemory
 from hztune.measure.identity import AllocatorIdentity
 from hztune.measure.launch import Run
+from hztune.measure.place import placed
 from hztune.measure.program import Program, hook
-from hztune.measure.server import serve_once
+from hztune.measure.server import LOAD_SPAN_S, serve_once
 from hztune.measure.timer import time_once
 from hztune.params import Value
 
@@ -93,11 +94,12 @@ def _look(program: Program, names: Sequence[str]) -> tuple[list[Path], Run]:
     for name in names:
         if (adapter := inside.adapter_of(name)) is not None:
             said.update(adapter.saying())
-    hook("--prepare", program.prepare, base)
     run_once = serve_once if program.service else time_once
-    with _mapped() as files:
-        run = run_once(program, 0, base, said, program.timeout_s, look=lambda running: None)
-    hook("--cleanup", program.cleanup, base)
+    with placed(replace(program, span_s=LOAD_SPAN_S)) as here:
+        hook("--prepare", here.prepare, base)
+        with _mapped() as files:
+            run = run_once(here, 0, base, said, here.timeout_s, look=lambda running: None)
+        hook("--cleanup", here.cleanup, base)
     return list(files), run
 
 

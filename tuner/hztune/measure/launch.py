@@ -52,6 +52,8 @@ class Run:
         stderr: What it printed there.
         idle_kb: Memory of its processes some time after the load, KiB; 0: not asked for.
         seen: What is wrong with one of its processes, as it was found while it ran.
+        server_cpu_ns: Of `cpu_ns`, what a server took under its load, nanoseconds; 0: it is none.
+        was_told: Whether a server's load was told to end.
     """
 
     fault: Fault | None
@@ -64,6 +66,8 @@ class Run:
     stderr: str = ""
     idle_kb: int = 0
     seen: Fault | None = None
+    server_cpu_ns: int = 0
+    was_told: bool = False
 
 
 @dataclass(slots=True)

@@ -38,6 +38,9 @@ By = Literal["turns", "runs"]
 OUTPUT_BYTES = 64 << 20
 """Most that a program may print when its output matters."""
 
+_PLACED = re.compile(r"(?<!\$)\{(port|dir)\}")
+"""Words in a server's commands that each run has its own value for; `${port}` is a shell's own."""
+
 DEFAULT_TIMEOUT_S = 600.0
 _LEAST_TIMEOUT_S = 0.1
 _MOST_TIMEOUT_S = 7 * 86400.0
@@ -57,7 +60,8 @@ class Service:
     Attributes:
         load: Shell command that puts it under load; its time and its output are what is measured.
         ready: Shell command that succeeds as soon as the server answers; "" to try the port.
-        port: TCP port of this machine on which it answers; 0 with `ready`.
+        port: TCP port of this machine on which it answers; 0 with `ready`, and where each run has
+            a port of its own, `{port}`.
         idle_s: Seconds after the load after which its memory is read once more.
     """
 
@@ -90,6 +94,7 @@ class Program:
         better: Which numbers of its metric are better; only of interest where it has one.
         commands: What stands for OPEN in `argv`, by the allocator of the arm.
         by: How it is measured, "turns" or "runs"; "": as is found out.
+        span_s: Seconds after which a server's load is told to end, by SIGINT; 0: it ends by itself.
     """
 
     argv: tuple[str, ...]
@@ -110,6 +115,7 @@ class Program:
     better: Better = "higher"
     commands: tuple[tuple[str, tuple[str, ...]], ...] = ()
     by: By | Literal[""] = ""
+    span_s: float = 0.0
 
     @property
     def label(self) -> str:
@@ -132,6 +138,11 @@ class Program:
         """Returns what to run in a block of that seed."""
         seeded = [self.seed_option, str(seed)] if self.seed_option else []
         return [*self.argv, *seeded]
+
+    def texts(self) -> tuple[str, ...]:
+        """Returns every text of it that a shell or the kernel is given."""
+        around = (self.service.load, self.service.ready) if self.service else ()
+        return (*self.argv, self.prepare, self.cleanup, *around)
 
     def measure(self, wall_s: float, stdout: str) -> float | Fault:
         """Returns the rate of a run that ended well, or why it has none."""
@@ -214,8 +225,13 @@ def described(
         raise UsageError("a program has no words; give what is run, and its arguments")
     rate = _rate(metric_regex, metric_cmd, lower_is_better)
     service = _service(server, load, ready, ready_port, idle_s)
-    if by == "turns" and server:
-        raise UsageError("--by turns is for programs: a server is measured by runs; leave it out")
+    if service is not None:
+        _refuse_lost_port([server, prepare], service)
+    if by == "turns" and server and not placed_names(server, prepare):
+        raise UsageError(
+            "--by turns needs a port of its own for each copy of the server: write {port} in "
+            "--server and --load where the port stands"
+        )
     if server and argv:
         raise UsageError("give a server (--server) or a program (-- PROGRAM), one of them")
     return Program(
@@ -271,9 +287,53 @@ def _service(server: str, load: str, ready: str, port: int | None, idle_s: float
         return None
     if not load:
         raise UsageError("--server needs --load COMMAND, which puts the server under load")
-    if bool(ready) == bool(port):
-        raise UsageError("--server needs --ready COMMAND or --ready-port N, one of them")
+    if ready and port:
+        raise UsageError("give --ready COMMAND or --ready-port N, one of them")
     return Service(load, ready, port or 0, idle_s)
+
+
+def _refuse_lost_port(starting: list[str], service: Service) -> None:
+    """Sees to it that server and load meet, and that it can be seen when the server answers.
+
+    Args:
+        starting: The commands that tell the server its port.
+        service: How it is used.
+
+    Raises:
+        UsageError: They do not.
+    """
+    told, sought = placed_names(*starting), placed_names(service.load, service.ready)
+    if "port" in told and not placed_names(service.load):
+        raise UsageError(
+            f"--server has {{port}}, another port for each run, and --load {service.load!r} has "
+            "not: write {port} there, too, where the load's port stands"
+        )
+    if "port" in sought - told and "dir" not in told:
+        raise UsageError(
+            "--load or --ready has {port}, another port for each run, and --server has not: write "
+            "{port} there, too (or in --prepare, where that writes the server's configuration)"
+        )
+    if "port" in told and service.port:
+        raise UsageError(
+            f"--server has {{port}}, another port for each run, and --ready-port says "
+            f"{service.port}; leave --ready-port out: {{port}} is tried"
+        )
+    if not (service.ready or service.port or "port" in told):
+        raise UsageError(
+            "nothing says when the server answers: write {port} where its port stands in --server "
+            "and --load (each run then has a port of its own), or give --ready COMMAND or "
+            "--ready-port N"
+        )
+
+
+def placed_names(*texts: str) -> set[str]:
+    """Returns which of "port" and "dir" stand in commands as words to be replaced."""
+    return {found for text in texts for found in _PLACED.findall(text)}
+
+
+def put_in_place(text: str, values: Mapping[str, str]) -> str:
+    """Returns a command with the values of one run in it, by name."""
+    return _PLACED.sub(lambda found: values[found[1]], text)
 
 
 def split(command: str, where: str) -> tuple[str, ...]:

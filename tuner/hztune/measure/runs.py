@@ -12,12 +12,20 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from hztune.measure.disturbance import DisturbanceRule, Watch, repeats
 from hztune.measure.identity import Fault, IdentityCheck
 from hztune.measure.launch import Run
+from hztune.measure.place import placed
 from hztune.measure.program import Program, hook
-from hztune.measure.server import serve_once
+from hztune.measure.server import (
+    LOAD_PATIENCE_S,
+    LOAD_SPAN_S,
+    ends_well,
+    refuse_fixed_time,
+    serve_once,
+)
 from hztune.measure.timer import time_once
 from hztune.measure.types import Arm, Turn
 from hztune.measure.whole import SEEDS, Limits, Part, Series, WholeExecutor
@@ -48,10 +56,32 @@ class RunExecutor(WholeExecutor):
     def _warm_up(self, series: _RunSeries, rng: random.Random) -> float:
         """Fills the caches of the machine, before the first block only; returns the seconds."""
         started = time.monotonic()
+        if self._warmups and self._program.service is not None:
+            self._try_load(series, rng)
+            self._warmups -= 1
         for _ in range(self._warmups):
             series.run_uncounted(rng)
         self._warmups = 0
         return time.monotonic() - started
+
+    def _try_load(self, series: _RunSeries, rng: random.Random) -> None:
+        """Finds out how the load of a server ends: by itself, or when it is told to.
+
+        Raises:
+            HztuneError: It takes a fixed time, and that is all that is measured.
+        """
+        if self._program.rate is None:
+            alone = series.run_uncounted(rng)
+            longer = series.run_uncounted(rng, standing=True)
+            if alone.fault is None and longer.fault is None:
+                worked = longer.server_cpu_ns / max(1, alone.server_cpu_ns)
+                refuse_fixed_time(alone.wall_s, longer.wall_s, worked)
+            return
+        series.tell_load(min(LOAD_PATIENCE_S, self._program.timeout_s / 2))
+        alone = series.run_uncounted(rng)
+        if alone.was_told and ends_well(self._program, alone):
+            self.tell_load(LOAD_SPAN_S)
+        series.tell_load(self._program.span_s)
 
 
 class _RunSeries(Series):
@@ -83,12 +113,12 @@ class _RunSeries(Series):
                 turns = [turn for part in self._parts for turn in part.turns]
                 until += repeats(rounds, done, turns)
 
-    def run_uncounted(self, rng: random.Random) -> None:
-        """Runs the first arm that can run, and forgets what it showed."""
+    def run_uncounted(self, rng: random.Random, *, standing: bool = False) -> Run:
+        """Runs the first arm that can run, and enters nothing; see `serve_once` for `standing`."""
         for part in self._parts:
             if part.fault is None:
-                self._run(part, rng.randrange(SEEDS), rng)
-                return
+                return self._run(part, rng.randrange(SEEDS), rng, standing=standing)[0]
+        return Run(self._parts[0].fault)
 
     def _take(self, index: int, number: int, position: int, seed: int, rng: random.Random) -> None:
         """Makes one run of an arm and puts it into the sink."""
@@ -105,22 +135,25 @@ class _RunSeries(Series):
         turn = Turn(number, position, watch.start_ns, counted_ns, ops, disturbed)
         self._enter(index, run, turn, evidence)
 
-    def _run(self, part: Part, seed: int, rng: random.Random) -> tuple[Run, Watch]:
+    def _run(
+        self, part: Part, seed: int, rng: random.Random, *, standing: bool = False
+    ) -> tuple[Run, Watch]:
         """Runs an arm between its hooks; returns the run and what watched it alone."""
         changes = self._changes(part, rng)
-        limit_mb = self._limit_mb(part)
-        hook("--prepare", self._program.prepare, self._identity.base)
-        watch = Watch()
-        run_once = serve_once if self._program.service else time_once
-        run = run_once(
-            replace(self._program.of(part.arm), rss_limit_mb=limit_mb),
-            seed,
-            self._identity.base,
-            changes,
-            self.limits.run_s,
-            look=lambda running: self._identity.inspect(part.arm, running),
-        )
-        watch.stop()
-        self._note_memory(part, run)
-        hook("--cleanup", self._program.cleanup, self._identity.base)
+        own = replace(self._program.of(part.arm), rss_limit_mb=self._limit_mb(part))
+        with placed(own) as program:
+            hook("--prepare", program.prepare, self._identity.base)
+            watch = Watch()
+            run_once = partial(serve_once, standing=standing) if program.service else time_once
+            run = run_once(
+                program,
+                seed,
+                self._identity.base,
+                changes,
+                self.limits.run_s,
+                look=lambda running: self._identity.inspect(part.arm, running),
+            )
+            watch.stop()
+            self._note_memory(part, run)
+            hook("--cleanup", program.cleanup, self._identity.base)
         return run, watch

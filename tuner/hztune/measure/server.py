@@ -1,17 +1,20 @@
 """One run of a server: started afresh under the candidate, put under load, and stopped.
 
-Only one server runs at a time, so that it may always use the same port. The load runs beside it
-without the candidate's variables; its time, or what it prints, is the measurement. Whatever ends
-the run, the load and the whole tree of the server end with it.
+Only one server runs at a time, so that it may always use the same port; see `measure.place` for
+ports that change. The load runs beside it without the candidate's variables; its time, or what it
+prints, is the measurement. Whatever ends the run, the load and the whole tree of the server end
+with it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,13 +24,30 @@ from hztune.errors import HztuneError
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run, launched
 from hztune.measure.program import OUTPUT_BYTES, Program, Service
+from hztune.measure.segments import swept
 from hztune.measure.watch import Look
 
 _READY_S = 60.0
 _ASK_S = 5.0
 _PAUSE_S = 0.02
 _STOP_S = 10.0
-_ENDED = Fault("failed", "the server ended by itself, with status 0")
+ENDED = Fault("failed", "the server ended by itself, with status 0")
+ENDED_EARLY = Fault("failed", "the server ended before it answered")
+_TURN_S = 0.05
+
+LOAD_SPAN_S = 2.0
+"""How long a load is left alone that goes on until it is told to end."""
+
+LOAD_PATIENCE_S = 20.0
+"""A load that prints a number and takes longer is told to end, to see whether it then does."""
+
+_LONGER = 1.25
+"""How much longer a load takes, at least, where the server stands still for half of the time; twice
+without noise."""
+
+_LESS = 0.75
+"""How much less a server works, at least, in the same time if it stands still for half of it."""
+
 _PSS = re.compile(r"^Pss: +(\d+) kB$", re.M)
 
 
@@ -38,8 +58,19 @@ def serve_once(
     changes: Mapping[str, str],
     timeout_s: float,
     look: Look,
+    *,
+    standing: bool = False,
 ) -> Run:
     """Runs the server, and the load once; see `timer.time_once`.
+
+    Args:
+        program: The server, in its place.
+        seed: Of the block.
+        base: The environment of the helpers.
+        changes: What the server gets beyond it.
+        timeout_s: The load is ended after that time.
+        look: Judges every process of the server.
+        standing: Whether the server stands still for half of the time under load.
 
     Raises:
         HztuneError: Something answers on the server's port before it is started.
@@ -49,55 +80,131 @@ def serve_once(
     assert service is not None, "not a server"
     if service.port and _listens(service.port):
         raise HztuneError(
-            f"something answers on port {service.port} already; stop it, or give the server another"
+            f"something answers on port {service.port} already; stop it, or write {{port}} in the "
+            "commands instead of the number: each run then has a free port of its own"
         )
     limit_s = _READY_S + timeout_s + service.idle_s + _STOP_S
-    with launched(program, seed, base, changes, limit_s, look) as launch:
-        used = _use(launch.child, service, base, timeout_s)
+    with swept() as pids, launched(program, seed, base, changes, limit_s, look) as launch:
+        used = _use(launch.child, program, base, timeout_s, standing)
+        pids.update(live.descendants(launch.child.pid))
         done = launch.child.stop(_STOP_S)
     run, status = launch.run(done)
     ended_by_itself = status != "interrupted"
     return replace(
         run,
-        fault=(run.fault or _ENDED) if ended_by_itself else used.fault,
+        fault=(run.fault or ENDED) if ended_by_itself else used.fault,
         wall_s=used.wall_s,
         stdout=used.stdout,
         idle_kb=used.idle_kb,
+        server_cpu_ns=used.server_cpu_ns,
+        was_told=used.was_told,
     )
 
 
-def _use(server: process.Child, service: Service, base: Mapping[str, str], limit_s: float) -> Run:
+def _use(
+    server: process.Child, program: Program, base: Mapping[str, str], limit_s: float, standing: bool
+) -> Run:
     """Waits until the server answers, puts it under load, and reads its idle memory."""
-    fault = _answers(server, service, base)
+    service = program.service
+    assert service is not None, "not a server"
+    fault = answers(service, base, server.wait)
     if fault is not None:
         return Run(fault)
+    before_ns = tree_cpu_ns(server.pid)
     with process.Child(
         ["/bin/sh", "-c", service.load], env=base, output_limit=OUTPUT_BYTES
     ) as load:
-        deadline = time.monotonic() + limit_s
-        while not load.wait(_PAUSE_S) and time.monotonic() < deadline:
+        began, was_told = time.monotonic(), False
+        while not load.wait(_PAUSE_S) and time.monotonic() < began + limit_s:
             if server.wait(0.0):
                 return Run(Fault("failed", "the server ended under load"))
+            if program.span_s and not was_told and time.monotonic() > began + program.span_s:
+                was_told = True
+                os.killpg(load.pid, signal.SIGINT)
+            if standing:
+                _stand_still(server, load)
         done = load.finish(0.0)
-    if not done.ok:
+    cpu_ns = tree_cpu_ns(server.pid) - before_ns
+    if not (done.ok or (was_told and ended_when_told(done.code))):
         return Run(Fault("hang" if done.timed_out else "failed", f"--load {done.describe()}"))
     if done.truncated:
         return Run(Fault("bad_output", f"--load printed more than {OUTPUT_BYTES >> 20} MiB"))
     idle_kb = 0
     if service.idle_s and not server.wait(service.idle_s):
-        idle_kb = _tree_kb(server.pid)
-    return Run(None, wall_s=done.wall_s, stdout=done.stdout, idle_kb=idle_kb)
+        idle_kb = tree_kb(server.pid)
+    return Run(
+        None,
+        wall_s=done.wall_s,
+        stdout=done.stdout,
+        idle_kb=idle_kb,
+        server_cpu_ns=cpu_ns,
+        was_told=was_told,
+    )
 
 
-def _answers(server: process.Child, service: Service, base: Mapping[str, str]) -> Fault | None:
-    """Waits until the server answers; returns why it does not."""
+def ended_when_told(code: int) -> bool:
+    """Whether an exit status, or minus a signal, is that of a load that ended as it was told to."""
+    return code in (0, -signal.SIGINT, 128 + signal.SIGINT)
+
+
+def ends_well(program: Program, run: Run) -> bool:
+    """Whether a run counts and has a number to tell."""
+    return run.fault is None and not isinstance(program.measure(run.wall_s, run.stdout), Fault)
+
+
+def _stand_still(server: process.Child, load: process.Child) -> None:
+    """Stops the server for as long as it then goes on."""
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for pid in live.descendants(server.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        load.wait(_TURN_S)
+
+
+def refuse_fixed_time(alone_s: float, longer_s: float, worked: float) -> None:
+    """Sees to it that the load's time tells of the server, where that is all that is measured.
+
+    Args:
+        alone_s: Its time where the server went on.
+        longer_s: Its time where the server stood still half of the time.
+        worked: CPU time of the server there, as a share of that where it went on. Other programs
+            on the machine may make any time longer, but do no work for the server.
+
+    Raises:
+        HztuneError: The load takes as long as before, in which the server answers less.
+    """
+    if longer_s < _LONGER * alone_s and worked < _LESS:
+        raise HztuneError(
+            f"--load takes {alone_s:.3g} s, and {longer_s:.3g} s where the server stands still for "
+            "half of the time: its time says nothing of the server; give --metric-regex or "
+            "--metric-cmd for a number that it prints, or a load of a fixed number of requests"
+        )
+
+
+def answers(
+    service: Service, base: Mapping[str, str], ended: Callable[[float], bool]
+) -> Fault | None:
+    """Waits until a server answers; returns why it does not.
+
+    Args:
+        service: How it is used.
+        base: The environment of hztune's own programs.
+        ended: Waits so many seconds, and says whether the server has ended.
+    """
     deadline = time.monotonic() + _READY_S
-    while not server.wait(_PAUSE_S):
+    while not ended(_PAUSE_S):
         if _is_ready(service, base):
             return None
         if time.monotonic() > deadline:
-            return Fault("hang", f"the server did not answer within {_READY_S:g} s")
-    return Fault("failed", "the server ended before it answered")
+            return Fault(
+                "hang", f"the server did not answer {_where(service)} within {_READY_S:g} s"
+            )
+    return ENDED_EARLY
+
+
+def _where(service: Service) -> str:
+    """How it is found out whether a server answers, in words."""
+    return f"to --ready {service.ready!r}" if service.ready else f"on port {service.port}"
 
 
 def _is_ready(service: Service, base: Mapping[str, str]) -> bool:
@@ -113,7 +220,7 @@ def _listens(port: int) -> bool:
     return False
 
 
-def _tree_kb(launcher: int) -> int:
+def tree_kb(launcher: int) -> int:
     """Memory that the processes below hz-launch answer for, KiB."""
     total = 0
     for pid in live.descendants(launcher):
@@ -121,3 +228,13 @@ def _tree_kb(launcher: int) -> int:
             found = _PSS.search(Path("/proc", str(pid), "smaps_rollup").read_text())
             total += int(found[1]) if found else 0
     return total
+
+
+def tree_cpu_ns(launcher: int) -> int:
+    """CPU time of the processes below hz-launch, and of those that they have reaped, to 10 ms."""
+    ticks = 0
+    for pid in live.descendants(launcher):
+        with contextlib.suppress(OSError):
+            told = Path("/proc", str(pid), "stat").read_text(errors="replace")
+            ticks += sum(map(int, told[told.rindex(")") + 2 :].split()[11:15]))
+    return ticks * 10**9 // os.sysconf("SC_CLK_TCK")

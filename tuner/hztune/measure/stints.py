@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -19,6 +20,9 @@ from hztune.errors import HztuneError
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run, launch_words, own_programs, report_of, run_of
 from hztune.measure.program import OUTPUT_BYTES, Program
+from hztune.measure.segments import swept
+from hztune.measure.served import Server, load_words, together
+from hztune.measure.server import ended_when_told
 from hztune.measure.watch import Look, Watcher, watching
 from hztune.process import Child
 
@@ -33,6 +37,9 @@ _LAUNCHER = "hz-launch: "
 """How the reason begins for which a program could not be started."""
 
 _ENDED_FROM_OUTSIDE = Fault("failed", "hz-launch was ended from outside")
+_NO_WATCHER = Watcher(lambda running: None, ())
+"""What was seen of a load: it is not looked at."""
+
 _TOO_MUCH = Fault("bad_output", f"it printed more than {OUTPUT_BYTES >> 20} MiB")
 
 
@@ -81,6 +88,7 @@ class Stint:
         threads: Most that one of its processes had.
         delay_s: Seconds in which its first thread wanted a CPU and had none.
         processes: Most that it had at one time.
+        busy_threads: How many threads of its server shared the work; 0: it is no server.
     """
 
     unit: int
@@ -95,6 +103,7 @@ class Stint:
     threads: int
     delay_s: float
     processes: int
+    busy_threads: float = 0.0
 
     @property
     def own_s(self) -> float:
@@ -142,20 +151,44 @@ def take_turns(
         folder = Path(name) if any(unit.program.reads_output for unit in units) else None
         words = _command(units, pace, runs, seed, limit_s, folder)
         watched = _Watched(units, met)
-        with Child(words, env=base) as child:
+        loads: dict[int, list[Stint]] = defaultdict(list)
+        with swept() as pids, Child(words, env=base, stdin=None) as child:
+            servers = [Server(unit.program, base, pids) for unit in units]
             try:
                 for line in child.lines(_STALL_S + len(units) * limit_s):
                     event = json.loads(line)
-                    if event["event"] == "start":
-                        watched.begin(int(event["unit"]), event["pid"])
-                    elif event["event"] == "run":
-                        watcher = watched.end(int(event["unit"]))
-                        yield _stint(units[int(event["unit"])].program, event, watcher, folder)
+                    number, what = int(event.get("unit", 0)), event["event"]
+                    program, server = units[number].program, servers[number]
+                    if what == "start" and (event["service"] or program.service is None):
+                        server.began(event)
+                        watched.begin(number, event["pid"])
+                    elif what in ("serve", "rest"):
+                        child.send(server.serve() if what == "serve" else server.rest())
+                    elif what == "run" and program.service is not None:
+                        loads[number].append(_stint(program, event, _NO_WATCHER, folder))
+                    elif what == "run":
+                        yield _stint(program, event, watched.end(number), folder)
+                    elif what == "service":
+                        run = server.run(event, watched.end(number))
+                        yield from _served(number, server, run, loads[number])
             finally:
                 watched.end_all()
             ended = child.finish(_STOP_S)
         if not ended.ok:
             raise HztuneError(f"hz-alternate {ended.describe()}")
+
+
+def _served(number: int, server: Server, run: Run, loads: Sequence[Stint]) -> Iterator[Stint]:
+    """Yields the runs of a unit with a server, once that has ended; one, where it never served.
+
+    How long the load's first thread wanted a CPU says nothing: the server had it meanwhile.
+    """
+    for load in loads:
+        threads = server.busy_threads(load.run.server_cpu_ns, load.threads)
+        whole = together(run, load.run)
+        yield replace(load, run=whole, delay_s=0.0, busy_threads=threads)
+    if not loads:
+        yield Stint(number, 0, 0, 0, 0.0, run, 0, 0, 0, 0, 0.0, 0)
 
 
 def _command(
@@ -164,13 +197,21 @@ def _command(
     """Returns the command; a unit is named by its place."""
     words = [str(artifacts.alternate()), "--seed", str(seed), "--runs", str(runs)]
     words += ["--turn-ms", f"{pace.turn_ms:g}", "--timeout-ms", str(round(1e3 * limit_s))]
+    if any(unit.program.service for unit in units):
+        words += ["--rest"]
     if pace.cpu is not None:
         words += ["--cpu", str(pace.cpu)]
+    if span_s := max(unit.program.span_s for unit in units):
+        words += ["--span-ms", str(round(1e3 * span_s))]
     if folder is not None:
         words += ["--keep-stdout", str(folder), "--keep-bytes", str(OUTPUT_BYTES)]
     for number, unit in enumerate(units):
         own = launch_words(unit.program, seed, unit.changes)
-        words += ["--unit", str(number), "--main", str(len(own)), *own]
+        words += ["--unit", str(number)]
+        if unit.program.service is not None:
+            words += ["--service", str(len(own)), *own]
+            own = load_words(unit.program)
+        words += ["--main", str(len(own)), *own]
     return words
 
 
@@ -209,14 +250,20 @@ def _stint(
 ) -> Stint:
     """Returns a run as hz-alternate tells of it."""
     stdout = _printed(folder, event) if program.reads_output else ""
-    result = event["result"] or {"delay_ns": 0, "processes": 0}
+    result = event["result"] or {"delay_ns": 0, "processes": 0, "code": 1}
     if event["result"] is None and _LAUNCHER not in event["stderr"]:
         run = Run(_ENDED_FROM_OUTSIDE)
     else:
         told = json.dumps(event["result"]).encode() if event["result"] else b""
         result = report_of(program, told, event["stderr"])
         run = run_of(result, watcher, stdout, event["stderr"])
-    run = replace(run, wall_s=max(1, event["active_ns"]) * 1e-9)
+    run = replace(
+        run,
+        wall_s=max(1, event["active_ns"]) * 1e-9,
+        server_cpu_ns=event.get("service_cpu_ns", 0),
+    )
+    if event["asked"] and ended_when_told(result["code"] or -result["signal"]):
+        run = replace(run, fault=None, was_told=True)
     if event["ended_as"] is not None:
         run = replace(run, fault=_FAULTS[event["ended_as"]])
     elif run.fault is None and program.reads_output and event["stdout_bytes"] > OUTPUT_BYTES:

@@ -10,7 +10,7 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from hztune.blocks import times_of
@@ -26,6 +26,9 @@ _PADDING_BYTES = 4096
 SEEDS = 1 << 31
 _SLOWEST = 20.0
 _LEAST_TIMEOUT_S = 2.0
+SERVER_CPU = "server_cpu_us"
+"""The fact of an outcome that tells a server's own CPU time in its last run, microseconds."""
+
 MEMORY_SHARE = 0.8
 """Of the machine's memory what the processes of a measurement may take before they are ended."""
 
@@ -92,6 +95,10 @@ class Series:
         self.limits = limits
         self._parts = [self._part(arm) for arm in arms]
 
+    def tell_load(self, span_s: float) -> None:
+        """Tells the load of a server to end after so many seconds; 0: it ends by itself."""
+        self._program = replace(self._program, span_s=span_s)
+
     def _part(self, arm: Arm) -> Part:
         """Prepares an arm."""
         prepared = self._identity.prepare(arm)
@@ -126,6 +133,8 @@ class Series:
         """Takes a run that counts, and puts it into the sink."""
         part = self._parts[index]
         part.counters, part.facts = self._program.counted(run.stdout)
+        if run.server_cpu_ns:
+            part.facts = {**part.facts, SERVER_CPU: run.server_cpu_ns // 1000}
         part.pid = run.pid
         part.turns.append(turn)
         # The kernel counts a peak in batches of pages: it may lie below what was read at rest.
@@ -196,6 +205,10 @@ class WholeExecutor(ABC):
         self._control_kb = 0
         self._run_s: list[float] = []
         self._accounting = Accounting()
+
+    def tell_load(self, span_s: float) -> None:
+        """Tells the load of a server to end after so many seconds; 0: it ends by itself."""
+        self._program = replace(self._program, span_s=span_s)
 
     @property
     def accounting(self) -> Accounting:

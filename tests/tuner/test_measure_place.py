@@ -1,0 +1,175 @@
+"""Places of servers: each run has a free port and an empty directory, and leaves neither behind."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hztune.errors import HztuneError, UsageError
+from hztune.measure.place import placed
+from hztune.measure.program import Program, Service, described
+from hztune.measure.segments import swept
+
+PROGRAM = Program(
+    ("serve", "--port={port}"),
+    prepare="touch {dir}/a",
+    cleanup="ls {dir}",
+    service=Service("load {port} ${port}", ready="test -e {dir}"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def folder_of(program: Program) -> Path:
+    return Path(program.cleanup.removeprefix("ls "))
+
+
+def port_of(program: Program) -> int:
+    return int(program.argv[1].removeprefix("--port="))
+
+
+def test_two_that_live_at_once_have_ports_and_directories_of_their_own() -> None:
+    with placed(PROGRAM) as one, placed(PROGRAM) as other:
+        assert folder_of(one) != folder_of(other)
+        assert port_of(one) != port_of(other)
+        assert [*folder_of(one).iterdir()] == []
+
+
+def test_every_command_of_a_unit_has_the_same_port_and_directory() -> None:
+    with placed(PROGRAM) as program:
+        port, folder = port_of(program), folder_of(program)
+        assert program.prepare == f"touch {folder}/a"
+        assert program.service == Service(f"load {port} ${{port}}", f"test -e {folder}", port)
+
+
+def test_a_port_that_is_given_can_be_bound() -> None:
+    with placed(PROGRAM) as program, socket.create_server(("127.0.0.1", port_of(program))):
+        pass
+
+
+def test_a_directory_is_gone_with_its_unit_whatever_is_in_it() -> None:
+    with placed(PROGRAM) as program:
+        (folder_of(program) / "deep").mkdir()
+        (folder_of(program) / "deep" / "file").write_text("x")
+    assert not folder_of(program).exists()
+
+
+def test_a_program_that_is_no_server_keeps_its_words() -> None:
+    awk = Program(("awk", "{dir}"), prepare="echo {port}")
+    with placed(awk) as program:
+        assert program is awk
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_one_and_what_lives_stays() -> None:
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with placed(PROGRAM) as program:
+            os.write(writing, str(folder_of(program)).encode())
+            signal.pause()
+        os._exit(0)
+    left = Path(os.read(reading, 4096).decode())
+    with placed(PROGRAM):
+        assert left.exists()
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert left.exists()
+    with placed(PROGRAM):
+        assert not left.exists()
+
+
+def test_a_directory_that_another_may_have_put_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / f"hztune-{os.getuid()}").symlink_to("elsewhere")
+    with pytest.raises(HztuneError, match="not a directory of this user's"), placed(PROGRAM):
+        pass
+
+
+def test_a_directory_that_a_shell_would_split_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "two words"))
+    with pytest.raises(HztuneError, match="without spaces"), placed(PROGRAM):
+        pass
+
+
+def test_another_user_gets_through_to_its_directory_but_sees_no_other(tmp_path: Path) -> None:
+    old = os.umask(0o077)
+    try:
+        with placed(PROGRAM):
+            assert (tmp_path / f"hztune-{os.getuid()}").stat().st_mode & 0o777 == 0o711
+    finally:
+        os.umask(old)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a port in the server's command only": (
+        {"server": "s {port}", "load": "l 7777"},
+        "--load 'l 7777' has not",
+    ),
+    "a port in the load only": (
+        {"server": "s 7777", "load": "l {port}", "ready": "true"},
+        "--server has not",
+    ),
+    "a port of its own and a fixed one": (
+        {"server": "s {port}", "load": "l {port}", "ready_port": 7777},
+        "--ready-port says 7777",
+    ),
+    "nothing that says when it answers": (
+        {"server": "s {dir}", "load": "l {dir}"},
+        "nothing says when the server answers",
+    ),
+    "turns with a fixed port": (
+        {"server": "s 7777", "load": "l 7777", "ready_port": 7777, "by": "turns"},
+        "--by turns needs a port of its own",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_commands_that_cannot_meet_are_refused_with_what_to_write(name: str) -> None:
+    options, reason = REFUSED[name]
+    with pytest.raises(UsageError) as refused:
+        described(**options)
+    assert reason in str(refused.value)
+
+
+def test_a_port_may_stand_in_what_writes_the_configuration() -> None:
+    told = described(prepare="echo {port} > {dir}/c", server="s {dir}/c", load="l {port}")
+    assert told.service is not None and told.service.port == 0
+
+
+def test_a_shell_reads_the_directory_as_one_word() -> None:
+    with placed(PROGRAM) as program:
+        done = subprocess.run(["/bin/sh", "-c", program.prepare], check=False)
+        assert done.returncode == 0
+        assert [each.name for each in folder_of(program).iterdir()] == ["a"]
+
+
+def test_shared_memory_of_a_killed_server_is_removed_and_no_other() -> None:
+    libc, table = ctypes.CDLL(None), Path("/proc/sysvipc/shm")
+    other = libc.shmget(0, 4096, 0o1600)
+    with swept() as pids:
+        pid = os.fork()
+        if pid == 0:
+            libc.shmget(0, 4096, 0o1600)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        pids.add(pid)
+        made = {row.split()[1]: row.split()[4] for row in table.read_text().splitlines()[1:]}
+        assert str(pid) in made.values()
+    left = {row.split()[1]: row.split()[4] for row in table.read_text().splitlines()[1:]}
+    assert str(pid) not in left.values()
+    assert str(other) in left
+    libc.shmctl(other, 0, None)

@@ -1,0 +1,206 @@
+"""What each copy of a server has for itself: a free port `{port}` and a scratch directory `{dir}`.
+
+A server and what is run around it are a *unit*. Each unit has a place of its own, so that what one
+leaves behind (files, connections that the kernel has not forgotten) is not there for the next one,
+and two may live at once. A directory is removed with its unit; where hztune itself was killed, the
+next one that starts removes it: a lock that the kernel held for the dead one is free then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import random
+import re
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hztune.errors import HztuneError
+from hztune.measure.program import Program, placed_names, put_in_place
+
+_PLAIN = re.compile(r"[\w./+:@%-]+")
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_FIRST_PORT = 10_000
+_LEAST_PORTS = 1_000
+_LAST_PORT = 65_535
+_TRIES = 100
+_PORTS = random.SystemRandom()
+_TRAVERSED = 0o711
+"""Rights of the directory of all places: a server of another user must get through to its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What one unit has for itself.
+
+    Attributes:
+        port: A TCP port that was free a moment ago; 0: none is asked for.
+        folder: An empty directory; None: none is asked for.
+    """
+
+    port: int = 0
+    folder: Path | None = None
+
+    def fill(self, text: str) -> str:
+        """Returns a command with this port and this directory in it."""
+        return put_in_place(text, {"port": str(self.port), "dir": str(self.folder)})
+
+
+@contextmanager
+def placed(program: Program) -> Iterator[Program]:
+    """Gives a server a place for as long as the block lasts; other programs stay as they are.
+
+    Raises:
+        HztuneError: There is no free port, or no directory can be made.
+    """
+    asked = placed_names(*program.texts()) if program.service else set()
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(_scratch()) if "dir" in asked else None
+        yield _filled(program, Place(_free_port() if "port" in asked else 0, folder))
+
+
+def _filled(program: Program, place: Place) -> Program:
+    """Returns a server in its place."""
+    if program.service is None:
+        return program
+    return replace(
+        program,
+        argv=tuple(place.fill(word) for word in program.argv),
+        prepare=place.fill(program.prepare),
+        cleanup=place.fill(program.cleanup),
+        service=replace(
+            program.service,
+            load=place.fill(program.service.load),
+            ready=place.fill(program.service.ready),
+            port=program.service.port or place.port,
+        ),
+    )
+
+
+# ---- ports ---------------------------------------------------------------------------------------
+
+
+def _free_port() -> int:
+    """Returns a port on which nothing listens and which no outgoing connection gets by chance.
+
+    It is drawn at random, so that two who look at the same moment hardly find the same one.
+    """
+    for _ in range(_TRIES):
+        port = _PORTS.randrange(_FIRST_PORT, _end_of_ports())
+        if _is_free(port):
+            return port
+    raise HztuneError(
+        f"{_TRIES} ports from {_FIRST_PORT} to {_end_of_ports() - 1} were tried for {{port}}, and "
+        "each is in use; end what holds them"
+    )
+
+
+def _end_of_ports() -> int:
+    """Returns where the kernel's own choices begin, or the end of all ports where they are many."""
+    with contextlib.suppress(OSError, ValueError):
+        first = int(_EPHEMERAL.read_text().split()[0])
+        if first >= _FIRST_PORT + _LEAST_PORTS:
+            return first
+    return _LAST_PORT + 1
+
+
+def _is_free(port: int) -> bool:
+    """Whether a server could take a port, whichever address it binds."""
+    for family, address in ((socket.AF_INET, ""), (socket.AF_INET6, "::")):
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind((address, port))
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False  # any other error: that family is not there
+    return True
+
+
+# ---- directories ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Makes a directory and removes it in the end; first those that dead processes left."""
+    root = _root()
+    with _locked(root):
+        for left in root.iterdir():
+            _remove_if_left(left)
+        folder = Path(tempfile.mkdtemp(prefix="", dir=root))
+        held = _lock(folder)
+    assert held is not None, "nothing else locks it while the root is locked"
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
+
+
+def _root() -> Path:
+    """Returns the directory of all places of this user.
+
+    Raises:
+        HztuneError: It cannot be made, or is not this user's own.
+    """
+    root = Path(tempfile.gettempdir(), f"hztune-{os.getuid()}")
+    if not _PLAIN.fullmatch(str(root)):
+        raise HztuneError(
+            f"{{dir}} would be in {str(root)!r}, and it stands in shell commands; name a directory "
+            "for temporary files without spaces and special characters with TMPDIR"
+        )
+    try:
+        with contextlib.suppress(FileExistsError):
+            root.mkdir()
+            root.chmod(_TRAVERSED)
+        about = root.lstat()
+    except OSError as error:
+        raise HztuneError(
+            f"{{dir}} cannot be made in {root.parent}: {error.strerror}; name another directory "
+            "for temporary files with TMPDIR"
+        ) from error
+    if about.st_uid != os.getuid() or not root.is_dir() or root.is_symlink():
+        raise HztuneError(
+            f"{root} is not a directory of this user's; remove it, or name another directory for "
+            "temporary files with TMPDIR"
+        )
+    return root
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Holds a directory; whoever else wants it waits."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _lock(folder: Path) -> int | None:
+    """Returns a descriptor that holds a directory; None: a living process holds it."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def _remove_if_left(folder: Path) -> None:
+    """Removes the place of a process that is dead."""
+    with contextlib.suppress(OSError):
+        held = _lock(folder)
+        if held is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(held)
