@@ -36,7 +36,7 @@ from hztune.measure import Arm, Executor
 from hztune.measure.workloads import workload_executor
 from hztune.params import renamed_in
 from hztune.search import SLOTS
-from hztune.space import Config, Dimension, Space
+from hztune.space import ConfigDict, Dimension, Space
 from hztune.trial import Ledger
 from hztune.tune.candidates import TuneTarget, candidates
 from hztune.workload import WorkloadSpec
@@ -63,7 +63,7 @@ def recorded_space(threads: int) -> Space:
     return candidates("hz", str(SPACE), TuneTarget(threads)).space
 
 
-def defaults(space: Space) -> Config:
+def defaults(space: Space) -> ConfigDict:
     """The default of each parameter that a landscape is of: what its log ratios are to."""
     full = space.full({})
     return {dimension.name: full[dimension.name] for dimension in space.dimensions}
@@ -86,7 +86,7 @@ def drawn(space: Space, count: int, seed: int) -> list[Arm]:
     return list(arms.values())[:count]
 
 
-def stepped(space: Space, rng: random.Random, steps: int) -> Config:
+def stepped(space: Space, rng: random.Random, steps: int) -> ConfigDict:
     """The default with some parameters drawn anew."""
     point = space.encode(space.default)
     drawn = {d.name for d in rng.sample(space.dimensions, min(steps, len(space.dimensions)))}

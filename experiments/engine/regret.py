@@ -37,7 +37,7 @@ from hztune.machine import Machine
 from hztune.measure import Arm
 from hztune.params import Value
 from hztune.progress import Quiet
-from hztune.space import Config, Space, load, machine_facts
+from hztune.space import ConfigDict, Space, load, machine_facts
 from hztune.trial import Bench, Budget, Ledger
 from hztune.trial.ledger import FAR_BEHIND
 from hztune.tune.story import Story
@@ -70,7 +70,7 @@ class Surface:
     space: Space
     noise: NoiseSource
     _model: Model
-    _recorded: Sequence[Config]
+    _recorded: Sequence[ConfigDict]
     _known: dict[str, Truth]
 
     @classmethod
@@ -143,7 +143,7 @@ def fitted(
     return found
 
 
-def coordinates(space: Space, config: Config | dict[str, Value]) -> NDArray[np.float64]:
+def coordinates(space: Space, config: ConfigDict | dict[str, Value]) -> NDArray[np.float64]:
     """A configuration as a point of the unit cube; words get a coordinate each."""
     point = space.encode(config)
     found: list[float] = []

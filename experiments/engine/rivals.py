@@ -19,17 +19,17 @@ import optuna
 from hztune.measure import Arm
 from hztune.search import SLOTS, Best, Chain
 from hztune.search.race import FEWEST_BLOCKS, SEARCH_BLOCKS
-from hztune.space import Config, Dimension, Space
+from hztune.space import ConfigDict, Dimension, Space
 from hztune.trial import Bench
 
 
 class Strategy(Protocol):
     """What proposes."""
 
-    def ask(self, count: int) -> list[Config]:
+    def ask(self, count: int) -> list[ConfigDict]:
         """Configurations to measure next."""
 
-    def tell(self, config: Config, log_ratio: float) -> None:
+    def tell(self, config: ConfigDict, log_ratio: float) -> None:
         """What one of them was measured as."""
 
 
@@ -87,11 +87,11 @@ class Chance:
         """Seeds the draws."""
         self._space, self._rng = space, random.Random(seed)
 
-    def ask(self, count: int) -> list[Config]:
+    def ask(self, count: int) -> list[ConfigDict]:
         """Anything that is legal."""
         return [self._space.sample(self._rng) for _ in range(count)]
 
-    def tell(self, config: Config, log_ratio: float) -> None:
+    def tell(self, config: ConfigDict, log_ratio: float) -> None:
         """Learns nothing."""
 
 
@@ -102,10 +102,10 @@ class Tpe:
         """Makes a study."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-        self._space, self._open = space, list[tuple[Config, optuna.Trial]]()
+        self._space, self._open = space, list[tuple[ConfigDict, optuna.Trial]]()
         self._study = optuna.create_study(direction="maximize", sampler=sampler)
 
-    def ask(self, count: int) -> list[Config]:
+    def ask(self, count: int) -> list[ConfigDict]:
         """What TPE suggests and is legal."""
         while len(self._open) < count:
             trial = self._study.ask()
@@ -123,7 +123,7 @@ class Tpe:
                 self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
         return [config for config, _ in self._open]
 
-    def tell(self, config: Config, log_ratio: float) -> None:
+    def tell(self, config: ConfigDict, log_ratio: float) -> None:
         """Ends the first open trial of that configuration."""
         place = next(n for n, (known, _) in enumerate(self._open) if known == config)
         self._study.tell(self._open.pop(place)[1], log_ratio)
@@ -152,9 +152,9 @@ class Smac:
         self._smac = HyperparameterOptimizationFacade(
             scenario, lambda config, seed=0: 0.0, overwrite=True, logging_level=False
         )
-        self._space, self._open = space, list[tuple[Config, Any]]()
+        self._space, self._open = space, list[tuple[ConfigDict, Any]]()
 
-    def ask(self, count: int) -> list[Config]:
+    def ask(self, count: int) -> list[ConfigDict]:
         """What SMAC suggests and is legal; what is not is told as a great loss."""
         from smac.runhistory.dataclasses import TrialValue
 
@@ -169,7 +169,7 @@ class Smac:
                 self._smac.tell(asked, TrialValue(cost=1.0))
         return [config for config, _ in self._open]
 
-    def tell(self, config: Config, log_ratio: float) -> None:
+    def tell(self, config: ConfigDict, log_ratio: float) -> None:
         """Ends the first open trial of that configuration."""
         from smac.runhistory.dataclasses import TrialValue
 
@@ -184,11 +184,11 @@ class Presets:
         """Knows them all from the start."""
         self._presets = [dict(preset.config) for preset in space.presets]
 
-    def ask(self, count: int) -> list[Config]:
+    def ask(self, count: int) -> list[ConfigDict]:
         """All of them, as many as fit."""
         return self._presets[:count]
 
-    def tell(self, config: Config, log_ratio: float) -> None:
+    def tell(self, config: ConfigDict, log_ratio: float) -> None:
         """Learns nothing."""
 
 
@@ -201,11 +201,11 @@ class Forward:
     def __init__(self, space: Space, seed: int) -> None:
         """Begins at the default."""
         self._space, self._rng = space, random.Random(seed)
-        self._base: Config = {}
+        self._base: ConfigDict = {}
         self._sums, self._times = Counter[str](), Counter[str]()
         self._begin()
 
-    def ask(self, count: int) -> list[Config]:
+    def ask(self, count: int) -> list[ConfigDict]:
         """The next changes of this stage."""
         while not self._queue:
             if self._repeats:
@@ -217,7 +217,7 @@ class Forward:
         asked, self._queue = self._queue[:count], self._queue[count:]
         return asked
 
-    def tell(self, config: Config, log_ratio: float) -> None:
+    def tell(self, config: ConfigDict, log_ratio: float) -> None:
         """Takes a measurement in."""
         self._sums[str(config)] += log_ratio  # type: ignore[assignment]
         self._times[str(config)] += 1
@@ -234,7 +234,7 @@ class Forward:
         self._rng.shuffle(found)
         self._options, self._queue, self._repeats = found, [*found], 2
 
-    def _best(self, count: int) -> Sequence[Config] | list[Config]:
+    def _best(self, count: int) -> Sequence[ConfigDict] | list[ConfigDict]:
         measured = [each for each in self._options if self._times[str(each)]]
         mean = {str(each): self._sums[str(each)] / self._times[str(each)] for each in measured}
         return sorted(measured, key=lambda each: -mean[str(each)])[:count]

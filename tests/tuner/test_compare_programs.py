@@ -30,6 +30,7 @@ from hztune.machine import Machine
 from hztune.measure.program import Program
 from hztune.measure.workloads import program_identity, programs_executor
 from hztune.profile import AllocatorId, Profile, Share, WorkloadId
+from hztune.progress import Quiet
 from hztune.store.local import samples
 from hztune.tune import TuneRequest
 from hztune.tune.outcome import profile_of
@@ -328,7 +329,7 @@ def test_a_claim_for_several_commands_asks_for_each_again(
     tuned = make_profile(workload=ids[0], shares=shares, threads=0)
     for programs in ((), api.named_programs(("small=true",))):
         with pytest.raises(UsageError, match=r"--command small='\.\.\.' --command large="):
-            claim.verify(tuned, programs, 20.0, 1, api.Quiet())
+            claim.verify(tuned, programs, 20.0, 1, Quiet())
 
 
 def test_one_request_never_mixes_programs_and_workloads() -> None:

@@ -22,7 +22,7 @@ from hztune.errors import UsageError
 from hztune.lab import chart, definition
 from hztune.lab.definition import Experiment
 from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth
-from hztune.lab.report import NOT_MEASURED, Answer, examine
+from hztune.lab.report import NOT_MEASURED, ExperimentReading, examine
 from hztune.lab.run import RESULTS, UNFINISHED, Ran, run
 from hztune.machine import Machine
 from hztune.measure import Executor
@@ -130,7 +130,7 @@ def ran(folder: Path, bench: Bench | None = None, *, resume: bool = False) -> Ra
     return run(definition.load(folder), Quiet(), resume=resume, executors=bench or Bench())
 
 
-def report(folder: Path) -> Answer:
+def report(folder: Path) -> ExperimentReading:
     return examine(definition.load(folder))
 
 

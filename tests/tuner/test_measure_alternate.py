@@ -11,7 +11,7 @@ import pytest
 
 from hztune.errors import UsageError
 from hztune.machine import Machine
-from hztune.measure.alternate import BY_TURNS, AlternateExecutor, without_strangers
+from hztune.measure.alternate import BY_TURNS, AlternateExecutor, Reading, without_strangers
 from hztune.measure.choice import ProgramExecutor
 from hztune.measure.launch import Run
 from hztune.measure.program import Program, by_regex, described
@@ -85,7 +85,7 @@ def test_a_number_that_counts_all_the_time_is_corrected_by_that_of_its_own() -> 
     code = f"start = time.time()\n{BUSY}print(1000 / (time.time() - start))"
     program = python(code, rate=by_regex(r"([0-9.]+)", "higher"), reads_output=True)
     executor = AlternateExecutor(program, seed=1, identity=OpenProof())
-    executor.pace, executor.counts_standing = PINNED, True
+    executor.pace, executor.reading = PINNED, Reading(counts_standing=True)
     block = executor.measure([CONTROL, CONTROL], role="aa", rounds=1, number=0)
     for outcome in block.outcomes:
         (turn,) = outcome.turns
@@ -203,8 +203,8 @@ def test_a_study_goes_on_as_it_began() -> None:
     assert said == ["measured by whole runs, one after the other: as the study began"]
 
 
-def test_by_turns_and_a_server_exclude_each_other() -> None:
-    with pytest.raises(UsageError, match="--by turns is for programs"):
+def test_by_turns_and_a_server_with_a_fixed_port_exclude_each_other() -> None:
+    with pytest.raises(UsageError, match="--by turns needs a port of its own"):
         described(server="redis-server", load="true", ready="true", by="turns")
 
 

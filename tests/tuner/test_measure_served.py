@@ -132,7 +132,8 @@ def test_a_load_of_a_fixed_time_has_its_rate_corrected_too(place: Place) -> None
 def test_a_load_that_never_ends_is_told_to(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examine_server, "LOAD_PATIENCE_S", 0.5)
     monkeypatch.setattr(examine_server, "LOAD_SPAN_S", 0.4)
-    for outcome in good(place.measure(place.program(count=10**9, metric_regex=RATE))):
+    endless: dict[str, Any] = {"count": 10**9, "metric_regex": RATE, "by": "turns"}
+    for outcome in good(place.measure(place.program(**endless))):
         assert sum(turn.counted_ns for turn in outcome.turns) == pytest.approx(0.4e9, rel=0.3)
 
 

@@ -18,7 +18,7 @@ from hztune.cli.tune import print_result
 from hztune.errors import UsageError
 from hztune.export.provenance import claim as claim_words
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
-from hztune.profile import Claim, Memory, Profile
+from hztune.profile import Claim, MemoryClaim, Profile
 from hztune.progress import Quiet
 from hztune.report import reading, sections, words
 from hztune.result import Attempt, Result
@@ -36,7 +36,7 @@ MakeProfile = Callable[..., Profile]
 MakeBench = Callable[..., Bench]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
-SMALL = Claim("ops_per_s", 0.95, 0.92, 0.98, 12, "less_memory", Memory(0.7, 0.68, 0.72))
+SMALL = Claim("ops_per_s", 0.95, 0.92, 0.98, 12, "less_memory", MemoryClaim(0.7, 0.68, 0.72))
 SPACE = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n[parameters.decay_ms]\n'
 
 

@@ -19,7 +19,7 @@ from hztune.machine import Machine
 from hztune.prior import Lesson, Prior, state
 from hztune.result import Result
 from hztune.result.summary import summary_json, summary_lines
-from hztune.store.study import Place
+from hztune.store.study import StudyAddress
 from hztune.tune import plan, session, shared_session, tune
 from hztune.tune.learned import prior_of, subject_of
 from hztune.tune.request import TuneRequest, understand
@@ -90,7 +90,7 @@ def studied(
         request = replace(asked, **changes)
         if not shared:
             return tune(request, listener)
-        place = Place(f"sqlite:///{tmp_path / 'shared.db'}", shared)
+        place = StudyAddress(f"sqlite:///{tmp_path / 'shared.db'}", shared)
         return shared_session.begin(place, request, request.out, listener)
 
     return carry_out

@@ -12,7 +12,7 @@ import pytest
 from hztune.blocks import Arm, Block, Role
 from hztune.lab.replay import Landscape, ModelNoise, Truth
 from hztune.measure.types import Around
-from hztune.progress import Status
+from hztune.progress import StudyStatus
 from hztune.search import Chain, Search
 from hztune.search.race import LEAST_TRIALS
 from hztune.space import Space
@@ -43,12 +43,12 @@ class Recorder:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.statuses: list[Status] = []
+        self.statuses: list[StudyStatus] = []
 
     def say(self, line: str) -> None:
         self.lines.append(line)
 
-    def update(self, status: Status) -> None:
+    def update(self, status: StudyStatus) -> None:
         self.statuses.append(status)
 
 
