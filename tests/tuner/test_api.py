@@ -133,7 +133,8 @@ def study(
         clock = VirtualClock()
         inner = ReplayExecutor(spin_is_faster, QUIET, seed=1, clock=clock)
         monkeypatch.setattr(
-            "hztune.tune.session.executor_of", lambda request, machine, store: Kept(inner, store)
+            "hztune.tune.session.executor_of",
+            lambda request, machine, store, *more: Kept(inner, store),
         )
         monkeypatch.setattr("hztune.tune.session.SystemClock", lambda: clock)
         asked = api.request(*target, budget="1m", space=space, out=out, **options)

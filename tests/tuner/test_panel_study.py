@@ -368,7 +368,9 @@ def carried_out(
     def carry_out(landscape: Landscape, **changes: object) -> Result:
         where = "hztune.tune.session"
         inner = simulated(landscape)
-        monkeypatch.setattr(f"{where}.executor_of", lambda request, machine, to: Kept(inner, to))
+        monkeypatch.setattr(
+            f"{where}.executor_of", lambda request, machine, to, *more: Kept(inner, to)
+        )
         monkeypatch.setattr(f"{where}.panel_of", panel_of)
         monkeypatch.setattr(f"{where}.SystemClock", lambda: clock)
         space, out = str(tmp_path / "two.toml"), tmp_path / "out"
@@ -434,7 +436,7 @@ def test_a_study_that_workers_share_has_a_panel_too(
     clock, where = VirtualClock(), "hztune.tune.shared_session"
     (tmp_path / "two.toml").write_text(SPACE)
 
-    def executor_of(request: TuneRequest, machine: Machine, sink: Sink) -> Kept:
+    def executor_of(request: TuneRequest, machine: Machine, sink: Sink, *more: object) -> Kept:
         return Kept(ReplayExecutor(only_pages, QUIET, seed=1, clock=clock), sink)
 
     def panel_of(request: TuneRequest, machine: Machine, sink: Sink) -> Panel:

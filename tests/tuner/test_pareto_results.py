@@ -71,7 +71,8 @@ def tuned_on(
         clock = VirtualClock()
         inner = ReplayExecutor(landscape, QUIET, seed=1, clock=clock, rss_scatter=0.01)
         monkeypatch.setattr(
-            "hztune.tune.session.executor_of", lambda request, machine, store: Kept(inner, store)
+            "hztune.tune.session.executor_of",
+            lambda request, machine, store, *more: Kept(inner, store),
         )
         monkeypatch.setattr("hztune.tune.session.SystemClock", lambda: clock)
         asked = TuneRequest(
@@ -315,7 +316,7 @@ def test_a_front_that_workers_share_leaves_what_every_front_leaves(
     inner = ReplayExecutor(spin_or_purge, QUIET, seed=1, clock=clock, rss_scatter=0.01)
     monkeypatch.setenv("HZTUNE_CORE", str(core_build))
     monkeypatch.setattr(
-        shared_session, "executor_of", lambda request, machine, sink: Kept(inner, sink)
+        shared_session, "executor_of", lambda request, machine, sink, *more: Kept(inner, sink)
     )
     monkeypatch.setattr(shared_session, "SystemClock", lambda: clock)
     space = tmp_path / "two.toml"

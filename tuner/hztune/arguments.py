@@ -1,7 +1,7 @@
 """What Python code hands to a function, held against the annotations of that function.
 
 mypy tells it to whoever runs mypy; here everyone else is told, in one sentence and before anything
-begins. Only forms that the API has are known: names joined by "|", and one pair of brackets.
+begins. Only forms that the API has are known: names joined by "|", also in one pair of brackets.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _R = TypeVar("_R")
 
 _MOST_SHOWN = 60
 _ELEMENTS = re.compile(r"(Sequence|tuple|Mapping)\[([^,\]]+).*\]")
+_OUTER_BAR = re.compile(r"\|(?![^\[]*\])")
 _WORDS = {
     "str": "a str",
     "int": "a whole number",
@@ -68,10 +69,15 @@ def judge_argument(name: str, value: object, annotation: str) -> None:
     Raises:
         UsageError: It is of another type, no finite number, or a text with a NUL.
     """
-    kinds = [kind.strip() for kind in annotation.split("|")]
+    kinds = _kinds(annotation)
     if not any(_is(value, kind) for kind in kinds):
         legal = " or ".join(map(_legal, kinds))
         raise UsageError(f"{name} is {_shown(value)}; legal is {legal}")
+
+
+def _kinds(annotation: str) -> list[str]:
+    """The parts of a union; a "|" within brackets is of what stands there."""
+    return [kind.strip() for kind in _OUTER_BAR.split(annotation)]
 
 
 def _is(value: object, kind: str) -> bool:
@@ -88,7 +94,7 @@ def _is(value: object, kind: str) -> bool:
     if kind == "None":
         return value is None
     if kind.startswith("Literal["):
-        return isinstance(value, str) and f'"{value}"' in kind
+        return value in re.findall(r"['\"](.+?)['\"]", kind)
     return kind in _FREE or any(each.__name__ == kind for each in type(value).__mro__)
 
 
@@ -97,7 +103,7 @@ def _is_many(value: object, kind: str, of: str) -> bool:
         return isinstance(value, Mapping)
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         return False
-    return all(_is(each, of) for each in value)
+    return all(any(_is(each, one) for one in _kinds(of)) for each in value)
 
 
 def _is_number(value: object) -> bool:
@@ -112,7 +118,9 @@ def _is_number(value: object) -> bool:
 def _legal(kind: str) -> str:
     """A kind, in words."""
     many = _ELEMENTS.fullmatch(kind)
-    return f"a {many[1].lower()} of {many[2]}" if many else _WORDS.get(kind, kind)
+    return (
+        f"a {many[1].lower()} of {many[2].replace(' |', ' or')}" if many else _WORDS.get(kind, kind)
+    )
 
 
 def _shown(value: object) -> str:
