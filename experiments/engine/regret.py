@@ -35,7 +35,7 @@ from hztune import params
 from hztune.lab.replay import NoiseSource, ReplayExecutor, Truth, VirtualClock
 from hztune.machine import Machine
 from hztune.measure import Arm
-from hztune.params import Value
+from hztune.params import Param, Value
 from hztune.progress import Quiet
 from hztune.space import ConfigDict, Space, load, machine_facts
 from hztune.trial import Bench, Budget, Ledger
@@ -54,6 +54,12 @@ class Model(Protocol):
 
     def predict(self, where: NDArray[np.float64]) -> NDArray[np.float64]:
         """The log ratio at each point of the unit cube, shapes (points, coordinates), (points,)."""
+
+
+GONE = (
+    Param("depot_bytes", "int", 4194304, 65536, 268435456, "pow2", "bytes", (), False, "", "", ""),
+)
+"""Parameters that hz had when the landscapes were recorded."""
 
 
 @dataclass
@@ -112,7 +118,8 @@ class Surface:
 def space_of(found: Mapping[str, Any]) -> Space:
     """The space as it was: its defaults and its machine are those that the landscape records."""
     then = found["defaults"]
-    rows = [replace(row, default=then.get(row.name, row.default)) for row in params.table()]
+    known = (*params.table(), *GONE)
+    rows = [replace(row, default=then.get(row.name, row.default)) for row in known]
     threads = int(found["workload"].rpartition("T=")[2])
     facts = machine_facts(threads, Machine(**found["machine"]))
     return load(SPACE, rows, check=params.check, facts=facts)
