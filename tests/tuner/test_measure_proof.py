@@ -45,14 +45,14 @@ def spec() -> WorkloadSpec:
     return WorkloadSpec.from_text("remote", threads=2)
 
 
-def by_turns(*arms: Arm, proof: AllocatorIdentity | None = None) -> tuple[Outcome, ...]:
-    executor = TurnExecutor(spec(), seed=1, tempo=QUICK, identity=proof)
+def by_turns(*arms: Arm, identity: AllocatorIdentity | None = None) -> tuple[Outcome, ...]:
+    executor = TurnExecutor(spec(), seed=1, tempo=QUICK, identity=identity)
     return executor.measure(arms, role="search", rounds=2, number=0).outcomes
 
 
-def by_runs(*arms: Arm, proof: AllocatorIdentity | None = None) -> tuple[Outcome, ...]:
+def by_runs(*arms: Arm, identity: AllocatorIdentity | None = None) -> tuple[Outcome, ...]:
     program = bench_program(spec(), seconds=0.05)
-    executor = RunExecutor(program, seed=1, identity=proof, warmups=0)
+    executor = RunExecutor(program, seed=1, identity=identity, warmups=0)
     return executor.measure(arms, role="search", rounds=1, number=0).outcomes
 
 

@@ -191,7 +191,7 @@ def described(
     ready_port: int | None = None,
     idle_s: float = 0.0,
     name: str = "",
-    by: By | None = None,
+    by: Literal["turns", "runs"] | None = None,
 ) -> Program:
     """The program that words and options describe, as the command line names them.
 
