@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -194,6 +195,12 @@ def test_the_environment_of_a_profile_replaces_settings_and_keeps_the_rest(
 ) -> None:
     made = api.environment(studied.profile, {"HZ_DEPOT_LOCK": "mutex", "HOME": "/h"})
     assert (made["HZ_DEPOT_LOCK"], made["HOME"]) == ("spin", "/h")
+
+
+def test_a_study_in_a_thread_is_like_any_other(study: Study) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(study, "larson", threads=2).result()
+    assert result.profile.claim.verdict == "improved"
 
 
 def test_allocators_are_compared_from_python() -> None:

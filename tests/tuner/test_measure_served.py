@@ -124,6 +124,7 @@ def test_a_rate_that_counts_standing_still_is_corrected_and_taken_per_cpu_time(
     assert "corrected" in place.told.text
 
 
+@pytest.mark.perf  # beside other work its rate alone and by turns are too far apart
 def test_a_load_of_a_fixed_time_has_its_rate_corrected_too(place: Place) -> None:
     good(place.measure(place.program(count=10**9, seconds=0.6, metric_regex=RATE)))
     assert "corrected" in place.told.text

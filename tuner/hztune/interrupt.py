@@ -6,31 +6,39 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Event
+from threading import Event, current_thread, main_thread
 from types import FrameType
 
 from hztune.errors import StoppedByUser
 
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 @contextmanager
 def interruptible() -> Iterator[Event]:
-    """Makes the first SIGINT or SIGTERM a KeyboardInterrupt, and the second one the end.
+    """Makes the first SIGINT, SIGTERM or SIGHUP a KeyboardInterrupt, and the second one the end.
 
     Where Python swallows exceptions (in a `__del__`, for one) the KeyboardInterrupt is lost: look
     at the event that is yielded before each new measurement. It is set from the first signal on.
+    Signals are the main thread's: in another one the event is never set.
     """
     asked = Event()
+    if current_thread() is not main_thread():
+        yield asked
+        return
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         asked.set()
-        for one in (signal.SIGINT, signal.SIGTERM):
+        for one in before:
             signal.signal(one, leave)
         raise KeyboardInterrupt
 
     def leave(number: int, frame: FrameType | None) -> None:
         os._exit(StoppedByUser.exit_status)
 
-    before = {one: signal.signal(one, interrupt) for one in (signal.SIGINT, signal.SIGTERM)}
+    under_nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    ends = [one for one in _ENDS if one != signal.SIGHUP or not under_nohup]
+    before = {one: signal.signal(one, interrupt) for one in ends}
     try:
         yield asked
     finally:
