@@ -45,7 +45,7 @@ void *hz_malloc(size_t size)
 {
     if (HZ_LIKELY(size <= hz_map.direct_max_bytes)) return stack_alloc(hz_small_stack(size));
     if (HZ_UNLIKELY(size > hz_map.class_max_bytes)) return alloc_slow(size, HZ_GRANULE_BYTES);
-    return class_alloc(hz_class_of(size)); /* a small size only if hz has just started */
+    return class_alloc(hz_class_of(size)); /* small only if the path opened meanwhile */
 }
 
 /* ---- slow allocation ------------------------------------------------------------------------ */

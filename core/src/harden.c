@@ -306,7 +306,7 @@ void hz_harden_require_size(const void *block, size_t size)
 
 /* Opens malloc's fast path, except under `full`; gives malloc(0) a class, except under
  * hardening. */
-void hz_harden_start(void)
+void hz_fast_path_open(void)
 {
     if (!hz_is_hardened()) hz_small_stacks[0] = HZ_STACK_OFFSET(1);
     if (hz_is_fenced()) return;

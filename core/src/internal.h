@@ -401,7 +401,7 @@ HZ_FAST bool hz_is_deferring(void)
            hz_cfg.hardening == HZ_HARDENING_OFF;
 }
 
-void hz_harden_start(void);
+void hz_fast_path_open(void);
 /* The allocation functions and free under `full`. */
 void *hz_harden_alloc(size_t size, size_t align);
 void hz_harden_free(void *block, uint32_t class_);

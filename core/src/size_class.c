@@ -34,7 +34,7 @@ const uint32_t hz_class_bytes[HZ_CLASSES + 1] = {
     [HZ_SIZED_CLASSES + 1] = 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536,
 };
 
-/* By (size + 15) / 16. Size 0 has no class until hz_harden_start gives it one. */
+/* By (size + 15) / 16. Size 0 has no class until hz_fast_path_open gives it one. */
 uint16_t hz_small_stacks[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1] = {
 #define RANGE(class_, below, bytes) [(below) / 16 + 1 ... (bytes) / 16] = HZ_STACK_OFFSET(class_),
     SMALL_CLASSES(RANGE)

@@ -313,7 +313,7 @@ static bool start(void)
     if (!hz_arena_make() || !shards_make()) return false;
     draw_keys();
     hz_rows_start();
-    hz_harden_start();
+    hz_fast_path_open();
     hz_heap_start(cpus);
     return true;
 }

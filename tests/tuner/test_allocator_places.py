@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hztune import allocator
-from hztune.allocator import Installed
+from hztune.allocator import Installed, target
 
 from .conftest import TUNED
 from .test_allocator import TABLES
@@ -38,6 +38,15 @@ def test_a_place_names_every_allocator_with_parameters_and_no_other(place: str) 
     wanted = with_parameters() - OWN
     assert wanted - PLACES[place] == set(), f"{place} lacks them"
     assert PLACES[place] - wanted == set(), f"{place} has them, and they have no parameters"
+
+
+def test_the_library_of_every_allocator_is_known_in_programs_and_processes() -> None:
+    assert {*target.LINKED, "glibc"} == {*allocator.names()} - {"none"}
+
+
+@pytest.mark.parametrize("name", sorted(set(allocator.names()) - {"none"}))
+def test_every_allocator_says_how_its_settings_are_checked(name: str) -> None:
+    assert allocator.get(name).how_to_check
 
 
 @pytest.mark.parametrize("name", sorted(set(allocator.names()) - {"none"}))

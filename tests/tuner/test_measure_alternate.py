@@ -11,7 +11,7 @@ import pytest
 
 from hztune.errors import UsageError
 from hztune.machine import Machine
-from hztune.measure.alternate import BY_TURNS, AlternateExecutor, Reading, without_strangers
+from hztune.measure.alternate import BY_TURNS, AlternateExecutor, NumberReading, without_strangers
 from hztune.measure.choice import ProgramExecutor
 from hztune.measure.launch import Run
 from hztune.measure.program import Program, by_regex, described
@@ -85,7 +85,7 @@ def test_a_number_that_counts_all_the_time_is_corrected_by_that_of_its_own() -> 
     code = f"start = time.time()\n{BUSY}print(1000 / (time.time() - start))"
     program = python(code, rate=by_regex(r"([0-9.]+)", "higher"), reads_output=True)
     executor = AlternateExecutor(program, seed=1, identity=OpenProof())
-    executor.pace, executor.reading = PINNED, Reading(counts_standing=True)
+    executor.pace, executor.reading = PINNED, NumberReading(counts_standing=True)
     block = executor.measure([CONTROL, CONTROL], role="aa", rounds=1, number=0)
     for outcome in block.outcomes:
         (turn,) = outcome.turns

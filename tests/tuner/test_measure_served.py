@@ -15,7 +15,7 @@ import pytest
 from hztune.errors import HztuneError
 from hztune.machine import Machine
 from hztune.measure import Arm, Block, Outcome, examine_server
-from hztune.measure.alternate import BY_TURNS, Reading
+from hztune.measure.alternate import BY_TURNS, NumberReading
 from hztune.measure.launch import Run
 from hztune.measure.program import Program, described
 from hztune.measure.server import refuse_fixed_time
@@ -205,7 +205,7 @@ def test_a_failure_by_turns_gets_its_name(place: Place, name: str) -> None:
 def test_a_second_is_one_of_the_servers_own_where_that_is_compared() -> None:
     run = Run(None, wall_s=2.0, cpu_ns=2 * 10**9, server_cpu_ns=5 * 10**8)
     stint = Stint(0, 0, 0, 0, 4.0, run, 200, 200, 0, 1, 0.0, 1)
-    assert Reading().rate(0.5, stint) == 0.5
-    assert Reading(per_server_cpu=True).rate(0.5, stint) == 2.0  # one load in half a second
-    assert Reading(counts_standing=True).rate(10.0, stint) == 20.0
-    assert Reading(True, per_server_cpu=True).rate(10.0, stint) == 80.0  # 40 in half a second
+    assert NumberReading().rate(0.5, stint) == 0.5
+    assert NumberReading(per_server_cpu=True).rate(0.5, stint) == 2.0  # one load in half a second
+    assert NumberReading(counts_standing=True).rate(10.0, stint) == 20.0
+    assert NumberReading(True, per_server_cpu=True).rate(10.0, stint) == 80.0  # 40 in half a second

@@ -24,7 +24,7 @@ _SCRIPTS_DEEP = 5
 _RESOLVED = re.compile(r"=> (/.*) \(0x[0-9a-f]+\)$", re.M)
 _SHEBANG_BYTES = 256
 #: Starts of the names of libraries that are linked to get an allocator.
-_LINKED = {
+LINKED = {
     "jemalloc": "libjemalloc.so",
     "mimalloc": "libmimalloc.so",
     "tcmalloc": "libtcmalloc",
@@ -129,7 +129,7 @@ def inspect(program: str | Path) -> Target:
     file = elf.read(path)
     if file is None:
         raise UsageError(f"{path} is neither a program of this kind of system nor a #! script")
-    linked = next((name for name, stem in _LINKED.items() if _any_starts(file.needed, stem)), "")
+    linked = next((name for name, stem in LINKED.items() if _any_starts(file.needed, stem)), "")
     own = next(iter(marks.of(path)), None)
     return Target(
         program=path,
@@ -147,7 +147,7 @@ def inspect(program: str | Path) -> Target:
 
 def named(library: Path) -> str:
     """Returns the allocator that a library file is, by its name; "" when hztune knows none."""
-    stems = {**_LINKED, "glibc": "libc.so.6"}
+    stems = {**LINKED, "glibc": "libc.so.6"}
     return next((name for name, stem in stems.items() if library.name.startswith(stem)), "")
 
 

@@ -19,7 +19,7 @@ def header(profile: Profile) -> str:
     comment = provenance(profile, "build hz without HZ_CONFIG_HEADER")
     use = [
         "defaults:  cmake -S core -B build -DHZ_CONFIG_HEADER=/path/of/this/file",
-        "constants: the same with -DHZ_FROZEN=ON; HZ_* variables are then not read",
+        "constants: the same with -DHZ_FROZEN=ON; parameters in HZ_* are then ignored",
     ]
     return slashed([*comment, "", *use]) + macros(profile.config)
 

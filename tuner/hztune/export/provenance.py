@@ -5,23 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hztune import artifacts
+from hztune import allocator, artifacts
 from hztune.errors import UsageError
 from hztune.profile import Profile
 
 PRELOAD = "LD_PRELOAD"
 _PRELOADABLE = re.compile(r"[A-Za-z0-9_./+,=-]+")
-
-_HOW_TO_CHECK = {
-    "hz": "start the program once with HZ_CONFIRM=1: it says on stderr what it runs with",
-    "glibc": "give the same variables to the program's loader with --list-tunables",
-    "jemalloc": "start the program once with confirm_conf:true added to MALLOC_CONF",
-    "mimalloc": "start the program once with MIMALLOC_VERBOSE=1",
-    "tcmalloc": "start the program once with MALLOCSTATS=1, and look at its /proc/PID/maps",
-    "tbb": "look for the library in the program's /proc/PID/maps",
-    "snmalloc": "look for the library in the program's /proc/PID/maps",
-    "rpmalloc": "look for the library in the program's /proc/PID/maps",
-}
 
 _CONF = "MALLOC_CONF"
 _CONTROLS = {"none": "the unchanged program"}
@@ -50,8 +39,8 @@ def provenance(profile: Profile, undo: str) -> list[str]:
         lines.append("measured on a program of the user's, whose words are not recorded")
     if profile.allocator.name != "none":
         lines.append("verify:  hztune verify PROFILE --pid PID, on the running program")
-    if profile.adapter.family in _HOW_TO_CHECK:
-        how = _HOW_TO_CHECK[profile.adapter.family].replace(_CONF, _prefixed(profile))
+    if how := allocator.get(profile.adapter.family).how_to_check:
+        how = how.replace(_CONF, _prefixed(profile))
         lines.append(f"check:   without hztune, {how}")
     return [*lines, f"undo:    {undo}"]
 

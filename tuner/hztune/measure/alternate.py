@@ -28,7 +28,7 @@ _PACE = Pace(turn_ms=10.0, cpu=None)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class NumberReading:
     """How the speed of a run by turns is read.
 
     Attributes:
@@ -56,7 +56,7 @@ class AlternateExecutor(WholeExecutor):
     """
 
     pace: Pace = _PACE
-    reading: Reading = Reading()
+    reading: NumberReading = NumberReading()
 
     def fits(self, arms: int) -> bool:
         """Whether so many can live at once, as far as the control's memory tells."""
@@ -99,7 +99,7 @@ class AlternateExecutor(WholeExecutor):
 class _Alternation(Series):
     """One block: runs by turns."""
 
-    def play(self, rounds: int, pace: Pace, rng: random.Random, reading: Reading) -> None:
+    def play(self, rounds: int, pace: Pace, rng: random.Random, reading: NumberReading) -> None:
         """Plays all rounds: one after the other where something is to be done between them."""
         program = self._program
         together = not (program.prepare or program.cleanup or program.service)
@@ -162,7 +162,7 @@ class _Alternation(Series):
         ):
             yield numbers[stint.unit], stint
 
-    def _take(self, index: int, number: int, stint: Stint, reading: Reading) -> None:
+    def _take(self, index: int, number: int, stint: Stint, reading: NumberReading) -> None:
         """Takes in one run of an arm."""
         part, run = self._parts[index], stint.run
         self._note_memory(part, run)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from hztune.measure.alternate import AlternateExecutor, Reading
+from hztune.measure.alternate import AlternateExecutor, NumberReading
 from hztune.measure.holdings import Holdings
 from hztune.measure.program import Program
 from hztune.measure.stints import Pace, Stint
@@ -64,7 +64,7 @@ class Finding:
 
     reason: str
     pace: Pace
-    reading: Reading = field(default_factory=Reading)
+    reading: NumberReading = field(default_factory=NumberReading)
     remark: str = ""
 
 
@@ -153,7 +153,7 @@ def _by_number(program: Program, alone: Stint, copies: Sequence[Stint], pace: Pa
     }
     counts_standing = min(distances, key=distances.__getitem__)
     if distances[counts_standing] <= _METRIC_OFF:
-        return Finding("", pace, Reading(counts_standing))
+        return Finding("", pace, NumberReading(counts_standing))
     return Finding(
         f"the number that it prints is {math.exp(factor):.2g} times as high by turns as alone, and "
         "neither its own time nor that of all turns explains that",

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from hztune.measure.alternate import AlternateExecutor, Reading
+from hztune.measure.alternate import AlternateExecutor, NumberReading
 from hztune.measure.examine import TURN_MS, Finding, idle
 from hztune.measure.holdings import Holdings
 from hztune.measure.identity import Fault
@@ -140,7 +140,7 @@ def _by_number(program: Program, alone: Stint, copies: Sequence[Stint], pace: Pa
     for counts_standing, place in ((True, 0), (False, 1)):
         off_by = fmean(told[place] - reference[place] for told in others)
         if abs(off_by) <= _NUMBER_OFF:
-            return Finding("", pace, Reading(counts_standing))
+            return Finding("", pace, NumberReading(counts_standing))
     return Finding(
         f"the number that the load prints is {math.exp(off_by):.2g} times as high by turns as "
         "alone, and the time that it stood still does not explain that",
@@ -177,5 +177,5 @@ def _read(program: Program, found: Finding, stints: Sequence[Stint]) -> Finding:
     what = "the server's own"
     if not per_cpu:
         what = "the time of both, since they leave CPUs idle" if counts_all else "what it prints"
-    reading = Reading(found.reading.counts_standing, per_cpu)
+    reading = NumberReading(found.reading.counts_standing, per_cpu)
     return replace(found, reading=reading, remark=told + what)

@@ -37,7 +37,7 @@ _TRAVERSED = 0o711
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class UnitPlace:
     """What one unit has for itself.
 
     Attributes:
@@ -63,10 +63,10 @@ def placed(program: Program) -> Iterator[Program]:
     asked = placed_names(*program.texts()) if program.service else set()
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(_scratch()) if "dir" in asked else None
-        yield _filled(program, Place(_free_port() if "port" in asked else 0, folder))
+        yield _filled(program, UnitPlace(_free_port() if "port" in asked else 0, folder))
 
 
-def _filled(program: Program, place: Place) -> Program:
+def _filled(program: Program, place: UnitPlace) -> Program:
     """Returns a server in its place."""
     if program.service is None:
         return program

@@ -1,11 +1,11 @@
 """A profile's claim, measured again: fresh pairs of control and profile, on what it was tuned for.
 
-The pairs carry the sequential interval that proofs carry, so that one may look at them while they
-come in. A claim is refuted when the interval lies below the claimed one: a smaller gain is not the
-one that was promised. It holds when the interval lies above MARGIN times the claimed lower end (a
-test of non-inferiority); that there is a gain at all is a weaker answer, and is said as such. A
-profile that only promises to keep a memory limit must be shown to keep it, and one that promises
-less memory to save at least MARGIN of what was claimed.
+The pairs carry a sequential interval, as those of a front do: there is no plan, and one may look at
+them while they come in. A claim is refuted when the interval lies below the claimed one: a smaller
+gain is not the one that was promised. It holds when the interval lies above MARGIN times the
+claimed lower end (a test of non-inferiority); that there is a gain at all is a weaker answer, and
+is said as such. A profile that only promises to keep a memory limit must be shown to keep it, and
+one that promises less memory to save at least MARGIN of what was claimed.
 """
 
 from __future__ import annotations
