@@ -77,7 +77,14 @@ def test_an_ended_study_is_told_again_and_reported(tmp_path: Path) -> None:
         assert ending is not None
         tuned = told_again(ending, tmp_path)
     told = json.loads(json.dumps(summary_json(tuned)))
-    later = {"elsewhere": [], "left_out": [], "warnings": [], "changes": [], "added": []}
+    later: dict[str, object] = {
+        "elsewhere": [],
+        "left_out": [],
+        "warnings": [],
+        "changes": [],
+        "added": [],
+    }
+    later["prior"] = ""
     assert told == {**ending["summary"], **later, "out": str(tmp_path)}
     assert json.loads(profile.dumps(tuned.profile)) == ending["profile"]
     page = report.render(tmp_path)

@@ -98,6 +98,7 @@ def good(block: Block) -> list[Outcome]:
     return list(block.outcomes)
 
 
+@pytest.mark.perf  # beside other work its speed alone and by turns are too far apart
 def test_two_copies_of_a_server_are_measured_by_turns_for_their_own_cpu_time(place: Place) -> None:
     for outcome in good(place.measure(place.program())):
         assert BY_TURNS in outcome.facts
@@ -107,6 +108,7 @@ def test_two_copies_of_a_server_are_measured_by_turns_for_their_own_cpu_time(pla
     assert "of CPU time, and the load" in place.told.text
 
 
+@pytest.mark.perf  # beside other work its speed alone and by turns are too far apart
 def test_nothing_of_two_servers_is_left_behind(place: Place, tmp_path: Path) -> None:
     program = place.program(prepare="echo {port} > {dir}/port && cp {dir}/port " + f"{tmp_path}")
     good(place.measure(program))
@@ -115,6 +117,7 @@ def test_nothing_of_two_servers_is_left_behind(place: Place, tmp_path: Path) -> 
     assert [*(tmp_path / f"hztune-{os.getuid()}").iterdir()] == []
 
 
+@pytest.mark.perf  # beside other work its speed alone and by turns are too far apart
 def test_a_rate_that_counts_standing_still_is_corrected_and_taken_per_cpu_time(
     place: Place,
 ) -> None:
@@ -124,12 +127,13 @@ def test_a_rate_that_counts_standing_still_is_corrected_and_taken_per_cpu_time(
     assert "corrected" in place.told.text
 
 
-@pytest.mark.perf  # beside other work its rate alone and by turns are too far apart
+@pytest.mark.perf  # beside other work its speed alone and by turns are too far apart
 def test_a_load_of_a_fixed_time_has_its_rate_corrected_too(place: Place) -> None:
     good(place.measure(place.program(count=10**9, seconds=0.6, metric_regex=RATE)))
     assert "corrected" in place.told.text
 
 
+@pytest.mark.perf  # beside other work its speed alone and by turns are too far apart
 def test_a_load_that_never_ends_is_told_to(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examine_server, "LOAD_PATIENCE_S", 0.5)
     monkeypatch.setattr(examine_server, "LOAD_SPAN_S", 0.4)

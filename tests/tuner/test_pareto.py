@@ -373,9 +373,10 @@ def test_studies_of_equals_say_that_the_front_is_the_default_alone(toy_space: Sp
 
 
 def test_an_interval_that_reaches_zero_later_gives_way_to_the_one_of_the_proof() -> None:
+    from hztune.confirm.looks import Looks
     from hztune.confirm.pareto_proof import _Objective
 
     pairs = [0.1, 0.11, 0.09, 0.1, 0.1, 0.11, -0.9, 0.9, -0.9, 0.9]
-    gain = _Objective.of(pairs, 0.0, [6], 0.01)
+    gain = _Objective.of(pairs, 0.0, Looks((6,)), 0.01)
     assert gain.proved_by == 6
     assert isinstance(gain.reported, Interval) and gain.reported.pairs == 6
