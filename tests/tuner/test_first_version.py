@@ -77,15 +77,8 @@ def test_an_ended_study_is_told_again_and_reported(tmp_path: Path) -> None:
         assert ending is not None
         tuned = told_again(ending, tmp_path)
     told = json.loads(json.dumps(summary_json(tuned)))
-    later: dict[str, object] = {
-        "elsewhere": [],
-        "left_out": [],
-        "warnings": [],
-        "changes": [],
-        "added": [],
-    }
-    later["prior"] = ""
-    assert told == {**ending["summary"], **later, "out": str(tmp_path)}
+    later = {"elsewhere": [], "left_out": [], "warnings": [], "changes": [], "added": []}
+    assert told == {**ending["summary"], **later, "prior": "", "out": str(tmp_path)}
     assert json.loads(profile.dumps(tuned.profile)) == ending["profile"]
     page = report.render(tmp_path)
     for name in ("study.db", "samples.jsonl"):
