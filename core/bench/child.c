@@ -131,7 +131,7 @@ static void make_pipe(int ends[2])
     if (pipe2(ends, O_CLOEXEC) != 0) hz_fail("cannot make a pipe: %s", strerror(errno));
 }
 
-/* Tells the pid and waits for permission; false when whoever could give it has gone. */
+/* Tells the pid and waits for permission; false when the process that gives it has gone. */
 static bool pass_gate(int gate)
 {
     const pid_t self = getpid();

@@ -1,7 +1,8 @@
 """What Python code hands to a function, held against the annotations of that function.
 
-mypy tells it to whoever runs mypy; here everyone else is told, in one sentence and before anything
-begins. Only forms that the API has are known: names joined by "|", also in one pair of brackets.
+mypy finds a wrong type in code that is checked with it. Here it is found in all code, and told in
+one sentence before anything begins. Only forms that the API has are known: names joined by "|",
+also in one pair of brackets.
 """
 
 from __future__ import annotations

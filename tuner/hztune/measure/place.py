@@ -90,7 +90,7 @@ def _filled(program: Program, place: UnitPlace) -> Program:
 def _free_port() -> int:
     """Returns a port on which nothing listens and which no outgoing connection gets by chance.
 
-    It is drawn at random, so that two who look at the same moment hardly find the same one.
+    It is drawn at random: two processes that look at the same moment hardly find the same one.
     """
     for _ in range(_TRIES):
         port = _PORTS.randrange(_FIRST_PORT, _end_of_ports())
@@ -177,7 +177,7 @@ def _root() -> Path:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Holds a directory; whoever else wants it waits."""
+    """Holds a directory; another process that wants it waits."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

@@ -12,13 +12,13 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 from hztune.measure.disturbance import DisturbanceRule, Watch, repeats
-from hztune.measure.identity import Fault, IdentityCheck
+from hztune.measure.identity import Fault
 from hztune.measure.launch import Run
 from hztune.measure.place import placed
-from hztune.measure.program import Program, hook
+from hztune.measure.program import hook
 from hztune.measure.server import (
     LOAD_PATIENCE_S,
     LOAD_SPAN_S,
@@ -28,8 +28,7 @@ from hztune.measure.server import (
 )
 from hztune.measure.timer import time_once
 from hztune.measure.types import Arm, Turn
-from hztune.measure.whole import SEEDS, Limits, Part, Series, WholeExecutor
-from hztune.store import Sink
+from hztune.measure.whole import SEEDS, Part, Series, WholeExecutor
 
 
 class RunExecutor(WholeExecutor):
@@ -87,17 +86,10 @@ class RunExecutor(WholeExecutor):
 class _RunSeries(Series):
     """One block: its runs, in their order."""
 
-    def __init__(
-        self,
-        arms: Sequence[Arm],
-        program: Program,
-        identity: IdentityCheck,
-        sink: Sink,
-        limits: Limits,
-    ) -> None:
-        super().__init__(arms, program, identity, sink, limits)
+    @cached_property
+    def _judge(self) -> DisturbanceRule:
         cores = len(os.sched_getaffinity(0))
-        self._judge = DisturbanceRule(program.threads or cores + 1, cores)
+        return DisturbanceRule(self._program.threads or cores + 1, cores)
 
     def play(self, rounds: int, order: list[int], rng: random.Random, *, repeating: bool) -> None:
         """Plays all rounds, the first one in that order, and those again that were disturbed."""

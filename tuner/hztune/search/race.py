@@ -301,7 +301,7 @@ class Search:
         A preset is measured twice, unless the first measurement shows it to be behind: it is more
         likely to help than other configurations, and one measurement may err by more than it gains.
         """
-        out = {*self._refused, *(arm.key for arm in self.bench.held)}
+        out = {arm.key for arm in self._not([])}
         presets = dict.fromkeys(self.space.arm(preset.config) for preset in self.space.presets)
         waiting = [arm for arm in presets if arm.key not in out and self._is_little_known(arm)]
         unknown = [arm for arm in waiting if arm.is_default and self._is_new(arm)]
