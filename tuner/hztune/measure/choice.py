@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hztune.measure.alternate import BY_TURNS, AlternateExecutor
-from hztune.measure.examine import Finding, examine
-from hztune.measure.examine_server import examine_server, fixed_port
+from hztune.measure.examine import Finding, Tryout
+from hztune.measure.examine_server import ServerTryout, fixed_port
 from hztune.measure.program import Program
 from hztune.measure.runs import RunExecutor
 from hztune.measure.types import Accounting, Arm, Block, Executor, Role
@@ -77,8 +77,8 @@ class ProgramExecutor:
         service = self._program.service
         if service is not None and (said := fixed_port(self._program, service)):
             return self._by_runs(said)
-        look = examine if service is None else examine_server
-        finding = look(self._turns, self._program, control)
+        kind = Tryout if service is None else ServerTryout
+        finding = kind(self._turns, self._program, control).finding()
         if finding.reason and self._by != "turns":
             return self._by_runs(finding.reason)
         self._turns.reading = finding.reading

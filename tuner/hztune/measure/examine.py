@@ -15,8 +15,9 @@ from statistics import fmean
 
 from hztune.measure.alternate import AlternateExecutor, NumberReading
 from hztune.measure.holdings import Holdings
+from hztune.measure.identity import Fault
 from hztune.measure.program import Program
-from hztune.measure.stints import Pace, Stint
+from hztune.measure.stints import Met, Pace, Stint
 from hztune.measure.types import Arm
 
 TURN_MS = 10.0
@@ -68,35 +69,117 @@ class Finding:
     remark: str = ""
 
 
-def examine(turns: AlternateExecutor, program: Program, control: Arm) -> Finding:
-    """Runs the control alone and then two copies of it by turns, and judges what they show."""
-    turns.pace = Pace(TURN_MS, cpu=None)
-    stints, fault = turns.try_out(control, 1)
-    if fault is not None:
-        return Finding(f"it fails by itself: {fault.detail}", turns.pace)
-    (alone,) = stints
-    turns.take_memory(alone.run.rss_peak_kb)
-    turns.pace = _pace(alone)
-    is_cut = alone.run.wall_s > _CUT_S and program.rate is None
-    runs = max(1, min(_MOST_RUNS, math.ceil(_TRIAL_S / alone.run.wall_s)))
-    holdings = Holdings()
-    copies, fault = turns.try_out(
-        control, 2, runs=runs, limit_s=_CUT_S if is_cut else None, met=holdings.watching
-    )
-    if fault is not None and not (is_cut and fault.status == "hang"):
-        return Finding(f"a second copy of it beside the first fails: {fault.detail}", turns.pace)
-    if shared := holdings.shared():
-        return Finding(f"two copies of it share {shared[0]}", turns.pace)
-    waiting = max(idle([alone], turns.pace), idle(copies, turns.pace))
-    if waiting > 0.0:
-        return Finding(
-            f"it waits for something else than a CPU {waiting:.0%} of its time", turns.pace
+class Tryout:
+    """A program is tried out by turns; of a server, `ServerTryout`.
+
+    Attributes:
+        turns: Measures by turns; its pace is set here.
+        program: What is run.
+        control: With what it is run.
+    """
+
+    waits = "it waits"
+    """What is said of a program that does not keep a CPU busy."""
+
+    least_copies = 0
+    """Copies that must fit into memory; a block of more than fit is measured by runs."""
+
+    def __init__(self, turns: AlternateExecutor, program: Program, control: Arm) -> None:
+        """Measures nothing yet."""
+        self.turns, self.program, self.control = turns, program, control
+
+    def finding(self) -> Finding:
+        """Runs the control alone and then two copies of it by turns, and judges what they show.
+
+        Raises:
+            HztuneError: The load's time says nothing of a server.
+        """
+        alone, fault = self.alone()
+        if alone is None:
+            return self.against(f"it fails by itself: {fault}")
+        self.turns.take_memory(alone.run.rss_peak_kb)
+        if not self.turns.fits(self.least_copies):
+            return self.against(f"{self.least_copies} copies of it take more memory than there is")
+        holdings = Holdings()
+        copies, failed = self.copies(alone, holdings.watching)
+        if failed is not None:
+            return self.against(f"a second copy of it beside the first fails: {failed.detail}")
+        if shared := holdings.shared():
+            return self.against(f"two copies of it share {shared[0]}")
+        waiting = max(_idle([alone], self.turns.pace), _idle(copies, self.turns.pace))
+        if waiting > 0.0:
+            return self.against(
+                f"{self.waits} for something else than a CPU {waiting:.0%} of the time"
+            )
+        if self.program.rate is not None:
+            return self.by_number(alone, copies)
+        return self.by_time(alone, copies)
+
+    def against(self, reason: str) -> Finding:
+        """Returns the finding that turns are not to be believed."""
+        return Finding(reason, self.turns.pace)
+
+    def once(self) -> tuple[Stint | None, str]:
+        """Runs the control once; returns what it showed, or why it does not count."""
+        stints, fault = self.turns.try_out(self.control, 1)
+        if fault is not None or not stints:
+            return None, fault.detail if fault else "it showed nothing"
+        return stints[0], ""
+
+    def alone(self) -> tuple[Stint | None, str]:
+        """Runs the control alone and sets the pace by it; returns as `once` does."""
+        self.turns.pace = Pace(TURN_MS, cpu=None)
+        alone, fault = self.once()
+        if alone is not None:
+            self.turns.pace = _pace(alone)
+        return alone, fault
+
+    def copies(self, alone: Stint, met: Met) -> tuple[list[Stint], Fault | None]:
+        """Runs two copies by turns, a short program several times and a long one not to its end."""
+        runs = max(1, min(_MOST_RUNS, math.ceil(_TRIAL_S / alone.run.wall_s)))
+        is_cut = self._is_cut(alone)
+        limit_s = _CUT_S if is_cut else None
+        copies, fault = self.turns.try_out(self.control, 2, runs=runs, limit_s=limit_s, met=met)
+        is_end_of_cut = is_cut and fault is not None and fault.status == "hang"
+        return copies, None if is_end_of_cut else fault
+
+    def by_time(self, alone: Stint, copies: Sequence[Stint]) -> Finding:
+        """Judges by the own time of copies, which must be that of a run alone."""
+        own_s, alone_s = fmean(stint.own_s for stint in copies), alone.own_s
+        is_comparable = alone_s >= _SHORT_S and not self._is_cut(alone)
+        if is_comparable and abs(math.log(own_s / alone_s)) > _OFF:
+            return self.against(
+                f"by turns it takes {own_s:.2g} s of its own time, and alone {alone_s:.2g} s"
+            )
+        return Finding("", self.turns.pace)
+
+    def by_number(self, alone: Stint, copies: Sequence[Stint]) -> Finding:
+        """Judges by its own number, of which the factor from alone to turns must be explained.
+
+        Some programs do a certain work, so that the speed of the machine in that very run explains
+        a part of the factor, and some work for a certain time.
+        """
+        told = (self.program.measure(each.run.wall_s, each.run.stdout) for each in (alone, *copies))
+        first, *others = (rate for rate in told if isinstance(rate, float))
+        factor = fmean(math.log(rate / first) for rate in others)
+        own = _mean_log([each.run.wall_s for each in copies])
+        alive = _mean_log([each.alive_s for each in copies])
+        before = math.log(alone.run.wall_s)
+        distances = {
+            False: min(abs(factor), abs(factor - (before - own))),
+            True: min(abs(factor - (before - alive)), abs(factor - (own - alive))),
+        }
+        counts_standing = min(distances, key=distances.__getitem__)
+        if distances[counts_standing] <= _METRIC_OFF:
+            return Finding("", self.turns.pace, NumberReading(counts_standing))
+        return self.against(
+            f"the number that it prints is {math.exp(factor):.2g} times as high by turns as alone, "
+            "and neither its own time nor that of all turns explains that"
         )
-    if program.rate is not None:
-        return _by_number(program, alone, copies, turns.pace)
-    if not is_cut and (said := _off(alone, copies)):
-        return Finding(said, turns.pace)
-    return Finding("", turns.pace)
+
+    def _is_cut(self, alone: Stint) -> bool:
+        """Whether copies are ended early: where only their time is read, and that is long."""
+        return alone.run.wall_s > _CUT_S and self.program.rate is None
 
 
 def _pace(alone: Stint) -> Pace:
@@ -109,7 +192,7 @@ def _pace(alone: Stint) -> Pace:
     return Pace(min(_LONGEST_TURN_MS, max(TURN_MS, _THREAD_MS * crowd)), cpu=None)
 
 
-def idle(stints: Sequence[Stint], pace: Pace) -> float:
+def _idle(stints: Sequence[Stint], pace: Pace) -> float:
     """Returns the share of their own time in which a program waited; 0: no more than it may.
 
     Where other programs keep the CPUs busy, the time that they took is known of the first thread
@@ -125,40 +208,6 @@ def idle(stints: Sequence[Stint], pace: Pace) -> float:
     if idle <= _MOST_IDLE or (seen is not None and seen <= _SEEN_IDLE):
         return 0.0
     return idle
-
-
-def _off(alone: Stint, copies: Sequence[Stint]) -> str:
-    """Returns in what the own time of copies is not that of a run alone; "": it is."""
-    own_s, alone_s = fmean(stint.own_s for stint in copies), alone.own_s
-    if alone_s < _SHORT_S or abs(math.log(own_s / alone_s)) <= _OFF:
-        return ""
-    return f"by turns it takes {own_s:.2g} s of its own time, and alone {alone_s:.2g} s"
-
-
-def _by_number(program: Program, alone: Stint, copies: Sequence[Stint], pace: Pace) -> Finding:
-    """Judges by its own number, whose factor from a run alone to turns must have an explanation.
-
-    Some programs do a certain work, so that the speed of the machine in that very run explains a
-    part of the factor, and some work for a certain time.
-    """
-    rates = [program.measure(each.run.wall_s, each.run.stdout) for each in (alone, *copies)]
-    first, *others = (rate for rate in rates if isinstance(rate, float))
-    factor = fmean(math.log(rate / first) for rate in others)
-    own = _mean_log([each.run.wall_s for each in copies])
-    alive = _mean_log([each.alive_s for each in copies])
-    before = math.log(alone.run.wall_s)
-    distances = {
-        False: min(abs(factor), abs(factor - (before - own))),
-        True: min(abs(factor - (before - alive)), abs(factor - (own - alive))),
-    }
-    counts_standing = min(distances, key=distances.__getitem__)
-    if distances[counts_standing] <= _METRIC_OFF:
-        return Finding("", pace, NumberReading(counts_standing))
-    return Finding(
-        f"the number that it prints is {math.exp(factor):.2g} times as high by turns as alone, and "
-        "neither its own time nor that of all turns explains that",
-        pace,
-    )
 
 
 def _mean_log(values: Sequence[float]) -> float:
