@@ -13,7 +13,6 @@
 #ifndef HZ_BENCH_TURNS_H
 #define HZ_BENCH_TURNS_H
 
-#include <linux/futex.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -26,6 +25,9 @@
 #define HZ_TURNS_MAX_THREADS 4096
 
 enum { HZ_TURN_PARK = 0, HZ_TURN_RUN = 1, HZ_TURN_QUIT = 2 };
+
+/* FUTEX_WAIT and FUTEX_WAKE: musl's compiler does not find the kernel's own headers. */
+enum { HZ_FUTEX_WAIT = 0, HZ_FUTEX_WAKE = 1 };
 
 /* One thread's line: written by the thread alone. */
 typedef struct hz_turn_slot {
@@ -58,13 +60,13 @@ static inline void hz_futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t 
 {
     const struct timespec timeout = {.tv_sec = timeout_ns / 1000000000,
                                      .tv_nsec = timeout_ns % 1000000000};
-    (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, timeout_ns < 0 ? NULL : &timeout, NULL, 0);
+    (void)syscall(SYS_futex, word, HZ_FUTEX_WAIT, seen, timeout_ns < 0 ? NULL : &timeout, NULL, 0);
 }
 
 /* Wakes at most `count` sleepers of `word`. */
 static inline void hz_futex_wake_some(_Atomic uint32_t *word, int count)
 {
-    (void)syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0);
+    (void)syscall(SYS_futex, word, HZ_FUTEX_WAKE, count, NULL, NULL, 0);
 }
 
 /* Wakes every sleeper of `word`. */

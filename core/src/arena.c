@@ -96,11 +96,19 @@ static void lay_out(uintptr_t place, uintptr_t place_bytes)
     arena.pages -= arena.first_number;
 }
 
+/* Whether the remainder of an address that shares an entry with a page, but lies far away, is above
+ * all addresses up to `end`: FAR in block.h. */
+static bool is_far_above(uintptr_t end)
+{
+    return (arena.entries << HZ_PAGE_SHIFT) * HZ_SLOPE >= end;
+}
+
 /* Takes a place in which nothing is mapped; a sanitizer maps some terabytes. Its first page is not
  * used, as a free of NULL reads its entry. */
 static bool settle(uintptr_t place, uintptr_t place_bytes, uint64_t random)
 {
     const size_t bytes = arena.entries * sizeof(hz_page_entry);
+    if (!is_far_above(place + place_bytes)) return false;
     if (!hz_os_is_unmapped((void *)place, place_bytes)) return false;
     arena.first_number = HUGE_PAGES * (1 + random % (arena.entries / HUGE_PAGES / 2));
     lay_out(place, place_bytes);

@@ -28,7 +28,11 @@ static inline uint64_t hz_atomic_peek_plus(const _Atomic uint64_t *object, uint6
 }
 #endif
 
-/* `value` masked by a recent value of the object, which stays; in one instruction on x86, too. */
+/* `value` masked by a recent value of the object, which stays; in one instruction on x86, too. The
+ * only such object is hz_map.entry_mask. A thread that has a block's address got it from the thread
+ * that cut the block, so it reads the mask of that time or a later one, and both find the block's
+ * entry. For any other address the entry is read at a place that depends on the mask that was read,
+ * and no processor reads it before. */
 #ifdef __x86_64__
 static inline uint64_t hz_atomic_peek_and(const _Atomic uint64_t *object, uint64_t value)
 {

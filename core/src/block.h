@@ -31,8 +31,9 @@
  *
  * Why there is a slope: as it is above 0, addresses above `last` are negative (ABOVE). As it is
  * below 2^17, the longest span (2 MiB) stays below 2^38 (NEAR). As it is above 2^15, a page that
- * shares the entry (2^32 away) is above 2^47 even where n is a power of two (FAR). The play between
- * the last two frees 16 bits for the stack.
+ * shares the entry is above any address of the arena even where n is a power of two (FAR): it is
+ * 2^32 away where the arena ends below 2^47, as always on x86, and else 2^33 (settle in arena.c).
+ * The play between NEAR and FAR frees 16 bits for the stack.
  *
  * A worked example: class 3, whose blocks have n = 48 bytes, in shard 2; the colour is 64 bytes,
  * and three blocks were cut. tests/core/block_starts.c computes each number of it.
@@ -52,7 +53,7 @@
  *     seal              0x6b8b1567327a23b6      of the 2nd block, for the key 0x6b8b4567327b23c6
  *
  * A free compares the remainder with a word in the stack: an address of the arena, mostly of a
- * block that was popped from there. These lie between 2^38 and 2^47, so only starts of blocks pass
+ * block that was popped from there. These lie between 2^38 and 2^48, so only starts of blocks pass
  * (the exceptions are at COLOUR and FAR). If the stack is full or of another shard, the word is
  * NULL: no remainder is below (free.c).
  *
@@ -68,8 +69,11 @@
  *     COLOUR    i * n bytes below first:   remainder is small. The slow path looks at the colour
  *                                          (hz_class_at); the fast path lets the address pass
  *                                          (SECURITY.md, promise 3)
- *     FAR       shares only the entry:     remainder >= 2^47, except for one address in 2^17. No
- *                                          two pages of the arena in use share an entry
+ *     FAR       shares only the entry:     remainder >= the arena's end, except for one address in
+ *                                          2^17 (2^16 above 2^47). No two pages of the arena in
+ *                                          use share an entry
+ *     TAG       a mark in the top byte:    remainder >= 2^56, where the processor ignores that
+ *                                          byte (AArch64); else the write of the seal faults
  *     EMPTY     no block was cut:          step = 0, whose stack is of no class and always full.
  *                                          The entry of NULL is EMPTY: arena.c uses no page that
  *                                          has it
@@ -127,7 +131,8 @@ HZ_FAST hz_page_entry *hz_entry_at(const void *address)
 /* Small if a block that was cut starts at the address: see above. */
 HZ_FAST uint64_t hz_remainder(const hz_page_entry *entry, uint64_t step, const void *address)
 {
-    return hz_atomic_peek_plus(&entry->origin, (uintptr_t)address * step);
+    const uint64_t tag = (uintptr_t)address & HZ_TAG_BITS;
+    return hz_atomic_peek_plus(&entry->origin, (uintptr_t)address * step) | tag;
 }
 
 #define HZ_SLOPE ((uint64_t)33 << 10)

@@ -10,6 +10,8 @@
  *     mmap            nothing: blocks of all sizes come from one place
  *
  * So arena = in use + fast + rest, as with glibc. Exact while no other thread is inside hz.
+ *
+ * musl has none of these but malloc_trim's purpose: there this file defines malloc_trim only.
  */
 #include <errno.h>
 #include <malloc.h>
@@ -29,6 +31,8 @@ DROP_IN int malloc_trim(size_t pad)
     (void)pad;
     return hz_trim();
 }
+
+#ifdef __GLIBC__
 
 /* None of mallopt's parameters applies to hz. Those that glibc knows are accepted, as programs
  * treat a refusal as a failure. */
@@ -158,3 +162,5 @@ DROP_IN void malloc_stats(void)
     (void)fputs(stats, stderr);
     pthread_setcancelstate(state, &state);
 }
+
+#endif

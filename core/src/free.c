@@ -38,7 +38,7 @@ HZ_FAST bool put(hz_stack *stack, void *block, uint64_t remainder, bool reads)
     if (reads && HZ_UNLIKELY(hz_is_sealed(block, stack->key))) return false;
     hz_seal(block, stack->key);
     *top = block;
-    stack->top = top + 1;
+    hz_plain_put(&stack->top, top + 1); /* after the slot: hz_magazine_holds */
     return true;
 }
 

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -30,6 +29,10 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
+
+/* Of the kernel's own headers, which musl's compiler does not find: FUTEX_WAIT and FUTEX_WAKE, of
+ * one process. */
+enum { FUTEX_WAIT_HERE = 0 | 128, FUTEX_WAKE_HERE = 1 | 128 };
 
 #define ADDRESSES_MIN ((uintptr_t)1 << 39)
 
@@ -159,12 +162,12 @@ bool hz_os_populate(void *address, size_t bytes)
 
 void hz_os_sleep_while(_Atomic uint32_t *word, uint32_t value)
 {
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+    syscall(SYS_futex, word, FUTEX_WAIT_HERE, value, NULL, NULL, 0);
 }
 
 void hz_os_wake_one(_Atomic uint32_t *word)
 {
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    syscall(SYS_futex, word, FUTEX_WAKE_HERE, 1, NULL, NULL, 0);
 }
 
 void hz_os_yield(void)

@@ -72,6 +72,13 @@ _Static_assert(HZ_CLASSES < HZ_CLASS_LARGE, "no class may bear the number of lar
 
 #define HZ_ALIGNED_TO_LINE _Alignas(HZ_CACHE_LINE_BYTES)
 
+/* The bits of an address that the processor ignores: a program may mark its pointers there. */
+#ifdef __aarch64__
+#define HZ_TAG_BITS ((uint64_t)0xff << 56)
+#else
+#define HZ_TAG_BITS ((uint64_t)0)
+#endif
+
 /* ---- counters ------------------------------------------------------------------------------- */
 
 typedef enum hz_stat {

@@ -198,6 +198,7 @@ static void trim_gives_memory_back(void)
             "resident memory went from %zu to only %zu", full, left);
 }
 
+#ifdef __GLIBC__
 static void mallinfo2_counts_what_is_in_use(void)
 {
     const size_t before = mallinfo2().uordblks;
@@ -233,6 +234,7 @@ static void mallopt_and_malloc_stats_can_be_called(void)
     malloc_stats();
     (void)mallinfo2();
 }
+#endif
 
 static const check checks[] = {
     {"realloc keeps the contents growing and shrinking",
@@ -251,9 +253,11 @@ static const check checks[] = {
     {"free of many blocks keeps errno", free_of_many_keeps_errno, 0},
     {"an allocation that succeeds keeps errno", a_successful_allocation_keeps_errno, 0},
     {"malloc_trim gives memory back to the system", trim_gives_memory_back, 0},
+#ifdef __GLIBC__
     {"mallinfo2 counts what is in use", mallinfo2_counts_what_is_in_use, 0},
     {"malloc_info writes a document", malloc_info_writes_a_document, 0},
     {"mallopt and malloc_stats can be called", mallopt_and_malloc_stats_can_be_called, 0},
+#endif
 };
 
 int main(int argc, char **argv)

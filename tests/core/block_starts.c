@@ -13,9 +13,17 @@
 
 enum { SPAN_BYTES = 2 << 20 };
 
-#define ADDRESS_MAX ((uint64_t)1 << 47) /* no address, and so no block in a magazine, is higher */
-/* So far apart, or a multiple, are pages that share an entry. */
-#define SHARING_BYTES ((uint64_t)1 << 32)
+#define ADDRESS_MAX ((uint64_t)1 << 48) /* no address, and so no block in a magazine, is higher */
+
+/* Where the arena may end at the most, and how far apart, or a multiple, are pages there that share
+ * an entry. */
+static const struct extent {
+    uint64_t end;
+    uint64_t sharing_bytes;
+} extents[] = {
+    {(uint64_t)1 << 47, (uint64_t)1 << 32},
+    {ADDRESS_MAX, (uint64_t)1 << 33}, /* only where a process has more than 2^47 addresses */
+};
 
 /* An address; it is never read. */
 static const void *at(uint64_t address)
@@ -79,9 +87,9 @@ static void all_cuts(void)
 
 /* A step has the shard in its lowest bits: the first block of the longest span is as far from the
  * last as it may be, and what is far away is not near. */
-static void require_starts_in(uint32_t class_, uint32_t shard)
+static void require_starts_in(uint32_t class_, uint32_t shard, const struct extent *extent)
 {
-    const uint64_t bytes = hz_class_bytes[class_], last = ADDRESS_MAX / 2;
+    const uint64_t bytes = hz_class_bytes[class_], last = extent->end / 2;
     const uint64_t first = last - (SPAN_BYTES / bytes - 1) * bytes;
     hz_page_entry page = entry_in(class_, shard, last);
     for (uint64_t address = first; address <= last; address += bytes) {
@@ -89,8 +97,10 @@ static void require_starts_in(uint32_t class_, uint32_t shard)
         require_told(&page, address + HZ_GRANULE_BYTES,
                      bytes == HZ_GRANULE_BYTES && address < last);
     }
-    for (uint64_t far = SHARING_BYTES; far <= 64 * SHARING_BYTES; far += SHARING_BYTES)
-        require_told(&page, last - far, false);
+    for (uint64_t times = 1; times <= 64; times++) {
+        const uint64_t far = last - times * extent->sharing_bytes;
+        require(!is_direct(&page) || remainder(&page, far) >= extent->end, "near %" PRIx64, far);
+    }
     if (is_direct(&page))
         require(hz_step_stack(page.step) == HZ_ROW_OFFSET(shard) + HZ_STACK_OFFSET(class_),
                 "class %u, shard %u", class_, shard);
@@ -99,7 +109,9 @@ static void require_starts_in(uint32_t class_, uint32_t shard)
 static void all_shards(void)
 {
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++)
-        for (uint32_t shard = 0; shard < HZ_SHARDS_MAX; shard++) require_starts_in(class_, shard);
+        for (uint32_t shard = 0; shard < HZ_SHARDS_MAX; shard++)
+            for (size_t i = 0; i < COUNT(extents); i++)
+                require_starts_in(class_, shard, &extents[i]);
 }
 
 static void odd_addresses(void)
@@ -112,32 +124,54 @@ static void odd_addresses(void)
     }
 }
 
-/* Where a block starts and far from there; one in 2^17 may be mistaken. */
-static void far_addresses(void)
+/* Where a block starts and far from there; one in 2^17 may be mistaken, or in 2^16. */
+static void require_far_told(const struct extent *extent, unsigned most_shift)
 {
     uint64_t tried = 0, mistaken = 0;
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
-        const uint64_t last = ADDRESS_MAX / 3 / HZ_PAGE_BYTES * HZ_PAGE_BYTES;
+        const uint64_t last = extent->end / 3 / HZ_PAGE_BYTES * HZ_PAGE_BYTES;
         hz_page_entry page = entry_of(class_, last);
-        for (uint64_t far = SHARING_BYTES; far < last; far += SHARING_BYTES) {
+        for (uint64_t far = extent->sharing_bytes; far < last; far += extent->sharing_bytes) {
             tried += 2;
-            mistaken += remainder(&page, last - far) < ADDRESS_MAX;
-            mistaken += remainder(&page, last + far) < ADDRESS_MAX;
+            mistaken += remainder(&page, last - far) < extent->end;
+            mistaken += remainder(&page, last + far) < extent->end;
         }
     }
-    require(mistaken <= tried >> 16, "%" PRIu64 " of %" PRIu64, mistaken, tried);
+    require(mistaken <= tried >> most_shift, "%" PRIu64 " of %" PRIu64, mistaken, tried);
+}
+
+static void far_addresses(void)
+{
+    require_far_told(&extents[0], 16);
+    require_far_told(&extents[1], 15);
+}
+
+static void require_powers_told(const struct extent *extent)
+{
+    const uint64_t last = extent->end / 2;
+    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
+        if ((hz_class_bytes[class_] & (hz_class_bytes[class_] - 1)) != 0) continue;
+        hz_page_entry page = entry_of(class_, last);
+        for (uint64_t far = extent->sharing_bytes; far < last; far += extent->sharing_bytes) {
+            require(remainder(&page, last - far) >= extent->end, "%" PRIx64 " below", far);
+            require(remainder(&page, last + far) >= extent->end, "%" PRIx64 " above", far);
+        }
+    }
 }
 
 static void sizes_of_two(void)
 {
-    const uint64_t last = ADDRESS_MAX / 2;
-    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
-        if ((hz_class_bytes[class_] & (hz_class_bytes[class_] - 1)) != 0) continue;
-        hz_page_entry page = entry_of(class_, last);
-        for (uint64_t far = SHARING_BYTES; far < last; far += SHARING_BYTES) {
-            require(remainder(&page, last - far) >= ADDRESS_MAX, "%" PRIx64 " below", far);
-            require(remainder(&page, last + far) >= ADDRESS_MAX, "%" PRIx64 " above", far);
-        }
+    for (size_t i = 0; i < COUNT(extents); i++) require_powers_told(&extents[i]);
+}
+
+/* The arena takes no place that ends higher than its entries can tell. */
+static void settled(void)
+{
+    require(hz_start(), "hz did not start");
+    const uint64_t sharing = (hz_map.entry_mask / sizeof(hz_page_entry) + 1) << HZ_PAGE_SHIFT;
+    for (size_t i = 0; i < COUNT(extents); i++) {
+        if (sharing == extents[i].sharing_bytes)
+            require(hz_map.base < extents[i].end, "it starts at %zx", (size_t)hz_map.base);
     }
 }
 
@@ -195,7 +229,7 @@ static void worked_example(void)
     require_remainder(&page, first + HZ_GRANULE_BYTES, false);
     require_remainder(&page, last + BYTES, false);
     require_remainder(&page, first - BYTES, true); /* in the colour */
-    require_remainder(&page, first + 2 * SHARING_BYTES, false);
+    require_remainder(&page, first + 2 * extents[0].sharing_bytes, false);
     hz_seal(second, key);
     require_line("seal", 16, second[1] ^ (uintptr_t)second ^ (first + BYTES));
 }
@@ -246,6 +280,7 @@ static const check checks[] = {
     {"no block starts at an odd address", odd_addresses, 0},
     {"nearly nothing that is far away passes for a block", far_addresses, 0},
     {"of blocks of a power of two bytes nothing that is far away passes", sizes_of_two, 0},
+    {"the arena lies where all that is far away is told from a block", settled, 0},
     {"all blocks of the longest span are nearer than any address counts", starts_are_near, 0},
     {"the numbers of the worked example in block.h are right", worked_example, 0},
     {"a large block starts at its first byte only", large_block, 0},

@@ -46,6 +46,7 @@ static void all_names_are_ours(void)
     require_ours(malloc(1 << 20), before, "malloc of a large block");
 }
 
+#ifdef __GLIBC__
 static void extensions_are_ours(void)
 {
     free(malloc(1));
@@ -63,6 +64,7 @@ static void extensions_are_ours(void)
     malloc_trim(0);
     malloc_stats();
 }
+#endif
 
 static void the_c_library_uses_it(void)
 {
@@ -112,7 +114,9 @@ static void impossible_sizes(void)
 
 static const check checks[] = {
     {"malloc, free and their kin are hz's", all_names_are_ours, 0},
+#ifdef __GLIBC__
     {"what glibc adds to malloc is hz's", extensions_are_ours, 0},
+#endif
     {"the C library's own blocks are hz's", the_c_library_uses_it, 0},
     {"threads and forks work", threads_and_forks, 0},
     {"impossible sizes are refused", impossible_sizes, 0},

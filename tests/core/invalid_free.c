@@ -23,6 +23,12 @@
 
 enum { AFTERMATH = 4096 };
 
+#ifdef __aarch64__
+enum { TAG_IS_READ = 0 };
+#else
+enum { TAG_IS_READ = 1 }; /* whether an address with such a mark is another address */
+#endif
+
 static void go_on(size_t size);
 
 static const size_t sizes[] = {8, 24, 100, 1000, 4096, 32768, 262144, 4u << 20};
@@ -321,6 +327,12 @@ static void the_last_address(size_t size)
     free((void *)(UINTPTR_MAX - 15));
 }
 
+/* A mark in the top byte, which AArch64 ignores when it reads and writes. */
+static void *tagged(size_t size, unsigned tag)
+{
+    return (void *)((uintptr_t)fresh(size) | (uintptr_t)tag << 56);
+}
+
 static void realloc_in_the_middle(size_t size)
 {
     unsigned char *block = fresh(size + 64);
@@ -387,6 +399,35 @@ static void a_write_after_the_only_free_is_said_and_does_no_harm(void)
             result.signal, result.status, result.said);
     require(strstr(result.said, "written to after it had been freed") != NULL, "it said '%.200s'",
             result.said);
+}
+
+typedef struct marked {
+    void *block;
+    bool is_resized;
+} marked;
+
+static void give_marked(void *subject)
+{
+    const marked *this = subject;
+    free(this->is_resized ? realloc(this->block, 5000) : this->block);
+    go_on(64);
+}
+
+/* Other processors do not ignore the byte: then a write there ends the program, as any wrong write
+ * does. */
+static void a_marked_pointer_is_refused(void)
+{
+    for (unsigned tag = 1; tag < 256; tag = tag * 3 + 1) {
+        for (size_t i = 0; i < 2 * COUNT(sizes); i++) {
+            ending result;
+            marked this = {tagged(sizes[i / 2], tag), i % 2 == 1};
+            run_apart(give_marked, &this, 20, &result);
+            if (result.signal == SIGSEGV && TAG_IS_READ) continue;
+            require(result.signal == SIGABRT && strstr(result.said, "hz: ") != NULL,
+                    "tag %x, %zu bytes: signal %d, status %d; it said '%.200s'", tag, sizes[i / 2],
+                    result.signal, result.status, result.said);
+        }
+    }
 }
 
 /* After a write to a block that was freed, its next free cannot be told from a first one. */
@@ -530,6 +571,7 @@ static const check checks[] = {
     {"only the starts of blocks pass for blocks", only_starts_of_blocks_pass, 60},
     {"a write to a block after its only free is said and does no harm",
      a_write_after_the_only_free_is_said_and_does_no_harm, 60},
+    {"a pointer with a mark in its top byte is refused", a_marked_pointer_is_refused, 60},
     CASES(ROW) WAITING_CASES(ROW_WAITING)};
 
 int main(int argc, char **argv)

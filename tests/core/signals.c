@@ -127,7 +127,9 @@ static void *allocate_while_cancelled(void *unused)
         free(memalign(256, size));
     }
     (void)malloc_trim(0);
+#ifdef __GLIBC__
     (void)mallinfo2();
+#endif
     free(block);
     atomic_store(&reached_end, 1);
     pthread_testcancel();

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const size_t growth_bytes_max = 64 * 1024;
 enum { MAPPINGS_MORE_MAX = 4, TOGETHER = 8 };
@@ -25,7 +26,7 @@ static size_t address_space_bytes(void)
     FILE *file = fopen("/proc/self/statm", "r");
     require(file != NULL && fscanf(file, "%lu", &pages) == 1, "cannot read /proc/self/statm");
     (void)fclose(file);
-    return pages * 4096;
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
 static holdings holdings_now(void)

@@ -59,7 +59,7 @@ __attribute__((constructor)) static void count_allocations(void)
 {
     (void)__sanitizer_install_malloc_and_free_hooks(allocated, freed);
 }
-#elif !defined(__clang__)
+#elif !defined(__clang__) && defined(__GLIBC__)
 void *__libc_malloc(size_t);
 void *malloc(size_t size);
 void *malloc(size_t size)

@@ -127,7 +127,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
     pthread_t threads[THREADS_MAX];
     worker workers[THREADS_MAX];
     if (count < 1 + RECORD) return 0;
-    work shared = {bytes + 1, (count - 1) / RECORD, 1 + bytes[0] % THREADS_MAX, {{0}}};
+    work shared;
+    shared.records = bytes + 1;
+    shared.count = (count - 1) / RECORD;
+    shared.threads = 1 + bytes[0] % THREADS_MAX;
     memset(next_key, 0, sizeof next_key);
     (void)pthread_barrier_init(&shared.between, NULL, shared.threads);
     for (unsigned t = 0; t < shared.threads; t++) {
