@@ -21,7 +21,7 @@ from hztune.profile import AllocatorId, Claim, MachineId, Objective, Profile, Wo
 from hztune.stats import Interval
 from hztune.verify import history
 from hztune.verify.claim import Verification, VerifyAnswer
-from hztune.verify.history import Check, Measured
+from hztune.verify.history import RatioRange, Recheck
 
 MakeProfile = Callable[..., Profile]
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc)
@@ -47,16 +47,16 @@ def tuned(make_profile: MakeProfile, core_build: Path, monkeypatch: pytest.Monke
     )
 
 
-def check(at: datetime = NOW, answer: VerifyAnswer = "holds", ratio: float = 1.1) -> Check:
-    return Check(
+def check(at: datetime = NOW, answer: VerifyAnswer = "holds", ratio: float = 1.1) -> Recheck:
+    return Recheck(
         at=at.strftime("%Y-%m-%dT%H:%M:%SZ"),
         profile="0123456789abcdef",
         label="larson T=32: hz thp=on",
         answer=answer,
         why="the gain is there",
         pairs=8,
-        found=Measured(ratio, ratio - 0.02, ratio + 0.02),
-        claimed=Measured(1.14, 1.1, 1.2),
+        found=RatioRange(ratio, ratio - 0.02, ratio + 0.02),
+        claimed=RatioRange(1.14, 1.1, 1.2),
         rss_ratio=1.05,
         here=tuple(HERE.items()),
     )
@@ -98,17 +98,17 @@ def of_program(tuned: Profile) -> Profile:
 
 def test_what_is_kept_is_read_again_in_the_order_of_time(state: Path) -> None:
     later, earlier = check(NOW + timedelta(hours=1), "cannot tell"), check()
-    history.keep(later)
-    history.keep(earlier)
+    history.append(later)
+    history.append(earlier)
     assert history.read() == [earlier, later]
     assert state.stat().st_mode & 0o077 == 0
 
 
 def test_a_line_that_was_cut_by_a_kill_costs_no_other_one(state: Path) -> None:
-    history.keep(check())
+    history.append(check())
     whole = state.read_bytes()
     state.write_bytes(whole + whole[: len(whole) // 2])
-    history.keep(check(NOW + timedelta(days=1)))
+    history.append(check(NOW + timedelta(days=1)))
     assert [one.time for one in history.read()] == [NOW, NOW + timedelta(days=1)]
 
 
@@ -116,7 +116,7 @@ def test_a_line_that_was_cut_by_a_kill_costs_no_other_one(state: Path) -> None:
     "line", ["", "[]", "{}", '{"schema": "hztune-check/2"}', "\xff", "null", "[" * 5000]
 )
 def test_a_line_that_is_no_check_is_passed_over(line: str, state: Path) -> None:
-    history.keep(check())
+    history.append(check())
     with state.open("a") as held:
         held.write(f"{line}\n")
     assert history.read() == [check()]
@@ -310,9 +310,9 @@ def test_what_does_not_go_together_is_refused(
 def test_the_history_is_told_profile_by_profile_with_what_changed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    history.keep(check())
+    history.append(check())
     later = replace(check(NOW + timedelta(days=7), "does not hold", 1.0), here=(("kernel", "6.2"),))
-    history.keep(later)
+    history.append(later)
     assert cli.status_of(["history"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "larson T=32: hz thp=on  (0123456789abcdef)",
@@ -326,7 +326,7 @@ def test_the_history_is_told_profile_by_profile_with_what_changed(
 def test_the_history_of_one_profile_holds_no_other_one(
     tuned: Profile, answers: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    history.keep(check())
+    history.append(check())
     path = _save(tuned, tmp_path / "one.json")
     assert cli.status_of(["history", str(path)]) == 0
     assert "no profile was measured again yet" in capsys.readouterr().out
@@ -341,8 +341,8 @@ def test_the_picture_has_a_row_for_each_check(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.status_of(["history", "--plot", str(tmp_path / "no.svg")]) == UsageError.exit_status
-    history.keep(check())
-    history.keep(check(NOW + timedelta(days=7)))
+    history.append(check())
+    history.append(check(NOW + timedelta(days=7)))
     assert cli.status_of(["history", "--plot", str(tmp_path / "h.svg")]) == 0
     drawn = xml.dom.minidom.parse(str(tmp_path / "h.svg")).toxml()
     assert "2026-03-01" in drawn and "2026-03-08" in drawn

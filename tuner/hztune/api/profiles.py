@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hztune.progress import Reporter
     from hztune.verify.claim import Verification
     from hztune.verify.collection import Kept
-    from hztune.verify.history import Check
+    from hztune.verify.history import Recheck
     from hztune.verify.running import Report
 
 
@@ -132,7 +132,7 @@ def verify(
     finding = claim.verify(tuned, programs, budget_s, seed, told)
     if keep:
         try:
-            checks.keep(checks.checked(tuned, programs, finding))
+            checks.append(checks.rechecked(tuned, programs, finding))
         except HztuneError as error:
             told.say(f"warning: this check is not in the history: {error}")
     return finding
@@ -159,13 +159,13 @@ def due(tuned: Profile, *, programs: Sequence[Program] = ()) -> str:
     """
     from hztune.verify import history as checks
 
-    own = checks.of(tuned, checks.read())
+    own = checks.rechecks_of(tuned, checks.read())
     here = checks.surroundings(tuned, programs)
     return checks.due(tuned, own[-1] if own else None, here, datetime.now(timezone.utc))
 
 
 @judged
-def history(tuned: Profile | None = None) -> list[Check]:
+def history(tuned: Profile | None = None) -> list[Recheck]:
     """What verifications of this user found, the oldest first.
 
     Args:
@@ -173,11 +173,11 @@ def history(tuned: Profile | None = None) -> list[Check]:
     """
     from hztune.verify import history as checks
 
-    return checks.read() if tuned is None else checks.of(tuned, checks.read())
+    return checks.read() if tuned is None else checks.rechecks_of(tuned, checks.read())
 
 
 @judged
-def changes(before: Check, after: Check) -> tuple[str, ...]:
+def changes(before: Recheck, after: Recheck) -> tuple[str, ...]:
     """What was not the same in two checks: the machine, the kernel, a library, a program."""
     from hztune.verify import history as checks
 
@@ -185,7 +185,7 @@ def changes(before: Check, after: Check) -> tuple[str, ...]:
 
 
 @judged
-def draw_history(checks: Sequence[Check], path: str | Path) -> None:
+def draw_history(checks: Sequence[Recheck], path: str | Path) -> None:
     """Draws the ratios of checks (SVG), each with its 95 % interval and its day.
 
     Raises:

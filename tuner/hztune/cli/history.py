@@ -15,7 +15,7 @@ from hztune import api
 from hztune.errors import UsageError
 
 if TYPE_CHECKING:
-    from hztune.verify.history import Check
+    from hztune.verify.history import Recheck
 
 
 @click.command("history")
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
               help="Draw the ratios, each with its interval and its day.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def history_command(profile_path: Path | None, plot: Path | None, as_json: bool) -> None:
-    """Print what `hztune verify` found on this machine, and what changed since.
+    """Print what verifications found, and what changed.
 
     Of PROFILE alone, or of all profiles. The history is kept for each user, in
     $XDG_STATE_HOME/hztune/history.jsonl.
@@ -49,7 +49,7 @@ def history_command(profile_path: Path | None, plot: Path | None, as_json: bool)
 _NOTHING = "no profile was measured again yet: `hztune verify PROFILE` does that"
 
 
-def _lines(checks: Sequence[Check]) -> list[str]:
+def _lines(checks: Sequence[Recheck]) -> list[str]:
     """The checks of each profile below its label."""
     told = []
     by_profile = sorted(checks, key=lambda check: (check.label, check.profile))
@@ -67,7 +67,7 @@ def _lines(checks: Sequence[Check]) -> list[str]:
     return told
 
 
-def _of_one(before: Check | None, check: Check) -> list[str]:
+def _of_one(before: Recheck | None, check: Recheck) -> list[str]:
     ratio = "too few pairs"
     if (found := check.found) is not None:
         ratio = f"{found.ratio:.3f}x [{found.ci_low:.3f}, {found.ci_high:.3f}]"

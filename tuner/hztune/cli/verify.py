@@ -12,7 +12,7 @@ import click
 
 from hztune import api
 from hztune.cli.program import ProgramCommand, program_options, programs_of
-from hztune.cli.verify_all import status_of, verify_folder
+from hztune.cli.verify_all import verify_folder, worst_status
 from hztune.errors import UnfitError, UsageError
 from hztune.progress import parse_duration, reporter
 
@@ -143,7 +143,7 @@ def _all(
     )
     if as_json:
         click.echo(json.dumps([answer.record() for answer in answers], indent=2))
-    return status_of(answers)
+    return worst_status(answers)
 
 
 def _look(tuned: Profile, pid: int, as_json: bool) -> int:

@@ -90,7 +90,7 @@ def verify_folder(
     return found
 
 
-def status_of(answers: Sequence[FolderAnswer]) -> int:
+def worst_status(answers: Sequence[FolderAnswer]) -> int:
     """The exit status that they ask for together."""
     return max((_STATUS.get(answer.answer, 0) for answer in answers), default=0)
 

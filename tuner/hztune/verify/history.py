@@ -39,7 +39,7 @@ _PROGRAM = "program:"
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class RatioRange:
     """A ratio, profile / control; above 1 is better.
 
     Attributes:
@@ -54,12 +54,12 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Recheck:
     """One verification of a profile.
 
     Attributes:
         at: When it ended, UTC, "2026-01-31T12:00:00Z".
-        profile: Of which profile, see `identity`.
+        profile: Of which profile, see `profile_digest`.
         label: What the profile is for and what it sets, in words.
         answer: What was found.
         why: The reason, in one sentence.
@@ -76,8 +76,8 @@ class Check:
     answer: VerifyAnswer
     why: str
     pairs: int
-    found: Measured | None
-    claimed: Measured | None
+    found: RatioRange | None
+    claimed: RatioRange | None
     rss_ratio: float | None
     here: tuple[tuple[str, str], ...]
 
@@ -87,30 +87,32 @@ class Check:
         return _time(self.at)
 
 
-def checked(tuned: Profile, programs: Sequence[Program], finding: Verification) -> Check:
+def rechecked(tuned: Profile, programs: Sequence[Program], finding: Verification) -> Recheck:
     """A verification that has just ended, as the history holds it."""
     claim, interval = tuned.claim, finding.interval
-    claimed = (claim.ratio, claim.ci_low, claim.ci_high)
-    return Check(
+    claimed = None
+    if claim.ratio is not None and claim.ci_low is not None and claim.ci_high is not None:
+        claimed = RatioRange(claim.ratio, claim.ci_low, claim.ci_high)
+    return Recheck(
         at=datetime.now(timezone.utc).strftime(_TIME),
-        profile=identity(tuned),
-        label=label(tuned),
+        profile=profile_digest(tuned),
+        label=told_in_words(tuned),
         answer=finding.answer,
         why=finding.why,
         pairs=interval.pairs if interval else 0,
-        found=Measured(*interval.ratio) if interval else None,
-        claimed=None if None in claimed else Measured(*cast("tuple[float, float, float]", claimed)),
+        found=RatioRange(*interval.ratio) if interval else None,
+        claimed=claimed,
         rss_ratio=finding.rss_ratio,
         here=tuple(surroundings(tuned, programs).items()),
     )
 
 
-def identity(tuned: Profile) -> str:
+def profile_digest(tuned: Profile) -> str:
     """Sixteen digits of the SHA-256 of a profile's text: the same file has the same ones."""
     return hashlib.sha256(profile.dumps(tuned).encode()).hexdigest()[:16]
 
 
-def label(tuned: Profile) -> str:
+def told_in_words(tuned: Profile) -> str:
     """What a profile is for and what it sets, in words."""
     target = " and ".join(each.label for each in tuned.workloads)
     threads = f" T={tuned.threads}" if tuned.threads else ""
@@ -134,7 +136,7 @@ def surroundings(tuned: Profile, programs: Sequence[Program]) -> dict[str, str]:
     return found
 
 
-def changes(before: Check, here: Mapping[str, str]) -> tuple[str, ...]:
+def changes(before: Recheck, here: Mapping[str, str]) -> tuple[str, ...]:
     """What is not as it was when a check was made, a sentence each."""
     return tuple(
         f"another {_words(name)} since {before.at[:10]}: "
@@ -151,7 +153,7 @@ def _words(name: str) -> str:
     return machine_diff.WORDS.get(name, "library of the allocator")
 
 
-def due(tuned: Profile, last: Check | None, here: Mapping[str, str], now: datetime) -> str:
+def due(tuned: Profile, last: Recheck | None, here: Mapping[str, str], now: datetime) -> str:
     """Why a profile should be measured again, in one sentence; empty: it need not.
 
     Args:
@@ -172,7 +174,7 @@ def due(tuned: Profile, last: Check | None, here: Mapping[str, str], now: dateti
     return ""
 
 
-def file() -> Path:
+def history_file() -> Path:
     """Where the history is.
 
     Raises:
@@ -184,13 +186,13 @@ def file() -> Path:
     return lessons.parent / _FILE
 
 
-def keep(check: Check) -> None:
+def append(check: Recheck) -> None:
     """Adds a check to the history; it is on disk when this returns.
 
     Raises:
         HztuneError: The file system refused.
     """
-    path = file()
+    path = history_file()
     line = json.dumps({"schema": SCHEMA, **asdict(check), "here": dict(check.here)})
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -215,10 +217,10 @@ def _write(handle: int, text: str) -> None:
         raise OSError(28, "No space left on device")
 
 
-def read() -> list[Check]:
+def read() -> list[Recheck]:
     """Every check that is there and can be read, the oldest first."""
     try:
-        path = file()
+        path = history_file()
         with path.open("rb") as held:
             held.seek(max(0, path.stat().st_size - _MOST_BYTES))
             lines = held.read().split(b"\n")
@@ -227,13 +229,13 @@ def read() -> list[Check]:
     return sorted(_read(lines), key=lambda check: check.at)
 
 
-def of(tuned: Profile, checks: Sequence[Check]) -> list[Check]:
+def rechecks_of(tuned: Profile, checks: Sequence[Recheck]) -> list[Recheck]:
     """The checks of one profile."""
-    wanted = identity(tuned)
+    wanted = profile_digest(tuned)
     return [check for check in checks if check.profile == wanted]
 
 
-def _read(lines: Sequence[bytes]) -> Iterator[Check]:
+def _read(lines: Sequence[bytes]) -> Iterator[Recheck]:
     for line in lines:
         try:
             yield _parse(line)
@@ -241,10 +243,10 @@ def _read(lines: Sequence[bytes]) -> Iterator[Check]:
             continue
 
 
-def _parse(line: bytes) -> Check:
+def _parse(line: bytes) -> Recheck:
     top = Fields(strictjson.parse(line))
     top.word("schema", (SCHEMA,))
-    check = Check(
+    check = Recheck(
         at=top.text("at", CREATED),
         profile=top.text("profile", _IDENTITY),
         label=top.text("label", _SENTENCE),
@@ -260,12 +262,12 @@ def _parse(line: bytes) -> Check:
     return check
 
 
-def _measured(top: Fields, key: str) -> Measured | None:
+def _measured(top: Fields, key: str) -> RatioRange | None:
     held = top.anything(key)
     if held is None:
         return None
     fields = Fields(held, key)
-    read = Measured(*(fields.number(name, 0, 1e9) for name in ("ratio", "ci_low", "ci_high")))
+    read = RatioRange(*(fields.number(name, 0, 1e9) for name in ("ratio", "ci_low", "ci_high")))
     fields.close()
     return read
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from hztune.compare import plot
 from hztune.compare.standings import Standing, Standings
 from hztune.stats import Interval
-from hztune.verify.history import Check, Measured
+from hztune.verify.history import RatioRange, Recheck
 
 _CONTROL = "the control"
 
 
-def write(checks: Sequence[Check], path: Path) -> None:
+def write(checks: Sequence[Recheck], path: Path) -> None:
     """Draws checks into a file, the profiles one after the other.
 
     Raises:
@@ -24,7 +24,7 @@ def write(checks: Sequence[Check], path: Path) -> None:
     plot.write([_row(check) for check in ordered if check.found is not None], path)
 
 
-def _row(check: Check) -> Standings:
+def _row(check: Recheck) -> Standings:
     """A check as a row of a comparison: the claim and what was found, beside the control."""
     others = [("claimed", check.claimed, 0), ("measured again", check.found, check.pairs)]
     return Standings(
@@ -36,7 +36,7 @@ def _row(check: Check) -> Standings:
     )
 
 
-def _standing(name: str, measured: Measured | None, pairs: int) -> Standing:
+def _standing(name: str, measured: RatioRange | None, pairs: int) -> Standing:
     speed = None
     if measured is not None:
         ratio, low, high = map(math.log, (measured.ratio, measured.ci_low, measured.ci_high))
