@@ -27,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.json"
 MEANT_STATUSES = (0, 3)  # a verdict, or "nothing keeps the limit"
 FUNCTIONS = 10
-PIGEONS = 8
+PIGEONS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +78,14 @@ CASES = (
         short=20,
         variables=(("PYTHONMALLOC", "malloc"),),
     ),
-    Case("lua", command=("lua5.4", "{here}/words.lua", "{size}"), size=3_000, short=20,
+    Case("lua", command=("lua5.4", "{here}/words.lua", "{size}"), size=600, short=20,
          needs=(("lua5.4", "lua5.4"),)),
     Case("ruby", command=("ruby", "--disable=gems", "{here}/words.rb", "{size}"),
-         size=6_000, short=20, needs=(("ruby", "ruby"),)),
+         size=1_000, short=20, needs=(("ruby", "ruby"),)),
     Case(
         "php",
         command=("php", "-n", "{here}/words.php", "{size}"),
-        size=8_000,
+        size=1_000,
         short=20,
         needs=(("php", "php-cli"),),
         variables=(("USE_ZEND_ALLOC", "0"),),

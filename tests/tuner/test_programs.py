@@ -46,7 +46,7 @@ ALLOCATORS = ("glibc", "jemalloc", "mimalloc", "tcmalloc", "hz", "tbb")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the commands need, built once."""
     folder = tmp_path_factory.mktemp("programs")
-    RUN.FUNCTIONS = 1
+    RUN.FUNCTIONS, RUN.PIGEONS = 1, 6
     RUN.build(folder)
     return folder
 
