@@ -27,6 +27,7 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.json"
 MEANT_STATUSES = (0, 3)  # a verdict, or "nothing keeps the limit"
 FUNCTIONS = 10
+PIGEONS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +78,61 @@ CASES = (
         short=20,
         variables=(("PYTHONMALLOC", "malloc"),),
     ),
+    Case("lua", command=("lua5.4", "{here}/words.lua", "{size}"), size=600, short=20,
+         needs=(("lua5.4", "lua5.4"),)),
+    Case("ruby", command=("ruby", "--disable=gems", "{here}/words.rb", "{size}"),
+         size=1_000, short=20, needs=(("ruby", "ruby"),)),
+    Case(
+        "php",
+        command=("php", "-n", "{here}/words.php", "{size}"),
+        size=1_000,
+        short=20,
+        needs=(("php", "php-cli"),),
+        variables=(("USE_ZEND_ALLOC", "0"),),
+    ),
+    Case("z3", command=("z3", "{work}/pigeons.smt2"), needs=(("z3", "z3"),)),
     Case(
         "redis",
         (
             "--server",
-            "redis-server --port 0 --unixsocket {work}/redis.sock --save '' --loglevel warning",
+            "redis-server --port {{port}} --save '' --loglevel warning",
             "--load",
-            "redis-benchmark -s {work}/redis.sock -n {size} -r 20000 -d 400 -P 16 -t set,hset -q",
-            "--ready",
-            "redis-cli -s {work}/redis.sock ping",
+            "redis-benchmark -p {{port}} -n {size} -r 20000 -d 400 -P 16 -t set,hset -q",
         ),
         size=200_000,
         short=500,
         needs=(("redis-server", "redis-server"), ("redis-benchmark", "redis-tools")),
+    ),
+    Case(
+        "memcached",
+        (
+            "--server",
+            "memcached -u nobody -l 127.0.0.1 -p {{port}} -U 0 -t 1 -m 512",
+            "--load",
+            "memcslap --servers=127.0.0.1:{{port}} --concurrency=4 --execute-number={size}",
+        ),
+        size=10_000,
+        short=50,
+        needs=(("memcached", "memcached"), ("memcslap", "libmemcached-tools")),
+    ),
+    Case(
+        "nginx",
+        (
+            "--prepare",
+            "printf '%s' 'pid {{dir}}/pid; events {{}} http {{ access_log off; "
+            "gzip on; gzip_min_length 1; gzip_types *; "
+            "client_body_temp_path {{dir}}/1; proxy_temp_path {{dir}}/2; "
+            "fastcgi_temp_path {{dir}}/3; uwsgi_temp_path {{dir}}/4; scgi_temp_path {{dir}}/5; "
+            "server {{ listen 127.0.0.1:{{port}}; root {here}; }} }}' > {{dir}}/nginx.conf",
+            "--server",
+            "nginx -c {{dir}}/nginx.conf -e {{dir}}/errors "
+            "-g 'daemon off; master_process off;'",
+            "--load",
+            "ab -q -n {size} -c 8 -H 'Accept-Encoding: gzip' http://127.0.0.1:{{port}}/orders.sql",
+        ),
+        size=4_000,
+        short=50,
+        needs=(("nginx", "nginx-light"), ("ab", "apache2-utils")),
     ),
     Case(
         "sqlite",
@@ -105,6 +148,8 @@ CASES = (
     ),
     Case("gcc", command=("gcc", "-O1", "-c", "{work}/large.c", "-o", "/dev/null"),
          needs=(("gcc", "gcc"),)),
+    Case("clang", command=("clang", "-O1", "-c", "{work}/large.c", "-o", "/dev/null"),
+         needs=(("clang", "clang"),)),
     Case("xz", command=("xz", "-9", "-k", "-c", "{work}/small"), needs=(("xz", "xz-utils"),)),
     Case(
         "memory-possible",
@@ -151,6 +196,7 @@ def build(work: Path) -> None:
         if done.returncode != 0:
             raise CaseError(f"{source.name} does not compile: {done.stderr[:400]}")
     (work / "large.c").write_text("".join(large_source()))
+    (work / "pigeons.smt2").write_text("".join(pigeons(PIGEONS)))
     (work / "small").write_bytes(b"".join(b"%d %d\n" % (i, i * i % 9973) for i in range(10_000)))
 
 
@@ -165,6 +211,20 @@ def large_source() -> Iterator[str]:
             yield f"            x += p[(x + i) & 255] ^ {step};\n"
             yield f"    else\n        x = (x << {step % 13 + 1}) ^ (x >> {step % 7 + 1});\n"
         yield "    return x;\n}\n"
+
+
+def pigeons(count: int) -> Iterator[str]:
+    """SMT-LIB that a solver must refute by trying: `count` pigeons, a hole less."""
+    holes = range(count - 1)
+    for pigeon in range(count):
+        for hole in holes:
+            yield f"(declare-const p{pigeon}h{hole} Bool)\n"
+        yield f"(assert (or {' '.join(f'p{pigeon}h{hole}' for hole in holes)}))\n"
+    for hole in holes:
+        for one in range(count):
+            for other in range(one):
+                yield f"(assert (not (and p{one}h{hole} p{other}h{hole})))\n"
+    yield "(check-sat)\n"
 
 
 def missing(case: Case) -> list[str]:

@@ -6,9 +6,11 @@ import importlib.util
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,6 +36,9 @@ def loaded() -> ModuleType:
 RUN = loaded()
 PROGRAMS = list({case.command: case for case in reversed(RUN.CASES) if case.command}.values())
 (REDIS,) = [case for case in RUN.CASES if case.name == "redis"]
+OPTIONAL = ("lua", "ruby", "z3", "clang", "memcached", "nginx")
+"""Cases whose programs README's test command does not install: tested where they are."""
+
 ALLOCATORS = ("glibc", "jemalloc", "mimalloc", "tcmalloc", "hz", "tbb")
 
 
@@ -41,14 +46,22 @@ ALLOCATORS = ("glibc", "jemalloc", "mimalloc", "tcmalloc", "hz", "tbb")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the commands need, built once."""
     folder = tmp_path_factory.mktemp("programs")
-    RUN.FUNCTIONS = 1
+    RUN.FUNCTIONS, RUN.PIGEONS = 1, 6
     RUN.build(folder)
     return folder
 
 
+def require(case: Any) -> None:
+    """Sees to it that a case's programs are installed, or skips where they need not be."""
+    lacking = RUN.missing(case)
+    if lacking and case.name in OPTIONAL:
+        pytest.skip("; ".join(lacking))
+    assert lacking == []
+
+
 def output(case: Any, work: Path, environment: dict[str, str]) -> str:
     """What a short run of a case prints."""
-    assert RUN.missing(case) == []
+    require(case)
     done = process.run(
         case.words(work, case.short),
         env={**os.environ, **dict(case.variables), **environment},
@@ -64,7 +77,7 @@ def test_a_program_says_the_same_under_every_allocator(
 ) -> None:
     monkeypatch.setenv("HZTUNE_CORE", str(core_build))
     said = output(case, work, {})
-    assert said.strip() or case.name in ("gcc",)
+    assert said.strip() or case.name in ("gcc", "clang")
     for name in ALLOCATORS:
         adapter = allocator.get(name)
         assert output(case, work, adapter.environment({}, adapter.installed())) == said, name
@@ -72,7 +85,7 @@ def test_a_program_says_the_same_under_every_allocator(
 
 SERVE = """
 $1 > /dev/null & server=$!
-until $3 > /dev/null 2>&1; do kill -0 $server || exit 1; sleep 0.01; done
+until redis-cli -p {port} ping > /dev/null 2>&1; do kill -0 $server || exit 1; sleep 0.01; done
 env -u LD_PRELOAD $2 && kill $server && wait $server
 """
 
@@ -83,9 +96,11 @@ def test_redis_answers_under_every_allocator(
     monkeypatch.setenv("HZTUNE_CORE", str(core_build))
     assert RUN.missing(REDIS) == []
     told = REDIS.told(work, REDIS.short)
-    server, load, ready = (told[told.index(f"--{of}") + 1] for of in ("server", "load", "ready"))
-    script = SERVE.replace("$1", server).replace("$2", load).replace("$3", ready)
+    server, load = (told[told.index(f"--{of}") + 1] for of in ("server", "load"))
     for name in ALLOCATORS:
+        with closing(socket.create_server(("127.0.0.1", 0))) as free:
+            port = str(free.getsockname()[1])
+        script = SERVE.replace("$1", server).replace("$2", load).replace("{port}", port)
         adapter = allocator.get(name)
         environment = {**os.environ, **adapter.environment({}, adapter.installed())}
         done = process.run(["/bin/sh", "-c", script], env=environment, deadline_s=60)
@@ -198,6 +213,7 @@ def test_hztune_takes_the_options_of_a_case(
     name: str, work: Path, tmp_path: Path, core_build: Path
 ) -> None:
     (case,) = [case for case in RUN.CASES if case.name == name]
+    require(case)
     line = RUN.study(case, work, "20s", case.allocator, tmp_path / "out")
     at = line.index("--json")
     done = subprocess.run(

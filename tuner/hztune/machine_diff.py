@@ -13,7 +13,7 @@ from hztune.errors import HztuneError
 from hztune.machine import Machine
 from hztune.profile import MachineId, Profile
 
-_WORDS = {
+WORDS = {
     "cpu": "CPU model",
     "cores": "number of CPUs",
     "quota": "CPU quota",
@@ -22,6 +22,7 @@ _WORDS = {
     "page_size": "page size",
     "thp": "mode of transparent huge pages",
 }
+"""How sentences name the fields of a machine's identity."""
 
 
 def from_proved(tuned: Profile) -> tuple[str, ...]:
@@ -29,10 +30,16 @@ def from_proved(tuned: Profile) -> tuple[str, ...]:
     return (*of_machine(tuned.machine, MachineId.of(Machine.here())), *_of_library(tuned))
 
 
+def facts_of_here() -> dict[str, str]:
+    """The identity of this machine as texts, by the names of its fields."""
+    here = MachineId.of(Machine.here())
+    return {name: _shown(getattr(here, name)) for name in WORDS}
+
+
 def of_machine(there: MachineId, here: MachineId) -> tuple[str, ...]:
     """What differs between two machines, one sentence each."""
     return tuple(
-        _sentence(_WORDS[field.name], getattr(there, field.name), getattr(here, field.name))
+        _sentence(WORDS[field.name], getattr(there, field.name), getattr(here, field.name))
         for field in fields(MachineId)
         if getattr(there, field.name) != getattr(here, field.name)
     )

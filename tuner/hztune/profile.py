@@ -42,6 +42,10 @@ VERDICTS: tuple[Verdict, ...] = (
 CLAIMS: tuple[Verdict, ...] = ("improved", "within_limit", "less_memory")
 """Verdicts that promise something that can be measured again."""
 
+TERM_DAYS = 90
+"""Days after which a profile should be measured again, if it does not say otherwise."""
+_MOST_TERM_DAYS = 36500
+
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MEASURED_CLAIMS = ("improved", "less_memory")
 _METRIC = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -221,6 +225,8 @@ class Profile:
     """Each of several workloads, whose geometric mean the claim is of; empty for one alone."""
     cautions: tuple[Caution, ...] = ()
     """What it may do elsewhere: "warnings" in the file, which has that key where there is one."""
+    term_days: int = TERM_DAYS
+    """Days after which it should be measured again; no key of the file where that is TERM_DAYS."""
 
     @property
     def workloads(self) -> tuple[WorkloadId, ...]:
@@ -306,6 +312,8 @@ def dumps(profile: Profile) -> str:
         one["params"] = dict(one["params"])
     if not profile.cautions:
         del held["warnings"]
+    if profile.term_days == TERM_DAYS:
+        del held["term_days"]
     if profile.claim.memory is None:  # only the members of a front have that key
         del held["result"]["memory"]
     body = {"schema": SCHEMA, **held, "env": profile.environment}
@@ -340,6 +348,7 @@ def parse(content: bytes) -> Profile:
             caution.read(fields, adapter.with_current_names)
             for fields in (top.children("warnings") if top.has("warnings") else ())
         ),
+        term_days=top.whole("term_days", 1, _MOST_TERM_DAYS) if top.has("term_days") else TERM_DAYS,
     )
     stored = adapter.renamed_variables(dict(top.child("env").texts(ALPHABET)))
     top.close()

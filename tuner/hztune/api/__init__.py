@@ -35,14 +35,20 @@ from hztune.api.listings import (
     workloads,
 )
 from hztune.api.profiles import (
+    changes,
     differences,
+    draw_history,
+    due,
     environment,
     examine,
     export,
+    history,
     load_profile,
     profile_json,
     profile_lines,
+    profiles_in,
     verify,
+    write_timer,
 )
 from hztune.api.studies import (
     forget,
@@ -63,6 +69,7 @@ from hztune.api.studies import (
 __all__ = [
     "allocator_names",
     "allocators",
+    "changes",
     "compare",
     "comparison_json",
     "comparison_text",
@@ -70,12 +77,15 @@ __all__ = [
     "differences",
     "doctor",
     "draw",
+    "draw_history",
+    "due",
     "environment",
     "examine",
     "export",
     "find_format",
     "forget",
     "formats",
+    "history",
     "join",
     "load_profile",
     "machine",
@@ -87,6 +97,7 @@ __all__ = [
     "plan",
     "profile_json",
     "profile_lines",
+    "profiles_in",
     "program",
     "report",
     "request",
@@ -101,4 +112,5 @@ __all__ = [
     "verify",
     "workloads",
     "write_comparison",
+    "write_timer",
 ]

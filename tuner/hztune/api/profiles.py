@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hztune.arguments import judged
+from hztune.errors import HztuneError
 from hztune.progress import Quiet
 
 if TYPE_CHECKING:
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from hztune.profile import Profile
     from hztune.progress import Reporter
     from hztune.verify.claim import Verification
+    from hztune.verify.collection import Kept
+    from hztune.verify.history import Recheck
     from hztune.verify.running import Report
 
 
@@ -104,6 +108,7 @@ def verify(
     budget_s: float = 30.0,
     seed: int = 1,
     reporter: Reporter | None = None,
+    keep: bool = True,
 ) -> Verification:
     """Measures a profile's claim again, on fresh pairs, here and now.
 
@@ -113,14 +118,95 @@ def verify(
         budget_s: Seconds for it.
         seed: Of every random choice.
         reporter: Is told how it goes; None: nothing is shown.
+        keep: Whether the answer goes into the history of this user. Where it cannot be written,
+            the reporter is told so.
 
     Raises:
         UsageError: It makes no claim, or is not for this program or workload.
         HztuneError: The control does not run.
     """
     from hztune.verify import claim
+    from hztune.verify import history as checks
 
-    return claim.verify(tuned, programs, budget_s, seed, reporter or Quiet())
+    told = reporter or Quiet()
+    finding = claim.verify(tuned, programs, budget_s, seed, told)
+    if keep:
+        try:
+            checks.append(checks.rechecked(tuned, programs, finding))
+        except HztuneError as error:
+            told.say(f"warning: this check is not in the history: {error}")
+    return finding
+
+
+@judged
+def profiles_in(folder: str | Path) -> list[Kept]:
+    """The profiles of a folder, and of results directories in it, each with its command.
+
+    Raises:
+        UsageError: It cannot be read, or there is none.
+    """
+    from hztune.verify import collection
+
+    return collection.profiles_in(Path(folder))
+
+
+@judged
+def due(tuned: Profile, *, programs: Sequence[Program] = ()) -> str:
+    """Why a profile should be measured again, in one sentence; empty: it need not.
+
+    It should when its term has passed since it was made or last held, when it did not hold, and
+    when the machine, the kernel, a library or a program is not what it was.
+    """
+    from hztune.verify import history as checks
+
+    own = checks.rechecks_of(tuned, checks.read())
+    here = checks.surroundings(tuned, programs)
+    return checks.due(tuned, own[-1] if own else None, here, datetime.now(timezone.utc))
+
+
+@judged
+def history(tuned: Profile | None = None) -> list[Recheck]:
+    """What verifications of this user found, the oldest first.
+
+    Args:
+        tuned: Of this profile only; None: of all.
+    """
+    from hztune.verify import history as checks
+
+    return checks.read() if tuned is None else checks.rechecks_of(tuned, checks.read())
+
+
+@judged
+def changes(before: Recheck, after: Recheck) -> tuple[str, ...]:
+    """What was not the same in two checks: the machine, the kernel, a library, a program."""
+    from hztune.verify import history as checks
+
+    return checks.changes(before, dict(after.here))
+
+
+@judged
+def draw_history(checks: Sequence[Recheck], path: str | Path) -> None:
+    """Draws the ratios of checks (SVG), each with its 95 % interval and its day.
+
+    Raises:
+        HztuneError: The file system refused.
+    """
+    from hztune.verify import picture
+
+    picture.write(checks, Path(path))
+
+
+@judged
+def write_timer(folder: str | Path, to: str | Path) -> tuple[Path, Path]:
+    """Writes units for systemd that verify the profiles of `folder` once a week; their files.
+
+    Raises:
+        UsageError: A path cannot stand in a unit.
+        HztuneError: The file system refused.
+    """
+    from hztune.verify import timer
+
+    return timer.write(Path(folder), Path(to))
 
 
 @judged

@@ -26,6 +26,7 @@ COMMANDS = {
     "export": "profile",
     "run": "profile",
     "verify": "verify",
+    "history": "history",
     "report": "report",
     "compare": "compare",
     "experiment": "experiment",

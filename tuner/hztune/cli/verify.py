@@ -12,6 +12,7 @@ import click
 
 from hztune import api
 from hztune.cli.program import ProgramCommand, program_options, programs_of
+from hztune.cli.verify_all import verify_folder, worst_status
 from hztune.errors import UnfitError, UsageError
 from hztune.progress import parse_duration, reporter
 
@@ -30,19 +31,48 @@ made for a program, give the command again after --. The claim holds when they s
 the gain with which the claimed interval begins. With --pid nothing is measured: the answer is
 whether a running process has the profile's allocator and parameters.
 
+--all measures every profile in DIR, and those of results directories in it. Beside web.json, which
+was made for a program, web.args holds the words of its command as they stand here after PROFILE.
+Every answer goes into the history, which `hztune history` prints.
+
 \b
-exit status   0  the claim holds (--pid: the profile is in effect)
-              4  it does not hold
-              1  the time did not suffice to tell (--pid: not in effect)
+exit status   0  the claim holds (--pid: the profile is in effect; --all: every claim holds)
+              4  it does not hold (--all: one of them)
+              1  the time did not suffice to tell, or nothing was measured (--pid: not in effect)
               5  --strict, and this is another machine or library
 """
 
 
 @click.command("verify", cls=ProgramCommand, help=_HELP)
-@click.argument("profile_path", metavar="PROFILE", type=click.Path(path_type=Path))
+@click.argument(
+    "profile_path", metavar="[PROFILE]", required=False, type=click.Path(path_type=Path)
+)
+@click.option(
+    "--all",
+    "folder",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Measure every profile in this folder.",
+)
+@click.option(
+    "--due",
+    is_flag=True,
+    help="With --all: only those whose term has passed, that did not hold, or for which "
+    "the machine, a library or a program has changed.",
+)
+@click.option(
+    "--timer",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="With --all: write units for systemd there that do this once a week.",
+)
 @click.option("--pid", type=click.IntRange(min=1), metavar="N", help="Look at this process.")
 @click.option(
-    "--budget", default="30s", show_default=True, metavar="TIME", help="Time for measuring."
+    "--budget",
+    default="30s",
+    show_default=True,
+    metavar="TIME",
+    help="Time for measuring each profile.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True,
               help="Of every random choice.")  # fmt: skip
@@ -51,7 +81,10 @@ exit status   0  the claim holds (--pid: the profile is in effect)
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 @program_options
 def verify_command(
-    profile_path: Path,
+    profile_path: Path | None,
+    folder: Path | None,
+    due: bool,
+    timer: Path | None,
     pid: int | None,
     budget: str,
     seed: int,
@@ -65,6 +98,14 @@ def verify_command(
     """`hztune verify`."""
     budget_s = parse_duration(budget)
     targets = programs_of(words, commands, about)
+    if folder is not None:
+        if profile_path is not None or targets or pid is not None or strict:
+            raise UsageError(
+                "--all DIR stands for PROFILE, --pid, --strict and a program: leave these out"
+            )
+        return _all(folder, due, timer, budget_s, seed, quiet, as_json)
+    if profile_path is None or due or timer is not None:
+        raise UsageError("give a PROFILE, or --all DIR, with which --due and --timer go")
     tuned = api.load_profile(profile_path)
     if pid is not None:
         if targets:
@@ -81,6 +122,28 @@ def verify_command(
     held = _as_json(tuned, finding)
     click.echo(json.dumps(held, indent=2) if as_json else _for_people(tuned, finding))
     return _STATUS[finding.answer]
+
+
+def _all(
+    folder: Path,
+    due: bool,
+    timer: Path | None,
+    budget_s: float,
+    seed: int,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Measures the profiles of a folder, or writes the units that do so."""
+    if timer is not None:
+        api.profiles_in(folder)  # or the units would fail each week
+        click.echo("\n".join(str(path) for path in api.write_timer(folder, timer)))
+        return 0
+    answers = verify_folder(
+        folder, only_due=due, budget_s=budget_s, seed=seed, quiet=quiet, as_json=as_json
+    )
+    if as_json:
+        click.echo(json.dumps([answer.record() for answer in answers], indent=2))
+    return worst_status(answers)
 
 
 def _look(tuned: Profile, pid: int, as_json: bool) -> int:

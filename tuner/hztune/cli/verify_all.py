@@ -1,0 +1,137 @@
+"""`hztune verify --all`: every profile of a folder measured again, and what came of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hztune import api
+from hztune.cli.program import ProgramCommand, program_options, programs_of
+from hztune.errors import HztuneError, UsageError
+from hztune.progress import reporter
+
+if TYPE_CHECKING:
+    from hztune.measure.program import Program
+    from hztune.verify.claim import Verification
+    from hztune.verify.collection import Kept
+
+_STATUS = {"does not hold": 4, "cannot tell": 1, "not measured": 1}
+"""The exit status that an answer asks for; the greatest wins, and 0 is left where all hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderAnswer:
+    """What came of one profile of a folder.
+
+    Attributes:
+        path: Its file.
+        answer: Of the verification; "not measured" where it cannot be, "not due" where it need not.
+        why: The reason, in one sentence.
+        differs: What is not as it was where the profile was proved.
+        finding: What was measured; None: nothing was.
+    """
+
+    path: Path
+    answer: str
+    why: str
+    differs: tuple[str, ...] = ()
+    finding: Verification | None = None
+
+    def lines(self) -> list[str]:
+        """For people."""
+        told = [f"{self.path}: {self.answer} ({self.why})"]
+        if self.finding is not None and self.finding.interval is not None:
+            ratio, low, high = self.finding.interval.ratio
+            pairs = self.finding.interval.pairs
+            told.append(f"  {ratio:.3f}x, 95 % interval [{low:.3f}, {high:.3f}], {pairs} pairs")
+        return told + [f"  {difference}" for difference in self.differs]
+
+    def record(self) -> dict[str, object]:
+        """For machines."""
+        interval = self.finding.interval if self.finding is not None else None
+        ratio, low, high = interval.ratio if interval else (None, None, None)
+        return {
+            "profile": str(self.path),
+            "answer": self.answer,
+            "why": self.why,
+            "differs": list(self.differs),
+            "here": {
+                "ratio": ratio,
+                "ci_low": low,
+                "ci_high": high,
+                "pairs": interval.pairs if interval else 0,
+            },
+        }
+
+
+def verify_folder(
+    folder: Path, *, only_due: bool, budget_s: float, seed: int, quiet: bool, as_json: bool
+) -> list[FolderAnswer]:
+    """Measures the profiles of a folder; each answer is printed, and in the history, at once.
+
+    Raises:
+        UsageError: The folder cannot be read, or holds no profile.
+    """
+    found = []
+    for kept in api.profiles_in(folder):
+        answer = _answer(kept, only_due, budget_s, seed, quiet)
+        found.append(answer)
+        if not as_json:
+            click.echo("\n".join(answer.lines()))
+    if not as_json:
+        counts = Counter(answer.answer for answer in found)
+        told = ", ".join(f"{count} {answer}" for answer, count in counts.items())
+        click.echo(f"{len(found)} profile{'' if len(found) == 1 else 's'}: {told}")
+    return found
+
+
+def worst_status(answers: Sequence[FolderAnswer]) -> int:
+    """The exit status that they ask for together."""
+    return max((_STATUS.get(answer.answer, 0) for answer in answers), default=0)
+
+
+def _answer(kept: Kept, only_due: bool, budget_s: float, seed: int, quiet: bool) -> FolderAnswer:
+    tuned = kept.tuned
+    if tuned is None or kept.fault:
+        return FolderAnswer(kept.path, "not measured", kept.fault)
+    if not tuned.makes_a_claim:
+        return FolderAnswer(kept.path, "no claim", f"its verdict is {tuned.claim.verdict}")
+    try:
+        programs = _programs(kept.words)
+        why = api.due(tuned, programs=programs)
+        if only_due and not why:
+            return FolderAnswer(kept.path, "not due", "it held, and nothing is known to differ")
+        differs = tuple(api.differences(tuned, programs=programs))
+        with reporter(quiet=quiet) as display:
+            display.say(f"{kept.path}: {why or 'measured again, as was asked'}")
+            finding = api.verify(
+                tuned, programs=programs, budget_s=budget_s, seed=seed, reporter=display
+            )
+    except HztuneError as error:
+        return FolderAnswer(kept.path, "not measured", str(error))
+    return FolderAnswer(kept.path, finding.answer, finding.why, differs, finding)
+
+
+def _programs(words: tuple[str, ...]) -> tuple[Program, ...]:
+    """The programs that the words of an `.args` name, as on the command line.
+
+    Raises:
+        UsageError: The words are not legal there.
+    """
+    try:
+        with _about_program.make_context("hztune verify", list(words)) as ctx:
+            given = dict(ctx.params)
+            return programs_of(given.pop("words"), given.pop("commands"), given)
+    except click.ClickException as error:
+        raise UsageError(f"its .args: {error.format_message()}") from None
+
+
+@click.command(cls=ProgramCommand)
+@program_options
+def _about_program(**about: object) -> None:
+    """Only its parser is used."""
