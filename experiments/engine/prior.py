@@ -21,23 +21,17 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from random import Random
 from statistics import fmean, median
 
 from regret import Surface, story_of
-from studies import EQUAL, hz_space, recorded, share
+from studies import ANY, EQUAL, NOW, hz_space, prior_of, recorded, share, told
 
-from hztune.lab.replay import ReplayExecutor, VirtualClock
-from hztune.prior import NOTHING, Gain, Learned, Lesson, Prior, Subject, weighed
-from hztune.progress import Quiet
+from hztune.prior import NOTHING, Gain, Learned, Lesson, Prior, Subject
 from hztune.space import Space
-from hztune.trial import Bench, Budget, Ledger
 from hztune.tune.learned import learned_of
-from hztune.tune.story import Story
 
-NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 EARLIER = 3
 """Studies that leave a lesson, of each landscape."""
 
@@ -53,17 +47,11 @@ def subject_of(surface: Surface) -> Subject:
     return Subject(surface.name, int(surface.name.rpartition("-")[2]), "ops_per_s", "here")
 
 
-def emitted(surface: Surface, seed: int, budget_s: float, prior: Prior) -> Story:
-    """A study on a landscape that begins with a prior, before it is told."""
-    bench = story_of(surface, seed, budget_s).bench
-    return Story(bench, surface.space, seed, prior=prior)
-
-
 def lessons_of(surface: Surface, budget_s: float) -> list[Lesson]:
     """What earlier studies on a landscape learned."""
     found = []
     for seed in range(FIRST_EARLIER, FIRST_EARLIER + EARLIER):
-        story = emitted(surface, seed, budget_s, NOTHING)
+        story = story_of(surface, seed, budget_s, NOTHING)
         decision = story.run()
         learned = learned_of(surface.space, "", story.bench.ledger, decision)
         found.append(Lesson(subject_of(surface), (learned,), "", NOW))
@@ -87,18 +75,17 @@ def priors(surfaces: Sequence[Surface], budget_s: float) -> dict[str, dict[str, 
     return {
         surface.name: {
             "none": NOTHING,
-            "presets": made(surface, []),
-            "same workload": made(surface, own[surface.name]),
-            "other workloads": made(surface, _but(own, surface.name)),
-            "wrong": made(surface, lies(surface, own[surface.name])),
+            "presets": _made(surface, []),
+            "same workload": _made(surface, own[surface.name]),
+            "other workloads": _made(surface, _but(own, surface.name)),
+            "wrong": _made(surface, lies(surface, own[surface.name])),
         }
         for surface in surfaces
     }
 
 
-def made(surface: Surface, lessons: Sequence[Lesson]) -> Prior:
-    """The prior of a study on a landscape."""
-    return weighed(lessons, subject_of(surface), surface.space, {"hz": ""}, NOW)
+def _made(surface: Surface, lessons: Sequence[Lesson]) -> Prior:
+    return prior_of(surface.space, subject_of(surface), lessons)
 
 
 def _but(own: Mapping[str, Sequence[Lesson]], name: str) -> list[Lesson]:
@@ -108,7 +95,7 @@ def _but(own: Mapping[str, Sequence[Lesson]], name: str) -> list[Lesson]:
 def regrets(surface: Surface, prior: Prior, seeds: range, budget_s: float) -> list[float]:
     """How much slower than the best what a study emits is."""
     best = surface.best()
-    arms = [emitted(surface, seed, budget_s, prior).run().arm for seed in seeds]
+    arms = [story_of(surface, seed, budget_s, prior).run().arm for seed in seeds]
     return [max(0.0, 1.0 - math.exp(surface(arm).log_ratio - best)) for arm in arms]
 
 
@@ -132,19 +119,16 @@ def sure(space: Space, seed: int) -> Prior:
     """A prior that is as sure of three parameters as any can be."""
     names = Random(seed).sample([d.name for d in space.dimensions], 3)
     learned = Learned("hz", "", tuple(Gain(((name, 0),), 1.1, 1.2) for name in names), ())
-    subject = Subject("", 0, "", "")
-    return weighed([Lesson(subject, (learned,), "", NOW)] * 100, subject, space, {"hz": ""}, NOW)
+    return prior_of(space, ANY, [Lesson(ANY, (learned,), "", NOW)] * 100)
 
 
 def on_equals(paths: Sequence[Path], count: int, budget_s: float) -> object:
     """Claims of a gain where there is none."""
     false = finalists = 0
     for seed in range(count):
-        clock = VirtualClock()
-        executor = ReplayExecutor(EQUAL, recorded(paths[seed % len(paths)]), seed=seed, clock=clock)
-        bench = Bench(executor, Ledger(), Budget(clock, budget_s), Quiet())
-        story = Story(bench, hz_space(), seed, prior=sure(hz_space(), seed))
-        false += story.run().verdict == "improved"
+        noise = recorded(paths[seed % len(paths)])
+        story, decision = told(noise, EQUAL, seed, budget_s, sure(hz_space(), seed))
+        false += decision.verdict == "improved"
         finalists += len(story.proofs)
     print(f"false claims: {share(false, count)}; {finalists} finalists", file=sys.stderr)
     return {"studies": count, "false_claims": false, "finalists": finalists}

@@ -29,13 +29,14 @@ import numpy as np
 from numpy.typing import NDArray
 from record import SPACE
 from rivals import Chance, Forward, Presets, Rival, Smac, Strategy, Tpe
-from studies import recorded
+from studies import prior_of, recorded
 
 from hztune import params
 from hztune.lab.replay import NoiseSource, ReplayExecutor, Truth, VirtualClock
 from hztune.machine import Machine
 from hztune.measure import Arm
-from hztune.params import Param, Value
+from hztune.params import Value
+from hztune.prior import Prior
 from hztune.progress import Quiet
 from hztune.space import ConfigDict, Space, load, machine_facts
 from hztune.trial import Bench, Budget, Ledger
@@ -54,12 +55,6 @@ class Model(Protocol):
 
     def predict(self, where: NDArray[np.float64]) -> NDArray[np.float64]:
         """The log ratio at each point of the unit cube, shapes (points, coordinates), (points,)."""
-
-
-GONE = (
-    Param("depot_bytes", "int", 4194304, 65536, 268435456, "pow2", "bytes", (), False, "", "", ""),
-)
-"""Parameters that hz had when the landscapes were recorded."""
 
 
 @dataclass
@@ -118,8 +113,7 @@ class Surface:
 def space_of(found: Mapping[str, Any]) -> Space:
     """The space as it was: its defaults and its machine are those that the landscape records."""
     then = found["defaults"]
-    known = (*params.table(), *GONE)
-    rows = [replace(row, default=then.get(row.name, row.default)) for row in known]
+    rows = [replace(row, default=then.get(row.name, row.default)) for row in params.table()]
     threads = int(found["workload"].rpartition("T=")[2])
     facts = machine_facts(threads, Machine(**found["machine"]))
     return load(SPACE, rows, check=params.check, facts=facts)
@@ -200,12 +194,12 @@ def by(strategy: Callable[[Space, int], Strategy]) -> Tuner:
     return tuner
 
 
-def story_of(surface: Surface, seed: int, budget_s: float) -> Story:
-    """A study on a surface, in virtual time."""
+def story_of(surface: Surface, seed: int, budget_s: float, prior: Prior | None = None) -> Story:
+    """A study on a surface, in virtual time; with the presets' prior if none is given."""
     clock = VirtualClock()
     executor = ReplayExecutor(surface, surface.noise, seed=seed, clock=clock)
     bench = Bench(executor, Ledger(), Budget(clock, budget_s), Quiet())
-    return Story(bench, surface.space, seed)
+    return Story(bench, surface.space, seed, prior=prior or prior_of(surface.space))
 
 
 TUNERS: dict[str, Tuner] = {

@@ -22,6 +22,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
+from datetime import datetime, timezone
 from functools import cache, partial
 from pathlib import Path
 from random import Random
@@ -31,6 +32,7 @@ from hztune.blocks import Block, Outcome, Turn
 from hztune.lab.replay import NoiseSource, RecordedNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.measure import Arm
 from hztune.params import Value
+from hztune.prior import Lesson, Prior, Subject, weighed
 from hztune.progress import Quiet
 from hztune.space import Dimension, Space
 from hztune.stats import fixed_interval
@@ -43,6 +45,10 @@ GAIN = 1.0
 
 HARMS = (-0.1, -0.3)
 """What one level of each of two other parameters costs, log units."""
+
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
+ANY = Subject("any", 0, "ops_per_s", "here")
+"""What a study is about whose lessons nobody asks for."""
 
 THREADS = 8
 TURN_NS = 18_000_000
@@ -160,14 +166,19 @@ def hz_space() -> Space:
     return candidates("hz", "", TuneTarget(THREADS)).space
 
 
+def prior_of(space: Space, subject: Subject = ANY, lessons: Sequence[Lesson] = ()) -> Prior:
+    """What a study of hz believes at its beginning; without lessons that is what presets say."""
+    return weighed(lessons, subject, space, {"hz": ""}, NOW)
+
+
 def told(
-    noise: NoiseSource, landscape: Landscape, seed: int, budget_s: float
+    noise: NoiseSource, landscape: Landscape, seed: int, budget_s: float, prior: Prior | None = None
 ) -> tuple[Story, Decision]:
-    """Tells a study from its beginning to its verdict."""
+    """Tells a study from its beginning to its verdict; with the presets' prior if none is given."""
     clock = VirtualClock()
     executor = ReplayExecutor(landscape, noise, seed=seed, clock=clock)
     bench = Bench(executor, Ledger(), Budget(clock, budget_s), Quiet())
-    whole = Story(bench, hz_space(), seed)
+    whole = Story(bench, hz_space(), seed, prior=prior or prior_of(hz_space()))
     return whole, whole.run()
 
 
