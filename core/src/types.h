@@ -104,9 +104,11 @@ typedef struct hz_page_entry {
 typedef struct hz_map_t {
     HZ_ALIGNED_TO_LINE hz_page_entry *entries; /* an entry per page, see hz_entry_at */
     _Atomic uintptr_t entry_mask;              /* selects the byte offset of a page's entry */
-    size_t direct_max_bytes;                   /* requests up to here find their class in a table */
-    size_t class_max_bytes;                    /* requests up to here take a block of a class */
-    uintptr_t base;                            /* address of the arena's first granule */
+    size_t small_max_bytes;  /* requests up to here find their class in a table: HZ_SMALL_MAX_BYTES
+                                or, while the fast path is closed, 0 */
+    size_t class_max_bytes;  /* requests up to here take a block of a class: HZ_CLASS_MAX_BYTES or 0
+                                in the same way */
+    uintptr_t base;          /* address of the arena's first granule */
     _Atomic size_t granules; /* granules of the arena, up to its last page in use */
     uint64_t *free_bits;     /* a bit per granule: a block that went back to its span starts here */
     struct hz_page_info *infos;      /* an info per page */
