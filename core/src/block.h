@@ -31,8 +31,9 @@
  *
  * Why there is a slope: as it is above 0, addresses above `last` are negative (ABOVE). As it is
  * below 2^17, the longest span (2 MiB) stays below 2^38 (NEAR). As it is above 2^15, a page that
- * shares the entry (2^32 away) is above 2^47 even where n is a power of two (FAR). The play between
- * the last two frees 16 bits for the stack.
+ * shares the entry is above any address of the arena even where n is a power of two (FAR): it is
+ * 2^32 away where the arena ends below 2^47, as always on x86, and else 2^33 (settle in arena.c).
+ * The play between NEAR and FAR frees 16 bits for the stack.
  *
  * A worked example: class 3, whose blocks have n = 48 bytes, in shard 2; the colour is 64 bytes,
  * and three blocks were cut. tests/core/block_starts.c computes each number of it.
@@ -52,7 +53,7 @@
  *     seal              0x6b8b1567327a23b6      of the 2nd block, for the key 0x6b8b4567327b23c6
  *
  * A free compares the remainder with a word in the stack: an address of the arena, mostly of a
- * block that was popped from there. These lie between 2^38 and 2^47, so only starts of blocks pass
+ * block that was popped from there. These lie between 2^38 and 2^48, so only starts of blocks pass
  * (the exceptions are at COLOUR and FAR). If the stack is full or of another shard, the word is
  * NULL: no remainder is below (free.c).
  *
@@ -68,18 +69,26 @@
  *     COLOUR    i * n bytes below first:   remainder is small. The slow path looks at the colour
  *                                          (hz_class_at); the fast path lets the address pass
  *                                          (SECURITY.md, promise 3)
- *     FAR       shares only the entry:     remainder >= 2^47, except for one address in 2^17. No
- *                                          two pages of the arena in use share an entry
+ *     FAR       shares only the entry:     remainder >= the arena's end, except for one address in
+ *                                          2^17 (2^16 above 2^47). No two pages of the arena in
+ *                                          use share an entry
  *     EMPTY     no block was cut:          step = 0, whose stack is of no class and always full.
  *                                          The entry of NULL is EMPTY: arena.c uses no page that
  *                                          has it
  *     ORDER     origin is written before step and read after it: see hz_entry_set
- *
- * Included by internal.h only.
  */
 /* clang-format on */
 #ifndef HZ_BLOCK_H
 #define HZ_BLOCK_H
+
+#include "atomic.h"
+#include "compiler.h"
+#include "rows.h"
+#include "types.h"
+
+#pragma GCC visibility push(hidden)
+extern hz_map_t hz_map;
+#pragma GCC visibility pop
 
 HZ_FAST void *hz_page_address(size_t page)
 {
@@ -131,7 +140,17 @@ HZ_FAST uint64_t hz_remainder(const hz_page_entry *entry, uint64_t step, const v
 }
 
 #define HZ_SLOPE ((uint64_t)33 << 10)
-#define HZ_REMAINDER_MAX ((uint64_t)1 << 38)
+#define HZ_SLOPE_MOST (HZ_SLOPE + UINT16_MAX) /* hz_class_step adds what the stack needs */
+#define HZ_REMAINDER_MAX ((uint64_t)1 << 38)  /* no address of the arena is below it (arena.c) */
+
+_Static_assert(sizeof(uintptr_t) == sizeof(uint64_t) && sizeof(size_t) == sizeof(uint64_t),
+               "an address times a step is taken modulo 2^64");
+_Static_assert(sizeof(hz_page_entry) == 1 << HZ_PAGE_ENTRY_SHIFT, "as hz_entry_at computes it");
+_Static_assert(HZ_SPAN_BYTES_MAX <= HZ_REMAINDER_MAX / HZ_SLOPE_MOST, "NEAR, ABOVE");
+_Static_assert(UINT64_MAX / HZ_SMALL_MAX_BYTES - HZ_REMAINDER_MAX >= HZ_ADDRESS_MAX, "BETWEEN");
+_Static_assert(UINT64_MAX / HZ_CLASS_MAX_BYTES > 2 * HZ_REMAINDER_MAX, "BETWEEN, on the slow path");
+/* A size that is a power of two has the least slope, HZ_SLOPE - 1. */
+_Static_assert((HZ_SLOPE - 1) << 32 >= HZ_ADDRESS_MAX / 2, "FAR, and twice as far for all of them");
 
 /*
  * Writes the entry of a page in which the last block that was cut starts at `last`. Frees may read
@@ -144,7 +163,7 @@ HZ_FAST uint64_t hz_remainder(const hz_page_entry *entry, uint64_t step, const v
  *
  * A free of anything else may ask a page that gets another class. It never combines a new step with
  * an old origin, as the step is written last, read first and cleared alone. It may combine an old
- * step with a new origin; then it passes by chance, one time in 2^17 (tests/model).
+ * step with a new origin; then it passes by chance, as rarely as at FAR (tests/model).
  */
 HZ_FAST void hz_entry_set(hz_page_entry *entry, uint64_t step, const void *last)
 {

@@ -57,7 +57,11 @@ enum {
     HZ_SHARDS_MAX = 64,
     HZ_CACHE_LINE_BYTES = 64,
     HZ_WORD_BITS = 64,
+    HZ_SPAN_BLOCKS_MIN = 4, /* a span of a large class holds at least this many blocks */
 };
+
+/* No address is as high as this; on x86-64 none is as high as 2^47. */
+#define HZ_ADDRESS_MAX ((uint64_t)1 << 48)
 
 /* The numbers that a page's class may have; each indexes the tables of a heap and of the map. */
 enum {
@@ -69,6 +73,12 @@ enum {
     HZ_CLASS_NUMBERS = 64,
 };
 _Static_assert(HZ_CLASSES < HZ_CLASS_LARGE, "no class may bear the number of large blocks");
+
+/* Bytes of the longest span, see span_length in span.c. */
+#define HZ_SPAN_BYTES_LARGE ((uint64_t)HZ_SPAN_BLOCKS_MIN * HZ_CLASS_MAX_BYTES + HZ_PAGE_BYTES - 1)
+#define HZ_SPAN_BYTES_MAX                                                                          \
+    (HZ_PARAM_MOST(span_bytes) > HZ_SPAN_BYTES_LARGE ? HZ_PARAM_MOST(span_bytes)                   \
+                                                     : HZ_SPAN_BYTES_LARGE)
 
 #define HZ_ALIGNED_TO_LINE _Alignas(HZ_CACHE_LINE_BYTES)
 
@@ -243,6 +253,8 @@ typedef struct hz_page_info {
     uintptr_t purger;    /* of a run that is being purged: the thread, see hz_lock_me */
 } hz_page_info;
 _Static_assert(sizeof(hz_page_info) == HZ_CACHE_LINE_BYTES, "infos do not share cache lines");
+_Static_assert((int)HZ_CLASS_NUMBERS <= UINT8_MAX && (int)HZ_SHARDS_MAX <= UINT8_MAX,
+               "a class fits a byte, and so does a shard; large blocks are of shard HZ_SHARDS_MAX");
 
 /* A pass over the dirty pages, from the highest downwards, in parts. */
 typedef struct hz_sweep {
