@@ -200,6 +200,7 @@ static struct {
 } zeros;
 
 enum { ZERO_WORDS = ZERO_BLOCKS / HZ_WORD_BITS };
+_Static_assert(ZERO_BLOCKS % HZ_WORD_BITS == 0, "the bits fill their words");
 
 static bool area_make(zero_area *area)
 {

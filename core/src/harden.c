@@ -45,6 +45,11 @@ static uint64_t *trailer_of(const void *block, uint32_t class_)
 #define SPREAD UINT64_C(0x9e3779b97f4a7c15)
 #define GATHER UINT64_C(0xf1de83e19937733d)
 
+_Static_assert(SPREAD *GATHER == 1, "a state that was spread can be gathered");
+_Static_assert(FULL_CLASS_MAX_BYTES < STATE_FREE, "no size that was asked for is another state");
+_Static_assert((int)HZ_EDGE_BYTES <= (int)HZ_CACHE_LINE_BYTES,
+               "the least colour of a span has room for the fence before its first block");
+
 /* The key is rotated, so that a trailer does not reveal a seal. */
 static uint64_t mask_of(const void *block, uint32_t class_)
 {
