@@ -43,15 +43,16 @@ HZ_FAST void *class_alloc(uint32_t class_)
 
 void *hz_malloc(size_t size)
 {
-    if (HZ_LIKELY(size <= hz_map.direct_max_bytes)) return stack_alloc(hz_small_stack(size));
+    if (HZ_LIKELY(size <= hz_map.small_max_bytes)) return stack_alloc(hz_small_stack(size));
     if (HZ_UNLIKELY(size > hz_map.class_max_bytes)) return alloc_slow(size, HZ_GRANULE_BYTES);
     return class_alloc(hz_class_of(size)); /* small only if the path opened meanwhile */
 }
 
 /* ---- slow allocation ------------------------------------------------------------------------ */
 
-/* Before hz has started, and under hardening=full: no request takes a fast path. */
-static bool is_indirect(void)
+/* Before hz has started, and under hardening=full: no request takes a fast path (see
+ * hz_fast_path_open). */
+static bool is_fast_path_closed(void)
 {
     return hz_map.class_max_bytes == 0;
 }
@@ -125,7 +126,7 @@ void *hz_large_alloc_retrying(size_t size, size_t align, bool *zeroed)
     return block;
 }
 
-static void *alloc_indirect(size_t size, size_t align)
+static void *alloc_while_closed(size_t size, size_t align)
 {
     if (!hz_start()) {
         errno = ENOMEM;
@@ -137,7 +138,7 @@ static void *alloc_indirect(size_t size, size_t align)
 
 HZ_SLOW static void *alloc_slow(size_t size, size_t align)
 {
-    if (is_indirect()) return alloc_indirect(size, align);
+    if (is_fast_path_closed()) return alloc_while_closed(size, align);
     return hz_large_alloc_retrying(size, align, NULL);
 }
 
@@ -164,7 +165,7 @@ void *hz_calloc(size_t count, size_t size)
         errno = ENOMEM;
         return NULL;
     }
-    if (bytes > HZ_CLASS_MAX_BYTES && !is_indirect()) return calloc_large(bytes);
+    if (bytes > HZ_CLASS_MAX_BYTES && !is_fast_path_closed()) return calloc_large(bytes);
     void *block = hz_malloc(bytes);
     if (HZ_LIKELY(block != NULL && !hz_is_fenced())) memset(block, 0, bytes_to_zero(block, bytes));
     return block;
@@ -193,7 +194,7 @@ void *hz_aligned_alloc(size_t align, size_t size)
         return NULL;
     }
     if (align <= HZ_GRANULE_BYTES) return hz_malloc(size);
-    if (HZ_UNLIKELY(is_indirect())) return alloc_slow(size, align);
+    if (HZ_UNLIKELY(is_fast_path_closed())) return alloc_slow(size, align);
     const uint32_t class_ = hz_class_aligned(align, size);
     return class_ != HZ_CLASS_NONE ? class_alloc(class_) : alloc_slow(size, align);
 }

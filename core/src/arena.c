@@ -46,6 +46,12 @@ enum {
 #define ADDRESSES_FEW ((uint64_t)1 << 30) /* if fewer are left, as few entries as possible */
 #define PLACE_BYTES_MIN ((uintptr_t)1 << 32)
 
+/* Bytes of all tables for one page; see the initializer of `arena`. */
+#define TABLE_BYTES                                                                                \
+    (sizeof(hz_page_entry) + sizeof(hz_page_info) + (1 << HZ_PAGE_GRANULES_SHIFT) / 8)
+_Static_assert(TABLE_BYTES <= HZ_PAGE_BYTES / TABLES_SHARE, "the tables fit the part of the place");
+_Static_assert(ENTRIES_MIN << HZ_PAGE_SHIFT == (uint64_t)1 << 32, "FAR counts on that distance");
+
 /* One of the tables: how much of it each page needs, and how much may be written. */
 typedef struct table {
     unsigned char *start; /* its part for page 0 */

@@ -78,12 +78,19 @@
  *                                          The entry of NULL is EMPTY: arena.c uses no page that
  *                                          has it
  *     ORDER     origin is written before step and read after it: see hz_entry_set
- *
- * Included by internal.h only.
  */
 /* clang-format on */
 #ifndef HZ_BLOCK_H
 #define HZ_BLOCK_H
+
+#include "atomic.h"
+#include "compiler.h"
+#include "rows.h"
+#include "types.h"
+
+#pragma GCC visibility push(hidden)
+extern hz_map_t hz_map;
+#pragma GCC visibility pop
 
 HZ_FAST void *hz_page_address(size_t page)
 {
@@ -136,7 +143,17 @@ HZ_FAST uint64_t hz_remainder(const hz_page_entry *entry, uint64_t step, const v
 }
 
 #define HZ_SLOPE ((uint64_t)33 << 10)
-#define HZ_REMAINDER_MAX ((uint64_t)1 << 38)
+#define HZ_SLOPE_MOST (HZ_SLOPE + UINT16_MAX) /* hz_class_step adds what the stack needs */
+#define HZ_REMAINDER_MAX ((uint64_t)1 << 38)  /* no address of the arena is below it (arena.c) */
+
+_Static_assert(sizeof(uintptr_t) == sizeof(uint64_t) && sizeof(size_t) == sizeof(uint64_t),
+               "an address times a step is taken modulo 2^64");
+_Static_assert(sizeof(hz_page_entry) == 1 << HZ_PAGE_ENTRY_SHIFT, "as hz_entry_at computes it");
+_Static_assert(HZ_SPAN_BYTES_MAX <= HZ_REMAINDER_MAX / HZ_SLOPE_MOST, "NEAR, ABOVE");
+_Static_assert(UINT64_MAX / HZ_SMALL_MAX_BYTES - HZ_REMAINDER_MAX >= HZ_ADDRESS_MAX, "BETWEEN");
+_Static_assert(UINT64_MAX / HZ_CLASS_MAX_BYTES > 2 * HZ_REMAINDER_MAX, "BETWEEN, on the slow path");
+/* A size that is a power of two has the least slope, HZ_SLOPE - 1. */
+_Static_assert((HZ_SLOPE - 1) << 32 >= HZ_ADDRESS_MAX / 2, "FAR, and twice as far for all of them");
 
 /*
  * Writes the entry of a page in which the last block that was cut starts at `last`. Frees may read
@@ -149,7 +166,7 @@ HZ_FAST uint64_t hz_remainder(const hz_page_entry *entry, uint64_t step, const v
  *
  * A free of anything else may ask a page that gets another class. It never combines a new step with
  * an old origin, as the step is written last, read first and cleared alone. It may combine an old
- * step with a new origin; then it passes by chance, one time in 2^17 (tests/model).
+ * step with a new origin; then it passes by chance, as rarely as at FAR (tests/model).
  */
 HZ_FAST void hz_entry_set(hz_page_entry *entry, uint64_t step, const void *last)
 {

@@ -32,6 +32,18 @@ static const hz_config hz_cfg_built = {
 #undef HZ_INT
 #undef HZ_ENUM
 
+/* The highest legal value of a parameter that is a number, for static assertions: the size of a
+ * member of a struct that no program has. */
+#define HZ_INT(name, NAME, default_, low, high, scale, unit, special, doc)                         \
+    char name[(high) > 0 ? (high) : 1];
+#define HZ_ENUM(name, NAME, default_, words, doc)
+typedef struct hz_param_most {
+#include <hz/params.def>
+} hz_param_most;
+#undef HZ_INT
+#undef HZ_ENUM
+#define HZ_PARAM_MOST(name) sizeof(((hz_param_most *)NULL)->name)
+
 #ifdef HZ_FROZEN
 #define hz_cfg hz_cfg_built
 #define HZ_IS_FROZEN true

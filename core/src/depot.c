@@ -10,6 +10,8 @@
 #include "internal.h"
 
 enum { DEPOT_BYTES = 4 << 20 }; /* most that a depot keeps; it bounds the large classes */
+_Static_assert(HZ_PARAM_MOST(depot_slots) * HZ_PARAM_MOST(flush_batch) <= UINT32_MAX,
+               "a depot's capacity fits 32 bits");
 
 static uint32_t capacity_for(uint32_t class_)
 {
@@ -203,6 +205,7 @@ void hz_depot_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t 
 size_t hz_depot_top_up(uint32_t shard, uint32_t class_)
 {
     enum { MOST = 256 };
+    _Static_assert(HZ_PARAM_MOST(refill_batch) <= MOST, "a batch fits the array");
     void *blocks[MOST];
     hz_depot *depot = &hz_shards[shard].depots[class_];
     if (hz_atomic_peek(&depot->misses) == 0) return 0;

@@ -150,7 +150,7 @@ static void run_quarantine(hz_page_info *run)
     if (leaving != NULL) run_release(leaving);
 }
 
-static bool is_end_whole(const void *block)
+static bool is_large_end_whole(const void *block)
 {
     const unsigned char *end = (const unsigned char *)block + hz_info_at(block)->asked_bytes;
     return hz_is_all(end, HZ_EDGE_BYTES, hz_fence_byte(HZ_CLASS_LARGE));
@@ -159,7 +159,7 @@ static bool is_end_whole(const void *block)
 bool hz_guard_is_whole(const void *block)
 {
     hz_lock_take(&freed.lock);
-    const bool is_whole = hz_class_at(block) != HZ_CLASS_LARGE || is_end_whole(block);
+    const bool is_whole = hz_class_at(block) != HZ_CLASS_LARGE || is_large_end_whole(block);
     hz_lock_release(&freed.lock);
     return is_whole;
 }
@@ -176,7 +176,7 @@ static void disown(void *block)
 void hz_guard_free(void *block)
 {
     hz_page_info *run = hz_info_at(block);
-    if (!is_end_whole(block)) hz_die("a block was written to beyond its end", block);
+    if (!is_large_end_whole(block)) hz_die("a block was written to beyond its end", block);
     disown(block);
     const bool may_wait = run_bytes(run) <= QUARANTINE_BYTES_EACH;
     if (may_wait && hz_os_purge(block, run_bytes(run)) && hz_os_forbid(block, run_bytes(run)))
@@ -200,6 +200,7 @@ static struct {
 } zeros;
 
 enum { ZERO_WORDS = ZERO_BLOCKS / HZ_WORD_BITS };
+_Static_assert(ZERO_BLOCKS % HZ_WORD_BITS == 0, "the bits fill their words");
 
 static bool area_make(zero_area *area)
 {

@@ -11,7 +11,7 @@
  *             touched (guard.c)
  *
  * The default pays nothing: under `full` no size is small enough for the fast path of malloc
- * (hz_map.direct_max_bytes), and under both no free finds room in its thread's rows (heap.c).
+ * (hz_map.small_max_bytes), and under both no free finds room in its thread's rows (heap.c).
  */
 #include <hz/hz.h>
 
@@ -45,6 +45,11 @@ static uint64_t *trailer_of(const void *block, uint32_t class_)
 #define SPREAD UINT64_C(0x9e3779b97f4a7c15)
 #define GATHER UINT64_C(0xf1de83e19937733d)
 
+_Static_assert(SPREAD *GATHER == 1, "a state that was spread can be gathered");
+_Static_assert(FULL_CLASS_MAX_BYTES < STATE_FREE, "no size that was asked for is another state");
+_Static_assert((int)HZ_EDGE_BYTES <= (int)HZ_CACHE_LINE_BYTES,
+               "the least colour of a span has room for the fence before its first block");
+
 /* The key is rotated, so that a trailer does not reveal a seal. */
 static uint64_t mask_of(const void *block, uint32_t class_)
 {
@@ -77,8 +82,8 @@ static bool is_live_state(uint64_t state, uint32_t class_)
 
 /* Whether the end of a block is as its state says. Another thread may own the block and change it
  * meanwhile: then the result is true. */
-__attribute__((no_sanitize("thread"))) static bool is_end_whole(const unsigned char *block,
-                                                                uint32_t class_)
+__attribute__((no_sanitize("thread"))) static bool is_small_end_whole(const unsigned char *block,
+                                                                      uint32_t class_)
 {
     const uint64_t state = state_of(block, class_);
     const size_t end = block_bytes(class_) - HZ_TRAILER_BYTES;
@@ -94,7 +99,7 @@ __attribute__((no_sanitize("thread"))) static bool is_end_whole(const unsigned c
 static bool is_below_whole(const unsigned char *block, uint32_t class_)
 {
     const unsigned char *first = hz_span_first_block(block);
-    if (block != first) return is_end_whole(block - block_bytes(class_), class_);
+    if (block != first) return is_small_end_whole(block - block_bytes(class_), class_);
     if ((uintptr_t)block % HZ_PAGE_BYTES == 0) return true; /* a page that may not be touched */
     return hz_is_all(block - HZ_EDGE_BYTES, HZ_EDGE_BYTES, hz_fence_byte(class_));
 }
@@ -311,5 +316,5 @@ void hz_fast_path_open(void)
     if (!hz_is_hardened()) hz_small_stacks[0] = HZ_STACK_OFFSET(1);
     if (hz_is_fenced()) return;
     hz_map.class_max_bytes = HZ_CLASS_MAX_BYTES;
-    hz_map.direct_max_bytes = HZ_SMALL_MAX_BYTES;
+    hz_map.small_max_bytes = HZ_SMALL_MAX_BYTES;
 }

@@ -20,6 +20,9 @@ enum {
     LONG_STREAK = 8,  /* shortages of one kind in a row after which blocks go in one direction */
 };
 
+_Static_assert(SELDOM_NS <= UINT64_MAX / MUCH / HZ_PARAM_MOST(thread_cache_bytes),
+               "a rent, and MUCH times a rent, fit 64 bits");
+
 static uint32_t cap_for(uint32_t class_)
 {
     int64_t cap = hz_cfg.magazine_bytes / (int64_t)hz_class_bytes[class_];

@@ -21,6 +21,8 @@ enum {
     SWEEP_PAGES = 4096,    /* most pages that a sweep looks at while it holds the lock */
 };
 
+_Static_assert(EXACT_LISTS == 1 << 4, "list_number continues at the doubling of 2^4 pages");
+
 /* Which runs serve a request. */
 typedef enum run_taste {
     DIRTY_TOO,   /* dirty or clean ones */

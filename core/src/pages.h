@@ -7,7 +7,7 @@
 
 #include "internal.h"
 
-enum { HZ_RUN_LISTS = 64 };
+enum { HZ_RUN_LISTS = HZ_WORD_BITS }; /* a bit of `filled` for each */
 
 /* Free runs of one state, by length. */
 typedef struct hz_run_lists {

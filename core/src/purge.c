@@ -21,6 +21,17 @@ enum {
     SHARE_OF_DECAY = 8,
 };
 
+_Static_assert(HZ_PARAM_MOST(decay_ms) < UINT32_MAX / 2,
+               "an age tells past times from future ones");
+
+/* A run longer than a GiB has rarely been touched as a whole: a part for each MiB of it would cost
+ * the system more time than the memory that goes back is worth. */
+size_t hz_purge_part_pages(size_t run_pages)
+{
+    enum { PARTS_MOST = 1024 };
+    return run_pages / PARTS_MOST > PART_PAGES ? run_pages / PARTS_MOST : PART_PAGES;
+}
+
 static struct {
     hz_lock lock;             /* guards the rest; held while the system works */
     _Atomic bool is_behind;   /* whether more was due after the last part */

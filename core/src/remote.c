@@ -13,6 +13,9 @@
 enum { CLASS_SHIFT = 56, SORT_KEYS = 64 };
 _Static_assert((int)HZ_SHARDS_MAX <= (int)SORT_KEYS && (int)HZ_CLASS_NUMBERS <= (int)SORT_KEYS,
                "sort keys");
+_Static_assert(HZ_ADDRESS_MAX <= UINT64_C(1) << CLASS_SHIFT &&
+                   HZ_CLASS_NUMBERS <= 1 << (HZ_WORD_BITS - CLASS_SHIFT),
+               "an item holds an address and a class");
 
 static void *item_make(void *block, uint32_t class_)
 {

@@ -10,13 +10,19 @@
  * What a seal proves: an allocation hands out a block of its own magazine only with its seal in
  * place. Nothing else trusts one: a program may read a freed block and store what it saw into a
  * live one. A free or a realloc that finds a seal searches the places where free blocks wait
- * (parked.c), and the result of the search decides. Included by internal.h only.
+ * (parked.c), and the result of the search decides.
  */
 #ifndef HZ_SEAL_H
 #define HZ_SEAL_H
 
+#include "compiler.h"
+#include "types.h"
+
+_Static_assert(HZ_GRANULE_BYTES >= 2 * sizeof(uint64_t), "each block has a second word");
+
 /* The bits of a key that are always set, so that no key is an address. */
 #define HZ_KEY_BITS ((uint64_t)1 << 62)
+_Static_assert(HZ_ADDRESS_MAX <= HZ_KEY_BITS, "no seal is zero or an address");
 
 /* What an allocation writes over the seal: one constant for all blocks, which reveals nothing. A
  * block popped with it was freed twice, and its owner has not written to that word since. */

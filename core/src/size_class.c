@@ -50,8 +50,8 @@ uint16_t hz_small_stacks[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1] = {
 uint64_t hz_class_step(uint32_t class_, uint32_t shard)
 {
     const uint64_t bytes = class_ == HZ_CLASS_LARGE ? HZ_GRANULE_BYTES : hz_class_bytes[class_];
-    const bool is_direct = class_ != HZ_CLASS_LARGE && bytes <= HZ_SMALL_MAX_BYTES;
-    const uint64_t stack = is_direct ? HZ_ROW_OFFSET(shard) + HZ_STACK_OFFSET(class_) : 0;
+    const bool has_fast_free = class_ != HZ_CLASS_LARGE && bytes <= HZ_SMALL_MAX_BYTES;
+    const uint64_t stack = has_fast_free ? HZ_ROW_OFFSET(shard) + HZ_STACK_OFFSET(class_) : 0;
     const uint64_t least = UINT64_MAX / bytes + HZ_SLOPE;
     return -(least + (uint16_t)(-stack - least)); /* its lowest 16 bits are the stack's */
 }

@@ -10,12 +10,13 @@
 #include "os.h"
 
 enum {
-    WORDS_PER_PAGE = 1 << (HZ_PAGE_GRANULES_SHIFT - 6), /* words of free_bits */
+    WORDS_PER_PAGE = (1 << HZ_PAGE_GRANULES_SHIFT) / HZ_WORD_BITS, /* words of free_bits */
     COLOURS = 16,    /* lines at which a first block may lie; half of them are lost per span */
     COLOUR_STEP = 7, /* so that neighbouring spans take all colours in turn, far apart */
-    BLOCKS_MIN = 4,  /* a span of a large class holds at least this many blocks */
     CUT_BYTES = 16 * 1024,
 };
+_Static_assert(HZ_PAGE_BYTES / HZ_CACHE_LINE_BYTES > COLOURS, "first blocks start in first pages");
+_Static_assert((COLOURS - 1) % COLOUR_STEP != 0, "a prime step reaches all colours");
 
 static _Atomic size_t cut_bytes; /* of all blocks cut from spans that still exist */
 
@@ -109,7 +110,7 @@ static bool span_is_used_up(const hz_page_info *span)
 static size_t span_length(uint32_t class_)
 {
     size_t bytes = (size_t)hz_cfg.span_bytes;
-    size_t least = (size_t)hz_class_bytes[class_] * BLOCKS_MIN;
+    size_t least = (size_t)hz_class_bytes[class_] * HZ_SPAN_BLOCKS_MIN;
     if (bytes < least) bytes = least;
     return (bytes + HZ_PAGE_BYTES - 1) >> HZ_PAGE_SHIFT;
 }
@@ -281,7 +282,7 @@ static size_t span_reuse(hz_page_info *span, void **out, size_t want)
             word++;
             continue;
         }
-        size_t granule = word * 64 + (size_t)__builtin_ctzll(bits[word]);
+        size_t granule = word * HZ_WORD_BITS + (size_t)__builtin_ctzll(bits[word]);
         bits[word] &= bits[word] - 1;
         out[got++] = (void *)(base + (granule << HZ_GRANULE_SHIFT));
     }
@@ -338,8 +339,8 @@ static uint64_t *span_bit(const hz_page_info *span, const void *block, uint64_t 
 {
     const size_t offset = (uintptr_t)block - (uintptr_t)hz_info_address(span);
     const size_t granule = offset >> HZ_GRANULE_SHIFT;
-    *bit = UINT64_C(1) << (granule % 64);
-    return span_bits(span) + granule / 64;
+    *bit = UINT64_C(1) << (granule % HZ_WORD_BITS);
+    return span_bits(span) + granule / HZ_WORD_BITS;
 }
 
 static void span_mark_free(hz_page_info *span, uint64_t *word, uint64_t bit)

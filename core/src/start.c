@@ -284,6 +284,7 @@ static void configure(void)
 
 /* One shard for every eight CPUs: below that one depot is not contended, and more shards cost
  * memory. */
+_Static_assert(HZ_PARAM_MOST(shards) <= HZ_SHARDS_MAX, "each shard has a row in a thread's rows");
 static uint32_t resolve_shards(uint32_t cpus)
 {
     if (hz_cfg.shards != HZ_AUTO) return (uint32_t)hz_cfg.shards;

@@ -57,7 +57,11 @@ enum {
     HZ_SHARDS_MAX = 64,
     HZ_CACHE_LINE_BYTES = 64,
     HZ_WORD_BITS = 64,
+    HZ_SPAN_BLOCKS_MIN = 4, /* a span of a large class holds at least this many blocks */
 };
+
+/* No address is as high as this; on x86-64 none is as high as 2^47. */
+#define HZ_ADDRESS_MAX ((uint64_t)1 << 48)
 
 /* The numbers that a page's class may have; each indexes the tables of a heap and of the map. */
 enum {
@@ -69,6 +73,12 @@ enum {
     HZ_CLASS_NUMBERS = 64,
 };
 _Static_assert(HZ_CLASSES < HZ_CLASS_LARGE, "no class may bear the number of large blocks");
+
+/* Bytes of the longest span, see span_length in span.c. */
+#define HZ_SPAN_BYTES_LARGE ((uint64_t)HZ_SPAN_BLOCKS_MIN * HZ_CLASS_MAX_BYTES + HZ_PAGE_BYTES - 1)
+#define HZ_SPAN_BYTES_MAX                                                                          \
+    (HZ_PARAM_MOST(span_bytes) > HZ_SPAN_BYTES_LARGE ? HZ_PARAM_MOST(span_bytes)                   \
+                                                     : HZ_SPAN_BYTES_LARGE)
 
 #define HZ_ALIGNED_TO_LINE _Alignas(HZ_CACHE_LINE_BYTES)
 
@@ -111,9 +121,11 @@ typedef struct hz_page_entry {
 typedef struct hz_map_t {
     HZ_ALIGNED_TO_LINE hz_page_entry *entries; /* an entry per page, see hz_entry_at */
     _Atomic uintptr_t entry_mask;              /* selects the byte offset of a page's entry */
-    size_t direct_max_bytes;                   /* requests up to here find their class in a table */
-    size_t class_max_bytes;                    /* requests up to here take a block of a class */
-    uintptr_t base;                            /* address of the arena's first granule */
+    size_t small_max_bytes;  /* requests up to here find their class in a table: HZ_SMALL_MAX_BYTES
+                                or, while the fast path is closed, 0 */
+    size_t class_max_bytes;  /* requests up to here take a block of a class: HZ_CLASS_MAX_BYTES or 0
+                                in the same way */
+    uintptr_t base;          /* address of the arena's first granule */
     _Atomic size_t granules; /* granules of the arena, up to its last page in use */
     uint64_t *free_bits;     /* a bit per granule: a block that went back to its span starts here */
     struct hz_page_info *infos;      /* an info per page */
@@ -248,6 +260,8 @@ typedef struct hz_page_info {
     uintptr_t purger;    /* of a run that is being purged: the thread, see hz_lock_me */
 } hz_page_info;
 _Static_assert(sizeof(hz_page_info) == HZ_CACHE_LINE_BYTES, "infos do not share cache lines");
+_Static_assert((int)HZ_CLASS_NUMBERS <= UINT8_MAX && (int)HZ_SHARDS_MAX <= UINT8_MAX,
+               "a class fits a byte, and so does a shard; large blocks are of shard HZ_SHARDS_MAX");
 
 /* A pass over the dirty pages, from the highest downwards, in parts. */
 typedef struct hz_sweep {

@@ -211,7 +211,7 @@ WEAKENINGS: dict[str, Weakening] = {
         ATOMIC, REPLACE, "(value), memory_order_release,   ", ("lock.c",), "lock"
     ),
     "a lock is released without a look whether a thread sleeps": Weakening(
-        "internal.h", "& HZ_LOCK_SLEEPERS) != 0", "& HZ_LOCK_SLEEPERS) > 1", ("cases.c",), "lock"
+        "lock.h", "& HZ_LOCK_SLEEPERS) != 0", "& HZ_LOCK_SLEEPERS) > 1", ("cases.c",), "lock"
     ),
     "the page heap is unlocked without a release": Weakening(
         ATOMIC, SWAP, SWAP_RELAXED, ("pages.c",), "large"

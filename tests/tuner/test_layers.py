@@ -219,7 +219,6 @@ DEFINITION = re.compile(
     r"^(?!static |typedef |extern )[A-Za-z_][\w \*]*?\b(hz_\w+)\([^;{]*\)\s*\{", re.M
 )
 CALL = re.compile(r"\b(hz_\w+)\s*\(")
-SECTION = re.compile(r"/\* ---- (\w+\.c)\b.*", re.M)
 INLINE = re.compile(r"^HZ_(?:FAST|SLOW)[\w \*]*?\b(hz_\w+)\([^;{]*\)\s*\{", re.M)
 
 
@@ -232,32 +231,23 @@ def without_comments(text: str) -> str:
 def owners() -> dict[str, str]:
     """The file that each function with an hz_ name belongs to.
 
-    What internal.h defines belongs to the file whose section it stands in.
+    What a header defines belongs to the file of the same name.
     """
     found: dict[str, str] = {}
     for path in sorted(CORE.glob("*.c")):
         for name in DEFINITION.findall(without_comments(path.read_text())):
             found[name] = path.name
-    for file, body in sections():
-        for name in INLINE.findall(without_comments(body)):
-            found[name] = file
+    for path in sorted(CORE.glob("*.h")):
+        if path.with_suffix(".c").exists():
+            for name in INLINE.findall(without_comments(path.read_text())):
+                found[name] = path.with_suffix(".c").name
     return found
-
-
-def sections() -> Iterator[tuple[str, str]]:
-    """The sections of internal.h that belong to a file, with their text."""
-    text = (CORE / "internal.h").read_text()
-    starts = [*SECTION.finditer(text)]
-    for start, end in zip(starts, [*starts[1:], None], strict=True):
-        yield start[1], text[start.end() : end.start() if end else None]
 
 
 def bodies() -> Iterator[tuple[str, str]]:
     """Every text that may call something, with the file that it counts for."""
-    for path in sorted(CORE.glob("*.c")):
-        yield path.name, without_comments(path.read_text())
-    for file, body in sections():
-        yield file, without_comments(body)
+    for path in sorted(CORE.glob("*.[ch]")):
+        yield path.with_suffix(".c").name, without_comments(path.read_text())
 
 
 def c_level_of(file: str) -> int | None:
@@ -287,6 +277,13 @@ def test_c_calls_go_downwards() -> None:
             if here is not None and there is not None and there < here:
                 upwards.add(f"{file} calls {name} of {owner[name]}")
     assert sorted(upwards) == []
+
+
+def test_the_table_of_contents_defines_nothing() -> None:
+    """What internal.h lists is a declaration; what is inlined stands in a header of its own."""
+    assert "{" not in re.sub(
+        r"enum \{[^}]*\}", "", without_comments((CORE / "internal.h").read_text())
+    )
 
 
 def includes(path: Path) -> list[str]:
