@@ -247,7 +247,8 @@ def test_a_reader_that_leaves_early_is_no_disaster() -> None:
 def test_a_closed_stdout_is_one_sentence_and_a_closed_stderr_none(words: str) -> None:
     command = f"{sys.executable} -m hztune {words}"
     done = subprocess.run(["sh", "-c", f"{command} >&-"], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (1, "hztune: the system: Bad file descriptor\n")
+    assert done.returncode == 1
+    assert done.stderr.startswith("hztune: cannot write to stdout: Bad file descriptor; what was")
     done = subprocess.run(["sh", "-c", f"{command} <&- 2>&-"], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout
 

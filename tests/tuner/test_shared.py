@@ -212,7 +212,9 @@ def test_a_damaged_block_is_refused_not_read(tmp_path: Path) -> None:
             enter(worker, [DEFAULT, candidate(1)])
         update = "UPDATE hztune_blocks SET rows = replace(rows, '18000.0', '19000.0')"
         study.storage.run(lambda connection: connection.exec_driver_sql(update))
-        with pytest.raises(HztuneError, match="block 1 of the study 'damaged' is damaged"):
+        with pytest.raises(
+            HztuneError, match=r"is damaged \(block 1, in the study 'damaged'\); restore"
+        ):
             list(study.blocks())
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from math import expm1
 from types import TracebackType
@@ -110,9 +111,10 @@ class Plain:
         self._phase = ""
 
     def say(self, line: str) -> None:
-        """Writes the line."""
-        self._stream.write(line + "\n")
-        self._stream.flush()
+        """Writes the line; a log whose disk is full or whose reader is gone ends no study."""
+        with suppress(OSError):
+            self._stream.write(line + "\n")
+            self._stream.flush()
 
     def update(self, status: StudyStatus) -> None:
         """Writes the status when it is due, or when another phase begins."""

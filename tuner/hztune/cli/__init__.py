@@ -7,8 +7,10 @@ once.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +38,9 @@ COMMANDS = {
     "doctor": "doctor",
 }
 """Every command, in the order of the help, and the module that holds it (as `<name>_command`)."""
+
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
+_WHAT_IS_KEPT = "what was to be printed is lost, what was written to files is kept"
 
 _DISPATCHED = {*COMMANDS, "--help", "--version"}
 _BARE = "tune"
@@ -105,7 +110,8 @@ def main() -> None:
 def _open_streams() -> None:
     """Opens the standard streams that the caller closed, or a file would get their numbers.
 
-    What should have gone to stdout is then an error, as in other programs; stderr is dropped.
+    What should have gone to stdout is then an error, as in other programs; stderr is dropped. A
+    path is printed as it is, also one that is no UTF-8.
     """
     for number, name, flags in (
         (0, "stdin", os.O_RDONLY), (1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)
@@ -113,6 +119,7 @@ def _open_streams() -> None:
         if getattr(sys, name) is None:
             os.open(os.devnull, flags)
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+    sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
 
 
 def with_command(words: list[str]) -> list[str]:
@@ -143,6 +150,8 @@ def status_of(words: list[str]) -> int:
         return 1
     except OSError as error:
         _drop_stdout()
+        if error.filename is None and error.errno in _UNWRITABLE:
+            return _failed(f"cannot write to stdout: {error.strerror}; {_WHAT_IS_KEPT}", 1)
         return _failed(f"{error.filename or 'the system'}: {error.strerror}", 1)
     return result if isinstance(result, int) else 0
 
@@ -153,7 +162,8 @@ def _drop_stdout() -> None:
 
 
 def _failed(sentence: str, status: int) -> int:
-    click.echo(f"hztune: {sentence}", err=True)
+    with suppress(OSError):  # the status tells it, too
+        click.echo(f"hztune: {sentence}", err=True)
     return status
 
 

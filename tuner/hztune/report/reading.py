@@ -25,7 +25,7 @@ from hztune.result import Result, front_file
 from hztune.result.counters import CounterChange
 from hztune.search.effects import likely_effects, ordered
 from hztune.stats import Interval, block_ratios, fixed_interval, pool_plain
-from hztune.store.local import SAMPLES, Recording, is_there, recording
+from hztune.store.local import SAMPLES, Recording, recording, require_study
 from hztune.trial import (
     ArmRecord,
     Ledger,
@@ -491,13 +491,13 @@ def read(folder: Path) -> StudyReading:
         UsageError: It holds no study with a profile, or the two do not belong together.
         HztuneError: Its samples are damaged.
     """
-    for name in (SAMPLES, PROFILE):
-        if not (is_there(folder) if name == SAMPLES else (folder / name).is_file()):
-            raise UsageError(
-                f"{str(folder)!r} has no {name}, so it is no finished study "
-                "(an unfinished one ends with `hztune tune ... --resume --out` and that directory; "
-                "`hztune report --dashboard` shows it meanwhile)"
-            )
+    require_study(folder)
+    if not (folder / PROFILE).is_file():
+        raise UsageError(
+            f"{str(folder)!r} has no {PROFILE}, so it is no finished study "
+            "(an unfinished one ends with `hztune tune ... --resume --out` and that directory; "
+            "`hztune report --dashboard` shows it meanwhile)"
+        )
     samples, claimed = recording(folder), profiles.load(folder / PROFILE)
     if samples.identity.get("space") != claimed.search.space_sha256:
         raise UsageError(f"{PROFILE} and {SAMPLES} in {str(folder)!r} are of different studies")

@@ -45,8 +45,58 @@ _OPTIONS = "-c lock_timeout=30s -c idle_in_transaction_session_timeout=60s"
 """A worker that was stopped in the middle of a transaction must not hold up the others for ever."""
 
 
+_RESTORE = (
+    "restore it from a copy (with the study.db-wal of that copy, or without any), or start anew "
+    "with another --out"
+)
+
+_MOST_SHOWN = 120
+_KEPT = "every sample before this one is kept"
+_TABLE_NAMES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
+_OWN_TABLES = "hztune_"
+_REFUSALS: tuple[tuple[tuple[str, ...], type[HztuneError], str], ...] = (
+    (
+        ("not a database",),
+        UsageError,
+        "{path} holds something else than samples ({reason}); choose another --out",
+    ),
+    (
+        ("malformed", "Could not decode", "no such", "constraint failed"),
+        HztuneError,
+        "{path} is damaged ({reason}); " + _RESTORE,
+    ),
+    (
+        ("unable to open",),
+        UsageError,
+        "cannot read {path}: {reason}; see to it that the file and its study.db-wal may be read, "
+        "and that its directory may be written to, or work with a copy of the directory",
+    ),
+    (
+        ("locked", "busy"),
+        HztuneError,
+        "cannot write {path}: {reason} by another program; " + _KEPT + ": end that program (`fuser "
+        "FILE` names it) and go on with --resume",
+    ),
+    (
+        ("readonly",),
+        HztuneError,
+        "cannot write {path}: {reason}; " + _KEPT + ": make it and its directory writable and go "
+        "on with --resume",
+    ),
+    (
+        ("full", "disk I/O"),
+        HztuneError,
+        "cannot write {path}: {reason}; " + _KEPT + ": make room and go on with --resume",
+    ),
+)
+"""By what SQLite says: what the user is told, and as which error."""
+
+
 class Storage:
     """A database, open; transactions are carried out by functions that are given a connection."""
+
+    remedy = "restore it from a copy, or start anew with another --study"
+    """What to do where it is damaged."""
 
     def __init__(self, url: str) -> None:
         """Opens the storage.
@@ -83,6 +133,11 @@ class Storage:
             try:
                 with self._engine.begin() as connection:
                     return action(connection)
+            except UnicodeDecodeError:  # sqlite3's own, of a text that it would quote
+                broken = DatabaseError(
+                    "", {}, sqlite3.DatabaseError("malformed: a text is no UTF-8")
+                )
+                raise self._failure(broken, patience_s) from None
             except SQLAlchemyError as error:
                 if not _may_pass(error) or time.monotonic() >= give_up:
                     raise self._failure(error, patience_s) from None
@@ -116,24 +171,31 @@ class Storage:
 class StudyFile(Storage):
     """The database of a results directory: a file of SQLite that one process writes."""
 
+    remedy = _RESTORE
+
     def __init__(self, path: Path, *, reading: bool = False) -> None:
-        """Opens the file.
+        """Opens the file; before anything is written, it is looked through by a reader.
+
+        A writer moves the write-ahead log that stands beside the file into the file, also a log
+        that belongs to another file. A reader changes neither.
 
         Args:
             path: The file; it exists.
             reading: Whether nothing is written to it: it may be in use then.
 
         Raises:
-            UsageError: It is no database, or cannot be opened.
+            UsageError: It is no database, that of another program, or cannot be opened.
             HztuneError: It is damaged.
         """
+        if not reading and path.stat().st_size:
+            StudyFile(path, reading=True).close()
         self._path = path
         self._url = URL.create("sqlite", database=str(path))
         self.shown = str(path)
         self._engine = _reading_engine(path) if reading else _engine(self._url)
         self._writer: sqlite3.Connection | None = None
         try:
-            self.run(_judge_soundness, patience_s=0.0)
+            self.run(self._judge if reading else lambda connection: None, patience_s=0.0)
         except BaseException:
             self.close()
             raise
@@ -157,37 +219,36 @@ class StudyFile(Storage):
             self._writer.close()
         super().close()
 
+    def _judge(self, connection: Connection) -> None:
+        """Looks through the whole file; what is in its blocks their checksums tell.
+
+        Raises:
+            UsageError: It is the database of another program.
+            DatabaseError: Something does not fit together.
+        """
+        found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+        if found != "ok":
+            raise _malformed(found)
+        names = [name for (name,) in connection.exec_driver_sql(_TABLE_NAMES)]
+        if names and not any(name.startswith(_OWN_TABLES) for name in names):
+            raise self._refusal(f"not a database of hztune: it has a table {names[0]!r}")
+
     def _failure(self, error: SQLAlchemyError, patience_s: float) -> HztuneError:
         return self._refusal(_line(error.orig if isinstance(error, DBAPIError) else error))
 
     def _refusal(self, reason: str) -> HztuneError:
         """What to tell the user."""
-        if "not a database" in reason:
-            return UsageError(
-                f"{self._path} holds something else than samples; choose another --out"
-            )
-        if "malformed" in reason:
-            return HztuneError(
-                f"{self._path} is damaged ({reason}); restore it from a copy, "
-                "or start anew with another --out"
-            )
-        if "unable to open" in reason:
-            return UsageError(f"cannot read {self._path}: {reason}")
-        return HztuneError(
-            f"cannot write {self._path}: {reason}; every sample before this one is kept: "
-            "make room and go on with --resume"
-        )
+        if len(reason) > _MOST_SHOWN:  # it quotes what is stored
+            reason = reason[:_MOST_SHOWN] + "..."
+        for marks, kind, sentence in _REFUSALS:
+            if any(mark in reason for mark in marks):
+                return kind(sentence.format(path=self._path, reason=reason))
+        return HztuneError(f"cannot use {self._path}: {reason}; {_KEPT}: go on with --resume")
 
 
-def _judge_soundness(connection: Connection) -> None:
-    """Looks through the whole file; what is in its blocks their checksums tell.
-
-    Raises:
-        DatabaseError: Something does not fit together.
-    """
-    found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
-    if found != "ok":
-        raise DatabaseError("", {}, sqlite3.DatabaseError(f"malformed: {found}"))
+def _malformed(why: object) -> DatabaseError:
+    """What SQLAlchemy would raise for a file that is damaged."""
+    return DatabaseError("", {}, sqlite3.DatabaseError(f"malformed: {why}"))
 
 
 def _unsynced(path: Path) -> sqlite3.Connection:
@@ -221,6 +282,7 @@ def _judged(text: str) -> URL:
         UsageError: It is not legal, or something it needs is missing.
     """
     try:
+        text.encode()
         url = make_url(text)
     except (SQLAlchemyError, ValueError):
         raise UsageError(f"--storage is no URL of a database; legal is {FORMS}") from None

@@ -1,17 +1,19 @@
 """Rows as checksummed lines of JSON: in the database, and in `samples.jsonl`.
 
 A line carries its number (`seq`, from 0 without a gap) and, last, the CRC-32 of the line up to
-there. Before there was a `study.db`, `samples.jsonl` was written line by line. A writer that was
-killed, or a full disk, left no more than an unfinished last line; a power cut could also lose pages
-of the last block and leave zeros there. Both are recognized; damage anywhere else is refused.
+there; what else a study says of itself carries one, too (`sealed`). Before there was a `study.db`,
+`samples.jsonl` was written line by line. A writer that was killed, or a full disk, left no more
+than an unfinished last line; a power cut could also lose pages of the last block and leave zeros
+there. Both are recognized; damage anywhere else is refused.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import stat
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -47,16 +49,32 @@ def numbered(lines: Iterable[bytes], start: int = 0) -> Iterator[bytes]:
         yield text + _end(text)
 
 
-def checked(text: str, what: str) -> list[bytes]:
-    """Returns the lines of a text whose numbers begin at 0.
+def are_whole(lines: Iterable[bytes]) -> bool:
+    """Whether lines are as they were written, under whichever numbers."""
+    return all(line.endswith(_end(line[:-_END_BYTES])) for line in lines)
+
+
+def are_numbered(lines: Iterable[bytes]) -> bool:
+    """Whether lines are as they were written, and none is missing."""
+    return all(_is_whole(line, seq) for seq, line in enumerate(lines))
+
+
+def sealed(held: Mapping[str, Any], beside: str = "") -> str:
+    """Returns an object as JSON with the CRC-32 of itself and of what is stored beside it."""
+    return json.dumps({**held, "crc": _crc(json.dumps(held), beside)})
+
+
+def unsealed(text: str, beside: str = "") -> Record:
+    """Returns the object in a text that `sealed` made, or that is from before there were seals.
 
     Raises:
-        HztuneError: It is damaged; `what` says in the message what it is.
+        ValueError: It is not as it was written.
     """
-    lines = text.encode().splitlines(keepends=True)
-    if not all(_is_whole(line, seq) for seq, line in enumerate(lines)):
-        raise HztuneError(f"{what} is damaged; restore it from a copy, or start anew")
-    return lines
+    held: Record = json.loads(text)
+    crc = held.pop("crc", None)
+    if crc not in (None, _crc(json.dumps(held), beside)):
+        raise ValueError("its checksum is another one")
+    return held
 
 
 def decoded(lines: Iterable[bytes], lean: Lean = bytes) -> Iterator[Record]:
@@ -76,7 +94,10 @@ def read(path: Path) -> tuple[list[bytes], bytes]:
         HztuneError: It is damaged before its end.
     """
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC), "rb") as file:
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO is refused, not waited for
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise UsageError(f"cannot read {path}: it is not a regular file")
             content = file.read()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
@@ -149,3 +170,7 @@ def _is_whole(line: bytes, seq: int) -> bool:
 def _end(text: bytes) -> bytes:
     """What follows the text of a record: its CRC-32."""
     return b',"crc":"%08x"}\n' % zlib.crc32(text)
+
+
+def _crc(*texts: str) -> str:
+    return f"{zlib.crc32(chr(0).join(texts).encode()):08x}"

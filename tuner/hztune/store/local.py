@@ -16,6 +16,7 @@ import hashlib
 import json
 import logging
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,7 +30,16 @@ from hztune.errors import HztuneError, UsageError
 from hztune.gc_freeze import gc_frozen
 from hztune.machine import Machine
 from hztune.store.database import StudyFile
-from hztune.store.lines import Record, decoded, has_lines, numbered, packed, read, write_lines
+from hztune.store.lines import (
+    Record,
+    decoded,
+    has_lines,
+    numbered,
+    packed,
+    read,
+    sealed,
+    write_lines,
+)
 from hztune.store.rows import SCHEMA, Plan, Rows, blocks_of, lean
 from hztune.store.study import (
     ROWS,
@@ -134,7 +144,7 @@ class LocalStudy(Rows):
 
     def conclude(self, ending: Mapping[str, Any]) -> None:
         """Writes what came out of the study, and waits until it is on the disk."""
-        text = json.dumps({"machine": self.machine, **ending})
+        text = sealed({"machine": self.machine, **ending})
         self._storage.run(lambda connection: self._study.update(connection, ending=text))
 
     def ending(self) -> Record | None:
@@ -244,13 +254,14 @@ def recording(folder: Path) -> Recording:
         UsageError: It cannot be read, holds no study, or one of another version.
         HztuneError: It is damaged.
     """
+    require_study(folder)
     path = folder / DATABASE
     if not path.is_file():
         return _read_samples(folder / SAMPLES)
     with contextlib.closing(StudyFile(path, reading=True)) as storage:
         study = StoredStudy.find(storage, _NAME)
         if study is None:
-            return _read_samples(folder / SAMPLES)
+            return _read_samples(_samples_beside(path))
         ending = study.ending()
         return Recording(
             identity=study.identity,
@@ -269,19 +280,51 @@ def samples(folder: Path) -> list[bytes]:
         UsageError: It cannot be read, or holds no study.
         HztuneError: It is damaged.
     """
+    require_study(folder)
     path = folder / DATABASE
     if not path.is_file():
         return read(folder / SAMPLES)[0]
     with contextlib.closing(StudyFile(path, reading=True)) as storage:
         study = StoredStudy.find(storage, _NAME)
         if study is None:
-            return read(folder / SAMPLES)[0]
+            return read(_samples_beside(path))[0]
         return list(study.samples(study.request["machine"]))
 
 
 def is_there(folder: Path) -> bool:
     """Whether a results directory holds a study."""
     return any((folder / name).is_file() for name in (DATABASE, SAMPLES))
+
+
+def require_study(folder: Path) -> None:
+    """Sees to it that a results directory holds a study.
+
+    Raises:
+        UsageError: It does not, or is none.
+    """
+    if is_there(folder):
+        return
+    if folder.is_dir():
+        why = f"it has no {DATABASE}, nor the {SAMPLES} of before there was one"
+    else:
+        why = "it is not a directory" if folder.exists() else "there is no such directory"
+    beside = f" ({str(folder.parent)!r} is one)" if is_there(folder.parent) else ""
+    raise UsageError(
+        f"cannot read a study from {str(folder)!r}: {why}; "
+        f"give the results directory that `hztune tune` made{beside}"
+    )
+
+
+def _samples_beside(path: Path) -> Path:
+    """The samples of before there was a database, beside one in which no study has begun.
+
+    Raises:
+        UsageError: There are none.
+    """
+    samples = path.with_name(SAMPLES)
+    if not samples.is_file():
+        raise UsageError(f"cannot read a study from {str(path)!r}: none has begun in it yet")
+    return samples
 
 
 def _read_samples(path: Path) -> Recording:
@@ -343,11 +386,15 @@ def _file(path: Path) -> StudyFile:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         flags |= os.O_CREAT if each == path else 0
         try:
-            os.close(os.open(each, flags, 0o644))
+            fd = os.open(each, flags, 0o644)
         except FileNotFoundError:
             continue
         except OSError as error:
             raise UsageError(f"cannot open {each}: {error.strerror}") from error
+        is_regular = stat.S_ISREG(os.fstat(fd).st_mode)
+        os.close(fd)
+        if not is_regular:
+            raise UsageError(f"cannot open {each}: it is not a regular file; choose another --out")
     return StudyFile(path)
 
 
@@ -441,7 +488,7 @@ def _insert_first(
     if has_ended:
         named = ("seq", "schema", "kind", "study")
         ending = {name: value for name, value in last.items() if name not in named}
-        values["ending"] = json.dumps(ending)
+        values["ending"] = sealed(ending)
     _insert_study(connection, values)
     study = StoredStudy(storage, _NAME, values)
     begun = _enter_all(connection, study, lines[1 : len(lines) - has_ended])

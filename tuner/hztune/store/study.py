@@ -8,7 +8,8 @@ stand apart; those of one that never was stand before the samples of the next on
 
 At first there was one table less. A study of a results directory is its database's only
 one; its `request` is {"label": ..., "machine": {...}}: it belongs to one machine. What a study
-took from earlier ones when it was begun stands in `request`, too, as "learned".
+took from earlier ones when it was begun stands in `request`, too, as "learned". In `request` and
+`ending`, "crc" is a checksum; it was not there at first.
 """
 
 from __future__ import annotations
@@ -46,7 +47,17 @@ from sqlalchemy.exc import IntegrityError
 
 from hztune.errors import HztuneError, UsageError
 from hztune.store.database import Storage
-from hztune.store.lines import Lean, Record, checked, decoded, numbered, packed
+from hztune.store.lines import (
+    Lean,
+    Record,
+    are_numbered,
+    are_whole,
+    decoded,
+    numbered,
+    packed,
+    sealed,
+    unsealed,
+)
 from hztune.store.rows import SCHEMA
 
 TABLES = MetaData()
@@ -123,9 +134,12 @@ class StoredStudy:
         """Takes what stands in the study's row; `begin` and `find` make it."""
         self.storage = storage
         self.name = name
-        self.identity: dict[str, str] = json.loads(row["identity"])
-        self.request: dict[str, Any] = json.loads(row["request"])
         self.created = str(row["created"])
+        try:
+            self.identity: dict[str, str] = json.loads(row["identity"])
+            self.request = unsealed(row["request"], _beside(name, row["identity"], self.created))
+        except (AttributeError, TypeError, ValueError):
+            raise self.damaged("what was asked") from None
 
     @classmethod
     def begin(
@@ -195,7 +209,18 @@ class StoredStudy:
         """What came out of it; None: it has not ended."""
         query = select(STUDIES.c.ending).where(STUDIES.c.name == self.name)
         text = self.storage.run(lambda connection: connection.scalar(query))
-        return None if text is None else dict(json.loads(text))
+        return None if text is None else self.ending_of(text)
+
+    def ending_of(self, text: str) -> Record:
+        """What a stored ending says.
+
+        Raises:
+            HztuneError: It is damaged.
+        """
+        try:
+            return unsealed(text)
+        except (AttributeError, TypeError, ValueError):
+            raise self.damaged("what came out of it") from None
 
     def blocks(self, after: int = 0, lean: Lean = bytes) -> Iterator[StoredBlock]:
         """Every complete block behind number `after`, in order; they are read a few at a time.
@@ -234,12 +259,19 @@ class StoredStudy:
         yield from self.begun_lines(connection)
         ending = connection.scalar(select(STUDIES.c.ending).where(STUDIES.c.name == self.name))
         if ending is not None:
-            yield packed({**head, "kind": "end", **json.loads(ending)})
+            yield packed({**head, "kind": "end", **self.ending_of(ending)})
 
     def begun_lines(self, connection: Connection) -> list[bytes]:
-        """The samples of blocks that are not complete."""
+        """The samples of blocks that are not complete.
+
+        Raises:
+            HztuneError: One is damaged; once in a block, it would have a checksum that fits.
+        """
         query = select(ROWS.c.line).where(ROWS.c.study == self.name).order_by(ROWS.c.id)
-        return [line.encode() for line in connection.scalars(query)]
+        lines = [str(line).encode() for line in connection.scalars(query)]
+        if not are_whole(lines):
+            raise self.damaged("a block that is not complete")
+        return lines
 
     def enter(
         self, connection: Connection, number: int, worker: str, elapsed_s: float, lines: list[bytes]
@@ -287,8 +319,21 @@ class StoredStudy:
         ending: str | None = row[0]
         return ending
 
+    def damaged(self, what: str) -> HztuneError:
+        """What to tell the user where something is not as it was written."""
+        return HztuneError(
+            f"{self.storage.shown} is damaged ({what}, in the study {self.name!r}); "
+            f"{self.storage.remedy}"
+        )
+
     def _lines(self, row: Mapping[str, Any]) -> list[bytes]:
-        return checked(row["rows"], f"block {row['number']} of the study {self.name!r}")
+        """The samples of a block, which are of this study: a log of another file may be beside."""
+        lines = str(row["rows"]).encode().splitlines(keepends=True)
+        if not lines or not are_numbered(lines):
+            raise self.damaged(f"block {row['number']}")
+        if "label" in self.request and json.loads(lines[0]).get("study") != self.label:
+            raise self.damaged(f"block {row['number']} is of another study")
+        return lines
 
     def _some(self, connection: Connection, after: int) -> list[Mapping[str, Any]]:
         query = select(BLOCKS).where(BLOCKS.c.study == self.name, BLOCKS.c.number > after)
@@ -328,14 +373,20 @@ def study_values(
 ) -> dict[str, Any]:
     """Returns the row of a study that begins, now unless it was `created` before."""
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    text = json.dumps(identity)
     return {
         "name": name,
         "schema": SCHEMA,
-        "identity": json.dumps(identity),
-        "request": json.dumps(request),
+        "identity": text,
+        "request": sealed(request, _beside(name, text, created or now)),
         "created": created or now,
         **{"joined": 0, "begun": 0, "entered": 0},
     }
+
+
+def _beside(name: str, identity: str, created: str) -> str:
+    """What the seal of a request covers, too."""
+    return "\n".join((name, identity, created))
 
 
 @dataclass(frozen=True, slots=True)

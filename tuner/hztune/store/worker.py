@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from hztune.blocks import Arm, Role
 from hztune.errors import HztuneError
-from hztune.store.lines import Record, packed
+from hztune.store.lines import Record, packed, sealed
 from hztune.store.owners import ProcessId
 from hztune.store.peers import EndedElsewhere, News
 from hztune.store.rows import Rows, blocks_of, lean
@@ -135,7 +135,7 @@ class Worker:
         Raises:
             HztuneError: This worker does not have the lead any more.
         """
-        text = json.dumps(ending)
+        text = sealed(ending)
         self._storage.run(lambda connection: self._conclude(connection, text))
 
     def _rows_of_others(self, ends: list[tuple[int, float]]) -> Iterator[Record]:
@@ -230,7 +230,7 @@ class Worker:
     def _judge_ending(self, text: str | None) -> None:
         """Sees to it that the study has not ended."""
         if text is not None:
-            self.ending = json.loads(text)
+            self.ending = self.study.ending_of(text)
             raise EndedElsewhere(f"the study {self.study.name!r} has ended")
 
     def _mine(self) -> tuple[Any, Any]:
