@@ -50,7 +50,7 @@ class Simulation:
         """The share of proofs that show of each limit that it is kept."""
         rng = np.random.default_rng(self.seed)
         looks = Looks(planned_looks(self.pairs), self.pairs, ROUNDS)
-        parsed = [LossLimit.parse(text) for text in limits]
+        parsed = [LossLimit.of(text) for text in limits]
         kept = np.zeros(len(limits))
         for _ in range(self.proofs):
             aa, fresh = self._noise(rng, CALIBRATION_PAIRS), self._noise(rng, self.pairs)

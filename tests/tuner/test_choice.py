@@ -205,7 +205,7 @@ def lean_but_slow(arm: Arm) -> Truth:
 def test_a_limit_that_the_default_breaks_is_worth_some_speed(
     make_bench: MakeBench, choice: Choice
 ) -> None:
-    bench = make_bench(lean_but_slow, QUIET, limit=MemoryLimit.parse("0.7x"))
+    bench = make_bench(lean_but_slow, QUIET, limit=MemoryLimit.of("0.7x"))
     decision = decided(bench, choice)
     assert decision.verdict == "within_limit"
     assert (decision.arm.allocator, decision.arm.config["shards"]) == ("one", 4)
@@ -218,7 +218,7 @@ def test_a_faster_configuration_within_the_limit_is_an_improvement(
     def truth(arm: Arm) -> Truth:
         return Truth(0.3, rss_kb=50_000) if arm.allocator == "two" else Truth(rss_kb=100_000)
 
-    bench = make_bench(truth, QUIET, limit=MemoryLimit.parse("0.7x"))
+    bench = make_bench(truth, QUIET, limit=MemoryLimit.of("0.7x"))
     decision = decided(bench, choice)
     assert (decision.verdict, decision.arm.allocator) == ("improved", "two")
 
@@ -226,7 +226,7 @@ def test_a_faster_configuration_within_the_limit_is_an_improvement(
 def test_an_impossible_limit_is_infeasible_and_the_least_memory_is_said(
     make_bench: MakeBench, choice: Choice
 ) -> None:
-    bench = make_bench(lean_but_slow, QUIET, limit=MemoryLimit.parse("0.3x"))
+    bench = make_bench(lean_but_slow, QUIET, limit=MemoryLimit.of("0.3x"))
     decision = decided(bench, choice)
     assert (decision.verdict, decision.arm) == ("infeasible", UNCHANGED)
     assert "the least is 0.50x of its memory, by one " in decision.why

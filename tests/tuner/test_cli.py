@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hztune import cli, export, params, profile, progress, tune
+from hztune import arguments, cli, export, params, profile, tune
 from hztune.cli import tune as cli_tune
 from hztune.doctor import Check, Fitness
 from hztune.errors import HztuneError, UsageError
@@ -199,20 +199,20 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(hztune: Run, tmp_path: Path
 
 def test_the_budget_in_the_help_is_the_one_that_is_used() -> None:
     (budget,) = [o for o in cli_tune.tune_command.params if o.name == "budget"]
-    assert progress.parse_duration(str(budget.default)) == tune.DEFAULT_BUDGET_S
+    assert arguments.parse_duration(str(budget.default)) == tune.DEFAULT_BUDGET_S
 
 
 @pytest.mark.parametrize(
     ("text", "meant"), [("90s", 90), ("5m", 300), ("1.5h", 5400), ("90", 90), ("0s", 0)]
 )
 def test_a_time_is_written_as_people_do(text: str, meant: float) -> None:
-    assert progress.parse_duration(text) == meant
+    assert arguments.parse_duration(text) == meant
 
 
 @pytest.mark.parametrize("text", ["", "s", "-1s", "1e3", "1 m", "5min", "nan", "inf", "9" * 20])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is no time"):
-        progress.parse_duration(text)
+        arguments.parse_duration(text)
 
 
 def test_a_broken_core_is_a_run_time_failure(hztune: Run, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_what_takes_too_much_memory_is_refused_however_fast(make_bench: MakeBenc
     def landscape(arm: Arm) -> Truth:
         return Truth(0.5, rss_kb=150_000) if arm == FINALIST else Truth(rss_kb=100_000)
 
-    bench = make_bench(landscape, QUIET, limit=MemoryLimit.parse("1.2x"))
+    bench = make_bench(landscape, QUIET, limit=MemoryLimit.of("1.2x"))
     assert proof_of(bench).answer == "over_limit"
 
 
@@ -169,7 +169,7 @@ def memory_bench(
 
     clock = VirtualClock()
     executor = ReplayExecutor(landscape, QUIET, seed=seed, clock=clock, rss_scatter=scatter)
-    ledger = Ledger(MemoryLimit.parse(limit))
+    ledger = Ledger(MemoryLimit.of(limit))
     return Bench(executor, ledger, Budget(clock, 60.0), Quiet())
 
 

@@ -312,14 +312,14 @@ def test_who_only_saves_is_not_sold_as_faster(toy_space: Space) -> None:
 
 
 def test_the_front_lies_below_the_memory_limit(toy_space: Space) -> None:
-    limit = MemoryLimit.parse("1.05x")
+    limit = MemoryLimit.of("1.05x")
     decision = decided(bench_of(three_ways, limit=limit, budget_s=240), toy_space)
     assert decision.front
     assert all(three_ways(member.arm).rss_kb <= 105_000 for member in decision.front)
 
 
 def test_where_the_default_breaks_the_limit_who_keeps_it_is_the_front(toy_space: Space) -> None:
-    limit = MemoryLimit.parse("0.9x")
+    limit = MemoryLimit.of("0.9x")
     decision = decided(bench_of(three_ways, limit=limit, budget_s=240), toy_space)
     assert [three_ways(member.arm).rss_kb < 90_000 for member in decision.front] == [True] * 2
     unkept = decided(bench_of(flat, limit=limit, budget_s=240), toy_space)

@@ -167,7 +167,7 @@ def make_results(
         identity = {"workload": HOSTILE, "space": hz_space.fingerprint(), "library": HOSTILE}
         with LocalStudy(folder, identity, MACHINE) as store:
             clock = VirtualClock()
-            max_loss = LossLimit.parse("1%") if beside is not None else None
+            max_loss = LossLimit.of("1%") if beside is not None else None
             inner = ReplayExecutor(landscape, QUIET, seed=1 + seed, clock=clock, turn_ms=200.0)
             executor: Executor = Recorded(inner, store, stop_at)
             if beside is not None:
@@ -394,7 +394,7 @@ def test_an_interrupted_study_is_no_claim(make_results: MakeResults) -> None:
 def test_a_study_that_no_configuration_can_keep_the_limits_of_says_so(
     make_results: MakeResults,
 ) -> None:
-    limit = MemoryLimit.parse("50M")
+    limit = MemoryLimit.of("50M")
     text = Reader(report.render(make_results(nothing_wins, limit=limit))).text
     assert "No configuration of hz 0.1.0 keeps the limits" in text
 

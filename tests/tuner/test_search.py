@@ -230,7 +230,7 @@ def test_the_fastest_is_not_the_best_when_it_takes_too_much_memory(
         spin = 0.1 if arm.config.get("lock") == "spin" else 0.0
         return Truth(0.3 * greedy + spin, rss_kb=150_000 if greedy else 100_000)
 
-    bench = make_bench(landscape, QUIET, limit=MemoryLimit.parse("1.10x"))
+    bench = make_bench(landscape, QUIET, limit=MemoryLimit.of("1.10x"))
     search = Search(bench, toy_space, seed=1)
     search.run(share=0.5)
     best = search.best()
@@ -248,17 +248,17 @@ def test_the_fastest_is_not_the_best_when_it_takes_too_much_memory(
 def test_a_memory_limit_is_a_multiple_or_a_size(
     text: str, control: float, candidate: float, excess: float
 ) -> None:
-    assert MemoryLimit.parse(text).excess(control, candidate) == pytest.approx(excess, abs=1e-9)
+    assert MemoryLimit.of(text).excess(control, candidate) == pytest.approx(excess, abs=1e-9)
 
 
 @pytest.mark.parametrize("text", ["", "1.1", "x", "0x", "-1x", "1e3x", "512", "512MB", "0M", "1 G"])
 def test_another_limit_is_refused_with_what_is_legal(text: str) -> None:
     with pytest.raises(UsageError, match=r"legal is a multiple .* or a size"):
-        MemoryLimit.parse(text)
+        MemoryLimit.of(text)
 
 
 def test_a_limit_is_kept_only_when_the_pairs_show_it() -> None:
-    limit = MemoryLimit.parse("1.10x")
+    limit = MemoryLimit.of("1.10x")
     below, around = [-0.05, -0.06, -0.05] * 2, [-0.05, 0.06, -0.05, 0.05] * 2
     shown, unshown = sequential_interval(below), sequential_interval(around)
     assert limit.kept(shown) and not limit.broken(shown)

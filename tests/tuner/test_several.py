@@ -36,7 +36,7 @@ from .conftest import Kept
 MakeProfile = Callable[..., Profile]
 QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
 LOUD = ModelNoise(within=0.1, between=0.15, common=0.1)
-ONE_PERCENT = LossLimit.parse("1%")
+ONE_PERCENT = LossLimit.of("1%")
 CONTROL, SPIN = Arm("hz"), Arm("hz", (("lock", "spin"),))
 MACHINE = Machine("cpu", 2, None, "6.1", "glibc 2.36", 4096, "always", "", "", 8, None)
 
@@ -111,7 +111,7 @@ def test_the_peak_memory_is_that_of_the_greediest_workload_and_its_ratio_a_mean(
     control, spin = measured([worth(), greedy]).outcomes
     assert spin.rss_peak_kb == 200_000
     assert log_rss_ratio(control, spin) == pytest.approx(math.log(2.0) / 2)
-    ledger = Ledger(MemoryLimit.parse("1.5x"))
+    ledger = Ledger(MemoryLimit.of("1.5x"))
     ledger.add(Block(0, "confirm", (control, spin)))
     assert ledger.fresh_by_arm[SPIN.key].excesses == pytest.approx([math.log(2.0 / 1.5)])
 
@@ -176,7 +176,7 @@ def test_a_gain_that_one_workload_pays_for_is_not_taken(toy_space: Space) -> Non
 
 
 def test_the_same_gain_is_taken_where_the_user_allows_the_loss(toy_space: Space) -> None:
-    allowed = LossLimit.parse("25%")
+    allowed = LossLimit.of("25%")
     decision, _ = decided(toy_space, [worth(spin=0.5), worth(spin=-0.2)], allowed)
     assert decision.verdict == "improved" and decision.arm.config["lock"] == "spin"
 
@@ -233,7 +233,7 @@ def test_a_loss_that_is_not_shown_does_not_end_a_configuration() -> None:
 
 @pytest.mark.parametrize(("text", "log"), [("1%", 0.01005), ("0.5%", 0.0050125), ("0%", 0.0)])
 def test_a_loss_is_a_percentage(text: str, log: float) -> None:
-    limit = LossLimit.parse(text)
+    limit = LossLimit.of(text)
     assert limit.log == pytest.approx(log, abs=1e-5)
     assert limit.excess(-limit.log - 0.1) == pytest.approx(0.1)
 
@@ -241,7 +241,7 @@ def test_a_loss_is_a_percentage(text: str, log: float) -> None:
 @pytest.mark.parametrize("text", ["", "1", "-1%", "100%", "1.0x", "1 %", "nan%"])
 def test_what_is_no_percentage_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="legal is a percentage"):
-        LossLimit.parse(text)
+        LossLimit.of(text)
 
 
 def test_turns_and_whole_runs_are_not_mixed() -> None:
@@ -275,7 +275,7 @@ def test_a_claim_for_several_workloads_holds_where_none_loses(
 
 def test_who_loses_just_what_it_may_is_refuted_in_at_most_a_twentieth_of_verifications() -> None:
     """With Student's interval of each workload at each look it would be 15 %."""
-    limit = LossLimit.parse("5%")
+    limit = LossLimit.of("5%")
     landscapes = [worth(spin=0.25), worth(spin=-limit.log), worth(spin=-limit.log)]
     claim = Promise(CONTROL, SPIN, math.log(1.02), None, True, limit)
     verifications, refuted = 200, 0

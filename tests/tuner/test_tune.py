@@ -126,7 +126,7 @@ def test_a_default_above_an_absolute_limit_with_nothing_better_is_infeasible(
     def landscape(arm: Arm) -> Truth:
         return Truth(rss_kb=900_000)
 
-    bench = make_bench(landscape, QUIET, limit=MemoryLimit.parse("512M"))
+    bench = make_bench(landscape, QUIET, limit=MemoryLimit.of("512M"))
     assert decided(bench, toy_space).verdict == "infeasible"
 
 

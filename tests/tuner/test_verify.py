@@ -176,7 +176,7 @@ def test_the_control_is_what_the_ratio_is_to(make_profile: MakeProfile) -> None:
     assert (own.control, unchanged.control) == (Arm("hz"), Arm("none"))
     assert own.limit is None
     limited = make_profile(objective=Objective("ops_per_s", (("max_rss", "1.10x"),)))
-    assert Promise.of(limited).limit == MemoryLimit.parse("1.10x")
+    assert Promise.of(limited).limit == MemoryLimit.of("1.10x")
 
 
 # ---- the command ---------------------------------------------------------------------------------

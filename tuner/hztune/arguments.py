@@ -1,8 +1,11 @@
-"""What Python code hands to a function, held against the annotations of that function.
+"""What people hand over: the types of arguments, and values that are written as text.
 
-mypy finds a wrong type in code that is checked with it. Here it is found in all code, and told in
-one sentence before anything begins. Only forms that the API has are known: names joined by "|",
-also in one pair of brackets.
+What Python code hands to a function is held against the annotations of that function. mypy finds a
+wrong type in code that is checked with it. Here it is found in all code, and told in one sentence
+before anything begins. Only forms that the API has are known: names joined by "|", also in one pair
+of brackets.
+
+The values of options are read here, too: a time, an amount of memory, a percentage.
 """
 
 from __future__ import annotations
@@ -31,6 +34,13 @@ _WORDS = {
     "bool": "True or False",
     "Path": "a Path",
 }
+_TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smh]?)")
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_TIMES = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,4})?)x")
+_SIZE = re.compile(r"([0-9]{1,12})([KMG])")
+_KB = {"K": 1, "M": 1024, "G": 1024 * 1024}
+_PERCENT = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,3})?)%")
+
 _FREE = ("Any", "Goal", "Reporter")
 """What is judged where it is used, by more than its type."""
 
@@ -132,3 +142,47 @@ def _shown(value: object) -> str:
         shown = "too long to be shown"
     shown = shown if len(shown) <= _MOST_SHOWN else shown[: _MOST_SHOWN - 3] + "..."
     return f"{shown} ({type(value).__name__})"
+
+
+# ---- values as text ------------------------------------------------------------------------------
+
+
+def parse_duration(text: str) -> float:
+    """Seconds in a time as people write it: 90s, 5m, 1.5h, 90.
+
+    Raises:
+        UsageError: It is no time.
+    """
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise UsageError(f"{text!r} is no time; legal is a number with s, m or h: 90s, 5m, 1h")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def memory_amount(text: str) -> tuple[float, int]:
+    """An amount of memory as people write it: (times the default's, KiB), one of them 0.
+
+    Raises:
+        UsageError: It is written in no known way, or is nothing.
+    """
+    relative, absolute = _TIMES.fullmatch(text), _SIZE.fullmatch(text)
+    if relative and float(relative[1]) > 0:
+        return float(relative[1]), 0
+    if absolute and int(absolute[1]) > 0:
+        return 0.0, int(absolute[1]) * _KB[absolute[2]]
+    raise UsageError(
+        f"{text!r}: legal is a multiple of the default's memory (1.10x) "
+        "or a size with its unit (512M, 2G)"
+    )
+
+
+def percentage(text: str) -> float:
+    """The part of 1 in a percentage as people write it: 1%, 0.5%.
+
+    Raises:
+        UsageError: It is no percentage below 100.
+    """
+    found = _PERCENT.fullmatch(text)
+    if found is None:
+        raise UsageError(f"{text!r}: legal is a percentage below 100 (1%, 0.5%)")
+    return 0.01 * float(found[1])

@@ -5,17 +5,12 @@ The logic only knows `Reporter`; everything goes to stderr, since stdout is for 
 
 from __future__ import annotations
 
-import re
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from math import expm1
 from types import TracebackType
 from typing import Protocol, TextIO
-
-from hztune.errors import UsageError
-
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,15 +194,3 @@ def duration(seconds: float) -> str:
     """Seconds for a reader: "1:05", or "12 s"."""
     whole = max(0, round(seconds))
     return f"{whole // 60}:{whole % 60:02d}" if whole >= 60 else f"{whole} s"
-
-
-def parse_duration(text: str) -> float:
-    """Seconds in a time as people write it: 90s, 5m, 1.5h, 90.
-
-    Raises:
-        UsageError: it is no time.
-    """
-    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smh]?)", text)
-    if match is None:
-        raise UsageError(f"{text!r} is no time; legal is a number with s, m or h: 90s, 5m, 1h")
-    return float(match[1]) * _SECONDS[match[2]]

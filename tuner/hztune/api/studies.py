@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hztune.arguments import judged
+from hztune.arguments import judged, parse_duration
 from hztune.errors import UsageError
-from hztune.progress import Quiet, parse_duration
+from hztune.progress import Quiet
 
 if TYPE_CHECKING:
     from hztune.measure.program import Program

@@ -11,10 +11,11 @@ import click
 from click.core import ParameterSource
 
 from hztune import api
+from hztune.arguments import parse_duration
 from hztune.cli import completion
 from hztune.cli.program import PROGRAM_OPTIONS, SplitCommand, about_program
 from hztune.errors import StoppedByUser, UsageError
-from hztune.progress import Plain, Quiet, parse_duration
+from hztune.progress import Plain, Quiet
 
 if TYPE_CHECKING:
     from hztune.compare.comparison import Comparison

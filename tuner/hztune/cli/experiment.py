@@ -10,9 +10,10 @@ from pathlib import Path
 import click
 
 from hztune import api
+from hztune.arguments import parse_duration
 from hztune.cli import completion
 from hztune.errors import HztuneError, StoppedByUser, UsageError
-from hztune.progress import Plain, Quiet, parse_duration
+from hztune.progress import Plain, Quiet
 
 EXPERIMENTS = Path("experiments")
 PEERS_VARIABLE = "HZTUNE_PEERS"

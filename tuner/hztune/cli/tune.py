@@ -15,11 +15,12 @@ import click
 from click.core import ParameterSource
 
 from hztune import api
+from hztune.arguments import parse_duration
 from hztune.cli import completion
 from hztune.cli.doctor import require_fit
 from hztune.cli.program import PROGRAM_OPTIONS, ProgramCommand, program_options, programs_of
 from hztune.errors import NoGainError, UsageError
-from hztune.progress import parse_duration, reporter
+from hztune.progress import reporter
 
 if TYPE_CHECKING:
     from hztune.profile import Verdict

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hztune import api
+from hztune.arguments import parse_duration
 from hztune.cli.program import ProgramCommand, program_options, programs_of
 from hztune.cli.verify_all import verify_folder, worst_status
 from hztune.errors import UnfitError, UsageError
-from hztune.progress import parse_duration, reporter
+from hztune.progress import reporter
 
 if TYPE_CHECKING:
     from hztune.measure.program import Program

@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from hztune import api
+from hztune.arguments import parse_duration
 from hztune.cli.tune import print_result
-from hztune.progress import parse_duration, reporter
+from hztune.progress import reporter
 
 _HELP = """Take part in a study that several workers share.
 

@@ -94,7 +94,7 @@ class Gate:
             UsageError: It is no percentage between 0 and 100.
         """
         try:
-            limit = LossLimit.parse(text)
+            limit = LossLimit.of(text)
         except UsageError as error:
             raise UsageError(f"--no-worse {error}") from None
         if limit.log <= 0.0:

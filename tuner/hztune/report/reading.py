@@ -29,10 +29,9 @@ from hztune.store.local import SAMPLES, Recording, recording, require_study
 from hztune.trial import (
     ArmRecord,
     Ledger,
-    LossLimit,
-    MemoryLimit,
     counter_changes,
     fresh_outcomes,
+    limits_of,
 )
 
 _NORMAL_95 = 1.96
@@ -503,10 +502,8 @@ def read(folder: Path) -> StudyReading:
         raise UsageError(f"{PROFILE} and {SAMPLES} in {str(folder)!r} are of different studies")
     if not samples.blocks:
         raise UsageError(f"{str(folder / SAMPLES)!r} holds no measurement yet")
-    limits = dict(claimed.objective.limits)
-    limit = MemoryLimit.parse(limits["max_rss"]) if "max_rss" in limits else None
-    max_loss = LossLimit.parse(limits["max_loss"]) if "max_loss" in limits else None
-    ledger = Ledger.of(samples.blocks, limit, max_loss, samples.where)
+    limits = limits_of(dict(claimed.objective.limits))
+    ledger = Ledger.of(samples.blocks, *limits, samples.where)
     return StudyReading(folder, claimed, samples, ledger)
 
 

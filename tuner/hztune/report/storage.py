@@ -17,7 +17,7 @@ from hztune.report.journal import Observation, mirror
 from hztune.store import blocks_of
 from hztune.store.local import recording
 from hztune.store.study import StudyAddress
-from hztune.trial import Ledger, LossLimit, MemoryLimit
+from hztune.trial import Ledger, limits_of
 
 STORAGE = "study.journal"
 _DEFAULT = "default"
@@ -53,23 +53,15 @@ def write_shared_storage(place: StudyAddress, folder: Path) -> Path:
 
 
 def _write(folder: Path, identity: Mapping[str, str], blocks: Iterable[Block]) -> Path:
-    ledger = Ledger.of(blocks, *_limits(identity.get("limit", "none")))
+    text = identity.get("limit", "none")
+    texts = dict(each.split(" ", 1) for each in text.split(", ")) if text != "none" else {}
+    ledger = Ledger.of(blocks, *limits_of(texts))
     names = _names([record.arm for record in ledger.searched.values()])
     findings = list(_findings(ledger, names))
     everywhere = dict.fromkeys(chain.from_iterable(one.config for one in findings), _ELSEWHERE)
     path = folder / STORAGE
     mirror(path, identity["workload"], findings, everywhere)
     return path
-
-
-def _limits(text: str) -> tuple[MemoryLimit | None, LossLimit | None]:
-    """The limits of a study, as its identity tells them."""
-    named = dict(each.split(" ", 1) for each in text.split(", ")) if text != "none" else {}
-    memory, loss = named.get("max_rss"), named.get("max_loss")
-    return (
-        None if memory is None else MemoryLimit.parse(memory),
-        None if loss is None else LossLimit.parse(loss),
-    )
 
 
 def _names(arms: Sequence[Arm]) -> dict[str, dict[str, str]]:

@@ -5,7 +5,7 @@ from hztune.trial.budget import Budget, Clock, Stop, SystemClock
 from hztune.trial.calibration import PAIRS, Calibration, assess, calibrate
 from hztune.trial.counting import counter_changes, fresh_outcomes
 from hztune.trial.ledger import ArmRecord, Ledger
-from hztune.trial.limits import LossLimit, MemoryLimit
+from hztune.trial.limits import LossLimit, MemoryLimit, limits_of
 from hztune.trial.outlying import Outlier, outlying_pairs
 from hztune.trial.pareto import LEAST_SAVING, Place, unbeaten
 from hztune.trial.warnings import warnings_about
@@ -29,6 +29,7 @@ __all__ = [
     "calibrate",
     "counter_changes",
     "fresh_outcomes",
+    "limits_of",
     "outlying_pairs",
     "unbeaten",
     "warnings_about",

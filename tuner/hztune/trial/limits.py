@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hztune.errors import UsageError
+from hztune.arguments import memory_amount, percentage
 from hztune.stats import Interval
-
-_RELATIVE = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,4})?)x")
-_ABSOLUTE = re.compile(r"([0-9]{1,12})([KMG])")
-_LOSS = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,3})?)%")
-_KB = {"K": 1, "M": 1024, "G": 1024 * 1024}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +25,13 @@ class MemoryLimit:
     kb: int = 0
 
     @classmethod
-    def parse(cls, text: str) -> MemoryLimit:
-        """Reads a limit.
+    def of(cls, text: str) -> MemoryLimit:
+        """The limit that a user wrote.
 
         Raises:
             UsageError: It is written in no known way, or is nothing.
         """
-        relative, absolute = _RELATIVE.fullmatch(text), _ABSOLUTE.fullmatch(text)
-        if relative and float(relative[1]) > 0:
-            return cls(text, ratio=float(relative[1]))
-        if absolute and int(absolute[1]) > 0:
-            return cls(text, kb=int(absolute[1]) * _KB[absolute[2]])
-        raise UsageError(
-            f"{text!r}: legal is a multiple of the default's memory (1.10x) "
-            "or a size with its unit (512M, 2G)"
-        )
+        return cls(text, *memory_amount(text))
 
     def excess(self, control_kb: float, candidate_kb: float) -> float:
         """Logarithm of what the candidate takes / what it may take; above 0 it is too much."""
@@ -86,16 +73,13 @@ class LossLimit:
     workloads: tuple[str, ...] = ()
 
     @classmethod
-    def parse(cls, text: str) -> LossLimit:
-        """Reads a limit.
+    def of(cls, text: str) -> LossLimit:
+        """The limit that a user wrote.
 
         Raises:
             UsageError: It is no percentage below 100.
         """
-        found = _LOSS.fullmatch(text)
-        if found is None:
-            raise UsageError(f"{text!r}: legal is a percentage below 100 (1%, 0.5%)")
-        return cls(text, -math.log1p(-0.01 * float(found[1])))
+        return cls(text, -math.log1p(-percentage(text)))
 
     def excess(self, log_ratio: float) -> float:
         """How far a workload's log ratio is below what it may be; above 0 it is too much."""
@@ -112,3 +96,9 @@ class LossLimit:
     def name_of(self, part: int) -> str:
         """What a workload is called, by its place."""
         return self.workloads[part] if self.workloads else f"workload {part + 1}"
+
+
+def limits_of(texts: Mapping[str, str]) -> tuple[MemoryLimit | None, LossLimit | None]:
+    """The limits of a study from their texts by name, as a profile has them."""
+    memory, loss = texts.get("max_rss"), texts.get("max_loss")
+    return MemoryLimit.of(memory) if memory else None, LossLimit.of(loss) if loss else None

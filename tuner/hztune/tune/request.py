@@ -196,7 +196,7 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
         raise UsageError(f"--seed is {request.seed}; legal is a number from 0 to {MOST_SEED}")
     if request.resume and request.out is None:
         raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
-    limit = _read("--max-rss", MemoryLimit.parse, request.max_rss) if request.max_rss else None
+    limit = _read("--max-rss", MemoryLimit.of, request.max_rss) if request.max_rss else None
     _refuse_other_objectives(request)
     _refuse_panel(request)
     target, remarks = _target(request, look)
@@ -247,7 +247,7 @@ def _max_loss(request: TuneRequest) -> LossLimit | None:
     Raises:
         UsageError: It is not legal, or the workloads cannot be measured together.
     """
-    limit = _read("--max-loss", LossLimit.parse, request.max_loss)
+    limit = _read("--max-loss", LossLimit.of, request.max_loss)
     refuse_mixture(request.workloads)
     names = tuple(target.label for target in request.workloads or request.programs)
     return replace(limit, workloads=names) if len(names) > 1 else None

@@ -35,6 +35,7 @@ from hztune.trial import (
     LossLimit,
     MemoryLimit,
     SystemClock,
+    limits_of,
 )
 from hztune.workload import WorkloadSpec, goal_of
 
@@ -102,16 +103,15 @@ class Promise:
         """
         if not tuned.makes_a_claim or tuned.claim.ci_low is None:
             raise UsageError(f"there is nothing to verify: the verdict is {tuned.claim.verdict}")
-        limits = dict(tuned.objective.limits)
-        limit, max_loss = limits.get("max_rss"), limits.get("max_loss")
+        limit, max_loss = limits_of(dict(tuned.objective.limits))
         memory = tuned.claim.memory if tuned.claim.verdict == "less_memory" else None
         return cls(
             control=Arm(tuned.objective.control or tuned.allocator.name),
             arm=Arm.of(tuned.allocator.name, tuned.config),
             low=math.log(tuned.claim.ci_low),
-            limit=MemoryLimit.parse(limit) if limit else None,
+            limit=limit,
             is_gain=tuned.claim.verdict == "improved",
-            max_loss=LossLimit.parse(max_loss) if max_loss else None,
+            max_loss=max_loss,
             memory=math.log(memory.ci_high) if memory else None,
         )
 
