@@ -11,11 +11,12 @@ import pytest
 from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.lab.replay import Landscape, ModelNoise, Truth
+from hztune.result.decision import Decision
 from hztune.search import Search
-from hztune.space import Choice, Space
+from hztune.space import AnySpace, Choice, Space
 from hztune.trial import Bench, MemoryLimit
 from hztune.tune.candidates import TuneTarget, candidates
-from hztune.tune.story import Decision, Story
+from hztune.tune.story import Story
 
 MakeBench = Callable[..., Bench]
 QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
@@ -27,7 +28,7 @@ GOOD = {"ran": -1.0, "max_rss": -1.0}
 def choice(toy_space: Space) -> Choice:
     """Two allocators with the same parameters, and one without any."""
     fixed = Space("fixed", (), (), (), ())
-    return Choice.of([replace(toy_space, allocator=name) for name in ("one", "two")] + [fixed])
+    return Choice((*(replace(toy_space, allocator=name) for name in ("one", "two")), fixed))
 
 
 def landscape(**speeds: float) -> Landscape:
@@ -45,7 +46,7 @@ def measured(bench: Bench) -> list[Arm]:
     return [record.arm for record in bench.ledger.searched.values()]
 
 
-def searched(bench: Bench, space: Space, share: float) -> Search:
+def searched(bench: Bench, space: AnySpace, share: float) -> Search:
     """A search that has ended, of a study that can see one per cent."""
     bench.calibrated(0.01)
     search = Search(bench, space, seed=1)
@@ -53,44 +54,16 @@ def searched(bench: Bench, space: Space, share: float) -> Search:
     return search
 
 
-def decided(bench: Bench, space: Space) -> Decision:
+def decided(bench: Bench, space: AnySpace) -> Decision:
     return Story(bench, space, seed=1).run()
 
 
 # ---- the space -----------------------------------------------------------------------------------
 
 
-def test_a_configuration_and_its_arm_are_the_same_thing(choice: Choice) -> None:
-    config = {"allocator": "two", "two.lock": "spin"}
-    assert choice.arm(config) == Arm.of("two", {"lock": "spin"})
-    assert choice.config(choice.arm(config)) == config
-    assert choice.arm({}) == choice.control == UNCHANGED
-    assert choice.config(UNCHANGED) == {}
-
-
-def test_every_random_configuration_belongs_to_one_allocator_and_is_on_the_grid(
-    choice: Choice,
-) -> None:
-    rng = Random(1)
-    configs = [choice.sample(rng) for _ in range(60)]
-    assert {str(config["allocator"]) for config in configs} == {"one", "two", "fixed"}
-    for config in configs:
-        prefix = f"{config['allocator']}."
-        assert all(name.startswith(prefix) for name in config if name != "allocator")
-        assert choice.at(choice.encode(config)) == config
-        assert choice.objection(config) is None
-
-
-def test_the_rules_of_an_allocator_hold_inside_the_choice(choice: Choice) -> None:
-    refused = choice.objection({"allocator": "one", "one.cap": 1024, "one.shards": 16})
-    assert refused is not None
-    assert "too much memory" in refused
-
-
 def test_every_allocator_as_it_comes_stands_before_every_preset(choice: Choice) -> None:
-    arms = [choice.arm(preset.config) for preset in choice.presets]
     sharded = [Arm.of(name, {"shards": 4}) for name in ("one", "two")]
-    assert arms == [Arm("one"), Arm("two"), Arm("fixed"), *sharded]
+    assert [*choice.starts] == [Arm("one"), Arm("two"), Arm("fixed"), *sharded]
 
 
 # ---- the search ----------------------------------------------------------------------------------
@@ -133,7 +106,7 @@ def test_where_nobody_promises_anything_only_the_leader_is_searched(
 def test_what_was_measured_of_one_allocator_does_not_end_the_search_of_another(
     make_bench: MakeBench, toy_space: Space
 ) -> None:
-    both = Choice.of([replace(toy_space, allocator=name) for name in ("one", "two")])
+    both = Choice(tuple(replace(toy_space, allocator=name) for name in ("one", "two")))
     rng, bench = Random(1), make_bench(lambda arm: Truth(), QUIET, budget_s=1e6)
     arms = [replace(toy_space.arm(toy_space.sample(rng)), allocator="one") for _ in range(300)]
     arms[20:40] = [replace(arm, allocator="two") for arm in arms[20:40]]

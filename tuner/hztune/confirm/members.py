@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from hztune.blocks import Arm
 from hztune.confirm.shrink import GROUPS, LEAST_ABLATION_PAIRS, beside, shorten
-from hztune.space import Space
+from hztune.space import AnySpace
 from hztune.stats import pool_plain
 from hztune.trial import LEAST_SAVING, ArmRecord, Bench
 
@@ -61,7 +61,7 @@ class _Place:
 
 
 def shorten_members(
-    bench: Bench, space: Space, arms: Sequence[Arm], share: float
+    bench: Bench, space: AnySpace, arms: Sequence[Arm], share: float
 ) -> list[tuple[Arm, Arm]]:
     """Shortens each in turn; what one leaves of the time, the next ones may use.
 
@@ -81,7 +81,7 @@ def shorten_members(
     return shorter
 
 
-def _shortened(bench: Bench, space: Space, member: Arm, part_s: float, share: float) -> Arm:
+def _shortened(bench: Bench, space: AnySpace, member: Arm, part_s: float, share: float) -> Arm:
     """What is left of a member, if that is shown beside it to keep its place.
 
     Its part of the time must do for the fewest pairs: rather the first ones are shortened than

@@ -1,7 +1,8 @@
 """Proposing: every measurement of the search is a trial of an Optuna study, one study an allocator.
 
 A configuration that is measured again is another trial: so a trial never has to change, and the
-study of a search that goes on is made by telling it the blocks of its ledger.
+study of a search that goes on is made by telling it the blocks of its ledger. The parameters of a
+trial are the point of its configuration: an index for each dimension of the space.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from hztune.blocks import Arm, Block, Outcome
-from hztune.params import Value
-from hztune.space import ConfigDict, Dimension, Space
+from hztune.space import Dimension, Space
 from hztune.sparse import BLOCK, EXCESS, SparseModel, SparseSampler
 from hztune.sparse.features import Floats
 from hztune.sparse.sampler import Known, Params, Row
@@ -68,9 +68,8 @@ class Proposer:
         """
         self._space, self._ledger, self._objectives = space, ledger, tuple(objectives)
         self._distributions = {d.name: _distribution(d) for d in space.dimensions}
-        self._defaults = _internal_params(space, {})
         self.sampler = SparseSampler(
-            self._defaults,
+            space.point({}),
             seed=seed,
             odds=odds,
             legal=self._meant,
@@ -102,7 +101,7 @@ class Proposer:
         for params in self.sampler.suggest(self.study, count, fresh=fresh, out=rows):
             self.study.enqueue_trial(params)
             trial = self.study.ask(self._distributions)
-            arm = self._space.arm(self._config(trial.params))
+            arm = self._space.arm(self._space.at(trial.params))
             self._open[arm.key] = trial
             arms.append(arm)
         return arms
@@ -144,14 +143,13 @@ class Proposer:
     def row(self, arm: Arm) -> Row:
         """An arm as the model sees it."""
         if arm.key not in self._rows:
-            self._rows[arm.key] = self.sampler.row(self._internal(self._space.config(arm)))
+            self._rows[arm.key] = self.sampler.row(self._space.point(arm.config))
         return self._rows[arm.key]
 
     def arm(self, row: Row) -> Arm | None:
         """The arm of a row; None where it is not legal."""
-        params = self.sampler.params(self.sampler.axes(), row)
-        meant = self._meant(params)
-        return None if meant is None else self._space.arm(self._config(meant))
+        config = self._space.at(self.sampler.params(self.sampler.axes(), row))
+        return None if self._space.objection(config) else self._space.arm(config)
 
     # ---- telling ---------------------------------------------------------------------------------
 
@@ -204,9 +202,8 @@ class Proposer:
         self, arm: Arm, values: list[float] | None, attributes: dict[str, Any], state: TrialState
     ) -> FrozenTrial:
         """A trial of a block that this study has not asked for."""
-        params = self._internal(self._space.config(arm))
         return optuna.create_trial(
-            params=params,
+            params=self._space.point(arm.config),
             distributions=self._distributions,
             values=values,
             user_attrs=attributes,
@@ -222,45 +219,15 @@ class Proposer:
         }
         return tuple(each[objective] for objective in self._objectives)
 
-    # ---- configurations and parameters -----------------------------------------------------------
-
-    def _internal(self, config: Mapping[str, Value]) -> Params:
-        return _internal_params(self._space, config)
-
-    def _config(self, params: Mapping[str, Any]) -> ConfigDict:
-        """The configuration of a trial's parameters: what has its default is left out."""
-
-        def choose(dimension: Dimension) -> int:
-            value = params[dimension.name]
-            return value if dimension.is_ordered else _words(dimension).index(value)
-
-        return self._space.decode(choose)
-
-    def _meant(self, params: Params) -> Params | None:
+    def _meant(self, point: Params) -> Params | None:
         """A proposal as it is meant; None where it is not legal."""
-        config = self._config(params)
-        return None if self._space.objection(config) is not None else self._internal(config)
-
-
-def _internal_params(space: Space, config: Mapping[str, Value]) -> Params:
-    """A configuration as Optuna has it; what is not searched for there has its default's place."""
-    point = space.encode({}) | space.encode(config)
-    full = space.full({})
-    return {
-        d.name: _internal(d, point.get(d.name, d.nearest(full[d.name], full)))
-        for d in space.dimensions
-    }
+        config = self._space.at(point)
+        return None if self._space.objection(config) else self._space.point(config)
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:
+    """The indices of a dimension: whole numbers where neighbours are alike, else categories."""
+    count = len(dimension.values)
     if dimension.is_ordered:
-        return IntDistribution(0, len(dimension.values) - 1)
-    return CategoricalDistribution(_words(dimension))
-
-
-def _words(dimension: Dimension) -> list[str]:
-    return [str(value) for value in dimension.values]
-
-
-def _internal(dimension: Dimension, index: int) -> int | str:
-    return index if dimension.is_ordered else _words(dimension)[index]
+        return IntDistribution(0, count - 1)
+    return CategoricalDistribution(range(count))

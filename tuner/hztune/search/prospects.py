@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hztune.params import Value
-from hztune.space import Space
+from hztune.space import AnySpace
 from hztune.stats import Estimate, expected_improvement
 from hztune.trial import ArmRecord, Ledger
 
@@ -41,7 +41,7 @@ class Best(NamedTuple):
 
 
 def prospects(
-    space: Space, ledger: Ledger, ranked: Sequence[Best], floor: float
+    space: AnySpace, ledger: Ledger, ranked: Sequence[Best], floor: float
 ) -> dict[str, float]:
     """What each allocator in which a winner may still lie promises, log units above 0.
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from random import Random
 
-from hztune.blocks import Arm
+from hztune.blocks import Arm, fixed
 from hztune.errors import UsageError
 from hztune.params import Param, Value
 from hztune.space.dimension import Dimension
@@ -45,6 +45,10 @@ class Preset:
     name: str
     why: str
     config: Mapping[str, Value]
+
+    def __post_init__(self) -> None:
+        """Takes a copy of the configuration, which nothing can change."""
+        object.__setattr__(self, "config", fixed(self.config))
 
 
 def _legal_everywhere(config: Mapping[str, Value]) -> None:
@@ -83,18 +87,14 @@ class Space:
         """What everything is compared with: the allocator as it comes."""
         return Arm(self.allocator)
 
-    @property
-    def defaults(self) -> tuple[ConfigDict, ...]:
-        """Every allocator as it comes."""
-        return (self.default,)
-
     def arm(self, config: Mapping[str, Value]) -> Arm:
         """What is measured for a configuration."""
         return Arm.of(self.allocator, config)
 
-    def config(self, arm: Arm) -> ConfigDict:
-        """The configuration for which an arm was measured."""
-        return arm.config
+    @property
+    def starts(self) -> tuple[Arm, ...]:
+        """What is measured before the search proposes anything."""
+        return tuple(self.arm(preset.config) for preset in self.presets)
 
     @property
     def parts(self) -> tuple[Space, ...]:
@@ -102,25 +102,18 @@ class Space:
         return (self,)
 
     def part(self, allocator: str) -> Space:
-        """The space of one allocator."""
-        return next(part for part in self.parts if part.allocator == allocator)
+        """The space of its allocator; a `Choice` has several."""
+        assert allocator == self.allocator
+        return self
 
     def holds(self, arm: Arm) -> bool:
-        """Whether the arm is of one of its allocators."""
-        return arm.allocator in self._allocators
+        """Whether the arm is of its allocator."""
+        return arm.allocator == self.allocator
 
     @cached_property
     def _points(self) -> dict[frozenset[tuple[str, Value]], Indices]:
         """What was encoded before: a search tells its sampler the same findings again and again."""
         return {}
-
-    @cached_property
-    def _allocators(self) -> frozenset[str]:
-        return frozenset(part.allocator for part in self.parts)
-
-    def narrowed(self, allocators: Collection[str]) -> Space:
-        """What is left of the space when only some allocators may still be proposed."""
-        return self
 
     def full(self, config: Mapping[str, Value]) -> ConfigDict:
         """Every knob's value under `config`."""
@@ -159,6 +152,12 @@ class Space:
                 d.name: d.nearest(full[d.name], full) for d in self._active(full)
             }
         return self._points[known].copy()
+
+    def point(self, config: Mapping[str, Value]) -> Indices:
+        """The same with all dimensions: one that is not active has its default's index."""
+        full = self.full({})
+        usual = {d.name: d.nearest(full[d.name], full) for d in self.dimensions}
+        return usual | self.encode(config)
 
     def objection(self, config: Mapping[str, Value]) -> str | None:
         """Why `config` must not be proposed, in one sentence; None when it may be."""
