@@ -15,7 +15,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import geometric_mean
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, TypeVar
 
 from hztune.params import Value, with_current_names
 
@@ -48,9 +49,17 @@ STATUSES: tuple[Status, ...] = (
 UNCHANGED_PROGRAM = "none"
 """Stands for an allocator where there is none: the program as its user starts it today."""
 
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
 _KEY_LENGTH = 12
 _HZ = re.compile(r"hz|build:.*")
 """The allocators whose parameters are those of hz: itself, and its other builds."""
+
+
+def fixed(values: Mapping[_K, _V]) -> Mapping[_K, _V]:
+    """A copy that nothing can change: how every value that is handed out holds a mapping."""
+    return MappingProxyType(dict(values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +179,11 @@ class Outcome:
     parts: tuple[Outcome, ...] = ()
     facts: Mapping[str, int] = field(default_factory=dict, compare=False)
 
+    def __post_init__(self) -> None:
+        """Takes copies of the mappings, which nothing can change."""
+        object.__setattr__(self, "counters", fixed(self.counters))
+        object.__setattr__(self, "facts", fixed(self.facts))
+
     @property
     def ok(self) -> bool:
         """Whether it may enter an estimate."""
@@ -260,6 +274,6 @@ def _joined(parts: tuple[Outcome, ...], workloads: Sequence[str]) -> Outcome:
         ops_per_s=rate,
         rss_peak_kb=max(part.rss_peak_kb for part in parts),
         live_kb=max(part.live_kb for part in parts),
-        counters=dict(counters),
+        counters=counters,
         parts=parts,
     )

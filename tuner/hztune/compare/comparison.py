@@ -58,7 +58,7 @@ class Comparison:
     """
 
     contenders: tuple[Contender, ...]
-    machine: tuple[tuple[str, object], ...]
+    machine: tuple[tuple[str, str | int | float | None], ...]
     versions: tuple[tuple[str, str], ...]
     rows: tuple[Measured, ...]
     asked: tuple[tuple[str, float], ...] = ()

@@ -59,7 +59,7 @@ class Contender:
     inside: Installed | None = None
 
     @property
-    def identity(self) -> tuple[object, ...]:
+    def identity(self) -> tuple[str | Arm, ...]:
         """What makes it the same contender in another session."""
         return (self.name, self.arm, self.version, self.sha256)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
-from hztune.blocks import Block, Outcome
+from hztune.blocks import Block, Outcome, fixed
 from hztune.compare.gate import Horizon, gate_interval
 from hztune.compare.targets import Amount
 from hztune.stats import Interval, fixed_interval, log_rss_ratio, pair_ratio, pooled_mean
@@ -42,6 +42,10 @@ class Standing:
     failures: tuple[str, ...] = ()
     counters: Mapping[str, float] = field(default_factory=dict)
     instructions: float | None = None
+
+    def __post_init__(self) -> None:
+        """Takes a copy of the counters, which nothing can change."""
+        object.__setattr__(self, "counters", fixed(self.counters))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from hztune.blocks import fixed
 from hztune.prior.lesson import Learned, Lesson, Subject
-from hztune.space import Space
+from hztune.space import AnySpace, Space
 from hztune.sparse.sampler import ODDS
 from hztune.strictjson import Fields
 
@@ -53,6 +54,11 @@ class Prior:
     odds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     text: str = ""
 
+    def __post_init__(self) -> None:
+        """Takes copies of the odds, which nothing can change."""
+        odds = {name: fixed(each) for name, each in self.odds.items()}
+        object.__setattr__(self, "odds", fixed(odds))
+
     def plain(self) -> dict[str, Any]:
         """As JSON can hold it."""
         return {"odds": {name: dict(each) for name, each in self.odds.items()}, "text": self.text}
@@ -81,7 +87,7 @@ NOTHING = Prior()
 def weighed(
     lessons: Iterable[Lesson],
     subject: Subject,
-    space: Space,
+    space: AnySpace,
     versions: Mapping[str, str],
     now: datetime,
 ) -> Prior:
@@ -155,7 +161,7 @@ def _odds(found: Fields, held: Mapping[str, Any]) -> dict[str, float]:
 # ---- in words ------------------------------------------------------------------------------------
 
 
-def _text(lessons: Sequence[Lesson], subject: Subject, space: Space) -> str:
+def _text(lessons: Sequence[Lesson], subject: Subject, space: AnySpace) -> str:
     """What the prior rests on, in one sentence."""
     if not lessons:
         return "no earlier study on this machine; parameters of presets are tried sooner"

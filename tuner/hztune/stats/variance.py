@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import fmean
 
+from hztune.blocks import fixed
 from hztune.stats.distributions import normal_quantile, normal_tail, t_quantile
 from hztune.stats.ratios import PairRatio, by_machine
 from hztune.stats.sequential import LEAST_PLANNED, Spread, planned_bound
@@ -81,6 +82,10 @@ class Noises:
 
     pooled: Noise
     own: Mapping[str, Noise]
+
+    def __post_init__(self) -> None:
+        """Takes a copy of the mapping, which nothing can change."""
+        object.__setattr__(self, "own", fixed(self.own))
 
     def on(self, machine: str) -> Noise:
         """The noise of a machine."""
