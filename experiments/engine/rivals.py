@@ -73,7 +73,7 @@ class Rival:
     def finalist(self, most: int) -> Chain | None:
         """The best one alone."""
         best = self.best()
-        return None if best is None else Chain((best.record.arm,))
+        return None if best is None else (best.record.arm,)
 
     def _last(self, arm: Arm) -> float:
         record = self.bench.ledger.searched.get(arm.key)

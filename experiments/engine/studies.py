@@ -34,11 +34,12 @@ from hztune.measure import Arm
 from hztune.params import Value
 from hztune.prior import Lesson, Prior, Subject, weighed
 from hztune.progress import Quiet
+from hztune.result.decision import Decision
 from hztune.space import Dimension, Space
 from hztune.stats import fixed_interval
 from hztune.trial import Bench, Budget, Ledger
 from hztune.tune.candidates import TuneTarget, candidates
-from hztune.tune.story import Decision, Story
+from hztune.tune.story import Story
 
 GAIN = 1.0
 """What the faster configurations have more than the default, in least gains that can be proved."""

@@ -31,11 +31,11 @@ from hztune.measure.program import Program
 from hztune.measure.workloads import program_identity, programs_executor
 from hztune.profile import AllocatorId, Profile, Share, WorkloadId
 from hztune.progress import Quiet
+from hztune.result.decision import Decision
 from hztune.store.local import samples
 from hztune.tune import TuneRequest
 from hztune.tune.outcome import profile_of
 from hztune.tune.request import understand
-from hztune.tune.story import Decision
 from hztune.verify import claim
 
 from .conftest import processes_naming

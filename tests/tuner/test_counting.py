@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from hztune.blocks import Arm, Block, Outcome
-from hztune.result.counters import FAULTS, NOUNS, WHOLE, CounterChange
 from hztune.store.local import LocalStudy, recording
 from hztune.trial import Ledger, counter_changes, fresh_outcomes
+from hztune.trial.counters import FAULTS, NOUNS, WHOLE, CounterChange
 
 from .conftest import tell
 from .test_samples import IDENTITY, MACHINE, block

@@ -7,6 +7,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType, ModuleType, NoneType, UnionType
@@ -20,7 +21,7 @@ from hztune.blocks import Arm, Outcome
 from hztune.errors import HztuneError
 
 FUNCTIONS = [name for name in api.__all__ if inspect.isfunction(getattr(api, name))]
-SIMPLE = (bool, int, float, str, bytes, Path, NoneType, Enum, HztuneError, Adapter)
+SIMPLE = (bool, int, float, str, bytes, datetime, Path, NoneType, Enum, HztuneError, Adapter)
 """What holds nothing; an adapter answers questions about an allocator."""
 
 MADE_ANEW = (list, dict, Sequence, Mapping, Iterator)

@@ -23,9 +23,9 @@ PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"cli", "__main__", "__init__"}),
     frozenset({"api", "lab"}),
     frozenset({"tune", "compare", "verify", "report", "export"}),
+    frozenset({"result"}),
     frozenset({"search", "confirm", "panel"}),
     frozenset({"trial"}),
-    frozenset({"result"}),
     frozenset(
         {"measure", "stats", "space", "prior", "store", "progress", "doctor", "machine_diff"}
     ),

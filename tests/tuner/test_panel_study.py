@@ -22,7 +22,9 @@ from hztune.panel import Panel, PanelExecutor
 from hztune.profile import Profile
 from hztune.progress import Quiet
 from hztune.result import Result
-from hztune.result.summary import ending, summary_json, summary_lines
+from hztune.result.decision import Decision
+from hztune.result.stored import ending, read
+from hztune.result.summary import summary_json, summary_lines
 from hztune.space import Space, load
 from hztune.store import Sink
 from hztune.store.local import LocalStudy, samples
@@ -30,7 +32,7 @@ from hztune.store.study import StudyAddress
 from hztune.trial import Bench, Ledger
 from hztune.tune import shared_session, tune
 from hztune.tune.request import TuneRequest
-from hztune.tune.story import Decision, Story
+from hztune.tune.story import Story
 from hztune.workload import WorkloadSpec
 
 from .conftest import Kept
@@ -416,8 +418,9 @@ def test_what_was_left_out_is_told_by_summary_and_report_of_a_study_that_is_read
     assert result.profile.cautions == ()
     assert f"  {line}" in summary_lines(result)
     assert [each.state for each in result.account.elsewhere] == ["safe"]
-    stored = json.loads(json.dumps(ending(result)))
-    assert Result.stored(stored, result.folder) == result
+    assert read(json.loads(json.dumps(ending(result))), result.folder) == result
+    earlier = {"profile": ending(result)["profile"], "summary": summary_json(result)}
+    assert read(json.loads(json.dumps(earlier)), result.folder) == result
     assert result.folder is not None
     assert line in report.render(result.folder)
 

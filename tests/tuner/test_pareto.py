@@ -15,8 +15,9 @@ from hztune.confirm import MOST_MEMBERS, Member, affordable, member_error, on_fr
 from hztune.confirm.proof import CLAIM_ERROR
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
+from hztune.result.decision import Decision
 from hztune.search import FrontGoal, Search, members
-from hztune.space import Choice, Space
+from hztune.space import AnySpace, Choice, Space
 from hztune.stats import Interval, is_look
 from hztune.trial import (
     LEAST_SAVING,
@@ -29,8 +30,8 @@ from hztune.trial import (
     unbeaten,
 )
 from hztune.trial.pareto import dominates, spread
-from hztune.tune.pareto_story import ParetoStory
-from hztune.tune.story import Decision
+from hztune.tune.pareto_aim import Front
+from hztune.tune.story import Story
 
 QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
 USUAL = ModelNoise(within=0.12, between=0.05, common=0.1, drift=0.02, tail=4, outlier_share=0.01)
@@ -78,12 +79,12 @@ def bench_of(
     return Bench(executor, ledger or Ledger(limit), Budget(clock, budget_s), Quiet())
 
 
-def front_search(bench: Bench, space: Space) -> Search:
+def front_search(bench: Bench, space: AnySpace) -> Search:
     return Search(bench, space, seed=1, goal=FrontGoal())
 
 
 def decided(bench: Bench, space: Space, seed: int = 1) -> Decision:
-    return ParetoStory(bench, space, seed).run()
+    return Story(bench, space, seed, kind=Front).run()
 
 
 def truth_of(landscape: Landscape, decision: Decision) -> Place:
@@ -175,7 +176,7 @@ def test_an_allocator_is_not_searched_for_memory_because_nobody_promises_speed(
     hopeless = Truth(-1.5, rss_kb=300_000)
     bench = bench_of(lambda arm: hopeless if arm.allocator == "one" else Truth())
     bench.calibrated(0.01)
-    search = front_search(bench, Choice.of(spaces))
+    search = front_search(bench, Choice(tuple(spaces)))
     search.run(share=0.6)
     search.bench.calibrated(5.0)
     assert set(search._chances()) == {"two"}

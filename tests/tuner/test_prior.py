@@ -223,7 +223,7 @@ def test_one_sentence_says_what_was_taken_from_where(bare_space: Space) -> None:
 
 def test_allocators_of_a_choice_learn_apart(bare_space: Space) -> None:
     other = replace(bare_space, allocator="mimalloc")
-    space = Choice.of([bare_space, other])
+    space = Choice((bare_space, other))
     prior = weighed([lesson(SPIN)], HERE, space, {**VERSIONS, "mimalloc": "2"}, NOW)
     assert prior.odds.keys() == {"hz"} and "hz lock=spin mattered in 1" in prior.text
 

@@ -28,11 +28,12 @@ from hztune.measure.several import SeveralExecutor
 from hztune.measure.types import Around
 from hztune.profile import Claim, Objective, Profile, SearchInfo, Share, WorkloadId
 from hztune.progress import Quiet
-from hztune.report import join, reading, words
+from hztune.report import join, words
 from hztune.report.markup import Html, tag
-from hztune.report.reading import StudyReading
-from hztune.result import Result
-from hztune.result.summary import ending
+from hztune.result import Result, figures
+from hztune.result.decision import Decision
+from hztune.result.figures import Figures
+from hztune.result.stored import ending
 from hztune.search import Search as RunningSearch
 from hztune.space import Space
 from hztune.store import Sink
@@ -42,7 +43,7 @@ from hztune.store.study import StoredStudy
 from hztune.store.worker import Worker
 from hztune.trial import Bench, Budget, Ledger, LossLimit, MemoryLimit, Outlier
 from hztune.tune.outcome import account_of
-from hztune.tune.story import Decision, Story
+from hztune.tune.story import Story
 
 from .conftest import tell
 
@@ -199,9 +200,9 @@ def improved(make_results: MakeResults) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(improved: Path) -> StudyReading:
+def found(improved: Path) -> Figures:
     """What that study's directory says."""
-    return reading.read(improved)
+    return figures.read(improved)
 
 
 @pytest.fixture(scope="module")
@@ -239,9 +240,9 @@ class Reader(HTMLParser):
 def test_pairs_far_from_the_others_are_told_of(
     improved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    far = [Outlier(Arm("hz"), 3, math.log(1.2), 16),
-           Outlier(Arm.of("hz", {"depot_lock": "spin"}), 57, math.log(0.86), 39)]  # fmt: skip
-    monkeypatch.setattr("hztune.report.sections.outlying_pairs", lambda ledger: far)
+    far = [Outlier(Arm("hz"), 3, 1.2, 16),
+           Outlier(Arm.of("hz", {"depot_lock": "spin"}), 57, 0.86, 39)]  # fmt: skip
+    monkeypatch.setattr("hztune.result.figures.outlying_pairs", lambda ledger: far)
     text = Reader(report.render(improved)).text
     assert re.search(r"the 16 pairs of .* against itself lies far .*1\.20x .*block 3", text)
     assert re.search(r"39 pairs of .*spin lies far .*0\.86x .*block 57.* counts all the same", text)
@@ -290,7 +291,7 @@ def test_a_counter_that_changed_is_told_in_words_with_both_counts(page: str) -> 
     assert "fewer full remote rings handed over: 943,000 -&gt; 131,000 per process" in page
 
 
-def test_failures_are_named_with_an_example(page: str, found: StudyReading) -> None:
+def test_failures_are_named_with_an_example(page: str, found: Figures) -> None:
     assert [failure.status for failure in found.failures] == ["crash"]
     assert "the landscape says crash" in page
 
@@ -302,13 +303,13 @@ def test_the_way_back_names_every_variable_that_the_profile_sets(page: str) -> N
 # ---- what it rests on ----------------------------------------------------------------------------
 
 
-def test_the_profile_is_found_again_among_the_samples(found: StudyReading) -> None:
+def test_the_profile_is_found_again_among_the_samples(found: Figures) -> None:
     assert found.winner.config == {"depot_lock": "spin"}
     assert found.winner.key in found.ledger.fresh_by_arm
 
 
 def test_every_configuration_of_the_search_has_a_number_a_time_and_an_interval(
-    found: StudyReading,
+    found: Figures,
 ) -> None:
     candidates = found.candidates
     assert [each.number for each in candidates] == list(range(1, len(candidates) + 1))
@@ -317,26 +318,26 @@ def test_every_configuration_of_the_search_has_a_number_a_time_and_an_interval(
     assert times == sorted(times) and times[0] > 0.0
 
 
-def test_the_trace_ends_at_the_gain(found: StudyReading) -> None:
+def test_the_trace_ends_at_the_gain(found: Figures) -> None:
     assert found.trace[-1][1] == pytest.approx(0.25, abs=0.06)
     assert [phase.role for phase in found.phases[:3]] == ["aa", "search", "confirm"]
 
 
-def test_the_parameter_that_matters_is_the_likeliest_to_have_an_effect(found: StudyReading) -> None:
+def test_the_parameter_that_matters_is_the_likeliest_to_have_an_effect(found: Figures) -> None:
     assert set(found.importance) <= set(found.params)
     assert next(iter(found.importance)) == "depot_lock"
     assert all(0.0 <= chance <= 1.0 + 1e-9 for chance in found.importance.values())
 
 
-def test_what_each_parameter_adds_is_told_with_its_interval(found: StudyReading) -> None:
+def test_what_each_parameter_adds_is_told_with_its_interval(found: Figures) -> None:
     first = found.steps[0]
-    assert first.added == ("depot_lock",) and first.is_kept
+    assert first.names == ("depot_lock",) and first.is_kept
     assert first.interval is not None and first.interval.low > 0.0
     assert len(first.points) == first.interval.pairs
-    assert all(step.is_kept == ({*step.added} <= {*found.tuned}) for step in found.steps)
+    assert all(step.is_kept == ({*step.names} <= {*found.tuned}) for step in found.steps)
 
 
-def test_a_response_curve_holds_every_configuration_under_its_value(found: StudyReading) -> None:
+def test_a_response_curve_holds_every_configuration_under_its_value(found: Figures) -> None:
     curve = found.curves[0]
     assert curve.param.name == "depot_lock" and curve.tuned == "spin"
     ran = [each for each in found.candidates if each.interval]
@@ -349,14 +350,14 @@ def test_a_response_curve_holds_every_configuration_under_its_value(found: Study
 # ---- repeating it --------------------------------------------------------------------------------
 
 
-def test_the_hztune_command_repeats_the_request(found: StudyReading) -> None:
+def test_the_hztune_command_repeats_the_request(found: Figures) -> None:
     assert shlex.split(words.tune_command_line(found.profile)) == shlex.split(
         "hztune tune --workload remote@medium -p remote=50 --threads 2 --allocator hz "
         "--budget 400s --seed 1"
     )
 
 
-def test_the_hyperfine_command_gives_both_sides_the_same_work(found: StudyReading) -> None:
+def test_the_hyperfine_command_gives_both_sides_the_same_work(found: Figures) -> None:
     told = shlex.split(words.hyperfine_command(found.profile, REMOTE, 5000))
     default, tuned = told[told.index("default") + 1], told[told.index("tuned") + 1]
     assert tuned.replace("HZ_DEPOT_LOCK=spin ", "") == default
@@ -416,7 +417,7 @@ def test_a_study_of_latencies_is_told_and_repeated_as_one(make_results: MakeResu
 
 def test_several_workloads_are_told_one_by_one(make_results: MakeResults) -> None:
     folder = make_results(spin_wins, beside=lambda arm: spin_wins(arm))
-    found = reading.read(folder)
+    found = figures.read(folder)
     assert [name for name, _, _ in found.shares] == ["remote@medium remote=50", "larson"]
     told = [(share.ratio, share.ci_low, share.ci_high) for share in found.profile.shares]
     assert [interval and interval.ratio for _, _, interval in found.shares] == told
@@ -467,7 +468,7 @@ def test_the_command_writes_the_page_and_says_where(improved: Path, hztune: Run)
 
 
 def test_the_storage_for_the_dashboard_holds_every_configuration(
-    improved: Path, found: StudyReading
+    improved: Path, found: Figures
 ) -> None:
     path = report.write_storage(improved)
     assert path == improved / "study.journal"

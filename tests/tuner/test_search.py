@@ -384,7 +384,7 @@ def test_the_finalist_is_the_shortest_that_is_as_good_as_the_best(
         search.run(share=0.5)
         finalist = search.finalist(most=4)
         assert finalist is not None
-        assert finalist.arms[0].config == {"lock": "spin"}
+        assert finalist[0].config == {"lock": "spin"}
 
 
 def test_a_chain_adds_the_strongest_parameter_first(
@@ -399,9 +399,9 @@ def test_a_chain_adds_the_strongest_parameter_first(
     search.run(share=0.6)
     finalist = search.finalist(most=4)
     assert finalist is not None
-    assert [*finalist.arms[0].config] == ["lock"]
-    assert finalist.arms[1].config.get("pages") == "on"
-    for shorter, longer in pairwise(finalist.arms):
+    assert [*finalist[0].config] == ["lock"]
+    assert finalist[1].config.get("pages") == "on"
+    for shorter, longer in pairwise(finalist):
         assert {*shorter.params} < {*longer.params}
 
 
@@ -411,6 +411,6 @@ def test_what_was_refused_does_not_begin_a_chain(make_bench: MakeBench, toy_spac
     search.run(share=0.5)
     first = search.finalist(most=4)
     assert first is not None
-    search.refuse(first.arms[0])
+    search.refuse(first[0])
     second = search.finalist(most=4)
-    assert second is None or second.arms[0] != first.arms[0]
+    assert second is None or second[0] != first[0]

@@ -22,12 +22,13 @@ from hztune.measure.several import SeveralExecutor
 from hztune.measure.workloads import workloads_executor
 from hztune.profile import Profile, Share, WorkloadId
 from hztune.progress import Quiet
+from hztune.result.decision import Decision
 from hztune.space import Space
 from hztune.stats import log_rss_ratio, pair_ratio, part_ratios
 from hztune.store import Sink
 from hztune.store.local import LocalStudy
 from hztune.trial import Bench, Budget, Ledger, LossLimit, MemoryLimit
-from hztune.tune.story import Decision, Story
+from hztune.tune.story import Story
 from hztune.verify.claim import Promise, measure
 from hztune.workload import WorkloadSpec
 

@@ -25,6 +25,7 @@ from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, Virt
 from hztune.machine import Machine
 from hztune.measure.types import Around
 from hztune.progress import Quiet
+from hztune.result.decision import Decision
 from hztune.search import Search
 from hztune.space import Space
 from hztune.store import EndedElsewhere, Evidence, Plan, Sink
@@ -37,8 +38,9 @@ from hztune.store.study import StoredStudy
 from hztune.store.worker import Worker
 from hztune.trial import Bench, Budget, Ledger
 from hztune.tune.candidates import TuneTarget, candidates
-from hztune.tune.pareto_story import ParetoStory
-from hztune.tune.story import Decision, Story
+from hztune.tune.pareto_aim import Front
+from hztune.tune.story import Aim, Story
+from hztune.tune.winner import Winner
 
 from .conftest import RESUME_S, tell
 
@@ -356,7 +358,7 @@ def story(
     space: Space,
     landscape: Landscape = spin_wins,
     stop_in: str = "",
-    kind: type[Story] = Story,
+    kind: type[Aim] = Winner,
 ) -> Story:
     """A simulated study as one worker takes part in it."""
     executor = Telling(ReplayExecutor(landscape, QUIET, seed=1), worker.sink, stop_in)
@@ -366,7 +368,7 @@ def story(
         ledger.add(block)
     budget = Budget(executor.inner.clock, 90.0, spent_s=news.elapsed_s)
     bench = Bench(executor, ledger, budget, Quiet(), peers=worker)
-    return kind(bench, space, 1 + worker.number)
+    return Story(bench, space, 1 + worker.number, kind=kind)
 
 
 def confirmed(study: Story) -> int:
@@ -397,11 +399,11 @@ def test_who_takes_over_the_proof_of_a_front_has_its_members_on_the_same_machine
 ) -> None:
     with opened(f"sqlite:///{tmp_path / 'study.db'}", "front") as study:
         with Worker(study, "one") as worker:
-            first = story(worker, toy_space, stop_in="confirm", kind=ParetoStory)
+            first = story(worker, toy_space, stop_in="confirm", kind=Front)
             assert front_error(first.bench.ledger) == claim_error(0)
             assert first.run().verdict == "interrupted"
         with Worker(study, machine) as worker:
-            second = story(worker, toy_space, kind=ParetoStory)
+            second = story(worker, toy_space, kind=Front)
             assert confirmed(second) == (2 if machine == "one" else 0)
             decision = second.run()
             assert decision.verdict == "improved"
@@ -418,9 +420,9 @@ def test_who_takes_over_the_proof_of_a_front_has_its_members_on_the_same_machine
                 assert front_error(ledger) == claim_error(1)
 
 
-@pytest.mark.parametrize("kind", [Story, ParetoStory])
+@pytest.mark.parametrize("kind", [Winner, Front])
 def test_two_workers_search_together_and_one_of_them_decides(
-    kind: type[Story], toy_space: Space, tmp_path: Path
+    kind: type[Aim], toy_space: Space, tmp_path: Path
 ) -> None:
     decisions: list[Decision | str] = []
 

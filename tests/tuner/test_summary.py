@@ -11,8 +11,8 @@ import pytest
 from hztune.cli.tune import print_result
 from hztune.profile import Claim, Profile, Verdict
 from hztune.result import Account, Result
-from hztune.result.counters import CounterChange
 from hztune.result.summary import summary_json, summary_lines
+from hztune.trial import CounterChange
 
 MakeProfile = Callable[..., Profile]
 MakeResult = Callable[..., Result]

@@ -13,12 +13,14 @@ from hztune.blocks import Arm, Block, Role
 from hztune.lab.replay import Landscape, ModelNoise, Truth
 from hztune.measure.types import Around
 from hztune.progress import StudyStatus
+from hztune.result.decision import Decision
 from hztune.search import Chain, Search
 from hztune.search.race import LEAST_TRIALS
 from hztune.space import Space
 from hztune.store import Alone, News
 from hztune.trial import Bench, Ledger, MemoryLimit, calibrate
-from hztune.tune.story import Decision, Story
+from hztune.tune.story import Story
+from hztune.tune.winner import Winner
 
 MakeBench = Callable[..., Bench]
 QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
@@ -143,17 +145,18 @@ def test_a_second_finalist_is_tried_when_the_first_is_refused(
 
     bench = make_bench(landscape, QUIET, budget_s=300)
     study = Story(bench, toy_space, seed=1)
-    prove = study._prove
+    assert isinstance(study.aim, Winner)
+    prove = study.aim._prove
     refused: list[Arm] = []
 
     def refuse_first(chain: Chain) -> object:
         if refused:
             return prove(chain)
-        refused.append(chain.arms[0])
-        study.search.refuse(chain.arms[0])
+        refused.append(chain[0])
+        study.search.refuse(chain[0])
         return None
 
-    study._prove = refuse_first  # type: ignore[method-assign,assignment]
+    study.aim._prove = refuse_first  # type: ignore[method-assign,assignment]
     decision = study.run()
     assert decision.verdict == "improved"
     assert decision.arm not in refused
@@ -239,11 +242,11 @@ def test_no_gain_is_as_exact_as_the_deciding_machine_of_several(
     alone = {}
     for name, bench in benches.items():
         calibrate(bench, Arm("hz"), 0.5)
-        alone[name] = Story(bench, toy_space, seed=1)._nothing_found().interval
+        alone[name] = Story(bench, toy_space, seed=1).nothing_found("").interval
     blocks = [block for bench in benches.values() for block in bench.ledger.blocks]
     for name, bench in benches.items():
         bench.ledger = Ledger.of(blocks, machine=name)
-        assert Story(bench, toy_space, seed=1)._nothing_found().interval == alone[name]
+        assert Story(bench, toy_space, seed=1).nothing_found("").interval == alone[name]
 
 
 # ---- interruption and resumption -----------------------------------------------------------------

@@ -7,11 +7,11 @@ from pathlib import Path
 from string import Template
 
 from hztune import files
-from hztune.report import reading
 from hztune.report.markup import join
 from hztune.report.sections import body
 from hztune.report.storage import write_shared_storage, write_storage
 from hztune.report.words import verdict_words
+from hztune.result import figures
 
 __all__ = ["PAGE", "render", "write", "write_shared_storage", "write_storage"]
 
@@ -25,7 +25,7 @@ def render(folder: Path) -> str:
         UsageError: There is no finished study in it.
         HztuneError: Its samples are damaged.
     """
-    found = reading.read(folder)
+    found = figures.read(folder)
     here = resources(__package__)
     return Template((here / "page.html").read_text()).substitute(
         title=join(verdict_words(found.profile)),

@@ -8,14 +8,14 @@ from hztune import export
 from hztune.report import words
 from hztune.report.markup import Html, join, tag
 from hztune.report.parts import table
-from hztune.report.reading import StudyReading
+from hztune.result.figures import Figures
 from hztune.workload import METRICS
 
 _RUN_S = 1.0
 """Seconds that one run of the hyperfine command takes, about."""
 
 
-def use(found: StudyReading) -> Html:
+def use(found: Figures) -> Html:
     """How to apply the profile, and how to take it back."""
     title = tag("h2", "Use it, and undo it")
     if not found.profile.makes_a_claim:
@@ -44,7 +44,7 @@ def use(found: StudyReading) -> Html:
     )
 
 
-def _shell_words(found: StudyReading) -> str:
+def _shell_words(found: Figures) -> str:
     names = [*found.profile.environment, "LD_PRELOAD"]
     return (
         'eval "$(hztune export profile.json --format sh)"   # apply\n'
@@ -52,7 +52,7 @@ def _shell_words(found: StudyReading) -> str:
     )
 
 
-def repeat(found: StudyReading) -> Html:
+def repeat(found: Figures) -> Html:
     """The commands that measure it again."""
     profile = found.profile
     program = "" if profile.workload.kind == "bench" else " The program's words are not recorded."
@@ -64,7 +64,7 @@ def repeat(found: StudyReading) -> Html:
     )
 
 
-def _by_hyperfine(found: StudyReading) -> Html:
+def _by_hyperfine(found: Figures) -> Html:
     return join(
         tag(
             "p",
@@ -75,7 +75,7 @@ def _by_hyperfine(found: StudyReading) -> Html:
     )
 
 
-def _hyperfine(found: StudyReading) -> Iterator[str]:
+def _hyperfine(found: Figures) -> Iterator[str]:
     """Yields a command for each workload, with runs of a second or so."""
     outcomes = [block.control for block in found.samples.blocks if block.control.ok]
     last = outcomes[-1].parts or outcomes[-1:] if outcomes else ()
@@ -84,7 +84,7 @@ def _hyperfine(found: StudyReading) -> Iterator[str]:
         yield words.hyperfine_command(found.profile, workload, words.round_ops(speed * _RUN_S))
 
 
-def machine(found: StudyReading) -> Html:
+def machine(found: Figures) -> Html:
     """Where it was measured."""
     rows = [(name, value) for name, value in found.samples.machine.described()]
     inside = found.samples.identity.get("inside", "")
@@ -95,7 +95,7 @@ def machine(found: StudyReading) -> Html:
     )
 
 
-def foot(found: StudyReading) -> Html:
+def foot(found: Figures) -> Html:
     """Which study this is."""
     profile = found.profile
     library = found.samples.identity.get("library", "")[:12] or "-"

@@ -12,9 +12,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from hztune.profile import Profile
 from hztune.report.markup import Html, join, tag
-from hztune.report.reading import Candidate, Curve, FrontMember, Level, Phase
 from hztune.report.words import change, config_words, interval_words, value_words
+from hztune.result import front_file
+from hztune.result.decision import intervals_of
+from hztune.result.figures import Candidate, Curve, Level, Phase
 from hztune.stats import Interval
 
 _PERCENT_STEPS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -130,7 +133,7 @@ def trace(
 
 
 def plane(
-    candidates: Sequence[Candidate], members: Sequence[FrontMember], floor: float, width: float
+    candidates: Sequence[Candidate], members: Sequence[Profile], floor: float, width: float
 ) -> Html:
     """Draws speed against memory: each candidate as a dot, the front with its intervals and names.
 
@@ -143,9 +146,10 @@ def plane(
     height, top, left = 340.0, 12.0, 46.0
     dots = [(one, one.interval, _mean(one.record.rss)) for one in candidates if one.record.rss]
     speeds = [interval.estimate for _, interval, _ in dots if interval]
-    speeds += [end for member in members for end in _ends(member.speed)]
+    known = [intervals_of(member) for member in members]
+    speeds += [end for speed, _ in known for end in _ends(speed)]
     savings = [-memory for _, _, memory in dots]
-    savings += [-end for member in members for end in _ends(member.memory)]
+    savings += [-end for _, memory in known for end in _ends(memory)]
     (low, high), (least, most) = _speed_range(speeds, floor), _speed_range(savings, 0.0)
     y = PlotScale(low, high, height - 44.0, top)
     x = PlotScale(-most, -least, left, width - 12.0)
@@ -160,7 +164,7 @@ def plane(
             told = f"{one.number}: {config_words(one.arm.config)} - {interval_words(interval)}"
             shapes.append(_dot(x(memory), y(interval.estimate), 3.2, "candidate faint", told))
     for number, member in enumerate(members, start=1):
-        shapes += _member(member, str(number), x, y)
+        shapes += _member(member, number, x, y)
     return _svg(width, height, "Speed against the default by peak memory", shapes)
 
 
@@ -185,15 +189,15 @@ def response(curve: Curve, floor: float, width: float) -> Html:
     return _svg(width, height, f"Speed against the default by {curve.param.name}", shapes)
 
 
-def _member(member: FrontMember, name: str, x: PlotScale, y: PlotScale) -> Iterator[Html]:
+def _member(member: Profile, number: int, x: PlotScale, y: PlotScale) -> Iterator[Html]:
     """Yields a member of a front with an error bar along each axis."""
-    memory, speed = member.memory, member.speed
+    speed, memory = intervals_of(member)
     low, at, high = (x(value) for value in (memory.low, memory.estimate, memory.high))
     slow, line, fast = (y(value) for value in (speed.low, speed.estimate, speed.high))
     yield _line(low, line, high, line, "bar gain")
     yield _line(at, slow, at, fast, "bar gain")
-    yield _dot(at, line, 5.0, "winner", f"{member.file}: {config_words(member.arm.config)}")
-    yield _text(at + 9.0, line - 9.0, name, "label")
+    yield _dot(at, line, 5.0, "winner", f"{front_file(number)}: {config_words(member.arm.config)}")
+    yield _text(at + 9.0, line - 9.0, str(number), "label")
 
 
 def _mean(values: Sequence[float]) -> float:

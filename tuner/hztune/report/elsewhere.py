@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hztune.report import parts
 from hztune.report.markup import Html, join, tag
-from hztune.report.reading import StudyReading
 from hztune.result import Elsewhere
+from hztune.result.figures import Figures
 
 _WORDS = {"harmed": "harmed", "safe": "no harm", "open": "not shown"}
 
 
-def on_other_programs(found: StudyReading) -> Html:
+def on_other_programs(found: Figures) -> Html:
     """What a profile does elsewhere; nothing where nothing is known of that."""
     account = found.result.account if found.result else None
     told = [each.text for each in found.profile.cautions]

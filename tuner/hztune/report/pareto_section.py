@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from hztune.profile import Profile
 from hztune.report import charts, parts, words
 from hztune.report.markup import Html, join, tag
-from hztune.report.reading import FrontMember, StudyReading
-from hztune.stats import Interval
+from hztune.result import front_file
+from hztune.result.figures import Figures
 
 
-def section(found: StudyReading) -> Html:
+def section(found: Figures) -> Html:
     """The front that a study was asked for; nothing where it was asked for speed alone."""
     if not found.seeks_front:
         return Html()
@@ -28,26 +29,23 @@ def section(found: StudyReading) -> Html:
     )
 
 
-def _members(found: StudyReading, control: str) -> Html:
+def _members(found: Figures, control: str) -> Html:
     """The members with their figures, or that the default is alone."""
     if not found.front:
         return tag("p", f"No configuration is proved to be on the front beside {control}.")
     head = ("profile", "speed", "peak memory", "pairs", "configuration")
-    rows = [_row(member) for member in found.front]
+    rows = [_row(*member) for member in enumerate(found.front, start=1)]
     caption = f"The front: ratios to {control} with their 95 % intervals, the fastest first"
     return parts.table(caption, head, rows, numbers=(1, 2, 3), wide=4)
 
 
-def _row(member: FrontMember) -> tuple[str, ...]:
+def _row(number: int, member: Profile) -> tuple[str, ...]:
+    claim, memory = member.claim, member.claim.memory
+    assert memory is not None  # every member has one
     return (
-        tag("code", member.file),
-        _interval(member.speed),
-        _interval(member.memory),
-        str(member.speed.pairs),
+        tag("code", str(front_file(number))),
+        f"{claim.ratio:.3f}x [{claim.ci_low:.3f}, {claim.ci_high:.3f}]",
+        f"{memory.ratio:.3f}x [{memory.ci_low:.3f}, {memory.ci_high:.3f}]",
+        str(claim.pairs),
         tag("code", words.arm_words(member.arm)),
     )
-
-
-def _interval(interval: Interval) -> str:
-    ratio, low, high = interval.ratio
-    return f"{ratio:.3f}x [{low:.3f}, {high:.3f}]"

@@ -9,10 +9,10 @@ from hztune.blocks import Arm
 from hztune.progress import duration
 from hztune.report import advice, charts, elsewhere, pareto_section, parts, words
 from hztune.report.markup import Html, join, tag
-from hztune.report.reading import Candidate, Curve, Removal, StepReading, StudyReading, proved
-from hztune.result.counters import CounterChange
+from hztune.result import front_file
+from hztune.result.figures import Candidate, Curve, Effect, Figures, proved
 from hztune.stats import Interval
-from hztune.trial import ArmRecord, Outlier, outlying_pairs
+from hztune.trial import ArmRecord, CounterChange, Outlier
 
 _SMALL = 380.0
 """Width of a response curve: two stand side by side."""
@@ -32,9 +32,9 @@ _ANSWERS = {
 }
 
 
-def body(found: StudyReading) -> Html:
+def body(found: Figures) -> Html:
     """Returns everything between <body> and </body>."""
-    sections: tuple[Callable[[StudyReading], Html], ...] = (
+    sections: tuple[Callable[[Figures], Html], ...] = (
         _configuration,
         pareto_section.section,
         _proof,
@@ -58,7 +58,7 @@ def body(found: StudyReading) -> Html:
 # ---- what ----------------------------------------------------------------------------------------
 
 
-def _head(found: StudyReading) -> Html:
+def _head(found: Figures) -> Html:
     profile = found.profile
     verdict = profile.claim.verdict
     result = found.result
@@ -82,7 +82,7 @@ def _tile(name: str, value: str, note: str) -> Html:
     return tag("div", tag("dt", name), tag("dd", value, tag("small", note)))
 
 
-def _tiles(found: StudyReading) -> Iterator[tuple[str, str, str]]:
+def _tiles(found: Figures) -> Iterator[tuple[str, str, str]]:
     """Yields the figures of the head: name, value, note."""
     profile = found.profile
     result = profile.claim
@@ -102,7 +102,7 @@ def _tiles(found: StudyReading) -> Iterator[tuple[str, str, str]]:
     yield "time", duration(wall_s), f"{turns} turns, {disturbed} of them disturbed"
 
 
-def _configuration(found: StudyReading) -> Html:
+def _configuration(found: Figures) -> Html:
     title = tag("h2", "The configuration")
     if not found.tuned:
         whose = words.allocator_words(found.profile)
@@ -122,7 +122,7 @@ def _configuration(found: StudyReading) -> Html:
     return join(title, table)
 
 
-def _value(found: StudyReading, name: str, value: str | int) -> Html:
+def _value(found: Figures, name: str, value: str | int) -> Html:
     param = found.params[name]
     short = words.value_words(value, param.unit)
     unit = f" {param.unit}" if param.unit and short == str(value) and short.isdigit() else ""
@@ -132,7 +132,7 @@ def _value(found: StudyReading, name: str, value: str | int) -> Html:
 # ---- is it so ------------------------------------------------------------------------------------
 
 
-def _proof(found: StudyReading) -> Html:
+def _proof(found: Figures) -> Html:
     rows = []
     if found.calibration is not None:
         points = [pair.log_ratio for pair in found.ledger.own_calibration]
@@ -159,26 +159,23 @@ def _proof(found: StudyReading) -> Html:
             lambda width: charts.strips(rows, found.floor, width, "Pairs of fresh processes")
         ),
         tag("ul", [_attempt_line(label, *each) for label, each in attempts.items()], class_="soft"),
-        *(
-            tag("p", _stray_words(found, stray), class_="soft")
-            for stray in outlying_pairs(found.ledger)
-        ),
+        *(tag("p", _stray_words(found, stray), class_="soft") for stray in found.outliers),
     )
 
 
-def _stray_words(found: StudyReading, stray: Outlier) -> Html:
+def _stray_words(found: Figures, stray: Outlier) -> Html:
     """What is told of a pair that lies far from the others of its kind."""
     itself = stray.arm == found.ledger.own_blocks()[0].control.arm
     whose = f"{_control(found)} against itself" if itself else words.arm_words(stray.arm)
     return join(
         f"One of the {stray.pairs} pairs of ",
         tag("code", whose),
-        f" lies far from the others, at {math.exp(stray.distance):.2f}x of their middle (block "
+        f" lies far from the others, at {stray.ratio:.2f}x of their middle (block "
         f"{stray.block}): one of its processes was not like its equals. It counts all the same.",
     )
 
 
-def _attempt(found: StudyReading, arm: Arm, record: ArmRecord) -> tuple[charts.Strip, str]:
+def _attempt(found: Figures, arm: Arm, record: ArmRecord) -> tuple[charts.Strip, str]:
     """The row of an arm that was measured on fresh pairs, and what came of it in words."""
     interval = proved(record)
     name, answer = _fate(found, arm)
@@ -189,11 +186,13 @@ def _attempt(found: StudyReading, arm: Arm, record: ArmRecord) -> tuple[charts.S
     return charts.Strip(name, note, record.log_ratios, interval, kind), answer
 
 
-def _fate(found: StudyReading, arm: Arm) -> tuple[str, str]:
+def _fate(found: Figures, arm: Arm) -> tuple[str, str]:
     """What to call an arm that was measured on fresh pairs, and what came of it."""
-    for member in found.front:
+    for number, member in enumerate(found.front, start=1):
         if member.arm == arm:
-            return member.file, "proved" if member.is_faster else "of which less memory is proved"
+            is_faster = member.claim.verdict == "improved"
+            answer = "proved" if is_faster else "of which less memory is proved"
+            return str(front_file(number)), answer
     if arm == found.winner and found.profile.makes_a_claim:
         return "the profile", "proved"
     answer = found.answer(arm)
@@ -207,7 +206,7 @@ def _attempt_line(label: str, answer: str, arm: Arm) -> Html:
     return tag("li", f"{label}, {answer}: ", tag("code", words.arm_words(arm)))
 
 
-def _shares(found: StudyReading) -> Html:
+def _shares(found: Figures) -> Html:
     """What the profile does on each of several workloads."""
     if not found.shares:
         return Html()
@@ -232,7 +231,7 @@ def _share(name: str, points: list[float], interval: Interval | None) -> charts.
     return charts.Strip(name, note, points, interval, kind)
 
 
-def _allocators(found: StudyReading) -> Html:
+def _allocators(found: Figures) -> Html:
     """Every allocator with its defaults, where a study chose between several."""
     bare = [each for each in found.candidates if each.arm.is_default]
     if not bare:
@@ -255,14 +254,14 @@ def _as_it_comes(candidate: Candidate) -> charts.Strip:
     return charts.Strip(name, note, record.log_ratios, candidate.interval, "neutral")
 
 
-def _control(found: StudyReading) -> str:
+def _control(found: Figures) -> str:
     return words.control_words(found.profile)
 
 
 # ---- why -----------------------------------------------------------------------------------------
 
 
-def _search(found: StudyReading) -> Html:
+def _search(found: Figures) -> Html:
     if not found.candidates:
         return Html()
     return join(
@@ -292,14 +291,14 @@ def _search(found: StudyReading) -> Html:
     )
 
 
-def _prior(found: StudyReading) -> Html:
+def _prior(found: Figures) -> Html:
     """What earlier studies the search began with."""
     text = found.result.account.prior if found.result else ""
     said = f"The search began with a prior, of which the proof does not know: {text}."
     return tag("p", said, class_="soft") if text else Html()
 
 
-def _all_candidates(found: StudyReading) -> Html:
+def _all_candidates(found: Figures) -> Html:
     ranked = sorted(found.candidates, key=_rank)
     rows = [_candidate_row(candidate) for candidate in ranked[:_MOST_ROWS]]
     head = ("no.", "against the default", "pairs", "memory", "configuration")
@@ -322,17 +321,17 @@ def _candidate_row(candidate: Candidate) -> tuple[str, ...]:
     speed = words.interval_words(candidate.interval) if candidate.interval else "-"
     if record.failures:
         speed = record.failures[0].status
-    memory = f"{math.exp(sum(record.rss) / len(record.rss)):.2f}x" if record.rss else "-"
+    memory = "-" if record.rss_ratio is None else f"{record.rss_ratio:.2f}x"
     told = tag("code", words.arm_words(candidate.arm))
     return str(candidate.number), speed, str(len(record.pairs)), memory, told
 
 
-def _worth(found: StudyReading) -> Html:
+def _worth(found: Figures) -> Html:
     """What each parameter adds; of a front, what each one's members lose without it."""
     return _ablation(found) if found.seeks_front else _additions(found)
 
 
-def _additions(found: StudyReading) -> Html:
+def _additions(found: Figures) -> Html:
     rows = [_addition_row(step) for step in found.steps]
     if not rows:
         return Html()
@@ -349,15 +348,15 @@ def _additions(found: StudyReading) -> Html:
     )
 
 
-def _addition_row(step: StepReading) -> charts.Strip:
+def _addition_row(step: Effect) -> charts.Strip:
     fate = "in the profile" if step.is_kept else "left out"
     told = words.interval_words(step.interval) if step.interval else "too few pairs"
-    label = ", ".join(step.added) or "the allocator itself"
+    label = ", ".join(step.names) or "the allocator itself"
     kind = "gain" if step.is_kept else "neutral"
     return charts.Strip(label, f"{told} - {fate}", step.points, step.interval, kind)
 
 
-def _ablation(found: StudyReading) -> Html:
+def _ablation(found: Figures) -> Html:
     if not found.removals:
         return Html()
     rows = [_removal_row(removal) for removal in found.removals]
@@ -377,21 +376,22 @@ def _ablation(found: StudyReading) -> Html:
     )
 
 
-def _removal_row(removal: Removal) -> charts.Strip:
-    fate = "kept" if removal.kept else "dropped"
-    label = "without " + ", ".join(removal.knobs)
+def _removal_row(removal: Effect) -> charts.Strip:
+    assert removal.interval is not None  # or it would be no removal
+    fate = "kept" if removal.is_kept else "dropped"
+    label = "without " + ", ".join(removal.names)
     note = f"{words.interval_words(removal.interval)} - {fate}"
     kind = "loss" if removal.interval.high < 0.0 else "neutral"
     return charts.Strip(label, note, removal.points, removal.interval, kind)
 
 
-def _importance(found: StudyReading) -> Html:
+def _importance(found: Figures) -> Html:
     if not found.importance and not found.curves:
         return Html()
     return join(tag("h2", "What matters"), _importance_shares(found), _curves(found))
 
 
-def _importance_shares(found: StudyReading) -> Html:
+def _importance_shares(found: Figures) -> Html:
     if not found.importance:
         return tag("p", "Too few configurations ran to say which parameters matter.", class_="soft")
     shares = list(found.importance.items())[:_IMPORTANT]
@@ -412,7 +412,7 @@ def _bar(share: float) -> Html:
     return tag("span", class_="share", style=f"width:{100.0 * share:.1f}%", aria_hidden="true")
 
 
-def _curves(found: StudyReading) -> Html:
+def _curves(found: Figures) -> Html:
     if not found.curves:
         return Html()
     pictures = [_curve(curve, found.floor) for curve in found.curves]
@@ -436,7 +436,7 @@ def _curve(curve: Curve, floor: float) -> Html:
     return tag("figure", name, charts.response(curve, floor, _SMALL))
 
 
-def _counters(found: StudyReading) -> Html:
+def _counters(found: Figures) -> Html:
     if not found.changes:
         return Html()
     rows = [
@@ -467,7 +467,7 @@ def _telling(changes: Sequence[CounterChange]) -> CounterChange:
     return next(both, changes[0])
 
 
-def _failures(found: StudyReading) -> Html:
+def _failures(found: Figures) -> Html:
     if not found.failures:
         return Html()
     rows = [

@@ -1,39 +1,31 @@
-"""The result of a study, once and for all: profiles, and the account of how they came about.
+"""The result of a study, once and for all: what it emits, and how that came about.
 
-Everything else that is told of a finished study is a view of it: the profile's file and its
-exports, the summary for people and for machines (`hztune.result.summary`), the report. It is stored
-beside the samples, in the form of `summary.ending`, and read back by `Result.stored`.
+It is made once, when the study has ended, and cannot be changed. Everything that is told of the
+study is a view of it: the profile's file and its exports, the summary for people and for machines
+(`hztune.result.summary`), the report. `hztune.result.stored` keeps it beside the blocks;
+`hztune.result.figures` works out of both what a report draws.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from hztune import caution
-from hztune import profile as profiles
-from hztune.blocks import Arm
+from hztune.blocks import Arm, fixed
 from hztune.caution import Caution
 from hztune.params import Value
 from hztune.profile import Profile
-from hztune.result.counters import CounterChange
-from hztune.strictjson import Fields
+from hztune.trial import CounterChange, Outlier
 
 FRONT = "front"
-
-OUTLIERS_KEY = "strays"
-"""What a stored summary calls the outliers: its keys stay as they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One finalist and what fresh pairs made of it; ratios, not logs."""
 
-    allocator: str
-    params: Mapping[str, Value]
+    arm: Arm
     answer: str
     ratio: float | None
     ci_low: float | None
@@ -46,7 +38,7 @@ class Addition:
     """What one parameter of the profile, or several together, adds to those before it.
 
     Attributes:
-        params: The parameters, and the allocator where that was changed.
+        params: The parameters with their values, and the allocator where that was changed.
         reason: "gain", or "limit": without it the memory limit is broken.
         ratio: Of the speeds with and without it, on the fresh pairs of the proof.
         ci_low: Lower end of the 95 % interval.
@@ -54,37 +46,12 @@ class Addition:
         pairs: Fresh pairs behind it.
     """
 
-    params: Mapping[str, Value]
+    params: tuple[tuple[str, Value], ...]
     reason: str
     ratio: float
     ci_low: float
     ci_high: float
     pairs: int
-
-
-@dataclass(frozen=True, slots=True)
-class OutlierPair:
-    """A pair of processes that lies far from the others of its kind; it counts all the same.
-
-    Attributes:
-        allocator: Of the arm that was paired with the control. The control itself, without
-            parameters: a pair of the default with itself.
-        params: The arm's configuration.
-        block: Number of the block in which it was measured.
-        ratio: Its ratio to the median of all these pairs.
-        pairs: How many these are.
-    """
-
-    allocator: str
-    params: Mapping[str, Value]
-    block: int
-    ratio: float
-    pairs: int
-
-    @property
-    def arm(self) -> Arm:
-        """What was paired with the control."""
-        return Arm.stored(self.allocator, self.params)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +75,6 @@ class Elsewhere:
     memory: tuple[float, float, float] | None
     pairs: int
     failure: str = ""
-
-    @classmethod
-    def stored(cls, row: Mapping[str, Any]) -> Elsewhere:
-        """What was stored as JSON."""
-        ratios = {key: row[key] and tuple(row[key]) for key in ("speed", "memory")}
-        return cls(**{**row, **ratios})
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,36 +119,16 @@ class Account:
     rss_ratio: float | None
     idle_ratio: float | None
     as_they_come: Mapping[str, float | str]
-    outliers: tuple[OutlierPair, ...] = ()
+    outliers: tuple[Outlier, ...] = ()
     elsewhere: tuple[Elsewhere, ...] = ()
     left_out: tuple[Caution, ...] = ()
     added: tuple[Addition, ...] = ()
     prior: str = ""
 
-    @classmethod
-    def stored(cls, summary: Mapping[str, Any]) -> Account:
-        """The account in a summary that was stored.
-
-        Raises:
-            KeyError: A key is missing: another version of hztune wrote it.
-            TypeError: Something in it has another form.
-        """
-        later = ("changes", "outliers", "elsewhere", "left_out", "added", "prior")
-        plain = {
-            field.name: summary[field.name] for field in fields(cls) if field.name not in later
-        }
-        return cls(
-            **{
-                **plain,
-                "attempts": tuple(Attempt(**each) for each in summary["attempts"]),
-                "changes": _changes(summary),
-                "outliers": tuple(OutlierPair(**each) for each in summary.get(OUTLIERS_KEY, ())),
-                "elsewhere": tuple(Elsewhere.stored(row) for row in summary.get("elsewhere", ())),
-                "left_out": tuple(caution.read(Fields(row)) for row in summary.get("left_out", ())),
-                "added": tuple(Addition(**each) for each in summary.get("added", ())),
-                "prior": str(summary.get("prior", "")),
-            }
-        )
+    def __post_init__(self) -> None:
+        """Takes copies of the mappings, which nothing can change."""
+        for name in ("failures", "as_they_come"):
+            object.__setattr__(self, name, fixed(getattr(self, name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,34 +146,6 @@ class Result:
     account: Account
     front: tuple[Profile, ...] = ()
     folder: Path | None = None
-
-    @classmethod
-    def stored(cls, ending: Mapping[str, Any], folder: Path | None) -> Result:
-        """The result of a study that has ended, from what is stored of it.
-
-        Args:
-            ending: The profile, the summary and the front; the summary says the verdict and the
-                configuration again, for readers of the file: they are read from the profile.
-            folder: Where its results are now.
-
-        Raises:
-            UsageError: A profile in it is none.
-            KeyError, TypeError: As `Account.stored`.
-        """
-        front = tuple(_profile(each) for each in ending.get(FRONT, ()))
-        account = Account.stored(ending["summary"])
-        return cls(_profile(ending["profile"]), account, front, folder)
-
-
-def _changes(summary: Mapping[str, Any]) -> tuple[CounterChange, ...]:
-    """What was counted; of a study before `study.db` the counters alone are stored."""
-    if "changes" in summary:
-        return tuple(CounterChange(**each) for each in summary["changes"])
-    return tuple(CounterChange(name, *both) for name, both in summary["counters"].items())
-
-
-def _profile(stored: Any) -> Profile:
-    return profiles.parse(json.dumps(stored).encode())
 
 
 def front_file(number: int) -> Path:

@@ -1,18 +1,16 @@
-"""The summary of a result: as lines for people, and as JSON for machines and for the store."""
+"""The summary of a result: as lines for people, and as JSON for machines."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
-from hztune import profile as profiles
 from hztune.blocks import Arm
 from hztune.profile import Profile, Share
 from hztune.progress import duration
-from hztune.result import FRONT, OUTLIERS_KEY, Addition, OutlierPair, Result, front_file
-from hztune.result.counters import FAULTS
+from hztune.result import Addition, Result, front_file
+from hztune.result.stored import stored_form
+from hztune.trial import FAULTS, Outlier
 from hztune.workload import METRICS
 
 _CHANGES_SHOWN = 6
@@ -24,12 +22,12 @@ def summary_json(result: Result) -> dict[str, Any]:
     `verdict` is "improved", too, where members of a front only take less memory; `ratio`, `ci_low`
     and `ci_high` are tuned / control with the 95 % interval, null where nothing was measured.
     """
-    made, account = result.profile, asdict(result.account)
-    names = ("changes", "outliers", "elsewhere", "left_out", "added")
-    later = {name: account.pop(name) for name in names}
-    later[OUTLIERS_KEY] = later.pop("outliers")
-    for one in later["left_out"]:
+    made, account = result.profile, stored_form(result.account)
+    later = {name: account.pop(name) for name in ("changes", "elsewhere", "left_out", "added")}
+    for one in (*later["left_out"], *later["added"]):
         one["params"] = dict(one["params"])
+    later["strays"] = [_with_params(each) for each in account.pop("outliers")]
+    account["attempts"] = [_with_params(each) for each in account["attempts"]]
     return {
         "verdict": _verdict(result),
         "why": account.pop("why"),
@@ -56,16 +54,6 @@ def summary_json(result: Result) -> dict[str, Any]:
         "front": [_member(number, each) for number, each in enumerate(result.front, start=1)],
         **later,
         "warnings": [each.text for each in made.cautions],
-    }
-
-
-def ending(result: Result) -> dict[str, Any]:
-    """What an ended study keeps of itself; `Result.stored` reads it back."""
-    front = [_plain(member) for member in result.front]
-    return {
-        "profile": _plain(result.profile),
-        "summary": summary_json(result),
-        **({FRONT: front} if front else {}),
     }
 
 
@@ -96,9 +84,10 @@ def _label(made: Profile, share: Share) -> str:
     return f"{share.workload.label} T={made.threads}{goal}"
 
 
-def _plain(made: Profile) -> Any:
-    """A profile as it stands in its file."""
-    return json.loads(profiles.dumps(made))
+def _with_params(row: dict[str, Any]) -> dict[str, Any]:
+    """A row whose arm stands in two keys, its parameters by name."""
+    arm = row.pop("arm")
+    return {"allocator": arm["allocator"], "params": dict(arm["params"]), **row}
 
 
 def _member(number: int, made: Profile) -> dict[str, Any]:
@@ -147,7 +136,7 @@ def _profile_lines(result: Result) -> Iterator[str]:
         yield f"  idle memory: {result.account.idle_ratio:.2f}x of the {base}'s"
     if made.allocator.name != _control(made):
         yield f"  allocator = {made.allocator.name}"
-    worth = {name: _worth(one) for one in result.account.added for name in one.params}
+    worth = {name: _worth(one) for one in result.account.added for name, _ in one.params}
     for name, value in made.arm.params:
         yield f"  {name} = {value}{worth.get(name, '')}"
 
@@ -157,7 +146,7 @@ def _worth(one: Addition) -> str:
     if one.reason == "limit":
         return ", which keeps the memory limit"
     low, high = (f"{100.0 * (end - 1.0):+.1f} %" for end in (one.ci_low, one.ci_high))
-    whose = "" if len(one.params) == 1 else f" with {', '.join(one.params)}"
+    whose = "" if len(one.params) == 1 else f" with {', '.join(name for name, _ in one.params)}"
     return f"  adds {100.0 * (one.ratio - 1.0):+.1f} % [{low}, {high}]{whose}"
 
 
@@ -204,7 +193,7 @@ def _seen(ratio: float | str) -> str:
     return ratio if isinstance(ratio, str) else f"{ratio:.2f}x"
 
 
-def _outlier_line(result: Result, pair: OutlierPair) -> str:
+def _outlier_line(result: Result, pair: Outlier) -> str:
     """What is told of a pair that lies far from the others."""
     itself = pair.arm == Arm(_control(result.profile))
     which = f"the {_base(result)} with itself" if itself else pair.arm.text

@@ -8,7 +8,6 @@ ends at the last one that is proved to add something.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -20,6 +19,9 @@ from hztune.sparse.features import UNCHANGED
 from hztune.sparse.sampler import PRICE, Row
 from hztune.stats import normal_tail
 
+Chain = tuple[Arm, ...]
+"""What is to be proved: each changes what the one before it changes, and more."""
+
 MOST_STEPS = 4
 """Configurations of a chain, at most: all of them share the time of the proof."""
 
@@ -29,22 +31,6 @@ _LIKELY = 0.8
 _MOST_CHANGED = 10
 """Parameters of a configuration of which every part is looked at; of more, those parts that leave
 out up to three."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """What is to be proved.
-
-    Attributes:
-        arms: Each changes what the one before it changes, and more.
-    """
-
-    arms: tuple[Arm, ...]
-
-    @property
-    def last(self) -> Arm:
-        """The longest."""
-        return self.arms[-1]
 
 
 def shortest(
@@ -103,8 +89,7 @@ def chain(
     rows = [*rows[: most - 1], row] if len(rows) > most else rows
     while len(rows) < most and (more := _addition(proposer, model, rows[-1], refused)) is not None:
         rows.append(more)
-    arms = [arm for each in rows if (arm := proposer.arm(each)) is not None]
-    return Chain(tuple(arms))
+    return tuple(arm for each in rows if (arm := proposer.arm(each)) is not None)
 
 
 def _parts(row: Row) -> Iterator[Row]:

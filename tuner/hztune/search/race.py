@@ -20,7 +20,7 @@ from hztune.blocks import Arm
 from hztune.search.finalist import Chain, chain, shortest
 from hztune.search.proposer import SPEED, Belief, Proposer
 from hztune.search.prospects import Best, prospects
-from hztune.space import Space
+from hztune.space import AnySpace
 from hztune.sparse.features import UNCHANGED
 from hztune.sparse.sampler import PRICE, Row
 from hztune.stats import Estimate
@@ -128,7 +128,7 @@ class Search:
     """
 
     bench: Bench
-    space: Space
+    space: AnySpace
     seed: int
     max_trials: int | None = None
     goal: SearchGoal = field(default_factory=FastestGoal)
@@ -206,13 +206,13 @@ class Search:
             return None
         arm = best.record.arm
         if self.bench.ledger.default_breaks_limit:
-            return Chain((arm,))
+            return (arm,)
         proposer = self._proposers[arm.allocator]
         refused = self._rows_of(proposer, self._out())
         is_control = self.space.part(arm.allocator).holds(self.control)
         row = shortest(proposer, arm, refused, is_control=is_control)
         if row is None:
-            return Chain((arm,))
+            return (arm,)
         return chain(proposer, row, refused, is_control=is_control, most=most)
 
     def ranked(self) -> list[Best]:
@@ -302,8 +302,8 @@ class Search:
         likely to help than other configurations, and one measurement may err by more than it gains.
         """
         out = {arm.key for arm in self._not([])}
-        presets = dict.fromkeys(self.space.arm(preset.config) for preset in self.space.presets)
-        waiting = [arm for arm in presets if arm.key not in out and self._is_little_known(arm)]
+        starts = dict.fromkeys(self.space.starts)
+        waiting = [arm for arm in starts if arm.key not in out and self._is_little_known(arm)]
         unknown = [arm for arm in waiting if arm.is_default and self._is_new(arm)]
         hopeful = self._chances()
         return (unknown or [arm for arm in waiting if arm.allocator in hopeful])[:most]

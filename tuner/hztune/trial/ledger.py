@@ -7,6 +7,7 @@ sees them.
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -75,6 +76,11 @@ class ArmRecord:
     def rss(self) -> list[float]:
         """The log ratio of peak memory to the default's in each pair where it is known."""
         return [-saving.log_ratio for saving in self.savings]
+
+    @property
+    def rss_ratio(self) -> float | None:
+        """Peak memory to the default's, the mean of all pairs; None: not known."""
+        return math.exp(sum(self.rss) / len(self.rss)) if self.savings else None
 
     @property
     def violations(self) -> dict[str, float]:

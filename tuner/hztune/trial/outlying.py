@@ -7,6 +7,7 @@ usual for it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from hztune.blocks import Arm, Block
@@ -16,18 +17,18 @@ from hztune.trial.ledger import Ledger
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
-    """A pair that lies far from the others.
+    """A pair of processes that lies far from the others of its kind; it counts all the same.
 
     Attributes:
         arm: Whose pair with the control it is; the control itself: of the default with itself.
         block: Number of the block in which it was measured.
-        distance: Log ratio above the median of all these pairs.
+        ratio: Its ratio to the median of all these pairs.
         pairs: How many these are.
     """
 
     arm: Arm
     block: int
-    distance: float
+    ratio: float
     pairs: int
 
 
@@ -38,7 +39,7 @@ def outlying_pairs(ledger: Ledger) -> list[Outlier]:
         for arm, log_ratio in _pairs(block):
             found.setdefault(arm, []).append((block.number, log_ratio))
     return [
-        Outlier(arm, pairs[index][0], distance, len(pairs))
+        Outlier(arm, pairs[index][0], math.exp(distance), len(pairs))
         for arm, pairs in found.items()
         for index, distance in far_off([log_ratio for _, log_ratio in pairs])
     ]

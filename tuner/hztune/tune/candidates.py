@@ -11,7 +11,7 @@ from hztune.blocks import UNCHANGED_PROGRAM
 from hztune.errors import HztuneError, UsageError
 from hztune.measure.insides import sentence
 from hztune.params import Value
-from hztune.space import Choice, Space
+from hztune.space import AnySpace, Choice, Space
 from hztune.space.dimension import Dimension
 
 ANY_ALLOCATOR = "any"
@@ -30,7 +30,7 @@ class AllocatorChoice:
 
     installed: tuple[Installed, ...]
     missing: tuple[str, ...]
-    space: Space
+    space: AnySpace
     left_out: tuple[str, ...] = ()
 
     def find(self, name: str) -> Installed:
@@ -103,7 +103,7 @@ def candidates(wanted: str, searched: str, target: TuneTarget) -> AllocatorChoic
         raise UsageError("--space is for one allocator; give its name with --allocator, too")
     chosen = tuple(each for each in installed if each.name != UNCHANGED_PROGRAM)
     parts = [_space_of(each, "", target.threads) for each in chosen]
-    return AllocatorChoice(chosen, missing, Choice.of(parts), left_out)
+    return AllocatorChoice(chosen, missing, Choice(tuple(parts)), left_out)
 
 
 def _left_out(target: TuneTarget, installed: Sequence[Installed]) -> tuple[str, ...]:

@@ -16,22 +16,21 @@ from hztune.machine import Machine
 from hztune.params import Value
 from hztune.profile import (
     AllocatorId,
-    Claim,
     MachineId,
-    MemoryClaim,
     Objective,
     Profile,
     SearchInfo,
     Share,
     WorkloadId,
 )
-from hztune.result import Account, Addition, Attempt, Elsewhere, OutlierPair, Result
+from hztune.result import Account, Addition, Attempt, Elsewhere, Result
+from hztune.result.decision import Decision
 from hztune.search.proposer import SAMPLER
 from hztune.stats import pool_plain
 from hztune.strictjson import as_word
 from hztune.trial import Ledger, counter_changes, fresh_outcomes, outlying_pairs
 from hztune.tune.request import Task, TuneRequest
-from hztune.tune.story import Decision, Story
+from hztune.tune.story import Story
 from hztune.workload import METRICS
 
 _IDLE = "rss_idle_kb"
@@ -73,7 +72,7 @@ def profile_of(task: Task, machine: Machine, decision: Decision, trials: int) ->
         threads=request.threads,
         machine=MachineId.of(machine),
         objective=Objective(metric_of(request), task.limits, _control(task)),
-        claim=_claim(metric_of(request), decision),
+        claim=decision.claim,
         search=SearchInfo(
             sampler=SAMPLER,
             seed=request.seed,
@@ -152,15 +151,6 @@ def metric_of(request: TuneRequest) -> str:
     return "metric" if request.program and request.program.rate else "wall_s"
 
 
-def _claim(metric: str, decision: Decision) -> Claim:
-    interval = decision.interval
-    if interval is None:
-        return Claim(metric, None, None, None, 0, decision.verdict)
-    ratio, low, high = interval.ratio
-    memory = MemoryClaim(*decision.memory.ratio) if decision.memory else None
-    return Claim(metric, ratio, low, high, interval.pairs, decision.verdict, memory)
-
-
 def _versions() -> tuple[tuple[str, str], ...]:
     return (
         ("hztune", version()),
@@ -180,10 +170,10 @@ def account_of(study: Story, decision: Decision, wall_s: float) -> Account:
     if study.panel is not None:
         used += study.panel.accounting
     wall = max(wall_s, 1e-9)
-    changes = counter_changes(fresh_outcomes(bench.ledger, decision.arm))
+    record = bench.ledger.fresh_by_arm.get(decision.arm.key)
     return Account(
         why=decision.why,
-        failures=dict(bench.ledger.failures()),
+        failures=bench.ledger.failures(),
         attempts=tuple(_attempts(decision)),
         noise_floor=math.expm1(calibration.floor) if calibration else None,
         detectable=math.expm1(calibration.detectable) if calibration else None,
@@ -192,11 +182,11 @@ def account_of(study: Story, decision: Decision, wall_s: float) -> Account:
         warmup_share=used.warmup_s / wall,
         turns=used.turns,
         disturbed=used.disturbed,
-        changes=changes,
-        rss_ratio=_rss_ratio(bench.ledger, decision),
+        changes=counter_changes(fresh_outcomes(bench.ledger, decision.arm)),
+        rss_ratio=record.rss_ratio if record else None,
         idle_ratio=_idle_ratio(bench.ledger, decision),
         as_they_come=_as_they_come(study),
-        outliers=tuple(_outliers(bench.ledger)),
+        outliers=tuple(outlying_pairs(bench.ledger)),
         elsewhere=tuple(_elsewhere(decision)),
         left_out=decision.examined.is_gone(decision.arm) if decision.examined else (),
         added=tuple(_additions(decision)),
@@ -209,12 +199,12 @@ def _additions(decision: Decision) -> Iterator[Addition]:
     for step in decision.steps:
         if step.interval is not None:
             ratio, low, high = step.interval.ratio
-            config = step.arm.config
-            params = {name: config[name] for name in step.added}
+            config, params = step.arm.config, list[tuple[str, Value]]()
             if step.arm.allocator != step.before.allocator:
-                params = {"allocator": step.arm.allocator, **params}
+                params = [("allocator", step.arm.allocator)]
+            params += [(name, config[name]) for name in step.added]
             reason = "limit" if step.answer == "kept" else "gain"
-            yield Addition(params, reason, ratio, low, high, step.interval.pairs)
+            yield Addition(tuple(params), reason, ratio, low, high, step.interval.pairs)
 
 
 def _attempts(decision: Decision) -> Iterator[Attempt]:
@@ -222,7 +212,7 @@ def _attempts(decision: Decision) -> Iterator[Attempt]:
         interval = proof.interval
         ratio, low, high = interval.ratio if interval else (None, None, None)
         pairs = interval.pairs if interval else 0
-        yield Attempt(proof.arm.allocator, proof.arm.config, proof.answer, ratio, low, high, pairs)
+        yield Attempt(proof.arm, proof.answer, ratio, low, high, pairs)
 
 
 def _elsewhere(decision: Decision) -> Iterator[Elsewhere]:
@@ -232,12 +222,6 @@ def _elsewhere(decision: Decision) -> Iterator[Elsewhere]:
         memory = seen.memory.ratio if seen.memory else None
         pairs = seen.speed.pairs if seen.speed else 0
         yield Elsewhere(seen.workload, seen.phrase, seen.state, speed, memory, pairs, seen.failure)
-
-
-def _outliers(ledger: Ledger) -> Iterator[OutlierPair]:
-    for far in outlying_pairs(ledger):
-        arm, ratio = far.arm, math.exp(far.distance)
-        yield OutlierPair(arm.allocator, arm.config, far.block, ratio, far.pairs)
 
 
 def _as_they_come(study: Story) -> dict[str, float | str]:
@@ -253,13 +237,6 @@ def _as_they_come(study: Story) -> dict[str, float | str]:
         for record in records
         if record is not None and (record.failures or record.pairs)
     }
-
-
-def _rss_ratio(ledger: Ledger, decision: Decision) -> float | None:
-    record = ledger.fresh_by_arm.get(decision.arm.key)
-    if record is None or not record.rss:
-        return None
-    return math.exp(sum(record.rss) / len(record.rss))
 
 
 def _idle_ratio(ledger: Ledger, decision: Decision) -> float | None:

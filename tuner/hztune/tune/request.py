@@ -22,7 +22,7 @@ from hztune.measure.program import OPEN, Program
 from hztune.measure.workloads import refuse_mixture
 from hztune.panel import LEAST_S, PANEL_SHARE
 from hztune.profile import MOST_SEED
-from hztune.space import Space
+from hztune.space import AnySpace
 from hztune.trial import LossLimit, MemoryLimit
 from hztune.tune.candidates import AllocatorChoice, TuneTarget, asks_inside, candidates
 from hztune.workload import WorkloadSpec
@@ -138,7 +138,7 @@ class Task:
     max_loss: LossLimit | None = None
 
     @property
-    def space(self) -> Space:
+    def space(self) -> AnySpace:
         """What may be proposed."""
         return self.candidates.space
 

@@ -19,20 +19,21 @@ from hztune.measure.workloads import programs_executor, workloads_executor
 from hztune.panel import Panel, make
 from hztune.prior import Prior
 from hztune.progress import Reporter, duration
-from hztune.result import Result
-from hztune.result.summary import ending
+from hztune.result import Result, stored
+from hztune.result.decision import Decision
 from hztune.search import SLOTS
 from hztune.store import Sink
 from hztune.store.local import LocalStudy
 from hztune.trial import Bench, Budget, Clock, Ledger, SystemClock
 from hztune.trial.budget import Stop
-from hztune.tune import folder, story
+from hztune.tune import folder
 from hztune.tune.candidates import asks_inside
 from hztune.tune.learned import leave, prior_of, told_of
-from hztune.tune.outcome import result_of
-from hztune.tune.pareto_story import ParetoStory
+from hztune.tune.outcome import metric_of, result_of
+from hztune.tune.pareto_aim import Front
 from hztune.tune.request import Task, TuneRequest, understand
-from hztune.tune.story import Decision, Story
+from hztune.tune.story import Story
+from hztune.tune.winner import CALIBRATED_BY, PROVED_BY, SEARCHED_BY, Winner
 
 
 def tune(request: TuneRequest, reporter: Reporter) -> Result:
@@ -51,9 +52,9 @@ def tune(request: TuneRequest, reporter: Reporter) -> Result:
     machine = Machine.here()
     out = folder.directory(task)
     with interruptible() as asked, _store(task, machine, out) as store:
-        if (stored := store.ending()) is not None:
+        if (ended := store.ending()) is not None:
             reporter.say("this study has ended and measures no more; a new one needs another --out")
-            return told_again(stored, out)
+            return told_again(ended, out)
         prior = Prior.stored(store.learned)
         for line in (*chosen_from(task), *told_of(prior), *task.remarks, *doctor.remarks()):
             reporter.say(line)
@@ -73,7 +74,7 @@ def plan(request: TuneRequest) -> list[str]:
     """
     task = understand(request, look=False)
     searched = task.space
-    shares = (story.CALIBRATED_BY, story.SEARCHED_BY, story.PROVED_BY)
+    shares = (CALIBRATED_BY, SEARCHED_BY, PROVED_BY)
     phases_s = request.budget_s - request.panel_s
     ends = [duration(share * phases_s) for share in shares]
     sought = [f"objectives: {request.pareto} (a front)"] if request.pareto else []
@@ -86,7 +87,7 @@ def plan(request: TuneRequest) -> list[str]:
         *chosen_from(task),
         *told_of(prior_of(task, Machine.here())),
         f"space: {len(searched.dimensions)} parameters, at most {searched.size():.2g} points, "
-        f"{len(searched.presets)} presets",
+        f"{len(searched.starts)} presets",
         f"budget: {duration(request.budget_s)}; calibrated by {ends[0]}, searched by {ends[1]}, "
         + proofs,
     ]
@@ -166,8 +167,9 @@ def _study(
 
 def study_of(task: Task, bench: Bench, seed: int, panel: Panel | None, prior: Prior) -> Story:
     """The story that was asked for: of one winner, or of a front."""
-    kind = ParetoStory if task.request.pareto else Story
-    return kind(bench, task.space, seed, task.request.trials, panel, prior)
+    asked = task.request
+    kind = Front if asked.pareto else Winner
+    return Story(bench, task.space, seed, asked.trials, panel, prior, metric_of(asked), kind)
 
 
 def budget_of(request: TuneRequest, clock: Clock, spent_s: float) -> Budget:
@@ -205,14 +207,14 @@ def _finish(
     """
     result = result_of(task, machine, study, decision, time.monotonic() - started, store.folder)
     if decision.verdict != "interrupted":
-        store.conclude(ending(result))
+        store.conclude(stored.ending(result))
         leave(task, machine, study.bench.ledger, decision, study.bench.reporter)
     folder.write(result)
     return result
 
 
-def told_again(stored: Mapping[str, Any], out: Path | None) -> Result:
+def told_again(ended: Mapping[str, Any], out: Path | None) -> Result:
     """What an ended study said, written once more where it may have been lost."""
-    result = Result.stored(stored, out)
+    result = stored.read(ended, out)
     folder.write(result)
     return result

@@ -23,8 +23,7 @@ from hztune.interrupt import interruptible
 from hztune.machine import Machine, identity
 from hztune.prior import Prior
 from hztune.progress import Reporter
-from hztune.result import Result
-from hztune.result.summary import ending
+from hztune.result import Result, stored
 from hztune.store import EndedElsewhere
 from hztune.store.lines import write_lines
 from hztune.store.local import SAMPLES, is_there, recording
@@ -141,10 +140,10 @@ def _take_part(
 ) -> Result | None:
     """Measures until the study has ended, or this worker's time has."""
     started = time.monotonic()
-    stored = study.ending()
-    if stored is not None:
+    ended = study.ending()
+    if ended is not None:
         reporter.say(f"the study {study.name} has ended and measures no more")
-        return _told(study, stored, out)
+        return _told(study, ended, out)
     with read_back(study.request) as request:
         task = understand(request)
     study.check(task.identity)
@@ -171,13 +170,13 @@ def _take_part(
                     return None
                 folder.write(result)
                 return result
-            worker.conclude({**ending(result), "machine": asdict(machine), "where": where})
+            worker.conclude({**stored.ending(result), "machine": asdict(machine), "where": where})
             leave(task, machine, story.bench.ledger, decision, reporter)
     except EndedElsewhere:
         pass
-    stored = study.ending()
-    assert stored is not None  # another worker has just written it
-    return _told(study, stored, out)
+    ended = study.ending()
+    assert ended is not None  # another worker has just written it
+    return _told(study, ended, out)
 
 
 def _story(
@@ -210,11 +209,11 @@ def _own_seed(seed: int, number: int) -> int:
     return int.from_bytes(digest[:8], "little") % _SEED_LIMIT
 
 
-def _told(study: StoredStudy, stored: Mapping[str, Any], out: Path | None) -> Result:
+def _told(study: StoredStudy, ended: Mapping[str, Any], out: Path | None) -> Result:
     """What the study came to, and its results directory as every study has one."""
     if out is not None:
-        write_lines(out / SAMPLES, study.samples(stored["machine"]))
-    return told_again(stored, out)
+        write_lines(out / SAMPLES, study.samples(ended["machine"]))
+    return told_again(ended, out)
 
 
 def _judge_folder(out: Path, study: StoredStudy) -> None:

@@ -1,9 +1,9 @@
-"""What a results directory holds, worked out for a reader.
+"""The figures behind a result: what the blocks of a study show, worked out for a reader.
 
-The figures are made anew from the blocks in `study.db` (or in `samples.jsonl`, where there is no
-database), by the same functions that the study used. The study's own are the verdict, the claim,
-the noise floor and what became of each finalist. Times are seconds since the first block began; log
-ratios are to the default, above 0 is better.
+They are made from the blocks in `study.db` (or in `samples.jsonl`, where there is no database), by
+the same functions that the study used, so that a study which was interrupted has them, too. The
+verdict, the claim, the noise floor and what became of each finalist are the result's. Times are
+seconds since the first block began; log ratios are to the default, above 0 is better.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from pathlib import Path
 from hztune import profile as profiles
 from hztune.blocks import Arm, Outcome, Role, times_of
 from hztune.confirm import added_to, interval_of, reported, reported_each
-from hztune.errors import HztuneError, UsageError
+from hztune.errors import UsageError
 from hztune.params import Param, Value
 from hztune.profile import PROFILE, Profile
-from hztune.result import Result, front_file
-from hztune.result.counters import CounterChange
+from hztune.result import Result, stored
 from hztune.search.effects import likely_effects, ordered
 from hztune.stats import Interval, block_ratios, fixed_interval, pool_plain
 from hztune.store.local import SAMPLES, Recording, recording, require_study
 from hztune.trial import (
     ArmRecord,
+    CounterChange,
     Ledger,
+    Outlier,
     counter_changes,
     fresh_outcomes,
     limits_of,
+    outlying_pairs,
 )
 
 _NORMAL_95 = 1.96
@@ -59,40 +61,8 @@ class Candidate:
 
     @property
     def arm(self) -> Arm:
-        """Whose it is."""
+        """What it is."""
         return self.record.arm
-
-
-@dataclass(frozen=True, slots=True)
-class FrontMember:
-    """A confirmed member of a front.
-
-    Attributes:
-        file: Its profile, in the results directory.
-        arm: Its configuration.
-        is_faster: Whether more speed is proved; else it is less memory.
-        speed: 95 % interval of its log ratio of speed, from fresh pairs.
-        memory: The same of peak memory.
-    """
-
-    file: str
-    arm: Arm
-    is_faster: bool
-    speed: Interval
-    memory: Interval
-
-    @classmethod
-    def of(cls, number: int, made: Profile) -> FrontMember:
-        """Member `number`, from 1, by its profile."""
-        claim, memory = made.claim, made.claim.memory
-        assert claim.ratio and claim.ci_low and claim.ci_high and memory  # every member has them
-        return cls(
-            file=str(front_file(number)),
-            arm=made.arm,
-            is_faster=claim.verdict == "improved",
-            speed=_interval(claim.ratio, claim.ci_low, claim.ci_high, claim.pairs),
-            memory=_interval(memory.ratio, memory.ci_low, memory.ci_high, claim.pairs),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,37 +75,20 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class StepReading:
-    """What a configuration of the proof added to the one before it.
+class Effect:
+    """What some parameters do: added to a configuration, or taken back to their defaults.
 
     Attributes:
-        added: Its parameters that the one before it does not change.
-        interval: 95 % interval of the log ratio to that one; None: too few pairs.
+        names: The parameters.
+        interval: 95 % interval of the log ratio with / without what was done; None: too few pairs.
         points: The log ratio of each pair behind it.
-        is_kept: Whether the profile carries them.
+        is_kept: Whether the profile carries any of them.
     """
 
-    added: tuple[str, ...]
+    names: tuple[str, ...]
     interval: Interval | None
     points: tuple[float, ...]
     is_kept: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """What taking knobs back to their defaults did to a winner.
-
-    Attributes:
-        knobs: Those that were taken back.
-        interval: Of the log ratio without / with them; below 0 they were needed.
-        points: The log ratio of each pair behind it.
-        kept: Whether the profile carries any of them.
-    """
-
-    knobs: tuple[str, ...]
-    interval: Interval
-    points: tuple[float, ...]
-    kept: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +132,8 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class StudyReading:
-    """A study, read back.
+class Figures:
+    """A study that is read back.
 
     Attributes:
         folder: The results directory.
@@ -197,14 +150,8 @@ class StudyReading:
     @cached_property
     def result(self) -> Result | None:
         """What the study itself came to; None when it was interrupted."""
-        ending = self.samples.ending
-        try:
-            return Result.stored(ending, self.folder) if ending else None
-        except (KeyError, TypeError) as error:
-            raise HztuneError(
-                f"the end of {str(self.folder / SAMPLES)!r} was written by another version of "
-                f"hztune ({error}); report it with that one"
-            ) from error
+        ended = self.samples.ending
+        return stored.read(ended, self.folder) if ended else None
 
     @property
     def control(self) -> Arm:
@@ -311,7 +258,7 @@ class StudyReading:
     def answer(self, arm: Arm) -> str:
         """What the study said of a finalist; empty for one that was no finalist or not judged."""
         attempts = self.result.account.attempts if self.result else ()
-        return next((a.answer for a in attempts if Arm.stored(a.allocator, a.params) == arm), "")
+        return next((each.answer for each in attempts if each.arm == arm), "")
 
     @property
     def seeks_front(self) -> bool:
@@ -319,10 +266,9 @@ class StudyReading:
         return "objectives" in self.samples.identity
 
     @property
-    def front(self) -> tuple[FrontMember, ...]:
+    def front(self) -> tuple[Profile, ...]:
         """The confirmed members of the front, the fastest first."""
-        members = enumerate(self.result.front if self.result else (), start=1)
-        return tuple(FrontMember.of(*each) for each in members)
+        return self.result.front if self.result else ()
 
     @property
     def floor(self) -> float:
@@ -338,7 +284,7 @@ class StudyReading:
         return fixed_interval(found) if len(found) > 1 else None
 
     @cached_property
-    def steps(self) -> tuple[StepReading, ...]:
+    def steps(self) -> tuple[Effect, ...]:
         """What each configuration of the last proof added; empty where a front was sought."""
         blocks = [block for block in self.ledger.own_blocks() if block.role == "confirm"]
         chains = [tuple(outcome.arm for outcome in block.outcomes) for block in blocks]
@@ -352,12 +298,12 @@ class StudyReading:
             for before, arm in pairwise(whole)
         )
 
-    def _step(self, before: Arm, arm: Arm, first: Arm, *, is_kept: bool) -> StepReading:
+    def _step(self, before: Arm, arm: Arm, first: Arm, *, is_kept: bool) -> Effect:
         points = [pair.log_ratio for pair in self.ledger.fresh_pairs(before, arm, first)]
-        return StepReading(added_to(arm, before), interval_of(points), tuple(points), is_kept)
+        return Effect(added_to(arm, before), interval_of(points), tuple(points), is_kept)
 
     @cached_property
-    def removals(self) -> tuple[Removal, ...]:
+    def removals(self) -> tuple[Effect, ...]:
         """The ablation, the greatest loss first."""
         found = [
             removal
@@ -365,7 +311,7 @@ class StudyReading:
             for without in self.ledger.removals(whole).values()
             if (removal := self._removal(whole, without)) is not None
         ]
-        return tuple(sorted(found, key=lambda each: each.interval.estimate))
+        return tuple(sorted(found, key=lambda each: each.interval.estimate if each.interval else 0))
 
     @property
     def needed(self) -> list[str]:
@@ -373,8 +319,8 @@ class StudyReading:
         return [
             name
             for removal in self.removals
-            if removal.interval.high < 0.0
-            for name in removal.knobs
+            if removal.interval and removal.interval.high < 0.0
+            for name in removal.names
         ]
 
     @cached_property
@@ -413,14 +359,17 @@ class StudyReading:
     def rss_ratio(self) -> float | None:
         """Peak memory of the profile to the default's, on fresh pairs; None: not measured."""
         record = self.ledger.fresh_by_arm.get(self.winner.key)
-        if record is None or not record.rss:
-            return None
-        return math.exp(sum(record.rss) / len(record.rss))
+        return record.rss_ratio if record else None
 
     @property
     def changes(self) -> tuple[CounterChange, ...]:
         """What was counted differently by default and tuned, the greatest change first."""
         return counter_changes(fresh_outcomes(self.ledger, self.winner))
+
+    @property
+    def outliers(self) -> list[Outlier]:
+        """The pairs that lie far from the others of their kind."""
+        return outlying_pairs(self.ledger)
 
     @property
     def turns(self) -> tuple[int, int]:
@@ -450,7 +399,7 @@ class StudyReading:
         wholes = [b.control.arm for b in self.ledger.own_blocks() if b.role == "ablate"]
         return list(dict.fromkeys(wholes))
 
-    def _removal(self, whole: Arm, without: ArmRecord) -> Removal | None:
+    def _removal(self, whole: Arm, without: ArmRecord) -> Effect | None:
         before, after = whole.config, without.arm.config
         knobs = tuple(name for name in before if before[name] != after.get(name))
         if not knobs or not without.pairs:
@@ -458,7 +407,7 @@ class StudyReading:
         mean, error = pool_plain(without.pairs, self.ledger.noise())
         interval = _around(mean, error, len(without.pairs))
         kept = any(self._keeps(whole, name) for name in knobs)
-        return Removal(knobs, interval, tuple(without.log_ratios), kept)
+        return Effect(knobs, interval, tuple(without.log_ratios), kept)
 
     def _keeps(self, whole: Arm, name: str) -> bool:
         """Whether what an arm was shortened to still has the value of a knob."""
@@ -483,7 +432,7 @@ class StudyReading:
         return Curve(param, tuned, self.importance.get(name, 0.0), levels)
 
 
-def read(folder: Path) -> StudyReading:
+def read(folder: Path) -> Figures:
     """Reads a results directory.
 
     Raises:
@@ -504,7 +453,7 @@ def read(folder: Path) -> StudyReading:
         raise UsageError(f"{str(folder / SAMPLES)!r} holds no measurement yet")
     limits = limits_of(dict(claimed.objective.limits))
     ledger = Ledger.of(samples.blocks, *limits, samples.where)
-    return StudyReading(folder, claimed, samples, ledger)
+    return Figures(folder, claimed, samples, ledger)
 
 
 def proved(record: ArmRecord) -> Interval | None:
@@ -522,11 +471,6 @@ def _in_order(values: Iterable[Value], param: Param) -> list[Value]:
     if not param.choices:
         return found
     return sorted(found, key=lambda value: param.choices.index(str(value)))
-
-
-def _interval(ratio: float, low: float, high: float, pairs: int) -> Interval:
-    """An interval in log units."""
-    return Interval(math.log(ratio), math.log(low), math.log(high), pairs)
 
 
 def _around(mean: float, error: float, pairs: int) -> Interval:

@@ -1,4 +1,4 @@
-"""The story of a study with two objectives: calibrate, search, shorten, prove a front; the verdict.
+"""The aim of a study with two objectives: a front, whose members are shortened and then proved.
 
 One search and one proof: the members of the front are chosen once, by what the search knows, and
 shortened before they have a fresh pair; all their claims share one error. So a study that was
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from hztune.blocks import Arm
 from hztune.confirm import (
@@ -22,13 +23,18 @@ from hztune.confirm import (
     member_error,
     on_front,
     prove_front,
-    reported_each,
     shorten_members,
 )
+from hztune.profile import Verdict
 from hztune.progress import percent
-from hztune.search import FrontGoal, Search, members
+from hztune.result.decision import REASONS, Decision
+from hztune.search import FrontGoal, members
 from hztune.stats import Interval
-from hztune.tune.story import PROVED_BY, REASONS, SEARCHED_BY, Decision, Story
+from hztune.trial import Bench
+from hztune.tune.winner import PROVED_BY, SEARCHED_BY
+
+if TYPE_CHECKING:
+    from hztune.tune.story import Story
 
 SHORTENED_BY = 0.63
 """The share of the budget by which the members are shortened; what is left is for the proofs."""
@@ -37,29 +43,36 @@ FRONT_SHARE = PROVED_BY - SHORTENED_BY
 """Part of the budget for the proofs of all members together."""
 
 
-@dataclass
-class ParetoStory(Story):
-    """A study that ends with a front: proved configurations, none beaten in speed and memory."""
+class Front:
+    """The part of a story that ends with proved configurations, none beaten in both objectives."""
 
-    def __post_init__(self) -> None:
-        """Prepares the search for a front."""
-        super().__post_init__()
-        self.search = Search(self.bench, self.space, self.seed, self.max_trials, FrontGoal())
+    goal = FrontGoal()
 
-    def _planned(self) -> tuple[float, float]:
+    def __init__(self, story: Story) -> None:
+        """Becomes the aim of a study."""
+        self.story = story
+
+    @property
+    def bench(self) -> Bench:
+        """Where blocks are measured."""
+        return self.story.bench
+
+    def planned(self) -> tuple[float, float]:
         """Seconds for the pairs of each member of a full front, and the error of its claims."""
         proof_s = self.bench.budget.total_s * FRONT_SHARE
         return proof_s / MOST_MEMBERS, member_error(MOST_MEMBERS, front_error(self.bench.ledger))
 
-    def _decide(self) -> Decision:
+    def decide(self) -> Decision:
         """Searches, proves the members that were found, and tells which are on the front."""
         arms = self._members()
         if not arms:
             return self._nothing_found()
         for number, arm in enumerate(arms, start=1):
             self.bench.reporter.say(f"candidate {number} for the front: {arm.text}")
-        members = prove_front(self.bench, self.control, arms, share=FRONT_SHARE, until=PROVED_BY)
-        self.proofs = [Proof(one.arm, one.answer, one.speed) for one in members]
+        members = prove_front(
+            self.bench, self.story.control, arms, share=FRONT_SHARE, until=PROVED_BY
+        )
+        self.story.proofs = [Proof(one.arm, one.answer, one.speed) for one in members]
         for number, member in enumerate(members, start=1):
             self.bench.reporter.say(f"candidate {number}: {_told(member)}")
         front = on_front(members)
@@ -74,14 +87,14 @@ class ParetoStory(Story):
             EndedElsewhere: Another worker has come to the verdict.
         """
         if not self._begun():
-            self.search.run(SEARCHED_BY)
-        self._take_lead()
+            self.story.search.run(SEARCHED_BY)
+        self.story.take_lead()
         begun = self._begun()
         if begun and max(begun.values()) > 1:
             return [*begun]  # all had their first pair
         now = self.bench.budget.elapsed() / self.bench.budget.total_s
         most = affordable(self.bench, FRONT_SHARE, min(PROVED_BY, now + FRONT_SHARE))
-        chosen = self._shortened(members(self.search, most), 0.0 if begun else SHORTENED_BY)
+        chosen = self._shortened(members(self.story.search, most), 0.0 if begun else SHORTENED_BY)
         arms = dict.fromkeys([*begun, *chosen])
         return [*arms][: max(most, len(begun))]
 
@@ -92,7 +105,7 @@ class ParetoStory(Story):
 
     def _shortened(self, members: Sequence[Arm], share: float) -> list[Arm]:
         """What is left of each member by then; without any time, what was left of it before."""
-        each = shorten_members(self.bench, self.space, members, share)
+        each = shorten_members(self.bench, self.story.space, members, share)
         for number, (whole, arm) in enumerate(each, start=1):
             if arm != whole:
                 said = f"{len(arm.params)} of {len(whole.params)} parameters seem to matter"
@@ -110,30 +123,21 @@ class ParetoStory(Story):
 
     def _about(self, member: Member) -> Decision:
         """The decision for one member."""
-        assert member.speed is not None and member.memory is not None  # it is confirmed
-        return Decision(
-            verdict="improved" if member.is_faster else "less_memory",
-            arm=member.arm,
-            interval=member.speed,
-            calibration=self.calibration,
-            proofs=tuple(self.proofs),
-            why=f"{_words(member)} on {member.speed.pairs} fresh pairs of processes",
-            each=reported_each(self.bench.ledger.fresh_by_arm[member.arm.key]),
-            memory=member.memory,
-        )
+        assert member.speed is not None  # it is confirmed
+        verdict: Verdict = "improved" if member.is_faster else "less_memory"
+        why = f"{_words(member)} on {member.speed.pairs} fresh pairs of processes"
+        return self.story.decided(verdict, member.arm, member.speed, why, memory=member.memory)
 
     def _nothing_found(self) -> Decision:
         """The verdict when the front is the default alone."""
-        decision = super()._nothing_found()
-        if decision.verdict != "no_gain":
-            return decision
-        why = f"{len(self.proofs)} candidate(s) proved neither more speed nor less memory"
-        if not self.proofs:
+        story = self.story
+        why = f"{len(story.proofs)} candidate(s) proved neither more speed nor less memory"
+        if not story.proofs:
             why = "no configuration promised more speed or less memory"
-        if not self.proofs and members(self.search, MOST_MEMBERS):
-            why = f"no time was left for the {self.bench.least_pairs} fresh pairs of a claim"
-        alone = "the unchanged program" if self.control.allocator == "none" else "the default"
-        return replace(decision, why=f"the front is {alone} alone: {why}")
+            if members(story.search, MOST_MEMBERS):
+                why = f"no time was left for the {self.bench.least_pairs} fresh pairs of a claim"
+        alone = "the unchanged program" if story.control.allocator == "none" else "the default"
+        return story.nothing_found(f"the front is {alone} alone: {why}")
 
 
 def _told(member: Member) -> str:

@@ -1,0 +1,250 @@
+"""The aim of most studies: one winner, proved parameter by parameter, and examined on a panel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hztune.blocks import Arm
+from hztune.confirm import (
+    PROOF_SHARE,
+    Proof,
+    Step,
+    affordable_pairs,
+    claim_error,
+    difference,
+    given_up,
+    prove,
+    reported,
+)
+from hztune.confirm.proof import loss_words
+from hztune.panel import Examination
+from hztune.profile import Verdict
+from hztune.progress import percent
+from hztune.result.decision import REASONS, Decision
+from hztune.search import MOST_STEPS, Chain, FastestGoal
+from hztune.stats import Interval
+from hztune.trial import PAIRS, Bench
+
+if TYPE_CHECKING:
+    from hztune.tune.story import Story
+
+CALIBRATED_BY = 0.08
+SEARCHED_BY = 0.52
+PROVED_BY = 0.97
+"""The shares of the budget by which each phase ends; what one leaves, the next may use."""
+
+_NEXT_SEARCH = 0.45
+"""Part of what is left that a further search gets after a finalist was refused."""
+
+
+class Winner:
+    """The part of a story that searches and proves until a gain is proved."""
+
+    goal = FastestGoal()
+
+    def __init__(self, story: Story) -> None:
+        """Becomes the aim of a study."""
+        self.story = story
+
+    @property
+    def bench(self) -> Bench:
+        """Where blocks are measured."""
+        return self.story.bench
+
+    def planned(self) -> tuple[float, float]:
+        """Seconds for the pairs of a finalist, and the error that its claim may use."""
+        return self.bench.budget.total_s * PROOF_SHARE, claim_error(0)
+
+    def decide(self) -> Decision:
+        """Searches and proves until a gain is proved, or no candidate or no time is left."""
+        if self._resumed():
+            self.story.take_lead()
+        while True:
+            resumed = self._resumed()
+            for chain in resumed[:-1]:
+                self._refuse(given_up(self.bench, self.story.control, chain, alpha=self._alpha()))
+            if resumed and (winner := self._prove(resumed[-1])) is not None:
+                return self._improved(winner)
+            self.story.search.run(self._searched_by())
+            self.story.take_lead()
+            if self._resumed():
+                continue
+            finalist = self.story.search.finalist(self._most_steps())
+            if finalist is None or not self._time_for_proof():
+                return self._nothing_found()
+            if (winner := self._prove(finalist)) is not None:
+                return self._improved(winner)
+
+    def _resumed(self) -> list[Chain]:
+        """Chains of an earlier session on this machine that are still to be judged, in order.
+
+        No two attempts at a proof begin with the same arm: where one fails, its first arm is out.
+        The first block of a proof holds its whole chain; later ones hold the beginning of it.
+        """
+        chains: dict[Arm, Chain] = {}
+        for block in self.bench.ledger.own_blocks():
+            if block.role == "confirm":
+                arms = tuple(outcome.arm for outcome in block.outcomes[1:])
+                chains.setdefault(arms[0], arms)
+        judged = {proof.first for proof in self.story.proofs}
+        return [arms for first, arms in chains.items() if first not in judged]
+
+    def _searched_by(self) -> float:
+        """The share of the budget by which the next search must end."""
+        if not self.story.proofs:
+            return SEARCHED_BY
+        now = self.bench.budget.elapsed() / self.bench.budget.total_s
+        return now + _NEXT_SEARCH * max(0.0, PROVED_BY - now)
+
+    def _most_steps(self) -> int:
+        """Configurations of a chain for which the time left holds the pairs of a proof."""
+        pairs = max(PAIRS, self.bench.least_pairs)
+        for arms in range(MOST_STEPS, 1, -1):
+            if affordable_pairs(self.bench, arms, PROVED_BY) >= pairs:
+                return arms
+        return 1
+
+    def _time_for_proof(self) -> bool:
+        return affordable_pairs(self.bench, 1, PROVED_BY) >= self.bench.least_pairs
+
+    def _prove(self, chain: Chain) -> Proof | None:
+        """The proof of a finalist, None when it failed; then it is out for good."""
+        self.bench.reporter.say(f"finalist {len(self.story.proofs) + 1}: {self._told(chain)}")
+        proof = prove(self.bench, self.story.control, chain, alpha=self._alpha(), until=PROVED_BY)
+        if not proof.succeeded:
+            self._refuse(proof)
+            return None
+        self.story.proofs.append(proof)
+        return proof
+
+    def _alpha(self) -> float:
+        """The error that the next proof may use."""
+        return claim_error(len(self.story.proofs) + self.bench.ledger.attempts_of_other_machines)
+
+    def _refuse(self, proof: Proof) -> None:
+        """Leaves a chain out for good: its proof has failed."""
+        self.story.proofs.append(proof)
+        self.story.search.refuse(proof.first)
+        self.bench.reporter.say(f"not confirmed ({self._reason(proof)}){_seen(proof)}")
+
+    def _told(self, chain: Chain) -> str:
+        """What a proof will add, one after another."""
+        steps = zip(chain, (self.story.control, *chain), strict=False)
+        return ", then ".join(difference(arm, before) for arm, before in steps)
+
+    def _reason(self, proof: Proof) -> str:
+        """Why a finalist is not confirmed."""
+        if proof.answer == "over_loss":
+            return loss_words(self.bench.ledger, self.bench.ledger.fresh(proof.arm, proof.first))
+        return REASONS[proof.answer]
+
+    def _improved(self, proof: Proof) -> Decision:
+        """The verdict of a proved gain."""
+        assert proof.interval is not None  # a proof needs more pairs than an interval
+        if self.bench.ledger.default_breaks_limit:
+            return self._saved(proof, proof.interval)
+        self.bench.reporter.say(f"confirmed{_seen(proof)}")
+        for step in proof.steps[1:]:
+            if not step.succeeded:
+                said = difference(step.arm, step.before)
+                self.bench.reporter.say(f"left out: {said} is not proved to add anything")
+        arm, interval, steps = self._safe(proof)
+        if interval is None:
+            harm = "not worth the harm that it does to other programs"
+            why = f"{proof.arm.text} is faster, but {harm}"
+            return self.story.decided("no_gain", self.story.control, None, why)
+        why = f"{percent(interval.estimate)} on {interval.pairs} fresh pairs of processes"
+        return self.story.decided("improved", arm, interval, why, steps)
+
+    def _saved(self, proof: Proof, interval: Interval) -> Decision:
+        """The verdict where the default breaks the memory limit, and the finalist keeps it."""
+        limit = self.bench.ledger.limit
+        assert limit is not None  # or nothing would have to be saved
+        if self.story.panel is not None:
+            self._examine(proof.arm, interval.estimate, {}, may_remove=False)
+        verdict: Verdict = "improved" if proof.answer == "proved" else "within_limit"
+        why = (
+            f"it keeps {limit.text} of memory on {interval.pairs} fresh pairs of processes, which "
+            f"the default does not, at {percent(interval.estimate)} speed"
+        )
+        return self.story.decided(verdict, proof.arm, interval, why, proof.steps)
+
+    def _safe(self, proof: Proof) -> tuple[Arm, Interval | None, tuple[Step, ...]]:
+        """What the panel leaves of a winner: up to the first parameter that it leaves out.
+
+        Returns:
+            The configuration, its interval and its steps; no interval where nothing is left.
+        """
+        steps = tuple(step for step in proof.steps if step.succeeded)
+        if self.story.panel is None:
+            return proof.arm, proof.interval, steps
+        gains = {
+            name: step.interval.estimate
+            for step in steps
+            for name in step.added
+            if step.interval is not None
+        }
+        assert proof.interval is not None  # it is proved
+        examined = self._examine(proof.arm, proof.interval.estimate, gains)
+        left_out = {name for one in examined.left_out for name in one.harm.params}
+        for place, step in enumerate(steps):
+            if left_out & {*step.added}:
+                last = steps[place - 1] if place else None
+                return (
+                    last.arm if last else self.story.control,
+                    reported(self.bench.ledger.fresh(last.arm, proof.first)) if last else None,
+                    steps[:place],
+                )
+        return proof.arm, proof.interval, steps
+
+    def _examine(
+        self, winner: Arm, gain: float, gains: Mapping[str, float], *, may_remove: bool = True
+    ) -> Examination:
+        """Has the panel look at a winner.
+
+        Args:
+            winner: What would be emitted.
+            gain: Its log ratio to the default, for the progress.
+            gains: What each of its parameters was proved to add, log units.
+            may_remove: Whether the study can do without one of them.
+        """
+        assert self.story.panel is not None  # the caller has looked
+        budget, space = self.bench.budget, self.story.space.part(winner.allocator)
+        self.story.examined = self.story.panel.examine(
+            self.bench,
+            space,
+            self.story.control,
+            winner,
+            gain=gain,
+            gains=gains,
+            seconds=budget.reserved_s,
+            may_remove=may_remove,
+        )
+        budget.release()
+        return self.story.examined
+
+    def _nothing_found(self) -> Decision:
+        """The verdict when nothing was proved better than the default."""
+        story, records = self.story, self.bench.ledger.searched.values()
+        if records and not any(record.feasible for record in records):
+            why = "no configuration beside the default ran within the limits"
+        elif not story.proofs and story.search.best() is not None:
+            why = f"no time was left for the {self.bench.least_pairs} fresh pairs of a claim"
+        elif not story.proofs:
+            why = "no configuration promised more than the default"
+        else:
+            why = f"{len(story.proofs)} finalist(s) did not beat the default on fresh pairs"
+        return story.nothing_found(why)
+
+
+def _seen(proof: Proof) -> str:
+    """The interval of a proof in words, or nothing when there is none."""
+    if proof.interval is None:
+        return ""
+    ratio, low, high = proof.interval.ratio
+    pairs = f"{proof.interval.pairs} pairs"
+    if proof.interval.pairs < proof.planned:
+        pairs = f"{proof.interval.pairs} of {proof.planned} planned pairs"
+        pairs += ", then the time was up" if proof.time_is_up else ""
+    return f": {ratio:.3f}x [{low:.3f}, {high:.3f}] on {pairs}"
