@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from hztune.profile import (
     SearchInfo,
     WorkloadId,
 )
-from hztune.progress import Quiet
+from hztune.progress import Quiet, StudyStatus
 from hztune.space import Space, load
 from hztune.store import Evidence, Plan, Sink
 from hztune.trial import Bench, Budget, Ledger, MemoryLimit
@@ -39,6 +39,10 @@ RESUME_S = 2.0
 GONE_S = 3.0
 """Most seconds, there, by which a target may outlive its limit."""
 
+SIMULATED = ModelNoise(within=0.02, between=0.005, common=0.05)
+"""Noise of the studies that `simulate` lets tests carry out."""
+
+Simulate = Callable[..., VirtualClock]
 MakeProfile = Callable[..., Profile]
 MakeBench = Callable[..., Bench]
 
@@ -57,6 +61,16 @@ def processes_naming(word: str) -> list[int]:
     """Living processes that have `word` in their command line."""
     found = [pid for pid, words in _proc_files("cmdline") if word.encode() in words]
     return [pid for pid in found if pid != os.getpid()]
+
+
+def processes_in(folder: Path) -> list[int]:
+    """Living processes whose working directory it is, but for this one."""
+    found = []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with suppress(OSError):
+            if pid != os.getpid() and os.readlink(f"/proc/{pid}/cwd") == str(folder):
+                found.append(pid)
+    return found
 
 
 def zombies() -> list[int]:
@@ -231,6 +245,47 @@ def make_bench() -> MakeBench:
         return Bench(executor, ledger or Ledger(limit), budget, Quiet())
 
     return make
+
+
+class Listener(Quiet):
+    """A reporter that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.statuses: list[StudyStatus] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    def update(self, status: StudyStatus) -> None:
+        self.statuses.append(status)
+
+
+@pytest.fixture
+def listener() -> Listener:
+    """Is told how a study goes."""
+    return Listener()
+
+
+@pytest.fixture
+def simulate(core_build: Path, monkeypatch: pytest.MonkeyPatch) -> Simulate:
+    """Lets whole requests measure a landscape on a virtual clock; `simulate(landscape)` gives it.
+
+    Studies in a directory and shared ones measure it alike.
+    """
+    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
+
+    def simulated(landscape: Landscape, *, rss_scatter: float = 0.0) -> VirtualClock:
+        clock = VirtualClock()
+        inner = ReplayExecutor(landscape, SIMULATED, seed=1, clock=clock, rss_scatter=rss_scatter)
+        for session in ("hztune.tune.session", "hztune.tune.shared_session"):
+            monkeypatch.setattr(
+                f"{session}.executor_of", lambda request, machine, sink, *more: Kept(inner, sink)
+            )
+            monkeypatch.setattr(f"{session}.SystemClock", lambda: clock)
+        return clock
+
+    return simulated
 
 
 @pytest.fixture

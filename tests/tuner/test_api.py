@@ -14,11 +14,11 @@ import hztune
 from hztune import api
 from hztune.blocks import Arm
 from hztune.errors import UsageError
-from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
+from hztune.lab.replay import Truth
 from hztune.result import Result
 from hztune.tune import TuneRequest
 
-from .conftest import Kept
+from .conftest import Listener, Simulate
 
 PACKAGE = Path(api.__file__).parent
 
@@ -91,30 +91,10 @@ def test_what_no_function_takes_is_a_usage_error_in_one_sentence(what: str) -> N
 
 
 SPACE = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n'
-QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
 
 
 def spin_is_faster(arm: Arm) -> Truth:
     return Truth(0.2 if arm.config.get("depot_lock") == "spin" else 0.0)
-
-
-class Listener:
-    """A reporter that remembers what was said."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
-
-    def update(self, status: object) -> None:
-        """Forgets it."""
-
-
-@pytest.fixture
-def listener() -> Listener:
-    """Is told how the study goes."""
-    return Listener()
 
 
 Study = Callable[..., Result]
@@ -122,22 +102,15 @@ Study = Callable[..., Result]
 
 @pytest.fixture
 def study(
-    core_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: Listener
+    simulate: Simulate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: Listener
 ) -> Study:
     """Carries out a study from Python, of a simulated target on which `spin` is faster."""
-    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
     (tmp_path / "space.toml").write_text(SPACE)
     space, out = str(tmp_path / "space.toml"), tmp_path / "out"
     monkeypatch.setattr("hztune.doctor.remarks", lambda: ["warning: others want the CPUs"])
 
     def carry_out(*target: str, **options: object) -> Result:
-        clock = VirtualClock()
-        inner = ReplayExecutor(spin_is_faster, QUIET, seed=1, clock=clock)
-        monkeypatch.setattr(
-            "hztune.tune.session.executor_of",
-            lambda request, machine, store, *more: Kept(inner, store),
-        )
-        monkeypatch.setattr("hztune.tune.session.SystemClock", lambda: clock)
+        simulate(spin_is_faster)
         asked = api.request(*target, budget="1m", space=space, out=out, **options)
         return api.tune(asked, reporter=listener)
 

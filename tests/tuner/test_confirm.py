@@ -274,8 +274,8 @@ def test_a_longer_configuration_that_crashes_costs_only_itself(make_bench: MakeB
 def test_useless_parameters_get_into_few_profiles(make_bench: MakeBench) -> None:
     """Each addition may err in 2.5 % of studies."""
     longer = 0
-    for seed in range(100):
+    for seed in range(200):
         bench = make_bench(adding(0.15, 0.0), LOUD, seed=seed, budget_s=60)
         proof = chained(bench, FINALIST, LONGER)
         longer += proof.succeeded and proof.arm == LONGER
-    assert longer <= 8  # nine or more would happen once in 1000 test runs
+    assert longer <= 11  # twelve or more would happen once in 200 test runs

@@ -17,7 +17,7 @@ from hztune.blocks import Arm
 from hztune.cli.tune import print_result
 from hztune.errors import UsageError
 from hztune.export.provenance import claim as claim_words
-from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
+from hztune.lab.replay import Landscape, Truth
 from hztune.profile import Claim, MemoryClaim, Profile
 from hztune.progress import Quiet
 from hztune.report import sections, words
@@ -30,12 +30,11 @@ from hztune.tune.request import understand
 from hztune.verify.claim import Promise, Verification, measure
 from hztune.workload import WorkloadSpec
 
-from .conftest import Kept
+from .conftest import SIMULATED, Simulate
 
 MakeProfile = Callable[..., Profile]
 MakeBench = Callable[..., Bench]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
-QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
 SMALL = Claim("ops_per_s", 0.95, 0.92, 0.98, 12, "less_memory", MemoryClaim(0.7, 0.68, 0.72))
 SPACE = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n[parameters.decay_ms]\n'
 
@@ -59,22 +58,13 @@ def folder_of(result: Result) -> Path:
 
 
 @pytest.fixture
-def tuned_on(
-    core_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Result]:
+def tuned_on(simulate: Simulate, tmp_path: Path) -> Callable[..., Result]:
     """Carries out a whole request on a landscape."""
-    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
     space = tmp_path / "two.toml"
     space.write_text(SPACE)
 
     def carry_out(landscape: Landscape, **changes: Any) -> Result:
-        clock = VirtualClock()
-        inner = ReplayExecutor(landscape, QUIET, seed=1, clock=clock, rss_scatter=0.01)
-        monkeypatch.setattr(
-            "hztune.tune.session.executor_of",
-            lambda request, machine, store, *more: Kept(inner, store),
-        )
-        monkeypatch.setattr("hztune.tune.session.SystemClock", lambda: clock)
+        simulate(landscape, rss_scatter=0.01)
         asked = TuneRequest(
             workload=WorkloadSpec.from_text("larson", (), 2),
             space=str(space),
@@ -259,7 +249,7 @@ def verified(
     def landscape(arm: Arm) -> Truth:
         return Truth(math.log(speed), rss_kb=rss) if arm == tuned else Truth()
 
-    return measure(Promise.of(made), make_bench(landscape, QUIET, budget_s=60.0))
+    return measure(Promise.of(made), make_bench(landscape, SIMULATED, budget_s=60.0))
 
 
 def test_a_claim_of_less_memory_holds_where_it_is_true(
@@ -310,15 +300,9 @@ def test_the_speed_of_a_front_is_what_the_objective_names(
 
 
 def test_a_front_that_workers_share_leaves_what_every_front_leaves(
-    core_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    simulate: Simulate, tmp_path: Path
 ) -> None:
-    clock = VirtualClock()
-    inner = ReplayExecutor(spin_or_purge, QUIET, seed=1, clock=clock, rss_scatter=0.01)
-    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
-    monkeypatch.setattr(
-        shared_session, "executor_of", lambda request, machine, sink, *more: Kept(inner, sink)
-    )
-    monkeypatch.setattr(shared_session, "SystemClock", lambda: clock)
+    simulate(spin_or_purge, rss_scatter=0.01)
     space = tmp_path / "two.toml"
     space.write_text(SPACE)
     larson = WorkloadSpec.from_text("larson", (), 2)

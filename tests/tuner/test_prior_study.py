@@ -14,20 +14,19 @@ import pytest
 from hztune import report
 from hztune.api import program
 from hztune.blocks import Arm
-from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
+from hztune.lab.replay import Truth
 from hztune.machine import Machine
 from hztune.prior import Lesson, Prior, state
 from hztune.result import Result
 from hztune.result.summary import summary_json, summary_lines
 from hztune.store.study import StudyAddress
-from hztune.tune import plan, session, shared_session, tune
+from hztune.tune import plan, shared_session, tune
 from hztune.tune.learned import prior_of, subject_of
 from hztune.tune.request import TuneRequest, understand
 from hztune.workload import WorkloadSpec
 
-from .conftest import Kept
+from .conftest import Listener, Simulate
 
-QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
 LARSON = WorkloadSpec.from_text("larson", (), 2)
 SPACE = """
 schema = 1
@@ -47,28 +46,10 @@ def spin_is_faster(arm: Arm) -> Truth:
     return Truth(0.2 if arm.config.get("depot_lock") == "spin" else 0.0)
 
 
-class Listener:
-    """A reporter that remembers what was said."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
-
-    def update(self, status: object) -> None:
-        """Forgets it."""
-
-
 @pytest.fixture
-def listener() -> Listener:
-    return Listener()
-
-
-@pytest.fixture
-def asked(core_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TuneRequest:
+def asked(simulate: Simulate, tmp_path: Path) -> TuneRequest:
     """A study of a simulated workload."""
-    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
+    simulate(spin_is_faster)
     (tmp_path / "space.toml").write_text(SPACE)
     return TuneRequest(
         LARSON, space=str(tmp_path / "space.toml"), budget_s=40.0, out=tmp_path / "first"
@@ -76,17 +57,11 @@ def asked(core_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
-def studied(
-    asked: TuneRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, listener: Listener
-) -> Studied:
+def studied(asked: TuneRequest, simulate: Simulate, tmp_path: Path, listener: Listener) -> Studied:
     """Carries out the study, with changes: in a results directory, or as a shared one."""
 
     def carry_out(shared: str = "", **changes: Any) -> Result:
-        clock = VirtualClock()
-        inner = ReplayExecutor(spin_is_faster, QUIET, seed=1, clock=clock)
-        for each in (session, shared_session):
-            monkeypatch.setattr(each, "executor_of", lambda *given: Kept(inner, given[2]))
-            monkeypatch.setattr(each, "SystemClock", lambda: clock)
+        simulate(spin_is_faster)
         request = replace(asked, **changes)
         if not shared:
             return tune(request, listener)

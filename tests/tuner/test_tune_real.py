@@ -18,6 +18,8 @@ import pytest
 from hztune.errors import UsageError
 from hztune.store.local import samples
 
+from .conftest import processes_in
+
 Build = Callable[..., Path]
 
 pytestmark = pytest.mark.slow
@@ -137,7 +139,7 @@ def test_a_parameter_worth_a_half_is_found_proved_and_written_beside_crashes_han
     assert summary["ci_low"] > 1.0
     assert summary["ratio"] == pytest.approx(2.0, rel=0.1)
     assert set(summary["failures"]) == {"crash", "hang", "oom"}
-    assert subprocess.run(["pgrep", "-f", str(tuner.core)], capture_output=True).stdout == b""
+    assert processes_in(tuner.folder) == []
     profile = json.loads((out / "profile.json").read_text())
     assert profile["result"]["verdict"] == "improved"
     header = (out / "hz_config.h").read_text()

@@ -8,26 +8,15 @@ import numpy as np
 import pytest
 
 from hztune.blocks import Arm
-from hztune.lab.replay import Floats, ModelNoise, NoiseSource, ReplayExecutor, Truth, VirtualClock
+from hztune.lab.replay import ModelNoise, NoiseSource, ReplayExecutor, Truth, VirtualClock
+from hztune.progress import Quiet
 from hztune.space import Space
+from hztune.sparse.features import Floats
 from hztune.stats import two_states
 from hztune.trial import Bench, Budget, Ledger, assess, calibrate, warnings_about
 from hztune.tune.story import Story
 
 QUIET = ModelNoise(within=0.01, between=0.005, common=0.01)
-
-
-class Listener:
-    """A reporter that remembers what was said."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
-
-    def update(self, status: object) -> None:
-        """Forgets it."""
 
 
 class TwoSpeeds:
@@ -49,7 +38,7 @@ def runs_bench(run_ms: float, noise: NoiseSource = QUIET, budget_s: float = 300.
     executor = ReplayExecutor(
         truth, noise, seed=1, clock=clock, turn_ms=run_ms, skip_ms=0, warmup_ms=0, start_ms=0
     )
-    return Bench(executor, Ledger(), Budget(clock, budget_s), Listener())
+    return Bench(executor, Ledger(), Budget(clock, budget_s), Quiet())
 
 
 def said_after_calibration(bench: Bench) -> str:

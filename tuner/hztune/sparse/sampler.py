@@ -126,6 +126,7 @@ class SparseSampler(BaseSampler):
         self._space = dict(space or {})
         self._canonical: dict[Row, Row | None] = {}
         self._known: tuple[int, Known] | None = None
+        self._rows: dict[int, Row] = {}
 
     # ---- Optuna's interface ----------------------------------------------------------------------
 
@@ -244,10 +245,10 @@ class SparseSampler(BaseSampler):
 
     def _learn(self, study: Study, trials: Sequence[FrozenTrial]) -> Known:
         axes = self.axes()
-        failed = sorted({self.row(t.params) for t in trials if t.state == TrialState.FAIL})
+        failed = sorted({self._row_of(t) for t in trials if t.state == TrialState.FAIL})
         done = [t for t in trials if t.state == TrialState.COMPLETE]
         done.sort(key=self._place)  # a study that is read back may have been told in another order
-        rows = [self.row(t.params) for t in done]
+        rows = [self._row_of(t) for t in done]
         order = [*dict.fromkeys(rows)]
         modelled = _modelled(rows)
         numbers = {row: number for number, row in enumerate(dict.fromkeys([*modelled, *failed]))}
@@ -283,7 +284,13 @@ class SparseSampler(BaseSampler):
         )
 
     def _place(self, trial: FrozenTrial) -> tuple[int, Row]:
-        return trial.user_attrs.get(BLOCK, trial.number), self.row(trial.params)
+        return trial.user_attrs.get(BLOCK, trial.number), self._row_of(trial)
+
+    def _row_of(self, trial: FrozenTrial) -> Row:
+        """The row of a finished trial, whose parameters change no more."""
+        if trial.number not in self._rows:
+            self._rows[trial.number] = self.row(trial.params)
+        return self._rows[trial.number]
 
     def _axis(self, name: str, each: BaseDistribution) -> Axis:
         if name not in self._defaults:

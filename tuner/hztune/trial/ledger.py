@@ -160,7 +160,11 @@ class Ledger:
     tried_by_other_machines: set[tuple[str, str]] = field(default_factory=set)
     _pooled: tuple[int, dict[str, Estimate]] | None = field(default=None, compare=False)
     _noises: tuple[int, Noises] | None = field(default=None, compare=False)
-    _fresh: dict[tuple[str, str], ArmRecord] = field(default_factory=dict, compare=False)
+    _memory_noises: tuple[int, Noises] | None = field(default=None, compare=False)
+    _fresh: dict[tuple[Arm, Arm], ArmRecord] = field(default_factory=dict, compare=False)
+    _between: dict[tuple[Arm, Arm, Arm], tuple[int, list[PairRatio]]] = field(
+        default_factory=dict, compare=False
+    )
     _peaks: list[int] = field(default_factory=list, compare=False)  # of the control, in order
 
     @classmethod
@@ -234,8 +238,7 @@ class Ledger:
             first: The first arm of the attempt's chain, which no other attempt begins with; None:
                 the arm itself.
         """
-        attempt = (first or arm).key
-        return self._fresh.setdefault((attempt, arm.key), ArmRecord(arm))
+        return self._fresh.setdefault((first or arm, arm), ArmRecord(arm))
 
     def fresh_pairs(self, one: Arm, other: Arm, first: Arm) -> list[PairRatio]:
         """What each fresh block that holds both says of `other` against `one`, in order of time.
@@ -245,13 +248,15 @@ class Ledger:
             other: What is compared.
             first: The first arm of the attempt's chain.
         """
-        found = []
-        for block in self.own_blocks():
+        seen, found = self._between.get((one, other, first), (0, []))
+        for block in filter(self.is_own, self.blocks[seen:]):
             if block.role == "confirm" and block.control.ok and block.outcomes[1].arm == first:
                 by_arm = {outcome.arm: outcome for outcome in block.outcomes}
                 if one in by_arm and other in by_arm:
-                    found.append(pair_ratio(by_arm[one], by_arm[other]))
-        return [pair for pair in found if pair is not None]
+                    pair = pair_ratio(by_arm[one], by_arm[other])
+                    found += [pair] if pair is not None else []
+        self._between[one, other, first] = len(self.blocks), found
+        return [*found]
 
     def _record(self, record: ArmRecord, block: Block, outcome: Outcome) -> None:
         """Enters what one block says about an arm."""
@@ -333,10 +338,12 @@ class Ledger:
 
         From the control itself, and from each that came twice.
         """
-        groups = [record.savings for record in self.searched.values()]
-        found = estimate_noises([self.calibration_memory, *groups]) or _USUAL_SCATTER
-        own = {machine: _coarse(noise) for machine, noise in found.own.items()}
-        return Noises(_coarse(found.pooled), own)
+        if self._memory_noises is None or self._memory_noises[0] != len(self.blocks):
+            groups = [record.savings for record in self.searched.values()]
+            found = estimate_noises([self.calibration_memory, *groups]) or _USUAL_SCATTER
+            own = {machine: _coarse(noise) for machine, noise in found.own.items()}
+            self._memory_noises = len(self.blocks), Noises(_coarse(found.pooled), own)
+        return self._memory_noises[1]
 
     def estimates(self) -> dict[str, Estimate]:
         """The pooled estimate of every feasible configuration of the search, by the arm's key."""
