@@ -223,12 +223,35 @@ int hz_posix_memalign(void **block, size_t align, size_t size)
 
 /* ---- resized -------------------------------------------------------------------------------- */
 
+/* After a large block gave pages back, as after a free. */
+static void tick(void)
+{
+    const int saved = errno;
+    hz_tick_of_free(hz_heap_mine);
+    errno = saved;
+}
+
+static bool large_resize_in_place(void *block, size_t have, size_t size)
+{
+    if (!hz_large_resize(block, size)) return false;
+    if (hz_large_bytes(block) < have) tick();
+    return true;
+}
+
+static void *large_move(void *block, size_t size)
+{
+    void *fresh = hz_large_move(block, size);
+    if (fresh != NULL) tick();
+    return fresh;
+}
+
 /* Whether a block of `have` bytes may stay where it is: it is large enough, and at most twice as
  * large as needed. */
 static bool resize_in_place(void *block, size_t have, size_t size)
 {
     if (hz_is_fenced()) return false;
-    if (have > HZ_CLASS_MAX_BYTES) return size > HZ_CLASS_MAX_BYTES && hz_large_resize(block, size);
+    if (have > HZ_CLASS_MAX_BYTES)
+        return size > HZ_CLASS_MAX_BYTES && large_resize_in_place(block, have, size);
     return size <= have && (size >= have / 2 || have <= HZ_GRANULE_BYTES * 4);
 }
 
@@ -256,7 +279,7 @@ void *hz_realloc(void *block, size_t size)
     else if (!hz_guard_is_zero(block))
         hz_die("realloc of a pointer that is no live block", block);
     if (resize_in_place(block, have, size)) return block;
-    void *fresh = grows_large(have, size) ? hz_large_move(block, size) : NULL;
+    void *fresh = grows_large(have, size) ? large_move(block, size) : NULL;
     if (fresh != NULL) return fresh;
     fresh = hz_malloc(size);
     if (fresh == NULL) return size <= have ? block : NULL;

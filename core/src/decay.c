@@ -2,8 +2,16 @@
  * Decay: memory that has not been used for a while goes one step back towards the system: heaps of
  * threads that ended to the depots, blocks in depots to their spans, free pages to the system.
  *
- * Slow paths read the clock now and then; the fast paths never do. So a program that makes no calls
- * returns nothing; the background worker is for programs that rest after they needed much memory.
+ * A tick is the call by which a slow path lets that happen. It comes while no lock is held, and one
+ * tick returns at most 1 MiB to the system. Only ticks and the background worker return pages
+ * because of their age, or because too many are dirty.
+ *
+ *     a magazine is empty: hz_tick                            magazine.c
+ *     a magazine is full, a ring is full: hz_tick_of_free     magazine.c, remote.c
+ *     a large block is freed, shrinks or moves: the same      free.c, alloc.c
+ *
+ * The fast paths never tick and never read the clock. So a program that makes no calls returns
+ * nothing; the background worker is for programs that rest after they needed much memory.
  * The magazines of a thread stay as they are, as no other thread can take from them. When threads
  * shrank each one that had no shortage for a second, a key-value store lost 6 % of its speed.
  */
@@ -58,9 +66,10 @@ bool hz_decay(void)
     return decay_blocks() || (is_purging && hz_purge_is_behind());
 }
 
+/* Threads without a heap share hz_heap_none, so they count no calls. */
 void hz_tick(hz_heap *heap)
 {
-    if (HZ_LIKELY(++heap->slow_calls % TICK_CALLS != 0)) return;
+    if (heap == &hz_heap_none || HZ_LIKELY(++heap->slow_calls % TICK_CALLS != 0)) return;
     (void)decay_blocks();
 }
 

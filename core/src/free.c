@@ -100,6 +100,7 @@ static void free_sorted(hz_heap *heap, void *block)
         hz_harden_free(block, class_);
     } else if (class_ == HZ_CLASS_LARGE) {
         hz_large_free(block);
+        if (!hz_is_deferring()) hz_tick_of_free(heap);
     } else {
         hz_seal(block, hz_map.keys[class_]);
         hz_free_to_heap(heap, class_, block);
@@ -134,6 +135,7 @@ static void free_defer(hz_heap *heap, void *block)
     if (heap->deferred_count < heap->deferred_most) return;
     hz_count(HZ_STAT_defer_batches, 1);
     hz_free_deferred(heap);
+    hz_tick_of_free(heap); /* one for the large blocks of the batch */
 }
 
 __attribute__((noinline)) static void free_elsewhere(void *block)

@@ -145,8 +145,8 @@ size_t hz_large_bytes(const void *block);
 /* ---- purge.c: what goes back to the system -------------------------------------------------- */
 
 /* Returns to the system a part of the pages that have been free for decay_ms or exceed
- * max_dirty_bytes: at most HZ_PURGE_BYTES. False when nothing is due. Call it once a malloc or
- * free, with no lock held. */
+ * max_dirty_bytes: at most HZ_PURGE_BYTES. False when nothing is due. Only decay.c calls it: once a
+ * malloc or free, with no lock held. */
 bool hz_purge_part(void);
 enum { HZ_PURGE_BYTES = 1 << 20 };
 /* Whether more was due after the last part. */
@@ -252,8 +252,9 @@ void hz_heap_after_fork(void);
 
 /* ---- decay.c: memory that was not used for a while ------------------------------------------ */
 
-/* Called on slow paths: every TICK_CALLS calls some memory decays. Only a free returns pages to the
- * system, so that a realloc, a malloc and a free, does it once. */
+/* The slow paths call one of these, with no lock held: of a malloc the first, of a free the second.
+ * Every 64 such calls of a thread, unused blocks move on towards their spans. Only a free returns
+ * pages to the system, so that a realloc, which may be a malloc and a free, does it once. */
 void hz_tick(hz_heap *heap);
 void hz_tick_of_free(hz_heap *heap);
 /* Does a part of the decay that is due; false when nothing is. */

@@ -1,5 +1,7 @@
 /*
- * Large blocks: whole runs of pages, straight from the page pool, which also is their cache.
+ * Large blocks: whole runs of pages, straight from the page pool, which also is their cache. No
+ * magazine or depot lies between, so each free of one is a slow call: free.c and alloc.c tick after
+ * it (decay.c), with no lock held, and there pages go back to the system.
  */
 #include <errno.h>
 
@@ -43,15 +45,13 @@ void *hz_large_alloc(size_t size, size_t align, bool *zeroed)
     return block;
 }
 
-/* Where frees are deferred, one call carries out many, and the purge is left to other calls. */
 void hz_large_free(void *block)
 {
     if (!hz_entry_take(hz_entry_at(block))) hz_die("a block was freed twice", block);
     hz_pages_free(hz_info_at(block));
-    if (!hz_is_deferring()) (void)hz_purge_part();
 }
 
-/* A run that shrinks by more than an eighth gives pages back. `size` is above the largest class. */
+/* A run that shrinks by more than an eighth gives pages back. */
 bool hz_large_resize(void *block, size_t size)
 {
     hz_page_info *run = hz_info_at(block);
@@ -61,10 +61,7 @@ bool hz_large_resize(void *block, size_t size)
         hz_count(HZ_STAT_large_grown_in_place, 1);
         return true;
     }
-    if (pages < run->pages - run->pages / 8) {
-        (void)hz_pages_resize(run, pages);
-        (void)hz_purge_part();
-    }
+    if (pages < run->pages - run->pages / 8) (void)hz_pages_resize(run, pages);
     return true;
 }
 
@@ -92,7 +89,6 @@ static void retire(void *block, bool is_clean)
         hz_pages_free_clean(hz_info_at(block));
     else
         hz_pages_free(hz_info_at(block));
-    (void)hz_purge_part();
 }
 
 void *hz_large_move(void *block, size_t size)

@@ -149,6 +149,18 @@ static void what_a_depot_gave_up_goes_back_to_the_system(void)
     require(kept == 0, "%u empty spans are kept", kept);
 }
 
+static void frees_of_large_blocks_let_depots_decay(void)
+{
+    enum { FREES = 128 }; /* a thread looks at a depot in every 64th slow call */
+    const uint32_t all = fill_the_depot(SIZE);
+    pass_delay(); /* from now on nothing was asked of it */
+    const uint32_t before = in_depot(SIZE);
+    require(before > 0 && before <= all, "the depot holds %u blocks", before);
+    clock_ms += (uint64_t)hz_cfg.decay_ms;
+    for (int i = 0; i < FREES; i++) hz_free(hz_malloc(HZ_CLASS_MAX_BYTES + 1));
+    require(in_depot(SIZE) < before, "all %u blocks stay", before);
+}
+
 static const check checks[] = {
     {"blocks that no request takes from a depot go to the spans in time",
      what_nobody_asks_a_depot_for_goes_to_the_spans_by_and_by, 0},
@@ -156,6 +168,7 @@ static const check checks[] = {
     {"a depot that ran dry keeps everything", a_depot_that_ran_dry_keeps_everything, 0},
     {"nothing goes before the delay has passed", nothing_goes_before_the_delay_has_passed, 0},
     {"one call takes from one depot", one_call_takes_from_one_depot, 0},
+    {"frees of large blocks let depots decay", frees_of_large_blocks_let_depots_decay, 0},
     {"what a depot gave up goes back to the system", what_a_depot_gave_up_goes_back_to_the_system,
      0},
 };

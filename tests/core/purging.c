@@ -253,6 +253,16 @@ static void a_block_that_shrinks_returns_a_part(void)
     require_parts();
 }
 
+/* One call carries out eight frees, and returns no more for it than for one. */
+static void frees_that_were_deferred_return_a_part(void)
+{
+    hz_cfg.defer_free = 8;
+    burst();
+    clock_ms += 2 * DELAY_MS;
+    for (int i = 0; i < 64; i++, clock_ms++) give(take(LIGHT_BYTES));
+    require_parts();
+}
+
 static void a_trim_returns_everything_in_parts(void)
 {
     burst();
@@ -348,6 +358,17 @@ static void no_block_that_shrinks_returns_memory_under_a_lock(void)
     require(watched > 0, "nothing went back");
 }
 
+/* A second block lies behind the first one, which therefore cannot grow in place. */
+static void no_block_that_moves_returns_memory_under_a_lock(void)
+{
+    void *two[2];
+    take_all(two, 2, MIB);
+    burst();
+    watch();
+    require(resize(two[0], 2 * MIB) != two[0], "it grew in place");
+    require(watched > 0, "nothing went back");
+}
+
 static void no_decay_returns_memory_under_a_lock(void)
 {
     static void *small[SPAN_BLOCKS];
@@ -439,6 +460,7 @@ static const check checks[] = {
      0},
     {"zeroes are not written to what is too much", zeroes_are_not_written_to_what_is_too_much, 0},
     {"a block that shrinks returns a part", a_block_that_shrinks_returns_a_part, 0},
+    {"frees that were deferred return a part", frees_that_were_deferred_return_a_part, 0},
     {"a trim returns everything, in parts", a_trim_returns_everything_in_parts, 0},
     {"what is huge goes back in few parts", what_is_huge_goes_back_in_few_parts, 0},
     {"a worker returns everything, in parts", a_worker_returns_everything_in_parts, 0},
@@ -448,6 +470,8 @@ static const check checks[] = {
      no_free_of_a_large_block_returns_memory_under_a_lock, 0},
     {"no block that shrinks returns memory under a lock",
      no_block_that_shrinks_returns_memory_under_a_lock, 0},
+    {"no block that moves returns memory under a lock",
+     no_block_that_moves_returns_memory_under_a_lock, 0},
     {"no decay returns memory under a lock", no_decay_returns_memory_under_a_lock, 0},
     {"no trim returns memory under a lock", no_trim_returns_memory_under_a_lock, 0},
     {"a child gets what a thread was just returning", a_child_gets_what_a_thread_was_just_returning,

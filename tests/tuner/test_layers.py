@@ -286,6 +286,12 @@ def test_the_table_of_contents_defines_nothing() -> None:
     )
 
 
+def test_only_a_tick_returns_memory_by_age_or_excess() -> None:
+    """Ticks come while no lock is held, and each is bounded (decay.c)."""
+    callers = {file for file, text in bodies() if "hz_purge_part(" in text}
+    assert callers == {"decay.c", "internal.c", "purge.c"}
+
+
 def includes(path: Path) -> list[str]:
     return re.findall(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', path.read_text(), re.M)
 
