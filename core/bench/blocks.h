@@ -9,7 +9,10 @@
 
 #include "bench.h"
 
-enum { HZ_PAGE = 4096, HZ_TOUCH_BYTE = 0x5a };
+/* One byte is written to each HZ_TOUCH_STEP bytes of a new block, so that all of it becomes
+ * resident: no kernel has smaller pages (they have 4, 16 or 64 KiB). It is the same number on every
+ * machine, so that a workload does the same work on each. */
+enum { HZ_TOUCH_STEP = 4096, HZ_TOUCH_BYTE = 0x5a };
 
 /* Writes the first 64 bytes of a block, or all of a smaller one: two writes that may overlap. */
 static inline void hz_touch_head(unsigned char *block, size_t size)
@@ -38,7 +41,7 @@ static inline void hz_touch_block(hz_touch touch, unsigned char *block, size_t s
         return;
     }
     hz_touch_head(block, size);
-    for (size_t page = HZ_PAGE; page < size; page += HZ_PAGE) block[page] = HZ_TOUCH_BYTE;
+    for (size_t at = HZ_TOUCH_STEP; at < size; at += HZ_TOUCH_STEP) block[at] = HZ_TOUCH_BYTE;
 }
 
 /* A new block of `size` bytes, accounted for but not touched yet. */

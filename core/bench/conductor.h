@@ -3,9 +3,11 @@
  * in random order.
  *
  * Glossary
- *   arm     one process: the program under one environment
- *   turn    a span in which one arm's threads work and all others are parked; its first part is not
- * counted round   one turn for every arm that is alive
+ *
+ *   arm        one process: the program under one environment
+ *   turn       the time in which one arm's threads work and those of all others are parked. The
+ *              beginning of a turn (skip_ns) is not counted
+ *   round      one turn of every arm that is alive, in random order
  */
 #ifndef HZ_BENCH_CONDUCTOR_H
 #define HZ_BENCH_CONDUCTOR_H

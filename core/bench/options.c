@@ -88,7 +88,7 @@ static const hz_option common[] = {
      "fixed work, in operations over all workers; adds checksums of the requests"},
     {"seed", "K", set_seed, "of every random number (default 1)"},
     {"touch", "WORD", set_touch,
-     "what a new block gets: none, head (64 bytes, one a page; default), full"},
+     "what a new block gets: none, head (64 bytes, and one in each 4 KiB; default), full"},
     {"turns", "FD", set_turns, "obey the turns of a conductor through this inherited descriptor"},
     {"latency", NULL, set_latency, "time every call (a run of its own: it changes the throughput)"},
     {"json", NULL, set_json, "one JSON object on stdout instead of lines"},

@@ -7,8 +7,8 @@
 enum { MIN_SIZE, MAX_SIZE, SLOTS };
 
 static const hz_bench_param params[] = {
-    {"min_size", 64 << 10, HZ_PAGE, 1 << 30, NULL, "bytes", "smallest buffer"},
-    {"max_size", 32 << 20, HZ_PAGE, 1 << 30, NULL, "bytes", "largest buffer"},
+    {"min_size", 64 << 10, HZ_TOUCH_STEP, 1 << 30, NULL, "bytes", "smallest buffer"},
+    {"max_size", 32 << 20, HZ_TOUCH_STEP, 1 << 30, NULL, "bytes", "largest buffer"},
     {"slots", 2, 1, 1 << 16, NULL, "buffers", "live buffers of a thread"},
 };
 
@@ -22,7 +22,7 @@ typedef struct large_state {
     unsigned octaves;    /* doublings between them */
     uint32_t slot_count; /* length of `slots` */
     hz_block *present;   /* the slot whose new buffer is being written */
-    uint32_t at;         /* where its next page begins */
+    uint32_t at;         /* where its next 4 KiB begin */
     uint32_t sum;        /* of what was read: a result that is used */
     hz_block slots[];    /* the live buffers */
 } large_state;
@@ -54,10 +54,10 @@ static uint32_t draw_size(hz_worker *w, const large_state *state)
     return (uint32_t)(base + hz_scale(hz_high(draw), room));
 }
 
-static void read_pages(large_state *state, hz_block buffer)
+static void read_parts(large_state *state, hz_block buffer)
 {
     const volatile unsigned char *bytes = buffer.at;
-    for (uint32_t at = 0; at < buffer.size; at += HZ_PAGE) state->sum += bytes[at];
+    for (uint32_t at = 0; at < buffer.size; at += HZ_TOUCH_STEP) state->sum += bytes[at];
 }
 
 /* Replaces the buffer of a random slot; the new one is written by the operations that follow. */
@@ -65,7 +65,7 @@ static void replace(hz_worker *w, large_state *state)
 {
     hz_block *slot = &state->slots[hz_scale(hz_low(hz_random(&w->rng)), state->slot_count)];
     if (slot->at != NULL) {
-        read_pages(state, *slot);
+        read_parts(state, *slot);
         hz_give(w, *slot);
     }
     const uint32_t size = draw_size(w, state);
@@ -74,13 +74,13 @@ static void replace(hz_worker *w, large_state *state)
     state->at = 0;
 }
 
-/* Writes the next page as --touch asks for. */
-static void write_page(const hz_worker *w, large_state *state)
+/* Writes the next HZ_TOUCH_STEP bytes as --touch asks for. */
+static void write_part(const hz_worker *w, large_state *state)
 {
-    unsigned char *page = (unsigned char *)state->present->at + state->at;
+    unsigned char *part = (unsigned char *)state->present->at + state->at;
     const uint32_t left = state->present->size - state->at;
-    const uint32_t size = left < HZ_PAGE ? left : HZ_PAGE;
-    hz_touch_block(w->touch, page, size);
+    const uint32_t size = left < HZ_TOUCH_STEP ? left : HZ_TOUCH_STEP;
+    hz_touch_block(w->touch, part, size);
     state->at += size;
 }
 
@@ -89,7 +89,7 @@ static size_t step(hz_worker *w, size_t most)
     large_state *state = w->state;
     for (size_t i = 0; i < most; i++) {
         if (state->present == NULL || state->at == state->present->size) replace(w, state);
-        write_page(w, state);
+        write_part(w, state);
     }
     return most;
 }
@@ -102,8 +102,8 @@ static void end(hz_worker *w)
 
 const hz_workload hz_workload_large = {
     .name = "large",
-    .doc = "buffers of 64 KiB to 32 MiB are replaced at random, written and read page by page. An "
-           "operation is one page of 4 KiB",
+    .doc = "buffers of 64 KiB to 32 MiB are replaced at random, written and read 4 KiB at a time. "
+           "An operation is 4 KiB of a buffer",
     .source = "malloc-large of mimalloc-bench",
     .min_threads = 1,
     .steady = true,
