@@ -282,7 +282,7 @@ void *hz_realloc(void *block, size_t size)
     void *fresh = grows_large(have, size) ? large_move(block, size) : NULL;
     if (fresh != NULL) return fresh;
     fresh = hz_malloc(size);
-    if (fresh == NULL) return size <= have ? block : NULL;
+    if (fresh == NULL) return size <= have ? block : NULL; /* without memory it stays large */
     memcpy(fresh, block, size < have ? size : have);
     hz_free(block);
     return fresh;

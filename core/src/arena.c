@@ -189,8 +189,8 @@ static hz_os_claimed entries_double(void)
     return claimed;
 }
 
-/* A free of NULL reads the first entry. The pages that have it under any mask, past or future,
- * belong to no run. The result is the first page from which on `pages` pages have none. */
+/* The first page from `start` on that begins `pages` pages of which none has the first entry, under
+ * any mask, past or future. A free of NULL reads the first entry, so no page in use may have it. */
 static size_t pass_over(size_t start, size_t pages)
 {
     size_t number = arena.first_number + start, first = ENTRIES_MIN;

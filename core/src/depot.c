@@ -50,7 +50,7 @@ static bool stack_make(hz_depot *depot, uint32_t class_)
 static size_t stack_take(hz_depot *depot, void **out, size_t want)
 {
     if (hz_atomic_peek(&depot->count) == 0)
-        return 0; /* a guess without the lock; a wrong one costs a trip to the spans */
+        return 0; /* read without the lock; where it is out of date, the spans are asked instead */
     depot_lock(depot);
     uint32_t count = hz_atomic_peek(&depot->count);
     const uint32_t got = want < count ? (uint32_t)want : count;
@@ -109,8 +109,7 @@ static void batch_push(const hz_depot *depot, _Atomic uint64_t *stack, uint32_t 
     }
 }
 
-/* Called with depot->lock held. Readers look at nothing else before the capacity, which is written
- * last. */
+/* Called with depot->lock held. A reader looks at the capacity first, and it is written last. */
 static void batches_make(hz_depot *depot, uint32_t class_)
 {
     uint32_t batches = capacity_for(class_) / (uint32_t)hz_cfg.flush_batch;

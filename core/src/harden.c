@@ -122,7 +122,8 @@ static size_t require_live(const void *block, uint32_t class_)
     return (size_t)state;
 }
 
-/* For a free block without its seal: not written yet, or removed. */
+/* Ends the program unless a free block is as its free has left it. The block has no seal just now:
+ * the seal was not written yet, or it was removed. */
 static void require_untouched(const unsigned char *block, uint32_t class_)
 {
     const size_t end = block_bytes(class_) - HZ_TRAILER_BYTES;
@@ -130,8 +131,8 @@ static void require_untouched(const unsigned char *block, uint32_t class_)
         hz_die("a block was written to after it had been freed", block);
 }
 
-/* Whether the fences of the block that this thread got last are whole. Another thread may have
- * freed it: then its page has another class, or its trailer another state. */
+/* Whether the fences of the block that this thread got last are whole. True also where another
+ * thread has freed it: then its page has another class, or its trailer another state. */
 __attribute__((no_sanitize("thread"))) static bool is_latest_whole(const unsigned char *block)
 {
     const uint32_t class_ = hz_class_at(block);

@@ -57,8 +57,9 @@ static struct {
     uint32_t next_shard;          /* home of the next heap */
 } heaps;
 
-/* Its destructor tells hz that a thread ends. A process has 1024 such keys: if none is left, no
- * thread gets a heap. Any value but NULL does, also one that a program stores there by mistake. */
+/* Its destructor tells hz that a thread ends. It is called for any value but NULL, also for one
+ * that a program stores there by mistake. A process has 1024 such keys: if none is left, no thread
+ * gets a heap. */
 static pthread_key_t ending_key;
 static bool has_key;
 static const char is_to_end = 0;
@@ -94,6 +95,7 @@ static bool is_every_free_slow(void)
     return hz_is_deferring() || hz_cfg.double_free == HZ_DOUBLE_FREE_AT_CALL || hz_is_hardened();
 }
 
+/* Whether each free reads its block first, to see its seal: then hz_rows_away leads to the rows. */
 static bool is_every_free_read(void)
 {
     return is_every_free_slow() && !hz_is_deferring() && !hz_is_fenced();
@@ -294,7 +296,8 @@ void hz_heap_after_fork(void)
     hz_atomic_poke(&heaps.warm_count, count);
 }
 
-/* Skips the first key, mostly number 0: a program that forgets to make its own uses that one. */
+/* Skips the first key, mostly number 0: a program that forgets to make its own key uses number 0.
+ */
 static bool key_make(void)
 {
     pthread_key_t first;

@@ -14,7 +14,7 @@
 #define LITTLE_BYTES ((size_t)2 << 20) /* a process with fewer bytes of blocks counts as this */
 
 enum {
-    PAUSE = 4, /* one time between shortages counts as at most this many times the mean */
+    PAUSE = 4, /* a longer time between two shortages counts as this many times the mean */
     MUCH = 16, /* a magazine shrinks for another only if its rent is this many times higher */
     FLUSH_MOST = 256, /* blocks that a flush takes out at a time */
     LONG_STREAK = 8,  /* shortages of one kind in a row after which blocks go in one direction */
@@ -132,7 +132,8 @@ static bool is_one_way(const hz_magazine_cold *magazine)
     return magazine->streak >= LONG_STREAK;
 }
 
-/* Whether a magazine holds this many batches, and more are no use, as blocks only pass through. */
+/* Whether a magazine has room for this many batches, and more would be of no use, as blocks only
+ * pass through it. */
 static bool has_plenty(const hz_magazine_cold *magazine, uint32_t batches)
 {
     int64_t batch = hz_cfg.refill_batch;
@@ -141,7 +142,7 @@ static bool has_plenty(const hz_magazine_cold *magazine, uint32_t batches)
 }
 
 /* Shrinks magazines that have plenty or a much higher rent, until `bytes` more fit the thread's
- * budget; false when they do not. Others would only take the bytes back. */
+ * budget; false when they do not. A magazine with a similar rent would soon take the bytes back. */
 static bool make_others_smaller(hz_heap *heap, uint32_t class_, size_t bytes)
 {
     const hz_magazine_cold *asking = &heap->magazines[class_];

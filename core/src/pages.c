@@ -280,8 +280,8 @@ static bool pages_add(size_t first, size_t pages)
     return true;
 }
 
-/* Adds at least `pages` pages. While the system makes them usable, only threads that extend the
- * arena, too, wait. */
+/* Adds at least `pages` pages. While the system makes them usable, the page pool is not locked:
+ * only threads that also extend the arena wait. */
 static bool pages_extend(size_t pages)
 {
     size_t first, generous = pages < EXTEND_PAGES ? EXTEND_PAGES : pages;

@@ -11,7 +11,7 @@
 
 enum {
     WORDS_PER_PAGE = (1 << HZ_PAGE_GRANULES_SHIFT) / HZ_WORD_BITS, /* words of free_bits */
-    COLOURS = 16,    /* lines at which a first block may lie; half of them are lost per span */
+    COLOURS = 16,    /* a first block starts at one of these lines; a span loses half on average */
     COLOUR_STEP = 7, /* so that neighbouring spans take all colours in turn, far apart */
     CUT_BYTES = 16 * 1024,
 };
@@ -125,8 +125,8 @@ static void span_prefault(const hz_page_info *span, bool zeroed)
 
 /*
  * Bytes before the first block of a span, which no thread touches. Without them the first blocks of
- * all spans would share a few sets of the cache. Of a sized class they are never zero, so that
- * hz_class_at rejects a block that once began at the page itself.
+ * all spans would share a few sets of the cache. A sized class has always some, so that hz_class_at
+ * rejects the start of a large block that was freed and whose pages serve the span now.
  */
 static uint32_t span_colour(uint32_t first_page, uint32_t class_)
 {
@@ -156,9 +156,10 @@ static hz_page_info *span_make(uint32_t shard, uint32_t class_)
     return span;
 }
 
-/* Removes the seals of a span's blocks: a second copy of one that was freed twice may still wait in
- * a magazine when the pages serve something else. The result is a block without a seal: its second
- * copy was handed out while the first was in the span, so it is in use. */
+/* Removes the seals of all blocks of a span whose pages are to serve something else. Where a block
+ * was freed twice, a second copy of its address may still wait in a magazine, and must not be
+ * handed out then. The result is NULL, or a block that had no seal: its second copy was handed out
+ * while the first was in the span, so the block is in use. */
 static const void *unseal_all(const hz_page_info *span, uint32_t class_)
 {
     const size_t bytes = hz_class_bytes[class_];
@@ -174,8 +175,8 @@ static const void *unseal_all(const hz_page_info *span, uint32_t class_)
     return unsealed;
 }
 
-/* Moves an empty span from its bin to the list `dead`. From then on none of its pages is one of
- * this bin. The rest is left to span_destroy, which runs without the lock. */
+/* Moves an empty span from its bin to the list `dead`. From then on no page of it belongs to this
+ * bin. The rest is left to span_destroy, which runs without the lock. */
 static void span_bury(hz_bin *bin, hz_page_info *span, hz_page_info **dead)
 {
     bin_remove(bin, span);
@@ -364,9 +365,9 @@ static void span_settle(hz_bin *bin, hz_page_info *span, hz_page_info **dead)
     }
 }
 
-/* Whether a block's page is this bin's. When a block that was freed twice comes back again, its
- * page may be another bin's, which may change it meanwhile. But this bin's lock is held, so no page
- * becomes this bin's or ceases to be. */
+/* Whether a block lies in a span of this bin, whose lock is held. If the block was freed twice, its
+ * page may serve another bin by now, which may be changing the page. The result is right even so,
+ * as no page comes to this bin or leaves it while the lock is held. */
 static bool is_of_bin(uint32_t shard, uint32_t class_, const void *block)
 {
     return hz_class_at(block) == class_ && hz_info_at(block)->shard == shard;

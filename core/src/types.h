@@ -10,12 +10,13 @@
  *   seal      the second word of a free block: the key of its class, mixed with its own address. A
  *             free writes it and an allocation overwrites it. A block without it is never handed
  *             out: it was freed twice and is in use, or it was written to after its free
- *   page      64 KiB of the arena, the unit of the page pool (those of the kernel have 4 to 64)
+ *   page      64 KiB of the arena, the unit of the page pool. The kernel's own pages have 4, 16 or
+ *             64 KiB
  *   entry     of a page: two words from which a free learns whether a block starts at an address
  *   info      of a page: all else that hz knows of it, and of the run that begins there
- *   cut       of blocks: taken from a span's end that was never used. A run of pages is split
- *   run       consecutive pages that are free, a span, or one large block
- *   dirty     of free pages: still resident. Clean ones read as zero and cost no memory
+ *   cut       said of blocks: taken from the end of a span that was never used
+ *   run       consecutive pages that are free, a span, or one large block. Runs are split and joined
+ *   dirty     said of free pages: still resident. Clean ones read as zero and cost no memory
  *   span      a run that is cut into blocks of one class
  *   lease     the uncut end of a span, lent to one heap
  *   arena     the one range of addresses that all blocks come from, with its tables
@@ -200,8 +201,8 @@ typedef struct hz_depot {
         lock;                     /* guards count and blocks, under the policies mutex and spin */
     _Atomic uint32_t capacity;    /* blocks it may hold; 0 until first used */
     _Atomic uint32_t count;       /* blocks it holds */
-    _Atomic uint32_t least;       /* fewest that a request left there since the last hz_depot_decay;
-                                     UINT32_MAX: there was none; 0 before the first */
+    _Atomic uint32_t least;       /* fewest blocks that a request has left there since the last
+                                     hz_depot_decay; UINT32_MAX: no request came. At first 0 */
     void **blocks;                /* the stack, under mutex and spin */
     unsigned char *batches;       /* the batches, under lockfree */
     _Atomic uint64_t full, empty; /* stacks of batches, under lockfree: generation << 32 | number */
@@ -220,12 +221,12 @@ enum { HZ_INBOX_BLOCKS = 8192 };
 /* ---- back ----------------------------------------------------------------------------------- */
 
 typedef enum hz_run_state {
-    HZ_RUN_BUSY = 0, /* any other page: no end of a free run, no first page of another run */
+    HZ_RUN_BUSY = 0, /* none of those below: the page lies within a run, or was never used */
     HZ_RUN_CLEAN,    /* a free run that reads as zero and costs no memory */
     HZ_RUN_DIRTY,    /* a free run that is still resident */
     HZ_RUN_OUT,      /* the first page of a run in use, and no other page */
     HZ_RUN_PURGED,   /* the first page of a run that a thread is purging */
-    HZ_RUN_GUARDED,  /* as OUT, between guard pages, which belong to the page pool's run */
+    HZ_RUN_GUARDED,  /* as OUT, but between guard pages: to the page pool it and they are one run */
 } hz_run_state;
 
 typedef enum hz_span_listing {
@@ -245,12 +246,12 @@ typedef struct hz_page_info {
         struct hz_page_info *previous; /* the same, backwards */
         size_t asked_bytes; /* of a large block under hardening=full: what was asked for */
     };
-    uint32_t head;     /* index of the first page of this run, in every page of a span of blocks */
+    uint32_t head;     /* number of the run's first page; set in every page of a span */
     uint32_t pages;    /* length of the run */
     uint8_t state;     /* hz_run_state */
-    uint8_t class_;    /* class of its blocks, in every page of a span of blocks; in the first one
-                          it is written last, and cleared first */
-    uint8_t shard;     /* home of its blocks, in every page of a span of blocks */
+    uint8_t class_;    /* class of its blocks; set in every page of a span, in its first page last;
+                          there it is cleared first */
+    uint8_t shard;     /* shard that its blocks belong to; set in every page of a span */
     uint8_t listing;   /* hz_span_listing */
     uint32_t capacity; /* blocks that fit */
     uint32_t cut;      /* blocks cut or lent so far, from the front */
