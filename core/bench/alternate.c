@@ -46,7 +46,7 @@ static void go(hz_unit *unit)
     if (!unit->main.is_open) hz_job_open(&unit->main);
 }
 
-/* Asks a program that ends only when it is told to; one that stands still hears it when it goes on. */
+/* Asks a program to end by a signal. One that is stopped gets it when it goes on. */
 static void ask_to_end(const hz_alternate *all, hz_unit *unit)
 {
     hz_job *job = &unit->main;
@@ -113,9 +113,8 @@ static void begin_run(const hz_alternate *all, hz_unit *unit)
     unit->active_ns = unit->start_ns = 0;
     unit->turns = unit->awake = unit->beside = 0;
     unit->tree.threads = 0;
-    unit->service_cpu_ns = unit->service.keeper.pid != 0
-                               ? hz_tree_cpu_ns(unit->service.keeper.pid)
-                               : 0;
+    unit->service_cpu_ns =
+        unit->service.keeper.pid != 0 ? hz_tree_cpu_ns(unit->service.keeper.pid) : 0;
     hz_job_start(all, unit, &unit->main);
 }
 
@@ -363,7 +362,11 @@ int main(int argc, char **argv)
 {
     static hz_unit units[HZ_UNITS_MAX];
     hz_alternate all = {
-        .turn_ns = 10 * NS_PER_MS, .runs = 1, .cpu = -1, .seed = 1, .keep = INT64_MAX,
+        .turn_ns = 10 * NS_PER_MS,
+        .runs = 1,
+        .cpu = -1,
+        .seed = 1,
+        .keep = INT64_MAX,
         .units = units,
     };
     parse(&all, argc, argv);

@@ -33,8 +33,8 @@
  *          or "drop", and the unit is ended. A service that ends meanwhile answers for itself: an
  *          answer is read all the same.
  *   run    A run has ended. ended_as: why we ended it (hang: --timeout-ms of active time; failed:
- *          its service has ended; interrupted), or null; how it ended by itself is told in `result`.
- *          asked: whether it was asked to end before (--span-ms, by SIGINT to its group).
+ *          its service has ended; interrupted), or null: then `result` tells how it ended. asked:
+ *          whether it was asked to end before (--span-ms, by SIGINT to its group).
  *          position: place of its first turn in that round; start_ns: when that began,
  *          CLOCK_MONOTONIC; active_ns;
  *          alive_ns: the same with the turns of others; turns; awake: turns at whose end it ran or
@@ -67,22 +67,22 @@
 
 enum {
     HZ_UNITS_MAX = 32,
-    HZ_REPORT_BYTES = 8 * 1024,  /* what hz-launch says, at most */
-    HZ_STDERR_HEAD = 64 * 1024,  /* of stderr, beside the end of it that a capture keeps */
+    HZ_REPORT_BYTES = 8 * 1024, /* what hz-launch says, at most */
+    HZ_STDERR_HEAD = 64 * 1024, /* of stderr, beside the end of it that a capture keeps */
 };
 
 /* A process tree behind hz-launch. */
 typedef struct hz_job {
-    char **words;                 /* behind hz-launch's own; NULL: the unit has no such job */
-    hz_child keeper;              /* hz-launch */
-    int gate;                     /* socket: the program's pid, our permission, hz-launch's report */
-    pid_t program;                /* the program */
-    int program_fd;               /* readable when it has ended */
-    bool is_open;                 /* whether it was permitted to execute */
-    bool is_gone;                 /* whether hz-launch has ended, or was never started */
-    int64_t ended_ns;             /* when the program was seen to have ended; 0: it has not */
-    const char *killed_as;        /* why we ended it, or NULL */
-    bool was_asked;               /* whether it was asked to end */
+    char **words;          /* behind hz-launch's own; NULL: the unit has no such job */
+    hz_child keeper;       /* hz-launch */
+    int gate;              /* socket: the program's pid, our permission, hz-launch's report */
+    pid_t program;         /* the program */
+    int program_fd;        /* readable when it has ended */
+    bool is_open;          /* whether it was permitted to execute */
+    bool is_gone;          /* whether hz-launch has ended, or was never started */
+    int64_t ended_ns;      /* when the program was seen to have ended; 0: it has not */
+    const char *killed_as; /* why we ended it, or NULL */
+    bool was_asked;        /* whether it was asked to end */
     char report[HZ_REPORT_BYTES]; /* hz-launch's */
     size_t report_bytes;          /* its length so far */
     int stdout_fd;                /* file that keeps stdout, or -1 */

@@ -18,10 +18,10 @@
 enum {
     FDS_PER_JOB = 5,
     JOBS_MAX = 2 * HZ_UNITS_MAX,
-    START_MS = 20000,              /* patience with hz-launch until its program is there */
-    END_S = 10,                    /* patience with hz-launch once its program has ended */
-    SLICE_NS = 20000000,           /* between two looks at whether that is over */
-    OWN_WORDS = 4,                 /* before those of a job */
+    START_MS = 20000,    /* patience with hz-launch until its program is there */
+    END_S = 10,          /* patience with hz-launch once its program has ended */
+    SLICE_NS = 20000000, /* between two looks at whether that is over */
+    OWN_WORDS = 4,       /* before those of a job */
 };
 
 /* --- starting -------------------------------------------------------------------------------- */
@@ -183,8 +183,10 @@ static void gather(struct pollfd *fds, const hz_job *job, bool is_watched)
 {
     const bool alive = is_alive(job);
     const int watched[FDS_PER_JOB] = {
-        alive ? job->keeper.out.fd : -1,  alive ? job->keeper.err.fd : -1,
-        alive ? job->gate : -1,           alive && is_watched ? job->program_fd : -1,
+        alive ? job->keeper.out.fd : -1,
+        alive ? job->keeper.err.fd : -1,
+        alive ? job->gate : -1,
+        alive && is_watched ? job->program_fd : -1,
         alive && is_watched ? job->keeper.pidfd : -1,
     };
     for (size_t i = 0; i < FDS_PER_JOB; i++)
@@ -252,7 +254,7 @@ bool hz_jobs_watch(hz_alternate *all, hz_unit *unit, int64_t deadline_ns)
 /* Closes what is open; nothing of the job lives. */
 static void close_job(hz_unit *unit, hz_job *job)
 {
-    int *const open_fds[] = {&job->gate,          &job->program_fd,   &job->stdout_fd,
+    int *const open_fds[] = {&job->gate,          &job->program_fd,    &job->stdout_fd,
                              &job->keeper.out.fd, &job->keeper.err.fd, &job->keeper.pidfd};
     for (size_t i = 0; i < sizeof open_fds / sizeof open_fds[0]; i++) {
         if (*open_fds[i] >= 0) (void)close(*open_fds[i]);

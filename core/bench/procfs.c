@@ -201,8 +201,8 @@ int64_t hz_proc_reaped_ns(pid_t pid)
     if (!read_text(path, text, sizeof text)) return 0;
     char *cursor = strrchr(text, ')');
     if (cursor == NULL) return 0;
-    cursor += 3;                                    /* behind the state, the third field */
-    for (int field = 4; field < 16; field++)        /* parent, group, session, ..., user, system */
+    cursor += 3;                             /* behind the state, the third field */
+    for (int field = 4; field < 16; field++) /* parent, group, session, ..., user, system */
         (void)strtoll(cursor, &cursor, 10);
     const int64_t user = strtoll(cursor, &cursor, 10);
     const int64_t kernel = strtoll(cursor, &cursor, 10);
