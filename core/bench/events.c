@@ -54,7 +54,7 @@ void hz_event_turn(const hz_arm *arm, const hz_turn_event *turn, bool with_gap)
     finish(&json);
 }
 
-/* An end that was not due is a failure, whatever the exit status. */
+/* An arm that ended before it was told to quit has failed, whatever its exit status. */
 static const char *status_of(const hz_arm *arm)
 {
     const char *status = hz_child_status(&arm->child);

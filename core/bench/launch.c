@@ -132,8 +132,8 @@ static bool is_named(const char *path, const char *soname)
 
 /*
  * Whether a mapped file provides malloc: the expected library; or, when none is expected, any known
- * one. The C library does only if no other is mapped; it comes after those that were preloaded, so
- * seeing it is seeing that they failed.
+ * one. The C library counts only where no other is mapped: it is mapped after those that were
+ * preloaded, so where it is seen without them, they were not loaded.
  */
 static bool is_provider(void *context, const char *path)
 {

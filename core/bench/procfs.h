@@ -13,7 +13,7 @@
 /* Resident KiB of a process, from statm: cheap. */
 int64_t hz_proc_rss_kb(pid_t pid);
 
-/* Proportional KiB of a process, from smaps_rollup: shared pages are split among users; dear. */
+/* Proportional KiB of a process, from smaps_rollup: shared pages are split among users. Slow. */
 int64_t hz_proc_pss_kb(pid_t pid);
 
 /* A number of /proc/PID/status, e.g. "VmHWM:" (peak resident, KiB) or "\nThreads:". */
@@ -39,7 +39,8 @@ int64_t hz_proc_threads(pid_t pid, void (*visit)(void *context, const hz_thread 
 /* CPU time of a process in ns; 0 when it has ended. */
 int64_t hz_proc_cpu_ns(pid_t pid);
 
-/* CPU time in ns that the children used which a process has reaped, in ticks of 10 ms. */
+/* CPU time in ns of the children that a process has reaped; the kernel counts it in ticks of 10 ms.
+ */
 int64_t hz_proc_reaped_ns(pid_t pid);
 
 /* Time in ns in which a process's first thread wanted a CPU and had none; -1 when it is reaped. */

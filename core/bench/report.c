@@ -146,7 +146,7 @@ int hz_report(const hz_run *run, const hz_result *result)
         print_lines(run, result);
     if (run->remote_target < 0) return HZ_STATUS_OK;
     const share came = remote_share(run);
-    /* Without a single free the share is no number, and no number misses the target. */
+    /* Without a free the share is NaN, for which the comparison is false: no target is missed. */
     const bool missed = fabs(came.percent - run->remote_target) > came.tolerance;
     if (!missed) return HZ_STATUS_OK;
     (void)fprintf(stderr,

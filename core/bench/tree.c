@@ -93,9 +93,10 @@ static void send(const hz_tree *tree, int number)
 }
 
 /*
- * All have stopped when none but dead and stopped ones are seen twice in the same places: what is
- * forked while the signals go out is found by the next look. A process in the kernel stops when it
- * comes back from there (one that waits for its vfork, when that one is gone): it does no work.
+ * All have stopped when two looks in a row find the same processes, all of them dead or stopped: a
+ * child that was forked while the signals went out is found by the next look. A process that sleeps
+ * in the kernel counts as stopped, too. It does no work, and stops when it comes back from there
+ * (after a vfork, when its child is gone).
  */
 void hz_tree_stop(hz_tree *tree)
 {

@@ -1,6 +1,6 @@
 /*
- * Waiting without losing sight of anything: pipes are emptied, ends are noticed, a wish to end is
- * heard.
+ * Waiting. Meanwhile the pipes of all arms are emptied, arms that end are noticed, and a signal
+ * that asks for the end is obeyed.
  */
 #include <poll.h>
 
@@ -88,7 +88,7 @@ static bool look(hz_conductor *conductor, int64_t timeout_ns)
     return quiet;
 }
 
-/* Looks at the size of everything that lives; false when something was too big. */
+/* Checks the memory of each arm; false when one was killed for it. */
 static bool check_memory(hz_conductor *conductor)
 {
     const size_t alive = hz_arms_alive(conductor);

@@ -49,7 +49,7 @@ static uint64_t remainder(hz_page_entry *page, uint64_t address)
     return hz_remainder(page, hz_atomic_peek(&page->step), at(address));
 }
 
-static bool is_direct(hz_page_entry *page)
+static bool has_fast_free(hz_page_entry *page)
 {
     return hz_step_stack(hz_atomic_peek(&page->step)) != 0;
 }
@@ -58,7 +58,7 @@ static bool is_direct(hz_page_entry *page)
 static void require_told(hz_page_entry *page, uint64_t address, bool is_start)
 {
     require(hz_is_start(page, at(address)) == is_start, "at %" PRIx64, address);
-    if (is_direct(page) && !is_start)
+    if (has_fast_free(page) && !is_start)
         require(remainder(page, address) >= ADDRESS_MAX, "near %" PRIx64, address);
 }
 
@@ -99,9 +99,10 @@ static void require_starts_in(uint32_t class_, uint32_t shard, const struct exte
     }
     for (uint64_t times = 1; times <= 64; times++) {
         const uint64_t far = last - times * extent->sharing_bytes;
-        require(!is_direct(&page) || remainder(&page, far) >= extent->end, "near %" PRIx64, far);
+        require(!has_fast_free(&page) || remainder(&page, far) >= extent->end, "near %" PRIx64,
+                far);
     }
-    if (is_direct(&page))
+    if (has_fast_free(&page))
         require(hz_step_stack(page.step) == HZ_ROW_OFFSET(shard) + HZ_STACK_OFFSET(class_),
                 "class %u, shard %u", class_, shard);
 }
