@@ -38,7 +38,14 @@ static int (*resolve_answer(void))(void)
 {
     return answer_plain;
 }
+#ifdef __GLIBC__
 int answer(void) __attribute__((ifunc("resolve_answer")));
+#else /* musl has none */
+static int answer(void)
+{
+    return resolve_answer()();
+}
+#endif
 
 static void a_constructor_that_runs_first_can_allocate(void)
 {
