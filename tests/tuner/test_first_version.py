@@ -8,6 +8,7 @@ import json
 import os
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,9 @@ def test_an_ended_study_is_told_again_and_reported(tmp_path: Path) -> None:
     assert told == {**ending["summary"], **later, "prior": "", "out": str(tmp_path)}
     assert json.loads(profile.dumps(tuned.profile)) == ending["profile"]
     page = report.render(tmp_path)
+    other = replace(tuned.profile, created="2000-01-01T00:00:00Z")
+    profile.save(other, tmp_path / "profile.json")
+    assert report.render(tmp_path) == page  # of the result, whatever the file says
     for name in ("study.db", "samples.jsonl"):
         (tmp_path / name).unlink()
     unpack("ended", tmp_path)

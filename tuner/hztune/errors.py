@@ -18,12 +18,6 @@ class UsageError(HztuneError):
     exit_status = 2
 
 
-class InfeasibleError(HztuneError):
-    """No configuration meets the limits."""
-
-    exit_status = 3
-
-
 class NoGainError(HztuneError):
     """Nothing beats the default and the user required a gain; or a claim does not hold."""
 

@@ -1,6 +1,5 @@
 """Confirming: the proof on fresh pairs, of a chain or of a front, and the ablation for fronts."""
 
-from hztune.confirm.members import shorten_members
 from hztune.confirm.pareto_proof import (
     MOST_MEMBERS,
     Member,
@@ -26,6 +25,7 @@ from hztune.confirm.proof import (
     reported,
     reported_each,
 )
+from hztune.confirm.shrink import shorten_members
 
 __all__ = [
     "MOST_MEMBERS",

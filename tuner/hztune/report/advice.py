@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from hztune import export
 from hztune.report import words
-from hztune.report.markup import Html, join, tag
-from hztune.report.parts import table
+from hztune.report.markup import Html, join, table, tag
 from hztune.result.figures import Figures
 from hztune.workload import METRICS
 

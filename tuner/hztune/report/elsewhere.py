@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hztune.report import parts
-from hztune.report.markup import Html, join, tag
+from hztune.report.markup import Html, join, table, tag
 from hztune.result import Elsewhere
 from hztune.result.figures import Figures
 
@@ -35,7 +34,7 @@ def _table(seen: tuple[Elsewhere, ...]) -> Html:
         )
         for each in seen
     ]
-    return parts.table("The winner on other workloads, as a multiple of the default", head, rows)
+    return table("The winner on other workloads, as a multiple of the default", head, rows)
 
 
 def _ratio(ends: tuple[float, float, float] | None) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hztune.profile import Profile
-from hztune.report import charts, parts, words
-from hztune.report.markup import Html, join, tag
+from hztune.report import charts, words
+from hztune.report.markup import Html, figure, join, table, tag
 from hztune.result import front_file
 from hztune.result.figures import Figures
 
@@ -24,7 +24,7 @@ def section(found: Figures) -> Html:
             "slower, or takes far more, lies on the edge.",
             class_="soft",
         ),
-        parts.figure(lambda width: charts.plane(found.candidates, found.front, found.floor, width)),
+        figure(lambda width: charts.plane(found.candidates, found.front, found.floor, width)),
         _members(found, control),
     )
 
@@ -36,7 +36,7 @@ def _members(found: Figures, control: str) -> Html:
     head = ("profile", "speed", "peak memory", "pairs", "configuration")
     rows = [_row(*member) for member in enumerate(found.front, start=1)]
     caption = f"The front: ratios to {control} with their 95 % intervals, the fastest first"
-    return parts.table(caption, head, rows, numbers=(1, 2, 3), wide=4)
+    return table(caption, head, rows, numbers=(1, 2, 3), wide=4)
 
 
 def _row(number: int, member: Profile) -> tuple[str, ...]:

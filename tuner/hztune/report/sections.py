@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from hztune.blocks import Arm
 from hztune.progress import duration
-from hztune.report import advice, charts, elsewhere, pareto_section, parts, words
-from hztune.report.markup import Html, join, tag
+from hztune.report import advice, charts, elsewhere, pareto_section, words
+from hztune.report.markup import Html, figure, join, table, tag
 from hztune.result import front_file
 from hztune.result.figures import Candidate, Curve, Effect, Figures, proved
 from hztune.stats import Interval
@@ -118,8 +118,7 @@ def _configuration(found: Figures) -> Html:
         for name, value in found.tuned.items()
     ]
     head = ("parameter", "tuned", "default")
-    table = parts.table("What differs from the defaults", head, rows, wide=0)
-    return join(title, table)
+    return join(title, table("What differs from the defaults", head, rows, wide=0))
 
 
 def _value(found: Figures, name: str, value: str | int) -> Html:
@@ -155,9 +154,7 @@ def _proof(found: Figures) -> Html:
             "selection. The grey band is the noise floor: nothing within it is claimed.",
             class_="soft",
         ),
-        parts.figure(
-            lambda width: charts.strips(rows, found.floor, width, "Pairs of fresh processes")
-        ),
+        figure(lambda width: charts.strips(rows, found.floor, width, "Pairs of fresh processes")),
         tag("ul", [_attempt_line(label, *each) for label, each in attempts.items()], class_="soft"),
         *(tag("p", _stray_words(found, stray), class_="soft") for stray in found.outliers),
     )
@@ -219,7 +216,7 @@ def _shares(found: Figures) -> Html:
     return join(
         tag("h2", "Each workload"),
         tag("p", said, class_="soft"),
-        parts.figure(lambda width: charts.strips(rows, 0.0, width, "Ratio on each workload")),
+        figure(lambda width: charts.strips(rows, 0.0, width, "Ratio on each workload")),
     )
 
 
@@ -241,7 +238,7 @@ def _allocators(found: Figures) -> Html:
     return join(
         tag("h2", "Each allocator with its defaults"),
         tag("p", said, class_="soft"),
-        parts.figure(lambda width: charts.strips(rows, found.floor, width, "Allocators")),
+        figure(lambda width: charts.strips(rows, found.floor, width, "Allocators")),
     )
 
 
@@ -276,7 +273,7 @@ def _search(found: Figures) -> Html:
             class_="soft",
         ),
         _prior(found),
-        parts.figure(
+        figure(
             lambda width: charts.trace(
                 found.candidates,
                 found.trace,
@@ -307,7 +304,7 @@ def _all_candidates(found: Figures) -> Html:
     return tag(
         "details",
         tag("summary", f"All {len(ranked)} configurations"),
-        parts.table(caption, head, rows, numbers=(0, 1, 2, 3), wide=4),
+        table(caption, head, rows, numbers=(0, 1, 2, 3), wide=4),
     )
 
 
@@ -344,7 +341,7 @@ def _additions(found: Figures) -> Html:
             "above zero.",
             class_="soft",
         ),
-        parts.figure(lambda width: charts.strips(rows, 0.0, width, "What each parameter adds")),
+        figure(lambda width: charts.strips(rows, 0.0, width, "What each parameter adds")),
     )
 
 
@@ -370,9 +367,7 @@ def _ablation(found: Figures) -> Html:
             "pairs. Shown is the speed.",
             class_="soft",
         ),
-        parts.figure(
-            lambda width: charts.strips(rows, 0.0, width, "Effect of taking parameters back")
-        ),
+        figure(lambda width: charts.strips(rows, 0.0, width, "Effect of taking parameters back")),
     )
 
 
@@ -404,7 +399,7 @@ def _importance_shares(found: Figures) -> Html:
             "An effect may be a loss.",
             class_="soft",
         ),
-        parts.table("Which parameters matter", ("parameter", "chance", ""), rows, numbers=(2,)),
+        table("Which parameters matter", ("parameter", "chance", ""), rows, numbers=(2,)),
     )
 
 
@@ -449,7 +444,6 @@ def _counters(found: Figures) -> Html:
         for each in found.changes
     ]
     head = ("what", "counter", "default", "tuned", "unit", "change")
-    table = parts.table("Medians over the fresh pairs", head, rows, numbers=(2, 3, 5))
     return join(
         tag("h2", "What the allocator did differently"),
         tag(
@@ -457,7 +451,7 @@ def _counters(found: Figures) -> Html:
             tag("strong", _telling(found.changes).text),
             ". Counters are of slow paths, from the start of a process to its end.",
         ),
-        table,
+        table("Medians over the fresh pairs", head, rows, numbers=(2, 3, 5)),
     )
 
 
@@ -486,5 +480,5 @@ def _failures(found: Figures) -> Html:
             "A configuration that fails is told to the search as infeasible: it is no result.",
             class_="soft",
         ),
-        parts.table("Failed processes by kind", head, rows, numbers=(1,), wide=2),
+        table("Failed processes by kind", head, rows, numbers=(1,), wide=2),
     )

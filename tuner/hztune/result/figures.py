@@ -136,22 +136,16 @@ class Figures:
     """A study that is read back.
 
     Attributes:
-        folder: The results directory.
-        profile: What it claims.
+        result: What the study came to; None when it was interrupted.
+        profile: What it claims: the result's, or what the interrupted study left in its file.
         samples: What it rests on.
         ledger: The samples, sorted as the study had them.
     """
 
-    folder: Path
+    result: Result | None
     profile: Profile
     samples: Recording
     ledger: Ledger
-
-    @cached_property
-    def result(self) -> Result | None:
-        """What the study itself came to; None when it was interrupted."""
-        ended = self.samples.ending
-        return stored.read(ended, self.folder) if ended else None
 
     @property
     def control(self) -> Arm:
@@ -451,9 +445,11 @@ def read(folder: Path) -> Figures:
         raise UsageError(f"{PROFILE} and {SAMPLES} in {str(folder)!r} are of different studies")
     if not samples.blocks:
         raise UsageError(f"{str(folder / SAMPLES)!r} holds no measurement yet")
-    limits = limits_of(dict(claimed.objective.limits))
+    result = stored.read(samples.ending, folder) if samples.ending else None
+    made = result.profile if result else claimed
+    limits = limits_of(dict(made.objective.limits))
     ledger = Ledger.of(samples.blocks, *limits, samples.where)
-    return Figures(folder, claimed, samples, ledger)
+    return Figures(result, made, samples, ledger)
 
 
 def proved(record: ArmRecord) -> Interval | None:

@@ -1,14 +1,14 @@
 """Estimates and intervals: pure functions of measurements, without I/O and without a clock."""
 
-from hztune.stats.combining import pooled_mean
 from hztune.stats.distributions import normal_tail
-from hztune.stats.outliers import far_off
+from hztune.stats.outliers import far_off, two_states
 from hztune.stats.pooling import (
     Estimate,
     expected_improvement,
     machine_variance,
     pool,
     pool_plain,
+    pooled_mean,
 )
 from hztune.stats.ratios import (
     PairRatio,
@@ -29,7 +29,6 @@ from hztune.stats.sequential import (
     planned_looks,
     sequential_interval,
 )
-from hztune.stats.states import two_states
 from hztune.stats.variance import (
     Noise,
     Noises,

@@ -1,4 +1,4 @@
-"""Pooling what several blocks say about several candidates."""
+"""Pooling what several blocks say about several candidates, and several comparisons together."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hztune.stats.distributions import normal_tail
+from hztune.stats.distributions import normal_tail, t_quantile
 from hztune.stats.ratios import PairRatio, by_machine
+from hztune.stats.sequential import Interval
 from hztune.stats.variance import Noise, Noises
 
 Averages = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -145,3 +146,27 @@ def _population(raw: NDArray[np.float64], variance: NDArray[np.float64]) -> tupl
     spread = max(least, excess / scale)
     total = 1.0 / (variance + spread)
     return float(np.average(raw, weights=total)), spread
+
+
+def pooled_mean(intervals: Sequence[Interval], alpha: float = 0.05) -> Interval:
+    """Mean of the log ratios of independent comparisons, that is their geometric mean as a ratio.
+
+    The variance of the mean is the sum of the squared standard errors over the squared count; its
+    degrees of freedom follow Satterthwaite (Biometrics Bulletin 2, 1946).
+
+    Args:
+        intervals: Student's intervals at the same `alpha` (see `fixed_interval`), each from at
+            least two pairs; shape (comparisons,), at least one.
+        alpha: 1 - coverage.
+    """
+    df = np.array([one.pairs - 1 for one in intervals])
+    critical = np.array([t_quantile(0.5 * alpha, each) for each in df.tolist()])
+    variance = (np.array([one.half_width for one in intervals]) / critical) ** 2
+    mean = float(np.mean([one.estimate for one in intervals]))
+    pairs = sum(one.pairs for one in intervals)
+    total = float(variance.sum())
+    if total == 0.0:
+        return Interval(mean, mean, mean, pairs)
+    freedom = total**2 / float(np.sum(variance**2 / df))
+    half = t_quantile(0.5 * alpha, freedom) * total**0.5 / len(intervals)
+    return Interval(mean, mean - half, mean + half, pairs)

@@ -2,13 +2,12 @@
 
 from hztune.trial.bench import Bench
 from hztune.trial.budget import Budget, Clock, Stop, SystemClock
-from hztune.trial.calibration import PAIRS, Calibration, assess, calibrate
+from hztune.trial.calibration import PAIRS, Calibration, assess, calibrate, warnings_about
 from hztune.trial.counters import FAULTS, CounterChange, counter_changes, fresh_outcomes
 from hztune.trial.ledger import ArmRecord, Ledger
 from hztune.trial.limits import LossLimit, MemoryLimit, limits_of
 from hztune.trial.outlying import Outlier, outlying_pairs
 from hztune.trial.pareto import LEAST_SAVING, Place, unbeaten
-from hztune.trial.warnings import warnings_about
 
 __all__ = [
     "FAULTS",

@@ -9,7 +9,7 @@ from hztune.blocks import Arm
 from hztune.errors import HztuneError
 from hztune.progress import percent
 from hztune.stats import FIRST_LOOK, Noise, detectable_effect, noise_floor, two_states
-from hztune.trial.bench import Bench
+from hztune.trial.bench import SHORT_S, Bench
 
 COPIES = 4
 """Processes in an A/A block: two independent pairs."""
@@ -97,6 +97,25 @@ def assess(bench: Bench, confirm_s: float, alpha: float) -> Calibration:
         detectable=detectable_effect(noise, rounds, pairs, alpha),
         apart=_apart(bench),
     )
+
+
+def warnings_about(bench: Bench, calibration: Calibration) -> list[str]:
+    """What to tell the user after the calibration, a sentence each; empty: nothing."""
+    said = []
+    seconds = bench.run_s() if bench.is_whole else None
+    if seconds is not None and seconds < SHORT_S:
+        said.append(
+            f"warning: a run takes only {1e3 * seconds:.0f} ms, and much of that is the start of "
+            f"the program; {bench.repeats()} runs are taken for each measurement, and a longer "
+            "input would show more"
+        )
+    if calibration.apart is not None:
+        said.append(
+            "warning: runs of the same program fall into two groups, "
+            f"{percent(calibration.apart, sign=False)} apart; a claim needs "
+            f"{calibration.least_pairs} fresh pairs"
+        )
+    return said
 
 
 def _apart(bench: Bench) -> float | None:
