@@ -70,6 +70,7 @@ static void json_workload(hz_json *json, const hz_workload *workload)
     hz_json_string(json, "source", workload->source);
     hz_json_int(json, "min_threads", workload->min_threads);
     hz_json_bool(json, "steady", workload->steady);
+    hz_json_bool(json, "file", workload->open != NULL);
     hz_json_array(json, "params");
     for (size_t i = 0; i < workload->param_count; i++) json_param(json, &workload->params[i]);
     hz_json_array_end(json);
@@ -107,8 +108,9 @@ static void print_param(const hz_bench_param *param)
 
 static void print_workload(const hz_workload *workload)
 {
-    (void)printf("%s: %s\n    source: %s; threads: %u or more; %s\n", workload->name, workload->doc,
-                 workload->source, workload->min_threads,
+    (void)printf("%s%s: %s\n    source: %s; threads: %u or more; %s\n", workload->name,
+                 workload->open != NULL ? ":FILE" : "", workload->doc, workload->source,
+                 workload->min_threads,
                  workload->steady ? "steady" : "not steady: measured by whole runs");
     for (size_t i = 0; i < workload->param_count; i++) print_param(&workload->params[i]);
     for (size_t i = 0; i < workload->setting_count; i++)
