@@ -76,9 +76,10 @@ typedef struct hz_bench_setting {
  *   report   writes the members of the result that are its own
  *   print    writes its own lines for people
  *
- * Two more make a workload that replays a file, chosen as NAME:FILE:
+ * Three more make a workload that replays a file, chosen as NAME:FILE:
  *
  *   open     reads and checks the file before anything else; returns how many workers it needs
+ *   describe writes members about the opened file for --list
  *   arm      in the worker's thread, after many steps that had to wait: sees to it that hz_wake()
  * is called for this worker when it can go on; false when it can go on already. With it a waiting
  * worker sleeps, and counts as parked meanwhile, instead of looking again
@@ -103,6 +104,7 @@ typedef struct hz_workload {
     void (*report)(const struct hz_run *run, hz_json *json);
     void (*print)(const struct hz_run *run);
     unsigned (*open)(struct hz_options *options);
+    void (*describe)(const struct hz_options *options, hz_json *json);
     bool (*arm)(struct hz_worker *w);
 } hz_workload;
 
@@ -211,7 +213,7 @@ bool hz_setting_next(const char **cursor, char *name, size_t name_size, char *va
                      size_t value_size);
 
 /* list.c */
-void hz_list_print(bool json);
+void hz_list_print(hz_options *options);
 void hz_param_text(const hz_bench_param *param, int64_t value, char *text, size_t size);
 
 /* harness.c */

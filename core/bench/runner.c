@@ -19,7 +19,7 @@ enum {
     STACK_BYTES = 256 * 1024, /* of a worker's thread; small, so that births stay cheap */
     SPINS = 64,               /* looks before a waiting worker yields its CPU */
     YIELDS = 256,             /* further looks, each after a yield, before it sleeps */
-    YIELDS_UNTIL_WOKEN = 16,  /* the same where the other worker will wake it */
+    YIELDS_IN_A_CROWD = 16,   /* the same where many wait, and another worker will wake it */
     NAP_NS = 50000,           /* shortest sleep of a waiting worker; the longest is twice this */
     SAMPLE_NS = 20 * 1000 * 1000, /* between two looks at the live bytes */
 };
@@ -137,7 +137,7 @@ static void wait_a_moment(hz_worker *w)
     const bool crowded = w->run->threads > w->run->cpus;
     const bool is_woken = w->run->workload->arm != NULL && w->quota != 0;
     const uint64_t spins = crowded ? 0 : SPINS;
-    const uint64_t yields = is_woken ? YIELDS_UNTIL_WOKEN : YIELDS;
+    const uint64_t yields = is_woken && crowded ? YIELDS_IN_A_CROWD : YIELDS;
     w->waits++;
     if (w->waits <= spins) return;
     if (w->waits <= spins + yields) {

@@ -32,6 +32,15 @@ static unsigned open_trace(hz_options *options)
     return made->trace.header->thread_count;
 }
 
+static void describe(const hz_options *options, hz_json *json)
+{
+    const hz_rehearsed *made = options->opened;
+    const hz_trace_header *header = made->trace.header;
+    hz_json_int(json, "threads", options->threads);
+    hz_json_int(json, "calls", (int64_t)header->call_count);
+    hz_json_bool(json, "timed", (header->flags & HZ_TRACE_HAS_TIME) != 0);
+}
+
 static void prepare(hz_run *run)
 {
     hz_trace_shared *all = hz_harness_alloc(sizeof *all);
@@ -277,5 +286,6 @@ const hz_workload hz_workload_trace = {
     .report = report,
     .print = print,
     .open = open_trace,
+    .describe = describe,
     .arm = hz_trace_arm,
 };
