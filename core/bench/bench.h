@@ -41,6 +41,7 @@
 
 struct hz_worker;
 struct hz_run;
+struct hz_options;
 
 /* --- what a workload is ---------------------------------------------------------------------- */
 
@@ -73,6 +74,15 @@ typedef struct hz_bench_setting {
  *   end      in the worker's thread, when all have stopped: frees everything
  *   quota    operations of a worker in a run of fixed work; else every worker does the same
  *   report   writes the members of the result that are its own
+ *   print    writes its own lines for people
+ *
+ * Three more make a workload that replays a file, chosen as NAME:FILE:
+ *
+ *   open     reads and checks the file before anything else; returns how many workers it needs
+ *   describe writes members about the opened file for --list
+ *   arm      in the worker's thread, after many steps that had to wait: sees to it that hz_wake()
+ * is called for this worker when it can go on; false when it can go on already. With it a waiting
+ * worker sleeps, and counts as parked meanwhile, instead of looking again
  */
 typedef struct hz_workload {
     const char *name;                 /* on the command line */
@@ -92,6 +102,10 @@ typedef struct hz_workload {
     void (*end)(struct hz_worker *w);
     uint64_t (*quota)(const struct hz_run *run, unsigned index);
     void (*report)(const struct hz_run *run, hz_json *json);
+    void (*print)(const struct hz_run *run);
+    unsigned (*open)(struct hz_options *options);
+    void (*describe)(const struct hz_options *options, hz_json *json);
+    bool (*arm)(struct hz_worker *w);
 } hz_workload;
 
 /* --- what was asked for ---------------------------------------------------------------------- */
@@ -102,6 +116,8 @@ typedef enum hz_touch { HZ_TOUCH_NONE, HZ_TOUCH_HEAD, HZ_TOUCH_FULL } hz_touch;
 typedef struct hz_options {
     const hz_workload *workload;   /* the shape */
     const char *setting;           /* name of the setting, or "" */
+    const char *file;              /* of a workload that replays one, or NULL */
+    const void *opened;            /* what its `open` has made of it */
     int64_t values[HZ_MAX_PARAMS]; /* the parameters, in the order of the table */
     unsigned threads;              /* workers */
     double seconds;                /* length of the counted window */
@@ -152,6 +168,8 @@ typedef struct hz_worker {
     pthread_t thread;           /* the one that works now; valid once it has finished */
     pthread_t previous;         /* the one that worked before and is to be joined */
     bool has_previous;          /* whether there is such a one */
+
+    _Alignas(HZ_LINE) _Atomic uint32_t asleep; /* futex: 1 while it sleeps until hz_wake() */
 } hz_worker;
 
 /* One run. */
@@ -169,6 +187,8 @@ typedef struct hz_run {
     pthread_barrier_t stopped;       /* where all meet before blocks are freed */
     _Atomic int64_t live_peak_bytes; /* highest sum of live bytes that was seen */
     double remote_target;            /* wanted share of remote frees, in percent; negative: none */
+    int64_t own_kb; /* resident memory that the workload keeps for itself; taken out
+                       of every figure */
 } hz_run;
 
 /* What a run came to, apart from what stands in the workers. */
@@ -193,7 +213,7 @@ bool hz_setting_next(const char **cursor, char *name, size_t name_size, char *va
                      size_t value_size);
 
 /* list.c */
-void hz_list_print(bool json);
+void hz_list_print(hz_options *options);
 void hz_param_text(const hz_bench_param *param, int64_t value, char *text, size_t size);
 
 /* harness.c */
@@ -208,11 +228,15 @@ void hz_note_take(hz_instruments *instruments, size_t size);
 void hz_note_give(hz_instruments *instruments, size_t size);
 void *hz_take_timed(hz_instruments *instruments, void *old, size_t size);
 void hz_free_timed(hz_instruments *instruments, void *block);
+int64_t hz_timer_start(const hz_instruments *instruments);
+void hz_timer_take(hz_instruments *instruments, int64_t start_ns);
+void hz_timer_give(hz_instruments *instruments, int64_t start_ns);
 void hz_instruments_report(const hz_run *run, hz_json *json);
 
 /* runner.c */
 void hz_run_init(hz_run *run, const hz_options *options);
 void hz_run_execute(hz_run *run, hz_result *result);
+void hz_wake(hz_worker *w);
 
 /* report.c */
 int hz_report(const hz_run *run, const hz_result *result);

@@ -195,7 +195,7 @@ static bool give_turn(hz_conductor *conductor, hz_arm *arm, int64_t skip_ns, int
     turn->minor_faults = after.minor_faults - before.minor_faults;
     turn->steal_ticks = after.steal_ticks - before.steal_ticks;
     turn->psi_us = after.psi_us - before.psi_us;
-    turn->rss_kb = hz_proc_rss_kb(arm->child.pid);
+    turn->rss_kb = hz_arm_rss_kb(arm);
     turn->live_kb = hz_turn_live_bytes(arm->page) / 1024;
     turn->gap_cpu_ns = before.cpu_ns - arm->parked_cpu_ns;
     arm->parked_cpu_ns = after.cpu_ns;

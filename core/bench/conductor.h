@@ -71,6 +71,9 @@ bool hz_watch(hz_conductor *conductor, int64_t deadline_ns);
 /* Kills an arm for a reason ("hang", "oom") and reports its end. */
 void hz_arm_kill(hz_arm *arm, const char *reason);
 
+/* Resident KiB of an arm, without what its program keeps for itself. */
+int64_t hz_arm_rss_kb(const hz_arm *arm);
+
 /* Kills the arm if it is too big. */
 void hz_arm_check_memory(const hz_conductor *conductor, hz_arm *arm);
 

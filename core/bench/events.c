@@ -88,7 +88,7 @@ void hz_event_exit(const hz_arm *arm)
     hz_json_string(&json, "status", status_of(arm));
     hz_json_int(&json, "signal", end->signal);
     hz_json_int(&json, "code", end->code);
-    hz_json_int(&json, "rss_peak_kb", end->usage.ru_maxrss);
+    hz_json_int(&json, "rss_peak_kb", end->usage.ru_maxrss - atomic_load(&arm->page->own_kb));
     hz_json_int(&json, "minor_faults", end->usage.ru_minflt);
     hz_json_double(&json, "cpu_s", hz_usage_cpu_s(&end->usage));
     hz_json_bytes(&json, "stderr_tail", tail, hz_capture_copy(&arm->child.err, tail));

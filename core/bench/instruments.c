@@ -81,25 +81,38 @@ static void add_time(latency *times, int64_t elapsed_ns)
     if (ns > times->max_ns) times->max_ns = ns;
 }
 
+/* When a call that is to be timed begins; 0 where calls are not. */
+int64_t hz_timer_start(const hz_instruments *instruments)
+{
+    return instruments->timed ? hz_clock_ns() : 0;
+}
+
+/* The call has given a block. */
+void hz_timer_take(hz_instruments *instruments, int64_t start_ns)
+{
+    if (instruments->timed) add_time(&instruments->take, hz_clock_ns() - start_ns);
+}
+
+/* The call has freed one. */
+void hz_timer_give(hz_instruments *instruments, int64_t start_ns)
+{
+    if (instruments->timed) add_time(&instruments->give, hz_clock_ns() - start_ns);
+}
+
 /* malloc(size), or realloc(old, size) when there is an old block. */
 void *hz_take_timed(hz_instruments *instruments, void *old, size_t size)
 {
-    const int64_t start = instruments->timed ? hz_clock_ns() : 0;
+    const int64_t start_ns = hz_timer_start(instruments);
     void *block = old == NULL ? malloc(size) : realloc(old, size);
-    if (!instruments->timed) return block;
-    add_time(&instruments->take, hz_clock_ns() - start);
+    hz_timer_take(instruments, start_ns);
     return block;
 }
 
 void hz_free_timed(hz_instruments *instruments, void *block)
 {
-    if (!instruments->timed) {
-        free(block);
-        return;
-    }
-    const int64_t start = hz_clock_ns();
+    const int64_t start_ns = hz_timer_start(instruments);
     free(block);
-    add_time(&instruments->give, hz_clock_ns() - start);
+    hz_timer_give(instruments, start_ns);
 }
 
 /* --- report ---------------------------------------------------------------------------------- */

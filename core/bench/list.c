@@ -1,5 +1,6 @@
 /*
  * --list: every workload with its parameters and settings, for people and (--json) for programs.
+ * Behind the name of a workload: that one alone, and what is known of the file that it replays.
  */
 #include <stdio.h>
 
@@ -62,7 +63,7 @@ static void json_setting(hz_json *json, const hz_workload *workload,
     hz_json_object_end(json);
 }
 
-static void json_workload(hz_json *json, const hz_workload *workload)
+static void json_workload(hz_json *json, const hz_workload *workload, const hz_options *options)
 {
     hz_json_object(json, NULL);
     hz_json_string(json, "name", workload->name);
@@ -70,6 +71,7 @@ static void json_workload(hz_json *json, const hz_workload *workload)
     hz_json_string(json, "source", workload->source);
     hz_json_int(json, "min_threads", workload->min_threads);
     hz_json_bool(json, "steady", workload->steady);
+    hz_json_bool(json, "file", workload->open != NULL);
     hz_json_array(json, "params");
     for (size_t i = 0; i < workload->param_count; i++) json_param(json, &workload->params[i]);
     hz_json_array_end(json);
@@ -77,16 +79,23 @@ static void json_workload(hz_json *json, const hz_workload *workload)
     for (size_t i = 0; i < workload->setting_count; i++)
         json_setting(json, workload, &workload->settings[i]);
     hz_json_array_end(json);
+    if (options->opened != NULL) workload->describe(options, json);
     hz_json_object_end(json);
 }
 
-static void list_json(void)
+static bool is_listed(const hz_options *options, const hz_workload *workload)
+{
+    return options->workload == NULL || options->workload == workload;
+}
+
+static void list_json(const hz_options *options)
 {
     hz_json json = {.out = stdout};
     hz_json_object(&json, NULL);
     hz_json_int(&json, "schema", 1);
     hz_json_array(&json, "workloads");
-    for (size_t i = 0; i < hz_workload_count(); i++) json_workload(&json, hz_workload_at(i));
+    for (size_t i = 0; i < hz_workload_count(); i++)
+        if (is_listed(options, hz_workload_at(i))) json_workload(&json, hz_workload_at(i), options);
     hz_json_array_end(&json);
     hz_json_object_end(&json);
     hz_json_line(&json);
@@ -107,8 +116,9 @@ static void print_param(const hz_bench_param *param)
 
 static void print_workload(const hz_workload *workload)
 {
-    (void)printf("%s: %s\n    source: %s; threads: %u or more; %s\n", workload->name, workload->doc,
-                 workload->source, workload->min_threads,
+    (void)printf("%s%s: %s\n    source: %s; threads: %u or more; %s\n", workload->name,
+                 workload->open != NULL ? ":FILE" : "", workload->doc, workload->source,
+                 workload->min_threads,
                  workload->steady ? "steady" : "not steady: measured by whole runs");
     for (size_t i = 0; i < workload->param_count; i++) print_param(&workload->params[i]);
     for (size_t i = 0; i < workload->setting_count; i++)
@@ -116,11 +126,13 @@ static void print_workload(const hz_workload *workload)
                      workload->settings[i].values);
 }
 
-void hz_list_print(bool json)
+void hz_list_print(hz_options *options)
 {
-    if (json) {
-        list_json();
+    if (options->file != NULL) options->threads = options->workload->open(options);
+    if (options->json) {
+        list_json(options);
         return;
     }
-    for (size_t i = 0; i < hz_workload_count(); i++) print_workload(hz_workload_at(i));
+    for (size_t i = 0; i < hz_workload_count(); i++)
+        if (is_listed(options, hz_workload_at(i))) print_workload(hz_workload_at(i));
 }

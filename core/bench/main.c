@@ -11,7 +11,7 @@ int main(int argc, char **argv)
 
     hz_options_parse(&options, argc, argv);
     if (options.list) {
-        hz_list_print(options.json);
+        hz_list_print(&options);
         return 0;
     }
     hz_run_init(&run, &options);

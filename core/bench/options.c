@@ -1,6 +1,6 @@
 /*
- * The command line: WORKLOAD[@SETTING] and options, common ones from the table below, the
- * workload's from its own.
+ * The command line: WORKLOAD[@SETTING] or WORKLOAD:FILE, and options, common ones from the table
+ * below, the workload's from its own.
  */
 #include <stdio.h>
 
@@ -98,6 +98,7 @@ static const hz_option common[] = {
 static void print_help(void)
 {
     (void)printf("usage: hz-bench WORKLOAD[@SETTING] [options] [--PARAMETER VALUE ...]\n"
+                 "       hz-bench trace:FILE [options] [--PARAMETER VALUE ...]\n"
                  "       hz-bench --list [--json]\n\n"
                  "Runs an allocation workload with the malloc of this process (LD_PRELOAD another "
                  "one).\n\n");
@@ -175,12 +176,19 @@ static void apply_setting(hz_options *options, const char *setting)
 
 static void choose_workload(hz_options *options, const char *text)
 {
-    const size_t length = strcspn(text, "@");
+    const size_t length = strcspn(text, "@:");
     const hz_workload *workload = find_workload(text, length);
     options->workload = workload;
+    if (workload->open != NULL) {
+        if (text[length] != ':' || text[length + 1] == '\0')
+            hz_refuse("%s: it replays a file: write %s:FILE", text, workload->name);
+        options->file = text + length + 1;
+    } else if (text[length] == ':') {
+        hz_refuse("%s: %s has no file", text, workload->name);
+    }
     for (size_t i = 0; i < workload->param_count; i++)
         options->values[i] = workload->params[i].default_value;
-    if (text[length] == '@') {
+    if (options->file == NULL && text[length] == '@') {
         options->setting = text + length + 1;
         apply_setting(options, options->setting);
     }
@@ -224,6 +232,14 @@ static void check_together(hz_options *options)
     const hz_workload *workload = options->workload;
     if (workload == NULL)
         hz_refuse("the workload is missing: hz-bench WORKLOAD [options], or hz-bench --list");
+    if (options->file != NULL) {
+        const unsigned threads = workload->open(options);
+        if (options->threads != 0 && options->threads != threads)
+            hz_refuse("--threads %u: %s has %u threads, and each is replayed by one; leave the "
+                      "option out",
+                      options->threads, options->file, threads);
+        options->threads = threads;
+    }
     if (options->threads == 0) {
         const unsigned cpus = hz_cpu_count();
         options->threads = cpus > workload->min_threads ? cpus : workload->min_threads;

@@ -25,7 +25,8 @@
     X(threads)                                                                                     \
     X(burst_idle)                                                                                  \
     X(kv)                                                                                          \
-    X(app)
+    X(app)                                                                                         \
+    X(trace)
 
 #define DECLARE(name) extern const hz_workload hz_workload_##name;
 HZ_WORKLOADS(DECLARE)

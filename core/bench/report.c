@@ -10,9 +10,9 @@
 #include "bench.h"
 #include "procfs.h"
 
-static int64_t peak_kb(void)
+static int64_t peak_kb(const hz_run *run)
 {
-    return hz_proc_status(getpid(), "VmHWM:");
+    return hz_proc_status(getpid(), "VmHWM:") - run->own_kb;
 }
 
 /* --- the remote share ------------------------------------------------------------------------ */
@@ -78,10 +78,11 @@ static void json_speed(hz_json *json, const hz_run *run, const hz_result *result
     hz_json_int(json, "births", (int64_t)result->births);
 }
 
-static void json_memory(hz_json *json, const hz_result *result)
+static void json_memory(hz_json *json, const hz_run *run, const hz_result *result)
 {
-    hz_json_int(json, "rss_peak_kb", peak_kb());
-    hz_json_int(json, "rss_end_kb", hz_proc_status(getpid(), "VmRSS:"));
+    hz_json_int(json, "rss_peak_kb", peak_kb(run));
+    hz_json_int(json, "rss_end_kb", hz_proc_status(getpid(), "VmRSS:") - run->own_kb);
+    hz_json_int(json, "own_kb", run->own_kb);
     hz_json_int(json, "live_peak_kb", result->live_peak_kb);
     hz_json_int(json, "minor_faults", (int64_t)result->minor_faults);
 }
@@ -112,7 +113,7 @@ static void print_json(const hz_run *run, const hz_result *result)
     hz_json_object(&json, NULL);
     json_asked(&json, run);
     json_speed(&json, run, result);
-    json_memory(&json, result);
+    json_memory(&json, run, result);
     json_share(&json, run);
     json_allocator(&json);
     hz_instruments_report(run, &json);
@@ -129,11 +130,12 @@ static void print_lines(const hz_run *run, const hz_result *result)
                  1e-6 * (double)result->ops / result->seconds, (unsigned long long)result->ops,
                  result->seconds, result->cpu_s);
     (void)printf("  peak %lld KiB resident, %lld KiB live; %llu page faults\n",
-                 (long long)peak_kb(), (long long)result->live_peak_kb,
+                 (long long)peak_kb(run), (long long)result->live_peak_kb,
                  (unsigned long long)result->minor_faults);
     if (run->remote_target >= 0)
         (void)printf("  remote frees %.2f %% (target %.0f %%)\n", remote_share(run).percent,
                      run->remote_target);
+    if (run->workload->print != NULL) run->workload->print(run);
     if (run->options->latency) (void)printf("  latencies are in the --json form\n");
 }
 

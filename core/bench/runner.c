@@ -19,6 +19,7 @@ enum {
     STACK_BYTES = 256 * 1024, /* of a worker's thread; small, so that births stay cheap */
     SPINS = 64,               /* looks before a waiting worker yields its CPU */
     YIELDS = 256,             /* further looks, each after a yield, before it sleeps */
+    YIELDS_IN_A_CROWD = 16,   /* the same where many wait, and another worker will wake it */
     NAP_NS = 50000,           /* shortest sleep of a waiting worker; the longest is twice this */
     SAMPLE_NS = 20 * 1000 * 1000, /* between two looks at the live bytes */
 };
@@ -63,11 +64,10 @@ static void look_at_live_bytes(hz_run *run)
         atomic_store_explicit(&run->live_peak_bytes, live, memory_order_relaxed);
 }
 
-/* Waits for a turn; false when there will be none. */
-static bool park(hz_worker *w)
+/* Counts this worker as parked; the conductor may be waiting for that. */
+static void count_in(hz_worker *w)
 {
     hz_turn_page *page = w->run->page;
-    uint32_t turn;
     publish_usage(w);
     hz_scatter_enter(&w->run->scatter, w->index);
     atomic_store(&w->slot->parked, 1);
@@ -76,6 +76,14 @@ static bool park(hz_worker *w)
         look_at_live_bytes(w->run);
         hz_futex_wake(&page->parked);
     }
+}
+
+/* Waits for a turn; false when there will be none. */
+static bool park(hz_worker *w)
+{
+    hz_turn_page *page = w->run->page;
+    uint32_t turn;
+    count_in(w);
     while ((turn = atomic_load(&page->turn)) == HZ_TURN_PARK)
         hz_futex_wait(&page->turn, HZ_TURN_PARK, -1);
     hz_turn_pass(page);
@@ -86,18 +94,56 @@ static bool park(hz_worker *w)
 }
 
 /*
+ * Wakes a worker that sleeps in sleep_until_woken(), if it does. The waker counts it out: so it is
+ * not counted as parked any more when the waker itself parks, and no turn ends while it is waking.
+ */
+void hz_wake(hz_worker *w)
+{
+    if (atomic_load(&w->asleep) == 0 || atomic_exchange(&w->asleep, 0) == 0) return;
+    atomic_fetch_sub(&w->run->page->parked, 1);
+    hz_futex_wake(&w->asleep);
+}
+
+/* At the end: whatever sleeps shall see it. */
+static void wake_all(hz_run *run)
+{
+    if (run->workload->arm == NULL) return;
+    for (unsigned i = 0; i < run->threads; i++) hz_wake(&run->workers[i]);
+}
+
+/*
+ * Sleeps until another worker or the end wakes this one; it counts as parked meanwhile, so that a
+ * turn can end. Either it sees here that it can go on, or the other one sees that it is asleep.
+ */
+static void sleep_until_woken(hz_worker *w)
+{
+    hz_turn_page *page = w->run->page;
+    count_in(w);
+    atomic_store(&w->asleep, 1);
+    if (atomic_load(&page->turn) == HZ_TURN_QUIT || !w->run->workload->arm(w))
+        if (atomic_exchange(&w->asleep, 0) == 1) atomic_fetch_sub(&page->parked, 1);
+    while (atomic_load(&w->asleep) != 0) hz_futex_wait(&w->asleep, 1, -1);
+    hz_scatter_leave(&w->run->scatter);
+    atomic_store(&w->slot->parked, 0);
+}
+
+/*
  * Waiting for another worker: look again at once a few times if that worker can be running at the
- * same time, then yield, then sleep for a random time, so that workers that wait for each other do
- * not fall into a rhythm.
+ * same time, then yield, then sleep: until it is woken, or for a random time, so that workers that
+ * wait for each other do not fall into a rhythm.
  */
 static void wait_a_moment(hz_worker *w)
 {
     const bool crowded = w->run->threads > w->run->cpus;
+    const bool is_woken = w->run->workload->arm != NULL && w->quota != 0;
     const uint64_t spins = crowded ? 0 : SPINS;
+    const uint64_t yields = is_woken && crowded ? YIELDS_IN_A_CROWD : YIELDS;
     w->waits++;
     if (w->waits <= spins) return;
-    if (w->waits <= spins + YIELDS) {
+    if (w->waits <= spins + yields) {
         (void)sched_yield();
+    } else if (is_woken) {
+        sleep_until_woken(w);
     } else {
         const uint32_t nap = NAP_NS + hz_scale(hz_low(hz_random(&w->wait_rng)), NAP_NS);
         (void)clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){.tv_nsec = (long)nap}, NULL);
@@ -160,8 +206,11 @@ static bool work(hz_worker *w)
     const hz_workload *workload = w->run->workload;
     for (;;) {
         if (HZ_UNLIKELY(atomic_load_explicit(&page->turn, memory_order_relaxed) != HZ_TURN_RUN) &&
-            !park(w))
+            !park(w)) {
+            wake_all(w->run);
+            w->quota = 0;
             return true;
+        }
         if (HZ_UNLIKELY(w->quota == 0)) return true;
         const size_t done =
             workload->step(w, w->quota < workload->batch ? (size_t)w->quota : workload->batch);
@@ -303,6 +352,7 @@ static void run_for_time(hz_run *run, reading *first, reading *last)
     *first = read_counters(run);
     watch_until(run, first->ns + ns_of(run->options->seconds));
     *last = read_counters(run);
+    atomic_store(&run->page->worked_ns, (uint64_t)(last->ns - atomic_load(&run->page->began_ns)));
     hz_turn_give(run->page, HZ_TURN_QUIT);
     watch_until(run, INT64_MAX);
     (void)pthread_barrier_wait(&run->stopped);

@@ -6,7 +6,7 @@
  *   run    threads work; each publishes its completed operations after every step
  *   quit   threads finish
  *
- * The conductor writes `turn` and `worked_ns`; the threads write the rest. All
+ * The conductor writes `turn`, `worked_ns` and `began_ns`; the program writes the rest. All
  * threads are parked when `parked` equals `nthreads`; a thread that is just waking when the word
  * turns back to park counts itself out and in again without working.
  */
@@ -48,7 +48,9 @@ typedef struct hz_turn_page {
     _Atomic uint32_t turn;      /* futex: HZ_TURN_PARK, _RUN or _QUIT */
     _Atomic uint32_t parked;    /* futex: how many threads are parked */
     _Atomic uint64_t worked_ns; /* length of all turns so far, by the conductor */
-    uint8_t unused[64 - 2 * sizeof(uint64_t) - 4 * sizeof(uint32_t)];
+    _Atomic int64_t began_ns;   /* when the present turn began, or 0; by the conductor */
+    _Atomic int64_t own_kb;     /* resident memory that is the program's own, not its allocator's */
+    uint8_t unused[64 - 4 * sizeof(uint64_t) - 4 * sizeof(uint32_t)];
     hz_turn_slot slots[HZ_TURNS_MAX_THREADS]; /* the first `nthreads` are in use */
 } hz_turn_page;
 
@@ -75,6 +77,22 @@ static inline void hz_futex_wake(_Atomic uint32_t *word)
     hz_futex_wake_some(word, INT32_MAX);
 }
 
+/* The monotonic clock, in ns. */
+static inline int64_t hz_clock_ns(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Time within turns, in ns: a clock that stands still while others have theirs. */
+static inline int64_t hz_turn_clock_ns(hz_turn_page *page)
+{
+    const int64_t began_ns = atomic_load_explicit(&page->began_ns, memory_order_relaxed);
+    const int64_t worked_ns = (int64_t)atomic_load_explicit(&page->worked_ns, memory_order_relaxed);
+    return worked_ns + (began_ns != 0 ? hz_clock_ns() - began_ns : 0);
+}
+
 /*
  * Gives the word `turn` a new value. At the beginning of a turn only one thread is woken, and each
  * that goes to work wakes two more (hz_turn_pass): a thread that wakes many at once is driven off
@@ -82,6 +100,7 @@ static inline void hz_futex_wake(_Atomic uint32_t *word)
  */
 static inline void hz_turn_give(hz_turn_page *page, uint32_t turn)
 {
+    atomic_store(&page->began_ns, turn == HZ_TURN_RUN ? hz_clock_ns() : 0);
     atomic_store(&page->turn, turn);
     if (turn == HZ_TURN_RUN) hz_futex_wake_some(&page->turn, 1);
     if (turn == HZ_TURN_QUIT) hz_futex_wake(&page->turn);
@@ -118,14 +137,6 @@ static inline int64_t hz_turn_live_bytes(hz_turn_page *page)
     for (uint32_t i = 0; i < nthreads; i++)
         sum += atomic_load_explicit(&page->slots[i].live_bytes, memory_order_relaxed);
     return sum;
-}
-
-/* The monotonic clock, in ns. */
-static inline int64_t hz_clock_ns(void)
-{
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
 #endif

@@ -41,10 +41,14 @@ void hz_arm_kill(hz_arm *arm, const char *reason)
     report_end(arm);
 }
 
+int64_t hz_arm_rss_kb(const hz_arm *arm)
+{
+    return hz_proc_rss_kb(arm->child.pid) - atomic_load(&arm->page->own_kb);
+}
+
 void hz_arm_check_memory(const hz_conductor *conductor, hz_arm *arm)
 {
-    if (conductor->rss_limit_kb > 0 && !arm->gone &&
-        hz_proc_rss_kb(arm->child.pid) > conductor->rss_limit_kb)
+    if (conductor->rss_limit_kb > 0 && !arm->gone && hz_arm_rss_kb(arm) > conductor->rss_limit_kb)
         hz_arm_kill(arm, "oom");
 }
 

@@ -36,7 +36,7 @@ def listing(programs: Programs) -> list[dict[str, Any]]:
 
 
 def test_the_list_names_every_workload_once(programs: Programs) -> None:
-    assert [workload["name"] for workload in listing(programs)] == NAMES
+    assert [workload["name"] for workload in listing(programs)] == [*NAMES, "trace"]
 
 
 @pytest.mark.parametrize("index", range(len(NAMES)), ids=NAMES)

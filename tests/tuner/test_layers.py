@@ -31,7 +31,7 @@ PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     ),
     frozenset({"sparse"}),
     frozenset({"profile", "allocator", "workload", "blocks", "caution"}),
-    frozenset({"params", "machine", "strictjson"}),
+    frozenset({"params", "machine", "strictjson", "trace_file"}),
     frozenset({"process", "files", "gc_freeze", "interrupt"}),
     frozenset({"artifacts", "arguments"}),
     frozenset({"errors"}),

@@ -1,4 +1,4 @@
-"""The built-in workloads: what hz-bench says it has, and one of them chosen with its parameters.
+"""The workloads: what hz-bench says it has, and one of them chosen with its parameters.
 
 hz-bench owns every fact (names, parameters, ranges, settings); this file only asks, and refuses
 what it does not know before anything is started.
@@ -10,14 +10,15 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from typing import Any, Literal
 
-from hztune import artifacts, process
+from hztune import artifacts, process, trace_file
 from hztune.errors import HztuneError, UsageError
 from hztune.params import Value
+from hztune.trace_file import TraceFile
 
 Goal = Literal["throughput", "p99"]
 """What is made better: operations a second, or the time that 99 of 100 calls keep to."""
@@ -30,6 +31,13 @@ _LIST_DEADLINE_S = 20.0
 _CHECK_DEADLINE_S = 60.0
 _USAGE_STATUS = 2
 _MAX_THREADS = 4096
+
+_MOST_CALLS_IN_TURNS = 200_000
+"""Of a round of a trace: a block of turns then has many rounds, and it matters little that it
+begins and ends within one. A longer trace is measured by runs of whole rounds."""
+
+_CALLS_A_SECOND = 8e6
+"""Rounds of a trace in a run are counted with this speed; most traces are faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,7 @@ class Workload:
         steady: Whether every second is like the other, so that turns can measure it.
         params: Its parameters.
         settings: Its named settings.
+        has_file: Whether it replays a file, and is named NAME:FILE.
     """
 
     name: str
@@ -105,6 +114,12 @@ class Workload:
     steady: bool
     params: tuple[WorkloadParam, ...]
     settings: tuple[NamedSetting, ...]
+    has_file: bool = False
+
+    @property
+    def text(self) -> str:
+        """As a user writes it: "larson", "trace:FILE"."""
+        return f"{self.name}:FILE" if self.has_file else self.name
 
     def param(self, name: str) -> WorkloadParam:
         """Returns the parameter called `name`; "-" and "_" are the same.
@@ -123,12 +138,14 @@ class WorkloadSpec:
     """A workload with everything chosen that makes its requests what they are, except the seed.
 
     Attributes:
-        name: Name of the workload.
-        setting: Name of the setting; "" for the workload's own defaults.
+        name: Name of the workload; of a trace "trace:" and its file's name.
+        setting: Name of the setting; "" for the workload's own defaults. Of a trace its digest.
         params: (name, value) of the parameters that were given beyond the setting.
         threads: Number of threads.
         steady: Whether turns can measure it.
         goal: What is measured of it.
+        trace: The file that is replayed; None: there is none, or the specification was read from
+            results, which do not know where it stands.
     """
 
     name: str
@@ -137,6 +154,7 @@ class WorkloadSpec:
     threads: int
     steady: bool = True
     goal: Goal = "throughput"
+    trace: TraceFile | None = field(default=None, compare=False)
 
     @classmethod
     def from_text(
@@ -145,15 +163,19 @@ class WorkloadSpec:
         """Returns the specification that a command line describes.
 
         Args:
-            text: "remote", or "remote@main" with a named setting.
+            text: "remote", or "remote@main" with a named setting; or "trace:FILE".
             overrides: "KEY=VALUE" for each parameter that shall differ from the setting.
             threads: None: as many as this process may use CPUs, or as the workload needs.
 
         Raises:
             UsageError: An unknown workload, setting or parameter, or a value out of range.
         """
+        if trace_file.is_trace(text):
+            return _of_trace(trace_file.find(text), overrides, threads)
         name, _, setting = text.partition("@")
         workload = find(name)
+        if workload.has_file:
+            raise UsageError(f"{name} replays a file: write {workload.text}")
         names = [each.name for each in workload.settings]
         if (setting or "@" in text) and setting not in names:
             raise _unknown(f"setting of {name}", setting, names)
@@ -183,11 +205,25 @@ class WorkloadSpec:
 
     def command(self, seed: int) -> list[str]:
         """Returns the hz-bench command; the same seed gives the same requests."""
-        words = [str(artifacts.bench()), self.name + (f"@{self.setting}" if self.setting else "")]
+        words = [str(artifacts.bench()), self._target]
         for key, value in self.params:
             words += [f"--{key}", str(value)]
         instruments = ["--latency"] if self.goal == "p99" else []
         return [*words, "--threads", str(self.threads), "--seed", str(seed), *instruments, "--json"]
+
+    @property
+    def _target(self) -> str:
+        """How hz-bench is told what to run."""
+        if self.trace is not None:
+            return trace_file.PREFIX + str(self.trace.path)
+        return self.name + (f"@{self.setting}" if self.setting else "")
+
+    def span(self, seconds: float) -> list[str]:
+        """Returns the options of a run of about so many seconds; of a trace it is whole rounds."""
+        if self.trace is None:
+            return ["--seconds", f"{seconds:g}"]
+        rounds = 1 if _is_paced(self) else round(_CALLS_A_SECOND * seconds / self.trace.calls)
+        return ["--ops", str(self.trace.calls * max(1, rounds))]
 
     def check(self) -> None:
         """Runs one operation of it, since only hz-bench knows which parameters go together.
@@ -196,6 +232,11 @@ class WorkloadSpec:
             UsageError: hz-bench refuses the combination; the message is its own.
             HztuneError: It cannot run here at all (memory, threads).
         """
+        if _is_paced(self) and self.goal == "throughput":
+            raise UsageError(
+                f"{self.label}: a pace says how fast it is, so that no configuration is faster; "
+                "leave it out, or tune with --objective p99"
+            )
         command = [*self.command(seed=1), "--ops", "1"]
         done = process.run(command, deadline_s=_CHECK_DEADLINE_S)
         if done.code == _USAGE_STATUS:
@@ -236,7 +277,7 @@ def find(name: str) -> Workload:
     for workload in listing():
         if workload.name == name:
             return workload
-    raise _unknown("workload", name, [workload.name for workload in listing()])
+    raise _unknown("workload", name, [workload.text for workload in listing()])
 
 
 def workloads_named(
@@ -260,8 +301,8 @@ def workloads_named(
         WorkloadSpec.from_text(name, [each for each in overrides if takes(name, each)], threads)
         for name in names
     ]
-    most = max(spec.threads for spec in specs)
-    return tuple(replace(spec, threads=most) for spec in specs)
+    most = max((spec.threads for spec in specs if spec.trace is None), default=0)
+    return tuple(replace(spec, threads=most) if spec.trace is None else spec for spec in specs)
 
 
 def goal_of(metric: str) -> Goal:
@@ -280,7 +321,7 @@ def goal_of(metric: str) -> Goal:
 def takes(name: str, override: str) -> bool:
     """Whether a workload ("remote@main") has the parameter of KEY=VALUE."""
     key = override.partition("=")[0].replace("-", "_")
-    found = find(name.partition("@")[0])
+    found = find(re.split("[@:]", name, maxsplit=1)[0])
     return any(each.name.replace("-", "_") == key for each in found.params)
 
 
@@ -291,6 +332,25 @@ def _override(workload: Workload, text: str) -> tuple[str, Value]:
         raise UsageError(f"-p {text}: write it as KEY=VALUE")
     param = workload.param(key)
     return param.name, param.parse(value)
+
+
+def _of_trace(trace: TraceFile, overrides: Sequence[str], threads: int | None) -> WorkloadSpec:
+    """Returns the specification of a trace, whose threads are those that were recorded."""
+    if threads not in (None, trace.threads):
+        raise UsageError(
+            f"--threads {threads}: {trace.path.name} has {trace.threads} threads, and each is "
+            "replayed by one; leave the option out"
+        )
+    params = tuple(dict(_override(find("trace"), each) for each in overrides).items())
+    spec = WorkloadSpec(trace.name, trace.digest, params, trace.threads, trace=trace)
+    if _is_paced(spec) and not trace.timed:
+        raise UsageError(f"-p pace: {trace.path.name} was recorded without times")
+    return replace(spec, steady=trace.calls <= _MOST_CALLS_IN_TURNS and not _is_paced(spec))
+
+
+def _is_paced(spec: WorkloadSpec) -> bool:
+    """Whether a trace is replayed at a pace, and not as fast as possible."""
+    return spec.trace is not None and dict(spec.params).get("pace", 0) != 0
 
 
 def _threads(workload: Workload, threads: int | None) -> int:
@@ -326,6 +386,7 @@ def _workload(row: dict[str, Any]) -> Workload:
             NamedSetting(each["name"], each["doc"], tuple(each["values"].items()))
             for each in row["settings"]
         ),
+        has_file=row["file"],
     )
 
 

@@ -109,6 +109,7 @@ def verify(
     seed: int = 1,
     reporter: Reporter | None = None,
     keep: bool = True,
+    traces: Sequence[str | Path] = (),
 ) -> Verification:
     """Measures a profile's claim again, on fresh pairs, here and now.
 
@@ -120,6 +121,8 @@ def verify(
         reporter: Is told how it goes; None: nothing is shown.
         keep: Whether the answer goes into the history of this user. Where it cannot be written,
             the reporter is told so.
+        traces: Where the traces stand that it was made for; without one it is looked for by name in
+            the present folder.
 
     Raises:
         UsageError: It makes no claim, or is not for this program or workload.
@@ -129,7 +132,7 @@ def verify(
     from hztune.verify import history as checks
 
     told = reporter or Quiet()
-    finding = claim.verify(tuned, programs, budget_s, seed, told)
+    finding = claim.verify(tuned, programs, budget_s, seed, told, [Path(each) for each in traces])
     if keep:
         try:
             checks.append(checks.rechecked(tuned, programs, finding))

@@ -39,7 +39,7 @@ def offer_names(known: Callable[[], Iterable[str]]) -> Offer:
 
 def workloads() -> list[str]:
     """The workloads of this installation."""
-    return [each.name for each in api.workloads()]
+    return [each.text.removesuffix("FILE") for each in api.workloads()]
 
 
 def allocators() -> list[str]:

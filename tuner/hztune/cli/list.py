@@ -95,7 +95,7 @@ def _workloads() -> Listing:
     rows: list[tuple[str, ...]] = []
     found = api.workloads()
     for each in found:
-        rows.append((each.name, each.doc))
+        rows.append((each.text, each.doc))
         rows += [(f"{each.name}@{setting.name}", setting.doc) for setting in each.settings]
         rows += [(f"  -p {p.name}={p.default}", f"{p.doc}; {p.legal()}") for p in each.params]
     return Listing(rows, [asdict(each) for each in found])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 from difflib import get_close_matches
@@ -19,7 +20,7 @@ def no_command(word: str) -> UsageError:
 
 def _meant(word: str) -> str:
     workloads = _workloads()
-    if word.partition("@")[0] in workloads:
+    if re.split("[@:]", word, maxsplit=1)[0] in workloads:
         return f"it is a workload: hztune --workload {shlex.quote(word)}"
     if program := _program(word):
         return f"it is a program: hztune -- {shlex.quote(program)}"

@@ -44,7 +44,8 @@ _EXIT_STATUS: dict[Verdict, int] = {
     "-w",
     metavar="NAME[@SETTING],...",
     shell_complete=completion.offer_names(completion.workloads),
-    help="What to tune for; see `hztune list workloads`. Several: one profile for all.",
+    help="What to tune for; see `hztune list workloads`. trace:FILE replays a recorded trace. "
+    "Several: one profile for all.",
 )
 @click.option(
     "--param",

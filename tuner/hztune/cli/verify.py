@@ -28,9 +28,10 @@ _STATUS = {"holds": 0, "does not hold": 4, "cannot tell": 1}
 _HELP = """Measure a profile's claim again, here and now.
 
 Fresh pairs of control and profile are measured on the workload of the profile; for one that was
-made for a program, give the command again after --. The claim holds when they show at least half of
-the gain with which the claimed interval begins. With --pid nothing is measured: the answer is
-whether a running process has the profile's allocator and parameters.
+made for a program, give the command again after --, and for a trace its file with --trace. The
+claim holds when they show at least half of the gain with which the claimed interval begins. With
+--pid nothing is measured: the answer is whether a running process has the profile's allocator and
+parameters.
 
 --all measures every profile in DIR, and those of results directories in it. Beside web.json, which
 was made for a program, web.args holds the words of its command as they stand here after PROFILE.
@@ -77,6 +78,14 @@ exit status   0  the claim holds (--pid: the profile is in effect; --all: every 
 )
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True,
               help="Of every random choice.")  # fmt: skip
+@click.option(
+    "--trace",
+    "traces",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="A trace that the profile was made for.  [default: by name, in this folder]",
+)
 @click.option("--strict", is_flag=True, help="Exit with status 5 on another machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
@@ -89,6 +98,7 @@ def verify_command(
     pid: int | None,
     budget: str,
     seed: int,
+    traces: tuple[Path, ...],
     strict: bool,
     as_json: bool,
     quiet: bool,
@@ -118,7 +128,12 @@ def verify_command(
     _warn(tuned, targets, strict)
     with reporter(quiet=quiet) as display:
         finding = api.verify(
-            tuned, programs=targets, budget_s=budget_s, seed=seed, reporter=display
+            tuned,
+            programs=targets,
+            budget_s=budget_s,
+            seed=seed,
+            reporter=display,
+            traces=traces,
         )
     held = _as_json(tuned, finding)
     click.echo(json.dumps(held, indent=2) if as_json else _for_people(tuned, finding))

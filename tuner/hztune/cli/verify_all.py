@@ -110,7 +110,12 @@ def _answer(kept: Kept, only_due: bool, budget_s: float, seed: int, quiet: bool)
         with reporter(quiet=quiet) as display:
             display.say(f"{kept.path}: {why or 'measured again, as was asked'}")
             finding = api.verify(
-                tuned, programs=programs, budget_s=budget_s, seed=seed, reporter=display
+                tuned,
+                programs=programs,
+                budget_s=budget_s,
+                seed=seed,
+                reporter=display,
+                traces=kept.traces,
             )
     except HztuneError as error:
         return FolderAnswer(kept.path, "not measured", str(error))

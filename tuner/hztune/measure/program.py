@@ -95,6 +95,7 @@ class Program:
         commands: What stands for OPEN in `argv`, by the allocator of the arm.
         by: How it is measured, "turns" or "runs"; "": as is found out.
         span_s: Seconds after which a server's load is told to end, by SIGINT; 0: it ends by itself.
+        own_kb: Reads how much of its memory is no allocator's from what it prints; None: nothing.
     """
 
     argv: tuple[str, ...]
@@ -116,6 +117,7 @@ class Program:
     commands: tuple[tuple[str, tuple[str, ...]], ...] = ()
     by: By | Literal[""] = ""
     span_s: float = 0.0
+    own_kb: Callable[[str], int] | None = None
 
     @property
     def label(self) -> str:
@@ -161,7 +163,7 @@ def bench_program(spec: WorkloadSpec, seconds: float = 1.0, rss_limit_mb: int = 
     """Returns a built-in workload as a program, for those that turns cannot measure."""
     words = spec.command(seed=0)
     at = words.index("--seed")
-    argv = (*words[:at], *words[at + 2 :], "--seconds", f"{seconds:g}")
+    argv = (*words[:at], *words[at + 2 :], *spec.span(seconds))
     return Program(
         argv,
         rate=_bench_rate if spec.goal == "throughput" else _bench_p99_rate,
@@ -170,6 +172,7 @@ def bench_program(spec: WorkloadSpec, seconds: float = 1.0, rss_limit_mb: int = 
         rss_limit_mb=rss_limit_mb,
         seed_option="--seed",
         threads=spec.threads,
+        own_kb=_bench_own_kb if spec.trace is not None else None,
     )
 
 
@@ -424,6 +427,14 @@ def _bench_counts(stdout: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
     if rest := result.get("rss_idle_kb"):
         facts["rss_idle_kb"] = rest["at_the_end"]
     return counters, facts
+
+
+def _bench_own_kb(stdout: str) -> int:
+    """Returns the memory that hz-bench keeps for itself, KiB; 0 where it printed no result."""
+    try:
+        return int(json.loads(stdout)["own_kb"])
+    except (ValueError, KeyError, TypeError):
+        return 0
 
 
 def _bench_rate(wall_s: float, stdout: str) -> float | Fault:

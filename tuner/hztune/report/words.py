@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Mapping
 
+from hztune import trace_file
 from hztune.blocks import Arm
 from hztune.params import Value
 from hztune.profile import Profile, WorkloadId
@@ -147,7 +148,8 @@ def tune_command_line(profile: Profile, objectives: str = "") -> str:
         words += ["--workload", ",".join(workload.text for workload in profile.workloads)]
         for name, value in dict.fromkeys(each for of in profile.workloads for each in of.params):
             words += ["-p", f"{name}={value}"]
-        words += ["--threads", str(profile.threads)]
+        if not all(trace_file.is_trace(workload.name) for workload in profile.workloads):
+            words += ["--threads", str(profile.threads)]
         if profile.objective.metric == METRICS["p99"]:
             words += ["--objective", "p99"]
     if objectives:
@@ -205,7 +207,8 @@ def _target_command(workload: WorkloadId, threads: int, ops: int) -> str:
     if workload.kind == "program":
         return "./your-program its arguments"
     params = "".join(f" --{name} {value}" for name, value in workload.params)
-    name = shlex.quote(workload.text)
+    is_trace = trace_file.is_trace(workload.name)
+    name = shlex.quote(workload.name if is_trace else workload.text)
     return f"$(hztune paths --bench) {name}{params} --threads {threads} --ops {ops}"
 
 

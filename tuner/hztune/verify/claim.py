@@ -14,8 +14,10 @@ import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from hztune import trace_file
 from hztune.blocks import Arm
 from hztune.confirm.proof import REPORTED_ERROR
 from hztune.errors import UsageError
@@ -117,7 +119,12 @@ class Promise:
 
 
 def verify(
-    tuned: Profile, programs: Sequence[Program], budget_s: float, seed: int, reporter: Reporter
+    tuned: Profile,
+    programs: Sequence[Program],
+    budget_s: float,
+    seed: int,
+    reporter: Reporter,
+    traces: Sequence[Path] = (),
 ) -> Verification:
     """Measures the claim of a profile again.
 
@@ -127,6 +134,8 @@ def verify(
         budget_s: Seconds for it.
         seed: Of every random choice.
         reporter: Is told how it goes.
+        traces: Where the traces stand that it was made for; those that are missing are looked for
+            by name in the present folder.
 
     Raises:
         UsageError: It makes no claim, or was made for something else, or there is no time;
@@ -138,12 +147,14 @@ def verify(
             f"--budget is {budget_s:g} s; legal is from {_LEAST_BUDGET_S:g} s to 7 days"
         )
     promise = Promise.of(tuned)
-    executor = _on(programs, tuned, seed) if programs else _on_workload(tuned, seed)
+    if programs and traces:
+        raise UsageError("--trace and a program after -- exclude each other; give one of them")
+    executor = _on(programs, tuned, seed) if programs else _on_workload(tuned, seed, traces)
     budget = Budget(SystemClock(), budget_s)
     return measure(promise, Bench(executor, Ledger(promise.limit), budget, reporter))
 
 
-def _on_workload(tuned: Profile, seed: int) -> Executor:
+def _on_workload(tuned: Profile, seed: int, traces: Sequence[Path]) -> Executor:
     """What measures the workload of a profile, or all of several together.
 
     Raises:
@@ -157,13 +168,40 @@ def _on_workload(tuned: Profile, seed: int) -> Executor:
             "give its command again after --"
         )
     goal = goal_of(tuned.objective.metric)
+    texts = _placed_texts(tuned, traces)
     specs = [
-        WorkloadSpec.from_text(of.text, [f"{k}={v}" for k, v in of.params], tuned.threads).by(goal)
-        for of in tuned.workloads
+        WorkloadSpec.from_text(
+            text,
+            [f"{k}={v}" for k, v in of.params],
+            None if trace_file.is_trace(text) else tuned.threads,
+        ).by(goal)
+        for text, of in zip(texts, tuned.workloads, strict=True)
     ]
     for spec in specs:
         spec.check()
     return workloads_executor(specs, seed=seed, machine=Machine.here(), processes=2)
+
+
+def _placed_texts(tuned: Profile, traces: Sequence[Path]) -> list[str]:
+    """The workloads of a profile as a command line names them, traces by where they stand here.
+
+    Raises:
+        UsageError: A trace was given that is none of the profile's.
+    """
+    known = {trace_file.find(f"{trace_file.PREFIX}{path}") for path in traces}
+    by_digest = {each.digest: each for each in known}
+    texts = [of.text for of in tuned.workloads]
+    wanted = {of.setting for of in tuned.workloads if trace_file.is_trace(of.name)}
+    if others := [each for each in known if each.digest not in wanted]:
+        made_for = " and ".join(texts)
+        raise UsageError(
+            f"--trace {others[0].path.name}: its SHA-256 begins with {others[0].digest}, and the "
+            f"profile was made for {made_for}"
+        )
+    return [
+        f"{trace_file.PREFIX}{by_digest[of.setting].path}" if of.setting in by_digest else text
+        for text, of in zip(texts, tuned.workloads, strict=True)
+    ]
 
 
 def _each_command(tuned: Profile) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hztune import files, profile
+from hztune import files, profile, trace_file
 from hztune.errors import UsageError
 from hztune.profile import PROFILE, Profile
 
@@ -38,6 +38,17 @@ class Kept:
     tuned: Profile | None
     words: tuple[str, ...]
     fault: str
+
+    @property
+    def traces(self) -> list[Path]:
+        """The traces that it was made for, as far as they stand beside it."""
+        named = self.tuned.workloads if self.tuned else ()
+        beside = [
+            self.path.parent / of.name.removeprefix(trace_file.PREFIX)
+            for of in named
+            if of.kind == "bench" and trace_file.is_trace(of.name)
+        ]
+        return [path for path in beside if path.is_file()]
 
 
 def profiles_in(folder: Path) -> list[Kept]:

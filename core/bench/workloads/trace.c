@@ -1,0 +1,291 @@
+/*
+ * trace: replays a recorded trace, one worker for each recorded thread.
+ *
+ * Each worker reads its own words from first to last. Workers share the cells, through which blocks
+ * go from one to another, and nothing else that changes while they work (core/trace/README.md).
+ *
+ * A round is the whole trace, once. The course of a worker in it:
+ *   UNBORN  waits until another worker has come to the spawn that names it; some start at once
+ *   ALIVE   plays its words
+ *   DEAD    waits until all have played theirs; a thread that the program joined has ended
+ *   FREED   has freed what the program never did, and waits until all have
+ * A recorded thread that was spawned is a new thread in every round.
+ */
+#include <stdio.h>
+
+#include "trace_play.h"
+
+enum { FREES_A_STEP = 4096 };
+
+static const hz_bench_param params[] = {
+    {"pace", 0, 0, 100000, NULL, "%",
+     "of the speed of the recording: 100 as recorded, 200 twice as fast; 0: as fast as possible"},
+};
+
+/* ---- the run -------------------------------------------------------------------------------- */
+
+static unsigned open_trace(hz_options *options)
+{
+    hz_rehearsed *made = hz_harness_alloc(sizeof *made);
+    *made = hz_rehearse(options->file);
+    options->opened = made;
+    return made->trace.header->thread_count;
+}
+
+static void describe(const hz_options *options, hz_json *json)
+{
+    const hz_rehearsed *made = options->opened;
+    const hz_trace_header *header = made->trace.header;
+    hz_json_int(json, "threads", options->threads);
+    hz_json_int(json, "calls", (int64_t)header->call_count);
+    hz_json_bool(json, "timed", (header->flags & HZ_TRACE_HAS_TIME) != 0);
+}
+
+static void prepare(hz_run *run)
+{
+    hz_trace_shared *all = hz_harness_alloc(sizeof *all);
+    const hz_rehearsed *made = run->options->opened;
+    if (run->values[HZ_TRACE_PACE] != 0 && run->options->turns_fd >= 0)
+        hz_refuse("--pace and --turns exclude each other: turns measure how fast it can be");
+    if (run->values[HZ_TRACE_PACE] != 0 && (made->trace.header->flags & HZ_TRACE_HAS_TIME) == 0)
+        hz_refuse("--pace %lld: %s was recorded without times",
+                  (long long)run->values[HZ_TRACE_PACE], run->options->file);
+    all->made = *made;
+    all->calls = hz_look_up();
+    all->lives = hz_harness_alloc(run->threads * sizeof *all->lives);
+    const uint64_t calls = made->trace.header->call_count;
+    all->last_round = (uint32_t)((run->options->ops + calls - 1) / calls);
+    run->shared = all;
+    run->own_kb = (int64_t)(made->own_bytes / 1024);
+    atomic_store(&run->page->own_kb, run->own_kb);
+}
+
+/* Fixed work is whole rounds: see `last_round`. */
+static uint64_t quota(const hz_run *run, unsigned index)
+{
+    (void)run, (void)index;
+    return UINT64_MAX;
+}
+
+static void begin(hz_worker *w)
+{
+    hz_trace_state *s = hz_harness_alloc(sizeof *s);
+    s->all = w->run->shared;
+    s->cells = s->all->made.cells;
+    s->slots = s->all->made.parts[w->index].slots;
+    s->round = 1;
+    s->halted_ns = -1;
+    s->is_plain = w->instruments == NULL && w->run->values[HZ_TRACE_PACE] == 0;
+    if (hz_trace_recorded(s, w->index)->waits_for_spawn != 0) hz_trace_wait(s, SPAWN, w->index);
+    w->state = s;
+}
+
+/* Whether the thread ends before the round does. */
+static bool is_joined(const hz_trace_state *s, unsigned index)
+{
+    return hz_trace_recorded(s, index)->waits_for_spawn != 0 &&
+           s->all->made.parts[index].joiner != HZ_TRACE_NO_THREAD;
+}
+
+/* ---- rounds --------------------------------------------------------------------------------- */
+
+/* All that were waited for have come: everything goes on. */
+static void next_phase(hz_worker *w, hz_trace_state *s)
+{
+    hz_run *run = w->run;
+    atomic_store(&s->all->arrived, 0);
+    atomic_store(&s->all->round_ns, 0);
+    atomic_fetch_add(&s->all->phase, 1);
+    for (unsigned i = 0; i < run->threads; i++) hz_wake(&run->workers[i]);
+}
+
+/* Waits until all workers have come here. Each round has two such places. */
+static void arrive(hz_worker *w, hz_trace_state *s, hz_trace_stage next)
+{
+    s->stage = next;
+    hz_trace_wait(s, PHASE, 2 * s->round - (next == DEAD));
+    if (atomic_fetch_add(&s->all->arrived, 1) + 1 == w->run->threads) next_phase(w, s);
+}
+
+static void be_born(hz_worker *w, hz_trace_state *s)
+{
+    int64_t unset = 0;
+    s->stage = ALIVE;
+    s->at = s->end = NULL;
+    s->chunk = 0;
+    s->old_sizes = s->all->made.parts[w->index].old_sizes;
+    s->touch = HZ_TRACE_NO_TOUCH;
+    s->born_ns = hz_turn_clock_ns(w->run->page);
+    if (!s->is_plain)
+        (void)atomic_compare_exchange_strong(&s->all->round_ns, &unset, hz_clock_ns());
+}
+
+static void die(hz_worker *w, hz_trace_state *s)
+{
+    const uint32_t joiner = s->all->made.parts[w->index].joiner;
+    s->alive_ns += hz_turn_clock_ns(w->run->page) - s->born_ns;
+    atomic_store(&s->all->lives[w->index].ended, s->round);
+    if (joiner != HZ_TRACE_NO_THREAD) hz_wake(&w->run->workers[joiner]);
+    w->hand_over = is_joined(s, w->index);
+    arrive(w, s, DEAD);
+}
+
+/* Frees what one thread left in its slots, some of it; true: all of it is freed. */
+static bool free_slots(hz_worker *w, hz_trace_state *s, unsigned index)
+{
+    const hz_trace_part *part = &s->all->made.parts[index];
+    const uint32_t count = hz_trace_recorded(s, index)->slot_count;
+    if (part->left_count == 0) return true;
+    for (uint32_t i = 0; i < FREES_A_STEP && s->left_slot < count; i++, s->left_slot++) {
+        free(part->slots[s->left_slot]);
+        part->slots[s->left_slot] = NULL;
+    }
+    if (s->left_slot < count) return false;
+    w->live_bytes -= (int64_t)part->left_bytes;
+    s->left_slot = 0;
+    return true;
+}
+
+static void free_cells(hz_trace_state *s)
+{
+    for (uint32_t i = 0; i < s->all->made.trace.header->cell_count; i++)
+        free((void *)(atomic_exchange(&s->cells[i], 0) & ~HZ_TRACE_SLEEPER));
+}
+
+/* Whether this worker frees what a thread has left: its own, or worker 0 what the dead have. */
+static bool is_heir(const hz_worker *w, const hz_trace_state *s, unsigned index)
+{
+    return is_joined(s, index) ? w->index == 0 : w->index == index;
+}
+
+/* Frees what the program never did, some of it at a time; true: all of it is freed. */
+static bool free_left(hz_worker *w, hz_trace_state *s)
+{
+    for (; s->left_thread < w->run->threads; s->left_thread++)
+        if (is_heir(w, s, s->left_thread) && !free_slots(w, s, s->left_thread)) return false;
+    s->left_thread = 0;
+    if (w->index != 0 || s->all->made.left_in_cells == 0) return true;
+    free_cells(s);
+    w->live_bytes -= (int64_t)s->all->made.left_bytes;
+    return true;
+}
+
+/* The round's last part. The worker has done all it was to do when it was the last round. */
+static void bury(hz_worker *w, hz_trace_state *s)
+{
+    if (s->round == s->all->last_round) {
+        w->quota = 0;
+    } else if (free_left(w, s)) {
+        w->hand_over =
+            hz_trace_recorded(s, w->index)->waits_for_spawn != 0 && !is_joined(s, w->index);
+        arrive(w, s, FREED);
+    }
+}
+
+static void begin_round(const hz_worker *w, hz_trace_state *s)
+{
+    s->round++;
+    s->stage = UNBORN;
+    if (hz_trace_recorded(s, w->index)->waits_for_spawn != 0) hz_trace_wait(s, SPAWN, w->index);
+}
+
+static size_t live(hz_worker *w, hz_trace_state *s, size_t most)
+{
+    bool ended = false;
+    const size_t done = hz_trace_play(w, s, most, &ended);
+    if (ended) die(w, s);
+    return done;
+}
+
+static size_t step(hz_worker *w, size_t most)
+{
+    hz_trace_state *s = w->state;
+    if (s->cause != NOTHING) {
+        if (!hz_trace_is_over(s)) return 0;
+        hz_trace_go_on(w, s);
+    }
+    w->waits = 0; /* what follows is no wait of long, whatever it returns */
+    switch (s->stage) {
+    case UNBORN:
+        be_born(w, s);
+        return live(w, s, most);
+    case ALIVE:
+        return live(w, s, most);
+    case DEAD:
+        bury(w, s);
+        return 0;
+    default:
+        begin_round(w, s);
+        return 0;
+    }
+}
+
+/* The run has ended, maybe within a round. */
+static void end(hz_worker *w)
+{
+    hz_trace_state *s = w->state;
+    for (uint32_t i = 0; i < hz_trace_recorded(s, w->index)->slot_count; i++) free(s->slots[i]);
+    if (w->index == 0) free_cells(s);
+}
+
+/* ---- report --------------------------------------------------------------------------------- */
+
+/* Share of its life that a thread waited for others. */
+static double waited_share(const hz_run *run)
+{
+    const int64_t now_ns = hz_turn_clock_ns(run->page);
+    int64_t alive_ns = 0;
+    int64_t waited_ns = 0;
+    for (unsigned i = 0; i < run->threads; i++) {
+        const hz_trace_state *s = run->workers[i].state;
+        alive_ns += s->alive_ns + (s->stage == ALIVE ? now_ns - s->born_ns : 0);
+        waited_ns += s->waited_ns + (s->halted_ns >= 0 ? now_ns - s->halted_ns : 0);
+    }
+    if (alive_ns <= 0 || waited_ns <= 0) return 0;
+    return waited_ns < alive_ns ? (double)waited_ns / (double)alive_ns : 1;
+}
+
+static uint64_t rounds_of(const hz_run *run)
+{
+    hz_trace_shared *all = run->shared;
+    return (atomic_load(&all->phase) + (uint64_t)1) / 2;
+}
+
+static void report(const hz_run *run, hz_json *json)
+{
+    const hz_trace_header *header = ((const hz_trace_shared *)run->shared)->made.trace.header;
+    hz_json_object(json, "trace");
+    hz_json_int(json, "calls", (int64_t)header->call_count);
+    hz_json_int(json, "handed", (int64_t)header->handed_count);
+    hz_json_int(json, "rounds", (int64_t)rounds_of(run));
+    hz_json_double(json, "waited_share", waited_share(run));
+    hz_json_object_end(json);
+}
+
+static void print(const hz_run *run)
+{
+    (void)printf("  %llu whole rounds; threads waited for each other in %.1f %% of their time\n",
+                 (unsigned long long)rounds_of(run), 100 * waited_share(run));
+}
+
+const hz_workload hz_workload_trace = {
+    .name = "trace",
+    .doc = "replays a recorded trace with all its threads, round after round; a thread waits only "
+           "for blocks and ends of others. An operation is one call of the allocator",
+    .source = "a program of yours: hztune record",
+    .min_threads = 1,
+    .steady = true,
+    .batch = 64,
+    .params = params,
+    .param_count = HZ_LENGTH(params),
+    .prepare = prepare,
+    .begin = begin,
+    .step = step,
+    .end = end,
+    .quota = quota,
+    .report = report,
+    .print = print,
+    .open = open_trace,
+    .describe = describe,
+    .arm = hz_trace_arm,
+};

@@ -1,0 +1,274 @@
+/*
+ * Playing the words of a trace: see trace_play.h.
+ *
+ * Plain mallocs and frees of a thread's own blocks are the fast path, and come first in the loop.
+ */
+#include "trace_play.h"
+
+#include "blocks.h"
+
+enum { NAP_NS = 1000000 };
+
+#define SLEEPER HZ_TRACE_SLEEPER
+
+/* ---- waiting -------------------------------------------------------------------------------- */
+
+/* The same for another worker's step, which counts as time spent waiting. */
+static bool halt(hz_worker *w, hz_trace_state *s, hz_trace_cause why, uint32_t what)
+{
+    hz_trace_wait(s, why, what);
+    s->halted_ns = hz_turn_clock_ns(w->run->page);
+    return false;
+}
+
+bool hz_trace_is_over(const hz_trace_state *s)
+{
+    switch (s->cause) {
+    case CELL_FULL:
+        return (atomic_load(&s->cells[s->waits_for]) & ~SLEEPER) != 0;
+    case CELL_EMPTY:
+        return (atomic_load(&s->cells[s->waits_for]) & ~SLEEPER) == 0;
+    case THREAD_END:
+        return atomic_load(&s->all->lives[s->waits_for].ended) >= s->round;
+    case SPAWN:
+        return atomic_load(&s->all->lives[s->waits_for].spawned) >= s->round;
+    case PHASE:
+        return atomic_load(&s->all->phase) >= s->waits_for;
+    default:
+        return true;
+    }
+}
+
+/* Leaves the mark in a cell that is full, or empty, as long as it is; false: it is not. */
+static bool mark(_Atomic uintptr_t *cell, bool is_full)
+{
+    uintptr_t seen = atomic_load(cell);
+    while (((seen & ~SLEEPER) != 0) == is_full)
+        if ((seen & SLEEPER) != 0 || atomic_compare_exchange_weak(cell, &seen, seen | SLEEPER))
+            return true;
+    return false;
+}
+
+bool hz_trace_arm(hz_worker *w)
+{
+    const hz_trace_state *s = w->state;
+    if (s->cause == CELL_FULL) return mark(&s->cells[s->waits_for], false);
+    if (s->cause == CELL_EMPTY) return mark(&s->cells[s->waits_for], true);
+    return !hz_trace_is_over(s);
+}
+
+/* Adds what a wait took. Between turns the clock may jump back a little. */
+void hz_trace_go_on(hz_worker *w, hz_trace_state *s)
+{
+    s->cause = NOTHING;
+    if (s->halted_ns < 0) return;
+    const int64_t waited_ns = hz_turn_clock_ns(w->run->page) - s->halted_ns;
+    s->waited_ns += waited_ns > 0 ? waited_ns : 0;
+    s->halted_ns = -1;
+}
+
+/* ---- cells ---------------------------------------------------------------------------------- */
+
+static hz_worker *partner(hz_worker *w, const hz_trace_state *s, uint32_t cell, bool is_taker)
+{
+    const hz_trace_pair *pair = &s->all->made.pairs[cell / HZ_TRACE_CELLS_A_GROUP];
+    const uint32_t index = is_taker ? pair->taker : pair->giver;
+    return index != HZ_TRACE_NO_THREAD ? &w->run->workers[index] : w;
+}
+
+static bool is_filled(const hz_trace_state *s, uint32_t cell)
+{
+    return (atomic_load_explicit(&s->cells[cell], memory_order_acquire) & ~SLEEPER) != 0;
+}
+
+/* Puts a block into an empty cell. */
+static void fill(hz_worker *w, hz_trace_state *s, uint32_t cell, const void *block)
+{
+    if ((atomic_exchange(&s->cells[cell], (uintptr_t)block) & SLEEPER) != 0)
+        hz_wake(partner(w, s, cell, true));
+}
+
+/* Takes the block out of a full cell. */
+static void *take_out(hz_worker *w, hz_trace_state *s, uint32_t cell)
+{
+    const uintptr_t found = atomic_exchange(&s->cells[cell], 0);
+    if ((found & SLEEPER) != 0) hz_wake(partner(w, s, cell, false));
+    return (void *)(found & ~SLEEPER);
+}
+
+/* ---- operations ----------------------------------------------------------------------------- */
+
+/* Touches the bytes from `from` on of what is new in a block. */
+static inline void touch(const hz_worker *w, hz_trace_state *s, void *block, size_t from,
+                         size_t size)
+{
+    const size_t end = HZ_LIKELY(s->touch >= size) ? size : (size_t)s->touch;
+    s->touch = HZ_TRACE_NO_TOUCH;
+    if (HZ_LIKELY(from < end)) hz_touch_block(w->touch, (unsigned char *)block + from, end - from);
+}
+
+static inline void *taken(hz_worker *w, hz_trace_state *s, void *block, size_t size)
+{
+    if (HZ_UNLIKELY(block == NULL)) hz_fail_memory(size);
+    w->live_bytes += (int64_t)size;
+    touch(w, s, block, 0, size);
+    return block;
+}
+
+/* Any block but a plain one. */
+static void *take(hz_worker *w, hz_trace_state *s, const hz_trace_operation *op)
+{
+    hz_instruments *instruments = w->instruments;
+    if (instruments == NULL) return taken(w, s, hz_trace_take(&s->all->calls, op), op->size);
+    hz_note_take(instruments, op->size);
+    const int64_t start_ns = hz_timer_start(instruments);
+    void *block = hz_trace_take(&s->all->calls, op);
+    hz_timer_take(instruments, start_ns);
+    return taken(w, s, block, op->size);
+}
+
+static void end_block(hz_worker *w, hz_trace_state *s, const hz_trace_operation *op, void *block)
+{
+    hz_instruments *instruments = w->instruments;
+    w->live_bytes -= (int64_t)op->size;
+    if (instruments == NULL) {
+        hz_trace_end(&s->all->calls, op, block);
+        return;
+    }
+    hz_note_give(instruments, op->size);
+    const int64_t start_ns = hz_timer_start(instruments);
+    hz_trace_end(&s->all->calls, op, block);
+    hz_timer_give(instruments, start_ns);
+}
+
+static void change(hz_worker *w, hz_trace_state *s, const hz_trace_operation *op)
+{
+    const uint64_t old_size = *s->old_sizes++;
+    void **slot = &s->slots[op->operand];
+    if (w->instruments != NULL) hz_note_take(w->instruments, op->size);
+    *slot = w->instruments != NULL ? hz_take_timed(w->instruments, *slot, op->size)
+                                   : realloc(*slot, op->size);
+    if (HZ_UNLIKELY(*slot == NULL)) hz_fail_memory(op->size);
+    w->live_bytes += (int64_t)op->size - (int64_t)old_size;
+    touch(w, s, *slot, old_size, op->size);
+}
+
+static void spawn(hz_worker *w, hz_trace_state *s, uint32_t child)
+{
+    atomic_store(&s->all->lives[child].spawned, s->round);
+    hz_wake(&w->run->workers[child]);
+}
+
+/* Steps between threads; false: this one has to wait. */
+static bool pass_on(hz_worker *w, hz_trace_state *s, const hz_trace_operation *op)
+{
+    const uint32_t cell = (uint32_t)op->size;
+    switch (op->kind) {
+    case HZ_TRACE_FETCH:
+        if (!is_filled(s, cell)) return halt(w, s, CELL_FULL, cell);
+        s->slots[op->operand] = take_out(w, s, cell);
+        return true;
+    case HZ_TRACE_HAND:
+        if (is_filled(s, cell)) return halt(w, s, CELL_EMPTY, cell);
+        fill(w, s, cell, s->slots[op->operand]);
+        s->slots[op->operand] = NULL;
+        return true;
+    case HZ_TRACE_JOIN:
+        hz_trace_wait(s, THREAD_END, op->operand);
+        return hz_trace_is_over(s) || halt(w, s, THREAD_END, op->operand);
+    case HZ_TRACE_SPAWN:
+        spawn(w, s, op->operand);
+        return true;
+    default:
+        s->touch = op->size;
+        return true;
+    }
+}
+
+/* Does an operation that is no plain malloc or free; false: it has to wait, and comes again. */
+static __attribute__((noinline)) bool act(hz_worker *w, hz_trace_state *s,
+                                          const hz_trace_operation *op)
+{
+    if (op->kind == HZ_TRACE_REALLOC) {
+        change(w, s, op);
+    } else if (!hz_trace_calls(op->kind)) {
+        return pass_on(w, s, op);
+    } else if (hz_trace_gives(op->kind)) {
+        if (op->is_cell && is_filled(s, op->operand)) return halt(w, s, CELL_EMPTY, op->operand);
+        void *block = take(w, s, op);
+        if (op->is_cell)
+            fill(w, s, op->operand, block);
+        else
+            s->slots[op->operand] = block;
+    } else {
+        if (op->is_cell && !is_filled(s, op->operand)) return halt(w, s, CELL_FULL, op->operand);
+        void *block = op->is_cell ? take_out(w, s, op->operand) : s->slots[op->operand];
+        if (!op->is_cell) s->slots[op->operand] = NULL;
+        end_block(w, s, op, block);
+    }
+    return true;
+}
+
+/* ---- playing -------------------------------------------------------------------------------- */
+
+static bool has_next_chunk(const hz_worker *w, hz_trace_state *s)
+{
+    const hz_trace_thread *thread = hz_trace_recorded(s, w->index);
+    if (s->chunk == thread->chunk_count) return false;
+    const hz_trace *trace = &s->all->made.trace;
+    const hz_trace_place *place = &trace->places[thread->first_place + s->chunk];
+    s->at = hz_trace_words(trace, place, &s->end);
+    s->time_ns = ((const hz_trace_chunk *)(const void *)(trace->bytes + place->offset))->start_ns;
+    s->chunk++;
+    return true;
+}
+
+/* Whether it is time for an operation; before, the worker takes a nap. */
+static bool is_due(hz_worker *w, hz_trace_state *s, const hz_trace_operation *op)
+{
+    const int64_t pace = w->run->values[HZ_TRACE_PACE];
+    if (pace == 0) return true;
+    const double since_ns = (double)(s->time_ns + op->delta_ns) * 100 / (double)pace;
+    const int64_t left_ns = atomic_load(&s->all->round_ns) + (int64_t)since_ns - hz_clock_ns();
+    if (left_ns <= 0) return true;
+    const int64_t nap_ns = left_ns < NAP_NS ? left_ns : NAP_NS;
+    (void)clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){.tv_nsec = nap_ns}, NULL);
+    hz_trace_wait(s, TIME, 0);
+    return false;
+}
+
+/* Plays at most `most` calls; *ended: there are no more words. */
+static inline __attribute__((always_inline)) size_t play(hz_worker *w, hz_trace_state *s,
+                                                         size_t most, bool *ended, bool is_plain)
+{
+    size_t done = 0;
+    while (done < most) {
+        hz_trace_operation op;
+        if (HZ_UNLIKELY(s->at == s->end) && !has_next_chunk(w, s)) {
+            *ended = true;
+            break;
+        }
+        const uint64_t *next = hz_trace_unpack(s->at, &op);
+        if (is_plain && !op.is_cell && op.kind == HZ_TRACE_MALLOC) {
+            s->slots[op.operand] = taken(w, s, malloc(op.size), op.size);
+            done++;
+        } else if (is_plain && !op.is_cell && op.kind == HZ_TRACE_FREE) {
+            w->live_bytes -= (int64_t)op.size;
+            free(s->slots[op.operand]);
+            s->slots[op.operand] = NULL;
+            done++;
+        } else {
+            if (!is_plain && !is_due(w, s, &op)) break;
+            if (!act(w, s, &op)) break;
+            if (!is_plain) s->time_ns += op.delta_ns;
+            done += hz_trace_calls(op.kind);
+        }
+        s->at = next;
+    }
+    return done;
+}
+
+size_t hz_trace_play(hz_worker *w, hz_trace_state *s, size_t most, bool *ended)
+{
+    return s->is_plain ? play(w, s, most, ended, true) : play(w, s, most, ended, false);
+}

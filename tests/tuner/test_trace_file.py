@@ -1,0 +1,181 @@
+"""A trace as a workload: known by name and content, with the threads that were recorded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.bench import traces
+
+from hztune import api, profile
+from hztune.blocks import Arm
+from hztune.errors import UsageError
+from hztune.machine import Machine
+from hztune.measure.runs import RunExecutor
+from hztune.measure.turns import TurnExecutor
+from hztune.measure.workloads import workload_executor
+from hztune.profile import Profile, WorkloadId
+from hztune.report.words import tune_command_line
+from hztune.tune.request import TuneRequest
+from hztune.tune.stored_request import read_back, written
+from hztune.workload import WorkloadSpec, listing, takes, workloads_named
+
+MakeProfile = Callable[..., Profile]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A trace of two threads and 800 calls, in a folder of its own."""
+    folder = tmp_path / "recorded"
+    folder.mkdir()
+    return traces.write(folder / "redis.hzt", traces.conveyor(400), cells=8, handed=400)
+
+
+def spec_of(path: Path, *params: str) -> WorkloadSpec:
+    return WorkloadSpec.from_text(f"trace:{path}", params)
+
+
+def test_it_is_called_by_name_and_content_and_never_by_path(path: Path) -> None:
+    spec = spec_of(path)
+    assert spec.name == "trace:redis.hzt" and len(spec.setting) == 12
+    assert spec.label == f"trace:redis.hzt@{spec.setting} T=2"
+    assert str(path.parent) not in spec.label
+    assert spec.command(seed=3)[1:] == [
+        f"trace:{path}", "--threads", "2", "--seed", "3", "--json"]  # fmt: skip
+    spec.check()
+
+
+def test_the_same_content_elsewhere_is_the_same_workload(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "redis.hzt"
+    copy.write_bytes(path.read_bytes())
+    assert spec_of(copy) == spec_of(path)
+    traces.write(copy, traces.conveyor(401), cells=8, handed=401)
+    assert spec_of(copy) != spec_of(path)
+
+
+def test_what_results_call_it_finds_it_in_the_present_folder(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_of(path)
+    text = f"{spec.name}@{spec.setting}"
+    with pytest.raises(UsageError, match="is not here: run this in the folder that has it"):
+        WorkloadSpec.from_text(text)
+    monkeypatch.chdir(path.parent)
+    assert WorkloadSpec.from_text(text) == spec
+    with pytest.raises(UsageError, match="is another trace than the one that is asked for"):
+        WorkloadSpec.from_text(f"{spec.name}@0123456789ab")
+
+
+def test_a_file_may_have_any_name(path: Path) -> None:
+    odd = path.with_name("a b@c.hzt")
+    os.rename(path, odd)
+    spec = spec_of(odd)
+    assert spec.name == "trace:a-b-c.hzt"
+    spec.check()
+
+
+def test_its_threads_are_those_of_the_recording(path: Path) -> None:
+    with pytest.raises(UsageError, match="has 2 threads, and each is replayed by one"):
+        WorkloadSpec.from_text(f"trace:{path}", threads=3)
+    assert WorkloadSpec.from_text(f"trace:{path}", threads=2).threads == 2
+    trace, other = workloads_named(f"trace:{path},larson", ["slots=50"], None)
+    assert (trace.threads, other.params) == (2, (("slots", 50),))
+
+
+def test_what_cannot_be_replayed_is_refused_with_the_words_of_hz_bench(path: Path) -> None:
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with pytest.raises(UsageError, match=r"is cut: .* `hztune trace cut`"):
+        spec_of(path)
+    path.write_bytes(b"something else" * 100)
+    with pytest.raises(UsageError, match="is not a trace: record one with `hztune record`"):
+        spec_of(path)
+    with pytest.raises(UsageError, match="there is no trace"):
+        spec_of(path.with_name("nowhere"))
+    with pytest.raises(UsageError, match="write trace:FILE"):
+        WorkloadSpec.from_text("trace")
+
+
+def test_a_pace_is_for_latencies_of_a_trace_with_times(path: Path) -> None:
+    with pytest.raises(UsageError, match="was recorded without times"):
+        spec_of(path, "pace=100")
+    traces.write(path, traces.conveyor(50), cells=8, handed=50, flags=traces.HAS_TIME)
+    paced = spec_of(path, "pace=100")
+    assert not paced.steady and paced.span(1.0) == ["--ops", "100"]
+    with pytest.raises(UsageError, match="tune with --objective p99"):
+        paced.check()
+    paced.by("p99").check()
+
+
+def test_it_is_listed_as_what_takes_a_file(path: Path) -> None:
+    (row,) = [each for each in listing() if each.has_file]
+    assert row.text == "trace:FILE"
+    assert takes(f"trace:{path}", "pace=100") and not takes(f"trace:{path}", "slots=5")
+
+
+# ---- measured ------------------------------------------------------------------------------------
+
+
+def test_a_short_trace_is_measured_by_turns(path: Path) -> None:
+    executor = workload_executor(spec_of(path), seed=1, machine=Machine.here(), processes=2)
+    assert isinstance(executor, TurnExecutor)
+    arms = [Arm("hz"), Arm("glibc")]
+    block = executor.measure(arms, role="search", rounds=3, number=0)
+    assert [outcome.status for outcome in block.outcomes] == ["ok", "ok"]
+    assert all(outcome.ops_per_s > 0 for outcome in block.outcomes)
+
+
+def test_a_long_trace_is_measured_by_runs_of_whole_rounds_without_its_own_memory(
+    tmp_path: Path,
+) -> None:
+    spec = spec_of(traces.write(tmp_path / "long.hzt", [traces.churn(300_000)]))
+    executor = workload_executor(
+        spec, seed=1, machine=Machine.here(), processes=2, run_s=300_000 / 8e6
+    )
+    assert isinstance(executor, RunExecutor)
+    outcome = executor.measure([Arm("glibc")], role="search", rounds=1, number=0).control
+    assert outcome.status == "ok" and outcome.facts["ops"] == 300_000
+    assert 500 < outcome.rss_peak_kb < 6000, "the file and the slots would be 2400 KiB more"
+
+
+# ---- requests and profiles -----------------------------------------------------------------------
+
+
+def test_a_stored_request_names_no_path_and_is_read_where_the_file_is(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = written(TuneRequest(workload=spec_of(path), budget_s=60.0))
+    assert str(path.parent) not in str(stored)
+    monkeypatch.chdir(path.parent)
+    with read_back(stored) as request:
+        assert request.workload == spec_of(path)
+
+
+@pytest.fixture
+def tuned(path: Path, make_profile: MakeProfile) -> Profile:
+    spec = spec_of(path)
+    return make_profile(workload=WorkloadId("bench", spec.name, spec.setting, ()), threads=2)
+
+
+def test_a_profile_keeps_the_name_and_the_content_of_its_trace(
+    tuned: Profile, tmp_path: Path
+) -> None:
+    profile.save(tuned, tmp_path / "profile.json")
+    assert profile.load(tmp_path / "profile.json") == tuned
+    line = tune_command_line(tuned)
+    assert f"--workload {tuned.workload.name}@{tuned.workload.setting} " in line
+    assert "--threads" not in line
+
+
+def test_a_claim_is_verified_on_the_same_trace_or_not_at_all(
+    tuned: Profile, path: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=r"trace redis.hzt \(SHA-256 .* --trace FILE"):
+        api.verify(tuned, budget_s=0.6)
+    other = traces.write(tmp_path / "other.hzt", [traces.churn(1000)])
+    with pytest.raises(UsageError, match=r"--trace other.hzt: .* was made for trace:redis.hzt@"):
+        api.verify(tuned, budget_s=0.6, traces=[other])
+    moved = path.rename(tmp_path / "moved.hzt")
+    assert api.verify(tuned, budget_s=0.6, traces=[moved]).answer == "cannot tell"

@@ -1,0 +1,110 @@
+"""Trace files as workloads: `trace:FILE`, known again by name and content and never by path.
+
+hz-bench owns the format: it opens a file, verifies all of it and says what it holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from hztune import artifacts, process
+from hztune.errors import HztuneError, UsageError
+from hztune.strictjson import as_word
+
+PREFIX = "trace:"
+"""What stands before the file where a workload is named."""
+
+_WITH_DIGEST = re.compile(r"(?P<path>.+)@(?P<digest>[0-9a-f]{12})")
+_DEADLINE_S = 120.0
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """A trace that was opened and is whole.
+
+    Attributes:
+        path: Where it stands here.
+        digest: The beginning of its SHA-256.
+        threads: Threads that were recorded.
+        calls: Calls of the allocator in one round.
+        timed: Whether it has times, so that a pace can be kept.
+    """
+
+    path: Path
+    digest: str
+    threads: int
+    calls: int
+    timed: bool
+
+    @property
+    def name(self) -> str:
+        """How results call it, as a workload: "trace:redis.hzt"."""
+        return as_word(PREFIX + self.path.name)
+
+
+def is_trace(text: str) -> bool:
+    """Whether a word of `--workload` names a trace."""
+    return text.startswith(PREFIX)
+
+
+def find(text: str) -> TraceFile:
+    """Returns the trace that "trace:FILE" names, or "trace:FILE@DIGEST", as results have it.
+
+    Raises:
+        UsageError: There is no such file, it is no whole trace, or it is another than the digest's.
+    """
+    words = text.removeprefix(PREFIX)
+    path, digest = Path(words), ""
+    match = _WITH_DIGEST.fullmatch(words)
+    if match and not path.exists():
+        path, digest = Path(match["path"]), match["digest"]
+    if not path.is_file():
+        raise UsageError(_missing(path, digest))
+    about = path.stat()
+    found = _opened(path.resolve(), about.st_size, about.st_mtime_ns)
+    if digest not in ("", found.digest):
+        raise UsageError(
+            f"{str(path)!r} is another trace than the one that is asked for: its SHA-256 begins "
+            f"with {found.digest}, and {digest} is asked for"
+        )
+    return found
+
+
+def _missing(path: Path, digest: str) -> str:
+    """How it is said that there is no such file."""
+    if not digest:
+        return f"there is no trace {str(path)!r}; write trace:FILE, the file of `hztune record`"
+    return (
+        f"the trace {path.name} (SHA-256 {digest}...) is not here: run this in the folder that has "
+        "it; for `hztune verify`, name it with --trace FILE"
+    )
+
+
+@cache
+def _opened(path: Path, size: int, mtime_ns: int) -> TraceFile:
+    """Lets hz-bench open a file; what was found holds for as long as the file is not written."""
+    command = [str(artifacts.bench()), PREFIX + str(path), "--list", "--json"]
+    done = process.run(command, deadline_s=_DEADLINE_S)
+    if not done.ok:
+        words = done.stderr.strip().splitlines() or ["it gave no reason"]
+        raise UsageError(words[-1].removeprefix("hz-bench: "))
+    try:
+        (row,) = json.loads(done.stdout)["workloads"]
+        return TraceFile(path, _digest(path), row["threads"], row["calls"], row["timed"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise HztuneError(f"hz-bench does not say what {path.name} holds ({error})") from error
+
+
+def _digest(path: Path) -> str:
+    """The beginning of a file's SHA-256."""
+    made = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            made.update(block)
+    return made.hexdigest()[:12]
