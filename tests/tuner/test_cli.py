@@ -18,6 +18,7 @@ from hztune.doctor import Check, Fitness
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.profile import Profile
+from hztune.progress import Plain
 
 MakeProfile = Callable[..., Profile]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -251,6 +252,38 @@ def test_a_closed_stdout_is_one_sentence_and_a_closed_stderr_none(words: str) ->
     assert done.stderr.startswith("hztune: cannot write to stdout: Bad file descriptor; what was")
     done = subprocess.run(["sh", "-c", f"{command} <&- 2>&-"], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout
+
+
+def test_a_disk_that_is_full_under_stdout_is_one_sentence() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "hztune", "params"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("hztune: cannot write to stdout: No space left on device; what")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_log_that_cannot_be_written_ends_no_study() -> None:
+    full = Path("/dev/full").open("w")  # noqa: SIM115 -- closing it fails
+    Plain(full).say("a line")
+    with pytest.raises(OSError, match="No space left"):
+        full.close()
+
+
+def test_a_path_is_printed_as_it_is_also_where_it_is_no_utf_8(tmp_path: Path) -> None:
+    odd = os.fsencode(tmp_path) + b"/odd-\xff"
+    os.mkdir(odd)
+    (Path(os.fsdecode(odd)) / "libhz.so").touch()
+    done = subprocess.run(
+        [sys.executable, "-m", "hztune", "paths", "--lib"],
+        env={**os.environ, "HZTUNE_CORE": os.fsdecode(odd), "PYTHONUTF8": "1"},
+        capture_output=True,
+    )
+    assert (done.stdout, done.stderr) == (odd + b"/libhz.so\n", b"")
 
 
 # ---- lists ---------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 from hztune import process
 from hztune.allocator.base import WrongConfiguration
+from hztune.errors import UsageError
 
 _SECONDS = 20.0
 #: What a probe keeps of our own environment, so that it finds what the target would find.
@@ -33,8 +35,18 @@ this = ctypes.CDLL(None)
 
 
 def run_true(environment: Mapping[str, str]) -> process.Finished:
-    """Runs a dynamic program that does nothing: only loader and allocator may say something."""
-    return process.run(["true"], env=_surroundings(environment), deadline_s=_SECONDS)
+    """Runs a dynamic program that does nothing: only loader and allocator may say something.
+
+    Raises:
+        UsageError: There is no such program.
+    """
+    program = shutil.which("true") or shutil.which("true", path=os.defpath)
+    if program is None:
+        raise UsageError(
+            "hztune runs the program `true` to hear what an allocator says of itself, and finds it "
+            f"neither in PATH nor in {os.defpath}; install it (coreutils) or put its folder in PATH"
+        )
+    return process.run([program], env=_surroundings(environment), deadline_s=_SECONDS)
 
 
 def run_loader(loader: Path, environment: Mapping[str, str]) -> process.Finished:

@@ -237,17 +237,17 @@ def _request(
 
 
 def print_result(result: Result, *, as_json: bool) -> int:
-    """Writes the report where there is a verdict, prints the summary; returns the exit status."""
+    """Prints the summary, then writes the report where there is a verdict; returns the status."""
     verdict, folder = result.profile.claim.verdict, result.folder
-    if folder is not None and verdict != "interrupted":
-        api.report(folder)
     if as_json:
         click.echo(json.dumps(api.summary(result), indent=2))
-        return _EXIT_STATUS[verdict]
-    lines = api.summary_lines(result)
-    if folder is not None and result.profile.makes_a_claim:
-        path = shlex.quote(str(folder / "profile.json"))
-        lines.append(f"use it:  hztune run {path} -- ./your-program")
-        lines.append(f"or:      hztune export {path} --format env")
-    click.echo("\n".join(lines))
+    else:
+        lines = api.summary_lines(result)
+        if folder is not None and result.profile.makes_a_claim:
+            path = shlex.quote(str(folder / "profile.json"))
+            lines.append(f"use it:  hztune run {path} -- ./your-program")
+            lines.append(f"or:      hztune export {path} --format env")
+        click.echo("\n".join(lines))
+    if folder is not None and verdict != "interrupted":
+        api.report(folder)
     return _EXIT_STATUS[verdict]

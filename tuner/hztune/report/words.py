@@ -200,7 +200,8 @@ def _preload_words(allocator: str, soname: str) -> str:
 def round_ops(ops: float) -> int:
     """A count of operations near `ops` that is easy to read: 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(max(1.0, ops)))
-    return int(power * next(step for step in (5, 2, 1) if step * power <= max(1.0, ops)))
+    # The logarithm of what is nearly a power of ten is that of the power.
+    return int(power * next((step for step in (5, 2) if step * power <= ops), 1))
 
 
 def _target_command(workload: WorkloadId, threads: int, ops: int) -> str:
