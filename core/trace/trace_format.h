@@ -117,7 +117,7 @@ static_assert(HZ_TRACE_DIGITS_MORE_AT + HZ_TRACE_DIGITS_MORE_BITS == 64, "a word
 
 /* What a trace may say of itself, in `flags`. */
 enum {
-    HZ_TRACE_HAS_TIME = 1,  /* the deltas are measured; else they are all 0 */
+    HZ_TRACE_HAS_TIME = 1,  /* the deltas are measured; else they only tell the order */
     HZ_TRACE_HAS_TOUCH = 2, /* there are operations of kind HZ_TRACE_TOUCH */
     HZ_TRACE_IS_PART = 4,   /* it begins or ends in the middle of its program's life */
 };

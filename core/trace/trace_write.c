@@ -14,6 +14,7 @@
 
 enum {
     FIRST_ROOM = 64,
+    FLUSH_BYTES = 4 << 20, /* of the file, between two times that all threads are written */
     EXPONENT_MAX = (1 << HZ_TRACE_EXPONENT_BITS) - 1,
     LONG_DIGITS_BITS = HZ_TRACE_DIGITS_BITS + HZ_TRACE_DIGITS_MORE_BITS,
 };
@@ -98,6 +99,14 @@ static void put_word(hz_trace_stream *stream, uint64_t word)
     stream->words[stream->word_count++] = word;
 }
 
+/* Threads that do little are written from time to time, too: a cut file has then all of them. */
+static void flush_sometimes(hz_trace_writer *writer)
+{
+    if (writer->bytes < writer->flushed_bytes + FLUSH_BYTES) return;
+    for (uint32_t i = 0; i < writer->header.thread_count; i++) write_chunk(writer, i);
+    writer->flushed_bytes = writer->bytes;
+}
+
 /* ---- operations ----------------------------------------------------------------------------- */
 
 /* A delta as it can be written. */
@@ -121,7 +130,10 @@ void hz_trace_append(hz_trace_writer *writer, uint32_t thread, hz_trace_operatio
                      uint64_t time_ns)
 {
     hz_trace_stream *stream = &writer->streams[thread];
-    if (stream->word_count + 2 > HZ_TRACE_CHUNK_WORDS) write_chunk(writer, thread);
+    if (stream->word_count + 2 > HZ_TRACE_CHUNK_WORDS) {
+        write_chunk(writer, thread);
+        flush_sometimes(writer);
+    }
     if (!stream->has_begun) {
         stream->has_begun = true;
         stream->about.start_ns = stream->now_ns = time_ns;

@@ -23,6 +23,7 @@ typedef struct hz_trace_writer {
     char *temporary;          /* of the file until it is whole */
     int fd;                   /* that file */
     uint64_t bytes;           /* written so far */
+    uint64_t flushed_bytes;   /* when all threads were last written */
     hz_trace_header header;   /* as it will stand at the start; the caller fills in some of it */
     hz_trace_stream *streams; /* by number of thread */
     hz_trace_place *places;   /* of the chunks so far */
