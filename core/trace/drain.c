@@ -17,6 +17,7 @@ enum {
     COMMAND_BYTES = 4096,            /* of a command line that are kept */
     LOOK_NS = 100 * 1000000,         /* between two looks for ended threads */
     FLUSH_NS = 1000 * 1000000,       /* between two writes of leaves that fill slowly */
+    FIRST_FLUSH_NS = 50 * 1000000,   /* after the start: the speed of the clock is soon known */
     LATEST_COUNT = 2 * HZ_LEAF_COUNT /* slots of a table of threads */
 };
 
@@ -41,6 +42,15 @@ static void read_name(const hz_leaf_head *head, char name[HZ_TRACE_NAME_BYTES])
     if (length > 0) name[length - 1] = '\0'; /* the end of the line */
 }
 
+/* The words with a zero byte behind each, as /proc has them. */
+static size_t join_words(char *const *words, char *text, size_t size)
+{
+    size_t used = 0;
+    for (; *words != NULL && used + strlen(*words) + 1 <= size; words++)
+        used += (size_t)snprintf(text + used, size - used, "%s", *words) + 1;
+    return used;
+}
+
 static void write_image(hz_drain *drain, const hz_leaf_head *head)
 {
     char path[64];
@@ -53,6 +63,8 @@ static void write_image(hz_drain *drain, const hz_leaf_head *head)
     read_name(head, frame.name);
     (void)snprintf(path, sizeof path, "/proc/%d/cmdline", head->pid);
     frame.bytes = (uint32_t)read_file(path, words, sizeof words);
+    if (frame.bytes == 0 && head->pid == drain->words_pid) /* it has ended already */
+        frame.bytes = (uint32_t)join_words(drain->words, words, sizeof words);
     (void)hz_log_append(&drain->log, &frame, words);
 }
 
@@ -154,6 +166,22 @@ static void drain_all_ended(hz_drain *drain)
 
 /* ---- all together --------------------------------------------------------------------------- */
 
+static void write_clock(hz_drain *drain, uint32_t kind)
+{
+    hz_log_frame frame = {.kind = kind, .bytes = sizeof(hz_log_end)};
+    hz_log_end end = {.lost = atomic_load(&drain->pool->lost),
+                      .why = atomic_load(&drain->pool->ended)};
+    end.ns = hz_clock_monotonic_ns(CLOCK_MONOTONIC);
+    end.stamp = hz_stamp(drain->pool->clock);
+    (void)hz_log_append(&drain->log, &frame, &end);
+}
+
+void hz_drain_start(hz_drain *drain)
+{
+    drain->looked_ns = hz_clock_monotonic_ns(CLOCK_MONOTONIC);
+    drain->flushed_ns = drain->looked_ns + FIRST_FLUSH_NS - FLUSH_NS;
+}
+
 void hz_drain_step(hz_drain *drain)
 {
     const unsigned seen = atomic_load(&drain->pool->full);
@@ -163,8 +191,9 @@ void hz_drain_step(hz_drain *drain)
         drain->looked_ns = now_ns;
         drain_all_ended(drain);
     }
-    if (now_ns - drain->flushed_ns >= FLUSH_NS) {
+    if ((int64_t)(now_ns - drain->flushed_ns) >= FLUSH_NS) {
         drain->flushed_ns = now_ns;
+        write_clock(drain, HZ_FRAME_CLOCK);
         hz_pool_each(drain->pool, drain_owned, drain);
     }
     hz_pool_wait(drain->pool, seen);
@@ -172,13 +201,8 @@ void hz_drain_step(hz_drain *drain)
 
 void hz_drain_end(hz_drain *drain)
 {
-    hz_log_frame frame = {.kind = HZ_FRAME_END, .bytes = sizeof(hz_log_end)};
     hz_pool_end(drain->pool, HZ_POOL_STOPPED);
     hz_pool_each(drain->pool, drain_full, drain);
     hz_pool_each(drain->pool, drain_owned, drain);
-    hz_log_end end = {.lost = atomic_load(&drain->pool->lost),
-                      .why = atomic_load(&drain->pool->ended)};
-    end.ns = hz_clock_monotonic_ns(CLOCK_MONOTONIC);
-    end.stamp = hz_stamp(drain->pool->clock);
-    (void)hz_log_append(&drain->log, &frame, &end);
+    write_clock(drain, HZ_FRAME_END);
 }

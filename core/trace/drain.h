@@ -15,8 +15,13 @@ typedef struct hz_drain {
     uint32_t written[HZ_LEAF_COUNT]; /* bytes of each leaf that are in the log */
     uint64_t looked_ns;              /* when leaves of ended threads were last looked for */
     uint64_t flushed_ns;             /* when leaves that fill slowly were last written */
+    char *const *words;              /* command line of the program that was started, or NULL */
+    int32_t words_pid;               /* the process that it was started as */
     bool is_known[HZ_IMAGES_MAX];    /* whether the log has the command line of an image */
 } hz_drain;
+
+/* Before the first step. */
+void hz_drain_start(hz_drain *drain);
 
 /* Writes what is full, and from time to time what is not; sleeps when there was nothing. */
 void hz_drain_step(hz_drain *drain);

@@ -189,6 +189,7 @@ enum {
     HZ_FRAME_EVENTS = 1,         /* the next events of a thread */
     HZ_FRAME_IMAGE = 2,          /* the words of the command line of an image, zeros between them */
     HZ_FRAME_END = 3,            /* an hz_log_end: the recording is complete */
+    HZ_FRAME_CLOCK = 4,          /* an hz_log_end before the end: how fast the clock is */
 };
 
 /* In front of each part of the file; zeros follow it up to a multiple of 8 bytes. */
@@ -206,9 +207,9 @@ typedef struct hz_log_frame {
 } hz_log_frame;
 static_assert(sizeof(hz_log_frame) == 56, "the frame is part of the format");
 
-/* What the last frame holds. */
+/* What the last frame holds, and what is written from time to time. */
 typedef struct hz_log_end {
-    uint64_t stamp; /* the clock when the recording ended */
+    uint64_t stamp; /* the clock when this was written */
     uint64_t ns;    /* and the nanoseconds of CLOCK_MONOTONIC at that moment */
     uint64_t lost;  /* as in the pool */
     uint64_t why;   /* HZ_POOL_... */

@@ -81,9 +81,9 @@ void hz_log_read(hz_log *log, const char *path, const unsigned char *bytes, size
             add_frame(&log->frames, &log->frame_count, &log->frame_room, frame);
         else if (frame->kind == HZ_FRAME_IMAGE)
             add_frame(&log->images, &log->image_count, &log->image_room, frame);
-        else if (frame->kind == HZ_FRAME_END && frame->bytes == sizeof log->end) {
+        else if (frame->bytes == sizeof log->end) {
             memcpy(&log->end, frame + 1, sizeof log->end);
-            log->is_complete = true;
+            log->is_complete = frame->kind == HZ_FRAME_END;
         }
     }
     if (log->frame_count > 0) qsort(log->frames, log->frame_count, sizeof *log->frames, by_place);

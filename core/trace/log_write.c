@@ -43,7 +43,11 @@ void hz_log_open(hz_log_writer *writer, const char *path, uint32_t clock, bool i
 {
     hz_log_header header = {.version = HZ_LOG_VERSION, .clock = clock, .is_woken = is_woken};
     *writer = (hz_log_writer){0};
-    writer->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    writer->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (writer->fd < 0 && errno == EEXIST)
+        hz_refuse("%s is there: another recording writes it, or one was cut; make a trace of it by "
+                  "`hztune trace convert`, or remove it",
+                  path);
     if (writer->fd < 0) hz_refuse("cannot write %s: %s", path, strerror(errno));
     memcpy(header.magic, HZ_LOG_MAGIC, sizeof header.magic);
     header.ns = hz_clock_monotonic_ns(CLOCK_MONOTONIC);

@@ -242,7 +242,7 @@ static void look_at_program(record *r)
 static void record_all(record *r, hz_drain *drain)
 {
     const uint64_t start_ns = hz_clock_monotonic_ns(CLOCK_MONOTONIC);
-    drain->looked_ns = drain->flushed_ns = start_ns;
+    hz_drain_start(drain);
     while (!is_stopped && atomic_load(&drain->pool->ended) == HZ_POOL_OPEN) {
         const uint64_t age_ns = hz_clock_monotonic_ns(CLOCK_MONOTONIC) - start_ns;
         look_at_program(r);
@@ -252,20 +252,41 @@ static void record_all(record *r, hz_drain *drain)
     hz_drain_end(drain);
 }
 
-static int exit_status(const record *r)
+/* In a process of its own: whatever goes wrong there must not end the program. */
+static _Noreturn void make_trace(const record *r)
 {
-    if (r->is_woken) return HZ_STATUS_OK;
-    return WIFSIGNALED(r->status) ? EXIT_BY_SIGNAL + WTERMSIG(r->status) : WEXITSTATUS(r->status);
-}
-
-static void finish(const record *r, const hz_drain *drain)
-{
-    (void)close(drain->log.fd);
     const hz_finish wanted = {r->log, r->output, r->is_each, false};
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (!hz_finish_log(&wanted))
         (void)fprintf(stderr, "hz-record: nothing was recorded: no program called its allocator "
                               "through this library\n");
     (void)unlink(r->log);
+    _exit(HZ_STATUS_OK);
+}
+
+/* Makes the trace; without room for it, the log stays. Returns whether all went well. */
+static bool finish(const record *r, const hz_drain *drain)
+{
+    int status = -1;
+    (void)close(drain->log.fd);
+    const pid_t maker = fork();
+    if (maker == 0) make_trace(r);
+    while (maker > 0 && waitpid(maker, &status, 0) < 0 && errno == EINTR) continue;
+    if (maker > 0 && WIFEXITED(status) && WEXITSTATUS(status) == HZ_STATUS_OK) return true;
+    (void)fprintf(
+        stderr,
+        "hz-record: what was recorded is kept in %s; `hztune trace convert` makes a trace "
+        "of it\n",
+        r->log);
+    return false;
+}
+
+static int exit_status(const record *r, bool is_finished)
+{
+    const int own = is_finished ? HZ_STATUS_OK : HZ_STATUS_FAILED;
+    if (r->is_woken) return own;
+    if (WIFSIGNALED(r->status)) return EXIT_BY_SIGNAL + WTERMSIG(r->status);
+    return WEXITSTATUS(r->status) != 0 ? WEXITSTATUS(r->status) : own;
 }
 
 int main(int argc, char **argv)
@@ -282,9 +303,11 @@ int main(int argc, char **argv)
         ring(&r, pool_path);
     else
         start_program(&r, argv + program, pool_path);
+    drain.words = argv + program;
+    drain.words_pid = r.is_woken ? 0 : r.pid;
     record_all(&r, &drain);
-    finish(&r, &drain);
+    const bool is_finished = finish(&r, &drain);
     while (!r.is_woken && !r.has_ended)
         if (waitpid(r.pid, &r.status, 0) == r.pid) r.has_ended = true;
-    return exit_status(&r);
+    return exit_status(&r, is_finished);
 }

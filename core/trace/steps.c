@@ -13,7 +13,7 @@
 
 #include "arguments.h"
 
-enum { GROWTH = 1 << 20 }; /* steps that room is made for at once */
+enum { GROWTH = 1 << 15 }; /* steps that room is made for at once, at least */
 
 /* Opens a file that nobody else sees, in the folder of `beside`. */
 static int open_nameless(const char *beside)
@@ -39,7 +39,7 @@ void hz_steps_make(hz_steps *steps, const char *beside)
 /* The file has blocks for all of it: a full disk is an error here, not a signal later. */
 static void grow(hz_steps *steps)
 {
-    const uint64_t room = steps->room + GROWTH + steps->room / 8;
+    const uint64_t room = steps->room + GROWTH + steps->room / 4;
     const off_t from = (off_t)(steps->room * sizeof(hz_step));
     const off_t to = (off_t)(room * sizeof(hz_step));
     const int failure = posix_fallocate(steps->fd, from, to - from);

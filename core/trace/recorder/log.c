@@ -35,6 +35,7 @@ uint64_t hz_log_touch_bytes;
 
 static atomic_uint mode;
 static atomic_flag is_waking = ATOMIC_FLAG_INIT;
+static bool is_sleeper;            /* it can be woken, again and again */
 static uint32_t *life_page;        /* what hz_life points to, for writing */
 static uint32_t lives;             /* numbers that it has had */
 static char pool_path[PATH_BYTES]; /* where the pool can be opened */
@@ -99,15 +100,17 @@ static void start(void)
     const char *asked = secure_getenv(HZ_RECORD_VARIABLE);
     if (asked != NULL && strlen(asked) < sizeof pool_path && make_life()) {
         strcpy(pool_path, asked);
-        if (strcmp(asked, HZ_RECORD_ASLEEP) == 0)
-            found = hz_bell_hang() ? ASLEEP : OFF;
-        else
-            found = open_pool() ? AWAKE : OFF;
+        is_sleeper = strcmp(asked, HZ_RECORD_ASLEEP) == 0;
+        if (is_sleeper && hz_bell_hang()) found = ASLEEP;
+        if (!is_sleeper && open_pool()) found = AWAKE;
     }
     atomic_store(&mode, found);
 }
 
-/* A forked child is an image of its own; the pool of its parent is not mapped here. */
+/*
+ * A forked child is an image of its own; the pool of its parent is not mapped here. It goes on as
+ * its parent was, and where that can be woken, so can the child.
+ */
 static void start_again(void)
 {
     const unsigned was = atomic_load(&mode);
@@ -116,20 +119,31 @@ static void start_again(void)
     atomic_flag_clear(&is_waking);
     hz_log.leaf = NULL;
     if (make_life()) {
-        if (was == ASLEEP)
-            found = hz_bell_hang() ? ASLEEP : OFF;
-        else if (was == AWAKE)
-            found = open_pool() ? AWAKE : OFF;
+        if (is_sleeper && hz_bell_hang()) found = ASLEEP;
+        if (was == AWAKE && open_pool()) found = AWAKE;
     }
     atomic_store(&mode, found);
 }
 
-/* Opens the pool that a ring of the bell named. */
+/*
+ * Opens the pool that a ring of the bell named. Every thread then begins a log in it; a pool that
+ * was used before stays mapped, as threads may still write to it.
+ */
 static void wake_up(void)
 {
     if (atomic_flag_test_and_set(&is_waking)) return;
-    if (hz_bell_answer(pool_path, sizeof pool_path) && open_pool()) atomic_store(&mode, AWAKE);
+    if (hz_bell_answer(pool_path, sizeof pool_path) && open_pool()) {
+        *life_page = ++lives;
+        atomic_store(&mode, AWAKE);
+    }
     atomic_flag_clear(&is_waking);
+}
+
+/* Whether this process is not recorded and could be. */
+static bool is_at_rest(void)
+{
+    const unsigned now = atomic_load(&mode);
+    return now == ASLEEP || (now == AWAKE && atomic_load(&pool->ended) != HZ_POOL_OPEN);
 }
 
 /* ---- leaves --------------------------------------------------------------------------------- */
@@ -208,7 +222,7 @@ static hz_leaf *next_leaf(hz_thread_log *log)
 {
     if (atomic_load(&mode) == UNKNOWN) start();
     if (life_page != NULL && *life_page == 0) start_again();
-    if (atomic_load(&mode) == ASLEEP && hz_bell_rings()) wake_up();
+    if (is_at_rest() && hz_bell_rings()) wake_up();
     if (atomic_load(&mode) != AWAKE) return NULL;
     if (log->leaf != NULL && log->life == *hz_life) {
         hand_over(log->leaf);
