@@ -63,7 +63,7 @@ static void write_image(hz_drain *drain, const hz_leaf_head *head)
     read_name(head, frame.name);
     (void)snprintf(path, sizeof path, "/proc/%d/cmdline", head->pid);
     frame.bytes = (uint32_t)read_file(path, words, sizeof words);
-    if (frame.bytes == 0 && head->pid == drain->words_pid) /* it has ended already */
+    if (frame.bytes == 0 && head->image == 0 && head->pid == drain->words_pid) /* it has ended */
         frame.bytes = (uint32_t)join_words(drain->words, words, sizeof words);
     (void)hz_log_append(&drain->log, &frame, words);
 }
@@ -204,5 +204,6 @@ void hz_drain_end(hz_drain *drain)
     hz_pool_end(drain->pool, HZ_POOL_STOPPED);
     hz_pool_each(drain->pool, drain_full, drain);
     hz_pool_each(drain->pool, drain_owned, drain);
+    drain->log.failure = 0; /* where a leaf had no room, these few bytes may have */
     write_clock(drain, HZ_FRAME_END);
 }

@@ -296,9 +296,9 @@ int main(int argc, char **argv)
     char pool_path[HZ_BELL_PATH_BYTES];
     const int program = parse(&r, argc, argv);
     if (r.is_woken) find_bell(&r);
+    catch_signals();
     drain.pool = hz_pool_make(pool_path, r.touch_bytes);
     hz_log_open(&drain.log, r.log, drain.pool->clock, r.is_woken);
-    catch_signals();
     if (r.is_woken)
         ring(&r, pool_path);
     else

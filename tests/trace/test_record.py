@@ -134,7 +134,7 @@ def test_a_program_that_is_executed_in_place_has_a_trace_of_its_own(recorder: Re
     (second,) = recorder.folder.glob("exec.trace.*")
     assert blocks_of(recorder, "exec.trace") == 3000
     assert blocks_of(recorder, second) == 1000
-    assert recorder.info(second)["notes"]["program"] == ["program", "exit"]
+    assert recorder.info("exec.trace")["notes"]["program"][1:] == ["exec"]
 
 
 def test_a_program_that_cannot_be_started_leaves_no_file(recorder: Recorder) -> None:
@@ -167,7 +167,7 @@ def test_a_recorder_that_sleeps_is_woken_and_heard_from_then_on(recorder: Record
             done = recorder.record(name, "--pid", running.pid, "--for", "0.3")
             assert done.returncode == 0, done.stderr
             told = recorder.info(name)
-            assert told["is_part"] and told["notes"]["unknown"] <= 1
+            assert told["is_part"] and told["notes"]["unknown"] <= 3
             assert blocks_of(recorder, name) > 10
         running.kill()
     bell.unlink()
@@ -181,14 +181,16 @@ def test_a_process_without_a_recorder_is_refused(recorder: Recorder) -> None:
 
 
 def test_a_full_disk_ends_the_recording_and_not_the_program(recorder: Recorder) -> None:
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-
-    words = ("full.trace", "--", recorder.program("program"), "fill")
-    done = recorder.record(*words, preexec_fn=limit)
-    assert done.returncode == 9
-    assert "is kept in full.trace.recording" in done.stderr
-    done = recorder.trace("convert", "full.trace.recording", "--output", "full.trace")
+    """A file that may grow no further stands for a disk that has no room."""
+    log = recorder.folder / "full.trace.recording"
+    words = recorder.words("full.trace", "--", recorder.program("program"), "fill")
+    with recorder.start(*words) as running:
+        await_file(log)
+        resource.prlimit(running.pid, resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        _, said = running.communicate(timeout=WAIT_S)
+    assert running.returncode == 9
+    assert "is kept in full.trace.recording" in said
+    done = recorder.trace("convert", log, "--output", "full.trace")
     assert done.returncode == 0, done.stderr
     assert "no room was left on the disk" in done.stderr
     assert recorder.info("full.trace")["is_part"]
@@ -205,7 +207,7 @@ def test_of_a_recorder_that_is_killed_the_log_can_be_read(recorder: Recorder) ->
         running.kill()
     done = recorder.trace("convert", log, "--output", "killed.trace")
     assert done.returncode == 0, done.stderr
-    assert "it was cut" in done.stderr or "was cut short" in done.stderr
+    assert "the recording was cut short" in done.stderr
     assert recorder.info("killed.trace")["is_part"]
     assert blocks_of(recorder, "killed.trace") > 10
 

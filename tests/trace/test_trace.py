@@ -91,11 +91,10 @@ def test_a_trace_has_all_that_its_text_says(recorder: Recorder, text_trace: Path
 
 def test_what_is_in_a_trace_is_counted(recorder: Recorder, text_trace: Path) -> None:
     told = recorder.info(text_trace)
-    assert (told["calls"], told["threads"]) == (10, 2)
-    assert (told["ends"], told["ends_by_others"], told["handed"]) == (4, 2, 3)
-    assert (told["peak_bytes"], told["peak_blocks"]) == (5004096, 2)
+    assert (told["calls"], told["threads"]) == (9, 2)
+    assert (told["ends"], told["ends_by_others"], told["handed"]) == (3, 2, 3)
+    assert (told["peak_bytes"], told["peak_blocks"]) == (5004096, 3)
     assert told["operations"]["realloc"] == 2
-    assert told["operations"]["fetch" if "fetch" in told["operations"] else "free"] > 0
     assert told["has_time"] and told["has_touch"] and not told["is_part"]
 
 
