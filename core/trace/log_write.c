@@ -19,7 +19,7 @@ static bool write_whole(hz_log_writer *writer, struct iovec *parts, int count)
     size_t done = 0;
     for (int i = 0; i < count; i++) wanted += parts[i].iov_len;
     while (done < wanted) {
-        const ssize_t written = writev(writer->fd, parts, count);
+        const ssize_t written = pwritev(writer->fd, parts, count, (off_t)(writer->bytes + done));
         if (written < 0 && errno == EINTR) continue;
         if (written <= 0) {
             writer->failure = written < 0 ? errno : ENOSPC;
