@@ -43,7 +43,7 @@ def record() -> Path:
     return _find("hz-record", ("bin", "trace", "core/trace"))
 
 
-def trace() -> Path:
+def trace_tool() -> Path:
     """hz-trace, which reads and changes what was recorded."""
     return _find("hz-trace", ("bin", "trace", "core/trace"))
 

@@ -121,7 +121,7 @@ def _is_zip(path: Path) -> bool:
 def _run(verb: str, path: Path, *words: str) -> tuple[str, list[str]]:
     """Runs hz-trace; returns what it wrote, and what is to be said about it."""
     done = process.run(
-        [str(artifacts.trace()), verb, str(path), *words],
+        [str(artifacts.trace_tool()), verb, str(path), *words],
         deadline_s=_DEADLINE_S,
         output_limit=64 << 20,
     )
