@@ -55,10 +55,8 @@ typedef enum hz_trace_kind {
     HZ_TRACE_DELETE_ALIGNED = 21,
     HZ_TRACE_DELETE_SIZED_ALIGNED = 22,
     /* These call nothing. */
-    HZ_TRACE_FETCH =
-        24, /* moves a block from cell `size` to slot `operand`; waits until it is there */
-    HZ_TRACE_HAND =
-        25, /* moves a block from slot `operand` to cell `size`; waits until it is empty */
+    HZ_TRACE_FETCH = 24, /* waits for a block in cell `size` and moves it to slot `operand` */
+    HZ_TRACE_HAND = 25,  /* waits until cell `size` is empty and moves slot `operand` there */
     HZ_TRACE_SPAWN = 26, /* thread `operand` may start now */
     HZ_TRACE_JOIN = 27,  /* waits until thread `operand` has ended */
     HZ_TRACE_TOUCH = 28, /* of the block that this thread gets next, `size` bytes were touched */
@@ -164,8 +162,7 @@ typedef struct hz_trace_thread {
     uint32_t chunk_count;     /* its chunks; 0: it did nothing */
     uint32_t first_place;     /* its first place; the others follow it in order */
     uint32_t waits_for_spawn; /* 1: it starts at the HZ_TRACE_SPAWN that names it; 0: at once */
-    char
-        name[HZ_TRACE_NAME_BYTES]; /* of the thread in its program, zeros behind it; may be empty */
+    char name[HZ_TRACE_NAME_BYTES]; /* of the thread; zeros behind it; may be empty */
 } hz_trace_thread;
 static_assert(sizeof(hz_trace_thread) == 64, "the thread is part of the format");
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 from hztune import api
+from hztune.arguments import parse_duration
 from hztune.cli.program import SplitCommand
 from hztune.errors import UsageError
-from hztune.progress import parse_duration
 
 _HELP = """Record every call of a program to its allocator into a trace.
 
