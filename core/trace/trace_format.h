@@ -55,8 +55,8 @@ typedef enum hz_trace_kind {
     HZ_TRACE_DELETE_ALIGNED = 21,
     HZ_TRACE_DELETE_SIZED_ALIGNED = 22,
     /* These call nothing. */
-    HZ_TRACE_FETCH = 24, /* moves a block from cell `size` to slot `operand`; waits until it is there */
-    HZ_TRACE_HAND = 25,  /* moves a block from slot `operand` to cell `size`; waits until it is empty */
+    HZ_TRACE_FETCH = 24, /* waits for a block in cell `size` and moves it to slot `operand` */
+    HZ_TRACE_HAND = 25,  /* waits until cell `size` is empty and moves slot `operand` there */
     HZ_TRACE_SPAWN = 26, /* thread `operand` may start now */
     HZ_TRACE_JOIN = 27,  /* waits until thread `operand` has ended */
     HZ_TRACE_TOUCH = 28, /* of the block that this thread gets next, `size` bytes were touched */
@@ -115,7 +115,7 @@ static_assert(HZ_TRACE_DIGITS_MORE_AT + HZ_TRACE_DIGITS_MORE_BITS == 64, "a word
 
 /* What a trace may say of itself, in `flags`. */
 enum {
-    HZ_TRACE_HAS_TIME = 1,  /* the deltas are measured; else they are all 0 */
+    HZ_TRACE_HAS_TIME = 1,  /* the deltas are measured; else they only tell the order */
     HZ_TRACE_HAS_TOUCH = 2, /* there are operations of kind HZ_TRACE_TOUCH */
     HZ_TRACE_IS_PART = 4,   /* it begins or ends in the middle of its program's life */
 };
@@ -154,15 +154,15 @@ static_assert(sizeof(hz_trace_chunk) == 32, "the chunk is part of the format");
 
 /* A thread, in the directory. */
 typedef struct hz_trace_thread {
-    uint64_t start_ns;              /* of its first operation, from the start of the trace */
-    uint64_t end_ns;                /* of its last operation */
-    uint64_t word_count;            /* in all of its chunks */
-    uint64_t call_count;            /* its operations that call the allocator */
-    uint32_t slot_count;            /* slots that it uses */
-    uint32_t chunk_count;           /* its chunks; 0: it did nothing */
-    uint32_t first_place;           /* its first place; the others follow it in order */
-    uint32_t waits_for_spawn;       /* 1: it starts at the HZ_TRACE_SPAWN that names it; 0: at once */
-    char name[HZ_TRACE_NAME_BYTES]; /* of the thread in its program, zeros behind it; may be empty */
+    uint64_t start_ns;        /* of its first operation, from the start of the trace */
+    uint64_t end_ns;          /* of its last operation */
+    uint64_t word_count;      /* in all of its chunks */
+    uint64_t call_count;      /* its operations that call the allocator */
+    uint32_t slot_count;      /* slots that it uses */
+    uint32_t chunk_count;     /* its chunks; 0: it did nothing */
+    uint32_t first_place;     /* its first place; the others follow it in order */
+    uint32_t waits_for_spawn; /* 1: it starts at the HZ_TRACE_SPAWN that names it; 0: at once */
+    char name[HZ_TRACE_NAME_BYTES]; /* of the thread; zeros behind it; may be empty */
 } hz_trace_thread;
 static_assert(sizeof(hz_trace_thread) == 64, "the thread is part of the format");
 
@@ -227,8 +227,8 @@ static inline const uint64_t *hz_trace_unpack(const uint64_t *word, hz_trace_ope
         digits |= more >> HZ_TRACE_DIGITS_MORE_AT << HZ_TRACE_DIGITS_BITS;
         word++;
     }
-    operation->delta_ns = digits
-                          << hz_trace_bits(low, HZ_TRACE_EXPONENT_AT, HZ_TRACE_EXPONENT_BITS);
+    operation->delta_ns =
+        digits << hz_trace_bits(low, HZ_TRACE_EXPONENT_AT, HZ_TRACE_EXPONENT_BITS);
     return word + 1;
 }
 

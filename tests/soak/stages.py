@@ -101,5 +101,8 @@ STAGES: dict[str, Stage] = {
     "invalid": program("S1", "invalid_free", TEST_CASES_ROUNDS="5"),
     "light": program("S2", "hardening", HZ_HARDENING="light"),
     "full": program("S2", "hardening", HZ_HARDENING="full"),
+    "recording": by_pytest(
+        "R1", "tests/trace/test_record.py", "-k", "none_is_lost", is_same=True, TEST_MORE="100"
+    ),
     "environment": by_pytest("S4", "tests/core/test_environment.py", is_same=True),
 }

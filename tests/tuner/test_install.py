@@ -136,6 +136,7 @@ def test_the_wheel_carries_libraries_headers_programs_and_spaces(wheel: Path, ro
         "lib/libhz.so", "lib/libhz.a", "lib/libhz_prefixed.a", "lib/libhz-deepbind.so",
         "lib/cmake/hz/hzConfig.cmake", "lib/pkgconfig/hz.pc",
         "bin/hz-bench", "bin/hz-turns", "bin/hz-launch", "bin/hz-alternate", *headers, *spaces,
+        "lib/libhz-recorder.so", "bin/hz-record", "bin/hz-trace",
     }  # fmt: skip
     assert {f"hztune/core/{name}" for name in wanted} <= names
     assert "hztune/_core.abi3.so" in names

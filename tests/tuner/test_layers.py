@@ -28,6 +28,7 @@ PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"trial"}),
     frozenset(
         {"measure", "stats", "space", "prior", "store", "progress", "doctor", "machine_diff"}
+        | {"trace"}
     ),
     frozenset({"sparse"}),
     frozenset({"profile", "allocator", "workload", "blocks", "caution"}),

@@ -33,6 +33,21 @@ def deepbind() -> Path:
     return _find("libhz-deepbind.so", ("lib", "", "core"))
 
 
+def recorder() -> Path:
+    """libhz-recorder.so, which stands in LD_PRELOAD before any allocator."""
+    return _find("libhz-recorder.so", ("lib", "trace", "core/trace"))
+
+
+def record() -> Path:
+    """hz-record, which records programs."""
+    return _find("hz-record", ("bin", "trace", "core/trace"))
+
+
+def trace_tool() -> Path:
+    """hz-trace, which reads and changes what was recorded."""
+    return _find("hz-trace", ("bin", "trace", "core/trace"))
+
+
 def bench() -> Path:
     """hz-bench, the workloads."""
     return _program("hz-bench")

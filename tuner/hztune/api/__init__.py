@@ -65,15 +65,26 @@ from hztune.api.studies import (
     tune,
     tune_shared,
 )
+from hztune.api.traces import (
+    anonymize_trace,
+    convert_trace,
+    cut_trace,
+    recorder_command,
+    trace_info,
+    trace_text,
+)
 
 __all__ = [
     "allocator_names",
     "allocators",
+    "anonymize_trace",
     "changes",
     "compare",
     "comparison_json",
     "comparison_text",
     "contenders",
+    "convert_trace",
+    "cut_trace",
     "differences",
     "doctor",
     "draw",
@@ -99,6 +110,7 @@ __all__ = [
     "profile_lines",
     "profiles_in",
     "program",
+    "recorder_command",
     "report",
     "request",
     "rows",
@@ -107,6 +119,8 @@ __all__ = [
     "spaces",
     "summary",
     "summary_lines",
+    "trace_info",
+    "trace_text",
     "tune",
     "tune_shared",
     "verify",

@@ -31,6 +31,8 @@ COMMANDS = {
     "history": "history",
     "report": "report",
     "compare": "compare",
+    "record": "record",
+    "trace": "trace",
     "experiment": "experiment",
     "list": "list",
     "params": "list",

@@ -67,6 +67,8 @@ def params_command(allocator: str, with_experimental: bool, markdown: bool, as_j
 @click.option("--static-lib", "what", flag_value="static-lib", help="libhz.a.")
 @click.option("--deepbind", "what", flag_value="deepbind",
               help="libhz-deepbind.so, for LD_PRELOAD beside another allocator.")  # fmt: skip
+@click.option("--recorder", "what", flag_value="recorder",
+              help="libhz-recorder.so, for LD_PRELOAD of what is to be recorded.")  # fmt: skip
 @click.option("--include", "what", flag_value="include", help="The headers: cc -I.")
 @click.option("--cmake", "what", flag_value="cmake", help="The CMake package: -Dhz_DIR=.")
 @click.option("--bench", "what", flag_value="bench", help="hz-bench, the workloads.")

@@ -1,0 +1,179 @@
+/*
+ * From a log to its traces: see finish.h.
+ */
+#include "finish.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "arguments.h"
+#include "emit.h"
+#include "json.h"
+#include "log_merge.h"
+#include "map_file.h"
+
+enum { WORTH_BYTES = 8192 }; /* of a log: one with less is of a program that did next to nothing */
+
+static const char *const endings[] = {
+    [HZ_POOL_OPEN] = "cut",
+    [HZ_POOL_STOPPED] = "complete",
+    [HZ_POOL_TOO_SLOW] = "too slow",
+    [HZ_POOL_DISK] = "no room",
+};
+
+/* Why a recording that is not complete ended, for people. */
+static const char *const reasons[] = {
+    [HZ_POOL_OPEN] = "the recording was cut short, this is what was written of it",
+    [HZ_POOL_TOO_SLOW] = "the recording ended before the program: what was logged could not be "
+                         "written fast enough; write to a faster disk",
+    [HZ_POOL_DISK] = "the recording ended before the program: no room was left on the disk",
+};
+
+static unsigned ending_of(const hz_log *log)
+{
+    return log->is_complete && log->end.why <= HZ_POOL_DISK ? (unsigned)log->end.why : HZ_POOL_OPEN;
+}
+
+/* Nanoseconds of one unit of a stamp. */
+static double ns_per_unit(const hz_log *log)
+{
+    if (log->header.clock != HZ_CLOCK_COUNTER) return 1.0;
+    const double units = (double)(log->end.stamp - log->header.stamp);
+    if (log->end.stamp > log->header.stamp) return (double)(log->end.ns - log->header.ns) / units;
+    return 0.0; /* it was cut before the clock was looked at twice */
+}
+
+/* ---- notes ---------------------------------------------------------------------------------- */
+
+static void note_program(hz_json *json, const hz_log *log, uint32_t image)
+{
+    for (size_t i = 0; i < log->image_count; i++) {
+        const hz_log_frame *frame = log->images[i];
+        if (frame->image != image) continue;
+        const char *words = (const char *)(frame + 1);
+        hz_json_int(json, "pid", frame->pid);
+        hz_json_array(json, "program");
+        for (size_t at = 0; at < frame->bytes;) {
+            const size_t length = strnlen(words + at, frame->bytes - at);
+            hz_json_bytes(json, NULL, words + at, length);
+            at += length + 1;
+        }
+        hz_json_array_end(json);
+    }
+}
+
+static char *notes_of(const hz_log *log, uint32_t image, const hz_resolver *resolver)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (out == NULL) hz_fail("no memory for the notes of a trace");
+    hz_json json = {.out = out};
+    hz_json_object(&json, NULL);
+    note_program(&json, log, image);
+    hz_json_string(&json, "ending", endings[ending_of(log)]);
+    hz_json_string(&json, "clock", log->header.clock == HZ_CLOCK_COUNTER ? "counter" : "raw");
+    hz_json_int(&json, "unknown", (int64_t)resolver->unknown);
+    hz_json_int(&json, "overlapping", (int64_t)resolver->overlapping);
+    hz_json_int(&json, "lost", (int64_t)log->end.lost);
+    hz_json_object_end(&json);
+    (void)fclose(out);
+    return text;
+}
+
+/* ---- traces --------------------------------------------------------------------------------- */
+
+static int32_t pid_of(const hz_log *log, uint32_t image)
+{
+    for (size_t i = 0; i < log->frame_count; i++)
+        if (log->frames[i]->image == image) return log->frames[i]->pid;
+    return 0;
+}
+
+static void say(const hz_emitted *emitted, const char *path, const hz_resolver *resolver)
+{
+    (void)fprintf(stderr,
+                  "hz-record: %s: %" PRIu64 " calls of %u thread%s in %.3f s, %" PRIu64
+                  " blocks freed by another thread, %.1f bytes a call\n",
+                  path, emitted->calls, emitted->threads, emitted->threads == 1 ? "" : "s",
+                  (double)emitted->duration_ns * 1e-9, emitted->handed,
+                  emitted->calls > 0 ? (double)emitted->bytes / (double)emitted->calls : 0.0);
+    if (resolver->unknown > 0)
+        (void)fprintf(stderr,
+                      "hz-record: %" PRIu64 " calls about blocks from before the recording are "
+                      "left out\n",
+                      resolver->unknown);
+    if (resolver->overlapping > 0)
+        (void)fprintf(stderr, "hz-record: %" PRIu64 " frees were not seen\n",
+                      resolver->overlapping);
+}
+
+static void write_trace(const hz_log *log, uint32_t image, const char *path, bool is_quiet)
+{
+    hz_resolver resolver;
+    hz_resolver_make(&resolver, path);
+    hz_log_merge(log, image, &resolver);
+    char *notes = notes_of(log, image, &resolver);
+    const bool is_part = log->header.is_woken != 0 || ending_of(log) != HZ_POOL_STOPPED;
+    const hz_emitted emitted = hz_emit(&resolver, &(hz_emission){
+                                                      .path = path,
+                                                      .ns_per_unit = ns_per_unit(log),
+                                                      .flags = is_part ? HZ_TRACE_IS_PART : 0,
+                                                      .notes = notes,
+                                                  });
+    if (!is_quiet) say(&emitted, path, &resolver);
+    free(notes);
+    hz_resolver_drop(&resolver);
+}
+
+static uint64_t log_bytes(const hz_log *log, uint32_t image)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < log->frame_count; i++)
+        if (log->frames[i]->image == image) bytes += log->frames[i]->bytes;
+    return bytes;
+}
+
+/* Writes the traces of all images but the largest; returns how many there are. */
+static unsigned write_others(const hz_log *log, const hz_finish *wanted, bool *is_taken)
+{
+    const uint32_t room = hz_log_image_room(log);
+    unsigned others = 0;
+    for (uint32_t image; (image = hz_log_largest_image(log, is_taken, room)) != UINT32_MAX;
+         others++) {
+        char path[4096];
+        is_taken[image] = true;
+        (void)snprintf(path, sizeof path, "%s.%d-%u", wanted->output, pid_of(log, image), image);
+        if (wanted->is_each && log_bytes(log, image) >= WORTH_BYTES)
+            write_trace(log, image, path, wanted->is_quiet);
+    }
+    return others;
+}
+
+bool hz_finish_log(const hz_finish *wanted)
+{
+    hz_log log;
+    const hz_mapped file = hz_map_file(wanted->log);
+    hz_log_read(&log, wanted->log, file.bytes, file.size);
+    const uint32_t room = hz_log_image_room(&log);
+    bool *is_taken = calloc((size_t)room + 1, sizeof *is_taken);
+    if (is_taken == NULL) hz_fail("no memory for %u programs", room);
+    const uint32_t image = hz_log_largest_image(&log, is_taken, room);
+    if (image != UINT32_MAX) {
+        is_taken[image] = true;
+        write_trace(&log, image, wanted->output, wanted->is_quiet);
+        const unsigned others = write_others(&log, wanted, is_taken);
+        const char *reason = reasons[ending_of(&log)];
+        if (!wanted->is_quiet && others > 0 && !wanted->is_each)
+            (void)fprintf(stderr,
+                          "hz-record: %u other program%s called less and %s left out (--each)\n",
+                          others, others == 1 ? "" : "s", others == 1 ? "is" : "are");
+        if (!wanted->is_quiet && reason != NULL) (void)fprintf(stderr, "hz-record: %s\n", reason);
+    }
+    free(is_taken);
+    hz_log_drop(&log);
+    hz_unmap_file(&file);
+    return image != UINT32_MAX;
+}

@@ -1,0 +1,278 @@
+/*
+ * Recordings that are lines of text: our own, Android's and mtrace's. See foreign.h.
+ */
+#include "foreign.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "arguments.h"
+#include "names.h"
+
+enum { ADDRESS_UNIT = 16, WORDS_MAX = 12 };
+
+/* A piece of a line. */
+typedef struct word {
+    const char *at;
+    size_t length;
+} word;
+
+typedef struct reading {
+    const char *path;      /* for messages */
+    hz_resolver *resolver; /* gets the calls */
+    uint64_t line;         /* number of the line that is read, from 1 */
+    word words[WORDS_MAX]; /* of that line */
+    size_t count;          /* how many */
+    uint64_t time;         /* of the latest call */
+    bool has_times;        /* some line has */
+    hz_lives threads;      /* from a thread id, plus one, to the number of the thread */
+    uint32_t thread_count; /* numbers that were given */
+    uint64_t moving;       /* mtrace: the block that realloc takes */
+} reading;
+
+/* ---- words ---------------------------------------------------------------------------------- */
+
+static _Noreturn void refuse_line(const reading *r, const char *wanted)
+{
+    hz_refuse("%s, line %llu: want %s", r->path, (unsigned long long)r->line, wanted);
+}
+
+static void split(reading *r, const char *at, const char *end)
+{
+    r->count = 0;
+    while (at < end && r->count < WORDS_MAX) {
+        while (at < end && (*at == ' ' || *at == '\t' || *at == '\r')) at++;
+        const char *start = at;
+        while (at < end && *at != ' ' && *at != '\t' && *at != '\r') at++;
+        if (at > start) r->words[r->count++] = (word){start, (size_t)(at - start)};
+    }
+}
+
+static bool is_word(const reading *r, size_t index, const char *text)
+{
+    return index < r->count && r->words[index].length == strlen(text) &&
+           memcmp(r->words[index].at, text, r->words[index].length) == 0;
+}
+
+/* A number in decimal, or in hexadecimal behind 0x; `wanted` says what is missing otherwise. */
+static uint64_t number(const reading *r, size_t index, const char *wanted)
+{
+    char text[32];
+    char *end;
+    if (index >= r->count || r->words[index].length >= sizeof text) refuse_line(r, wanted);
+    memcpy(text, r->words[index].at, r->words[index].length);
+    text[r->words[index].length] = '\0';
+    const uint64_t value = strtoull(text, &end, strncmp(text, "0x", 2) == 0 ? 16 : 10);
+    if (*end != '\0' || end == text || text[0] == '-') refuse_line(r, wanted);
+    return value;
+}
+
+static uint8_t align_of(const reading *r, size_t index)
+{
+    const uint64_t align = number(r, index, "an alignment");
+    if (align == 0 || (align & (align - 1)) != 0) refuse_line(r, "a power of two as alignment");
+    return (uint8_t)__builtin_ctzll(align);
+}
+
+static uint64_t size_of(const reading *r, size_t index)
+{
+    const uint64_t size = number(r, index, "a size in bytes");
+    if (size > HZ_TRACE_SIZE_MAX) refuse_line(r, "a size below 2^48");
+    return size;
+}
+
+/* Blocks of plain text have numbers; any number is as good an address as another, but not 0. */
+static uint64_t block_of(const reading *r, size_t index)
+{
+    return (number(r, index, "a block's number") + 1) * ADDRESS_UNIT;
+}
+
+/* ---- calls ---------------------------------------------------------------------------------- */
+
+static void move(const reading *r, const hz_call *call, uint64_t old)
+{
+    hz_call from = *call;
+    from.address = old;
+    hz_resolve_moving(r->resolver, &from);
+    if (call->address != 0)
+        hz_resolve_moved(r->resolver, call);
+    else if (call->size != 0)
+        hz_resolve_stayed(r->resolver, &from);
+}
+
+static void give(const reading *r, const hz_call *call)
+{
+    if (call->address != 0) hz_resolve_give(r->resolver, call);
+}
+
+static void end(const reading *r, const hz_call *call)
+{
+    if (call->address != 0) hz_resolve_end(r->resolver, call);
+}
+
+/* ---- our own text --------------------------------------------------------------------------- */
+
+/* THREAD NS KIND and what belongs to the kind. */
+static void read_text(reading *r)
+{
+    if (r->words[0].at[0] == '#') return;
+    if (r->count < 4) refuse_line(r, "a thread, a time in ns, an operation and its block");
+    const hz_trace_kind kind = hz_kind_named(r->words[2].at, r->words[2].length);
+    hz_call call = {.kind = (uint8_t)kind};
+    const uint64_t thread = number(r, 0, "a thread's number");
+    if (thread >= 1u << 20) refuse_line(r, "a thread's number below a million");
+    call.thread = (uint32_t)thread;
+    call.time = number(r, 1, "a time in ns");
+    if (call.time > 0) r->has_times = true;
+    if (call.time < r->time) refuse_line(r, "times that do not go back");
+    r->time = call.time;
+    if (kind == HZ_TRACE_SPAWN || kind == HZ_TRACE_JOIN) {
+        (void)hz_resolve_thread(r->resolver, &call,
+                                (uint32_t)number(r, 3, "the number of a thread"));
+        return;
+    }
+    call.address = block_of(r, 3);
+    if (hz_trace_ends(kind)) {
+        end(r, &call);
+    } else if (kind == HZ_TRACE_REALLOC) {
+        call.size = size_of(r, 4);
+        move(r, &call, call.address);
+    } else if (kind == HZ_TRACE_TOUCH) {
+        call.size = size_of(r, 4);
+        hz_resolve_touched(r->resolver, &call);
+    } else if (kind != 0 && hz_trace_gives(kind)) {
+        call.size = size_of(r, 4);
+        if (r->count > 5) call.align_shift = align_of(r, 5);
+        give(r, &call);
+    } else {
+        refuse_line(r, "an operation such as malloc, free or spawn in the third place");
+    }
+}
+
+/* ---- Android's ------------------------------------------------------------------------------ */
+
+static uint32_t thread_of(reading *r, uint64_t tid)
+{
+    uint64_t found = hz_lives_find(&r->threads, tid + 1);
+    if (found == HZ_NO_STEP) {
+        found = r->thread_count++;
+        hz_lives_put(&r->threads, tid + 1, found);
+    }
+    return (uint32_t)found;
+}
+
+/* "12: ": the thread that did it. */
+static uint32_t read_tid(reading *r)
+{
+    word *first = &r->words[0];
+    if (first->length < 2 || first->at[first->length - 1] != ':')
+        refuse_line(r, "a thread id and a colon");
+    first->length--;
+    const uint64_t tid = number(r, 0, "a thread id");
+    first->length++;
+    return thread_of(r, tid);
+}
+
+/* The times of a call stand behind its other words: when it began and when it ended. */
+static uint64_t read_time(reading *r, size_t index, bool is_end)
+{
+    if (index + 1 < r->count) {
+        const uint64_t time = number(r, is_end ? index : index + 1, "a time in ns");
+        r->has_times = true;
+        if (time > r->time) r->time = time;
+    }
+    return r->time;
+}
+
+static void read_aosp(reading *r)
+{
+    hz_call call = {.thread = read_tid(r)};
+    if (is_word(r, 1, "thread_done")) return;
+    call.address = number(r, 2, "an address");
+    if (is_word(r, 1, "free")) {
+        call.kind = HZ_TRACE_FREE;
+        call.time = read_time(r, 3, true);
+        end(r, &call);
+    } else if (is_word(r, 1, "malloc")) {
+        call.kind = HZ_TRACE_MALLOC;
+        call.size = size_of(r, 3);
+        call.time = read_time(r, 4, false);
+        give(r, &call);
+    } else if (is_word(r, 1, "calloc")) {
+        call.kind = HZ_TRACE_CALLOC;
+        if (__builtin_mul_overflow(size_of(r, 3), size_of(r, 4), &call.size) ||
+            call.size > HZ_TRACE_SIZE_MAX)
+            refuse_line(r, "a count and a size whose product is below 2^48");
+        call.time = read_time(r, 5, false);
+        give(r, &call);
+    } else if (is_word(r, 1, "memalign")) {
+        call.kind = HZ_TRACE_MEMALIGN;
+        call.align_shift = align_of(r, 3);
+        call.size = size_of(r, 4);
+        call.time = read_time(r, 5, false);
+        give(r, &call);
+    } else if (is_word(r, 1, "realloc")) {
+        const uint64_t old = number(r, 3, "an address");
+        call.kind = old == 0 ? HZ_TRACE_MALLOC : HZ_TRACE_REALLOC;
+        call.size = size_of(r, 4);
+        call.time = read_time(r, 5, false);
+        if (old == 0)
+            give(r, &call);
+        else
+            move(r, &call, old);
+    } else {
+        refuse_line(r, "malloc, calloc, memalign, realloc, free or thread_done");
+    }
+}
+
+/* ---- mtrace's ------------------------------------------------------------------------------- */
+
+static void read_mtrace(reading *r)
+{
+    const size_t sign = is_word(r, 0, "@") ? 2 : 0; /* behind where it was called from */
+    hz_call call = {.time = r->time};
+    if (is_word(r, 0, "=") || is_word(r, sign, "!")) return; /* start, end, or a failure */
+    call.address = number(r, sign + 1, "an address");
+    if (is_word(r, sign, "+")) {
+        call.kind = HZ_TRACE_MALLOC;
+        call.size = size_of(r, sign + 2);
+        give(r, &call);
+    } else if (is_word(r, sign, "-")) {
+        call.kind = HZ_TRACE_FREE;
+        end(r, &call);
+    } else if (is_word(r, sign, "<")) {
+        r->moving = call.address;
+    } else if (is_word(r, sign, ">")) {
+        call.kind = HZ_TRACE_REALLOC;
+        call.size = size_of(r, sign + 2);
+        move(r, &call, r->moving);
+    } else {
+        refuse_line(r, "+, -, < or > and an address");
+    }
+}
+
+/* ---- files ---------------------------------------------------------------------------------- */
+
+double hz_read_lines(hz_form form, const char *path, const hz_mapped *file, hz_resolver *resolver)
+{
+    reading r = {.path = path, .resolver = resolver};
+    const char *at = (const char *)file->bytes;
+    const char *stop = at + file->size;
+    hz_lives_make(&r.threads);
+    while (at < stop) {
+        const char *newline = memchr(at, '\n', (size_t)(stop - at));
+        const char *line_end = newline != NULL ? newline : stop;
+        r.line++;
+        split(&r, at, line_end);
+        at = newline != NULL ? newline + 1 : stop;
+        if (r.count == 0) continue;
+        if (form == HZ_FORM_TEXT)
+            read_text(&r);
+        else if (form == HZ_FORM_AOSP)
+            read_aosp(&r);
+        else
+            read_mtrace(&r);
+    }
+    hz_lives_drop(&r.threads);
+    return r.has_times ? 1.0 : 0.0;
+}

@@ -1,0 +1,81 @@
+/*
+ * Which blocks live: see lives.h. Open addressing; what is taken out leaves no mark.
+ */
+#include "lives.h"
+
+#include <stdlib.h>
+
+#include "arguments.h"
+
+enum { FIRST_SLOTS = 1 << 12 };
+
+void hz_lives_make(hz_lives *lives)
+{
+    *lives = (hz_lives){.mask = FIRST_SLOTS - 1};
+    lives->slots = calloc(FIRST_SLOTS, sizeof *lives->slots);
+    if (lives->slots == NULL) hz_fail("no memory for the blocks that live");
+}
+
+void hz_lives_drop(hz_lives *lives)
+{
+    free(lives->slots);
+    *lives = (hz_lives){0};
+}
+
+static size_t home(const hz_lives *lives, uint64_t address)
+{
+    const uint64_t mixed = address * UINT64_C(0x9e3779b97f4a7c15);
+    return (size_t)(mixed >> 20) & lives->mask;
+}
+
+/* The slot of an address, or the empty one where it would stand. */
+static size_t slot_of(const hz_lives *lives, uint64_t address)
+{
+    size_t at = home(lives, address);
+    while (lives->slots[at].address != 0 && lives->slots[at].address != address)
+        at = (at + 1) & lives->mask;
+    return at;
+}
+
+uint64_t hz_lives_find(const hz_lives *lives, uint64_t address)
+{
+    const struct hz_life *life = &lives->slots[slot_of(lives, address)];
+    return life->address == address ? life->step : HZ_NO_STEP;
+}
+
+uint64_t hz_lives_take(hz_lives *lives, uint64_t address)
+{
+    size_t hole = slot_of(lives, address);
+    if (lives->slots[hole].address != address || address == 0) return HZ_NO_STEP;
+    const uint64_t step = lives->slots[hole].step;
+    for (size_t at = (hole + 1) & lives->mask; lives->slots[at].address != 0;
+         at = (at + 1) & lives->mask) {
+        const size_t wanted = home(lives, lives->slots[at].address);
+        if (((at - wanted) & lives->mask) < ((at - hole) & lives->mask)) continue;
+        lives->slots[hole] = lives->slots[at];
+        hole = at;
+    }
+    lives->slots[hole].address = 0;
+    lives->count--;
+    return step;
+}
+
+static void grow(hz_lives *lives)
+{
+    hz_lives larger = {.mask = 2 * lives->mask + 1, .count = lives->count};
+    larger.slots = calloc(larger.mask + 1, sizeof *larger.slots);
+    if (larger.slots == NULL) hz_fail("no memory for %zu blocks that live", lives->count);
+    for (size_t i = 0; i <= lives->mask; i++)
+        if (lives->slots[i].address != 0)
+            larger.slots[slot_of(&larger, lives->slots[i].address)] = lives->slots[i];
+    free(lives->slots);
+    *lives = larger;
+}
+
+void hz_lives_put(hz_lives *lives, uint64_t address, uint64_t step)
+{
+    if (2 * lives->count > lives->mask) grow(lives);
+    const size_t at = slot_of(lives, address);
+    lives->slots[at] = (struct hz_life){address, step};
+    lives->count++;
+}

@@ -1,0 +1,19 @@
+/*
+ * A whole file in memory, to be read.
+ */
+#ifndef HZ_TRACE_MAP_FILE_H
+#define HZ_TRACE_MAP_FILE_H
+
+#include <stddef.h>
+
+typedef struct hz_mapped {
+    const unsigned char *bytes; /* NULL when the file is empty */
+    size_t size;                /* in bytes */
+} hz_mapped;
+
+/* Maps a regular file; refuses with a sentence what cannot be read. */
+hz_mapped hz_map_file(const char *path);
+
+void hz_unmap_file(const hz_mapped *file);
+
+#endif

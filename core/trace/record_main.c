@@ -1,0 +1,313 @@
+/*
+ * hz-record: records what a program does with its allocator, by a preloaded library.
+ *
+ * The program has this process's terminal, signals and place; this process is its parent, takes
+ * what its threads log out of memory that both share, and writes it. When the program has ended, a
+ * trace is made of the log.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "arguments.h"
+#include "child.h"
+#include "clock.h"
+#include "drain.h"
+#include "finish.h"
+#include "preload.h"
+
+enum { EXIT_BY_SIGNAL = 128, SECONDS_MAX = 365 * 86400 };
+
+static const char about[] =
+    "usage: hz-record --output FILE --library FILE [options] -- PROGRAM ARGUMENTS...\n"
+    "       hz-record --output FILE --pid PID [options]\n\n"
+    "Records every call of PROGRAM to its allocator into a trace; the exit status is the\n"
+    "program's. With --pid, wakes the recorder of a process that was started with\n"
+    "LD_PRELOAD=libhz-recorder.so and HZ_RECORD=asleep, until a signal or --for ends it.\n";
+
+/* What was asked for, and what there is. */
+typedef struct record {
+    const char *output;   /* the trace */
+    const char *library;  /* libhz-recorder.so */
+    double seconds;       /* after which the recording ends; 0: with the program */
+    uint64_t touch_bytes; /* see hz_pool */
+    pid_t pid;            /* the program, or the process that is woken */
+    bool is_woken;        /* it is one that is woken */
+    bool is_each;         /* every program that was started gets a trace */
+    bool has_ended;       /* the program has */
+    int status;           /* of wait(2), when it has */
+    char *log;            /* the file of the log */
+    hz_bell *bell;        /* of a process that is woken */
+} record;
+
+static volatile sig_atomic_t is_stopped; /* a signal asked for the end */
+static pid_t program_pid;                /* gets the signals that only this process got */
+
+/* ---- options -------------------------------------------------------------------------------- */
+
+static void set_output(void *target, const char *name, const char *text)
+{
+    (void)name;
+    ((record *)target)->output = text;
+}
+
+static void set_library(void *target, const char *name, const char *text)
+{
+    if (access(text, R_OK) != 0) hz_refuse("--%s %s: %s", name, text, strerror(errno));
+    if (strpbrk(text, ": ") != NULL)
+        hz_refuse("--%s %s: LD_PRELOAD cannot name a path with a colon or a space", name, text);
+    ((record *)target)->library = text;
+}
+
+static void set_seconds(void *target, const char *name, const char *text)
+{
+    ((record *)target)->seconds = hz_parse_decimal(name, text, 0.001, SECONDS_MAX);
+}
+
+static void set_touch(void *target, const char *name, const char *text)
+{
+    ((record *)target)->touch_bytes = hz_parse_whole(name, text, 1, INT64_MAX);
+}
+
+static void set_pid(void *target, const char *name, const char *text)
+{
+    record *r = target;
+    r->pid = (pid_t)hz_parse_whole(name, text, 1, INT_MAX);
+    r->is_woken = true;
+}
+
+static void set_each(void *target, const char *name, const char *text)
+{
+    (void)name, (void)text;
+    ((record *)target)->is_each = true;
+}
+
+static const hz_option options[] = {
+    {"output", "FILE", set_output, "the trace"},
+    {"library", "FILE", set_library, "libhz-recorder.so"},
+    {"for", "SECONDS", set_seconds, "end the recording after that time (default: with PROGRAM)"},
+    {"touch", "BYTES", set_touch,
+     "of blocks of that size and more, note how much is resident when they are freed"},
+    {"each", NULL, set_each, "a trace for every program that PROGRAM starts, not only the busiest"},
+    {"pid", "PID", set_pid, "wake the recorder of this process"},
+};
+
+static int parse(record *r, int argc, char **argv)
+{
+    const size_t count = sizeof options / sizeof options[0];
+    int at = 1;
+    while (at < argc && strcmp(argv[at], "--") != 0)
+        at = hz_parse_option(options, count, about, r, at, argc, argv);
+    const bool has_program = at + 1 < argc;
+    if (r->output == NULL) hz_refuse("--output: it is missing");
+    if (has_program == r->is_woken) hz_refuse("want either a program after -- or --pid");
+    if (has_program && r->library == NULL) hz_refuse("--library: it is missing");
+    if (asprintf(&r->log, "%s.recording", r->output) < 0) hz_fail("no memory");
+    return at + 1;
+}
+
+/* ---- signals -------------------------------------------------------------------------------- */
+
+/* What a terminal sends, the program has got, too; what was sent to this process alone, it gets. */
+static void hear_signal(int number, siginfo_t *from, void *context)
+{
+    (void)context;
+    if (number == SIGCHLD) return;
+    if (program_pid == 0)
+        is_stopped = 1;
+    else if (from->si_code != SI_KERNEL)
+        (void)kill(program_pid, number);
+}
+
+static void catch_signals(void)
+{
+    const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD};
+    struct sigaction action = {.sa_sigaction = hear_signal, .sa_flags = SA_SIGINFO};
+    (void)sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        (void)sigaction(numbers[i], &action, NULL);
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGXFSZ, SIG_IGN);
+}
+
+/* ---- the program ---------------------------------------------------------------------------- */
+
+static char *variable(const char *name, const char *value, const char *more)
+{
+    char *text;
+    const bool has_more = more != NULL && more[0] != '\0';
+    if (asprintf(&text, "%s=%s%s%s", name, value, has_more ? ":" : "", has_more ? more : "") < 0)
+        hz_fail("no memory");
+    return text;
+}
+
+static char **environment_of(const record *r, const char *pool_path)
+{
+    const hz_changes none = {.count = 0};
+    hz_changes changes = {.count = 0};
+    hz_changes_add(&changes, "env", variable("LD_PRELOAD", r->library, getenv("LD_PRELOAD")));
+    hz_changes_add(&changes, "env", variable(HZ_RECORD_VARIABLE, pool_path, NULL));
+    char **environment = hz_environment_make(&none, &changes);
+    hz_preload_complete(environment);
+    return environment;
+}
+
+/* It gets a SIGTERM when this process dies; a recording that ends leaves it alone. */
+static _Noreturn void become_program(char **argv, char **environment, int report, pid_t parent)
+{
+    (void)signal(SIGPIPE, SIG_DFL);
+    (void)signal(SIGXFSZ, SIG_DFL);
+    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() == parent) (void)execvpe(argv[0], argv, environment);
+    const int why = errno;
+    (void)!write(report, &why, sizeof why);
+    _exit(HZ_STATUS_FAILED);
+}
+
+static void start_program(record *r, char **argv, const char *pool_path)
+{
+    int report[2];
+    int why;
+    char **environment = environment_of(r, pool_path);
+    const pid_t parent = getpid();
+    if (pipe2(report, O_CLOEXEC) != 0) hz_fail("cannot make a pipe: %s", strerror(errno));
+    r->pid = fork();
+    if (r->pid < 0) hz_fail("cannot fork: %s", strerror(errno));
+    if (r->pid == 0) become_program(argv, environment, report[1], parent);
+    program_pid = r->pid;
+    (void)close(report[1]);
+    if (read(report[0], &why, sizeof why) == (ssize_t)sizeof why) {
+        (void)unlink(r->log);
+        hz_refuse("cannot run %s: %s", argv[0], strerror(why));
+    }
+    (void)close(report[0]);
+}
+
+/* ---- a process that is woken ---------------------------------------------------------------- */
+
+/* Finds the bell of the process; says why there is none that this user can ring. */
+static void find_bell(record *r)
+{
+    char path[64];
+    char folder[32];
+    struct stat owner;
+    (void)snprintf(folder, sizeof folder, "/proc/%d", (int)r->pid);
+    if (stat(folder, &owner) != 0) hz_refuse("--pid %d: there is no such process", (int)r->pid);
+    (void)snprintf(path, sizeof path, HZ_BELL_FOLDER "/" HZ_BELL_PATTERN, (unsigned)owner.st_uid,
+                   (int)r->pid);
+    const int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    struct stat about_file;
+    if (fd < 0 && errno == EACCES)
+        hz_refuse("--pid %d: it runs as another user (%u)", (int)r->pid, (unsigned)owner.st_uid);
+    if (fd < 0 || fstat(fd, &about_file) != 0 || about_file.st_uid != owner.st_uid ||
+        about_file.st_size < (off_t)sizeof(hz_bell))
+        hz_refuse("--pid %d: it has no recorder that sleeps; start it with "
+                  "HZ_RECORD=asleep LD_PRELOAD=libhz-recorder.so",
+                  (int)r->pid);
+    void *mapped = mmap(NULL, sizeof(hz_bell), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (mapped == MAP_FAILED) hz_fail("--pid %d: %s", (int)r->pid, strerror(errno));
+    (void)close(fd);
+    r->bell = mapped;
+    if (r->bell->magic != HZ_BELL_MAGIC || r->bell->version != HZ_LOG_VERSION)
+        hz_refuse("--pid %d: its recorder is of another version of hztune", (int)r->pid);
+}
+
+static void ring(const record *r, const char *pool_path)
+{
+    (void)snprintf(r->bell->pool_path, sizeof r->bell->pool_path, "%s", pool_path);
+    atomic_fetch_add(&r->bell->rings, 1);
+}
+
+/* ---- recording ------------------------------------------------------------------------------ */
+
+static void look_at_program(record *r)
+{
+    if (r->has_ended) return;
+    if (r->is_woken)
+        r->has_ended = kill(r->pid, 0) != 0 && errno == ESRCH;
+    else
+        r->has_ended = waitpid(r->pid, &r->status, WNOHANG) == r->pid;
+}
+
+/* Until the program ends, the time is over, a signal asks for it, or nothing can be written. */
+static void record_all(record *r, hz_drain *drain)
+{
+    const uint64_t start_ns = hz_clock_monotonic_ns(CLOCK_MONOTONIC);
+    hz_drain_start(drain);
+    while (!is_stopped && atomic_load(&drain->pool->ended) == HZ_POOL_OPEN) {
+        const uint64_t age_ns = hz_clock_monotonic_ns(CLOCK_MONOTONIC) - start_ns;
+        look_at_program(r);
+        if (r->has_ended || (r->seconds > 0 && (double)age_ns >= r->seconds * 1e9)) break;
+        hz_drain_step(drain);
+    }
+    hz_drain_end(drain);
+}
+
+/* In a process of its own: whatever goes wrong there must not end the program. */
+static _Noreturn void make_trace(const record *r)
+{
+    const hz_finish wanted = {r->log, r->output, r->is_each, false};
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (!hz_finish_log(&wanted))
+        (void)fprintf(stderr, "hz-record: nothing was recorded: no program called its allocator "
+                              "through this library\n");
+    (void)unlink(r->log);
+    _exit(HZ_STATUS_OK);
+}
+
+/* Makes the trace; without room for it, the log stays. Returns whether all went well. */
+static bool finish(const record *r, const hz_drain *drain)
+{
+    int status = -1;
+    (void)close(drain->log.fd);
+    const pid_t maker = fork();
+    if (maker == 0) make_trace(r);
+    while (maker > 0 && waitpid(maker, &status, 0) < 0 && errno == EINTR) continue;
+    if (maker > 0 && WIFEXITED(status) && WEXITSTATUS(status) == HZ_STATUS_OK) return true;
+    (void)fprintf(
+        stderr,
+        "hz-record: what was recorded is kept in %s; `hztune trace convert` makes a trace "
+        "of it\n",
+        r->log);
+    return false;
+}
+
+static int exit_status(const record *r, bool is_finished)
+{
+    const int own = is_finished ? HZ_STATUS_OK : HZ_STATUS_FAILED;
+    if (r->is_woken) return own;
+    if (WIFSIGNALED(r->status)) return EXIT_BY_SIGNAL + WTERMSIG(r->status);
+    return WEXITSTATUS(r->status) != 0 ? WEXITSTATUS(r->status) : own;
+}
+
+int main(int argc, char **argv)
+{
+    static hz_drain drain;
+    record r = {0};
+    char pool_path[HZ_BELL_PATH_BYTES];
+    const int program = parse(&r, argc, argv);
+    if (r.is_woken) find_bell(&r);
+    catch_signals();
+    drain.pool = hz_pool_make(pool_path, r.touch_bytes);
+    hz_log_open(&drain.log, r.log, drain.pool->clock, r.is_woken);
+    if (r.is_woken)
+        ring(&r, pool_path);
+    else
+        start_program(&r, argv + program, pool_path);
+    drain.words = argv + program;
+    drain.words_pid = r.is_woken ? 0 : r.pid;
+    record_all(&r, &drain);
+    const bool is_finished = finish(&r, &drain);
+    while (!r.is_woken && !r.has_ended)
+        if (waitpid(r.pid, &r.status, 0) == r.pid) r.has_ended = true;
+    return exit_status(&r, is_finished);
+}

@@ -1,0 +1,251 @@
+/*
+ * The seldom part of logging: waking up, the pool, leaves, and what a fork changes.
+ */
+#include "log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "bell.h"
+
+enum {
+    PATH_BYTES = 128,
+    LIFE_BYTES = 4096,
+    LEAVES_A_WAKE = 8,      /* leaves that are full before hz-record is woken */
+    PATIENCE_ROUNDS = 200,  /* that a thread waits for a leaf, each of WAIT_NS at most */
+    WAIT_NS = 10 * 1000000, /* so that it sees at once when hz-record has gone */
+};
+
+/* What this process does. */
+enum { UNKNOWN, STARTING, OFF, ASLEEP, AWAKE };
+
+_Thread_local hz_thread_log hz_log;
+static const uint32_t no_life = 0;
+const volatile uint32_t *hz_life = &no_life;
+uint32_t hz_log_clock = HZ_CLOCK_COUNTER;
+uint64_t hz_log_touch_bytes;
+
+static atomic_uint mode;
+static atomic_flag is_waking = ATOMIC_FLAG_INIT;
+static bool is_sleeper;            /* it can be woken, again and again */
+static uint32_t *life_page;        /* what hz_life points to, for writing */
+static uint32_t lives;             /* numbers that it has had */
+static char pool_path[PATH_BYTES]; /* where the pool can be opened */
+static hz_pool *pool;              /* of this process, when it is awake */
+static uint32_t image;             /* its number in the pool */
+
+static void futex_wait(atomic_uint *word, unsigned seen)
+{
+    (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, &(struct timespec){.tv_nsec = WAIT_NS}, NULL,
+                  0);
+}
+
+static void futex_wake(atomic_uint *word)
+{
+    (void)syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+/* ---- starting ------------------------------------------------------------------------------- */
+
+/* A page that a forked child finds empty, however it was forked. */
+static bool make_life(void)
+{
+    if (life_page == NULL) {
+        void *page =
+            mmap(NULL, LIFE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (page == MAP_FAILED || madvise(page, LIFE_BYTES, MADV_WIPEONFORK) != 0) return false;
+        life_page = page;
+    }
+    *life_page = ++lives;
+    hz_life = life_page;
+    return true;
+}
+
+/* Maps the pool; false when it is not there any more, or closed. */
+static bool open_pool(void)
+{
+    const int fd = open(pool_path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) return false;
+    void *mapped = mmap(NULL, HZ_POOL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    (void)close(fd);
+    if (mapped == MAP_FAILED) return false;
+    hz_pool *opened = mapped;
+    if (opened->magic != HZ_POOL_MAGIC || opened->version != HZ_LOG_VERSION ||
+        atomic_load(&opened->ended) != HZ_POOL_OPEN ||
+        madvise(mapped, HZ_POOL_BYTES, MADV_DONTFORK) != 0) {
+        (void)munmap(mapped, HZ_POOL_BYTES);
+        return false;
+    }
+    pool = opened;
+    image = atomic_fetch_add(&pool->image_count, 1);
+    hz_log_clock = pool->clock;
+    hz_log_touch_bytes = pool->touch_bytes;
+    return true;
+}
+
+/* Finds out what is asked of this process, once it has an environment. */
+static void start(void)
+{
+    unsigned found = OFF;
+    unsigned seen = UNKNOWN;
+    if (environ == NULL || !atomic_compare_exchange_strong(&mode, &seen, STARTING)) return;
+    const char *asked = secure_getenv(HZ_RECORD_VARIABLE);
+    if (asked != NULL && strlen(asked) < sizeof pool_path && make_life()) {
+        strcpy(pool_path, asked);
+        is_sleeper = strcmp(asked, HZ_RECORD_ASLEEP) == 0;
+        if (is_sleeper && hz_bell_hang()) found = ASLEEP;
+        if (!is_sleeper && open_pool()) found = AWAKE;
+    }
+    atomic_store(&mode, found);
+}
+
+/*
+ * A forked child is an image of its own; the pool of its parent is not mapped here. It goes on as
+ * its parent was, and where that can be woken, so can the child.
+ */
+static void start_again(void)
+{
+    const unsigned was = atomic_load(&mode);
+    unsigned found = OFF;
+    pool = NULL;
+    atomic_flag_clear(&is_waking);
+    hz_log.leaf = NULL;
+    if (make_life()) {
+        if (is_sleeper && hz_bell_hang()) found = ASLEEP;
+        if (was == AWAKE && open_pool()) found = AWAKE;
+    }
+    atomic_store(&mode, found);
+}
+
+/*
+ * Opens the pool that a ring of the bell named. Every thread then begins a log in it; a pool that
+ * was used before stays mapped, as threads may still write to it.
+ */
+static void wake_up(void)
+{
+    if (atomic_flag_test_and_set(&is_waking)) return;
+    if (hz_bell_answer(pool_path, sizeof pool_path) && open_pool()) {
+        *life_page = ++lives;
+        atomic_store(&mode, AWAKE);
+    }
+    atomic_flag_clear(&is_waking);
+}
+
+/* Whether this process is not recorded and could be. */
+static bool is_at_rest(void)
+{
+    const unsigned now = atomic_load(&mode);
+    return now == ASLEEP || (now == AWAKE && atomic_load(&pool->ended) != HZ_POOL_OPEN);
+}
+
+/* ---- leaves --------------------------------------------------------------------------------- */
+
+/* Takes the first free leaf: the same few are used again and again. */
+static hz_leaf *take_free(void)
+{
+    for (size_t i = 0; i < HZ_LEAF_COUNT / HZ_POOL_BITS; i++) {
+        unsigned long long bits = atomic_load(&pool->free_leaves[i]);
+        while (bits != 0) {
+            const unsigned long long rest = bits & (bits - 1);
+            if (!atomic_compare_exchange_weak(&pool->free_leaves[i], &bits, rest)) continue;
+            return hz_pool_leaf(pool, i * HZ_POOL_BITS + (size_t)__builtin_ctzll(bits));
+        }
+    }
+    return NULL;
+}
+
+static bool has_recorder(void)
+{
+    return kill(pool->recorder, 0) == 0 || errno != ESRCH;
+}
+
+/* Waits a while for a free leaf; without one, the recording is over for all. */
+static hz_leaf *wait_for_free(void)
+{
+    for (int round = 0; round < PATIENCE_ROUNDS && has_recorder(); round++) {
+        const unsigned seen = atomic_load(&pool->freed);
+        atomic_store(&pool->is_scarce, 1);
+        hz_leaf *leaf = take_free();
+        if (leaf != NULL || atomic_load(&pool->ended) != HZ_POOL_OPEN) return leaf;
+        futex_wake(&pool->full);
+        futex_wait(&pool->freed, seen);
+    }
+    unsigned open = HZ_POOL_OPEN;
+    (void)atomic_compare_exchange_strong(&pool->ended, &open, HZ_POOL_TOO_SLOW);
+    return NULL;
+}
+
+/* Leaves a full leaf to hz-record. */
+static void hand_over(hz_leaf *leaf)
+{
+    atomic_store_explicit(&leaf->head.state, HZ_LEAF_FULL, memory_order_release);
+    if (atomic_fetch_add(&pool->full, 1) % LEAVES_A_WAKE == 0) futex_wake(&pool->full);
+}
+
+static hz_leaf *take(hz_thread_log *log)
+{
+    hz_leaf *leaf = take_free();
+    if (leaf == NULL) leaf = wait_for_free();
+    if (leaf == NULL) return NULL;
+    leaf->head.image = image;
+    leaf->head.thread = log->thread;
+    leaf->head.number = log->leaf_count++;
+    leaf->head.pid = getpid();
+    leaf->head.tid = gettid();
+    atomic_store_explicit(&leaf->head.used, 0, memory_order_relaxed);
+    atomic_store_explicit(&leaf->head.state, HZ_LEAF_OWNED, memory_order_release);
+    return leaf;
+}
+
+/* The log of this thread begins: with who it is, and with a stamp that counts from 0. */
+static void begin(hz_thread_log *log)
+{
+    log->leaf = NULL;
+    log->stamp = 0;
+    log->thread = atomic_fetch_add(&pool->thread_count, 1);
+    log->leaf_count = 0;
+    log->life = *hz_life;
+    log->leaf = take(log);
+    if (log->leaf != NULL)
+        hz_log_put(log, log->leaf, HZ_LOG_SELF, (uint64_t)(uintptr_t)pthread_self(), 0);
+}
+
+static hz_leaf *next_leaf(hz_thread_log *log)
+{
+    if (atomic_load(&mode) == UNKNOWN) start();
+    if (life_page != NULL && *life_page == 0) start_again();
+    if (is_at_rest() && hz_bell_rings()) wake_up();
+    if (atomic_load(&mode) != AWAKE) return NULL;
+    if (log->leaf != NULL && log->life == *hz_life) {
+        hand_over(log->leaf);
+        log->leaf = NULL;
+    }
+    if (atomic_load(&pool->ended) != HZ_POOL_OPEN) return NULL;
+    if (log->life != *hz_life)
+        begin(log);
+    else
+        log->leaf = take(log);
+    return log->leaf;
+}
+
+hz_leaf *hz_log_leaf(hz_thread_log *log)
+{
+    if (atomic_load_explicit(&mode, memory_order_relaxed) == OFF) return NULL;
+    const int saved = errno;
+    hz_leaf *leaf = next_leaf(log);
+    errno = saved;
+    return leaf;
+}
+
+void hz_log_lose(void)
+{
+    if (atomic_load(&mode) == AWAKE && *hz_life != 0) atomic_fetch_add(&pool->lost, 1);
+}

@@ -1,0 +1,205 @@
+/*
+ * From addresses to blocks: see resolve.h.
+ */
+#include "resolve.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "arguments.h"
+
+void hz_resolver_make(hz_resolver *resolver, const char *beside)
+{
+    *resolver = (hz_resolver){0};
+    hz_steps_make(&resolver->steps, beside);
+    hz_lives_make(&resolver->lives);
+}
+
+void hz_resolver_drop(hz_resolver *resolver)
+{
+    hz_steps_drop(&resolver->steps);
+    hz_lives_drop(&resolver->lives);
+    free(resolver->actors);
+}
+
+hz_actor *hz_resolver_actor(hz_resolver *resolver, uint32_t thread)
+{
+    if (thread >= resolver->actor_room) {
+        const uint32_t room = 2 * thread + 64;
+        hz_actor *actors = realloc(resolver->actors, room * sizeof *actors);
+        if (actors == NULL) hz_fail("no memory for %u threads", room);
+        memset(actors + resolver->actor_room, 0, (room - resolver->actor_room) * sizeof *actors);
+        resolver->actors = actors;
+        resolver->actor_room = room;
+    }
+    return &resolver->actors[thread];
+}
+
+/* ---- steps ---------------------------------------------------------------------------------- */
+
+static uint64_t add_step(hz_resolver *resolver, uint32_t thread, const hz_call *call, uint8_t kind,
+                         uint64_t from)
+{
+    return hz_steps_add(&resolver->steps, &(hz_step){.time = call->time,
+                                                     .size = call->size,
+                                                     .from = from,
+                                                     .to = HZ_NO_STEP,
+                                                     .thread = thread,
+                                                     .kind = kind,
+                                                     .align_shift = call->align_shift});
+}
+
+/* The thread gets a number, and a spawn in the thread that was last active. */
+static void begin(hz_resolver *resolver, hz_actor *actor, const hz_call *call)
+{
+    actor->has_begun = true;
+    actor->number = resolver->thread_count++;
+    actor->guessed = HZ_NO_STEP;
+    if (actor->number == 0) return;
+    const hz_call spawn = {.time = call->time, .size = call->thread};
+    actor->guessed = add_step(resolver, resolver->latest, &spawn, HZ_TRACE_SPAWN, HZ_NO_STEP);
+}
+
+/* Adds a step of a call; it may end the block that the step `from` gave. */
+static uint64_t add(hz_resolver *resolver, const hz_call *call, uint8_t kind, uint64_t from)
+{
+    hz_actor *actor = hz_resolver_actor(resolver, call->thread);
+    if (!actor->has_begun) begin(resolver, actor, call);
+    const uint64_t step = add_step(resolver, actor->number, call, kind, from);
+    if (from != HZ_NO_STEP) resolver->steps.at[from].to = step;
+    actor->last = step;
+    resolver->latest = actor->number;
+    return step;
+}
+
+/* Whatever was moving was a free: realloc to size 0, or the end of the recording in the middle. */
+static void settle(hz_resolver *resolver, uint32_t thread)
+{
+    hz_actor *actor = hz_resolver_actor(resolver, thread);
+    if (!actor->is_moving) return;
+    actor->is_moving = false;
+    if (actor->moving_from == HZ_NO_STEP) return;
+    const hz_call end = {.thread = thread,
+                         .time = actor->moving_time,
+                         .size = resolver->steps.at[actor->moving_from].size};
+    (void)add(resolver, &end, HZ_TRACE_FREE, actor->moving_from);
+}
+
+/* The block that lives where another one was given has ended without a word. */
+static void end_overlapped(hz_resolver *resolver, const hz_call *call)
+{
+    const uint64_t from = hz_lives_take(&resolver->lives, call->address);
+    if (from == HZ_NO_STEP) return;
+    hz_call end = *call;
+    end.size = resolver->steps.at[from].size;
+    end.align_shift = 0;
+    (void)add(resolver, &end, HZ_TRACE_FREE, from);
+    resolver->overlapping++;
+}
+
+/* ---- calls ---------------------------------------------------------------------------------- */
+
+void hz_resolve_give(hz_resolver *resolver, const hz_call *call)
+{
+    settle(resolver, call->thread);
+    end_overlapped(resolver, call);
+    hz_lives_put(&resolver->lives, call->address, add(resolver, call, call->kind, HZ_NO_STEP));
+}
+
+void hz_resolve_end(hz_resolver *resolver, const hz_call *call)
+{
+    settle(resolver, call->thread);
+    const uint64_t from = hz_lives_take(&resolver->lives, call->address);
+    if (from == HZ_NO_STEP) {
+        resolver->unknown++;
+        return;
+    }
+    hz_call end = *call;
+    end.size = resolver->steps.at[from].size;
+    end.align_shift =
+        call->kind == HZ_TRACE_FREE_ALIGNED_SIZED || call->kind >= HZ_TRACE_DELETE_ALIGNED
+            ? resolver->steps.at[from].align_shift
+            : 0;
+    (void)add(resolver, &end, call->kind, from);
+}
+
+void hz_resolve_moving(hz_resolver *resolver, const hz_call *call)
+{
+    settle(resolver, call->thread);
+    hz_actor *actor = hz_resolver_actor(resolver, call->thread);
+    actor->is_moving = true;
+    actor->moving_from = hz_lives_take(&resolver->lives, call->address);
+    actor->moving_time = call->time;
+    actor->moving_address = call->address;
+    if (actor->moving_from == HZ_NO_STEP) resolver->unknown++;
+}
+
+void hz_resolve_moved(hz_resolver *resolver, const hz_call *call)
+{
+    hz_actor *actor = hz_resolver_actor(resolver, call->thread);
+    const uint64_t from = actor->is_moving ? actor->moving_from : HZ_NO_STEP;
+    actor->is_moving = false;
+    end_overlapped(resolver, call);
+    const uint8_t kind = from == HZ_NO_STEP ? HZ_TRACE_MALLOC : HZ_TRACE_REALLOC;
+    hz_lives_put(&resolver->lives, call->address, add(resolver, call, kind, from));
+}
+
+void hz_resolve_stayed(hz_resolver *resolver, const hz_call *call)
+{
+    hz_actor *actor = hz_resolver_actor(resolver, call->thread);
+    if (!actor->is_moving) return;
+    actor->is_moving = false;
+    if (actor->moving_from != HZ_NO_STEP)
+        hz_lives_put(&resolver->lives, actor->moving_address, actor->moving_from);
+}
+
+void hz_resolve_touched(hz_resolver *resolver, const hz_call *call)
+{
+    const uint64_t from = hz_lives_find(&resolver->lives, call->address);
+    if (from == HZ_NO_STEP) return;
+    hz_step *step = &resolver->steps.at[from];
+    if (step->size == 0) return;
+    const uint64_t touched = call->size < step->size ? call->size : step->size;
+    const uint64_t share = (uint64_t)((unsigned __int128)touched * HZ_TOUCHED_ALL / step->size);
+    step->touched = (uint16_t)(share > 0 ? share : 1);
+}
+
+/* ---- threads -------------------------------------------------------------------------------- */
+
+uint64_t hz_resolve_thread(hz_resolver *resolver, const hz_call *call, uint32_t other)
+{
+    hz_call about = *call;
+    about.size = other;
+    about.align_shift = 0;
+    return add(resolver, &about, call->kind, HZ_NO_STEP);
+}
+
+/* Whether a spawn or a join can be followed by a replay; then it names the thread's number. */
+static bool settle_thread(hz_resolver *resolver, uint64_t index)
+{
+    hz_step *step = &resolver->steps.at[index];
+    if (step->size >= resolver->actor_room) return false;
+    const hz_actor *actor = &resolver->actors[step->size];
+    if (!actor->has_begun || actor->number == step->thread) return false;
+    step->size = actor->number;
+    return step->kind == HZ_TRACE_SPAWN || actor->last < index;
+}
+
+void hz_resolver_finish(hz_resolver *resolver)
+{
+    for (uint32_t i = 0; i < resolver->actor_room; i++) settle(resolver, i);
+    uint64_t *spawn = calloc((size_t)resolver->thread_count + 1, sizeof *spawn);
+    if (spawn == NULL) hz_fail("no memory for %u threads", resolver->thread_count);
+    for (uint64_t i = 0; i < resolver->steps.count; i++) {
+        hz_step *step = &resolver->steps.at[i];
+        if (step->kind != HZ_TRACE_SPAWN && step->kind != HZ_TRACE_JOIN) continue;
+        if (!settle_thread(resolver, i)) {
+            step->kind = 0;
+        } else if (step->kind == HZ_TRACE_SPAWN) {
+            const bool is_second = spawn[step->size] != 0; /* the first one counts */
+            if (is_second) step->kind = 0;
+            spawn[step->size] = i + 1;
+        }
+    }
+    free(spawn);
+}

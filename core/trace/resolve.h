@@ -1,0 +1,74 @@
+/*
+ * From addresses to blocks: calls come in the order of their time, and steps come out.
+ *
+ * A call about an address where no block lives is counted and left out: the block is older than the
+ * recording. A block that is given where another one lives ends that one: its free was not seen.
+ */
+#ifndef HZ_TRACE_RESOLVE_H
+#define HZ_TRACE_RESOLVE_H
+
+#include <stdbool.h>
+
+#include "lives.h"
+#include "steps.h"
+
+/* What is known of a thread. */
+typedef struct hz_actor {
+    bool has_begun;          /* it has a number */
+    uint32_t number;         /* in the trace: threads are numbered as they begin */
+    uint64_t guessed;        /* the spawn that stands before its first step, of unknown origin */
+    uint64_t last;           /* its latest step */
+    bool is_moving;          /* it is inside realloc */
+    uint64_t moving_from;    /* the step that gave the block; HZ_NO_STEP: unknown */
+    uint64_t moving_time;    /* when that call began */
+    uint64_t moving_address; /* of the block */
+    char name[HZ_TRACE_NAME_BYTES]; /* zeros behind it; may be empty */
+} hz_actor;
+
+typedef struct hz_resolver {
+    hz_steps steps;        /* what comes out */
+    hz_lives lives;        /* the blocks that live now */
+    hz_actor *actors;      /* by the number of a thread in the source */
+    uint32_t actor_room;   /* how many there is room for */
+    uint32_t thread_count; /* threads that have begun */
+    uint32_t latest;       /* number of the thread that did the latest step */
+    uint64_t unknown;      /* calls about blocks that do not live */
+    uint64_t overlapping;  /* blocks that were given where another one lives */
+} hz_resolver;
+
+/* A call that gives, moves or ends a block. */
+typedef struct hz_call {
+    uint32_t thread;     /* its number in the source */
+    uint8_t kind;        /* hz_trace_kind */
+    uint8_t align_shift; /* log2 of the alignment, or 0 */
+    uint64_t time;       /* in the unit of the source */
+    uint64_t address;    /* of the block */
+    uint64_t size;       /* bytes asked for */
+} hz_call;
+
+/* `beside`: the file for which all this is done; temporary ones stand beside it. */
+void hz_resolver_make(hz_resolver *resolver, const char *beside);
+void hz_resolver_drop(hz_resolver *resolver);
+
+/* What is known of a thread of the source. */
+hz_actor *hz_resolver_actor(hz_resolver *resolver, uint32_t thread);
+
+void hz_resolve_give(hz_resolver *resolver, const hz_call *call);
+void hz_resolve_end(hz_resolver *resolver, const hz_call *call);
+
+/* A realloc begins, and succeeds or fails. */
+void hz_resolve_moving(hz_resolver *resolver, const hz_call *call);
+void hz_resolve_moved(hz_resolver *resolver, const hz_call *call);
+void hz_resolve_stayed(hz_resolver *resolver, const hz_call *call);
+
+/* Notes that `size` bytes of the block at an address were touched. */
+void hz_resolve_touched(hz_resolver *resolver, const hz_call *call);
+
+/* A spawn or a join of the thread with that number in the source, which need not have begun. */
+uint64_t hz_resolve_thread(hz_resolver *resolver, const hz_call *call, uint32_t other);
+
+/* Takes back what cannot be: spawns and joins of threads that did nothing, joins before their end.
+ */
+void hz_resolver_finish(hz_resolver *resolver);
+
+#endif

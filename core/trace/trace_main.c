@@ -1,0 +1,259 @@
+/*
+ * hz-trace: what is in a trace, a part of it, one that tells less, and other forms of it.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "arguments.h"
+#include "change.h"
+#include "emit.h"
+#include "finish.h"
+#include "foreign.h"
+#include "info.h"
+#include "log_read.h"
+#include "map_file.h"
+
+#define NS_PER_S 1e9
+
+static const char about[] = "usage: hz-trace info FILE\n"
+                            "       hz-trace cut FILE --output NEW [--from S] [--to S]\n"
+                            "       hz-trace anonymize FILE --output NEW [--round-sizes BYTES]\n"
+                            "       hz-trace convert FILE --output NEW [--to FORM]\n\n"
+                            "FILE may be a trace, the log of a recording, or text of our own, of "
+                            "Android's memory_replay,\nof mtrace or for trace_run. Forms to write: "
+                            "trace, text, aosp, mtrace.\n";
+
+/* What was asked for. */
+typedef struct request {
+    const char *verb;    /* info, cut, anonymize or convert */
+    const char *input;   /* the file that is read */
+    const char *output;  /* the file that is written */
+    double from_s, to_s; /* the part of it; to_s 0: up to its end */
+    const char *form;    /* what is written; NULL: a trace */
+    uint64_t unit;       /* sizes are rounded up to it; 0: they stay */
+} request;
+
+/* A file that was read. */
+typedef struct loaded {
+    hz_mapped file;
+    hz_trace trace; /* when it is one */
+    bool is_trace;
+    hz_resolver resolver; /* when it was resolved */
+    double ns_per_unit;   /* of its times; 0: it has none */
+    uint32_t flags;       /* of the trace that is written */
+    char *notes;          /* of the trace that is written */
+} loaded;
+
+/* ---- options -------------------------------------------------------------------------------- */
+
+static void set_output(void *target, const char *name, const char *text)
+{
+    (void)name;
+    ((request *)target)->output = text;
+}
+
+static void set_from(void *target, const char *name, const char *text)
+{
+    ((request *)target)->from_s = hz_parse_decimal(name, text, 0, 1e9);
+}
+
+static void set_to(void *target, const char *name, const char *text)
+{
+    request *r = target;
+    if (strcmp(r->verb, "convert") == 0)
+        r->form = text;
+    else
+        r->to_s = hz_parse_decimal(name, text, 1e-9, 1e9);
+}
+
+static void set_unit(void *target, const char *name, const char *text)
+{
+    const uint64_t unit = hz_parse_whole(name, text, 1, 1 << 20);
+    if ((unit & (unit - 1)) != 0) hz_refuse("--%s %s: want a power of two", name, text);
+    ((request *)target)->unit = unit;
+}
+
+static const hz_option options[] = {
+    {"output", "NEW", set_output, "the file to write"},
+    {"from", "S", set_from, "cut: seconds from the start at which the part begins"},
+    {"to", "S|FORM", set_to, "cut: seconds at which it ends; convert: the form to write"},
+    {"round-sizes", "BYTES", set_unit, "anonymize: sizes are rounded up to multiples of it"},
+};
+
+static request parse(int argc, char **argv)
+{
+    const char *const verbs[] = {"info", "cut", "anonymize", "convert"};
+    request r = {.unit = 0};
+    const size_t count = sizeof options / sizeof options[0];
+    for (size_t i = 0; argc > 1 && i < sizeof verbs / sizeof verbs[0]; i++)
+        if (strcmp(argv[1], verbs[i]) == 0) r.verb = verbs[i];
+    if (argc > 1 && strcmp(argv[1], "--help") == 0)
+        (void)hz_parse_option(options, count, about, &r, 1, argc, argv);
+    if (r.verb == NULL || argc < 3) hz_refuse("want info, cut, anonymize or convert, and a file");
+    r.input = argv[2];
+    for (int at = 3; at < argc;) at = hz_parse_option(options, count, about, &r, at, argc, argv);
+    if (r.output == NULL && strcmp(r.verb, "info") != 0) hz_refuse("--output: it is missing");
+    if (r.to_s > 0 && r.to_s <= r.from_s) hz_refuse("--to must be later than --from");
+    return r;
+}
+
+/* ---- reading -------------------------------------------------------------------------------- */
+
+static void load(loaded *l, const request *r)
+{
+    l->file = hz_map_file(r->input);
+    l->is_trace = hz_trace_is_one(l->file.bytes, l->file.size);
+    if (l->is_trace) hz_trace_load(&l->trace, r->input, l->file.bytes, l->file.size);
+}
+
+static char *copy_text(const char *text, size_t length)
+{
+    char *copy = strndup(text != NULL ? text : "", text != NULL ? length : 0);
+    if (copy == NULL) hz_fail("no memory");
+    return copy;
+}
+
+/* A damaged trace is read up to the damage only where a part of it was asked for. */
+static void resolve(loaded *l, const request *r)
+{
+    hz_resolver_make(&l->resolver, r->output);
+    if (l->is_trace) {
+        const bool is_damaged = l->trace.damage[0] != '\0';
+        if (is_damaged && strcmp(r->verb, "cut") != 0)
+            hz_fail("%s: %s; `hztune trace cut` keeps what stands before that", r->input,
+                    l->trace.damage);
+        const bool is_whole = hz_resolve_trace(&l->trace, &l->resolver) && !is_damaged;
+        if (is_damaged)
+            (void)fprintf(stderr, "hz-trace: %s: %s; what stands before that is kept\n", r->input,
+                          l->trace.damage);
+        l->ns_per_unit = (l->trace.header.flags & HZ_TRACE_HAS_TIME) != 0 ? 1.0 : 0.0;
+        l->flags = (l->trace.header.flags & HZ_TRACE_IS_PART) | (is_whole ? 0 : HZ_TRACE_IS_PART);
+        l->notes = copy_text(l->trace.notes, l->trace.header.notes_bytes);
+        return;
+    }
+    const hz_form form = hz_form_of(&l->file);
+    if (form == HZ_FORM_NONE)
+        hz_refuse("%s is no trace, and no recording of a form that hztune knows", r->input);
+    l->ns_per_unit = hz_foreign_read(form, r->input, &l->file, &l->resolver);
+    l->notes = copy_text(NULL, 0);
+}
+
+static void drop(loaded *l)
+{
+    free(l->notes);
+    hz_resolver_drop(&l->resolver);
+    if (l->is_trace) hz_trace_drop(&l->trace);
+    hz_unmap_file(&l->file);
+}
+
+/* ---- verbs ---------------------------------------------------------------------------------- */
+
+static void write_trace(loaded *l, const char *output)
+{
+    if (l->resolver.steps.count == 0) hz_fail("%s: nothing is left to write", output);
+    (void)hz_emit(&l->resolver, &(hz_emission){.path = output,
+                                               .ns_per_unit = l->ns_per_unit,
+                                               .flags = l->flags,
+                                               .notes = l->notes});
+}
+
+static void run_info(const request *r)
+{
+    loaded l = {.is_trace = false};
+    load(&l, r);
+    if (!l.is_trace)
+        hz_refuse("%s is not a trace%s", r->input,
+                  hz_form_of(&l.file) != HZ_FORM_NONE || hz_log_is_one(l.file.bytes, l.file.size)
+                      ? "; `hztune trace convert` makes one of it"
+                      : "");
+    hz_trace_describe(&l.trace, stdout);
+    if (fflush(stdout) != 0) hz_fail("cannot write: %s", strerror(errno));
+}
+
+static void run_cut(const request *r)
+{
+    loaded l = {.is_trace = false};
+    load(&l, r);
+    if (!l.is_trace) hz_refuse("%s is not a trace", r->input);
+    resolve(&l, r);
+    const bool is_part = r->from_s > 0 || r->to_s > 0;
+    if (is_part && l.ns_per_unit <= 0) hz_fail("%s has no times to cut at", r->input);
+    if (is_part) {
+        const uint64_t start = l.resolver.steps.count > 0 ? l.resolver.steps.at[0].time : 0;
+        const uint64_t to = r->to_s > 0 ? (uint64_t)(r->to_s * NS_PER_S) : UINT64_MAX - start;
+        hz_cut(&l.resolver, start + (uint64_t)(r->from_s * NS_PER_S), start + to);
+        l.flags |= HZ_TRACE_IS_PART;
+    }
+    write_trace(&l, r->output);
+    drop(&l);
+}
+
+static void run_anonymize(const request *r)
+{
+    loaded l = {.is_trace = false};
+    load(&l, r);
+    if (!l.is_trace) hz_refuse("%s is not a trace", r->input);
+    resolve(&l, r);
+    hz_forget_names(&l.resolver);
+    if (r->unit > 0) hz_round_sizes(&l.resolver, r->unit);
+    free(l.notes);
+    l.notes = copy_text(NULL, 0);
+    write_trace(&l, r->output);
+    drop(&l);
+}
+
+/* Writes another form, so that the file is there whole or not at all. */
+static void write_form(const hz_trace *trace, hz_form form, const char *output)
+{
+    char *temporary;
+    if (asprintf(&temporary, "%s.%d.part", output, (int)getpid()) < 0) hz_fail("no memory");
+    FILE *out = fopen(temporary, "wxe");
+    if (out == NULL) hz_refuse("cannot write %s: %s", output, strerror(errno));
+    hz_foreign_write(form, trace, out);
+    const bool is_written = fflush(out) == 0 && fsync(fileno(out)) == 0 && ferror(out) == 0;
+    if (fclose(out) != 0 || !is_written || rename(temporary, output) != 0) {
+        const int why = errno;
+        (void)unlink(temporary);
+        hz_fail("cannot write %s: %s", output, strerror(why));
+    }
+    free(temporary);
+}
+
+static void run_convert(const request *r)
+{
+    loaded l = {.is_trace = false};
+    const hz_form form = r->form != NULL ? hz_form_named(r->form) : HZ_FORM_NONE;
+    const bool to_trace = r->form == NULL || strcmp(r->form, "trace") == 0;
+    if (!to_trace && (form == HZ_FORM_NONE || form == HZ_FORM_WORKLOAD))
+        hz_refuse("--to %s: want trace, text, aosp or mtrace", r->form);
+    load(&l, r);
+    if (to_trace && hz_log_is_one(l.file.bytes, l.file.size)) {
+        const hz_finish wanted = {r->input, r->output, false, false};
+        if (!hz_finish_log(&wanted)) hz_fail("%s: nothing was recorded", r->input);
+        return;
+    }
+    if (!to_trace) {
+        if (!l.is_trace) hz_refuse("%s is not a trace; convert it into one first", r->input);
+        if (l.trace.damage[0] != '\0')
+            hz_fail("%s: %s; `hztune trace cut` keeps what stands before that", r->input,
+                    l.trace.damage);
+        write_form(&l.trace, form, r->output);
+        return;
+    }
+    resolve(&l, r);
+    write_trace(&l, r->output);
+    drop(&l);
+}
+
+int main(int argc, char **argv)
+{
+    const request r = parse(argc, argv);
+    if (strcmp(r.verb, "info") == 0) run_info(&r);
+    if (strcmp(r.verb, "cut") == 0) run_cut(&r);
+    if (strcmp(r.verb, "anonymize") == 0) run_anonymize(&r);
+    if (strcmp(r.verb, "convert") == 0) run_convert(&r);
+    return HZ_STATUS_OK;
+}

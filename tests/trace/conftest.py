@@ -1,0 +1,97 @@
+"""What the tests of recording share: the recorder, the programs that are recorded, their traces."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEADLINE_S = 120
+TARGETS = (
+    "hz_recorder", "hz-record", "hz-trace", "hz_shared", "trace_stress", "trace_pairs",
+    "trace_program", "trace_operators",
+)  # fmt: skip
+
+
+class Recorder:
+    """The programs of one build."""
+
+    def __init__(self, build: Path, folder: Path) -> None:
+        self.build = build
+        self.folder = folder
+        self.library = build / "trace" / "libhz-recorder.so"
+
+    def program(self, name: str) -> Path:
+        """A program of tests/trace."""
+        return self.build / "tests_trace" / f"trace_{name}"
+
+    def words(self, output: str, *words: object) -> list[str]:
+        """The command that records; `words` are further options, `--` and a program."""
+        command = [self.build / "trace" / "hz-record", "--library", self.library]
+        return [str(each) for each in (*command, "--output", output, *words)]
+
+    def record(self, output: str, *words: object, **options: Any) -> Finished:
+        """Runs it to its end."""
+        return self.run(*self.words(output, *words), **options)
+
+    def trace(self, *words: object) -> Finished:
+        """Runs hz-trace."""
+        return self.run(self.build / "trace" / "hz-trace", *words)
+
+    def run(self, *words: object, **options: Any) -> Finished:
+        """Runs any program in the folder of the test."""
+        variables = options.pop("variables", {})
+        return subprocess.run(
+            [str(word) for word in words],
+            cwd=self.folder,
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            **options,
+        )
+
+    def start(self, *words: object, **variables: str) -> subprocess.Popen[str]:
+        """Starts a program in the folder of the test; a test ends it."""
+        return subprocess.Popen(
+            [str(word) for word in words],
+            cwd=self.folder,
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def info(self, path: str | Path) -> dict[str, Any]:
+        """What is in a trace."""
+        done = self.trace("info", path)
+        assert done.returncode == 0, done.stderr
+        told: dict[str, Any] = json.loads(done.stdout)
+        return told
+
+    def lines(self, path: str | Path) -> list[list[str]]:
+        """A trace as plain text, a list of words a line, without thread and time."""
+        done = self.trace("convert", path, "--output", "lines.txt", "--to", "text")
+        assert done.returncode == 0, done.stderr
+        text = (self.folder / "lines.txt").read_text()
+        return [line.split()[2:] for line in text.splitlines() if not line.startswith("#")]
+
+
+Finished = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="session")
+def recorder_build(build_core: Callable[..., Path]) -> Path:
+    return build_core(targets=TARGETS, HZ_WERROR="ON", HZ_BUILD_TESTS="ON")
+
+
+@pytest.fixture
+def recorder(recorder_build: Path, tmp_path: Path) -> Recorder:
+    return Recorder(recorder_build, tmp_path)

@@ -1,0 +1,219 @@
+"""Recording: nothing that a program does to its allocator is lost, whatever becomes of it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from .conftest import Recorder
+
+BLOCK = "4321"
+ROUNDS = int(os.environ.get("TEST_MORE", "1"))
+CALLS = 10_000_000
+WAIT_S = 20.0
+
+
+def blocks_of(recorder: Recorder, path: str | Path) -> int:
+    """How many of the program's blocks a trace has, each with its end."""
+    given = [
+        words[1] for words in recorder.lines(path) if words[0] == "malloc" and words[2] == BLOCK
+    ]
+    ended = {words[1] for words in recorder.lines(path) if words[0] == "free"}
+    return sum(block in ended for block in given)
+
+
+def await_file(path: Path) -> None:
+    """Waits until a file is there and holds something."""
+    deadline = time.monotonic() + WAIT_S
+    while not (path.exists() and path.stat().st_size > 0):
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.01)
+
+
+# ---- every call ----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, ROUNDS + 1))
+def test_of_ten_million_calls_of_eight_threads_none_is_lost_or_out_of_order(
+    seed: int, recorder: Recorder
+) -> None:
+    stress = (recorder.program("stress"), 8, CALLS, seed)
+    truth = recorder.record("stress.trace", "--", *stress)
+    assert truth.returncode == 0, truth.stderr
+    seen = recorder.run(recorder.program("pairs"), "stress.trace")
+    assert seen.stdout == truth.stdout, f"seed {seed}: {seen.stderr}"
+    notes = recorder.info("stress.trace")["notes"]
+    assert (notes["unknown"], notes["overlapping"], notes["lost"]) == (0, 0, 0)
+
+
+def test_every_function_of_c_is_recorded_with_size_and_alignment(recorder: Recorder) -> None:
+    recorder.record("all.trace", "--", recorder.program("program"), "all")
+    lines = recorder.lines("all.trace")
+    seen = {(words[0], *words[2:]) for words in lines}
+    assert seen >= {
+        ("malloc", "101"), ("calloc", "303"), ("aligned_alloc", "512", "256"),
+        ("memalign", "102", "128"), ("posix_memalign", "103", "512"), ("valloc", "104"),
+        ("pvalloc", "105"), ("malloc", "106"), ("realloc", "100000"), ("realloc", "7000"),
+    }  # fmt: skip
+    assert not [words for words in lines if words[-1] == str(1 << 60)], "it failed"
+    assert Counter(words[0] for words in lines)["free"] >= 8
+
+
+def test_every_operator_of_cpp_is_recorded_with_size_and_alignment(recorder: Recorder) -> None:
+    done = recorder.record("new.trace", "--", recorder.program("operators"))
+    assert done.returncode == 0, done.stderr
+    lines = [words for words in recorder.lines("new.trace") if "new" in words[0]]
+    assert [(words[0], *words[2:]) for words in lines] == [
+        ("new", "201"), ("new", "202"), ("new_nothrow", "203"), ("new_nothrow", "204"),
+        ("new_aligned", "205", "128"), ("new_aligned", "206", "128"),
+        ("new_aligned_nothrow", "207", "128"), ("new_aligned_nothrow", "208", "128"),
+    ]  # fmt: skip
+    ended = {words[1]: words[0] for words in recorder.lines("new.trace") if "delete" in words[0]}
+    assert [ended[words[1]] for words in lines] == [
+        "delete", "delete_sized", "delete", "delete", "delete_aligned", "delete_sized_aligned",
+        "delete_aligned", "delete_aligned",
+    ]  # fmt: skip
+
+
+def test_an_allocator_that_is_preloaded_is_recorded_like_the_c_librarys(recorder: Recorder) -> None:
+    program = (recorder.program("program"), "all")
+    recorder.record("glibc.trace", "--", *program)
+    preload = {"LD_PRELOAD": str(recorder.build / "libhz.so")}
+    done = recorder.record("hz.trace", "--", *program, variables=preload)
+    assert done.returncode == 0, done.stderr
+    assert recorder.lines("hz.trace") == recorder.lines("glibc.trace")
+
+
+def test_a_handler_that_allocates_is_recorded(recorder: Recorder) -> None:
+    recorder.record("handlers.trace", "--", recorder.program("program"), "handlers")
+    assert blocks_of(recorder, "handlers.trace") == 1000
+
+
+def test_threads_that_come_and_go_are_recorded_with_their_origin(recorder: Recorder) -> None:
+    recorder.record("threads.trace", "--", recorder.program("program"), "threads")
+    told = recorder.info("threads.trace")
+    assert told["threads"] == 301
+    assert (told["operations"]["spawn"], told["operations"]["join"]) == (300, 300)
+    assert blocks_of(recorder, "threads.trace") == 3000
+
+
+# ---- how a program ends --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "status"),
+    [("exit", 7), ("crash", 128 + signal.SIGSEGV), ("killed", 128 + signal.SIGKILL)],
+)
+def test_a_program_that_ends_without_a_word_has_lost_nothing(
+    mode: str, status: int, recorder: Recorder
+) -> None:
+    done = recorder.record("end.trace", "--", recorder.program("program"), mode)
+    assert done.returncode == status
+    assert blocks_of(recorder, "end.trace") == 1000
+
+
+@pytest.mark.parametrize("mode", ["fork", "raw_fork"])
+def test_a_forked_child_has_a_trace_of_its_own(mode: str, recorder: Recorder) -> None:
+    done = recorder.record("fork.trace", "--each", "--", recorder.program("program"), mode)
+    assert done.returncode == 0, done.stderr
+    (parent,) = recorder.folder.glob("fork.trace.*")
+    assert blocks_of(recorder, "fork.trace") == 3000, "the busiest is the child"
+    assert blocks_of(recorder, parent) in (1000, 1001)
+
+
+def test_a_program_that_is_executed_in_place_has_a_trace_of_its_own(recorder: Recorder) -> None:
+    done = recorder.record("exec.trace", "--each", "--", recorder.program("program"), "exec")
+    assert done.returncode == 7
+    (second,) = recorder.folder.glob("exec.trace.*")
+    assert blocks_of(recorder, "exec.trace") == 3000
+    assert blocks_of(recorder, second) == 1000
+    assert recorder.info("exec.trace")["notes"]["program"][1:] == ["exec"]
+
+
+def test_a_program_that_cannot_be_started_leaves_no_file(recorder: Recorder) -> None:
+    done = recorder.record("none.trace", "--", "/nonexistent/program")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "cannot run /nonexistent/program: No such file" in done.stderr
+    assert list(recorder.folder.iterdir()) == []
+
+
+# ---- how a recording ends ------------------------------------------------------------------------
+
+
+def test_after_its_time_the_recording_ends_and_the_program_goes_on(recorder: Recorder) -> None:
+    words = recorder.words("part.trace", "--for", "0.2", "--", recorder.program("program"), "go_on")
+    with recorder.start(*words) as running:
+        await_file(recorder.folder / "part.trace")
+        assert running.poll() is None
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(WAIT_S) == 128 + signal.SIGTERM
+    assert blocks_of(recorder, "part.trace") > 10
+
+
+def test_a_recorder_that_sleeps_is_woken_and_heard_from_then_on(recorder: Recorder) -> None:
+    sleeping = {"HZ_RECORD": "asleep", "LD_PRELOAD": str(recorder.library)}
+    with recorder.start(recorder.program("program"), "go_on", **sleeping) as running:
+        assert running.stdout is not None and running.stdout.readline() == "begun\n"
+        bell = Path(f"/dev/shm/hz-record-{os.geteuid()}-{running.pid}")
+        assert bell.exists()
+        for name in ("first.trace", "second.trace"):
+            done = recorder.record(name, "--pid", running.pid, "--for", "0.3")
+            assert done.returncode == 0, done.stderr
+            told = recorder.info(name)
+            assert told["is_part"] and told["notes"]["unknown"] <= 3
+            assert blocks_of(recorder, name) > 10
+        running.kill()
+    bell.unlink()
+
+
+def test_a_process_without_a_recorder_is_refused(recorder: Recorder) -> None:
+    done = recorder.record("none.trace", "--pid", os.getpid())
+    assert done.returncode == 2
+    assert "it has no recorder that sleeps" in done.stderr
+    assert list(recorder.folder.iterdir()) == []
+
+
+def test_a_full_disk_ends_the_recording_and_not_the_program(recorder: Recorder) -> None:
+    """A file that may grow no further stands for a disk that has no room."""
+    log = recorder.folder / "full.trace.recording"
+    words = recorder.words("full.trace", "--", recorder.program("program"), "fill")
+    with recorder.start(*words) as running:
+        await_file(log)
+        resource.prlimit(running.pid, resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        _, said = running.communicate(timeout=WAIT_S)
+    assert running.returncode == 9
+    assert "is kept in full.trace.recording" in said
+    done = recorder.trace("convert", log, "--output", "full.trace")
+    assert done.returncode == 0, done.stderr
+    assert "no room was left on the disk" in done.stderr
+    assert recorder.info("full.trace")["is_part"]
+    assert blocks_of(recorder, "full.trace") > 10_000
+
+
+def test_of_a_recorder_that_is_killed_the_log_can_be_read(recorder: Recorder) -> None:
+    words = recorder.words("killed.trace", "--", recorder.program("program"), "go_on")
+    log = recorder.folder / "killed.trace.recording"
+    with recorder.start(*words) as running:
+        await_file(log)
+        while log.stat().st_size < 4096:
+            time.sleep(0.01)
+        running.kill()
+    done = recorder.trace("convert", log, "--output", "killed.trace")
+    assert done.returncode == 0, done.stderr
+    assert "the recording was cut short" in done.stderr
+    assert recorder.info("killed.trace")["is_part"]
+    assert blocks_of(recorder, "killed.trace") > 10
+
+
+def test_a_log_that_is_there_is_not_overwritten(recorder: Recorder) -> None:
+    (recorder.folder / "a.trace.recording").write_text("of value")
+    done = recorder.record("a.trace", "--", "/bin/true")
+    assert done.returncode == 2 and "a.trace.recording is there" in done.stderr
+    assert (recorder.folder / "a.trace.recording").read_text() == "of value"

@@ -1,0 +1,123 @@
+"""`hztune record` and `hztune trace` as a user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hztune.trace.summary import trace_lines
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def recorded(hztune: Run, tmp_path: Path) -> Path:
+    done = hztune("record", "-o", "ls.trace", "--", "ls", "/")
+    assert done.returncode == 0, done.stderr
+    assert "bin" in done.stdout.split(), "the program's output is its own"
+    return tmp_path / "ls.trace"
+
+
+def test_a_program_is_recorded_and_told_of(recorded: Path, hztune: Run) -> None:
+    told = json.loads(hztune("trace", "info", recorded, "--json").stdout)
+    assert told["calls"] > 50 and told["threads"] == 1 and told["damage"] is None
+    assert told["notes"]["program"] == ["ls", "/"]
+    lines = hztune("trace", "info", recorded).stdout.splitlines()
+    assert lines == trace_lines(told)
+    assert lines[0] == "program   ls /"
+
+
+def test_the_exit_status_is_the_programs(hztune: Run) -> None:
+    done = hztune("record", "-o", "sh.trace", "--", "sh", "-c", "exit 5")
+    assert done.returncode == 5
+
+
+def test_a_zip_of_androids_text_is_written_and_read(
+    recorded: Path, hztune: Run, tmp_path: Path
+) -> None:
+    assert hztune("trace", "convert", recorded, "-o", "a.zip", "--to", "aosp").returncode == 0
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        assert archive.namelist() == ["a.txt"]
+    assert hztune("trace", "convert", "a.zip", "-o", "again.trace").returncode == 0
+    before, after = (
+        json.loads(hztune("trace", "info", path, "--json").stdout)
+        for path in (recorded, "again.trace")
+    )
+    assert (after["calls"], after["peak_bytes"]) == (before["calls"], before["peak_bytes"])
+    assert sorted(os.listdir(tmp_path)) == ["a.zip", "again.trace", "ls.trace"]
+
+
+def test_a_damaged_trace_is_told_of_with_status_1(
+    recorded: Path, hztune: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "cut.trace").write_bytes(recorded.read_bytes()[:-100])
+    done = hztune("trace", "info", "cut.trace")
+    assert done.returncode == 1
+    assert done.stdout.startswith("DAMAGED: it has ")
+    done = hztune("trace", "cut", "cut.trace", "-o", "kept.trace")
+    assert done.returncode == 0 and "what stands before that is kept" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["record", "-o", "x", "--", "/nonexistent/program"], "there is no program"),
+        (["record", "-o", "x"], "want either a program after -- or --pid N"),
+        (["record", "-o", "x", "--pid", "1", "--", "ls"], "want either a program"),
+        (["record", "-o", "/nonexistent/x", "--", "ls"], "cannot write /nonexistent/x"),
+        (["record", "-o", "x", "--for", "soon", "--", "ls"], "'soon' is no time"),
+        (["trace", "info", "nothing"], "cannot read nothing: No such file"),
+        (["trace", "convert", "ls.trace", "-o", "x", "--to", "foo"], "--to foo: want trace"),
+        (["trace", "cut", "ls.trace", "-o", "x", "--from", "2", "--to", "1"], "later than --from"),
+        (["trace", "anonymize", "ls.trace", "-o", "x", "--round-sizes", "3"], "a power of two"),
+    ],
+)
+def test_what_cannot_be_done_gets_one_sentence(
+    words: list[str], reason: str, recorded: Path, hztune: Run, tmp_path: Path
+) -> None:
+    done = hztune(*words)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert reason in done.stderr
+    assert os.listdir(tmp_path) == [recorded.name]
+
+
+def test_a_static_program_is_refused(hztune: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty.c").write_text("int main(void) { return 0; }")
+    subprocess.run(["gcc", "-static", "-o", "still", "empty.c"], cwd=tmp_path, check=True)
+    done = hztune("record", "-o", "x", "--", "./still")
+    assert done.returncode == 2
+    assert "it cannot be recorded" in done.stderr and "is a static program" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ('const char a[] = "mimalloc: ", b[] = "eager_commit";', "has mimalloc inside"),
+        ("void *malloc(unsigned long n) { return (void *)n; }", "defines malloc itself"),
+    ],
+)
+def test_a_program_with_an_allocator_inside_is_refused(
+    source: str, reason: str, hztune: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "own.c").write_text(f"{source}\nint main(void) {{ return 0; }}")
+    subprocess.run(["gcc", "-w", "-rdynamic", "-o", "own", "own.c"], cwd=tmp_path, check=True)
+    done = hztune("record", "-o", "x", "--", "./own")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "it cannot be recorded" in done.stderr and reason in done.stderr
+
+
+def test_a_zip_that_is_no_trace_is_refused(hztune: Run, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
+        archive.writestr("a", "1")
+        archive.writestr("b", "2")
+    (tmp_path / "bad.zip").write_bytes((tmp_path / "two.zip").read_bytes()[:40])
+    done = hztune("trace", "convert", "two.zip", "-o", "x")
+    assert (done.returncode, "holds 2 files" in done.stderr) == (2, True)
+    done = hztune("trace", "convert", "bad.zip", "-o", "x")
+    assert (done.returncode, "cannot be unpacked" in done.stderr) == (2, True)

@@ -1,0 +1,75 @@
+"""`hztune trace`: what is in a trace, parts of it, and other forms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from hztune import api
+
+_file = click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+_output = click.option("--output", "-o", required=True, metavar="FILE",
+                       type=click.Path(path_type=Path), help="The file to write.")  # fmt: skip
+
+
+@click.group("trace")
+def trace_command() -> None:
+    """Show what is in a trace, cut it, take names out of it, convert it."""
+
+
+@trace_command.command("info")
+@_file
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def trace_info(path: Path, as_json: bool) -> int:
+    """Print what is in a trace; of a damaged one, what stands before the damage, and status 1."""
+    told = api.trace_info(path)
+    click.echo(json.dumps(told, indent=2) if as_json else "\n".join(api.trace_text(told)))
+    return 1 if told["damage"] else 0
+
+
+@trace_command.command("cut")
+@_file
+@_output
+@click.option("--from", "from_s", type=float, metavar="SECONDS", help="Where the part begins.")
+@click.option("--to", "to_s", type=float, metavar="SECONDS", help="Where it ends.")
+def trace_cut(path: Path, output: Path, from_s: float | None, to_s: float | None) -> None:
+    """Write a part of a trace; of a damaged one, what stands before the damage.
+
+    Blocks that live where the part begins are allocated at its start.
+    """
+    _say(api.cut_trace(path, output, from_s=from_s, to_s=to_s))
+
+
+@trace_command.command("anonymize")
+@_file
+@_output
+@click.option("--round-sizes", type=int, metavar="BYTES",
+              help="Round sizes up to multiples of BYTES, a power of two.")  # fmt: skip
+def trace_anonymize(path: Path, output: Path, round_sizes: int | None) -> None:
+    """Write a trace without the names of its program and of its threads.
+
+    What stays are sizes, times, and which thread freed what.
+    """
+    _say(api.anonymize_trace(path, output, round_sizes=round_sizes))
+
+
+@trace_command.command("convert")
+@_file
+@_output
+@click.option("--to", "form", default="trace", show_default=True, metavar="FORM",
+              help="trace, text, aosp (zipped where FILE ends in .zip) or mtrace.")  # fmt: skip
+def trace_convert(path: Path, output: Path, form: str) -> None:
+    """Write a recording in another form.
+
+    Read are traces, recordings that were cut (FILE.recording), the text or zip of Android's
+    memory_replay, mtrace's text, workloads of trace_run, and the plain text of --to text.
+    """
+    _say(api.convert_trace(path, output, form=form))
+
+
+def _say(lines: Sequence[str]) -> None:
+    for line in lines:
+        click.echo(f"hztune: {line}", err=True)

@@ -1,0 +1,74 @@
+"""How a program is recorded: by hz-record, behind which it runs as it is.
+
+What cannot be recorded is refused with the reason before anything starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from hztune import artifacts
+from hztune.allocator import elf, inside, target
+from hztune.allocator.target import Target
+from hztune.errors import UsageError
+
+
+def require_recordable(words: Sequence[str]) -> Target:
+    """Returns what a program is; every call of it to its allocator can be seen.
+
+    Raises:
+        UsageError: It cannot: there is no such program, nothing can be preloaded into it, or an
+            allocator is inside that it calls by other names.
+    """
+    found = target.inspect(words[0])
+    obstacle = found.obstacle()
+    if obstacle is not None:
+        raise UsageError(f"it cannot be recorded: {obstacle}")
+    for name, path in _hidden((found.program, *target.libraries(found.program))):
+        raise UsageError(
+            f"it cannot be recorded: {path} has {name} inside and calls it by names of its own, so "
+            "that a recording would lack most of what the program allocates; build it with the "
+            "system's malloc"
+        )
+    return found
+
+
+def recorder_command(
+    output: Path,
+    words: Sequence[str] = (),
+    *,
+    pid: int | None = None,
+    seconds: float | None = None,
+    touch_bytes: int | None = None,
+    each: bool = False,
+) -> list[str]:
+    """Returns the words that start hz-record; arguments as of `hztune record`.
+
+    Raises:
+        UsageError: The program cannot be recorded.
+        HztuneError: hz-record was not built.
+    """
+    command = [str(artifacts.record()), "--output", str(output)]
+    if seconds is not None:
+        command += ["--for", f"{seconds:g}"]
+    if touch_bytes is not None:
+        command += ["--touch", str(touch_bytes)]
+    if each:
+        command.append("--each")
+    if pid is not None:
+        return [*command, "--pid", str(pid)]
+    require_recordable(words)
+    return [*command, "--library", str(artifacts.recorder()), "--", *words]
+
+
+def _hidden(files: Iterable[Path]) -> list[tuple[str, Path]]:
+    """Returns the allocators in these files that are not called as malloc, and where they stand."""
+    found = []
+    for path in files:
+        with contextlib.suppress(OSError):
+            file = elf.read(path)
+            if file is not None and "malloc" not in file.defines:
+                found += [(part.name.partition(":")[2], path) for part in inside.parts_in(path)]
+    return found

@@ -1,0 +1,136 @@
+"""hz-trace: what it does with a file, its errors as those of hztune."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hztune import artifacts, process
+from hztune.errors import HztuneError, UsageError
+
+_DEADLINE_S = 24 * 3600.0
+_REFUSED = 2
+_ZIP = b"PK\3\4"
+_PREFIXES = ("hz-trace: ", "hz-record: ")
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """Returns what `hz-trace info` says of a trace.
+
+    Raises:
+        UsageError: It is none.
+    """
+    said, _ = _run("info", path)
+    told: dict[str, Any] = json.loads(said)
+    return told
+
+
+def cut(path: Path, output: Path, from_s: float | None, to_s: float | None) -> list[str]:
+    """Writes a part of a trace, or what stands before its damage; returns what is to be said.
+
+    Raises:
+        UsageError: It is no trace, or cannot be written.
+        HztuneError: Nothing is left of it.
+    """
+    words = [] if from_s is None else ["--from", repr(from_s)]
+    words += [] if to_s is None else ["--to", repr(to_s)]
+    return _run("cut", path, "--output", str(output), *words)[1]
+
+
+def anonymize(path: Path, output: Path, round_sizes: int | None) -> list[str]:
+    """Writes a trace without names; with `round_sizes` (bytes), without exact sizes.
+
+    Raises:
+        UsageError: It is no trace, or cannot be written.
+        HztuneError: It is damaged.
+    """
+    words = [] if round_sizes is None else ["--round-sizes", str(round_sizes)]
+    return _run("anonymize", path, "--output", str(output), *words)[1]
+
+
+def convert(path: Path, output: Path, form: str) -> list[str]:
+    """Writes a recording of any form that is known as trace, text, aosp or mtrace.
+
+    Android's text is zipped where the file's name ends in .zip.
+
+    Raises:
+        UsageError: It is none of them, or is not what it seems to be.
+        HztuneError: It is damaged, or cannot be written.
+    """
+    with _unpacked(path, output) as source:
+        if form == "aosp" and output.suffix == ".zip":
+            return _convert_zipped(source, output)
+        return _run("convert", source, "--output", str(output), "--to", form)[1]
+
+
+def _convert_zipped(source: Path, output: Path) -> list[str]:
+    """Writes Android's text and packs it."""
+    text, packed = (output.with_name(f".{output.name}.{os.getpid()}.{end}") for end in ("txt", "z"))
+    try:
+        said = _run("convert", source, "--output", str(text), "--to", "aosp")[1]
+        with zipfile.ZipFile(packed, "x", zipfile.ZIP_DEFLATED) as archive:
+            archive.write(text, f"{output.stem}.txt")
+        packed.rename(output)
+    except OSError as error:
+        raise HztuneError(f"cannot write {str(output)!r}: {error.strerror}") from error
+    finally:
+        text.unlink(missing_ok=True)
+        packed.unlink(missing_ok=True)
+    return said
+
+
+@contextmanager
+def _unpacked(path: Path, output: Path) -> Iterator[Path]:
+    """The file itself; of a zip, as Android's traces come, the one file in it."""
+    if not _is_zip(path):
+        yield path
+        return
+    try:
+        with (
+            zipfile.ZipFile(path) as archive,
+            tempfile.TemporaryDirectory(prefix=".hztune-", dir=output.parent) as folder,
+        ):
+            files = [each for each in archive.infolist() if not each.is_dir()]
+            if len(files) != 1:
+                raise UsageError(f"{path} holds {len(files)} files; a zipped trace is one file")
+            unpacked = Path(folder) / path.stem
+            with archive.open(files[0]) as packed, unpacked.open("wb") as text:
+                shutil.copyfileobj(packed, text, 1 << 20)
+            yield unpacked
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise UsageError(f"{path} is a zip that cannot be unpacked: {error}") from error
+    except OSError as error:
+        raise HztuneError(f"cannot unpack {path}: {error.strerror}") from error
+
+
+def _is_zip(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_ZIP)) == _ZIP
+    except OSError:
+        return False  # hz-trace says why it cannot be read
+
+
+def _run(verb: str, path: Path, *words: str) -> tuple[str, list[str]]:
+    """Runs hz-trace; returns what it wrote, and what is to be said about it."""
+    done = process.run(
+        [str(artifacts.trace_tool()), verb, str(path), *words],
+        deadline_s=_DEADLINE_S,
+        output_limit=64 << 20,
+    )
+    said = [_bare(line) for line in done.stderr.splitlines()]
+    if not done.ok:
+        reason = said[-1] if said and done.code > 0 else f"hz-trace {done.describe()}"
+        raise UsageError(reason) if done.code == _REFUSED else HztuneError(reason)
+    return done.stdout, said
+
+
+def _bare(line: str) -> str:
+    return next((line.removeprefix(p) for p in _PREFIXES if line.startswith(p)), line)
