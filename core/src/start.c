@@ -102,14 +102,23 @@ static const char *value_of(const char *variable, const char *name)
                                                                            : NULL;
 }
 
+/* HZ_STRICT=yes asks for strictness and is a wrong setting, which strictness refuses. */
+static void read_switch(const char *variable, const char *name, bool *is_on)
+{
+    const char *value = value_of(variable, name);
+    if (value == NULL) return;
+    const bool is_off = value[0] == '\0' || strcmp(value, "0") == 0;
+    *is_on = !is_off;
+    if (!is_off && strcmp(value, "1") != 0)
+        setting_refuse(name, " is neither 0 nor 1", "it is taken as 1");
+}
+
 static void read_service_variables(void)
 {
     for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
         const char *value;
-        if ((value = value_of(*variable, "HZ_STRICT")) != NULL)
-            process.strict = strcmp(value, "1") == 0;
-        if ((value = value_of(*variable, "HZ_CONFIRM")) != NULL)
-            process.confirm = strcmp(value, "1") == 0;
+        read_switch(*variable, "HZ_STRICT", &process.strict);
+        read_switch(*variable, "HZ_CONFIRM", &process.confirm);
         if ((value = value_of(*variable, "HZ_STATS")) != NULL) {
             snprintf(process.stats_path, sizeof process.stats_path, "%s", value);
         }

@@ -90,6 +90,26 @@ def test_a_bad_value_is_refused_before_main_under_strict(
     assert variable in done.stderr and legal in done.stderr
 
 
+@pytest.mark.parametrize("value", ["yes", "true", "2", "1 "])
+def test_a_switch_that_is_neither_0_nor_1_is_refused_where_it_asks_to_be_strict(
+    value: str, preload: Preload
+) -> None:
+    strict = preload("echo", "ran", HZ_STRICT=value)
+    assert (strict.returncode, strict.stdout) == (REJECTED, "")
+    assert "HZ_STRICT is neither 0 nor 1" in strict.stderr
+    told = preload("echo", "ran", HZ_CONFIRM=value)
+    assert (told.returncode, told.stdout) == (0, "ran\n")
+    assert "HZ_CONFIRM is neither 0 nor 1; it is taken as 1" in told.stderr
+    assert config_of(told.stderr)
+
+
+@pytest.mark.parametrize("value", ["0", ""])
+def test_a_switch_that_is_off_says_nothing(value: str, preload: Preload) -> None:
+    done = preload("echo", "ran", HZ_STRICT=value, HZ_CONFIRM=value, HZ_SHARDS="none")
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert len(done.stderr.splitlines()) == 1 and "HZ_SHARDS" in done.stderr
+
+
 def test_values_that_do_not_go_together_are_refused_together(
     preload: Preload, defaults: dict[str, Any]
 ) -> None:
