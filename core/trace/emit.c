@@ -15,7 +15,9 @@
 #include "trace_write.h"
 
 enum {
-    CELLS_A_GROUP = 8, /* see hz_trace_header */
+    CELLS_A_GROUP = 8,  /* see hz_trace_header */
+    SMALL_BYTES = 4096, /* of a block that may be on the way before its time */
+    SMALL_CELLS = 64,   /* so many of them a pair has at least */
     FIRST_ROOM = 16,
     PAIR_SLOTS = 1 << 10,
 };
@@ -28,14 +30,19 @@ typedef struct numbers {
     uint32_t room;  /* a power of two; they wrap around */
 } numbers;
 
-/* The cells from one thread to another. */
+/*
+ * The cells from one thread to another, for blocks that are small or for the others. Of small ones
+ * there are some more than the program needed, so that a replay's threads need not keep step.
+ */
 typedef struct pair {
     uint32_t giver; /* fills them */
     uint32_t taker; /* empties them */
+    bool is_small;  /* which they are for */
+    bool is_used;   /* this place of the table is */
     numbers empty;  /* cells that are, the one that has been so the longest first */
+    uint32_t made;  /* cells so far */
     uint32_t next;  /* cell of its last group that was never used */
     uint32_t left;  /* how many of those there are */
-    bool is_used;   /* this place of the table is */
 } pair;
 
 typedef struct emitter {
@@ -81,11 +88,13 @@ static uint32_t oldest_number(numbers *list)
     return list->at[list->start++ & (list->room - 1)];
 }
 
-static size_t place_of_pair(const pair *pairs, size_t mask, uint32_t giver, uint32_t taker)
+static size_t place_of_pair(const pair *pairs, size_t mask, uint32_t giver, uint32_t taker,
+                            bool is_small)
 {
-    const uint64_t both = (uint64_t)giver << 32 | taker;
+    const uint64_t both = ((uint64_t)giver << 32 | taker) + ((uint64_t)is_small << 63);
     size_t at = (size_t)(both * UINT64_C(0x9e3779b97f4a7c15) >> 20) & mask;
-    while (pairs[at].is_used && (pairs[at].giver != giver || pairs[at].taker != taker))
+    while (pairs[at].is_used &&
+           (pairs[at].giver != giver || pairs[at].taker != taker || pairs[at].is_small != is_small))
         at = (at + 1) & mask;
     return at;
 }
@@ -103,34 +112,40 @@ static void grow_pairs(emitter *e)
     pair *pairs = make_pairs(mask + 1);
     for (size_t i = 0; i <= e->pair_mask; i++)
         if (e->pairs[i].is_used)
-            pairs[place_of_pair(pairs, mask, e->pairs[i].giver, e->pairs[i].taker)] = e->pairs[i];
+            pairs[place_of_pair(pairs, mask, e->pairs[i].giver, e->pairs[i].taker,
+                                e->pairs[i].is_small)] = e->pairs[i];
     free(e->pairs);
     e->pairs = pairs;
     e->pair_mask = mask;
 }
 
-static pair *pair_of(emitter *e, uint32_t giver, uint32_t taker)
+/* The cells for the block that a step gave, on its way to another thread. */
+static pair *pair_of(emitter *e, const hz_step *step, uint32_t taker)
 {
+    const bool is_small = step->size <= SMALL_BYTES;
     if (2 * e->pair_count > e->pair_mask) grow_pairs(e);
-    pair *found = &e->pairs[place_of_pair(e->pairs, e->pair_mask, giver, taker)];
+    pair *found = &e->pairs[place_of_pair(e->pairs, e->pair_mask, step->thread, taker, is_small)];
     if (!found->is_used) {
-        *found = (pair){.giver = giver, .taker = taker, .is_used = true};
+        *found =
+            (pair){.is_small = is_small, .giver = step->thread, .taker = taker, .is_used = true};
         e->pair_count++;
     }
     return found;
 }
 
-static uint32_t take_cell(emitter *e, uint32_t giver, uint32_t taker)
+static uint32_t take_cell(emitter *e, const hz_step *step, uint32_t taker)
 {
-    pair *between = pair_of(e, giver, taker);
+    pair *between = pair_of(e, step, taker);
+    const bool is_enough = !between->is_small || between->made >= SMALL_CELLS;
     e->writer.header.handed_count++;
-    if (between->empty.count > 0) return oldest_number(&between->empty);
+    if (is_enough && between->empty.count > 0) return oldest_number(&between->empty);
     if (between->left == 0) {
         between->next = e->writer.header.cell_count;
         between->left = CELLS_A_GROUP;
         e->writer.header.cell_count += CELLS_A_GROUP;
     }
     between->left--;
+    between->made++;
     return between->next++;
 }
 
@@ -187,8 +202,8 @@ static void emit_touch(emitter *e, const hz_step *step)
 static void emit_give(emitter *e, hz_step *step)
 {
     const uint32_t taker = taker_of(e, step);
-    const uint64_t where = taker == step->thread ? take_slot(e, step->thread)
-                                                 : take_cell(e, step->thread, taker) | CELL_BIT;
+    const uint64_t where =
+        taker == step->thread ? take_slot(e, step->thread) : take_cell(e, step, taker) | CELL_BIT;
     emit_touch(e, step);
     put(e, step, (hz_trace_kind)step->kind, where, step->size);
     step->to = where;
@@ -200,7 +215,7 @@ static void emit_end(emitter *e, const hz_step *step)
     const hz_step *from = &e->steps[step->from];
     put(e, step, (hz_trace_kind)step->kind, from->to, step->size);
     if ((from->to & CELL_BIT) != 0)
-        add_number(&pair_of(e, from->thread, step->thread)->empty, (uint32_t)from->to);
+        add_number(&pair_of(e, from, step->thread)->empty, (uint32_t)from->to);
     else
         add_number(&e->slots[step->thread], (uint32_t)from->to);
     count_live(e, 0, from->size, -1);
@@ -212,14 +227,14 @@ static void emit_realloc(emitter *e, hz_step *step)
     const uint32_t taker = taker_of(e, step);
     uint64_t where = from->to;
     if ((where & CELL_BIT) != 0) {
-        add_number(&pair_of(e, from->thread, step->thread)->empty, (uint32_t)where);
+        add_number(&pair_of(e, from, step->thread)->empty, (uint32_t)where);
         where = take_slot(e, step->thread);
         put(e, step, HZ_TRACE_FETCH, where, (uint32_t)from->to);
     }
     emit_touch(e, step);
     put(e, step, HZ_TRACE_REALLOC, where, step->size);
     if (taker != step->thread) {
-        const uint32_t cell = take_cell(e, step->thread, taker);
+        const uint32_t cell = take_cell(e, step, taker);
         put(e, step, HZ_TRACE_HAND, where, cell);
         add_number(&e->slots[step->thread], (uint32_t)where);
         where = cell | CELL_BIT;

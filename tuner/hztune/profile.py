@@ -264,6 +264,11 @@ class Profile:
         return allocator.get(self.allocator.name)
 
 
+def ratio_text(of: Claim | MemoryClaim | Share) -> str:
+    """A ratio with its interval, where it was measured: "1.051x [1.031, 1.072]"."""
+    return f"{of.ratio:.3f}x [{of.ci_low:.3f}, {of.ci_high:.3f}]"
+
+
 def hash_of_words(words: Sequence[str]) -> str:
     """What a profile keeps of a program's command instead of its words."""
     return hashlib.sha256(json.dumps(list(words)).encode()).hexdigest()

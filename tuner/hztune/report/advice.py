@@ -76,10 +76,7 @@ def _by_hyperfine(found: Figures) -> Html:
 
 def _hyperfine(found: Figures) -> Iterator[str]:
     """Yields a command for each workload, with runs of a second or so."""
-    outcomes = [block.control for block in found.samples.blocks if block.control.ok]
-    last = outcomes[-1].parts or outcomes[-1:] if outcomes else ()
-    speeds = [outcome.ops_per_s for outcome in last] or [1.0]
-    for workload, speed in zip(found.profile.workloads, speeds, strict=False):
+    for workload, speed in zip(found.profile.workloads, found.control_speeds, strict=False):
         yield words.hyperfine_command(found.profile, workload, words.round_ops(speed * _RUN_S))
 
 

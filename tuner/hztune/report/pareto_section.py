@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hztune.profile import Profile
+from hztune.profile import Profile, ratio_text
 from hztune.report import charts, words
 from hztune.report.markup import Html, figure, join, table, tag
 from hztune.result import front_file
@@ -44,8 +44,8 @@ def _row(number: int, member: Profile) -> tuple[str, ...]:
     assert memory is not None  # every member has one
     return (
         tag("code", str(front_file(number))),
-        f"{claim.ratio:.3f}x [{claim.ci_low:.3f}, {claim.ci_high:.3f}]",
-        f"{memory.ratio:.3f}x [{memory.ci_low:.3f}, {memory.ci_high:.3f}]",
+        ratio_text(claim),
+        ratio_text(memory),
         str(claim.pairs),
         tag("code", words.arm_words(member.arm)),
     )

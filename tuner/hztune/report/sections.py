@@ -134,10 +134,11 @@ def _value(found: Figures, name: str, value: str | int) -> Html:
 def _proof(found: Figures) -> Html:
     rows = []
     if found.calibration is not None:
-        points = [pair.log_ratio for pair in found.ledger.own_calibration]
         note = words.interval_words(found.calibration)
         name = f"{_control(found)} against itself"
-        rows.append(charts.Strip(name, note, points, found.calibration, "neutral"))
+        rows.append(
+            charts.Strip(name, note, found.calibration_points, found.calibration, "neutral")
+        )
     attempts = {}
     for arm, record in found.proofs:
         row, answer = _attempt(found, arm, record)
@@ -162,7 +163,7 @@ def _proof(found: Figures) -> Html:
 
 def _stray_words(found: Figures, stray: Outlier) -> Html:
     """What is told of a pair that lies far from the others of its kind."""
-    itself = stray.arm == found.ledger.own_blocks()[0].control.arm
+    itself = stray.arm == found.control
     whose = f"{_control(found)} against itself" if itself else words.arm_words(stray.arm)
     return join(
         f"One of the {stray.pairs} pairs of ",
@@ -193,7 +194,7 @@ def _fate(found: Figures, arm: Arm) -> tuple[str, str]:
     if arm == found.winner and found.profile.makes_a_claim:
         return "the profile", "proved"
     answer = found.answer(arm)
-    place = [*found.ledger.fresh_by_arm].index(arm.key) + 1
+    place = [each for each, _ in found.proofs].index(arm) + 1
     if not answer and found.result is not None and not found.seeks_front:
         return f"configuration {place}", "measured beside a finalist, and not proved to add to it"
     return f"{'finalist' if answer else 'configuration'} {place}", _ANSWERS[answer]

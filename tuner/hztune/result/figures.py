@@ -274,8 +274,19 @@ class Figures:
     @property
     def calibration(self) -> Interval | None:
         """The default against itself; None: not measured twice."""
-        found = [pair.log_ratio for pair in self.ledger.own_calibration]
-        return fixed_interval(found) if len(found) > 1 else None
+        return _plain_interval(self.calibration_points)
+
+    @property
+    def calibration_points(self) -> list[float]:
+        """The log ratio of each pair of the default with itself."""
+        return [pair.log_ratio for pair in self.ledger.own_calibration]
+
+    @property
+    def control_speeds(self) -> list[float]:
+        """Operations a second of the default when it was measured last, on each workload."""
+        outcomes = [block.control for block in self.samples.blocks if block.control.ok]
+        last = outcomes[-1].parts or outcomes[-1:] if outcomes else ()
+        return [outcome.ops_per_s for outcome in last] or [1.0]
 
     @cached_property
     def steps(self) -> tuple[Effect, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hztune.blocks import Arm
-from hztune.profile import Profile, Share
+from hztune.profile import Profile, Share, ratio_text
 from hztune.progress import duration
 from hztune.result import Addition, Result, front_file
 from hztune.result.stored import stored_form
@@ -114,8 +114,7 @@ def _front_lines(result: Result) -> Iterator[str]:
     for number, made in enumerate(result.front, start=1):
         claim, memory = made.claim, made.claim.memory
         assert memory is not None  # every member has one
-        speed = f"{claim.ratio:.3f}x [{claim.ci_low:.3f}, {claim.ci_high:.3f}]"
-        taken = f"{memory.ratio:.3f}x [{memory.ci_low:.3f}, {memory.ci_high:.3f}]"
+        speed, taken = ratio_text(claim), ratio_text(memory)
         yield f"  {front_file(number)}  {claim.verdict}: speed {speed}, memory {taken}"
         yield f"    {made.arm.text}"
 
@@ -128,8 +127,7 @@ def _profile_lines(result: Result) -> Iterator[str]:
         yield f"  tuned / {base}: {claim.ratio:.3f}x, 95 % interval {interval}"
         for share in made.shares:
             if share.ratio is not None:
-                ends = f"[{share.ci_low:.3f}, {share.ci_high:.3f}]"
-                yield f"    on {_label(made, share)}: {share.ratio:.3f}x {ends}"
+                yield f"    on {_label(made, share)}: {ratio_text(share)}"
     if result.account.rss_ratio is not None:
         yield f"  peak memory: {result.account.rss_ratio:.2f}x of the {base}'s"
     if result.account.idle_ratio is not None:

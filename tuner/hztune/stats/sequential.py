@@ -114,6 +114,12 @@ class Interval:
         return math.exp(self.estimate), math.exp(self.low), math.exp(self.high)
 
     @property
+    def text(self) -> str:
+        """The same in words: "1.051x [1.031, 1.072]"."""
+        ratio, low, high = self.ratio
+        return f"{ratio:.3f}x [{low:.3f}, {high:.3f}]"
+
+    @property
     def half_width(self) -> float:
         """Half the distance between the ends, in log units."""
         return 0.5 * (self.high - self.low)

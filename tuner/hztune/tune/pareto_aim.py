@@ -29,7 +29,6 @@ from hztune.profile import Verdict
 from hztune.progress import percent
 from hztune.result.decision import REASONS, Decision
 from hztune.search import FrontGoal, members
-from hztune.stats import Interval
 from hztune.trial import Bench
 from hztune.tune.winner import PROVED_BY, SEARCHED_BY
 
@@ -153,12 +152,7 @@ def _told(member: Member) -> str:
         fate = f"not on the front ({REASONS[member.answer]})"
     if member.speed is None or member.memory is None:
         return fate
-    return f"{fate}: speed {_shown(member.speed)}, memory {_shown(member.memory)}"
-
-
-def _shown(interval: Interval) -> str:
-    ratio, low, high = interval.ratio
-    return f"{ratio:.3f}x [{low:.3f}, {high:.3f}]"
+    return f"{fate}: speed {member.speed.text}, memory {member.memory.text}"
 
 
 def _words(member: Member) -> str:

@@ -242,9 +242,8 @@ def _seen(proof: Proof) -> str:
     """The interval of a proof in words, or nothing when there is none."""
     if proof.interval is None:
         return ""
-    ratio, low, high = proof.interval.ratio
     pairs = f"{proof.interval.pairs} pairs"
     if proof.interval.pairs < proof.planned:
         pairs = f"{proof.interval.pairs} of {proof.planned} planned pairs"
         pairs += ", then the time was up" if proof.time_is_up else ""
-    return f": {ratio:.3f}x [{low:.3f}, {high:.3f}] on {pairs}"
+    return f": {proof.interval.text} on {pairs}"
