@@ -266,7 +266,8 @@ static hz_os_claimed make_room(size_t start, size_t end)
     return claimed == HZ_OS_CLAIMED ? claimed : make_usable(from, end);
 }
 
-/* Continues behind a range that is mapped already, one page above the gap. */
+/* Skips a range that another mapping holds: the arena goes on behind it, and one page between the
+ * two stays unused. */
 static void leave_gap(size_t start, size_t pages)
 {
     const size_t end = round_up(start + pages, SKIP_PAGES) + 1;

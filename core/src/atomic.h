@@ -46,8 +46,8 @@ static inline uint64_t hz_atomic_peek_and(const _Atomic uint64_t *object, uint64
 }
 #endif
 
-/* A plain word that its owner may write meanwhile, as the fast paths do, and what was written
- * before it. The sanitizer cannot know that this is intended. */
+/* Reads a plain word that its owner may be writing at the same time, as the fast paths do. What the
+ * owner wrote before it can be read afterwards. The sanitizer cannot know that this is intended. */
 #define hz_plain_get(object) __atomic_load_n((object), __ATOMIC_ACQUIRE)
 
 #define hz_plain_replace(object, expected, value)                                                  \

@@ -135,7 +135,7 @@ HZ_FAST hz_page_entry *hz_entry_at(const void *address)
     return (hz_page_entry *)(void *)((unsigned char *)hz_map.entries + at);
 }
 
-/* Small if a block that was cut starts at the address: see above. */
+/* Below HZ_REMAINDER_MAX if a block that was cut starts at the address (NEAR, above). */
 HZ_FAST uint64_t hz_remainder(const hz_page_entry *entry, uint64_t step, const void *address)
 {
     const uint64_t tag = (uintptr_t)address & HZ_TAG_BITS;

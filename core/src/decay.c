@@ -3,7 +3,8 @@
  * threads that ended to the depots, blocks in depots to their spans, free pages to the system.
  *
  * A tick is the call by which a slow path lets that happen. It comes while no lock is held, and one
- * tick returns at most 1 MiB to the system. Only ticks and the background worker return pages
+ * tick returns at most 1 MiB of free pages to the system (under hardening=full, spans that it frees
+ * also give back their guard pages, see guard.c). Only ticks and the background worker return pages
  * because of their age, or because too many are dirty.
  *
  *     a magazine is empty: hz_tick                            magazine.c

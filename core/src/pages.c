@@ -16,7 +16,7 @@ enum {
     PROBES = 64,           /* long runs that are looked at for one that fits */
     EXTEND_PAGES = 16,     /* least extension of the arena: 1 MiB */
     STRETCH_PAGES = 16,    /* least request for which a dirty run is made longer by clean pages */
-    CLEAR_PAGES = 32,      /* least request of zeroes for which dirty runs may be left alone */
+    CLEAR_PAGES = 32,      /* from here on, a request for zeroes may prefer clean runs */
     CLOCK_LEAD_MS = 60000, /* a page's time may be later than a sweep's, but by less than this */
     SWEEP_PAGES = 4096,    /* most pages that a sweep looks at while it holds the lock */
 };

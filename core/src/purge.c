@@ -7,7 +7,8 @@
  * most recently freed ones last.
  *
  * One thread purges at a time. The only lock that is held during its system calls is one that
- * malloc and free try and never wait for. What one call returns is bounded.
+ * malloc and free try and never wait for (but see run_list_unknown in repair.c, for a child of fork).
+ * What one call returns is bounded.
  */
 #include "internal.h"
 #include "os.h"
@@ -24,8 +25,8 @@ enum {
 _Static_assert(HZ_PARAM_MOST(decay_ms) < UINT32_MAX / 2,
                "an age tells past times from future ones");
 
-/* A run longer than a GiB has rarely been touched as a whole: a part for each MiB of it would cost
- * the system more time than the memory that goes back is worth. */
+/* A long run is returned in at most 1,024 parts. Of a run above 1 GiB most was rarely touched, so
+ * parts of 1 MiB would cost more system calls than the returned memory is worth. */
 size_t hz_purge_part_pages(size_t run_pages)
 {
     enum { PARTS_MOST = 1024 };

@@ -343,7 +343,7 @@ bool hz_start(void)
     return hz_atomic_peek(&process.done);
 }
 
-/* The child begins anew a start that another thread had begun. */
+/* If another thread was starting hz when the process forked, the child starts it again. */
 void hz_start_after_fork(void)
 {
     (void)hz_lock_inherit(&process.lock);

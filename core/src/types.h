@@ -107,7 +107,7 @@ typedef struct hz_counters {
 
 typedef union hz_lock {
     _Atomic uintptr_t word; /* 0: free; else hz_lock_me of the holder; odd: a thread sleeps */
-    _Atomic uint32_t low;   /* its half with that bit, which a futex compares */
+    _Atomic uint32_t low;   /* the half with the bit "odd": what a futex compares */
 } hz_lock;
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low half comes first");
 

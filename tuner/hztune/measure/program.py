@@ -202,7 +202,7 @@ def described(
         argv: The program's words; () where `server` is given.
         metric_regex: The number in what it prints, in a group; "": its time is measured.
         metric_cmd: A shell command that reads what it printed and prints the number.
-        lower_is_better: Of that number.
+        lower_is_better: Whether a lower number is the better one.
         prepare: A shell command before each run, untimed.
         cleanup: A shell command after each run, untimed.
         check: A shell command that reads what it printed, and fails where that is wrong.

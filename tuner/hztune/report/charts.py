@@ -132,7 +132,7 @@ def trace(
     return _svg(width, height, "Search trace: speed against the default over time", shapes)
 
 
-def plane(
+def pareto_plot(
     candidates: Sequence[Candidate], members: Sequence[Profile], floor: float, width: float
 ) -> Html:
     """Draws speed against memory: each candidate as a dot, the front with its intervals and names.

@@ -24,7 +24,7 @@ def section(found: Figures) -> Html:
             "slower, or takes far more, lies on the edge.",
             class_="soft",
         ),
-        figure(lambda width: charts.plane(found.candidates, found.front, found.floor, width)),
+        figure(lambda width: charts.pareto_plot(found.candidates, found.front, found.floor, width)),
         _members(found, control),
     )
 

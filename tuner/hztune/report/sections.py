@@ -94,7 +94,7 @@ def _tiles(found: Figures) -> Iterator[tuple[str, str, str]]:
         note = f"of the control's; limit {limit}" if limit else "of the control's"
         yield "peak memory", f"{found.rss_ratio:.2f}x", note
     floor = words.change(found.floor, sign=False)
-    yield "noise floor", floor, "how far the control strays from itself"
+    yield "noise floor", floor, "how far two runs of the control differ by chance"
     failed = sum(bool(one.record.failures) for one in found.candidates)
     yield "configurations", str(len(found.candidates)), f"searched; {failed} failed"
     turns, disturbed = found.turns
@@ -157,19 +157,19 @@ def _proof(found: Figures) -> Html:
         ),
         figure(lambda width: charts.strips(rows, found.floor, width, "Pairs of fresh processes")),
         tag("ul", [_attempt_line(label, *each) for label, each in attempts.items()], class_="soft"),
-        *(tag("p", _stray_words(found, stray), class_="soft") for stray in found.outliers),
+        *(tag("p", _outlier_words(found, outlier), class_="soft") for outlier in found.outliers),
     )
 
 
-def _stray_words(found: Figures, stray: Outlier) -> Html:
+def _outlier_words(found: Figures, outlier: Outlier) -> Html:
     """What is told of a pair that lies far from the others of its kind."""
-    itself = stray.arm == found.control
-    whose = f"{_control(found)} against itself" if itself else words.arm_words(stray.arm)
+    itself = outlier.arm == found.control
+    whose = f"{_control(found)} against itself" if itself else words.arm_words(outlier.arm)
     return join(
-        f"One of the {stray.pairs} pairs of ",
+        f"One of the {outlier.pairs} pairs of ",
         tag("code", whose),
-        f" lies far from the others, at {stray.ratio:.2f}x of their middle (block "
-        f"{stray.block}): one of its processes was not like its equals. It counts all the same.",
+        f" lies far from the others, at {outlier.ratio:.2f}x of their middle (block "
+        f"{outlier.block}): one of its processes was not like its equals. It counts all the same.",
     )
 
 

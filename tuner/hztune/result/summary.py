@@ -19,8 +19,8 @@ _CHANGES_SHOWN = 6
 def summary_json(result: Result) -> dict[str, Any]:
     """The summary for machines: one flat object, whose keys stay as they are.
 
-    `verdict` is "improved", too, where members of a front only take less memory; `ratio`, `ci_low`
-    and `ci_high` are tuned / control with the 95 % interval, null where nothing was measured.
+    `verdict` is the profile's; each member of a front has its own. `ratio`, `ci_low` and `ci_high`
+    are tuned / control with the 95 % interval, null where nothing was measured.
     """
     made, account = result.profile, stored_form(result.account)
     later = {name: account.pop(name) for name in ("changes", "elsewhere", "left_out", "added")}
@@ -29,7 +29,7 @@ def summary_json(result: Result) -> dict[str, Any]:
     later["strays"] = [_with_params(each) for each in account.pop("outliers")]
     account["attempts"] = [_with_params(each) for each in account["attempts"]]
     return {
-        "verdict": _verdict(result),
+        "verdict": made.claim.verdict,
         "why": account.pop("why"),
         "allocator": made.allocator.name,
         "control": _control(made),
@@ -59,7 +59,7 @@ def summary_json(result: Result) -> dict[str, Any]:
 
 def summary_lines(result: Result) -> list[str]:
     """The summary for people."""
-    text = [f"verdict: {_verdict(result)} ({result.account.why})"]
+    text = [f"verdict: {result.profile.claim.verdict} ({result.account.why})"]
     text += _front_lines(result) if result.front else _profile_lines(result)
     text += [f"  warning: {each.text}" for each in result.profile.cautions]
     text += [f"  left out: {each.text}" for each in result.account.left_out]
@@ -67,10 +67,6 @@ def summary_lines(result: Result) -> list[str]:
     text += [f"  {line}" for line in told[:_CHANGES_SHOWN]]
     text += _account_lines(result)
     return [*text, f"results: {result.folder}"] if result.folder else text
-
-
-def _verdict(result: Result) -> str:
-    return "improved" if result.front else result.profile.claim.verdict
 
 
 def _control(made: Profile) -> str:

@@ -1,4 +1,4 @@
-"""Who owns what in a shared study, and whether it is still there: a process, not a heartbeat.
+"""Which process owns what in a shared study, and whether that process still lives.
 
 A heartbeat fails processes that are merely stopped, and keeps dead ones for as long as its timeout
 is. The kernel knows better: a process of this host is dead when the host was started anew, when its

@@ -80,7 +80,7 @@ class Alone:
         """Enters it nowhere: the executor's sink has it."""
 
     def lead(self) -> bool:
-        """Who else?"""
+        """True: there is no other worker that could lead."""
         return True
 
     def wait(self) -> None:

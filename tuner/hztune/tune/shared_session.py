@@ -62,7 +62,7 @@ def begin(
         place: The study.
         request: What to tune; None: what the study that exists was begun with.
         out: The results directory; None: named after the study.
-        reporter: Who is told.
+        reporter: Is told how it goes.
 
     Raises:
         UsageError: The request is not legal, or the study is another one; nothing was measured.
@@ -96,7 +96,7 @@ def join(
 
     Args:
         place: The study.
-        reporter: Who is told.
+        reporter: Is told how it goes.
         budget_s: Most seconds to take part; None: as long as it takes.
         out: A results directory to write at the end; None: none.
 
