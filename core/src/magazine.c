@@ -231,7 +231,8 @@ static void *refill(hz_heap *heap, uint32_t class_)
     magazine_grow(heap, class_, false);
     if (hz_cfg.remote_grouping == HZ_REMOTE_GROUPING_SHARD) hz_remote_drain_inbox(heap);
     uint32_t want = (uint32_t)hz_cfg.refill_batch;
-    /* At most half of the magazine is filled: the other half is for blocks that the thread will free. */
+    /* At most half of the magazine is filled: the other half is for blocks that the thread will
+     * free. */
     const uint32_t most = is_one_way(magazine) ? magazine->grown : magazine->grown / 2;
     if (want > most) want = most > 0 ? most : 1;
     void *only, **blocks = magazine->grown > 0 ? magazine->blocks : &only;

@@ -7,8 +7,8 @@
  * most recently freed ones last.
  *
  * One thread purges at a time. The only lock that is held during its system calls is one that
- * malloc and free try and never wait for (but see run_list_unknown in repair.c, for a child of fork).
- * What one call returns is bounded.
+ * malloc and free try and never wait for (but see run_list_unknown in repair.c, for a child of
+ * fork). What one call returns is bounded.
  */
 #include "internal.h"
 #include "os.h"

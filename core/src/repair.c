@@ -51,8 +51,8 @@ void hz_pages_each_out(void (*act)(hz_page_info *run))
 
 /* Lists free pages of which any may be resident. With overcommit_memory=2 some may not be writable:
  * then all are purged, as clean pages are made writable before use. If the system refuses that, the
- * child does without these pages. The purge comes while the page pool's lock is held: once, for each
- * purge that another thread had begun when the process forked. */
+ * child does without these pages. The purge comes while the page pool's lock is held: once, for
+ * each purge that another thread had begun when the process forked. */
 static void run_list_unknown(size_t first, size_t pages)
 {
     if (pages == 0) return;
