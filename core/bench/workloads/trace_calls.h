@@ -19,7 +19,7 @@ typedef struct hz_nothrow {
     char nothing; /* not read */
 } hz_nothrow;
 
-/* The functions that are looked up; NULL: this process has none. */
+/* The functions that are looked up; NULL: this process has none, and another stands for it. */
 typedef struct hz_looked_up {
     void *(*plain_new)(size_t);
     void *(*nothrow_new)(size_t, const hz_nothrow *);
@@ -54,6 +54,8 @@ static inline hz_looked_up hz_look_up(void)
     hz_find_call("_ZdlPvmSt11align_val_t", &calls.sized_aligned_delete);
     hz_find_call("free_sized", &calls.free_sized);
     hz_find_call("free_aligned_sized", &calls.free_aligned_sized);
+    if (calls.plain_new == NULL) calls.plain_new = malloc;
+    if (calls.plain_delete == NULL) calls.plain_delete = free;
     return calls;
 }
 
@@ -89,8 +91,7 @@ static inline void *hz_trace_take(const hz_looked_up *calls, const hz_trace_oper
     case HZ_TRACE_PVALLOC:
         return pvalloc(op->size);
     case HZ_TRACE_NEW:
-        if (calls->plain_new != NULL) return calls->plain_new(op->size);
-        break;
+        return calls->plain_new(op->size);
     case HZ_TRACE_NEW_NOTHROW:
         if (calls->nothrow_new != NULL) return calls->nothrow_new(op->size, &nothrow);
         break;
@@ -107,20 +108,37 @@ static inline void *hz_trace_take(const hz_looked_up *calls, const hz_trace_oper
     return malloc(op->size);
 }
 
+/* Whether a block is ended by its address and size alone. */
+static inline bool hz_trace_is_plain_end(hz_trace_kind kind)
+{
+    return kind == HZ_TRACE_FREE || kind == HZ_TRACE_DELETE || kind == HZ_TRACE_DELETE_SIZED;
+}
+
+/* Ends such a block. */
+static inline void hz_trace_end_plain(const hz_looked_up *calls, const hz_trace_operation *op,
+                                      void *block)
+{
+    if (op->kind == HZ_TRACE_FREE)
+        free(block);
+    else if (op->kind == HZ_TRACE_DELETE_SIZED && calls->sized_delete != NULL)
+        calls->sized_delete(block, op->size);
+    else
+        calls->plain_delete(block);
+}
+
 /* Ends a block as an operation does. */
 static inline void hz_trace_end(const hz_looked_up *calls, const hz_trace_operation *op,
                                 void *block)
 {
     const size_t alignment = hz_trace_alignment(op->align_shift);
-    const bool deletes = op->kind >= HZ_TRACE_DELETE && calls->plain_delete != NULL;
-    if (op->kind == HZ_TRACE_FREE_SIZED && calls->free_sized != NULL)
+    if (hz_trace_is_plain_end(op->kind))
+        hz_trace_end_plain(calls, op, block);
+    else if (op->kind == HZ_TRACE_FREE_SIZED && calls->free_sized != NULL)
         calls->free_sized(block, op->size);
     else if (op->kind == HZ_TRACE_FREE_ALIGNED_SIZED && calls->free_aligned_sized != NULL)
         calls->free_aligned_sized(block, alignment, op->size);
-    else if (!deletes)
+    else if (op->kind < HZ_TRACE_DELETE)
         free(block);
-    else if (op->kind == HZ_TRACE_DELETE_SIZED && calls->sized_delete != NULL)
-        calls->sized_delete(block, op->size);
     else if (op->kind == HZ_TRACE_DELETE_ALIGNED && calls->aligned_delete != NULL)
         calls->aligned_delete(block, alignment);
     else if (op->kind == HZ_TRACE_DELETE_SIZED_ALIGNED && calls->sized_aligned_delete != NULL)

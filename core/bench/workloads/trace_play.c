@@ -237,38 +237,66 @@ static bool is_due(hz_worker *w, hz_trace_state *s, const hz_trace_operation *op
     return false;
 }
 
-/* Plays at most `most` calls; *ended: there are no more words. */
-static inline __attribute__((always_inline)) size_t play(hz_worker *w, hz_trace_state *s,
-                                                         size_t most, bool *ended, bool is_plain)
+/*
+ * The fast path: plain calls about the thread's own blocks, those of C++ too, up to the first other
+ * word.
+ * Returns how many it has done, at most `most`. No touch is recorded for the next block.
+ */
+static inline size_t play_plain(hz_worker *w, hz_trace_state *s, size_t most)
 {
+    const uint64_t *at = s->at;
+    const uint64_t *const end = s->end;
+    void **const slots = s->slots;
+    const hz_looked_up *const calls = &s->all->calls;
+    const hz_touch how = w->touch;
+    int64_t live_bytes = w->live_bytes;
     size_t done = 0;
-    while (done < most) {
+    for (; done < most && at != end; done++) {
         hz_trace_operation op;
-        if (HZ_UNLIKELY(s->at == s->end) && !has_next_chunk(w, s)) {
-            *ended = true;
+        const uint64_t *next = hz_trace_unpack(at, &op);
+        if (op.is_cell) break;
+        if (op.kind == HZ_TRACE_MALLOC || op.kind == HZ_TRACE_NEW) {
+            void *block = op.kind == HZ_TRACE_MALLOC ? malloc(op.size) : calls->plain_new(op.size);
+            if (HZ_UNLIKELY(block == NULL)) hz_fail_memory(op.size);
+            hz_touch_block(how, block, op.size);
+            slots[op.operand] = block;
+            live_bytes += (int64_t)op.size;
+        } else if (hz_trace_is_plain_end(op.kind)) {
+            hz_trace_end_plain(calls, &op, slots[op.operand]);
+            slots[op.operand] = NULL;
+            live_bytes -= (int64_t)op.size;
+        } else {
             break;
         }
-        const uint64_t *next = hz_trace_unpack(s->at, &op);
-        if (is_plain && !op.is_cell && op.kind == HZ_TRACE_MALLOC) {
-            s->slots[op.operand] = taken(w, s, malloc(op.size), op.size);
-            done++;
-        } else if (is_plain && !op.is_cell && op.kind == HZ_TRACE_FREE) {
-            w->live_bytes -= (int64_t)op.size;
-            free(s->slots[op.operand]);
-            s->slots[op.operand] = NULL;
-            done++;
-        } else {
-            if (!is_plain && !is_due(w, s, &op)) break;
-            if (!act(w, s, &op)) break;
-            if (!is_plain) s->time_ns += op.delta_ns;
-            done += hz_trace_calls(op.kind);
-        }
-        s->at = next;
+        at = next;
     }
+    s->at = at;
+    w->live_bytes = live_bytes;
     return done;
+}
+
+/* The next word, whatever it is; false: the worker has to wait. */
+static bool play_one(hz_worker *w, hz_trace_state *s, size_t *done)
+{
+    hz_trace_operation op;
+    const uint64_t *next = hz_trace_unpack(s->at, &op);
+    if (!is_due(w, s, &op) || !act(w, s, &op)) return false;
+    s->time_ns += op.delta_ns;
+    s->at = next;
+    *done += hz_trace_calls(op.kind);
+    return true;
 }
 
 size_t hz_trace_play(hz_worker *w, hz_trace_state *s, size_t most, bool *ended)
 {
-    return s->is_plain ? play(w, s, most, ended, true) : play(w, s, most, ended, false);
+    size_t done = 0;
+    while (done < most) {
+        if (HZ_UNLIKELY(s->at == s->end) && !has_next_chunk(w, s)) {
+            *ended = true;
+            break;
+        }
+        if (s->is_plain && s->touch == HZ_TRACE_NO_TOUCH) done += play_plain(w, s, most - done);
+        if (done < most && s->at != s->end && !play_one(w, s, &done)) break;
+    }
+    return done;
 }
