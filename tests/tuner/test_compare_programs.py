@@ -31,7 +31,7 @@ from hztune.measure.program import Program
 from hztune.measure.workloads import program_identity, programs_executor
 from hztune.profile import AllocatorId, Profile, Share, WorkloadId
 from hztune.progress import Quiet
-from hztune.result.decision import Decision
+from hztune.result.decision import Decision, claim_of
 from hztune.store.local import samples
 from hztune.tune import TuneRequest
 from hztune.tune.outcome import profile_of
@@ -309,7 +309,7 @@ def test_a_command_that_fails_is_named() -> None:
 def test_a_profile_names_each_command_and_reads_back(tmp_path: Path) -> None:
     programs = api.named_programs(COMMANDS)
     task = understand(api.request(program=programs, allocator="glibc", budget="60s"))
-    decision = Decision("no_gain", Arm("glibc"), None, None, (), "nothing")
+    decision = Decision(Arm("glibc"), claim_of("wall_s", "no_gain", None), None, (), "nothing")
     made = profile_of(task, Machine.here(), decision, trials=3)
     profile.save(made, tmp_path / "profile.json")
     found = profile.load(tmp_path / "profile.json")

@@ -83,7 +83,7 @@ class Place:
         self, word: str = "work", count: int = 400, seconds: float = 60.0, **options: Any
     ) -> Program:
         load = f"{self.script(ASKS)} {{port}} {word} {count} {seconds}"
-        usual = {"server": f"{self.script(WORKS)} {{port}}", "load": load, "timeout": 20.0}
+        usual = {"server": f"{self.script(WORKS)} {{port}}", "load": load, "timeout": 60.0}
         return described(**{**usual, **options})
 
     def measure(self, program: Program, arms: int = 2) -> Block:

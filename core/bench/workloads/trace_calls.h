@@ -11,6 +11,7 @@
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "trace_format.h"
 
@@ -18,6 +19,17 @@
 typedef struct hz_nothrow {
     char nothing; /* not read */
 } hz_nothrow;
+
+/* pvalloc, which only glibc has: whole pages at the beginning of a page. */
+static inline void *hz_trace_whole_pages(size_t size)
+{
+#ifdef __GLIBC__
+    return pvalloc(size);
+#else
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return memalign(page, (size + page - 1) & -page);
+#endif
+}
 
 /* The functions that are looked up; NULL: this process has none, and another stands for it. */
 typedef struct hz_looked_up {
@@ -89,7 +101,7 @@ static inline void *hz_trace_take(const hz_looked_up *calls, const hz_trace_oper
     case HZ_TRACE_VALLOC:
         return valloc(op->size);
     case HZ_TRACE_PVALLOC:
-        return pvalloc(op->size);
+        return hz_trace_whole_pages(op->size);
     case HZ_TRACE_NEW:
         return calls->plain_new(op->size);
     case HZ_TRACE_NEW_NOTHROW:

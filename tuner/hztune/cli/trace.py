@@ -17,7 +17,7 @@ _output = click.option("--output", "-o", required=True, metavar="FILE",
 
 @click.group("trace")
 def trace_command() -> None:
-    """Show what is in a trace, cut it, take names out of it, convert it."""
+    """Show, cut, anonymize and convert traces."""
 
 
 @trace_command.command("info")
