@@ -61,10 +61,12 @@ static void write_image(hz_drain *drain, const hz_leaf_head *head)
         drain->is_known[head->image] = true;
     }
     read_name(head, frame.name);
-    (void)snprintf(path, sizeof path, "/proc/%d/cmdline", head->pid);
-    frame.bytes = (uint32_t)read_file(path, words, sizeof words);
-    if (frame.bytes == 0 && head->image == 0 && head->pid == drain->words_pid) /* it has ended */
+    if (head->image == 0 && head->pid == drain->words_pid) { /* it may execute another one soon */
         frame.bytes = (uint32_t)join_words(drain->words, words, sizeof words);
+    } else {
+        (void)snprintf(path, sizeof path, "/proc/%d/cmdline", head->pid);
+        frame.bytes = (uint32_t)read_file(path, words, sizeof words);
+    }
     (void)hz_log_append(&drain->log, &frame, words);
 }
 

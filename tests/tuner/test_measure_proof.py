@@ -47,7 +47,7 @@ def spec() -> WorkloadSpec:
 
 def by_turns(*arms: Arm, identity: AllocatorIdentity | None = None) -> tuple[Outcome, ...]:
     executor = TurnExecutor(spec(), seed=1, tempo=QUICK, identity=identity)
-    return executor.measure(arms, role="search", rounds=2, number=0).outcomes
+    return executor.measure(arms, role="search", rounds=8, number=0).outcomes
 
 
 def by_runs(*arms: Arm, identity: AllocatorIdentity | None = None) -> tuple[Outcome, ...]:

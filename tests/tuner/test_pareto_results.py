@@ -341,12 +341,12 @@ def test_a_short_front_on_real_processes_leaves_profiles_that_agree_with_its_sum
                   "--pareto", "throughput,rss", "--json", "--quiet")  # fmt: skip
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
-    assert summary["verdict"] in ("improved", "no_gain")
+    assert summary["verdict"] in ("improved", "less_memory", "no_gain")
     for row in summary["front"]:
         member = profile.load(out / row["file"])
         assert member.claim.memory is not None
         assert (member.claim.ratio, member.claim.memory.ratio) == (row["ratio"], row["rss_ratio"])
         shown = hztune("show", out / row["file"])
         assert "times the peak memory of the default" in shown.stdout
-    assert (summary["verdict"] == "improved") == bool(summary["front"])
+    assert (summary["verdict"] != "no_gain") == bool(summary["front"])
     assert (out / "report.html").is_file()

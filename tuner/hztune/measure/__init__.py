@@ -1,7 +1,7 @@
 """Measuring: one interface, `Executor`, and the executors behind it.
 
 turns: built-in workloads, by short alternating turns. runs: whole programs, by interleaved runs.
-replay: no processes at all, for tests and simulation.
+alternate: programs and servers, by turns. For simulations, lab/replay has one without processes.
 """
 
 from hztune.measure.types import (

@@ -117,7 +117,7 @@ class Panel:
             control: What the winner was proved against.
             winner: A proved configuration.
             gains: What parameters were proved to add, log units; one that is missing is not worth
-                its place, since the caller proves what is left.
+                its place.
             seconds: For all of it, with what an earlier session spent.
             gain: Of the winner, log units, for the progress.
             may_remove: Whether anything may go.
