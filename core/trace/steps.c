@@ -15,7 +15,7 @@
 
 enum { GROWTH = 1 << 15 }; /* steps that room is made for at once, at least */
 
-/* Opens a file that nobody else sees, in the folder of `beside`. */
+/* Opens a file without a name in the folder of `beside`: no other process can open it. */
 static int open_nameless(const char *beside)
 {
     char folder[PATH_MAX];

@@ -49,7 +49,7 @@ HARMS = (-0.1, -0.3)
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 ANY = Subject("any", 0, "ops_per_s", "here")
-"""What a study is about whose lessons nobody asks for."""
+"""What a simulated study is about; no lesson is stored under it."""
 
 THREADS = 8
 TURN_NS = 18_000_000

@@ -86,7 +86,7 @@ def computed(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def unfixed(kind: Any, found: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the mappings of a dataclass that stay those of whoever made it."""
+    """Yields the mappings of a dataclass that its maker could still change."""
     names = [field.name for field in fields(kind) if get_origin(found[field.name]) is Mapping]
     if names:
         made = kind(**{field.name: {} if field.name in names else None for field in fields(kind)})

@@ -12,7 +12,7 @@
 /* A row of the workload's parameters. */
 enum { HZ_TRACE_PACE };
 
-/* In a cell: whoever waits for the cell to change sleeps. Addresses are even. */
+/* In a cell: the thread that waits for the cell to change sleeps. Addresses are even. */
 #define HZ_TRACE_SLEEPER ((uintptr_t)1)
 
 /* No touch was recorded for the next block. */

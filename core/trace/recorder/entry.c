@@ -28,7 +28,7 @@ ENTRY void free(void *block)
     hz_end_block(HZ_TRACE_FREE, block);
 }
 
-/* A block of hz_early is copied: nobody else knows how large it is. */
+/* A block of hz_early is copied: only hz_early knows how large it is. */
 static void *realloc_early(const void *block, size_t size)
 {
     const size_t readable = (size_t)(hz_early + HZ_EARLY_BYTES - (const unsigned char *)block);

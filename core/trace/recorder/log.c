@@ -205,7 +205,7 @@ static hz_leaf *take(hz_thread_log *log)
     return leaf;
 }
 
-/* The log of this thread begins: with who it is, and with a stamp that counts from 0. */
+/* The log of this thread begins: with its identity, and with a stamp that counts from 0. */
 static void begin(hz_thread_log *log)
 {
     log->leaf = NULL;

@@ -36,7 +36,7 @@ static void *required(const char *name)
     return found;
 }
 
-/* False: they are just being looked for, and whoever asks must do without. */
+/* False: they are just being looked for, and the caller must do without. */
 static bool find_all(void)
 {
     if (atomic_exchange(&is_finding, true)) return false;
