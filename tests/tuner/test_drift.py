@@ -133,6 +133,20 @@ def test_a_full_disk_is_told_and_the_answer_is_not_lost(
     assert "this check is not in the history: " in told.err
 
 
+def test_a_check_of_a_day_that_does_not_exist_is_passed_over(state: Path) -> None:
+    history.append(check())
+    state.write_text(state.read_text() + state.read_text().replace("2026-03-01", "2026-02-31"))
+    assert history.read() == [check()]
+
+
+def test_a_profile_of_a_day_that_does_not_exist_is_said_and_not_measured(
+    tuned: Profile, answers: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _save(replace(tuned, created="2026-02-31T12:00:00Z"), tmp_path / "profiles" / "a.json")
+    assert cli.status_of(["verify", "--all", str(path.parent), "--quiet"]) == 1
+    assert "created is '2026-02-31T12:00:00Z'; legal is a day that" in capsys.readouterr().out
+
+
 # ---- what is due ---------------------------------------------------------------------------------
 
 
@@ -290,6 +304,7 @@ def test_a_profile_without_a_claim_is_left_out(
     [
         (["--all", "{folder}", "one.json"], "leave these out"),
         (["--all", "{folder}", "--pid", "1"], "leave these out"),
+        (["--all", "{folder}", "--trace", "one.trace"], "leave these out"),
         (["--due", "one.json"], "--all DIR, with which"),
         ([], "give a PROFILE, or --all DIR"),
         (["--all", "{folder}"], "there is no profile in"),

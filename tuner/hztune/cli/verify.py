@@ -13,7 +13,7 @@ import click
 from hztune import api
 from hztune.arguments import parse_duration
 from hztune.cli.program import ProgramCommand, program_options, programs_of
-from hztune.cli.verify_all import verify_folder, worst_status
+from hztune.cli.verify_all import measured_text, verify_folder, worst_status
 from hztune.errors import UnfitError, UsageError
 from hztune.progress import reporter
 
@@ -110,9 +110,10 @@ def verify_command(
     budget_s = parse_duration(budget)
     targets = programs_of(words, commands, about)
     if folder is not None:
-        if profile_path is not None or targets or pid is not None or strict:
+        if profile_path is not None or targets or pid is not None or strict or traces:
             raise UsageError(
-                "--all DIR stands for PROFILE, --pid, --strict and a program: leave these out"
+                "--all DIR stands for PROFILE, --pid, --strict, --trace and a program: "
+                "leave these out"
             )
         return _all(folder, due, timer, budget_s, seed, quiet, as_json)
     if profile_path is None or due or timer is not None:
@@ -201,10 +202,10 @@ def _for_people(tuned: Profile, finding: Verification) -> str:
     claim = tuned.claim
     lines = [f"the claim {finding.answer}: {finding.why}".replace("claim cannot", "claim: cannot")]
     if finding.interval is not None:
-        here = _measured(*finding.interval.ratio, finding.interval.pairs)
+        here = measured_text(*finding.interval.ratio, finding.interval.pairs)
         lines.append(f"  here:    {here}")
     assert claim.ratio and claim.ci_low and claim.ci_high  # a claim has them
-    claimed = _measured(claim.ratio, claim.ci_low, claim.ci_high, claim.pairs)
+    claimed = measured_text(claim.ratio, claim.ci_low, claim.ci_high, claim.pairs)
     lines.append(f"  claimed: {claimed}")
     if finding.rss_ratio is not None:
         text = dict(tuned.objective.limits).get("max_rss")
@@ -215,19 +216,13 @@ def _for_people(tuned: Profile, finding: Verification) -> str:
     return "\n".join(lines)
 
 
-def _measured(ratio: float, low: float, high: float, pairs: int) -> str:
-    return f"{ratio:.3f}x, 95 % interval [{low:.3f}, {high:.3f}], {pairs} pairs"
-
-
 def _as_json(tuned: Profile, finding: Verification) -> dict[str, object]:
     """The answer for machines."""
-    ratio, low, high = finding.interval.ratio if finding.interval else (None, None, None)
-    pairs = finding.interval.pairs if finding.interval else 0
     claim = tuned.claim
     return {
         "answer": finding.answer,
         "why": finding.why,
-        "here": {"ratio": ratio, "ci_low": low, "ci_high": high, "pairs": pairs},
+        "here": finding.measured,
         "claimed": {
             "ratio": claim.ratio,
             "ci_low": claim.ci_low,

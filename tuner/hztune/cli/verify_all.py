@@ -24,6 +24,9 @@ _STATUS = {"does not hold": 4, "cannot tell": 1, "not measured": 1}
 """The exit status that an answer asks for; the greatest wins, and 0 is left where all hold."""
 
 
+_NOT_MEASURED = {"ratio": None, "ci_low": None, "ci_high": None, "pairs": 0}
+
+
 @dataclass(frozen=True, slots=True)
 class FolderAnswer:
     """What came of one profile of a folder.
@@ -46,27 +49,24 @@ class FolderAnswer:
         """For people."""
         told = [f"{self.path}: {self.answer} ({self.why})"]
         if self.finding is not None and self.finding.interval is not None:
-            ratio, low, high = self.finding.interval.ratio
-            pairs = self.finding.interval.pairs
-            told.append(f"  {ratio:.3f}x, 95 % interval [{low:.3f}, {high:.3f}], {pairs} pairs")
+            interval = self.finding.interval
+            told.append(f"  {measured_text(*interval.ratio, interval.pairs)}")
         return told + [f"  {difference}" for difference in self.differs]
 
     def record(self) -> dict[str, object]:
         """For machines."""
-        interval = self.finding.interval if self.finding is not None else None
-        ratio, low, high = interval.ratio if interval else (None, None, None)
         return {
             "profile": str(self.path),
             "answer": self.answer,
             "why": self.why,
             "differs": list(self.differs),
-            "here": {
-                "ratio": ratio,
-                "ci_low": low,
-                "ci_high": high,
-                "pairs": interval.pairs if interval else 0,
-            },
+            "here": self.finding.measured if self.finding is not None else _NOT_MEASURED,
         }
+
+
+def measured_text(ratio: float, low: float, high: float, pairs: int) -> str:
+    """A ratio with its interval and its pairs, for people."""
+    return f"{ratio:.3f}x, 95 % interval [{low:.3f}, {high:.3f}], {pairs} pairs"
 
 
 def verify_folder(

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 from hztune import strictjson
 from hztune.errors import UsageError
 from hztune.params import Value
-from hztune.strictjson import CREATED, TEXT, VERSION, Fields
+from hztune.strictjson import CREATED, TEXT, TIME_FORMAT, VERSION, Fields, time_of
 
 SCHEMA = "hztune-lesson/1"
 MOST_BYTES = 16 * 1024
 """A lesson is a page of text; whatever is larger is something else."""
 
-_CREATED = "%Y-%m-%dT%H:%M:%SZ"
 _MOST_THREADS = 65536
 _MOST_RATIO = 1e9
 
@@ -94,7 +93,7 @@ def dumps(lesson: Lesson) -> str:
         "subject": asdict(lesson.subject),
         "learned": [_plain(each) for each in lesson.learned],
         "hztune": lesson.hztune,
-        "created": lesson.created.strftime(_CREATED),
+        "created": lesson.created.strftime(TIME_FORMAT),
     }
     return json.dumps(held, indent=1, allow_nan=False) + "\n"
 
@@ -116,17 +115,10 @@ def parse(content: bytes) -> Lesson:
         subject=_subject(top.child("subject")),
         learned=tuple(map(_learned, top.children("learned"))),
         hztune=top.text("hztune", VERSION),
-        created=_created(top.text("created", CREATED)),
+        created=time_of("created", top.text("created", CREATED)),
     )
     top.close()
     return lesson
-
-
-def _created(text: str) -> datetime:
-    try:
-        return datetime.strptime(text, _CREATED).replace(tzinfo=timezone.utc)
-    except ValueError:
-        raise UsageError(f"created is {text!r}; legal is a day that exists") from None
 
 
 def _subject(found: Fields) -> Subject:

@@ -72,6 +72,13 @@ class Verification:
     interval: Interval | None
     rss_ratio: float | None
 
+    @property
+    def measured(self) -> dict[str, float | int | None]:
+        """The ratio, the ends of its interval, and the pairs, named as in a profile's claim."""
+        ratio, low, high = self.interval.ratio if self.interval else (None, None, None)
+        pairs = self.interval.pairs if self.interval else 0
+        return {"ratio": ratio, "ci_low": low, "ci_high": high, "pairs": pairs}
+
 
 @dataclass(frozen=True, slots=True)
 class Promise:

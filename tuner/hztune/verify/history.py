@@ -6,6 +6,7 @@ run has lost none, and several runs may write at once. What cannot be read is pa
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -23,7 +24,7 @@ from hztune.errors import HztuneError, UsageError
 from hztune.measure.program import Program
 from hztune.prior import state
 from hztune.profile import Profile
-from hztune.strictjson import CREATED, Fields, as_word
+from hztune.strictjson import CREATED, TIME_FORMAT, Fields, as_word, time_of
 from hztune.verify.claim import Verification, VerifyAnswer
 
 SCHEMA = "hztune-check/1"
@@ -33,7 +34,6 @@ _SENTENCE = re.compile(r"[^\x00-\x1f\x7f]{0,4000}")
 _MOST_BYTES = 16 * 1024 * 1024
 """What is read of the file, from its end: some twenty thousand checks."""
 
-_TIME = "%Y-%m-%dT%H:%M:%SZ"
 _SHORT = 12
 _PROGRAM = "program:"
 
@@ -84,7 +84,7 @@ class Recheck:
     @property
     def time(self) -> datetime:
         """When it ended."""
-        return _time(self.at)
+        return time_of("at", self.at)
 
 
 def rechecked(tuned: Profile, programs: Sequence[Program], finding: Verification) -> Recheck:
@@ -94,7 +94,7 @@ def rechecked(tuned: Profile, programs: Sequence[Program], finding: Verification
     if claim.ratio is not None and claim.ci_low is not None and claim.ci_high is not None:
         claimed = RatioRange(claim.ratio, claim.ci_low, claim.ci_high)
     return Recheck(
-        at=datetime.now(timezone.utc).strftime(_TIME),
+        at=datetime.now(timezone.utc).strftime(TIME_FORMAT),
         profile=profile_digest(tuned),
         label=told_in_words(tuned),
         answer=finding.answer,
@@ -161,6 +161,9 @@ def due(tuned: Profile, last: Recheck | None, here: Mapping[str, str], now: date
         last: The newest check of it; None: there was none since it was made.
         here: What is here, see `surroundings`.
         now: The time, UTC.
+
+    Raises:
+        UsageError: The profile was made on a day that does not exist.
     """
     if last is not None and last.answer != "holds":
         return f"the last time, {last.at[:10]}, the answer was: {last.answer}"
@@ -168,7 +171,7 @@ def due(tuned: Profile, last: Recheck | None, here: Mapping[str, str], now: date
         return changed[0]
     if last is None and (differs := machine_diff.from_proved(tuned)):
         return differs[0]
-    shown = last.time if last is not None else _time(tuned.created)
+    shown = last.time if last is not None else time_of("created", tuned.created)
     if now - shown >= timedelta(days=tuned.term_days):
         return f"{(now - shown).days} days have passed, and its term is {tuned.term_days} days"
     return ""
@@ -214,7 +217,7 @@ def _write(handle: int, text: str) -> None:
     content = text.encode()
     written = os.write(handle, content)
     if written != len(content):
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def read() -> list[Recheck]:
@@ -259,6 +262,7 @@ def _parse(line: bytes) -> Recheck:
         here=top.child("here").texts(_SENTENCE),
     )
     top.close()
+    _ = check.time  # or a day that does not exist would be met later
     return check
 
 
@@ -270,7 +274,3 @@ def _measured(top: Fields, key: str) -> RatioRange | None:
     read = RatioRange(*(fields.number(name, 0, 1e9) for name in ("ratio", "ci_low", "ci_high")))
     fields.close()
     return read
-
-
-def _time(text: str) -> datetime:
-    return datetime.strptime(text, _TIME).replace(tzinfo=timezone.utc)
