@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import stat
@@ -15,6 +16,9 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
+
+
+_BLOCK_BYTES = 1 << 20
 
 
 def read_small(path: Path, most_bytes: int) -> bytes:
@@ -42,6 +46,15 @@ def read_small(path: Path, most_bytes: int) -> bytes:
             f"{str(path)!r} is above {most_bytes} bytes, the most that such a file may be"
         )
     return content
+
+
+def sha256_of(path: Path) -> str:
+    """Returns the SHA-256 of a file's content, in hexadecimal; the file may be of any size."""
+    made = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            made.update(block)
+    return made.hexdigest()
 
 
 def read_toml(path: Path, most_bytes: int) -> dict[str, Any]:

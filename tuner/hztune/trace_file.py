@@ -5,7 +5,6 @@ hz-bench owns the format: it opens a file, verifies all of it and says what it h
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from hztune import artifacts, process
 from hztune.errors import HztuneError, UsageError
+from hztune.files import sha256_of
 from hztune.strictjson import as_word
 
 PREFIX = "trace:"
@@ -21,7 +21,7 @@ PREFIX = "trace:"
 
 _WITH_DIGEST = re.compile(r"(?P<path>.+)@(?P<digest>[0-9a-f]{12})")
 _DEADLINE_S = 120.0
-_BLOCK_BYTES = 1 << 20
+_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +96,8 @@ def _opened(path: Path, size: int, mtime_ns: int) -> TraceFile:
         raise UsageError(words[-1].removeprefix("hz-bench: "))
     try:
         (row,) = json.loads(done.stdout)["workloads"]
-        return TraceFile(path, _digest(path), row["threads"], row["calls"], row["timed"])
+        return TraceFile(
+            path, sha256_of(path)[:_DIGITS], row["threads"], row["calls"], row["timed"]
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise HztuneError(f"hz-bench does not say what {path.name} holds ({error})") from error
-
-
-def _digest(path: Path) -> str:
-    """The beginning of a file's SHA-256."""
-    made = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            made.update(block)
-    return made.hexdigest()[:12]

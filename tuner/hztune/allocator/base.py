@@ -9,7 +9,6 @@ before it was read back.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -237,11 +236,6 @@ class Adapter(ABC):
             else "it has no Debian package: build it and put its library where the loader looks"
         )
         return UsageError(f"{self.name} is not installed on this machine; {remedy}")
-
-
-def sha256_of(path: Path) -> str:
-    """Returns the SHA-256 of a file's content, in hexadecimal."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _written_plainly(environment: Environment) -> Environment:

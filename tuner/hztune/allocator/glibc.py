@@ -20,7 +20,6 @@ from hztune.allocator.base import (
     Environment,
     Installed,
     WrongConfiguration,
-    sha256_of,
 )
 from hztune.allocator.knobs import (
     AUTO,
@@ -33,6 +32,7 @@ from hztune.allocator.knobs import (
     words,
 )
 from hztune.errors import UsageError
+from hztune.files import sha256_of
 from hztune.params import Param, Value
 
 _TUNABLES = "GLIBC_TUNABLES"

@@ -15,10 +15,10 @@ from hztune.allocator.base import (
     Installed,
     Memory,
     WrongConfiguration,
-    sha256_of,
 )
 from hztune.allocator.knobs import AUTO
 from hztune.allocator.probe import run_true
+from hztune.files import sha256_of
 from hztune.params import Param, Value
 
 _SERVICES = ("HZ_STRICT", "HZ_CONFIRM", "HZ_STATS")

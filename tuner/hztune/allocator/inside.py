@@ -16,12 +16,13 @@ from functools import cache
 from pathlib import Path
 
 from hztune.allocator import elf, marks
-from hztune.allocator.base import Adapter, Config, Environment, Installed, Memory, sha256_of
+from hztune.allocator.base import Adapter, Config, Environment, Installed, Memory
 from hztune.allocator.jemalloc import Jemalloc
 from hztune.allocator.library import Library
 from hztune.allocator.mimalloc import Mimalloc
 from hztune.allocator.tcmalloc import Tcmalloc
 from hztune.errors import UsageError
+from hztune.files import sha256_of
 from hztune.params import Param, Value
 
 ANY = "inside"

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 
 from hztune import artifacts
 from hztune.allocator import probe
-from hztune.allocator.base import Adapter, Config, Installed, WrongConfiguration, sha256_of
+from hztune.allocator.base import Adapter, Config, Installed, WrongConfiguration
 from hztune.allocator.knobs import KnobRow, rows_of
+from hztune.files import sha256_of
 from hztune.params import Param, Value
 
 _SUFFIX = ".so"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from hztune import allocator, params, profile
 from hztune.allocator import Installed
-from hztune.allocator.base import sha256_of
 from hztune.allocator.knobs import knob
 from hztune.blocks import Arm
 from hztune.errors import UsageError
+from hztune.files import sha256_of
 from hztune.measure.program import OPEN, split
 from hztune.params import Value
 

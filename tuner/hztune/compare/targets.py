@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Literal
 
 from hztune.allocator import target
-from hztune.allocator.base import sha256_of
 from hztune.compare.contenders import Contender
 from hztune.errors import UsageError
+from hztune.files import sha256_of
 from hztune.measure.program import Program
 from hztune.profile import hash_of_words
 from hztune.workload import WorkloadSpec

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hztune import allocator, artifacts, files, params, process
-from hztune.allocator.base import sha256_of
 from hztune.blocks import Arm
 from hztune.compare.contenders import BUILD, Contender
 from hztune.errors import HztuneError
 from hztune.export.build import macros
+from hztune.files import sha256_of
 from hztune.params import Value
 
 HEADER = "HZ_CONFIG_HEADER"

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from hztune import artifacts
 from hztune.allocator import Installed, inside, target
-from hztune.allocator.base import sha256_of
 from hztune.arguments import judge_fields
 from hztune.errors import UsageError
+from hztune.files import sha256_of
 from hztune.measure import insides
 from hztune.measure.identity import user_settings
 from hztune.measure.program import OPEN, Program

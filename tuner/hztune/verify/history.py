@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import cast, get_args
 
 from hztune import machine_diff, profile, strictjson
-from hztune.allocator.base import sha256_of
 from hztune.errors import HztuneError, UsageError
+from hztune.files import sha256_of
 from hztune.measure.program import Program
 from hztune.prior import state
 from hztune.profile import Profile
