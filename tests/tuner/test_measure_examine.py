@@ -95,9 +95,10 @@ class Given:
 
 
 def judged(program: Program, *runs: Stint | Fault, **options: Any) -> Finding:
-    """What is found of a program whose runs show this."""
+    """What is found of a program whose runs show this, whenever it is looked at."""
     kind = ServerTryout if program.service else Tryout
-    return kind(Given(*runs, **options), program, CONTROL).finding()  # type: ignore[arg-type]
+    given = Given(*runs, *runs, **options)
+    return kind(given, program, CONTROL).finding()  # type: ignore[arg-type]
 
 
 def twice(alone: Stint) -> tuple[Stint, Stint, Stint]:
@@ -200,6 +201,13 @@ def test_by_turns_a_program_takes_the_time_that_it_takes_alone(
     found = judged(TIMED, stint(), stint(by_turns_s), stint(by_turns_s))
     assert (found.reason == "") == is_believed
     assert is_believed or f"by turns it takes {by_turns_s} s of its own time" in found.reason
+
+
+def test_a_machine_that_was_slower_for_a_moment_is_looked_at_again() -> None:
+    once = stint(wall_s=0.5)
+    slowed = stint(wall_s=0.8, alive_s=1.6)
+    given = Given(once, slowed, slowed, *twice(once))
+    assert not Tryout(given, TIMED, CONTROL).finding().reason  # type: ignore[arg-type]
 
 
 def test_the_time_that_others_took_and_that_of_very_short_programs_is_not_compared() -> None:

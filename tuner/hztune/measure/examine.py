@@ -61,12 +61,14 @@ class Finding:
         pace: How copies of it alternate.
         reading: How the speed of a run is read.
         remark: What else the user should know; "": nothing.
+        may_be_chance: Whether a machine that was slower for a moment could be the reason.
     """
 
     reason: str
     pace: Pace
     reading: NumberReading = field(default_factory=NumberReading)
     remark: str = ""
+    may_be_chance: bool = False
 
 
 class Tryout:
@@ -91,9 +93,15 @@ class Tryout:
     def finding(self) -> Finding:
         """Runs the control alone and then two copies of it by turns, and judges what they show.
 
+        What a moment's disturbance may have brought about must be seen twice.
+
         Raises:
             HztuneError: The load's time says nothing of a server.
         """
+        found = self._seen_once()
+        return self._seen_once() if found.may_be_chance else found
+
+    def _seen_once(self) -> Finding:
         alone, fault = self.alone()
         if alone is None:
             return self.against(f"it fails by itself: {fault}")
@@ -109,15 +117,16 @@ class Tryout:
         waiting = max(_idle([alone], self.turns.pace), _idle(copies, self.turns.pace))
         if waiting > 0.0:
             return self.against(
-                f"{self.waits} for something else than a CPU {waiting:.0%} of the time"
+                f"{self.waits} for something else than a CPU {waiting:.0%} of the time",
+                may_be_chance=True,
             )
         if self.program.rate is not None:
             return self.by_number(alone, copies)
         return self.by_time(alone, copies)
 
-    def against(self, reason: str) -> Finding:
+    def against(self, reason: str, *, may_be_chance: bool = False) -> Finding:
         """Returns the finding that turns are not to be believed."""
-        return Finding(reason, self.turns.pace)
+        return Finding(reason, self.turns.pace, may_be_chance=may_be_chance)
 
     def once(self) -> tuple[Stint | None, str]:
         """Runs the control once; returns what it showed, or why it does not count."""
@@ -149,7 +158,8 @@ class Tryout:
         is_comparable = alone_s >= _SHORT_S and not self._is_cut(alone)
         if is_comparable and abs(math.log(own_s / alone_s)) > _OFF:
             return self.against(
-                f"by turns it takes {own_s:.2g} s of its own time, and alone {alone_s:.2g} s"
+                f"by turns it takes {own_s:.2g} s of its own time, and alone {alone_s:.2g} s",
+                may_be_chance=True,
             )
         return Finding("", self.turns.pace)
 
@@ -174,7 +184,8 @@ class Tryout:
             return Finding("", self.turns.pace, NumberReading(counts_standing))
         return self.against(
             f"the number that it prints is {math.exp(factor):.2g} times as high by turns as alone, "
-            "and neither its own time nor that of all turns explains that"
+            "and neither its own time nor that of all turns explains that",
+            may_be_chance=True,
         )
 
     def _is_cut(self, alone: Stint) -> bool:
