@@ -28,6 +28,18 @@ class TwoSpeeds:
         return slow + noise
 
 
+class TwoMoments:
+    """Every other block is a fifth slower, all its runs alike."""
+
+    def __init__(self) -> None:
+        self.blocks = 0
+
+    def draw(self, rng: np.random.Generator, rounds: int, arms: int) -> Floats:
+        self.blocks += 1
+        noise: Floats = rng.normal(0.0, 0.004, (rounds, arms))
+        return noise - 0.2 * (self.blocks % 2)
+
+
 def runs_bench(run_ms: float, noise: NoiseSource = QUIET, budget_s: float = 300.0) -> Bench:
     """A bench that measures whole programs, on which the spin lock is a third faster."""
     clock = VirtualClock()
@@ -66,6 +78,18 @@ def test_a_program_with_two_speeds_is_warned_of_and_needs_more_pairs() -> None:
     bench = runs_bench(200.0, TwoSpeeds())
     assert "fall into two groups" in said_after_calibration(bench)
     assert bench.least_pairs == 20
+
+
+def test_where_two_speeds_leave_no_time_for_a_claim_the_budget_that_would_do_is_named() -> None:
+    said = said_after_calibration(runs_bench(1000.0, TwoSpeeds(), budget_s=90.0))
+    assert "a claim needs 20 fresh pairs, for which there is no time" in said
+    assert "--budget 180s would do" in said
+
+
+def test_a_machine_with_two_speeds_does_not_make_two_of_the_program() -> None:
+    bench = runs_bench(200.0, TwoMoments())
+    assert said_after_calibration(bench) == ""
+    assert bench.least_pairs == 6
 
 
 def test_with_two_speeds_a_large_gain_is_claimed_from_enough_pairs(toy_space: Space) -> None:

@@ -1,7 +1,7 @@
 """Estimates and intervals: pure functions of measurements, without I/O and without a clock."""
 
 from hztune.stats.distributions import normal_tail
-from hztune.stats.outliers import far_off, two_states
+from hztune.stats.outliers import far_off, move_together, two_states
 from hztune.stats.pooling import (
     Estimate,
     expected_improvement,
@@ -57,6 +57,7 @@ __all__ = [
     "is_look",
     "log_rss_ratio",
     "machine_variance",
+    "move_together",
     "noise_floor",
     "normal_tail",
     "pair_ratio",

@@ -32,6 +32,9 @@ EXPLAINED = 0.92
 
 _LEAST_SHARE = 0.15
 
+_TOGETHER = 0.5
+"""Share of their variance that values of one moment have at least where moments do not matter."""
+
 
 def far_off(values: Sequence[float]) -> list[tuple[int, float]]:
     """Finds the values that lie far from the others.
@@ -73,6 +76,23 @@ def two_states(values: Sequence[float]) -> float | None:
     if distance < _LEAST_DISTANCE or within > (1.0 - EXPLAINED) * total:
         return None
     return distance
+
+
+def move_together(moments: Sequence[Sequence[float]]) -> bool:
+    """Whether values differ because their moments do, and are alike within each.
+
+    A machine that changes its speed makes two groups of what was measured before and after.
+
+    Args:
+        moments: What was measured at the same moment, side by side.
+    """
+    several = [values for values in moments if len(values) > 1]
+    everything = [value for values in several for value in values]
+    if not several:
+        return False
+    squares = sum(pvariance(values) * len(values) for values in several)
+    within = squares / sum(len(values) - 1 for values in several)
+    return within < _TOGETHER * pvariance(everything)
 
 
 def _within(ordered: Sequence[float], cut: int) -> float:

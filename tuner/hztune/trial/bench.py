@@ -176,8 +176,16 @@ class Bench:
 
     def default_runs(self) -> list[Turn]:
         """Every run of the calibration: the default by itself."""
+        return [run for runs in self.default_moments() for run in runs]
+
+    def default_moments(self) -> list[list[Turn]]:
+        """The same in groups: what was measured side by side."""
         blocks = (block for block in self.ledger.own_blocks() if block.role == "aa")
-        return [run for block in blocks for outcome in block.outcomes for run in outcome.turns]
+        moments: dict[tuple[int, int], list[Turn]] = {}
+        for block in blocks:
+            for run in (run for outcome in block.outcomes for run in outcome.turns):
+                moments.setdefault((block.number, run.round), []).append(run)
+        return [*moments.values()]
 
     def costs(self) -> tuple[float, float]:
         """Seconds that a process costs before its first round, and for each round."""

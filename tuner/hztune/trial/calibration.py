@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from hztune.blocks import Arm
 from hztune.errors import HztuneError
 from hztune.progress import percent
-from hztune.stats import FIRST_LOOK, Noise, detectable_effect, noise_floor, two_states
+from hztune.stats import (
+    FIRST_LOOK,
+    Noise,
+    detectable_effect,
+    move_together,
+    noise_floor,
+    two_states,
+)
 from hztune.trial.bench import SHORT_S, Bench
 
 COPIES = 4
@@ -110,19 +117,30 @@ def warnings_about(bench: Bench, calibration: Calibration) -> list[str]:
             "input would show more"
         )
     if calibration.apart is not None:
+        least = calibration.least_pairs
         said.append(
             "warning: runs of the same program fall into two groups, "
-            f"{percent(calibration.apart, sign=False)} apart; a claim needs "
-            f"{calibration.least_pairs} fresh pairs"
+            f"{percent(calibration.apart, sign=False)} apart; a claim needs {least} fresh pairs"
         )
+        if calibration.pairs < least:
+            enough_s = bench.budget.total_s * least / calibration.pairs
+            said[-1] += (
+                f", for which there is no time: nothing will be claimed; --budget {enough_s:.0f}s "
+                "would do"
+            )
     return said
 
 
 def _apart(bench: Bench) -> float | None:
-    """How far two speeds of the default lie apart; None: it has one, or is measured in turns."""
+    """How far two speeds of the default lie apart; None: it has one, or is measured in turns.
+
+    Where the machine has two speeds, all copies of a moment have the same.
+    """
     if not bench.is_whole:
         return None
-    return two_states([math.log(run.rate) for run in bench.default_runs()])
+    moments = [[math.log(run.rate) for run in runs] for runs in bench.default_moments()]
+    apart = two_states([value for values in moments for value in values])
+    return None if move_together(moments) else apart
 
 
 def _blocks(bench: Bench) -> int:
