@@ -83,7 +83,7 @@ static void count_turn(hz_unit *unit, int64_t length_ns)
  * One turn, or all that are left when no other unit has any: then nothing is stopped. A program
  * that ends is counted to the moment at which that was seen.
  */
-static void give_turn(hz_alternate *all, hz_unit *unit)
+static void give_unit_turn(hz_alternate *all, hz_unit *unit)
 {
     int64_t start_ns = hz_clock_ns();
     if (unit->turns == 0) unit->start_ns = start_ns;
@@ -190,7 +190,7 @@ static void end_services(hz_alternate *all)
 
 /* --- the whole ------------------------------------------------------------------------------- */
 
-static void begin(hz_alternate *all)
+static void begin_all(hz_alternate *all)
 {
     for (size_t i = 0; i < all->count && !all->interrupted; i++)
         if (all->units[i].service.words != NULL) begin_service(all, &all->units[i]);
@@ -199,24 +199,24 @@ static void begin(hz_alternate *all)
 }
 
 /* Each round has a random order, or the last one's reversed: what drifts falls on all alike. */
-static void play(hz_alternate *all)
+static void play_all(hz_alternate *all)
 {
     size_t order[HZ_UNITS_MAX];
-    begin(all);
+    begin_all(all);
     for (unsigned round = 0; units_left(all) > 0 && !all->interrupted; round++) {
         if (round % 2 == 0) hz_shuffle(&all->rng, order, all->count);
         for (size_t i = 0; i < all->count && !all->interrupted; i++) {
             hz_unit *unit = &all->units[order[round % 2 == 0 ? i : all->count - 1 - i]];
             if (unit->is_over) continue;
             if (unit->turns == 0) unit->position = i;
-            give_turn(all, unit);
+            give_unit_turn(all, unit);
             if (is_over(unit)) end_run(all, unit);
         }
     }
 }
 
 /* Ends what still runs. */
-static void end(hz_alternate *all)
+static void end_all(hz_alternate *all)
 {
     for (size_t i = 0; i < all->count; i++) {
         hz_unit *unit = &all->units[i];
@@ -376,8 +376,8 @@ int main(int argc, char **argv)
     all.rng = hz_random_start(all.seed, 0);
     step_aside(all.cpu);
     hz_hurry_self();
-    play(&all);
-    end(&all);
+    play_all(&all);
+    end_all(&all);
     hz_kill_descendants();
     hz_alternate_ended(hz_clock_ns() - start_ns);
     return all.interrupted ? STATUS_INTERRUPTED : HZ_STATUS_OK;

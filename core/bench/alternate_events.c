@@ -5,7 +5,7 @@
 
 #include "alternate.h"
 
-static hz_json begin(const char *event, const hz_unit *unit)
+static hz_json unit_event(const char *event, const hz_unit *unit)
 {
     hz_json json = {.out = stdout};
     hz_json_object(&json, NULL);
@@ -17,25 +17,19 @@ static hz_json begin(const char *event, const hz_unit *unit)
     return json;
 }
 
-static void finish(hz_json *json)
-{
-    hz_json_object_end(json);
-    hz_json_line(json);
-}
-
 void hz_alternate_started(const hz_unit *unit, const hz_job *job)
 {
-    hz_json json = begin("start", unit);
+    hz_json json = unit_event("start", unit);
     hz_json_bool(&json, "service", job == &unit->service);
     hz_json_int(&json, "pid", job->keeper.pid);
     hz_json_int(&json, "program_pid", job->program);
-    finish(&json);
+    hz_json_end_line(&json);
 }
 
 void hz_alternate_asks(const char *event, const hz_unit *unit)
 {
-    hz_json json = begin(event, unit);
-    finish(&json);
+    hz_json json = unit_event(event, unit);
+    hz_json_end_line(&json);
 }
 
 /* --- how a job ended ------------------------------------------------------------------------- */
@@ -71,7 +65,7 @@ static void write_ending(hz_json *json, const hz_job *job)
 
 void hz_alternate_ran(const hz_unit *unit, int64_t end_ns)
 {
-    hz_json json = begin("run", unit);
+    hz_json json = unit_event("run", unit);
     hz_json_int(&json, "position", (int64_t)unit->position);
     hz_json_int(&json, "start_ns", unit->start_ns);
     hz_json_int(&json, "active_ns", unit->active_ns);
@@ -84,19 +78,19 @@ void hz_alternate_ran(const hz_unit *unit, int64_t end_ns)
     hz_json_int(&json, "stdout_bytes", (int64_t)unit->main.stdout_bytes);
     if (unit->service.words != NULL) hz_json_int(&json, "service_cpu_ns", unit->service_cpu_ns);
     write_ending(&json, &unit->main);
-    finish(&json);
+    hz_json_end_line(&json);
 }
 
 void hz_alternate_served(const hz_unit *unit)
 {
-    hz_json json = begin("service", unit);
+    hz_json json = unit_event("service", unit);
     write_ending(&json, &unit->service);
-    finish(&json);
+    hz_json_end_line(&json);
 }
 
 void hz_alternate_ended(int64_t wall_ns)
 {
-    hz_json json = begin("end", NULL);
+    hz_json json = unit_event("end", NULL);
     hz_json_int(&json, "wall_ns", wall_ns);
-    finish(&json);
+    hz_json_end_line(&json);
 }

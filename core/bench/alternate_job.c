@@ -38,7 +38,7 @@ static char *launcher(void)
 }
 
 /* hz-launch's words for a job; never freed. */
-static char **words_of(const hz_job *job)
+static char **job_words(const hz_job *job)
 {
     static char gated[] = "--gated";
     static char json[] = "--json-fd";
@@ -101,7 +101,7 @@ void hz_job_start(const hz_alternate *all, hz_unit *unit, hz_job *job)
     job->program_fd = -1;
     job->gate = ends[0];
     job->stdout_fd = is_kept ? open_stdout(all, unit) : -1;
-    hz_child_start(&job->keeper, &(hz_spawn){.argv = words_of(job),
+    hz_child_start(&job->keeper, &(hz_spawn){.argv = job_words(job),
                                              .environment = environ,
                                              .given_fd = ends[1],
                                              .gate_fd = -1,
@@ -165,7 +165,7 @@ static void read_report(hz_job *job)
 }
 
 /* Reads what is left when all has ended. */
-static void read_rest(const hz_alternate *all, hz_job *job)
+static void job_read_rest(const hz_alternate *all, hz_job *job)
 {
     while (job->keeper.out.fd >= 0 && read_stdout(all, job) > 0) continue;
     while (job->keeper.err.fd >= 0 && read_stderr(job) > 0) continue;
@@ -179,7 +179,7 @@ static bool is_alive(const hz_job *job)
     return job->keeper.pid != 0 && !job->is_gone;
 }
 
-static void gather(struct pollfd *fds, const hz_job *job, bool is_watched)
+static void gather_job(struct pollfd *fds, const hz_job *job, bool is_watched)
 {
     const bool alive = is_alive(job);
     const int watched[FDS_PER_JOB] = {
@@ -194,7 +194,8 @@ static void gather(struct pollfd *fds, const hz_job *job, bool is_watched)
 }
 
 /* Acts on what poll saw of one job; false when something has ended. */
-static bool attend(const hz_alternate *all, hz_job *job, const struct pollfd *fds, int64_t now_ns)
+static bool attend_job(const hz_alternate *all, hz_job *job, const struct pollfd *fds,
+                       int64_t now_ns)
 {
     if (fds[3].revents != 0) {
         job->ended_ns = now_ns;
@@ -219,7 +220,7 @@ static size_t list_jobs(const hz_alternate *all, hz_job **jobs)
 }
 
 /* One look, of at most `timeout_ns`; false when something ended or an end was asked for. */
-static bool look(hz_alternate *all, const hz_unit *unit, int64_t timeout_ns)
+static bool look_at_jobs(hz_alternate *all, const hz_unit *unit, int64_t timeout_ns)
 {
     struct pollfd fds[1 + FDS_PER_JOB * JOBS_MAX];
     hz_job *jobs[JOBS_MAX];
@@ -228,14 +229,14 @@ static bool look(hz_alternate *all, const hz_unit *unit, int64_t timeout_ns)
                                      .tv_nsec = timeout_ns % 1000000000};
     fds[0] = (struct pollfd){.fd = all->interrupted ? -1 : all->signal_fd, .events = POLLIN};
     for (size_t i = 0; i < count; i++)
-        gather(fds + 1 + FDS_PER_JOB * i, jobs[i],
-               jobs[i] == &unit->main || jobs[i] == &unit->service);
+        gather_job(fds + 1 + FDS_PER_JOB * i, jobs[i],
+                   jobs[i] == &unit->main || jobs[i] == &unit->service);
     if (ppoll(fds, 1 + FDS_PER_JOB * count, &timeout, NULL) <= 0) return true;
     const int64_t now_ns = hz_clock_ns();
     if (fds[0].revents != 0) all->interrupted = true;
     bool quiet = fds[0].revents == 0;
     for (size_t i = 0; i < count; i++)
-        if (is_alive(jobs[i])) quiet &= attend(all, jobs[i], fds + 1 + FDS_PER_JOB * i, now_ns);
+        if (is_alive(jobs[i])) quiet &= attend_job(all, jobs[i], fds + 1 + FDS_PER_JOB * i, now_ns);
     return quiet;
 }
 
@@ -244,7 +245,7 @@ bool hz_jobs_watch(hz_alternate *all, hz_unit *unit, int64_t deadline_ns)
     int64_t left;
     do {
         left = deadline_ns - hz_clock_ns();
-        if (!look(all, unit, left < 0 ? 0 : left)) return false;
+        if (!look_at_jobs(all, unit, left < 0 ? 0 : left)) return false;
     } while (hz_clock_ns() < deadline_ns);
     return true;
 }
@@ -276,6 +277,6 @@ void hz_job_end(hz_alternate *all, hz_unit *unit, hz_job *job, const char *reaso
     while (!hz_child_reap(&job->keeper) && hz_clock_ns() < deadline_ns)
         (void)hz_jobs_watch(all, unit, hz_clock_ns() + SLICE_NS);
     hz_child_kill(&job->keeper, "failed");
-    read_rest(all, job);
+    job_read_rest(all, job);
     close_job(unit, job);
 }

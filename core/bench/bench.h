@@ -239,6 +239,6 @@ void hz_run_execute(hz_run *run, hz_result *result);
 void hz_wake(hz_worker *w);
 
 /* report.c */
-int hz_report(const hz_run *run, const hz_result *result);
+int hz_report_run(const hz_run *run, const hz_result *result);
 
 #endif

@@ -52,7 +52,7 @@ static void forget(char **environment, const char *change)
     *kept = NULL;
 }
 
-static void apply(char **environment, const hz_changes *changes)
+static void apply_changes(char **environment, const hz_changes *changes)
 {
     for (size_t i = 0; i < changes->count; i++) {
         const char *change = changes->items[i];
@@ -72,8 +72,8 @@ char **hz_environment_make(const hz_changes *first, const hz_changes *second)
     char **made = calloc(count + first->count + second->count + 1, sizeof *made);
     if (made == NULL) hz_fail("no memory for an environment");
     memcpy(made, environ, count * sizeof *made);
-    apply(made, first);
-    apply(made, second);
+    apply_changes(made, first);
+    apply_changes(made, second);
     return made;
 }
 

@@ -45,7 +45,7 @@ static hz_turn_page *make_page(int *fd)
 }
 
 /* What an arm executes: the common words, the first one replaced where it has its own program. */
-static char **words_of(const hz_conductor *conductor, const hz_arm *arm)
+static char **arm_words(const hz_conductor *conductor, const hz_arm *arm)
 {
     if (arm->program == NULL) return conductor->program;
     size_t count = 0;
@@ -63,7 +63,7 @@ static void start_arm(const hz_conductor *conductor, hz_arm *arm)
     arm->page = make_page(&fd);
     hz_child_start(&arm->child,
                    &(hz_spawn){
-                       .argv = words_of(conductor, arm),
+                       .argv = arm_words(conductor, arm),
                        .environment = hz_environment_make(&conductor->common, &arm->changes),
                        .given_fd = fd,
                        .gate_fd = -1,
@@ -110,7 +110,7 @@ static bool let_go(hz_arm *arm)
 }
 
 /* The same before a turn: its parked threads wake, look at the turn and sleep again. */
-static void release(hz_conductor *conductor, hz_arm *arm)
+static void release_arm(hz_conductor *conductor, hz_arm *arm)
 {
     if (let_go(arm)) (void)hz_watch(conductor, hz_clock_ns() + SETTLE_NS);
 }
@@ -169,10 +169,10 @@ static totals read_totals(const hz_arm *arm)
  * Lets an arm work for turn_ns and fills `turn`; false when the arm did not live to its end or the
  * whole was interrupted. The counted part ends before the threads are told to park.
  */
-static bool give_turn(hz_conductor *conductor, hz_arm *arm, int64_t skip_ns, int64_t turn_ns,
-                      hz_turn_event *turn)
+static bool give_arm_turn(hz_conductor *conductor, hz_arm *arm, int64_t skip_ns, int64_t turn_ns,
+                          hz_turn_event *turn)
 {
-    release(conductor, arm);
+    release_arm(conductor, arm);
     const totals before = read_totals(arm);
     const int64_t start_ns = hz_clock_ns();
     hz_turn_give(arm->page, HZ_TURN_RUN);
@@ -207,7 +207,7 @@ static bool give_turn(hz_conductor *conductor, hz_arm *arm, int64_t skip_ns, int
 static void warm_up(hz_conductor *conductor, hz_arm *arm)
 {
     hz_turn_event turn = {0};
-    if (!give_turn(conductor, arm, 0, conductor->warmup_ns, &turn)) return;
+    if (!give_arm_turn(conductor, arm, 0, conductor->warmup_ns, &turn)) return;
     conductor->warmed_ns += turn.counted_ns;
     hz_event_warm(arm, turn.counted_ns);
 }
@@ -219,7 +219,8 @@ static void play_round(hz_conductor *conductor, unsigned round)
     for (size_t i = 0; i < conductor->arm_count && !conductor->interrupted; i++) {
         hz_arm *arm = &conductor->arms[order[i]];
         hz_turn_event turn = {.round = round, .position = i};
-        if (arm->gone || !give_turn(conductor, arm, conductor->skip_ns, conductor->turn_ns, &turn))
+        if (arm->gone ||
+            !give_arm_turn(conductor, arm, conductor->skip_ns, conductor->turn_ns, &turn))
             continue;
         conductor->counted_ns += turn.counted_ns;
         hz_event_turn(arm, &turn, conductor->gap_check);
@@ -272,7 +273,7 @@ static void play_rounds(hz_conductor *conductor)
     }
 }
 
-static void play(hz_conductor *conductor)
+static void play_arms(hz_conductor *conductor)
 {
     for (size_t i = 0; i < conductor->arm_count; i++) start_arm(conductor, &conductor->arms[i]);
     const int64_t ready_by = hz_clock_ns() + (int64_t)READY_S * NS_PER_S;
@@ -293,7 +294,7 @@ int hz_conduct(hz_conductor *conductor)
     conductor->signal_fd = hz_become_keeper();
     (void)prctl(PR_SET_TIMERSLACK, 1); /* our own wake-ups shall be prompt */
     conductor->rng = hz_random_start(conductor->seed, 0);
-    play(conductor);
+    play_arms(conductor);
     hz_event_end(conductor, hz_clock_ns() - start_ns);
     hz_kill_descendants();
     return conductor->interrupted ? STATUS_INTERRUPTED : HZ_STATUS_OK;

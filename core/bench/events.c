@@ -6,7 +6,7 @@
 #include "conductor.h"
 #include "procfs.h"
 
-static hz_json begin(const char *event, const hz_arm *arm)
+static hz_json arm_event(const char *event, const hz_arm *arm)
 {
     hz_json json = {.out = stdout};
     hz_json_object(&json, NULL);
@@ -15,29 +15,23 @@ static hz_json begin(const char *event, const hz_arm *arm)
     return json;
 }
 
-static void finish(hz_json *json)
-{
-    hz_json_object_end(json);
-    hz_json_line(json);
-}
-
 void hz_event_start(const hz_arm *arm)
 {
-    hz_json json = begin("start", arm);
+    hz_json json = arm_event("start", arm);
     hz_json_int(&json, "pid", arm->child.pid);
-    finish(&json);
+    hz_json_end_line(&json);
 }
 
 void hz_event_warm(const hz_arm *arm, int64_t ns)
 {
-    hz_json json = begin("warm", arm);
+    hz_json json = arm_event("warm", arm);
     hz_json_int(&json, "ns", ns);
-    finish(&json);
+    hz_json_end_line(&json);
 }
 
 void hz_event_turn(const hz_arm *arm, const hz_turn_event *turn, bool with_gap)
 {
-    hz_json json = begin("turn", arm);
+    hz_json json = arm_event("turn", arm);
     hz_json_int(&json, "round", turn->round);
     hz_json_int(&json, "position", (int64_t)turn->position);
     hz_json_int(&json, "start_ns", turn->start_ns);
@@ -51,11 +45,11 @@ void hz_event_turn(const hz_arm *arm, const hz_turn_event *turn, bool with_gap)
     hz_json_int(&json, "rss_kb", turn->rss_kb);
     hz_json_int(&json, "live_kb", turn->live_kb);
     if (with_gap) hz_json_int(&json, "gap_cpu_ns", turn->gap_cpu_ns);
-    finish(&json);
+    hz_json_end_line(&json);
 }
 
 /* An arm that ended before it was told to quit has failed, whatever its exit status. */
-static const char *status_of(const hz_arm *arm)
+static const char *arm_status(const hz_arm *arm)
 {
     const char *status = hz_child_status(&arm->child);
     return strcmp(status, "ok") == 0 && !arm->told_to_quit ? "failed" : status;
@@ -75,17 +69,17 @@ static void write_result(hz_json *json, const hz_capture *out)
 
 void hz_event_rounds(unsigned done)
 {
-    hz_json json = begin("rounds", NULL);
+    hz_json json = arm_event("rounds", NULL);
     hz_json_int(&json, "done", done);
-    finish(&json);
+    hz_json_end_line(&json);
 }
 
 void hz_event_exit(const hz_arm *arm)
 {
     static char tail[HZ_CAPTURE_BYTES];
     const hz_ending *end = &arm->child.end;
-    hz_json json = begin("exit", arm);
-    hz_json_string(&json, "status", status_of(arm));
+    hz_json json = arm_event("exit", arm);
+    hz_json_string(&json, "status", arm_status(arm));
     hz_json_int(&json, "signal", end->signal);
     hz_json_int(&json, "code", end->code);
     hz_json_int(&json, "rss_peak_kb", end->usage.ru_maxrss - atomic_load(&arm->page->own_kb));
@@ -93,14 +87,14 @@ void hz_event_exit(const hz_arm *arm)
     hz_json_double(&json, "cpu_s", hz_usage_cpu_s(&end->usage));
     hz_json_bytes(&json, "stderr_tail", tail, hz_capture_copy(&arm->child.err, tail));
     write_result(&json, &arm->child.out);
-    finish(&json);
+    hz_json_end_line(&json);
 }
 
 void hz_event_end(const hz_conductor *conductor, int64_t wall_ns)
 {
-    hz_json json = begin("end", NULL);
+    hz_json json = arm_event("end", NULL);
     hz_json_int(&json, "warmup_ns", conductor->warmed_ns);
     hz_json_int(&json, "counted_ns", conductor->counted_ns);
     hz_json_int(&json, "wall_ns", wall_ns);
-    finish(&json);
+    hz_json_end_line(&json);
 }

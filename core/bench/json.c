@@ -46,7 +46,7 @@ static void write_quoted(FILE *out, const char *text, size_t size)
     (void)fputc('"', out);
 }
 
-static void start(hz_json *json, const char *key)
+static void value_start(hz_json *json, const char *key)
 {
     if (json->follows) (void)fputc(',', json->out);
     json->follows = true;
@@ -58,7 +58,7 @@ static void start(hz_json *json, const char *key)
 
 static void open_with(hz_json *json, const char *key, char bracket)
 {
-    start(json, key);
+    value_start(json, key);
     (void)fputc(bracket, json->out);
     json->follows = false;
 }
@@ -88,7 +88,7 @@ void hz_json_array_end(hz_json *json)
 
 void hz_json_int(hz_json *json, const char *key, int64_t value)
 {
-    start(json, key);
+    value_start(json, key);
     (void)fprintf(json->out, "%lld", (long long)value);
 }
 
@@ -98,25 +98,25 @@ void hz_json_double(hz_json *json, const char *key, double value)
         hz_json_null(json, key);
         return;
     }
-    start(json, key);
+    value_start(json, key);
     (void)fprintf(json->out, "%.9g", value);
 }
 
 void hz_json_bool(hz_json *json, const char *key, bool value)
 {
-    start(json, key);
+    value_start(json, key);
     (void)fputs(value ? "true" : "false", json->out);
 }
 
 void hz_json_null(hz_json *json, const char *key)
 {
-    start(json, key);
+    value_start(json, key);
     (void)fputs("null", json->out);
 }
 
 void hz_json_hex(hz_json *json, const char *key, uint64_t value)
 {
-    start(json, key);
+    value_start(json, key);
     (void)fprintf(json->out, "\"%016llx\"", (unsigned long long)value);
 }
 
@@ -127,18 +127,19 @@ void hz_json_string(hz_json *json, const char *key, const char *text)
 
 void hz_json_bytes(hz_json *json, const char *key, const char *bytes, size_t size)
 {
-    start(json, key);
+    value_start(json, key);
     write_quoted(json->out, bytes, size);
 }
 
 void hz_json_raw(hz_json *json, const char *key, const char *text, size_t size)
 {
-    start(json, key);
+    value_start(json, key);
     (void)fwrite(text, 1, size, json->out);
 }
 
-void hz_json_line(hz_json *json)
+void hz_json_end_line(hz_json *json)
 {
+    hz_json_object_end(json);
     (void)fputc('\n', json->out);
     (void)fflush(json->out);
     json->follows = false;

@@ -33,7 +33,7 @@ void hz_json_bytes(hz_json *json, const char *key, const char *bytes, size_t siz
 void hz_json_raw(hz_json *json, const char *key, const char *text, size_t size);
 /* Whether `text` is one whole JSON object (RFC 8259), nested at most 32 deep. */
 bool hz_json_is_object(const char *text, size_t size);
-/* Ends the line and flushes it. */
-void hz_json_line(hz_json *json);
+/* Ends the outermost object and its line, and flushes it. */
+void hz_json_end_line(hz_json *json);
 
 #endif

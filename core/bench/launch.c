@@ -233,7 +233,7 @@ static bool reap(launch *l)
     return hz_child_reap(&l->child);
 }
 
-static void watch(launch *l)
+static void watch_program(launch *l)
 {
     while (!reap(l)) {
         const int64_t age_ns = hz_clock_ns() - l->start_ns;
@@ -252,7 +252,7 @@ static void watch(launch *l)
 
 /* --- result ---------------------------------------------------------------------------------- */
 
-static const char *status_of(const launch *l)
+static const char *launch_status(const launch *l)
 {
     const char *status = hz_child_status(&l->child);
     const bool wrong = l->expected != NULL && !l->proved;
@@ -272,7 +272,7 @@ static void write_allocator(hz_json *json, const launch *l)
     hz_json_object_end(json);
 }
 
-static void write_result(const launch *l, FILE *out)
+static void write_launch(const launch *l, FILE *out)
 {
     struct rusage all;
     hz_json json = {.out = out};
@@ -280,7 +280,7 @@ static void write_result(const launch *l, FILE *out)
     (void)getrusage(RUSAGE_CHILDREN, &all);
     hz_json_object(&json, NULL);
     hz_json_int(&json, "schema", 1);
-    hz_json_string(&json, "status", status_of(l));
+    hz_json_string(&json, "status", launch_status(l));
     hz_json_int(&json, "signal", end->signal);
     hz_json_int(&json, "code", end->code);
     hz_json_int(&json, "pid", l->child.pid);
@@ -294,13 +294,12 @@ static void write_result(const launch *l, FILE *out)
     hz_json_int(&json, "major_faults", all.ru_majflt);
     hz_json_int(&json, "processes", (int64_t)(l->processes > 0 ? l->processes : 1));
     write_allocator(&json, l);
-    hz_json_object_end(&json);
-    hz_json_line(&json);
+    hz_json_end_line(&json);
 }
 
-static int exit_status(const launch *l)
+static int exit_code(const launch *l)
 {
-    const char *status = status_of(l);
+    const char *status = launch_status(l);
     if (strcmp(status, "hang") == 0) return EXIT_TIMEOUT;
     if (strcmp(status, "oom") == 0) return EXIT_OOM;
     if (strcmp(status, "wrong_allocator") == 0) return EXIT_WRONG_ALLOCATOR;
@@ -328,8 +327,8 @@ int main(int argc, char **argv)
                                          .captured = false});
     if (l.is_gated) l.start_ns = hz_clock_ns();
     (void)setpriority(PRIO_PROCESS, 0, -20); /* the child keeps the usual one */
-    watch(&l);
+    watch_program(&l);
     hz_kill_descendants();
-    write_result(&l, out);
-    return exit_status(&l);
+    write_launch(&l, out);
+    return exit_code(&l);
 }

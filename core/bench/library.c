@@ -19,7 +19,7 @@ typedef struct image {
     size_t size;                /* in bytes */
 } image;
 
-static image map_file(const char *path)
+static image map_image(const char *path)
 {
     image file = {NULL, 0};
     struct stat status;
@@ -72,7 +72,7 @@ static bool image_defines(const image *file, const char *symbol)
 
 bool hz_library_defines(const char *path, const char *symbol)
 {
-    const image file = map_file(path);
+    const image file = map_image(path);
     if (file.bytes == NULL) return false;
     const bool defines = image_defines(&file, symbol);
     (void)munmap((void *)(uintptr_t)file.bytes, file.size);

@@ -97,8 +97,7 @@ static void list_json(const hz_options *options)
     for (size_t i = 0; i < hz_workload_count(); i++)
         if (is_listed(options, hz_workload_at(i))) json_workload(&json, hz_workload_at(i), options);
     hz_json_array_end(&json);
-    hz_json_object_end(&json);
-    hz_json_line(&json);
+    hz_json_end_line(&json);
 }
 
 static void print_param(const hz_bench_param *param)

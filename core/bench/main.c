@@ -16,5 +16,5 @@ int main(int argc, char **argv)
     }
     hz_run_init(&run, &options);
     hz_run_execute(&run, &result);
-    return hz_report(&run, &result);
+    return hz_report_run(&run, &result);
 }

@@ -204,7 +204,7 @@ static const hz_option *find_common(const char *name)
 }
 
 /* Reads one option from argv[at]; returns the index of its last word. */
-static int parse_option(hz_options *options, int argc, char **argv, int at)
+static int parse_own_option(hz_options *options, int argc, char **argv, int at)
 {
     char name[64];
     const char *word = argv[at] + 2;
@@ -267,7 +267,7 @@ void hz_options_parse(hz_options *options, int argc, char **argv)
             exit(0);
         }
         if (strncmp(argv[at], "--", 2) == 0)
-            at = parse_option(options, argc, argv, at);
+            at = parse_own_option(options, argc, argv, at);
         else if (options->workload == NULL)
             choose_workload(options, argv[at]);
         else

@@ -118,8 +118,7 @@ static void print_json(const hz_run *run, const hz_result *result)
     json_allocator(&json);
     hz_instruments_report(run, &json);
     if (run->workload->report != NULL) run->workload->report(run, &json);
-    hz_json_object_end(&json);
-    hz_json_line(&json);
+    hz_json_end_line(&json);
 }
 
 static void print_lines(const hz_run *run, const hz_result *result)
@@ -140,7 +139,7 @@ static void print_lines(const hz_run *run, const hz_result *result)
 }
 
 /* Prints the result; returns the exit status. */
-int hz_report(const hz_run *run, const hz_result *result)
+int hz_report_run(const hz_run *run, const hz_result *result)
 {
     if (run->options->json || run->options->turns_fd >= 0)
         print_json(run, result);

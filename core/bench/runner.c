@@ -166,7 +166,7 @@ static void hand_over(hz_worker *w)
 }
 
 /* Serves the others; true when the worker owes them nothing. Only fixed work is still counted. */
-static bool drain(hz_worker *w)
+static bool drain_worker(hz_worker *w)
 {
     size_t done = 0;
     if (w->run->workload->drain == NULL) return true;
@@ -181,17 +181,18 @@ static bool drain(hz_worker *w)
  * free everything; but a conductor does not wait for that. No worker is done while a block of its
  * own is on its way to a mailbox, so the last look into one finds all that will ever come.
  */
-static void finish(hz_worker *w)
+static void finish_worker(hz_worker *w)
 {
     hz_run *run = w->run;
     w->finished_ns = hz_clock_ns();
     w->thread = pthread_self();
-    for (w->waits = 0; !drain(w); wait_a_moment(w)) continue;
+    for (w->waits = 0; !drain_worker(w); wait_a_moment(w)) continue;
     publish_work(w);
     atomic_fetch_add(&run->done, 1);
     hz_futex_wake(&run->done);
-    for (w->waits = 0; atomic_load(&run->done) < run->threads; wait_a_moment(w)) (void)drain(w);
-    (void)drain(w);
+    for (w->waits = 0; atomic_load(&run->done) < run->threads; wait_a_moment(w))
+        (void)drain_worker(w);
+    (void)drain_worker(w);
     publish_usage(w);
     (void)pthread_barrier_wait(&run->stopped);
     if (run->options->turns_fd >= 0) return;
@@ -234,7 +235,7 @@ static void *worker_main(void *argument)
         publish_work(w);
     }
     if (work(w))
-        finish(w);
+        finish_worker(w);
     else
         hand_over(w);
     return NULL;

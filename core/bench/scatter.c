@@ -22,7 +22,7 @@ void hz_scatter_init(hz_scatter *scatter, unsigned workers, uint64_t seed)
 }
 
 /* Puts 0..places-1 into `order`, shuffled. */
-static void shuffle(hz_scatter *scatter)
+static void scatter_shuffle(hz_scatter *scatter)
 {
     for (unsigned i = 0; i < scatter->places; i++) {
         const unsigned j = hz_scale(hz_low(hz_random(&scatter->rng)), i + 1);
@@ -35,7 +35,7 @@ static void shuffle(hz_scatter *scatter)
 static void place_all(hz_scatter *scatter)
 {
     const unsigned first = hz_scale(hz_low(hz_random(&scatter->rng)), scatter->cpus);
-    shuffle(scatter);
+    scatter_shuffle(scatter);
     for (unsigned i = 0; i < scatter->workers; i++) {
         const unsigned cpu = scatter->cpu_list[(first + scatter->order[i]) % scatter->cpus];
         cpu_set_t one;

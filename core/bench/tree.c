@@ -31,7 +31,7 @@ void hz_tree_uproot(hz_tree *tree, pid_t root)
 }
 
 /* Finds all processes anew; returns whether there are the same as before. */
-static bool find(hz_tree *tree)
+static bool find_pids(hz_tree *tree)
 {
     static pid_t found[HZ_TREE_MAX];
     size_t count = 0;
@@ -79,7 +79,7 @@ static states look_at_threads(hz_tree *tree)
 
 void hz_tree_look(hz_tree *tree)
 {
-    (void)find(tree);
+    (void)find_pids(tree);
     const states now = look_at_threads(tree);
     tree->was_awake = now.running;
     tree->was_beside = now.beside;
@@ -104,7 +104,7 @@ void hz_tree_stop(hz_tree *tree)
     hz_tree_look(tree);
     send(tree, SIGSTOP);
     for (int64_t age_ns = 0; age_ns < PATIENCE_NS; age_ns = hz_clock_ns() - start_ns) {
-        const bool same = find(tree);
+        const bool same = find_pids(tree);
         if (!same) send(tree, SIGSTOP);
         const states now = look_at_threads(tree);
         const bool stopping = now.running || now.sleeping || (now.deep && age_ns < DEEP_NS);

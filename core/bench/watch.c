@@ -18,7 +18,7 @@ size_t hz_arms_alive(const hz_conductor *conductor)
 
 /* Reads what is left in a dead child's pipe; a grandchild that holds it open does not keep us
  * waiting. */
-static void read_rest(hz_capture *capture)
+static void capture_read_rest(hz_capture *capture)
 {
     uint64_t before;
     do {
@@ -28,8 +28,8 @@ static void read_rest(hz_capture *capture)
 
 static void report_end(hz_arm *arm)
 {
-    read_rest(&arm->child.out);
-    read_rest(&arm->child.err);
+    capture_read_rest(&arm->child.out);
+    capture_read_rest(&arm->child.err);
     arm->gone = true;
     hz_event_exit(arm);
 }
@@ -53,7 +53,7 @@ void hz_arm_check_memory(const hz_conductor *conductor, hz_arm *arm)
 }
 
 /* The descriptors to look at: the signals', then three of each arm (-1 is passed over by poll). */
-static nfds_t gather(const hz_conductor *conductor, struct pollfd *fds)
+static nfds_t gather_arms(const hz_conductor *conductor, struct pollfd *fds)
 {
     nfds_t count = 0;
     fds[count++] = (struct pollfd){.fd = conductor->signal_fd, .events = POLLIN};
@@ -67,7 +67,7 @@ static nfds_t gather(const hz_conductor *conductor, struct pollfd *fds)
 }
 
 /* Acts on what poll saw of one arm; false when it has ended. */
-static bool attend(hz_arm *arm, const struct pollfd *fds)
+static bool attend_arm(hz_arm *arm, const struct pollfd *fds)
 {
     if (fds[1].revents != 0) (void)hz_capture_read(&arm->child.out);
     if (fds[2].revents != 0) (void)hz_capture_read(&arm->child.err);
@@ -77,10 +77,10 @@ static bool attend(hz_arm *arm, const struct pollfd *fds)
 }
 
 /* One look, of at most `timeout_ns`; false when an arm ended or an end was asked for. */
-static bool look(hz_conductor *conductor, int64_t timeout_ns)
+static bool look_at_arms(hz_conductor *conductor, int64_t timeout_ns)
 {
     struct pollfd fds[1 + FDS_PER_ARM * HZ_ARMS_MAX];
-    const nfds_t count = gather(conductor, fds);
+    const nfds_t count = gather_arms(conductor, fds);
     const struct timespec timeout = {.tv_sec = timeout_ns / 1000000000,
                                      .tv_nsec = timeout_ns % 1000000000};
     if (ppoll(fds, count, &timeout, NULL) <= 0) return true;
@@ -88,7 +88,7 @@ static bool look(hz_conductor *conductor, int64_t timeout_ns)
     bool quiet = !conductor->interrupted;
     for (size_t i = 0; i < conductor->arm_count; i++)
         if (!conductor->arms[i].gone)
-            quiet &= attend(&conductor->arms[i], &fds[1 + FDS_PER_ARM * i]);
+            quiet &= attend_arm(&conductor->arms[i], &fds[1 + FDS_PER_ARM * i]);
     return quiet;
 }
 
@@ -106,7 +106,8 @@ bool hz_watch(hz_conductor *conductor, int64_t deadline_ns)
     int64_t left;
     do {
         left = deadline_ns - hz_clock_ns();
-        if (!look(conductor, left < 0 ? 0 : left < SLICE_NS ? left : SLICE_NS)) return false;
+        if (!look_at_arms(conductor, left < 0 ? 0 : left < SLICE_NS ? left : SLICE_NS))
+            return false;
         if (left > SLICE_NS && !check_memory(conductor)) return false;
     } while (hz_clock_ns() < deadline_ns);
     return true;

@@ -82,7 +82,7 @@ static void *class_alloc_once(uint32_t class_)
 }
 
 /* Without memory it trims what no thread holds, and tries once more. */
-void *hz_class_alloc(uint32_t class_)
+void *hz_class_alloc_retrying(uint32_t class_)
 {
     void *block = class_alloc_once(class_);
     if (block == NULL && hz_start()) {
@@ -109,7 +109,7 @@ static void *alloc_nothing(void)
 HZ_SLOW static void *class_alloc_slow(const hz_stack *stack)
 {
     const uint32_t class_ = (uint32_t)(stack - hz_home_row_mine);
-    return class_ == HZ_CLASS_NONE ? alloc_nothing() : hz_class_alloc(class_);
+    return class_ == HZ_CLASS_NONE ? alloc_nothing() : hz_class_alloc_retrying(class_);
 }
 
 void *hz_large_alloc_retrying(size_t size, size_t align, bool *zeroed)
@@ -224,7 +224,7 @@ int hz_posix_memalign(void **block, size_t align, size_t size)
 /* ---- resized -------------------------------------------------------------------------------- */
 
 /* After a large block gave pages back, as after a free. */
-static void tick(void)
+static void tick_keeping_errno(void)
 {
     const int saved = errno;
     hz_tick_of_free(hz_heap_mine);
@@ -234,14 +234,14 @@ static void tick(void)
 static bool large_resize_in_place(void *block, size_t have, size_t size)
 {
     if (!hz_large_resize(block, size)) return false;
-    if (hz_large_bytes(block) < have) tick();
+    if (hz_large_bytes(block) < have) tick_keeping_errno();
     return true;
 }
 
-static void *large_move(void *block, size_t size)
+static void *large_move_and_tick(void *block, size_t size)
 {
     void *fresh = hz_large_move(block, size);
-    if (fresh != NULL) tick();
+    if (fresh != NULL) tick_keeping_errno();
     return fresh;
 }
 
@@ -279,7 +279,7 @@ void *hz_realloc(void *block, size_t size)
     else if (!hz_guard_is_zero(block))
         hz_die("realloc of a pointer that is no live block", block);
     if (resize_in_place(block, have, size)) return block;
-    void *fresh = grows_large(have, size) ? large_move(block, size) : NULL;
+    void *fresh = grows_large(have, size) ? large_move_and_tick(block, size) : NULL;
     if (fresh != NULL) return fresh;
     fresh = hz_malloc(size);
     if (fresh == NULL) return size <= have ? block : NULL; /* without memory it stays large */

@@ -20,7 +20,7 @@ static void round_of_refills(void)
     hz_count(HZ_STAT_background_blocks, blocks);
 }
 
-_Noreturn static void *work(void *unused)
+_Noreturn static void *worker_run(void *unused)
 {
     (void)unused;
     for (;;) {
@@ -37,6 +37,6 @@ void hz_background_start(void)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (pthread_create(&thread, NULL, work, NULL) == 0) pthread_detach(thread);
+    if (pthread_create(&thread, NULL, worker_run, NULL) == 0) pthread_detach(thread);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }

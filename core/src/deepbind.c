@@ -138,7 +138,7 @@ static bool is_flag_kept(void)
 }
 
 /* The environment counts as it is when the process starts, as for hz's other variables. */
-__attribute__((constructor)) static void read_environment(void)
+__attribute__((constructor)) static void read_flag(void)
 {
     (void)is_flag_kept();
 }

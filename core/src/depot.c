@@ -165,13 +165,13 @@ static size_t batches_give(hz_depot *depot, uint32_t class_, void *const *blocks
 
 /* ---- the policies behind one interface ------------------------------------------------------- */
 
-static size_t depot_take(hz_depot *depot, void **out, size_t want)
+static size_t depot_pop(hz_depot *depot, void **out, size_t want)
 {
     if (hz_cfg.depot_lock == HZ_DEPOT_LOCK_LOCKFREE) return batches_take(depot, out, want);
     return stack_take(depot, out, want);
 }
 
-static size_t depot_give(hz_depot *depot, uint32_t class_, void *const *blocks, size_t count)
+static size_t depot_push(hz_depot *depot, uint32_t class_, void *const *blocks, size_t count)
 {
     if (hz_cfg.depot_lock == HZ_DEPOT_LOCK_LOCKFREE)
         return batches_give(depot, class_, blocks, count);
@@ -181,7 +181,7 @@ static size_t depot_give(hz_depot *depot, uint32_t class_, void *const *blocks, 
 size_t hz_depot_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz_lease *lease)
 {
     hz_depot *depot = &hz_shards[shard].depots[class_];
-    size_t got = depot_take(depot, out, want);
+    size_t got = depot_pop(depot, out, want);
     note_left(depot, got > 0 ? hz_atomic_peek(&depot->count) : 0);
     if (got > 0) {
         hz_count(HZ_STAT_depot_hits, 1);
@@ -195,7 +195,7 @@ size_t hz_depot_take(uint32_t shard, uint32_t class_, void **out, size_t want, h
 
 void hz_depot_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t count)
 {
-    size_t given = depot_give(&hz_shards[shard].depots[class_], class_, blocks, count);
+    size_t given = depot_push(&hz_shards[shard].depots[class_], class_, blocks, count);
     if (given == count) return;
     hz_count(HZ_STAT_depot_overflows, 1);
     hz_span_give(shard, class_, blocks + given, count - given);
@@ -224,7 +224,7 @@ static uint32_t depot_give_up(uint32_t shard, uint32_t class_, uint32_t most)
     uint32_t gone = 0;
     for (size_t got = 1; got > 0 && gone < most; gone += (uint32_t)got) {
         const size_t part = most - gone < PART ? most - gone : PART;
-        got = depot_take(&hz_shards[shard].depots[class_], blocks, part);
+        got = depot_pop(&hz_shards[shard].depots[class_], blocks, part);
         hz_span_give(shard, class_, blocks, got);
     }
     return gone;

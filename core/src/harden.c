@@ -114,7 +114,7 @@ static void require_whole(const unsigned char *block, uint32_t class_, size_t as
 }
 
 /* The bytes that were asked for; ends the program for a free block or a changed trailer. */
-static size_t require_live(const void *block, uint32_t class_)
+static size_t require_live_state(const void *block, uint32_t class_)
 {
     const uint64_t state = state_of(block, class_);
     if (state == STATE_FREE) hz_die("a block was freed twice", block);
@@ -223,7 +223,7 @@ void hz_harden_cut(void *block, uint32_t class_)
     state_set(block, class_, STATE_FREE);
 }
 
-static void *prepare(unsigned char *block, uint32_t class_, size_t asked)
+static void *block_prepare(unsigned char *block, uint32_t class_, size_t asked)
 {
     ((uint64_t *)(void *)block)[1] = 0; /* the seal's place */
     require_untouched(block, class_);
@@ -244,8 +244,8 @@ static void *alloc_fenced(hz_heap *heap, size_t size, size_t align)
         larger > FULL_CLASS_MAX_BYTES ? HZ_CLASS_NONE : hz_class_aligned(align, larger);
     if (class_ == HZ_CLASS_NONE) return hz_guard_alloc(size, align);
     if (heap->random != 0) hz_magazine_shuffle(heap, class_, draw(heap));
-    void *block = hz_class_alloc(class_);
-    return block != NULL ? prepare(block, class_, size) : NULL;
+    void *block = hz_class_alloc_retrying(class_);
+    return block != NULL ? block_prepare(block, class_, size) : NULL;
 }
 
 void *hz_harden_alloc(size_t size, size_t align)
@@ -268,7 +268,7 @@ static void state_change(void *block, uint32_t class_, uint64_t from)
 
 static void free_small(hz_heap *heap, void *block, uint32_t class_)
 {
-    const size_t asked = require_live(block, class_);
+    const size_t asked = require_live_state(block, class_);
     require_whole(block, class_, asked);
     state_change(block, class_, asked);
     memset(block, 0, block_bytes(class_) - HZ_TRAILER_BYTES);
@@ -288,7 +288,7 @@ void hz_harden_free(void *block, uint32_t class_)
 
 size_t hz_harden_usable_size(const void *block, uint32_t class_)
 {
-    return class_ == HZ_CLASS_LARGE ? hz_guard_asked(block) : require_live(block, class_);
+    return class_ == HZ_CLASS_LARGE ? hz_guard_asked(block) : require_live_state(block, class_);
 }
 
 /* Whether `size` may be a block's size: it may have been resized in place. A block with a larger

@@ -139,14 +139,14 @@ static hz_heap *heap_make(void)
     return heap;
 }
 
-static hz_heap *pop(hz_heap **list)
+static hz_heap *heap_pop(hz_heap **list)
 {
     hz_heap *heap = *list;
     if (heap != NULL) *list = heap->next_free;
     return heap;
 }
 
-static void push(hz_heap **list, hz_heap *heap)
+static void heap_push(hz_heap **list, hz_heap *heap)
 {
     heap->next_free = *list;
     hz_plain_put(list, heap);
@@ -156,10 +156,10 @@ static hz_heap *heap_find(hz_stat *how)
 {
     *how = HZ_STAT_heaps_adopted;
     hz_lock_take(&heaps.lock);
-    hz_heap *heap = pop(&heaps.warm);
+    hz_heap *heap = heap_pop(&heaps.warm);
     if (heap != NULL) {
         hz_atomic_poke(&heaps.warm_count, hz_atomic_peek(&heaps.warm_count) - 1);
-    } else if ((heap = pop(&heaps.cold)) == NULL) {
+    } else if ((heap = heap_pop(&heaps.cold)) == NULL) {
         *how = HZ_STAT_heaps_born;
         heap = heap_make();
     }
@@ -217,7 +217,7 @@ static void cool(uint32_t keep)
     while ((heap = take_oldest_warm(keep)) != NULL) {
         hz_magazine_flush_all(heap);
         hz_lock_take(&heaps.lock);
-        push(&heaps.cold, heap);
+        heap_push(&heaps.cold, heap);
         hz_lock_release(&heaps.lock);
     }
 }
@@ -234,7 +234,7 @@ static void heap_leave(hz_heap *heap)
     heap_settle(heap);
     heap_use(&hz_heap_none);
     hz_lock_take(&heaps.lock);
-    push(&heaps.warm, heap);
+    heap_push(&heaps.warm, heap);
     hz_atomic_poke(&heaps.owned_count, hz_atomic_peek(&heaps.owned_count) - 1);
     hz_atomic_poke(&heaps.warm_count, hz_atomic_peek(&heaps.warm_count) + 1);
     hz_atomic_poke(&heaps.warmed_ms, hz_os_now_ms());

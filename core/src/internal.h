@@ -43,7 +43,7 @@
 /* ---- alloc.c -------------------------------------------------------------------------------- */
 
 /* A block of a class, or NULL and ENOMEM. */
-void *hz_class_alloc(uint32_t class_);
+void *hz_class_alloc_retrying(uint32_t class_);
 /* The smallest class that serves an alignment, or HZ_CLASS_NONE. */
 uint32_t hz_class_aligned(size_t align, size_t size);
 /* As hz_large_alloc; without memory it trims what no thread holds, and tries once more. */

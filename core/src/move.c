@@ -13,40 +13,40 @@ enum {
     MOVED = 1, /* a flag of a page: it is part of a mapping that was moved here */
     FIRST = 2, /* of the first page of one */
     RUNS_MOST = 8192,
-    CHUNK_SHIFT = 16, /* pages whose flags are made at a time: 4 GiB */
-    CHUNKS = 4096,
+    FLAGS_SHIFT = 16, /* pages whose flags are made at a time: 4 GiB */
+    ARRAYS_MOST = 4096,
 };
 
 typedef unsigned char flag;
 
 static struct {
-    flag *_Atomic chunks[CHUNKS]; /* per page of the arena; made at need, and kept */
-    _Atomic uint32_t runs;        /* pages with FIRST */
+    flag *_Atomic arrays[ARRAYS_MOST]; /* per page of the arena; made at need, and kept */
+    _Atomic uint32_t runs;             /* pages with FIRST */
 } moved;
 
-/* The flags of a page; NULL: no page of its chunk was ever moved. */
+/* The flags of a page; NULL: no page of its array was ever moved. */
 static flag *flag_of(size_t page)
 {
-    const size_t chunk = page >> CHUNK_SHIFT;
-    flag *flags = chunk < CHUNKS ? hz_atomic_get(&moved.chunks[chunk]) : NULL;
-    return flags != NULL ? flags + (page & (((size_t)1 << CHUNK_SHIFT) - 1)) : NULL;
+    const size_t array = page >> FLAGS_SHIFT;
+    flag *flags = array < ARRAYS_MOST ? hz_atomic_get(&moved.arrays[array]) : NULL;
+    return flags != NULL ? flags + (page & (((size_t)1 << FLAGS_SHIFT) - 1)) : NULL;
 }
 
-static bool chunk_make(size_t chunk)
+static bool array_make(size_t array)
 {
     flag *none = NULL;
-    if (chunk >= CHUNKS) return false;
-    if (hz_atomic_get(&moved.chunks[chunk]) != NULL) return true;
-    flag *fresh = hz_meta_alloc((size_t)1 << CHUNK_SHIFT);
-    if (fresh != NULL) (void)hz_atomic_replace(&moved.chunks[chunk], &none, fresh);
+    if (array >= ARRAYS_MOST) return false;
+    if (hz_atomic_get(&moved.arrays[array]) != NULL) return true;
+    flag *fresh = hz_meta_alloc((size_t)1 << FLAGS_SHIFT);
+    if (fresh != NULL) (void)hz_atomic_replace(&moved.arrays[array], &none, fresh);
     return fresh != NULL;
 }
 
 static bool flags_make(size_t first, size_t pages)
 {
-    size_t chunk = first >> CHUNK_SHIFT;
-    while (chunk <= (first + pages - 1) >> CHUNK_SHIFT && chunk_make(chunk)) chunk++;
-    return chunk > (first + pages - 1) >> CHUNK_SHIFT;
+    size_t array = first >> FLAGS_SHIFT;
+    while (array <= (first + pages - 1) >> FLAGS_SHIFT && array_make(array)) array++;
+    return array > (first + pages - 1) >> FLAGS_SHIFT;
 }
 
 /* Called by the owner of the page's run only. */

@@ -46,7 +46,7 @@ enum { FUTEX_WAIT_HERE = 0 | 128, FUTEX_WAKE_HERE = 1 | 128 };
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-static void *map(void *hint, size_t bytes, int protection, int flags)
+static void *map_fresh(void *hint, size_t bytes, int protection, int flags)
 {
     void *address = mmap(hint, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
     return address == MAP_FAILED ? NULL : address;
@@ -57,7 +57,7 @@ hz_os_claimed hz_os_claim(void *address, size_t bytes, bool is_writable)
 {
     const int saved = errno;
     const int protection = is_writable ? PROT_READ | PROT_WRITE : PROT_READ;
-    void *got = map(address, bytes, protection, MAP_NORESERVE | FIXED_NOREPLACE);
+    void *got = map_fresh(address, bytes, protection, MAP_NORESERVE | FIXED_NOREPLACE);
     if (got == address) return HZ_OS_CLAIMED;
     const bool is_taken = got != NULL || errno == EEXIST;
     if (got != NULL) munmap(got, bytes);
@@ -67,7 +67,7 @@ hz_os_claimed hz_os_claim(void *address, size_t bytes, bool is_writable)
 
 uintptr_t hz_os_find_addresses(size_t bytes)
 {
-    void *address = map(NULL, bytes, PROT_NONE, MAP_NORESERVE);
+    void *address = map_fresh(NULL, bytes, PROT_NONE, MAP_NORESERVE);
     if (address != NULL) munmap(address, bytes);
     return (uintptr_t)address;
 }
@@ -76,7 +76,7 @@ uintptr_t hz_os_find_addresses(size_t bytes)
 bool hz_os_is_unmapped(void *address, size_t bytes)
 {
     const int saved = errno;
-    void *got = map(address, bytes, PROT_NONE, MAP_NORESERVE | FIXED_NOREPLACE);
+    void *got = map_fresh(address, bytes, PROT_NONE, MAP_NORESERVE | FIXED_NOREPLACE);
     const bool is_taken = got != address && (got != NULL || errno == EEXIST);
     if (got != NULL) munmap(got, bytes);
     errno = saved;
@@ -103,7 +103,7 @@ bool hz_os_forbid(void *address, size_t bytes)
 
 void *hz_os_map(size_t bytes)
 {
-    return map(NULL, bytes, PROT_READ | PROT_WRITE, 0);
+    return map_fresh(NULL, bytes, PROT_READ | PROT_WRITE, 0);
 }
 
 bool hz_os_purge(void *address, size_t bytes)
@@ -129,18 +129,18 @@ bool hz_os_move(void *from, void *to, size_t bytes)
     if (hz_atomic_peek(&is_unknown) || hz_os_is_commit_strict()) return false;
     if (mremap(from, bytes, bytes, flags, to) == to) return true;
     if (errno == EINVAL) hz_atomic_poke(&is_unknown, true);
-    (void)map(to, bytes, PROT_READ | PROT_WRITE, hole); /* if the target is gone */
+    (void)map_fresh(to, bytes, PROT_READ | PROT_WRITE, hole); /* if the target is gone */
     return false;
 }
 
 bool hz_os_renew(void *address, size_t bytes)
 {
-    return map(address, bytes, PROT_READ | PROT_WRITE, MAP_NORESERVE | MAP_FIXED) == address;
+    return map_fresh(address, bytes, PROT_READ | PROT_WRITE, MAP_NORESERVE | MAP_FIXED) == address;
 }
 
 bool hz_os_uncommit(void *address, size_t bytes)
 {
-    return map(address, bytes, PROT_NONE, MAP_NORESERVE | MAP_FIXED) != NULL;
+    return map_fresh(address, bytes, PROT_NONE, MAP_NORESERVE | MAP_FIXED) != NULL;
 }
 
 bool hz_os_ask_huge_pages(void *address, size_t bytes)

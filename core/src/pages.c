@@ -242,7 +242,7 @@ static hz_page_info *stretch_any(size_t pages)
     return NULL;
 }
 
-static hz_page_info *find(size_t pages, run_taste taste)
+static hz_page_info *run_find(size_t pages, run_taste taste)
 {
     hz_page_info *run = taste != CLEAN_ONLY ? lists_search(&hz_page_pool.dirty, pages) : NULL;
     if (run == NULL && taste == MAY_STRETCH) run = stretch_any(pages);
@@ -306,7 +306,7 @@ static hz_page_info *find_more(size_t pages, run_taste taste)
     while (run == NULL || run->pages < pages) {
         const bool done = pages_extend(run != NULL ? pages - run->pages : pages);
         run = run != NULL && (run = last_run(pages)) != NULL ? run_stretch(run, pages) : NULL;
-        if (run == NULL) run = find(pages, done ? taste : DIRTY_TOO);
+        if (run == NULL) run = run_find(pages, done ? taste : DIRTY_TOO);
         if (!done) break;
     }
     return run;
@@ -326,7 +326,7 @@ hz_page_info *hz_pages_alloc(size_t pages, size_t align, bool *zeroed)
     if (pages + align > UINT32_MAX) return NULL;
     hz_lock_take(&hz_page_pool.lock);
     const run_taste taste = taste_for(pages, align, zeroed != NULL);
-    hz_page_info *run = find(pages + align - 1, taste);
+    hz_page_info *run = run_find(pages + align - 1, taste);
     if (run == NULL) run = find_more(pages + align - 1, taste);
     if (run != NULL) {
         const size_t base_page = hz_map.base >> HZ_PAGE_SHIFT; /* alignment is of addresses */

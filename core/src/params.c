@@ -118,7 +118,7 @@ static int64_t word_find(const char *words, const char *text)
 }
 
 /* Plain decimal only: no sign, no suffix, no space, no octal; false on overflow too. */
-static bool parse_decimal(const char *text, int64_t *value)
+static bool decimal_value(const char *text, int64_t *value)
 {
     size_t length = strspn(text, "0123456789");
     if (length == 0 || length > 18 || text[length] != '\0') return false;
@@ -319,7 +319,7 @@ static bool parse_value(const row *r, const char *text, int64_t *value)
         *value = HZ_AUTO;
         return true;
     }
-    return parse_decimal(text, value) && value_is_legal(r, *value);
+    return decimal_value(text, value) && value_is_legal(r, *value);
 }
 
 bool hz_config_set(hz_config *config, size_t index, const char *text, char *message, size_t size)

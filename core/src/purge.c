@@ -58,7 +58,7 @@ static size_t run_return(const hz_page_info *run)
 }
 
 /* Returns to the system a run that no other thread can reach, and lists it as free. */
-static bool run_purge(hz_page_info *run)
+static bool run_make_clean(hz_page_info *run)
 {
     const size_t pages = run->pages, done = run_return(run);
     hz_pages_swept(run, done);
@@ -127,7 +127,7 @@ static void purge_aged(void)
         hz_page_info *run = hz_pages_sweep(&purge.aged, left);
         if (run == NULL) break;
         left -= run->pages;
-        if (!run_purge(run)) purge.aged.below = 0;
+        if (!run_make_clean(run)) purge.aged.below = 0;
     }
     if (purge.aged.below == 0) sweep_end();
 }
@@ -162,7 +162,7 @@ static void purge_excess(void)
         if (run == NULL) return;
         left -= run->pages;
         hz_count(HZ_STAT_purges_forced, 1);
-        if (!run_purge(run)) return;
+        if (!run_make_clean(run)) return;
     }
 }
 
@@ -198,7 +198,7 @@ bool hz_purge_all(void)
     while (sweep.below > 0) {
         run = hz_pages_sweep(&sweep, SIZE_MAX);
         if (run == NULL) continue;
-        if (!run_purge(run)) break;
+        if (!run_make_clean(run)) break;
         any = true;
     }
     hz_lock_release(&purge.lock);

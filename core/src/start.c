@@ -315,7 +315,7 @@ static void draw_keys(void)
         hz_map.keys[class_] |= HZ_KEY_BITS;
 }
 
-static bool start(void)
+static bool start_once(void)
 {
     configure();
     uint32_t cpus = hz_os_cpus();
@@ -334,7 +334,7 @@ bool hz_start(void)
     hz_fork_start();
     hz_lock_take(&process.lock);
     if (!hz_atomic_peek(&process.done) && !hz_atomic_peek(&process.failed)) {
-        if (start())
+        if (start_once())
             hz_atomic_put(&process.done, 1);
         else
             hz_atomic_put(&process.failed, 1);

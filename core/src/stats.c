@@ -36,7 +36,7 @@ void hz_text_add(hz_text *text, const char *format, ...)
 }
 
 /* The value in effect: what the configuration says, with `auto` worked out. */
-static void resolve(hz_config *config)
+static void config_in_effect(hz_config *config)
 {
     *config = hz_cfg;
     if (config->shards == HZ_AUTO) config->shards = hz_map.shards;
@@ -45,7 +45,7 @@ static void resolve(hz_config *config)
 void hz_text_add_config(hz_text *text)
 {
     hz_config config;
-    resolve(&config);
+    config_in_effect(&config);
     hz_text_add(text, "\"config\":{");
     for (size_t i = 0; i < hz_param_count(); i++) {
         char value[32];
@@ -62,7 +62,7 @@ bool hz_param_value(const char *name, int64_t *value)
     hz_config config;
     size_t index = hz_param_find(name);
     if (index == hz_param_count()) return false;
-    resolve(&config);
+    config_in_effect(&config);
     *value = hz_config_get(&config, index);
     return true;
 }

@@ -9,8 +9,6 @@
 #include "arguments.h"
 #include "trace_order.h"
 
-enum { ADDRESS_UNIT = 16 };
-
 /* `touch`: by thread, the bytes of its next block that were touched, or 0. */
 static void resolve_next(hz_resolver *resolver, const hz_ordered *next, uint64_t *touches)
 {
@@ -20,7 +18,7 @@ static void resolve_next(hz_resolver *resolver, const hz_ordered *next, uint64_t
                     .kind = (uint8_t)operation->kind,
                     .align_shift = operation->align_shift,
                     .time = next->time_ns,
-                    .address = next->block * ADDRESS_UNIT,
+                    .address = next->block * HZ_ADDRESS_UNIT,
                     .size = operation->size};
     if (next->block == 0 && hz_trace_calls(operation->kind)) return;
     if (operation->kind == HZ_TRACE_SPAWN || operation->kind == HZ_TRACE_JOIN) {
@@ -44,7 +42,7 @@ static void resolve_next(hz_resolver *resolver, const hz_ordered *next, uint64_t
     }
 }
 
-static void copy_names(const hz_trace *trace, hz_resolver *resolver)
+static void take_names(const hz_trace *trace, hz_resolver *resolver)
 {
     for (uint32_t i = 0; i < trace->header.thread_count; i++)
         memcpy(hz_resolver_actor(resolver, i)->name, trace->threads[i].name, HZ_TRACE_NAME_BYTES);
@@ -59,7 +57,7 @@ bool hz_resolve_trace(const hz_trace *trace, hz_resolver *resolver)
     while (hz_order_next(order, &next)) resolve_next(resolver, &next, touches);
     free(touches);
     const bool is_whole = !hz_order_is_stuck(order);
-    copy_names(trace, resolver);
+    take_names(trace, resolver);
     hz_order_drop(order);
     hz_resolver_finish(resolver);
     return is_whole;

@@ -158,7 +158,7 @@ static uint32_t take_slot(emitter *e, uint32_t thread)
 /* ---- operations ----------------------------------------------------------------------------- */
 
 /* Without times, the place in the order stands for it. */
-static uint64_t ns_of(const emitter *e, const hz_step *step)
+static uint64_t step_ns(const emitter *e, const hz_step *step)
 {
     if (e->about->ns_per_unit <= 0) return (uint64_t)(step - e->steps);
     return step->time > e->start
@@ -166,14 +166,15 @@ static uint64_t ns_of(const emitter *e, const hz_step *step)
                : 0;
 }
 
-static void put(emitter *e, const hz_step *step, hz_trace_kind kind, uint64_t where, uint64_t size)
+static void put_operation(emitter *e, const hz_step *step, hz_trace_kind kind, uint64_t where,
+                          uint64_t size)
 {
     hz_trace_operation operation = {.kind = kind,
                                     .is_cell = (where & CELL_BIT) != 0,
                                     .align_shift = hz_trace_calls(kind) ? step->align_shift : 0,
                                     .operand = (uint32_t)where,
                                     .size = size};
-    hz_trace_append(&e->writer, step->thread, &operation, ns_of(e, step));
+    hz_trace_append(&e->writer, step->thread, &operation, step_ns(e, step));
 }
 
 /* The thread that ends the block which a step gave; without an end it is the step's own. */
@@ -195,7 +196,8 @@ static void emit_touch(emitter *e, const hz_step *step)
 {
     if (step->touched == 0) return;
     const unsigned __int128 part = (unsigned __int128)step->size * step->touched;
-    put(e, step, HZ_TRACE_TOUCH, 0, (uint64_t)((part + HZ_TOUCHED_ALL - 1) / HZ_TOUCHED_ALL));
+    put_operation(e, step, HZ_TRACE_TOUCH, 0,
+                  (uint64_t)((part + HZ_TOUCHED_ALL - 1) / HZ_TOUCHED_ALL));
     e->writer.header.flags |= HZ_TRACE_HAS_TOUCH;
 }
 
@@ -205,7 +207,7 @@ static void emit_give(emitter *e, hz_step *step)
     const uint64_t where =
         taker == step->thread ? take_slot(e, step->thread) : take_cell(e, step, taker) | CELL_BIT;
     emit_touch(e, step);
-    put(e, step, (hz_trace_kind)step->kind, where, step->size);
+    put_operation(e, step, (hz_trace_kind)step->kind, where, step->size);
     step->to = where;
     count_live(e, step->size, 0, 1);
 }
@@ -213,7 +215,7 @@ static void emit_give(emitter *e, hz_step *step)
 static void emit_end(emitter *e, const hz_step *step)
 {
     const hz_step *from = &e->steps[step->from];
-    put(e, step, (hz_trace_kind)step->kind, from->to, step->size);
+    put_operation(e, step, (hz_trace_kind)step->kind, from->to, step->size);
     if ((from->to & CELL_BIT) != 0)
         add_number(&pair_of(e, from, step->thread)->empty, (uint32_t)from->to);
     else
@@ -229,13 +231,13 @@ static void emit_realloc(emitter *e, hz_step *step)
     if ((where & CELL_BIT) != 0) {
         add_number(&pair_of(e, from, step->thread)->empty, (uint32_t)where);
         where = take_slot(e, step->thread);
-        put(e, step, HZ_TRACE_FETCH, where, (uint32_t)from->to);
+        put_operation(e, step, HZ_TRACE_FETCH, where, (uint32_t)from->to);
     }
     emit_touch(e, step);
-    put(e, step, HZ_TRACE_REALLOC, where, step->size);
+    put_operation(e, step, HZ_TRACE_REALLOC, where, step->size);
     if (taker != step->thread) {
         const uint32_t cell = take_cell(e, step, taker);
-        put(e, step, HZ_TRACE_HAND, where, cell);
+        put_operation(e, step, HZ_TRACE_HAND, where, cell);
         add_number(&e->slots[step->thread], (uint32_t)where);
         where = cell | CELL_BIT;
     }
@@ -246,7 +248,7 @@ static void emit_realloc(emitter *e, hz_step *step)
 static void emit_step(emitter *e, hz_step *step)
 {
     if (step->kind == HZ_TRACE_SPAWN || step->kind == HZ_TRACE_JOIN) {
-        put(e, step, (hz_trace_kind)step->kind, step->size, 0);
+        put_operation(e, step, (hz_trace_kind)step->kind, step->size, 0);
         if (step->kind == HZ_TRACE_SPAWN) e->writer.streams[step->size].about.waits_for_spawn = 1;
     } else if (step->kind == HZ_TRACE_REALLOC) {
         emit_realloc(e, step);
@@ -259,7 +261,7 @@ static void emit_step(emitter *e, hz_step *step)
 
 /* ---- all together --------------------------------------------------------------------------- */
 
-static void copy_names(emitter *e, const hz_resolver *resolver)
+static void write_names(emitter *e, const hz_resolver *resolver)
 {
     for (uint32_t i = 0; i < resolver->actor_room; i++) {
         const hz_actor *actor = &resolver->actors[i];
@@ -268,7 +270,7 @@ static void copy_names(emitter *e, const hz_resolver *resolver)
     }
 }
 
-static hz_emitted finish(emitter *e, const hz_resolver *resolver)
+static hz_emitted finish_trace(emitter *e, const hz_resolver *resolver)
 {
     hz_trace_header *header = &e->writer.header;
     header->flags |= e->about->flags;
@@ -276,7 +278,7 @@ static hz_emitted finish(emitter *e, const hz_resolver *resolver)
     for (uint32_t i = 0; i < resolver->thread_count; i++)
         if (e->writer.streams[i].about.end_ns > header->duration_ns)
             header->duration_ns = e->writer.streams[i].about.end_ns;
-    copy_names(e, resolver);
+    write_names(e, resolver);
     hz_trace_close(&e->writer, e->about->notes);
     return (hz_emitted){.calls = header->call_count,
                         .handed = header->handed_count,
@@ -296,7 +298,7 @@ hz_emitted hz_emit(hz_resolver *resolver, const hz_emission *emission)
     if (e.slots == NULL) hz_fail("no memory for %u threads", resolver->thread_count);
     for (uint64_t i = 0; i < resolver->steps.count; i++)
         if (e.steps[i].kind != 0) emit_step(&e, &e.steps[i]);
-    const hz_emitted emitted = finish(&e, resolver);
+    const hz_emitted emitted = finish_trace(&e, resolver);
     for (uint32_t i = 0; i < resolver->thread_count; i++) free(e.slots[i].at);
     for (size_t i = 0; i <= e.pair_mask; i++) free(e.pairs[i].empty.at);
     free(e.slots);

@@ -92,7 +92,7 @@ static int32_t pid_of(const hz_log *log, uint32_t image)
     return 0;
 }
 
-static void say(const hz_emitted *emitted, const char *path, const hz_resolver *resolver)
+static void report_trace(const hz_emitted *emitted, const char *path, const hz_resolver *resolver)
 {
     (void)fprintf(stderr,
                   "hz-record: %s: %" PRIu64 " calls of %u thread%s in %.3f s, %" PRIu64
@@ -123,7 +123,7 @@ static void write_trace(const hz_log *log, uint32_t image, const char *path, boo
                                                       .flags = is_part ? HZ_TRACE_IS_PART : 0,
                                                       .notes = notes,
                                                   });
-    if (!is_quiet) say(&emitted, path, &resolver);
+    if (!is_quiet) report_trace(&emitted, path, &resolver);
     free(notes);
     hz_resolver_drop(&resolver);
 }

@@ -14,7 +14,6 @@
 
 enum {
     LOOK_BYTES = 4096,  /* of a file, to see what it is */
-    ADDRESS_UNIT = 16,  /* between the addresses of two blocks */
     FIRST_TID = 1,      /* of the threads that Android's form has */
     WORKLOAD_START = 8, /* the first byte of a workload of trace_run */
 };
@@ -101,7 +100,7 @@ static void write_text(const hz_ordered *next, uint64_t *touch, FILE *out)
 }
 
 /* Pages of valloc and pvalloc have an alignment that the kind tells. */
-static uint64_t align_of(const hz_trace_operation *operation)
+static uint64_t alignment_of(const hz_trace_operation *operation)
 {
     if (operation->kind == HZ_TRACE_VALLOC || operation->kind == HZ_TRACE_PVALLOC) return 4096;
     return operation->align_shift != 0 ? UINT64_C(1) << operation->align_shift : 0;
@@ -110,7 +109,7 @@ static uint64_t align_of(const hz_trace_operation *operation)
 static void write_aosp(const hz_ordered *next, bool has_time, FILE *out)
 {
     const hz_trace_operation *operation = &next->operation;
-    const uint64_t address = next->block * ADDRESS_UNIT;
+    const uint64_t address = next->block * HZ_ADDRESS_UNIT;
     if (!hz_trace_calls(operation->kind)) return;
     (void)fprintf(out, "%" PRIu32 ": ", next->thread + FIRST_TID);
     if (hz_trace_ends(operation->kind))
@@ -120,9 +119,9 @@ static void write_aosp(const hz_ordered *next, bool has_time, FILE *out)
                       operation->size);
     else if (operation->kind == HZ_TRACE_CALLOC)
         (void)fprintf(out, "calloc 0x%" PRIx64 " 1 %" PRIu64, address, operation->size);
-    else if (align_of(operation) != 0)
+    else if (alignment_of(operation) != 0)
         (void)fprintf(out, "memalign 0x%" PRIx64 " %" PRIu64 " %" PRIu64, address,
-                      align_of(operation), operation->size);
+                      alignment_of(operation), operation->size);
     else
         (void)fprintf(out, "malloc 0x%" PRIx64 " %" PRIu64, address, operation->size);
     if (has_time) (void)fprintf(out, " %" PRIu64 " %" PRIu64, next->time_ns, next->time_ns);
@@ -132,7 +131,7 @@ static void write_aosp(const hz_ordered *next, bool has_time, FILE *out)
 static void write_mtrace(const hz_ordered *next, FILE *out)
 {
     const hz_trace_operation *operation = &next->operation;
-    const uint64_t address = next->block * ADDRESS_UNIT;
+    const uint64_t address = next->block * HZ_ADDRESS_UNIT;
     if (!hz_trace_calls(operation->kind)) return;
     if (hz_trace_ends(operation->kind))
         (void)fprintf(out, "@ trace - 0x%" PRIx64 "\n", address);

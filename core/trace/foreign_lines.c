@@ -9,7 +9,7 @@
 #include "arguments.h"
 #include "names.h"
 
-enum { ADDRESS_UNIT = 16, WORDS_MAX = 12 };
+enum { WORDS_MAX = 12 };
 
 /* A piece of a line. */
 typedef struct word {
@@ -55,7 +55,7 @@ static bool is_word(const reading *r, size_t index, const char *text)
 }
 
 /* A number in decimal, or in hexadecimal behind 0x; `wanted` says what is missing otherwise. */
-static uint64_t number(const reading *r, size_t index, const char *wanted)
+static uint64_t read_number(const reading *r, size_t index, const char *wanted)
 {
     char text[32];
     char *end;
@@ -67,16 +67,16 @@ static uint64_t number(const reading *r, size_t index, const char *wanted)
     return value;
 }
 
-static uint8_t align_of(const reading *r, size_t index)
+static uint8_t read_align_shift(const reading *r, size_t index)
 {
-    const uint64_t align = number(r, index, "an alignment");
+    const uint64_t align = read_number(r, index, "an alignment");
     if (align == 0 || (align & (align - 1)) != 0) refuse_line(r, "a power of two as alignment");
     return (uint8_t)__builtin_ctzll(align);
 }
 
 static uint64_t size_of(const reading *r, size_t index)
 {
-    const uint64_t size = number(r, index, "a size in bytes");
+    const uint64_t size = read_number(r, index, "a size in bytes");
     if (size > HZ_TRACE_SIZE_MAX) refuse_line(r, "a size below 2^48");
     return size;
 }
@@ -84,12 +84,12 @@ static uint64_t size_of(const reading *r, size_t index)
 /* Blocks of plain text have numbers; any number is as good an address as another, but not 0. */
 static uint64_t block_of(const reading *r, size_t index)
 {
-    return (number(r, index, "a block's number") + 1) * ADDRESS_UNIT;
+    return (read_number(r, index, "a block's number") + 1) * HZ_ADDRESS_UNIT;
 }
 
 /* ---- calls ---------------------------------------------------------------------------------- */
 
-static void move(const reading *r, const hz_call *call, uint64_t old)
+static void line_moves(const reading *r, const hz_call *call, uint64_t old)
 {
     hz_call from = *call;
     from.address = old;
@@ -100,12 +100,12 @@ static void move(const reading *r, const hz_call *call, uint64_t old)
         hz_resolve_stayed(r->resolver, &from);
 }
 
-static void give(const reading *r, const hz_call *call)
+static void line_gives(const reading *r, const hz_call *call)
 {
     if (call->address != 0) hz_resolve_give(r->resolver, call);
 }
 
-static void end(const reading *r, const hz_call *call)
+static void line_ends(const reading *r, const hz_call *call)
 {
     if (call->address != 0) hz_resolve_end(r->resolver, call);
 }
@@ -113,37 +113,37 @@ static void end(const reading *r, const hz_call *call)
 /* ---- our own text --------------------------------------------------------------------------- */
 
 /* THREAD NS KIND and what belongs to the kind. */
-static void read_text(reading *r)
+static void read_all_lines(reading *r)
 {
     if (r->words[0].at[0] == '#') return;
     if (r->count < 4) refuse_line(r, "a thread, a time in ns, an operation and its block");
     const hz_trace_kind kind = hz_kind_named(r->words[2].at, r->words[2].length);
     hz_call call = {.kind = (uint8_t)kind};
-    const uint64_t thread = number(r, 0, "a thread's number");
+    const uint64_t thread = read_number(r, 0, "a thread's number");
     if (thread >= 1u << 20) refuse_line(r, "a thread's number below a million");
     call.thread = (uint32_t)thread;
-    call.time = number(r, 1, "a time in ns");
+    call.time = read_number(r, 1, "a time in ns");
     if (call.time > 0) r->has_times = true;
     if (call.time < r->time) refuse_line(r, "times that do not go back");
     r->time = call.time;
     if (kind == HZ_TRACE_SPAWN || kind == HZ_TRACE_JOIN) {
         (void)hz_resolve_thread(r->resolver, &call,
-                                (uint32_t)number(r, 3, "the number of a thread"));
+                                (uint32_t)read_number(r, 3, "the number of a thread"));
         return;
     }
     call.address = block_of(r, 3);
     if (hz_trace_ends(kind)) {
-        end(r, &call);
+        line_ends(r, &call);
     } else if (kind == HZ_TRACE_REALLOC) {
         call.size = size_of(r, 4);
-        move(r, &call, call.address);
+        line_moves(r, &call, call.address);
     } else if (kind == HZ_TRACE_TOUCH) {
         call.size = size_of(r, 4);
         hz_resolve_touched(r->resolver, &call);
     } else if (kind != 0 && hz_trace_gives(kind)) {
         call.size = size_of(r, 4);
-        if (r->count > 5) call.align_shift = align_of(r, 5);
-        give(r, &call);
+        if (r->count > 5) call.align_shift = read_align_shift(r, 5);
+        line_gives(r, &call);
     } else {
         refuse_line(r, "an operation such as malloc, free or spawn in the third place");
     }
@@ -168,7 +168,7 @@ static uint32_t read_tid(reading *r)
     if (first->length < 2 || first->at[first->length - 1] != ':')
         refuse_line(r, "a thread id and a colon");
     first->length--;
-    const uint64_t tid = number(r, 0, "a thread id");
+    const uint64_t tid = read_number(r, 0, "a thread id");
     first->length++;
     return thread_of(r, tid);
 }
@@ -177,7 +177,7 @@ static uint32_t read_tid(reading *r)
 static uint64_t read_time(reading *r, size_t index, bool is_end)
 {
     if (index + 1 < r->count) {
-        const uint64_t time = number(r, is_end ? index : index + 1, "a time in ns");
+        const uint64_t time = read_number(r, is_end ? index : index + 1, "a time in ns");
         r->has_times = true;
         if (time > r->time) r->time = time;
     }
@@ -188,38 +188,38 @@ static void read_aosp(reading *r)
 {
     hz_call call = {.thread = read_tid(r)};
     if (is_word(r, 1, "thread_done")) return;
-    call.address = number(r, 2, "an address");
+    call.address = read_number(r, 2, "an address");
     if (is_word(r, 1, "free")) {
         call.kind = HZ_TRACE_FREE;
         call.time = read_time(r, 3, true);
-        end(r, &call);
+        line_ends(r, &call);
     } else if (is_word(r, 1, "malloc")) {
         call.kind = HZ_TRACE_MALLOC;
         call.size = size_of(r, 3);
         call.time = read_time(r, 4, false);
-        give(r, &call);
+        line_gives(r, &call);
     } else if (is_word(r, 1, "calloc")) {
         call.kind = HZ_TRACE_CALLOC;
         if (__builtin_mul_overflow(size_of(r, 3), size_of(r, 4), &call.size) ||
             call.size > HZ_TRACE_SIZE_MAX)
             refuse_line(r, "a count and a size whose product is below 2^48");
         call.time = read_time(r, 5, false);
-        give(r, &call);
+        line_gives(r, &call);
     } else if (is_word(r, 1, "memalign")) {
         call.kind = HZ_TRACE_MEMALIGN;
-        call.align_shift = align_of(r, 3);
+        call.align_shift = read_align_shift(r, 3);
         call.size = size_of(r, 4);
         call.time = read_time(r, 5, false);
-        give(r, &call);
+        line_gives(r, &call);
     } else if (is_word(r, 1, "realloc")) {
-        const uint64_t old = number(r, 3, "an address");
+        const uint64_t old = read_number(r, 3, "an address");
         call.kind = old == 0 ? HZ_TRACE_MALLOC : HZ_TRACE_REALLOC;
         call.size = size_of(r, 4);
         call.time = read_time(r, 5, false);
         if (old == 0)
-            give(r, &call);
+            line_gives(r, &call);
         else
-            move(r, &call, old);
+            line_moves(r, &call, old);
     } else {
         refuse_line(r, "malloc, calloc, memalign, realloc, free or thread_done");
     }
@@ -232,20 +232,20 @@ static void read_mtrace(reading *r)
     const size_t sign = is_word(r, 0, "@") ? 2 : 0; /* behind where it was called from */
     hz_call call = {.time = r->time};
     if (is_word(r, 0, "=") || is_word(r, sign, "!")) return; /* start, end, or a failure */
-    call.address = number(r, sign + 1, "an address");
+    call.address = read_number(r, sign + 1, "an address");
     if (is_word(r, sign, "+")) {
         call.kind = HZ_TRACE_MALLOC;
         call.size = size_of(r, sign + 2);
-        give(r, &call);
+        line_gives(r, &call);
     } else if (is_word(r, sign, "-")) {
         call.kind = HZ_TRACE_FREE;
-        end(r, &call);
+        line_ends(r, &call);
     } else if (is_word(r, sign, "<")) {
         r->moving = call.address;
     } else if (is_word(r, sign, ">")) {
         call.kind = HZ_TRACE_REALLOC;
         call.size = size_of(r, sign + 2);
-        move(r, &call, r->moving);
+        line_moves(r, &call, r->moving);
     } else {
         refuse_line(r, "+, -, < or > and an address");
     }
@@ -267,7 +267,7 @@ double hz_read_lines(hz_form form, const char *path, const hz_mapped *file, hz_r
         at = newline != NULL ? newline + 1 : stop;
         if (r.count == 0) continue;
         if (form == HZ_FORM_TEXT)
-            read_text(&r);
+            read_all_lines(&r);
         else if (form == HZ_FORM_AOSP)
             read_aosp(&r);
         else

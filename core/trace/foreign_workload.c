@@ -11,7 +11,7 @@
 
 #include "arguments.h"
 
-enum { THREADS_MAX = 1 << 16, ADDRESS_UNIT = 16, MARKS_MAX = 1 << 28 };
+enum { THREADS_MAX = 1 << 16, MARKS_MAX = 1 << 28 };
 
 /* The first byte of each operation. */
 enum {
@@ -48,7 +48,7 @@ static _Noreturn void refuse_byte(const workload *w, size_t at, const char *what
     hz_refuse("%s, byte %zu: %s", w->path, at, what);
 }
 
-static uint64_t number(const workload *w, size_t *at)
+static uint64_t read_varint(const workload *w, size_t *at)
 {
     for (uint64_t value = 0; *at < w->file->size; value <<= 7) {
         const unsigned char byte = w->file->bytes[(*at)++];
@@ -69,17 +69,17 @@ static void read_head(workload *w)
             return;
         case CODE_POINTERS:
         case CODE_THREADS:
-            (void)number(w, &at);
+            (void)read_varint(w, &at);
             break;
         case CODE_MARKS:
-            w->mark_count = number(w, &at) + 1;
+            w->mark_count = read_varint(w, &at) + 1;
             if (w->mark_count > MARKS_MAX) refuse_byte(w, at, "more marks than there can be");
             w->marks = calloc(w->mark_count, 1);
             break;
         case CODE_THREAD:
             if (w->thread_count == THREADS_MAX)
                 refuse_byte(w, at, "more threads than there can be");
-            w->starts[w->thread_count] = number(w, &at);
+            w->starts[w->thread_count] = read_varint(w, &at);
             if (w->starts[w->thread_count++] >= w->file->size)
                 refuse_byte(w, at, "a thread that starts behind the end of the file");
             break;
@@ -95,7 +95,7 @@ static unsigned char *mark_of(const workload *w, size_t at, uint64_t mark)
     return &w->marks[mark];
 }
 
-static void move(const workload *w, hz_call *call, uint64_t old)
+static void workload_moves(const workload *w, hz_call *call, uint64_t old)
 {
     hz_call from = *call;
     from.address = old;
@@ -119,18 +119,18 @@ static void run_call(const workload *w, unsigned char code, hz_call *call, size_
     };
     call->kind = code < sizeof kinds ? kinds[code] : 0;
     if (call->kind == 0) refuse_byte(w, *at - 1, "no operation of a workload of trace_run");
-    call->address = number(w, at) * ADDRESS_UNIT;
+    call->address = read_varint(w, at) * HZ_ADDRESS_UNIT;
     if (code == CODE_FREE) {
         if (call->address != 0) hz_resolve_end(w->resolver, call);
         return;
     }
     const bool is_aligned = code == CODE_MEMALIGN || code == CODE_POSIX_MEMALIGN;
-    const uint64_t second = is_aligned || code == CODE_REALLOC ? number(w, at) : 0;
-    call->size = number(w, at);
+    const uint64_t second = is_aligned || code == CODE_REALLOC ? read_varint(w, at) : 0;
+    call->size = read_varint(w, at);
     if (call->size > HZ_TRACE_SIZE_MAX) refuse_byte(w, *at, "a size above 2^48");
     if (is_aligned && second > 1) call->align_shift = (uint8_t)(63 - __builtin_clzll(second));
     if (code == CODE_REALLOC)
-        move(w, call, second * ADDRESS_UNIT);
+        workload_moves(w, call, second * HZ_ADDRESS_UNIT);
     else if (call->address != 0)
         hz_resolve_give(w->resolver, call);
 }
@@ -150,9 +150,9 @@ static bool run_thread(workload *w, uint32_t thread)
             return true;
         }
         if (code == CODE_SET_MARK) {
-            *mark_of(w, here, number(w, &at)) = 1;
+            *mark_of(w, here, read_varint(w, &at)) = 1;
         } else if (code == CODE_AWAIT_MARK) {
-            if (*mark_of(w, here, number(w, &at)) == 0) {
+            if (*mark_of(w, here, read_varint(w, &at)) == 0) {
                 w->starts[thread] = here;
                 return here != start;
             }

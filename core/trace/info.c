@@ -24,7 +24,7 @@ typedef struct counts {
     uint64_t last_ns;              /* of the last operation */
 } counts;
 
-static void count(counts *c, const hz_ordered *next)
+static void count_operation(counts *c, const hz_ordered *next)
 {
     const hz_trace_operation *operation = &next->operation;
     c->kinds[operation->kind]++;
@@ -90,7 +90,7 @@ static void write_notes(hz_json *json, const hz_trace *trace)
         hz_json_null(json, "notes");
 }
 
-static void write_all(hz_json *json, const hz_trace *trace, const counts *c)
+static void write_info(hz_json *json, const hz_trace *trace, const counts *c)
 {
     const hz_trace_header *header = &trace->header;
     hz_json_object(json, NULL);
@@ -116,8 +116,7 @@ static void write_all(hz_json *json, const hz_trace *trace, const counts *c)
     write_sizes(json, c);
     write_threads(json, trace, c);
     write_notes(json, trace);
-    hz_json_object_end(json);
-    hz_json_line(json);
+    hz_json_end_line(json);
 }
 
 void hz_trace_describe(const hz_trace *trace, FILE *out)
@@ -128,8 +127,8 @@ void hz_trace_describe(const hz_trace *trace, FILE *out)
     hz_order *order = hz_order_make(trace);
     c.thread_calls = calloc((size_t)trace->header.thread_count + 1, sizeof *c.thread_calls);
     if (c.thread_calls == NULL) hz_fail("no memory for a trace");
-    while (hz_order_next(order, &next)) count(&c, &next);
+    while (hz_order_next(order, &next)) count_operation(&c, &next);
     hz_order_drop(order);
-    write_all(&json, trace, &c);
+    write_info(&json, trace, &c);
     free(c.thread_calls);
 }

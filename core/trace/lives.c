@@ -29,7 +29,7 @@ static size_t home(const hz_lives *lives, uint64_t address)
 }
 
 /* The slot of an address, or the empty one where it would stand. */
-static size_t slot_of(const hz_lives *lives, uint64_t address)
+static size_t lives_slot(const hz_lives *lives, uint64_t address)
 {
     size_t at = home(lives, address);
     while (lives->slots[at].address != 0 && lives->slots[at].address != address)
@@ -39,13 +39,13 @@ static size_t slot_of(const hz_lives *lives, uint64_t address)
 
 uint64_t hz_lives_find(const hz_lives *lives, uint64_t address)
 {
-    const struct hz_life *life = &lives->slots[slot_of(lives, address)];
+    const struct hz_life *life = &lives->slots[lives_slot(lives, address)];
     return life->address == address ? life->step : HZ_NO_STEP;
 }
 
 uint64_t hz_lives_take(hz_lives *lives, uint64_t address)
 {
-    size_t hole = slot_of(lives, address);
+    size_t hole = lives_slot(lives, address);
     if (lives->slots[hole].address != address || address == 0) return HZ_NO_STEP;
     const uint64_t step = lives->slots[hole].step;
     for (size_t at = (hole + 1) & lives->mask; lives->slots[at].address != 0;
@@ -60,22 +60,22 @@ uint64_t hz_lives_take(hz_lives *lives, uint64_t address)
     return step;
 }
 
-static void grow(hz_lives *lives)
+static void lives_grow(hz_lives *lives)
 {
     hz_lives larger = {.mask = 2 * lives->mask + 1, .count = lives->count};
     larger.slots = calloc(larger.mask + 1, sizeof *larger.slots);
     if (larger.slots == NULL) hz_fail("no memory for %zu blocks that live", lives->count);
     for (size_t i = 0; i <= lives->mask; i++)
         if (lives->slots[i].address != 0)
-            larger.slots[slot_of(&larger, lives->slots[i].address)] = lives->slots[i];
+            larger.slots[lives_slot(&larger, lives->slots[i].address)] = lives->slots[i];
     free(lives->slots);
     *lives = larger;
 }
 
 void hz_lives_put(hz_lives *lives, uint64_t address, uint64_t step)
 {
-    if (2 * lives->count > lives->mask) grow(lives);
-    const size_t at = slot_of(lives, address);
+    if (2 * lives->count > lives->mask) lives_grow(lives);
+    const size_t at = lives_slot(lives, address);
     lives->slots[at] = (struct hz_life){address, step};
     lives->count++;
 }

@@ -59,7 +59,7 @@ static unsigned rank_of(unsigned kind)
     return hz_trace_ends((hz_trace_kind)kind) || kind == HZ_LOG_MOVING ? 0 : 1;
 }
 
-static bool is_before(const source *a, const source *b)
+static bool source_is_before(const source *a, const source *b)
 {
     if (a->event.stamp != b->event.stamp) return a->event.stamp < b->event.stamp;
     return a->rank < b->rank;
@@ -70,7 +70,8 @@ static void sink(merge *m, uint32_t at)
     for (;;) {
         uint32_t first = at;
         for (uint32_t child = 2 * at + 1; child <= 2 * at + 2 && child < m->heap_count; child++)
-            if (is_before(&m->sources[m->heap[child]], &m->sources[m->heap[first]])) first = child;
+            if (source_is_before(&m->sources[m->heap[child]], &m->sources[m->heap[first]]))
+                first = child;
         if (first == at) return;
         const uint32_t other = m->heap[first];
         m->heap[first] = m->heap[at];
@@ -79,7 +80,7 @@ static void sink(merge *m, uint32_t at)
     }
 }
 
-static bool advance(source *from)
+static bool source_advance(source *from)
 {
     if (!hz_log_next(&from->cursor, &from->event)) return false;
     from->rank = rank_of(from->event.kind);
@@ -88,7 +89,7 @@ static bool advance(source *from)
 
 static void advance_first(merge *m)
 {
-    if (!advance(&m->sources[m->heap[0]])) m->heap[0] = m->heap[--m->heap_count];
+    if (!source_advance(&m->sources[m->heap[0]])) m->heap[0] = m->heap[--m->heap_count];
     sink(m, 0);
 }
 
@@ -212,7 +213,7 @@ static void find_sources(merge *m, const hz_log *log, uint32_t image)
         source *from = &m->sources[m->source_count];
         *from =
             (source){.cursor = {.frame = first, .end = log->frames + i}, .creating = HZ_NO_STEP};
-        if (is_whole && advance(from)) m->heap[m->heap_count++] = m->source_count;
+        if (is_whole && source_advance(from)) m->heap[m->heap_count++] = m->source_count;
         m->source_count++;
     }
     for (uint32_t i = m->heap_count; i > 0; i--) sink(m, i - 1);

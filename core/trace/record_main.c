@@ -162,7 +162,7 @@ static char **environment_of(const record *r, const char *pool_path)
 }
 
 /* It gets a SIGTERM when this process dies; a recording that ends leaves it alone. */
-static _Noreturn void become_program(char **argv, char **environment, int report, pid_t parent)
+static _Noreturn void become_recorded(char **argv, char **environment, int report, pid_t parent)
 {
     (void)signal(SIGPIPE, SIG_DFL);
     (void)signal(SIGXFSZ, SIG_DFL);
@@ -182,7 +182,7 @@ static void start_program(record *r, char **argv, const char *pool_path)
     if (pipe2(report, O_CLOEXEC) != 0) hz_fail("cannot make a pipe: %s", strerror(errno));
     r->pid = fork();
     if (r->pid < 0) hz_fail("cannot fork: %s", strerror(errno));
-    if (r->pid == 0) become_program(argv, environment, report[1], parent);
+    if (r->pid == 0) become_recorded(argv, environment, report[1], parent);
     program_pid = r->pid;
     (void)close(report[1]);
     if (read(report[0], &why, sizeof why) == (ssize_t)sizeof why) {
@@ -265,7 +265,7 @@ static _Noreturn void make_trace(const record *r)
 }
 
 /* Makes the trace; without room for it, the log stays. Returns whether all went well. */
-static bool finish(const record *r, const hz_drain *drain)
+static bool finish_record(const record *r, const hz_drain *drain)
 {
     int status = -1;
     (void)close(drain->log.fd);
@@ -306,7 +306,7 @@ int main(int argc, char **argv)
     drain.words = argv + program;
     drain.words_pid = r.is_woken ? 0 : r.pid;
     record_all(&r, &drain);
-    const bool is_finished = finish(&r, &drain);
+    const bool is_finished = finish_record(&r, &drain);
     while (!r.is_woken && !r.has_ended)
         if (waitpid(r.pid, &r.status, 0) == r.pid) r.has_ended = true;
     return exit_status(&r, is_finished);

@@ -59,7 +59,7 @@ static void *own(hz_rehearsed *made, uint64_t bytes)
 
 /* ---- what can be wrong ---------------------------------------------------------------------- */
 
-static _Noreturn void refuse(const rehearsal *r, uint32_t thread, const char *why)
+static _Noreturn void refuse_operation(const rehearsal *r, uint32_t thread, const char *why)
 {
     hz_refuse(
         "%s cannot be replayed: thread %" PRIu32 ", word %td of chunk %" PRIu32
@@ -74,7 +74,7 @@ static _Noreturn void refuse(const rehearsal *r, uint32_t thread, const char *wh
 
 static void want(const rehearsal *r, uint32_t thread, bool holds, const char *why)
 {
-    if (HZ_UNLIKELY(!holds)) refuse(r, thread, why);
+    if (HZ_UNLIKELY(!holds)) refuse_operation(r, thread, why);
 }
 
 /* ---- threads -------------------------------------------------------------------------------- */
@@ -85,7 +85,7 @@ static void go_on(rehearsal *r, uint32_t thread)
     r->ready[r->ready_count++] = thread;
 }
 
-static bool has_next_chunk(rehearsal *r, uint32_t thread)
+static bool rehearse_next_chunk(rehearsal *r, uint32_t thread)
 {
     actor *a = &r->actors[thread];
     const hz_trace_thread *about = &r->trace->threads[thread];
@@ -95,7 +95,7 @@ static bool has_next_chunk(rehearsal *r, uint32_t thread)
     return true;
 }
 
-static void spawn(rehearsal *r, uint32_t thread, uint32_t child)
+static void rehearse_spawn(rehearsal *r, uint32_t thread, uint32_t child)
 {
     want(r, thread, child < r->trace->header->thread_count, "it starts a thread that is not there");
     want(r, thread, r->actors[child].state == NOT_BORN, "it starts a thread that has started");
@@ -117,7 +117,7 @@ static bool join(rehearsal *r, uint32_t thread, uint32_t other)
     return false;
 }
 
-static void end(rehearsal *r, uint32_t thread)
+static void rehearse_end(rehearsal *r, uint32_t thread)
 {
     r->actors[thread].state = ENDED;
     const uint32_t joiner = r->made->parts[thread].joiner;
@@ -157,7 +157,7 @@ static bool wait_at(rehearsal *r, uint32_t thread, uint64_t cell)
 }
 
 /* Puts a block of `size` bytes into a cell; false: it is full, and the thread waits. */
-static bool fill(rehearsal *r, uint32_t thread, uint64_t cell, uint64_t size)
+static bool rehearse_fill(rehearsal *r, uint32_t thread, uint64_t cell, uint64_t size)
 {
     uint64_t *at = find_cell(r, thread, cell, true);
     if (*at != 0) return wait_at(r, thread, cell);
@@ -167,7 +167,7 @@ static bool fill(rehearsal *r, uint32_t thread, uint64_t cell, uint64_t size)
 }
 
 /* Takes the block out of a cell; false: it is empty, and the thread waits. */
-static bool take_out(rehearsal *r, uint32_t thread, uint64_t cell, uint64_t *size)
+static bool rehearse_take_out(rehearsal *r, uint32_t thread, uint64_t cell, uint64_t *size)
 {
     uint64_t *at = find_cell(r, thread, cell, false);
     if (*at == 0) return wait_at(r, thread, cell);
@@ -190,18 +190,18 @@ static uint64_t *find_slot(rehearsal *r, uint32_t thread, uint32_t slot, bool is
 
 /* ---- operations ----------------------------------------------------------------------------- */
 
-static bool give(rehearsal *r, uint32_t thread, const hz_trace_operation *op)
+static bool rehearse_give(rehearsal *r, uint32_t thread, const hz_trace_operation *op)
 {
-    if (op->is_cell) return fill(r, thread, op->operand, op->size);
+    if (op->is_cell) return rehearse_fill(r, thread, op->operand, op->size);
     *find_slot(r, thread, op->operand, false) = op->size + 1;
     return true;
 }
 
-static bool end_block(rehearsal *r, uint32_t thread, const hz_trace_operation *op)
+static bool rehearse_end_block(rehearsal *r, uint32_t thread, const hz_trace_operation *op)
 {
     uint64_t size;
     if (op->is_cell) {
-        if (!take_out(r, thread, op->operand, &size)) return false;
+        if (!rehearse_take_out(r, thread, op->operand, &size)) return false;
     } else {
         uint64_t *slot = find_slot(r, thread, op->operand, true);
         size = *slot - 1;
@@ -211,7 +211,7 @@ static bool end_block(rehearsal *r, uint32_t thread, const hz_trace_operation *o
     return true;
 }
 
-static bool change(rehearsal *r, uint32_t thread, const hz_trace_operation *op)
+static bool rehearse_change(rehearsal *r, uint32_t thread, const hz_trace_operation *op)
 {
     want(r, thread, !op->is_cell && op->size > 0, "it is no legal realloc");
     uint64_t *slot = find_slot(r, thread, op->operand, true);
@@ -224,7 +224,7 @@ static bool fetch(rehearsal *r, uint32_t thread, const hz_trace_operation *op)
 {
     uint64_t size;
     uint64_t *slot = find_slot(r, thread, op->operand, false);
-    if (!take_out(r, thread, op->size, &size)) return false;
+    if (!rehearse_take_out(r, thread, op->size, &size)) return false;
     *slot = size + 1;
     return true;
 }
@@ -232,7 +232,7 @@ static bool fetch(rehearsal *r, uint32_t thread, const hz_trace_operation *op)
 static bool hand(rehearsal *r, uint32_t thread, const hz_trace_operation *op)
 {
     uint64_t *slot = find_slot(r, thread, op->operand, true);
-    if (!fill(r, thread, op->size, *slot - 1)) return false;
+    if (!rehearse_fill(r, thread, op->size, *slot - 1)) return false;
     *slot = 0;
     return true;
 }
@@ -245,43 +245,44 @@ static bool is_known(hz_trace_kind kind)
 }
 
 /* Does one operation; false: the thread waits, and does it again later. */
-static bool act(rehearsal *r, uint32_t thread, const hz_trace_operation *op)
+static bool rehearse_operation(rehearsal *r, uint32_t thread, const hz_trace_operation *op)
 {
     want(r, thread, is_known(op->kind), "it has an operation of an unknown kind");
     want(r, thread, op->align_shift <= ALIGN_SHIFT_MAX, "it has an alignment that cannot be");
     switch (op->kind) {
     case HZ_TRACE_REALLOC:
-        return change(r, thread, op);
+        return rehearse_change(r, thread, op);
     case HZ_TRACE_FETCH:
         return fetch(r, thread, op);
     case HZ_TRACE_HAND:
         return hand(r, thread, op);
     case HZ_TRACE_SPAWN:
-        return spawn(r, thread, op->operand), true;
+        return rehearse_spawn(r, thread, op->operand), true;
     case HZ_TRACE_JOIN:
         return join(r, thread, op->operand);
     case HZ_TRACE_TOUCH:
         return true;
     default:
-        return hz_trace_gives(op->kind) ? give(r, thread, op) : end_block(r, thread, op);
+        return hz_trace_gives(op->kind) ? rehearse_give(r, thread, op)
+                                        : rehearse_end_block(r, thread, op);
     }
 }
 
 /* Lets a thread go on until it waits or ends. */
-static void play(rehearsal *r, uint32_t thread)
+static void rehearse_thread(rehearsal *r, uint32_t thread)
 {
     actor *a = &r->actors[thread];
     for (;;) {
         hz_trace_operation op;
-        if (a->at == a->end && !has_next_chunk(r, thread)) break;
+        if (a->at == a->end && !rehearse_next_chunk(r, thread)) break;
         const bool is_wide = (*a->at >> HZ_TRACE_WIDE_AT & 1) != 0;
         want(r, thread, !is_wide || a->end - a->at > 1, "an operation is cut");
         const uint64_t *next = hz_trace_unpack(a->at, &op);
-        if (!act(r, thread, &op)) return;
+        if (!rehearse_operation(r, thread, &op)) return;
         r->calls += hz_trace_calls(op.kind);
         a->at = next;
     }
-    end(r, thread);
+    rehearse_end(r, thread);
 }
 
 /* ---- from the beginning to the end ---------------------------------------------------------- */
@@ -304,7 +305,7 @@ static void prepare_thread(rehearsal *r, uint32_t thread)
     if (about->waits_for_spawn == 0) go_on(r, thread);
 }
 
-static void prepare(rehearsal *r)
+static void rehearse_prepare(rehearsal *r)
 {
     const hz_trace_header *header = r->trace->header;
     const uint64_t groups =
@@ -324,7 +325,7 @@ static void prepare(rehearsal *r)
 }
 
 /* Empties a slot or a cell at the end, and counts what was left in it. */
-static void empty(uint64_t *at, uint64_t *count, uint64_t *bytes)
+static void rehearse_empty(uint64_t *at, uint64_t *count, uint64_t *bytes)
 {
     *count += *at != 0;
     *bytes += *at != 0 ? *at - 1 : 0;
@@ -338,11 +339,11 @@ static void count_left(rehearsal *r)
     for (uint32_t i = 0; i < header->thread_count; i++) {
         hz_trace_part *part = &r->made->parts[i];
         for (uint32_t j = 0; j < r->trace->threads[i].slot_count; j++)
-            empty(&r->actors[i].slots[j], &part->left_count, &part->left_bytes);
+            rehearse_empty(&r->actors[i].slots[j], &part->left_count, &part->left_bytes);
         r->made->own_bytes += whole_pages(part->realloc_count * sizeof(uint64_t));
     }
     for (uint32_t i = 0; i < header->cell_count; i++)
-        empty(&r->cells[i], &r->made->left_in_cells, &r->made->left_bytes);
+        rehearse_empty(&r->cells[i], &r->made->left_in_cells, &r->made->left_bytes);
 }
 
 static void check_end(const rehearsal *r)
@@ -364,8 +365,8 @@ hz_rehearsed hz_rehearse(const char *path)
     hz_rehearsed made = {.trace = hz_trace_open(path)};
     rehearsal r = {.made = &made, .trace = &made.trace};
     made.own_bytes = whole_pages(made.trace.header->file_bytes);
-    prepare(&r);
-    while (r.ready_count > 0) play(&r, r.ready[--r.ready_count]);
+    rehearse_prepare(&r);
+    while (r.ready_count > 0) rehearse_thread(&r, r.ready[--r.ready_count]);
     check_end(&r);
     count_left(&r);
     const uint32_t threads = made.trace.header->thread_count;

@@ -50,7 +50,7 @@ static uint64_t add_step(hz_resolver *resolver, uint32_t thread, const hz_call *
 }
 
 /* The thread gets a number, and a spawn in the thread that was last active. */
-static void begin(hz_resolver *resolver, hz_actor *actor, const hz_call *call)
+static void actor_begin(hz_resolver *resolver, hz_actor *actor, const hz_call *call)
 {
     actor->has_begun = true;
     actor->number = resolver->thread_count++;
@@ -64,7 +64,7 @@ static void begin(hz_resolver *resolver, hz_actor *actor, const hz_call *call)
 static uint64_t add(hz_resolver *resolver, const hz_call *call, uint8_t kind, uint64_t from)
 {
     hz_actor *actor = hz_resolver_actor(resolver, call->thread);
-    if (!actor->has_begun) begin(resolver, actor, call);
+    if (!actor->has_begun) actor_begin(resolver, actor, call);
     const uint64_t step = add_step(resolver, actor->number, call, kind, from);
     if (from != HZ_NO_STEP) resolver->steps.at[from].to = step;
     actor->last = step;
@@ -73,7 +73,7 @@ static uint64_t add(hz_resolver *resolver, const hz_call *call, uint8_t kind, ui
 }
 
 /* Whatever was moving was a free: realloc to size 0, or the end of the recording in the middle. */
-static void settle(hz_resolver *resolver, uint32_t thread)
+static void actor_settle(hz_resolver *resolver, uint32_t thread)
 {
     hz_actor *actor = hz_resolver_actor(resolver, thread);
     if (!actor->is_moving) return;
@@ -101,14 +101,14 @@ static void end_overlapped(hz_resolver *resolver, const hz_call *call)
 
 void hz_resolve_give(hz_resolver *resolver, const hz_call *call)
 {
-    settle(resolver, call->thread);
+    actor_settle(resolver, call->thread);
     end_overlapped(resolver, call);
     hz_lives_put(&resolver->lives, call->address, add(resolver, call, call->kind, HZ_NO_STEP));
 }
 
 void hz_resolve_end(hz_resolver *resolver, const hz_call *call)
 {
-    settle(resolver, call->thread);
+    actor_settle(resolver, call->thread);
     const uint64_t from = hz_lives_take(&resolver->lives, call->address);
     if (from == HZ_NO_STEP) {
         resolver->unknown++;
@@ -125,7 +125,7 @@ void hz_resolve_end(hz_resolver *resolver, const hz_call *call)
 
 void hz_resolve_moving(hz_resolver *resolver, const hz_call *call)
 {
-    settle(resolver, call->thread);
+    actor_settle(resolver, call->thread);
     hz_actor *actor = hz_resolver_actor(resolver, call->thread);
     actor->is_moving = true;
     actor->moving_from = hz_lives_take(&resolver->lives, call->address);
@@ -187,7 +187,7 @@ static bool settle_thread(hz_resolver *resolver, uint64_t index)
 
 void hz_resolver_finish(hz_resolver *resolver)
 {
-    for (uint32_t i = 0; i < resolver->actor_room; i++) settle(resolver, i);
+    for (uint32_t i = 0; i < resolver->actor_room; i++) actor_settle(resolver, i);
     uint64_t *spawn = calloc((size_t)resolver->thread_count + 1, sizeof *spawn);
     if (spawn == NULL) hz_fail("no memory for %u threads", resolver->thread_count);
     for (uint64_t i = 0; i < resolver->steps.count; i++) {

@@ -46,6 +46,9 @@ typedef struct hz_call {
     uint64_t size;       /* bytes asked for */
 } hz_call;
 
+/* Where a source numbers its blocks, number times this stands for the address. */
+enum { HZ_ADDRESS_UNIT = 16 };
+
 /* `beside`: the file for which all this is done; temporary ones stand beside it. */
 void hz_resolver_make(hz_resolver *resolver, const char *beside);
 void hz_resolver_drop(hz_resolver *resolver);

@@ -37,7 +37,7 @@ void hz_steps_make(hz_steps *steps, const char *beside)
 }
 
 /* The file has blocks for all of it: a full disk is an error here, not a signal later. */
-static void grow(hz_steps *steps)
+static void steps_grow(hz_steps *steps)
 {
     const uint64_t room = steps->room + GROWTH + steps->room / 4;
     const off_t from = (off_t)(steps->room * sizeof(hz_step));
@@ -52,7 +52,7 @@ static void grow(hz_steps *steps)
 
 uint64_t hz_steps_add(hz_steps *steps, const hz_step *step)
 {
-    if (steps->count == steps->room) grow(steps);
+    if (steps->count == steps->room) steps_grow(steps);
     steps->at[steps->count] = *step;
     return steps->count++;
 }

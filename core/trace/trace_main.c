@@ -117,7 +117,7 @@ static char *copy_text(const char *text, size_t length)
 }
 
 /* A damaged trace is read up to the damage only where a part of it was asked for. */
-static void resolve(loaded *l, const request *r)
+static void resolve_input(loaded *l, const request *r)
 {
     hz_resolver_make(&l->resolver, r->output);
     if (l->is_trace) {
@@ -151,7 +151,7 @@ static void drop(loaded *l)
 
 /* ---- verbs ---------------------------------------------------------------------------------- */
 
-static void write_trace(loaded *l, const char *output)
+static void write_output(loaded *l, const char *output)
 {
     if (l->resolver.steps.count == 0) hz_fail("%s: nothing is left to write", output);
     (void)hz_emit(&l->resolver, &(hz_emission){.path = output,
@@ -178,7 +178,7 @@ static void run_cut(const request *r)
     loaded l = {.is_trace = false};
     load(&l, r);
     if (!l.is_trace) hz_refuse("%s is not a trace", r->input);
-    resolve(&l, r);
+    resolve_input(&l, r);
     const bool is_part = r->from_s > 0 || r->to_s > 0;
     if (is_part && l.ns_per_unit <= 0) hz_fail("%s has no times to cut at", r->input);
     if (is_part) {
@@ -187,7 +187,7 @@ static void run_cut(const request *r)
         hz_cut(&l.resolver, start + (uint64_t)(r->from_s * NS_PER_S), start + to);
         l.flags |= HZ_TRACE_IS_PART;
     }
-    write_trace(&l, r->output);
+    write_output(&l, r->output);
     drop(&l);
 }
 
@@ -196,12 +196,12 @@ static void run_anonymize(const request *r)
     loaded l = {.is_trace = false};
     load(&l, r);
     if (!l.is_trace) hz_refuse("%s is not a trace", r->input);
-    resolve(&l, r);
+    resolve_input(&l, r);
     hz_forget_names(&l.resolver);
     if (r->unit > 0) hz_round_sizes(&l.resolver, r->unit);
     free(l.notes);
     l.notes = copy_text(NULL, 0);
-    write_trace(&l, r->output);
+    write_output(&l, r->output);
     drop(&l);
 }
 
@@ -243,8 +243,8 @@ static void run_convert(const request *r)
         write_form(&l.trace, form, r->output);
         return;
     }
-    resolve(&l, r);
-    write_trace(&l, r->output);
+    resolve_input(&l, r);
+    write_output(&l, r->output);
     drop(&l);
 }
 

@@ -19,7 +19,7 @@
 enum { WORD = sizeof(uint64_t) };
 
 /* The bytes of a regular file that is not shorter than a header. */
-static const unsigned char *map(const char *path, uint64_t *size)
+static const unsigned char *map_trace(const char *path, uint64_t *size)
 {
     struct stat about;
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -33,7 +33,7 @@ static const unsigned char *map(const char *path, uint64_t *size)
     return bytes;
 }
 
-static void check_header(const hz_trace *trace, uint64_t size)
+static void require_header(const hz_trace *trace, uint64_t size)
 {
     hz_trace_header header = *trace->header;
     if (memcmp(header.magic, HZ_TRACE_MAGIC, sizeof header.magic) != 0)
@@ -53,7 +53,7 @@ static void check_header(const hz_trace *trace, uint64_t size)
 }
 
 /* Bytes of the directory, its checksum included. Each count has 32 bits: this does not overflow. */
-static uint64_t directory_bytes(const hz_trace_header *header)
+static uint64_t directory_length(const hz_trace_header *header)
 {
     const uint64_t bytes = header->thread_count * (uint64_t)sizeof(hz_trace_thread) +
                            header->chunk_count * (uint64_t)sizeof(hz_trace_place) +
@@ -65,7 +65,7 @@ static void open_directory(hz_trace *trace)
 {
     const hz_trace_header *header = trace->header;
     const uint64_t offset = header->directory_offset;
-    const uint64_t bytes = directory_bytes(header);
+    const uint64_t bytes = directory_length(header);
     uint64_t checksum;
     if (offset < sizeof *header || offset % WORD != 0 || offset > header->file_bytes ||
         header->file_bytes - offset != bytes)
@@ -129,9 +129,9 @@ hz_trace hz_trace_open(const char *path)
 {
     uint64_t size;
     hz_trace trace = {.path = path};
-    trace.bytes = map(path, &size);
+    trace.bytes = map_trace(path, &size);
     trace.header = (const void *)trace.bytes;
-    check_header(&trace, size);
+    require_header(&trace, size);
     open_directory(&trace);
     check_chunks(&trace);
     return trace;

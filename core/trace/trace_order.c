@@ -41,7 +41,7 @@ struct hz_order {
 
 /* ---- the heap ------------------------------------------------------------------------------- */
 
-static bool is_before(const hz_order *order, uint32_t a, uint32_t b)
+static bool reader_is_before(const hz_order *order, uint32_t a, uint32_t b)
 {
     const uint64_t a_ns = order->readers[a].cursor.time_ns;
     const uint64_t b_ns = order->readers[b].cursor.time_ns;
@@ -55,12 +55,12 @@ static void swap(uint32_t *a, uint32_t *b)
     *b = kept;
 }
 
-static void push(hz_order *order, uint32_t thread)
+static void order_push(hz_order *order, uint32_t thread)
 {
     uint32_t at = order->heap_count++;
     order->heap[at] = thread;
     order->readers[thread].is_waiting = false;
-    for (; at > 0 && is_before(order, order->heap[at], order->heap[(at - 1) / 2]);
+    for (; at > 0 && reader_is_before(order, order->heap[at], order->heap[(at - 1) / 2]);
          at = (at - 1) / 2)
         swap(&order->heap[at], &order->heap[(at - 1) / 2]);
 }
@@ -70,22 +70,22 @@ static void sink_first(hz_order *order)
     for (uint32_t at = 0;;) {
         uint32_t first = at;
         for (uint32_t child = 2 * at + 1; child <= 2 * at + 2 && child < order->heap_count; child++)
-            if (is_before(order, order->heap[child], order->heap[first])) first = child;
+            if (reader_is_before(order, order->heap[child], order->heap[first])) first = child;
         if (first == at) return;
         swap(&order->heap[first], &order->heap[at]);
         at = first;
     }
 }
 
-static void pop(hz_order *order)
+static void order_pop(hz_order *order)
 {
     order->heap[0] = order->heap[--order->heap_count];
     sink_first(order);
 }
 
-static void release(hz_order *order, uint32_t *waiting)
+static void wake_waiting(hz_order *order, uint32_t *waiting)
 {
-    if (*waiting != 0) push(order, *waiting - 1);
+    if (*waiting != 0) order_push(order, *waiting - 1);
     *waiting = 0;
 }
 
@@ -105,7 +105,7 @@ static void *grown(const hz_order *order, void *old, uint64_t *count, uint64_t w
     return larger;
 }
 
-static uint64_t *slot_of(const hz_order *order, reader *of, uint32_t number)
+static uint64_t *reader_slot(const hz_order *order, reader *of, uint32_t number)
 {
     uint64_t count = of->slot_count;
     of->slots = grown(order, of->slots, &count, number, sizeof *of->slots);
@@ -148,64 +148,65 @@ static bool force(hz_order *order)
 {
     uint32_t earliest = UINT32_MAX;
     for (uint32_t i = 0; i < order->trace->header.thread_count; i++)
-        if (order->readers[i].has_next && (earliest == UINT32_MAX || is_before(order, i, earliest)))
+        if (order->readers[i].has_next &&
+            (earliest == UINT32_MAX || reader_is_before(order, i, earliest)))
             earliest = i;
     if (earliest == UINT32_MAX) return false;
     uint32_t *waiting = obstacle(order, earliest);
     if (waiting != NULL) *waiting = 0;
     order->readers[earliest].is_forced = waiting != NULL;
-    push(order, earliest);
+    order_push(order, earliest);
     return true;
 }
 
 /* ---- operations ----------------------------------------------------------------------------- */
 
-static void fill(hz_order *order, uint64_t number, uint64_t block)
+static void cell_fill(hz_order *order, uint64_t number, uint64_t block)
 {
     cell *of = cell_of(order, number);
     of->block = block;
-    release(order, &of->for_block);
+    wake_waiting(order, &of->for_block);
 }
 
-static uint64_t empty(hz_order *order, uint64_t number)
+static uint64_t cell_empty(hz_order *order, uint64_t number)
 {
     cell *of = cell_of(order, number);
     const uint64_t block = of->block;
     of->block = 0;
-    release(order, &of->for_empty);
+    wake_waiting(order, &of->for_empty);
     return block;
 }
 
 /* Does what the operation does to slots and cells; returns the number of its block. */
-static uint64_t apply(hz_order *order, uint32_t thread)
+static uint64_t apply_operation(hz_order *order, uint32_t thread)
 {
     reader *of = &order->readers[thread];
     const hz_trace_operation *operation = &of->operation;
     if (hz_trace_gives(operation->kind)) {
         const uint64_t block = ++order->block_count;
         if (operation->is_cell)
-            fill(order, operation->operand, block);
+            cell_fill(order, operation->operand, block);
         else
-            *slot_of(order, of, operation->operand) = block;
+            *reader_slot(order, of, operation->operand) = block;
         return block;
     }
-    if (operation->kind == HZ_TRACE_REALLOC) return *slot_of(order, of, operation->operand);
+    if (operation->kind == HZ_TRACE_REALLOC) return *reader_slot(order, of, operation->operand);
     if (hz_trace_ends(operation->kind))
-        return operation->is_cell ? empty(order, operation->operand)
-                                  : *slot_of(order, of, operation->operand);
+        return operation->is_cell ? cell_empty(order, operation->operand)
+                                  : *reader_slot(order, of, operation->operand);
     if (operation->kind == HZ_TRACE_FETCH)
-        *slot_of(order, of, operation->operand) = empty(order, operation->size);
+        *reader_slot(order, of, operation->operand) = cell_empty(order, operation->size);
     if (operation->kind == HZ_TRACE_HAND)
-        fill(order, operation->size, *slot_of(order, of, operation->operand));
+        cell_fill(order, operation->size, *reader_slot(order, of, operation->operand));
     if (operation->kind == HZ_TRACE_SPAWN &&
         operation->operand < order->trace->header.thread_count) {
         reader *other = &order->readers[operation->operand];
-        if (other->is_waiting && other->has_next) push(order, operation->operand);
+        if (other->is_waiting && other->has_next) order_push(order, operation->operand);
     }
     return 0;
 }
 
-static void advance(hz_order *order, uint32_t thread)
+static void reader_advance(hz_order *order, uint32_t thread)
 {
     reader *of = &order->readers[thread];
     of->has_next = hz_trace_next(&of->cursor, &of->operation);
@@ -226,9 +227,9 @@ hz_order *hz_order_make(const hz_trace *trace)
         reader *of = &order->readers[i];
         hz_trace_start(&of->cursor, trace, i);
         order->number_max += 8 * trace->threads[i].word_count + 8;
-        advance(order, i);
+        reader_advance(order, i);
         of->is_waiting = trace->threads[i].waits_for_spawn != 0;
-        if (of->has_next && !of->is_waiting) push(order, i);
+        if (of->has_next && !of->is_waiting) order_push(order, i);
     }
     return order;
 }
@@ -242,23 +243,23 @@ bool hz_order_next(hz_order *order, hz_ordered *next)
         uint32_t *waiting = obstacle(order, thread);
         if (waiting != NULL) {
             *waiting = thread + 1;
-            pop(order);
+            order_pop(order);
             continue;
         }
         *next = (hz_ordered){.thread = thread, .operation = of->operation};
         next->time_ns = of->cursor.time_ns;
-        advance(order, thread);
-        pop(order);
+        reader_advance(order, thread);
+        order_pop(order);
         /* What the operation does may wake others: the thread itself goes back at the end. */
         const hz_trace_operation following = of->operation;
         of->operation = next->operation;
-        next->block = apply(order, thread);
+        next->block = apply_operation(order, thread);
         of->operation = following;
         of->is_forced = false;
         if (of->has_next)
-            push(order, thread);
+            order_push(order, thread);
         else
-            release(order, &of->joiner);
+            wake_waiting(order, &of->joiner);
         if (next->operation.kind != HZ_TRACE_FETCH && next->operation.kind != HZ_TRACE_HAND)
             return true;
     }

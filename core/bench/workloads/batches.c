@@ -60,7 +60,7 @@ static void end(hz_worker *w)
 /* --- one block ------------------------------------------------------------------------------- */
 
 /* As hz_take, but for the account: `plain` and `touch` are known for the whole batch. */
-static inline __attribute__((always_inline)) void *take(hz_worker *w, bool plain, size_t size)
+static inline __attribute__((always_inline)) void *batch_take(hz_worker *w, bool plain, size_t size)
 {
     if (!plain) return hz_take(w, size);
     void *block = malloc(size);
@@ -69,8 +69,8 @@ static inline __attribute__((always_inline)) void *take(hz_worker *w, bool plain
     return block;
 }
 
-static inline __attribute__((always_inline)) void give(hz_worker *w, bool plain, void *block,
-                                                       uint32_t size)
+static inline __attribute__((always_inline)) void batch_give(hz_worker *w, bool plain, void *block,
+                                                             uint32_t size)
 {
     if (plain)
         free(block);
@@ -83,21 +83,21 @@ static inline __attribute__((always_inline)) void give(hz_worker *w, bool plain,
 static inline __attribute__((always_inline)) void take_all(hz_worker *w, batch_state *state,
                                                            size_t count, bool plain, uint32_t size)
 {
-    for (size_t i = 0; i < count; i++) state->blocks[i] = take(w, plain, size);
+    for (size_t i = 0; i < count; i++) state->blocks[i] = batch_take(w, plain, size);
 }
 
 static inline __attribute__((always_inline)) void lifo(hz_worker *w, batch_state *state,
                                                        size_t count, bool plain, uint32_t size)
 {
     take_all(w, state, count, plain, size);
-    for (size_t i = count; i-- > 0;) give(w, plain, state->blocks[i], size);
+    for (size_t i = count; i-- > 0;) batch_give(w, plain, state->blocks[i], size);
 }
 
 static inline __attribute__((always_inline)) void fifo(hz_worker *w, batch_state *state,
                                                        size_t count, bool plain, uint32_t size)
 {
     take_all(w, state, count, plain, size);
-    for (size_t i = 0; i < count; i++) give(w, plain, state->blocks[i], size);
+    for (size_t i = 0; i < count; i++) batch_give(w, plain, state->blocks[i], size);
 }
 
 /* Each batch swaps one pair of the order, which so becomes and stays random. */
@@ -113,7 +113,7 @@ in_random_order(hz_worker *w, batch_state *state, size_t count, bool plain, uint
     take_all(w, state, count, plain, size);
     for (size_t i = 0; i < state->count; i++)
         if (HZ_LIKELY(state->order[i] < count))
-            give(w, plain, state->blocks[state->order[i]], size);
+            batch_give(w, plain, state->blocks[state->order[i]], size);
 }
 
 /* After every second malloc the oldest block is freed; the rest at the end. */
@@ -122,10 +122,10 @@ interleaved(hz_worker *w, batch_state *state, size_t count, bool plain, uint32_t
 {
     size_t oldest = 0;
     for (size_t i = 0; i < count; i++) {
-        state->blocks[i] = take(w, plain, size);
-        if (i % 2 != 0) give(w, plain, state->blocks[oldest++], size);
+        state->blocks[i] = batch_take(w, plain, size);
+        if (i % 2 != 0) batch_give(w, plain, state->blocks[oldest++], size);
     }
-    while (oldest < count) give(w, plain, state->blocks[oldest++], size);
+    while (oldest < count) batch_give(w, plain, state->blocks[oldest++], size);
 }
 
 static void mixed(hz_worker *w, batch_state *state, size_t count, bool plain)
@@ -133,10 +133,10 @@ static void mixed(hz_worker *w, batch_state *state, size_t count, bool plain)
     int64_t total = 0;
     for (size_t i = 0; i < count; i++) {
         state->drawn[i] = sizes[hz_random(&w->rng) >> 62];
-        state->blocks[i] = take(w, plain, state->drawn[i]);
+        state->blocks[i] = batch_take(w, plain, state->drawn[i]);
         total += state->drawn[i];
     }
-    for (size_t i = 0; i < count; i++) give(w, plain, state->blocks[i], state->drawn[i]);
+    for (size_t i = 0; i < count; i++) batch_give(w, plain, state->blocks[i], state->drawn[i]);
     if (total > w->live_bytes) w->live_bytes = total;
 }
 

@@ -82,7 +82,7 @@ static void play_group(hz_worker *w, sh_state *state)
 }
 
 /* Keeps what is to be kept; false when the worker has to wait. */
-static bool settle(hz_worker *w, sh_state *state)
+static bool settle_worker(hz_worker *w, sh_state *state)
 {
     bool free_to_go = hz_post_again(&state->unsent);
     while (free_to_go && state->waiting_count > 0)
@@ -90,7 +90,7 @@ static bool settle(hz_worker *w, sh_state *state)
     return free_to_go;
 }
 
-static void empty_inbox(hz_worker *w, sh_state *state)
+static void drain_inbox(hz_worker *w, sh_state *state)
 {
     if (state->inbox != NULL) hz_empty_inbox(w, state->inbox);
 }
@@ -99,11 +99,11 @@ static size_t step(hz_worker *w, size_t most)
 {
     sh_state *state = w->state;
     size_t done = 0;
-    empty_inbox(w, state);
-    bool free_to_go = settle(w, state);
+    drain_inbox(w, state);
+    bool free_to_go = settle_worker(w, state);
     while (free_to_go && done < most) {
         play_group(w, state);
-        free_to_go = settle(w, state);
+        free_to_go = settle_worker(w, state);
         done++;
     }
     return done;
@@ -113,14 +113,14 @@ static bool drain(hz_worker *w, size_t *done)
 {
     sh_state *state = w->state;
     (void)done;
-    empty_inbox(w, state);
-    return settle(w, state);
+    drain_inbox(w, state);
+    return settle_worker(w, state);
 }
 
 static void end(hz_worker *w)
 {
     sh_state *state = w->state;
-    empty_inbox(w, state);
+    drain_inbox(w, state);
     hz_give_rest(w, &state->unsent.block, 1);
     hz_give_rest(w, state->waiting, state->waiting_count);
     hz_give_rest(w, state->kept, state->kept_count);

@@ -51,7 +51,7 @@ static void begin(hz_worker *w)
 }
 
 /* The short life. The worker waits meanwhile, so this thread may use all that is the worker's. */
-static void *live(void *argument)
+static void *live_thread(void *argument)
 {
     hz_worker *w = argument;
     threads_state *state = w->state;
@@ -83,7 +83,7 @@ static size_t step(hz_worker *w, size_t most)
     threads_state *state = w->state;
     for (size_t i = 0; i < most; i++) {
         pthread_t thread;
-        const int error = pthread_create(&thread, &state->small, live, w);
+        const int error = pthread_create(&thread, &state->small, live_thread, w);
         if (error != 0) hz_fail("cannot start a thread: %s", strerror(error));
         (void)pthread_join(thread, NULL);
         w->births++;

@@ -120,7 +120,7 @@ static void be_born(hz_worker *w, hz_trace_state *s)
         (void)atomic_compare_exchange_strong(&s->all->round_ns, &unset, hz_clock_ns());
 }
 
-static void die(hz_worker *w, hz_trace_state *s)
+static void end_life(hz_worker *w, hz_trace_state *s)
 {
     const uint32_t joiner = s->all->made.parts[w->index].joiner;
     s->alive_ns += hz_turn_clock_ns(w->run->page) - s->born_ns;
@@ -193,7 +193,7 @@ static size_t live(hz_worker *w, hz_trace_state *s, size_t most)
 {
     bool ended = false;
     const size_t done = hz_trace_play(w, s, most, &ended);
-    if (ended) die(w, s);
+    if (ended) end_life(w, s);
     return done;
 }
 

@@ -89,7 +89,7 @@ static void fill(hz_worker *w, hz_trace_state *s, uint32_t cell, const void *blo
 }
 
 /* Takes the block out of a full cell. */
-static void *take_out(hz_worker *w, hz_trace_state *s, uint32_t cell)
+static void *replay_take_out(hz_worker *w, hz_trace_state *s, uint32_t cell)
 {
     const uintptr_t found = atomic_exchange(&s->cells[cell], 0);
     if ((found & SLEEPER) != 0) hz_wake(partner(w, s, cell, false));
@@ -116,7 +116,7 @@ static inline void *taken(hz_worker *w, hz_trace_state *s, void *block, size_t s
 }
 
 /* Any block but a plain one. */
-static void *take(hz_worker *w, hz_trace_state *s, const hz_trace_operation *op)
+static void *replay_take(hz_worker *w, hz_trace_state *s, const hz_trace_operation *op)
 {
     hz_instruments *instruments = w->instruments;
     if (instruments == NULL) return taken(w, s, hz_trace_take(&s->all->calls, op), op->size);
@@ -127,7 +127,8 @@ static void *take(hz_worker *w, hz_trace_state *s, const hz_trace_operation *op)
     return taken(w, s, block, op->size);
 }
 
-static void end_block(hz_worker *w, hz_trace_state *s, const hz_trace_operation *op, void *block)
+static void replay_end_block(hz_worker *w, hz_trace_state *s, const hz_trace_operation *op,
+                             void *block)
 {
     hz_instruments *instruments = w->instruments;
     w->live_bytes -= (int64_t)op->size;
@@ -166,7 +167,7 @@ static bool pass_on(hz_worker *w, hz_trace_state *s, const hz_trace_operation *o
     switch (op->kind) {
     case HZ_TRACE_FETCH:
         if (!is_filled(s, cell)) return halt(w, s, CELL_FULL, cell);
-        s->slots[op->operand] = take_out(w, s, cell);
+        s->slots[op->operand] = replay_take_out(w, s, cell);
         return true;
     case HZ_TRACE_HAND:
         if (is_filled(s, cell)) return halt(w, s, CELL_EMPTY, cell);
@@ -195,16 +196,16 @@ static __attribute__((noinline)) bool act(hz_worker *w, hz_trace_state *s,
         return pass_on(w, s, op);
     } else if (hz_trace_gives(op->kind)) {
         if (op->is_cell && is_filled(s, op->operand)) return halt(w, s, CELL_EMPTY, op->operand);
-        void *block = take(w, s, op);
+        void *block = replay_take(w, s, op);
         if (op->is_cell)
             fill(w, s, op->operand, block);
         else
             s->slots[op->operand] = block;
     } else {
         if (op->is_cell && !is_filled(s, op->operand)) return halt(w, s, CELL_FULL, op->operand);
-        void *block = op->is_cell ? take_out(w, s, op->operand) : s->slots[op->operand];
+        void *block = op->is_cell ? replay_take_out(w, s, op->operand) : s->slots[op->operand];
         if (!op->is_cell) s->slots[op->operand] = NULL;
-        end_block(w, s, op, block);
+        replay_end_block(w, s, op, block);
     }
     return true;
 }

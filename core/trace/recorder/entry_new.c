@@ -12,8 +12,8 @@ typedef void *new_form(size_t size, size_t second, const void *third);
  * There is no memory: the next operator of this name calls the new handler and throws. Where it
  * succeeds through a malloc that was logged, its block is not logged twice.
  */
-static void *new_slow(const char *form, unsigned kind, size_t size, size_t second,
-                      const void *third, uint64_t logged)
+static void *new_looked_up(const char *form, unsigned kind, size_t size, size_t second,
+                           const void *third, uint64_t logged)
 {
     new_form *next;
     *(void **)&next = hz_next_find(form);
@@ -26,7 +26,7 @@ static void *new_slow(const char *form, unsigned kind, size_t size, size_t secon
 static inline void *new_plain(const char *form, unsigned kind, size_t size, size_t second)
 {
     void *block = hz_next.malloc(size);
-    if (HZ_UNLIKELY(block == NULL)) return new_slow(form, kind, size, second, NULL, size);
+    if (HZ_UNLIKELY(block == NULL)) return new_looked_up(form, kind, size, second, NULL, size);
     hz_log_event(kind, block, size);
     return block;
 }
@@ -36,7 +36,7 @@ static inline void *new_aligned(const char *form, unsigned kind, size_t size, si
 {
     const uint64_t logged = hz_with_align(align, size);
     void *block = hz_next.aligned_alloc(align, size);
-    if (HZ_UNLIKELY(block == NULL)) return new_slow(form, kind, size, align, third, logged);
+    if (HZ_UNLIKELY(block == NULL)) return new_looked_up(form, kind, size, align, third, logged);
     hz_log_event(kind, block, logged);
     return block;
 }

@@ -42,13 +42,13 @@ static char pool_path[PATH_BYTES]; /* where the pool can be opened */
 static hz_pool *pool;              /* of this process, when it is awake */
 static uint32_t image;             /* its number in the pool */
 
-static void futex_wait(atomic_uint *word, unsigned seen)
+static void wait_on(atomic_uint *word, unsigned seen)
 {
     (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, &(struct timespec){.tv_nsec = WAIT_NS}, NULL,
                   0);
 }
 
-static void futex_wake(atomic_uint *word)
+static void wake_on(atomic_uint *word)
 {
     (void)syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
@@ -92,7 +92,7 @@ static bool open_pool(void)
 }
 
 /* Finds out what is asked of this process, once it has an environment. */
-static void start(void)
+static void log_start(void)
 {
     unsigned found = OFF;
     unsigned seen = UNKNOWN;
@@ -175,8 +175,8 @@ static hz_leaf *wait_for_free(void)
         atomic_store(&pool->is_scarce, 1);
         hz_leaf *leaf = take_free();
         if (leaf != NULL || atomic_load(&pool->ended) != HZ_POOL_OPEN) return leaf;
-        futex_wake(&pool->full);
-        futex_wait(&pool->freed, seen);
+        wake_on(&pool->full);
+        wait_on(&pool->freed, seen);
     }
     unsigned open = HZ_POOL_OPEN;
     (void)atomic_compare_exchange_strong(&pool->ended, &open, HZ_POOL_TOO_SLOW);
@@ -184,13 +184,13 @@ static hz_leaf *wait_for_free(void)
 }
 
 /* Leaves a full leaf to hz-record. */
-static void hand_over(hz_leaf *leaf)
+static void leaf_hand_over(hz_leaf *leaf)
 {
     atomic_store_explicit(&leaf->head.state, HZ_LEAF_FULL, memory_order_release);
-    if (atomic_fetch_add(&pool->full, 1) % LEAVES_A_WAKE == 0) futex_wake(&pool->full);
+    if (atomic_fetch_add(&pool->full, 1) % LEAVES_A_WAKE == 0) wake_on(&pool->full);
 }
 
-static hz_leaf *take(hz_thread_log *log)
+static hz_leaf *leaf_take(hz_thread_log *log)
 {
     hz_leaf *leaf = take_free();
     if (leaf == NULL) leaf = wait_for_free();
@@ -206,33 +206,33 @@ static hz_leaf *take(hz_thread_log *log)
 }
 
 /* The log of this thread begins: with its identity, and with a stamp that counts from 0. */
-static void begin(hz_thread_log *log)
+static void log_begin(hz_thread_log *log)
 {
     log->leaf = NULL;
     log->stamp = 0;
     log->thread = atomic_fetch_add(&pool->thread_count, 1);
     log->leaf_count = 0;
     log->life = *hz_life;
-    log->leaf = take(log);
+    log->leaf = leaf_take(log);
     if (log->leaf != NULL)
         hz_log_put(log, log->leaf, HZ_LOG_SELF, (uint64_t)(uintptr_t)pthread_self(), 0);
 }
 
 static hz_leaf *next_leaf(hz_thread_log *log)
 {
-    if (atomic_load(&mode) == UNKNOWN) start();
+    if (atomic_load(&mode) == UNKNOWN) log_start();
     if (life_page != NULL && *life_page == 0) start_again();
     if (is_at_rest() && hz_bell_rings()) wake_up();
     if (atomic_load(&mode) != AWAKE) return NULL;
     if (log->leaf != NULL && log->life == *hz_life) {
-        hand_over(log->leaf);
+        leaf_hand_over(log->leaf);
         log->leaf = NULL;
     }
     if (atomic_load(&pool->ended) != HZ_POOL_OPEN) return NULL;
     if (log->life != *hz_life)
-        begin(log);
+        log_begin(log);
     else
-        log->leaf = take(log);
+        log->leaf = leaf_take(log);
     return log->leaf;
 }
 
