@@ -24,6 +24,7 @@ from hztune.caution import Caution
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.params import Value
+from hztune.rests import MOST_IDLE_S, MOST_RESTS, MemoryKind, RestPlan
 from hztune.strictjson import CREATED, SETTING, SHA256_OR_NONE, TEXT, VERSION, Fields, ascii_text
 
 SCHEMA = "hztune-profile/1"
@@ -147,6 +148,9 @@ class Objective:
     control: str = ""
     """What the ratio is to: the defaults of this allocator (`none`: the unchanged program); empty:
     those of the profile's own."""
+    rest: RestPlan | None = None
+    """Its rounds of load and rest; None, and no key of the file, where no memory at rest was read.
+    By what a program says that it rests is not in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +162,8 @@ class MemoryClaim:
     ci_low: float
     ci_high: float
     """Ends of the 95 % confidence interval of `ratio`."""
+    of: MemoryKind = "rss"
+    """Which memory; no key of the file where it is the peak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +327,12 @@ def dumps(profile: Profile) -> str:
         del held["term_days"]
     if profile.claim.memory is None:  # only the members of a front have that key
         del held["result"]["memory"]
+    elif profile.claim.memory.of == "rss":
+        del held["result"]["memory"]["of"]
+    if (rest := profile.objective.rest) is not None:
+        held["objective"]["rest"] = {"idle_s": rest.idle_s, "rounds": rest.rounds}
+    else:
+        del held["objective"]["rest"]
     body = {"schema": SCHEMA, **held, "env": profile.environment}
     return json.dumps(body, indent=2, allow_nan=False) + "\n"
 
@@ -463,8 +475,15 @@ def _objective(fields: Fields) -> Objective:
     metric = fields.text("metric", _METRIC)
     limits = fields.child("limits").texts(_LIMIT)
     control = fields.text("control", re.compile(f"|{allocator.pattern().pattern}"))
+    rest = _rest(fields.child("rest")) if fields.has("rest") else None
     fields.close()
-    return Objective(metric, limits, control)
+    return Objective(metric, limits, control, rest)
+
+
+def _rest(fields: Fields) -> RestPlan:
+    rest = RestPlan(fields.number("idle_s", 0, MOST_IDLE_S), fields.whole("rounds", 1, MOST_RESTS))
+    fields.close()
+    return rest
 
 
 def _claim(fields: Fields) -> Claim:
@@ -482,9 +501,10 @@ def _claim(fields: Fields) -> Claim:
 
 
 def _memory(fields: Fields) -> MemoryClaim:
-    memory = MemoryClaim(*(fields.number(key, 0, 1e9) for key in ("ratio", "ci_low", "ci_high")))
+    ratio, low, high = [fields.number(key, 0, 1e9) for key in ("ratio", "ci_low", "ci_high")]
+    of = fields.word("of", ("kept",)) if fields.has("of") else "rss"
     fields.close()
-    return memory
+    return MemoryClaim(ratio, low, high, cast("MemoryKind", of))
 
 
 def _search(fields: Fields) -> SearchInfo:

@@ -21,6 +21,7 @@ from hztune.measure.identity import Fault
 from hztune.measure.program import OUTPUT_BYTES, Program
 from hztune.measure.watch import Look, Watcher, watching
 from hztune.process import signal_name
+from hztune.rests import Rested
 
 Wrap = Callable[[list[str]], list[str]]
 """Puts another program before a command, such as one that times it."""
@@ -54,6 +55,7 @@ class Run:
         seen: What is wrong with one of its processes, as it was found while it ran.
         server_cpu_ns: Of `cpu_ns`, what a server took under its load, nanoseconds; 0: it is none.
         was_told: Whether a server's load was told to end.
+        rested: Its rounds of load and rest; None: it was not looked at.
     """
 
     fault: Fault | None
@@ -68,6 +70,7 @@ class Run:
     seen: Fault | None = None
     server_cpu_ns: int = 0
     was_told: bool = False
+    rested: Rested | None = None
 
 
 @dataclass(slots=True)
@@ -110,6 +113,7 @@ def launched(
     wrap: Wrap = list,
     helpers: Collection[Path] = (),
     keep_stdout: bool = False,
+    takes_lines: bool = False,
 ) -> Iterator[Launch]:
     """Runs a program for as long as the context lasts.
 
@@ -123,6 +127,7 @@ def launched(
         wrap: Puts something before hz-launch.
         helpers: What `wrap` puts there; it is not looked at.
         keep_stdout: Whether what the program prints is kept.
+        takes_lines: Whether lines can be sent to it; else its stdin is empty.
     """
     own = own_programs(*helpers)
     report = os.memfd_create("hz-launch")
@@ -131,6 +136,7 @@ def launched(
             process.Child(
                 wrap(_command(program, seed, changes, limit_s, report)),
                 env=base,
+                stdin=None if takes_lines else b"",
                 output_limit=OUTPUT_BYTES,
                 keep_stdout=keep_stdout,
                 pass_fds=(report,),

@@ -16,6 +16,7 @@ from hztune.blocks import Arm, fixed
 from hztune.caution import Caution
 from hztune.params import Value
 from hztune.profile import Profile
+from hztune.result.kept import KeptMemory
 from hztune.trial import CounterChange, Outlier
 
 FRONT = "front"
@@ -103,6 +104,7 @@ class Account:
         left_out: The harm of what the panel left out of the winner.
         added: What each parameter of the profile adds, in the order in which they were proved.
         prior: What the search began with, in a sentence; "": nothing from elsewhere.
+        kept: What stays at rest, on the fresh pairs; None: nothing was looked at while it rested.
     """
 
     why: str
@@ -124,6 +126,7 @@ class Account:
     left_out: tuple[Caution, ...] = ()
     added: tuple[Addition, ...] = ()
     prior: str = ""
+    kept: KeptMemory | None = None
 
     def __post_init__(self) -> None:
         """Takes copies of the mappings, which nothing can change."""

@@ -5,13 +5,14 @@ from hztune.trial.budget import Budget, Clock, Stop, SystemClock
 from hztune.trial.calibration import PAIRS, Calibration, assess, calibrate, warnings_about
 from hztune.trial.counters import FAULTS, CounterChange, counter_changes, fresh_outcomes
 from hztune.trial.ledger import ArmRecord, Ledger
-from hztune.trial.limits import LossLimit, MemoryLimit, limits_of
+from hztune.trial.limits import OF_LOAD, LossLimit, MemoryLimit, limits_of, memory_limit
 from hztune.trial.outlying import Outlier, outlying_pairs
 from hztune.trial.pareto import LEAST_SAVING, Place, unbeaten
 
 __all__ = [
     "FAULTS",
     "LEAST_SAVING",
+    "OF_LOAD",
     "PAIRS",
     "ArmRecord",
     "Bench",
@@ -31,6 +32,7 @@ __all__ = [
     "counter_changes",
     "fresh_outcomes",
     "limits_of",
+    "memory_limit",
     "outlying_pairs",
     "unbeaten",
     "warnings_about",

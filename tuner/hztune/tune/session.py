@@ -159,7 +159,7 @@ def _study(
     """The study, of which `looked_s` seconds went by while the program was looked at."""
     blocks = store.replay()
     budget = budget_of(task.request, SystemClock(), _spent(blocks) + looked_s)
-    ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine)
+    ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine, task.request.weighed)
     executor.recall(ledger.own_blocks())
     bench = Bench(executor, ledger, budget, reporter, stop)
     return study_of(task, bench, task.request.seed, panel, prior)

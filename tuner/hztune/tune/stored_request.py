@@ -14,6 +14,7 @@ from typing import Any
 
 from hztune import files, space
 from hztune.errors import UsageError
+from hztune.rests import RestPlan
 from hztune.tune.request import TuneRequest
 from hztune.workload import WorkloadSpec
 
@@ -25,7 +26,7 @@ _MOST_SPACE_BYTES = 256 * 1024
 LEARNED = "learned"
 """Beside the fields of a request: the prior with which the study was begun."""
 
-_SINCE_THEN = {"panel": False, "prior": False}
+_SINCE_THEN = {"panel": False, "prior": False, "max_kept": ""}
 """What the first stored requests had no word for, and how its studies go on."""
 
 
@@ -78,12 +79,15 @@ def _written_workload(spec: WorkloadSpec) -> dict[str, Any]:
     """A workload as a command line would describe it."""
     name = f"{spec.name}@{spec.setting}" if spec.setting else spec.name
     params = [f"{key}={value}" for key, value in spec.params]
-    return {"name": name, "params": params, "threads": spec.threads, "goal": spec.goal}
+    rest = {"rest": [spec.rest.idle_s, spec.rest.rounds]} if spec.rest is not None else {}
+    return {"name": name, "params": params, "threads": spec.threads, "goal": spec.goal, **rest}
 
 
 def _workload(stored: Mapping[str, Any]) -> WorkloadSpec:
     """The workload, judged anew."""
     spec = WorkloadSpec.from_text(stored["name"], stored["params"], stored["threads"])
+    if "rest" in stored:
+        spec = spec.resting(RestPlan(*stored["rest"]))
     return spec.by(stored["goal"])
 
 
