@@ -300,6 +300,15 @@ def test_a_profile_of_kept_memory_comes_back_as_it_was_saved(
     assert profile.load(found.folder / "profile.json") == found.profile
 
 
+def test_an_ended_study_of_kept_memory_is_told_again_as_it_was(
+    tuned: Callable[..., Result],
+) -> None:
+    found = tuned(spin_saves)
+    again = tuned(spin_saves, resume=True)
+    assert again.account.kept == found.account.kept
+    assert summary_lines(again) == summary_lines(found)
+
+
 def test_equals_are_told_apart_by_no_study_of_forty() -> None:
     claims = 0
     for seed in range(40):
