@@ -24,6 +24,7 @@ from hztune.caution import Caution
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.params import Value
+from hztune.quota import LEAST_CPUS, LEAST_MEMORY_KB, MOST_CPUS, MOST_MEMORY_KB, Quota
 from hztune.rests import MOST_IDLE_S, MOST_RESTS, MemoryKind, RestPlan
 from hztune.strictjson import CREATED, SETTING, SHA256_OR_NONE, TEXT, VERSION, Fields, ascii_text
 
@@ -151,6 +152,8 @@ class Objective:
     rest: RestPlan | None = None
     """Its rounds of load and rest; None, and no key of the file, where no memory at rest was read.
     By what a program says that it rests is not in it."""
+    quota: Quota | None = None
+    """The container in which it was proved; None, and no key of the file, where there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +336,8 @@ def dumps(profile: Profile) -> str:
         held["objective"]["rest"] = {"idle_s": rest.idle_s, "rounds": rest.rounds}
     else:
         del held["objective"]["rest"]
+    if profile.objective.quota is None:
+        del held["objective"]["quota"]
     body = {"schema": SCHEMA, **held, "env": profile.environment}
     return json.dumps(body, indent=2, allow_nan=False) + "\n"
 
@@ -476,8 +481,16 @@ def _objective(fields: Fields) -> Objective:
     limits = fields.child("limits").texts(_LIMIT)
     control = fields.text("control", re.compile(f"|{allocator.pattern().pattern}"))
     rest = _rest(fields.child("rest")) if fields.has("rest") else None
+    quota = _quota(fields.child("quota")) if fields.has("quota") else None
     fields.close()
-    return Objective(metric, limits, control, rest)
+    return Objective(metric, limits, control, rest, quota)
+
+
+def _quota(fields: Fields) -> Quota:
+    cpus = fields.number_or_none("cpus", LEAST_CPUS, MOST_CPUS)
+    memory_kb = fields.number_or_none("memory_kb", LEAST_MEMORY_KB, MOST_MEMORY_KB)
+    fields.close()
+    return Quota(cpus, None if memory_kb is None else int(memory_kb))
 
 
 def _rest(fields: Fields) -> RestPlan:

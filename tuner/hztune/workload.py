@@ -18,6 +18,7 @@ from typing import Any, Literal
 from hztune import artifacts, process, trace_file
 from hztune.errors import HztuneError, UsageError
 from hztune.params import Value
+from hztune.quota import Quota
 from hztune.rests import RestPlan
 from hztune.trace_file import TraceFile
 
@@ -149,6 +150,7 @@ class WorkloadSpec:
         trace: The file that is replayed; None: there is none, or the specification was read from
             results, which do not know where it stands.
         rest: Its rounds of load and rest; None: it is not looked at while it rests.
+        quota: The container in which each of its runs is measured; None: it has the machine.
     """
 
     name: str
@@ -159,6 +161,7 @@ class WorkloadSpec:
     goal: Goal = "throughput"
     trace: TraceFile | None = field(default=None, compare=False)
     rest: RestPlan | None = None
+    quota: Quota | None = None
 
     @classmethod
     def from_text(
@@ -194,7 +197,8 @@ class WorkloadSpec:
         words = [self.name + setting, *(f"{key}={value}" for key, value in self.params)]
         goal = [f"by {self.goal}"] if self.goal != "throughput" else []
         rest = [f"({self.rest.text})"] if self.rest is not None else []
-        return " ".join([*words, f"T={self.threads}", *goal, *rest])
+        within = [f"in {self.quota.text}"] if self.quota is not None else []
+        return " ".join([*words, f"T={self.threads}", *goal, *rest, *within])
 
     def by(self, goal: Goal) -> WorkloadSpec:
         """Returns the same workload with something else measured of it.
@@ -219,6 +223,13 @@ class WorkloadSpec:
         if self.name.startswith(trace_file.PREFIX):
             raise UsageError(f"{self.label}: memory at rest is not measured of a trace")
         return replace(self, rest=plan or RestPlan(), steady=False)
+
+    def within(self, quota: Quota) -> WorkloadSpec:
+        """Returns the same workload in a container.
+
+        It is measured by runs: a quota counts the time in which others have their turn, as well.
+        """
+        return replace(self, quota=quota, steady=False)
 
     def command(self, seed: int) -> list[str]:
         """Returns the hz-bench command; the same seed gives the same requests."""

@@ -30,7 +30,7 @@ def program(argv: Sequence[str] = (), **options: Any) -> Program:
         argv: Its words; () where `server` is given.
         options: As those of the command line: metric_regex, metric_cmd, lower_is_better, prepare,
             cleanup, check, warmup, timeout, server, load, ready, ready_port, idle_s, rounds, rests,
-            by.
+            cpus, memory, by.
 
     Raises:
         UsageError: The options exclude each other.
@@ -52,6 +52,8 @@ def request(
     budget: str | float = "3m",
     idle_s: float = 0.0,
     rounds: int | None = None,
+    cpus: float | None = None,
+    memory: str = "",
     **others: Any,
 ) -> TuneRequest:
     """What to tune, for `tune`; it is judged there.
@@ -66,12 +68,15 @@ def request(
         budget: Time for all of it: "90s", "5m", or seconds.
         idle_s: Of a workload: seconds of rest until its memory is read; 0: 2 where it is needed.
         rounds: Of a workload: loads, each with such a rest behind it.
+        cpus: Of a workload: CPUs of the container in which it is measured; None: all.
+        memory: Of a workload: memory of that container, "512M"; "": all.
         others: Further fields of TuneRequest: out, resume, trials, seed, space, max_rss,
-            max_kept, max_loss, pareto, panel, prior.
+            max_kept, max_loss, pareto, panel, prior, smallest_memory.
 
     Raises:
         UsageError: A workload or a parameter does not exist, or `budget` is no time.
     """
+    from hztune.quota import Quota
     from hztune.tune import TuneRequest
     from hztune.tune.resting import resting_plan, resting_program
     from hztune.workload import workloads_named
@@ -98,6 +103,8 @@ def request(
     specs = workloads_named(workload, params, threads)
     if rest is not None:
         specs = tuple(spec.resting(rest) for spec in specs)
+    if (quota := Quota.of(cpus, memory)) is not None:
+        specs = tuple(spec.within(quota) for spec in specs)
     first, *beside = (spec.by(objective) for spec in specs)
     return made(
         workload=first,

@@ -129,6 +129,12 @@ _EXIT_STATUS: dict[Verdict, int] = {
     help="Begin with what earlier studies on this machine learned, and leave what this one learns; "
     "--no-prior neither reads nor writes that. A study that goes on keeps what it began with.",
 )
+@click.option(
+    "--smallest-memory",
+    is_flag=True,
+    help="Then seek the smallest memory of a container that the default and the winner survive: "
+    "30 % of --budget go to that.",
+)
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where the results go.")
 @click.option("--resume", is_flag=True, help="Go on with the study in --out.")
 @click.option("--storage", default="", metavar="URL", help="Share the study; see `hztune worker`.")
@@ -248,6 +254,8 @@ def _request(
         budget=budget_s,
         idle_s=about["idle_s"],
         rounds=about["rounds"],
+        cpus=about["cpus"],
+        memory=about["memory"],
         **others,
     )
 

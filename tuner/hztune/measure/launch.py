@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from hztune.blocks import Status
 from hztune.errors import HztuneError, UsageError
 from hztune.measure.identity import Fault
 from hztune.measure.program import OUTPUT_BYTES, Program
+from hztune.measure.scope import Scope, entered
 from hztune.measure.watch import Look, Watcher, watching
 from hztune.process import signal_name
 from hztune.rests import Rested
@@ -81,12 +82,16 @@ class Launch:
         program: What runs.
         child: The process of hz-launch, or of what was put before it.
         report: What hz-launch said in the end, as JSON.
+        scope: Where the program lives.
+        out_of_memory: Whether the kernel ended one of its processes for want of memory.
     """
 
     program: Program
     child: process.Child
     _watcher: Watcher
     report: bytes = b""
+    scope: Scope = field(default_factory=Scope)
+    out_of_memory: bool = False
 
     def run(self, done: process.Finished) -> tuple[Run, str]:
         """Returns the run once it is over, and hz-launch's word for how it ended.
@@ -98,7 +103,11 @@ class Launch:
             UsageError: The program could not be started at all.
         """
         told = report_of(self.program, self.report, done.stderr)
-        return run_of(told, self._watcher, done.stdout, done.stderr), told["status"]
+        run = run_of(told, self._watcher, done.stdout, done.stderr)
+        if self.out_of_memory and self.program.quota is not None:
+            why = f"the kernel ended it for want of memory, in {self.program.quota.text}"
+            return replace(run, fault=Fault("oom", why)), "oom"
+        return run, told["status"]
 
 
 @contextmanager
@@ -133,8 +142,9 @@ def launched(
     report = os.memfd_create("hz-launch")
     try:
         with (
+            entered(program.quota) as scope,
             process.Child(
-                wrap(_command(program, seed, changes, limit_s, report)),
+                [*scope.wrap, *wrap(_command(program, seed, changes, limit_s, report, scope))],
                 env=base,
                 stdin=None if takes_lines else b"",
                 output_limit=OUTPUT_BYTES,
@@ -143,20 +153,32 @@ def launched(
             ) as child,
             watching(child.pid, look, own) as watcher,
         ):
-            launch = Launch(program, child, watcher)
+            launch = Launch(program, child, watcher, scope=scope)
             yield launch
-        launch.report = os.pread(report, os.fstat(report).st_size, 0)
+            launch.report = os.pread(report, os.fstat(report).st_size, 0)
+            launch.out_of_memory = scope.is_out_of_memory(_signal_of(launch.report))
     finally:
         os.close(report)
 
 
 def _command(
-    program: Program, seed: int, changes: Mapping[str, str], timeout_s: float, report: int
+    program: Program,
+    seed: int,
+    changes: Mapping[str, str],
+    timeout_s: float,
+    report: int,
+    scope: Scope,
 ) -> list[str]:
     """Returns the command that starts the program."""
     words = [str(artifacts.launch()), "--json-fd", str(report)]
+    words += [word for door in scope.doors for word in ("--join", str(door))]
     words += ["--timeout-ms", str(round(1e3 * timeout_s))]
     return [*words, *launch_words(program, seed, changes)]
+
+
+def _signal_of(report: bytes) -> int:
+    """The signal that ended a program, as hz-launch reports it; 0: none did."""
+    return int(json.loads(report)["signal"]) if report else 0
 
 
 def own_programs(*others: Path) -> tuple[Path, ...]:

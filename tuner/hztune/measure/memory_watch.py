@@ -12,6 +12,7 @@ from threading import Event, Thread
 from typing import NamedTuple
 
 from hztune.allocator import live
+from hztune.measure.scope import Scope
 from hztune.rests import Rested, RestPlan, Round
 
 _FIGURES = re.compile(r"^(Pss|LazyFree): +(\d+) kB$", re.M)
@@ -60,9 +61,10 @@ def tree_memory(launcher: int) -> TreeMemory:
 class MemoryWatch:
     """Follows one run: its curve, and its rounds of load and rest."""
 
-    def __init__(self, launcher: int, plan: RestPlan) -> None:
-        """Begins now; the process has just been started."""
+    def __init__(self, launcher: int, plan: RestPlan, scope: Scope | None = None) -> None:
+        """Begins now; the process has just been started, in `scope` if it has one of its own."""
         self._launcher = launcher
+        self._scope = scope or Scope()
         self._plan = plan
         self._began_s = time.monotonic()
         self._points: list[tuple[int, int, int]] = []
@@ -115,7 +117,14 @@ class MemoryWatch:
             seen.append(tree_memory(self._launcher))
         held = sorted(seen, key=lambda each: each.kept_kb)[_READINGS // 2]
         self._rounds.append(
-            Round(self._load_ms, rest_ms, self._now_ms(), held.kept_kb, held.lazy_kb)
+            Round(
+                self._load_ms,
+                rest_ms,
+                self._now_ms(),
+                held.kept_kb,
+                held.lazy_kb,
+                self._scope.charged_kb(),
+            )
         )
         self.load()
         return True

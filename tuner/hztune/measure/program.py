@@ -20,6 +20,7 @@ from hztune.arguments import judged, within
 from hztune.blocks import Arm
 from hztune.errors import HztuneError, UsageError
 from hztune.measure.identity import Fault
+from hztune.quota import Quota
 from hztune.rests import DEFAULT_IDLE_S, MOST_IDLE_S, RestPlan
 from hztune.workload import WorkloadSpec
 
@@ -102,6 +103,7 @@ class Program:
         own_kb: Reads how much of its memory is no allocator's from what it prints; None: nothing.
         rest: Its rounds of load and rest; None: it is not looked at while it rests.
         seeks_kept: Whether what it keeps at rest is made less, and not its speed better.
+        quota: The container in which each of its runs is measured; None: it has the machine.
     """
 
     argv: tuple[str, ...]
@@ -126,6 +128,7 @@ class Program:
     own_kb: Callable[[str], int] | None = None
     rest: RestPlan | None = None
     seeks_kept: bool = False
+    quota: Quota | None = None
 
     @property
     def label(self) -> str:
@@ -198,6 +201,7 @@ def bench_program(spec: WorkloadSpec, seconds: float = 1.0, rss_limit_mb: int = 
         rate=_bench_p99_rate if spec.goal == "p99" else _bench_rate,
         rest=spec.rest and replace(spec.rest, says=_BENCH_RESTS),
         seeks_kept=spec.goal == "kept",
+        quota=spec.quota,
         counts=_bench_counts,
         reads_output=True,
         rss_limit_mb=rss_limit_mb,
@@ -226,6 +230,8 @@ def described(
     idle_s: float = 0.0,
     rounds: int | None = None,
     rests: str = "",
+    cpus: float | None = None,
+    memory: str = "",
     name: str = "",
     by: Literal["turns", "runs"] | None = None,
 ) -> Program:
@@ -248,6 +254,8 @@ def described(
         idle_s: Seconds after the load until its memory is read again.
         rounds: Loads, each with such a rest behind it; None: one.
         rests: What the line on stdout matches by which a program says that its load has ended.
+        cpus: CPUs of the container in which it is measured; None: all.
+        memory: Memory of that container, as written: "512M"; "": all.
         name: How it is called; "": like its file.
         by: "turns" or "runs"; None: as is found out.
 
@@ -286,7 +294,13 @@ def described(
         name=name,
         better="lower" if lower_is_better else "higher",
         by=by or "",
+        quota=Quota.of(cpus, memory),
     )
+    if made.quota is not None and by == "turns":
+        raise UsageError(
+            "--by turns and a container exclude each other: a quota counts the time in which "
+            "others have their turn; leave --by turns out"
+        )
     if rounds is None and not rests:
         return made
     return made.resting(RestPlan(idle_s or DEFAULT_IDLE_S, 1 if rounds is None else rounds, rests))

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from hztune import process
 from hztune.measure.identity import Fault
-from hztune.measure.launch import Run, launched
+from hztune.measure.launch import Launch, Run, launched
 from hztune.measure.memory_watch import MemoryWatch
 from hztune.measure.program import OUTPUT_BYTES, Program
 from hztune.measure.server import READY_S, answers, tree_cpu_ns, under_load
@@ -44,7 +44,7 @@ def rest_once(
     with launched(
         program, seed, base, changes, limit_s, look, keep_stdout=True, takes_lines=True
     ) as launch:
-        watch = MemoryWatch(launch.child.pid, plan)
+        watch = MemoryWatch(launch.child.pid, plan, launch.scope)
         with watch.watching():
             printed, fault = _follow(launch.child, plan, watch, limit_s + _GRACE_S)
         done = launch.child.finish(0.0 if fault else _GRACE_S)
@@ -84,12 +84,13 @@ def _follow(
 
 
 def use_in_rounds(
-    server: process.Child, program: Program, base: Mapping[str, str], limit_s: float, standing: bool
+    launch: Launch, program: Program, base: Mapping[str, str], limit_s: float, standing: bool
 ) -> Run:
     """Waits until a server answers, and puts it under load as often as was asked."""
     plan, service = program.rest, program.service
     assert plan is not None and service is not None, "not a server with rests"
-    watch = MemoryWatch(server.pid, plan)
+    server = launch.child
+    watch = MemoryWatch(server.pid, plan, launch.scope)
     with watch.watching():
         fault = answers(service, base, server.wait)
         if fault is not None:

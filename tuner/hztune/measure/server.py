@@ -21,7 +21,7 @@ from hztune import process
 from hztune.allocator import live
 from hztune.errors import HztuneError
 from hztune.measure.identity import Fault
-from hztune.measure.launch import Run, launched
+from hztune.measure.launch import Launch, Run, launched
 from hztune.measure.memory_watch import tree_memory
 from hztune.measure.program import OUTPUT_BYTES, Program, Service
 from hztune.measure.segments import swept
@@ -48,7 +48,7 @@ without noise."""
 _LESS = 0.75
 """How much less a server works, at least, in the same time if it stands still for half of it."""
 
-Use = Callable[[process.Child, Program, Mapping[str, str], float, bool], Run]
+Use = Callable[[Launch, Program, Mapping[str, str], float, bool], Run]
 """Waits until a server answers, and does with it what is measured."""
 
 
@@ -90,7 +90,7 @@ def serve_once(
         )
     limit_s = (most_s or READY_S + timeout_s + service.idle_s) + _STOP_S
     with swept() as pids, launched(program, seed, base, changes, limit_s, look) as launch:
-        used = (use or _use)(launch.child, program, base, timeout_s, standing)
+        used = (use or _use)(launch, program, base, timeout_s, standing)
         pids.update(live.descendants(launch.child.pid))
         done = launch.child.stop(_STOP_S)
     run, status = launch.run(done)
@@ -108,10 +108,10 @@ def serve_once(
 
 
 def _use(
-    server: process.Child, program: Program, base: Mapping[str, str], limit_s: float, standing: bool
+    launch: Launch, program: Program, base: Mapping[str, str], limit_s: float, standing: bool
 ) -> Run:
     """Waits until the server answers, puts it under load, and reads its idle memory."""
-    service = program.service
+    server, service = launch.child, program.service
     assert service is not None, "not a server"
     fault = answers(service, base, server.wait)
     if fault is not None:

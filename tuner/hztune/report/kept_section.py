@@ -41,6 +41,31 @@ def memory_over_time(found: Figures) -> Html:
     )
 
 
+def smallest(found: Figures) -> Html:
+    """The smallest memory that was survived; nothing where it was not sought."""
+    survivors = found.result.account.survivors if found.result else ()
+    if not survivors:
+        return Html()
+    said = (
+        "Each run in a container whose memory the kernel limits: bisection, and then runs in a "
+        "row that survive. Nothing is claimed of other loads."
+    )
+    rows = [
+        (
+            tag("code", words.arm_words(one.arm)),
+            f"{one.least.kb / 1024:.1f}\u00a0MiB",
+            one.least.words,
+        )
+        for one in survivors
+    ]
+    head = ("configuration", "survives", "how sure")
+    return join(
+        tag("h2", "The smallest memory"),
+        tag("p", said, class_="soft"),
+        table("Smallest limits that were survived", head, rows, numbers=(1,)),
+    )
+
+
 def curves(default: Sequence[Rested], tuned: Sequence[Rested], width: float) -> Html:
     """Draws memory over time, with the loads as bands.
 

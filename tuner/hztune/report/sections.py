@@ -27,7 +27,7 @@ _ANSWERS = {
     "futile": "not confirmed: its gain is below what this budget can prove",
     "out_of_time": "not confirmed: time was up",
     "failed": "not confirmed: it failed in a fresh process",
-    "over_loss": "not confirmed: it is not shown to keep to --max-loss on each workload",
+    "over_loss": "not confirmed: it is not shown to keep to --max-loss",
     "over_limit": "not confirmed: it is not shown to keep the limit",
     "dominated": "confirmed, but a faster one takes no more memory, or hardly more",
 }
@@ -40,6 +40,7 @@ def body(found: Figures) -> Html:
         pareto_section.section,
         _proof,
         kept_section.memory_over_time,
+        kept_section.smallest,
         _shares,
         elsewhere.on_other_programs,
         _allocators,

@@ -153,6 +153,8 @@ def _sought_words(profile: Profile, objectives: str) -> list[str]:
     ]
     if (rest := profile.objective.rest) is not None:
         words += ["--idle-s", f"{rest.idle_s:g}", "--rounds", str(rest.rounds)]
+    if (quota := profile.objective.quota) is not None:
+        words += quota.options
     return words + (["--pareto", objectives] if objectives else [])
 
 

@@ -17,7 +17,7 @@ from hztune.caution import Caution
 from hztune.params import Value
 from hztune.profile import Profile
 from hztune.result.kept import KeptMemory
-from hztune.trial import CounterChange, Outlier
+from hztune.trial import CounterChange, Outlier, SmallestMemory
 
 FRONT = "front"
 
@@ -79,6 +79,14 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, slots=True)
+class Survivor:
+    """The smallest memory of its container that an arm survived."""
+
+    arm: Arm
+    least: SmallestMemory
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """How a study came to its verdict, and where the time went.
 
@@ -105,6 +113,7 @@ class Account:
         added: What each parameter of the profile adds, in the order in which they were proved.
         prior: What the search began with, in a sentence; "": nothing from elsewhere.
         kept: What stays at rest, on the fresh pairs; None: nothing was looked at while it rested.
+        survivors: The smallest memory of the default and of the profile; empty: it was not sought.
     """
 
     why: str
@@ -127,6 +136,7 @@ class Account:
     added: tuple[Addition, ...] = ()
     prior: str = ""
     kept: KeptMemory | None = None
+    survivors: tuple[Survivor, ...] = ()
 
     def __post_init__(self) -> None:
         """Takes copies of the mappings, which nothing can change."""

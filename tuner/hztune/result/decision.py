@@ -93,6 +93,6 @@ REASONS = {
     "out_of_time": "time is up before its gain is proved",
     "failed": "it failed in a fresh process",
     "over_limit": "it is not shown to keep the memory limit",
-    "over_loss": "it is not shown to lose at most what --max-loss allows on each workload",
+    "over_loss": "it is not shown to lose at most what --max-loss allows",
     "dominated": "another one dominates it: faster, and no more memory, or hardly more",
 }

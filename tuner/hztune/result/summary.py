@@ -27,8 +27,9 @@ def summary_json(result: Result) -> dict[str, Any]:
     are tuned / control with the 95 % interval, null where nothing was measured.
     """
     made, account = result.profile, stored_form(result.account)
-    if account["kept"] is None:
-        del account["kept"]
+    for name in ("kept", "survivors"):  # only where they were asked for
+        if not account[name]:
+            del account[name]
     later = {name: account.pop(name) for name in ("changes", "elsewhere", "left_out", "added")}
     for one in (*later["left_out"], *later["added"]):
         one["params"] = dict(one["params"])
@@ -143,6 +144,8 @@ def _profile_lines(result: Result) -> Iterator[str]:
         yield f"  idle memory: {result.account.idle_ratio:.2f}x of the {base}'s"
     if result.account.kept is not None:
         yield from _kept_lines(result.account.kept, made.objective.rest, base)
+    for one in result.account.survivors:
+        yield f"  smallest memory of {one.arm.text}: {one.least.words}"
     if made.allocator.name != _control(made):
         yield f"  allocator = {made.allocator.name}"
     worth = {name: _worth(one) for one in result.account.added for name, _ in one.params}

@@ -8,6 +8,7 @@ from hztune.trial.ledger import ArmRecord, Ledger
 from hztune.trial.limits import OF_LOAD, LossLimit, MemoryLimit, limits_of, memory_limit
 from hztune.trial.outlying import Outlier, outlying_pairs
 from hztune.trial.pareto import LEAST_SAVING, Place, unbeaten
+from hztune.trial.smallest import SmallestMemory, smallest_memory
 
 __all__ = [
     "FAULTS",
@@ -25,6 +26,7 @@ __all__ = [
     "MemoryLimit",
     "Outlier",
     "Place",
+    "SmallestMemory",
     "Stop",
     "SystemClock",
     "assess",
@@ -34,6 +36,7 @@ __all__ = [
     "limits_of",
     "memory_limit",
     "outlying_pairs",
+    "smallest_memory",
     "unbeaten",
     "warnings_about",
 ]

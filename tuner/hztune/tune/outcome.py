@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -25,7 +25,7 @@ from hztune.profile import (
     WorkloadId,
 )
 from hztune.rests import RestPlan
-from hztune.result import Account, Addition, Attempt, Elsewhere, Result
+from hztune.result import Account, Addition, Attempt, Elsewhere, Result, Survivor
 from hztune.result.decision import Decision
 from hztune.result.kept import kept_memory
 from hztune.search.proposer import SAMPLER
@@ -46,6 +46,7 @@ def result_of(
     decision: Decision,
     wall_s: float,
     folder: Path | None,
+    found: Sequence[Survivor] = (),
 ) -> Result:
     """The result of a study that came to a decision; nothing is written.
 
@@ -56,10 +57,12 @@ def result_of(
         decision: How it ended.
         wall_s: Seconds that this session took.
         folder: The results directory; None: there is none.
+        found: The smallest memory of some arms, where it was sought.
     """
     trials = study.bench.ledger.trials
     made, *front = (profile_of(task, machine, each, trials) for each in (decision, *decision.front))
-    return Result(made, account_of(study, decision, wall_s), tuple(front), folder)
+    account = replace(account_of(study, decision, wall_s), survivors=tuple(found))
+    return Result(made, account, tuple(front), folder)
 
 
 # ---- the profile ---------------------------------------------------------------------------------
@@ -74,7 +77,9 @@ def profile_of(task: Task, machine: Machine, decision: Decision, trials: int) ->
         workload=_workload_id(request),
         threads=request.threads,
         machine=MachineId.of(machine),
-        objective=Objective(metric_of(request), task.limits, _control(task), _rest(request)),
+        objective=Objective(
+            metric_of(request), task.limits, _control(task), _rest(request), request.quota
+        ),
         claim=decision.claim,
         search=SearchInfo(
             sampler=SAMPLER,

@@ -22,6 +22,7 @@ from hztune.measure.program import OPEN, Program
 from hztune.measure.workloads import refuse_mixture
 from hztune.panel import LEAST_S, PANEL_SHARE
 from hztune.profile import MOST_SEED
+from hztune.quota import Quota
 from hztune.rests import MemoryKind, RestPlan, weighed_memory
 from hztune.space import AnySpace
 from hztune.trial import OF_LOAD, LossLimit, MemoryLimit, memory_limit
@@ -29,6 +30,9 @@ from hztune.tune.candidates import AllocatorChoice, TuneTarget, asks_inside, can
 from hztune.workload import WorkloadSpec
 
 DEFAULT_BUDGET_S = 180.0
+SMALLEST_SHARE = 0.3
+"""Part of the budget in which the smallest memory is sought, where it is."""
+
 DEFAULT_MAX_LOSS = "5%"
 """What the pairs of a proof can show of a configuration that loses nothing; see `LossLimit`."""
 
@@ -63,6 +67,8 @@ class TuneRequest:
         more: Further programs that the same profile is for, each with a name.
         panel: Whether the winner is examined on other workloads; None: a workload's is, if there is
             time for it.
+        smallest_memory: Whether the smallest memory is sought that the default and the winner
+            survive.
         prior: Whether the search begins with what earlier studies learned, and leaves what it
             learned itself.
     """
@@ -84,6 +90,7 @@ class TuneRequest:
     panel: bool | None = None
     prior: bool = True
     more: tuple[Program, ...] = ()
+    smallest_memory: bool = False
 
     @property
     def workloads(self) -> tuple[WorkloadSpec, ...]:
@@ -119,6 +126,12 @@ class TuneRequest:
         return rests[0] if rests else None
 
     @property
+    def quota(self) -> Quota | None:
+        """The container in which everything is measured; None: there is none."""
+        quotas = [*(each.quota for each in self.workloads), *(each.quota for each in self.programs)]
+        return quotas[0] if quotas else None
+
+    @property
     def label(self) -> str:
         """What is measured, in words."""
         targets = self.workloads or self.programs
@@ -130,6 +143,11 @@ class TuneRequest:
         wanted = self.panel if self.panel is not None else self.workload is not None
         seconds = PANEL_SHARE * self.budget_s
         return seconds if wanted and not self.pareto and seconds >= LEAST_S else 0.0
+
+    @property
+    def smallest_s(self) -> float:
+        """Seconds of the budget in which the smallest memory is sought; 0: it is not."""
+        return SMALLEST_SHARE * self.budget_s if self.smallest_memory else 0.0
 
     @property
     def name(self) -> str:
@@ -376,6 +394,7 @@ def _told(program: Program) -> list[object]:
     around += [program.by] if program.by else []
     around += [program.rest.text, program.rest.says] if program.rest else []
     around += ["kept"] if program.seeks_kept else []
+    around += [program.quota.text] if program.quota else []
     return [list(program.argv), around, asdict(program.service) if program.service else None]
 
 

@@ -27,6 +27,7 @@ from hztune.measure.program import Program
 from hztune.measure.workloads import programs_executor, workloads_executor
 from hztune.profile import Profile
 from hztune.progress import Reporter, StudyStatus
+from hztune.quota import Quota
 from hztune.rests import MemoryKind
 from hztune.stats import FIRST_LOOK, Interval, is_look, sequential_interval
 from hztune.trial import (
@@ -197,6 +198,8 @@ def _on_workload(tuned: Profile, seed: int, traces: Sequence[Path]) -> Executor:
     ]
     rest = tuned.objective.rest
     specs = [(spec if rest is None else spec.resting(rest)).by(goal) for spec in specs]
+    if (quota := tuned.objective.quota) is not None:
+        specs = [spec.within(quota) for spec in specs]
     for spec in specs:
         spec.check()
     return workloads_executor(specs, seed=seed, machine=Machine.here(), processes=2)
@@ -260,8 +263,26 @@ def _on(programs: Sequence[Program], tuned: Profile, seed: int) -> Executor:
     if (rest := tuned.objective.rest) is not None:
         seeks_kept = tuned.objective.metric == METRICS["kept"]
         chosen = [replace(each.resting(rest), seeks_kept=seeks_kept) for each in chosen]
+    chosen = [replace(each, quota=_same_quota(each, tuned)) for each in chosen]
     inside = [tuned.allocator.as_installed()] if tuned.adapter.is_inside else []
     return programs_executor(chosen, seed=seed, machine=Machine.here(), inside=inside)
+
+
+def _same_quota(program: Program, tuned: Profile) -> Quota | None:
+    """The container of the claim, in which it is measured again.
+
+    Raises:
+        UsageError: Another one was given.
+    """
+    proved = tuned.objective.quota
+    if program.quota is not None and program.quota != proved:
+        where = f"in {proved.text}" if proved is not None else "without a container"
+        raise UsageError(
+            f"the profile was proved {where}, and {' '.join(program.quota.options)} was given; "
+            "leave these options out, or compare there: hztune compare none PROFILE "
+            f"{' '.join(program.quota.options)} -- ..."
+        )
+    return proved
 
 
 def measure(promise: Promise, bench: Bench) -> Verification:
