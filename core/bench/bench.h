@@ -126,6 +126,7 @@ typedef struct hz_options {
     uint64_t seed;                 /* of every random number */
     hz_touch touch;                /* what is written into new blocks */
     int turns_fd;                  /* memory of a conductor, or -1 */
+    unsigned rests;                /* rounds of work and rest; 0: one round, without rest */
     bool latency;                  /* time each call */
     bool json;                     /* JSON on stdout instead of lines */
     bool list;                     /* only list the workloads */
@@ -140,6 +141,15 @@ typedef struct hz_block {
 } hz_block;
 
 typedef struct hz_instruments hz_instruments;
+
+/* What a worker's `begin` has mapped, to be given back before it begins another round. */
+typedef struct hz_mapped {
+    struct {
+        void *at;     /* the mapping */
+        size_t bytes; /* its length */
+    } parts[4];
+    unsigned count; /* of `parts` that are in use */
+} hz_mapped;
 
 /* One worker. The first lines are what steps use. */
 typedef struct hz_worker {
@@ -165,6 +175,7 @@ typedef struct hz_worker {
     uint64_t past_minor_faults; /* page faults of its former threads */
     int64_t finished_ns;        /* when it had done its quota */
     bool begun;                 /* whether `begin` was called */
+    hz_mapped mapped;           /* what it has mapped; only where there are rests */
     pthread_t thread;           /* the one that works now; valid once it has finished */
     pthread_t previous;         /* the one that worked before and is to be joined */
     bool has_previous;          /* whether there is such a one */
@@ -185,6 +196,7 @@ typedef struct hz_run {
     hz_scatter scatter;              /* where the workers are woken */
     _Atomic uint32_t done;           /* futex: workers that have done their quota or seen the end */
     pthread_barrier_t stopped;       /* where all meet before blocks are freed */
+    unsigned rests_left;             /* rounds that still end with a rest */
     _Atomic int64_t live_peak_bytes; /* highest sum of live bytes that was seen */
     double remote_target;            /* wanted share of remote frees, in percent; negative: none */
     int64_t own_kb; /* resident memory that the workload keeps for itself; taken out
@@ -219,6 +231,9 @@ void hz_param_text(const hz_bench_param *param, int64_t value, char *text, size_
 /* harness.c */
 unsigned hz_cpu_count(void);
 void *hz_harness_alloc(size_t bytes);
+void hz_harness_note(hz_mapped *mapped);
+void hz_harness_give_back(hz_mapped *mapped);
+void hz_harness_rest(void);
 _Noreturn void hz_fail_memory(size_t bytes);
 size_t hz_power_of_two(size_t least);
 

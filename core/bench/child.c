@@ -140,6 +140,17 @@ static bool pass_gate(int gate)
            read(gate, &permission, 1) == 1;
 }
 
+/* Joins each control group behind the doors; false, with errno, when the kernel refuses. */
+static bool join_groups(const char *const *doors)
+{
+    for (; doors != NULL && *doors != NULL; doors++) {
+        const int fd = open(*doors, O_WRONLY | O_CLOEXEC);
+        if (fd < 0 || write(fd, "0", 1) != 1) return false;
+        (void)close(fd);
+    }
+    return true;
+}
+
 /* Between fork and exec: nothing here may be heard by the parent but the errno in `report`. */
 static _Noreturn void become_program(const hz_spawn *spawn, const int out[2], const int err[2],
                                      int report, pid_t parent)
@@ -161,7 +172,7 @@ static _Noreturn void become_program(const hz_spawn *spawn, const int out[2], co
     else if (spawn->given_fd >= 0)
         (void)dup2(spawn->given_fd, HZ_GIVEN_FD);
     if (spawn->gate_fd >= 0 && !pass_gate(spawn->gate_fd)) _exit(HZ_STATUS_FAILED);
-    (void)execvpe(spawn->argv[0], spawn->argv, spawn->environment);
+    if (join_groups(spawn->doors)) (void)execvpe(spawn->argv[0], spawn->argv, spawn->environment);
     const int why = errno;
     (void)!write(report, &why, sizeof why);
     _exit(HZ_STATUS_FAILED);

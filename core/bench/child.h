@@ -57,7 +57,9 @@ typedef struct hz_spawn {
     int given_fd;       /* becomes descriptor HZ_GIVEN_FD of the child; -1: none */
     int gate_fd;        /* socket: the child tells its pid there and waits for a byte before it
                            executes, and for the end when none comes; -1: none */
-    bool is_mute;       /* with `captured`: stdout goes to nowhere, all the same */
+    const char *const *doors; /* files of control groups that the child joins; NULL behind the last,
+                                 or no list */
+    bool is_mute;             /* with `captured`: stdout goes to nowhere, all the same */
     bool captured; /* stdin is empty, stdout and stderr go to `out` and `err`; else all three are
                       inherited */
 } hz_spawn;

@@ -26,6 +26,7 @@
 enum {
     MS_MAX = 24 * 3600 * 1000,
     NS_PER_MS = 1000000,
+    DOORS_MAX = 4,              /* control groups that the program joins */
     TREE_MAX = 4096,            /* processes that are measured */
     INFANT_NS = 3 * NS_PER_MS,  /* age up to which the allocator is looked for without pause */
     YOUNG_NS = 50 * NS_PER_MS,  /* age up to which it is looked at every ms */
@@ -44,11 +45,13 @@ static const char about[] = "usage: hz-launch [options] -- PROGRAM ARGUMENTS...\
 
 /* What was asked for, and what came out. */
 typedef struct launch {
-    int json_fd;          /* where the result goes */
-    int64_t timeout_ns;   /* longest time; 0: for ever */
-    int64_t rss_limit_kb; /* most memory of the tree; 0: no limit */
-    const char *expected; /* soname of the library that is to provide malloc, or NULL */
-    hz_changes changes;   /* to the environment */
+    int json_fd;                      /* where the result goes */
+    int64_t timeout_ns;               /* longest time; 0: for ever */
+    int64_t rss_limit_kb;             /* most memory of the tree; 0: no limit */
+    const char *expected;             /* soname of the library that is to provide malloc, or NULL */
+    hz_changes changes;               /* to the environment */
+    const char *doors[DOORS_MAX + 1]; /* of control groups, NULL behind the last */
+    size_t door_count;                /* how many */
     bool is_gated;        /* whether the program waits for permission before it executes */
     hz_child child;       /* the program */
     int signal_fd;        /* readable when a signal asks for the end */
@@ -98,6 +101,13 @@ static void add_change(void *target, const char *name, const char *text)
     hz_changes_add(&l->changes, name, text);
 }
 
+static void add_door(void *target, const char *name, const char *text)
+{
+    launch *l = target;
+    if (l->door_count == DOORS_MAX) hz_refuse("--%s: at most %d", name, DOORS_MAX);
+    l->doors[l->door_count++] = text;
+}
+
 static void set_gated(void *target, const char *name, const char *text)
 {
     launch *l = target;
@@ -113,6 +123,7 @@ static const hz_option options[] = {
     {"timeout-ms", "MS", set_timeout, "kill it after that time (default: never)"},
     {"rss-limit-mb", "M", set_limit,
      "kill it when it and its children use more (default: no limit)"},
+    {"join", "FILE", add_door, "the cgroup.procs of a control group that the program joins"},
     {"gated", NULL, set_gated,
      "--json-fd is a socket; the program's pid is written there, and it executes when a byte is "
      "read"},
@@ -324,6 +335,7 @@ int main(int argc, char **argv)
                                          .environment = environment,
                                          .given_fd = -1,
                                          .gate_fd = l.is_gated ? fileno(out) : -1,
+                                         .doors = l.doors,
                                          .captured = false});
     if (l.is_gated) l.start_ns = hz_clock_ns();
     (void)setpriority(PRIO_PROCESS, 0, -20); /* the child keeps the usual one */

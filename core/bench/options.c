@@ -61,6 +61,11 @@ static void set_turns(void *target, const char *name, const char *text)
     hz_options *o = target;
     o->turns_fd = (int)hz_parse_whole(name, text, 0, INT32_MAX);
 }
+static void set_rests(void *target, const char *name, const char *text)
+{
+    hz_options *o = target;
+    o->rests = (unsigned)hz_parse_whole(name, text, 1, 1000);
+}
 static void set_latency(void *target, const char *name, const char *text)
 {
     hz_options *o = target;
@@ -90,6 +95,8 @@ static const hz_option common[] = {
     {"touch", "WORD", set_touch,
      "what a new block gets: none, head (64 bytes, and one in each 4 KiB; default), full"},
     {"turns", "FD", set_turns, "obey the turns of a conductor through this inherited descriptor"},
+    {"rests", "N", set_rests,
+     "N rounds: work, free everything, say so on stdout, and wait for a line on stdin"},
     {"latency", NULL, set_latency, "time every call (a run of its own: it changes the throughput)"},
     {"json", NULL, set_json, "one JSON object on stdout instead of lines"},
     {"list", NULL, set_list, "list the workloads, their parameters and settings"},
@@ -250,6 +257,10 @@ static void check_together(hz_options *options)
     if (options->ops != 0 && options->turns_fd >= 0)
         hz_refuse("--ops and --turns exclude each other: turns measure a steady state, --ops is "
                   "fixed work");
+    if (options->rests != 0 && options->turns_fd >= 0)
+        hz_refuse("--rests and --turns exclude each other: a conductor waits for no rest");
+    if (options->rests != 0 && options->file != NULL)
+        hz_refuse("--rests: a trace has no rests of its own; leave the option out");
 }
 
 /* Fills `options` from the command line, or says what is wrong with it and leaves. */

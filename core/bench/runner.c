@@ -200,6 +200,27 @@ static void finish_worker(hz_worker *w)
     publish_work(w);
 }
 
+static void begin_work(hz_worker *w)
+{
+    if (w->run->options->rests != 0) hz_harness_note(&w->mapped);
+    w->run->workload->begin(w);
+    hz_harness_note(NULL);
+    publish_work(w);
+}
+
+/* Rests with all others when everything is freed; true: there is another round, which has begun. */
+static bool rest(hz_worker *w)
+{
+    hz_run *run = w->run;
+    if (run->options->rests == 0) return false;
+    hz_harness_give_back(&w->mapped);
+    (void)pthread_barrier_wait(&run->stopped);
+    (void)pthread_barrier_wait(&run->stopped);
+    if (run->rests_left == 0) return false;
+    begin_work(w);
+    return true;
+}
+
 /* Steps until the turn word, the quota or a hand-over ends it; true: the worker has finished. */
 static bool work(hz_worker *w)
 {
@@ -231,13 +252,13 @@ static void *worker_main(void *argument)
     hz_worker *w = argument;
     if (!w->begun) {
         w->begun = true;
-        w->run->workload->begin(w);
-        publish_work(w);
+        begin_work(w);
     }
-    if (work(w))
+    while (work(w)) {
         finish_worker(w);
-    else
-        hand_over(w);
+        if (!rest(w)) return NULL;
+    }
+    hand_over(w);
     return NULL;
 }
 
@@ -279,6 +300,12 @@ static uint64_t quota_of(const hz_run *run, unsigned index)
     return ops / run->threads + (index < ops % run->threads);
 }
 
+static void give_quotas(hz_run *run)
+{
+    for (unsigned i = 0; i < run->threads; i++)
+        run->workers[i].quota = run->options->ops == 0 ? UINT64_MAX : quota_of(run, i);
+}
+
 /* Makes the run that `options` ask for; threads are not started yet. */
 void hz_run_init(hz_run *run, const hz_options *options)
 {
@@ -297,8 +324,8 @@ void hz_run_init(hz_run *run, const hz_options *options)
     (void)pthread_barrier_init(&run->stopped, NULL, run->threads + 1);
     for (unsigned i = 0; i < run->threads; i++) init_worker(run, i);
     if (run->workload->prepare != NULL) run->workload->prepare(run);
-    for (unsigned i = 0; i < run->threads; i++)
-        run->workers[i].quota = options->ops == 0 ? UINT64_MAX : quota_of(run, i);
+    run->rests_left = options->rests;
+    give_quotas(run);
 }
 
 /* Lets the workers work until `end_ns`, or until all are done. */
@@ -396,25 +423,45 @@ static uint64_t join_workers(hz_run *run)
     return births;
 }
 
-/* Runs it from the first thread's start to the last one's end. */
-void hz_run_execute(hz_run *run, hz_result *result)
+/* One counted window, added to the result. */
+static void run_once(hz_run *run, hz_result *result)
 {
     reading first;
     reading last;
-    atomic_store(&run->page->nthreads, run->threads);
-    for (unsigned i = 0; i < run->threads; i++) start_thread(&run->workers[i]);
     if (run->options->turns_fd >= 0) {
         run_for_conductor(run, &first, &last);
     } else {
         wait_until_all_parked(run);
         (run->options->ops != 0 ? run_for_ops : run_for_time)(run, &first, &last);
     }
-    *result = (hz_result){
-        .seconds = (double)(last.ns - first.ns) * 1e-9,
-        .cpu_s = last.cpu_s - first.cpu_s,
-        .ops = last.ops - first.ops,
-        .minor_faults = last.minor_faults - first.minor_faults,
-        .births = join_workers(run),
-        .live_peak_kb = atomic_load(&run->live_peak_bytes) / 1024,
-    };
+    result->seconds += (double)(last.ns - first.ns) * 1e-9;
+    result->cpu_s += last.cpu_s - first.cpu_s;
+    result->ops += last.ops - first.ops;
+    result->minor_faults += last.minor_faults - first.minor_faults;
+}
+
+/* The workers have freed everything and wait: rests, and prepares another round if there is one. */
+static void rest_all(hz_run *run)
+{
+    (void)pthread_barrier_wait(&run->stopped);
+    hz_harness_rest();
+    run->rests_left--;
+    atomic_store(&run->done, 0);
+    hz_turn_give(run->page, HZ_TURN_PARK);
+    give_quotas(run);
+    (void)pthread_barrier_wait(&run->stopped);
+}
+
+/* Runs it from the first thread's start to the last one's end. */
+void hz_run_execute(hz_run *run, hz_result *result)
+{
+    *result = (hz_result){0};
+    atomic_store(&run->page->nthreads, run->threads);
+    for (unsigned i = 0; i < run->threads; i++) start_thread(&run->workers[i]);
+    do {
+        run_once(run, result);
+        if (run->options->rests != 0) rest_all(run);
+    } while (run->rests_left > 0);
+    result->births = join_workers(run);
+    result->live_peak_kb = atomic_load(&run->live_peak_bytes) / 1024;
 }

@@ -138,7 +138,7 @@ def points(executor: Executor, arms: list[Arm], passes: int, seed: int) -> list[
         {
             "params": dict(seen.arm.params),
             "pairs": [round(pair.log_ratio, 4) for pair in seen.pairs],
-            "log_rss": round(sum(seen.rss) / len(seen.rss), 4) if seen.rss else None,
+            "log_rss": round(sum(seen.peaks) / len(seen.peaks), 4) if seen.peaks else None,
             "status": seen.failures[0].status if seen.failures else "ok",
         }
         for seen in ledger.searched.values()

@@ -159,6 +159,16 @@ def parse_duration(text: str) -> float:
     return float(found[1]) * _SECONDS[found[2]]
 
 
+def within(option: str, value: float, low: float, high: float) -> None:
+    """Sees to it that the number of an option is legal.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if not low <= value <= high:
+        raise UsageError(f"{option} is {value}; legal is a number from {low:g} to {high:g}")
+
+
 def memory_amount(text: str) -> tuple[float, int]:
     """An amount of memory as people write it: (times the default's, KiB), one of them 0.
 

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Literal, TypeVar
 
 from hztune.params import Value, with_current_names
+from hztune.rests import MemoryKind, Rested
 
 Role = Literal["aa", "search", "confirm", "ablate", "explore", "panel"]
 Status = Literal[
@@ -166,6 +167,7 @@ class Outcome:
         parts: What it showed on each workload, in their order, where a block is measured on
             several; then the fields above sum them up, and `turns` is empty. Else empty.
         facts: What is known of the whole process, by name (ops, minor_faults), where it says so.
+        rested: Its rounds of load and rest in its last run; None: it was not looked at.
     """
 
     arm: Arm
@@ -178,6 +180,7 @@ class Outcome:
     counters: Mapping[str, int] = field(default_factory=dict)
     parts: tuple[Outcome, ...] = ()
     facts: Mapping[str, int] = field(default_factory=dict, compare=False)
+    rested: Rested | None = None
 
     def __post_init__(self) -> None:
         """Takes copies of the mappings, which nothing can change."""
@@ -188,6 +191,12 @@ class Outcome:
     def ok(self) -> bool:
         """Whether it may enter an estimate."""
         return self.status == "ok"
+
+    def memory_kb(self, of: MemoryKind) -> int:
+        """Its peak memory or what it keeps at rest, KiB; 0 when unknown."""
+        if of == "rss":
+            return self.rss_peak_kb
+        return self.rested.kept_kb if self.rested is not None else 0
 
     @property
     def all_turns(self) -> tuple[Turn, ...]:

@@ -24,6 +24,8 @@ from hztune.caution import Caution
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.params import Value
+from hztune.quota import LEAST_CPUS, LEAST_MEMORY_KB, MOST_CPUS, MOST_MEMORY_KB, Quota
+from hztune.rests import MOST_IDLE_S, MOST_RESTS, MemoryKind, RestPlan
 from hztune.strictjson import CREATED, SETTING, SHA256_OR_NONE, TEXT, VERSION, Fields, ascii_text
 
 SCHEMA = "hztune-profile/1"
@@ -147,6 +149,11 @@ class Objective:
     control: str = ""
     """What the ratio is to: the defaults of this allocator (`none`: the unchanged program); empty:
     those of the profile's own."""
+    rest: RestPlan | None = None
+    """Its rounds of load and rest; None, and no key of the file, where no memory at rest was read.
+    By what a program says that it rests is not in it."""
+    quota: Quota | None = None
+    """The container in which it was proved; None, and no key of the file, where there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +165,8 @@ class MemoryClaim:
     ci_low: float
     ci_high: float
     """Ends of the 95 % confidence interval of `ratio`."""
+    of: MemoryKind = "rss"
+    """Which memory; no key of the file where it is the peak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +330,14 @@ def dumps(profile: Profile) -> str:
         del held["term_days"]
     if profile.claim.memory is None:  # only the members of a front have that key
         del held["result"]["memory"]
+    elif profile.claim.memory.of == "rss":
+        del held["result"]["memory"]["of"]
+    if (rest := profile.objective.rest) is not None:
+        held["objective"]["rest"] = {"idle_s": rest.idle_s, "rounds": rest.rounds}
+    else:
+        del held["objective"]["rest"]
+    if profile.objective.quota is None:
+        del held["objective"]["quota"]
     body = {"schema": SCHEMA, **held, "env": profile.environment}
     return json.dumps(body, indent=2, allow_nan=False) + "\n"
 
@@ -463,8 +480,23 @@ def _objective(fields: Fields) -> Objective:
     metric = fields.text("metric", _METRIC)
     limits = fields.child("limits").texts(_LIMIT)
     control = fields.text("control", re.compile(f"|{allocator.pattern().pattern}"))
+    rest = _rest(fields.child("rest")) if fields.has("rest") else None
+    quota = _quota(fields.child("quota")) if fields.has("quota") else None
     fields.close()
-    return Objective(metric, limits, control)
+    return Objective(metric, limits, control, rest, quota)
+
+
+def _quota(fields: Fields) -> Quota:
+    cpus = fields.number_or_none("cpus", LEAST_CPUS, MOST_CPUS)
+    memory_kb = fields.number_or_none("memory_kb", LEAST_MEMORY_KB, MOST_MEMORY_KB)
+    fields.close()
+    return Quota(cpus, None if memory_kb is None else int(memory_kb))
+
+
+def _rest(fields: Fields) -> RestPlan:
+    rest = RestPlan(fields.number("idle_s", 0, MOST_IDLE_S), fields.whole("rounds", 1, MOST_RESTS))
+    fields.close()
+    return rest
 
 
 def _claim(fields: Fields) -> Claim:
@@ -482,9 +514,10 @@ def _claim(fields: Fields) -> Claim:
 
 
 def _memory(fields: Fields) -> MemoryClaim:
-    memory = MemoryClaim(*(fields.number(key, 0, 1e9) for key in ("ratio", "ci_low", "ci_high")))
+    ratio, low, high = [fields.number(key, 0, 1e9) for key in ("ratio", "ci_low", "ci_high")]
+    of = fields.word("of", ("kept",)) if fields.has("of") else "rss"
     fields.close()
-    return memory
+    return MemoryClaim(ratio, low, high, cast("MemoryKind", of))
 
 
 def _search(fields: Fields) -> SearchInfo:

@@ -18,12 +18,15 @@ from typing import Any, Literal
 from hztune import artifacts, process, trace_file
 from hztune.errors import HztuneError, UsageError
 from hztune.params import Value
+from hztune.quota import Quota
+from hztune.rests import RestPlan
 from hztune.trace_file import TraceFile
 
-Goal = Literal["throughput", "p99"]
-"""What is made better: operations a second, or the time that 99 of 100 calls keep to."""
+Goal = Literal["throughput", "p99", "kept"]
+"""What is made better: operations a second, the time that 99 of 100 calls keep to, or the memory
+that stays when the load has ended."""
 
-METRICS: dict[Goal, str] = {"throughput": "ops_per_s", "p99": "p99_ns"}
+METRICS: dict[Goal, str] = {"throughput": "ops_per_s", "p99": "p99_ns", "kept": "kept_kb"}
 """How a profile calls it."""
 
 _LIST_SCHEMA = 1
@@ -146,6 +149,8 @@ class WorkloadSpec:
         goal: What is measured of it.
         trace: The file that is replayed; None: there is none, or the specification was read from
             results, which do not know where it stands.
+        rest: Its rounds of load and rest; None: it is not looked at while it rests.
+        quota: The container in which each of its runs is measured; None: it has the machine.
     """
 
     name: str
@@ -155,6 +160,8 @@ class WorkloadSpec:
     steady: bool = True
     goal: Goal = "throughput"
     trace: TraceFile | None = field(default=None, compare=False)
+    rest: RestPlan | None = None
+    quota: Quota | None = None
 
     @classmethod
     def from_text(
@@ -188,20 +195,41 @@ class WorkloadSpec:
         """How it is written in reports: "remote@main remote=90 T=32"."""
         setting = f"@{self.setting}" if self.setting else ""
         words = [self.name + setting, *(f"{key}={value}" for key, value in self.params)]
-        goal = ["by p99"] if self.goal == "p99" else []
-        return " ".join([*words, f"T={self.threads}", *goal])
+        goal = [f"by {self.goal}"] if self.goal != "throughput" else []
+        rest = [f"({self.rest.text})"] if self.rest is not None else []
+        within = [f"in {self.quota.text}"] if self.quota is not None else []
+        return " ".join([*words, f"T={self.threads}", *goal, *rest, *within])
 
     def by(self, goal: Goal) -> WorkloadSpec:
         """Returns the same workload with something else measured of it.
 
-        Latencies are of whole runs: they take a clock at every call, and come when a run ends.
+        Latencies are of whole runs: they take a clock at every call, and come when a run ends. So
+        is what stays at rest.
 
         Raises:
             UsageError: It is none of METRICS.
         """
         if goal not in tuple(METRICS):
             raise UsageError(f"there is no objective {goal!r} (legal: {' '.join(METRICS)})")
-        return replace(self, goal=goal, steady=self.steady and goal == "throughput")
+        made = replace(self, goal=goal, steady=self.steady and goal == "throughput")
+        return made.resting(self.rest) if goal == "kept" else made
+
+    def resting(self, plan: RestPlan | None = None) -> WorkloadSpec:
+        """Returns the same workload with a rest behind its load.
+
+        Raises:
+            UsageError: It is a trace, which has no rest of its own.
+        """
+        if self.name.startswith(trace_file.PREFIX):
+            raise UsageError(f"{self.label}: memory at rest is not measured of a trace")
+        return replace(self, rest=plan or RestPlan(), steady=False)
+
+    def within(self, quota: Quota) -> WorkloadSpec:
+        """Returns the same workload in a container.
+
+        It is measured by runs: a quota counts the time in which others have their turn, as well.
+        """
+        return replace(self, quota=quota, steady=False)
 
     def command(self, seed: int) -> list[str]:
         """Returns the hz-bench command; the same seed gives the same requests."""
@@ -209,6 +237,8 @@ class WorkloadSpec:
         for key, value in self.params:
             words += [f"--{key}", str(value)]
         instruments = ["--latency"] if self.goal == "p99" else []
+        if self.rest is not None:
+            instruments += ["--rests", str(self.rest.rounds)]
         return [*words, "--threads", str(self.threads), "--seed", str(seed), *instruments, "--json"]
 
     @property

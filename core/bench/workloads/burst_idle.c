@@ -79,7 +79,7 @@ static void sleep_s(int64_t seconds)
 static void idle(const hz_run *run)
 {
     shared *all = run->shared;
-    const int64_t seconds = run->values[IDLE];
+    const int64_t seconds = run->options->rests != 0 ? 0 : run->values[IDLE];
     const int64_t first = seconds < 1 ? seconds : 1;
     all->rss_kb[0] = hz_proc_rss_kb(getpid());
     sleep_s(first);

@@ -29,7 +29,8 @@ def program(argv: Sequence[str] = (), **options: Any) -> Program:
     Args:
         argv: Its words; () where `server` is given.
         options: As those of the command line: metric_regex, metric_cmd, lower_is_better, prepare,
-            cleanup, check, warmup, timeout, server, load, ready, ready_port, idle_s, by.
+            cleanup, check, warmup, timeout, server, load, ready, ready_port, idle_s, rounds, rests,
+            cpus, memory, by.
 
     Raises:
         UsageError: The options exclude each other.
@@ -49,6 +50,10 @@ def request(
     objective: Goal = "throughput",
     allocator: str | None = None,
     budget: str | float = "3m",
+    idle_s: float = 0.0,
+    rounds: int | None = None,
+    cpus: float | None = None,
+    memory: str = "",
     **others: Any,
 ) -> TuneRequest:
     """What to tune, for `tune`; it is judged there.
@@ -58,16 +63,22 @@ def request(
         program: A program of yours, from `program`, or several, from `named_programs`.
         threads: Threads of the workload; None: as many as there are CPUs.
         params: "KEY=VALUE", parameters of the workload.
-        objective: "throughput" or "p99", of a workload.
+        objective: "throughput", "p99" (of a workload), or "kept": memory at rest.
         allocator: A name, several with commas, or "any"; None: "any" for a program, else "hz".
         budget: Time for all of it: "90s", "5m", or seconds.
-        others: Further fields of TuneRequest: out, resume, trials, seed, space, max_rss, max_loss,
-            pareto, panel, prior.
+        idle_s: Of a workload: seconds of rest until its memory is read; 0: 2 where it is needed.
+        rounds: Of a workload: loads, each with such a rest behind it.
+        cpus: Of a workload: CPUs of the container in which it is measured; None: all.
+        memory: Of a workload: memory of that container, "512M"; "": all.
+        others: Further fields of TuneRequest: out, resume, trials, seed, space, max_rss,
+            max_kept, max_loss, pareto, panel, prior, smallest_memory.
 
     Raises:
         UsageError: A workload or a parameter does not exist, or `budget` is no time.
     """
+    from hztune.quota import Quota
     from hztune.tune import TuneRequest
+    from hztune.tune.resting import resting_plan, resting_program
     from hztune.workload import workloads_named
 
     budget_s = parse_duration(budget) if isinstance(budget, str) else budget
@@ -75,7 +86,8 @@ def request(
         others["out"] = Path(others["out"])
     made = judged(TuneRequest)
     if program is not None:
-        one, *more = program if isinstance(program, Sequence) else (program,)
+        asked = program if isinstance(program, Sequence) else (program,)
+        one, *more = (resting_program(each, objective, others) for each in asked)
         return made(
             program=one,
             more=tuple(more),
@@ -87,7 +99,13 @@ def request(
         raise UsageError("give a workload or a program; one of them is needed")
     if "beside" in others:
         raise UsageError("beside is no argument; name several workloads with commas between them")
-    first, *beside = (spec.by(objective) for spec in workloads_named(workload, params, threads))
+    rest = resting_plan(idle_s, rounds, objective, others)
+    specs = workloads_named(workload, params, threads)
+    if rest is not None:
+        specs = tuple(spec.resting(rest) for spec in specs)
+    if (quota := Quota.of(cpus, memory)) is not None:
+        specs = tuple(spec.within(quota) for spec in specs)
+    first, *beside = (spec.by(objective) for spec in specs)
     return made(
         workload=first,
         beside=tuple(beside),

@@ -47,7 +47,17 @@ _OPTIONS = (
     click.option("--ready-port", type=int, metavar="N",
                  help="Or: the TCP port on which it then answers."),
     click.option("--idle-s", type=float, default=0.0, metavar="SECONDS",
-                 help="Read the server's memory again that long after the load."),
+                 help="Read the memory again that long after the load; see --objective kept."),
+    click.option("--rounds", type=int, metavar="N",
+                 help="Rounds of load and rest, for what is kept and how much a round adds."),
+    click.option("--cpus", type=float, metavar="N",
+                 help="Measure in a container with so many CPUs' worth of time."),
+    click.option("--memory", default="", metavar="SIZE",
+                 help="Measure in a container with so much memory (512M): what takes more is ended "
+                      "by the kernel."),
+    click.option("--rests", default="", metavar="REGEX",
+                 help="A program rests when a line on its stdout matches; a line on its stdin lets "
+                      "it go on."),
 )  # fmt: skip
 
 _COMMANDS = click.option(
@@ -61,7 +71,7 @@ _COMMANDS = click.option(
 PROGRAM_OPTIONS = frozenset({
     "metric_regex", "metric_cmd", "lower_is_better", "prepare", "cleanup", "check", "warmup",
     "timeout", "server", "load", "ready", "ready_port", "idle_s",
-    "by",
+    "rounds", "rests", "cpus", "memory", "by",
 })  # fmt: skip
 """Their names, as `api.program` takes them."""
 

@@ -60,10 +60,11 @@ _EXIT_STATUS: dict[Verdict, int] = {
 )
 @click.option(
     "--objective",
-    type=click.Choice(["throughput", "p99"]),
+    type=click.Choice(["throughput", "p99", "kept"]),
     default="throughput",
     show_default=True,
-    help="What of the workload is made better; p99: the time that 99 of 100 calls keep to.",
+    help="What is made better; p99, of a workload: the time that 99 of 100 calls keep to; kept: "
+    "the memory that stays when the load has ended and --idle-s seconds have passed.",
 )
 @click.option(
     "--allocator",
@@ -94,17 +95,25 @@ _EXIT_STATUS: dict[Verdict, int] = {
     "--max-rss", default="", metavar="LIMIT", help="Memory limit: 1.10x of the default's, or 512M."
 )
 @click.option(
+    "--max-kept",
+    default="",
+    metavar="LIMIT",
+    help="The same for memory at rest: 0.7x of what the default keeps, or 100M.",
+)
+@click.option(
     "--max-loss",
     default="5%",
     show_default=True,
     metavar="PERCENT",
-    help="The most that each of several workloads or commands may lose; fresh pairs must show it.",
+    help="The most that each of several workloads or commands may lose; with --objective kept, the "
+    "most speed that the load may lose. Fresh pairs must show it.",
 )
 @click.option(
     "--pareto",
     default="",
-    metavar="throughput,rss",
-    help="Prove a front instead: the fastest, the one with least memory, and those between.",
+    metavar="throughput,rss|kept",
+    help="Prove a front instead: the fastest, the one with least memory (at its peak, or kept at "
+    "rest), and those between.",
 )
 @click.option(
     "--panel/--no-panel",
@@ -119,6 +128,12 @@ _EXIT_STATUS: dict[Verdict, int] = {
     default=True,
     help="Begin with what earlier studies on this machine learned, and leave what this one learns; "
     "--no-prior neither reads nor writes that. A study that goes on keeps what it began with.",
+)
+@click.option(
+    "--smallest-memory",
+    is_flag=True,
+    help="Then seek the smallest memory of a container that the default and the winner survive: "
+    "30 % of --budget go to that.",
 )
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where the results go.")
 @click.option("--resume", is_flag=True, help="Go on with the study in --out.")
@@ -218,7 +233,7 @@ def _request(
     own = programs_of(words, commands, about)
     if own and (workload is not None or params or threads is not None):
         raise UsageError("--workload, --param and --threads are not for a program of your own")
-    if own and objective != "throughput":
+    if own and objective == "p99":
         raise UsageError(
             f"--objective {objective} is for workloads; a program of yours is judged by its time, "
             "or by what --metric-regex or --metric-cmd finds"
@@ -230,9 +245,18 @@ def _request(
         )
     budget_s = parse_duration(budget)
     if own:
-        return api.request(program=own, budget=budget_s, **others)
+        return api.request(program=own, objective=objective, budget=budget_s, **others)
     return api.request(
-        workload, threads=threads, params=params, objective=objective, budget=budget_s, **others
+        workload,
+        threads=threads,
+        params=params,
+        objective=objective,
+        budget=budget_s,
+        idle_s=about["idle_s"],
+        rounds=about["rounds"],
+        cpus=about["cpus"],
+        memory=about["memory"],
+        **others,
     )
 
 

@@ -210,9 +210,13 @@ def _for_people(tuned: Profile, finding: Verification) -> str:
     if finding.rss_ratio is not None:
         text = dict(tuned.objective.limits).get("max_rss")
         limit = f", limit {text}" if text else ""
-        memory = claim.memory
+        memory = claim.memory if claim.memory and claim.memory.of == "rss" else None
         promised = f", claimed [{memory.ci_low:.3f}, {memory.ci_high:.3f}]" if memory else ""
         lines.append(f"  peak memory: {finding.rss_ratio:.2f}x of the control's{limit}{promised}")
+    if finding.kept_ratio is not None:
+        text = dict(tuned.objective.limits).get("max_kept")
+        limit = f", limit {text}" if text else ""
+        lines.append(f"  kept memory: {finding.kept_ratio:.2f}x of the control's{limit}")
     return "\n".join(lines)
 
 
@@ -230,4 +234,5 @@ def _as_json(tuned: Profile, finding: Verification) -> dict[str, object]:
             "pairs": claim.pairs,
         },
         "rss_ratio": finding.rss_ratio,
+        "kept_ratio": finding.kept_ratio,
     }

@@ -45,7 +45,7 @@ class Member:
         arm: Whose they are.
         answer: "proved", or why it is not on the front.
         speed: 95 % interval of its log ratio to the control; None: too few pairs.
-        memory: The same of the log ratio of peak memory; below 0 it takes less.
+        memory: The same of the log ratio of the memory that is weighed; below 0 it takes less.
         is_faster: Whether more speed is proved.
         is_saving: Whether less memory is proved.
     """
@@ -201,7 +201,7 @@ def _gains(
     bench: Bench, record: ArmRecord, alpha: float, *, is_last: bool
 ) -> tuple[_Objective, _Objective]:
     """Speed and memory."""
-    speed, saving = record.log_ratios, [-each for each in record.rss]
+    speed, saving = record.log_ratios, [each.log_ratio for each in record.savings]
     return (
         _Objective.of(speed, bench.floor, _looks(bench, len(speed), is_last=is_last), alpha),
         _Objective.of(saving, LEAST_SAVING, _looks(bench, len(saving), is_last=is_last), alpha),

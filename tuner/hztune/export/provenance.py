@@ -8,6 +8,7 @@ from pathlib import Path
 from hztune import allocator, artifacts
 from hztune.errors import UsageError
 from hztune.profile import Profile
+from hztune.rests import MEMORIES
 
 PRELOAD = "LD_PRELOAD"
 _PRELOADABLE = re.compile(r"[A-Za-z0-9_./+,=-]+")
@@ -54,8 +55,8 @@ def claim(profile: Profile) -> str:
     control = _CONTROLS.get(profile.objective.control, "the default")
     words = {
         "improved": f"{100 * (result.ratio - 1):.1f} % better in {result.metric} than {control}",
-        "within_limit": f"keeps max_rss, which {control} does not, at {result.ratio:.3f} times "
-        f"its {result.metric}",
+        "within_limit": f"keeps {_limits(profile)}, which {control} does not, "
+        f"at {result.ratio:.3f} times its {result.metric}",
         "less_memory": f"{result.metric} {result.ratio:.3f} times that of {control}",
         "no_gain": f"no gain in {result.metric} over {control} was proved",
         "infeasible": "no configuration meets the limits",
@@ -65,9 +66,15 @@ def claim(profile: Profile) -> str:
     told = [f"{words[result.verdict]} ({interval})"]
     if (memory := result.memory) is not None:
         ends = f"95 % interval {memory.ci_low:.3f} to {memory.ci_high:.3f}"
-        taken = f"{memory.ratio:.3f} times the peak memory of {control} ({ends})"
+        taken = f"{memory.ratio:.3f} times the {MEMORIES[memory.of]} of {control} ({ends})"
         told.insert(0 if result.verdict == "less_memory" else 1, taken)
     return ", ".join(told)
+
+
+def _limits(profile: Profile) -> str:
+    """The memory limits by their names."""
+    names = [name for name, _ in profile.objective.limits if name in ("max_rss", "max_kept")]
+    return " and ".join(names) or "max_rss"
 
 
 def hashed(lines: list[str]) -> str:

@@ -74,6 +74,10 @@ class ProgramExecutor:
         """Finds out how to measure, and says so."""
         if self._by == "runs":
             return self._by_runs("as was asked" if self._program.by else "as the study began")
+        if self._program.rest is not None:
+            return self._by_runs(f"{self._program.rest.text}, of which the memory is read")
+        if self._program.quota is not None:
+            return self._by_runs(f"each in {self._program.quota.text}")
         service = self._program.service
         if service is not None and (said := fixed_port(self._program, service)):
             return self._by_runs(said)

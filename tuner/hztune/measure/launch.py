@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from hztune.blocks import Status
 from hztune.errors import HztuneError, UsageError
 from hztune.measure.identity import Fault
 from hztune.measure.program import OUTPUT_BYTES, Program
+from hztune.measure.scope import Scope, entered
 from hztune.measure.watch import Look, Watcher, watching
 from hztune.process import signal_name
+from hztune.rests import Rested
 
 Wrap = Callable[[list[str]], list[str]]
 """Puts another program before a command, such as one that times it."""
@@ -54,6 +56,7 @@ class Run:
         seen: What is wrong with one of its processes, as it was found while it ran.
         server_cpu_ns: Of `cpu_ns`, what a server took under its load, nanoseconds; 0: it is none.
         was_told: Whether a server's load was told to end.
+        rested: Its rounds of load and rest; None: it was not looked at.
     """
 
     fault: Fault | None
@@ -68,6 +71,7 @@ class Run:
     seen: Fault | None = None
     server_cpu_ns: int = 0
     was_told: bool = False
+    rested: Rested | None = None
 
 
 @dataclass(slots=True)
@@ -78,12 +82,16 @@ class Launch:
         program: What runs.
         child: The process of hz-launch, or of what was put before it.
         report: What hz-launch said in the end, as JSON.
+        scope: Where the program lives.
+        out_of_memory: Whether the kernel ended one of its processes for want of memory.
     """
 
     program: Program
     child: process.Child
     _watcher: Watcher
     report: bytes = b""
+    scope: Scope = field(default_factory=Scope)
+    out_of_memory: bool = False
 
     def run(self, done: process.Finished) -> tuple[Run, str]:
         """Returns the run once it is over, and hz-launch's word for how it ended.
@@ -95,7 +103,11 @@ class Launch:
             UsageError: The program could not be started at all.
         """
         told = report_of(self.program, self.report, done.stderr)
-        return run_of(told, self._watcher, done.stdout, done.stderr), told["status"]
+        run = run_of(told, self._watcher, done.stdout, done.stderr)
+        if self.out_of_memory and self.program.quota is not None:
+            why = f"the kernel ended it for want of memory, in {self.program.quota.text}"
+            return replace(run, fault=Fault("oom", why)), "oom"
+        return run, told["status"]
 
 
 @contextmanager
@@ -110,6 +122,7 @@ def launched(
     wrap: Wrap = list,
     helpers: Collection[Path] = (),
     keep_stdout: bool = False,
+    takes_lines: bool = False,
 ) -> Iterator[Launch]:
     """Runs a program for as long as the context lasts.
 
@@ -123,34 +136,49 @@ def launched(
         wrap: Puts something before hz-launch.
         helpers: What `wrap` puts there; it is not looked at.
         keep_stdout: Whether what the program prints is kept.
+        takes_lines: Whether lines can be sent to it; else its stdin is empty.
     """
     own = own_programs(*helpers)
     report = os.memfd_create("hz-launch")
     try:
         with (
+            entered(program.quota) as scope,
             process.Child(
-                wrap(_command(program, seed, changes, limit_s, report)),
+                [*scope.wrap, *wrap(_command(program, seed, changes, limit_s, report, scope))],
                 env=base,
+                stdin=None if takes_lines else b"",
                 output_limit=OUTPUT_BYTES,
                 keep_stdout=keep_stdout,
                 pass_fds=(report,),
             ) as child,
             watching(child.pid, look, own) as watcher,
         ):
-            launch = Launch(program, child, watcher)
+            launch = Launch(program, child, watcher, scope=scope)
             yield launch
-        launch.report = os.pread(report, os.fstat(report).st_size, 0)
+            launch.report = os.pread(report, os.fstat(report).st_size, 0)
+            launch.out_of_memory = scope.is_out_of_memory(_signal_of(launch.report))
     finally:
         os.close(report)
 
 
 def _command(
-    program: Program, seed: int, changes: Mapping[str, str], timeout_s: float, report: int
+    program: Program,
+    seed: int,
+    changes: Mapping[str, str],
+    timeout_s: float,
+    report: int,
+    scope: Scope,
 ) -> list[str]:
     """Returns the command that starts the program."""
     words = [str(artifacts.launch()), "--json-fd", str(report)]
+    words += [word for door in scope.doors for word in ("--join", str(door))]
     words += ["--timeout-ms", str(round(1e3 * timeout_s))]
     return [*words, *launch_words(program, seed, changes)]
+
+
+def _signal_of(report: bytes) -> int:
+    """The signal that ended a program, as hz-launch reports it; 0: none did."""
+    return int(json.loads(report)["signal"]) if report else 0
 
 
 def own_programs(*others: Path) -> tuple[Path, ...]:

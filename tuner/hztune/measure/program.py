@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hztune import process
-from hztune.arguments import judged
+from hztune.arguments import judged, within
 from hztune.blocks import Arm
 from hztune.errors import HztuneError, UsageError
 from hztune.measure.identity import Fault
+from hztune.quota import Quota
+from hztune.rests import DEFAULT_IDLE_S, MOST_IDLE_S, RestPlan
 from hztune.workload import WorkloadSpec
 
 Rate = Callable[[float, str], "float | Fault"]
@@ -45,12 +47,15 @@ DEFAULT_TIMEOUT_S = 600.0
 _LEAST_TIMEOUT_S = 0.1
 _MOST_TIMEOUT_S = 7 * 86400.0
 _MOST_WARMUPS = 1000
-_MOST_IDLE_S = 3600.0
 _MOST_PORT = 65535
 _COMMAND_S = 60.0
 _HOOK_S = 600.0
 _NAMED = re.compile(r"([A-Za-z0-9_.+-]{1,40})=(.*)", re.S)
 _MOST_SHOWN = 200
+_LEAST_LOAD_S = 0.25
+"""Least length of one of several loads of a workload."""
+
+_BENCH_RESTS = "^hz-bench: at rest$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,9 @@ class Program:
         by: How it is measured, "turns" or "runs"; "": as is found out.
         span_s: Seconds after which a server's load is told to end, by SIGINT; 0: it ends by itself.
         own_kb: Reads how much of its memory is no allocator's from what it prints; None: nothing.
+        rest: Its rounds of load and rest; None: it is not looked at while it rests.
+        seeks_kept: Whether what it keeps at rest is made less, and not its speed better.
+        quota: The container in which each of its runs is measured; None: it has the machine.
     """
 
     argv: tuple[str, ...]
@@ -118,6 +126,9 @@ class Program:
     by: By | Literal[""] = ""
     span_s: float = 0.0
     own_kb: Callable[[str], int] | None = None
+    rest: RestPlan | None = None
+    seeks_kept: bool = False
+    quota: Quota | None = None
 
     @property
     def label(self) -> str:
@@ -141,6 +152,25 @@ class Program:
         seeded = [self.seed_option, str(seed)] if self.seed_option else []
         return [*self.argv, *seeded]
 
+    def resting(self, usual: RestPlan | None = None) -> Program:
+        """Returns the program with a rest to be looked at; `usual` where none was described.
+
+        Raises:
+            UsageError: Nothing says when it rests.
+        """
+        plan = self.rest or usual or RestPlan()
+        if self.rest is None and self.service is not None and self.service.idle_s:
+            plan = replace(plan, idle_s=self.service.idle_s)
+        if self.service is None and not plan.says:
+            raise UsageError(
+                f"nothing says when {self.label} rests: give --rests REGEX, which a line on its "
+                "stdout matches when its load has ended (it goes on when it gets a line on stdin), "
+                "or a server with --server and --load"
+            )
+        if self.by == "turns":
+            raise UsageError("memory at rest is measured by runs; leave --by turns out")
+        return replace(self, rest=plan)
+
     def texts(self) -> tuple[str, ...]:
         """Returns every text of it that a shell or the kernel is given."""
         around = (self.service.load, self.service.ready) if self.service else ()
@@ -163,10 +193,15 @@ def bench_program(spec: WorkloadSpec, seconds: float = 1.0, rss_limit_mb: int = 
     """Returns a built-in workload as a program, for those that turns cannot measure."""
     words = spec.command(seed=0)
     at = words.index("--seed")
+    if spec.rest is not None:
+        seconds = max(_LEAST_LOAD_S, seconds / spec.rest.rounds)
     argv = (*words[:at], *words[at + 2 :], *spec.span(seconds))
     return Program(
         argv,
-        rate=_bench_rate if spec.goal == "throughput" else _bench_p99_rate,
+        rate=_bench_p99_rate if spec.goal == "p99" else _bench_rate,
+        rest=spec.rest and replace(spec.rest, says=_BENCH_RESTS),
+        seeks_kept=spec.goal == "kept",
+        quota=spec.quota,
         counts=_bench_counts,
         reads_output=True,
         rss_limit_mb=rss_limit_mb,
@@ -193,6 +228,10 @@ def described(
     ready: str = "",
     ready_port: int | None = None,
     idle_s: float = 0.0,
+    rounds: int | None = None,
+    rests: str = "",
+    cpus: float | None = None,
+    memory: str = "",
     name: str = "",
     by: Literal["turns", "runs"] | None = None,
 ) -> Program:
@@ -212,22 +251,26 @@ def described(
         load: What puts the server under load.
         ready: A shell command that succeeds as soon as the server answers.
         ready_port: Or the TCP port on which it then answers.
-        idle_s: Seconds after the load until the server's memory is read again.
+        idle_s: Seconds after the load until its memory is read again.
+        rounds: Loads, each with such a rest behind it; None: one.
+        rests: What the line on stdout matches by which a program says that its load has ended.
+        cpus: CPUs of the container in which it is measured; None: all.
+        memory: Memory of that container, as written: "512M"; "": all.
         name: How it is called; "": like its file.
         by: "turns" or "runs"; None: as is found out.
 
     Raises:
         UsageError: The options exclude each other, or the expression is none.
     """
-    _within("--warmup", warmup, 0, _MOST_WARMUPS)
-    _within("--timeout", timeout, _LEAST_TIMEOUT_S, _MOST_TIMEOUT_S)
-    _within("--idle-s", idle_s, 0, _MOST_IDLE_S)
+    within("--warmup", warmup, 0, _MOST_WARMUPS)
+    within("--timeout", timeout, _LEAST_TIMEOUT_S, _MOST_TIMEOUT_S)
+    within("--idle-s", idle_s, 0, MOST_IDLE_S)
     if ready_port is not None:
-        _within("--ready-port", ready_port, 1, _MOST_PORT)
+        within("--ready-port", ready_port, 1, _MOST_PORT)
     if not server and not argv:
         raise UsageError("a program has no words; give what is run, and its arguments")
     rate = _rate(metric_regex, metric_cmd, lower_is_better)
-    service = _service(server, load, ready, ready_port, idle_s)
+    service = _service(server, load, ready, ready_port, idle_s, rests)
     if service is not None:
         _refuse_lost_port([server, prepare], service)
     if by == "turns" and server and not placed_names(server, prepare):
@@ -237,7 +280,7 @@ def described(
         )
     if server and argv:
         raise UsageError("give a server (--server) or a program (-- PROGRAM), one of them")
-    return Program(
+    made = Program(
         argv=split(server, "--server") if server else argv,
         rate=rate,
         metric=json.dumps([metric_regex, metric_cmd, lower_is_better]) if rate else "",
@@ -251,7 +294,16 @@ def described(
         name=name,
         better="lower" if lower_is_better else "higher",
         by=by or "",
+        quota=Quota.of(cpus, memory),
     )
+    if made.quota is not None and by == "turns":
+        raise UsageError(
+            "--by turns and a container exclude each other: a quota counts the time in which "
+            "others have their turn; leave --by turns out"
+        )
+    if rounds is None and not rests:
+        return made
+    return made.resting(RestPlan(idle_s or DEFAULT_IDLE_S, 1 if rounds is None else rounds, rests))
 
 
 def named(texts: tuple[str, ...], **options: Any) -> tuple[Program, ...]:
@@ -277,17 +329,21 @@ def named(texts: tuple[str, ...], **options: Any) -> tuple[Program, ...]:
     return tuple(found)
 
 
-def _within(option: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise UsageError(f"{option} is {value}; legal is a number from {low} to {high}")
-
-
-def _service(server: str, load: str, ready: str, port: int | None, idle_s: float) -> Service | None:
+def _service(
+    server: str, load: str, ready: str, port: int | None, idle_s: float, rests: str
+) -> Service | None:
     """How a server is used, if there is one."""
     if not server:
-        if load or ready or port or idle_s:
-            raise UsageError("--load, --ready, --ready-port and --idle-s need --server COMMAND")
+        if load or ready or port:
+            raise UsageError("--load, --ready and --ready-port need --server COMMAND")
+        if idle_s and not rests:
+            raise UsageError(
+                "--idle-s needs --server COMMAND, or --rests REGEX, by which a program says that "
+                "its load has ended"
+            )
         return None
+    if rests:
+        raise UsageError("--rests is for a program; a server rests when its --load has ended")
     if not load:
         raise UsageError("--server needs --load COMMAND, which puts the server under load")
     if ready and port:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -18,7 +18,8 @@ from hztune.measure.disturbance import DisturbanceRule, Watch, repeats
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run
 from hztune.measure.place import placed
-from hztune.measure.program import hook
+from hztune.measure.program import Program, hook
+from hztune.measure.rounds import limit_of_rounds, rest_once, use_in_rounds
 from hztune.measure.server import (
     LOAD_PATIENCE_S,
     LOAD_SPAN_S,
@@ -29,6 +30,7 @@ from hztune.measure.server import (
 from hztune.measure.timer import time_once
 from hztune.measure.types import Arm, Turn
 from hztune.measure.whole import SEEDS, Part, Series, WholeExecutor
+from hztune.rests import Rested
 
 
 class RunExecutor(WholeExecutor):
@@ -40,7 +42,8 @@ class RunExecutor(WholeExecutor):
         """Runs all arms in interleaved runs."""
         series = _RunSeries(arms, self._program, self._identity, self._sink, self._limits())
         warmup_s = self._warm_up(series, rng)
-        series.play(rounds, self._order(len(arms), number), rng, repeating=self._is_calm())
+        calm = self._is_calm() and not self._program.seeks_kept
+        series.play(rounds, self._order(len(arms), number), rng, repeating=calm)
         return series, warmup_s
 
     def _order(self, arms: int, number: int) -> list[int]:
@@ -115,11 +118,14 @@ class _RunSeries(Series):
     def _take(self, index: int, number: int, position: int, seed: int, rng: random.Random) -> None:
         """Makes one run of an arm and puts it into the sink."""
         part = self._parts[index]
-        run, watch = self._run(part, seed, rng)
+        run, watch = self._run(part, seed, rng, resting=self._program.rest is not None)
         rate = self._rate(part, run)
         if isinstance(rate, Fault):
             part.fault = rate
             return
+        if (rested := run.rested) is not None:
+            rested = replace(rested, speed=rested.speed or rate)
+            run, rate = replace(run, rested=rested), self._rate_at_rest(rested)
         evidence = watch.seen(run.cpu_ns, run.idle_kb or run.rss_peak_kb)
         counted_ns = max(1, round(run.wall_s * 1e9))
         disturbed = self._judge.causes(evidence, watch.length_ns)
@@ -127,8 +133,18 @@ class _RunSeries(Series):
         turn = Turn(number, position, watch.start_ns, counted_ns, ops, disturbed)
         self._enter(index, run, turn, evidence)
 
+    def _rate_at_rest(self, rested: Rested) -> float:
+        """What is made better of a run with rests: its speed, or one over what it keeps."""
+        return 1.0 / rested.kept_kb if self._program.seeks_kept else rested.speed
+
     def _run(
-        self, part: Part, seed: int, rng: random.Random, *, standing: bool = False
+        self,
+        part: Part,
+        seed: int,
+        rng: random.Random,
+        *,
+        standing: bool = False,
+        resting: bool = False,
     ) -> tuple[Run, Watch]:
         """Runs an arm between its hooks; returns the run and what watched it alone."""
         changes = self._changes(part, rng)
@@ -136,7 +152,7 @@ class _RunSeries(Series):
         with placed(own) as program:
             hook("--prepare", program.prepare, self._identity.base)
             watch = Watch()
-            run_once = partial(serve_once, standing=standing) if program.service else time_once
+            run_once = _way_to_run(program, self.limits.run_s, standing, resting)
             run = run_once(
                 program,
                 seed,
@@ -152,3 +168,14 @@ class _RunSeries(Series):
                 run = replace(run, rss_peak_kb=max(0, run.rss_peak_kb - own_kb))
             hook("--cleanup", program.cleanup, self._identity.base)
         return run, watch
+
+
+def _way_to_run(
+    program: Program, limit_s: float, standing: bool, resting: bool
+) -> Callable[..., Run]:
+    """What runs a program once, each time with the same arguments."""
+    if program.service is None:
+        return rest_once if resting else time_once
+    if resting:
+        return partial(serve_once, use=use_in_rounds, most_s=limit_of_rounds(program, limit_s))
+    return partial(serve_once, standing=standing)

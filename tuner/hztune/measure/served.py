@@ -18,8 +18,9 @@ from typing import Any
 from hztune.allocator import live
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run, report_of, run_of
+from hztune.measure.memory_watch import tree_memory
 from hztune.measure.program import Program
-from hztune.measure.server import ENDED, answers, tree_kb
+from hztune.measure.server import ENDED, answers
 from hztune.measure.watch import Watcher
 
 READY, DROP, ON = "ready", "drop", "on"
@@ -72,7 +73,7 @@ class Server:
         self._after = _thread_cpu_ns(self._pid)
         idle_s = self.program.service.idle_s
         if idle_s and not self._has_ended(idle_s):
-            self.idle_kb = tree_kb(self._pid)
+            self.idle_kb = tree_memory(self._pid).kept_kb
         return ON
 
     def run(self, event: Mapping[str, Any], watcher: Watcher) -> Run:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import socket
 import time
@@ -22,12 +21,13 @@ from hztune import process
 from hztune.allocator import live
 from hztune.errors import HztuneError
 from hztune.measure.identity import Fault
-from hztune.measure.launch import Run, launched
+from hztune.measure.launch import Launch, Run, launched
+from hztune.measure.memory_watch import tree_memory
 from hztune.measure.program import OUTPUT_BYTES, Program, Service
 from hztune.measure.segments import swept
 from hztune.measure.watch import Look
 
-_READY_S = 60.0
+READY_S = 60.0
 _ASK_S = 5.0
 _PAUSE_S = 0.02
 _STOP_S = 10.0
@@ -48,7 +48,8 @@ without noise."""
 _LESS = 0.75
 """How much less a server works, at least, in the same time if it stands still for half of it."""
 
-_PSS = re.compile(r"^Pss: +(\d+) kB$", re.M)
+Use = Callable[[Launch, Program, Mapping[str, str], float, bool], Run]
+"""Waits until a server answers, and does with it what is measured."""
 
 
 def serve_once(
@@ -60,6 +61,8 @@ def serve_once(
     look: Look,
     *,
     standing: bool = False,
+    use: Use | None = None,
+    most_s: float = 0.0,
 ) -> Run:
     """Runs the server, and the load once; see `timer.time_once`.
 
@@ -71,6 +74,8 @@ def serve_once(
         timeout_s: The load is ended after that time.
         look: Judges every process of the server.
         standing: Whether the server stands still for half of the time under load.
+        use: What is done with it; None: one load, and a reading of its memory where that is asked.
+        most_s: Seconds that `use` may take; 0: those of one load.
 
     Raises:
         HztuneError: Something answers on the server's port before it is started.
@@ -83,9 +88,9 @@ def serve_once(
             f"something answers on port {service.port} already; stop it, or write {{port}} in the "
             "commands instead of the number: each run then has a free port of its own"
         )
-    limit_s = _READY_S + timeout_s + service.idle_s + _STOP_S
+    limit_s = (most_s or READY_S + timeout_s + service.idle_s) + _STOP_S
     with swept() as pids, launched(program, seed, base, changes, limit_s, look) as launch:
-        used = _use(launch.child, program, base, timeout_s, standing)
+        used = (use or _use)(launch, program, base, timeout_s, standing)
         pids.update(live.descendants(launch.child.pid))
         done = launch.child.stop(_STOP_S)
     run, status = launch.run(done)
@@ -98,19 +103,35 @@ def serve_once(
         idle_kb=used.idle_kb,
         server_cpu_ns=used.server_cpu_ns,
         was_told=used.was_told,
+        rested=used.rested,
     )
 
 
 def _use(
-    server: process.Child, program: Program, base: Mapping[str, str], limit_s: float, standing: bool
+    launch: Launch, program: Program, base: Mapping[str, str], limit_s: float, standing: bool
 ) -> Run:
     """Waits until the server answers, puts it under load, and reads its idle memory."""
-    service = program.service
+    server, service = launch.child, program.service
     assert service is not None, "not a server"
     fault = answers(service, base, server.wait)
     if fault is not None:
         return Run(fault)
     before_ns = tree_cpu_ns(server.pid)
+    used = under_load(server, program, base, limit_s, standing)
+    if used.fault is not None:
+        return used
+    cpu_ns, idle_kb = tree_cpu_ns(server.pid) - before_ns, 0
+    if service.idle_s and not server.wait(service.idle_s):
+        idle_kb = tree_memory(server.pid).kept_kb
+    return replace(used, idle_kb=idle_kb, server_cpu_ns=cpu_ns)
+
+
+def under_load(
+    server: process.Child, program: Program, base: Mapping[str, str], limit_s: float, standing: bool
+) -> Run:
+    """Puts a server that answers under load once; returns the time and the words of the load."""
+    service = program.service
+    assert service is not None, "not a server"
     with process.Child(
         ["/bin/sh", "-c", service.load], env=base, output_limit=OUTPUT_BYTES
     ) as load:
@@ -124,22 +145,11 @@ def _use(
             if standing:
                 _stand_still(server, load)
         done = load.finish(0.0)
-    cpu_ns = tree_cpu_ns(server.pid) - before_ns
     if not (done.ok or (was_told and ended_when_told(done.code))):
         return Run(Fault("hang" if done.timed_out else "failed", f"--load {done.describe()}"))
     if done.truncated:
         return Run(Fault("bad_output", f"--load printed more than {OUTPUT_BYTES >> 20} MiB"))
-    idle_kb = 0
-    if service.idle_s and not server.wait(service.idle_s):
-        idle_kb = tree_kb(server.pid)
-    return Run(
-        None,
-        wall_s=done.wall_s,
-        stdout=done.stdout,
-        idle_kb=idle_kb,
-        server_cpu_ns=cpu_ns,
-        was_told=was_told,
-    )
+    return Run(None, wall_s=done.wall_s, stdout=done.stdout, was_told=was_told)
 
 
 def ended_when_told(code: int) -> bool:
@@ -191,13 +201,13 @@ def answers(
         base: The environment of hztune's own programs.
         ended: Waits so many seconds, and says whether the server has ended.
     """
-    deadline = time.monotonic() + _READY_S
+    deadline = time.monotonic() + READY_S
     while not ended(_PAUSE_S):
         if _is_ready(service, base):
             return None
         if time.monotonic() > deadline:
             return Fault(
-                "hang", f"the server did not answer {_where(service)} within {_READY_S:g} s"
+                "hang", f"the server did not answer {_where(service)} within {READY_S:g} s"
             )
     return ENDED_EARLY
 
@@ -218,16 +228,6 @@ def _listens(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("localhost", port), _ASK_S):
         return True
     return False
-
-
-def tree_kb(launcher: int) -> int:
-    """Memory that the processes below hz-launch answer for, KiB."""
-    total = 0
-    for pid in live.descendants(launcher):
-        with contextlib.suppress(OSError):
-            found = _PSS.search(Path("/proc", str(pid), "smaps_rollup").read_text())
-            total += int(found[1]) if found else 0
-    return total
 
 
 def tree_cpu_ns(launcher: int) -> int:

@@ -19,6 +19,7 @@ from hztune.measure.identity import AllocatorIdentity, Fault, IdentityCheck
 from hztune.measure.launch import Run
 from hztune.measure.program import Program
 from hztune.measure.types import Accounting, Arm, Block, Outcome, Role, Turn
+from hztune.rests import Rested
 from hztune.store import Evidence, Nowhere, Plan, Sink
 
 _PADDING = "HZTUNE_PADDING"
@@ -75,6 +76,7 @@ class Part:
     counters: Mapping[str, int] = field(default_factory=dict)
     facts: Mapping[str, int] = field(default_factory=dict)
     idle_kb: int = 0
+    rested: Rested | None = None
 
 
 class Series:
@@ -141,6 +143,7 @@ class Series:
         at_rest_kb = part.facts.get("rss_idle_kb", 0)
         part.rss_peak_kb = max(part.rss_peak_kb, run.rss_peak_kb, at_rest_kb)
         part.idle_kb = max(part.idle_kb, run.idle_kb)
+        part.rested = run.rested
         self._sink.turn(index, run.pid, turn, evidence)
 
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -162,6 +165,7 @@ class Series:
             rss_peak_kb=part.rss_peak_kb,
             counters=part.counters,
             facts={**part.facts, **({"rss_idle_kb": part.idle_kb} if part.idle_kb else {})},
+            rested=part.rested,
         )
 
     def accounting(self, warmup_s: float, wall_s: float) -> Accounting:

@@ -13,7 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hztune.profile import Profile
-from hztune.report.markup import Html, join, tag
+from hztune.report.markup import Html, tag
+from hztune.report.shapes import (
+    PlotScale,
+    dot,
+    drawing,
+    lettering,
+    rectangle,
+    segment,
+    time_ticks,
+)
 from hztune.report.words import change, config_words, interval_words, value_words
 from hztune.result import front_file
 from hztune.result.decision import intervals_of
@@ -57,22 +66,6 @@ class Strip:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class PlotScale:
-    """A linear map from values to pixels."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> float:
-        """The pixel of a value; what lies outside is put on the edge."""
-        inside = min(max(value, self.low), self.high)
-        share = (inside - self.low) / (self.high - self.low)
-        return self.start + share * (self.end - self.start)
-
-
 def strips(rows: Sequence[Strip], floor: float, width: float, title: str) -> Html:
     """Draws comparisons below each other on one speed axis; `floor` is shaded around zero."""
     ends = [0.0, floor, -floor]
@@ -83,14 +76,14 @@ def strips(rows: Sequence[Strip], floor: float, width: float, title: str) -> Htm
     height = _ROW if width >= _ROOMY else _TALL_ROW
     bottom = len(rows) * height + 6.0
     shapes = [
-        _rect(scale(-floor), 0, scale(floor) - scale(-floor), bottom, "floor"),
+        rectangle(scale(-floor), 0, scale(floor) - scale(-floor), bottom, "floor"),
         *_speed_ticks(
             low, high, width / 90, lambda at, word: _vertical(scale(at), bottom, at, word)
         ),
     ]
     for index, row in enumerate(rows):
         shapes += _strip(row, index * height, (index + 1) * height - 13.0, scale, width)
-    return _svg(width, bottom + 22.0, title, shapes)
+    return drawing(width, bottom + 22.0, title, shapes)
 
 
 def trace(
@@ -120,20 +113,24 @@ def trace(
     y = PlotScale(low, high, height - 40.0, top)
     x = PlotScale(0.0, max(1.0, phases[-1].end_s), left, width - 8.0)
     shapes = [*_bands(phases, x, top, height - 40.0)]
-    shapes.append(_rect(left, y(floor), x.end - left, y(-floor) - y(floor), "floor"))
+    shapes.append(rectangle(left, y(floor), x.end - left, y(-floor) - y(floor), "floor"))
     shapes += _speed_ticks(low, high, 6, lambda at, word: _horizontal(left, x.end, y(at), at, word))
-    shapes += _time_ticks(x, height - 40.0, width)
+    shapes += time_ticks(x, height - 40.0, width)
     for candidate in candidates:
         kind = "winner" if candidate.arm.key == winner else "candidate"
         shapes += _candidate(candidate, x(candidate.at_s), y, kind)
-    shapes += [_dot(x(at), y(ratio), 3.2, "pair gain", change(ratio)) for at, ratio in pairs]
+    shapes += [dot(x(at), y(ratio), 3.2, "pair gain", change(ratio)) for at, ratio in pairs]
     if steps:
         shapes.append(_best_line(steps, x, y))
-    return _svg(width, height, "Search trace: speed against the default over time", shapes)
+    return drawing(width, height, "Search trace: speed against the default over time", shapes)
 
 
 def pareto_plot(
-    candidates: Sequence[Candidate], members: Sequence[Profile], floor: float, width: float
+    candidates: Sequence[Candidate],
+    members: Sequence[Profile],
+    floor: float,
+    width: float,
+    memory_words: str = "peak memory",
 ) -> Html:
     """Draws speed against memory: each candidate as a dot, the front with its intervals and names.
 
@@ -142,9 +139,12 @@ def pareto_plot(
         members: The confirmed front, the fastest first.
         floor: Noise floor of speed, log units.
         width: Of the drawing, pixels.
+        memory_words: Which memory it is.
     """
     height, top, left = 340.0, 12.0, 46.0
-    dots = [(one, one.interval, _mean(one.record.rss)) for one in candidates if one.record.rss]
+    dots = [
+        (one, one.interval, _mean(one.record.memory)) for one in candidates if one.record.savings
+    ]
     speeds = [interval.estimate for _, interval, _ in dots if interval]
     known = [intervals_of(member) for member in members]
     speeds += [end for speed, _ in known for end in _ends(speed)]
@@ -153,19 +153,19 @@ def pareto_plot(
     (low, high), (least, most) = _speed_range(speeds, floor), _speed_range(savings, 0.0)
     y = PlotScale(low, high, height - 44.0, top)
     x = PlotScale(-most, -least, left, width - 12.0)
-    shapes = [_rect(left, y(floor), x.end - left, y(-floor) - y(floor), "floor")]
+    shapes = [rectangle(left, y(floor), x.end - left, y(-floor) - y(floor), "floor")]
     shapes += _speed_ticks(low, high, 6, lambda at, word: _horizontal(left, x.end, y(at), at, word))
     shapes += _speed_ticks(
         x.low, x.high, width / 90, lambda at, word: _vertical(x(at), y.start, at, word)
     )
-    shapes.append(_text(x.end, height - 8.0, "peak memory", "tick", "end"))
+    shapes.append(lettering(x.end, height - 8.0, memory_words, "tick", "end"))
     for one, interval, memory in dots:
         if interval is not None and not one.record.failures:
             told = f"{one.number}: {config_words(one.arm.config)} - {interval_words(interval)}"
-            shapes.append(_dot(x(memory), y(interval.estimate), 3.2, "candidate faint", told))
+            shapes.append(dot(x(memory), y(interval.estimate), 3.2, "candidate faint", told))
     for number, member in enumerate(members, start=1):
         shapes += _member(member, number, x, y)
-    return _svg(width, height, "Speed against the default by peak memory", shapes)
+    return drawing(width, height, f"Speed against the default by {memory_words}", shapes)
 
 
 def response(curve: Curve, floor: float, width: float) -> Html:
@@ -175,7 +175,7 @@ def response(curve: Curve, floor: float, width: float) -> Html:
     low, high = _speed_range(shown, floor)
     y = PlotScale(low, high, height - 34.0, top)
     step = (width - left - 8.0) / len(curve.levels)
-    shapes = [_rect(left, y(floor), width - 8.0 - left, y(-floor) - y(floor), "floor")]
+    shapes = [rectangle(left, y(floor), width - 8.0 - left, y(-floor) - y(floor), "floor")]
     shapes += _speed_ticks(
         low, high, 5, lambda at, word: _horizontal(left, width - 8.0, y(at), at, word)
     )
@@ -184,9 +184,9 @@ def response(curve: Curve, floor: float, width: float) -> Html:
         shapes += _level(level, curve, middle, step, y)
         if (label := _level_label(curve, index, step)) is not None:
             marked = "tick tuned" if level.value == curve.tuned else "tick"
-            shapes.append(_text(middle, height - 16.0, label, marked, "middle"))
+            shapes.append(lettering(middle, height - 16.0, label, marked, "middle"))
     shapes.append(_means_line(curve, left, step, y))
-    return _svg(width, height, f"Speed against the default by {curve.param.name}", shapes)
+    return drawing(width, height, f"Speed against the default by {curve.param.name}", shapes)
 
 
 def _member(member: Profile, number: int, x: PlotScale, y: PlotScale) -> Iterator[Html]:
@@ -194,10 +194,10 @@ def _member(member: Profile, number: int, x: PlotScale, y: PlotScale) -> Iterato
     speed, memory = intervals_of(member)
     low, at, high = (x(value) for value in (memory.low, memory.estimate, memory.high))
     slow, line, fast = (y(value) for value in (speed.low, speed.estimate, speed.high))
-    yield _line(low, line, high, line, "bar gain")
-    yield _line(at, slow, at, fast, "bar gain")
-    yield _dot(at, line, 5.0, "winner", f"{front_file(number)}: {config_words(member.arm.config)}")
-    yield _text(at + 9.0, line - 9.0, str(number), "label")
+    yield segment(low, line, high, line, "bar gain")
+    yield segment(at, slow, at, fast, "bar gain")
+    yield dot(at, line, 5.0, "winner", f"{front_file(number)}: {config_words(member.arm.config)}")
+    yield lettering(at + 9.0, line - 9.0, str(number), "label")
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -208,13 +208,13 @@ def _strip(row: Strip, top: float, line: float, scale: PlotScale, width: float) 
     """Yields a row that begins at `top` and has its dots on `line`; the note goes where it fits."""
     beside = width >= _ROOMY
     room = width - 24.0 - (len(row.note) + 2) * _CHARACTER * beside
-    yield _text(12.0, top + 15.0, _fitted(row.label, room), "label")
+    yield lettering(12.0, top + 15.0, _fitted(row.label, room), "label")
     if beside:
-        yield _text(width - 12.0, top + 15.0, row.note, f"note {row.kind}", "end")
+        yield lettering(width - 12.0, top + 15.0, row.note, f"note {row.kind}", "end")
     else:
-        yield _text(12.0, top + 31.0, row.note, f"note {row.kind}")
+        yield lettering(12.0, top + 31.0, row.note, f"note {row.kind}")
     for point in row.points:
-        yield _dot(scale(point), line, 3.5, f"pair {row.kind}", change(point))
+        yield dot(scale(point), line, 3.5, f"pair {row.kind}", change(point))
     if row.interval is not None:
         yield _interval(row.interval, line, scale, row.kind)
 
@@ -225,9 +225,9 @@ def _interval(interval: Interval, y: float, scale: PlotScale, kind: str) -> Html
     return tag(
         "g",
         tag("title", interval_words(interval)),
-        _line(low, y, high, y, f"bar {kind}"),
-        _line(low, y - 5, low, y + 5, f"bar {kind}"),
-        _line(high, y - 5, high, y + 5, f"bar {kind}"),
+        segment(low, y, high, y, f"bar {kind}"),
+        segment(low, y - 5, low, y + 5, f"bar {kind}"),
+        segment(high, y - 5, high, y + 5, f"bar {kind}"),
         tag(
             "path",
             d=f"M{middle:.1f} {y - 6:.1f}l6 6l-6 6l-6 -6z",
@@ -249,9 +249,9 @@ def _candidate(candidate: Candidate, x: float, y: PlotScale, kind: str) -> Itera
             class_="failed",
         )
         return
-    yield _line(x, y(interval.low), x, y(interval.high), f"spread {kind}")
+    yield segment(x, y(interval.low), x, y(interval.high), f"spread {kind}")
     told = f"{told} - {interval_words(interval)}"
-    yield _dot(x, y(interval.estimate), 5.5 if kind == "winner" else 3.2, kind, told)
+    yield dot(x, y(interval.estimate), 5.5 if kind == "winner" else 3.2, kind, told)
 
 
 def _best_line(steps: Sequence[tuple[float, float]], x: PlotScale, y: PlotScale) -> Html:
@@ -269,10 +269,10 @@ def _best_line(steps: Sequence[tuple[float, float]], x: PlotScale, y: PlotScale)
 def _bands(phases: Sequence[Phase], x: PlotScale, top: float, bottom: float) -> Iterator[Html]:
     for index, phase in enumerate(phases):
         begin, end = x(phase.begin_s), x(phase.end_s)
-        yield _rect(begin, top, end - begin, bottom - top, f"band band{index % 2}")
+        yield rectangle(begin, top, end - begin, bottom - top, f"band band{index % 2}")
         word = _PHASE_WORDS[phase.role]
         if len(word) * _CHARACTER < end - begin:
-            yield _text((begin + end) / 2.0, top - 9.0, word, "tick", "middle")
+            yield lettering((begin + end) / 2.0, top - 9.0, word, "tick", "middle")
 
 
 _PHASE_WORDS = {
@@ -291,11 +291,11 @@ def _level(level: Level, curve: Curve, x: float, step: float, y: PlotScale) -> I
     value = value_words(level.value, curve.param.unit)
     for index, point in enumerate(level.points):
         at = x + spread * ((index + 0.5) / count - 0.5)
-        yield _line(at, y(point.low), at, y(point.high), "spread candidate")
-        yield _dot(at, y(point.estimate), 2.6, "candidate", f"{value}: {interval_words(point)}")
+        yield segment(at, y(point.low), at, y(point.high), "spread candidate")
+        yield dot(at, y(point.estimate), 2.6, "candidate", f"{value}: {interval_words(point)}")
     kind = "winner" if level.value == curve.tuned else "neutral"
     told = f"mean of {count} with {value}: {change(level.interval.estimate)}"
-    yield _dot(x, y(level.interval.estimate), 5.0, f"mean {kind}", told)
+    yield dot(x, y(level.interval.estimate), 5.0, f"mean {kind}", told)
 
 
 def _means_line(curve: Curve, left: float, step: float, y: PlotScale) -> Html:
@@ -353,59 +353,16 @@ def _speed_ticks(
 
 
 def _horizontal(left: float, right: float, y: float, at: float, label: str) -> Iterator[Html]:
-    yield _line(left, y, right, y, "zero" if abs(at) < 1e-9 else "grid")
-    yield _text(left - 6.0, y + 4.0, label, "tick", "end")
+    yield segment(left, y, right, y, "zero" if abs(at) < 1e-9 else "grid")
+    yield lettering(left - 6.0, y + 4.0, label, "tick", "end")
 
 
 def _vertical(x: float, bottom: float, at: float, label: str) -> Iterator[Html]:
-    yield _line(x, 0.0, x, bottom, "zero" if abs(at) < 1e-9 else "grid")
-    yield _text(x, bottom + 16.0, label, "tick", "middle")
-
-
-def _time_ticks(x: PlotScale, bottom: float, width: float) -> Iterator[Html]:
-    steps = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
-    step = next((s for s in steps if x.high / s <= width / 70), steps[-1])
-    for index in range(int(x.high / step) + 1):
-        seconds = index * step
-        yield _text(x(seconds), bottom + 17.0, _time_words(seconds), "tick", "middle")
-    yield _text(x.end, bottom + 34.0, "time", "tick", "end")
-
-
-def _time_words(seconds: int) -> str:
-    if seconds < 60:
-        return f"{seconds} s"
-    hours, minutes = divmod(seconds // 60, 60)
-    return f"{hours}:{minutes:02d} h" if hours else f"{minutes}:{seconds % 60:02d}"
+    yield segment(x, 0.0, x, bottom, "zero" if abs(at) < 1e-9 else "grid")
+    yield lettering(x, bottom + 16.0, label, "tick", "middle")
 
 
 def _fitted(label: str, room: float) -> str:
     """The label, cut where there is no room for it."""
     letters = int(room / _CHARACTER)
     return label if len(label) <= letters else label[: max(1, letters - 1)] + "…"
-
-
-def _svg(width: float, height: float, title: str, shapes: Sequence[Html]) -> Html:
-    return tag(
-        "svg",
-        tag("title", title),
-        join(shapes),
-        viewBox=f"0 0 {width:g} {height:g}",
-        role="img",
-        aria_label=title,
-    )
-
-
-def _rect(x: float, y: float, width: float, height: float, kind: str) -> Html:
-    return tag("rect", x=x, y=y, width=max(0.0, width), height=max(0.0, height), class_=kind)
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Html:
-    return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=kind)
-
-
-def _dot(x: float, y: float, radius: float, kind: str, told: str) -> Html:
-    return tag("circle", tag("title", told), cx=x, cy=y, r=radius, class_=kind)
-
-
-def _text(x: float, y: float, text: str, kind: str, anchor: str = "start") -> Html:
-    return tag("text", text, x=x, y=y, class_=kind, text_anchor=anchor)

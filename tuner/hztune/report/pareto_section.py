@@ -5,6 +5,7 @@ from __future__ import annotations
 from hztune.profile import Profile, ratio_text
 from hztune.report import charts, words
 from hztune.report.markup import Html, figure, join, table, tag
+from hztune.rests import MEMORIES
 from hztune.result import front_file
 from hztune.result.figures import Figures
 
@@ -24,7 +25,11 @@ def section(found: Figures) -> Html:
             "slower, or takes far more, lies on the edge.",
             class_="soft",
         ),
-        figure(lambda width: charts.pareto_plot(found.candidates, found.front, found.floor, width)),
+        figure(
+            lambda width: charts.pareto_plot(
+                found.candidates, found.front, found.floor, width, MEMORIES[found.ledger.memory]
+            )
+        ),
         _members(found, control),
     )
 
@@ -33,7 +38,7 @@ def _members(found: Figures, control: str) -> Html:
     """The members with their figures, or that the default is alone."""
     if not found.front:
         return tag("p", f"No configuration is proved to be on the front beside {control}.")
-    head = ("profile", "speed", "peak memory", "pairs", "configuration")
+    head = ("profile", "speed", MEMORIES[found.ledger.memory], "pairs", "configuration")
     rows = [_row(*member) for member in enumerate(found.front, start=1)]
     caption = f"The front: ratios to {control} with their 95 % intervals, the fastest first"
     return table(caption, head, rows, numbers=(1, 2, 3), wide=4)

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from hztune.blocks import Arm
 from hztune.progress import duration
-from hztune.report import advice, charts, elsewhere, pareto_section, words
+from hztune.report import advice, charts, elsewhere, kept_section, pareto_section, words
 from hztune.report.markup import Html, figure, join, table, tag
 from hztune.result import front_file
 from hztune.result.figures import Candidate, Curve, Effect, Figures, proved
 from hztune.stats import Interval
 from hztune.trial import ArmRecord, CounterChange, Outlier
+from hztune.workload import METRICS
 
 _SMALL = 380.0
 """Width of a response curve: two stand side by side."""
@@ -26,7 +27,7 @@ _ANSWERS = {
     "futile": "not confirmed: its gain is below what this budget can prove",
     "out_of_time": "not confirmed: time was up",
     "failed": "not confirmed: it failed in a fresh process",
-    "over_loss": "not confirmed: it is not shown to keep to --max-loss on each workload",
+    "over_loss": "not confirmed: it is not shown to keep to --max-loss",
     "over_limit": "not confirmed: it is not shown to keep the limit",
     "dominated": "confirmed, but a faster one takes no more memory, or hardly more",
 }
@@ -38,6 +39,8 @@ def body(found: Figures) -> Html:
         _configuration,
         pareto_section.section,
         _proof,
+        kept_section.memory_over_time,
+        kept_section.smallest,
         _shares,
         elsewhere.on_other_programs,
         _allocators,
@@ -86,13 +89,19 @@ def _tiles(found: Figures) -> Iterator[tuple[str, str, str]]:
     """Yields the figures of the head: name, value, note."""
     profile = found.profile
     result = profile.claim
-    if result.ratio is not None and result.verdict != "no_gain":
+    seeks_kept = result.metric == METRICS["kept"]
+    if result.ratio is not None and result.verdict != "no_gain" and not seeks_kept:
         note = f"{result.ci_low:.3f} to {result.ci_high:.3f} of the control's"
         yield "speed", f"{result.ratio:.3f}x", note
     if found.rss_ratio is not None:
         limit = dict(profile.objective.limits).get("max_rss", "")
         note = f"of the control's; limit {limit}" if limit else "of the control's"
         yield "peak memory", f"{found.rss_ratio:.2f}x", note
+    kept = found.kept
+    if kept is not None and kept.ratio is not None:
+        limit = dict(profile.objective.limits).get("max_kept", "")
+        note = f"of the control's; limit {limit}" if limit else "of the control's"
+        yield "kept memory", f"{kept.ratio[0]:.2f}x", note
     floor = words.change(found.floor, sign=False)
     yield "noise floor", floor, "how far two runs of the control differ by chance"
     failed = sum(bool(one.record.failures) for one in found.candidates)

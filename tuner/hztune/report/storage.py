@@ -19,6 +19,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from hztune import files
 from hztune.blocks import Arm, Block
 from hztune.params import Value
+from hztune.rests import weighed_memory
 from hztune.search.effects import ordered
 from hztune.store import blocks_of
 from hztune.store.local import recording
@@ -83,7 +84,9 @@ def write_shared_storage(place: StudyAddress, folder: Path) -> Path:
 def _write(folder: Path, identity: Mapping[str, str], blocks: Iterable[Block]) -> Path:
     text = identity.get("limit", "none")
     texts = dict(each.split(" ", 1) for each in text.split(", ")) if text != "none" else {}
-    ledger = Ledger.of(blocks, *limits_of(texts))
+    ledger = Ledger.of(
+        blocks, *limits_of(texts), memory=weighed_memory(identity.get("objectives", ""))
+    )
     names = _names([record.arm for record in ledger.searched.values()])
     findings = list(_findings(ledger, names))
     everywhere = dict.fromkeys(chain.from_iterable(one.config for one in findings), _ELSEWHERE)

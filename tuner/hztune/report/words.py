@@ -11,8 +11,10 @@ from hztune.blocks import Arm
 from hztune.params import Value
 from hztune.profile import Profile, WorkloadId
 from hztune.progress import percent
+from hztune.rests import MEMORIES, MemoryKind
 from hztune.stats import Interval
-from hztune.workload import METRICS
+from hztune.trial import OF_LOAD
+from hztune.workload import METRICS, Goal
 
 _FACTOR = 3.0
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
@@ -39,7 +41,7 @@ def verdict_words(profile: Profile) -> str:
         return f"{what} keeps its memory limit {_with_words(profile)}; {control} does not"
     memory = profile.claim.memory
     if profile.claim.verdict == "less_memory" and memory is not None:
-        return f"{what} takes {memory_words(memory.ratio)} {_with_words(profile)}"
+        return f"{what} takes {memory_words(memory.ratio, memory.of)} {_with_words(profile)}"
     if profile.claim.verdict == "infeasible":
         return f"No configuration of {whose} keeps the limits on {what}"
     if profile.claim.verdict == "interrupted":
@@ -135,10 +137,32 @@ def factor_words(before: float, after: float) -> str:
     return f"{100.0 * (factor - 1.0):+.0f}\u00a0%"
 
 
-def memory_words(ratio: float) -> str:
-    """A ratio of peak memory in words: "29 % less peak memory"."""
+def memory_words(ratio: float, of: MemoryKind = "rss") -> str:
+    """A ratio of memory in words: "29 % less peak memory"."""
     change = 100.0 * abs(ratio - 1.0)
-    return f"{change:.0f}\u00a0% {'less' if ratio < 1.0 else 'more'} peak memory"
+    return f"{change:.0f}\u00a0% {'less' if ratio < 1.0 else 'more'} {MEMORIES[of]}"
+
+
+def _sought_words(profile: Profile, objectives: str) -> list[str]:
+    """The options that say what is made better, and how long it rests."""
+    words = [
+        word
+        for goal in _GOALS
+        if profile.objective.metric == METRICS[goal]
+        for word in ("--objective", goal)
+    ]
+    if (rest := profile.objective.rest) is not None:
+        words += ["--idle-s", f"{rest.idle_s:g}", "--rounds", str(rest.rounds)]
+    if (quota := profile.objective.quota) is not None:
+        words += quota.options
+    return words + (["--pareto", objectives] if objectives else [])
+
+
+_GOALS: tuple[Goal, ...] = ("p99", "kept")
+"""Goals that a command has to name."""
+
+_LIMIT_OPTIONS = {OF_LOAD: "--max-loss"}
+"""Options of limits that a profile names otherwise."""
 
 
 def tune_command_line(profile: Profile, objectives: str = "") -> str:
@@ -150,14 +174,11 @@ def tune_command_line(profile: Profile, objectives: str = "") -> str:
             words += ["-p", f"{name}={value}"]
         if not all(trace_file.is_trace(workload.name) for workload in profile.workloads):
             words += ["--threads", str(profile.threads)]
-        if profile.objective.metric == METRICS["p99"]:
-            words += ["--objective", "p99"]
-    if objectives:
-        words += ["--pareto", objectives]
+    words += _sought_words(profile, objectives)
     words += ["--allocator", profile.allocator.name]
     words += ["--budget", f"{profile.search.budget_s:g}s", "--seed", str(profile.search.seed)]
     for name, value in profile.objective.limits:
-        words += [f"--{name.replace('_', '-')}", value]
+        words += [_LIMIT_OPTIONS.get(name, f"--{name.replace('_', '-')}"), value]
     line = shlex.join(words)
     if profile.workload.kind == "bench":
         return line
@@ -225,6 +246,8 @@ def _gain_words(metric: str, ratio: float, *, several: bool) -> str:
     """A gain in words; of several workloads it is the mean."""
     verbs = {"ops_per_s": ("do", "does"), "wall_s": ("run", "runs")}.get(metric, ("are", "is"))
     verb = verbs[0] if several else verbs[1]
+    if metric == METRICS["kept"]:
+        return f"keeps {memory_words(1.0 / ratio, 'kept')} at rest"
     mean = " on average" if several else ""
     if ratio >= _FACTOR:
         forms = {

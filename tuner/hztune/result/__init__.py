@@ -16,7 +16,8 @@ from hztune.blocks import Arm, fixed
 from hztune.caution import Caution
 from hztune.params import Value
 from hztune.profile import Profile
-from hztune.trial import CounterChange, Outlier
+from hztune.result.kept import KeptMemory
+from hztune.trial import CounterChange, Outlier, SmallestMemory
 
 FRONT = "front"
 
@@ -78,6 +79,14 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, slots=True)
+class Survivor:
+    """The smallest memory of its container that an arm survived."""
+
+    arm: Arm
+    least: SmallestMemory
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """How a study came to its verdict, and where the time went.
 
@@ -103,6 +112,8 @@ class Account:
         left_out: The harm of what the panel left out of the winner.
         added: What each parameter of the profile adds, in the order in which they were proved.
         prior: What the search began with, in a sentence; "": nothing from elsewhere.
+        kept: What stays at rest, on the fresh pairs; None: nothing was looked at while it rested.
+        survivors: The smallest memory of the default and of the profile; empty: it was not sought.
     """
 
     why: str
@@ -124,6 +135,8 @@ class Account:
     left_out: tuple[Caution, ...] = ()
     added: tuple[Addition, ...] = ()
     prior: str = ""
+    kept: KeptMemory | None = None
+    survivors: tuple[Survivor, ...] = ()
 
     def __post_init__(self) -> None:
         """Takes copies of the mappings, which nothing can change."""

@@ -9,6 +9,7 @@ from hztune.blocks import Arm
 from hztune.confirm import Proof, Step
 from hztune.panel import Examination
 from hztune.profile import Claim, MemoryClaim, Profile, Verdict
+from hztune.rests import MemoryKind
 from hztune.stats import Interval
 from hztune.trial import Calibration
 
@@ -52,17 +53,21 @@ class Decision:
 
     @property
     def memory(self) -> Interval | None:
-        """Of the arm's log ratio of peak memory, where a front was sought; else None."""
+        """Of the arm's log ratio of memory, where a front was sought; else None."""
         return claimed_interval(self.claim.memory, self.claim.pairs)
 
 
 def claim_of(
-    metric: str, verdict: Verdict, speed: Interval | None, memory: Interval | None = None
+    metric: str,
+    verdict: Verdict,
+    speed: Interval | None,
+    memory: Interval | None = None,
+    weighed: MemoryKind = "rss",
 ) -> Claim:
     """The claim that rests on intervals of log ratios; None: not measured."""
     if speed is None:
         return Claim(metric, None, None, None, 0, verdict)
-    taken = MemoryClaim(*memory.ratio) if memory else None
+    taken = MemoryClaim(*memory.ratio, weighed) if memory else None
     return Claim(metric, *speed.ratio, speed.pairs, verdict, taken)
 
 
@@ -75,7 +80,7 @@ def claimed_interval(claimed: Claim | MemoryClaim | None, pairs: int) -> Interva
 
 
 def intervals_of(member: Profile) -> tuple[Interval, Interval]:
-    """Speed and peak memory of a member of a front, in log units."""
+    """Speed and memory of a member of a front, in log units."""
     speed, memory = (
         claimed_interval(each, member.claim.pairs) for each in (member.claim, member.claim.memory)
     )
@@ -88,6 +93,6 @@ REASONS = {
     "out_of_time": "time is up before its gain is proved",
     "failed": "it failed in a fresh process",
     "over_limit": "it is not shown to keep the memory limit",
-    "over_loss": "it is not shown to lose at most what --max-loss allows on each workload",
+    "over_loss": "it is not shown to lose at most what --max-loss allows",
     "dominated": "another one dominates it: faster, and no more memory, or hardly more",
 }

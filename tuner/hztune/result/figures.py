@@ -21,7 +21,9 @@ from hztune.confirm import added_to, interval_of, reported, reported_each
 from hztune.errors import UsageError
 from hztune.params import Param, Value
 from hztune.profile import PROFILE, Profile
+from hztune.rests import Rested, weighed_memory
 from hztune.result import Result, stored
+from hztune.result.kept import KeptMemory, kept_memory
 from hztune.search.effects import likely_effects, ordered
 from hztune.stats import Interval, block_ratios, fixed_interval, pool_plain
 from hztune.store.local import SAMPLES, Recording, recording, require_study
@@ -207,7 +209,7 @@ class Figures:
     @cached_property
     def trace(self) -> tuple[tuple[float, float], ...]:
         """(Seconds, greatest pooled mean by then), at least 0; the search itself asks its model."""
-        ledger = Ledger(self.ledger.limit, self.ledger.max_loss)
+        ledger = Ledger(self.ledger.limit, self.ledger.max_loss, memory=self.ledger.memory)
         searches = sum(block.role == "search" for block in self.samples.blocks)
         every = max(1, searches // _CHECKPOINTS)
         steps: list[tuple[float, float]] = []
@@ -224,7 +226,7 @@ class Figures:
     def shares(self) -> tuple[tuple[str, list[float], Interval | None], ...]:
         """What the profile does on each of several workloads: name, fresh pairs, interval."""
         record = self.ledger.fresh_by_arm.get(self.winner.key)
-        if record is None:
+        if record is None or not self.profile.shares:
             return ()
         both = zip(record.each, reported_each(record), strict=True)
         found = [([pair.log_ratio for pair in pairs], whole) for pairs, whole in both]
@@ -367,6 +369,21 @@ class Figures:
         return record.rss_ratio if record else None
 
     @property
+    def kept(self) -> KeptMemory | None:
+        """What stays at rest, by default and tuned; None: nothing was looked at."""
+        return kept_memory(fresh_outcomes(self.ledger, self.winner), self.ledger.calm_controls)
+
+    @property
+    def rested(self) -> tuple[list[Rested], list[Rested]]:
+        """The rounds of the default's processes and of the profile's, of fresh pairs."""
+        pairs = fresh_outcomes(self.ledger, self.winner)
+        default = [one for one, _ in pairs] or self.ledger.calm_controls
+        tuned = [other for _, other in pairs]
+        seen = ([each.rested for each in group if each.ok] for group in (default, tuned))
+        before, after = ([each for each in group if each is not None] for group in seen)
+        return before, after
+
+    @property
     def changes(self) -> tuple[CounterChange, ...]:
         """What was counted differently by default and tuned, the greatest change first."""
         return counter_changes(fresh_outcomes(self.ledger, self.winner))
@@ -459,7 +476,8 @@ def read(folder: Path) -> Figures:
     result = stored.read(samples.ending, folder) if samples.ending else None
     made = result.profile if result else claimed
     limits = limits_of(dict(made.objective.limits))
-    ledger = Ledger.of(samples.blocks, *limits, samples.where)
+    weighed = weighed_memory(samples.identity.get("objectives", ""))
+    ledger = Ledger.of(samples.blocks, *limits, samples.where, weighed)
     return Figures(result, made, samples, ledger)
 
 

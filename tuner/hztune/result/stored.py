@@ -64,14 +64,16 @@ def stored_form(value: Any) -> Any:
 
 def _value(kind: Any, kept: Any) -> Any:
     """The value of a type that `stored_form` made plain; what is missing has its default."""
+    if get_origin(kind) is UnionType:
+        if kept is None:
+            return None
+        kind = next(each for each in get_args(kind) if each is not type(None))
     if kind is Arm:
         return Arm.stored(kept["allocator"], dict(kept["params"]))
     if is_dataclass(kind) and isinstance(kind, type):
         hints = get_type_hints(kind)
         there = {field.name for field in fields(kind)} & kept.keys()
         return kind(**{name: _value(hints[name], kept[name]) for name in there})
-    if get_origin(kind) is UnionType and kept is not None:
-        kind = next(each for each in get_args(kind) if each is not type(None))
     if get_origin(kind) is tuple and kept is not None:
         rows = kept.items() if isinstance(kept, Mapping) else kept
         of = get_args(kind)

@@ -8,12 +8,16 @@ from typing import Any
 from hztune.blocks import Arm
 from hztune.profile import Profile, Share, ratio_text
 from hztune.progress import duration
+from hztune.rests import MEMORIES, RestPlan
 from hztune.result import Addition, Result, front_file
+from hztune.result.kept import Ends, Keeper, KeptMemory
 from hztune.result.stored import stored_form
 from hztune.trial import FAULTS, Outlier
-from hztune.workload import METRICS
+from hztune.workload import METRICS, Goal
 
 _CHANGES_SHOWN = 6
+_SPECIAL: tuple[Goal, ...] = ("p99", "kept")
+"""Goals that are told where a workload is named."""
 
 
 def summary_json(result: Result) -> dict[str, Any]:
@@ -23,6 +27,9 @@ def summary_json(result: Result) -> dict[str, Any]:
     are tuned / control with the 95 % interval, null where nothing was measured.
     """
     made, account = result.profile, stored_form(result.account)
+    for name in ("kept", "survivors"):  # only where they were asked for
+        if not account[name]:
+            del account[name]
     later = {name: account.pop(name) for name in ("changes", "elsewhere", "left_out", "added")}
     for one in (*later["left_out"], *later["added"]):
         one["params"] = dict(one["params"])
@@ -76,7 +83,7 @@ def _control(made: Profile) -> str:
 
 def _label(made: Profile, share: Share) -> str:
     """A workload as the study calls it: "remote@main remote=90 T=32"."""
-    goal = " by p99" if made.objective.metric == METRICS["p99"] else ""
+    goal = next((f" by {goal}" for goal in _SPECIAL if METRICS[goal] == made.objective.metric), "")
     return f"{share.workload.label} T={made.threads}{goal}"
 
 
@@ -102,6 +109,7 @@ def _member(number: int, made: Profile) -> dict[str, Any]:
         "rss_ratio": memory.ratio,
         "rss_low": memory.ci_low,
         "rss_high": memory.ci_high,
+        **({"memory": memory.of} if memory.of != "rss" else {}),
     }
 
 
@@ -111,7 +119,8 @@ def _front_lines(result: Result) -> Iterator[str]:
         claim, memory = made.claim, made.claim.memory
         assert memory is not None  # every member has one
         speed, taken = ratio_text(claim), ratio_text(memory)
-        yield f"  {front_file(number)}  {claim.verdict}: speed {speed}, memory {taken}"
+        what = "memory" if memory.of == "rss" else MEMORIES[memory.of]
+        yield f"  {front_file(number)}  {claim.verdict}: speed {speed}, {what} {taken}"
         yield f"    {made.arm.text}"
 
 
@@ -120,7 +129,12 @@ def _profile_lines(result: Result) -> Iterator[str]:
     made, claim, base = result.profile, result.profile.claim, _base(result)
     if claim.ratio is not None and claim.verdict != "no_gain":
         interval = f"[{claim.ci_low:.3f}, {claim.ci_high:.3f}]"
-        yield f"  tuned / {base}: {claim.ratio:.3f}x, 95 % interval {interval}"
+        of = (
+            f"{base}'s kept memory / tuned"
+            if claim.metric == METRICS["kept"]
+            else f"tuned / {base}"
+        )
+        yield f"  {of}: {claim.ratio:.3f}x, 95 % interval {interval}"
         for share in made.shares:
             if share.ratio is not None:
                 yield f"    on {_label(made, share)}: {ratio_text(share)}"
@@ -128,11 +142,52 @@ def _profile_lines(result: Result) -> Iterator[str]:
         yield f"  peak memory: {result.account.rss_ratio:.2f}x of the {base}'s"
     if result.account.idle_ratio is not None:
         yield f"  idle memory: {result.account.idle_ratio:.2f}x of the {base}'s"
+    if result.account.kept is not None:
+        yield from _kept_lines(result.account.kept, made.objective.rest, base)
+    for one in result.account.survivors:
+        yield f"  smallest memory of {one.arm.text}: {one.least.words}"
     if made.allocator.name != _control(made):
         yield f"  allocator = {made.allocator.name}"
     worth = {name: _worth(one) for one in result.account.added for name, _ in one.params}
     for name, value in made.arm.params:
         yield f"  {name} = {value}{worth.get(name, '')}"
+
+
+def _kept_lines(kept: KeptMemory, rest: RestPlan | None, base: str) -> Iterator[str]:
+    """Yields what stays at rest."""
+    when = f" (after {rest.text})" if rest is not None else ""
+    both = ((f"the {base}", kept.default), ("tuned", kept.tuned))
+    told = [f"{name} {_size(one.kept_kb)}{_lazy(one)}" for name, one in both if one is not None]
+    yield f"  kept memory{when}: {', '.join(told)}"
+    if kept.ratio is not None:
+        yield f"    tuned / {base}: {_ends(kept.ratio)} on {kept.pairs} fresh pairs"
+    if kept.speed is not None:
+        yield f"    speed of the loads, tuned / {base}: {_ends(kept.speed)}"
+    for name, one in both:
+        if one is not None and one.slope_kb is not None:
+            grows = ": it grows, a leak or fragmentation" if one.grows else ""
+            yield f"    each round more, {name}: {_slope(one.slope_kb)}{grows}"
+    if kept.slope_change_kb is not None:
+        yield f"    each round more, tuned - {base}: {_slope(kept.slope_change_kb)}"
+
+
+def _lazy(one: Keeper) -> str:
+    """What was given back lazily, beside what is kept."""
+    lazy = f" and {_size(one.lazy_kb)} given back lazily" if one.lazy_kb >= 1.0 else ""
+    charged = f", {_size(one.charged_kb)} charged to its control group" if one.charged_kb else ""
+    return lazy + charged
+
+
+def _size(kb: float) -> str:
+    return f"{kb / 1024:.1f} MiB"
+
+
+def _slope(ends: Ends) -> str:
+    return "{:+,.0f} KiB [{:+,.0f}, {:+,.0f}]".format(*ends)
+
+
+def _ends(ends: Ends) -> str:
+    return "{:.3f}x [{:.3f}, {:.3f}]".format(*ends)
 
 
 def _worth(one: Addition) -> str:

@@ -21,7 +21,6 @@ from hztune.sparse.features import Floats
 from hztune.sparse.sampler import Known, Params, Row
 from hztune.stats import pair_ratio, saving_ratio
 from hztune.trial import Ledger
-from hztune.trial.ledger import excess_of
 
 SAMPLER = "optuna-sparse"
 """How profiles name this way of searching."""
@@ -187,15 +186,16 @@ class Proposer:
         if not outcome.ok:
             return None, {}
         speed = pair_ratio(block.control, outcome)
-        found = {SPEED: speed, MEMORY: saving_ratio(block.control, outcome)}
+        found = {SPEED: speed, MEMORY: saving_ratio(block.control, outcome, self._ledger.memory)}
         wanted = [found[objective] for objective in self._objectives]
         known = [pair for pair in wanted if pair is not None]
         if speed is None or len(known) < len(wanted):
             return None, {}
         attributes = {BLOCK: block.number, _MACHINE: block.machine, _ROUNDS: speed.rounds}
         limit = self._ledger.limit
-        if limit is not None and outcome.rss_peak_kb:
-            attributes[EXCESS] = excess_of(limit, block.control, outcome)
+        excess = limit.excess_of(block.control, outcome) if limit is not None else None
+        if excess is not None:
+            attributes[EXCESS] = excess
         return [pair.log_ratio for pair in known], attributes
 
     def _added(

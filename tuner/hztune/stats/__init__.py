@@ -13,6 +13,8 @@ from hztune.stats.pooling import (
 from hztune.stats.ratios import (
     PairRatio,
     block_ratios,
+    load_ratio,
+    log_memory_ratio,
     log_rss_ratio,
     pair_ratio,
     part_ratios,
@@ -55,6 +57,8 @@ __all__ = [
     "far_off",
     "fixed_interval",
     "is_look",
+    "load_ratio",
+    "log_memory_ratio",
     "log_rss_ratio",
     "machine_variance",
     "move_together",

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hztune.blocks import Block, Outcome, Turn
+from hztune.rests import MemoryKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +82,42 @@ def by_machine(pairs: Sequence[PairRatio]) -> Sequence[Sequence[PairRatio]]:
 
 def log_rss_ratio(reference: Outcome, candidate: Outcome) -> float | None:
     """Logarithm of candidate / reference peak memory; above 0 the candidate takes more."""
+    return log_memory_ratio(reference, candidate, "rss")
+
+
+def log_memory_ratio(reference: Outcome, candidate: Outcome, of: MemoryKind) -> float | None:
+    """The same of peak memory or of what is kept at rest."""
     if reference.parts and candidate.parts:
         both = zip(reference.parts, candidate.parts, strict=True)
-        found = [log_rss_ratio(one, other) for one, other in both]
+        found = [log_memory_ratio(one, other, of) for one, other in both]
         known = [each for each in found if each is not None]
         return sum(known) / len(known) if len(known) == len(found) else None
-    if not (reference.ok and candidate.ok and reference.rss_peak_kb and candidate.rss_peak_kb):
+    before_kb, after_kb = reference.memory_kb(of), candidate.memory_kb(of)
+    if not (reference.ok and candidate.ok and before_kb and after_kb):
         return None
-    return math.log(candidate.rss_peak_kb / reference.rss_peak_kb)
+    return math.log(after_kb / before_kb)
 
 
-def saving_ratio(reference: Outcome, candidate: Outcome) -> PairRatio | None:
-    """What a pair saves of peak memory: above 0 the candidate takes less, which is better.
+def saving_ratio(
+    reference: Outcome, candidate: Outcome, of: MemoryKind = "rss"
+) -> PairRatio | None:
+    """What a pair saves of memory: above 0 the candidate takes less, which is better.
 
-    A process has one peak: nothing is known of what scatters within a pair.
+    A process has one peak, and one end: nothing is known of what scatters within a pair.
     """
-    rss = log_rss_ratio(reference, candidate)
-    return None if rss is None else PairRatio(-rss, math.nan, 1)
+    found = log_memory_ratio(reference, candidate, of)
+    return None if found is None else PairRatio(-found, math.nan, 1)
+
+
+def load_ratio(reference: Outcome, candidate: Outcome) -> PairRatio | None:
+    """Compares the speeds of the loads of two outcomes that were looked at while they rested.
+
+    What is made better there is not speed but memory, so that turns do not tell it.
+    """
+    one, other = reference.rested, candidate.rested
+    if not (reference.ok and candidate.ok) or one is None or other is None:
+        return None
+    return PairRatio(math.log(other.speed / one.speed), math.nan, 1)
 
 
 def _mean(parts: Sequence[PairRatio | None]) -> PairRatio | None:

@@ -16,6 +16,7 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 from hztune.blocks import Arm, Block, Outcome, Role, Turn, joined
+from hztune.rests import Rested
 from hztune.store.lines import KIND_WITHIN, Record
 
 SCHEMA = 1
@@ -164,6 +165,7 @@ class Rows(ABC):
                 "live_kb": outcome.live_kb,
                 "counters": dict(outcome.counters),
                 "facts": dict(outcome.facts),
+                **({"rested": outcome.rested.written()} if outcome.rested is not None else {}),
             }
         )
 
@@ -270,4 +272,5 @@ def _outcome(row: Mapping[str, Any], turns: tuple[Turn, ...]) -> Outcome:
         live_kb=row["live_kb"],
         counters=row["counters"],
         facts=row.get("facts", {}),  # at first none were stored
+        rested=Rested.read(row["rested"]) if "rested" in row else None,
     )

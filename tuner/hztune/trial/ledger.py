@@ -15,12 +15,14 @@ from dataclasses import dataclass, field, replace
 
 from hztune.blocks import Arm, Block, Outcome
 from hztune.gc_freeze import gc_frozen
+from hztune.rests import MemoryKind
 from hztune.stats import (
     Estimate,
     Noise,
     Noises,
     PairRatio,
     estimate_noises,
+    log_memory_ratio,
     pair_ratio,
     part_ratios,
     pool,
@@ -43,6 +45,27 @@ _LEAST_SCATTER = 0.001
 """Standard deviation below which peak memory is not known: it is counted in pages, at moments."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a record takes in of a pair beside its speed.
+
+    Attributes:
+        limit: The memory limit; None: there is none.
+        max_loss: What may be lost of several speeds; None: there is one only.
+        memory: Which memory the study looks at.
+    """
+
+    limit: MemoryLimit | None = None
+    max_loss: LossLimit | None = None
+    memory: MemoryKind = "rss"
+
+    def each(self, control: Outcome, outcome: Outcome) -> tuple[PairRatio | None, ...]:
+        """What a pair says of each of several speeds; empty where there is one only."""
+        if self.max_loss is not None:
+            return self.max_loss.ratios(control, outcome)
+        return part_ratios(control, outcome)
+
+
 @dataclass
 class ArmRecord:
     """What was measured of one arm in one role; variables call it a record.
@@ -50,7 +73,10 @@ class ArmRecord:
     Attributes:
         arm: Whose it is.
         pairs: Against the default, in order of time.
-        savings: The same of peak memory: log ratios of the default's to its own.
+        savings: The same of the memory that the study looks at: log ratios of the default's to its
+            own.
+        peaks: Log ratios of its peak memory to the default's.
+        kept: The same of what it keeps at rest.
         excesses: How far it was above the memory limit, in log units; empty without a limit.
         each: The pairs on each of several workloads; empty where there is one only.
         loss: How far it is shown to be below what one of them may lose, in log units; -1: nowhere.
@@ -61,6 +87,8 @@ class ArmRecord:
     arm: Arm
     pairs: list[PairRatio] = field(default_factory=list)
     savings: list[PairRatio] = field(default_factory=list)
+    peaks: list[float] = field(default_factory=list)
+    kept: list[float] = field(default_factory=list)
     excesses: list[float] = field(default_factory=list)
     each: list[list[PairRatio]] = field(default_factory=list)
     loss: float = -1.0
@@ -73,14 +101,23 @@ class ArmRecord:
         return [pair.log_ratio for pair in self.pairs]
 
     @property
-    def rss(self) -> list[float]:
-        """The log ratio of peak memory to the default's in each pair where it is known."""
+    def memory(self) -> list[float]:
+        """The log ratio of the study's memory to the default's in each pair where it is known."""
         return [-saving.log_ratio for saving in self.savings]
 
     @property
     def rss_ratio(self) -> float | None:
         """Peak memory to the default's, the mean of all pairs; None: not known."""
-        return math.exp(sum(self.rss) / len(self.rss)) if self.savings else None
+        return math.exp(sum(self.peaks) / len(self.peaks)) if self.peaks else None
+
+    def ratio_of(self, memory: MemoryKind) -> float | None:
+        """One of these two."""
+        return self.rss_ratio if memory == "rss" else self.kept_ratio
+
+    @property
+    def kept_ratio(self) -> float | None:
+        """What it keeps at rest to what the default keeps, likewise."""
+        return math.exp(sum(self.kept) / len(self.kept)) if self.kept else None
 
     @property
     def violations(self) -> dict[str, float]:
@@ -107,21 +144,23 @@ class ArmRecord:
         """How far it is above the memory limit on average, in log units; -1 without a limit."""
         return sum(self.excesses) / len(self.excesses) if self.excesses else -1.0
 
-    def add(self, block: Block, outcome: Outcome, limit: MemoryLimit | None) -> None:
+    def add(self, block: Block, outcome: Outcome, rules: Rules) -> None:
         """Takes what one block says about the arm."""
         control = block.control
         if not outcome.ok:
             self.failures.append(outcome)
             return
         self.last = outcome
-        pair, saving = pair_ratio(control, outcome), saving_ratio(control, outcome)
+        pair, saving = pair_ratio(control, outcome), saving_ratio(control, outcome, rules.memory)
         if pair is not None:
             self.pairs.append(replace(pair, machine=block.machine))
         if saving is not None:
             self.savings.append(replace(saving, machine=block.machine))
-        if limit is not None and outcome.rss_peak_kb:
-            self.excesses.append(excess_of(limit, control, outcome))
-        _enter(self.each, part_ratios(control, outcome), block.machine)
+        _append(self.peaks, log_memory_ratio(control, outcome, "rss"))
+        _append(self.kept, log_memory_ratio(control, outcome, "kept"))
+        if rules.limit is not None:
+            _append(self.excesses, rules.limit.excess_of(control, outcome))
+        _enter(self.each, rules.each(control, outcome), block.machine)
 
 
 @dataclass
@@ -144,6 +183,7 @@ class Ledger:
             one only. The search learns from all machines.
         tried_by_other_machines: (machine, key of the first arm) of what others have tried to
             confirm.
+        memory: Which memory is looked at beside speed.
     """
 
     limit: MemoryLimit | None = None
@@ -158,6 +198,7 @@ class Ledger:
     void: list[Block] = field(default_factory=list)
     machine: str = ""
     tried_by_other_machines: set[tuple[str, str]] = field(default_factory=set)
+    memory: MemoryKind = "rss"
     _pooled: tuple[int, dict[str, Estimate]] | None = field(default=None, compare=False)
     _noises: tuple[int, Noises] | None = field(default=None, compare=False)
     _memory_noises: tuple[int, Noises] | None = field(default=None, compare=False)
@@ -165,7 +206,9 @@ class Ledger:
     _between: dict[tuple[Arm, Arm, Arm], tuple[int, list[PairRatio]]] = field(
         default_factory=dict, compare=False
     )
-    _peaks: list[int] = field(default_factory=list, compare=False)  # of the control, in order
+    _held: dict[MemoryKind, list[int]] = field(
+        default_factory=lambda: {"rss": [], "kept": []}, compare=False
+    )  # by the control, in order
 
     @classmethod
     def of(
@@ -174,9 +217,10 @@ class Ledger:
         limit: MemoryLimit | None = None,
         max_loss: LossLimit | None = None,
         machine: str = "",
+        memory: MemoryKind = "rss",
     ) -> Ledger:
         """The ledger of a study that was measured before."""
-        ledger = cls(limit, max_loss, machine=machine)
+        ledger = cls(limit, max_loss, machine=machine, memory=memory)
         with gc_frozen():
             for block in blocks:
                 ledger.add(block)
@@ -200,11 +244,16 @@ class Ledger:
 
     def control_excess(self) -> float:
         """How far the default is above the memory limit, in log units; -1 without a limit."""
-        if self.limit is None or not self._peaks:
+        if self.limit is None:
             return -1.0
-        last = len(self._peaks) - 1
-        median = 0.5 * (self._peaks[last // 2] + self._peaks[(last + 1) // 2])
-        return self.limit.excess(median, median)
+        held = ((limit, self._held[limit.memory]) for limit in self.limit.all())
+        found = [limit.excess(*2 * (_middle(known),)) for limit, known in held if known]
+        return max(found, default=-1.0)
+
+    @property
+    def rules(self) -> Rules:
+        """What its records take in of a pair."""
+        return Rules(self.limit, self.max_loss, self.memory)
 
     def add(self, block: Block) -> None:
         """Takes a block in."""
@@ -212,8 +261,7 @@ class Ledger:
             self.panel.append(block)
             return
         self.blocks.append(block)
-        if block.control.rss_peak_kb:
-            insort(self._peaks, block.control.rss_peak_kb)
+        self._note_memory(block.control)
         if not block.control.ok:
             self.void.append(block)
         elif block.role == "aa":
@@ -229,6 +277,12 @@ class Ledger:
                 record = self.fresh(outcome.arm, block.outcomes[1].arm)
                 self._record(record, block, outcome)
                 self.fresh_by_arm[outcome.arm.key] = record
+
+    def _note_memory(self, control: Outcome) -> None:
+        """Notes what the control held."""
+        for memory, held in self._held.items():
+            if kb := control.memory_kb(memory):
+                insort(held, kb)
 
     def fresh(self, arm: Arm, first: Arm | None = None) -> ArmRecord:
         """The fresh pairs of an arm in one attempt at a proof; they grow with the ledger.
@@ -260,7 +314,7 @@ class Ledger:
 
     def _record(self, record: ArmRecord, block: Block, outcome: Outcome) -> None:
         """Enters what one block says about an arm."""
-        record.add(block, outcome, self.limit)
+        record.add(block, outcome, self.rules)
         record.loss = self._loss(record)
 
     @property
@@ -276,6 +330,12 @@ class Ledger:
     def own_calibration(self) -> list[PairRatio]:
         """The A/A pairs of that machine."""
         return [pair for pair in self.calibration if self.is_own(pair)]
+
+    @property
+    def calm_controls(self) -> list[Outcome]:
+        """What the default showed by itself, on that machine: of the calibration."""
+        blocks = (block for block in self.own_blocks() if block.role == "aa")
+        return [outcome for block in blocks for outcome in block.outcomes]
 
     def own_blocks(self) -> list[Block]:
         """Every block of that machine, in order of time."""
@@ -368,31 +428,35 @@ class Ledger:
             if block.role == "ablate" and block.control.arm == whole and block.control.ok:
                 for outcome in block.outcomes[1:]:
                     record = found.setdefault(outcome.arm.key, ArmRecord(outcome.arm))
-                    record.add(block, outcome, None)
+                    record.add(block, outcome, Rules(memory=self.memory))
         return found
 
     def _calibrate(self, block: Block) -> None:
         """A/A processes are taken two by two: pairs that share a process are not independent."""
         for one, other in zip(block.outcomes[::2], block.outcomes[1::2], strict=False):
-            pair, saving = pair_ratio(one, other), saving_ratio(one, other)
+            pair, saving = pair_ratio(one, other), saving_ratio(one, other, self.memory)
             if saving is not None:
                 self.calibration_memory.append(replace(saving, machine=block.machine))
             if pair is not None:
                 self.calibration.append(replace(pair, machine=block.machine))
-                _enter(self.calibration_each, part_ratios(one, other), block.machine)
-
-
-def excess_of(limit: MemoryLimit, control: Outcome, outcome: Outcome) -> float:
-    """How far an outcome is above the memory limit, log units; of several workloads, the worst."""
-    if not outcome.parts:
-        return limit.excess(control.rss_peak_kb, outcome.rss_peak_kb)
-    both = zip(control.parts, outcome.parts, strict=True)
-    return max(limit.excess(one.rss_peak_kb, other.rss_peak_kb) for one, other in both)
+                _enter(self.calibration_each, self.rules.each(one, other), block.machine)
 
 
 def _coarse(noise: Noise) -> Noise:
     """The noise of memory, which is never known better than _LEAST_SCATTER."""
     return replace(noise, between=max(noise.between, _LEAST_SCATTER**2))
+
+
+def _middle(values: Sequence[int]) -> float:
+    """The median of values that are in order."""
+    last = len(values) - 1
+    return 0.5 * (values[last // 2] + values[(last + 1) // 2])
+
+
+def _append(values: list[float], found: float | None) -> None:
+    """Adds what is known."""
+    if found is not None:
+        values.append(found)
 
 
 def _enter(each: list[list[PairRatio]], found: Sequence[PairRatio | None], machine: str) -> None:

@@ -1,42 +1,80 @@
-"""What a configuration must not exceed, written `1.10x` (of the default's) or `512M`."""
+"""What a configuration must not exceed, written `1.10x` (of the default's) or `512M`.
+
+Peak memory and memory that is kept at rest may both have a limit, and speed what may be lost of it.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from hztune.arguments import memory_amount, percentage
-from hztune.stats import Interval
+from hztune.blocks import Outcome
+from hztune.rests import MEMORIES, MemoryKind
+from hztune.stats import Interval, PairRatio, load_ratio, part_ratios
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """The most peak memory that a configuration may take.
+    """The most memory that a configuration may take.
 
     Attributes:
         text: As the user wrote it.
         ratio: Times the default's, measured at the same moment; 0 when the limit is absolute.
         kb: KiB; 0 when the limit is relative.
+        memory: Which memory: the peak, or what is kept at rest.
+        beside: Another limit that is to be kept as well; None: there is none.
     """
 
     text: str
     ratio: float = 0.0
     kb: int = 0
+    memory: MemoryKind = "rss"
+    beside: MemoryLimit | None = None
 
     @classmethod
-    def of(cls, text: str) -> MemoryLimit:
+    def of(cls, text: str, memory: MemoryKind = "rss") -> MemoryLimit:
         """The limit that a user wrote.
 
         Raises:
             UsageError: It is written in no known way, or is nothing.
         """
-        return cls(text, *memory_amount(text))
+        return cls(text, *memory_amount(text), memory)
+
+    def all(self) -> Iterator[MemoryLimit]:
+        """Yields it and what stands beside it."""
+        yield self
+        if self.beside is not None:
+            yield from self.beside.all()
+
+    @property
+    def words(self) -> str:
+        """In words: "1.10x of peak memory and 0.7x of kept memory"."""
+        return " and ".join(f"{each.text} of {MEMORIES[each.memory]}" for each in self.all())
 
     def excess(self, control_kb: float, candidate_kb: float) -> float:
         """Logarithm of what the candidate takes / what it may take; above 0 it is too much."""
         allowed = self.kb if self.kb else self.ratio * control_kb
         return math.log(max(1.0, candidate_kb) / max(1.0, allowed))
+
+    def excess_of(self, control: Outcome, outcome: Outcome) -> float | None:
+        """How far an outcome is above it, log units; None: its memory is not known.
+
+        Of several workloads, and of several limits, the worst counts.
+        """
+        if outcome.parts:
+            both = zip(control.parts, outcome.parts, strict=True)
+            found = [self.excess_of(one, other) for one, other in both]
+        else:
+            found = [
+                each.excess(control.memory_kb(each.memory), outcome.memory_kb(each.memory))
+                if outcome.memory_kb(each.memory)
+                else None
+                for each in self.all()
+            ]
+        known = [each for each in found if each is not None]
+        return max(known) if len(known) == len(found) else None
 
     def kept(self, interval: Interval) -> bool:
         """Whether the interval of `excess` on fresh pairs shows that the limit is kept."""
@@ -62,24 +100,35 @@ class LossLimit:
     | 0.04 | 15 | 0 % | 3 % | 23 % | 64 % | 92 % | 99 % |
     | 0.05 | 20 | 0 % | 2 % | 18 % | 56 % | 88 % | 98 % |
 
+    Where memory at rest is made less, it is the most speed of the load that may be lost.
+
     Attributes:
         text: As the user wrote it.
         log: Log units, above 0.
         workloads: What the workloads are called, in their order; empty: not known.
+        of_load: Whether it is of the speed of the load.
     """
 
     text: str
     log: float
     workloads: tuple[str, ...] = ()
+    of_load: bool = False
 
     @classmethod
-    def of(cls, text: str) -> LossLimit:
+    def of(cls, text: str, *, of_load: bool = False) -> LossLimit:
         """The limit that a user wrote.
 
         Raises:
             UsageError: It is no percentage below 100.
         """
-        return cls(text, -math.log1p(-percentage(text)))
+        named = ("the speed of its load",) if of_load else ()
+        return cls(text, -math.log1p(-percentage(text)), named, of_load)
+
+    def ratios(self, control: Outcome, outcome: Outcome) -> tuple[PairRatio | None, ...]:
+        """What a pair says of each speed of which no more may be lost."""
+        if self.of_load:
+            return (load_ratio(control, outcome),)
+        return part_ratios(control, outcome)
 
     def excess(self, log_ratio: float) -> float:
         """How far a workload's log ratio is below what it may be; above 0 it is too much."""
@@ -98,7 +147,23 @@ class LossLimit:
         return self.workloads[part] if self.workloads else f"workload {part + 1}"
 
 
+OF_LOAD = "max_load_loss"
+"""How a profile names the limit of what the load may lose."""
+
+
+def memory_limit(texts: Mapping[str, str]) -> MemoryLimit | None:
+    """The memory limits of a study as one, from their texts by name; None: there are none."""
+    found: MemoryLimit | None = None
+    memories: tuple[MemoryKind, ...] = ("kept", "rss")
+    for memory in memories:
+        if text := texts.get(f"max_{memory}"):
+            found = replace(MemoryLimit.of(text, memory), beside=found)
+    return found
+
+
 def limits_of(texts: Mapping[str, str]) -> tuple[MemoryLimit | None, LossLimit | None]:
     """The limits of a study from their texts by name, as a profile has them."""
-    memory, loss = texts.get("max_rss"), texts.get("max_loss")
-    return MemoryLimit.of(memory) if memory else None, LossLimit.of(loss) if loss else None
+    loss, of_load = texts.get("max_loss"), texts.get(OF_LOAD)
+    if of_load:
+        return memory_limit(texts), LossLimit.of(of_load, of_load=True)
+    return memory_limit(texts), LossLimit.of(loss) if loss else None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import version as version_of
 from pathlib import Path
 
@@ -23,8 +24,10 @@ from hztune.profile import (
     Share,
     WorkloadId,
 )
-from hztune.result import Account, Addition, Attempt, Elsewhere, Result
+from hztune.rests import RestPlan
+from hztune.result import Account, Addition, Attempt, Elsewhere, Result, Survivor
 from hztune.result.decision import Decision
+from hztune.result.kept import kept_memory
 from hztune.search.proposer import SAMPLER
 from hztune.stats import pool_plain
 from hztune.strictjson import as_word
@@ -43,6 +46,7 @@ def result_of(
     decision: Decision,
     wall_s: float,
     folder: Path | None,
+    found: Sequence[Survivor] = (),
 ) -> Result:
     """The result of a study that came to a decision; nothing is written.
 
@@ -53,10 +57,12 @@ def result_of(
         decision: How it ended.
         wall_s: Seconds that this session took.
         folder: The results directory; None: there is none.
+        found: The smallest memory of some arms, where it was sought.
     """
     trials = study.bench.ledger.trials
     made, *front = (profile_of(task, machine, each, trials) for each in (decision, *decision.front))
-    return Result(made, account_of(study, decision, wall_s), tuple(front), folder)
+    account = replace(account_of(study, decision, wall_s), survivors=tuple(found))
+    return Result(made, account, tuple(front), folder)
 
 
 # ---- the profile ---------------------------------------------------------------------------------
@@ -71,7 +77,9 @@ def profile_of(task: Task, machine: Machine, decision: Decision, trials: int) ->
         workload=_workload_id(request),
         threads=request.threads,
         machine=MachineId.of(machine),
-        objective=Objective(metric_of(request), task.limits, _control(task)),
+        objective=Objective(
+            metric_of(request), task.limits, _control(task), _rest(request), request.quota
+        ),
         claim=decision.claim,
         search=SearchInfo(
             sampler=SAMPLER,
@@ -116,6 +124,11 @@ def _control(task: Task) -> str:
     return "" if task.space.holds(control) else control.allocator
 
 
+def _rest(request: TuneRequest) -> RestPlan | None:
+    """Its rounds of load and rest; the expression is the user's own, and stays here."""
+    return request.rest and replace(request.rest, says="")
+
+
 def _workload_id(request: TuneRequest) -> WorkloadId:
     return _identities(request)[0]
 
@@ -148,6 +161,8 @@ def metric_of(request: TuneRequest) -> str:
     """What is made better: a workload's goal, runs a second, or the program's own metric."""
     if request.workload is not None:
         return METRICS[request.workload.goal]
+    if request.seeks_kept:
+        return METRICS["kept"]
     return "metric" if request.program and request.program.rate else "wall_s"
 
 
@@ -191,6 +206,7 @@ def account_of(study: Story, decision: Decision, wall_s: float) -> Account:
         left_out=decision.examined.is_gone(decision.arm) if decision.examined else (),
         added=tuple(_additions(decision)),
         prior=study.prior.text,
+        kept=kept_memory(fresh_outcomes(bench.ledger, decision.arm), bench.ledger.calm_controls),
     )
 
 

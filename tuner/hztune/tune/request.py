@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -22,20 +22,22 @@ from hztune.measure.program import OPEN, Program
 from hztune.measure.workloads import refuse_mixture
 from hztune.panel import LEAST_S, PANEL_SHARE
 from hztune.profile import MOST_SEED
+from hztune.quota import Quota
+from hztune.rests import MemoryKind, RestPlan, weighed_memory
 from hztune.space import AnySpace
-from hztune.trial import LossLimit, MemoryLimit
+from hztune.trial import OF_LOAD, LossLimit, MemoryLimit, memory_limit
 from hztune.tune.candidates import AllocatorChoice, TuneTarget, asks_inside, candidates
 from hztune.workload import WorkloadSpec
 
 DEFAULT_BUDGET_S = 180.0
+SMALLEST_SHARE = 0.3
+"""Part of the budget in which the smallest memory is sought, where it is."""
+
 DEFAULT_MAX_LOSS = "5%"
 """What the pairs of a proof can show of a configuration that loses nothing; see `LossLimit`."""
 
 LEAST_STUDY_S = 20.0
 MOST_STUDY_S = 7 * 86400.0
-
-RSS = "rss"
-"""How `--pareto` names peak memory."""
 
 _Limit = TypeVar("_Limit", MemoryLimit, LossLimit)
 _MANY_THREADS = 1024
@@ -57,12 +59,16 @@ class TuneRequest:
         out: The results directory; None: a new one under hztune-results/.
         resume: Whether to go on with the study that is there.
         max_rss: Memory limit as written, "1.10x" or "512M"; "" for none.
+        max_kept: The same of what is kept at rest.
         beside: Further workloads that the same profile is for.
-        max_loss: What each of several workloads may lose, as written: "5%".
+        max_loss: What each of several workloads may lose, as written: "5%"; where memory at rest is
+            made less, what the speed of the load may.
         pareto: The two objectives of a front, as written: "throughput,rss"; "" for speed alone.
         more: Further programs that the same profile is for, each with a name.
         panel: Whether the winner is examined on other workloads; None: a workload's is, if there is
             time for it.
+        smallest_memory: Whether the smallest memory is sought that the default and the winner
+            survive.
         prior: Whether the search begins with what earlier studies learned, and leaves what it
             learned itself.
     """
@@ -77,12 +83,14 @@ class TuneRequest:
     out: Path | None = None
     resume: bool = False
     max_rss: str = ""
+    max_kept: str = ""
     beside: tuple[WorkloadSpec, ...] = ()
     max_loss: str = DEFAULT_MAX_LOSS
     pareto: str = ""
     panel: bool | None = None
     prior: bool = True
     more: tuple[Program, ...] = ()
+    smallest_memory: bool = False
 
     @property
     def workloads(self) -> tuple[WorkloadSpec, ...]:
@@ -93,6 +101,35 @@ class TuneRequest:
     def programs(self) -> tuple[Program, ...]:
         """The user's programs that are measured."""
         return (self.program, *self.more) if self.program is not None else ()
+
+    @property
+    def seeks_kept(self) -> bool:
+        """Whether what stays at rest is made less, and not the speed better."""
+        if self.workload is not None:
+            return self.workload.goal == "kept"
+        return self.program is not None and self.program.seeks_kept
+
+    @property
+    def weighed(self) -> MemoryKind:
+        """Which memory is weighed beside speed."""
+        return weighed_memory(self.pareto)
+
+    @property
+    def needs_rest(self) -> bool:
+        """Whether something that was asked needs memory at rest."""
+        return self.seeks_kept or self.weighed == "kept" or bool(self.max_kept)
+
+    @property
+    def rest(self) -> RestPlan | None:
+        """The rounds of load and rest; None: nothing is looked at while it rests."""
+        rests = [*(each.rest for each in self.workloads), *(each.rest for each in self.programs)]
+        return rests[0] if rests else None
+
+    @property
+    def quota(self) -> Quota | None:
+        """The container in which everything is measured; None: there is none."""
+        quotas = [*(each.quota for each in self.workloads), *(each.quota for each in self.programs)]
+        return quotas[0] if quotas else None
 
     @property
     def label(self) -> str:
@@ -106,6 +143,11 @@ class TuneRequest:
         wanted = self.panel if self.panel is not None else self.workload is not None
         seconds = PANEL_SHARE * self.budget_s
         return seconds if wanted and not self.pareto and seconds >= LEAST_S else 0.0
+
+    @property
+    def smallest_s(self) -> float:
+        """Seconds of the budget in which the smallest memory is sought; 0: it is not."""
+        return SMALLEST_SHARE * self.budget_s if self.smallest_memory else 0.0
 
     @property
     def name(self) -> str:
@@ -145,8 +187,10 @@ class Task:
     @property
     def limits(self) -> tuple[tuple[str, str], ...]:
         """The limits by name, as they were written."""
-        named = (("max_rss", self.limit), ("max_loss", self.max_loss))
-        return tuple((name, limit.text) for name, limit in named if limit is not None)
+        memory = tuple((f"max_{each.memory}", each.text) for each in _each(self.limit))
+        if self.max_loss is None:
+            return memory
+        return (*memory, (OF_LOAD if self.max_loss.of_load else "max_loss", self.max_loss.text))
 
     @property
     def identity(self) -> dict[str, str]:
@@ -196,12 +240,42 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
         raise UsageError(f"--seed is {request.seed}; legal is a number from 0 to {MOST_SEED}")
     if request.resume and request.out is None:
         raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
-    limit = _read("--max-rss", MemoryLimit.of, request.max_rss) if request.max_rss else None
+    limit = _memory_limit(request)
+    _refuse_no_rest(request)
     _refuse_other_objectives(request)
     _refuse_panel(request)
     target, remarks = _target(request, look)
     found = candidates(request.allocator, request.space, target)
     return Task(request, found, limit, remarks, _max_loss(request))
+
+
+def _memory_limit(request: TuneRequest) -> MemoryLimit | None:
+    """The memory limits as one; None: there are none."""
+    for option, text in (("--max-rss", request.max_rss), ("--max-kept", request.max_kept)):
+        if text:
+            _read(option, MemoryLimit.of, text)
+    return memory_limit({"max_rss": request.max_rss, "max_kept": request.max_kept})
+
+
+def _each(limit: MemoryLimit | None) -> Iterator[MemoryLimit]:
+    if limit is not None:
+        yield from limit.all()
+
+
+def _refuse_no_rest(request: TuneRequest) -> None:
+    """Sees to it that memory at rest can be read where it is needed.
+
+    Raises:
+        UsageError: There is no rest.
+    """
+    rests = [each.rest for each in request.workloads] or [each.rest for each in request.programs]
+    if request.needs_rest and None in rests:
+        raise UsageError(
+            "--objective kept, --max-kept and --pareto throughput,kept read memory at rest, and "
+            "nothing says how long it rests: give idle_s and rounds"
+        )
+    if request.seeks_kept and len(rests) > 1:
+        raise UsageError("--objective kept is of one workload or program; tune for each alone")
 
 
 def _refuse_other_objectives(request: TuneRequest) -> None:
@@ -210,11 +284,17 @@ def _refuse_other_objectives(request: TuneRequest) -> None:
     Raises:
         UsageError: It is of something else.
     """
-    goal = request.workload.goal if request.workload is not None else "throughput"
-    if request.pareto and request.pareto != f"{goal},{RSS}":
+    if request.pareto and request.seeks_kept:
         raise UsageError(
-            f"--pareto {request.pareto!r}: legal is {goal},{RSS}, the speed that is sought and "
-            f"peak memory (and p99,{RSS} beside --objective p99)"
+            f"--pareto {request.pareto!r} and --objective kept exclude each other; a front of "
+            "speed and memory at rest is --pareto throughput,kept"
+        )
+    goal = request.workload.goal if request.workload is not None else "throughput"
+    if request.pareto and request.pareto not in (f"{goal},rss", f"{goal},kept"):
+        raise UsageError(
+            f"--pareto {request.pareto!r}: legal is {goal},rss, the speed that is sought and "
+            f"peak memory, or {goal},kept, with memory at rest (and p99,rss or p99,kept beside "
+            "--objective p99)"
         )
 
 
@@ -249,6 +329,8 @@ def _max_loss(request: TuneRequest) -> LossLimit | None:
     """
     limit = _read("--max-loss", LossLimit.of, request.max_loss)
     refuse_mixture(request.workloads)
+    if request.seeks_kept:
+        return LossLimit.of(request.max_loss, of_load=True)
     names = tuple(target.label for target in request.workloads or request.programs)
     return replace(limit, workloads=names) if len(names) > 1 else None
 
@@ -310,6 +392,9 @@ def _told(program: Program) -> list[object]:
     """What a program is, as JSON can hold it."""
     around = [program.prepare, program.cleanup, program.check, program.metric]
     around += [program.by] if program.by else []
+    around += [program.rest.text, program.rest.says] if program.rest else []
+    around += ["kept"] if program.seeks_kept else []
+    around += [program.quota.text] if program.quota else []
     return [list(program.argv), around, asdict(program.service) if program.service else None]
 
 

@@ -19,7 +19,7 @@ from hztune.measure.workloads import programs_executor, workloads_executor
 from hztune.panel import Panel, make
 from hztune.prior import Prior
 from hztune.progress import Reporter, duration
-from hztune.result import Result, stored
+from hztune.result import Result, Survivor, stored
 from hztune.result.decision import Decision
 from hztune.search import SLOTS
 from hztune.store import Sink
@@ -32,6 +32,7 @@ from hztune.tune.learned import leave, prior_of, told_of
 from hztune.tune.outcome import metric_of, result_of
 from hztune.tune.pareto_aim import Front
 from hztune.tune.request import Task, TuneRequest, understand
+from hztune.tune.smallest import survivors
 from hztune.tune.story import Story
 from hztune.tune.winner import CALIBRATED_BY, PROVED_BY, SEARCHED_BY, Winner
 
@@ -63,7 +64,11 @@ def tune(request: TuneRequest, reporter: Reporter) -> Result:
         panel = panel_of(request, machine, store)
         study = _study(task, executor, store, reporter, asked.is_set, panel, prior, looked_s)
         decision = study.run()
-        return _finish(task, machine, study, decision, store, started)
+        found: tuple[Survivor, ...] = ()
+        if request.smallest_memory and decision.verdict != "interrupted":
+            arms = list(dict.fromkeys([study.control, decision.arm]))
+            found = survivors(request, arms, study.bench, machine, inside, reporter)
+        return _finish(task, machine, study, decision, store, started, found)
 
 
 def plan(request: TuneRequest) -> list[str]:
@@ -75,12 +80,14 @@ def plan(request: TuneRequest) -> list[str]:
     task = understand(request, look=False)
     searched = task.space
     shares = (CALIBRATED_BY, SEARCHED_BY, PROVED_BY)
-    phases_s = request.budget_s - request.panel_s
+    phases_s = request.budget_s - request.panel_s - request.smallest_s
     ends = [duration(share * phases_s) for share in shares]
     sought = [f"objectives: {request.pareto} (a front)"] if request.pareto else []
     proofs = f"{'all members' if request.pareto else 'each parameter'} proved by {ends[2]}"
     if request.panel_s:
         proofs += f", {duration(request.panel_s)} for the panel"
+    if request.smallest_memory:
+        proofs += f", {duration(request.smallest_s)} for the smallest memory"
     lines = [
         f"workload: {request.label}",
         *sought,
@@ -159,7 +166,7 @@ def _study(
     """The study, of which `looked_s` seconds went by while the program was looked at."""
     blocks = store.replay()
     budget = budget_of(task.request, SystemClock(), _spent(blocks) + looked_s)
-    ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine)
+    ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine, task.request.weighed)
     executor.recall(ledger.own_blocks())
     bench = Bench(executor, ledger, budget, reporter, stop)
     return study_of(task, bench, task.request.seed, panel, prior)
@@ -175,7 +182,8 @@ def study_of(task: Task, bench: Bench, seed: int, panel: Panel | None, prior: Pr
 def budget_of(request: TuneRequest, clock: Clock, spent_s: float) -> Budget:
     """The time of a study, of which some is the panel's where there is one."""
     panel_s = request.panel_s
-    return Budget(clock, request.budget_s - panel_s, spent_s, reserved_s=panel_s)
+    total_s = request.budget_s - panel_s - request.smallest_s
+    return Budget(clock, total_s, spent_s, reserved_s=panel_s)
 
 
 def panel_of(request: TuneRequest, machine: Machine, sink: Sink) -> Panel | None:
@@ -199,13 +207,15 @@ def _finish(
     decision: Decision,
     store: LocalStudy,
     started: float,
+    found: Sequence[Survivor] = (),
 ) -> Result:
     """Writes what came out, first of all beside the samples: an ended study stays as it ended.
 
     Going on with it would be another look at the same data, which the error of its claim does not
     allow for. Only an interrupted study has no end.
     """
-    result = result_of(task, machine, study, decision, time.monotonic() - started, store.folder)
+    wall_s = time.monotonic() - started
+    result = result_of(task, machine, study, decision, wall_s, store.folder, found)
     if decision.verdict != "interrupted":
         store.conclude(stored.ending(result))
         leave(task, machine, study.bench.ledger, decision, study.bench.reporter)

@@ -190,7 +190,12 @@ def _story(
     """The study as this worker takes part in it: it goes on where the last block ended."""
     request = task.request
     executor = executor_of(request, machine, worker.sink)
-    ledger = Ledger(task.limit, task.max_loss, machine=worker.sink.machine)
+    ledger = Ledger(
+        task.limit,
+        task.max_loss,
+        machine=worker.sink.machine,
+        memory=task.request.weighed,
+    )
     news = worker.look()
     for block in news.blocks:
         ledger.add(block)

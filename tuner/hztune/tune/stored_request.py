@@ -14,6 +14,8 @@ from typing import Any
 
 from hztune import files, space
 from hztune.errors import UsageError
+from hztune.quota import Quota
+from hztune.rests import RestPlan
 from hztune.tune.request import TuneRequest
 from hztune.workload import WorkloadSpec
 
@@ -25,7 +27,7 @@ _MOST_SPACE_BYTES = 256 * 1024
 LEARNED = "learned"
 """Beside the fields of a request: the prior with which the study was begun."""
 
-_SINCE_THEN = {"panel": False, "prior": False}
+_SINCE_THEN = {"panel": False, "prior": False, "max_kept": "", "smallest_memory": False}
 """What the first stored requests had no word for, and how its studies go on."""
 
 
@@ -40,6 +42,8 @@ def written(request: TuneRequest) -> dict[str, Any]:
             "--storage is for built-in workloads: write access to a storage would be enough to run "
             "any program on the machine of every worker; tune a program of your own without it"
         )
+    if request.smallest_memory:
+        raise UsageError("--smallest-memory is for a study on one machine; leave --storage out")
     plain = {name: getattr(request, name) for name in _plain_names()}
     workloads = [_written_workload(spec) for spec in request.workloads]
     return {**plain, "workloads": workloads, "space": _written_space(request.space)}
@@ -78,12 +82,19 @@ def _written_workload(spec: WorkloadSpec) -> dict[str, Any]:
     """A workload as a command line would describe it."""
     name = f"{spec.name}@{spec.setting}" if spec.setting else spec.name
     params = [f"{key}={value}" for key, value in spec.params]
-    return {"name": name, "params": params, "threads": spec.threads, "goal": spec.goal}
+    rest = {"rest": [spec.rest.idle_s, spec.rest.rounds]} if spec.rest is not None else {}
+    quota = {"quota": [spec.quota.cpus, spec.quota.memory_kb]} if spec.quota is not None else {}
+    about = {"name": name, "params": params, "threads": spec.threads, "goal": spec.goal}
+    return {**about, **rest, **quota}
 
 
 def _workload(stored: Mapping[str, Any]) -> WorkloadSpec:
     """The workload, judged anew."""
     spec = WorkloadSpec.from_text(stored["name"], stored["params"], stored["threads"])
+    if "rest" in stored:
+        spec = spec.resting(RestPlan(*stored["rest"]))
+    if "quota" in stored:
+        spec = spec.within(Quota(*stored["quota"]))
     return spec.by(stored["goal"])
 
 

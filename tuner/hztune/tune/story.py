@@ -17,12 +17,15 @@ from hztune.errors import StoppedByUser
 from hztune.panel import Examination, Panel
 from hztune.prior import NOTHING, Prior
 from hztune.profile import Verdict
+from hztune.progress import percent
+from hztune.rests import MEMORIES
 from hztune.result.decision import Decision, claim_of
 from hztune.search import Best, Search, SearchGoal
 from hztune.space import AnySpace
 from hztune.stats import Interval, fixed_interval
 from hztune.trial import Bench, Calibration, Ledger, assess, calibrate, warnings_about
 from hztune.tune.winner import CALIBRATED_BY, PROVED_BY, Winner
+from hztune.workload import METRICS
 
 
 class Aim(Protocol):
@@ -133,6 +136,12 @@ class Story:
         interval = reported(record) if record else None
         return self.decided("interrupted", arm, interval, "stopped by the user; not a claim")
 
+    def gain_words(self, estimate: float) -> str:
+        """A gain as a sentence tells it: of memory at rest, how much less it is."""
+        if self.metric == METRICS["kept"]:
+            return f"{percent(-estimate)} kept memory"
+        return percent(estimate)
+
     def decided(
         self,
         verdict: Verdict,
@@ -146,7 +155,7 @@ class Story:
         record = self.bench.ledger.fresh_by_arm.get(arm.key)
         return Decision(
             arm,
-            claim_of(self.metric, verdict, interval, memory),
+            claim_of(self.metric, verdict, interval, memory, self.bench.ledger.memory),
             self.calibration,
             tuple(self.proofs),
             why,
@@ -159,17 +168,18 @@ class Story:
 def _least_memory(ledger: Ledger) -> str:
     """Why the memory limit cannot be kept: the least that was found."""
     assert ledger.limit is not None  # or there was nothing to keep
-    why = f"nothing was shown to keep {ledger.limit.text} of memory, and the default does not"
+    why = f"nothing was shown to keep {ledger.limit.words}, and the default does not"
     records = [*ledger.searched.values(), *ledger.fresh_by_arm.values()]
-    measured = [
-        (record.rss_ratio, record.arm)
-        for record in records
-        if record.rss_ratio is not None and not record.failures
-    ]
-    if not measured:
-        return why
-    ratio, arm = min(measured, key=lambda each: each[0])
-    return f"{why}; the least is {ratio:.2f}x of its memory, by {arm.text}"
+    for memory in {each.memory: None for each in ledger.limit.all()}:
+        measured = [
+            (ratio, record.arm)
+            for record in records
+            if (ratio := record.ratio_of(memory)) is not None and not record.failures
+        ]
+        if measured:
+            ratio, arm = min(measured, key=lambda each: each[0])
+            why += f"; the least is {ratio:.2f}x of its {MEMORIES[memory]}, by {arm.text}"
+    return why
 
 
 def _around_zero(aa: list[float]) -> Interval | None:

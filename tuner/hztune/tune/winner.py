@@ -154,7 +154,8 @@ class Winner:
             harm = "not worth the harm that it does to other programs"
             why = f"{proof.arm.text} is faster, but {harm}"
             return self.story.decided("no_gain", self.story.control, None, why)
-        why = f"{percent(interval.estimate)} on {interval.pairs} fresh pairs of processes"
+        gain = self.story.gain_words(interval.estimate)
+        why = f"{gain} on {interval.pairs} fresh pairs of processes"
         return self.story.decided("improved", arm, interval, why, steps)
 
     def _saved(self, proof: Proof, interval: Interval) -> Decision:
@@ -165,7 +166,7 @@ class Winner:
             self._examine(proof.arm, interval.estimate, {}, may_remove=False)
         verdict: Verdict = "improved" if proof.answer == "proved" else "within_limit"
         why = (
-            f"it keeps {limit.text} of memory on {interval.pairs} fresh pairs of processes, which "
+            f"it keeps {limit.words} on {interval.pairs} fresh pairs of processes, which "
             f"the default does not, at {percent(interval.estimate)} speed"
         )
         return self.story.decided(verdict, proof.arm, interval, why, proof.steps)

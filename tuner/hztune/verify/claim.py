@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +27,8 @@ from hztune.measure.program import Program
 from hztune.measure.workloads import programs_executor, workloads_executor
 from hztune.profile import Profile
 from hztune.progress import Reporter, StudyStatus
+from hztune.quota import Quota
+from hztune.rests import MemoryKind
 from hztune.stats import FIRST_LOOK, Interval, is_look, sequential_interval
 from hztune.trial import (
     PAIRS,
@@ -39,7 +41,7 @@ from hztune.trial import (
     SystemClock,
     limits_of,
 )
-from hztune.workload import WorkloadSpec, goal_of
+from hztune.workload import METRICS, WorkloadSpec, goal_of
 
 VerifyAnswer = Literal["holds", "does not hold", "cannot tell"]
 
@@ -65,12 +67,14 @@ class Verification:
         why: The reason, in one sentence.
         interval: 95 % interval of the log ratio here; None: too few pairs.
         rss_ratio: Peak memory, profile / control; None: not measured.
+        kept_ratio: The same of what is kept at rest.
     """
 
     answer: VerifyAnswer
     why: str
     interval: Interval | None
     rss_ratio: float | None
+    kept_ratio: float | None = None
 
     @property
     def measured(self) -> dict[str, float | int | None]:
@@ -93,6 +97,7 @@ class Promise:
         is_gain: Whether it promises to be better, not only to keep the limit.
         memory: Upper end of the claimed interval of its log ratio of peak memory, where less memory
             is what it promises; None: it promises something else.
+        weighed: Which memory that is.
     """
 
     control: Arm
@@ -102,6 +107,7 @@ class Promise:
     is_gain: bool
     max_loss: LossLimit | None = None
     memory: float | None = None
+    weighed: MemoryKind = "rss"
 
     @classmethod
     def of(cls, tuned: Profile) -> Promise:
@@ -122,7 +128,13 @@ class Promise:
             is_gain=tuned.claim.verdict == "improved",
             max_loss=max_loss,
             memory=math.log(memory.ci_high) if memory else None,
+            weighed=tuned.claim.memory.of if tuned.claim.memory else "rss",
         )
+
+    def ledger(self) -> Ledger:
+        """Where the pairs that judge it are entered."""
+        of_load = self.max_loss if self.max_loss and self.max_loss.of_load else None
+        return Ledger(self.limit, of_load, memory=self.weighed)
 
 
 def verify(
@@ -158,7 +170,7 @@ def verify(
         raise UsageError("--trace and a program after -- exclude each other; give one of them")
     executor = _on(programs, tuned, seed) if programs else _on_workload(tuned, seed, traces)
     budget = Budget(SystemClock(), budget_s)
-    return measure(promise, Bench(executor, Ledger(promise.limit), budget, reporter))
+    return measure(promise, Bench(executor, promise.ledger(), budget, reporter))
 
 
 def _on_workload(tuned: Profile, seed: int, traces: Sequence[Path]) -> Executor:
@@ -181,9 +193,13 @@ def _on_workload(tuned: Profile, seed: int, traces: Sequence[Path]) -> Executor:
             text,
             [f"{k}={v}" for k, v in of.params],
             None if trace_file.is_trace(text) else tuned.threads,
-        ).by(goal)
+        )
         for text, of in zip(texts, tuned.workloads, strict=True)
     ]
+    rest = tuned.objective.rest
+    specs = [(spec if rest is None else spec.resting(rest)).by(goal) for spec in specs]
+    if (quota := tuned.objective.quota) is not None:
+        specs = [spec.within(quota) for spec in specs]
     for spec in specs:
         spec.check()
     return workloads_executor(specs, seed=seed, machine=Machine.here(), processes=2)
@@ -244,8 +260,29 @@ def _on(programs: Sequence[Program], tuned: Profile, seed: int) -> Executor:
     for word in (program.argv[0] for program in chosen):
         if shutil.which(word) is None:
             raise UsageError(f"there is no program {word!r}; give a path, or a name in PATH")
+    if (rest := tuned.objective.rest) is not None:
+        seeks_kept = tuned.objective.metric == METRICS["kept"]
+        chosen = [replace(each.resting(rest), seeks_kept=seeks_kept) for each in chosen]
+    chosen = [replace(each, quota=_same_quota(each, tuned)) for each in chosen]
     inside = [tuned.allocator.as_installed()] if tuned.adapter.is_inside else []
     return programs_executor(chosen, seed=seed, machine=Machine.here(), inside=inside)
+
+
+def _same_quota(program: Program, tuned: Profile) -> Quota | None:
+    """The container of the claim, in which it is measured again.
+
+    Raises:
+        UsageError: Another one was given.
+    """
+    proved = tuned.objective.quota
+    if program.quota is not None and program.quota != proved:
+        where = f"in {proved.text}" if proved is not None else "without a container"
+        raise UsageError(
+            f"the profile was proved {where}, and {' '.join(program.quota.options)} was given; "
+            "leave these options out, or compare there: hztune compare none PROFILE "
+            f"{' '.join(program.quota.options)} -- ..."
+        )
+    return proved
 
 
 def measure(promise: Promise, bench: Bench) -> Verification:
@@ -324,9 +361,10 @@ def verification(promise: Promise, record: ArmRecord, *, is_last: bool = False) 
 def _against(promise: Promise, record: ArmRecord, interval: Interval) -> str:
     """What refutes the claim; empty: nothing does."""
     if promise.limit is not None and promise.limit.broken(_sequential(record.excesses)):
-        return f"it takes more memory than {promise.limit.text}"
+        return f"it takes more than {promise.limit.words}"
     if promise.max_loss is not None and _loses(record, promise.max_loss):
-        return f"one of its workloads loses more than {promise.max_loss.text}"
+        what = "its load" if promise.max_loss.of_load else "one of its workloads"
+        return f"{what} loses more than {promise.max_loss.text} of speed"
     if promise.memory is not None and _memory(record).low > promise.memory:
         return "it saves less memory than was claimed"
     if interval.high >= promise.low:
@@ -338,7 +376,7 @@ def _against(promise: Promise, record: ArmRecord, interval: Interval) -> str:
 
 def _memory(record: ArmRecord) -> Interval:
     """The 95 % interval of the log ratio of peak memory."""
-    return _sequential(record.rss)
+    return _sequential(record.memory)
 
 
 def _sequential(values: Sequence[float]) -> Interval:
@@ -365,7 +403,8 @@ def _in_favour(promise: Promise, record: ArmRecord, interval: Interval) -> str:
         least = MARGIN * max(0.0, promise.low)
         why = f"the gain is there, and as large as was claimed: above {_half(promise.low)}"
         if promise.max_loss is not None:
-            why += f"; no workload is shown to lose more than {promise.max_loss.text}"
+            what = "its load is not" if promise.max_loss.of_load else "no workload is"
+            why += f"; {what} shown to lose more than {promise.max_loss.text}"
         return why if interval.low > least else ""
     if promise.memory is not None:
         most = MARGIN * min(0.0, promise.memory)
@@ -393,5 +432,4 @@ def _weaker(promise: Promise, record: ArmRecord, interval: Interval) -> str:
 def _finding(
     answer: VerifyAnswer, why: str, interval: Interval | None, record: ArmRecord
 ) -> Verification:
-    rss = math.exp(sum(record.rss) / len(record.rss)) if record.rss else None
-    return Verification(answer, why, interval, rss)
+    return Verification(answer, why, interval, record.rss_ratio, record.kept_ratio)

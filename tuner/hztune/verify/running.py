@@ -10,8 +10,10 @@ from hztune.allocator.live import Running, SettingRead
 from hztune.blocks import UNCHANGED_PROGRAM
 from hztune.errors import UsageError
 from hztune.measure import insides
+from hztune.measure.scope import memory_limit_of
 from hztune.params import Value
 from hztune.profile import Profile
+from hztune.quota import memory_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,20 @@ def _added(tuned: Profile, running: Running, adapter: Adapter) -> list[str]:
     return [f"{name} is set, and the profile does not set it" for name in added]
 
 
+def _other_container(tuned: Profile, pid: int) -> tuple[str, ...]:
+    """That a process may use another amount of memory than there was where the claim was proved."""
+    quota = tuned.objective.quota
+    proved_kb = quota.memory_kb if quota is not None else None
+    here = memory_limit_of(pid)
+    there = memory_text(proved_kb) if proved_kb is not None else ""
+    if here == there or (quota is None and not here):
+        return ()
+    return (
+        f"its control group may use {here or 'all'} of memory, and the profile was proved with "
+        f"{there or 'no limit'}",
+    )
+
+
 def _remarks(tuned: Profile, running: Running, found: Installed) -> tuple[str, ...]:
     """Another build of the library, and children that run on something else."""
     others = live.strangers(running.pid, running.provider)
@@ -184,4 +200,10 @@ def _remarks(tuned: Profile, running: Running, found: Installed) -> tuple[str, .
         else ()
     )
     part = (insides.sentence(found),) if tuned.adapter.is_inside else ()
-    return (*part, *machine_diff.of_library(tuned, found), *children, *unknown)
+    return (
+        *part,
+        *_other_container(tuned, running.pid),
+        *machine_diff.of_library(tuned, found),
+        *children,
+        *unknown,
+    )

@@ -1,0 +1,54 @@
+"""Rounds of work and rest: every workload frees everything, says so, waits, and begins again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .conftest import DEADLINE_S, Programs
+from .test_bench_workloads import NAMES, words
+
+REST = "hz-bench: at rest\n"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_workload_works_and_rests_as_often_as_was_asked(
+    programs: Programs, name: str
+) -> None:
+    once = programs.result(*words(name, 2))
+    done = programs.bench(*words(name, 2), "--rests", 3, "--json")
+    assert done.returncode == 0, done.stderr
+    *rests, told = done.stdout.splitlines(keepends=True)
+    assert rests == [REST] * 3
+    assert json.loads(told)["ops"] == 3 * once["ops"]
+
+
+def test_it_rests_until_it_gets_a_line_and_its_threads_live_on(programs: Programs) -> None:
+    words = [str(programs.bench_path), "larson", "--threads", "3", "--ops", "3000", "--rests", "2"]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        for _ in range(2):
+            assert process.stdout.readline() == REST
+            assert len(list(Path("/proc", str(process.pid), "task").iterdir())) == 1 + 3
+            process.stdin.write("\n")
+            process.stdin.flush()
+        process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0
+
+
+REFUSED = {
+    "no round": (("larson", "--rests", 0), "--rests"),
+    "a rest under a conductor": (("larson", "--rests", 1, "--turns", 9), "exclude each other"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_rest_that_cannot_be_is_refused(programs: Programs, name: str) -> None:
+    given, said = REFUSED[name]
+    done = programs.bench(*given)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr

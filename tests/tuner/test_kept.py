@@ -1,0 +1,399 @@
+"""Memory at rest on simulated noise: judged by pairs as speed is, with its limits and its slope."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hztune import profile, report
+from hztune.api import request as requested
+from hztune.blocks import Arm, Block, Outcome, Role
+from hztune.errors import UsageError
+from hztune.lab.replay import Landscape, ReplayExecutor, Truth, VirtualClock
+from hztune.measure.program import described
+from hztune.measure.types import Around
+from hztune.profile import Claim, MemoryClaim, Objective, Profile
+from hztune.progress import Quiet
+from hztune.report import words
+from hztune.rests import Rested, RestPlan, Round, slope
+from hztune.result import Result
+from hztune.result.kept import kept_memory
+from hztune.result.summary import summary_json, summary_lines
+from hztune.trial import Bench, Budget, Ledger, LossLimit, MemoryLimit, limits_of
+from hztune.trial.ledger import Rules
+from hztune.tune import TuneRequest, tune
+from hztune.tune.request import understand
+from hztune.verify.claim import Promise, measure
+
+from .conftest import SIMULATED, Kept
+
+MakeProfile = Callable[..., Profile]
+CONTROL = Arm("hz")
+SPACE = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n[parameters.decay_ms]\n'
+SCATTER = 0.03
+
+
+def rested(kept_kb: float, *, leak_kb: float = 0.0, speed: float = 1e6, rounds: int = 4) -> Rested:
+    """A process that keeps so much, and each round more."""
+    seen = tuple(
+        Round(100 * n, 100 * n + 50, 100 * n + 100, round(kept_kb + n * leak_kb), 64)
+        for n in range(rounds)
+    )
+    return Rested(speed, ((10, 900, 0), (60, 1000, 64)), seen)
+
+
+def outcome(kept_kb: float, peak_kb: int = 200_000, arm: Arm = CONTROL, **more: float) -> Outcome:
+    return Outcome(
+        arm, "ok", "", 1.0 / kept_kb, rss_peak_kb=peak_kb, rested=rested(kept_kb, **more)
+    )
+
+
+@dataclass
+class AtRest(Around):
+    """An executor whose processes also rest.
+
+    Attributes:
+        kept: Log ratio of what each arm keeps to what the control keeps.
+        loss: Log of the load's speed, likewise.
+        seeks_kept: Whether that is what is made less; else speed is what the inner one says.
+        leak_kb: What a round more keeps.
+    """
+
+    inner: ReplayExecutor
+    kept: Callable[[Arm], float]
+    loss: Callable[[Arm], float] = lambda arm: 0.0
+    seeks_kept: bool = True
+    leak_kb: Callable[[Arm], float] = lambda arm: 0.0
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+        block = self.inner.measure(arms, role=role, rounds=rounds, number=number)
+        rng = np.random.default_rng([7, number])
+        outcomes = tuple(self._resting(each, rng) for each in block.outcomes)
+        return replace(block, outcomes=outcomes)
+
+    def _resting(self, one: Outcome, rng: np.random.Generator) -> Outcome:
+        if not one.ok:
+            return one
+        kept_kb = 1e5 * math.exp(self.kept(one.arm) + SCATTER * rng.standard_normal())
+        speed = 1e6 * math.exp(self.loss(one.arm) + 0.01 * rng.standard_normal())
+        leak_kb = self.leak_kb(one.arm) + 30.0 * rng.standard_normal()
+        turns = one.turns
+        if self.seeks_kept:
+            turns = tuple(
+                replace(turn, ops=turn.counted_ns * 1e-9 / kept_kb) for turn in one.turns[:1]
+            )
+        seen = rested(kept_kb, leak_kb=leak_kb, speed=speed)
+        ops = 1.0 / kept_kb if self.seeks_kept else one.ops_per_s
+        return replace(one, rested=seen, turns=turns, ops_per_s=ops)
+
+
+def spin_saves(arm: Arm) -> float:
+    """The spin lock keeps a fifth less; to purge at once keeps half, and costs speed."""
+    saved = 0.22 if arm.config.get("depot_lock") == "spin" else 0.0
+    return -saved - (0.7 if arm.config.get("decay_ms") == 0 else 0.0)
+
+
+def purging_costs(arm: Arm) -> float:
+    return -0.2 if arm.config.get("decay_ms") == 0 else 0.0
+
+
+def same(arm: Arm) -> float:
+    return 0.0
+
+
+# ---- what is kept --------------------------------------------------------------------------------
+
+
+def test_what_is_kept_is_that_of_the_last_rest() -> None:
+    assert rested(1000, leak_kb=100, rounds=4).kept_kb == 1300
+
+
+def test_a_slope_leaves_out_the_first_round_and_needs_three() -> None:
+    filled = replace(
+        rested(1000, leak_kb=100), rounds=(Round(0, 1, 2, 1, 0), *rested(500, leak_kb=100).rounds)
+    )
+    assert filled.slope_kb == pytest.approx(100)
+    assert rested(1000, rounds=2).slope_kb is None
+    assert slope([1.0, 4.0, 7.0]) == pytest.approx(3.0)
+
+
+def test_what_was_seen_survives_being_written() -> None:
+    seen = rested(1000, leak_kb=10)
+    assert Rested.read(json.loads(json.dumps(seen.written()))) == seen
+
+
+# ---- limits --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("texts", "excess"),
+    [
+        ({"max_kept": "0.7x"}, math.log(0.8 / 0.7)),
+        ({"max_rss": "1.10x"}, math.log(1.0 / 1.1)),
+        ({"max_rss": "1.10x", "max_kept": "0.7x"}, math.log(0.8 / 0.7)),
+        ({"max_kept": "100M"}, math.log(80_000 / (100 * 1024))),
+    ],
+)
+def test_of_several_memory_limits_the_one_that_is_kept_worst_counts(
+    texts: dict[str, str], excess: float
+) -> None:
+    limit, _ = limits_of(texts)
+    assert limit is not None
+    assert limit.excess_of(outcome(100_000), outcome(80_000)) == pytest.approx(excess)
+
+
+def test_memory_that_was_not_seen_keeps_no_limit() -> None:
+    limit = MemoryLimit.of("0.7x", "kept")
+    assert limit.excess_of(outcome(100_000), replace(outcome(80_000), rested=None)) is None
+
+
+def test_a_record_holds_the_memory_that_the_study_weighs() -> None:
+    ledger = Ledger(memory="kept")
+    block = Block(0, "search", (outcome(100_000), outcome(50_000, 400_000, Arm.of("hz", {"x": 1}))))
+    ledger.add(block)
+    (record,) = ledger.searched.values()
+    assert record.memory == [pytest.approx(math.log(0.5))]
+    assert (record.rss_ratio, record.kept_ratio) == (pytest.approx(2.0), pytest.approx(0.5))
+
+
+def test_the_speed_of_the_load_is_what_may_be_lost_where_memory_is_sought() -> None:
+    rules = Rules(max_loss=LossLimit.of("5%", of_load=True))
+    (pair,) = rules.each(outcome(1e5, speed=1000.0), outcome(5e4, speed=900.0))
+    assert pair is not None
+    assert pair.log_ratio == pytest.approx(math.log(0.9))
+
+
+# ---- whole studies -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tuned(
+    core_build: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., Result]:
+    """Carries out a whole request on a landscape of what is kept."""
+    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
+    space = tmp_path / "two.toml"
+    space.write_text(SPACE)
+
+    def carry_out(
+        kept: Callable[[Arm], float],
+        loss: Callable[[Arm], float] = same,
+        leak_kb: Callable[[Arm], float] = same,
+        **asked: Any,
+    ) -> Result:
+        clock = VirtualClock()
+        options = {"objective": "kept", "rounds": 4, "budget": "120s", "panel": False, **asked}
+
+        def executor_of(request: TuneRequest, machine: object, sink: Any, *more: object) -> Around:
+            speeds: Landscape = lambda arm: Truth(loss(arm))  # noqa: E731
+            inner = ReplayExecutor(speeds, SIMULATED, seed=1, clock=clock, rss_scatter=0.01)
+            at_rest = AtRest(inner, kept, loss, request.seeks_kept, leak_kb)
+            return Kept(at_rest, sink)
+
+        monkeypatch.setattr("hztune.tune.session.executor_of", executor_of)
+        monkeypatch.setattr("hztune.tune.session.SystemClock", lambda: clock)
+        made = requested(
+            "larson", threads=2, space=str(space), out=tmp_path / "out", prior=False, **options
+        )
+        return tune(made, Quiet())
+
+    return carry_out
+
+
+def test_the_least_kept_memory_wins_whose_load_loses_little(tuned: Callable[..., Result]) -> None:
+    found = tuned(spin_saves, purging_costs)
+    claim = found.profile.claim
+    assert claim.verdict == "improved"
+    assert found.profile.config == {"depot_lock": "spin"}
+    assert claim.metric == "kept_kb"
+    assert claim.ci_low is not None and claim.ci_high is not None
+    assert claim.ci_low < math.exp(0.22) < claim.ci_high
+    assert dict(found.profile.objective.limits) == {"max_load_loss": "5%"}
+    assert found.profile.objective.rest == RestPlan(2.0, 4)
+
+
+def test_what_costs_speed_wins_where_that_much_may_be_lost(tuned: Callable[..., Result]) -> None:
+    found = tuned(spin_saves, purging_costs, max_loss="30%")
+    assert found.profile.config["decay_ms"] == 0
+
+
+def test_where_nothing_is_kept_less_nothing_is_claimed(tuned: Callable[..., Result]) -> None:
+    found = tuned(same)
+    assert found.profile.claim.verdict == "no_gain"
+    assert found.account.kept is not None
+    assert not found.account.kept.default.grows
+
+
+def test_a_limit_of_kept_memory_bounds_what_is_fast(tuned: Callable[..., Result]) -> None:
+    def greedy(arm: Arm) -> float:
+        return 0.5 if arm.config.get("depot_lock") == "spin" else 0.0
+
+    def fast(arm: Arm) -> float:
+        gain = 0.3 if arm.config.get("depot_lock") == "spin" else 0.0
+        return gain + (0.15 if arm.config.get("decay_ms") == 0 else 0.0)
+
+    found = tuned(greedy, fast, objective="throughput", max_kept="1.10x")
+    assert found.profile.claim.verdict == "improved"
+    assert found.profile.config == {"decay_ms": 0}
+    assert dict(found.profile.objective.limits) == {"max_kept": "1.10x"}
+
+
+def test_a_default_that_breaks_a_limit_of_kept_memory_is_told_so(
+    tuned: Callable[..., Result],
+) -> None:
+    found = tuned(spin_saves, objective="throughput", max_kept="0.7x")
+    assert found.profile.claim.verdict in ("within_limit", "improved")
+    assert "0.7x of kept memory" in found.account.why
+
+
+def test_a_front_weighs_what_is_kept(tuned: Callable[..., Result]) -> None:
+    found = tuned(spin_saves, purging_costs, objective="throughput", pareto="throughput,kept")
+    assert found.front
+    taken = [each.claim.memory for each in found.front]
+    assert all(each is not None and each.of == "kept" for each in taken)
+    assert min(each.ratio for each in taken if each) < 0.6
+    text = "\n".join(summary_lines(found))
+    assert "kept memory 0." in text
+
+
+def test_a_leak_is_found_and_its_size_told(tuned: Callable[..., Result]) -> None:
+    found = tuned(
+        spin_saves, leak_kb=lambda arm: 1024.0 if arm.config.get("depot_lock") == "spin" else 0.0
+    )
+    kept = found.account.kept
+    assert kept is not None and kept.tuned is not None and kept.slope_change_kb is not None
+    assert kept.tuned.grows and not kept.default.grows
+    assert kept.slope_change_kb[1] < 1024.0 < kept.slope_change_kb[2]
+    assert any("it grows" in line for line in summary_lines(found))
+
+
+def test_the_summary_and_the_report_tell_both_amounts_with_the_curve(
+    tuned: Callable[..., Result],
+) -> None:
+    found = tuned(spin_saves, purging_costs)
+    text = "\n".join(summary_lines(found))
+    assert "kept memory (after 4 rounds, each with 2 s of rest): the default" in text
+    assert "given back lazily" in text
+    held = json.loads(json.dumps(summary_json(found)))
+    assert held["kept"]["ratio"][1] < math.exp(-0.22) < held["kept"]["ratio"][2]
+    assert found.folder is not None
+    page = report.render(found.folder)
+    assert "Memory over time" in page
+    assert 'class="memory gain"' in page and 'class="memory neutral"' in page
+    assert "keeps 20" in page or "keeps 19" in page or "keeps 21" in page  # percent less
+    assert "--objective kept --idle-s 2 --rounds 4" in page
+    assert "--max-loss" in page
+
+
+def test_a_profile_of_kept_memory_comes_back_as_it_was_saved(
+    tuned: Callable[..., Result],
+) -> None:
+    found = tuned(spin_saves)
+    assert found.folder is not None
+    assert profile.load(found.folder / "profile.json") == found.profile
+
+
+def test_an_ended_study_of_kept_memory_is_told_again_as_it_was(
+    tuned: Callable[..., Result],
+) -> None:
+    found = tuned(spin_saves)
+    again = tuned(spin_saves, resume=True)
+    assert again.account.kept == found.account.kept
+    assert summary_lines(again) == summary_lines(found)
+
+
+def test_equals_are_told_apart_by_no_study_of_forty() -> None:
+    claims = 0
+    for seed in range(40):
+        inner = ReplayExecutor(lambda arm: Truth(), SIMULATED, seed=seed, clock=VirtualClock())
+        executor = AtRest(inner, same)
+        blocks = [
+            executor.measure([CONTROL, CONTROL], role="confirm", rounds=1, number=100 * seed + n)
+            for n in range(6)
+        ]
+        kept = kept_memory([block.outcomes[:2] for block in blocks], ())  # type: ignore[misc]
+        assert kept is not None and kept.tuned is not None
+        claims += kept.default.grows + kept.tuned.grows
+    assert claims == 0
+
+
+# ---- verification --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("truth", "answer"), [(-0.3, "holds"), (0.0, "does not hold")])
+def test_a_claim_of_kept_memory_is_measured_again(
+    make_profile: MakeProfile, truth: float, answer: str
+) -> None:
+    claimed = make_profile(
+        objective=Objective("kept_kb", (("max_load_loss", "5%"),), rest=RestPlan(2.0, 4)),
+        claim=Claim("kept_kb", 1.35, 1.25, 1.45, 12, "improved"),
+    )
+    promise = Promise.of(claimed)
+    clock = VirtualClock()
+    inner = ReplayExecutor(lambda arm: Truth(), SIMULATED, seed=1, clock=clock)
+    executor = AtRest(inner, lambda arm: 0.0 if arm.is_default else truth)
+    bench = Bench(executor, promise.ledger(), Budget(clock, 60.0), Quiet())
+    finding = measure(promise, bench)
+    assert finding.answer == answer
+    assert finding.kept_ratio == pytest.approx(math.exp(truth), rel=0.05)
+
+
+# ---- what is asked -------------------------------------------------------------------------------
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "several workloads": ({"workload": "larson,remote"}, "of one workload"),
+    "a front of kept memory beside the objective": (
+        {"pareto": "throughput,kept"},
+        "exclude each other",
+    ),
+    "a limit that is none": ({"max_kept": "0.7"}, "--max-kept '0.7'"),
+    "a negative rest": ({"idle_s": -1.0}, "--idle-s is -1"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_asked_is_refused_in_a_sentence(name: str) -> None:
+    options, said = REFUSED[name]
+    given = {"workload": "larson", "threads": 2, "objective": "kept", **options}
+    with pytest.raises(UsageError, match=said):
+        understand(requested(**given))
+
+
+def test_a_program_that_never_says_it_rests_is_refused_with_the_way_out() -> None:
+    with pytest.raises(UsageError, match="--rests REGEX"):
+        requested(program=described(("true",)), objective="kept")
+
+
+def test_a_server_rests_two_seconds_if_nothing_else_is_said() -> None:
+    server = described(server="x {port}", load="y {port}")
+    asked = requested(program=server, objective="kept")
+    assert asked.rest == RestPlan(2.0, 1)
+    assert asked.seeks_kept
+    assert requested(
+        program=described(server="x {port}", load="y {port}", idle_s=5.0), max_kept="0.7x"
+    ).rest == RestPlan(5.0, 1)
+
+
+def test_rounds_and_rest_make_another_study() -> None:
+    texts = [
+        understand(requested("larson", threads=2, objective="kept", rounds=rounds)).identity
+        for rounds in (1, 3)
+    ]
+    assert texts[0] != texts[1]
+
+
+def test_a_profile_without_rest_has_no_key_for_it(make_profile: MakeProfile) -> None:
+    assert "rest" not in profile.dumps(make_profile())
+    claim = Claim("ops_per_s", 0.95, 0.92, 0.98, 12, "less_memory", MemoryClaim(0.7, 0.68, 0.72))
+    assert '"of"' not in profile.dumps(make_profile(claim=claim))
+    kept = replace(claim, memory=MemoryClaim(0.7, 0.68, 0.72, "kept"))
+    made = make_profile(claim=kept)
+    assert profile.parse(profile.dumps(made).encode()) == made
+    assert "less kept memory" in words.verdict_words(made)

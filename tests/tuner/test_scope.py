@@ -1,0 +1,361 @@
+"""Containers: the kernel holds a run to its quota, and what it ends for want of memory is typed.
+
+What this machine's kernel does not show is tested on a stand-in of its tree.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hztune import profile
+from hztune.api import request as requested
+from hztune.blocks import Arm, Outcome
+from hztune.errors import UsageError
+from hztune.lab.replay import Truth
+from hztune.machine import Machine
+from hztune.measure.choice import ProgramExecutor
+from hztune.measure.program import Program, described
+from hztune.measure.runs import RunExecutor
+from hztune.measure.scope import Scope, entered, memory_limit_of
+from hztune.profile import Objective, Profile
+from hztune.progress import Quiet
+from hztune.quota import Quota, memory_text
+from hztune.report import words
+from hztune.trial import Bench, SmallestMemory, smallest_memory
+from hztune.trial.smallest import CONFIRMED_BY, PRECISION
+from hztune.tune.smallest import survivors
+from hztune.verify.claim import _same_quota
+from hztune.workload import WorkloadSpec
+
+from .test_kept_measured import OpenProof
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+
+MakeProfile = Callable[..., Profile]
+QUOTA = Quota(2.0, 512 * 1024)
+V2_FILES = {"cgroup.controllers": "cpu memory pids", "cgroup.subtree_control": "cpu memory"}
+
+
+def can_hold() -> bool:
+    """Whether this process may make a control group with a memory limit."""
+    try:
+        with entered(Quota(None, 64 << 10)) as made:
+            return bool(made.groups)
+    except UsageError:
+        return False
+
+
+real = pytest.mark.skipif(not can_hold(), reason="this process may not make a control group")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Callable[..., Path]:
+    """Makes a stand-in of / with control groups."""
+
+    def make(own: str, folders: dict[str, dict[str, str]]) -> Path:
+        (tmp_path / "proc/self").mkdir(parents=True)
+        (tmp_path / "proc/self/cgroup").write_text(own)
+        for name, files in folders.items():
+            folder = tmp_path / "sys/fs/cgroup" / name
+            folder.mkdir(parents=True, exist_ok=True)
+            for file, text in files.items():
+                (folder / file).write_text(text)
+        return tmp_path
+
+    return make
+
+
+# ---- version 2, on a stand-in --------------------------------------------------------------------
+
+
+def test_a_group_of_version_2_gets_its_limits_and_is_joined(tree: Callable[..., Path]) -> None:
+    root = tree("0::/user.slice\n", {"": V2_FILES, "user.slice": V2_FILES})
+    with entered(QUOTA, root) as made:
+        (group,) = made.groups
+        assert group.parent == root / "sys/fs/cgroup/user.slice"
+        assert (group / "cpu.max").read_text() == "200000 100000"
+        assert (group / "memory.max").read_text() == str(512 << 20)
+        assert (group / "memory.oom.group").read_text() == "1"
+        assert made.doors == [group / "cgroup.procs"]
+
+
+def test_a_group_is_made_above_where_ones_own_has_no_controllers(
+    tree: Callable[..., Path],
+) -> None:
+    closed = {"cgroup.controllers": "", "cgroup.subtree_control": ""}
+    root = tree("0::/a/b\n", {"": V2_FILES, "a": V2_FILES, "a/b": closed})
+    (root / "sys/fs/cgroup/a/b/cgroup.subtree_control").unlink()
+    (root / "sys/fs/cgroup/a/b/cgroup.subtree_control").mkdir()  # cannot be written
+    with entered(QUOTA, root) as made:
+        assert made.groups[0].parent == root / "sys/fs/cgroup/a"
+
+
+def test_what_the_kernel_ended_and_what_it_charges_is_read(tree: Callable[..., Path]) -> None:
+    root = tree("0::/\n", {"": V2_FILES})
+    with entered(QUOTA, root) as made:
+        (group,) = made.groups
+        assert not made.is_out_of_memory(0)
+        (group / "memory.events").write_text("low 0\nmax 71\noom 1\noom_kill 2\n")
+        (group / "memory.current").write_text(str(100 << 20))
+        (group / "memory.stat").write_text(
+            f"anon 1\ninactive_file {20 << 20}\nactive_file {5 << 20}\nslab_reclaimable 0\n"
+        )
+        assert made.kills() == 2
+        assert made.is_out_of_memory(0)
+        assert made.charged_kb() == 75 << 10
+
+
+def test_only_what_was_asked_for_is_limited(tree: Callable[..., Path]) -> None:
+    root = tree("0::/\n", {"": V2_FILES})
+    with entered(Quota(1.5, None), root) as made:
+        (group,) = made.groups
+        assert (group / "cpu.max").read_text() == "150000 100000"
+        assert not (group / "memory.max").exists()
+
+
+# ---- version 1, on a stand-in --------------------------------------------------------------------
+
+V1 = {
+    "cpu/x": {},
+    "memory/y": {},
+    "cpu": {"cgroup.procs": ""},
+    "memory": {"cgroup.procs": ""},
+}
+
+
+def test_groups_of_version_1_stand_in_the_hierarchy_of_each_controller(
+    tree: Callable[..., Path],
+) -> None:
+    root = tree("4:memory:/y\n1:cpu,cpuacct:/x\n0::/\n", V1)
+    with entered(QUOTA, root) as made:
+        cpu, memory = made.groups
+        assert cpu.parent == root / "sys/fs/cgroup/cpu/x"
+        assert (cpu / "cpu.cfs_quota_us").read_text() == "200000"
+        assert (memory / "memory.limit_in_bytes").read_text() == str(512 << 20)
+        (memory / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
+        assert made.is_out_of_memory(9)
+
+
+# ---- systemd, and no right -----------------------------------------------------------------------
+
+
+def test_systemd_makes_a_scope_where_no_group_may_be_made(
+    tree: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tree("0::/\n", {"": {}, "../../../run/systemd/system": {}})
+    monkeypatch.setattr("hztune.measure.scope.shutil.which", lambda name: f"/usr/bin/{name}")
+    with entered(QUOTA, root) as made:
+        text = " ".join(made.wrap)
+        assert "systemd-run --scope" in text and made.wrap[-1] == "--"
+        assert "CPUQuota=200%" in text
+        assert f"MemoryMax={512 << 20}" in text
+        assert made.is_out_of_memory(9) and not made.is_out_of_memory(6)
+
+
+def test_without_a_right_it_says_what_was_refused_and_how_to_get_it(
+    tree: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, *args: Any, **named: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    root = tree("0::/\n", {"": V2_FILES})
+    monkeypatch.setattr("hztune.measure.scope.shutil.which", lambda name: None)
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with (
+        pytest.raises(UsageError, match=r"Permission denied.*as root.*Delegate=yes"),
+        entered(QUOTA, root),
+    ):
+        pass
+
+
+def test_groups_of_a_process_that_is_gone_are_removed(tree: Callable[..., Path]) -> None:
+    root = tree("0::/\n", {"": V2_FILES})
+    stale = root / "sys/fs/cgroup/hztune-999999999-0"
+    alive = root / f"sys/fs/cgroup/hztune-{os.getpid()}-77"
+    stale.mkdir()
+    alive.mkdir()
+    with entered(QUOTA, root):
+        assert not stale.exists()
+        assert alive.exists()
+
+
+# ---- the kernel of this machine ------------------------------------------------------------------
+
+TAKES = "block = bytearray(int(__import__('os').environ.get('KNOB_mb', 8)) << 20)"
+
+
+def ran(quota: Quota, *arms: Arm, code: str = TAKES) -> tuple[Outcome, ...]:
+    argv = (sys.executable, "-I", "-S", "-c", code)
+    program = Program(argv, timeout_s=20.0, quota=quota)
+    executor = RunExecutor(program, seed=1, identity=OpenProof(), warmups=0)
+    return executor.measure(arms, role="search", rounds=1, number=0).outcomes
+
+
+@real
+def test_what_takes_more_than_its_container_has_is_out_of_memory() -> None:
+    small, large = ran(Quota(None, 64 << 10), Arm("none"), Arm.of("any", {"mb": 200}))
+    assert small.ok, small.detail
+    assert (large.status, large.detail) == (
+        "oom",
+        "the kernel ended it for want of memory, in 64M of memory",
+    )
+
+
+@real
+def test_every_arm_lives_in_a_group_of_its_own_that_goes_with_it() -> None:
+    code = "import sys; sys.exit('hztune-' not in open('/proc/self/cgroup').read())"
+    (outcome,) = ran(Quota(None, 64 << 10), Arm("none"), code=code)
+    assert outcome.ok, outcome.detail
+    left = [
+        folder
+        for folder in Path("/sys/fs/cgroup").glob(f"**/hztune-{os.getpid()}-*")
+        if folder.is_dir()
+    ]
+    assert left == []
+
+
+@real
+def test_a_program_by_itself_is_measured_by_runs_in_its_container() -> None:
+    said: list[str] = []
+    program = described((sys.executable, "-I", "-S", "-c", TAKES), memory="64M", timeout=20.0)
+    runs = RunExecutor(program, seed=1, identity=OpenProof(), warmups=0)
+    executor = ProgramExecutor(program, runs, None, said.append)  # type: ignore[arg-type]
+    assert executor.measure([Arm("none")], role="aa", rounds=1, number=0).control.ok
+    assert said == ["measured by whole runs, one after the other: each in 64M of memory"]
+
+
+def test_a_scope_without_a_quota_is_nothing() -> None:
+    with entered(None) as made:
+        assert made == Scope()
+    assert not Scope().is_out_of_memory(9)
+
+
+# ---- the smallest memory -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("needs_kb", [40_000, 99_000, 100_100, 350_000])
+def test_the_smallest_memory_is_found_and_confirmed(needs_kb: int) -> None:
+    found = smallest_memory(lambda kb: kb >= needs_kb, 100_000, lambda: True)
+    assert found.is_confirmed
+    assert needs_kb <= found.kb <= (1.0 + PRECISION) * needs_kb + 8
+    assert found.failed_kb < needs_kb
+
+
+@real
+def test_the_smallest_memory_of_a_real_program_is_more_than_it_touches(
+    make_bench: Callable[..., Bench],
+) -> None:
+    touched_mb = 48
+    argv = (sys.executable, "-I", "-S", "-c", f"block = b'x' * ({touched_mb} << 20)")
+    asked = requested(program=described(argv), smallest_memory=True, budget=60.0)
+    bench = make_bench(lambda arm: Truth())
+    (found,) = survivors(asked, [Arm("none")], bench, Machine.here(), (), Quiet())
+    assert touched_mb << 10 < found.least.kb < (touched_mb + 24) << 10
+    assert found.least.is_confirmed
+
+
+def test_a_limit_that_is_survived_by_chance_is_raised() -> None:
+    tried: list[int] = []
+
+    def survives(kb: int) -> bool:
+        tried.append(kb)
+        return kb >= 60_000 or (kb >= 50_000 and len(tried) % 3 != 0)
+
+    found = smallest_memory(survives, 100_000, lambda: True)
+    assert found.is_confirmed
+    assert tried[-CONFIRMED_BY:] == [found.kb] * CONFIRMED_BY
+
+
+def test_without_time_nothing_is_confirmed() -> None:
+    left = iter([True, True, True])
+    found = smallest_memory(lambda kb: kb > 50_000, 100_000, lambda: next(left, False))
+    assert not found.is_confirmed
+    assert found.kb > 50_000
+    assert "not confirmed" in found.words
+    nothing = smallest_memory(lambda kb: True, 100_000, lambda: False)
+    assert nothing == SmallestMemory(0, 0, 0, is_confirmed=False)
+
+
+def test_what_survives_nothing_is_given_up() -> None:
+    found = smallest_memory(lambda kb: False, 100_000, lambda: True)
+    assert (found.kb, found.is_confirmed) == (0, False)
+
+
+# ---- what is asked, and what a profile says ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cpus", "memory", "said"),
+    [
+        (0.0, "", "--cpus is 0"),
+        (None, "512", "--memory '512'|legal is a multiple"),
+        (None, "1.5x", "legal is a size"),
+        (None, "10K", "from 1M on"),
+    ],
+)
+def test_a_container_that_is_none_is_refused(cpus: float | None, memory: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Quota.of(cpus, memory)
+
+
+def test_turns_are_refused_in_a_container() -> None:
+    with pytest.raises(UsageError, match="exclude each other"):
+        described(("./program",), cpus=1.0, by="turns")
+
+
+def test_a_workload_in_a_container_is_another_study_and_measured_by_runs() -> None:
+    asked = requested("larson", threads=2, cpus=1.0, memory="512M")
+    assert asked.workload is not None
+    assert not asked.workload.steady
+    assert asked.workload.label.endswith("in 1 CPU and 512M of memory")
+    assert asked.quota == Quota(1.0, 512 << 10)
+
+
+def test_a_profile_says_in_which_container_it_was_proved(make_profile: MakeProfile) -> None:
+    made = make_profile(objective=Objective("ops_per_s", (), quota=QUOTA))
+    assert json.loads(profile.dumps(made))["objective"]["quota"] == {
+        "cpus": 2.0,
+        "memory_kb": 524288,
+    }
+    assert profile.parse(profile.dumps(made).encode()) == made
+    assert "--cpus 2 --memory 512M" in words.tune_command_line(made)
+    assert "quota" not in json.loads(profile.dumps(make_profile()))["objective"]
+
+
+def test_a_claim_is_measured_again_in_its_container_and_in_no_other(
+    make_profile: MakeProfile,
+) -> None:
+    made = make_profile(objective=Objective("wall_s", (), quota=QUOTA))
+    program = described(("./program",))
+    assert _same_quota(program, made) == QUOTA
+    with pytest.raises(UsageError, match="proved in 2 CPUs and 512M of memory, and --memory 256M"):
+        _same_quota(replace(program, quota=Quota(None, 256 << 10)), made)
+
+
+def test_the_limit_of_a_running_process_is_the_smallest_on_the_way_up(
+    tree: Callable[..., Path],
+) -> None:
+    root = tree(
+        "", {"a": {"memory.max": str(512 << 20)}, "a/b": {"memory.max": "max"}, "": V2_FILES}
+    )
+    (root / "proc/7").mkdir()
+    (root / "proc/7/cgroup").write_text("0::/a/b\n")
+    assert memory_limit_of(7, root) == "512M"
+    assert memory_limit_of(8, root) == ""
+
+
+def test_memory_reads_as_an_option_takes_it() -> None:
+    assert [memory_text(kb) for kb in (512 << 10, 2 << 20, 1000)] == ["512M", "2G", "1000K"]
+
+
+def test_workloads_keep_their_threads_in_a_container() -> None:
+    spec = WorkloadSpec.from_text("larson", threads=3)
+    assert spec.within(QUOTA).command(1) == spec.command(1)

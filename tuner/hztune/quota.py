@@ -1,0 +1,81 @@
+"""The container in which every arm is measured: so many CPUs, and so much memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hztune.arguments import memory_amount, within
+from hztune.errors import UsageError
+
+LEAST_CPUS, MOST_CPUS = 0.01, 4096.0
+LEAST_MEMORY_KB, MOST_MEMORY_KB = 1024, 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What the processes of a run may use together; the kernel holds them to it.
+
+    Attributes:
+        cpus: CPUs' worth of time; None: all of them.
+        memory_kb: KiB; None: all of it. What takes more is ended by the kernel.
+    """
+
+    cpus: float | None = None
+    memory_kb: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses what no container has.
+
+        Raises:
+            UsageError: A number is out of range, or there is no limit at all.
+        """
+        if self.cpus is None and self.memory_kb is None:
+            raise UsageError("a container needs --cpus, --memory, or both")
+        if self.cpus is not None:
+            within("--cpus", self.cpus, LEAST_CPUS, MOST_CPUS)
+        if self.memory_kb is not None and not LEAST_MEMORY_KB <= self.memory_kb <= MOST_MEMORY_KB:
+            raise UsageError(f"--memory is {self.memory_kb} KiB; legal is a size from 1M on")
+
+    @classmethod
+    def of(cls, cpus: float | None, memory: str) -> Quota | None:
+        """The container that a user described; None: none was.
+
+        Raises:
+            UsageError: It is not legal.
+        """
+        if cpus is None and not memory:
+            return None
+        return cls(cpus, memory_of(memory) if memory else None)
+
+    @property
+    def text(self) -> str:
+        """In words: "2 CPUs and 512M of memory"."""
+        cpus = "" if self.cpus is None else f"{self.cpus:g} CPU{'s' * (self.cpus != 1)}"
+        memory = "" if self.memory_kb is None else f"{memory_text(self.memory_kb)} of memory"
+        return " and ".join(each for each in (cpus, memory) if each)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The words of a command line that ask for it."""
+        cpus = () if self.cpus is None else ("--cpus", f"{self.cpus:g}")
+        memory = () if self.memory_kb is None else ("--memory", memory_text(self.memory_kb))
+        return (*cpus, *memory)
+
+
+def memory_of(text: str) -> int:
+    """KiB in a size as people write it: 512M.
+
+    Raises:
+        UsageError: It is none.
+    """
+    times, kb = memory_amount(text) if not text.endswith("x") else (1.0, 0)
+    if times:
+        raise UsageError(f"--memory {text!r}: legal is a size with its unit (512M, 2G)")
+    return kb
+
+
+def memory_text(kb: int) -> str:
+    """KiB as an option takes it: "512M"."""
+    if kb % (1 << 20) == 0:
+        return f"{kb >> 20}G"
+    return f"{kb >> 10}M" if kb % 1024 == 0 else f"{kb}K"

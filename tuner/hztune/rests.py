@@ -1,0 +1,146 @@
+"""Rounds of load and rest: how they are asked for, and what a process tree held meanwhile.
+
+*Kept* is what stays resident when the load has ended and the rest is over. Pages that an allocator
+has given back lazily (MADV_FREE) are still resident until the kernel needs them; they are not kept,
+and stand beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hztune.arguments import within
+from hztune.errors import UsageError
+
+MemoryKind = Literal["rss", "kept"]
+"""Which memory is meant: the peak of the processes, or what they keep at rest."""
+
+MEMORIES: dict[MemoryKind, str] = {"rss": "peak memory", "kept": "kept memory"}
+"""What each is called in sentences."""
+
+DEFAULT_IDLE_S = 2.0
+MOST_IDLE_S = 3600.0
+MOST_RESTS = 1000
+
+LEAST_SLOPE_ROUNDS = 3
+"""Rounds without which there is no slope: the first one fills what stays, and is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestPlan:
+    """How often a program is loaded and rests, and how its rest is known.
+
+    Attributes:
+        idle_s: Seconds from the end of a load until its memory is read.
+        rounds: Loads, each with a rest behind it.
+        says: Regular expression of the line on stdout by which a program says that it rests; "" of
+            a server, which rests when its load has ended.
+    """
+
+    idle_s: float = DEFAULT_IDLE_S
+    rounds: int = 1
+    says: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be done.
+
+        Raises:
+            UsageError: A number is out of range, or the expression is none.
+        """
+        within("--idle-s", self.idle_s, 0, MOST_IDLE_S)
+        within("--rounds", self.rounds, 1, MOST_RESTS)
+        try:
+            re.compile(self.says)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise UsageError(
+                f"--rests {self.says[:200]!r} is no regular expression: {error}"
+            ) from None
+
+    @property
+    def text(self) -> str:
+        """In words: "3 rounds, each with 2 s of rest"."""
+        if self.rounds == 1:
+            return f"one load and {self.idle_s:g} s of rest"
+        return f"{self.rounds} rounds, each with {self.idle_s:g} s of rest"
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One load and the rest behind it; times are milliseconds since the start of the process.
+
+    Attributes:
+        load_ms: When the load began.
+        rest_ms: When it had ended, and the rest began.
+        end_ms: When the rest was over.
+        kept_kb: Memory at the end of the rest without what was given back lazily, KiB.
+        lazy_kb: What was given back lazily, and was still there, KiB.
+        charged_kb: What the kernel charged the control group less what it could reclaim, KiB; 0:
+            there was no group of its own.
+    """
+
+    load_ms: int
+    rest_ms: int
+    end_ms: int
+    kept_kb: int
+    lazy_kb: int
+    charged_kb: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rested:
+    """What one run of rounds showed.
+
+    Attributes:
+        speed: Of its loads, as the program is judged: more is better.
+        points: (milliseconds since the start, resident KiB, KiB of it given back lazily).
+        rounds: In order; at least one.
+    """
+
+    speed: float
+    points: tuple[tuple[int, int, int], ...]
+    rounds: tuple[Round, ...]
+
+    @property
+    def kept_kb(self) -> int:
+        """Memory at the end of the last rest, KiB, at least 1."""
+        return max(1, self.rounds[-1].kept_kb)
+
+    @property
+    def slope_kb(self) -> float | None:
+        """KiB that one round more keeps, by least squares without the first round."""
+        return slope([each.kept_kb for each in self.rounds[1:]])
+
+    def written(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        rounds = [
+            [one.load_ms, one.rest_ms, one.end_ms, one.kept_kb, one.lazy_kb, one.charged_kb]
+            for one in self.rounds
+        ]
+        return {"speed": self.speed, "points": [*map(list, self.points)], "rounds": rounds}
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Rested:
+        """What `written` wrote."""
+        return cls(
+            stored["speed"],
+            tuple((at, kb, lazy) for at, kb, lazy in stored["points"]),
+            tuple(Round(*values) for values in stored["rounds"]),
+        )
+
+
+def weighed_memory(objectives: str) -> MemoryKind:
+    """Which memory the objectives of a front weigh: "throughput,kept"; "" of no front."""
+    return "kept" if objectives.endswith(",kept") else "rss"
+
+
+def slope(values: Sequence[float]) -> float | None:
+    """What one step more adds, by least squares; None: fewer than two values."""
+    count = len(values)
+    if count < LEAST_SLOPE_ROUNDS - 1:
+        return None
+    middle, mean = 0.5 * (count - 1), sum(values) / count
+    rises = sum((at - middle) * (value - mean) for at, value in enumerate(values))
+    return rises / sum((at - middle) ** 2 for at in range(count))

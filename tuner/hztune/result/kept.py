@@ -1,0 +1,132 @@
+"""What stays at rest, by default and tuned: figures of the fresh pairs, and whether it grows.
+
+A process keeps one amount and has one slope, so that intervals are of processes: those of ratios
+and of differences are of pairs, those of a slope are of one arm's processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from hztune.blocks import Outcome
+from hztune.rests import Rested
+from hztune.stats import Interval, fixed_interval, load_ratio, log_memory_ratio
+
+SURE = 0.001
+"""Two-sided error at which it is said that memory grows: an alarm that is none costs a day."""
+
+_LEAST_PROCESSES = 3
+
+Ends = tuple[float, float, float]
+"""An estimate with the ends of its 95 % interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """What one arm keeps.
+
+    Attributes:
+        kept_kb: Mean over its processes at the end of their last rest, KiB.
+        lazy_kb: What was given back lazily and was still there beside it, KiB.
+        slope_kb: KiB that a round more keeps; None: too few rounds or processes.
+        grows: Whether it is shown, at the error SURE, that each round keeps more.
+        charged_kb: What the kernel charged its control group and could not reclaim, KiB; 0: it had
+            none of its own.
+    """
+
+    kept_kb: float
+    lazy_kb: float
+    slope_kb: Ends | None
+    grows: bool
+    charged_kb: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeptMemory:
+    """What stays at rest.
+
+    Attributes:
+        default: Of the control.
+        tuned: Of the configuration; None: nothing was proved of any.
+        ratio: Of what is kept, tuned / default; None: too few pairs.
+        speed: Of the loads, likewise; above 1 the tuned one is faster.
+        slope_change_kb: Slope of the tuned one less that of the default, KiB a round.
+        pairs: Of processes.
+    """
+
+    default: Keeper
+    tuned: Keeper | None = None
+    ratio: Ends | None = None
+    speed: Ends | None = None
+    slope_change_kb: Ends | None = None
+    pairs: int = 0
+
+
+def kept_memory(
+    pairs: Sequence[tuple[Outcome, Outcome]], alone: Sequence[Outcome]
+) -> KeptMemory | None:
+    """What was seen at rest; None: nothing was looked at.
+
+    Args:
+        pairs: Fresh pairs of the control and the configuration.
+        alone: The control, where there are no pairs.
+    """
+    both = [(one, two) for one, two in pairs if one.rested and two.rested and one.ok and two.ok]
+    if not both:
+        default = keeper([each.rested for each in alone if each.rested and each.ok])
+        return KeptMemory(default) if default else None
+    default, tuned = (
+        keeper([pair[place].rested for pair in both if pair[place].rested]) for place in (0, 1)
+    )
+    assert default is not None and tuned is not None  # there are pairs
+    ratios = [log_memory_ratio(*pair, "kept") for pair in both]
+    speeds = [load_ratio(*pair) for pair in both]
+    changes = [slope_change(*pair) for pair in both]
+    return KeptMemory(
+        default,
+        tuned,
+        _ratio([each for each in ratios if each is not None]),
+        _ratio([each.log_ratio for each in speeds if each is not None]),
+        _ends([each for each in changes if each is not None]),
+        len(both),
+    )
+
+
+def keeper(seen: Sequence[Rested | None]) -> Keeper | None:
+    """What the processes of one arm keep; None: there are none."""
+    known = [each for each in seen if each is not None]
+    if not known:
+        return None
+    slopes = [each.slope_kb for each in known if each.slope_kb is not None]
+    sure = _interval(slopes, SURE)
+    return Keeper(
+        fmean(each.kept_kb for each in known),
+        fmean(each.rounds[-1].lazy_kb for each in known),
+        _ends(slopes),
+        sure is not None and sure.low > 0.0,
+        fmean(each.rounds[-1].charged_kb for each in known),
+    )
+
+
+def slope_change(one: Outcome, other: Outcome) -> float | None:
+    """What a round more keeps in the second one beyond the first, KiB; None: not known."""
+    first = one.rested.slope_kb if one.rested else None
+    second = other.rested.slope_kb if other.rested else None
+    return None if first is None or second is None else second - first
+
+
+def _interval(values: Sequence[float], error: float) -> Interval | None:
+    return fixed_interval(values, error) if len(values) >= _LEAST_PROCESSES else None
+
+
+def _ends(values: Sequence[float]) -> Ends | None:
+    found = _interval(values, 0.05)
+    return (found.estimate, found.low, found.high) if found else None
+
+
+def _ratio(logs: Sequence[float]) -> Ends | None:
+    found = _ends(logs)
+    return (math.exp(found[0]), math.exp(found[1]), math.exp(found[2])) if found else None
