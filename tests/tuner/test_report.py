@@ -20,6 +20,7 @@ from optuna.storages.journal import JournalFileBackend
 from hztune import cli, params, profile, report, space
 from hztune.blocks import Arm, Block, Role
 from hztune.cli import report as cli_report
+from hztune.confirm import interval_of
 from hztune.errors import HztuneError, UsageError
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.machine import Machine
@@ -33,7 +34,8 @@ from hztune.report.markup import Html, tag
 from hztune.result import Result, figures
 from hztune.result.decision import Decision
 from hztune.result.figures import Figures
-from hztune.result.stored import ending
+from hztune.result.stored import ending, read
+from hztune.result.summary import summary_json
 from hztune.search import Search as RunningSearch
 from hztune.space import Space
 from hztune.store import Sink
@@ -335,6 +337,35 @@ def test_what_each_parameter_adds_is_told_with_its_interval(found: Figures) -> N
     assert first.interval is not None and first.interval.low > 0.0
     assert len(first.points) == first.interval.pairs
     assert all(step.is_kept == ({*step.names} <= {*found.tuned}) for step in found.steps)
+
+
+def test_the_report_shows_the_intervals_that_the_proof_judged(found: Figures, page: str) -> None:
+    assert found.result is not None
+    claim, (step,) = found.profile.claim, found.result.account.added
+    shown = found.proved(found.ledger.fresh_by_arm[found.winner.key])
+    assert shown is not None and found.steps[0].interval is not None
+    assert shown.ratio == pytest.approx((claim.ratio, claim.ci_low, claim.ci_high))
+    stored = (step.adds.ratio, step.adds.ci_low, step.adds.ci_high)
+    assert found.steps[0].interval.ratio == pytest.approx(stored)
+    assert not found.made_anew and "are made for this page" not in page
+    plain = interval_of([pair.log_ratio for pair in found.ledger.fresh(found.winner).pairs])
+    assert plain is not None and plain.ratio != pytest.approx(shown.ratio)
+
+
+def test_a_study_that_stored_no_steps_is_shown_as_its_summary_tells_it(found: Figures) -> None:
+    result = found.result
+    assert result is not None
+    kept = ending(result)
+    (step,) = kept["account"]["attempts"][-1].pop("steps")
+    added = {"params": step["params"], "reason": "gain", **step["adds"]}
+    kept["account"]["added"] = [added]
+    old = read(kept, None)
+    assert summary_json(old)["added"] == summary_json(replace(result, folder=None))["added"]
+    again = Figures(old, old.profile, found.samples, found.ledger)
+    assert again.made_anew
+    assert [each.interval for each in again.steps] == [each.interval for each in found.steps]
+    record = found.ledger.fresh_by_arm[found.winner.key]
+    assert again.proved(record) == found.proved(record)
 
 
 def test_a_response_curve_holds_every_configuration_under_its_value(found: Figures) -> None:
