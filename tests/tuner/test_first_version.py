@@ -79,9 +79,12 @@ def test_an_ended_study_is_told_again_and_reported(tmp_path: Path) -> None:
         tuned = told_again(ending, tmp_path)
     told = json.loads(json.dumps(summary_json(tuned)))
     later = {"elsewhere": [], "left_out": [], "warnings": [], "changes": [], "added": []}
-    assert told == {**ending["summary"], **later, "prior": "", "out": str(tmp_path)}
+    attempts = [{**each, "steps": []} for each in ending["summary"]["attempts"]]
+    later |= {"attempts": attempts, "prior": "", "out": str(tmp_path)}
+    assert told == {**ending["summary"], **later}
     assert json.loads(profile.dumps(tuned.profile)) == ending["profile"]
     page = report.render(tmp_path)
+    assert "an earlier version of hztune did not store" in page
     other = replace(tuned.profile, created="2000-01-01T00:00:00Z")
     profile.save(other, tmp_path / "profile.json")
     assert report.render(tmp_path) == page  # of the result, whatever the file says

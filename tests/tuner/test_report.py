@@ -20,6 +20,7 @@ from optuna.storages.journal import JournalFileBackend
 from hztune import cli, params, profile, report, space
 from hztune.blocks import Arm, Block, Role
 from hztune.cli import report as cli_report
+from hztune.confirm import interval_of
 from hztune.errors import HztuneError, UsageError
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.machine import Machine
@@ -28,12 +29,12 @@ from hztune.measure.several import SeveralExecutor
 from hztune.measure.types import Around
 from hztune.profile import Claim, Objective, Profile, SearchInfo, Share, WorkloadId
 from hztune.progress import Quiet
-from hztune.report import join, words
-from hztune.report.markup import Html, tag
+from hztune.report import words
 from hztune.result import Result, figures
 from hztune.result.decision import Decision
 from hztune.result.figures import Figures
-from hztune.result.stored import ending
+from hztune.result.stored import ending, read
+from hztune.result.summary import summary_json
 from hztune.search import Search as RunningSearch
 from hztune.space import Space
 from hztune.store import Sink
@@ -337,6 +338,33 @@ def test_what_each_parameter_adds_is_told_with_its_interval(found: Figures) -> N
     assert all(step.is_kept == ({*step.names} <= {*found.tuned}) for step in found.steps)
 
 
+def test_the_report_shows_the_intervals_that_the_proof_judged(found: Figures, page: str) -> None:
+    assert found.result is not None
+    claim, (step,) = found.profile.claim, found.result.account.added
+    shown = found.proved(found.ledger.fresh_by_arm[found.winner.key])
+    assert shown is not None and found.steps[0].interval is not None
+    assert shown.ratio == pytest.approx((claim.ratio, claim.ci_low, claim.ci_high))
+    adds = step.adds
+    assert found.steps[0].interval.ratio == pytest.approx((adds.ratio, adds.ci_low, adds.ci_high))
+    assert not found.made_anew and "are made for this page" not in page
+    plain = interval_of([pair.log_ratio for pair in found.ledger.fresh(found.winner).pairs])
+    assert plain is not None and plain.ratio != pytest.approx(shown.ratio)
+
+
+def test_a_study_that_stored_no_steps_is_shown_as_its_summary_tells_it(found: Figures) -> None:
+    assert (result := found.result) is not None
+    kept = ending(result)
+    (step,) = kept["account"]["attempts"][-1].pop("steps")
+    kept["account"]["added"] = [{"params": step["params"], "reason": "gain", **step["adds"]}]
+    old = read(kept, None)
+    assert summary_json(old)["added"] == summary_json(replace(result, folder=None))["added"]
+    again = Figures(old, old.profile, found.samples, found.ledger)
+    assert again.made_anew
+    assert [each.interval for each in again.steps] == [each.interval for each in found.steps]
+    fresh = found.ledger.fresh_by_arm[found.winner.key]
+    assert again.proved(fresh) == found.proved(fresh)
+
+
 def test_a_response_curve_holds_every_configuration_under_its_value(found: Figures) -> None:
     curve = found.curves[0]
     assert curve.param.name == "depot_lock" and curve.tuned == "spin"
@@ -362,22 +390,6 @@ def test_the_hyperfine_command_gives_both_sides_the_same_work(found: Figures) ->
     default, tuned = told[told.index("default") + 1], told[told.index("tuned") + 1]
     assert tuned.replace("HZ_DEPOT_LOCK=spin ", "") == default
     assert default.endswith("remote@medium --remote 50 --threads 2 --ops 5000")
-
-
-@pytest.mark.parametrize(
-    ("ops", "told"),
-    [(0.3, 1), (1.0, 1), (4.9, 2), (7e6, 5_000_000), (999999999.9999998, 1_000_000_000)],
-)
-def test_a_count_of_operations_is_rounded_to_what_reads_well(ops: float, told: int) -> None:
-    assert words.round_ops(ops) == told
-
-
-@pytest.mark.parametrize(
-    ("ratio", "told"),
-    [(1.16, "+16.0\u00a0%"), (0.5, "-50.0\u00a0%"), (2.9, "+190.0\u00a0%"), (13.66, "13.7x")],
-)
-def test_a_change_is_told_in_percent_and_far_above_as_a_factor(ratio: float, told: str) -> None:
-    assert words.change(math.log(ratio)) == told
 
 
 # ---- other ends ----------------------------------------------------------------------------------
@@ -586,13 +598,3 @@ def test_the_dashboard_that_is_not_installed_is_named(
     monkeypatch.setattr(cli_report, "_DASHBOARD", "no-such-dashboard")
     assert cli.status_of(["report", str(improved), "--dashboard"]) == 2
     assert "pip install 'hztune[dashboard]'" in capsys.readouterr().err
-
-
-# ---- markup --------------------------------------------------------------------------------------
-
-
-def test_text_and_attributes_are_escaped_and_markup_is_not() -> None:
-    assert tag("b", "<i>", tag("i", "&"), class_='"x"', hidden=None) == Html(
-        '<b class="&quot;x&quot;">&lt;i&gt;<i>&amp;</i></b>'
-    )
-    assert join("a<", [Html("<br>"), ["&"]]) == "a&lt;<br>&amp;"

@@ -70,12 +70,14 @@ class Step:
         before: The one before it, or the default.
         answer: "proved", or why it is not in the profile.
         interval: 95 % interval of its log ratio to `before`; None: too few pairs.
+        total: The same of its log ratio to the default.
     """
 
     arm: Arm
     before: Arm
     answer: ProofAnswer
     interval: Interval | None
+    total: Interval | None
 
     @property
     def succeeded(self) -> bool:
@@ -113,6 +115,11 @@ class Proof:
     def first(self) -> Arm:
         """The configuration that the chain begins with."""
         return self.steps[0].arm if self.steps else self.arm
+
+    @property
+    def proved_steps(self) -> tuple[Step, ...]:
+        """The steps up to `arm`; none where nothing is shown."""
+        return tuple(step for step in self.steps if step.succeeded)
 
     @property
     def succeeded(self) -> bool:
@@ -349,15 +356,14 @@ class _Attempt:
                 arm,
                 self.control if place == 0 else self.chain[place - 1],
                 answer or "out_of_time",
-                self._reported(self._pairs(place), is_last=is_last),
+                interval=self._reported(self._pairs(place), is_last=is_last),
+                total=self._reported(self._fresh(arm).log_ratios, is_last=is_last),
             )
             for place, (arm, answer) in enumerate(zip(self.chain, answers, strict=True))
         )
         proved = [step for step in steps if step.succeeded]
         last = proved[-1] if proved else steps[0]
-        ratios = self._fresh(last.arm).log_ratios
-        interval = self._reported(ratios, is_last=is_last)
-        return Proof(last.arm, last.answer, interval, steps, self.planned, time_is_up=is_last)
+        return Proof(last.arm, last.answer, last.total, steps, self.planned, time_is_up=is_last)
 
     def _reported(self, pairs: Sequence[float], *, is_last: bool) -> Interval | None:
         """The 95 % interval that goes with the looks; None: too few pairs."""

@@ -10,7 +10,7 @@ from hztune.progress import duration
 from hztune.report import advice, charts, elsewhere, kept_section, pareto_section, words
 from hztune.report.markup import Html, figure, join, table, tag
 from hztune.result import front_file
-from hztune.result.figures import Candidate, Curve, Effect, Figures, proved
+from hztune.result.figures import Candidate, Curve, Effect, Figures
 from hztune.stats import Interval
 from hztune.trial import ArmRecord, CounterChange, Outlier
 from hztune.workload import METRICS
@@ -164,10 +164,24 @@ def _proof(found: Figures) -> Html:
             "selection. The grey band is the noise floor: nothing within it is claimed.",
             class_="soft",
         ),
+        _made_anew(found),
         figure(lambda width: charts.strips(rows, found.floor, width, "Pairs of fresh processes")),
         tag("ul", [_attempt_line(label, *each) for label, each in attempts.items()], class_="soft"),
         *(tag("p", _outlier_words(found, outlier), class_="soft") for outlier in found.outliers),
     )
+
+
+def _made_anew(found: Figures) -> Html:
+    """Says that some intervals are not those of the proof, where that is so."""
+    if not found.made_anew:
+        return Html()
+    why = (
+        "an earlier version of hztune did not store" if found.result else "no proof has judged yet"
+    )
+    said = (
+        f"Intervals that {why} are made for this page, as Student's, of the pairs that there are."
+    )
+    return tag("p", said, class_="soft")
 
 
 def _outlier_words(found: Figures, outlier: Outlier) -> Html:
@@ -184,7 +198,7 @@ def _outlier_words(found: Figures, outlier: Outlier) -> Html:
 
 def _attempt(found: Figures, arm: Arm, record: ArmRecord) -> tuple[charts.Strip, str]:
     """The row of an arm that was measured on fresh pairs, and what came of it in words."""
-    interval = proved(record)
+    interval = found.proved(record)
     name, answer = _fate(found, arm)
     is_proved = answer.startswith("proved")
     note = words.interval_words(interval) if interval is not None else "too few pairs"
@@ -205,7 +219,9 @@ def _fate(found: Figures, arm: Arm) -> tuple[str, str]:
     answer = found.answer(arm)
     place = [each for each, _ in found.proofs].index(arm) + 1
     if not answer and found.result is not None and not found.seeks_front:
-        return f"configuration {place}", "measured beside a finalist, and not proved to add to it"
+        fate = _ANSWERS.get(found.step_answer(arm), "")
+        beside = "measured beside a finalist, and not proved to add to it"
+        return f"configuration {place}", fate if fate.startswith(("proved", "kept")) else beside
     return f"{'finalist' if answer else 'configuration'} {place}", _ANSWERS[answer]
 
 

@@ -17,14 +17,70 @@ from hztune.caution import Caution
 from hztune.params import Value
 from hztune.profile import Profile
 from hztune.result.kept import KeptMemory
+from hztune.stats import Interval
 from hztune.trial import CounterChange, Outlier, SmallestMemory
 
 FRONT = "front"
 
 
 @dataclass(frozen=True, slots=True)
+class SpeedRatio:
+    """A ratio of speeds on fresh pairs with its 95 % interval, as the proof judged it.
+
+    Attributes:
+        ratio: Above 1 is better; None, as are the ends: too few pairs.
+        ci_low: Lower end of the interval.
+        ci_high: Upper end.
+        pairs: Fresh pairs behind it.
+    """
+
+    ratio: float | None
+    ci_low: float | None
+    ci_high: float | None
+    pairs: int
+
+    @classmethod
+    def of(cls, interval: Interval | None) -> SpeedRatio:
+        """What an interval of log ratios shows."""
+        return (
+            cls(None, None, None, 0) if interval is None else cls(*interval.ratio, interval.pairs)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """What a configuration that is proved beside others adds to the one before it.
+
+    Attributes:
+        arm: The configuration.
+        params: What it changes: parameters with their values, and the allocator where it does.
+        answer: "proved", or "kept" where the memory limit is kept by it; or why it is neither.
+        is_kept: Whether the profile carries it.
+        adds: Its speed to that of the one before it, or to the control's.
+        total: Its speed to the control's; None: an earlier version did not store it.
+    """
+
+    arm: Arm
+    params: tuple[tuple[str, Value], ...]
+    answer: str
+    is_kept: bool
+    adds: SpeedRatio
+    total: SpeedRatio | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Attempt:
-    """One finalist and what fresh pairs made of it; ratios, not logs."""
+    """One finalist and what fresh pairs made of it; ratios, not logs.
+
+    Attributes:
+        arm: What is proved, or what the attempt began with.
+        answer: "proved", "kept", or why neither.
+        ratio: Its speed to the control's; None, as are the ends: too few pairs.
+        ci_low: Lower end of the 95 % interval, as the proof judged it.
+        ci_high: Upper end.
+        pairs: Fresh pairs behind it.
+        steps: What was measured side by side, each with what it adds; empty of a front.
+    """
 
     arm: Arm
     answer: str
@@ -32,27 +88,7 @@ class Attempt:
     ci_low: float | None
     ci_high: float | None
     pairs: int
-
-
-@dataclass(frozen=True, slots=True)
-class Addition:
-    """What one parameter of the profile, or several together, adds to those before it.
-
-    Attributes:
-        params: The parameters with their values, and the allocator where that was changed.
-        reason: "gain", or "limit": without it the memory limit is broken.
-        ratio: Of the speeds with and without it, on the fresh pairs of the proof.
-        ci_low: Lower end of the 95 % interval.
-        ci_high: Upper end.
-        pairs: Fresh pairs behind it.
-    """
-
-    params: tuple[tuple[str, Value], ...]
-    reason: str
-    ratio: float
-    ci_low: float
-    ci_high: float
-    pairs: int
+    steps: tuple[Addition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +146,6 @@ class Account:
         outliers: Pairs of processes that lie far from the others of their kind.
         elsewhere: What the panel saw; empty where there was none.
         left_out: The harm of what the panel left out of the winner.
-        added: What each parameter of the profile adds, in the order in which they were proved.
         prior: What the search began with, in a sentence; "": nothing from elsewhere.
         kept: What stays at rest, on the fresh pairs; None: nothing was looked at while it rested.
         survivors: The smallest memory of the default and of the profile; empty: it was not sought.
@@ -133,7 +168,6 @@ class Account:
     outliers: tuple[Outlier, ...] = ()
     elsewhere: tuple[Elsewhere, ...] = ()
     left_out: tuple[Caution, ...] = ()
-    added: tuple[Addition, ...] = ()
     prior: str = ""
     kept: KeptMemory | None = None
     survivors: tuple[Survivor, ...] = ()
@@ -142,6 +176,12 @@ class Account:
         """Takes copies of the mappings, which nothing can change."""
         for name in ("failures", "as_they_come"):
             object.__setattr__(self, name, fixed(getattr(self, name)))
+
+    @property
+    def added(self) -> tuple[Addition, ...]:
+        """What each parameter of the profile adds, in the order in which they were proved."""
+        steps = (step for attempt in self.attempts for step in attempt.steps)
+        return tuple(step for step in steps if step.is_kept and step.adds.ratio is not None)
 
 
 @dataclass(frozen=True, slots=True)

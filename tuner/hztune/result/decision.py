@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 from hztune.blocks import Arm
 from hztune.confirm import Proof, Step
@@ -71,7 +72,23 @@ def claim_of(
     return Claim(metric, *speed.ratio, speed.pairs, verdict, taken)
 
 
-def claimed_interval(claimed: Claim | MemoryClaim | None, pairs: int) -> Interval | None:
+class Ratio(Protocol):
+    """What has a ratio with its interval: a claim, an attempt, a share of one."""
+
+    @property
+    def ratio(self) -> float | None:
+        """None: not measured."""
+
+    @property
+    def ci_low(self) -> float | None:
+        """Lower end of its 95 % interval."""
+
+    @property
+    def ci_high(self) -> float | None:
+        """Upper end."""
+
+
+def claimed_interval(claimed: Ratio | None, pairs: int) -> Interval | None:
     """What a claim says, in log units; None: it was not measured."""
     if claimed is None or not (claimed.ratio and claimed.ci_low and claimed.ci_high):
         return None

@@ -1,9 +1,11 @@
 """The figures behind a result: what the blocks of a study show, worked out for a reader.
 
-They are made from the blocks in `study.db` (or in `samples.jsonl`, where there is no database), by
-the same functions that the study used, so that a study which was interrupted has them, too. The
-verdict, the claim, the noise floor and what became of each finalist are the result's. Times are
-seconds since the first block began; log ratios are to the default, above 0 is better.
+They are made from the blocks in `study.db` (or in `samples.jsonl`, where there is no database), but
+nothing is judged again: the verdict, the noise floor, what became of each finalist, and every
+interval of a proof are those that the result holds. Of a study that was interrupted, or that an
+earlier version made, some of these intervals are not stored; they are made here from the same pairs
+(`interval_of`), and `Figures.made_anew` says so. Times are seconds since the first block began; log
+ratios are to the default, above 0 is better.
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ from pathlib import Path
 
 from hztune import profile as profiles
 from hztune.blocks import Arm, Outcome, Role, times_of
-from hztune.confirm import added_to, interval_of, reported, reported_each
+from hztune.confirm import added_to, interval_of
 from hztune.errors import UsageError
 from hztune.params import Param, Value
 from hztune.profile import PROFILE, Profile
 from hztune.rests import Rested, weighed_memory
-from hztune.result import Result, stored
+from hztune.result import Attempt, Result, stored
+from hztune.result.decision import claimed_interval
 from hztune.result.kept import KeptMemory, kept_memory
 from hztune.search.effects import likely_effects, ordered
 from hztune.stats import Interval, block_ratios, fixed_interval, pool_plain
@@ -226,13 +229,14 @@ class Figures:
     def shares(self) -> tuple[tuple[str, list[float], Interval | None], ...]:
         """What the profile does on each of several workloads: name, fresh pairs, interval."""
         record = self.ledger.fresh_by_arm.get(self.winner.key)
-        if record is None or not self.profile.shares:
-            return ()
-        both = zip(record.each, reported_each(record), strict=True)
-        found = [([pair.log_ratio for pair in pairs], whole) for pairs, whole in both]
+        each = zip(self.profile.shares, record.each, strict=False) if record else ()
         return tuple(
-            (workload.label, points, whole or _plain_interval(points))
-            for workload, (points, whole) in zip(self.profile.workloads, found, strict=False)
+            (
+                share.workload.label,
+                [pair.log_ratio for pair in pairs],
+                claimed_interval(share, len(pairs)),
+            )
+            for share, pairs in each
         )
 
     @property
@@ -251,10 +255,47 @@ class Figures:
         """Every arm that was measured on fresh pairs, in order."""
         return tuple((record.arm, record) for record in self.ledger.fresh_by_arm.values())
 
+    def proved(self, record: ArmRecord) -> Interval | None:
+        """The interval of an arm's fresh pairs: as its proof judged it, where that is stored."""
+        if record.arm in self._judged:
+            return self._judged[record.arm]
+        return interval_of(record.log_ratios) or _plain_interval(record.log_ratios)
+
+    @cached_property
+    def _judged(self) -> Mapping[Arm, Interval | None]:
+        """What stands in the result and the profile of an arm's fresh pairs; None: too few."""
+        found: dict[Arm, Interval | None] = {}
+        for attempt in self._attempts:
+            found[attempt.arm] = claimed_interval(attempt, attempt.pairs)
+            for step in attempt.steps:
+                if step.total is not None:
+                    found[step.arm] = claimed_interval(step.total, step.total.pairs)
+        claim = self.profile.claim
+        if (claimed := claimed_interval(claim, claim.pairs)) is not None:
+            found[self.winner] = claimed
+        return found
+
+    @property
+    def _attempts(self) -> tuple[Attempt, ...]:
+        return self.result.account.attempts if self.result else ()
+
+    @property
+    def made_anew(self) -> bool:
+        """Whether some interval of fresh pairs is not stored, so that it is made here."""
+        if self.result is None:
+            return bool(self.proofs)
+        totals = [step.total for attempt in self._attempts for step in attempt.steps]
+        is_whole = all(attempt.steps for attempt in self._attempts) and None not in totals
+        return not (self.seeks_front or is_whole)
+
     def answer(self, arm: Arm) -> str:
         """What the study said of a finalist; empty for one that was no finalist or not judged."""
-        attempts = self.result.account.attempts if self.result else ()
-        return next((each.answer for each in attempts if each.arm == arm), "")
+        return next((each.answer for each in self._attempts if each.arm == arm), "")
+
+    def step_answer(self, arm: Arm) -> str:
+        """The same of what an arm of the last attempt adds to the one before it."""
+        steps = self._attempts[-1].steps if self._attempts else ()
+        return next((step.answer for step in steps if step.arm == arm), "")
 
     @property
     def seeks_front(self) -> bool:
@@ -306,8 +347,15 @@ class Figures:
         )
 
     def _step(self, before: Arm, arm: Arm, first: Arm, *, is_kept: bool) -> Effect:
-        points = [pair.log_ratio for pair in self.ledger.fresh_pairs(before, arm, first)]
-        return Effect(added_to(arm, before), interval_of(points), tuple(points), is_kept)
+        points = tuple(pair.log_ratio for pair in self.ledger.fresh_pairs(before, arm, first))
+        interval = self._added[arm] if arm in self._added else interval_of(points)
+        return Effect(added_to(arm, before), interval, points, is_kept)
+
+    @cached_property
+    def _added(self) -> Mapping[Arm, Interval | None]:
+        """What each arm of the last attempt was judged to add; empty where none is stored."""
+        steps = self._attempts[-1].steps if self._attempts else ()
+        return {step.arm: claimed_interval(step.adds, step.adds.pairs) for step in steps}
 
     @cached_property
     def removals(self) -> tuple[Effect, ...]:
@@ -479,11 +527,6 @@ def read(folder: Path) -> Figures:
     weighed = weighed_memory(samples.identity.get("objectives", ""))
     ledger = Ledger.of(samples.blocks, *limits, samples.where, weighed)
     return Figures(result, made, samples, ledger)
-
-
-def proved(record: ArmRecord) -> Interval | None:
-    """The interval of fresh pairs that a profile would carry; a plain one for the first few."""
-    return reported(record) or _plain_interval(record.log_ratios)
 
 
 def _plain_interval(log_ratios: Sequence[float]) -> Interval | None:

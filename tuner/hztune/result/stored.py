@@ -1,7 +1,8 @@
 """A result as it is kept beside the blocks of its study, and read back.
 
 Its profiles are kept as their files hold them, its account field by field. At first the summary for
-machines was kept in place of the account: what such a study holds is read as well.
+machines was kept in place of the account, later what the profile's parameters add stood apart from
+the attempt that proved them: what such a study holds is read as well.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def read(ended: Mapping[str, Any], folder: Path | None) -> Result:
     """
     try:
         kept = ended["account"] if "account" in ended else _of_summary(ended["summary"])
-        account = _value(Account, kept)
+        account = _value(Account, _with_steps(kept))
     except (KeyError, TypeError) as error:
         raise HztuneError(
             f"the end of this study was written by another version of hztune ({error}); "
@@ -70,7 +71,7 @@ def _value(kind: Any, kept: Any) -> Any:
         kind = next(each for each in get_args(kind) if each is not type(None))
     if kind is Arm:
         return Arm.stored(kept["allocator"], dict(kept["params"]))
-    if is_dataclass(kind) and isinstance(kind, type):
+    if is_dataclass(kind) and isinstance(kind, type) and kept is not None:
         hints = get_type_hints(kind)
         there = {field.name for field in fields(kind)} & kept.keys()
         return kind(**{name: _value(hints[name], kept[name]) for name in there})
@@ -93,6 +94,23 @@ def _of_summary(summary: Mapping[str, Any]) -> dict[str, Any]:
         "outliers": [{**each, "arm": each} for each in summary.get("strays", ())],
         "changes": summary.get("changes", counted),
     }
+
+
+def _with_steps(kept: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An account in which each attempt has its steps; earlier ones had `added`, of the last one."""
+    if not kept.get("added") or not kept["attempts"] or "steps" in kept["attempts"][-1]:
+        return kept
+    arm: dict[str, Any] = {"allocator": kept["attempts"][-1]["arm"]["allocator"], "params": {}}
+    steps = []
+    for one in kept["added"]:
+        params = dict(one["params"])
+        changed = {name: value for name, value in params.items() if name != "allocator"}
+        arm = {**arm, "params": {**arm["params"], **changed}}
+        answer = "kept" if one["reason"] == "limit" else "proved"
+        step = {"arm": arm, "params": [*params.items()], "answer": answer, "is_kept": True}
+        steps.append({**step, "adds": one})
+    *others, last = kept["attempts"]
+    return {**kept, "attempts": [*others, {**last, "steps": steps}]}
 
 
 def _profile_json(made: Profile) -> Any:

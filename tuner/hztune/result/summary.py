@@ -30,11 +30,12 @@ def summary_json(result: Result) -> dict[str, Any]:
     for name in ("kept", "survivors"):  # only where they were asked for
         if not account[name]:
             del account[name]
-    later = {name: account.pop(name) for name in ("changes", "elsewhere", "left_out", "added")}
-    for one in (*later["left_out"], *later["added"]):
+    later = {name: account.pop(name) for name in ("changes", "elsewhere", "left_out")}
+    for one in later["left_out"]:
         one["params"] = dict(one["params"])
+    later["added"] = [_added(one) for one in result.account.added]
     later["strays"] = [_with_params(each) for each in account.pop("outliers")]
-    account["attempts"] = [_with_params(each) for each in account["attempts"]]
+    account["attempts"] = [_attempt(each) for each in account["attempts"]]
     return {
         "verdict": made.claim.verdict,
         "why": account.pop("why"),
@@ -91,6 +92,19 @@ def _with_params(row: dict[str, Any]) -> dict[str, Any]:
     """A row whose arm stands in two keys, its parameters by name."""
     arm = row.pop("arm")
     return {"allocator": arm["allocator"], "params": dict(arm["params"]), **row}
+
+
+def _attempt(row: dict[str, Any]) -> dict[str, Any]:
+    """A finalist; what its steps changed stands by name."""
+    for step in (told := _with_params(row))["steps"]:
+        step.update(arm=_with_params({"arm": step["arm"]}), params=dict(step["params"]))
+    return told
+
+
+def _added(one: Addition) -> dict[str, Any]:
+    """What a parameter of the profile, or several together, adds to those before it."""
+    reason = "limit" if one.answer == "kept" else "gain"
+    return {"params": dict(one.params), "reason": reason, **stored_form(one.adds)}
 
 
 def _member(number: int, made: Profile) -> dict[str, Any]:
@@ -192,11 +206,12 @@ def _ends(ends: Ends) -> str:
 
 def _worth(one: Addition) -> str:
     """What a parameter is in the profile for, in words."""
-    if one.reason == "limit":
+    if one.answer == "kept":
         return ", which keeps the memory limit"
-    low, high = (f"{100.0 * (end - 1.0):+.1f} %" for end in (one.ci_low, one.ci_high))
+    shown = (one.adds.ratio, one.adds.ci_low, one.adds.ci_high)
+    gain, low, high = (f"{100.0 * (each - 1.0):+.1f} %" for each in shown if each is not None)
     whose = "" if len(one.params) == 1 else f" with {', '.join(name for name, _ in one.params)}"
-    return f"  adds {100.0 * (one.ratio - 1.0):+.1f} % [{low}, {high}]{whose}"
+    return f"  adds {gain} [{low}, {high}]{whose}"
 
 
 def _base(result: Result) -> str:

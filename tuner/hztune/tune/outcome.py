@@ -13,6 +13,7 @@ from pathlib import Path
 from hztune import profile, version
 from hztune.blocks import Arm
 from hztune.caution import Caution
+from hztune.confirm import Step
 from hztune.machine import Machine
 from hztune.params import Value
 from hztune.profile import (
@@ -25,7 +26,7 @@ from hztune.profile import (
     WorkloadId,
 )
 from hztune.rests import RestPlan
-from hztune.result import Account, Addition, Attempt, Elsewhere, Result, Survivor
+from hztune.result import Account, Addition, Attempt, Elsewhere, Result, SpeedRatio, Survivor
 from hztune.result.decision import Decision
 from hztune.result.kept import kept_memory
 from hztune.search.proposer import SAMPLER
@@ -204,31 +205,26 @@ def account_of(study: Story, decision: Decision, wall_s: float) -> Account:
         outliers=tuple(outlying_pairs(bench.ledger)),
         elsewhere=tuple(_elsewhere(decision)),
         left_out=decision.examined.is_gone(decision.arm) if decision.examined else (),
-        added=tuple(_additions(decision)),
         prior=study.prior.text,
         kept=kept_memory(fresh_outcomes(bench.ledger, decision.arm), bench.ledger.calm_controls),
     )
 
 
-def _additions(decision: Decision) -> Iterator[Addition]:
-    """What each parameter of the profile was proved to add."""
-    for step in decision.steps:
-        if step.interval is not None:
-            ratio, low, high = step.interval.ratio
-            config, params = step.arm.config, list[tuple[str, Value]]()
-            if step.arm.allocator != step.before.allocator:
-                params = [("allocator", step.arm.allocator)]
-            params += [(name, config[name]) for name in step.added]
-            reason = "limit" if step.answer == "kept" else "gain"
-            yield Addition(tuple(params), reason, ratio, low, high, step.interval.pairs)
-
-
 def _attempts(decision: Decision) -> Iterator[Attempt]:
     for proof in decision.proofs:
-        interval = proof.interval
-        ratio, low, high = interval.ratio if interval else (None, None, None)
-        pairs = interval.pairs if interval else 0
-        yield Attempt(proof.arm, proof.answer, ratio, low, high, pairs)
+        steps = tuple(_addition(step, is_kept=step in decision.steps) for step in proof.steps)
+        whole = SpeedRatio.of(proof.interval)
+        ratio, low, high, pairs = whole.ratio, whole.ci_low, whole.ci_high, whole.pairs
+        yield Attempt(proof.arm, proof.answer, ratio, low, high, pairs, steps)
+
+
+def _addition(step: Step, *, is_kept: bool) -> Addition:
+    """What one step of a proof adds, with its values."""
+    config, is_other = step.arm.config, step.arm.allocator != step.before.allocator
+    allocator = [("allocator", step.arm.allocator)] if is_other else []
+    params = (*allocator, *((name, config[name]) for name in step.added))
+    shown = SpeedRatio.of(step.interval), SpeedRatio.of(step.total)
+    return Addition(step.arm, params, step.answer, is_kept, *shown)
 
 
 def _elsewhere(decision: Decision) -> Iterator[Elsewhere]:

@@ -15,7 +15,6 @@ from hztune.confirm import (
     difference,
     given_up,
     prove,
-    reported,
 )
 from hztune.confirm.proof import loss_words
 from hztune.panel import Examination
@@ -169,7 +168,7 @@ class Winner:
             f"it keeps {limit.words} on {interval.pairs} fresh pairs of processes, which "
             f"the default does not, at {percent(interval.estimate)} speed"
         )
-        return self.story.decided(verdict, proof.arm, interval, why, proof.steps)
+        return self.story.decided(verdict, proof.arm, interval, why, proof.proved_steps)
 
     def _safe(self, proof: Proof) -> tuple[Arm, Interval | None, tuple[Step, ...]]:
         """What the panel leaves of a winner: up to the first parameter that it leaves out.
@@ -177,7 +176,7 @@ class Winner:
         Returns:
             The configuration, its interval and its steps; no interval where nothing is left.
         """
-        steps = tuple(step for step in proof.steps if step.succeeded)
+        steps = proof.proved_steps
         if self.story.panel is None:
             return proof.arm, proof.interval, steps
         gains = {
@@ -194,7 +193,7 @@ class Winner:
                 last = steps[place - 1] if place else None
                 return (
                     last.arm if last else self.story.control,
-                    reported(self.bench.ledger.fresh(last.arm, proof.first)) if last else None,
+                    last.total if last else None,
                     steps[:place],
                 )
         return proof.arm, proof.interval, steps
