@@ -27,7 +27,8 @@ from hztune.result import Account, Addition, Attempt, Elsewhere, Result
 from hztune.result.decision import Decision
 from hztune.search.proposer import SAMPLER
 from hztune.stats import pool_plain
-from hztune.strictjson import as_word
+from hztune.strictjson import as_word, ascii_text
+from hztune.trace import sidecar
 from hztune.trial import Ledger, counter_changes, fresh_outcomes, outlying_pairs
 from hztune.tune.request import Task, TuneRequest
 from hztune.tune.story import Story
@@ -96,13 +97,18 @@ def _params(task: Task, decision: Decision) -> tuple[tuple[str, Value], ...]:
 
 
 def _cautions(task: Task, decision: Decision) -> Iterator[Caution]:
-    """What is to be told of the configuration: what the panel saw, and known risks that it did not.
+    """What is to be told of the configuration.
 
-    It sees what would be emitted; a longer configuration is where that is not proved.
+    That is what the panel saw, known risks that it did not, and that it was found on a trace which
+    is not shown to be like its program. The panel sees what would be emitted; a longer
+    configuration is where that is not proved.
     """
     arm, examined = decision.arm, decision.examined
     if examined is not None:
         yield from examined.cautions(arm)
+    for spec in task.request.workloads:
+        if spec.trace is not None and (said := sidecar.remark(spec.trace)):
+            yield Caution("trace", ascii_text(said), workload=spec.name)
     looked_at = set(examined.winner.params) if examined is not None else set()
     if task.space.holds(arm):
         for params, risk in task.space.part(arm.allocator).known_risks(arm.config):

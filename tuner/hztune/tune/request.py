@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -23,6 +23,7 @@ from hztune.measure.workloads import refuse_mixture
 from hztune.panel import LEAST_S, PANEL_SHARE
 from hztune.profile import MOST_SEED
 from hztune.space import AnySpace
+from hztune.trace import sidecar
 from hztune.trial import LossLimit, MemoryLimit
 from hztune.tune.candidates import AllocatorChoice, TuneTarget, asks_inside, candidates
 from hztune.workload import WorkloadSpec
@@ -267,13 +268,23 @@ def _target(request: TuneRequest, look: bool) -> tuple[TuneTarget, tuple[str, ..
             )
         for spec in request.workloads:
             spec.check()
-        return TuneTarget(request.threads or _MANY_THREADS), ()
+        return TuneTarget(request.threads or _MANY_THREADS), tuple(_of_traces(request))
     found = [_program_target(each, request.allocator, look) for each in request.programs]
     first, *others = (each for each, _ in found)
     parts = tuple(part for part in first.inside if all(part in other.inside for other in others))
     obstacle = next((each.obstacle for each, _ in found if each.obstacle is not None), None)
     remarks = tuple(dict.fromkeys(line for _, lines in found for line in lines))
     return TuneTarget(_MANY_THREADS, parts, obstacle), remarks
+
+
+def _of_traces(request: TuneRequest) -> Iterator[str]:
+    """What is to be said of the traces that are replayed."""
+    for trace in (spec.trace for spec in request.workloads if spec.trace is not None):
+        if said := sidecar.remark(trace):
+            yield f"{said} (hztune trace check {trace.path.name} -- ./program)"
+        elif (check := sidecar.find(trace)) is not None and check.share is not None:
+            share = 100.0 * check.share.estimate
+            yield f"{trace.name} was checked: it stands for {share:.0f} % of its program's time"
 
 
 def _program_target(
