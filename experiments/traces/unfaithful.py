@@ -1,6 +1,7 @@
 """Spoil traces on purpose, and measure them: does the check name them?
 
     unfaithful.py --folder hztune-results/traces     after record.py, with the traces that it made
+    unfaithful.py --spoil                            only make them, in the same folder
 
 Each spoiled trace is measured beside what record.py measured of its program, and goes into
 unfaithful.json as soon as it is. What the check says of them: tests/tuner/test_fidelity.py.
@@ -13,11 +14,16 @@ import json
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from hztune import api
+from hztune.compare.contenders import parse
+from hztune.compare.match import Measured
 from hztune.fidelity import session
+from hztune.fidelity.readings import readings_of
 from hztune.fidelity.shape import strange
 from hztune.progress import Plain
 from hztune.trace import tool
@@ -135,8 +141,10 @@ SPOILED = (
 
 
 def spoil(trace: Path, how: str, folder: Path) -> Path:
-    """Writes a trace that is unfaithful in one way."""
+    """Writes a trace that is unfaithful in one way, unless it is there."""
     text, spoiled = folder / "spoiled.txt", folder / f"{trace.stem}-{how}.hzt"
+    if spoiled.is_file():
+        return spoiled
     tool.convert(trace, text, "text")
     rows = [row.split() for row in text.read_text().splitlines() if not row.startswith("#")]
     text.write_text("".join(" ".join(row) + "\n" for row in HOWS[how](rows)))
@@ -150,16 +158,16 @@ def measure(name: str, how: str, folder: Path, budget_s: float) -> dict[str, Any
     good = next(row for row in json.loads(CHECKS.read_text()) if row["name"] == name)
     trace = folder / f"{name}.hzt"
     spoiled = spoil(trace, how, folder)
-    sides = session.contenders.parse(good["contenders"])
+    sides = parse(good["contenders"])
     asked = session.Asked(
         session.found_trace(spoiled), api.program(["true"]), sides, None, budget_s, 1, False, None
     )
     told = tool.describe(spoiled)
     rows = session.of_trace(asked, budget_s, Plain(sys.stderr))
-    seen = [session.readings_of(row.blocks)[0] for row in rows]
+    seen = [readings_of(row.blocks)[0] for row in rows]
     program = good["measured"]["program"]
     scaled = [
-        {**session.asdict(each), "seconds": _seconds(row, asked) if program["seconds"] else 0.0}
+        {**asdict(each), "seconds": _seconds(row, asked) if program["seconds"] else 0.0}
         for each, row in zip(seen, rows, strict=True)
     ]
     return {
@@ -174,9 +182,9 @@ def measure(name: str, how: str, folder: Path, budget_s: float) -> dict[str, Any
     }
 
 
-def _seconds(row: session.Measured, asked: session.Asked) -> float:
+def _seconds(row: Measured, asked: session.Asked) -> float:
     """Of a round."""
-    return float(asked.trace.calls / session.median(b.control.ops_per_s for b in row.blocks))
+    return float(asked.trace.calls / median(b.control.ops_per_s for b in row.blocks))
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -185,12 +193,18 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=Path("hztune-results/traces"))
     parser.add_argument("--budget", type=float, default=40.0, help="seconds of each")
     parser.add_argument("--only", type=int, nargs="+", default=range(len(SPOILED)))
+    parser.add_argument("--spoil", action="store_true", help="only make the spoiled traces")
     asked = parser.parse_args(words)
+    folder = asked.folder.resolve()
+    for name, how in SPOILED if asked.spoil else ():
+        spoil(folder / f"{name}.hzt", how, folder)
+    if asked.spoil:
+        return 0
     known = json.loads(UNFAITHFUL.read_text()) if UNFAITHFUL.is_file() else []
     rows = {(row["name"], row["how"]): row for row in known}
     for number in asked.only:
         name, how = SPOILED[number]
-        rows[name, how] = measure(name, how, asked.folder.resolve(), asked.budget)
+        rows[name, how] = measure(name, how, folder, asked.budget)
         ordered = [json.dumps(rows[each]) for each in SPOILED if each in rows]
         UNFAITHFUL.write_text("[\n" + ",\n".join(ordered) + "\n]\n")
     return 0

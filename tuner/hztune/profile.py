@@ -225,6 +225,9 @@ class Profile:
     """Each of several workloads, whose geometric mean the claim is of; empty for one alone."""
     cautions: tuple[Caution, ...] = ()
     """What it may do elsewhere: "warnings" in the file, which has that key where there is one."""
+    found_on: WorkloadId | None = None
+    """The trace on which it was sought, where its claim is of the program itself; no key of the
+    file in every other profile."""
     term_days: int = TERM_DAYS
     """Days after which it should be measured again; no key of the file where that is TERM_DAYS."""
 
@@ -315,6 +318,10 @@ def dumps(profile: Profile) -> str:
     held["versions"] = dict(profile.versions)
     for one in held["warnings"]:
         one["params"] = dict(one["params"])
+    if profile.found_on is None:
+        del held["found_on"]
+    else:
+        held["found_on"]["params"] = dict(profile.found_on.params)
     if not profile.cautions:
         del held["warnings"]
     if profile.term_days == TERM_DAYS:
@@ -353,6 +360,7 @@ def parse(content: bytes) -> Profile:
             caution.read(fields, adapter.with_current_names)
             for fields in (top.children("warnings") if top.has("warnings") else ())
         ),
+        found_on=_workload(top.child("found_on")) if top.has("found_on") else None,
         term_days=top.whole("term_days", 1, _MOST_TERM_DAYS) if top.has("term_days") else TERM_DAYS,
     )
     stored = adapter.renamed_variables(dict(top.child("env").texts(ALPHABET)))

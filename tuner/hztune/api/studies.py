@@ -62,7 +62,7 @@ def request(
         allocator: A name, several with commas, or "any"; None: "any" for a program, else "hz".
         budget: Time for all of it: "90s", "5m", or seconds.
         others: Further fields of TuneRequest: out, resume, trials, seed, space, max_rss, max_loss,
-            pareto, panel, prior.
+            pareto, panel, prior, prove_on.
 
     Raises:
         UsageError: A workload or a parameter does not exist, or `budget` is no time.

@@ -144,6 +144,8 @@ def memory_words(ratio: float) -> str:
 def tune_command_line(profile: Profile, objectives: str = "") -> str:
     """The hztune command that repeats the study; `objectives` of a front, if one was sought."""
     words = ["hztune", "tune"]
+    if profile.found_on is not None:
+        words += ["--workload", profile.found_on.text, "--prove-on"]
     if profile.workload.kind == "bench":
         words += ["--workload", ",".join(workload.text for workload in profile.workloads)]
         for name, value in dict.fromkeys(each for of in profile.workloads for each in of.params):

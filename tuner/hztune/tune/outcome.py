@@ -13,6 +13,7 @@ from hztune import profile, version
 from hztune.blocks import Arm
 from hztune.caution import Caution
 from hztune.machine import Machine
+from hztune.measure.program import Program
 from hztune.params import Value
 from hztune.profile import (
     AllocatorId,
@@ -29,7 +30,7 @@ from hztune.search.proposer import SAMPLER
 from hztune.stats import pool_plain
 from hztune.strictjson import as_word, ascii_text
 from hztune.trace import sidecar
-from hztune.trial import Ledger, counter_changes, fresh_outcomes, outlying_pairs
+from hztune.trial import ArmRecord, Ledger, counter_changes, fresh_outcomes, outlying_pairs
 from hztune.tune.request import Task, TuneRequest
 from hztune.tune.story import Story
 from hztune.workload import METRICS
@@ -69,10 +70,10 @@ def profile_of(task: Task, machine: Machine, decision: Decision, trials: int) ->
     return Profile(
         allocator=AllocatorId.of(task.candidates.find(decision.arm.allocator)),
         params=_params(task, decision),
-        workload=_workload_id(request),
-        threads=request.threads,
+        workload=_workload_id(request, decision),
+        threads=0 if decision.on_program else request.threads,
         machine=MachineId.of(machine),
-        objective=Objective(metric_of(request), task.limits, _control(task)),
+        objective=Objective(decision.claim.metric, task.limits, _control(task)),
         claim=decision.claim,
         search=SearchInfo(
             sampler=SAMPLER,
@@ -85,6 +86,7 @@ def profile_of(task: Task, machine: Machine, decision: Decision, trials: int) ->
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         shares=_shares(request, decision),
         cautions=tuple(_cautions(task, decision)),
+        found_on=_identities(request)[0] if decision.on_program else None,
     )
 
 
@@ -106,7 +108,7 @@ def _cautions(task: Task, decision: Decision) -> Iterator[Caution]:
     arm, examined = decision.arm, decision.examined
     if examined is not None:
         yield from examined.cautions(arm)
-    for spec in task.request.workloads:
+    for spec in task.request.workloads if not decision.on_program else ():
         if spec.trace is not None and (said := sidecar.remark(spec.trace)):
             yield Caution("trace", ascii_text(said), workload=spec.name)
     looked_at = set(examined.winner.params) if examined is not None else set()
@@ -122,8 +124,16 @@ def _control(task: Task) -> str:
     return "" if task.space.holds(control) else control.allocator
 
 
-def _workload_id(request: TuneRequest) -> WorkloadId:
+def _workload_id(request: TuneRequest, decision: Decision) -> WorkloadId:
+    """What the claim is of."""
+    if decision.on_program and request.prove_on is not None:
+        return _program_id(request.prove_on)
     return _identities(request)[0]
+
+
+def _program_id(program: Program) -> WorkloadId:
+    words = profile.hash_of_words(program.argv)
+    return WorkloadId("program", as_word(program.label), "", (), words)
 
 
 def _identities(request: TuneRequest) -> list[WorkloadId]:
@@ -132,10 +142,7 @@ def _identities(request: TuneRequest) -> list[WorkloadId]:
         return [
             WorkloadId("bench", spec.name, spec.setting, spec.params) for spec in request.workloads
         ]
-    return [
-        WorkloadId("program", as_word(each.label), "", (), profile.hash_of_words(each.argv))
-        for each in request.programs
-    ]
+    return [_program_id(each) for each in request.programs]
 
 
 def _shares(request: TuneRequest, decision: Decision) -> tuple[Share, ...]:
@@ -154,7 +161,12 @@ def metric_of(request: TuneRequest) -> str:
     """What is made better: a workload's goal, runs a second, or the program's own metric."""
     if request.workload is not None:
         return METRICS[request.workload.goal]
-    return "metric" if request.program and request.program.rate else "wall_s"
+    return program_metric(request.program) if request.program is not None else "wall_s"
+
+
+def program_metric(program: Program) -> str:
+    """What is made better of a program."""
+    return "metric" if program.rate else "wall_s"
 
 
 def _versions() -> tuple[tuple[str, str], ...]:
@@ -189,7 +201,7 @@ def account_of(study: Story, decision: Decision, wall_s: float) -> Account:
         turns=used.turns,
         disturbed=used.disturbed,
         changes=counter_changes(fresh_outcomes(bench.ledger, decision.arm)),
-        rss_ratio=record.rss_ratio if record else None,
+        rss_ratio=_rss_ratio(record, decision),
         idle_ratio=_idle_ratio(bench.ledger, decision),
         as_they_come=_as_they_come(study),
         outliers=tuple(outlying_pairs(bench.ledger)),
@@ -198,6 +210,13 @@ def account_of(study: Story, decision: Decision, wall_s: float) -> Account:
         added=tuple(_additions(decision)),
         prior=study.prior.text,
     )
+
+
+def _rss_ratio(record: ArmRecord | None, decision: Decision) -> float | None:
+    """Peak memory, tuned / control, of what the claim is of."""
+    if decision.on_program:
+        return decision.rss_ratio
+    return record.rss_ratio if record else None
 
 
 def _additions(decision: Decision) -> Iterator[Addition]:

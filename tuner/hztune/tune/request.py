@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from hztune import artifacts
+from hztune import artifacts, trace_file
 from hztune.allocator import Installed, inside, target
 from hztune.arguments import judge_fields
 from hztune.errors import UsageError
@@ -62,6 +62,7 @@ class TuneRequest:
         max_loss: What each of several workloads may lose, as written: "5%".
         pareto: The two objectives of a front, as written: "throughput,rss"; "" for speed alone.
         more: Further programs that the same profile is for, each with a name.
+        prove_on: The program of the trace that is searched on: what is found is proved on it.
         panel: Whether the winner is examined on other workloads; None: a workload's is, if there is
             time for it.
         prior: Whether the search begins with what earlier studies learned, and leaves what it
@@ -84,6 +85,7 @@ class TuneRequest:
     panel: bool | None = None
     prior: bool = True
     more: tuple[Program, ...] = ()
+    prove_on: Program | None = None
 
     @property
     def workloads(self) -> tuple[WorkloadSpec, ...]:
@@ -160,6 +162,7 @@ class Task:
             "space": self.space.fingerprint(),
             "limit": ", ".join(f"{name} {text}" for name, text in self.limits) or "none",
             "seed": str(request.seed),
+            **({"proved on": _proved_on(request.prove_on)} if request.prove_on else {}),
             **({"objectives": request.pareto} if request.pareto else {}),
             **({} if request.panel is None else {"panel": "on" if request.panel else "off"}),
             **self._today,
@@ -200,6 +203,7 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
     limit = _read("--max-rss", MemoryLimit.of, request.max_rss) if request.max_rss else None
     _refuse_other_objectives(request)
     _refuse_panel(request)
+    _refuse_prove_on(request)
     target, remarks = _target(request, look)
     found = candidates(request.allocator, request.space, target)
     return Task(request, found, limit, remarks, _max_loss(request))
@@ -232,6 +236,30 @@ def _refuse_panel(request: TuneRequest) -> None:
             f"--panel has {100 * PANEL_SHARE:.0f} % of --budget, and needs {LEAST_S:g} s of it; "
             f"legal with it is a budget from {math.ceil(LEAST_S / PANEL_SHARE)}s on"
         )
+
+
+def _refuse_prove_on(request: TuneRequest) -> None:
+    """Sees to it that what is found on one trace can be proved on its program.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    program = request.prove_on
+    if program is None:
+        return
+    if len(request.workloads) != 1 or not trace_file.is_trace(request.workloads[0].name):
+        raise UsageError(
+            "--prove-on is for one trace: hztune --workload trace:FILE --prove-on -- ./program"
+        )
+    others = {"--pareto": request.pareto, "--max-rss": request.max_rss}
+    if given := [name for name, value in others.items() if value]:
+        raise UsageError(f"--prove-on proves the speed of one winner; leave {given[0]} out")
+    if request.workloads[0].goal != "throughput":
+        raise UsageError("--prove-on proves the time of a program; leave --objective p99 out")
+    if program.is_open:
+        raise UsageError(f"--prove-on: give the program itself, not {OPEN}")
+    if (obstacle := target.inspect(program.argv[0]).obstacle()) is not None:
+        raise UsageError(f"--prove-on: {obstacle}")
 
 
 def _read(option: str, parse: Callable[[str], _Limit], text: str) -> _Limit:
@@ -315,6 +343,12 @@ def _target_identity(request: TuneRequest) -> str:
         return request.label
     told = [_told(program) for program in request.programs]
     return f"{request.name} {_hashed(told if request.more else told[0])}"
+
+
+def _proved_on(program: Program) -> str:
+    """The same of the program on which the trace's winner is proved, with its file."""
+    path = shutil.which(program.argv[0])
+    return f"{program.label} {_hashed(_told(program))} {sha256_of(Path(path))[:16] if path else ''}"
 
 
 def _told(program: Program) -> list[object]:
