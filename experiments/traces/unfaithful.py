@@ -2,6 +2,7 @@
 
     unfaithful.py --folder hztune-results/traces     after record.py, with the traces that it made
     unfaithful.py --spoil                            only make them, in the same folder
+    unfaithful.py --shape                            only compare them with a second recording again
 
 Each spoiled trace is measured beside what record.py measured of its program, and goes into
 unfaithful.json as soon as it is. What the check says of them: tests/tuner/test_fidelity.py.
@@ -11,13 +12,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from record import CASES
 
 from hztune import api
 from hztune.compare.contenders import parse
@@ -178,8 +182,16 @@ def measure(name: str, how: str, folder: Path, budget_s: float) -> dict[str, Any
         "trace": scaled[0],
         "single": scaled[1],
         "live_mb": told["peak_bytes"] / (1 << 20),
-        "strange": list(strange(told, tool.describe(trace))),
+        "strange": shape_of(name, told, folder),
     }
+
+
+def shape_of(name: str, told: Mapping[str, Any], folder: Path) -> list[str]:
+    """What is not alike in a second recording of the program."""
+    case = next(case for case in CASES if case.name == name)
+    os.environ.update(case.variables)
+    program = api.program(case.words(folder))
+    return [*strange(told, session.recorded_again(program, has_touch=told["has_touch"]))]
 
 
 def _seconds(row: Measured, asked: session.Asked) -> float:
@@ -194,6 +206,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--budget", type=float, default=40.0, help="seconds of each")
     parser.add_argument("--only", type=int, nargs="+", default=range(len(SPOILED)))
     parser.add_argument("--spoil", action="store_true", help="only make the spoiled traces")
+    parser.add_argument("--shape", action="store_true", help="only record again")
     asked = parser.parse_args(words)
     folder = asked.folder.resolve()
     for name, how in SPOILED if asked.spoil else ():
@@ -204,7 +217,11 @@ def main(words: Sequence[str] | None = None) -> int:
     rows = {(row["name"], row["how"]): row for row in known}
     for number in asked.only:
         name, how = SPOILED[number]
-        rows[name, how] = measure(name, how, folder, asked.budget)
+        if asked.shape:
+            told = tool.describe(folder / f"{name}-{how}.hzt")
+            rows[name, how]["strange"] = shape_of(name, told, folder)
+        else:
+            rows[name, how] = measure(name, how, folder, asked.budget)
         ordered = [json.dumps(rows[each]) for each in SPOILED if each in rows]
         UNFAITHFUL.write_text("[\n" + ",\n".join(ordered) + "\n]\n")
     return 0

@@ -14,11 +14,11 @@ from tests.bench import traces
 
 from hztune import trace_file
 from hztune.errors import UsageError
-from hztune.fidelity.agreement import About, Judgement, Seen, judge
+from hztune.fidelity.agreement import About, Judgement, Measurements, judged_fidelity
 from hztune.fidelity.readings import Readings
 from hztune.fidelity.shape import distance, strange
 from hztune.trace import sidecar
-from hztune.trace.sidecar import Point, Share, TraceCheck
+from hztune.trace.sidecar import CheckPoint, TimeShare, TraceCheck
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "experiments" / "traces"
@@ -45,7 +45,7 @@ def readings(
 
 PROGRAM = readings(tuple(3.0 + each for each in CALLS_S), tuple(9.0 + mb for mb in MEMORY_MB), 2)
 TRACE = readings(CALLS_S, MEMORY_MB, 3)
-SEEN = Seen(PROGRAM, TRACE, TRACE)
+SEEN = Measurements(PROGRAM, TRACE, TRACE)
 ABOUT = About(NAMES, live_mb=45.0, strange=())
 
 
@@ -54,7 +54,7 @@ def states(judged: Judgement) -> dict[str, str]:
 
 
 def test_a_trace_whose_differences_are_those_of_the_program_stands() -> None:
-    judged = judge(SEEN, ABOUT)
+    judged = judged_fidelity(SEEN, ABOUT)
     assert judged.answer == "stands", judged
     assert set(states(judged).values()) == {"agrees"}
     assert judged.share is not None and judged.share.low < 0.25 < judged.share.high
@@ -101,29 +101,31 @@ def test_a_trace_whose_differences_are_those_of_the_program_stands() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_differs_is_named(seen: Seen, point: str, words: str) -> None:
-    judged = judge(seen, ABOUT)
+def test_what_differs_is_named(seen: Measurements, point: str, words: str) -> None:
+    judged = judged_fidelity(seen, ABOUT)
     assert judged.answer == "does not stand"
     found = next(each for each in judged.points if each.name == point)
     assert found.state == "disagrees" and words in found.text
 
 
 def test_another_shape_is_named_and_no_second_recording_is_no_reason() -> None:
-    judged = judge(SEEN, replace(ABOUT, strange=("there are 4 threads, and 1 in the trace",)))
+    judged = judged_fidelity(
+        SEEN, replace(ABOUT, strange=("there are 4 threads, and 1 in the trace",))
+    )
     assert judged.answer == "does not stand" and "4 threads" in judged.why
-    assert judge(SEEN, replace(ABOUT, strange=None)).answer == "stands"
+    assert judged_fidelity(SEEN, replace(ABOUT, strange=None)).answer == "stands"
 
 
 def test_where_a_program_tells_no_allocators_apart_only_a_known_scale_lets_a_trace_stand() -> None:
     same = readings((400.0,) * 6, tuple(9.0 + mb for mb in MEMORY_MB), noise=0.002)
-    assert judge(replace(SEEN, program=same), ABOUT).answer == "stands"
-    judged = judge(replace(SEEN, program=replace(same, seconds=0.0)), ABOUT)
+    assert judged_fidelity(replace(SEEN, program=same), ABOUT).answer == "stands"
+    judged = judged_fidelity(replace(SEEN, program=replace(same, seconds=0.0)), ABOUT)
     assert judged.answer == "cannot tell" and states(judged)["scale"] == "open"
 
 
 def test_memory_of_round_after_round_is_told_and_does_not_count() -> None:
     hoards = readings(CALLS_S, (50.0, 52.0, 160.0, 55.0, 58.0, 50.0), 3)
-    judged = judge(replace(SEEN, trace=hoards), ABOUT)
+    judged = judged_fidelity(replace(SEEN, trace=hoards), ABOUT)
     assert judged.answer == "stands" and states(judged)["rounds"] == "disagrees"
 
 
@@ -140,7 +142,7 @@ def judged_again(row: dict[str, Any], *, with_shape: bool = True) -> Judgement:
 
     shape = tuple(row["strange"]) if row["strange"] is not None and with_shape else None
     about = About(tuple(row["contenders"]), row["live_mb"], shape)
-    return judge(Seen(part("program"), part("trace"), part("single")), about)
+    return judged_fidelity(Measurements(part("program"), part("trace"), part("single")), about)
 
 
 def rows_of(name: str) -> list[dict[str, Any]]:
@@ -148,8 +150,10 @@ def rows_of(name: str) -> list[dict[str, Any]]:
     return rows
 
 
-def test_of_real_traces_at_most_one_in_ten_is_refused() -> None:
-    rows = [{**row, **row["measured"]} for row in rows_of("checks.json")]
+def test_of_good_traces_at_most_one_in_ten_is_refused() -> None:
+    """The threads of `phases` work in turns, which no trace tells: that one must be refused."""
+    every = [{**row, **row["measured"]} for row in rows_of("checks.json")]
+    rows = [row for row in every if row["name"] != "phases"]
     refused = [row["name"] for row in rows if judged_again(row).answer != "stands"]
     assert len(rows) >= 10 and len(refused) <= len(rows) // 10, refused
 
@@ -170,7 +174,7 @@ def test_what_is_kept_of_the_real_traces_is_what_their_numbers_give() -> None:
 
 TOLD: dict[str, Any] = {
     "is_part": False, "threads": 4, "calls": 100_000, "peak_bytes": 1 << 20, "ends": 50_000,
-    "ends_by_others": 20_000, "sizes": [[63, 30_000], [127, 20_000]],
+    "ends_by_others": 20_000, "touched": 0, "looked_at": 0, "sizes": [[63, 30_000], [127, 20_000]],
     "operations": {"malloc": 50_000, "free": 50_000, "spawn": 3, "touch": 9},
 }  # fmt: skip
 
@@ -196,6 +200,13 @@ def test_what_a_spoiled_trace_lacks_is_said(changes: dict[str, Any], words: str)
     assert words in said
 
 
+def test_what_is_touched_is_compared_where_both_recordings_know() -> None:
+    noted = {**TOLD, "touched": 900, "looked_at": 1000}
+    (said,) = strange({**noted, "touched": 10}, noted)
+    assert said == "90 % of the bytes of blocks are touched, and 1 % in the trace"
+    assert strange(noted, TOLD) == () and strange(noted, {**noted, "touched": 800}) == ()
+
+
 def test_of_a_part_of_a_program_amounts_are_not_compared() -> None:
     assert strange({**TOLD, "is_part": True, "calls": 10, "threads": 1}, TOLD) == ()
     assert distance({}, {}) == 0.0 and distance({1: 2}, {2: 2}) == 1.0
@@ -204,10 +215,10 @@ def test_of_a_part_of_a_program_amounts_are_not_compared() -> None:
 # ---- the file beside the trace -------------------------------------------------------------------
 
 
-def verdict(digest: str, answer: sidecar.Answer) -> TraceCheck:
-    point = Point("order", "agrees", "all alike")
+def verdict(digest: str, answer: sidecar.CheckAnswer) -> TraceCheck:
+    point = CheckPoint("order", "agrees", "all alike")
     return TraceCheck(
-        digest + "0" * 52, answer, "because", "redis", NAMES, (point,), Share(0.2, 0.1, 0.3),
+        digest + "0" * 52, answer, "because", "redis", NAMES, (point,), TimeShare(0.2, 0.1, 0.3),
         "2026-11-25T00:00:00Z", {"program": {}},
     )  # fmt: skip
 
@@ -231,7 +242,7 @@ def test_the_verdict_belongs_to_the_content_of_a_trace(tmp_path: Path) -> None:
     ],
 )
 def test_a_verdict_against_a_trace_is_said(
-    answer: sidecar.Answer, words: str, tmp_path: Path
+    answer: sidecar.CheckAnswer, words: str, tmp_path: Path
 ) -> None:
     path = traces.write(tmp_path / "a.hzt", [traces.churn(400)])
     trace = trace_file.find(f"trace:{path}")

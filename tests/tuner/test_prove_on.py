@@ -26,7 +26,7 @@ from hztune.result.stored import ending, read
 from hztune.result.summary import summary_json, summary_lines
 from hztune.store.local import recording
 from hztune.trace import sidecar
-from hztune.trace.sidecar import Point, Share, TraceCheck
+from hztune.trace.sidecar import CheckPoint, TimeShare, TraceCheck
 from hztune.trial import Ledger
 from hztune.tune import tune
 from hztune.tune.request import TuneRequest, understand
@@ -114,11 +114,13 @@ def test_a_gain_that_the_program_confirms_is_claimed_of_the_program(
     assert made.workload.words_sha256 == profile.hash_of_words(PROGRAM.argv)
     assert made.found_on is not None and made.found_on.name == "trace:app.hzt"
     assert made.cautions == (), "what is proved on the program needs no check of the trace"
-    assert "fresh pairs of" in result.account.why and "of the trace" in result.account.why
+    assert "fresh pairs of" in result.account.why and "; on its trace, +" in result.account.why
     assert profile.load(tmp_path / "out" / "profile.json") == made
     assert any("found on trace:app.hzt" in line for line in provenance(made, undo=""))
     assert f"--workload trace:app.hzt@{trace.setting} --prove-on" in tune_command_line(made)
-    assert result.account.why in report.render(tmp_path / "out")
+    assert "The search, whose figures follow, was on trace:app.hzt" in report.render(
+        tmp_path / "out"
+    )
     assert read(json.loads(json.dumps(ending(result))), result.folder) == result
 
 
@@ -213,10 +215,10 @@ def test_a_trace_that_may_stand_is_said_at_the_start_and_is_no_warning(
     trace: WorkloadSpec, carry_out: CarryOut
 ) -> None:
     assert trace.trace is not None
-    point = Point("order", "agrees", "all alike")
+    point = CheckPoint("order", "agrees", "all alike")
     check = TraceCheck(
         trace.trace.digest + "0" * 52, "stands", "because", "app", ("hz",), (point,),
-        Share(0.2, 0.1, 0.3), "2026-11-25T00:00:00Z", {},
+        TimeShare(0.2, 0.1, 0.3), "2026-11-25T00:00:00Z", {},
     )  # fmt: skip
     sidecar.write(check, trace.trace.path)
     assert understand(TuneRequest(trace)).remarks == (

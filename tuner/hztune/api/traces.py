@@ -148,7 +148,7 @@ def check_trace(
     sides = session.sides_of(contenders, program)
     trace = session.found_trace(Path(path))
     asked = session.Asked(trace, program, sides, pairs, budget_s, seed, again, out)
-    return session.check(asked, reporter or Quiet())
+    return session.check_fidelity(asked, reporter or Quiet())
 
 
 @judged

@@ -27,15 +27,15 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from hztune.fidelity.readings import Readings
-from hztune.trace.sidecar import Answer, Point, Share
+from hztune.trace.sidecar import CheckAnswer, CheckPoint, TimeShare
 
 LEAST_CONTENDERS = 4
 
-MARGIN = math.log(1.02)
+NO_DIFFERENCE = math.log(1.02)
 """A difference of speed below this is none: a preloaded library costs a start, too."""
 
-ALPHA = 0.05
-TOLD_ALPHA = 0.01
+CHECK_ERROR = 0.05
+TOLD_ERROR = 0.01
 """Two-sided error with which the program tells two allocators apart: there are many pairs."""
 
 SCALE_TIMES = 4.0
@@ -51,7 +51,7 @@ RESIDUAL = 0.04
 RESIDUAL_SHARE = 0.5
 """Or of the greatest difference that the program shows."""
 
-MEMORY = 0.10
+MEMORY_OFF = 0.10
 """Of the program's peak memory that a difference of memory may be off."""
 
 LEAST_MB = 5.0
@@ -78,7 +78,7 @@ class About:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Measurements:
     """What was measured.
 
     Attributes:
@@ -109,13 +109,13 @@ class Judgement:
         share: Of the program's time that the trace stands for; None: not known.
     """
 
-    answer: Answer
+    answer: CheckAnswer
     why: str
-    points: tuple[Point, ...]
-    share: Share | None
+    points: tuple[CheckPoint, ...]
+    share: TimeShare | None
 
 
-def judge(seen: Seen, about: About) -> Judgement:
+def judged_fidelity(seen: Measurements, about: About) -> Judgement:
     """Says whether a trace may stand for its program.
 
     Args:
@@ -148,44 +148,46 @@ def judge(seen: Seen, about: About) -> Judgement:
 
 def _is_told(program: Readings, one: int, other: int) -> bool:
     """Whether the program tells two contenders apart."""
-    seen = program.speed(other, one, TOLD_ALPHA)
-    return not seen.has_zero and abs(seen.estimate) >= MARGIN
+    seen = program.speed(other, one, TOLD_ERROR)
+    return not seen.has_zero and abs(seen.estimate) >= NO_DIFFERENCE
 
 
-def _order(seen: Seen, about: About, told: Sequence[tuple[int, int]], share: Share) -> Point:
+def _order(
+    seen: Measurements, about: About, told: Sequence[tuple[int, int]], share: TimeShare
+) -> CheckPoint:
     """Does the trace promise a gain where the program shows a loss?"""
     k = max(share.estimate, seen.calls or 0.0)
     alike = 0
     for one, other in told:
-        mine, its = (each.speed(other, one, ALPHA) for each in (seen.program, seen.trace))
+        mine, its = (each.speed(other, one, CHECK_ERROR) for each in (seen.program, seen.trace))
         if its.has_zero:
             continue
         same = mine.estimate * its.estimate > 0
-        if not same and abs(k * its.estimate) >= MARGIN:
+        if not same and abs(k * its.estimate) >= NO_DIFFERENCE:
             names = f"{about.names[other]} / {about.names[one]}"
             said = f"speed of {names}: {mine.text} of the program, {its.text} of the trace"
-            return Point("order", "disagrees", said)
+            return CheckPoint("order", "disagrees", said)
         alike += same
     if not told:
-        return Point("order", "agrees", "the program tells no two allocators apart")
+        return CheckPoint("order", "agrees", "the program tells no two allocators apart")
     said = f"of {len(told)} pairs that the program tells apart the trace orders {alike} alike"
-    return Point("order", "agrees", f"{said}, and promises no gain where there is a loss")
+    return CheckPoint("order", "agrees", f"{said}, and promises no gain where there is a loss")
 
 
 def _extra(readings: Readings, one: int) -> tuple[float, float]:
     """Extra time of a contender as a share of the first one's, and half of its interval."""
-    seen = readings.speed(one, 0, ALPHA)
+    seen = readings.speed(one, 0, CHECK_ERROR)
     low, high = math.expm1(-seen.high), math.expm1(-seen.low)
     return math.expm1(-seen.estimate), 0.5 * (high - low)
 
 
-def _extras(seen: Seen) -> list[tuple[tuple[float, float], tuple[float, float]]]:
+def _extras(seen: Measurements) -> list[tuple[tuple[float, float], tuple[float, float]]]:
     """The same of the program, and of the trace, for each contender but the first."""
     places = range(1, len(seen.program.speeds))
     return [(_extra(seen.program, each), _extra(seen.trace, each)) for each in places]
 
 
-def _share(seen: Seen) -> Share:
+def _share(seen: Measurements) -> TimeShare:
     """The k of y = k x, by least squares with the errors of both and a slack of the model."""
     k, half = 0.0, math.inf
     for _ in range(5):
@@ -197,29 +199,35 @@ def _share(seen: Seen) -> Share:
         if bottom <= 0.0:
             break
         k, half = top / bottom, 1.0 / math.sqrt(bottom)
-    return Share(k, k - half, k + half)
+    return TimeShare(k, k - half, k + half)
 
 
-def _scale(seen: Seen, about: About, told: Sequence[tuple[int, int]], share: Share) -> Point:
+def _scale(
+    seen: Measurements, about: About, told: Sequence[tuple[int, int]], share: TimeShare
+) -> CheckPoint:
     """Does one share explain all contenders, and is it that of the calls?"""
     calls = seen.calls
     said = f"the trace stands for {_percent(share)} of the program's time"
     if calls is not None:
         said += f"; its calls take {100.0 * calls:.0f} % of it in the replay"
     if told and share.high <= 0.0:
-        return Point("scale", "disagrees", "what is slower on the trace is not in the program")
+        return CheckPoint("scale", "disagrees", "what is slower on the trace is not in the program")
     if (off := _unexplained(seen, about, share)) is not None:
-        return Point("scale", "disagrees", off)
+        return CheckPoint("scale", "disagrees", off)
     if share.low > (SCALE_TIMES * calls if calls is not None else MOST_SHARE):
-        return Point("scale", "disagrees", f"{said}: the program tells allocators further apart")
+        return CheckPoint(
+            "scale", "disagrees", f"{said}: the program tells allocators further apart"
+        )
     if calls is not None and share.high < calls / SCALE_TIMES:
-        return Point("scale", "disagrees", f"{said}: the program tells them hardly apart")
+        return CheckPoint("scale", "disagrees", f"{said}: the program tells them hardly apart")
     if (calls is None and share.low <= 0.0) or not math.isfinite(share.high):
-        return Point("scale", "open", "allocators differ too little to show whether it is right")
-    return Point("scale", "agrees", said)
+        return CheckPoint(
+            "scale", "open", "allocators differ too little to show whether it is right"
+        )
+    return CheckPoint("scale", "agrees", said)
 
 
-def _unexplained(seen: Seen, about: About, share: Share) -> str | None:
+def _unexplained(seen: Measurements, about: About, share: TimeShare) -> str | None:
     """The contender that the share explains least, in words; None: it explains all."""
     extras, k = _extras(seen), max(0.0, share.estimate)
     allowed = max(RESIDUAL, RESIDUAL_SHARE * max(abs(y) for (y, _), _ in extras))
@@ -237,57 +245,57 @@ def _unexplained(seen: Seen, about: About, share: Share) -> str | None:
 # ---- memory --------------------------------------------------------------------------------------
 
 
-def _memory(name: str, program: Readings, trace: Readings, about: About) -> Point:
+def _memory(name: str, program: Readings, trace: Readings, about: About) -> CheckPoint:
     """Do the differences of peak memory agree?"""
     beyond, place, is_shown = max(_gaps(program, trace))
-    mine = program.more_mb(place, ALPHA).estimate
-    its = trace.more_mb(place, ALPHA).estimate
+    mine = program.more_mb(place, CHECK_ERROR).estimate
+    its = trace.more_mb(place, CHECK_ERROR).estimate
     told = (
         f"{about.names[place]} takes {mine:+.1f} MiB against {about.names[0]} in the program, "
         f"{its:+.1f} by the trace"
     )
     if beyond <= 0.0:
-        return Point(name, "agrees", f"differences agree to within 10 %; at most, {told}")
-    return Point(name, "disagrees" if is_shown else "open", told)
+        return CheckPoint(name, "agrees", f"differences agree to within 10 %; at most, {told}")
+    return CheckPoint(name, "disagrees" if is_shown else "open", told)
 
 
 def _gaps(program: Readings, trace: Readings) -> Iterator[tuple[float, int, bool]]:
     """For each contender how far it is beyond what it may be off, MiB; is that shown?"""
     for place in range(1, len(trace.peaks_mb)):
-        mine, its = program.more_mb(place, ALPHA), trace.more_mb(place, ALPHA)
-        may = max(LEAST_MB, MEMORY * program.peak_mb(place))
+        mine, its = program.more_mb(place, CHECK_ERROR), trace.more_mb(place, CHECK_ERROR)
+        may = max(LEAST_MB, MEMORY_OFF * program.peak_mb(place))
         gap = abs(mine.estimate - its.estimate)
         noise = math.hypot(mine.half_width, its.half_width)
         yield gap - may, place, gap - noise > may
 
 
-def _touch(program: Readings, trace: Readings, about: About) -> Point:
+def _touch(program: Readings, trace: Readings, about: About) -> CheckPoint:
     """Does the replay touch what the program touched, and no more?"""
     for place, name in enumerate(about.names):
         mine, its = program.peak_mb(place), trace.peak_mb(place)
-        if its > (1.0 + MEMORY) * mine + LEAST_MB:
+        if its > (1.0 + MEMORY_OFF) * mine + LEAST_MB:
             told = f"under {name} the replay takes {its:.1f} MiB, the program {mine:.1f}"
-            return Point("touch", "disagrees", told)
+            return CheckPoint("touch", "disagrees", told)
     mine, its = program.peak_mb(0), trace.peak_mb(0)
     told = f"the replay takes {its:.1f} MiB, the program {mine:.1f}"
     if about.live_mb > LEAST_MB and its < TOUCHED * min(about.live_mb, mine):
-        return Point("touch", "disagrees", f"{told}, and it asks for {about.live_mb:.1f}")
-    return Point("touch", "agrees", told)
+        return CheckPoint("touch", "disagrees", f"{told}, and it asks for {about.live_mb:.1f}")
+    return CheckPoint("touch", "agrees", told)
 
 
-def _shape(strange: Sequence[str] | None) -> Point:
+def _shape(strange: Sequence[str] | None) -> CheckPoint:
     """Is a second recording alike?"""
     if strange is None:
-        return Point("shape", "skipped", "the program was not recorded a second time")
+        return CheckPoint("shape", "skipped", "the program was not recorded a second time")
     if strange:
-        return Point("shape", "disagrees", f"in a second recording, {strange[0]}")
-    return Point("shape", "agrees", "a second recording of the program has the same calls")
+        return CheckPoint("shape", "disagrees", f"in a second recording, {strange[0]}")
+    return CheckPoint("shape", "agrees", "a second recording of the program has the same calls")
 
 
 # ---- words ---------------------------------------------------------------------------------------
 
 
-def _percent(share: Share) -> str:
+def _percent(share: TimeShare) -> str:
     return f"{100 * share.estimate:.0f} % [{100 * share.low:.0f}, {100 * share.high:.0f}]"
 
 

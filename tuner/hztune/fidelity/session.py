@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -19,10 +19,16 @@ from hztune import allocator, files, process
 from hztune.allocator import target
 from hztune.compare import contenders
 from hztune.compare.contenders import Contender
-from hztune.compare.match import LEAST_PAIRS, Measured, now
+from hztune.compare.match import LEAST_BUDGET_S, LEAST_PAIRS, Measured, now
 from hztune.compare.session import compare
 from hztune.errors import HztuneError, StoppedByUser, UsageError
-from hztune.fidelity.agreement import LEAST_CONTENDERS, About, Judgement, Seen, judge
+from hztune.fidelity.agreement import (
+    LEAST_CONTENDERS,
+    About,
+    Judgement,
+    Measurements,
+    judged_fidelity,
+)
 from hztune.fidelity.readings import Readings, readings_of
 from hztune.fidelity.shape import strange
 from hztune.measure.program import Program, hook
@@ -37,15 +43,16 @@ USUAL = ("glibc", "hz", "jemalloc", "mimalloc", "tcmalloc")
 SLOWED = ("glibc:tcache_count=0", "jemalloc:tcache=false")
 """Settings with which each call takes longer: what a program shows of them is the allocator's."""
 
-USUAL_PAIRS = 8
+CHECK_PAIRS = 8
 
-PROGRAM_SHARE = 0.45
+PROGRAM_PART = 0.45
 """Part of the time that the program has."""
 
-SINGLE_SHARE = 0.25
+SINGLE_PART = 0.25
 """Part of the trace's time that single rounds have, of which only peak memory is read."""
 
 _MIB = float(1 << 20)
+_PAGE = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,7 @@ class Asked:
         trace: The trace.
         program: Its program, or server.
         sides: Under what both are measured, the first one the control.
-        pairs: Blocks of fresh processes for each of the two; None: USUAL_PAIRS.
+        pairs: Blocks of fresh processes for each of the two; None: CHECK_PAIRS.
         budget_s: Seconds for both.
         seed: Of every random choice.
         again: Whether the program is recorded a second time.
@@ -103,7 +110,7 @@ def _usual(linked: str) -> tuple[Contender, ...]:
     return contenders.parse(sorted(texts, key=lambda text: text != linked))
 
 
-def check(asked: Asked, reporter: Reporter) -> TraceCheck:
+def check_fidelity(asked: Asked, reporter: Reporter) -> TraceCheck:
     """Measures program and trace, judges them, and writes the verdict beside the trace.
 
     Raises:
@@ -112,8 +119,11 @@ def check(asked: Asked, reporter: Reporter) -> TraceCheck:
         HztuneError: Too few allocators run the program and its trace.
     """
     told = tool.describe(asked.trace.path)
-    shape = _recorded_again(asked, told, reporter)
-    budget_s = PROGRAM_SHARE * asked.budget_s
+    shape = None
+    if asked.again and asked.program.service is None:
+        reporter.say("recording the program a second time")
+        shape = strange(told, recorded_again(asked.program, has_touch=told["has_touch"]))
+    budget_s = PROGRAM_PART * asked.budget_s
     rows = [
         *_compared(asked, asked.program, asked.pairs, budget_s, "program", reporter),
         *of_trace(asked, asked.budget_s - budget_s, reporter),
@@ -121,7 +131,7 @@ def check(asked: Asked, reporter: Reporter) -> TraceCheck:
     names = [side.name for side in asked.sides]
     seen, names = _common(_readings(rows, asked, told["is_part"]), names, reporter)
     about = About(tuple(names), told["peak_bytes"] / _MIB, shape)
-    made = verdict(asked, judge(seen, about), about, seen)
+    made = verdict(asked, judged_fidelity(seen, about), about, seen)
     sidecar.write(made, asked.trace.path)
     return made
 
@@ -130,7 +140,7 @@ def of_trace(asked: Asked, budget_s: float, reporter: Reporter) -> list[Measured
     """Measures the trace: round after round, and single rounds."""
     name = f"{PREFIX}{asked.trace.path}"
     whole, single = WorkloadSpec.from_text(name), WorkloadSpec.from_text(name, ["rounds=1"])
-    whole_s = (1.0 - SINGLE_SHARE) * budget_s
+    whole_s = (1.0 - SINGLE_PART) * budget_s
     return [
         *_compared(asked, whole, asked.pairs, whole_s, "trace", reporter),
         *_compared(asked, single, LEAST_PAIRS, budget_s - whole_s, "single", reporter),
@@ -151,15 +161,16 @@ def _compared(
         StoppedByUser: The user asked to stop.
     """
     out = asked.out / folder if asked.out is not None else None
+    seconds = max(LEAST_BUDGET_S, budget_s)
     found, stopped = compare(
-        asked.sides, [row], pairs or USUAL_PAIRS, budget_s, asked.seed, None, out, reporter
+        asked.sides, [row], pairs or CHECK_PAIRS, seconds, asked.seed, None, out, reporter
     )
     if stopped:
         raise StoppedByUser("interrupted; nothing is judged on a part of the measurements")
     return found.rows
 
 
-def verdict(asked: Asked, judged: Judgement, about: About, seen: Seen) -> TraceCheck:
+def verdict(asked: Asked, judged: Judgement, about: About, seen: Measurements) -> TraceCheck:
     """The verdict as it is kept."""
     return TraceCheck(
         trace_sha256=files.sha256_of(asked.trace.path),
@@ -193,7 +204,7 @@ def _readings(
 
 def _common(
     rows: Sequence[tuple[Readings, tuple[str, ...]]], names: Sequence[str], reporter: Reporter
-) -> tuple[Seen, list[str]]:
+) -> tuple[Measurements, list[str]]:
     """The same of the contenders that run all rows, and their names.
 
     Raises:
@@ -210,29 +221,32 @@ def _common(
             f"and settings; {LEAST_CONTENDERS} are needed, {names[0]} among them"
         )
     program, trace, single = (found.only(kept) for found, _ in rows)
-    return Seen(program, trace, single), [names[i] for i in kept]
+    return Measurements(program, trace, single), [names[i] for i in kept]
 
 
 # ---- a second recording --------------------------------------------------------------------------
 
 
-def _recorded_again(
-    asked: Asked, told: Mapping[str, Any], reporter: Reporter
-) -> tuple[str, ...] | None:
-    """Records the program once more, and returns what is not alike; None: it cannot be compared."""
-    program = asked.program
-    if not asked.again or program.service is not None:
-        return None
-    reporter.say("recording the program a second time")
+def recorded_again(program: Program, *, has_touch: bool) -> dict[str, Any]:
+    """Records the program once more, and returns what `hztune trace info` tells of that.
+
+    Args:
+        program: What is recorded.
+        has_touch: Whether to note what is touched, of blocks of a page and more.
+
+    Raises:
+        HztuneError: Nothing was recorded.
+    """
     with tempfile.TemporaryDirectory(prefix="hztune-") as folder:
         path = Path(folder) / "again.trace"
-        command = recording.recorder_command(path, program.argv)
+        touch = _PAGE if has_touch else None
+        command = recording.recorder_command(path, program.argv, touch_bytes=touch)
         hook("--prepare", program.prepare, os.environ)
         done = process.run(command, deadline_s=program.timeout_s, keep_stdout=False)
         hook("--cleanup", program.cleanup, os.environ)
         if not path.exists():
             raise HztuneError(f"the program cannot be recorded: it {done.describe()}")
-        return strange(told, tool.describe(path))
+        return tool.describe(path)
 
 
 def found_trace(path: Path) -> TraceFile:

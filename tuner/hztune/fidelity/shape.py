@@ -18,6 +18,9 @@ SIZES = 0.08
 HANDED = 0.15
 """Difference of the share of blocks that another thread than the block's own frees."""
 
+TOUCHED_SHARE = 0.25
+"""Difference of the share that was touched of the blocks at which that was looked."""
+
 FEW_THREADS = 8
 """Up to so many threads there must be the same number."""
 
@@ -50,6 +53,13 @@ def _strange(trace: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[str
             f"{100 * its:.0f} % of the blocks are freed by another thread than their own, and "
             f"{100 * mine:.0f} % in the trace"
         )
+    if trace["looked_at"] and again["looked_at"]:
+        mine, its = (each["touched"] / each["looked_at"] for each in (trace, again))
+        if abs(mine - its) > TOUCHED_SHARE:
+            yield (
+                f"{100 * its:.0f} % of the bytes of blocks are touched, and {100 * mine:.0f} % in "
+                "the trace"
+            )
 
 
 _WORDS = {"threads": "threads", "calls": "calls", "peak_bytes": "bytes in use at most"}

@@ -48,7 +48,14 @@ def verdict_words(profile: Profile) -> str:
 
 
 def interval_sentence(profile: Profile) -> str:
-    """The interval behind the verdict, or what stands in its place."""
+    """The interval behind the verdict, or what stands in its place; and what was searched on."""
+    said = _interval_words(profile)
+    if profile.found_on is None:
+        return said
+    return f"{said} The search, whose figures follow, was on {profile.found_on.text}."
+
+
+def _interval_words(profile: Profile) -> str:
     result = profile.claim
     if result.ratio is None or result.ci_low is None or result.ci_high is None:
         return "Nothing was measured on fresh pairs."

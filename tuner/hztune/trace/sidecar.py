@@ -22,11 +22,11 @@ SCHEMA = "hztune-trace-check/1"
 ENDING = ".check.json"
 MOST_BYTES = 1 << 20
 
-Answer = Literal["stands", "does not stand", "cannot tell"]
-ANSWERS: tuple[Answer, ...] = ("stands", "does not stand", "cannot tell")
+CheckAnswer = Literal["stands", "does not stand", "cannot tell"]
+ANSWERS: tuple[CheckAnswer, ...] = ("stands", "does not stand", "cannot tell")
 
-State = Literal["agrees", "disagrees", "open", "skipped"]
-STATES: tuple[State, ...] = ("agrees", "disagrees", "open", "skipped")
+PointState = Literal["agrees", "disagrees", "open", "skipped"]
+STATES: tuple[PointState, ...] = ("agrees", "disagrees", "open", "skipped")
 
 _SENTENCE = re.compile(r"[ -~]{0,400}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -34,7 +34,7 @@ _MOST = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class CheckPoint:
     """One thing that was asked of a trace.
 
     Attributes:
@@ -44,12 +44,12 @@ class Point:
     """
 
     name: str
-    state: State
+    state: PointState
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class TimeShare:
     """The part of the program's time that a trace stands for, with the ends of its interval."""
 
     estimate: float
@@ -74,12 +74,12 @@ class TraceCheck:
     """
 
     trace_sha256: str
-    answer: Answer
+    answer: CheckAnswer
     why: str
     program: str
     contenders: tuple[str, ...]
-    points: tuple[Point, ...]
-    share: Share | None
+    points: tuple[CheckPoint, ...]
+    share: TimeShare | None
     created: str
     measured: Mapping[str, Any]
 
@@ -143,7 +143,7 @@ def parse(content: bytes) -> TraceCheck:
     share = top.anything("share")
     found = TraceCheck(
         trace_sha256=top.text("trace_sha256", _SHA256),
-        answer=cast("Answer", top.word("answer", ANSWERS)),
+        answer=cast("CheckAnswer", top.word("answer", ANSWERS)),
         why=top.text("why", _SENTENCE),
         program=top.text("program", _SENTENCE),
         contenders=tuple(_names(top.items("contenders"))),
@@ -162,17 +162,17 @@ def _names(values: list[Any]) -> list[str]:
     return values
 
 
-def _point(fields: Fields) -> Point:
-    point = Point(
+def _point(fields: Fields) -> CheckPoint:
+    point = CheckPoint(
         fields.text("name"),
-        cast("State", fields.word("state", STATES)),
+        cast("PointState", fields.word("state", STATES)),
         fields.text("text", _SENTENCE),
     )
     fields.close()
     return point
 
 
-def _share(fields: Fields) -> Share:
-    share = Share(*(fields.number(key, -_MOST, _MOST) for key in ("estimate", "low", "high")))
+def _share(fields: Fields) -> TimeShare:
+    share = TimeShare(*(fields.number(key, -_MOST, _MOST) for key in ("estimate", "low", "high")))
     fields.close()
     return share

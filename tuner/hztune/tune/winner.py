@@ -163,7 +163,7 @@ class Winner:
     def _on_program(self, found: Decision, last: LastProof) -> Decision:
         """The verdict of the program itself on what was found on its trace."""
         seen = last.prove(self.bench, self.story.control, found.arm)
-        interval, on_trace = seen.proof.interval, f"{found.why} of the trace"
+        interval, on_trace = seen.proof.interval, f"on its trace, {found.why}"
         told = f": {interval.text} on {interval.pairs} fresh pairs" if interval else ""
         shared = replace(
             found,
