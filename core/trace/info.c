@@ -22,13 +22,29 @@ typedef struct counts {
     uint64_t calls;                /* of all threads */
     uint64_t *thread_calls;        /* of each */
     uint64_t last_ns;              /* of the last operation */
+    uint64_t *touch;               /* of each thread: bytes of its next block, or NO_TOUCH */
+    uint64_t touched;              /* bytes that were touched of blocks where that is known */
+    uint64_t looked_at;            /* bytes of these blocks */
 } counts;
+
+#define NO_TOUCH UINT64_MAX
+
+/* Adds what was touched of a block of that size, if it is known. */
+static void count_touch(counts *c, uint32_t thread, uint64_t size)
+{
+    const uint64_t touched = c->touch[thread];
+    c->touch[thread] = NO_TOUCH;
+    if (touched == NO_TOUCH) return;
+    c->touched += touched < size ? touched : size;
+    c->looked_at += size;
+}
 
 static void count_operation(counts *c, const hz_ordered *next)
 {
     const hz_trace_operation *operation = &next->operation;
     c->kinds[operation->kind]++;
     if (next->time_ns > c->last_ns) c->last_ns = next->time_ns;
+    if (operation->kind == HZ_TRACE_TOUCH) c->touch[next->thread] = operation->size;
     if (!hz_trace_calls(operation->kind)) return;
     c->calls++;
     c->thread_calls[next->thread]++;
@@ -37,6 +53,7 @@ static void count_operation(counts *c, const hz_ordered *next)
         c->handed_ends += operation->is_cell;
         return;
     }
+    count_touch(c, next->thread, operation->size);
     const unsigned bits =
         operation->size == 0 ? 0 : SIZE_BITS - (unsigned)__builtin_clzll(operation->size);
     c->sizes[bits]++;
@@ -105,6 +122,8 @@ static void write_info(hz_json *json, const hz_trace *trace, const counts *c)
     hz_json_int(json, "duration_ns", (int64_t)c->last_ns);
     hz_json_bool(json, "has_time", (header->flags & HZ_TRACE_HAS_TIME) != 0);
     hz_json_bool(json, "has_touch", (header->flags & HZ_TRACE_HAS_TOUCH) != 0);
+    hz_json_int(json, "touched", (int64_t)c->touched);
+    hz_json_int(json, "looked_at", (int64_t)c->looked_at);
     hz_json_bool(json, "is_part", (header->flags & HZ_TRACE_IS_PART) != 0);
     hz_json_int(json, "peak_bytes", (int64_t)header->peak_bytes);
     hz_json_int(json, "peak_blocks", (int64_t)header->peak_blocks);
@@ -126,9 +145,12 @@ void hz_trace_describe(const hz_trace *trace, FILE *out)
     hz_json json = {.out = out};
     hz_order *order = hz_order_make(trace);
     c.thread_calls = calloc((size_t)trace->header.thread_count + 1, sizeof *c.thread_calls);
-    if (c.thread_calls == NULL) hz_fail("no memory for a trace");
+    c.touch = malloc(((size_t)trace->header.thread_count + 1) * sizeof *c.touch);
+    if (c.thread_calls == NULL || c.touch == NULL) hz_fail("no memory for a trace");
+    for (uint32_t i = 0; i < trace->header.thread_count; i++) c.touch[i] = NO_TOUCH;
     while (hz_order_next(order, &next)) count_operation(&c, &next);
     hz_order_drop(order);
     write_info(&json, trace, &c);
     free(c.thread_calls);
+    free(c.touch);
 }

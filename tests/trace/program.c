@@ -142,6 +142,19 @@ static void go_on(void)
     }
 }
 
+/* Blocks that live at once, each a mapping of its own, of which the first half is touched. */
+static void touch_half(void)
+{
+    enum { LARGE_BLOCKS = 8, BYTES = 1 << 20 };
+    char *blocks[LARGE_BLOCKS];
+    for (int i = 0; i < LARGE_BLOCKS; i++) {
+        blocks[i] = malloc(BYTES);
+        memset(blocks[i], 1, BYTES / 2);
+    }
+    for (int i = 0; i < LARGE_BLOCKS; i++) free(blocks[i]);
+    allocate(100);
+}
+
 /* Long enough for a megabyte of log; then it ends well. */
 static void fill(void)
 {
@@ -161,7 +174,7 @@ int main(int argc, char **argv)
         {"exit", leave_by_exit},  {"crash", crash},       {"killed", be_killed},
         {"fork", fork_child},     {"raw_fork", fork_raw}, {"exec", execute},
         {"threads", come_and_go}, {"all", call_all},      {"handlers", allocate_in_handlers},
-        {"go_on", go_on},         {"fill", fill},
+        {"go_on", go_on},         {"fill", fill},         {"half", touch_half},
     };
     for (size_t i = 0; argc == 2 && i < sizeof modes / sizeof modes[0]; i++)
         if (strcmp(argv[1], modes[i].name) == 0) {

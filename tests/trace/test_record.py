@@ -104,6 +104,18 @@ def test_threads_that_come_and_go_are_recorded_with_their_origin(recorder: Recor
     assert blocks_of(recorder, "threads.trace") == 3000
 
 
+def test_what_is_touched_of_large_blocks_is_noted_where_it_is_asked_for(recorder: Recorder) -> None:
+    program = (recorder.program("program"), "half")
+    assert recorder.record("half.trace", "--touch", 1 << 16, "--", *program).returncode == 0
+    told = recorder.info("half.trace")
+    assert told["has_touch"] and told["operations"]["touch"] == 8
+    assert told["looked_at"] == 8 << 20
+    assert 0.45 < told["touched"] / told["looked_at"] < 0.6
+    assert recorder.record("plain.trace", "--", *program).returncode == 0
+    told = recorder.info("plain.trace")
+    assert not told["has_touch"] and told["looked_at"] == 0
+
+
 # ---- how a program ends --------------------------------------------------------------------------
 
 

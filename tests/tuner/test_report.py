@@ -340,11 +340,10 @@ def test_what_each_parameter_adds_is_told_with_its_interval(found: Figures) -> N
 
 def test_the_report_shows_the_intervals_that_the_proof_judged(found: Figures, page: str) -> None:
     assert found.result is not None
-    claim, (step,) = found.profile.claim, found.result.account.added
+    claim, adds = found.profile.claim, found.result.account.added[0].adds
     shown = found.proved(found.ledger.fresh_by_arm[found.winner.key])
     assert shown is not None and found.steps[0].interval is not None
     assert shown.ratio == pytest.approx((claim.ratio, claim.ci_low, claim.ci_high))
-    adds = step.adds
     assert found.steps[0].interval.ratio == pytest.approx((adds.ratio, adds.ci_low, adds.ci_high))
     assert not found.made_anew and "are made for this page" not in page
     plain = interval_of([pair.log_ratio for pair in found.ledger.fresh(found.winner).pairs])
@@ -352,7 +351,8 @@ def test_the_report_shows_the_intervals_that_the_proof_judged(found: Figures, pa
 
 
 def test_a_study_that_stored_no_steps_is_shown_as_its_summary_tells_it(found: Figures) -> None:
-    assert (result := found.result) is not None
+    result = found.result
+    assert result is not None
     kept = ending(result)
     (step,) = kept["account"]["attempts"][-1].pop("steps")
     kept["account"]["added"] = [{"params": step["params"], "reason": "gain", **step["adds"]}]

@@ -112,6 +112,65 @@ def test_a_program_with_an_allocator_inside_is_refused(
     assert "it cannot be recorded" in done.stderr and reason in done.stderr
 
 
+CHURN = """
+#include <stdlib.h>
+int main(void)
+{
+    static void *blocks[512];
+    for (unsigned i = 0, at = 1; i < 1000000; i++) {
+        at = at * 1103515245u + 12345u;
+        free(blocks[at >> 23]);
+        blocks[at >> 23] = malloc(16 + (at >> 8) % 400);
+    }
+    return 0;
+}
+"""
+
+
+def test_a_program_is_recorded_checked_and_replayed(hztune: Run, tmp_path: Path) -> None:
+    (tmp_path / "churn.c").write_text(CHURN)
+    subprocess.run(["gcc", "-O1", "-o", "churn", "churn.c"], cwd=tmp_path, check=True)
+    assert hztune("record", "-o", "churn.trace", "--", "./churn").returncode == 0
+    sides = ("glibc", "hz", "glibc:tcache_count=0", "glibc:mxfast=0")
+    done = hztune("trace", "check", "churn.trace", *sides, "--pairs", "4", "--budget", "6s",
+                  "--json", "--", "./churn")  # fmt: skip
+    told = json.loads(done.stdout)
+    statuses = {"stands": 0, "does not stand": 4, "cannot tell": 6}
+    assert done.returncode == statuses[told["answer"]], done.stderr
+    assert [each["name"] for each in told["points"]] == [
+        "order", "scale", "memory", "touch", "shape", "rounds"]  # fmt: skip
+    assert told["points"][4]["state"] == "agrees", told["points"]
+    assert json.loads((tmp_path / "churn.trace.check.json").read_text()) == told
+    done = hztune("compare", "glibc", "hz", "--workload", "trace:churn.trace", "--pairs", "4",
+                  "--budget", "2s", "-q")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["ls.trace"], "give the program of the trace after --"),
+        (["ls.trace", "glibc", "hz", "--", "ls"], "2 allocators and settings are too few"),
+        (["nothing", "--", "ls"], "there is no trace 'nothing'"),
+        (["/bin/ls", "--", "ls"], "is not a trace: record one"),
+        (["ls.trace", "--pairs", "1", "--", "ls"], "1 pairs: legal is"),
+        (["ls.trace", "--", "/nonexistent/program"], "there is no program"),
+    ],
+)
+def test_what_cannot_be_checked_gets_one_sentence(
+    words: list[str], reason: str, recorded: Path, hztune: Run, tmp_path: Path
+) -> None:
+    done = hztune("trace", "check", *words)
+    assert done.returncode == 2 and reason in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "ls.trace.check.json").exists()
+
+
+def test_a_cut_trace_is_not_checked(recorded: Path, hztune: Run, tmp_path: Path) -> None:
+    (tmp_path / "cut.trace").write_bytes(recorded.read_bytes()[:-100])
+    done = hztune("trace", "check", "cut.trace", "--", "ls")
+    assert done.returncode == 2 and "is cut" in done.stderr
+
+
 def test_a_zip_that_is_no_trace_is_refused(hztune: Run, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
         archive.writestr("a", "1")

@@ -218,7 +218,8 @@ class Block:
         role: What it was measured for.
         outcomes: One for each arm that was asked, in that order; the first is the control.
         machine: What tells the machine that measured it from others; "" where it does not matter.
-        workload: Of a block of the panel, on which of its workloads; "" for what is tuned.
+        workload: Of a block of the panel, on which of its workloads; of one of the program itself,
+            where its trace is tuned, the program; "" for what is tuned.
     """
 
     number: int

@@ -10,9 +10,10 @@ from hztune.errors import UsageError
 from hztune.params import Value
 from hztune.strictjson import TEXT, Fields
 
-Trouble = Literal["speed", "memory", "failure", "known"]
-TROUBLES: tuple[Trouble, ...] = ("speed", "memory", "failure", "known")
-"""Less speed, more memory, a process that failed: measured. `known`: not measured here."""
+Trouble = Literal["speed", "memory", "failure", "known", "trace"]
+TROUBLES: tuple[Trouble, ...] = ("speed", "memory", "failure", "known", "trace")
+"""Less speed, more memory, a process that failed: measured. `known`: not measured here. `trace`: it
+is not shown that the trace on which it was found may stand for its program."""
 
 _MANY_TIMES = 0.5
 """Ratio of speed below which a loss is told as a factor."""
@@ -24,7 +25,8 @@ class Caution:
 
     Attributes:
         what: What is worse; `known` is a risk that was not measured.
-        on: The kind of programs ("programs with large blocks"); of a known risk, the sentence.
+        on: The kind of programs ("programs with large blocks"); of a known risk or a trace, the
+            sentence.
         workload: On which workload of the panel it was seen; "" for a known risk.
         params: The parameters that do it, with their values; empty: the cause was not found.
         ratio: Speed or peak memory, tuned / default; None where nothing was measured.
@@ -46,6 +48,8 @@ class Caution:
         cause = " ".join(f"{name}={value}" for name, value in self.params)
         if self.what == "known":
             return f"known risk of {cause}: {self.on}"
+        if self.what == "trace":
+            return self.on
         told = f"on {self.on}: {self._effect()}"
         return f"{told} ({cause})" if cause else told
 

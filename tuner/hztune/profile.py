@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from hztune import allocator, caution, files, strictjson
 from hztune.allocator import Adapter, Installed
@@ -234,6 +234,9 @@ class Profile:
     """Each of several workloads, whose geometric mean the claim is of; empty for one alone."""
     cautions: tuple[Caution, ...] = ()
     """What it may do elsewhere: "warnings" in the file, which has that key where there is one."""
+    found_on: WorkloadId | None = None
+    """The trace on which it was sought, where its claim is of the program itself; no key of the
+    file in every other profile."""
     term_days: int = TERM_DAYS
     """Days after which it should be measured again; no key of the file where that is TERM_DAYS."""
 
@@ -316,14 +319,27 @@ def dumps(profile: Profile) -> str:
     held = {_KEYS.get(name, name): value for name, value in asdict(profile).items()}
     held["params"] = profile.config
     held["allocator"]["given"] = dict(profile.allocator.given)
-    if not profile.allocator.given:
-        del held["allocator"]["given"]
     for workload in (held["workload"], *(share["workload"] for share in held["shares"])):
         workload["params"] = dict(workload["params"])
     held["objective"]["limits"] = dict(profile.objective.limits)
     held["versions"] = dict(profile.versions)
     for one in held["warnings"]:
         one["params"] = dict(one["params"])
+    if profile.found_on is not None:
+        held["found_on"]["params"] = dict(profile.found_on.params)
+    if (rest := profile.objective.rest) is not None:
+        held["objective"]["rest"] = {"idle_s": rest.idle_s, "rounds": rest.rounds}
+    _leave_out_what_is_usual(profile, held)
+    body = {"schema": SCHEMA, **held, "env": profile.environment}
+    return json.dumps(body, indent=2, allow_nan=False) + "\n"
+
+
+def _leave_out_what_is_usual(profile: Profile, held: dict[str, Any]) -> None:
+    """Takes out the keys that only some profiles have."""
+    if not profile.allocator.given:
+        del held["allocator"]["given"]
+    if profile.found_on is None:
+        del held["found_on"]
     if not profile.cautions:
         del held["warnings"]
     if profile.term_days == TERM_DAYS:
@@ -332,14 +348,10 @@ def dumps(profile: Profile) -> str:
         del held["result"]["memory"]
     elif profile.claim.memory.of == "rss":
         del held["result"]["memory"]["of"]
-    if (rest := profile.objective.rest) is not None:
-        held["objective"]["rest"] = {"idle_s": rest.idle_s, "rounds": rest.rounds}
-    else:
+    if profile.objective.rest is None:
         del held["objective"]["rest"]
     if profile.objective.quota is None:
         del held["objective"]["quota"]
-    body = {"schema": SCHEMA, **held, "env": profile.environment}
-    return json.dumps(body, indent=2, allow_nan=False) + "\n"
 
 
 def parse(content: bytes) -> Profile:
@@ -370,6 +382,7 @@ def parse(content: bytes) -> Profile:
             caution.read(fields, adapter.with_current_names)
             for fields in (top.children("warnings") if top.has("warnings") else ())
         ),
+        found_on=_workload(top.child("found_on")) if top.has("found_on") else None,
         term_days=top.whole("term_days", 1, _MOST_TERM_DAYS) if top.has("term_days") else TERM_DAYS,
     )
     stored = adapter.renamed_variables(dict(top.child("env").texts(ALPHABET)))

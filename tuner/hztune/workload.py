@@ -252,7 +252,8 @@ class WorkloadSpec:
         """Returns the options of a run of about so many seconds; of a trace it is whole rounds."""
         if self.trace is None:
             return ["--seconds", f"{seconds:g}"]
-        rounds = 1 if _is_paced(self) else round(_CALLS_A_SECOND * seconds / self.trace.calls)
+        usual = 1 if _is_paced(self) else round(_CALLS_A_SECOND * seconds / self.trace.calls)
+        rounds = _traced(self, "rounds") or usual
         return ["--ops", str(self.trace.calls * max(1, rounds))]
 
     def check(self) -> None:
@@ -375,12 +376,18 @@ def _of_trace(trace: TraceFile, overrides: Sequence[str], threads: int | None) -
     spec = WorkloadSpec(trace.name, trace.digest, params, trace.threads, trace=trace)
     if _is_paced(spec) and not trace.timed:
         raise UsageError(f"-p pace: {trace.path.name} was recorded without times")
-    return replace(spec, steady=trace.calls <= _MOST_CALLS_IN_TURNS and not _is_paced(spec))
+    is_whole = trace.calls > _MOST_CALLS_IN_TURNS or _is_paced(spec) or _traced(spec, "rounds") > 0
+    return replace(spec, steady=not is_whole)
 
 
 def _is_paced(spec: WorkloadSpec) -> bool:
     """Whether a trace is replayed at a pace, and not as fast as possible."""
-    return spec.trace is not None and dict(spec.params).get("pace", 0) != 0
+    return _traced(spec, "pace") != 0
+
+
+def _traced(spec: WorkloadSpec, name: str) -> int:
+    """A parameter of a trace; 0: it is left alone, or this is no trace."""
+    return int(dict(spec.params).get(name, 0)) if spec.trace is not None else 0
 
 
 def _threads(workload: Workload, threads: int | None) -> int:

@@ -20,6 +20,8 @@ enum { FREES_A_STEP = 4096 };
 static const hz_bench_param params[] = {
     {"pace", 0, 0, 100000, NULL, "%",
      "of the speed of the recording: 100 as recorded, 200 twice as fast; 0: as fast as possible"},
+    {"rounds", 0, 0, 1000000, NULL, "",
+     "of a process: 1 is the program from its start to its end; 0: as many as there is time for"},
 };
 
 /* ---- the run -------------------------------------------------------------------------------- */
@@ -47,6 +49,8 @@ static void prepare(hz_run *run)
     const hz_rehearsed *made = run->options->opened;
     if (run->values[HZ_TRACE_PACE] != 0 && run->options->turns_fd >= 0)
         hz_refuse("--pace and --turns exclude each other: turns measure how fast it can be");
+    if (run->values[HZ_TRACE_ROUNDS] != 0 && run->options->turns_fd >= 0)
+        hz_refuse("--rounds and --turns exclude each other: turns go on for as long as it takes");
     if (run->values[HZ_TRACE_PACE] != 0 && (made->trace.header->flags & HZ_TRACE_HAS_TIME) == 0)
         hz_refuse("--pace %lld: %s was recorded without times",
                   (long long)run->values[HZ_TRACE_PACE], run->options->file);
@@ -54,7 +58,8 @@ static void prepare(hz_run *run)
     all->calls = hz_look_up();
     all->lives = hz_harness_alloc(run->threads * sizeof *all->lives);
     const uint64_t calls = made->trace.header->call_count;
-    all->last_round = (uint32_t)((run->options->ops + calls - 1) / calls);
+    all->last_round = (uint32_t)run->values[HZ_TRACE_ROUNDS];
+    if (all->last_round == 0) all->last_round = (uint32_t)((run->options->ops + calls - 1) / calls);
     run->shared = all;
     run->own_kb = (int64_t)(made->own_bytes / 1024);
     atomic_store(&run->page->own_kb, run->own_kb);

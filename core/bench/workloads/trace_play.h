@@ -9,8 +9,8 @@
 #include "rehearse.h"
 #include "trace_calls.h"
 
-/* A row of the workload's parameters. */
-enum { HZ_TRACE_PACE };
+/* The rows of the workload's parameters. */
+enum { HZ_TRACE_PACE, HZ_TRACE_ROUNDS };
 
 /* In a cell: the thread that waits for the cell to change sleeps. Addresses are even. */
 #define HZ_TRACE_SLEEPER ((uintptr_t)1)

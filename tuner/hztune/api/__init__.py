@@ -67,9 +67,11 @@ from hztune.api.studies import (
 )
 from hztune.api.traces import (
     anonymize_trace,
+    check_trace,
     convert_trace,
     cut_trace,
     recorder_command,
+    trace_check_text,
     trace_info,
     trace_text,
 )
@@ -79,6 +81,7 @@ __all__ = [
     "allocators",
     "anonymize_trace",
     "changes",
+    "check_trace",
     "compare",
     "comparison_json",
     "comparison_text",
@@ -119,6 +122,7 @@ __all__ = [
     "spaces",
     "summary",
     "summary_lines",
+    "trace_check_text",
     "trace_info",
     "trace_text",
     "tune",

@@ -135,6 +135,12 @@ _EXIT_STATUS: dict[Verdict, int] = {
     help="Then seek the smallest memory of a container that the default and the winner survive: "
     "30 % of --budget go to that.",
 )
+@click.option(
+    "--prove-on",
+    is_flag=True,
+    help="Search on a trace (--workload trace:FILE), and prove what was found on its program, "
+    "which stands after -- or is a --server.",
+)
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where the results go.")
 @click.option("--resume", is_flag=True, help="Go on with the study in --out.")
 @click.option("--storage", default="", metavar="URL", help="Share the study; see `hztune worker`.")
@@ -226,11 +232,19 @@ def _request(
     budget: str,
     words: tuple[str, ...],
     commands: tuple[str, ...],
+    prove_on: bool,
     **others: Any,
 ) -> TuneRequest:
     """The request that the options describe; cheap mistakes are found before heavy imports."""
     about = {name: others.pop(name) for name in list(others) if name in PROGRAM_OPTIONS}
     own = programs_of(words, commands, about)
+    if prove_on:
+        if len(own) != 1 or workload is None:
+            raise UsageError(
+                "--prove-on needs a trace and its program: "
+                "hztune --workload trace:FILE --prove-on -- ./program"
+            )
+        others["prove_on"], own = own[0], ()
     if own and (workload is not None or params or threads is not None):
         raise UsageError("--workload, --param and --threads are not for a program of your own")
     if own and objective == "p99":

@@ -36,6 +36,8 @@ def provenance(profile: Profile, undo: str) -> list[str]:
         f"{machine.libc}, pages of {machine.page_size}, THP {machine.thp or 'unknown'}",
         f"made:    {profile.created}, seed {profile.search.seed}, {_versions(profile)}",
     ]
+    if profile.found_on is not None:
+        lines.append(f"found on {profile.found_on.label}, proved on its program itself")
     if workload.kind == "program":
         lines.append("measured on a program of the user's, whose words are not recorded")
     if profile.allocator.name != "none":

@@ -50,7 +50,14 @@ def verdict_words(profile: Profile) -> str:
 
 
 def interval_sentence(profile: Profile) -> str:
-    """The interval behind the verdict, or what stands in its place."""
+    """The interval behind the verdict, or what stands in its place; and what was searched on."""
+    said = _interval_words(profile)
+    if profile.found_on is None:
+        return said
+    return f"{said} The search, whose figures follow, was on {profile.found_on.text}."
+
+
+def _interval_words(profile: Profile) -> str:
     result = profile.claim
     if result.ratio is None or result.ci_low is None or result.ci_high is None:
         return "Nothing was measured on fresh pairs."
@@ -168,6 +175,8 @@ _LIMIT_OPTIONS = {OF_LOAD: "--max-loss"}
 def tune_command_line(profile: Profile, objectives: str = "") -> str:
     """The hztune command that repeats the study; `objectives` of a front, if one was sought."""
     words = ["hztune", "tune"]
+    if profile.found_on is not None:
+        words += ["--workload", profile.found_on.text, "--prove-on"]
     if profile.workload.kind == "bench":
         words += ["--workload", ",".join(workload.text for workload in profile.workloads)]
         for name, value in dict.fromkeys(each for of in profile.workloads for each in of.params):

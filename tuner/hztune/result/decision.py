@@ -30,6 +30,8 @@ class Decision:
         front: The decision for each member of a front, the fastest first; empty where none was
             sought, or where the default is alone on it.
         examined: What the panel has shown of the winner; None: there is no panel, or no winner.
+        on_program: Whether the claim is of the program itself, and the rest of its trace.
+        rss_ratio: Then its peak memory, tuned / default; None: not measured.
     """
 
     arm: Arm
@@ -41,6 +43,8 @@ class Decision:
     steps: tuple[Step, ...] = ()
     front: tuple[Decision, ...] = ()
     examined: Examination | None = None
+    on_program: bool = False
+    rss_ratio: float | None = None
 
     @property
     def verdict(self) -> Verdict:

@@ -32,17 +32,24 @@ class Budget:
         total_s: All of it that the phases share.
         spent_s: What earlier sessions of the same study used of it.
         reserved_s: What stands beside `total_s` for the panel, until it is released.
+        kept_s: What stands beside both for the proof on the program itself.
     """
 
     clock: Clock
     total_s: float
     spent_s: float = 0.0
     reserved_s: float = 0.0
+    kept_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Starts the clock."""
         self._started = self.clock.now()
         self._reached_s = self.spent_s
+
+    @property
+    def beside_s(self) -> float:
+        """Seconds that the phases do not share."""
+        return self.reserved_s + self.kept_s
 
     def elapsed(self) -> float:
         """Seconds used so far, those of earlier sessions included."""

@@ -178,6 +178,8 @@ class Ledger:
         calibration_each: The same on each of several workloads.
         calibration_memory: The same of peak memory.
         panel: Blocks on workloads of the panel, in order of time: nothing else may look at them.
+        on_program: Blocks of the program itself, where the rest is of its trace, in order of time:
+            nothing else may look at them.
         void: Blocks in which the control failed; they say nothing about any arm.
         machine: Whose pairs confirm and shorten, by what tells it from others; "" where there is
             one only. The search learns from all machines.
@@ -195,6 +197,7 @@ class Ledger:
     calibration_each: list[list[PairRatio]] = field(default_factory=list)
     calibration_memory: list[PairRatio] = field(default_factory=list)
     panel: list[Block] = field(default_factory=list)
+    on_program: list[Block] = field(default_factory=list)
     void: list[Block] = field(default_factory=list)
     machine: str = ""
     tried_by_other_machines: set[tuple[str, str]] = field(default_factory=set)
@@ -229,7 +232,8 @@ class Ledger:
     @property
     def next_number(self) -> int:
         """Number of the next block."""
-        last = [blocks[-1].number for blocks in (self.blocks, self.panel) if blocks]
+        kinds = (self.blocks, self.panel, self.on_program)
+        last = [blocks[-1].number for blocks in kinds if blocks]
         return max(last, default=-1) + 1
 
     @property
@@ -257,8 +261,8 @@ class Ledger:
 
     def add(self, block: Block) -> None:
         """Takes a block in."""
-        if block.role == "panel":
-            self.panel.append(block)
+        if block.workload or block.role == "panel":
+            (self.panel if block.role == "panel" else self.on_program).append(block)
             return
         self.blocks.append(block)
         self._note_memory(block.control)

@@ -15,6 +15,7 @@ from hztune.blocks import Arm
 from hztune.caution import Caution
 from hztune.confirm import Step
 from hztune.machine import Machine
+from hztune.measure.program import Program
 from hztune.params import Value
 from hztune.profile import (
     AllocatorId,
@@ -31,8 +32,9 @@ from hztune.result.decision import Decision
 from hztune.result.kept import kept_memory
 from hztune.search.proposer import SAMPLER
 from hztune.stats import pool_plain
-from hztune.strictjson import as_word
-from hztune.trial import Ledger, counter_changes, fresh_outcomes, outlying_pairs
+from hztune.strictjson import as_word, ascii_text
+from hztune.trace import sidecar
+from hztune.trial import ArmRecord, Ledger, counter_changes, fresh_outcomes, outlying_pairs
 from hztune.tune.request import Task, TuneRequest
 from hztune.tune.story import Story
 from hztune.workload import METRICS
@@ -75,11 +77,11 @@ def profile_of(task: Task, machine: Machine, decision: Decision, trials: int) ->
     return Profile(
         allocator=AllocatorId.of(task.candidates.find(decision.arm.allocator)),
         params=_params(task, decision),
-        workload=_workload_id(request),
-        threads=request.threads,
+        workload=_workload_id(request, decision),
+        threads=0 if decision.on_program else request.threads,
         machine=MachineId.of(machine),
         objective=Objective(
-            metric_of(request), task.limits, _control(task), _rest(request), request.quota
+            decision.claim.metric, task.limits, _control(task), _rest(request), request.quota
         ),
         claim=decision.claim,
         search=SearchInfo(
@@ -93,6 +95,7 @@ def profile_of(task: Task, machine: Machine, decision: Decision, trials: int) ->
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         shares=_shares(request, decision),
         cautions=tuple(_cautions(task, decision)),
+        found_on=_identities(request)[0] if decision.on_program else None,
     )
 
 
@@ -105,13 +108,18 @@ def _params(task: Task, decision: Decision) -> tuple[tuple[str, Value], ...]:
 
 
 def _cautions(task: Task, decision: Decision) -> Iterator[Caution]:
-    """What is to be told of the configuration: what the panel saw, and known risks that it did not.
+    """What is to be told of the configuration.
 
-    It sees what would be emitted; a longer configuration is where that is not proved.
+    That is what the panel saw, known risks that it did not, and that it was found on a trace which
+    is not shown to be like its program. The panel sees what would be emitted; a longer
+    configuration is where that is not proved.
     """
     arm, examined = decision.arm, decision.examined
     if examined is not None:
         yield from examined.cautions(arm)
+    for spec in task.request.workloads if not decision.on_program else ():
+        if spec.trace is not None and (said := sidecar.remark(spec.trace)):
+            yield Caution("trace", ascii_text(said), workload=spec.name)
     looked_at = set(examined.winner.params) if examined is not None else set()
     if task.space.holds(arm):
         for params, risk in task.space.part(arm.allocator).known_risks(arm.config):
@@ -130,8 +138,16 @@ def _rest(request: TuneRequest) -> RestPlan | None:
     return request.rest and replace(request.rest, says="")
 
 
-def _workload_id(request: TuneRequest) -> WorkloadId:
+def _workload_id(request: TuneRequest, decision: Decision) -> WorkloadId:
+    """What the claim is of."""
+    if decision.on_program and request.prove_on is not None:
+        return _program_id(request.prove_on)
     return _identities(request)[0]
+
+
+def _program_id(program: Program) -> WorkloadId:
+    words = profile.hash_of_words(program.argv)
+    return WorkloadId("program", as_word(program.label), "", (), words)
 
 
 def _identities(request: TuneRequest) -> list[WorkloadId]:
@@ -140,10 +156,7 @@ def _identities(request: TuneRequest) -> list[WorkloadId]:
         return [
             WorkloadId("bench", spec.name, spec.setting, spec.params) for spec in request.workloads
         ]
-    return [
-        WorkloadId("program", as_word(each.label), "", (), profile.hash_of_words(each.argv))
-        for each in request.programs
-    ]
+    return [_program_id(each) for each in request.programs]
 
 
 def _shares(request: TuneRequest, decision: Decision) -> tuple[Share, ...]:
@@ -164,7 +177,12 @@ def metric_of(request: TuneRequest) -> str:
         return METRICS[request.workload.goal]
     if request.seeks_kept:
         return METRICS["kept"]
-    return "metric" if request.program and request.program.rate else "wall_s"
+    return program_metric(request.program) if request.program is not None else "wall_s"
+
+
+def program_metric(program: Program) -> str:
+    """What is made better of a program."""
+    return "metric" if program.rate else "wall_s"
 
 
 def _versions() -> tuple[tuple[str, str], ...]:
@@ -199,7 +217,7 @@ def account_of(study: Story, decision: Decision, wall_s: float) -> Account:
         turns=used.turns,
         disturbed=used.disturbed,
         changes=counter_changes(fresh_outcomes(bench.ledger, decision.arm)),
-        rss_ratio=record.rss_ratio if record else None,
+        rss_ratio=_rss_ratio(record, decision),
         idle_ratio=_idle_ratio(bench.ledger, decision),
         as_they_come=_as_they_come(study),
         outliers=tuple(outlying_pairs(bench.ledger)),
@@ -208,6 +226,13 @@ def account_of(study: Story, decision: Decision, wall_s: float) -> Account:
         prior=study.prior.text,
         kept=kept_memory(fresh_outcomes(bench.ledger, decision.arm), bench.ledger.calm_controls),
     )
+
+
+def _rss_ratio(record: ArmRecord | None, decision: Decision) -> float | None:
+    """Peak memory, tuned / control, of what the claim is of."""
+    if decision.on_program:
+        return decision.rss_ratio
+    return record.rss_ratio if record else None
 
 
 def _attempts(decision: Decision) -> Iterator[Attempt]:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from hztune import artifacts
+from hztune import artifacts, trace_file
 from hztune.allocator import Installed, inside, target
 from hztune.arguments import judge_fields
 from hztune.errors import UsageError
@@ -25,6 +25,7 @@ from hztune.profile import MOST_SEED
 from hztune.quota import Quota
 from hztune.rests import MemoryKind, RestPlan, weighed_memory
 from hztune.space import AnySpace
+from hztune.trace import sidecar
 from hztune.trial import OF_LOAD, LossLimit, MemoryLimit, memory_limit
 from hztune.tune.candidates import AllocatorChoice, TuneTarget, asks_inside, candidates
 from hztune.workload import WorkloadSpec
@@ -65,6 +66,7 @@ class TuneRequest:
             made less, what the speed of the load may.
         pareto: The two objectives of a front, as written: "throughput,rss"; "" for speed alone.
         more: Further programs that the same profile is for, each with a name.
+        prove_on: The program of the trace that is searched on: what is found is proved on it.
         panel: Whether the winner is examined on other workloads; None: a workload's is, if there is
             time for it.
         smallest_memory: Whether the smallest memory is sought that the default and the winner
@@ -91,6 +93,7 @@ class TuneRequest:
     prior: bool = True
     more: tuple[Program, ...] = ()
     smallest_memory: bool = False
+    prove_on: Program | None = None
 
     @property
     def workloads(self) -> tuple[WorkloadSpec, ...]:
@@ -203,6 +206,7 @@ class Task:
             "space": self.space.fingerprint(),
             "limit": ", ".join(f"{name} {text}" for name, text in self.limits) or "none",
             "seed": str(request.seed),
+            **({"proved on": _proved_on(request.prove_on)} if request.prove_on else {}),
             **({"objectives": request.pareto} if request.pareto else {}),
             **({} if request.panel is None else {"panel": "on" if request.panel else "off"}),
             **self._today,
@@ -244,6 +248,7 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
     _refuse_no_rest(request)
     _refuse_other_objectives(request)
     _refuse_panel(request)
+    _refuse_prove_on(request)
     target, remarks = _target(request, look)
     found = candidates(request.allocator, request.space, target)
     return Task(request, found, limit, remarks, _max_loss(request))
@@ -313,6 +318,30 @@ def _refuse_panel(request: TuneRequest) -> None:
         )
 
 
+def _refuse_prove_on(request: TuneRequest) -> None:
+    """Sees to it that what is found on one trace can be proved on its program.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    program = request.prove_on
+    if program is None:
+        return
+    if len(request.workloads) != 1 or not trace_file.is_trace(request.workloads[0].name):
+        raise UsageError(
+            "--prove-on is for one trace: hztune --workload trace:FILE --prove-on -- ./program"
+        )
+    others = {"--pareto": request.pareto, "--max-rss": request.max_rss}
+    if given := [name for name, value in others.items() if value]:
+        raise UsageError(f"--prove-on proves the speed of one winner; leave {given[0]} out")
+    if request.workloads[0].goal != "throughput":
+        raise UsageError("--prove-on proves the time of a program; leave --objective p99 out")
+    if program.is_open:
+        raise UsageError(f"--prove-on: give the program itself, not {OPEN}")
+    if (obstacle := target.inspect(program.argv[0]).obstacle()) is not None:
+        raise UsageError(f"--prove-on: {obstacle}")
+
+
 def _read(option: str, parse: Callable[[str], _Limit], text: str) -> _Limit:
     """A limit, or an error that names the option it was given with."""
     try:
@@ -349,13 +378,23 @@ def _target(request: TuneRequest, look: bool) -> tuple[TuneTarget, tuple[str, ..
             )
         for spec in request.workloads:
             spec.check()
-        return TuneTarget(request.threads or _MANY_THREADS), ()
+        return TuneTarget(request.threads or _MANY_THREADS), tuple(_of_traces(request))
     found = [_program_target(each, request.allocator, look) for each in request.programs]
     first, *others = (each for each, _ in found)
     parts = tuple(part for part in first.inside if all(part in other.inside for other in others))
     obstacle = next((each.obstacle for each, _ in found if each.obstacle is not None), None)
     remarks = tuple(dict.fromkeys(line for _, lines in found for line in lines))
     return TuneTarget(_MANY_THREADS, parts, obstacle), remarks
+
+
+def _of_traces(request: TuneRequest) -> Iterator[str]:
+    """What is to be said of the traces that are replayed."""
+    for trace in (spec.trace for spec in request.workloads if spec.trace is not None):
+        if said := sidecar.remark(trace):
+            yield f"{said} (hztune trace check {trace.path.name} -- ./program)"
+        elif (check := sidecar.find(trace)) is not None and check.share is not None:
+            share = 100.0 * check.share.estimate
+            yield f"{trace.name} was checked: it stands for {share:.0f} % of its program's time"
 
 
 def _program_target(
@@ -386,6 +425,12 @@ def _target_identity(request: TuneRequest) -> str:
         return request.label
     told = [_told(program) for program in request.programs]
     return f"{request.name} {_hashed(told if request.more else told[0])}"
+
+
+def _proved_on(program: Program) -> str:
+    """The same of the program on which the trace's winner is proved, with its file."""
+    path = shutil.which(program.argv[0])
+    return f"{program.label} {_hashed(_told(program))} {sha256_of(Path(path))[:16] if path else ''}"
 
 
 def _told(program: Program) -> list[object]:

@@ -15,6 +15,7 @@ from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor
 from hztune.measure.choice import Say, say_nothing
+from hztune.measure.several import WorkloadSink
 from hztune.measure.workloads import programs_executor, workloads_executor
 from hztune.panel import Panel, make
 from hztune.prior import Prior
@@ -24,12 +25,14 @@ from hztune.result.decision import Decision
 from hztune.search import SLOTS
 from hztune.store import Sink
 from hztune.store.local import LocalStudy
+from hztune.strictjson import as_word
 from hztune.trial import Bench, Budget, Clock, Ledger, SystemClock
 from hztune.trial.budget import Stop
 from hztune.tune import folder
 from hztune.tune.candidates import asks_inside
 from hztune.tune.learned import leave, prior_of, told_of
-from hztune.tune.outcome import metric_of, result_of
+from hztune.tune.on_program import PROGRAM_SHARE, LastProof
+from hztune.tune.outcome import metric_of, program_metric, result_of
 from hztune.tune.pareto_aim import Front
 from hztune.tune.request import Task, TuneRequest, understand
 from hztune.tune.smallest import survivors
@@ -62,7 +65,8 @@ def tune(request: TuneRequest, reporter: Reporter) -> Result:
         inside = task.candidates.inside
         executor = executor_of(request, machine, store, inside, reporter.say)
         panel = panel_of(request, machine, store)
-        study = _study(task, executor, store, reporter, asked.is_set, panel, prior, looked_s)
+        last = last_proof_of(request, machine, store, reporter.say)
+        study = _study(task, executor, store, reporter, asked.is_set, panel, prior, looked_s, last)
         decision = study.run()
         found: tuple[Survivor, ...] = ()
         if request.smallest_memory and decision.verdict != "interrupted":
@@ -80,7 +84,8 @@ def plan(request: TuneRequest) -> list[str]:
     task = understand(request, look=False)
     searched = task.space
     shares = (CALIBRATED_BY, SEARCHED_BY, PROVED_BY)
-    phases_s = request.budget_s - request.panel_s - request.smallest_s
+    kept_s = PROGRAM_SHARE * request.budget_s if request.prove_on is not None else 0.0
+    phases_s = request.budget_s - request.panel_s - request.smallest_s - kept_s
     ends = [duration(share * phases_s) for share in shares]
     sought = [f"objectives: {request.pareto} (a front)"] if request.pareto else []
     proofs = f"{'all members' if request.pareto else 'each parameter'} proved by {ends[2]}"
@@ -88,6 +93,8 @@ def plan(request: TuneRequest) -> list[str]:
         proofs += f", {duration(request.panel_s)} for the panel"
     if request.smallest_memory:
         proofs += f", {duration(request.smallest_s)} for the smallest memory"
+    if request.prove_on is not None:
+        proofs += f", {duration(kept_s)} for {request.prove_on.label} itself"
     lines = [
         f"workload: {request.label}",
         *sought,
@@ -162,6 +169,7 @@ def _study(
     panel: Panel | None,
     prior: Prior,
     looked_s: float = 0.0,
+    last: LastProof | None = None,
 ) -> Story:
     """The study, of which `looked_s` seconds went by while the program was looked at."""
     blocks = store.replay()
@@ -169,21 +177,45 @@ def _study(
     ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine, task.request.weighed)
     executor.recall(ledger.own_blocks())
     bench = Bench(executor, ledger, budget, reporter, stop)
-    return study_of(task, bench, task.request.seed, panel, prior)
+    return study_of(task, bench, task.request.seed, panel, prior, last)
 
 
-def study_of(task: Task, bench: Bench, seed: int, panel: Panel | None, prior: Prior) -> Story:
+def study_of(
+    task: Task,
+    bench: Bench,
+    seed: int,
+    panel: Panel | None,
+    prior: Prior,
+    last: LastProof | None = None,
+) -> Story:
     """The story that was asked for: of one winner, or of a front."""
     asked = task.request
     kind = Front if asked.pareto else Winner
-    return Story(bench, task.space, seed, asked.trials, panel, prior, metric_of(asked), kind)
+    return Story(bench, task.space, seed, asked.trials, panel, prior, metric_of(asked), last, kind)
+
+
+def last_proof_of(request: TuneRequest, machine: Machine, sink: Sink, say: Say) -> LastProof | None:
+    """What proves the winner of a trace on its program; None: that was not asked."""
+    program = request.prove_on
+    if program is None:
+        return None
+    executor = programs_executor(
+        [program],
+        WorkloadSink(sink, as_word(program.label)),
+        seed=request.seed,
+        machine=machine,
+        say=say,
+    )
+    seconds = PROGRAM_SHARE * request.budget_s
+    return LastProof(executor, as_word(program.label), program_metric(program), seconds)
 
 
 def budget_of(request: TuneRequest, clock: Clock, spent_s: float) -> Budget:
     """The time of a study, of which some is the panel's where there is one."""
-    panel_s = request.panel_s
-    total_s = request.budget_s - panel_s - request.smallest_s
-    return Budget(clock, total_s, spent_s, reserved_s=panel_s)
+    panel_s, kept_s = request.panel_s, PROGRAM_SHARE * request.budget_s
+    kept_s = kept_s if request.prove_on is not None else 0.0
+    total_s = request.budget_s - panel_s - request.smallest_s - kept_s
+    return Budget(clock, total_s, spent_s, panel_s, kept_s)
 
 
 def panel_of(request: TuneRequest, machine: Machine, sink: Sink) -> Panel | None:

@@ -19,7 +19,7 @@ from hztune.rests import RestPlan
 from hztune.tune.request import TuneRequest
 from hztune.workload import WorkloadSpec
 
-_OWN = ("workload", "program", "more", "beside", "space", "out", "resume")
+_OWN = ("workload", "program", "more", "prove_on", "beside", "space", "out", "resume")
 """Fields that are written in a form of their own, or that other workers must not see."""
 
 _MOST_SPACE_BYTES = 256 * 1024
@@ -37,7 +37,7 @@ def written(request: TuneRequest) -> dict[str, Any]:
     Raises:
         UsageError: It is for a program.
     """
-    if request.program is not None:
+    if request.program is not None or request.prove_on is not None:
         raise UsageError(
             "--storage is for built-in workloads: write access to a storage would be enough to run "
             "any program on the machine of every worker; tune a program of your own without it"

@@ -24,6 +24,7 @@ from hztune.search import Best, Search, SearchGoal
 from hztune.space import AnySpace
 from hztune.stats import Interval, fixed_interval
 from hztune.trial import Bench, Calibration, Ledger, assess, calibrate, warnings_about
+from hztune.tune.on_program import LastProof
 from hztune.tune.winner import CALIBRATED_BY, PROVED_BY, Winner
 from hztune.workload import METRICS
 
@@ -54,6 +55,7 @@ class Story:
         panel: Other workloads on which the winner is examined; None: there are none.
         prior: With what the search begins; the proof does not know of it.
         metric: What is made better, as the claim names it.
+        last: Proves on the program what was found on its trace; None: the trace is all there is.
         kind: Makes the aim: one winner, or a front.
     """
 
@@ -64,6 +66,7 @@ class Story:
     panel: Panel | None = None
     prior: Prior = NOTHING
     metric: str = "ops_per_s"
+    last: LastProof | None = None
     kind: Callable[[Story], Aim] = Winner
 
     def __post_init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hztune.blocks import Arm
@@ -20,12 +21,13 @@ from hztune.confirm.proof import loss_words
 from hztune.panel import Examination
 from hztune.profile import Verdict
 from hztune.progress import percent
-from hztune.result.decision import REASONS, Decision
+from hztune.result.decision import REASONS, Decision, claim_of
 from hztune.search import MOST_STEPS, Chain, FastestGoal
 from hztune.stats import Interval
 from hztune.trial import PAIRS, Bench
 
 if TYPE_CHECKING:
+    from hztune.tune.on_program import LastProof
     from hztune.tune.story import Story
 
 CALIBRATED_BY = 0.08
@@ -155,7 +157,36 @@ class Winner:
             return self.story.decided("no_gain", self.story.control, None, why)
         gain = self.story.gain_words(interval.estimate)
         why = f"{gain} on {interval.pairs} fresh pairs of processes"
-        return self.story.decided("improved", arm, interval, why, steps)
+        decision = self.story.decided("improved", arm, interval, why, steps)
+        return decision if self.story.last is None else self._on_program(decision, self.story.last)
+
+    def _on_program(self, found: Decision, last: LastProof) -> Decision:
+        """The verdict of the program itself on what was found on its trace."""
+        seen = last.prove(self.bench, self.story.control, found.arm)
+        interval, on_trace = seen.proof.interval, f"on its trace, {found.why}"
+        told = f": {interval.text} on {interval.pairs} fresh pairs" if interval else ""
+        shared = replace(
+            found,
+            calibration=seen.calibration,
+            each=(),
+            on_program=True,
+            rss_ratio=seen.rss_ratio,
+        )
+        if seen.proof.succeeded and interval is not None:
+            self.bench.reporter.say(f"confirmed on {last.label} itself{told}")
+            why = f"{percent(interval.estimate)} on {interval.pairs} fresh pairs of {last.label} "
+            claim = claim_of(last.metric, "improved", interval)
+            return replace(shared, claim=claim, why=f"{why}itself; {on_trace}")
+        reason = f"{last.label} itself does not confirm it ({REASONS[seen.proof.answer]}){told}"
+        self.bench.reporter.say(f"not confirmed: {reason}")
+        return replace(
+            shared,
+            arm=self.story.control,
+            claim=claim_of(last.metric, "no_gain", seen.itself),
+            why=f"{on_trace}, but {reason}",
+            steps=(),
+            rss_ratio=None,
+        )
 
     def _saved(self, proof: Proof, interval: Interval) -> Decision:
         """The verdict where the default breaks the memory limit, and the finalist keeps it."""

@@ -1,0 +1,227 @@
+"""`--prove-on`: searched on a trace, proved on its program; and what is said of a trace itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.bench import traces
+
+from hztune import profile, report
+from hztune.blocks import Arm, Block, Role
+from hztune.errors import StoppedByUser, UsageError
+from hztune.export.provenance import provenance
+from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
+from hztune.measure.program import described
+from hztune.measure.types import Around
+from hztune.progress import Quiet, Reporter
+from hztune.report.words import tune_command_line
+from hztune.result import Result
+from hztune.result.stored import ending, read
+from hztune.result.summary import summary_json, summary_lines
+from hztune.store.local import recording
+from hztune.trace import sidecar
+from hztune.trace.sidecar import CheckPoint, TimeShare, TraceCheck
+from hztune.trial import Ledger
+from hztune.tune import tune
+from hztune.tune.request import TuneRequest, understand
+from hztune.tune.stored_request import written
+from hztune.workload import WorkloadSpec
+
+from .conftest import Kept, Listener
+
+QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
+PROGRAM = described((sys.executable, "-c", "pass"))
+SPACE = """
+schema = 1
+allocator = "hz"
+[parameters.depot_lock]
+values = ["mutex", "spin"]
+"""
+CarryOut = Callable[..., Result]
+
+
+@dataclass
+class Stopped(Around):
+    """An executor that the user stops after so many blocks."""
+
+    left: int
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+        if self.left == 0:
+            raise StoppedByUser("stopped by the user")
+        self.left -= 1
+        return self.inner.measure(arms, role=role, rounds=rounds, number=number)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> WorkloadSpec:
+    path = traces.write(tmp_path / "app.hzt", [traces.churn(400)])
+    return WorkloadSpec.from_text(f"trace:{path}")
+
+
+def gains(ratio: float) -> Landscape:
+    return lambda arm: Truth(ratio * (arm.config.get("depot_lock") == "spin"))
+
+
+@pytest.fixture
+def carry_out(
+    core_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trace: WorkloadSpec
+) -> CarryOut:
+    """Carries out a study of a trace, whose program has a landscape of its own."""
+    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
+    (tmp_path / "one.toml").write_text(SPACE)
+    clock = VirtualClock()
+
+    def carried_out(
+        on_trace: float,
+        on_program: float,
+        *,
+        stop_after: int = sys.maxsize,
+        reporter: Reporter | None = None,
+        **changes: Any,
+    ) -> Result:
+        def made(ratio: float, seed: int) -> ReplayExecutor:
+            return ReplayExecutor(gains(ratio), QUIET, seed=seed, clock=clock, rss_scatter=0.01)
+
+        where, inner = "hztune.tune.session", made(on_trace, 1)
+        program = Stopped(made(on_program, 2), stop_after)
+        monkeypatch.setattr(f"{where}.executor_of", lambda r, machine, to, *_: Kept(inner, to))
+        monkeypatch.setattr(f"{where}.programs_executor", lambda p, to, **_: Kept(program, to))
+        monkeypatch.setattr(f"{where}.SystemClock", lambda: clock)
+        request = TuneRequest(
+            trace, space=str(tmp_path / "one.toml"), budget_s=180.0, out=tmp_path / "out",
+            panel=False, prove_on=PROGRAM,
+        )  # fmt: skip
+        return tune(replace(request, **changes), reporter or Quiet())
+
+    return carried_out
+
+
+def test_a_gain_that_the_program_confirms_is_claimed_of_the_program(
+    carry_out: CarryOut, trace: WorkloadSpec, tmp_path: Path
+) -> None:
+    result = carry_out(0.4, 0.1)
+    made = result.profile
+    assert made.claim.verdict == "improved" and made.claim.metric == "wall_s"
+    assert made.claim.ratio is not None and 1.05 < made.claim.ratio < 1.16
+    assert (made.workload.kind, made.threads) == ("program", 0)
+    assert made.workload.words_sha256 == profile.hash_of_words(PROGRAM.argv)
+    assert made.found_on is not None and made.found_on.name == "trace:app.hzt"
+    assert made.cautions == (), "what is proved on the program needs no check of the trace"
+    assert "fresh pairs of" in result.account.why and "; on its trace, +" in result.account.why
+    assert profile.load(tmp_path / "out" / "profile.json") == made
+    assert any("found on trace:app.hzt" in line for line in provenance(made, undo=""))
+    assert f"--workload trace:app.hzt@{trace.setting} --prove-on" in tune_command_line(made)
+    assert "The search, whose figures follow, was on trace:app.hzt" in report.render(
+        tmp_path / "out"
+    )
+    assert read(json.loads(json.dumps(ending(result))), result.folder) == result
+
+
+def test_a_gain_of_the_trace_alone_is_none(carry_out: CarryOut) -> None:
+    result = carry_out(0.4, 0.0)
+    assert result.profile.claim.verdict == "no_gain" and result.profile.config == {}
+    assert "itself does not confirm it" in result.account.why
+    assert result.profile.workload.kind == "program"
+
+
+def test_where_the_trace_shows_nothing_the_program_is_not_run(
+    carry_out: CarryOut, tmp_path: Path
+) -> None:
+    result = carry_out(0.0, 0.3)
+    assert result.profile.claim.verdict == "no_gain" and result.profile.found_on is None
+    assert Ledger.of(recording(tmp_path / "out").blocks).on_program == []
+
+
+def test_no_other_decision_looks_at_the_blocks_of_the_program(
+    carry_out: CarryOut, tmp_path: Path
+) -> None:
+    carry_out(0.4, 0.1)
+    blocks = recording(tmp_path / "out").blocks
+    ledger = Ledger.of(blocks)
+    assert {block.role for block in ledger.on_program} == {"aa", "confirm"}
+    assert [block.number for block in blocks] == list(range(len(blocks)))
+    spin = Arm.of("hz", {"depot_lock": "spin"})
+    on_trace = ledger.fresh(spin).log_ratios
+    assert sum(on_trace) / len(on_trace) > 0.3
+
+
+def test_a_study_that_was_stopped_on_the_program_goes_on_there(
+    carry_out: CarryOut, tmp_path: Path
+) -> None:
+    stopped = carry_out(0.4, 0.1, stop_after=5)
+    assert stopped.profile.claim.verdict == "interrupted"
+    before = Ledger.of(recording(tmp_path / "out").blocks).on_program
+    assert len(before) == 5
+    result = carry_out(0.4, 0.1, resume=True)
+    assert result.profile.claim.verdict == "improved" and result.profile.found_on is not None
+    assert Ledger.of(recording(tmp_path / "out").blocks).on_program[:5] == before
+
+
+# ---- the request ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"workload": WorkloadSpec("larson", "", (), 2)}, "--prove-on is for one trace"),
+        ({"pareto": "throughput,rss"}, "leave --pareto out"),
+        ({"max_rss": "1.1x"}, "leave --max-rss out"),
+        ({"prove_on": replace(PROGRAM, argv=("/nowhere/program",))}, "there is no program"),
+        ({"prove_on": replace(PROGRAM, argv=("{}",))}, "give the program itself"),
+    ],
+)
+def test_what_cannot_be_proved_on_a_program_is_refused(
+    changes: dict[str, Any], words: str, trace: WorkloadSpec
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        understand(replace(TuneRequest(trace, prove_on=PROGRAM), **changes))
+
+
+def test_another_program_makes_another_study_and_no_storage_carries_one(
+    trace: WorkloadSpec,
+) -> None:
+    plain, proved = TuneRequest(trace), TuneRequest(trace, prove_on=PROGRAM)
+    assert "proved on" not in understand(plain).identity
+    other = replace(proved, prove_on=replace(PROGRAM, argv=(sys.executable, "-c", "1")))
+    told = [understand(each).identity["proved on"] for each in (proved, other)]
+    assert told[0] != told[1]
+    with pytest.raises(UsageError, match="--storage is for built-in workloads"):
+        written(proved)
+
+
+# ---- a trace that was not checked ----------------------------------------------------------------
+
+
+def test_a_study_of_a_trace_that_was_not_checked_says_so_everywhere(
+    carry_out: CarryOut, tmp_path: Path, listener: Listener
+) -> None:
+    result = carry_out(0.4, 0.1, prove_on=None, reporter=listener)
+    line = "trace:app.hzt was not checked: whether it may stand for its program is not known"
+    assert [each.text for each in result.profile.cautions] == [line]
+    assert f"  warning: {line}" in summary_lines(result)
+    assert summary_json(result)["warnings"] == [line]
+    assert profile.load(tmp_path / "out" / "profile.json").cautions == result.profile.cautions
+    assert line in report.render(tmp_path / "out")
+
+
+def test_a_trace_that_may_stand_is_said_at_the_start_and_is_no_warning(
+    trace: WorkloadSpec, carry_out: CarryOut
+) -> None:
+    assert trace.trace is not None
+    point = CheckPoint("order", "agrees", "all alike")
+    check = TraceCheck(
+        trace.trace.digest + "0" * 52, "stands", "because", "app", ("hz",), (point,),
+        TimeShare(0.2, 0.1, 0.3), "2026-11-25T00:00:00Z", "{}",
+    )  # fmt: skip
+    sidecar.write(check, trace.trace.path)
+    assert understand(TuneRequest(trace)).remarks == (
+        "trace:app.hzt was checked: it stands for 20 % of its program's time",
+    )
+    assert carry_out(0.4, 0.1, prove_on=None).profile.cautions == ()

@@ -1,0 +1,118 @@
+"""The last proof of a study that searched on a trace: fresh pairs of the program itself.
+
+It is the proof of every study, on a bench of its own: the default against itself first, which shows
+how the program scatters, and then pairs of the default and the one configuration that the trace has
+left. Its blocks stand beside those of the trace, and no other decision looks at them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hztune.blocks import Arm, Block, times_of
+from hztune.confirm import Proof, claim_error, prove
+from hztune.measure import Executor, Role
+from hztune.measure.types import Around
+from hztune.stats import Interval, fixed_interval
+from hztune.trial import Bench, Budget, Calibration, Ledger, assess, calibrate
+
+PROGRAM_SHARE = 0.35
+"""Part of a study's budget that is kept for the program."""
+
+_CALIBRATED_BY = 0.25
+_PROVED_BY = 0.98
+
+
+@dataclass
+class _Beside(Around):
+    """Measures the program for its own bench, and enters each block beside those of the trace.
+
+    Attributes:
+        ledger: Of the study.
+        label: What the program is called.
+    """
+
+    ledger: Ledger
+    label: str
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+        """Measures a block; see `Executor.measure`."""
+        number = self.ledger.next_number
+        block = self.inner.measure(arms, role=role, rounds=rounds, number=number)
+        self.ledger.add(replace(block, workload=self.label, machine=self.ledger.machine))
+        return block
+
+
+@dataclass(frozen=True, slots=True)
+class OnProgram:
+    """What the program itself showed of the configuration that was found on its trace.
+
+    Attributes:
+        proof: Of the configuration.
+        calibration: What could be seen.
+        rss_ratio: Peak memory, tuned / default; None: not measured.
+        itself: The default against itself, log units; None: too few pairs.
+    """
+
+    proof: Proof
+    calibration: Calibration
+    rss_ratio: float | None
+    itself: Interval | None
+
+
+@dataclass(frozen=True)
+class LastProof:
+    """Proves what was found on a trace on its program.
+
+    Attributes:
+        executor: What measures the program.
+        label: What the program is called.
+        metric: What is made better of it, as a claim names it.
+        seconds: For all of it.
+    """
+
+    executor: Executor
+    label: str
+    metric: str
+    seconds: float
+
+    def prove(self, study: Bench, control: Arm, winner: Arm) -> OnProgram:
+        """Measures fresh pairs of the program.
+
+        Args:
+            study: The bench of the trace; its time that is left is used, too.
+            control: What the winner was proved against on the trace.
+            winner: The configuration.
+
+        Raises:
+            StoppedByUser: The user asked to stop; every block is kept.
+            HztuneError: The program does not run.
+        """
+        earlier = [replace(block, workload="") for block in study.ledger.on_program]
+        spent_s = max((end for _, end in times_of(earlier)), default=0.0)
+        seconds = self.seconds + max(0.0, study.budget.left())
+        budget = Budget(study.budget.clock, seconds, spent_s)
+        ledger = Ledger.of(earlier, machine=study.ledger.machine)
+        beside = _Beside(self.executor, study.ledger, self.label)
+        self.executor.recall(earlier)
+        bench = Bench(beside, ledger, budget, study.reporter, study.stop)
+        study.reporter.say(f"on {self.label} itself: {winner.text}")
+        calibrate(bench, control, _CALIBRATED_BY)
+        calibration = assess(bench, (_PROVED_BY - _CALIBRATED_BY) * seconds, claim_error(0))
+        bench.calibrated(calibration.floor, calibration.least_pairs)
+        study.reporter.say(calibration.line())
+        proof = prove(bench, control, (winner,), alpha=claim_error(0), until=_PROVED_BY)
+        record = ledger.fresh_by_arm.get(winner.key)
+        return OnProgram(
+            proof, calibration, record.rss_ratio if record else None, _around_zero(ledger)
+        )
+
+
+def _around_zero(ledger: Ledger) -> Interval | None:
+    """What the default is against itself."""
+    aa = [pair.log_ratio for pair in ledger.own_calibration]
+    if len(aa) < 2:
+        return None
+    half = fixed_interval(aa, 0.05).half_width
+    return Interval(0.0, -half, half, len(aa))
