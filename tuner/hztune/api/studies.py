@@ -70,7 +70,7 @@ def request(
     from hztune.tune import TuneRequest
     from hztune.workload import workloads_named
 
-    budget_s = parse_duration(budget) if isinstance(budget, str) else budget
+    budget_s = parse_duration(budget, "--budget") if isinstance(budget, str) else budget
     if isinstance(others.get("out"), str):
         others["out"] = Path(others["out"])
     made = judged(TuneRequest)

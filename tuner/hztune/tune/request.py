@@ -6,14 +6,14 @@ import hashlib
 import json
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from hztune import artifacts
 from hztune.allocator import Installed, inside, target
-from hztune.arguments import judge_fields
+from hztune.arguments import judge_fields, listed
 from hztune.errors import UsageError
 from hztune.files import sha256_of
 from hztune.measure import insides
@@ -93,6 +93,11 @@ class TuneRequest:
     def programs(self) -> tuple[Program, ...]:
         """The user's programs that are measured."""
         return (self.program, *self.more) if self.program is not None else ()
+
+    @property
+    def allocators(self) -> tuple[str, ...]:
+        """The allocators that were named, each once."""
+        return tuple(dict.fromkeys(listed(self.allocator)))
 
     @property
     def label(self) -> str:
@@ -200,7 +205,7 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
     _refuse_other_objectives(request)
     _refuse_panel(request)
     target, remarks = _target(request, look)
-    found = candidates(request.allocator, request.space, target)
+    found = candidates(request.allocators, request.space, target)
     return Task(request, found, limit, remarks, _max_loss(request))
 
 
@@ -268,7 +273,7 @@ def _target(request: TuneRequest, look: bool) -> tuple[TuneTarget, tuple[str, ..
         for spec in request.workloads:
             spec.check()
         return TuneTarget(request.threads or _MANY_THREADS), ()
-    found = [_program_target(each, request.allocator, look) for each in request.programs]
+    found = [_program_target(each, request.allocators, look) for each in request.programs]
     first, *others = (each for each, _ in found)
     parts = tuple(part for part in first.inside if all(part in other.inside for other in others))
     obstacle = next((each.obstacle for each, _ in found if each.obstacle is not None), None)
@@ -277,7 +282,7 @@ def _target(request: TuneRequest, look: bool) -> tuple[TuneTarget, tuple[str, ..
 
 
 def _program_target(
-    program: Program, wanted: str, look: bool
+    program: Program, wanted: Sequence[str], look: bool
 ) -> tuple[TuneTarget, tuple[str, ...]]:
     """The same of one program, of which those allocators are wanted."""
     if program.is_open:
