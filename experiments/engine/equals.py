@@ -45,7 +45,7 @@ def study(name: str, seed: int, budget_s: float) -> dict[str, Any]:
     """One study, and what it came to."""
     spec, inner = by_turns(name, seed, Machine.here())
     bench = Bench(Equals(inner), Ledger(), Budget(SystemClock(), budget_s), Quiet())
-    whole = Story(bench, candidates("hz", "", TuneTarget(spec.threads)).space, seed)
+    whole = Story(bench, candidates(["hz"], "", TuneTarget(spec.threads)).space, seed)
     decision = whole.run()
     if decision.verdict == "interrupted" or whole.calibration is None:
         raise KeyboardInterrupt

@@ -60,7 +60,7 @@ BEST, AGAIN = 48, 6
 
 def recorded_space(threads: int) -> Space:
     """The space of the landscapes, for a workload of so many threads."""
-    return candidates("hz", str(SPACE), TuneTarget(threads)).space
+    return candidates(["hz"], str(SPACE), TuneTarget(threads)).space
 
 
 def defaults(space: Space) -> ConfigDict:

@@ -164,7 +164,7 @@ def _side(dimension: Dimension, rng: Random) -> list[Value]:
 @cache
 def hz_space() -> Space:
     """Where hztune looks for a better hz."""
-    return candidates("hz", "", TuneTarget(THREADS)).space
+    return candidates(["hz"], "", TuneTarget(THREADS)).space
 
 
 def prior_of(space: Space, subject: Subject = ANY, lessons: Sequence[Lesson] = ()) -> Prior:

@@ -68,7 +68,7 @@ class Case:
 
 def played(case: Case, noise: Draw, rng: Generator) -> tuple[Answer, int]:
     """The answer of one comparison, and the pairs that it took: as GatedRow looks."""
-    gate = Gate.parse(MARGIN, case.rows)
+    gate = Gate.of(MARGIN, case.rows)
     until = case.ends_at or case.planned
     logs = case.loss + case.scatter * noise(rng, until)
     for pairs in range(LEAST_PAIRS, until + 1):
@@ -143,7 +143,7 @@ def compared(
     truth: Landscape, noise: ModelNoise | None = None, *, budget_s: float = 60.0, rows: int = 1
 ) -> Comparison:
     """A comparison of which everything was drawn."""
-    gate = Gate.parse(MARGIN, rows)
+    gate = Gate.of(MARGIN, rows)
     specs = [WorkloadSpec("larson", "", (), threads + 1) for threads in range(rows)]
     measured = play(
         specs,
@@ -213,7 +213,7 @@ def test_the_interval_of_the_table_is_that_of_the_answer() -> None:
 @pytest.mark.parametrize("text", ["2", "0%", "100%", "-1%", "2 %", "much", "", "nan%"])
 def test_what_is_no_margin_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"--no-worse .*legal is"):
-        Gate.parse(text)
+        Gate.of(text)
 
 
 # ---- what is written -----------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from hztune.search import Search
 from hztune.trial import Bench, Budget, Ledger
 from hztune.tune.candidates import TuneTarget, candidates
 
-space = candidates("hz", "", TuneTarget(8)).space
+space = candidates(["hz"], "", TuneTarget(8)).space
 began = time.monotonic()
 store = LocalStudy(Path(sys.argv[1]), {}, Machine.here(), resume=True)
 ledger = Ledger.of(store.replay()) if store.ending() is None else None
@@ -107,7 +107,7 @@ def opened(folder: Path, batches: int) -> Opened:
 
 @pytest.fixture(scope="module")
 def hz_space() -> Space:
-    return candidates("hz", "", TuneTarget(8)).space
+    return candidates(["hz"], "", TuneTarget(8)).space
 
 
 def test_a_study_of_two_thousand_trials_opens_and_asks_for_new_ones(

@@ -516,7 +516,7 @@ def test_time_in_which_nobody_measured_is_given_back(tmp_path: Path) -> None:
 
 @how_often
 def test_a_long_study_opens_and_proposes_what_nobody_has_measured(postgres: Any, how: str) -> None:
-    space = candidates("hz", "", TuneTarget(8)).space
+    space = candidates(["hz"], "", TuneTarget(8)).space
     rng = random.Random(3)
     drawn = {arm.key: arm for arm in (space.arm(space.sample(rng)) for _ in range(2 * TRIALS[how]))}
     arms = list(drawn.values())[: TRIALS[how]]

@@ -71,7 +71,7 @@ def test_a_damaged_trace_is_told_of_with_status_1(
         (["record", "-o", "x"], "want either a program after -- or --pid N"),
         (["record", "-o", "x", "--pid", "1", "--", "ls"], "want either a program"),
         (["record", "-o", "/nonexistent/x", "--", "ls"], "cannot write /nonexistent/x"),
-        (["record", "-o", "x", "--for", "soon", "--", "ls"], "'soon' is no time"),
+        (["record", "-o", "x", "--for", "soon", "--", "ls"], "--for 'soon': legal is"),
         (["trace", "info", "nothing"], "cannot read nothing: No such file"),
         (["trace", "convert", "ls.trace", "-o", "x", "--to", "foo"], "--to foo: want trace"),
         (["trace", "cut", "ls.trace", "-o", "x", "--from", "2", "--to", "1"], "later than --from"),

@@ -73,7 +73,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "load without a server": (["--load", "true", "--", "true"], "need --server"),
     "half a quotation": (["--server", "'redis", "--load", "x", "--ready", "x"], "cannot be read"),
     "two metrics": (["--metric-regex", "(1)", "--metric-cmd", "cat", "--", "true"], "exclude"),
-    "an expression without a group": (["--metric-regex", "1", "--", "true"], "needs a group"),
+    "an expression without a group": (["--metric-regex", "1", "--", "true"], "with a group"),
     "a goal that only workloads have": (["--objective", "p99", "--", "true"], "--metric-regex"),
     "a space for all allocators": (["--space", "hz", "--", "true"], "--space is for one"),
     "an allocator that is missing": (

@@ -288,7 +288,7 @@ def test_what_does_not_fit_the_profile_is_refused(
         ([run, "--", "no-such-program"], "no-such-program"),
         ([bench, "true"], "is no command of hztune"),
         ([bench, "--pid", "1", "--", "true"], "exclude each other"),
-        ([bench, "--budget", "soon"], "is no time"),
+        ([bench, "--budget", "soon"], "legal is a number with s"),
     ):
         done = hztune("verify", *words)
         assert (done.returncode, done.stdout) == (2, ""), words

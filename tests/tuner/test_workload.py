@@ -69,7 +69,7 @@ REFUSED = {
     "an unknown setting": (("remote@mian",), "no setting of remote 'mian'; did you mean main"),
     "an empty setting": (("remote@",), "no setting of remote ''"),
     "an unknown parameter": (("remote", ["shards=2"]), "no parameter of remote 'shards'"),
-    "a parameter without value": (("remote", ["ws"]), "-p ws: write it as KEY=VALUE"),
+    "a parameter without value": (("remote", ["ws"]), "-p 'ws': legal is KEY=VALUE"),
     "a value out of range": (("remote", ["remote=101"]), "a whole number from 0 to 100"),
     "a value that is no number": (("remote", ["remote=many"]), "a whole number from 0 to 100"),
     "a negative value": (("remote", ["remote=-1"]), "a whole number from 0 to 100"),

@@ -5,19 +5,24 @@ wrong type in code that is checked with it. Here it is found in all code, and to
 before anything begins. Only forms that the API has are known: names joined by "|", also in one pair
 of brackets.
 
-The values of options are read here, too: a time, an amount of memory, a percentage.
+The values of options are read here, too, each form in one function: a time, an amount of memory, a
+percentage, a list, NAME=VALUE, a command, an expression, a contender. What comes out is typed; what
+is not legal is a UsageError that says what was got and what is legal. `option` is what the text was
+given with, "" where the caller does not know it. What a name *means* is judged where it is known:
+the workloads, the allocators, the parameters have tables of their own.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from hztune.errors import UsageError
 
@@ -25,6 +30,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 _MOST_SHOWN = 60
+_MOST_TEXT = 200
 _ELEMENTS = re.compile(r"(Sequence|tuple|Mapping)\[([^,\]]+).*\]")
 _OUTER_BAR = re.compile(r"\|(?![^\[]*\])")
 _WORDS = {
@@ -40,6 +46,10 @@ _TIMES = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,4})?)x")
 _SIZE = re.compile(r"([0-9]{1,12})([KMG])")
 _KB = {"K": 1, "M": 1024, "G": 1024 * 1024}
 _PERCENT = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,3})?)%")
+_COUNT = re.compile(r"[0-9]{1,6}")
+_MARK = re.compile(r"[@:]")
+_NAMED = re.compile(r"([A-Za-z0-9_.+-]{1,40})=(.*)", re.S)
+_CONFIGURED = re.compile(r"(inside:[a-z0-9_]+|(?!inside:)[a-z0-9_]+):(.+)")
 
 _FREE = ("Any", "Goal", "Reporter")
 """What is judged where it is used, by more than its type."""
@@ -147,7 +157,7 @@ def _shown(value: object) -> str:
 # ---- values as text ------------------------------------------------------------------------------
 
 
-def parse_duration(text: str) -> float:
+def parse_duration(text: str, option: str = "") -> float:
     """Seconds in a time as people write it: 90s, 5m, 1.5h, 90.
 
     Raises:
@@ -155,7 +165,7 @@ def parse_duration(text: str) -> float:
     """
     found = _TIME.fullmatch(text)
     if found is None:
-        raise UsageError(f"{text!r} is no time; legal is a number with s, m or h: 90s, 5m, 1h")
+        raise _illegal(option, text, "a number with s, m or h: 90s, 5m, 1h")
     return float(found[1]) * _SECONDS[found[2]]
 
 
@@ -169,7 +179,7 @@ def within(option: str, value: float, low: float, high: float) -> None:
         raise UsageError(f"{option} is {value}; legal is a number from {low:g} to {high:g}")
 
 
-def memory_amount(text: str) -> tuple[float, int]:
+def memory_amount(text: str, option: str = "") -> tuple[float, int]:
     """An amount of memory as people write it: (times the default's, KiB), one of them 0.
 
     Raises:
@@ -180,13 +190,14 @@ def memory_amount(text: str) -> tuple[float, int]:
         return float(relative[1]), 0
     if absolute and int(absolute[1]) > 0:
         return 0.0, int(absolute[1]) * _KB[absolute[2]]
-    raise UsageError(
-        f"{text!r}: legal is a multiple of the default's memory (1.10x) "
-        "or a size with its unit (512M, 2G)"
+    raise _illegal(
+        option,
+        text,
+        "a multiple of the default's memory (1.10x) or a size with its unit (512M, 2G)",
     )
 
 
-def percentage(text: str) -> float:
+def percentage(text: str, option: str = "") -> float:
     """The part of 1 in a percentage as people write it: 1%, 0.5%.
 
     Raises:
@@ -194,5 +205,153 @@ def percentage(text: str) -> float:
     """
     found = _PERCENT.fullmatch(text)
     if found is None:
-        raise UsageError(f"{text!r}: legal is a percentage below 100 (1%, 0.5%)")
+        raise _illegal(option, text, "a percentage below 100 (1%, 0.5%)")
     return 0.01 * float(found[1])
+
+
+def margin(text: str, option: str = "") -> float:
+    """The same of a loss that a test is to exclude, which is never nothing.
+
+    Raises:
+        UsageError: It is no percentage between 0 and 100.
+    """
+    part = percentage(text, option)
+    if part <= 0.0:
+        why = "that two are exactly equal cannot be shown"
+        raise _illegal(option, text, f"a percentage above 0 and below 100 (2%, 0.5%); {why}")
+    return part
+
+
+def counts(text: str, option: str = "") -> tuple[int, ...]:
+    """The whole numbers in "2,8,32".
+
+    Raises:
+        UsageError: They are none.
+    """
+    texts = text.split(",")
+    if not all(_COUNT.fullmatch(each) for each in texts):
+        raise _illegal(option, text, "whole numbers with commas between them (2,8,32)")
+    return tuple(map(int, texts))
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """The names in "hz,jemalloc"; one between two commas may be empty, and then no such exists."""
+    return tuple(each.strip() for each in text.split(","))
+
+
+def key_value(text: str, option: str = "") -> tuple[str, str]:
+    """The two sides of KEY=VALUE.
+
+    Raises:
+        UsageError: It has no "=".
+    """
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise _illegal(option, text, "KEY=VALUE")
+    return key, value
+
+
+def split_named(text: str) -> tuple[str, str] | None:
+    """The two sides of NAME=REST; None: the text does not begin with a name of 1 to 40 letters."""
+    found = _NAMED.fullmatch(text)
+    return (found[1], found[2]) if found else None
+
+
+def named_command(text: str, option: str) -> tuple[str, tuple[str, ...]]:
+    """The name and the words of NAME='./program its arguments'.
+
+    Raises:
+        UsageError: It has no name, or the words cannot be read.
+    """
+    found = split_named(text)
+    if found is None:
+        raise _illegal(
+            option,
+            text,
+            "NAME='./program its arguments', the name of letters, digits and _ . + -",
+        )
+    return found[0], command_words(found[1], f"{option} {found[0]}=")
+
+
+def command_words(text: str, option: str) -> tuple[str, ...]:
+    """The words of a command, as a shell would have them.
+
+    Raises:
+        UsageError: It is empty, or has half a quotation.
+    """
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"{option} {text!r} cannot be read: {error}") from None
+    if not words:
+        raise UsageError(f"{option} is empty; give the command that starts the program")
+    return words
+
+
+def expression(text: str, option: str) -> re.Pattern[str]:
+    """The regular expression of a text, in which "^" and "$" are of each line.
+
+    Raises:
+        UsageError: It is none, or has no group, which is what is sought.
+    """
+    try:
+        compiled = re.compile(text, re.MULTILINE)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise UsageError(f"{option} {_cut(repr(text))} is no regular expression: {error}") from None
+    if compiled.groups < 1:
+        raise _illegal(option, text, "an expression with a group around the number: (...)")
+    return compiled
+
+
+def split_workload(text: str) -> tuple[str, str | None]:
+    """Name and setting of "remote@main"; the setting is None where there is no "@"."""
+    name, at, setting = text.partition("@")
+    return name, setting if at else None
+
+
+def workload_name(text: str) -> str:
+    """Name of the workload in "remote@main" or "trace:FILE"."""
+    return _MARK.split(text, maxsplit=1)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ContenderText:
+    """What one word of `hztune compare` says, before it is looked up.
+
+    Attributes:
+        kind: "library": NAME=/path/to/library.so. "settings": an allocator with parameters,
+            "hz:shards=4,thp=on". "profile": a path. "name": `default` or an allocator.
+        name: Of the library or the allocator; of a profile its path.
+        file: Path of the library; "" else.
+        params: (key, value) of each parameter.
+    """
+
+    kind: Literal["library", "settings", "profile", "name"]
+    name: str
+    file: str = ""
+    params: tuple[tuple[str, str], ...] = ()
+
+
+def contender_text(text: str) -> ContenderText:
+    """What a contender is, by the form of its text.
+
+    Raises:
+        UsageError: Its parameters are not KEY=VALUE,KEY=VALUE.
+    """
+    library = split_named(text)
+    if library is not None and "/" in library[1]:
+        return ContenderText("library", *library)
+    if found := _CONFIGURED.fullmatch(text):
+        pairs = (key_value(each, f"{found[1]}:") for each in found[2].split(","))
+        return ContenderText("settings", found[1], params=tuple(pairs))
+    is_path = text.endswith(".json") or "/" in text
+    return ContenderText("profile" if is_path else "name", text)
+
+
+def _illegal(option: str, text: str, legal: str) -> UsageError:
+    """The one form of an error about the text of an option."""
+    return UsageError(f"{option} {_cut(repr(text))}: legal is {legal}".lstrip())
+
+
+def _cut(shown: str) -> str:
+    return shown if len(shown) <= _MOST_TEXT else shown[: _MOST_TEXT - 3] + "..."

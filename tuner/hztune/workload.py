@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any, Literal
 
 from hztune import artifacts, process, trace_file
+from hztune.arguments import key_value, listed, split_workload, workload_name
 from hztune.errors import HztuneError, UsageError
 from hztune.params import Value
 from hztune.quota import Quota
@@ -179,16 +180,16 @@ class WorkloadSpec:
         """
         if trace_file.is_trace(text):
             return _of_trace(trace_file.find(text), overrides, threads)
-        name, _, setting = text.partition("@")
+        name, setting = split_workload(text)
         workload = find(name)
         if workload.has_file:
             raise UsageError(f"{name} replays a file: write {workload.text}")
         names = [each.name for each in workload.settings]
-        if (setting or "@" in text) and setting not in names:
+        if setting is not None and setting not in names:
             raise _unknown(f"setting of {name}", setting, names)
         params = dict(_override(workload, each) for each in overrides)
         count = _threads(workload, threads)
-        return cls(name, setting, tuple(params.items()), count, workload.steady)
+        return cls(name, setting or "", tuple(params.items()), count, workload.steady)
 
     @property
     def label(self) -> str:
@@ -324,16 +325,26 @@ def workloads_named(
     Raises:
         UsageError: As for `WorkloadSpec.from_text`.
     """
-    names = text.split(",")
+    specs = specs_named(listed(text), overrides, threads)
+    most = max((spec.threads for spec in specs if spec.trace is None), default=0)
+    return tuple(replace(spec, threads=most) if spec.trace is None else spec for spec in specs)
+
+
+def specs_named(
+    names: Sequence[str], overrides: Sequence[str], threads: int | None
+) -> tuple[WorkloadSpec, ...]:
+    """Returns the workloads of ("larson", "remote@main"), each with the overrides that it takes.
+
+    Raises:
+        UsageError: As for `WorkloadSpec.from_text`; or none of them takes one of the overrides.
+    """
     for override in overrides:
         if not any(takes(name, override) for name in names):
             WorkloadSpec.from_text(names[0], [override])  # says what it has instead
-    specs = [
+    return tuple(
         WorkloadSpec.from_text(name, [each for each in overrides if takes(name, each)], threads)
         for name in names
-    ]
-    most = max((spec.threads for spec in specs if spec.trace is None), default=0)
-    return tuple(replace(spec, threads=most) if spec.trace is None else spec for spec in specs)
+    )
 
 
 def goal_of(metric: str) -> Goal:
@@ -352,15 +363,13 @@ def goal_of(metric: str) -> Goal:
 def takes(name: str, override: str) -> bool:
     """Whether a workload ("remote@main") has the parameter of KEY=VALUE."""
     key = override.partition("=")[0].replace("-", "_")
-    found = find(re.split("[@:]", name, maxsplit=1)[0])
+    found = find(workload_name(name))
     return any(each.name.replace("-", "_") == key for each in found.params)
 
 
 def _override(workload: Workload, text: str) -> tuple[str, Value]:
     """Returns name and value of one "KEY=VALUE"."""
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise UsageError(f"-p {text}: write it as KEY=VALUE")
+    key, value = key_value(text, "-p")
     param = workload.param(key)
     return param.name, param.parse(value)
 

@@ -81,7 +81,7 @@ def request(
     from hztune.tune.resting import resting_plan, resting_program
     from hztune.workload import workloads_named
 
-    budget_s = parse_duration(budget) if isinstance(budget, str) else budget
+    budget_s = parse_duration(budget, "--budget") if isinstance(budget, str) else budget
     if isinstance(others.get("out"), str):
         others["out"] = Path(others["out"])
     made = judged(TuneRequest)

@@ -157,7 +157,7 @@ def compare_command(
     form = _form(form, as_json=as_json, markdown=markdown)
     if junit is not None and no_worse is None:
         raise UsageError("--junit writes the answers of --no-worse; give that, too: --no-worse 2%")
-    budget_s = parse_duration(budget)
+    budget_s = parse_duration(budget, "--budget")
     specs = _rows(contenders, **measured)
     sides = api.contenders(contenders, are_commands=_is_open(specs))
     found, stopped = api.compare(

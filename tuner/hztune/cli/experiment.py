@@ -52,7 +52,7 @@ def experiment_run(
     Each row is kept as soon as it is measured. Ctrl-C prints the rows so far, and --resume goes on
     with them; results.json is replaced when the last row is there.
     """
-    budget_s = parse_duration(budget) if budget else None
+    budget_s = parse_duration(budget, "--budget") if budget else None
     from hztune.lab import definition
     from hztune.lab.run import further, require, run
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import shutil
 from difflib import get_close_matches
 from pathlib import Path
 
 from hztune import api
+from hztune.arguments import workload_name
 from hztune.cli import COMMANDS
 from hztune.errors import HztuneError, UsageError
 
@@ -20,7 +20,7 @@ def no_command(word: str) -> UsageError:
 
 def _meant(word: str) -> str:
     workloads = _workloads()
-    if re.split("[@:]", word, maxsplit=1)[0] in workloads:
+    if workload_name(word) in workloads:
         return f"it is a workload: hztune --workload {shlex.quote(word)}"
     if program := _program(word):
         return f"it is a program: hztune -- {shlex.quote(program)}"

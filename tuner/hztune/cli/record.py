@@ -54,7 +54,7 @@ def record_command(
         output,
         words or (),
         pid=pid,
-        seconds=parse_duration(duration) if duration is not None else None,
+        seconds=parse_duration(duration, "--for") if duration is not None else None,
         touch_bytes=touch_bytes,
         each=each,
     )

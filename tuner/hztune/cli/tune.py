@@ -257,7 +257,7 @@ def _request(
             "--workload is missing; `hztune list workloads` shows what there is "
             "(or give a program of your own after --, several with --command, or a --server)"
         )
-    budget_s = parse_duration(budget)
+    budget_s = parse_duration(budget, "--budget")
     if own:
         return api.request(program=own, objective=objective, budget=budget_s, **others)
     return api.request(

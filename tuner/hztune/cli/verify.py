@@ -107,7 +107,7 @@ def verify_command(
     **about: Any,
 ) -> int:
     """`hztune verify`."""
-    budget_s = parse_duration(budget)
+    budget_s = parse_duration(budget, "--budget")
     targets = programs_of(words, commands, about)
     if folder is not None:
         if profile_path is not None or targets or pid is not None or strict or traces:

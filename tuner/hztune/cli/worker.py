@@ -64,7 +64,7 @@ def worker_command(
     if forget is not None:
         click.echo(f"freed what {api.forget(place, forget)} worker(s) of {forget} held")
         return 0
-    budget_s = None if budget is None else parse_duration(budget)
+    budget_s = None if budget is None else parse_duration(budget, "--budget")
     with reporter(quiet=quiet) as display:
         result = api.join(place, budget_s=budget_s, out=out, reporter=display)
     if result is None:

@@ -375,7 +375,7 @@ def _asked(fields: Fields) -> tuple[tuple[str, float], ...]:
 def _gate(fields: Fields) -> tuple[Gate, object]:
     """Returns a gate, and the answers that are written with it."""
     text, rows = fields.text("no_worse", _LINE), fields.whole("of_rows", 1, _MOST)
-    gate, ruled = Gate.parse(text, rows), fields.mapping("rows")
+    gate, ruled = Gate.of(text, rows), fields.mapping("rows")
     fields.close()
     return gate, ruled
 

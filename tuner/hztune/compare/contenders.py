@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,10 +10,11 @@ from pathlib import Path
 from hztune import allocator, params, profile
 from hztune.allocator import Installed
 from hztune.allocator.knobs import knob
+from hztune.arguments import command_words, contender_text, split_named
 from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.files import sha256_of
-from hztune.measure.program import OPEN, split
+from hztune.measure.program import OPEN
 from hztune.params import Value
 
 DEFAULT = "default"
@@ -25,10 +25,6 @@ BUILD = "build:"
 
 COMMAND = "command:"
 """What it begins with when it is a command of the user's, run as it is."""
-
-_FILE = re.compile(r"([A-Za-z0-9_.+-]{1,40})=(.*/.*)")
-_NAMED = re.compile(r"([A-Za-z0-9_.+-]{1,40})=(.+)", re.S)
-_CONFIGURED = re.compile(r"(inside:[a-z0-9_]+|(?!inside:)[a-z0-9_]+):(.+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,16 +133,16 @@ def files(texts: Sequence[str]) -> tuple[Contender, ...]:
         UsageError: One is of another form, or its file does not exist.
     """
     for text in texts:
-        if not _FILE.fullmatch(text):
+        if contender_text(text).kind != "library":
             raise UsageError(f"{text!r} is no library; legal is NAME=/path/to/library.so")
     return tuple(_contender(text) for text in texts)
 
 
 def _command(text: str) -> Contender:
     """Returns the command that one word of a command line means; its arm is not yet its own."""
-    named = _NAMED.fullmatch(text)
-    name, command = (named[1], named[2]) if named else (text, text)
-    words = split(command, f"the contender {name!r}")
+    named = split_named(text)
+    name, command = named if named and named[1] else (text, text)
+    words = command_words(command, f"the contender {name!r}")
     path = shutil.which(words[0])
     if path is None:
         raise UsageError(
@@ -160,14 +156,13 @@ def _contender(text: str) -> Contender:
     """Returns the contender that one word of a command line means."""
     if text == DEFAULT:
         return configured(DEFAULT, "hz", {})
-    if named := _FILE.fullmatch(text):
-        return from_file(named[1], Path(named[2]))
-    if with_params := _CONFIGURED.fullmatch(text):
-        return configured(text, with_params[1], _config(with_params[1], with_params[2]))
+    told = contender_text(text)
+    if told.kind == "library":
+        return from_file(told.name, Path(told.file))
+    if told.kind == "settings":
+        return configured(text, told.name, _config(told.name, dict(told.params)))
     _refuse_program(text)
-    if text.endswith(".json") or "/" in text:
-        return _of_profile(Path(text))
-    return configured(text, text, {})
+    return _of_profile(Path(text)) if told.kind == "profile" else configured(text, text, {})
 
 
 def _refuse_program(text: str) -> None:
@@ -184,17 +179,11 @@ def _refuse_program(text: str) -> None:
     )
 
 
-def _config(name: str, text: str) -> dict[str, Value]:
-    """Returns the parameters of "shards=4,thp=on"."""
+def _config(name: str, given: Mapping[str, Value]) -> dict[str, Value]:
+    """Returns the parameters of an allocator from their texts."""
     adapter = allocator.get(name)
     knobs = adapter.knobs(adapter.installed())
-    texts: dict[str, Value] = {}
-    for pair in text.split(","):
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise UsageError(f"{name}:{text}: write its parameters as KEY=VALUE,KEY=VALUE")
-        texts[key] = value
-    texts = adapter.with_current_names(texts)
+    texts = adapter.with_current_names(given)
     return {key: params.parse(knob(name, knobs, key), str(text)) for key, text in texts.items()}
 
 

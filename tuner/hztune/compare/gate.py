@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from hztune.arguments import margin
 from hztune.blocks import Block, Outcome, Status
-from hztune.errors import UsageError
 from hztune.stats import Interval, log_rss_ratio, pair_ratio, planned_interval, planned_looks
 from hztune.trial import LossLimit
 
@@ -87,22 +87,13 @@ class Gate:
     rows: int = 1
 
     @classmethod
-    def parse(cls, text: str, rows: int = 1) -> Gate:
-        """Reads what may be lost.
+    def of(cls, text: str, rows: int = 1) -> Gate:
+        """The gate of a margin that a user wrote.
 
         Raises:
             UsageError: It is no percentage between 0 and 100.
         """
-        try:
-            limit = LossLimit.of(text)
-        except UsageError as error:
-            raise UsageError(f"--no-worse {error}") from None
-        if limit.log <= 0.0:
-            raise UsageError(
-                f"--no-worse {text!r}: that nothing at all is lost cannot be shown of two that are "
-                "equal; legal is a percentage above 0 and below 100 (2%, 0.5%)"
-            )
-        return cls(limit, rows)
+        return cls(LossLimit(text, -math.log1p(-margin(text, "--no-worse"))), rows)
 
     def rule(self, label: str, blocks: Sequence[Block], horizon: Horizon) -> Ruling:
         """Says what the blocks of a row show, the base their first outcome, the new one the second.

@@ -12,7 +12,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from hztune import files, workload
+from hztune import files
+from hztune.arguments import counts, listed
 from hztune.compare.comparison import Comparison, dumps, started
 from hztune.compare.contenders import Contender
 from hztune.compare.gate import Gate
@@ -30,7 +31,7 @@ from hztune.measure.workloads import program_executor, program_identity, workloa
 from hztune.progress import Reporter
 from hztune.store import Nowhere, Plan, Sink
 from hztune.store.local import LocalStudy, is_there
-from hztune.workload import WorkloadSpec
+from hztune.workload import WorkloadSpec, specs_named
 
 RECORD = "comparison.json"
 """The name of the record in a results directory."""
@@ -50,16 +51,9 @@ def specs_of(workloads: str, threads: str, params: Sequence[str] = ()) -> tuple[
     Raises:
         UsageError: One of them does not exist, or cannot run here.
     """
-    counts = [_count(each) for each in threads.split(",")] if threads else [None]
-    names = workloads.split(",")
-    for text in params:
-        if not any(workload.takes(name, text) for name in names):
-            workload.WorkloadSpec.from_text(names[0], [text])  # says what it has instead
-    return tuple(
-        WorkloadSpec.from_text(name, [text for text in params if workload.takes(name, text)], count)
-        for name in names
-        for count in counts
-    )
+    each: list[int | None] = [*counts(threads, "--threads")] if threads else [None]
+    by_count = [specs_named(listed(workloads), params, count) for count in each]
+    return tuple(spec for row in zip(*by_count, strict=True) for spec in row)
 
 
 def executors(
@@ -131,7 +125,7 @@ def compare(
     reporter: Reporter,
 ) -> tuple[Comparison, bool]:
     """Measures contenders side by side; see `api.compare`."""
-    gate = Gate.parse(no_worse, len(rows)) if no_worse is not None else None
+    gate = Gate.of(no_worse, len(rows)) if no_worse is not None else None
     if gate is not None and len(sides) != 2:
         raise UsageError(
             f"--no-worse tests one contender against another, and there are {len(sides)}; "
@@ -195,10 +189,3 @@ def carry_out(
         except KeyboardInterrupt:
             return record, True
     return record, False
-
-
-def _count(text: str) -> int:
-    """Returns a number of threads."""
-    if not text.isascii() or not text.isdigit() or len(text) > 6:
-        raise UsageError(f"--threads {text!r}: legal are whole numbers with commas between: 2,8,32")
-    return int(text)

@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import math
 import re
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from hztune import process
-from hztune.arguments import judged, within
+from hztune.arguments import command_words, expression, judged, named_command, within
 from hztune.blocks import Arm
 from hztune.errors import HztuneError, UsageError
 from hztune.measure.identity import Fault
@@ -50,8 +49,6 @@ _MOST_WARMUPS = 1000
 _MOST_PORT = 65535
 _COMMAND_S = 60.0
 _HOOK_S = 600.0
-_NAMED = re.compile(r"([A-Za-z0-9_.+-]{1,40})=(.*)", re.S)
-_MOST_SHOWN = 200
 _LEAST_LOAD_S = 0.25
 """Least length of one of several loads of a workload."""
 
@@ -281,7 +278,7 @@ def described(
     if server and argv:
         raise UsageError("give a server (--server) or a program (-- PROGRAM), one of them")
     made = Program(
-        argv=split(server, "--server") if server else argv,
+        argv=command_words(server, "--server") if server else argv,
         rate=rate,
         metric=json.dumps([metric_regex, metric_cmd, lower_is_better]) if rate else "",
         reads_output=rate is not None or bool(check),
@@ -312,21 +309,13 @@ def named(texts: tuple[str, ...], **options: Any) -> tuple[Program, ...]:
     Raises:
         UsageError: One is not so written, two have one name, or the options are not legal.
     """
-    found = []
-    for text in texts:
-        match = _NAMED.fullmatch(text)
-        if match is None:
-            raise UsageError(
-                f"--command {text!r}: legal is NAME='./program its arguments', the name of "
-                "letters, digits and _ . + -"
-            )
-        words = split(match[2], f"--command {match[1]}=")
-        found.append(described(words, name=match[1], **options))
+    pairs = [named_command(text, "--command") for text in texts]
+    found = tuple(described(words, name=name, **options) for name, words in pairs)
     names = [program.name for program in found]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"--command gives the name {twice!r} twice; each needs one of its own")
-    return tuple(found)
+    return found
 
 
 def _service(
@@ -395,21 +384,6 @@ def put_in_place(text: str, values: Mapping[str, str]) -> str:
     return _PLACED.sub(lambda found: values[found[1]], text)
 
 
-def split(command: str, where: str) -> tuple[str, ...]:
-    """The words of a command, as a shell would have them; `where` is what it was given with.
-
-    Raises:
-        UsageError: It is empty, or has half a quotation.
-    """
-    try:
-        words = tuple(shlex.split(command))
-    except ValueError as error:
-        raise UsageError(f"{where} {command!r} cannot be read: {error}") from None
-    if not words:
-        raise UsageError(f"{where} is empty; give the command that starts the program")
-    return words
-
-
 def _rate(regex: str, command: str, lower: bool) -> Rate | None:
     if regex and command:
         raise UsageError("--metric-regex and --metric-cmd exclude each other; give one of them")
@@ -429,14 +403,7 @@ def by_regex(pattern: str, better: Better) -> Rate:
     Raises:
         UsageError: It is no regular expression, or has no group.
     """
-    try:
-        compiled = re.compile(pattern, re.MULTILINE)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise UsageError(
-            f"--metric-regex {pattern[:_MOST_SHOWN]!r} is no regular expression: {error}"
-        ) from None
-    if compiled.groups < 1:
-        raise UsageError(f"--metric-regex {pattern!r} needs a group around the number: (...)")
+    compiled = expression(pattern, "--metric-regex")
 
     def rate(wall_s: float, stdout: str) -> float | Fault:
         found = compiled.findall(stdout)

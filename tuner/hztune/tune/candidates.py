@@ -74,16 +74,16 @@ class TuneTarget:
     obstacle: str | None = None
 
 
-def asks_inside(wanted: str) -> bool:
-    """Whether what a program brings matters to the choice that `--allocator` words."""
-    return wanted == ANY_ALLOCATOR or any(name.startswith(inside.ANY) for name in _names(wanted))
+def asks_inside(wanted: Sequence[str]) -> bool:
+    """Whether what a program brings matters to the choice between these allocators."""
+    return any(name == ANY_ALLOCATOR or name.startswith(inside.ANY) for name in wanted)
 
 
-def candidates(wanted: str, searched: str, target: TuneTarget) -> AllocatorChoice:
+def candidates(wanted: Sequence[str], searched: str, target: TuneTarget) -> AllocatorChoice:
     """Finds the allocators of a study.
 
     Args:
-        wanted: One name, several with commas between them, or `any`.
+        wanted: Names, or `any` alone.
         searched: Name or path of the search space of one allocator; "" for their own.
         target: What is tuned.
 
@@ -91,13 +91,13 @@ def candidates(wanted: str, searched: str, target: TuneTarget) -> AllocatorChoic
         UsageError: One that was named does not exist, is not installed or has no parameters; or
             the space is not for it; or it cannot be put under the target.
     """
-    if wanted == ANY_ALLOCATOR:
+    if is_any := tuple(wanted) == (ANY_ALLOCATOR,):
         installed, missing = _all(target)
         left_out = _left_out(target, installed)
         installed = tuple(each for each in installed if each.name not in left_out)
     else:
-        installed, missing, left_out = _named(_names(wanted), target), (), ()
-    if wanted != ANY_ALLOCATOR and "," not in wanted and len(installed) == 1:
+        installed, missing, left_out = _named(wanted, target), (), ()
+    if not is_any and len(wanted) == len(installed) == 1:
         return _alone(installed[0], searched, target.threads)
     if searched:
         raise UsageError("--space is for one allocator; give its name with --allocator, too")
@@ -114,10 +114,6 @@ def _left_out(target: TuneTarget, installed: Sequence[Installed]) -> tuple[str, 
         for each in installed
         if each.soname and brought & set(allocator.get(each.name).variables())
     )
-
-
-def _names(wanted: str) -> list[str]:
-    return list(dict.fromkeys(name.strip() for name in wanted.split(",")))
 
 
 def _all(target: TuneTarget) -> tuple[tuple[Installed, ...], tuple[str, ...]]:

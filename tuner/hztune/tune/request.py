@@ -6,14 +6,14 @@ import hashlib
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from hztune import artifacts, trace_file
 from hztune.allocator import Installed, inside, target
-from hztune.arguments import judge_fields
+from hztune.arguments import judge_fields, listed
 from hztune.errors import UsageError
 from hztune.files import sha256_of
 from hztune.measure import insides
@@ -135,6 +135,11 @@ class TuneRequest:
         return quotas[0] if quotas else None
 
     @property
+    def allocators(self) -> tuple[str, ...]:
+        """The allocators that were named, each once."""
+        return tuple(dict.fromkeys(listed(self.allocator)))
+
+    @property
     def label(self) -> str:
         """What is measured, in words."""
         targets = self.workloads or self.programs
@@ -250,7 +255,7 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
     _refuse_panel(request)
     _refuse_prove_on(request)
     target, remarks = _target(request, look)
-    found = candidates(request.allocator, request.space, target)
+    found = candidates(request.allocators, request.space, target)
     return Task(request, found, limit, remarks, _max_loss(request))
 
 
@@ -379,7 +384,7 @@ def _target(request: TuneRequest, look: bool) -> tuple[TuneTarget, tuple[str, ..
         for spec in request.workloads:
             spec.check()
         return TuneTarget(request.threads or _MANY_THREADS), tuple(_of_traces(request))
-    found = [_program_target(each, request.allocator, look) for each in request.programs]
+    found = [_program_target(each, request.allocators, look) for each in request.programs]
     first, *others = (each for each, _ in found)
     parts = tuple(part for part in first.inside if all(part in other.inside for other in others))
     obstacle = next((each.obstacle for each, _ in found if each.obstacle is not None), None)
@@ -398,7 +403,7 @@ def _of_traces(request: TuneRequest) -> Iterator[str]:
 
 
 def _program_target(
-    program: Program, wanted: str, look: bool
+    program: Program, wanted: Sequence[str], look: bool
 ) -> tuple[TuneTarget, tuple[str, ...]]:
     """The same of one program, of which those allocators are wanted."""
     if program.is_open:

@@ -142,7 +142,7 @@ def executor_of(
         say: Tells the user how programs are measured, and why.
     """
     if request.program is not None:
-        run_once = asks_inside(request.allocator)
+        run_once = asks_inside(request.allocators)
         programs = [
             replace(program, warmups=max(0, program.warmups - run_once))
             for program in request.programs

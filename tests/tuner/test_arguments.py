@@ -1,0 +1,79 @@
+"""The values of options as text: each form is read in one place, and refused in one form."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hztune import arguments
+from hztune.errors import UsageError
+
+PACKAGE = Path(__file__).parents[2] / "tuner" / "hztune"
+
+READ: dict[str, tuple[object, object]] = {
+    "a list of numbers": (arguments.counts("2,8,32"), (2, 8, 32)),
+    "a list of names": (arguments.listed("hz, jemalloc"), ("hz", "jemalloc")),
+    "a margin": (arguments.margin("2%"), 0.02),
+    "KEY=VALUE": (arguments.key_value("path=a=b"), ("path", "a=b")),
+    "NAME=REST": (arguments.split_named("new=./b c"), ("new", "./b c")),
+    "no name": (arguments.split_named("./new --x=1"), None),
+    "a command": (arguments.named_command("a='./b c' d", "--command"), ("a", ("./b c", "d"))),
+    "a workload": (arguments.split_workload("remote@main"), ("remote", "main")),
+    "a workload with its defaults": (arguments.split_workload("remote"), ("remote", None)),
+    "the name of a trace": (arguments.workload_name("trace:a@b"), "trace"),
+}
+
+CONTENDERS: dict[str, arguments.ContenderText] = {
+    "default": arguments.ContenderText("name", "default"),
+    "own=/lib/own.so": arguments.ContenderText("library", "own", "/lib/own.so"),
+    "hz:shards=4,thp=on": arguments.ContenderText(
+        "settings", "hz", params=(("shards", "4"), ("thp", "on"))
+    ),
+    "inside:jemalloc": arguments.ContenderText("name", "inside:jemalloc"),
+    "results/profile.json": arguments.ContenderText("profile", "results/profile.json"),
+}
+
+REFUSED: dict[str, Callable[[], object]] = {
+    "a time": lambda: arguments.parse_duration("soon", "--given"),
+    "an amount of memory": lambda: arguments.memory_amount("lots", "--given"),
+    "a percentage": lambda: arguments.percentage("2", "--given"),
+    "a margin of nothing": lambda: arguments.margin("0%", "--given"),
+    "a list of numbers": lambda: arguments.counts("2,,8", "--given"),
+    "a number in another script": lambda: arguments.counts("\u0662", "--given"),
+    "KEY=VALUE": lambda: arguments.key_value("ws", "--given"),
+    "a command without a name": lambda: arguments.named_command("./b", "--given"),
+    "an expression without a group": lambda: arguments.expression("1", "--given"),
+    "a text of a megabyte": lambda: arguments.percentage("9" * 1_000_000, "--given"),
+}
+
+
+@pytest.mark.parametrize("form", READ)
+def test_a_text_becomes_a_typed_value(form: str) -> None:
+    found, meant = READ[form]
+    assert found == meant
+
+
+@pytest.mark.parametrize("text", CONTENDERS)
+def test_a_contender_is_known_by_its_form(text: str) -> None:
+    assert arguments.contender_text(text) == CONTENDERS[text]
+
+
+@pytest.mark.parametrize("form", REFUSED)
+def test_what_is_not_legal_is_shown_with_its_option_and_what_is_legal(form: str) -> None:
+    with pytest.raises(UsageError, match=r"^--given '.*: legal is ") as refused:
+        REFUSED[form]()
+    assert len(str(refused.value)) < 400
+
+
+def test_the_words_of_commands_are_read_in_one_place() -> None:
+    """But for the first line of a script, and the file beside a profile: no options."""
+    readers = {
+        str(path.relative_to(PACKAGE))
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "shlex.split"
+    }
+    assert readers == {"arguments.py", "allocator/target.py", "verify/collection.py"}
