@@ -16,7 +16,16 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from hztune.sparse import BLOCK, EXCESS, VARIANCE, Axis, Measurement, SparseModel, SparseSampler
+from hztune.sparse import (
+    BLOCK,
+    EXCESS,
+    VARIANCE,
+    Axis,
+    Measurement,
+    SparseModel,
+    SparseSampler,
+    model,
+)
 from hztune.sparse.features import UNCHANGED
 from hztune.sparse.sampler import FAR
 
@@ -82,6 +91,18 @@ def test_the_one_parameter_that_helps_is_found_in_sixty_noisy_trials() -> None:
         chances = likely(*studied(huge_pages, 10, seed))
         found += chances["pages"] > 0.8
     assert found >= 8
+
+
+def test_eigenvalues_that_do_not_converge_end_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LAPACK refuses a finite matrix now and then; a study of hours must not end by it."""
+    wanted = model._square_root(np.diag([4.0, 1.0]))
+
+    def refuse(matrix: Any) -> Any:
+        raise np.linalg.LinAlgError("Eigenvalues did not converge")
+
+    monkeypatch.setattr(np.linalg, "eigh", refuse)
+    found = model._square_root(np.diag([4.0, 1.0]))
+    assert found @ found.T == pytest.approx(wanted @ wanted.T)
 
 
 def test_of_equals_no_parameter_is_taken_for_certain() -> None:

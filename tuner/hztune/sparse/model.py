@@ -221,9 +221,7 @@ class SparseModel:
 
     @cached_property
     def _own_root(self) -> Floats:
-        values, vectors = np.linalg.eigh(0.5 * (self._own_left + self._own_left.T))
-        root: Floats = vectors * np.sqrt(np.maximum(values, 0.0))
-        return root
+        return _square_root(0.5 * (self._own_left + self._own_left.T))
 
     @cached_property
     def _kept(self) -> Floats:
@@ -336,8 +334,7 @@ class _Evidence:
     def reading(self, chosen: _Groups, weight: float) -> _Reading:
         """A choice with what is known of its effects."""
         columns, mean, covariance = self._posterior(chosen)
-        values, vectors = np.linalg.eigh(covariance)
-        root: Floats = vectors * np.sqrt(np.maximum(values, 0.0))
+        root = _square_root(covariance)
         return _Reading(weight, tuple(group for group, _ in chosen), columns, mean, root)
 
     def _posterior(self, chosen: _Groups) -> tuple[NDArray[np.int64], Floats, Floats]:
@@ -349,6 +346,20 @@ class _Evidence:
         inner = self._inner[np.ix_(columns, columns)]
         covariance = np.asarray(np.linalg.inv(np.diag(1.0 / prior) + inner), dtype=np.float64)
         return columns, covariance @ self._pulled[columns], covariance
+
+
+def _square_root(covariance: Floats) -> Floats:
+    """A matrix that times its transpose is the covariance; (size, size).
+
+    In one of thousands of studies LAPACK's eigenvalues of a finite matrix did not converge. Its
+    singular values are found by another way, and of a covariance are the same.
+    """
+    try:
+        values, vectors = np.linalg.eigh(covariance)
+    except np.linalg.LinAlgError:
+        vectors, values, _ = np.linalg.svd(0.5 * (covariance + covariance.T))
+    root: Floats = vectors * np.sqrt(np.maximum(values, 0.0))
+    return root
 
 
 def _information(measurements: Sequence[Measurement], count: int) -> tuple[Floats, Floats]:
