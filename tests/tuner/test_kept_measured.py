@@ -201,7 +201,7 @@ def test_a_server_is_loaded_and_rests_as_often_as_was_asked(tmp_path: Path, port
     )
     assert outcome.status == "ok", outcome.detail
     assert outcome.rested is not None
-    assert outcome.rested.slope_kb == pytest.approx(1024, abs=100)
+    assert outcome.rested.slope_kb == pytest.approx(1024, abs=400)
     assert outcome.rested.kept_kb < outcome.rss_peak_kb - (20 << 10)
     assert outcome.rested.speed == pytest.approx(2500)  # the mean of its four loads
 
