@@ -39,7 +39,7 @@ SLOTS = 6
 ENOUGH_PAIRS = 6
 """Pairs after which the incumbent needs no more to be compared with."""
 
-FINAL_SHARE = 0.25
+FINAL_SHARE = 0.4
 """Last part of the search's time in which contenders are raced and nothing new is proposed."""
 
 SHORTER_SLOTS = 2

@@ -47,13 +47,21 @@ _EXCESS_VARIANCE = 0.02**2
 _EXCESS_PRICE = 10.0
 """Log speed that a configuration must promise for each log unit above the limit."""
 
-_SCREENED = 2
-"""Measurements of every parameter before the model alone decides."""
+_SCREENED = 40
+"""Changes of every parameter before the model alone decides."""
 
-_SCREENED_TOGETHER = 2
-"""Parameters that one configuration of the screening changes."""
+_SCREENED_TOGETHER = 5
+"""Parameters that one configuration of the screening changes, but no more than half of all. Each
+measurement then tells of several parameters, and where the next one changes the others, each is
+compared with as many that leave it alone (a factorial design; Box & Hunter, Technometrics 3, 1961).
+"""
 
-_SCREENING_SLOTS = 4
+_LOST = -0.05
+"""Log ratio below which, a standard error above what is believed, a value is not screened."""
+
+_SCREENING_SHARE = 2.0 / 3.0
+"""Part of a block's slots, divided by the objectives; the others go to what may be the best."""
+
 _RANDOM = 48
 """Configurations far from all others among the proposals."""
 
@@ -175,7 +183,8 @@ class SparseSampler(BaseSampler):
         rng = np.random.default_rng(self._mixed(known.trials, len(known.open)))
         left = count if fresh is None else min(fresh, count)
         banned = {*known.open, *known.failed, *out, (UNCHANGED,) * len(known.axes)}
-        chosen = self._screening(known, rng, banned, min(left, _SCREENING_SLOTS))
+        slots = int(_SCREENING_SHARE / len(study.directions) * count + rng.random())
+        chosen = self._screening(known, rng, banned, min(left, slots))
         if known.models:
             chosen += self._drawn(known, rng, banned | {*chosen}, count, left, chosen)
         elif len(chosen) < left:
@@ -309,24 +318,57 @@ class SparseSampler(BaseSampler):
         banned: Collection[Row],
         most: int,
     ) -> list[Row]:
-        """Configurations that each change a few of the parameters that were measured least."""
+        """Configurations that each change those parameters that were changed least."""
         times = np.zeros(len(known.axes))
         for row in (*known.rows, *known.open):
             times += np.array(row) != UNCHANGED
+        likely = np.array([axis.odds for axis in known.axes])
+        together = min(_SCREENED_TOGETHER, max(1, len(times) // 2))
+        values = self._worth_screening(known)
         found: list[Row] = []
         for _ in range(4 * most):
             if len(found) == most or times.min(initial=_SCREENED) >= _SCREENED:
                 break
-            order = np.argsort(times + 0.5 * rng.random(len(times)), kind="stable")
-            picked = [axis for axis in order.tolist() if times[axis] < _SCREENED]
-            picked = picked[:_SCREENED_TOGETHER]
+            due = times * (1.0 - 0.5 * likely) + 0.5 * rng.random(len(times))
+            picked = np.argsort(due, kind="stable")[:together]
             changed = [UNCHANGED] * len(known.axes)
-            for axis in picked:
-                changed[axis] = _moderate(known.axes[axis], rng)
+            for axis in picked.tolist():
+                changed[axis] = _moderate(known.axes[axis], values[axis], rng)
             times[picked] += 1.0
             meant = self._meant(known.axes, tuple(changed))
             if meant is not None and meant not in {*known.rows, *banned, *found}:
                 found.append(meant)
+        return found
+
+    def _worth_screening(self, known: Known) -> list[list[int]]:
+        """Of each parameter, the levels that are not known to be bad.
+
+        They are slow; or above a limit, and further than the defaults are.
+        """
+        both = [
+            (axis, level)
+            for axis, each in enumerate(known.axes)
+            for level in range(each.count)
+            if level != each.default
+        ]
+        rows = [
+            tuple(level if axis == place else UNCHANGED for place in range(len(known.axes)))
+            for axis, level in both
+        ]
+        is_good = np.full(len(rows), True)
+        levels = np.array(rows, dtype=np.int64).reshape(len(rows), len(known.axes))
+        if rows and known.models:
+            mean, error = known.models[0].expected(levels)
+            is_good = mean + error > _LOST
+        if rows and known.excess is not None:
+            bare = np.full((1, len(known.axes)), UNCHANGED)
+            (most,), _ = known.excess.expected(bare)
+            above, unsure = known.excess.expected(levels)
+            is_good &= above - unsure <= max(0.0, most)
+        found: list[list[int]] = [[] for _ in known.axes]
+        for (axis, level), good in zip(both, is_good.tolist(), strict=True):
+            if good:
+                found[axis].append(level)
         return found
 
     def _some(
@@ -491,17 +533,15 @@ def _modelled(rows: Sequence[Row]) -> list[Row]:
     return [row for row in keys if row in wanted]
 
 
-def _moderate(axis: Axis, rng: np.random.Generator) -> int:
-    """A level that is neither the default nor far from it; of words any other."""
-    others = [level for level in range(axis.count) if level != axis.default]
-    if not others:
+def _moderate(axis: Axis, levels: Sequence[int], rng: np.random.Generator) -> int:
+    """One of some levels, none of them the default: not far from it; of words any of them."""
+    if not levels:
         return UNCHANGED
     if not axis.is_ordered or axis.default is None:
-        return int(rng.choice(others))
+        return int(rng.choice(levels))
     step = max(1, axis.count // 4)
-    near = [axis.default - step, axis.default + step]
-    inside = [level for level in near if 0 <= level < axis.count]
-    return int(rng.choice(inside or others))
+    near = [each for each in (axis.default - step, axis.default + step) if each in levels]
+    return int(rng.choice(near or levels))
 
 
 def _count(name: str, each: BaseDistribution) -> int:
