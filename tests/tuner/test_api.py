@@ -47,7 +47,7 @@ def test_the_command_line_uses_every_function_of_the_api() -> None:
     [
         ({}, "workload or a program"),
         ({"workload": "larsen"}, "larson"),
-        ({"workload": "larson", "budget": "soon"}, "no time"),
+        ({"workload": "larson", "budget": "soon"}, "'soon': legal is a number with s, m or h"),
         ({"workload": "larson", "params": ["sizes"]}, "sizes"),
     ],
 )

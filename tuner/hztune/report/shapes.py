@@ -28,7 +28,7 @@ class PlotScale:
 
 
 def drawing(width: float, height: float, title: str, shapes: Sequence[Html]) -> Html:
-    """The whole of a chart; `title` is what a reader hears who does not see it."""
+    """The whole of a chart; `title` is what is read aloud where it is not seen."""
     return tag(
         "svg",
         tag("title", title),
@@ -50,7 +50,7 @@ def segment(x1: float, y1: float, x2: float, y2: float, kind: str) -> Html:
 
 
 def dot(x: float, y: float, radius: float, kind: str, told: str) -> Html:
-    """A dot that tells something to whoever points at it."""
+    """A dot with a text that is shown when it is pointed at."""
     return tag("circle", tag("title", told), cx=x, cy=y, r=radius, class_=kind)
 
 
