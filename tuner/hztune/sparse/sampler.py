@@ -47,7 +47,7 @@ _EXCESS_VARIANCE = 0.02**2
 _EXCESS_PRICE = 10.0
 """Log speed that a configuration must promise for each log unit above the limit."""
 
-_SCREENED = 40
+_SCREENED = 30
 """Changes of every parameter before the model alone decides."""
 
 _SCREENED_TOGETHER = 5
@@ -55,12 +55,6 @@ _SCREENED_TOGETHER = 5
 measurement then tells of several parameters, and where the next one changes the others, each is
 compared with as many that leave it alone (a factorial design; Box & Hunter, Technometrics 3, 1961).
 """
-
-_LOST = -0.05
-"""Log ratio below which, a standard error above what is believed, a value is not screened."""
-
-_SCREENING_SHARE = 2.0 / 3.0
-"""Part of a block's slots, divided by the objectives; the others go to what may be the best."""
 
 _RANDOM = 48
 """Configurations far from all others among the proposals."""
@@ -183,7 +177,8 @@ class SparseSampler(BaseSampler):
         rng = np.random.default_rng(self._mixed(known.trials, len(known.open)))
         left = count if fresh is None else min(fresh, count)
         banned = {*known.open, *known.failed, *out, (UNCHANGED,) * len(known.axes)}
-        slots = int(_SCREENING_SHARE / len(study.directions) * count + rng.random())
+        aims = len(study.directions) + (known.excess is not None)
+        slots = int(count / aims + rng.random())
         chosen = self._screening(known, rng, banned, min(left, slots))
         if known.models:
             chosen += self._drawn(known, rng, banned | {*chosen}, count, left, chosen)
@@ -322,18 +317,17 @@ class SparseSampler(BaseSampler):
         times = np.zeros(len(known.axes))
         for row in (*known.rows, *known.open):
             times += np.array(row) != UNCHANGED
-        likely = np.array([axis.odds for axis in known.axes])
         together = min(_SCREENED_TOGETHER, max(1, len(times) // 2))
-        values = self._worth_screening(known)
+        levels = self._worth_screening(known)
         found: list[Row] = []
         for _ in range(4 * most):
             if len(found) == most or times.min(initial=_SCREENED) >= _SCREENED:
                 break
-            due = times * (1.0 - 0.5 * likely) + 0.5 * rng.random(len(times))
+            due = times + 0.5 * rng.random(len(times))
             picked = np.argsort(due, kind="stable")[:together]
             changed = [UNCHANGED] * len(known.axes)
             for axis in picked.tolist():
-                changed[axis] = _moderate(known.axes[axis], values[axis], rng)
+                changed[axis] = _moderate(known.axes[axis], levels[axis], rng)
             times[picked] += 1.0
             meant = self._meant(known.axes, tuple(changed))
             if meant is not None and meant not in {*known.rows, *banned, *found}:
@@ -341,34 +335,21 @@ class SparseSampler(BaseSampler):
         return found
 
     def _worth_screening(self, known: Known) -> list[list[int]]:
-        """Of each parameter, the levels that are not known to be bad.
+        """Of each parameter, the levels but the default that surely do not break the limit.
 
-        They are slow; or above a limit, and further than the defaults are.
+        Where the defaults break it, those that are not surely further above it than they are.
         """
-        both = [
-            (axis, level)
-            for axis, each in enumerate(known.axes)
-            for level in range(each.count)
-            if level != each.default
-        ]
-        rows = [
-            tuple(level if axis == place else UNCHANGED for place in range(len(known.axes)))
-            for axis, level in both
-        ]
-        is_good = np.full(len(rows), True)
-        levels = np.array(rows, dtype=np.int64).reshape(len(rows), len(known.axes))
-        if rows and known.models:
-            mean, error = known.models[0].expected(levels)
-            is_good = mean + error > _LOST
-        if rows and known.excess is not None:
-            bare = np.full((1, len(known.axes)), UNCHANGED)
-            (most,), _ = known.excess.expected(bare)
-            above, unsure = known.excess.expected(levels)
-            is_good &= above - unsure <= max(0.0, most)
-        found: list[list[int]] = [[] for _ in known.axes]
-        for (axis, level), good in zip(both, is_good.tolist(), strict=True):
-            if good:
-                found[axis].append(level)
+        found = [[v for v in range(axis.count) if v != axis.default] for axis in known.axes]
+        if known.excess is None:
+            return found
+        bare = (UNCHANGED,) * len(known.axes)
+        (most,), _ = known.excess.expected(np.array([bare], dtype=np.int64))
+        for axis, levels in enumerate(found):
+            rows = [(*bare[:axis], level, *bare[axis + 1 :]) for level in levels]
+            if rows:
+                above, unsure = known.excess.expected(np.array(rows, dtype=np.int64))
+                is_good = above - unsure <= max(0.0, most)
+                found[axis] = [v for v, good in zip(levels, is_good, strict=True) if good]
         return found
 
     def _some(
