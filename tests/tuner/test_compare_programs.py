@@ -27,8 +27,8 @@ from hztune.compare import comparison
 from hztune.compare.preload import FileIdentity
 from hztune.errors import UsageError
 from hztune.machine import Machine
+from hztune.measure.executors import program_identity, programs_executor
 from hztune.measure.program import Program
-from hztune.measure.workloads import program_identity, programs_executor
 from hztune.profile import AllocatorId, Profile, Share, WorkloadId
 from hztune.progress import Quiet
 from hztune.result.decision import Decision, claim_of

@@ -24,7 +24,7 @@ from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.machine import Machine
 from hztune.measure.types import Around
 from hztune.progress import Quiet
-from hztune.report.storage import Observation, mirror
+from hztune.report.dashboard import Observation, mirror
 from hztune.space import Space
 from hztune.store import Evidence, Plan
 from hztune.store.local import LocalStudy, samples

@@ -16,13 +16,13 @@ from hztune.blocks import Outcome, Turn, joined
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure import Arm, Block, runs, timer, whole
-from hztune.measure.choice import ProgramExecutor
 from hztune.measure.disturbance import Watch
+from hztune.measure.executors import program_executor
 from hztune.measure.identity import Fault
 from hztune.measure.program import Program, bench_program, by_command, by_regex
 from hztune.measure.runs import RunExecutor
 from hztune.measure.several import SeveralExecutor
-from hztune.measure.workloads import program_executor
+from hztune.measure.turns_or_runs import ProgramExecutor
 from hztune.store.local import LocalStudy, recording
 from hztune.workload import WorkloadSpec
 

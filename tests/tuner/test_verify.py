@@ -219,7 +219,7 @@ def test_a_workload_is_measured_as_the_profile_has_it(
         asked.append(spec)
         return ReplayExecutor(truth(0.0), QUIET, seed=1)
 
-    monkeypatch.setattr("hztune.measure.workloads.workload_executor", simulated)
+    monkeypatch.setattr("hztune.measure.executors.workload_executor", simulated)
     remote = WorkloadId("bench", "remote", "medium", (("remote", 70),))
     path = saved(replace(here, workload=remote, threads=3), tmp_path)
     assert cli.status_of(["verify", str(path), "--json", "--quiet"]) == 4

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from hztune.blocks import Arm
 from hztune.progress import duration
-from hztune.report import advice, charts, elsewhere, kept_section, pareto_section, words
+from hztune.report import advice, charts, kept_section, panel_section, pareto_section, words
 from hztune.report.markup import Html, figure, join, table, tag
 from hztune.result import front_file
 from hztune.result.figures import Candidate, Curve, Effect, Figures
@@ -42,7 +42,7 @@ def body(found: Figures) -> Html:
         kept_section.memory_over_time,
         kept_section.smallest,
         _shares,
-        elsewhere.on_other_programs,
+        panel_section.on_other_programs,
         _allocators,
         _search,
         _worth,

@@ -26,8 +26,8 @@ from hztune.profile import PROFILE, Profile
 from hztune.rests import Rested, weighed_memory
 from hztune.result import Attempt, Result, stored
 from hztune.result.decision import claimed_interval
+from hztune.result.effects import likely_effects, ordered
 from hztune.result.kept import KeptMemory, kept_memory
-from hztune.search.effects import likely_effects, ordered
 from hztune.stats import Interval, block_ratios, fixed_interval, pool_plain
 from hztune.store.local import SAMPLES, Recording, recording, require_study
 from hztune.trial import (

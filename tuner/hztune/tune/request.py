@@ -17,9 +17,9 @@ from hztune.arguments import judge_fields, listed
 from hztune.errors import UsageError
 from hztune.files import sha256_of
 from hztune.measure import insides
+from hztune.measure.executors import refuse_mixture
 from hztune.measure.identity import user_settings
 from hztune.measure.program import OPEN, Program
-from hztune.measure.workloads import refuse_mixture
 from hztune.panel import LEAST_S, PANEL_SHARE
 from hztune.profile import MOST_SEED
 from hztune.quota import Quota

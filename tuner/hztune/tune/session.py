@@ -14,9 +14,9 @@ from hztune.blocks import Block, times_of
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor
-from hztune.measure.choice import Say, say_nothing
+from hztune.measure.executors import programs_executor, workloads_executor
 from hztune.measure.several import WorkloadSink
-from hztune.measure.workloads import programs_executor, workloads_executor
+from hztune.measure.turns_or_runs import Say, say_nothing
 from hztune.panel import Panel, make
 from hztune.prior import Prior
 from hztune.progress import Reporter, duration
@@ -35,8 +35,8 @@ from hztune.tune.on_program import PROGRAM_SHARE, LastProof
 from hztune.tune.outcome import metric_of, program_metric, result_of
 from hztune.tune.pareto_aim import Front
 from hztune.tune.request import Task, TuneRequest, understand
-from hztune.tune.smallest import survivors
 from hztune.tune.story import Story
+from hztune.tune.survival import survivors
 from hztune.tune.winner import CALIBRATED_BY, PROVED_BY, SEARCHED_BY, Winner
 
 

@@ -23,8 +23,8 @@ from hztune.confirm.proof import REPORTED_ERROR
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure import Executor
+from hztune.measure.executors import programs_executor, workloads_executor
 from hztune.measure.program import Program
-from hztune.measure.workloads import programs_executor, workloads_executor
 from hztune.profile import Profile
 from hztune.progress import Reporter, StudyStatus
 from hztune.quota import Quota

@@ -20,7 +20,7 @@ from hztune import files
 from hztune.blocks import Arm, Block
 from hztune.params import Value
 from hztune.rests import weighed_memory
-from hztune.search.effects import ordered
+from hztune.result.effects import ordered
 from hztune.store import blocks_of
 from hztune.store.local import recording
 from hztune.store.study import StudyAddress

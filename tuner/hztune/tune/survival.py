@@ -11,7 +11,7 @@ from hztune.allocator import Installed
 from hztune.blocks import Arm
 from hztune.machine import Machine
 from hztune.measure import Executor
-from hztune.measure.workloads import programs_executor, workloads_executor
+from hztune.measure.executors import programs_executor, workloads_executor
 from hztune.progress import Reporter
 from hztune.quota import LEAST_MEMORY_KB, Quota
 from hztune.result import Survivor
