@@ -34,7 +34,7 @@ from hztune.progress import Quiet
 from hztune.result.decision import Decision, claim_of
 from hztune.store.local import samples
 from hztune.tune import TuneRequest
-from hztune.tune.outcome import profile_of
+from hztune.tune.conclusion import profile_of
 from hztune.tune.request import understand
 from hztune.verify import claim
 

@@ -24,13 +24,13 @@ from hztune.machine import Machine
 from hztune.params import Value
 from hztune.profile import AllocatorId, Claim, MachineId, Objective, Profile, WorkloadId
 from hztune.stats import PairRatio
-from hztune.trial import ArmRecord, Bench, MemoryLimit
+from hztune.trial import ArmRecord, MemoryLimit, Workbench
 from hztune.verify.claim import Promise, Verification, measure, verification
 from hztune.verify.running import Report, examine
 from hztune.workload import WorkloadSpec
 
 MakeProfile = Callable[..., Profile]
-MakeBench = Callable[..., Bench]
+MakeBench = Callable[..., Workbench]
 Running = Callable[[Path, Mapping[str, str]], AbstractContextManager[int]]
 ReportOf = Callable[[Profile, Mapping[str, str]], Report]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -192,11 +192,15 @@ def samples(folder: str | Path) -> Iterator[bytes]:
 
 
 @judged
-def place(url: str, study: str) -> StudyAddress:
+def study_address(url: str, study: str) -> StudyAddress:
     """Where a shared study is: the URL of its storage, and its name there."""
     from hztune.store.study import StudyAddress
 
     return StudyAddress(url, study)
+
+
+place = study_address
+"""Its earlier name."""
 
 
 @judged

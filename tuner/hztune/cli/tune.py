@@ -175,7 +175,7 @@ def tune_command(
         require_fit(api.doctor())
     with reporter(quiet=quiet) as display:
         if shared:
-            where = api.place(storage, study)
+            where = api.study_address(storage, study)
             result = api.tune_shared(where, asked, out=options["out"], reporter=display)
         else:
             assert asked is not None  # only a shared study may exist already

@@ -20,7 +20,7 @@ from hztune.result.effects import likely_effects
 from hztune.space import Space
 from hztune.strictjson import ascii_text
 from hztune.trial import Ledger
-from hztune.tune.outcome import metric_of
+from hztune.tune.conclusion import metric_of
 from hztune.tune.request import Task, TuneRequest
 
 MUCH = 8
