@@ -321,6 +321,12 @@ def test_a_profile_names_each_command_and_reads_back(tmp_path: Path) -> None:
     ]
 
 
+def test_a_profile_has_the_term_that_was_asked_for() -> None:
+    asked = api.request(program=api.program(["true"]), allocator="glibc", term_days=30)
+    decision = Decision(Arm("glibc"), claim_of("wall_s", "no_gain", None), None, (), "nothing")
+    assert profile_of(understand(asked), Machine.here(), decision, trials=3).term_days == 30
+
+
 def test_a_claim_for_several_commands_asks_for_each_again(
     make_profile: Callable[..., Profile],
 ) -> None:

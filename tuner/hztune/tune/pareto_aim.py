@@ -56,7 +56,7 @@ class Front:
         """Where blocks are measured."""
         return self.story.bench
 
-    def proof_terms(self) -> tuple[float, float]:
+    def proof_plan(self) -> tuple[float, float]:
         """Seconds for the pairs of each member of a full front, and the error of its claims."""
         proof_s = self.bench.budget.total_s * FRONT_SHARE
         return proof_s / MOST_MEMBERS, member_error(MOST_MEMBERS, front_error(self.bench.ledger))

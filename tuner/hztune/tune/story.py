@@ -36,7 +36,7 @@ class Aim(Protocol):
     def goal(self) -> SearchGoal:
         """What the search looks for."""
 
-    def proof_terms(self) -> tuple[float, float]:
+    def proof_plan(self) -> tuple[float, float]:
         """Seconds for the pairs of a finalist, and the error that its claim may use."""
 
     def decide(self) -> Decision:
@@ -95,7 +95,7 @@ class Story:
 
     def _assess(self) -> None:
         """Says what this study can see, before it looks."""
-        confirm_s, alpha = self.aim.proof_terms()
+        confirm_s, alpha = self.aim.proof_plan()
         self.calibration = assess(self.bench, confirm_s, alpha)
         self.bench.calibrated(self.calibration.floor, self.calibration.least_pairs)
         warnings = warnings_about(self.bench, self.calibration)

@@ -53,7 +53,7 @@ class Winner:
         """Where blocks are measured."""
         return self.story.bench
 
-    def proof_terms(self) -> tuple[float, float]:
+    def proof_plan(self) -> tuple[float, float]:
         """Seconds for the pairs of a finalist, and the error that its claim may use."""
         return self.bench.budget.total_s * PROOF_SHARE, claim_error(0)
 
