@@ -113,11 +113,13 @@ static void read_switch(const char *variable, const char *name, bool *is_on)
         setting_refuse(name, " is neither 0 nor 1", "it is taken as 1");
 }
 
+/* HZ_STRICT comes first, wherever it stands: it says what becomes of wrong values of the others. */
 static void read_service_variables(void)
 {
+    for (char **variable = environ; variable != NULL && *variable != NULL; variable++)
+        read_switch(*variable, "HZ_STRICT", &process.strict);
     for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
         const char *value;
-        read_switch(*variable, "HZ_STRICT", &process.strict);
         read_switch(*variable, "HZ_CONFIRM", &process.confirm);
         if ((value = value_of(*variable, "HZ_STATS")) != NULL) {
             snprintf(process.stats_path, sizeof process.stats_path, "%s", value);

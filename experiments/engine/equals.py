@@ -25,7 +25,7 @@ from hztune.machine import Machine
 from hztune.measure import Arm, Role
 from hztune.measure.types import Around
 from hztune.progress import Quiet
-from hztune.trial import Bench, Budget, Ledger, SystemClock
+from hztune.trial import Budget, Ledger, SystemClock, Workbench
 from hztune.tune.candidates import TuneTarget, candidates
 from hztune.tune.story import Story
 
@@ -44,7 +44,7 @@ class Equals(Around):
 def study(name: str, seed: int, budget_s: float) -> dict[str, Any]:
     """One study, and what it came to."""
     spec, inner = by_turns(name, seed, Machine.here())
-    bench = Bench(Equals(inner), Ledger(), Budget(SystemClock(), budget_s), Quiet())
+    bench = Workbench(Equals(inner), Ledger(), Budget(SystemClock(), budget_s), Quiet())
     whole = Story(bench, candidates(["hz"], "", TuneTarget(spec.threads)).space, seed)
     decision = whole.run()
     if decision.verdict == "interrupted" or whole.calibration is None:

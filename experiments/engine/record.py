@@ -33,7 +33,7 @@ from typing import Any
 from hztune.blocks import Block
 from hztune.machine import Machine
 from hztune.measure import Arm, Executor
-from hztune.measure.workloads import workload_executor
+from hztune.measure.executors import workload_executor
 from hztune.params import renamed_in
 from hztune.search import SLOTS
 from hztune.space import ConfigDict, Dimension, Space

@@ -39,7 +39,7 @@ from hztune.params import Value
 from hztune.prior import Prior
 from hztune.progress import Quiet
 from hztune.space import ConfigDict, Space, load, machine_facts
-from hztune.trial import Bench, Budget, Ledger
+from hztune.trial import Budget, Ledger, Workbench
 from hztune.trial.ledger import FAR_BEHIND
 from hztune.tune.story import Story
 
@@ -198,7 +198,7 @@ def story_of(surface: Surface, seed: int, budget_s: float, prior: Prior | None =
     """A study on a surface, in virtual time; with the presets' prior if none is given."""
     clock = VirtualClock()
     executor = ReplayExecutor(surface, surface.noise, seed=seed, clock=clock)
-    bench = Bench(executor, Ledger(), Budget(clock, budget_s), Quiet())
+    bench = Workbench(executor, Ledger(), Budget(clock, budget_s), Quiet())
     return Story(bench, surface.space, seed, prior=prior or prior_of(surface.space))
 
 

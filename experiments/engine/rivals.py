@@ -20,7 +20,7 @@ from hztune.measure import Arm
 from hztune.search import SLOTS, Best, Chain
 from hztune.search.race import FEWEST_BLOCKS, SEARCH_BLOCKS
 from hztune.space import ConfigDict, Dimension, Space
-from hztune.trial import Bench
+from hztune.trial import Workbench
 
 
 class Strategy(Protocol):
@@ -36,7 +36,7 @@ class Strategy(Protocol):
 class Rival:
     """Stands in the place of `hztune.search.Search`."""
 
-    def __init__(self, bench: Bench, space: Space, strategy: Strategy) -> None:
+    def __init__(self, bench: Workbench, space: Space, strategy: Strategy) -> None:
         """Starts with nothing measured."""
         self.bench, self.space, self._strategy = bench, space, strategy
         self._refused: set[str] = set()

@@ -37,7 +37,7 @@ from hztune.progress import Quiet
 from hztune.result.decision import Decision
 from hztune.space import Dimension, Space
 from hztune.stats import fixed_interval
-from hztune.trial import Bench, Budget, Ledger
+from hztune.trial import Budget, Ledger, Workbench
 from hztune.tune.candidates import TuneTarget, candidates
 from hztune.tune.story import Story
 
@@ -178,7 +178,7 @@ def told(
     """Tells a study from its beginning to its verdict; with the presets' prior if none is given."""
     clock = VirtualClock()
     executor = ReplayExecutor(landscape, noise, seed=seed, clock=clock)
-    bench = Bench(executor, Ledger(), Budget(clock, budget_s), Quiet())
+    bench = Workbench(executor, Ledger(), Budget(clock, budget_s), Quiet())
     whole = Story(bench, hz_space(), seed, prior=prior or prior_of(hz_space()))
     return whole, whole.run()
 

@@ -21,7 +21,7 @@ from hztune.measure.runs import RunExecutor
 from hztune.progress import Quiet
 from hztune.rests import RestPlan
 from hztune.result.kept import kept_memory
-from hztune.trial import Bench, Budget, Ledger, SystemClock, fresh_outcomes
+from hztune.trial import Budget, Ledger, SystemClock, Workbench, fresh_outcomes
 
 ROUNDS, IDLE_S, BUDGET_S = 5, 0.04, 8.0
 CONTROL = Arm("none")
@@ -69,7 +69,7 @@ def compare(burst: Path, default: tuple[int, int], other: tuple[int, int], seed:
     )
     executor = RunExecutor(program, seed=seed, identity=ByKnobs(), warmups=0)
     arm = Arm.of("any", {"other": 1})
-    bench = Bench(executor, Ledger(), Budget(SystemClock(), BUDGET_S), Quiet())
+    bench = Workbench(executor, Ledger(), Budget(SystemClock(), BUDGET_S), Quiet())
     bench.measure([CONTROL, CONTROL], "aa", 1)
     proof = prove(bench, CONTROL, [arm], alpha=claim_error(0), until=1.0)
     kept = kept_memory(fresh_outcomes(bench.ledger, arm), ())

@@ -26,9 +26,9 @@ from record import CASES
 from hztune import api
 from hztune.compare.contenders import parse
 from hztune.compare.match import Measured
-from hztune.fidelity import session
+from hztune.fidelity import check
 from hztune.fidelity.readings import readings_of
-from hztune.fidelity.shape import strange
+from hztune.fidelity.second_recording import strange
 from hztune.progress import Plain
 from hztune.trace import tool
 
@@ -163,11 +163,11 @@ def measure(name: str, how: str, folder: Path, budget_s: float) -> dict[str, Any
     trace = folder / f"{name}.hzt"
     spoiled = spoil(trace, how, folder)
     sides = parse(good["contenders"])
-    asked = session.Asked(
-        session.found_trace(spoiled), api.program(["true"]), sides, None, budget_s, 1, False, None
+    asked = check.Asked(
+        check.found_trace(spoiled), api.program(["true"]), sides, None, budget_s, 1, False, None
     )
     told = tool.describe(spoiled)
-    rows = session.of_trace(asked, budget_s, Plain(sys.stderr))
+    rows = check.of_trace(asked, budget_s, Plain(sys.stderr))
     seen = [readings_of(row.blocks)[0] for row in rows]
     program = good["measured"]["program"]
     scaled = [
@@ -191,10 +191,10 @@ def shape_of(name: str, told: Mapping[str, Any], folder: Path) -> list[str]:
     case = next(case for case in CASES if case.name == name)
     os.environ.update(case.variables)
     program = api.program(case.words(folder))
-    return [*strange(told, session.recorded_again(program, has_touch=told["has_touch"]))]
+    return [*strange(told, check.recorded_again(program, has_touch=told["has_touch"]))]
 
 
-def _seconds(row: Measured, asked: session.Asked) -> float:
+def _seconds(row: Measured, asked: check.Asked) -> float:
     """Of a round."""
     return float(asked.trace.calls / median(b.control.ops_per_s for b in row.blocks))
 

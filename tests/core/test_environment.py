@@ -103,6 +103,18 @@ def test_a_switch_that_is_neither_0_nor_1_is_refused_where_it_asks_to_be_strict(
     assert config_of(told.stderr)
 
 
+@pytest.mark.parametrize(
+    "order", [("HZ_STRICT=1", "HZ_CONFIRM=2"), ("HZ_CONFIRM=2", "HZ_STRICT=1")]
+)
+def test_strictness_holds_for_the_other_switches_in_either_order(
+    order: tuple[str, ...], core_build: Path
+) -> None:
+    words = ["env", "-i", *order, f"LD_PRELOAD={core_build / 'libhz.so'}", "/bin/echo", "ran"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (REJECTED, "")
+    assert "HZ_CONFIRM is neither 0 nor 1; HZ_STRICT is set: giving up" in done.stderr
+
+
 @pytest.mark.parametrize("value", ["0", ""])
 def test_a_switch_that_is_off_says_nothing(value: str, preload: Preload) -> None:
     done = preload("echo", "ran", HZ_STRICT=value, HZ_CONFIRM=value, HZ_SHARDS="none")

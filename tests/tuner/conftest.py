@@ -15,7 +15,7 @@ import pytest
 
 from hztune.blocks import Arm, Block, Role
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, VirtualClock
-from hztune.measure import timer
+from hztune.measure import timed_run
 from hztune.measure.disturbance import DisturbanceRule
 from hztune.measure.types import Around
 from hztune.params import Param, Scale, Value
@@ -31,7 +31,7 @@ from hztune.profile import (
 from hztune.progress import Quiet, StudyStatus
 from hztune.space import Space, load
 from hztune.store import Evidence, Plan, Sink
-from hztune.trial import Bench, Budget, Ledger, MemoryLimit
+from hztune.trial import Budget, Ledger, MemoryLimit, Workbench
 
 RESUME_S = 2.0
 """Most seconds, where a test marked `perf` looks, from a kill until its study is open again."""
@@ -44,7 +44,7 @@ SIMULATED = ModelNoise(within=0.02, between=0.005, common=0.05)
 
 Simulate = Callable[..., VirtualClock]
 MakeProfile = Callable[..., Profile]
-MakeBench = Callable[..., Bench]
+MakeBench = Callable[..., Workbench]
 
 
 def _proc_files(name: str) -> Iterator[tuple[int, bytes]]:
@@ -238,11 +238,11 @@ def make_bench() -> MakeBench:
         seed: int = 1,
         limit: MemoryLimit | None = None,
         ledger: Ledger | None = None,
-    ) -> Bench:
+    ) -> Workbench:
         clock = VirtualClock()
         executor = ReplayExecutor(landscape, noise, seed=seed, clock=clock)
         budget = Budget(clock, budget_s)
-        return Bench(executor, ledger or Ledger(limit), budget, Quiet())
+        return Workbench(executor, ledger or Ledger(limit), budget, Quiet())
 
     return make
 
@@ -404,9 +404,9 @@ def storage_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def clock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Both ways of timing; hyperfine is a package that the tests need."""
     if request.param == "hz-launch":
-        monkeypatch.setattr(timer, "hyperfine", lambda: None)
+        monkeypatch.setattr(timed_run, "hyperfine", lambda: None)
     else:
-        assert timer.hyperfine(), "install hyperfine: apt-get install hyperfine"
+        assert timed_run.hyperfine(), "install hyperfine: apt-get install hyperfine"
     before = set(os.listdir("/proc/self/fd"))
     yield request.param
     assert set(os.listdir("/proc/self/fd")) == before

@@ -46,7 +46,7 @@ def test_the_library_of_every_allocator_is_known_in_programs_and_processes() -> 
 
 @pytest.mark.parametrize("name", sorted(set(allocator.names()) - {"none"}))
 def test_every_allocator_says_how_its_settings_are_checked(name: str) -> None:
-    assert allocator.get(name).how_to_check
+    assert allocator.get(name).check_advice
 
 
 @pytest.mark.parametrize("name", sorted(set(allocator.names()) - {"none"}))

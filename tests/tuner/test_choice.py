@@ -14,11 +14,11 @@ from hztune.lab.replay import Landscape, ModelNoise, Truth
 from hztune.result.decision import Decision
 from hztune.search import Search
 from hztune.space import AnySpace, Choice, Space
-from hztune.trial import Bench, MemoryLimit
+from hztune.trial import MemoryLimit, Workbench
 from hztune.tune.candidates import TuneTarget, candidates
 from hztune.tune.story import Story
 
-MakeBench = Callable[..., Bench]
+MakeBench = Callable[..., Workbench]
 QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
 UNCHANGED = Arm("none")
 GOOD = {"ran": -1.0, "max_rss": -1.0}
@@ -41,12 +41,12 @@ def landscape(**speeds: float) -> Landscape:
     return truth
 
 
-def measured(bench: Bench) -> list[Arm]:
+def measured(bench: Workbench) -> list[Arm]:
     """The arms of the search in the order of their first measurement."""
     return [record.arm for record in bench.ledger.searched.values()]
 
 
-def searched(bench: Bench, space: AnySpace, share: float) -> Search:
+def searched(bench: Workbench, space: AnySpace, share: float) -> Search:
     """A search that has ended, of a study that can see one per cent."""
     bench.calibrated(0.01)
     search = Search(bench, space, seed=1)
@@ -54,7 +54,7 @@ def searched(bench: Bench, space: AnySpace, share: float) -> Search:
     return search
 
 
-def decided(bench: Bench, space: AnySpace) -> Decision:
+def decided(bench: Workbench, space: AnySpace) -> Decision:
     return Story(bench, space, seed=1).run()
 
 

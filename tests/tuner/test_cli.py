@@ -17,7 +17,7 @@ from hztune.cli import tune as cli_tune
 from hztune.doctor import Check, Fitness
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
-from hztune.profile import Profile
+from hztune.profile import TERM_DAYS, Profile
 from hztune.progress import Plain
 
 MakeProfile = Callable[..., Profile]
@@ -198,9 +198,10 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(hztune: Run, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_budget_in_the_help_is_the_one_that_is_used() -> None:
-    (budget,) = [o for o in cli_tune.tune_command.params if o.name == "budget"]
-    assert arguments.parse_duration(str(budget.default)) == tune.DEFAULT_BUDGET_S
+def test_the_budget_and_the_term_in_the_help_are_those_that_are_used() -> None:
+    options = {option.name: option.default for option in cli_tune.tune_command.params}
+    assert arguments.parse_duration(str(options["budget"])) == tune.DEFAULT_BUDGET_S
+    assert options["term_days"] == TERM_DAYS
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import pytest
 
 from hztune import profile
 from hztune.blocks import Arm, Block, Outcome, Role
-from hztune.compare import comparison, plot, session, table
+from hztune.compare import comparison, conduct, plot, table
 from hztune.compare import contenders as field
 from hztune.compare.comparison import Comparison
 from hztune.compare.contenders import Contender
@@ -218,7 +218,7 @@ class Deaf(Interrupted):
 def test_what_was_measured_before_an_interruption_is_kept(kind: type[ReplayExecutor]) -> None:
     specs = [spec_of(threads=threads) for threads in (1, 2, 4)]
     kept: list[int] = []
-    found, stopped = session.carry_out(
+    found, stopped = conduct.carry_out(
         comparison.started(SIDES, Machine.here()),
         specs,
         Effort(6, 60.0),
@@ -355,7 +355,7 @@ def test_a_library_in_a_file_is_proved_by_the_file(tmp_path: Path) -> None:
 
 
 def test_a_parameter_goes_to_the_workloads_that_have_it() -> None:
-    specs = session.specs_of("larson,remote@main", "2,8", ["remote=90"])
+    specs = conduct.specs_of("larson,remote@main", "2,8", ["remote=90"])
     assert [spec.label for spec in specs] == [
         "larson T=2", "larson T=8", "remote@main remote=90 T=2", "remote@main remote=90 T=8",
     ]  # fmt: skip
@@ -372,7 +372,7 @@ def test_a_parameter_goes_to_the_workloads_that_have_it() -> None:
 )
 def test_rows_that_do_not_exist_are_refused(words: tuple[str, ...], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        session.specs_of(*words)  # type: ignore[arg-type]
+        conduct.specs_of(*words)  # type: ignore[arg-type]
 
 
 # ---- what is printed -----------------------------------------------------------------------------

@@ -27,14 +27,14 @@ from hztune.compare import comparison
 from hztune.compare.preload import FileIdentity
 from hztune.errors import UsageError
 from hztune.machine import Machine
+from hztune.measure.executors import program_identity, programs_executor
 from hztune.measure.program import Program
-from hztune.measure.workloads import program_identity, programs_executor
 from hztune.profile import AllocatorId, Profile, Share, WorkloadId
 from hztune.progress import Quiet
 from hztune.result.decision import Decision, claim_of
 from hztune.store.local import samples
 from hztune.tune import TuneRequest
-from hztune.tune.outcome import profile_of
+from hztune.tune.conclusion import profile_of
 from hztune.tune.request import understand
 from hztune.verify import claim
 
@@ -319,6 +319,12 @@ def test_a_profile_names_each_command_and_reads_back(tmp_path: Path) -> None:
     assert api.differences(found, programs=other) == [
         "the command large is not the one that the profile was made for"
     ]
+
+
+def test_a_profile_has_the_term_that_was_asked_for() -> None:
+    asked = api.request(program=api.program(["true"]), allocator="glibc", term_days=30)
+    decision = Decision(Arm("glibc"), claim_of("wall_s", "no_gain", None), None, (), "nothing")
+    assert profile_of(understand(asked), Machine.here(), decision, trials=3).term_days == 30
 
 
 def test_a_claim_for_several_commands_asks_for_each_again(

@@ -12,9 +12,9 @@ from hztune.confirm.proof import CLAIM_ERROR, _Attempt
 from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
 from hztune.stats import FIRST_LOOK, sequential_interval
-from hztune.trial import Bench, Budget, Ledger, MemoryLimit
+from hztune.trial import Budget, Ledger, MemoryLimit, Workbench
 
-MakeBench = Callable[..., Bench]
+MakeBench = Callable[..., Workbench]
 QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
 LOUD = ModelNoise(within=0.2, between=0.15, common=0.1)
 DEFAULT = Arm("hz")
@@ -26,7 +26,7 @@ def gain(log_ratio: float) -> Callable[[Arm], Truth]:
     return lambda arm: Truth(log_ratio if arm == FINALIST else 0.0)
 
 
-def proof_of(bench: Bench, share: float = 1.0, alpha: float = 0.01):  # type: ignore[no-untyped-def]
+def proof_of(bench: Workbench, share: float = 1.0, alpha: float = 0.01):  # type: ignore[no-untyped-def]
     return prove(bench, DEFAULT, [FINALIST], alpha=alpha, until=share)
 
 
@@ -161,7 +161,7 @@ def test_the_interval_of_a_proof_covers_the_truth(make_bench: MakeBench, kind: s
 
 def memory_bench(
     seed: int, *, limit: str, rss_kb: int, log_ratio: float = 0.0, scatter: float = 0.03
-) -> Bench:
+) -> Workbench:
     """A bench on which memory scatters from process to process; the default takes 100,000 KiB."""
 
     def landscape(arm: Arm) -> Truth:
@@ -170,7 +170,7 @@ def memory_bench(
     clock = VirtualClock()
     executor = ReplayExecutor(landscape, QUIET, seed=seed, clock=clock, rss_scatter=scatter)
     ledger = Ledger(MemoryLimit.of(limit))
-    return Bench(executor, ledger, Budget(clock, 60.0), Quiet())
+    return Workbench(executor, ledger, Budget(clock, 60.0), Quiet())
 
 
 @pytest.mark.parametrize(("limit", "log_ratio"), [("0.80x", 0.0), ("1.20x", 0.2)])
@@ -219,7 +219,7 @@ def adding(lock: float, pages: float, delay: float = 0.0) -> Callable[[Arm], Tru
     return lambda arm: Truth(sum(effects[name] for name in arm.config))
 
 
-def chained(bench: Bench, *arms: Arm) -> Proof:
+def chained(bench: Workbench, *arms: Arm) -> Proof:
     return prove(bench, DEFAULT, arms, alpha=claim_error(0), until=1.0)
 
 

@@ -192,6 +192,12 @@ def test_a_program_that_was_built_again_is_seen(tuned: Profile, tmp_path: Path) 
     assert {name for name in now if now[name] != before[name]} == {"program:program"}
 
 
+@pytest.mark.parametrize("days", [0, -1, 36501])
+def test_a_term_that_no_profile_can_hold_is_refused_before_anything_is_measured(days: int) -> None:
+    with pytest.raises(UsageError, match=f"--term is {days}; legal is a number of days from 1 to"):
+        api.plan(api.request("larson", term_days=days))
+
+
 def test_the_term_travels_in_the_file_and_only_where_it_is_another_one(
     tuned: Profile, tmp_path: Path
 ) -> None:

@@ -21,8 +21,8 @@ from hztune.compare.match import MakeExecutor
 from hztune.errors import UsageError
 from hztune.lab import chart, definition
 from hztune.lab.definition import Experiment
+from hztune.lab.findings import NOT_MEASURED, ExperimentReading, examine
 from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth
-from hztune.lab.report import NOT_MEASURED, ExperimentReading, examine
 from hztune.lab.run import RESULTS, UNFINISHED, Ran, run
 from hztune.machine import Machine
 from hztune.measure import Executor

@@ -16,7 +16,7 @@ from hztune import trace_file
 from hztune.errors import UsageError
 from hztune.fidelity.agreement import About, Judgement, Measurements, judged_fidelity
 from hztune.fidelity.readings import Readings
-from hztune.fidelity.shape import distance, strange
+from hztune.fidelity.second_recording import distance, strange
 from hztune.trace import sidecar
 from hztune.trace.sidecar import CheckPoint, TimeShare, TraceCheck
 

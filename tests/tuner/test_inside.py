@@ -21,8 +21,8 @@ from hztune.compare import contenders
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure import Outcome, insides
+from hztune.measure.executors import program_executor
 from hztune.measure.program import Program
-from hztune.measure.workloads import program_executor
 from hztune.profile import AllocatorId, Profile
 from hztune.space import machine_facts
 from hztune.tune import TuneRequest

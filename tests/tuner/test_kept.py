@@ -26,7 +26,7 @@ from hztune.rests import Rested, RestPlan, Round, slope
 from hztune.result import Result
 from hztune.result.kept import kept_memory
 from hztune.result.summary import summary_json, summary_lines
-from hztune.trial import Bench, Budget, Ledger, LossLimit, MemoryLimit, limits_of
+from hztune.trial import Budget, Ledger, LossLimit, MemoryLimit, Workbench, limits_of
 from hztune.trial.ledger import Rules
 from hztune.tune import TuneRequest, tune
 from hztune.tune.request import understand
@@ -339,7 +339,7 @@ def test_a_claim_of_kept_memory_is_measured_again(
     clock = VirtualClock()
     inner = ReplayExecutor(lambda arm: Truth(), SIMULATED, seed=1, clock=clock)
     executor = AtRest(inner, lambda arm: 0.0 if arm.is_default else truth)
-    bench = Bench(executor, promise.ledger(), Budget(clock, 60.0), Quiet())
+    bench = Workbench(executor, promise.ledger(), Budget(clock, 60.0), Quiet())
     finding = measure(promise, bench)
     assert finding.answer == answer
     assert finding.kept_ratio == pytest.approx(math.exp(truth), rel=0.05)

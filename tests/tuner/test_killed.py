@@ -24,11 +24,11 @@ from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.machine import Machine
 from hztune.measure.types import Around
 from hztune.progress import Quiet
-from hztune.report.storage import Observation, mirror
+from hztune.report.dashboard import Observation, mirror
 from hztune.space import Space
 from hztune.store import Evidence, Plan
 from hztune.store.local import LocalStudy, samples
-from hztune.trial import Bench, Budget, Ledger
+from hztune.trial import Budget, Ledger, Workbench
 from hztune.tune.session import _spent
 from hztune.tune.story import Story
 
@@ -192,7 +192,7 @@ def kill_studies(folder: Path, space: Space, kills: int, most_records: int) -> N
             clock = VirtualClock()
             executor, blocks = Stored(store, clock, tell), store.replay()
             budget = Budget(clock, 90.0, spent_s=_spent(blocks))
-            bench = Bench(executor, Ledger.of(blocks), budget, Quiet())
+            bench = Workbench(executor, Ledger.of(blocks), budget, Quiet())
             decision = Story(bench, space, seed=1).run()
             store.conclude({"verdict": decision.verdict})
             tell(sum(1 for _ in store.samples()))

@@ -45,7 +45,7 @@ SINGLE_IMPORTERS = {
     "optuna": {"sparse", "search", "report"},
     "sqlalchemy": {"store"},
     "threadpoolctl": {"sparse"},
-    "numpy": {"sparse", "stats", "measure", "search", "trial", "confirm", "tune", "lab"},
+    "numpy": {"sparse", "stats", "measure", "search", "trial", "confirm", "tune", "lab", "result"},
     "click": {"cli"},
     "rich": {"progress", "cli"},
 }

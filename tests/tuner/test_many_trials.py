@@ -30,7 +30,7 @@ from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
 from hztune.store.local import LocalStudy
 from hztune.search import Search
-from hztune.trial import Bench, Budget, Ledger
+from hztune.trial import Workbench, Budget, Ledger
 from hztune.tune.candidates import TuneTarget, candidates
 
 space = candidates(["hz"], "", TuneTarget(8)).space
@@ -40,7 +40,7 @@ ledger = Ledger.of(store.replay()) if store.ending() is None else None
 opened_s = time.monotonic() - began
 clock = VirtualClock()
 executor = ReplayExecutor(lambda arm: Truth(), ModelNoise(), seed=2, clock=clock)
-bench = Bench(executor, ledger, Budget(clock, 1e6), Quiet())
+bench = Workbench(executor, ledger, Budget(clock, 1e6), Quiet())
 bench.calibrated(0.001)
 search = Search(bench, space, seed=1)
 measured, asked_s, each_s, new = set(ledger.searched), [], [], []

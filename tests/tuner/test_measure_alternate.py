@@ -12,13 +12,13 @@ import pytest
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.alternate import BY_TURNS, AlternateExecutor, NumberReading, without_strangers
-from hztune.measure.choice import ProgramExecutor
+from hztune.measure.executors import program_executor
 from hztune.measure.launch import Run
 from hztune.measure.program import Program, by_regex, described
 from hztune.measure.runs import RunExecutor
 from hztune.measure.stints import Pace, Stint
+from hztune.measure.turns_or_runs import ProgramExecutor
 from hztune.measure.types import Block
-from hztune.measure.workloads import program_executor
 
 from .test_measure_runs import CONTROL, FIRST, SECOND, OpenProof, python
 

@@ -154,7 +154,7 @@ def test_of_all_processes_of_a_run_only_the_program_has_hz_mapped(
     clock: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if clock == "hz-launch":
-        monkeypatch.setattr("hztune.measure.timer.hyperfine", lambda: None)
+        monkeypatch.setattr("hztune.measure.timed_run.hyperfine", lambda: None)
     library, chain, maps = os.path.realpath(artifacts.library()), tmp_path / "chain", "maps"
     hooks = {name: f"cat /proc/self/maps /proc/$$/maps > {tmp_path / maps}-{name}"
              for name in ("prepare", "cleanup", "check", "metric")}  # fmt: skip

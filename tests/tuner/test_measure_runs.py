@@ -15,14 +15,14 @@ from hztune.allocator.live import Running
 from hztune.blocks import Outcome, Turn, joined
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
-from hztune.measure import Arm, Block, runs, timer, whole
-from hztune.measure.choice import ProgramExecutor
+from hztune.measure import Arm, Block, runs, timed_run, whole
 from hztune.measure.disturbance import Watch
+from hztune.measure.executors import program_executor
 from hztune.measure.identity import Fault
 from hztune.measure.program import Program, bench_program, by_command, by_regex
 from hztune.measure.runs import RunExecutor
 from hztune.measure.several import SeveralExecutor
-from hztune.measure.workloads import program_executor
+from hztune.measure.turns_or_runs import ProgramExecutor
 from hztune.store.local import LocalStudy, recording
 from hztune.workload import WorkloadSpec
 
@@ -85,7 +85,7 @@ def test_a_program_is_timed_and_its_memory_measured(clock: str) -> None:
     assert all(turn.counted_ns > 50_000_000 for turn in outcome.turns)
     assert all(turn.rate == pytest.approx(1e9 / turn.counted_ns) for turn in outcome.turns)
     assert outcome.rss_peak_kb > 64 << 10
-    assert timer.timer_name() == clock
+    assert timed_run.timed_by() == clock
 
 
 def test_a_workload_that_rests_says_what_it_still_holds() -> None:
@@ -440,14 +440,14 @@ def test_both_formats_of_hyperfine_are_read(name: str, tmp_path: Path) -> None:
     export = tmp_path / "times.json"
     text, seconds = FORMATS[name]
     export.write_text(text)
-    assert timer._hyperfine_s(export) == pytest.approx(seconds)
+    assert timed_run._hyperfine_s(export) == pytest.approx(seconds)
 
 
 def test_a_format_of_hyperfine_that_is_not_known_is_refused(tmp_path: Path) -> None:
     export = tmp_path / "times.json"
     export.write_text('{"schema_version": 3, "results": [{}]}')
     with pytest.raises(HztuneError, match="hyperfine exports schema 3, and hztune knows 1 and 2"):
-        timer._hyperfine_s(export)
+        timed_run._hyperfine_s(export)
 
 
 @pytest.mark.parametrize("torn", ["", '{"results": [{"mean"'])
@@ -457,4 +457,4 @@ def test_times_that_hyperfine_could_not_write_are_told_with_the_remedy(
     export = tmp_path / "times.json"
     export.write_text(torn)
     with pytest.raises(HztuneError, match=r"make room there, or .* TMPDIR"):
-        timer._hyperfine_s(export)
+        timed_run._hyperfine_s(export)

@@ -19,12 +19,12 @@ from hztune.measure import Arm, Block, Outcome, examine_server
 from hztune.measure.alternate import BY_TURNS, NumberReading
 from hztune.measure.examine import Finding
 from hztune.measure.examine_server import ServerTryout
+from hztune.measure.executors import program_executor
 from hztune.measure.launch import Run
 from hztune.measure.program import Program, described
 from hztune.measure.server import refuse_fixed_time
 from hztune.measure.stints import Pace, Stint
 from hztune.measure.whole import SERVER_CPU
-from hztune.measure.workloads import program_executor
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 

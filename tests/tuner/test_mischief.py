@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hztune.measure import timer
+from hztune.measure import timed_run
 from hztune.measure.program import Program, by_regex
 
 from .conftest import GONE_S, processes_naming, resident_kb, zombies
@@ -148,7 +148,7 @@ def test_whatever_a_program_does_it_is_gone_three_seconds_after_its_limit(
 def test_many_that_misbehave_in_a_row_leave_no_process_and_no_memory(
     monkeypatch: pytest.MonkeyPatch, how: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(timer, "hyperfine", lambda: None)
+    monkeypatch.setattr(timed_run, "hyperfine", lambda: None)
     word = f"row-{tmp_path.name}"
     before_kb, held_kb, wrong = resident_kb(), [], []
     for name in islice(cycle(MISCHIEFS), IN_A_ROW[how]):

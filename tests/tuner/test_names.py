@@ -73,9 +73,22 @@ def twice(found: dict[str, list[str]]) -> dict[str, list[str]]:
     return {name: modules for name, modules in found.items() if len(modules) > 1}
 
 
+def files_twice() -> dict[str, list[str]]:
+    """File names that come more than once, but for the commands' own files."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for path in sorted(ROOT.rglob("*.py")):
+        if path.parent.name != "cli" and path.stem not in ("__init__", "__main__"):
+            found[path.name].append(str(path.relative_to(ROOT)))
+    return twice(found)
+
+
 def but(found: dict[str, list[str]], allowed: frozenset[str]) -> dict[str, list[str]]:
     """The others."""
     return {name: modules for name, modules in found.items() if name not in allowed}
+
+
+def test_no_two_files_have_one_name_but_a_command_and_what_it_calls() -> None:
+    assert files_twice() == {}
 
 
 def test_no_two_classes_or_aliases_have_one_name() -> None:

@@ -11,9 +11,9 @@ from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 from hztune.panel import Examination, Panel, PanelExecutor
 from hztune.panel.judging import LOOKS, panel_interval
 from hztune.space import Space
-from hztune.trial import Bench
+from hztune.trial import Workbench
 
-MakeBench = Callable[..., Bench]
+MakeBench = Callable[..., Workbench]
 
 QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
 USUAL = ModelNoise(within=0.12, between=0.05, common=0.1, drift=0.02, tail=4, outlier_share=0.01)
@@ -32,7 +32,7 @@ def slow(log_ratio: float, **config: object) -> Landscape:
 
 
 def panel(
-    bench: Bench, landscapes: Mapping[str, Landscape], noise: ModelNoise = QUIET, seed: int = 1
+    bench: Workbench, landscapes: Mapping[str, Landscape], noise: ModelNoise = QUIET, seed: int = 1
 ) -> Panel:
     """A panel of simulated workloads, on the clock of the bench."""
     clock = bench.executor.clock  # type: ignore[attr-defined]

@@ -29,7 +29,7 @@ from hztune.space import Space, load
 from hztune.store import Sink
 from hztune.store.local import LocalStudy, samples
 from hztune.store.study import StudyAddress
-from hztune.trial import Bench, Ledger
+from hztune.trial import Ledger, Workbench
 from hztune.tune import shared_session, tune
 from hztune.tune.request import TuneRequest
 from hztune.tune.story import Story
@@ -37,7 +37,7 @@ from hztune.workload import WorkloadSpec
 
 from .conftest import Kept
 
-MakeBench = Callable[..., Bench]
+MakeBench = Callable[..., Workbench]
 QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
 MACHINE = Machine("CPU 3000", 2, None, "6.1", "glibc 2.36", 4096, "madvise", "", "", 24, None)
 LARSON = WorkloadSpec("larson", "", (), 2)
@@ -97,7 +97,7 @@ class Study:
         return cls(Story(bench, space, 1, panel=Panel(executors)), noted)
 
     @property
-    def bench(self) -> Bench:
+    def bench(self) -> Workbench:
         return self.story.bench
 
     @property

@@ -21,11 +21,11 @@ from hztune.space import AnySpace, Choice, Space
 from hztune.stats import Interval, is_look
 from hztune.trial import (
     LEAST_SAVING,
-    Bench,
     Budget,
     Ledger,
     MemoryLimit,
-    Place,
+    Point,
+    Workbench,
     calibrate,
     unbeaten,
 )
@@ -40,13 +40,13 @@ CONTROL = Arm("hz")
 
 @dataclass(frozen=True)
 class At:
-    """A place alone."""
+    """A point alone."""
 
-    place: Place
+    point: Point
 
 
-def places(points: Sequence[At]) -> list[Place]:
-    return [point.place for point in points]
+def points_of(found: Sequence[At]) -> list[Point]:
+    return [each.point for each in found]
 
 
 def flat(arm: Arm) -> Truth:
@@ -72,22 +72,22 @@ def bench_of(
     limit: MemoryLimit | None = None,
     ledger: Ledger | None = None,
     rss_scatter: float = 0.01,
-) -> Bench:
+) -> Workbench:
     """A bench on a virtual clock, on which peak memory scatters, too."""
     clock = VirtualClock()
     executor = ReplayExecutor(landscape, noise, seed=seed, clock=clock, rss_scatter=rss_scatter)
-    return Bench(executor, ledger or Ledger(limit), Budget(clock, budget_s), Quiet())
+    return Workbench(executor, ledger or Ledger(limit), Budget(clock, budget_s), Quiet())
 
 
-def front_search(bench: Bench, space: AnySpace) -> Search:
+def front_search(bench: Workbench, space: AnySpace) -> Search:
     return Search(bench, space, seed=1, goal=FrontGoal())
 
 
-def decided(bench: Bench, space: Space, seed: int = 1) -> Decision:
+def decided(bench: Workbench, space: Space, seed: int = 1) -> Decision:
     return Story(bench, space, seed, kind=Front).run()
 
 
-def truth_of(landscape: Landscape, decision: Decision) -> Place:
+def truth_of(landscape: Landscape, decision: Decision) -> Point:
     """Where a member really is."""
     truth = landscape(decision.arm)
     return round(truth.log_ratio, 2), round(-math.log(truth.rss_kb / 100_000), 2)
@@ -104,7 +104,7 @@ def test_nobody_dominates_himself_or_who_is_better_somewhere() -> None:
 
 def test_the_unbeaten_are_those_whom_nobody_dominates_the_fastest_first() -> None:
     points = [At((0.0, 0.3)), At((0.2, 0.0)), At((0.1, -0.1)), At((0.1, 0.2)), At((-0.1, 0.3))]
-    assert places(unbeaten(points)) == [(0.2, 0.0), (0.1, 0.2), (0.0, 0.3)]
+    assert points_of(unbeaten(points)) == [(0.2, 0.0), (0.1, 0.2), (0.0, 0.3)]
 
 
 def test_what_is_slower_must_save_more_by_a_percent() -> None:
@@ -116,7 +116,7 @@ def test_what_is_slower_must_save_more_by_a_percent() -> None:
 
 def test_those_that_are_chosen_are_spread_with_both_ends_among_them() -> None:
     line = [At((0.01 * step, 0.3 - 0.01 * step)) for step in range(31)]
-    chosen = places(spread(line, 5, beyond=()))
+    chosen = points_of(spread(line, 5, beyond=()))
     assert len(chosen) == 5
     assert chosen[0][0] >= 0.25 and chosen[-1][0] <= 0.05
     gaps = [one[0] - other[0] for one, other in pairwise(chosen)]
@@ -130,7 +130,7 @@ def test_of_two_that_are_nearly_alike_one_is_chosen() -> None:
 
 def test_nothing_is_chosen_from_nothing() -> None:
     assert spread([], 5) == []
-    assert places(spread([At((0.1, 0.1))], 5)) == [(0.1, 0.1)]
+    assert points_of(spread([At((0.1, 0.1))], 5)) == [(0.1, 0.1)]
 
 
 # ---- the search ----------------------------------------------------------------------------------
@@ -140,11 +140,11 @@ def test_savers_are_measured_again_and_what_is_beaten_in_both_is_not(toy_space: 
     bench = bench_of(three_ways)
     calibrate(bench, CONTROL, 0.08)
     front_search(bench, toy_space).run(share=0.6)
-    pairs: dict[Place, list[int]] = {}
+    pairs: dict[Point, list[int]] = {}
     for record in bench.ledger.searched.values():
         truth = three_ways(record.arm)
-        place = round(truth.log_ratio, 3), round(truth.rss_kb / 1e5, 2)
-        pairs.setdefault(place, []).append(len(record.pairs))
+        point = round(truth.log_ratio, 3), round(truth.rss_kb / 1e5, 2)
+        pairs.setdefault(point, []).append(len(record.pairs))
     assert max(pairs[(-0.1, 0.67)]) > 1  # it takes the least
     assert max(pairs[(-0.3, 1.49)]) == 1  # slow and greedy
 
@@ -273,7 +273,7 @@ def test_fewer_members_are_proved_where_there_is_little_time() -> None:
 
 def test_a_known_front_is_found_confirmed_and_free_of_the_dominated(toy_space: Space) -> None:
     fast, between, small = (0.2, -0.2), (0.1, 0.2), (-0.1, 0.4)
-    found: Counter[Place] = Counter()
+    found: Counter[Point] = Counter()
     for seed in range(2):
         decision = decided(bench_of(three_ways, seed=seed, budget_s=400), toy_space, seed)
         seen = {truth_of(three_ways, member): member.verdict for member in decision.front}
@@ -295,7 +295,7 @@ def test_in_usual_noise_no_member_is_beaten_by_another_one(toy_space: Space, see
     assert not any(dominates(one, other) for one in real for other in real)
 
 
-def estimates(member: Decision) -> Place:
+def estimates(member: Decision) -> Point:
     assert member.interval is not None and member.memory is not None
     return member.interval.estimate, -member.memory.estimate
 

@@ -16,7 +16,7 @@ from hztune.params import Value
 from hztune.search import Search, members
 from hztune.search.pareto_search import savings
 from hztune.space import Space
-from hztune.trial import Bench, Ledger, calibrate
+from hztune.trial import Ledger, Workbench, calibrate
 from hztune.tune import pareto_aim
 
 from .test_pareto import CONTROL, USUAL, bench_of, decided, flat, some_arms, three_ways
@@ -31,7 +31,7 @@ IDLE = {"cap": 512, "batch": 64, "shards": 2, "ring": 128}
 
 def shortened(
     landscape: Landscape, configs: Sequence[Mapping[str, Value]], space: Space, **how: object
-) -> tuple[list[Arm], Bench]:
+) -> tuple[list[Arm], Workbench]:
     """What is left of some members, in a tenth of the budget, and where that was measured."""
     bench = bench_of(landscape, **{"budget_s": 600.0, **how})  # type: ignore[arg-type]
     calibrate(bench, CONTROL, 0.08)
@@ -139,7 +139,7 @@ def test_members_hold_only_what_matters_and_are_proved_as_they_are(
 # ---- the noise of memory -------------------------------------------------------------------------
 
 
-def on_two_hosts() -> dict[str, Bench]:
+def on_two_hosts() -> dict[str, Workbench]:
     """A host on which equal processes take equal memory, and one on which they do not."""
     scatters = {"quiet": 0.002, "noisy": 0.1}
     benches = {}

@@ -24,7 +24,7 @@ from hztune.report import sections, words
 from hztune.result import Attempt, Result, figures
 from hztune.result.summary import summary_json, summary_lines
 from hztune.store.study import StudyAddress
-from hztune.trial import ArmRecord, Bench
+from hztune.trial import ArmRecord, Workbench
 from hztune.tune import TuneRequest, shared_session, tune
 from hztune.tune.request import understand
 from hztune.verify.claim import Promise, Verification, measure
@@ -33,7 +33,7 @@ from hztune.workload import WorkloadSpec
 from .conftest import SIMULATED, Simulate
 
 MakeProfile = Callable[..., Profile]
-MakeBench = Callable[..., Bench]
+MakeBench = Callable[..., Workbench]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 SMALL = Claim("ops_per_s", 0.95, 0.92, 0.98, 12, "less_memory", MemoryClaim(0.7, 0.68, 0.72))
 SPACE = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n[parameters.decay_ms]\n'

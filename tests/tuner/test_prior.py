@@ -22,11 +22,11 @@ from hztune.prior.lesson import MOST_BYTES, dumps, parse
 from hztune.prior.weighing import MOST_FACTOR
 from hztune.space import Choice, Space
 from hztune.sparse.sampler import ODDS
-from hztune.trial import Bench
+from hztune.trial import Workbench
 from hztune.tune.learned import MUCH, learned_of
 from hztune.tune.story import Story
 
-MakeBench = Callable[..., Bench]
+MakeBench = Callable[..., Workbench]
 NOW = datetime(2026, 11, 24, 12, tzinfo=timezone.utc)
 HERE = Subject("0123 larson", 8, "ops_per_s", "abcdef")
 VERSIONS = {"hz": "0.1.0"}
@@ -249,7 +249,7 @@ def spin_wins(gain: float) -> Landscape:
     return lambda arm: Truth(gain if arm.config.get("lock") == "spin" else 0.0)
 
 
-def told(bench: Bench, space: Space, seed: int, prior: Prior) -> Arm:
+def told(bench: Workbench, space: Space, seed: int, prior: Prior) -> Arm:
     return Story(bench, space, seed, prior=prior).run().arm
 
 

@@ -42,8 +42,8 @@ from hztune.store.database import Storage
 from hztune.store.local import LocalStudy, samples
 from hztune.store.study import StoredStudy
 from hztune.store.worker import Worker
-from hztune.trial import Bench, Budget, Ledger, LossLimit, MemoryLimit, Outlier
-from hztune.tune.outcome import account_of
+from hztune.trial import Budget, Ledger, LossLimit, MemoryLimit, Outlier, Workbench
+from hztune.tune.conclusion import account_of
 from hztune.tune.story import Story
 
 from .conftest import tell
@@ -174,7 +174,7 @@ def make_results(
             executor: Executor = Recorded(inner, store, stop_at)
             if beside is not None:
                 executor = together((landscape, beside), store, clock)
-            bench = Bench(executor, Ledger(limit, max_loss), Budget(clock, BUDGET_S), Quiet())
+            bench = Workbench(executor, Ledger(limit, max_loss), Budget(clock, BUDGET_S), Quiet())
             study = Story(bench, hz_space, seed, max_trials=24)
             decision = study.run()
             claimed = make_profile(
@@ -334,7 +334,7 @@ def test_what_each_parameter_adds_is_told_with_its_interval(found: Figures) -> N
     first = found.steps[0]
     assert first.names == ("depot_lock",) and first.is_kept
     assert first.interval is not None and first.interval.low > 0.0
-    assert len(first.points) == first.interval.pairs
+    assert len(first.pairs) == first.interval.pairs
     assert all(step.is_kept == ({*step.names} <= {*found.tuned}) for step in found.steps)
 
 
@@ -369,7 +369,7 @@ def test_a_response_curve_holds_every_configuration_under_its_value(found: Figur
     curve = found.curves[0]
     assert curve.param.name == "depot_lock" and curve.tuned == "spin"
     ran = [each for each in found.candidates if each.interval]
-    assert sum(len(level.points) for level in curve.levels) == len(ran)
+    assert sum(len(level.estimates) for level in curve.levels) == len(ran)
     means = {level.value: level.interval.estimate for level in curve.levels}
     assert means["spin"] == pytest.approx(0.25, abs=0.06)
     assert means["mutex"] == pytest.approx(0.0, abs=0.06)
@@ -500,7 +500,7 @@ def test_a_study_that_is_running_is_shown_as_far_as_it_is_and_not_disturbed(
         report.write_storage(tmp_path)  # nothing is measured yet
         clock = VirtualClock()
         executor = Recorded(ReplayExecutor(spin_wins, QUIET, seed=1, clock=clock), store)
-        bench = Bench(executor, Ledger(), Budget(clock, 60.0), Quiet())
+        bench = Workbench(executor, Ledger(), Budget(clock, 60.0), Quiet())
         search = RunningSearch(bench, hz_space, seed=1, max_trials=12)
         search.run(share=0.8)
         before = samples(tmp_path)

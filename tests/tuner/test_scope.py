@@ -21,17 +21,17 @@ from hztune.blocks import Arm, Outcome
 from hztune.errors import UsageError
 from hztune.lab.replay import Truth
 from hztune.machine import Machine
-from hztune.measure.choice import ProgramExecutor
 from hztune.measure.program import Program, described
 from hztune.measure.runs import RunExecutor
 from hztune.measure.scope import Scope, entered, memory_limit_of
+from hztune.measure.turns_or_runs import ProgramExecutor
 from hztune.profile import Objective, Profile
 from hztune.progress import Quiet
 from hztune.quota import Quota, memory_text
 from hztune.report import words
-from hztune.trial import Bench, SmallestMemory, smallest_memory
+from hztune.trial import SmallestMemory, Workbench, smallest_memory
 from hztune.trial.smallest import CONFIRMED_BY, PRECISION
-from hztune.tune.smallest import survivors
+from hztune.tune.survival import survivors
 from hztune.verify.claim import _same_quota
 from hztune.workload import WorkloadSpec
 
@@ -251,7 +251,7 @@ def test_the_smallest_memory_is_found_and_confirmed(needs_kb: int) -> None:
 
 @real
 def test_the_smallest_memory_of_a_real_program_is_more_than_it_touches(
-    make_bench: Callable[..., Bench],
+    make_bench: Callable[..., Workbench],
 ) -> None:
     touched_mb = 48
     argv = (sys.executable, "-I", "-S", "-c", f"block = b'x' * ({touched_mb} << 20)")

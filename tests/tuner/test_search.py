@@ -17,9 +17,9 @@ from hztune.lab.replay import ModelNoise, Truth
 from hztune.search import SLOTS, Search
 from hztune.space import Space
 from hztune.stats import sequential_interval
-from hztune.trial import ArmRecord, Bench, Ledger, MemoryLimit, assess, calibrate
+from hztune.trial import ArmRecord, Ledger, MemoryLimit, Workbench, assess, calibrate
 
-MakeBench = Callable[..., Bench]
+MakeBench = Callable[..., Workbench]
 QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
 
 
@@ -31,7 +31,7 @@ def spin_is_faster(arm: Arm) -> Truth:
     return Truth(0.2 if arm.config.get("lock") == "spin" else 0.0)
 
 
-def arms(bench: Bench, role: str) -> list[list[Arm]]:
+def arms(bench: Workbench, role: str) -> list[list[Arm]]:
     """The arms of every block of a role."""
     return [[o.arm for o in b.outcomes] for b in bench.ledger.blocks if b.role == role]
 
@@ -324,7 +324,7 @@ def test_what_is_proposed_next_depends_on_the_ledger_alone(
 # ---- what the search knows -----------------------------------------------------------------------
 
 
-def measured(bench: Bench, arms: Sequence[Arm]) -> Ledger:
+def measured(bench: Workbench, arms: Sequence[Arm]) -> Ledger:
     """A ledger in which each of the arms has stood beside the default once."""
     calibrate(bench, Arm("hz"), share=0.2)
     for start in range(0, len(arms), SLOTS):

@@ -18,8 +18,8 @@ from hztune.confirm.proof import loss_words
 from hztune.errors import UsageError
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.machine import Machine
+from hztune.measure.executors import workloads_executor
 from hztune.measure.several import SeveralExecutor
-from hztune.measure.workloads import workloads_executor
 from hztune.profile import Profile, Share, WorkloadId
 from hztune.progress import Quiet
 from hztune.result.decision import Decision
@@ -27,7 +27,7 @@ from hztune.space import Space
 from hztune.stats import log_rss_ratio, pair_ratio, part_ratios
 from hztune.store import Sink
 from hztune.store.local import LocalStudy
-from hztune.trial import Bench, Budget, Ledger, LossLimit, MemoryLimit
+from hztune.trial import Budget, Ledger, LossLimit, MemoryLimit, Workbench
 from hztune.tune.story import Story
 from hztune.verify.claim import Promise, measure
 from hztune.workload import WorkloadSpec
@@ -75,7 +75,7 @@ def decided(
 ) -> tuple[Decision, Story]:
     clock = VirtualClock()
     executor = several(landscapes, clock=clock)
-    bench = Bench(executor, Ledger(None, max_loss), Budget(clock, 400.0), Quiet())
+    bench = Workbench(executor, Ledger(None, max_loss), Budget(clock, 400.0), Quiet())
     study = Story(bench, space, 1)
     return study.run(), study
 
@@ -187,11 +187,11 @@ FIVE_PERCENT = LossLimit("5%", -math.log(0.95), ("a", "b"))
 
 def proof_of(
     other: float, *, noise: ModelNoise = QUIET, budget_s: float = 40.0, seed: int = 0
-) -> tuple[Bench, Proof]:
+) -> tuple[Workbench, Proof]:
     """A proof of what gains 22 % on the first workload, and `other` on the second one."""
     clock = VirtualClock()
     executor = several([worth(spin=0.2), worth(spin=other)], clock=clock, noise=noise, seed=seed)
-    bench = Bench(executor, Ledger(None, FIVE_PERCENT), Budget(clock, budget_s), Quiet())
+    bench = Workbench(executor, Ledger(None, FIVE_PERCENT), Budget(clock, budget_s), Quiet())
     proof = prove(bench, CONTROL, [SPIN], alpha=0.016, until=1.0)
     return bench, proof
 
@@ -270,7 +270,7 @@ def test_a_claim_for_several_workloads_holds_where_none_loses(
     clock = VirtualClock()
     executor = several([worth(spin=0.6), worth(spin=other)], clock=clock)
     claim = Promise(CONTROL, SPIN, math.log(1.1), None, True, ONE_PERCENT)
-    found = measure(claim, Bench(executor, Ledger(), Budget(clock, 120.0), Quiet()))
+    found = measure(claim, Workbench(executor, Ledger(), Budget(clock, 120.0), Quiet()))
     assert found.answer == answer and why in found.why
 
 
@@ -283,7 +283,7 @@ def test_who_loses_just_what_it_may_is_refuted_in_at_most_a_twentieth_of_verific
     for seed in range(verifications):
         clock = VirtualClock()
         executor = several(landscapes, clock=clock, noise=LOUD, seed=seed)
-        found = measure(claim, Bench(executor, Ledger(), Budget(clock, 60.0), Quiet()))
+        found = measure(claim, Workbench(executor, Ledger(), Budget(clock, 60.0), Quiet()))
         refuted += found.answer == "does not hold"
     assert refuted <= 0.05 * verifications
 

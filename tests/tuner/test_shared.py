@@ -36,7 +36,7 @@ from hztune.store.local import recording
 from hztune.store.owners import ProcessId
 from hztune.store.study import StoredStudy
 from hztune.store.worker import Worker
-from hztune.trial import Bench, Budget, Ledger
+from hztune.trial import Budget, Ledger, Workbench
 from hztune.tune.candidates import TuneTarget, candidates
 from hztune.tune.pareto_aim import Front
 from hztune.tune.story import Aim, Story
@@ -367,7 +367,7 @@ def story(
     for block in news.blocks:
         ledger.add(block)
     budget = Budget(executor.inner.clock, 90.0, spent_s=news.elapsed_s)
-    bench = Bench(executor, ledger, budget, Quiet(), peers=worker)
+    bench = Workbench(executor, ledger, budget, Quiet(), peers=worker)
     return Story(bench, space, 1 + worker.number, kind=kind)
 
 

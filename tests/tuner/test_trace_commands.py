@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hztune.trace.summary import trace_lines
+from hztune.trace.overview import trace_lines
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

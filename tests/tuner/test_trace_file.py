@@ -13,9 +13,9 @@ from hztune import api, profile
 from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.machine import Machine
+from hztune.measure.executors import workload_executor
 from hztune.measure.runs import RunExecutor
 from hztune.measure.turns import TurnExecutor
-from hztune.measure.workloads import workload_executor
 from hztune.profile import Profile, WorkloadId
 from hztune.report.words import tune_command_line
 from hztune.tune.request import TuneRequest

@@ -17,13 +17,13 @@ from hztune.search import Chain, Search, race
 from hztune.search.race import SLOTS, FastestGoal
 from hztune.space import Space
 from hztune.store import Alone, News
-from hztune.trial import Bench, Ledger, MemoryLimit, calibrate
+from hztune.trial import Ledger, MemoryLimit, Workbench, calibrate
 from hztune.tune.story import Story
 from hztune.tune.winner import Winner
 
 from .conftest import Listener
 
-MakeBench = Callable[..., Bench]
+MakeBench = Callable[..., Workbench]
 QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
 USUAL = ModelNoise(within=0.12, between=0.05, common=0.1, drift=0.02, tail=4, outlier_share=0.01)
 
@@ -37,7 +37,7 @@ def spin_wins(gain: float) -> Landscape:
     return lambda arm: Truth(gain if arm.config.get("lock") == "spin" else 0.0)
 
 
-def decided(bench: Bench, space: Space, seed: int = 1) -> Decision:
+def decided(bench: Workbench, space: Space, seed: int = 1) -> Decision:
     return Story(bench, space, seed).run()
 
 

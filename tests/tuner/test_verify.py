@@ -24,13 +24,13 @@ from hztune.machine import Machine
 from hztune.params import Value
 from hztune.profile import AllocatorId, Claim, MachineId, Objective, Profile, WorkloadId
 from hztune.stats import PairRatio
-from hztune.trial import ArmRecord, Bench, MemoryLimit
+from hztune.trial import ArmRecord, MemoryLimit, Workbench
 from hztune.verify.claim import Promise, Verification, measure, verification
 from hztune.verify.running import Report, examine
 from hztune.workload import WorkloadSpec
 
 MakeProfile = Callable[..., Profile]
-MakeBench = Callable[..., Bench]
+MakeBench = Callable[..., Workbench]
 Running = Callable[[Path, Mapping[str, str]], AbstractContextManager[int]]
 ReportOf = Callable[[Profile, Mapping[str, str]], Report]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -219,7 +219,7 @@ def test_a_workload_is_measured_as_the_profile_has_it(
         asked.append(spec)
         return ReplayExecutor(truth(0.0), QUIET, seed=1)
 
-    monkeypatch.setattr("hztune.measure.workloads.workload_executor", simulated)
+    monkeypatch.setattr("hztune.measure.executors.workload_executor", simulated)
     remote = WorkloadId("bench", "remote", "medium", (("remote", 70),))
     path = saved(replace(here, workload=remote, threads=3), tmp_path)
     assert cli.status_of(["verify", str(path), "--json", "--quiet"]) == 4

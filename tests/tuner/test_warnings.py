@@ -13,7 +13,7 @@ from hztune.progress import Quiet
 from hztune.space import Space
 from hztune.sparse.features import Floats
 from hztune.stats import two_states
-from hztune.trial import Bench, Budget, Ledger, assess, calibrate, warnings_about
+from hztune.trial import Budget, Ledger, Workbench, assess, calibrate, warnings_about
 from hztune.tune.story import Story
 
 QUIET = ModelNoise(within=0.01, between=0.005, common=0.01)
@@ -40,7 +40,7 @@ class TwoMoments:
         return noise - 0.2 * (self.blocks % 2)
 
 
-def runs_bench(run_ms: float, noise: NoiseSource = QUIET, budget_s: float = 300.0) -> Bench:
+def runs_bench(run_ms: float, noise: NoiseSource = QUIET, budget_s: float = 300.0) -> Workbench:
     """A bench that measures whole programs, on which the spin lock is a third faster."""
     clock = VirtualClock()
 
@@ -50,10 +50,10 @@ def runs_bench(run_ms: float, noise: NoiseSource = QUIET, budget_s: float = 300.
     executor = ReplayExecutor(
         truth, noise, seed=1, clock=clock, turn_ms=run_ms, skip_ms=0, warmup_ms=0, start_ms=0
     )
-    return Bench(executor, Ledger(), Budget(clock, budget_s), Quiet())
+    return Workbench(executor, Ledger(), Budget(clock, budget_s), Quiet())
 
 
-def said_after_calibration(bench: Bench) -> str:
+def said_after_calibration(bench: Workbench) -> str:
     calibrate(bench, Arm("hz"), 0.08)
     calibration = assess(bench, 20.0, 0.01)
     bench.calibrated(calibration.floor, calibration.least_pairs)

@@ -46,7 +46,7 @@ CLAIMS: tuple[Verdict, ...] = ("improved", "within_limit", "less_memory")
 
 TERM_DAYS = 90
 """Days after which a profile should be measured again, if it does not say otherwise."""
-_MOST_TERM_DAYS = 36500
+MOST_TERM_DAYS = 36500
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MEASURED_CLAIMS = ("improved", "less_memory")
@@ -383,7 +383,7 @@ def parse(content: bytes) -> Profile:
             for fields in (top.children("warnings") if top.has("warnings") else ())
         ),
         found_on=_workload(top.child("found_on")) if top.has("found_on") else None,
-        term_days=top.whole("term_days", 1, _MOST_TERM_DAYS) if top.has("term_days") else TERM_DAYS,
+        term_days=top.whole("term_days", 1, MOST_TERM_DAYS) if top.has("term_days") else TERM_DAYS,
     )
     stored = adapter.renamed_variables(dict(top.child("env").texts(ALPHABET)))
     top.close()

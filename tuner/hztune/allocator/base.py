@@ -63,7 +63,7 @@ class Adapter(ABC):
     #: Debian package that installs it; "" when there is none.
     package: ClassVar[str] = ""
     #: How a user sees that the settings are in effect, for the comments of exports; "": no way.
-    how_to_check: ClassVar[str] = ""
+    check_advice: ClassVar[str] = ""
     #: Whether a process says on stderr, when it starts, what it runs with (see `confirmed`).
     confirms: bool = False
     #: Knobs that have a word `auto` of their own: there it is a setting like any other.

@@ -26,7 +26,7 @@ class Fixed(Library):
     """A library without knobs."""
 
     version_code = _FROM_FILE
-    how_to_check = "look for the library in the program's /proc/PID/maps"
+    check_advice = "look for the library in the program's /proc/PID/maps"
 
     def variables(self) -> tuple[str, ...]:
         """Returns only the variable that preloads it."""

@@ -98,7 +98,7 @@ class Glibc(Adapter):
     """The malloc of the C library that every program has, with nothing preloaded."""
 
     name = "glibc"
-    how_to_check = "give the same variables to the program's loader with --list-tunables"
+    check_advice = "give the same variables to the program's loader with --list-tunables"
     package = "libc6"
 
     def installed(self) -> Installed:

@@ -29,7 +29,7 @@ class Hz(Adapter):
     """hz, preloaded from where this hztune was installed."""
 
     name = "hz"
-    how_to_check = "start the program once with HZ_CONFIRM=1: it says on stderr what it runs with"
+    check_advice = "start the program once with HZ_CONFIRM=1: it says on stderr what it runs with"
     confirms = True
 
     def installed(self) -> Installed:

@@ -140,7 +140,7 @@ class Jemalloc(Library):
     """jemalloc, from 5.2 on."""
 
     name = "jemalloc"
-    how_to_check = "start the program once with confirm_conf:true added to MALLOC_CONF"
+    check_advice = "start the program once with confirm_conf:true added to MALLOC_CONF"
     package = "libjemalloc2"
     sonames = (("libjemalloc.so.2", package),)
     confirms = True

@@ -129,7 +129,7 @@ class Mimalloc(Library):
     """mimalloc, from 2.0 on."""
 
     name = "mimalloc"
-    how_to_check = "start the program once with MIMALLOC_VERBOSE=1"
+    check_advice = "start the program once with MIMALLOC_VERBOSE=1"
     package = "libmimalloc2.0"
     sonames = (("libmimalloc.so.3", "libmimalloc3"), ("libmimalloc.so.2", package))
     confirms = True

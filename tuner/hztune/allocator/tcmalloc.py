@@ -78,7 +78,7 @@ class Tcmalloc(Library):
     """gperftools' tcmalloc, the minimal library: the one that only allocates."""
 
     name = "tcmalloc"
-    how_to_check = "start the program once with MALLOCSTATS=1, and look at its /proc/PID/maps"
+    check_advice = "start the program once with MALLOCSTATS=1, and look at its /proc/PID/maps"
     package = "libtcmalloc-minimal4"
     sonames = (("libtcmalloc_minimal.so.4", package),)
     table = TABLE

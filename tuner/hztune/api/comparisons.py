@@ -61,7 +61,7 @@ def rows(workloads: str, threads: str = "", params: Sequence[str] = ()) -> tuple
     Raises:
         UsageError: One of them does not exist, or cannot run here.
     """
-    from hztune.compare.session import specs_of
+    from hztune.compare.conduct import specs_of
 
     specs = specs_of(workloads, threads, params)
     for spec in specs:
@@ -101,10 +101,10 @@ def compare(
     Raises:
         UsageError: Something is not legal; nothing was measured.
     """
-    from hztune.compare import session
+    from hztune.compare import conduct
 
     told = reporter or Quiet()
-    return session.compare(sides, specs, pairs, budget_s, seed, no_worse, out, told)
+    return conduct.compare(sides, specs, pairs, budget_s, seed, no_worse, out, told)
 
 
 @judged

@@ -207,9 +207,9 @@ def write_timer(folder: str | Path, to: str | Path) -> tuple[Path, Path]:
         UsageError: A path cannot stand in a unit.
         HztuneError: The file system refused.
     """
-    from hztune.verify import timer
+    from hztune.verify import systemd_units
 
-    return timer.write(Path(folder), Path(to))
+    return systemd_units.write(Path(folder), Path(to))
 
 
 @judged

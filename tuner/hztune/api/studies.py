@@ -71,7 +71,7 @@ def request(
         cpus: Of a workload: CPUs of the container in which it is measured; None: all.
         memory: Of a workload: memory of that container, "512M"; "": all.
         others: Further fields of TuneRequest: out, resume, trials, seed, space, max_rss,
-            max_kept, max_loss, pareto, panel, prior, prove_on, smallest_memory.
+            max_kept, max_loss, pareto, panel, prior, prove_on, smallest_memory, term_days.
 
     Raises:
         UsageError: A workload or a parameter does not exist, or `budget` is no time.
@@ -192,11 +192,15 @@ def samples(folder: str | Path) -> Iterator[bytes]:
 
 
 @judged
-def place(url: str, study: str) -> StudyAddress:
+def study_address(url: str, study: str) -> StudyAddress:
     """Where a shared study is: the URL of its storage, and its name there."""
     from hztune.store.study import StudyAddress
 
     return StudyAddress(url, study)
+
+
+place = study_address
+"""Its earlier name."""
 
 
 @judged

@@ -60,9 +60,9 @@ def trace_info(path: str | Path) -> dict[str, Any]:
 @judged
 def trace_text(told: Mapping[str, Any]) -> list[str]:
     """What `trace_info` tells, a line each."""
-    from hztune.trace import summary
+    from hztune.trace import overview
 
-    return summary.trace_lines(told)
+    return overview.trace_lines(told)
 
 
 @judged
@@ -143,17 +143,17 @@ def check_trace(
         UsageError: Something is not legal; nothing was measured.
         HztuneError: Too few allocators run both.
     """
-    from hztune.fidelity import session
+    from hztune.fidelity import check
 
-    sides = session.sides_of(contenders, program)
-    trace = session.found_trace(Path(path))
-    asked = session.Asked(trace, program, sides, pairs, budget_s, seed, again, out)
-    return session.check_fidelity(asked, reporter or Quiet())
+    sides = check.sides_of(contenders, program)
+    trace = check.found_trace(Path(path))
+    asked = check.Asked(trace, program, sides, pairs, budget_s, seed, again, out)
+    return check.check_fidelity(asked, reporter or Quiet())
 
 
 @judged
 def trace_check_text(check: TraceCheck, path: str | Path) -> list[str]:
     """What a check found, a line each."""
-    from hztune.trace import summary
+    from hztune.trace import overview
 
-    return summary.check_lines(check, Path(path).name)
+    return overview.check_lines(check, Path(path).name)

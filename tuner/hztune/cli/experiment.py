@@ -100,10 +100,10 @@ def experiment_report(
         raise UsageError("--json and --markdown exclude each other; give one of them")
     if plot is not None and len(words) != 1:
         raise UsageError("--plot draws one experiment; name its directory")
-    from hztune.lab import definition, report, text
+    from hztune.lab import definition, findings, text
 
     folders = definition.find(words, EXPERIMENTS)
-    found = [report.examine(definition.load(folder)) for folder in folders]
+    found = [findings.examine(definition.load(folder)) for folder in folders]
     if as_json:
         click.echo(json.dumps([text.as_json(each) for each in found], indent=2))
     elif markdown:

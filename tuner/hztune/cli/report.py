@@ -67,7 +67,7 @@ def _refuse(
 def _copied(folder: Path | None, storage: str | None, study: str | None) -> Path:
     """The Optuna storage with what the study has measured by now."""
     if storage and study:
-        return api.optuna_storage(api.place(storage, study), folder)
+        return api.optuna_storage(api.study_address(storage, study), folder)
     assert folder is not None  # or it was refused
     return api.optuna_storage(folder)
 

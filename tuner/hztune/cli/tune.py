@@ -141,6 +141,15 @@ _EXIT_STATUS: dict[Verdict, int] = {
     help="Search on a trace (--workload trace:FILE), and prove what was found on its program, "
     "which stands after -- or is a --server.",
 )
+@click.option(
+    "--term",
+    "term_days",
+    type=int,
+    default=90,
+    show_default=True,
+    metavar="DAYS",
+    help="After so many days `hztune verify --all --due` measures the profile again.",
+)
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where the results go.")
 @click.option("--resume", is_flag=True, help="Go on with the study in --out.")
 @click.option("--storage", default="", metavar="URL", help="Share the study; see `hztune worker`.")
@@ -175,7 +184,7 @@ def tune_command(
         require_fit(api.doctor())
     with reporter(quiet=quiet) as display:
         if shared:
-            where = api.place(storage, study)
+            where = api.study_address(storage, study)
             result = api.tune_shared(where, asked, out=options["out"], reporter=display)
         else:
             assert asked is not None  # only a shared study may exist already
@@ -215,7 +224,7 @@ def _names_no_target(options: Mapping[str, Any]) -> bool:
         if name != "out" and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
     ]
     if given:
-        option = f"--{given[0]}".replace("_", "-").replace("params", "param")
+        option = next(each.opts[0] for each in ctx.command.params if each.name == given[0])
         raise UsageError(
             f"{option} needs --workload, which begins a study; one that exists goes on as it was "
             "begun: give only --storage, --study and --out"

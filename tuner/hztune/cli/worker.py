@@ -60,13 +60,13 @@ def worker_command(
     quiet: bool,
 ) -> int:
     """Reads the request from the storage and measures until the study has ended."""
-    place = api.place(storage, study)
+    address = api.study_address(storage, study)
     if forget is not None:
-        click.echo(f"freed what {api.forget(place, forget)} worker(s) of {forget} held")
+        click.echo(f"freed what {api.forget(address, forget)} worker(s) of {forget} held")
         return 0
     budget_s = None if budget is None else parse_duration(budget, "--budget")
     with reporter(quiet=quiet) as display:
-        result = api.join(place, budget_s=budget_s, out=out, reporter=display)
+        result = api.join(address, budget_s=budget_s, out=out, reporter=display)
     if result is None:
         click.echo(f"left the study {study} after {budget}; it has not ended", err=True)
         return 0

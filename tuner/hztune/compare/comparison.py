@@ -170,8 +170,8 @@ def disagreements(stored: object, computed: object, where: str = "") -> Iterator
     """Yields in which points something that was written is not what was computed."""
     if isinstance(stored, Mapping) and isinstance(computed, Mapping):
         for key in dict.fromkeys([*computed, *stored]):
-            place = f"{where}.{key}" if where else str(key)
-            yield from disagreements(stored.get(key), computed.get(key), place)
+            deeper = f"{where}.{key}" if where else str(key)
+            yield from disagreements(stored.get(key), computed.get(key), deeper)
     elif _is_number(stored) and _is_number(computed):
         a, b = cast("float", stored), cast("float", computed)
         if not math.isclose(a, b, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
@@ -260,19 +260,19 @@ def _outcome_json(outcome: Outcome, names: Sequence[str]) -> dict[str, Any]:
         **({} if outcome.ok else failed),
         "rss_peak_kb": outcome.rss_peak_kb,
         "counters": [_counted(outcome).get(name) for name in names],
-        "turns": [_turn_json(place, turn) for place, turn in enumerate(outcome.turns)],
+        "turns": [_turn_json(position, turn) for position, turn in enumerate(outcome.turns)],
     }
 
 
-def _turn_json(place: int, turn: Turn) -> list[object]:
-    """Returns [counted_ns, ops], or [round, counted_ns, ops] where the round is not the place.
+def _turn_json(position: int, turn: Turn) -> list[object]:
+    """Returns [counted_ns, ops], or [round, counted_ns, ops] where the round is not the position.
 
     What was disturbed says so: [round, counted_ns, ops, causes].
     """
     ops = int(turn.ops) if float(turn.ops).is_integer() else turn.ops
     if turn.disturbed:
         return [turn.round, turn.counted_ns, ops, turn.disturbed]
-    number = [] if turn.round == place else [turn.round]
+    number = [] if turn.round == position else [turn.round]
     return [*number, turn.counted_ns, ops]
 
 
@@ -436,7 +436,7 @@ def _outcome(fields: Fields, arm: Arm, names: Sequence[object]) -> Outcome:
         detail=fields.text("detail", _DETAIL) if has_failed else "",
         rss_peak_kb=fields.whole("rss_peak_kb", 0, _MOST),
         counters=_counters(names, fields.items("counters")),
-        turns=tuple(_turn(place, each) for place, each in enumerate(fields.items("turns"))),
+        turns=tuple(_turn(position, each) for position, each in enumerate(fields.items("turns"))),
     )
     fields.close()
     if not outcome.ok:
@@ -459,10 +459,10 @@ def _counters(names: Sequence[object], counts: Sequence[object]) -> dict[str, in
     return {str(name): count for name, count in pairs if isinstance(count, int)}
 
 
-def _turn(place: int, item: object) -> Turn:
+def _turn(position: int, item: object) -> Turn:
     """Returns the turn of [counted_ns, ops], [round, counted_ns, ops] or the same with causes."""
     values = item if isinstance(item, list) else []
-    whole = [place, *values] if len(values) == 2 else values
+    whole = [position, *values] if len(values) == 2 else values
     number, counted_ns, ops, *causes = whole if len(whole) in (3, 4) else (None, None, None)
     if (
         type(number) is not int

@@ -114,8 +114,8 @@ def between(
 
     Args:
         blocks: All of a row.
-        over: The place of the one that the other is compared with.
-        arm: The place of the other.
+        over: The index of the one that the other is compared with.
+        arm: The index of the other.
         horizon: The plan of a gate, by which alone its speeds are tested; None: there is none.
 
     Returns:

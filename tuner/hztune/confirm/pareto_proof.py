@@ -29,7 +29,7 @@ from hztune.confirm.proof import (
     within_limits,
 )
 from hztune.stats import FIRST_LOOK, Interval, is_look, sequential_interval
-from hztune.trial import LEAST_SAVING, PAIRS, ArmRecord, Bench, Ledger, Place, unbeaten
+from hztune.trial import LEAST_SAVING, PAIRS, ArmRecord, Ledger, Point, Workbench, unbeaten
 
 MOST_MEMBERS = 5
 """Members of a front that are proved: more would leave too few pairs for each."""
@@ -58,7 +58,7 @@ class Member:
     is_saving: bool
 
     @property
-    def place(self) -> Place:
+    def point(self) -> Point:
         """The estimates of both; of a member that has them."""
         assert self.speed is not None and self.memory is not None
         return self.speed.estimate, -self.memory.estimate
@@ -122,12 +122,12 @@ def front_error(ledger: Ledger) -> float:
     return claim_error(len({machine for machine, _ in ledger.tried_by_other_machines}))
 
 
-def front_rounds(bench: Bench, members: int, share: float) -> int:
+def front_rounds(bench: Workbench, members: int, share: float) -> int:
     """Rounds of each pair: `share` of the budget must hold PAIRS of every member."""
     return bench.rounds(2, bench.budget.total_s * share / (members * PAIRS))
 
 
-def affordable(bench: Bench, share: float, until: float) -> int:
+def affordable(bench: Workbench, share: float, until: float) -> int:
     """Members for which there is time, MOST_MEMBERS at most; 0: for none.
 
     Args:
@@ -145,7 +145,7 @@ def affordable(bench: Bench, share: float, until: float) -> int:
 
 
 def prove_front(
-    bench: Bench, control: Arm, arms: Sequence[Arm], *, share: float, until: float
+    bench: Workbench, control: Arm, arms: Sequence[Arm], *, share: float, until: float
 ) -> list[Member]:
     """Measures fresh pairs until every arm is settled or time is up.
 
@@ -188,7 +188,7 @@ def on_front(members: Sequence[Member]) -> list[Member]:
     return unbeaten([member for member in members if member.answer == "proved"])
 
 
-def _looks(bench: Bench, pairs: int, *, is_last: bool) -> Looks:
+def _looks(bench: Workbench, pairs: int, *, is_last: bool) -> Looks:
     """The looks so far.
 
     When the time is up there is one whose moment the data did not choose.
@@ -198,7 +198,7 @@ def _looks(bench: Bench, pairs: int, *, is_last: bool) -> Looks:
 
 
 def _gains(
-    bench: Bench, record: ArmRecord, alpha: float, *, is_last: bool
+    bench: Workbench, record: ArmRecord, alpha: float, *, is_last: bool
 ) -> tuple[_Objective, _Objective]:
     """Speed and memory."""
     speed, saving = record.log_ratios, [each.log_ratio for each in record.savings]
@@ -208,7 +208,7 @@ def _gains(
     )
 
 
-def _is_settled(bench: Bench, record: ArmRecord, alpha: float, more: int) -> bool:
+def _is_settled(bench: Workbench, record: ArmRecord, alpha: float, more: int) -> bool:
     """Whether nothing more is to be learned of one; asked where its intervals are valid."""
     if record.failures:
         return True
@@ -223,7 +223,7 @@ def _is_settled(bench: Bench, record: ArmRecord, alpha: float, more: int) -> boo
     return is_known and all(gain.is_settled(len(gain.pairs) + more, alpha) for gain in gains)
 
 
-def _judged(bench: Bench, record: ArmRecord, alpha: float, is_last: bool) -> Member:
+def _judged(bench: Workbench, record: ArmRecord, alpha: float, is_last: bool) -> Member:
     """What the pairs have shown; `is_last`: time is up.
 
     A member may use its whole error for the limit, too: see `proof._shown`.
@@ -242,7 +242,7 @@ def _judged(bench: Bench, record: ArmRecord, alpha: float, is_last: bool) -> Mem
     return Member(record.arm, answer, speed.reported, memory, is_faster, is_saving)
 
 
-def looks_at(bench: Bench, pairs: int) -> list[int]:
+def looks_at(bench: Workbench, pairs: int) -> list[int]:
     """The looks that were due so far: what one of them has proved stays proved."""
     return [count for count in range(bench.least_pairs, pairs + 1) if is_look(count)]
 
@@ -258,7 +258,7 @@ def may_end(pairs: int) -> bool:
     return pairs < FIRST_LOOK or is_look(pairs)
 
 
-def tell(bench: Bench, phase: str, record: ArmRecord) -> None:
+def tell(bench: Workbench, phase: str, record: ArmRecord) -> None:
     """Reports how a proof stands."""
     if len(record.pairs) < 2:
         bench.tell(phase, sum(record.log_ratios))

@@ -28,7 +28,7 @@ from hztune.stats import (
     planned_interval,
     planned_looks,
 )
-from hztune.trial import PAIRS, ArmRecord, Bench, Ledger
+from hztune.trial import PAIRS, ArmRecord, Ledger, Workbench
 
 CLAIM_ERROR = 0.016
 """Two-sided error of all claims of a study together: 0.8 % of false gains."""
@@ -136,7 +136,9 @@ def claim_error(attempt: int) -> float:
     return CLAIM_ERROR * 0.5 ** (min(attempt, 99) + 1)
 
 
-def prove(bench: Bench, control: Arm, chain: Sequence[Arm], *, alpha: float, until: float) -> Proof:
+def prove(
+    bench: Workbench, control: Arm, chain: Sequence[Arm], *, alpha: float, until: float
+) -> Proof:
     """Measures fresh blocks until the chain is decided, or time is up.
 
     How many pairs there will be is known beforehand, from the time; a proof ends before only at a
@@ -161,7 +163,7 @@ def prove(bench: Bench, control: Arm, chain: Sequence[Arm], *, alpha: float, unt
         attempt.tell()
 
 
-def given_up(bench: Bench, control: Arm, chain: Sequence[Arm], *, alpha: float) -> Proof:
+def given_up(bench: Workbench, control: Arm, chain: Sequence[Arm], *, alpha: float) -> Proof:
     """What an attempt had come to when the next one was begun: it had failed.
 
     Args:
@@ -175,12 +177,12 @@ def given_up(bench: Bench, control: Arm, chain: Sequence[Arm], *, alpha: float) 
     return replace(found, arm=chain[0], answer=answer)
 
 
-def chain_rounds(bench: Bench, arms: int) -> int:
+def chain_rounds(bench: Workbench, arms: int) -> int:
     """Rounds of each process of a proof: its time must hold PAIRS blocks."""
     return bench.rounds(1 + arms, bench.budget.total_s * PROOF_SHARE / PAIRS)
 
 
-def affordable_pairs(bench: Bench, arms: int, until: float) -> int:
+def affordable_pairs(bench: Workbench, arms: int, until: float) -> int:
     """Fresh blocks of the default and so many configurations for which there is time."""
     left_s = bench.budget.left(until)
     return max(0, int(left_s / bench.executor.cost(1 + arms, chain_rounds(bench, arms))))
@@ -199,7 +201,7 @@ class _Attempt:
         planned: Blocks of the whole proof.
     """
 
-    bench: Bench
+    bench: Workbench
     control: Arm
     chain: tuple[Arm, ...]
     alpha: float
@@ -208,7 +210,7 @@ class _Attempt:
 
     @classmethod
     def of(
-        cls, bench: Bench, control: Arm, chain: Sequence[Arm], alpha: float, until: float
+        cls, bench: Workbench, control: Arm, chain: Sequence[Arm], alpha: float, until: float
     ) -> _Attempt:
         """An attempt that may have begun in an earlier session: its plan is the one it had."""
         begun_s = _begun_s(bench, chain[0])
@@ -248,38 +250,38 @@ class _Attempt:
     def _answers(self, *, is_last: bool) -> list[ProofAnswer | None]:
         """What is known of each step; None: it is open."""
         found: list[ProofAnswer | None] = []
-        for place in range(len(self.chain)):
+        for index in range(len(self.chain)):
             if found and found[-1] not in (None, "proved", "kept"):
                 found.append("futile")  # nothing is claimed behind a step that failed
             else:
-                found.append(self._answer(place, is_last=is_last))
+                found.append(self._answer(index, is_last=is_last))
         return found
 
-    def _answer(self, place: int, *, is_last: bool) -> ProofAnswer | None:
+    def _answer(self, index: int, *, is_last: bool) -> ProofAnswer | None:
         """What is known of one step."""
-        record = self._fresh(self.chain[place])
+        record = self._fresh(self.chain[index])
         if len(record.failures) >= _MOST_FAILURES:
             return "failed"
         looks = self._looks(len(record.pairs), is_last=is_last)
-        shown = self._shown(place, record, looks)
+        shown = self._shown(index, record, looks)
         if shown is not None:
             return shown
         if not is_last:
-            hopeless = self._hopeless(place, record, looks)
+            hopeless = self._hopeless(index, record, looks)
             if hopeless or len(record.pairs) < self.planned:
                 return hopeless
-        if not (self._must_save or self._gains(place, looks)):
+        if not (self._must_save or self._gains(index, looks)):
             return "out_of_time"
         return missing_limit(self.bench.ledger, record, self.alpha, looks)
 
-    def _shown(self, place: int, record: ArmRecord, looks: Looks) -> ProofAnswer | None:
+    def _shown(self, index: int, record: ArmRecord, looks: Looks) -> ProofAnswer | None:
         """What the looks have shown: a gain within the limits, or a limit that is broken.
 
         Where the default breaks the memory limit, keeping it is the gain. The gain and the limit
         may each use the whole error: an arm that lacks one is claimed only where the test of that
         one errs (the intersection-union test of Berger, Technometrics 24, 1982).
         """
-        gains = self._gains(place, looks)
+        gains = self._gains(index, looks)
         if not self._must_save:
             return within_limits(self.bench.ledger, record, self.alpha, looks) if gains else None
         keeps = keeps_limit(self.bench.ledger, record, self.alpha, looks)
@@ -292,26 +294,26 @@ class _Attempt:
     def _must_save(self) -> bool:
         return self.bench.ledger.default_breaks_limit
 
-    def _gains(self, place: int, looks: Looks) -> bool:
+    def _gains(self, index: int, looks: Looks) -> bool:
         """Whether one of the looks excludes that the step adds nothing."""
-        alpha, least = self._goal(place)
-        seen = looks.intervals(self._pairs(place), alpha, self.bench.ledger.noise())
+        alpha, least = self._goal(index)
+        seen = looks.intervals(self._pairs(index), alpha, self.bench.ledger.noise())
         return any(each.low > 0.0 and each.estimate >= least for each in seen)
 
-    def _goal(self, place: int) -> tuple[float, float]:
+    def _goal(self, index: int) -> tuple[float, float]:
         """The error that a step may use, and the least gain that it has to have."""
-        return (self.alpha, self.bench.floor) if place == 0 else (REPORTED_ERROR, 0.0)
+        return (self.alpha, self.bench.floor) if index == 0 else (REPORTED_ERROR, 0.0)
 
     def _interval(self, pairs: Sequence[float], alpha: float, *, is_last: bool) -> Interval:
         prior = self.bench.ledger.noise().spread(self.rounds)
         return planned_interval(pairs, alpha, self.planned, prior=prior, is_last=is_last)
 
-    def _pairs(self, place: int) -> list[float]:
+    def _pairs(self, index: int) -> list[float]:
         """The log ratios of a step: each to the configuration before it, in the same block."""
         ledger = self.bench.ledger
-        if place == 0:
+        if index == 0:
             return ledger.fresh(self.chain[0]).log_ratios
-        before, arm = self.chain[place - 1 : place + 1]
+        before, arm = self.chain[index - 1 : index + 1]
         return [pair.log_ratio for pair in ledger.fresh_pairs(before, arm, self.chain[0])]
 
     def _fresh(self, arm: Arm) -> ArmRecord:
@@ -329,19 +331,19 @@ class _Attempt:
             due.append(pairs)
         return Looks(tuple(due), self.planned, self.rounds, is_last)
 
-    def _hopeless(self, place: int, record: ArmRecord, looks: Looks) -> ProofAnswer | None:
+    def _hopeless(self, index: int, record: ArmRecord, looks: Looks) -> ProofAnswer | None:
         """Why even a lucky truth would not be proved with all planned pairs; None: it might be.
 
         Stopping for futility can only lose claims, never make one (non-binding futility), so it
         costs no error. It is asked at counts that grow by a third: asked after every pair, it
         would give up too many true gains that begin badly.
         """
-        pairs, (alpha, least) = self._pairs(place), self._goal(place)
+        pairs, (alpha, least) = self._pairs(index), self._goal(index)
         if len(pairs) not in _futile_counts(self.planned):
             return None
         if limit_is_futile(self.bench.ledger, record, self.alpha, looks, self.planned):
             return "over_limit"
-        if self._must_save or self._gains(place, looks):
+        if self._must_save or self._gains(index, looks):
             return None
         if len(pairs) >= self.planned:
             return "futile"
@@ -354,12 +356,12 @@ class _Attempt:
         steps = tuple(
             Step(
                 arm,
-                self.control if place == 0 else self.chain[place - 1],
+                self.control if index == 0 else self.chain[index - 1],
                 answer or "out_of_time",
-                interval=self._reported(self._pairs(place), is_last=is_last),
+                interval=self._reported(self._pairs(index), is_last=is_last),
                 total=self._reported(self._fresh(arm).log_ratios, is_last=is_last),
             )
-            for place, (arm, answer) in enumerate(zip(self.chain, answers, strict=True))
+            for index, (arm, answer) in enumerate(zip(self.chain, answers, strict=True))
         )
         proved = [step for step in steps if step.succeeded]
         last = proved[-1] if proved else steps[0]
@@ -376,19 +378,19 @@ class _Attempt:
     def tell(self) -> None:
         """Reports how the first step stands that is not decided."""
         answers = self._answers(is_last=False)
-        place = next((n for n, each in enumerate(answers) if each is None), 0)
-        pairs = self._pairs(place)
+        index = next((n for n, each in enumerate(answers) if each is None), 0)
+        pairs = self._pairs(index)
         half = math.inf
         if len(pairs) > 1:
             half = fixed_interval(pairs, REPORTED_ERROR).half_width
-        before = self.control if place == 0 else self.chain[place - 1]
+        before = self.control if index == 0 else self.chain[index - 1]
         self.bench.tell(
             "prove",
             fmean(pairs) if pairs else 0.0,
             half,
             pairs=len(pairs),
             planned=self.planned,
-            subject=difference(self.chain[place], before),
+            subject=difference(self.chain[index], before),
         )
 
 
@@ -509,7 +511,7 @@ def limit_is_futile(
     return not spare or is_futile(spare, total, alpha, 0.0)
 
 
-def _begun_s(bench: Bench, first: Arm) -> float:
+def _begun_s(bench: Workbench, first: Arm) -> float:
     """When the proof of a chain was begun, seconds of the budget: now, or in its first block."""
     own = bench.ledger.own_blocks()
     for block, (begin_s, _) in zip(own, times_of(own), strict=True):

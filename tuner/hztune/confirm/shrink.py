@@ -19,7 +19,7 @@ from hztune.blocks import Arm
 from hztune.params import Value
 from hztune.space import AnySpace, ConfigDict, Space
 from hztune.stats import pool_plain
-from hztune.trial import LEAST_SAVING, ArmRecord, Bench
+from hztune.trial import LEAST_SAVING, ArmRecord, Workbench
 
 GROUPS = 4
 """Groups that are taken back side by side in one block."""
@@ -34,7 +34,7 @@ _Knobs = tuple[str, ...]
 
 
 def shorten_members(
-    bench: Bench, space: AnySpace, arms: Sequence[Arm], share: float
+    bench: Workbench, space: AnySpace, arms: Sequence[Arm], share: float
 ) -> list[tuple[Arm, Arm]]:
     """Shortens each in turn; what one leaves of the time, the next ones may use.
 
@@ -56,7 +56,7 @@ def shorten_members(
 
 
 def _shortened(
-    bench: Bench, space: Space, member: Arm, control: Arm, part_s: float, share: float
+    bench: Workbench, space: Space, member: Arm, control: Arm, part_s: float, share: float
 ) -> Arm:
     """What is left of a member, if that is shown beside it to keep its place.
 
@@ -92,7 +92,7 @@ class _Ablation:
         gain: Log ratio of the member to the default, for the progress.
     """
 
-    bench: Bench
+    bench: Workbench
     space: Space
     rounds: int
     gain: float

@@ -42,7 +42,7 @@ def provenance(profile: Profile, undo: str) -> list[str]:
         lines.append("measured on a program of the user's, whose words are not recorded")
     if profile.allocator.name != "none":
         lines.append("verify:  hztune verify PROFILE --pid PID, on the running program")
-    if how := allocator.get(profile.adapter.family).how_to_check:
+    if how := allocator.get(profile.adapter.family).check_advice:
         how = how.replace(_CONF, _prefixed(profile))
         lines.append(f"check:   without hztune, {how}")
     return [*lines, f"undo:    {undo}"]

@@ -183,8 +183,8 @@ def _extra(readings: Readings, one: int) -> tuple[float, float]:
 
 def _extras(seen: Measurements) -> list[tuple[tuple[float, float], tuple[float, float]]]:
     """The same of the program, and of the trace, for each contender but the first."""
-    places = range(1, len(seen.program.speeds))
-    return [(_extra(seen.program, each), _extra(seen.trace, each)) for each in places]
+    positions = range(1, len(seen.program.speeds))
+    return [(_extra(seen.program, each), _extra(seen.trace, each)) for each in positions]
 
 
 def _share(seen: Measurements) -> TimeShare:
@@ -234,10 +234,10 @@ def _unexplained(seen: Measurements, about: About, share: TimeShare) -> str | No
     beyond = [abs(y - k * x) - y_half - k * x_half - allowed for (y, y_half), (x, x_half) in extras]
     if max(beyond) <= 0.0:
         return None
-    place = beyond.index(max(beyond))
-    (y, _), (x, _) = extras[place]
+    index = beyond.index(max(beyond))
+    (y, _), (x, _) = extras[index]
     return (
-        f"{about.names[place + 1]} takes {_signed(y)} of the time of {about.names[0]} in the "
+        f"{about.names[index + 1]} takes {_signed(y)} of the time of {about.names[0]} in the "
         f"program, and would take {_signed(k * x)} by the trace"
     )
 
@@ -247,11 +247,11 @@ def _unexplained(seen: Measurements, about: About, share: TimeShare) -> str | No
 
 def _memory(name: str, program: Readings, trace: Readings, about: About) -> CheckPoint:
     """Do the differences of peak memory agree?"""
-    beyond, place, is_shown = max(_gaps(program, trace))
-    mine = program.more_mb(place, CHECK_ERROR).estimate
-    its = trace.more_mb(place, CHECK_ERROR).estimate
+    beyond, index, is_shown = max(_gaps(program, trace))
+    mine = program.more_mb(index, CHECK_ERROR).estimate
+    its = trace.more_mb(index, CHECK_ERROR).estimate
     told = (
-        f"{about.names[place]} takes {mine:+.1f} MiB against {about.names[0]} in the program, "
+        f"{about.names[index]} takes {mine:+.1f} MiB against {about.names[0]} in the program, "
         f"{its:+.1f} by the trace"
     )
     if beyond <= 0.0:
@@ -261,18 +261,18 @@ def _memory(name: str, program: Readings, trace: Readings, about: About) -> Chec
 
 def _gaps(program: Readings, trace: Readings) -> Iterator[tuple[float, int, bool]]:
     """For each contender how far it is beyond what it may be off, MiB; is that shown?"""
-    for place in range(1, len(trace.peaks_mb)):
-        mine, its = program.more_mb(place, CHECK_ERROR), trace.more_mb(place, CHECK_ERROR)
-        may = max(LEAST_MB, MEMORY_OFF * program.peak_mb(place))
+    for index in range(1, len(trace.peaks_mb)):
+        mine, its = program.more_mb(index, CHECK_ERROR), trace.more_mb(index, CHECK_ERROR)
+        may = max(LEAST_MB, MEMORY_OFF * program.peak_mb(index))
         gap = abs(mine.estimate - its.estimate)
         noise = math.hypot(mine.half_width, its.half_width)
-        yield gap - may, place, gap - noise > may
+        yield gap - may, index, gap - noise > may
 
 
 def _touch(program: Readings, trace: Readings, about: About) -> CheckPoint:
     """Does the replay touch what the program touched, and no more?"""
-    for place, name in enumerate(about.names):
-        mine, its = program.peak_mb(place), trace.peak_mb(place)
+    for index, name in enumerate(about.names):
+        mine, its = program.peak_mb(index), trace.peak_mb(index)
         if its > (1.0 + MEMORY_OFF) * mine + LEAST_MB:
             told = f"under {name} the replay takes {its:.1f} MiB, the program {mine:.1f}"
             return CheckPoint("touch", "disagrees", told)

@@ -63,9 +63,9 @@ def readings_of(blocks: Sequence[Block], seconds: float = 0.0) -> tuple[Readings
     """
     counted = [block for block in blocks if block.control.ok] or list(blocks)
     speeds, peaks, failures = [], [], []
-    for place in range(len(counted[0].outcomes)):
-        outcomes = [block.outcomes[place] for block in counted]
-        pairs = [pair_ratio(block.control, block.outcomes[place]) for block in counted]
+    for index in range(len(counted[0].outcomes)):
+        outcomes = [block.outcomes[index] for block in counted]
+        pairs = [pair_ratio(block.control, block.outcomes[index]) for block in counted]
         speeds.append(tuple(math.nan if p is None else round(p.log_ratio, _DIGITS) for p in pairs))
         peaks.append(tuple(round(o.rss_peak_kb / _KIB, _DIGITS) for o in outcomes))
         bad = next((o for o in outcomes if not o.ok), None)

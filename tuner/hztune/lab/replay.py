@@ -230,10 +230,10 @@ class ReplayExecutor:
         if truth.status != "ok":
             return Outcome(arm, truth.status, f"the landscape says {truth.status}")
         turn_ns = round(self._turn_s * 1e9)
-        places = [int(place) for place in positions]
+        drawn = [int(position) for position in positions]
         turns = tuple(
-            Turn(i, place, at + (i * arms + place) * turn_ns, self._counted_ns, count)
-            for i, (place, count) in enumerate(zip(places, ops.tolist(), strict=True))
+            Turn(i, position, at + (i * arms + position) * turn_ns, self._counted_ns, count)
+            for i, (position, count) in enumerate(zip(drawn, ops.tolist(), strict=True))
         )
         rate = float(ops.mean()) / (self._counted_ns * 1e-9)
         return Outcome(arm, "ok", "", rate, turns, truth.rss_kb, truth.rss_kb // 2)
@@ -263,7 +263,7 @@ def _log_rates(block: Block) -> Floats | None:
 
 
 def _stretch(rng: Generator, series: Floats, length: int) -> Floats:
-    """Returns `length` values of a series from a random place on, going round at its end."""
+    """Returns `length` values of a series from a random index on, going round at its end."""
     start = rng.integers(len(series))
     values: Floats = series[(start + np.arange(length)) % len(series)]
     return values

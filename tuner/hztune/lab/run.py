@@ -16,7 +16,7 @@ from pathlib import Path
 from hztune import allocator, files
 from hztune.blocks import Block, Outcome
 from hztune.compare import comparison as comparisons
-from hztune.compare import contenders, session
+from hztune.compare import conduct, contenders
 from hztune.compare.comparison import Comparison
 from hztune.compare.contenders import Contender, configured, distinct
 from hztune.compare.match import Effort, Finish, MakeExecutor, Measured
@@ -60,7 +60,7 @@ def run(
     extra: Sequence[Contender] = (),
     budget_s: float | None = None,
     resume: bool = False,
-    executors: Executors = session.executors,
+    executors: Executors = conduct.executors,
 ) -> Ran:
     """Measures an experiment and writes its results.
 
@@ -91,7 +91,7 @@ def run(
         return Ran(record, len(experiment.rows), experiment.folder / RESULTS, False)
     for spec in specs:
         spec.check()
-    record, stopped = session.carry_out(
+    record, stopped = conduct.carry_out(
         record,
         specs,
         _plan(experiment, len(specs), budget_s),

@@ -9,9 +9,9 @@ from pathlib import Path
 from hztune import files
 from hztune.compare import table
 from hztune.errors import UsageError
-from hztune.lab import chart, figures
-from hztune.lab.figures import Shown
-from hztune.lab.report import ExperimentReading
+from hztune.lab import arm_figures, chart
+from hztune.lab.arm_figures import Shown
+from hztune.lab.findings import ExperimentReading
 
 
 def draw_answer(finding: ExperimentReading, path: Path) -> None:
@@ -31,7 +31,7 @@ def for_people(finding: ExperimentReading, *, rows: bool) -> str:
         return "\n".join(finding.lines())
     details = [
         table.plain(finding.standings),
-        *figures.values_table(finding.values, finding.standings),
+        *arm_figures.values_table(finding.values, finding.standings),
     ]
     return "\n".join([*finding.lines(), "", *details])
 
@@ -43,7 +43,7 @@ def markdown_of(findings: Sequence[ExperimentReading], *, rows: bool) -> str:
     for each in findings:
         if rows and each.standings:
             text += ["", f"### {each.name}", "", table.markdown(each.standings), ""]
-            text += figures.values_table(each.values, each.standings)
+            text += arm_figures.values_table(each.values, each.standings)
     return "\n".join(text)
 
 

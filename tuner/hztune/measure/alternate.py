@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from hztune.measure.identity import Fault
-from hztune.measure.place import placed
+from hztune.measure.port_and_dir import with_port_and_dir
 from hztune.measure.program import hook
 from hztune.measure.stints import Met, Pace, Stint, Unit, nothing_met, take_turns
 from hztune.measure.types import Arm, Outcome, Turn
@@ -126,12 +126,12 @@ class _Alternation(Series):
 
         Arms at fault are left out.
         """
-        with ExitStack() as places:
+        with ExitStack() as stack:
             units = {}
             for index, part in enumerate(self._parts):
                 if part.fault is None:
                     limited = replace(self._program.of(part.arm), rss_limit_mb=self._limit_mb(part))
-                    program = places.enter_context(placed(limited))
+                    program = stack.enter_context(with_port_and_dir(limited))
                     hook("--prepare", program.prepare, self._identity.base)
                     look = partial(self._identity.inspect, part.arm)
                     units[index] = Unit(program, self._changes(part, rng), look)

@@ -18,7 +18,7 @@ from statistics import fmean
 from hztune.measure.alternate import NumberReading
 from hztune.measure.examine import TURN_MS, Finding, Tryout
 from hztune.measure.identity import Fault
-from hztune.measure.program import Program, Service, placed_names
+from hztune.measure.program import Program, Service, placeholders
 from hztune.measure.server import LOAD_PATIENCE_S, LOAD_SPAN_S, refuse_fixed_time
 from hztune.measure.stints import Met, Pace, Stint
 
@@ -38,7 +38,7 @@ _BUSY = 0.9
 
 def fixed_port(program: Program, service: Service) -> str:
     """Returns why two copies of a server cannot live at once, in words; "": they can."""
-    if placed_names(*program.argv, program.prepare):
+    if placeholders(*program.argv, program.prepare):
         return ""
     port = f"port {service.port}" if service.port else "the port that its command names"
     return (
@@ -103,8 +103,8 @@ class ServerTryout(Tryout):
         program on the machine changes.
         """
         reference, *others = (self._told(stint) for stint in (alone, *copies))
-        for counts_standing, place in ((True, 0), (False, 1)):
-            off_by = fmean(told[place] - reference[place] for told in others)
+        for counts_standing, of in ((True, 0), (False, 1)):
+            off_by = fmean(told[of] - reference[of] for told in others)
             if abs(off_by) <= _NUMBER_OFF:
                 return self._in_favour(NumberReading(counts_standing), alone, copies)
         return self.against(

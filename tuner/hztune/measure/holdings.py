@@ -39,8 +39,8 @@ class Holdings:
         each = list(self.of.values())
         twice = {
             what
-            for place, held in enumerate(each)
-            for other in each[:place]
+            for index, held in enumerate(each)
+            for other in each[:index]
             for what in held & other
         }
         return sorted(twice)

@@ -21,10 +21,10 @@ from hztune.allocator.inside import Inside
 from hztune.allocator.memory import ProcessMemory
 from hztune.measure.identity import AllocatorIdentity
 from hztune.measure.launch import Run
-from hztune.measure.place import placed
+from hztune.measure.port_and_dir import with_port_and_dir
 from hztune.measure.program import Program, hook
 from hztune.measure.server import LOAD_SPAN_S, serve_once
-from hztune.measure.timer import time_once
+from hztune.measure.timed_run import time_once
 from hztune.params import Value
 
 _FIRST_S = 0.001
@@ -95,7 +95,7 @@ def _look(program: Program, names: Sequence[str]) -> tuple[list[Path], Run]:
         if (adapter := inside.adapter_of(name)) is not None:
             said.update(adapter.saying())
     run_once = serve_once if program.service else time_once
-    with placed(replace(program, span_s=LOAD_SPAN_S)) as here:
+    with with_port_and_dir(replace(program, span_s=LOAD_SPAN_S)) as here:
         hook("--prepare", here.prepare, base)
         with _mapped() as files:
             run = run_once(here, 0, base, said, here.timeout_s, look=lambda running: None)

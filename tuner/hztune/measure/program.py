@@ -270,7 +270,7 @@ def described(
     service = _service(server, load, ready, ready_port, idle_s, rests)
     if service is not None:
         _refuse_lost_port([server, prepare], service)
-    if by == "turns" and server and not placed_names(server, prepare):
+    if by == "turns" and server and not placeholders(server, prepare):
         raise UsageError(
             "--by turns needs a port of its own for each copy of the server: write {port} in "
             "--server and --load where the port stands"
@@ -350,8 +350,8 @@ def _refuse_lost_port(starting: list[str], service: Service) -> None:
     Raises:
         UsageError: They do not.
     """
-    told, sought = placed_names(*starting), placed_names(service.load, service.ready)
-    if "port" in told and not placed_names(service.load):
+    told, sought = placeholders(*starting), placeholders(service.load, service.ready)
+    if "port" in told and not placeholders(service.load):
         raise UsageError(
             f"--server has {{port}}, another port for each run, and --load {service.load!r} has "
             "not: write {port} there, too, where the load's port stands"
@@ -374,12 +374,12 @@ def _refuse_lost_port(starting: list[str], service: Service) -> None:
         )
 
 
-def placed_names(*texts: str) -> set[str]:
+def placeholders(*texts: str) -> set[str]:
     """Returns which of "port" and "dir" stand in commands as words to be replaced."""
     return {found for text in texts for found in _PLACED.findall(text)}
 
 
-def put_in_place(text: str, values: Mapping[str, str]) -> str:
+def filled(text: str, values: Mapping[str, str]) -> str:
     """Returns a command with the values of one run in it, by name."""
     return _PLACED.sub(lambda found: values[found[1]], text)
 

@@ -31,7 +31,7 @@ def rest_once(
     timeout_s: float,
     look: Look,
 ) -> Run:
-    """Runs a program that says when it rests; see `timer.time_once`.
+    """Runs a program that says when it rests; see `timed_run.time_once`.
 
     Its time is that of its loads.
 

@@ -17,7 +17,7 @@ from functools import cached_property, partial
 from hztune.measure.disturbance import DisturbanceRule, Watch, repeats
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run
-from hztune.measure.place import placed
+from hztune.measure.port_and_dir import with_port_and_dir
 from hztune.measure.program import Program, hook
 from hztune.measure.rounds import limit_of_rounds, rest_once, use_in_rounds
 from hztune.measure.server import (
@@ -27,7 +27,7 @@ from hztune.measure.server import (
     refuse_fixed_time,
     serve_once,
 )
-from hztune.measure.timer import time_once
+from hztune.measure.timed_run import time_once
 from hztune.measure.types import Arm, Turn
 from hztune.measure.whole import SEEDS, Part, Series, WholeExecutor
 from hztune.rests import Rested
@@ -149,7 +149,7 @@ class _RunSeries(Series):
         """Runs an arm between its hooks; returns the run and what watched it alone."""
         changes = self._changes(part, rng)
         own = replace(self._program.of(part.arm), rss_limit_mb=self._limit_mb(part))
-        with placed(own) as program:
+        with with_port_and_dir(own) as program:
             hook("--prepare", program.prepare, self._identity.base)
             watch = Watch()
             run_once = _way_to_run(program, self.limits.run_s, standing, resting)

@@ -1,6 +1,6 @@
 """One run of a server: started afresh under the candidate, put under load, and stopped.
 
-Only one server runs at a time, so that it may always use the same port; see `measure.place` for
+Only one server runs at a time, so that it may always use the same port; see `port_and_dir` for
 ports that change. The load runs beside it without the candidate's variables; its time, or what it
 prints, is the measurement. Whatever ends the run, the load and the whole tree of the server end
 with it.
@@ -64,7 +64,7 @@ def serve_once(
     use: Use | None = None,
     most_s: float = 0.0,
 ) -> Run:
-    """Runs the server, and the load once; see `timer.time_once`.
+    """Runs the server, and the load once; see `timed_run.time_once`.
 
     Args:
         program: The server, in its place.

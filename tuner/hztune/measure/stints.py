@@ -194,7 +194,7 @@ def _served(number: int, server: Server, run: Run, loads: Sequence[Stint]) -> It
 def _command(
     units: Sequence[Unit], pace: Pace, runs: int, seed: int, limit_s: float, folder: Path | None
 ) -> list[str]:
-    """Returns the command; a unit is named by its place."""
+    """Returns the command; a unit is named by its index."""
     words = [str(artifacts.alternate()), "--seed", str(seed), "--runs", str(runs)]
     words += ["--turn-ms", f"{pace.turn_ms:g}", "--timeout-ms", str(round(1e3 * limit_s))]
     if any(unit.program.service for unit in units):

@@ -194,7 +194,7 @@ class _Performance:
             raise HztuneError(f"hz-turns {ended.describe()}")
 
     def _command(self, rounds: int, rng: random.Random) -> list[str]:
-        """Returns the command; an arm is named by its place, since an arm may stand twice."""
+        """Returns the command; an arm is named by its index, since an arm may stand twice."""
         tempo = self._tempo
         words = [str(artifacts.turns()), "--ask", "--seed", str(rng.randrange(_SEEDS))]
         words += ["--turn-ms", f"{tempo.turn_ms:g}", "--skip-ms", f"{tempo.skip_ms:g}"]

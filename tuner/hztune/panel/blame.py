@@ -15,7 +15,7 @@ from hztune.panel.judging import LOOKS, Harm, relief_of
 from hztune.panel.workloads import MOST_SUSPECTS, PanelExecutor
 from hztune.space import Space
 from hztune.stats import Interval, fixed_interval
-from hztune.trial import Bench
+from hztune.trial import Workbench
 
 MOST_BLAME_BLOCKS = 8
 """Blocks in which a cause is sought; one that is not found in them is told as not found."""
@@ -37,7 +37,7 @@ class Suspect:
 
 
 def culprits(
-    bench: Bench,
+    bench: Workbench,
     executor: PanelExecutor,
     harm: Harm,
     suspects: Sequence[Sequence[Suspect]],
@@ -72,7 +72,7 @@ def culprits(
 
 
 def _fitting(
-    bench: Bench,
+    bench: Workbench,
     executor: PanelExecutor,
     group: Sequence[Suspect],
     arms: tuple[Arm, Arm],
@@ -138,14 +138,14 @@ def _both(suspect: Suspect) -> tuple[Arm, Arm]:
     return suspect.with_it, suspect.without
 
 
-def blocks_on(bench: Bench, workload: str) -> list[Block]:
+def blocks_on(bench: Workbench, workload: str) -> list[Block]:
     """The blocks of this machine on one workload of the panel in which the control ran."""
     own = (block for block in bench.ledger.panel if bench.ledger.is_own(block))
     return [block for block in own if block.workload == workload and block.control.ok]
 
 
 def _pairs(
-    bench: Bench, executor: PanelExecutor, suspect: Suspect
+    bench: Workbench, executor: PanelExecutor, suspect: Suspect
 ) -> Iterator[tuple[Outcome, Outcome]]:
     """Yields with and without it, of each block that has both."""
     for block in blocks_on(bench, executor.workload):
@@ -154,7 +154,7 @@ def _pairs(
             yield found[suspect.with_it], found[suspect.without]
 
 
-def _is_open(bench: Bench, executor: PanelExecutor, harm: Harm, suspect: Suspect) -> bool:
+def _is_open(bench: Workbench, executor: PanelExecutor, harm: Harm, suspect: Suspect) -> bool:
     """Whether more blocks may still show that it does most of the harm."""
     pairs = [*_pairs(bench, executor, suspect)]
     if harm.interval is None:
@@ -165,7 +165,7 @@ def _is_open(bench: Bench, executor: PanelExecutor, harm: Harm, suspect: Suspect
 
 
 def _guilty(
-    bench: Bench, executor: PanelExecutor, harm: Harm, group: Sequence[Suspect]
+    bench: Workbench, executor: PanelExecutor, harm: Harm, group: Sequence[Suspect]
 ) -> tuple[str, ...]:
     """The suspects without which most of the harm is gone."""
     if harm.interval is None:
@@ -176,7 +176,7 @@ def _guilty(
     return tuple(name for name, relief in reliefs.items() if relief >= least)
 
 
-def _fails(bench: Bench, executor: PanelExecutor, suspect: Suspect) -> bool:
+def _fails(bench: Workbench, executor: PanelExecutor, suspect: Suspect) -> bool:
     """Whether processes fail with it and none without it."""
     pairs = [*_pairs(bench, executor, suspect)]
     failed = [one for one, other in pairs if not one.ok]

@@ -17,7 +17,7 @@ from hztune.panel.blame import blocks_on, culprits, suspected
 from hztune.panel.judging import LOOKS, SPEED_MARGIN, Harm, Seen, seen_in
 from hztune.panel.workloads import PanelExecutor
 from hztune.space import Space
-from hztune.trial import Bench
+from hztune.trial import Workbench
 
 PANEL_SHARE = 0.08
 """Part of a study's budget that is reserved for the panel."""
@@ -99,7 +99,7 @@ class Panel:
 
     def examine(
         self,
-        bench: Bench,
+        bench: Workbench,
         space: Space,
         control: Arm,
         winner: Arm,
@@ -136,7 +136,7 @@ class Panel:
 class _Course:
     """One examination."""
 
-    bench: Bench
+    bench: Workbench
     space: Space
     control: Arm
     executors: Sequence[PanelExecutor]

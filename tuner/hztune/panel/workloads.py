@@ -9,9 +9,9 @@ from typing import Final
 
 from hztune.machine import Machine
 from hztune.measure import Arm, Block, Executor, Role
+from hztune.measure.executors import workloads_executor
 from hztune.measure.several import WorkloadSink
 from hztune.measure.types import Around
-from hztune.measure.workloads import workloads_executor
 from hztune.store import Nowhere, Sink
 from hztune.workload import WorkloadSpec
 

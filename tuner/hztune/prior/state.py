@@ -37,11 +37,11 @@ def folder() -> Path | None:
 def read() -> list[Lesson]:
     """Every lesson that is there and can be read, the newest first."""
     found = []
-    place = folder()
-    for name in _names(place, _NAME)[:MOST_LESSONS]:
-        assert place is not None  # or it would hold no name
+    home = folder()
+    for name in _names(home, _NAME)[:MOST_LESSONS]:
+        assert home is not None  # or it would hold no name
         try:
-            found.append(parse(files.read_small(place / name, MOST_BYTES)))
+            found.append(parse(files.read_small(home / name, MOST_BYTES)))
         except UsageError:
             continue
     return found
@@ -53,28 +53,28 @@ def keep(lesson: Lesson) -> None:
     Raises:
         HztuneError: The file system refused, or the lesson is too large.
     """
-    text, place = dumps(lesson), folder()
-    if place is None:
+    text, home = dumps(lesson), folder()
+    if home is None:
         raise HztuneError("this user has no home directory, and XDG_STATE_HOME is not set")
     if len(text) > MOST_BYTES:
         raise HztuneError(f"it is {len(text)} bytes, and at most {MOST_BYTES} are kept")
     try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise HztuneError(f"cannot make {str(place)!r}: {error.strerror}") from None
+        raise HztuneError(f"cannot make {str(home)!r}: {error.strerror}") from None
     stamp = lesson.created.strftime("%Y%m%dT%H%M%SZ")
-    files.write_whole(place / f"{stamp}-{secrets.token_hex(4)}.json", text)
-    for name in _names(place, _OWN)[MOST_LESSONS:]:
+    files.write_whole(home / f"{stamp}-{secrets.token_hex(4)}.json", text)
+    for name in _names(home, _OWN)[MOST_LESSONS:]:
         try:
-            (place / name).unlink(missing_ok=True)
+            (home / name).unlink(missing_ok=True)
         except OSError:
             return
 
 
-def _names(place: Path | None, pattern: re.Pattern[str]) -> list[str]:
+def _names(home: Path | None, pattern: re.Pattern[str]) -> list[str]:
     """The files of that pattern, the newest first."""
     try:
-        names = os.listdir(place) if place is not None else []
+        names = os.listdir(home) if home is not None else []
     except OSError:
         return []
     own = [name for name in names if pattern.fullmatch(name)]

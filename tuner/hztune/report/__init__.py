@@ -7,9 +7,9 @@ from pathlib import Path
 from string import Template
 
 from hztune import files
+from hztune.report.dashboard import write_shared_storage, write_storage
 from hztune.report.markup import join
 from hztune.report.sections import body
-from hztune.report.storage import write_shared_storage, write_storage
 from hztune.report.words import verdict_words
 from hztune.result import figures
 

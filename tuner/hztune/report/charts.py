@@ -54,14 +54,14 @@ class Strip:
     Attributes:
         label: What is compared.
         note: What came of it.
-        points: The log ratio of each pair.
+        dots: The log ratio of each pair.
         interval: Of their mean; None: too few pairs.
         kind: Style class: "gain", "loss" or "neutral".
     """
 
     label: str
     note: str
-    points: Sequence[float]
+    dots: Sequence[float]
     interval: Interval | None
     kind: str
 
@@ -70,7 +70,7 @@ def strips(rows: Sequence[Strip], floor: float, width: float, title: str) -> Htm
     """Draws comparisons below each other on one speed axis; `floor` is shaded around zero."""
     ends = [0.0, floor, -floor]
     for row in rows:
-        ends += [*row.points, *_ends(row.interval)]
+        ends += [*row.dots, *_ends(row.interval)]
     low, high = _padded(min(ends), max(ends))
     scale = PlotScale(low, high, 12.0, width - 12.0)
     height = _ROW if width >= _ROOMY else _TALL_ROW
@@ -171,7 +171,7 @@ def pareto_plot(
 def response(curve: Curve, floor: float, width: float) -> Html:
     """Draws what was measured along the values of one knob."""
     height, top, left = 200.0, 12.0, 46.0
-    shown = [point.estimate for level in curve.levels for point in level.points]
+    shown = [point.estimate for level in curve.levels for point in level.estimates]
     low, high = _speed_range(shown, floor)
     y = PlotScale(low, high, height - 34.0, top)
     step = (width - left - 8.0) / len(curve.levels)
@@ -213,7 +213,7 @@ def _strip(row: Strip, top: float, line: float, scale: PlotScale, width: float) 
         yield lettering(width - 12.0, top + 15.0, row.note, f"note {row.kind}", "end")
     else:
         yield lettering(12.0, top + 31.0, row.note, f"note {row.kind}")
-    for point in row.points:
+    for point in row.dots:
         yield dot(scale(point), line, 3.5, f"pair {row.kind}", change(point))
     if row.interval is not None:
         yield _interval(row.interval, line, scale, row.kind)
@@ -286,10 +286,10 @@ _PHASE_WORDS = {
 
 
 def _level(level: Level, curve: Curve, x: float, step: float, y: PlotScale) -> Iterator[Html]:
-    count = len(level.points)
+    count = len(level.estimates)
     spread = min(0.5 * step, 6.0 * count)
     value = value_words(level.value, curve.param.unit)
-    for index, point in enumerate(level.points):
+    for index, point in enumerate(level.estimates):
         at = x + spread * ((index + 0.5) / count - 0.5)
         yield segment(at, y(point.low), at, y(point.high), "spread candidate")
         yield dot(at, y(point.estimate), 2.6, "candidate", f"{value}: {interval_words(point)}")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from hztune.blocks import Arm
 from hztune.progress import duration
-from hztune.report import advice, charts, elsewhere, kept_section, pareto_section, words
+from hztune.report import advice, charts, kept_section, panel_section, pareto_section, words
 from hztune.report.markup import Html, figure, join, table, tag
 from hztune.result import front_file
 from hztune.result.figures import Candidate, Curve, Effect, Figures
@@ -42,7 +42,7 @@ def body(found: Figures) -> Html:
         kept_section.memory_over_time,
         kept_section.smallest,
         _shares,
-        elsewhere.on_other_programs,
+        panel_section.on_other_programs,
         _allocators,
         _search,
         _worth,
@@ -145,9 +145,7 @@ def _proof(found: Figures) -> Html:
     if found.calibration is not None:
         note = words.interval_words(found.calibration)
         name = f"{_control(found)} against itself"
-        rows.append(
-            charts.Strip(name, note, found.calibration_points, found.calibration, "neutral")
-        )
+        rows.append(charts.Strip(name, note, found.calibration_pairs, found.calibration, "neutral"))
     attempts = {}
     for arm, record in found.proofs:
         row, answer = _attempt(found, arm, record)
@@ -217,12 +215,12 @@ def _fate(found: Figures, arm: Arm) -> tuple[str, str]:
     if arm == found.winner and found.profile.makes_a_claim:
         return "the profile", "proved"
     answer = found.answer(arm)
-    place = [each for each, _ in found.proofs].index(arm) + 1
+    number = [each for each, _ in found.proofs].index(arm) + 1
     if not answer and found.result is not None and not found.seeks_front:
         fate = _ANSWERS.get(found.step_answer(arm), "")
         beside = "measured beside a finalist, and not proved to add to it"
-        return f"configuration {place}", fate if fate.startswith(("proved", "kept")) else beside
-    return f"{'finalist' if answer else 'configuration'} {place}", _ANSWERS[answer]
+        return f"configuration {number}", fate if fate.startswith(("proved", "kept")) else beside
+    return f"{'finalist' if answer else 'configuration'} {number}", _ANSWERS[answer]
 
 
 def _attempt_line(label: str, answer: str, arm: Arm) -> Html:
@@ -246,12 +244,12 @@ def _shares(found: Figures) -> Html:
     )
 
 
-def _share(name: str, points: list[float], interval: Interval | None) -> charts.Strip:
+def _share(name: str, pairs: list[float], interval: Interval | None) -> charts.Strip:
     note = words.interval_words(interval) if interval is not None else "too few pairs"
     kind = "neutral"
     if interval is not None and not interval.has_zero:
         kind = "gain" if interval.low > 0.0 else "loss"
-    return charts.Strip(name, note, points, interval, kind)
+    return charts.Strip(name, note, pairs, interval, kind)
 
 
 def _allocators(found: Figures) -> Html:
@@ -376,7 +374,7 @@ def _addition_row(step: Effect) -> charts.Strip:
     told = words.interval_words(step.interval) if step.interval else "too few pairs"
     label = ", ".join(step.names) or "the allocator itself"
     kind = "gain" if step.is_kept else "neutral"
-    return charts.Strip(label, f"{told} - {fate}", step.points, step.interval, kind)
+    return charts.Strip(label, f"{told} - {fate}", step.pairs, step.interval, kind)
 
 
 def _ablation(found: Figures) -> Html:
@@ -403,7 +401,7 @@ def _removal_row(removal: Effect) -> charts.Strip:
     label = "without " + ", ".join(removal.names)
     note = f"{words.interval_words(removal.interval)} - {fate}"
     kind = "loss" if removal.interval.high < 0.0 else "neutral"
-    return charts.Strip(label, note, removal.points, removal.interval, kind)
+    return charts.Strip(label, note, removal.pairs, removal.interval, kind)
 
 
 def _importance(found: Figures) -> Html:

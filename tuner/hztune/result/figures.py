@@ -26,8 +26,8 @@ from hztune.profile import PROFILE, Profile
 from hztune.rests import Rested, weighed_memory
 from hztune.result import Attempt, Result, stored
 from hztune.result.decision import claimed_interval
+from hztune.result.effects import likely_effects, ordered
 from hztune.result.kept import KeptMemory, kept_memory
-from hztune.search.effects import likely_effects, ordered
 from hztune.stats import Interval, block_ratios, fixed_interval, pool_plain
 from hztune.store.local import SAMPLES, Recording, recording, require_study
 from hztune.trial import (
@@ -86,13 +86,13 @@ class Effect:
     Attributes:
         names: The parameters.
         interval: 95 % interval of the log ratio with / without what was done; None: too few pairs.
-        points: The log ratio of each pair behind it.
+        pairs: The log ratio of each pair behind it.
         is_kept: Whether the profile carries any of them.
     """
 
     names: tuple[str, ...]
     interval: Interval | None
-    points: tuple[float, ...]
+    pairs: tuple[float, ...]
     is_kept: bool
 
 
@@ -102,12 +102,12 @@ class Level:
 
     Attributes:
         value: The value.
-        points: Their estimates.
+        estimates: Their estimates.
         interval: Of their mean; infinitely wide for a single one.
     """
 
     value: Value
-    points: tuple[Interval, ...]
+    estimates: tuple[Interval, ...]
     interval: Interval
 
 
@@ -317,10 +317,10 @@ class Figures:
     @property
     def calibration(self) -> Interval | None:
         """The default against itself; None: not measured twice."""
-        return _plain_interval(self.calibration_points)
+        return _plain_interval(self.calibration_pairs)
 
     @property
-    def calibration_points(self) -> list[float]:
+    def calibration_pairs(self) -> list[float]:
         """The log ratio of each pair of the default with itself."""
         return [pair.log_ratio for pair in self.ledger.own_calibration]
 
@@ -347,9 +347,9 @@ class Figures:
         )
 
     def _step(self, before: Arm, arm: Arm, first: Arm, *, is_kept: bool) -> Effect:
-        points = tuple(pair.log_ratio for pair in self.ledger.fresh_pairs(before, arm, first))
-        interval = self._added[arm] if arm in self._added else interval_of(points)
-        return Effect(added_to(arm, before), interval, points, is_kept)
+        pairs = tuple(pair.log_ratio for pair in self.ledger.fresh_pairs(before, arm, first))
+        interval = self._added[arm] if arm in self._added else interval_of(pairs)
+        return Effect(added_to(arm, before), interval, pairs, is_kept)
 
     @cached_property
     def _added(self) -> Mapping[Arm, Interval | None]:

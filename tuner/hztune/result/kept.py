@@ -79,7 +79,7 @@ def kept_memory(
         default = keeper([each.rested for each in alone if each.rested and each.ok])
         return KeptMemory(default) if default else None
     default, tuned = (
-        keeper([pair[place].rested for pair in both if pair[place].rested]) for place in (0, 1)
+        keeper([pair[side].rested for pair in both if pair[side].rested]) for side in (0, 1)
     )
     assert default is not None and tuned is not None  # there are pairs
     ratios = [log_memory_ratio(*pair, "kept") for pair in both]

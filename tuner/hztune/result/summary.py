@@ -34,7 +34,8 @@ def summary_json(result: Result) -> dict[str, Any]:
     for one in later["left_out"]:
         one["params"] = dict(one["params"])
     later["added"] = [_added(one) for one in result.account.added]
-    later["strays"] = [_with_params(each) for each in account.pop("outliers")]
+    later["outliers"] = [_with_params(each) for each in account.pop("outliers")]
+    later["strays"] = later["outliers"]  # what they were called before
     account["attempts"] = [_attempt(each) for each in account["attempts"]]
     return {
         "verdict": made.claim.verdict,

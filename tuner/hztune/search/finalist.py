@@ -63,10 +63,10 @@ def shortest(
     levels = np.array(rows, dtype=np.int64)
     ahead, error = model.lead(measured.index(row), levels)
     lengths = (levels != UNCHANGED).sum(axis=1)
-    near = [place for place in range(len(rows)) if ahead[place] <= error[place]]
+    near = [index for index in range(len(rows)) if ahead[index] <= error[index]]
     if not near:
         return row if row not in refused else None
-    return rows[min(near, key=lambda place: (int(lengths[place]), float(ahead[place])))]
+    return rows[min(near, key=lambda index: (int(lengths[index]), float(ahead[index])))]
 
 
 def chain(
@@ -115,12 +115,12 @@ def _steps(proposer: Proposer, model: SparseModel, row: Row, *, is_control: bool
     while left:
         options = [_with(reached, axis, row[axis]) for axis in left]
         worth = [_worth(model, each) for each in options]
-        place = int(np.argmax(worth))
-        reached = options[place]
-        left.pop(place)
-        if reached == row or (worth[place] > best + PRICE and _is_legal(proposer, reached)):
+        index = int(np.argmax(worth))
+        reached = options[index]
+        left.pop(index)
+        if reached == row or (worth[index] > best + PRICE and _is_legal(proposer, reached)):
             found.append(reached)
-            best = max(best, worth[place])
+            best = max(best, worth[index])
     return found
 
 
@@ -140,9 +140,9 @@ def _addition(
     if not options:
         return None
     mean, error = _gain(proposer, model, row, options)
-    place = int(np.argmax(mean))
-    is_likely = mean[place] > PRICE and normal_tail(-mean[place] / error[place]) > _LIKELY
-    return options[place] if is_likely and _is_legal(proposer, options[place]) else None
+    index = int(np.argmax(mean))
+    is_likely = mean[index] > PRICE and normal_tail(-mean[index] / error[index]) > _LIKELY
+    return options[index] if is_likely and _is_legal(proposer, options[index]) else None
 
 
 def _gain(

@@ -15,7 +15,7 @@ from hztune.search.proposer import MEMORY, SPEED
 from hztune.search.prospects import Best, prospects
 from hztune.search.race import ENOUGH_PAIRS, FEWEST_BLOCKS, Search
 from hztune.stats import Estimate, pool
-from hztune.trial import LEAST_SAVING, ArmRecord, Ledger, Place, unbeaten
+from hztune.trial import LEAST_SAVING, ArmRecord, Ledger, Point, unbeaten
 from hztune.trial.pareto import CONTROL, dominates, spread
 
 _SURELY_BEATEN = 0.95
@@ -23,7 +23,7 @@ _SURELY_BEATEN = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class Compromise:
     """A configuration in the plane of speed and memory.
 
     Attributes:
@@ -37,7 +37,7 @@ class Point:
     saving: Estimate
 
     @property
-    def place(self) -> Place:
+    def point(self) -> Point:
         """The estimates of both."""
         return self.speed.mean, self.saving.mean
 
@@ -54,8 +54,8 @@ class FrontGoal:
 
     def prospects(self, search: Search) -> dict[str, float]:
         """What each hopeful allocator promises in speed or in memory, whichever is more."""
-        savers = sorted(points(search), key=lambda point: -point.saving.mean)
-        ranked = [Best(point.record, point.saving) for point in savers]
+        savers = sorted(compromises(search), key=lambda each: -each.saving.mean)
+        ranked = [Best(each.record, each.saving) for each in savers]
         ledger = search.bench.ledger
         saving = prospects(search.space, ledger, ranked, LEAST_SAVING)
         speed = prospects(search.space, ledger, search.ranked(), search.bench.floor)
@@ -65,8 +65,8 @@ class FrontGoal:
 
     def leaders(self, search: Search) -> list[str]:
         """The allocators on the present front."""
-        ahead = unbeaten(points(search))
-        return [*dict.fromkeys(point.record.arm.allocator for point in ahead)]
+        ahead = unbeaten(compromises(search))
+        return [*dict.fromkeys(each.record.arm.allocator for each in ahead)]
 
     def promise(self, search: Search, allocator: str, count: int) -> float:
         """A front has room everywhere between its members: its search ends with its time."""
@@ -74,16 +74,16 @@ class FrontGoal:
 
     def is_open(self, search: Search) -> bool:
         """Whether a configuration that is hardly known may belong on the front."""
-        found = points(search)
+        found = compromises(search)
         ahead = unbeaten(found)
-        return any(_could_be_on(search, point, ahead) for point in found)
+        return any(_could_be_on(search, each, ahead) for each in found)
 
 
-def points(search: Search) -> list[Point]:
+def compromises(search: Search) -> list[Compromise]:
     """Every feasible configuration whose memory is known, the fastest first."""
     known = savings(search.bench.ledger)
     return [
-        Point(one.record, one.estimate, known[one.record.arm.key])
+        Compromise(one.record, one.estimate, known[one.record.arm.key])
         for one in search.ranked()
         if one.record.arm.key in known
     ]
@@ -91,7 +91,7 @@ def points(search: Search) -> list[Point]:
 
 def members(search: Search, most: int) -> list[Arm]:
     """The arms to prove: spread along the front as it is estimated, the fastest first."""
-    return [point.record.arm for point in _spread(search, points(search), most)]
+    return [each.record.arm for each in _spread(search, compromises(search), most)]
 
 
 def savings(ledger: Ledger) -> dict[str, Estimate]:
@@ -104,37 +104,37 @@ def savings(ledger: Ledger) -> dict[str, Estimate]:
     return dict(zip(known, pool([*known.values()], ledger.memory_noises()), strict=True))
 
 
-def _spread(search: Search, found: Sequence[Point], most: int) -> list[Point]:
+def _spread(search: Search, found: Sequence[Compromise], most: int) -> list[Compromise]:
     """Of the unbeaten that promise something, those that cover most of the plane."""
     breaks_limit = search.bench.ledger.default_breaks_limit
     promising = [
-        point
-        for point in unbeaten(found)
-        if breaks_limit or _promises(point.place, search.bench.floor)
+        each
+        for each in unbeaten(found)
+        if breaks_limit or _promises(each.point, search.bench.floor)
     ]
     return spread(promising, most, beyond=() if breaks_limit else (CONTROL,))
 
 
-def _could_be_on(search: Search, point: Point, ahead: Sequence[Point]) -> bool:
+def _could_be_on(search: Search, one: Compromise, ahead: Sequence[Compromise]) -> bool:
     """Whether it is unsure, may be worth a claim, and is not surely beaten in both."""
-    speed, saving = point.speed, point.saving
+    speed, saving = one.speed, one.saving
     lucky = speed.mean + 2.0 * speed.error, saving.mean + 2.0 * saving.error
     ledger = search.bench.ledger
     return (
         speed.pairs < ENOUGH_PAIRS
         and (ledger.default_breaks_limit or _promises(lucky, search.bench.floor))
         and not dominates(CONTROL, lucky)
-        and all(_beaten(point, other) < _SURELY_BEATEN for other in ahead)
+        and all(_beaten(one, other) < _SURELY_BEATEN for other in ahead)
     )
 
 
-def _beaten(point: Point, other: Point) -> float:
+def _beaten(one: Compromise, other: Compromise) -> float:
     """How likely `other` is faster and takes at most LEAST_SAVING more memory."""
     eased = other.saving._replace(mean=other.saving.mean + LEAST_SAVING)
-    return other.speed.beats(point.speed) * eased.beats(point.saving)
+    return other.speed.beats(one.speed) * eased.beats(one.saving)
 
 
-def _promises(place: Place, floor: float) -> bool:
+def _promises(point: Point, floor: float) -> bool:
     """Whether there is something to claim, if the estimates are true."""
-    speed, saving = place
+    speed, saving = point
     return speed > floor or saving > LEAST_SAVING

@@ -2,7 +2,7 @@
 
 A configuration that is measured again is another trial: so a trial never has to change, and the
 study of a search that goes on is made by telling it the blocks of its ledger. The parameters of a
-trial are the point of its configuration: an index for each dimension of the space.
+trial are the indices of its configuration: one for each dimension of the space.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _MACHINE, _ROUNDS = "machine", "rounds"
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-class Belief(NamedTuple):
-    """What is believed of a configuration: its mean and standard error, log units."""
+class Prediction(NamedTuple):
+    """What the model predicts for a configuration: its mean and standard error, log units."""
 
     mean: float
     error: float
@@ -68,7 +68,7 @@ class Proposer:
         self._space, self._ledger, self._objectives = space, ledger, tuple(objectives)
         self._distributions = {d.name: _distribution(d) for d in space.dimensions}
         self.sampler = SparseSampler(
-            space.point({}),
+            space.indices({}),
             seed=seed,
             odds=odds,
             legal=self._meant,
@@ -125,14 +125,14 @@ class Proposer:
         self._catch_up()
         return self.sampler.known(self.study)
 
-    def beliefs(self, objective: str = SPEED) -> dict[Row, Belief]:
+    def predictions(self, objective: str = SPEED) -> dict[Row, Prediction]:
         """What is believed of every modelled configuration in an objective, by its row."""
         known = self.known()
         if not known.models:
             return {}
         means, errors = known.models[self._objectives.index(objective)].measured()
         both = zip(means.tolist(), errors.tolist(), strict=True)
-        return dict(zip(known.modelled, map(Belief._make, both), strict=True))
+        return dict(zip(known.modelled, map(Prediction._make, both), strict=True))
 
     def model(self, objective: str = SPEED) -> SparseModel | None:
         """The model of an objective; None before anything was measured."""
@@ -142,7 +142,7 @@ class Proposer:
     def row(self, arm: Arm) -> Row:
         """An arm as the model sees it."""
         if arm.key not in self._rows:
-            self._rows[arm.key] = self.sampler.row(self._space.point(arm.config))
+            self._rows[arm.key] = self.sampler.row(self._space.indices(arm.config))
         return self._rows[arm.key]
 
     def arm(self, row: Row) -> Arm | None:
@@ -203,7 +203,7 @@ class Proposer:
     ) -> FrozenTrial:
         """A trial of a block that this study has not asked for."""
         return optuna.create_trial(
-            params=self._space.point(arm.config),
+            params=self._space.indices(arm.config),
             distributions=self._distributions,
             values=values,
             user_attrs=attributes,
@@ -219,10 +219,10 @@ class Proposer:
         }
         return tuple(each[objective] for objective in self._objectives)
 
-    def _meant(self, point: Params) -> Params | None:
+    def _meant(self, indices: Params) -> Params | None:
         """A proposal as it is meant; None where it is not legal."""
-        config = self._space.at(point)
-        return None if self._space.objection(config) else self._space.point(config)
+        config = self._space.at(indices)
+        return None if self._space.objection(config) else self._space.indices(config)
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:

@@ -18,13 +18,13 @@ import numpy as np
 
 from hztune.blocks import Arm
 from hztune.search.finalist import Chain, chain, shortest
-from hztune.search.proposer import SPEED, Belief, Proposer
+from hztune.search.proposer import SPEED, Prediction, Proposer
 from hztune.search.prospects import Best, prospects
 from hztune.space import AnySpace
 from hztune.sparse.features import UNCHANGED
 from hztune.sparse.sampler import PRICE, Row
 from hztune.stats import Estimate
-from hztune.trial import Bench
+from hztune.trial import Workbench
 
 SEARCH_BLOCKS = 50
 """A block of the search takes this part of the whole budget: many configurations, few turns each,
@@ -127,7 +127,7 @@ class Search:
         odds: How likely each parameter of an allocator matters, by the allocator's name.
     """
 
-    bench: Bench
+    bench: Workbench
     space: AnySpace
     seed: int
     max_trials: int | None = None
@@ -238,15 +238,15 @@ class Search:
         all that are in it.
         """
         records = self.bench.ledger.searched
-        places = {name: each.beliefs() for name, each in self._proposers.items()}
+        predictions = {name: each.predictions() for name, each in self._proposers.items()}
         found = []
         for key, plain in self.bench.ledger.estimates().items():
             arm = records[key].arm
-            if key in self._refused or arm.allocator not in places:
+            if key in self._refused or arm.allocator not in predictions:
                 continue
-            known = places[arm.allocator]
-            place = known.get(self._proposers[arm.allocator].row(arm))
-            found.append(Best(records[key], _estimate(plain, place, known)))
+            known = predictions[arm.allocator]
+            predicted = known.get(self._proposers[arm.allocator].row(arm))
+            found.append(Best(records[key], _estimate(plain, predicted, known)))
         return found
 
     def _out(self) -> list[Arm]:
@@ -384,10 +384,12 @@ class Search:
             self.bench.tell("search", best.estimate.mean, 1.96 * best.estimate.error)
 
 
-def _estimate(plain: Estimate, place: Belief | None, known: Mapping[Row, Belief]) -> Estimate:
+def _estimate(
+    plain: Estimate, predicted: Prediction | None, known: Mapping[Row, Prediction]
+) -> Estimate:
     """The model's estimate of a configuration; of one that it does not hold, the pooled one."""
-    if place is not None:
-        return plain._replace(mean=place.mean, error=place.error)
+    if predicted is not None:
+        return plain._replace(mean=predicted.mean, error=predicted.error)
     highest = max((each.mean for each in known.values()), default=plain.mean)
     return plain._replace(mean=min(plain.mean, highest))
 

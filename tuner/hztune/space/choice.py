@@ -63,7 +63,7 @@ class Choice:
         return any(part.holds(arm) for part in self.parts)
 
     def size(self) -> int:
-        """Number of points of all allocators together: an upper bound."""
+        """Number of configurations of all allocators together: an upper bound."""
         return sum(part.size() for part in self.parts)
 
     def fingerprint(self) -> str:

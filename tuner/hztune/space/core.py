@@ -1,8 +1,8 @@
-"""A space: which configurations a search may propose, and each as a point of indices.
+"""A space: which configurations a search may propose, and each as indices.
 
-Glossary: a *configuration* holds only what differs from the defaults; a *point* holds one index for
-each dimension that is active (its `when` holds); a *preset* is a configuration that is tried
-early, for a reason that stands beside it.
+Glossary: a *configuration* holds only what differs from the defaults; its *indices* say which value
+each active dimension has (its `when` holds); a *preset* is a configuration that is tried early, for
+a reason that stands beside it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hztune.space.expression import Expression
 ConfigDict = dict[str, Value]
 Indices = dict[str, int]
 Chooser = Callable[[Dimension], int]
-"""Picks an index of a dimension: a sampler, or a point that is being read back."""
+"""Picks an index of a dimension: a sampler, or indices that are being read back."""
 
 _RANDOM_TRIES = 200
 _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
@@ -111,7 +111,7 @@ class Space:
         return arm.allocator == self.allocator
 
     @cached_property
-    def _points(self) -> dict[frozenset[tuple[str, Value]], Indices]:
+    def _indices(self) -> dict[frozenset[tuple[str, Value]], Indices]:
         """What was encoded before: a search tells its sampler the same findings again and again."""
         return {}
 
@@ -139,21 +139,21 @@ class Space:
                 full[dimension.name] = dimension.value(choose(dimension), full)
         return self.reduced(full)
 
-    def at(self, point: Mapping[str, int]) -> ConfigDict:
-        """The configuration of a point."""
-        return self.decode(lambda dimension: point[dimension.name])
+    def at(self, indices: Mapping[str, int]) -> ConfigDict:
+        """The configuration of these indices."""
+        return self.decode(lambda dimension: indices[dimension.name])
 
     def encode(self, config: Mapping[str, Value]) -> Indices:
-        """The point of a configuration; a value off the grid becomes the nearest one on it."""
+        """The indices of a configuration; a value off the grid becomes the nearest one on it."""
         known = frozenset(config.items())
-        if known not in self._points:
+        if known not in self._indices:
             full = self.full(config)
-            self._points[known] = {
+            self._indices[known] = {
                 d.name: d.nearest(full[d.name], full) for d in self._active(full)
             }
-        return self._points[known].copy()
+        return self._indices[known].copy()
 
-    def point(self, config: Mapping[str, Value]) -> Indices:
+    def indices(self, config: Mapping[str, Value]) -> Indices:
         """The same with all dimensions: one that is not active has its default's index."""
         full = self.full({})
         usual = {d.name: d.nearest(full[d.name], full) for d in self.dimensions}
@@ -195,7 +195,7 @@ class Space:
         return self.default
 
     def size(self) -> int:
-        """Number of points when every dimension is active: an upper bound."""
+        """Number of configurations when every dimension is active: an upper bound."""
         size = 1
         for dimension in self.dimensions:
             size *= len(dimension.values)

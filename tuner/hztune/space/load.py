@@ -25,7 +25,7 @@ from hztune.strictjson import TEXT
 
 SCHEMA = 1
 _TOP_KEYS = (
-    "schema", "allocator", "parameters", "not_searched", "forbid", "risk", "preset", "mapping",
+    "schema", "allocator", "parameters", "not_searched", "forbid", "risk", "preset",
 )  # fmt: skip
 _PARAMETER_KEYS = ("low", "high", "values", "share_of", "when", "if_present")
 _MAX_BYTES = 256 * 1024

@@ -1,14 +1,14 @@
 """What search and proof both stand on: bench, ledger, budget and limits of a study."""
 
-from hztune.trial.bench import Bench
 from hztune.trial.budget import Budget, Clock, Stop, SystemClock
 from hztune.trial.calibration import PAIRS, Calibration, assess, calibrate, warnings_about
 from hztune.trial.counters import FAULTS, CounterChange, counter_changes, fresh_outcomes
 from hztune.trial.ledger import ArmRecord, Ledger
 from hztune.trial.limits import OF_LOAD, LossLimit, MemoryLimit, limits_of, memory_limit
 from hztune.trial.outlying import Outlier, outlying_pairs
-from hztune.trial.pareto import LEAST_SAVING, Place, unbeaten
+from hztune.trial.pareto import LEAST_SAVING, Point, unbeaten
 from hztune.trial.smallest import SmallestMemory, smallest_memory
+from hztune.trial.workbench import Workbench
 
 __all__ = [
     "FAULTS",
@@ -16,7 +16,6 @@ __all__ = [
     "OF_LOAD",
     "PAIRS",
     "ArmRecord",
-    "Bench",
     "Budget",
     "Calibration",
     "Clock",
@@ -25,10 +24,11 @@ __all__ = [
     "LossLimit",
     "MemoryLimit",
     "Outlier",
-    "Place",
+    "Point",
     "SmallestMemory",
     "Stop",
     "SystemClock",
+    "Workbench",
     "assess",
     "calibrate",
     "counter_changes",

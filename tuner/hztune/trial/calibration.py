@@ -16,7 +16,7 @@ from hztune.stats import (
     noise_floor,
     two_states,
 )
-from hztune.trial.bench import SHORT_S, Bench
+from hztune.trial.workbench import SHORT_S, Workbench
 
 COPIES = 4
 """Processes in an A/A block: two independent pairs."""
@@ -69,7 +69,7 @@ class Calibration:
         )
 
 
-def calibrate(bench: Bench, control: Arm, share: float) -> None:
+def calibrate(bench: Workbench, control: Arm, share: float) -> None:
     """Measures the default against itself until `share` of the budget is used.
 
     Raises:
@@ -91,7 +91,7 @@ def calibrate(bench: Bench, control: Arm, share: float) -> None:
         bench.tell("calibrate")
 
 
-def assess(bench: Bench, confirm_s: float, alpha: float) -> Calibration:
+def assess(bench: Workbench, confirm_s: float, alpha: float) -> Calibration:
     """What the study can see with `confirm_s` seconds of confirmation at error `alpha`."""
     noise = bench.ledger.noise()
     rounds = bench.rounds(2, confirm_s / PAIRS)
@@ -106,7 +106,7 @@ def assess(bench: Bench, confirm_s: float, alpha: float) -> Calibration:
     )
 
 
-def warnings_about(bench: Bench, calibration: Calibration) -> list[str]:
+def warnings_about(bench: Workbench, calibration: Calibration) -> list[str]:
     """What to tell the user after the calibration, a sentence each; empty: nothing."""
     said = []
     seconds = bench.run_s() if bench.is_whole else None
@@ -131,7 +131,7 @@ def warnings_about(bench: Bench, calibration: Calibration) -> list[str]:
     return said
 
 
-def _apart(bench: Bench) -> float | None:
+def _apart(bench: Workbench) -> float | None:
     """How far two speeds of the default lie apart; None: it has one, or is measured in turns.
 
     Where the machine has two speeds, all copies of a moment have the same.
@@ -143,6 +143,6 @@ def _apart(bench: Bench) -> float | None:
     return None if move_together(moments) else apart
 
 
-def _blocks(bench: Bench) -> int:
+def _blocks(bench: Workbench) -> int:
     """Blocks of this machine: another one's noise is its own."""
     return sum(block.role == "aa" for block in bench.ledger.own_blocks())

@@ -143,7 +143,7 @@ class LossLimit:
         return self.excess(interval.high) > 0.0
 
     def name_of(self, part: int) -> str:
-        """What a workload is called, by its place."""
+        """What a workload is called, by its index."""
         return self.workloads[part] if self.workloads else f"workload {part + 1}"
 
 

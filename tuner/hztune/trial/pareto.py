@@ -1,6 +1,6 @@
 """The plane of speed and memory: what is beaten in both, what covers most of it, what stands apart.
 
-A place is (log speed, log saving of peak memory) against the control, both better the greater; the
+A point is (log speed, log saving of peak memory) against the control, both better the greater; the
 control is at (0, 0). Pure functions, which the search uses on estimates and the confirmation on
 proofs.
 """
@@ -11,38 +11,38 @@ import math
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-Place = tuple[float, float]
+Point = tuple[float, float]
 """Log speed and log saving of peak memory, against the control."""
 
-CONTROL: Place = (0.0, 0.0)
+CONTROL: Point = (0.0, 0.0)
 
 LEAST_SAVING = -math.log(0.99)
 """Least difference in peak memory that an arm is kept or claimed for, log units: 1 %."""
 
 _BELOW = 0.25
-"""How far below the worst place the reference point lies, in parts of the range."""
+"""How far below the worst point the reference point lies, in parts of the range."""
 
 _WORTH = 0.03
-"""Least part of all that can be covered for which one more place is chosen."""
+"""Least part of all that can be covered for which one more point is chosen."""
 
 
-class Placed(Protocol):
-    """Whatever has a place."""
+class HasPoint(Protocol):
+    """Whatever has a point in the plane."""
 
     @property
-    def place(self) -> Place:
+    def point(self) -> Point:
         """Where it is."""
 
 
-P = TypeVar("P", bound=Placed)
+P = TypeVar("P", bound=HasPoint)
 
 
-def dominates(one: Place, other: Place) -> bool:
+def dominates(one: Point, other: Point) -> bool:
     """Whether `one` is nowhere worse than `other`, and somewhere better."""
     return one != other and one[0] >= other[0] and one[1] >= other[1]
 
 
-def unbeaten(points: Sequence[P]) -> list[P]:
+def unbeaten(candidates: Sequence[P]) -> list[P]:
     """Those that none beats in both, the fastest first.
 
     One that is slower has to save more by LEAST_SAVING: an additive epsilon-dominance (Laumanns,
@@ -50,46 +50,46 @@ def unbeaten(points: Sequence[P]) -> list[P]:
     many equals onto the front.
     """
     ahead: list[P] = []
-    for point in sorted(points, key=lambda each: each.place, reverse=True):
-        if not ahead or point.place[1] > ahead[-1].place[1] + LEAST_SAVING:
-            ahead.append(point)
+    for candidate in sorted(candidates, key=lambda each: each.point, reverse=True):
+        if not ahead or candidate.point[1] > ahead[-1].point[1] + LEAST_SAVING:
+            ahead.append(candidate)
     return ahead
 
 
-def spread(points: Sequence[P], most: int, *, beyond: Sequence[Place] = (CONTROL,)) -> list[P]:
+def spread(candidates: Sequence[P], most: int, *, beyond: Sequence[Point] = (CONTROL,)) -> list[P]:
     """Chooses those that together cover most of the plane, the fastest first.
 
     Greedy hypervolume subset selection (Guerreiro, Fonseca & Paquete, Evol. Comput. 24, 2016) with
-    the reference point a quarter of the range below the worst, so that five evenly spaced places
+    the reference point a quarter of the range below the worst, so that five evenly spaced points
     weigh the same, the ends too (Ishibuchi, Imada, Setoguchi & Nojima, Evol. Comput. 26, 2018).
 
     Args:
-        points: What to choose from.
+        candidates: What to choose from.
         most: How many at most; fewer where one more would add next to nothing.
-        beyond: Places that are had anyway: what they cover does not count.
+        beyond: Points that are had anyway: what they cover does not count.
     """
-    if not points:
+    if not candidates:
         return []
-    low = _reference([*(point.place for point in points), *beyond])
+    low = _reference([*(each.point for each in candidates), *beyond])
     had = [*beyond]
     bare = _area(had, low)
-    all_of_it = _area([*had, *(point.place for point in points)], low) - bare
+    all_of_it = _area([*had, *(each.point for each in candidates)], low) - bare
     chosen: list[P] = []
-    left = list(points)
+    left = list(candidates)
     while left and len(chosen) < most:
         covered = _area(had, low)
-        best = max(left, key=lambda point: _area([*had, point.place], low))
-        if _area([*had, best.place], low) - covered <= _WORTH * all_of_it:
+        best = max(left, key=lambda each: _area([*had, each.point], low))
+        if _area([*had, best.point], low) - covered <= _WORTH * all_of_it:
             break
         left.remove(best)
         chosen.append(best)
-        had.append(best.place)
-    return sorted(chosen, key=lambda point: point.place, reverse=True)
+        had.append(best.point)
+    return sorted(chosen, key=lambda each: each.point, reverse=True)
 
 
-def _reference(places: Sequence[Place]) -> Place:
+def _reference(points: Sequence[Point]) -> Point:
     """A point below all of them; where all are alike along an axis, one unit below."""
-    first, second = (_below([place[axis] for place in places]) for axis in (0, 1))
+    first, second = (_below([point[axis] for point in points]) for axis in (0, 1))
     return first, second
 
 
@@ -97,10 +97,10 @@ def _below(values: Sequence[float]) -> float:
     return min(values) - _BELOW * ((max(values) - min(values)) or 1.0)
 
 
-def _area(places: Sequence[Place], low: Place) -> float:
-    """What some places dominate, above a reference point below all of them."""
+def _area(points: Sequence[Point], low: Point) -> float:
+    """What some points dominate, above a reference point below all of them."""
     area, reached = 0.0, low[1]
-    for speed, saving in sorted(places, reverse=True):
+    for speed, saving in sorted(points, reverse=True):
         area += (speed - low[0]) * max(0.0, saving - reached)
         reached = max(reached, saving)
     return area

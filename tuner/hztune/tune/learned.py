@@ -16,11 +16,11 @@ from hztune.params import Param
 from hztune.prior import NOTHING, Gain, Learned, Lesson, Prior, Subject, state, weighed
 from hztune.progress import Reporter
 from hztune.result.decision import Decision
-from hztune.search.effects import likely_effects
+from hztune.result.effects import likely_effects
 from hztune.space import Space
 from hztune.strictjson import ascii_text
 from hztune.trial import Ledger
-from hztune.tune.outcome import metric_of
+from hztune.tune.conclusion import metric_of
 from hztune.tune.request import Task, TuneRequest
 
 MUCH = 8

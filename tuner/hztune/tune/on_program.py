@@ -15,7 +15,7 @@ from hztune.confirm import Proof, claim_error, prove
 from hztune.measure import Executor, Role
 from hztune.measure.types import Around
 from hztune.stats import Interval, fixed_interval
-from hztune.trial import Bench, Budget, Calibration, Ledger, assess, calibrate
+from hztune.trial import Budget, Calibration, Ledger, Workbench, assess, calibrate
 
 PROGRAM_SHARE = 0.35
 """Part of a study's budget that is kept for the program."""
@@ -77,7 +77,7 @@ class LastProof:
     metric: str
     seconds: float
 
-    def prove(self, study: Bench, control: Arm, winner: Arm) -> OnProgram:
+    def prove(self, study: Workbench, control: Arm, winner: Arm) -> OnProgram:
         """Measures fresh pairs of the program.
 
         Args:
@@ -96,7 +96,7 @@ class LastProof:
         ledger = Ledger.of(earlier, machine=study.ledger.machine)
         beside = _Beside(self.executor, study.ledger, self.label)
         self.executor.recall(earlier)
-        bench = Bench(beside, ledger, budget, study.reporter, study.stop)
+        bench = Workbench(beside, ledger, budget, study.reporter, study.stop)
         study.reporter.say(f"on {self.label} itself: {winner.text}")
         calibrate(bench, control, _CALIBRATED_BY)
         calibration = assess(bench, (_PROVED_BY - _CALIBRATED_BY) * seconds, claim_error(0))

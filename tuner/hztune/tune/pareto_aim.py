@@ -29,7 +29,7 @@ from hztune.profile import Verdict
 from hztune.progress import percent
 from hztune.result.decision import REASONS, Decision
 from hztune.search import FrontGoal, members
-from hztune.trial import Bench
+from hztune.trial import Workbench
 from hztune.tune.winner import PROVED_BY, SEARCHED_BY
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ class Front:
         self.story = story
 
     @property
-    def bench(self) -> Bench:
+    def bench(self) -> Workbench:
         """Where blocks are measured."""
         return self.story.bench
 
-    def planned(self) -> tuple[float, float]:
+    def proof_plan(self) -> tuple[float, float]:
         """Seconds for the pairs of each member of a full front, and the error of its claims."""
         proof_s = self.bench.budget.total_s * FRONT_SHARE
         return proof_s / MOST_MEMBERS, member_error(MOST_MEMBERS, front_error(self.bench.ledger))
@@ -156,6 +156,6 @@ def _told(member: Member) -> str:
 
 
 def _words(member: Member) -> str:
-    """Its place, in words."""
-    speed, saving = member.place
+    """Its speed and memory, in words."""
+    speed, saving = member.point
     return f"{percent(speed)} speed with {percent(-saving)} memory"

@@ -17,11 +17,11 @@ from hztune.arguments import judge_fields, listed
 from hztune.errors import UsageError
 from hztune.files import sha256_of
 from hztune.measure import insides
+from hztune.measure.executors import refuse_mixture
 from hztune.measure.identity import user_settings
 from hztune.measure.program import OPEN, Program
-from hztune.measure.workloads import refuse_mixture
 from hztune.panel import LEAST_S, PANEL_SHARE
-from hztune.profile import MOST_SEED
+from hztune.profile import MOST_SEED, MOST_TERM_DAYS, TERM_DAYS
 from hztune.quota import Quota
 from hztune.rests import MemoryKind, RestPlan, weighed_memory
 from hztune.space import AnySpace
@@ -73,6 +73,7 @@ class TuneRequest:
             survive.
         prior: Whether the search begins with what earlier studies learned, and leaves what it
             learned itself.
+        term_days: Days after which the profile should be measured again.
     """
 
     workload: WorkloadSpec | None = None
@@ -94,6 +95,7 @@ class TuneRequest:
     more: tuple[Program, ...] = ()
     smallest_memory: bool = False
     prove_on: Program | None = None
+    term_days: int = TERM_DAYS
 
     @property
     def workloads(self) -> tuple[WorkloadSpec, ...]:
@@ -247,6 +249,10 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
         raise UsageError(f"--trials is {request.trials}; legal is a number from 1 on")
     if not 0 <= request.seed <= MOST_SEED:
         raise UsageError(f"--seed is {request.seed}; legal is a number from 0 to {MOST_SEED}")
+    if not 1 <= request.term_days <= MOST_TERM_DAYS:
+        raise UsageError(
+            f"--term is {request.term_days}; legal is a number of days from 1 to {MOST_TERM_DAYS}"
+        )
     if request.resume and request.out is None:
         raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
     limit = _memory_limit(request)

@@ -14,9 +14,9 @@ from hztune.blocks import Block, times_of
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor
-from hztune.measure.choice import Say, say_nothing
+from hztune.measure.executors import programs_executor, workloads_executor
 from hztune.measure.several import WorkloadSink
-from hztune.measure.workloads import programs_executor, workloads_executor
+from hztune.measure.turns_or_runs import Say, say_nothing
 from hztune.panel import Panel, make
 from hztune.prior import Prior
 from hztune.progress import Reporter, duration
@@ -26,17 +26,17 @@ from hztune.search import SLOTS
 from hztune.store import Sink
 from hztune.store.local import LocalStudy
 from hztune.strictjson import as_word
-from hztune.trial import Bench, Budget, Clock, Ledger, SystemClock
+from hztune.trial import Budget, Clock, Ledger, SystemClock, Workbench
 from hztune.trial.budget import Stop
 from hztune.tune import folder
 from hztune.tune.candidates import asks_inside
+from hztune.tune.conclusion import metric_of, program_metric, result_of
 from hztune.tune.learned import leave, prior_of, told_of
 from hztune.tune.on_program import PROGRAM_SHARE, LastProof
-from hztune.tune.outcome import metric_of, program_metric, result_of
 from hztune.tune.pareto_aim import Front
 from hztune.tune.request import Task, TuneRequest, understand
-from hztune.tune.smallest import survivors
 from hztune.tune.story import Story
+from hztune.tune.survival import survivors
 from hztune.tune.winner import CALIBRATED_BY, PROVED_BY, SEARCHED_BY, Winner
 
 
@@ -176,13 +176,13 @@ def _study(
     budget = budget_of(task.request, SystemClock(), _spent(blocks) + looked_s)
     ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine, task.request.weighed)
     executor.recall(ledger.own_blocks())
-    bench = Bench(executor, ledger, budget, reporter, stop)
+    bench = Workbench(executor, ledger, budget, reporter, stop)
     return study_of(task, bench, task.request.seed, panel, prior, last)
 
 
 def study_of(
     task: Task,
-    bench: Bench,
+    bench: Workbench,
     seed: int,
     panel: Panel | None,
     prior: Prior,

@@ -1,6 +1,6 @@
 """A session of a study that several workers share: begin it, join it, print what it came to.
 
-A shared study goes as every other does; what the workers ask each other is in `Bench.peers`. They
+A shared study goes as every other does; `Workbench.peers` is what the workers ask each other. They
 have one budget: a worker that joins starts where the last block ended, and all end together. Of two
 workers on one machine one measures at a time, and the time that the other waits counts, because the
 study advances meanwhile: both together take as long as one. The worker that proves a finalist
@@ -29,10 +29,10 @@ from hztune.store.lines import write_lines
 from hztune.store.local import SAMPLES, is_there, recording
 from hztune.store.study import StoredStudy, StudyAddress
 from hztune.store.worker import Worker
-from hztune.trial import Bench, Ledger, SystemClock
+from hztune.trial import Ledger, SystemClock, Workbench
 from hztune.tune import folder
+from hztune.tune.conclusion import result_of
 from hztune.tune.learned import leave, prior_of, told_of
-from hztune.tune.outcome import result_of
 from hztune.tune.request import Task, TuneRequest, understand
 from hztune.tune.session import (
     budget_of,
@@ -48,18 +48,18 @@ from hztune.tune.story import Story
 _SEED_LIMIT = 1 << 31
 
 
-def directory(place: StudyAddress) -> Path:
+def directory(address: StudyAddress) -> Path:
     """The results directory of a shared study, unless another one is named."""
-    return Path("hztune-results") / place.study
+    return Path("hztune-results") / address.study
 
 
 def begin(
-    place: StudyAddress, request: TuneRequest | None, out: Path | None, reporter: Reporter
+    address: StudyAddress, request: TuneRequest | None, out: Path | None, reporter: Reporter
 ) -> Result:
     """Begins a shared study or goes on with it, and writes its results directory at the end.
 
     Args:
-        place: The study.
+        address: The study.
         request: What to tune; None: what the study that exists was begun with.
         out: The results directory; None: named after the study.
         reporter: Is told how it goes.
@@ -68,14 +68,14 @@ def begin(
         UsageError: The request is not legal, or the study is another one; nothing was measured.
         HztuneError: The storage or the measuring failed; every block that was entered is kept.
     """
-    out = out or directory(place)
-    with place.opened() as storage:
+    out = out or directory(address)
+    with address.opened() as storage:
         if request is None:
-            study = place.found(storage)
+            study = address.found(storage)
         else:
             task, asked = understand(request), written(request)
             begun = {**asked, LEARNED: prior_of(task, Machine.here()).plain()}
-            study = StoredStudy.begin(storage, place.study, task.identity, begun)
+            study = StoredStudy.begin(storage, address.study, task.identity, begun)
             there = {name: value for name, value in study.request.items() if name != LEARNED}
             if there != json.loads(json.dumps(asked)):
                 reporter.say(f"the study {study.name} goes on as it was begun, with its own budget")
@@ -86,7 +86,7 @@ def begin(
 
 
 def join(
-    place: StudyAddress,
+    address: StudyAddress,
     reporter: Reporter,
     *,
     budget_s: float | None = None,
@@ -95,7 +95,7 @@ def join(
     """Takes part in a study until it has ended.
 
     Args:
-        place: The study.
+        address: The study.
         reporter: Is told how it goes.
         budget_s: Most seconds to take part; None: as long as it takes.
         out: A results directory to write at the end; None: none.
@@ -108,27 +108,27 @@ def join(
         UsageError: There is no such study, or something that must be the same differs here.
         HztuneError: The storage or the measuring failed; every block that was entered is kept.
     """
-    with place.opened() as storage:
-        study = place.found(storage)
+    with address.opened() as storage:
+        study = address.found(storage)
         if out is not None:
             _judge_folder(out, study)
         return _take_part(study, reporter, out, budget_s)
 
 
-def forget(place: StudyAddress, host: str) -> int:
+def forget(address: StudyAddress, host: str) -> int:
     """Removes what workers of a host that is gone hold; returns how many workers those were.
 
     Raises:
         UsageError: There is no such study, no worker of that host, or several hosts of that name.
     """
-    with place.opened() as storage:
-        study = place.found(storage)
+    with address.opened() as storage:
+        study = address.found(storage)
         hosts = sorted(set(study.hosts()))
         named = [each for each in hosts if each.rpartition("/")[0] == host]
         meant = [host] if host in hosts else named
         if not meant:
             there = ", ".join(hosts) or "no host"
-            raise UsageError(f"no worker of {host!r} holds anything in {place.study!r} ({there})")
+            raise UsageError(f"no worker of {host!r} holds anything in {address.study!r} ({there})")
         if len(meant) > 1:
             several = " or ".join(meant)
             raise UsageError(f"{host!r} is the name of several hosts: --forget {several}")
@@ -201,7 +201,7 @@ def _story(
         ledger.add(block)
     executor.recall(ledger.own_blocks())
     budget = budget_of(request, SystemClock(), news.elapsed_s)
-    bench = Bench(executor, ledger, budget, reporter, stop, peers=worker)
+    bench = Workbench(executor, ledger, budget, reporter, stop, peers=worker)
     panel = panel_of(request, machine, worker.sink)
     return study_of(task, bench, _own_seed(request.seed, worker.number), panel, prior)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from hztune import files, space
 from hztune.errors import UsageError
+from hztune.profile import TERM_DAYS
 from hztune.quota import Quota
 from hztune.rests import RestPlan
 from hztune.tune.request import TuneRequest
@@ -27,7 +28,13 @@ _MOST_SPACE_BYTES = 256 * 1024
 LEARNED = "learned"
 """Beside the fields of a request: the prior with which the study was begun."""
 
-_SINCE_THEN = {"panel": False, "prior": False, "max_kept": "", "smallest_memory": False}
+_SINCE_THEN = {
+    "panel": False,
+    "prior": False,
+    "max_kept": "",
+    "smallest_memory": False,
+    "term_days": TERM_DAYS,
+}
 """What the first stored requests had no word for, and how its studies go on."""
 
 

@@ -23,7 +23,7 @@ from hztune.result.decision import Decision, claim_of
 from hztune.search import Best, Search, SearchGoal
 from hztune.space import AnySpace
 from hztune.stats import Interval, fixed_interval
-from hztune.trial import Bench, Calibration, Ledger, assess, calibrate, warnings_about
+from hztune.trial import Calibration, Ledger, Workbench, assess, calibrate, warnings_about
 from hztune.tune.on_program import LastProof
 from hztune.tune.winner import CALIBRATED_BY, PROVED_BY, Winner
 from hztune.workload import METRICS
@@ -36,7 +36,7 @@ class Aim(Protocol):
     def goal(self) -> SearchGoal:
         """What the search looks for."""
 
-    def planned(self) -> tuple[float, float]:
+    def proof_plan(self) -> tuple[float, float]:
         """Seconds for the pairs of a finalist, and the error that its claim may use."""
 
     def decide(self) -> Decision:
@@ -59,7 +59,7 @@ class Story:
         kind: Makes the aim: one winner, or a front.
     """
 
-    bench: Bench
+    bench: Workbench
     space: AnySpace
     seed: int
     max_trials: int | None = None
@@ -95,7 +95,7 @@ class Story:
 
     def _assess(self) -> None:
         """Says what this study can see, before it looks."""
-        confirm_s, alpha = self.aim.planned()
+        confirm_s, alpha = self.aim.proof_plan()
         self.calibration = assess(self.bench, confirm_s, alpha)
         self.bench.calibrated(self.calibration.floor, self.calibration.least_pairs)
         warnings = warnings_about(self.bench, self.calibration)

@@ -24,7 +24,7 @@ from hztune.progress import percent
 from hztune.result.decision import REASONS, Decision, claim_of
 from hztune.search import MOST_STEPS, Chain, FastestGoal
 from hztune.stats import Interval
-from hztune.trial import PAIRS, Bench
+from hztune.trial import PAIRS, Workbench
 
 if TYPE_CHECKING:
     from hztune.tune.on_program import LastProof
@@ -49,11 +49,11 @@ class Winner:
         self.story = story
 
     @property
-    def bench(self) -> Bench:
+    def bench(self) -> Workbench:
         """Where blocks are measured."""
         return self.story.bench
 
-    def planned(self) -> tuple[float, float]:
+    def proof_plan(self) -> tuple[float, float]:
         """Seconds for the pairs of a finalist, and the error that its claim may use."""
         return self.bench.budget.total_s * PROOF_SHARE, claim_error(0)
 
@@ -219,13 +219,13 @@ class Winner:
         assert proof.interval is not None  # it is proved
         examined = self._examine(proof.arm, proof.interval.estimate, gains)
         left_out = {name for one in examined.left_out for name in one.harm.params}
-        for place, step in enumerate(steps):
+        for index, step in enumerate(steps):
             if left_out & {*step.added}:
-                last = steps[place - 1] if place else None
+                last = steps[index - 1] if index else None
                 return (
                     last.arm if last else self.story.control,
                     last.total if last else None,
-                    steps[:place],
+                    steps[:index],
                 )
         return proof.arm, proof.interval, steps
 

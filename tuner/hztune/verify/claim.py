@@ -23,8 +23,8 @@ from hztune.confirm.proof import REPORTED_ERROR
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure import Executor
+from hztune.measure.executors import programs_executor, workloads_executor
 from hztune.measure.program import Program
-from hztune.measure.workloads import programs_executor, workloads_executor
 from hztune.profile import Profile
 from hztune.progress import Reporter, StudyStatus
 from hztune.quota import Quota
@@ -33,12 +33,12 @@ from hztune.stats import FIRST_LOOK, Interval, is_look, sequential_interval
 from hztune.trial import (
     PAIRS,
     ArmRecord,
-    Bench,
     Budget,
     Ledger,
     LossLimit,
     MemoryLimit,
     SystemClock,
+    Workbench,
     limits_of,
 )
 from hztune.workload import METRICS, WorkloadSpec, goal_of
@@ -170,7 +170,7 @@ def verify(
         raise UsageError("--trace and a program after -- exclude each other; give one of them")
     executor = _on(programs, tuned, seed) if programs else _on_workload(tuned, seed, traces)
     budget = Budget(SystemClock(), budget_s)
-    return measure(promise, Bench(executor, promise.ledger(), budget, reporter))
+    return measure(promise, Workbench(executor, promise.ledger(), budget, reporter))
 
 
 def _on_workload(tuned: Profile, seed: int, traces: Sequence[Path]) -> Executor:
@@ -285,7 +285,7 @@ def _same_quota(program: Program, tuned: Profile) -> Quota | None:
     return proved
 
 
-def measure(promise: Promise, bench: Bench) -> Verification:
+def measure(promise: Promise, bench: Workbench) -> Verification:
     """Measures fresh pairs until the claim is judged, or time is up.
 
     Args:
@@ -314,7 +314,7 @@ def _repeated(record: ArmRecord) -> Interval | None:
     return sequential_interval(record.log_ratios, REPORTED_ERROR)
 
 
-def _tell(bench: Bench, record: ArmRecord) -> None:
+def _tell(bench: Workbench, record: ArmRecord) -> None:
     """Reports how many pairs there are, and what they say so far."""
     logs, interval = record.log_ratios, _repeated(record)
     bench.reporter.update(

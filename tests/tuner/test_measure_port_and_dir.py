@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hztune.errors import HztuneError, UsageError
-from hztune.measure.place import placed
+from hztune.measure.port_and_dir import with_port_and_dir
 from hztune.measure.program import Program, Service, described
 from hztune.measure.segments import swept
 
@@ -40,26 +40,29 @@ def port_of(program: Program) -> int:
 
 
 def test_two_that_live_at_once_have_ports_and_directories_of_their_own() -> None:
-    with placed(PROGRAM) as one, placed(PROGRAM) as other:
+    with with_port_and_dir(PROGRAM) as one, with_port_and_dir(PROGRAM) as other:
         assert folder_of(one) != folder_of(other)
         assert port_of(one) != port_of(other)
         assert [*folder_of(one).iterdir()] == []
 
 
 def test_every_command_of_a_unit_has_the_same_port_and_directory() -> None:
-    with placed(PROGRAM) as program:
+    with with_port_and_dir(PROGRAM) as program:
         port, folder = port_of(program), folder_of(program)
         assert program.prepare == f"touch {folder}/a"
         assert program.service == Service(f"load {port} ${{port}}", f"test -e {folder}", port)
 
 
 def test_a_port_that_is_given_can_be_bound() -> None:
-    with placed(PROGRAM) as program, socket.create_server(("127.0.0.1", port_of(program))):
+    with (
+        with_port_and_dir(PROGRAM) as program,
+        socket.create_server(("127.0.0.1", port_of(program))),
+    ):
         pass
 
 
 def test_a_directory_is_gone_with_its_unit_whatever_is_in_it() -> None:
-    with placed(PROGRAM) as program:
+    with with_port_and_dir(PROGRAM) as program:
         (folder_of(program) / "deep").mkdir()
         (folder_of(program) / "deep" / "file").write_text("x")
     assert not folder_of(program).exists()
@@ -67,7 +70,7 @@ def test_a_directory_is_gone_with_its_unit_whatever_is_in_it() -> None:
 
 def test_a_program_that_is_no_server_keeps_its_words() -> None:
     awk = Program(("awk", "{dir}"), prepare="echo {port}")
-    with placed(awk) as program:
+    with with_port_and_dir(awk) as program:
         assert program is awk
 
 
@@ -75,24 +78,27 @@ def test_what_a_killed_process_left_is_removed_by_the_next_one_and_what_lives_st
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        with placed(PROGRAM) as program:
+        with with_port_and_dir(PROGRAM) as program:
             os.write(writing, str(folder_of(program)).encode())
             signal.pause()
         os._exit(0)
     left = Path(os.read(reading, 4096).decode())
-    with placed(PROGRAM):
+    with with_port_and_dir(PROGRAM):
         assert left.exists()
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     assert left.exists()
-    with placed(PROGRAM):
+    with with_port_and_dir(PROGRAM):
         assert not left.exists()
 
 
 def test_a_directory_that_another_may_have_put_there_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / f"hztune-{os.getuid()}").symlink_to("elsewhere")
-    with pytest.raises(HztuneError, match="not a directory of this user's"), placed(PROGRAM):
+    with (
+        pytest.raises(HztuneError, match="not a directory of this user's"),
+        with_port_and_dir(PROGRAM),
+    ):
         pass
 
 
@@ -100,14 +106,14 @@ def test_a_directory_that_a_shell_would_split_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "two words"))
-    with pytest.raises(HztuneError, match="without spaces"), placed(PROGRAM):
+    with pytest.raises(HztuneError, match="without spaces"), with_port_and_dir(PROGRAM):
         pass
 
 
 def test_another_user_gets_through_to_its_directory_but_sees_no_other(tmp_path: Path) -> None:
     old = os.umask(0o077)
     try:
-        with placed(PROGRAM):
+        with with_port_and_dir(PROGRAM):
             assert (tmp_path / f"hztune-{os.getuid()}").stat().st_mode & 0o777 == 0o711
     finally:
         os.umask(old)
@@ -151,7 +157,7 @@ def test_a_port_may_stand_in_what_writes_the_configuration() -> None:
 
 
 def test_a_shell_reads_the_directory_as_one_word() -> None:
-    with placed(PROGRAM) as program:
+    with with_port_and_dir(PROGRAM) as program:
         done = subprocess.run(["/bin/sh", "-c", program.prepare], check=False)
         assert done.returncode == 0
         assert [each.name for each in folder_of(program).iterdir()] == ["a"]

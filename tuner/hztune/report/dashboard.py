@@ -20,7 +20,7 @@ from hztune import files
 from hztune.blocks import Arm, Block
 from hztune.params import Value
 from hztune.rests import weighed_memory
-from hztune.search.effects import ordered
+from hztune.result.effects import ordered
 from hztune.store import blocks_of
 from hztune.store.local import recording
 from hztune.store.study import StudyAddress
@@ -67,15 +67,15 @@ def write_storage(folder: Path) -> Path:
     return _write(folder, samples.identity, samples.blocks)
 
 
-def write_shared_storage(place: StudyAddress, folder: Path) -> Path:
+def write_shared_storage(address: StudyAddress, folder: Path) -> Path:
     """Writes the search of a study that several workers share into `folder`; returns its path.
 
     Raises:
         UsageError: There is no such study, or `folder` cannot be made.
         HztuneError: The storage cannot be used, or the file system refused.
     """
-    with place.opened() as storage:
-        found = place.found(storage)
+    with address.opened() as storage:
+        found = address.found(storage)
         blocks = tuple(blocks_of(chain.from_iterable(each.rows for each in found.blocks())))
     files.make_folder(folder)
     return _write(folder, found.identity, blocks)

@@ -1,4 +1,4 @@
-"""The report: every question with its finding, and whether its samples give what is claimed."""
+"""The findings of experiments: question, answer, and whether the samples give what is claimed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from hztune.compare import comparison as comparisons
 from hztune.compare.comparison import Comparison
 from hztune.compare.standings import Standings
+from hztune.lab.arm_figures import Shown, shown
 from hztune.lab.definition import CounterValue, Experiment
-from hztune.lab.figures import Shown, shown
 from hztune.lab.run import RESULTS
 
 README = "README.md"

@@ -11,11 +11,11 @@ from hztune.allocator import Installed
 from hztune.blocks import Arm
 from hztune.machine import Machine
 from hztune.measure import Executor
-from hztune.measure.workloads import programs_executor, workloads_executor
+from hztune.measure.executors import programs_executor, workloads_executor
 from hztune.progress import Reporter
 from hztune.quota import LEAST_MEMORY_KB, Quota
 from hztune.result import Survivor
-from hztune.trial import Bench, smallest_memory
+from hztune.trial import Workbench, smallest_memory
 from hztune.tune.request import TuneRequest
 
 _MARGIN, _MARGIN_KB = 1.5, 8 * 1024
@@ -30,7 +30,7 @@ again and again."""
 def survivors(
     request: TuneRequest,
     arms: Sequence[Arm],
-    bench: Bench,
+    bench: Workbench,
     machine: Machine,
     inside: Sequence[Installed],
     reporter: Reporter,
@@ -62,7 +62,7 @@ def _is_before(deadline: float) -> bool:
 def _survival(
     request: TuneRequest,
     arm: Arm,
-    bench: Bench,
+    bench: Workbench,
     machine: Machine,
     inside: Sequence[Installed],
 ) -> Callable[[int], bool]:
@@ -101,7 +101,7 @@ def _within(
     return programs_executor(programs, seed=request.seed, machine=machine, inside=inside)
 
 
-def _start_kb(bench: Bench, arm: Arm) -> int:
+def _start_kb(bench: Workbench, arm: Arm) -> int:
     """A limit that an arm should survive."""
     peaks = [
         outcome.rss_peak_kb

@@ -79,23 +79,23 @@ def _lead(record: Comparison) -> Shown:
 
 
 def _shown(figure: Figure, experiment: Experiment, record: Comparison) -> Shown:
-    places = {each.name: place for place, each in enumerate(record.contenders)}
+    positions = {each.name: index for index, each in enumerate(record.contenders)}
     rows = [row for row in record.rows if figure.covers(row.spec.label)]
-    over = places.get(figure.over) if figure.over else 0
-    arm = places.get(figure.arm)
+    over = positions.get(figure.over) if figure.over else 0
+    arm = positions.get(figure.arm)
     if figure.arm == BEST and over is not None:
-        arm = _best(rows, over, range(len(places)))
+        arm = _best(rows, over, range(len(positions)))
     if arm is None or over is None or not rows:
         return Shown(figure.name, UNKNOWN)
     if figure.of in (OF_SPEED, OF_MEMORY):
         name = figure.name
         if figure.arm == BEST:
-            name += f" ({record.contenders[arm].name}, the best of {len(places) - 1})"
+            name += f" ({record.contenders[arm].name}, the best of {len(positions) - 1})"
         found = _ratio(rows, over, arm, figure.of)
         text = f"{table.interval_text(found, 3)} {figure.of}" if found else UNKNOWN
         return Shown(name, text, found)
     standings = [row for row in record.standings if figure.covers(row.label)]
-    before, after = (_mean(_amounts(figure, experiment, standings, place)) for place in (over, arm))
+    before, after = (_mean(_amounts(figure, experiment, standings, index)) for index in (over, arm))
     return Shown(figure.name, f"{_number(before)} -> {_number(after)} {figure.of}")
 
 
@@ -106,24 +106,24 @@ def _ratio(rows: Sequence[Measured], over: int, arm: int, of: str) -> Interval |
     return geometric_mean([each for each in parts if each is not None])
 
 
-def _best(rows: Sequence[Measured], over: int, places: Sequence[int]) -> int | None:
+def _best(rows: Sequence[Measured], over: int, positions: Sequence[int]) -> int | None:
     """Returns the fastest of the others over these rows; those that fail on one do not count."""
     means: dict[int, float] = {}
-    for place in places:
-        speeds = [between(row.blocks, over, place)[0] for row in rows]
+    for index in positions:
+        speeds = [between(row.blocks, over, index)[0] for row in rows]
         known = [each.estimate for each in speeds if each is not None]
-        if place != over and rows and len(known) == len(rows):
-            means[place] = fmean(known)
-    return max(means, key=lambda place: means[place], default=None)
+        if index != over and rows and len(known) == len(rows):
+            means[index] = fmean(known)
+    return max(means, key=lambda index: means[index], default=None)
 
 
 def _amounts(
-    figure: Figure, experiment: Experiment, rows: Sequence[Standings], place: int
+    figure: Figure, experiment: Experiment, rows: Sequence[Standings], index: int
 ) -> Iterator[float]:
     """Yields what a contender has of a value, or of instructions, on the rows where it is known."""
     value = next((each for each in experiment.values if each.name == figure.of), None)
     for row in rows:
-        standing = row.all[place]
+        standing = row.all[index]
         found = amount(value, standing) if value is not None else standing.instructions
         if found is not None:
             yield found

@@ -1,6 +1,6 @@
 """What each copy of a server has for itself: a free port `{port}` and a scratch directory `{dir}`.
 
-A server and what is run around it are a *unit*. Each unit has a place of its own, so that what one
+A server and what is run around it are a *unit*. Each unit has both for itself, so that what one
 leaves behind (files, connections that the kernel has not forgotten) is not there for the next one,
 and two may live at once. A directory is removed with its unit; where hztune itself was killed, the
 next one that starts removes it: a lock that the kernel held for the dead one is free then.
@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hztune.errors import HztuneError
-from hztune.measure.program import Program, placed_names, put_in_place
+from hztune.measure.program import Program, filled, placeholders
 
 _PLAIN = re.compile(r"[\w./+:@%-]+")
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -33,11 +33,11 @@ _LAST_PORT = 65_535
 _TRIES = 100
 _PORTS = random.SystemRandom()
 _TRAVERSED = 0o711
-"""Rights of the directory of all places: a server of another user must get through to its own."""
+"""Rights of the directory around those of all units: a server of another user must get through."""
 
 
 @dataclass(frozen=True, slots=True)
-class UnitPlace:
+class PortAndDir:
     """What one unit has for itself.
 
     Attributes:
@@ -50,36 +50,36 @@ class UnitPlace:
 
     def fill(self, text: str) -> str:
         """Returns a command with this port and this directory in it."""
-        return put_in_place(text, {"port": str(self.port), "dir": str(self.folder)})
+        return filled(text, {"port": str(self.port), "dir": str(self.folder)})
 
 
 @contextmanager
-def placed(program: Program) -> Iterator[Program]:
-    """Gives a server a place for as long as the block lasts; other programs stay as they are.
+def with_port_and_dir(program: Program) -> Iterator[Program]:
+    """Gives a server its own for as long as the block lasts; other programs stay as they are.
 
     Raises:
         HztuneError: There is no free port, or no directory can be made.
     """
-    asked = placed_names(*program.texts()) if program.service else set()
+    asked = placeholders(*program.texts()) if program.service else set()
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(_scratch()) if "dir" in asked else None
-        yield _filled(program, UnitPlace(_free_port() if "port" in asked else 0, folder))
+        yield _with(program, PortAndDir(_free_port() if "port" in asked else 0, folder))
 
 
-def _filled(program: Program, place: UnitPlace) -> Program:
-    """Returns a server in its place."""
+def _with(program: Program, own: PortAndDir) -> Program:
+    """Returns a server with its port and directory."""
     if program.service is None:
         return program
     return replace(
         program,
-        argv=tuple(place.fill(word) for word in program.argv),
-        prepare=place.fill(program.prepare),
-        cleanup=place.fill(program.cleanup),
+        argv=tuple(own.fill(word) for word in program.argv),
+        prepare=own.fill(program.prepare),
+        cleanup=own.fill(program.cleanup),
         service=replace(
             program.service,
-            load=place.fill(program.service.load),
-            ready=place.fill(program.service.ready),
-            port=program.service.port or place.port,
+            load=own.fill(program.service.load),
+            ready=own.fill(program.service.ready),
+            port=program.service.port or own.port,
         ),
     )
 
@@ -146,7 +146,7 @@ def _scratch() -> Iterator[Path]:
 
 
 def _root() -> Path:
-    """Returns the directory of all places of this user.
+    """Returns the directory that holds those of this user.
 
     Raises:
         HztuneError: It cannot be made, or is not this user's own.
@@ -198,7 +198,7 @@ def _lock(folder: Path) -> int | None:
 
 
 def _remove_if_left(folder: Path) -> None:
-    """Removes the place of a process that is dead."""
+    """Removes the directory of a process that is dead."""
     with contextlib.suppress(OSError):
         held = _lock(folder)
         if held is not None:

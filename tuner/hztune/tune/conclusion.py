@@ -96,6 +96,7 @@ def profile_of(task: Task, machine: Machine, decision: Decision, trials: int) ->
         shares=_shares(request, decision),
         cautions=tuple(_cautions(task, decision)),
         found_on=_identities(request)[0] if decision.on_program else None,
+        term_days=request.term_days,
     )
 
 

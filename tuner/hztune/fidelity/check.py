@@ -19,9 +19,9 @@ from typing import Any
 from hztune import allocator, files, process
 from hztune.allocator import target
 from hztune.compare import contenders
+from hztune.compare.conduct import compare
 from hztune.compare.contenders import Contender
 from hztune.compare.match import LEAST_BUDGET_S, LEAST_PAIRS, Measured, now
-from hztune.compare.session import compare
 from hztune.errors import HztuneError, StoppedByUser, UsageError
 from hztune.fidelity.agreement import (
     LEAST_CONTENDERS,
@@ -31,7 +31,7 @@ from hztune.fidelity.agreement import (
     judged_fidelity,
 )
 from hztune.fidelity.readings import Readings, readings_of
-from hztune.fidelity.shape import strange
+from hztune.fidelity.second_recording import strange
 from hztune.measure.program import Program, hook
 from hztune.progress import Reporter
 from hztune.strictjson import ascii_text

@@ -38,7 +38,7 @@ def hyperfine() -> Path | None:
     return Path(path) if done.ok and re.match(r"hyperfine \d+\.\d+", done.stdout) else None
 
 
-def timer_name() -> str:
+def timed_by() -> str:
     """Returns what times whole programs here, for reports."""
     return "hyperfine" if hyperfine() else "hz-launch"
 
@@ -64,7 +64,7 @@ def time_once(
     Raises:
         UsageError: The program cannot be started at all.
     """
-    timer = hyperfine() if _can_be_told([*program.command(seed), *changes.values()]) else None
+    tool = hyperfine() if _can_be_told([*program.command(seed), *changes.values()]) else None
     with tempfile.TemporaryDirectory(prefix="hztune-") as folder:
         export = Path(folder, "times.json")
         with launched(
@@ -74,8 +74,8 @@ def time_once(
             changes,
             timeout_s,
             look,
-            wrap=lambda words: _timed(timer, words, export) if timer else words,
-            helpers=[timer.resolve()] if timer else [],
+            wrap=lambda words: _timed(tool, words, export) if tool else words,
+            helpers=[tool.resolve()] if tool else [],
             keep_stdout=program.reads_output,
         ) as launch:
             done = launch.child.finish(timeout_s + _GRACE_S)
@@ -95,10 +95,10 @@ def _can_be_told(words: Iterable[str]) -> bool:
     return not any(_NOT_UTF8.search(word) for word in words)
 
 
-def _timed(timer: Path, command: list[str], export: Path) -> list[str]:
+def _timed(tool: Path, command: list[str], export: Path) -> list[str]:
     """Returns the command that times another, for every version of hyperfine from 1.13 on."""
     options = ["-N", "--runs", "1", "--ignore-failure", "--style", "none", "--output", "inherit"]
-    return [str(timer), *options, "--export-json", str(export), "--", shlex.join(command)]
+    return [str(tool), *options, "--export-json", str(export), "--", shlex.join(command)]
 
 
 def _hyperfine_s(export: Path) -> float:

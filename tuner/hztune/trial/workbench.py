@@ -1,4 +1,4 @@
-"""The bench: where every phase of a study has its blocks measured, entered and reported."""
+"""The workbench: where every phase of a study has its blocks measured, entered and reported."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FREE_START = 0.05
 
 
 @dataclass
-class Bench:
+class Workbench:
     """One executor, one ledger, one budget.
 
     Attributes:

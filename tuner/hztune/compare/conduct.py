@@ -1,4 +1,4 @@
-"""One session of a comparison: from words to rows, what is kept meanwhile, and when it is stopped.
+"""A comparison from beginning to end: from words to rows, what is kept, and when it is stopped.
 
 A results directory holds `study.db`, with every turn as soon as it has been measured, and
 `comparison.json`, with every row that is complete. When the session ends, `samples.jsonl` is there,
@@ -24,10 +24,10 @@ from hztune.errors import UsageError
 from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor
-from hztune.measure.choice import Say, say_nothing
+from hztune.measure.executors import program_executor, program_identity, workload_executor
 from hztune.measure.program import Program
 from hztune.measure.several import WorkloadSink
-from hztune.measure.workloads import program_executor, program_identity, workload_executor
+from hztune.measure.turns_or_runs import Say, say_nothing
 from hztune.progress import Reporter
 from hztune.store import Nowhere, Plan, Sink
 from hztune.store.local import LocalStudy, is_there
