@@ -51,7 +51,7 @@ void *hz_large_alloc_retrying(size_t size, size_t align, bool *zeroed);
 
 /* ---- free.c --------------------------------------------------------------------------------- */
 
-/* Makes the heap's array for deferred frees or for its quarantine. */
+/* Makes the heap's array for deferred frees, if frees are deferred. */
 bool hz_free_make(hz_heap *heap);
 /* Carries out the deferred frees of a heap. */
 void hz_free_deferred(hz_heap *heap);
@@ -290,7 +290,8 @@ void hz_harden_require_size(const void *block, size_t size);
 void hz_harden_cut(void *block, uint32_t class_);
 /* Waits for threads that may still check a block of a span that is about to be freed. */
 void hz_harden_span_goes(void);
-/* Empties a thread's quarantine. */
+/* Makes a heap's quarantine under `full`, and empties it. */
+bool hz_quarantine_make(hz_heap *heap);
 void hz_quarantine_empty(hz_heap *heap);
 
 /* ---- guard.c -------------------------------------------------------------------------------- */
