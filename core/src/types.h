@@ -270,6 +270,7 @@ typedef struct hz_sweep {
     uint32_t now_ms;    /* the time from which ages are counted */
     uint32_t least_ms;  /* least age of the pages that it takes */
     uint32_t oldest_ms; /* greatest age among the pages that it left */
+    size_t looks;       /* pages that it may still look at; pages that are alike count as one */
 } hz_sweep;
 
 typedef struct hz_bin {
