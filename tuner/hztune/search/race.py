@@ -23,7 +23,7 @@ from hztune.search.prospects import Best, prospects
 from hztune.space import AnySpace
 from hztune.sparse.features import UNCHANGED
 from hztune.sparse.sampler import PRICE, Row
-from hztune.stats import Estimate
+from hztune.stats import NORMAL_95, Estimate
 from hztune.trial import Workbench
 
 SEARCH_BLOCKS = 50
@@ -381,7 +381,7 @@ class Search:
         if best is None:
             self.bench.tell("search")
         else:
-            self.bench.tell("search", best.estimate.mean, 1.96 * best.estimate.error)
+            self.bench.tell("search", best.estimate.mean, NORMAL_95 * best.estimate.error)
 
 
 def _estimate(

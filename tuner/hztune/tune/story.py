@@ -9,38 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from hztune.blocks import Arm
-from hztune.confirm import REPORTED_ERROR, Proof, Step, reported, reported_each
+from hztune.confirm import REPORTED_ERROR, Step, reported, reported_each
 from hztune.errors import StoppedByUser
-from hztune.panel import Examination, Panel
+from hztune.panel import Panel
 from hztune.prior import NOTHING, Prior
 from hztune.profile import Verdict
 from hztune.progress import percent
 from hztune.rests import MEMORIES
 from hztune.result.decision import Decision, claim_of
-from hztune.search import Best, Search, SearchGoal
+from hztune.search import Best, Search
 from hztune.space import AnySpace
 from hztune.stats import Interval, fixed_interval
 from hztune.trial import Calibration, Ledger, Workbench, assess, calibrate, warnings_about
+from hztune.tune.aim import Aim
 from hztune.tune.on_program import LastProof
 from hztune.tune.winner import CALIBRATED_BY, PROVED_BY, Winner
 from hztune.workload import METRICS
-
-
-class Aim(Protocol):
-    """What a study is to prove, and how it goes about it once it is calibrated."""
-
-    @property
-    def goal(self) -> SearchGoal:
-        """What the search looks for."""
-
-    def proof_plan(self) -> tuple[float, float]:
-        """Seconds for the pairs of a finalist, and the error that its claim may use."""
-
-    def decide(self) -> Decision:
-        """Searches and proves, as far as the time allows."""
 
 
 @dataclass
@@ -76,8 +62,6 @@ class Story:
             self.bench, self.space, self.seed, self.max_trials, self.aim.goal, self.prior.odds
         )
         self.calibration: Calibration | None = None
-        self.proofs: list[Proof] = []
-        self.examined: Examination | None = None
 
     @property
     def control(self) -> Arm:
@@ -132,7 +116,7 @@ class Story:
 
     def _interrupted(self) -> Decision:
         """The best so far, without a claim."""
-        proved = [proof for proof in self.proofs if proof.succeeded]
+        proved = [proof for proof in self.aim.proofs if proof.succeeded]
         best: Best | None = self.search.best()
         arm = proved[-1].arm if proved else best.record.arm if best else self.control
         record = self.bench.ledger.fresh_by_arm.get(arm.key)
@@ -160,11 +144,11 @@ class Story:
             arm,
             claim_of(self.metric, verdict, interval, memory, self.bench.ledger.memory),
             self.calibration,
-            tuple(self.proofs),
+            tuple(self.aim.proofs),
             why,
             each=reported_each(record) if record else (),
             steps=steps,
-            examined=self.examined,
+            examined=self.aim.examined,
         )
 
 
