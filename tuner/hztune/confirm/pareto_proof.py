@@ -230,7 +230,7 @@ def _judged(bench: Workbench, record: ArmRecord, alpha: float, is_last: bool) ->
     """
     speed, saving = _gains(bench, record, alpha, is_last=is_last)
     shown = saving.reported
-    memory = shown and Interval(-shown.estimate, -shown.high, -shown.low, shown.pairs)
+    memory = shown and shown.reciprocal
     is_faster, is_saving = bool(speed.proved_by), bool(saving.proved_by)
     answer: ProofAnswer = "out_of_time" if is_last else "futile"
     if record.failures:
