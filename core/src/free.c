@@ -25,7 +25,6 @@
 #include <errno.h>
 
 #include "internal.h"
-#include "os.h"
 
 static void free_slow(void *block, hz_stack *stack, uint64_t remainder);
 
@@ -114,25 +113,17 @@ void hz_free_deferred(hz_heap *heap)
     for (uint32_t i = 0; i < count; i++) free_sorted(heap, heap->deferred[i]);
 }
 
-/* Under hardening=full the array is the quarantine, which there always is. */
 bool hz_free_make(hz_heap *heap)
 {
-    enum { QUARANTINE_BLOCKS = 256 };
-    const uint32_t asked = (uint32_t)hz_cfg.defer_free;
-    if (hz_is_fenced())
-        heap->deferred_most = asked == 0 ? QUARANTINE_BLOCKS : asked;
-    else
-        heap->deferred_most = hz_is_deferring() ? asked : 0;
-    if (hz_is_fenced()) hz_os_random(&heap->random, sizeof heap->random);
-    if (heap->deferred_most == 0) return true;
-    heap->deferred = hz_meta_alloc(heap->deferred_most * sizeof(void *));
+    if (!hz_is_deferring()) return true;
+    heap->deferred = hz_meta_alloc((size_t)hz_cfg.defer_free * sizeof(void *));
     return heap->deferred != NULL;
 }
 
 static void free_defer(hz_heap *heap, void *block)
 {
     heap->deferred[heap->deferred_count++] = block;
-    if (heap->deferred_count < heap->deferred_most) return;
+    if (heap->deferred_count < (uint32_t)hz_cfg.defer_free) return;
     hz_count(HZ_STAT_defer_batches, 1);
     hz_free_deferred(heap);
     hz_tick_of_free(heap); /* one for the large blocks of the batch */
@@ -142,7 +133,7 @@ __attribute__((noinline)) static void free_elsewhere(void *block)
 {
     int saved = errno;
     hz_heap *heap = hz_heap_entered();
-    if (HZ_UNLIKELY(heap->deferred != NULL && !hz_is_fenced()))
+    if (HZ_UNLIKELY(heap->deferred != NULL))
         free_defer(heap, block);
     else
         free_sorted(heap, block);

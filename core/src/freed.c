@@ -17,6 +17,7 @@ enum {
 typedef struct chunk {
     uint32_t *ms;    /* by page, 0 where it is not dirty; valid if `is_mixed` */
     uint32_t all_ms; /* else: the time of all its pages */
+    uint32_t dirty;  /* how many pages have a time */
     bool is_mixed;   /* whether they differ; only then is `ms` written */
 } chunk;
 
@@ -50,27 +51,50 @@ static void chunk_mix(chunk *this)
     this->is_mixed = true;
 }
 
+static void page_put(chunk *this, size_t page, uint32_t now_ms)
+{
+    uint32_t *ms = &this->ms[page % CHUNK_PAGES];
+    if (*ms != 0) this->dirty--;
+    if (now_ms != 0) this->dirty++;
+    *ms = now_ms;
+}
+
 void hz_freed_put(size_t first, size_t pages, uint32_t now_ms)
 {
     for (size_t page = first, end = first + pages; page < end;) {
         chunk *this = chunk_of(page);
         if (page % CHUNK_PAGES == 0 && end - page >= CHUNK_PAGES) {
             this->all_ms = now_ms;
+            this->dirty = now_ms != 0 ? CHUNK_PAGES : 0;
             this->is_mixed = false;
             page += CHUNK_PAGES;
         } else {
             if (!this->is_mixed) chunk_mix(this);
-            this->ms[page++ % CHUNK_PAGES] = now_ms;
+            page_put(this, page++, now_ms);
         }
     }
 }
 
+void hz_freed_forget(size_t pages)
+{
+    for (size_t page = 0; page < pages; page += CHUNK_PAGES) {
+        chunk *this = chunk_of(page);
+        this->all_ms = this->dirty = 0;
+        this->is_mixed = false;
+    }
+}
+
+static bool is_alike(const chunk *this)
+{
+    return !this->is_mixed || this->dirty == 0;
+}
+
 size_t hz_freed_alike_below(size_t page)
 {
-    return chunk_of(page)->is_mixed ? page : page & ~(size_t)(CHUNK_PAGES - 1);
+    return is_alike(chunk_of(page)) ? page & ~(size_t)(CHUNK_PAGES - 1) : page;
 }
 
 size_t hz_freed_alike_above(size_t page)
 {
-    return chunk_of(page)->is_mixed ? page : page | (CHUNK_PAGES - 1);
+    return is_alike(chunk_of(page)) ? page | (CHUNK_PAGES - 1) : page;
 }

@@ -6,7 +6,9 @@
  * two of the kernel's mappings, of which the program needs some for its threads and files. Once hz
  * has most of them, or the arena has no more addresses, runs get no guards.
  *
- * A large block that is freed may not be touched either while it waits in the quarantine.
+ * A large block that is freed may not be touched either while it waits in the quarantine. What
+ * waits takes no memory, but addresses, which also count where overcommit_memory is 2: they are
+ * bounded.
  */
 #include <errno.h>
 
@@ -17,6 +19,7 @@ enum {
     GUARD_PAGES = 17, /* 1 MiB, and a page, as blocks begin and end within pages */
     QUARANTINE_RUNS = 64,
     QUARANTINE_BYTES_EACH = 64 << 20, /* a larger block does not wait */
+    QUARANTINE_BYTES = 256 << 20,     /* all that wait */
     ZERO_PAGES = 16,                  /* of one area for malloc(0) */
     ZERO_BLOCKS = ZERO_PAGES << HZ_PAGE_GRANULES_SHIFT,
     ZERO_AREAS = 64,
@@ -110,11 +113,16 @@ void hz_guard_pages_free(hz_page_info *run)
 
 /* ---- large blocks under `full` -------------------------------------------------------------- */
 
+/* A ring of blocks that wait. The counters only rise: what waits is between them. */
 static struct {
     hz_lock lock; /* guards the rest */
     hz_page_info *runs[QUARANTINE_RUNS];
-    uint32_t next;
+    uint32_t come, gone; /* how many have come, and how many have gone again */
+    size_t bytes;        /* of those that wait */
 } freed;
+
+_Static_assert((QUARANTINE_RUNS & (QUARANTINE_RUNS - 1)) == 0, "the counters may wrap around");
+_Static_assert(QUARANTINE_BYTES_EACH <= QUARANTINE_BYTES, "each block has room once others went");
 
 void *hz_guard_alloc(size_t size, size_t align)
 {
@@ -138,16 +146,33 @@ static void run_release(hz_page_info *run)
     hz_guard_pages_free(run);
 }
 
-/* First in, first out: an access to one of the last QUARANTINE_RUNS freed blocks ends the
- * program. */
+/* Puts a block into the quarantine. If that has no room, the result is the oldest one, which goes
+ * instead, and NULL otherwise. */
+static hz_page_info *run_put_or_pop(hz_page_info *run)
+{
+    hz_page_info *oldest = NULL;
+    hz_lock_take(&freed.lock);
+    const bool is_full = freed.come - freed.gone == QUARANTINE_RUNS ||
+                         freed.bytes + run_bytes(run) > QUARANTINE_BYTES;
+    if (is_full) {
+        oldest = freed.runs[freed.gone % QUARANTINE_RUNS];
+        freed.bytes -= run_bytes(oldest);
+        hz_plain_put(&freed.gone, freed.gone + 1);
+    } else {
+        freed.runs[freed.come % QUARANTINE_RUNS] = run;
+        freed.bytes += run_bytes(run);
+        hz_plain_put(&freed.come, freed.come + 1);
+    }
+    hz_lock_release(&freed.lock);
+    return oldest;
+}
+
+/* First in, first out: an access to one of the last QUARANTINE_RUNS freed blocks ends the program,
+ * if they have QUARANTINE_BYTES at most. */
 static void run_quarantine(hz_page_info *run)
 {
-    hz_lock_take(&freed.lock);
-    hz_page_info **place = &freed.runs[freed.next++ % QUARANTINE_RUNS];
-    hz_page_info *leaving = *place;
-    *place = run;
-    hz_lock_release(&freed.lock);
-    if (leaving != NULL) run_release(leaving);
+    hz_page_info *oldest;
+    while ((oldest = run_put_or_pop(run)) != NULL) run_release(oldest);
 }
 
 static bool is_large_end_whole(const void *block)
@@ -202,16 +227,16 @@ static struct {
 enum { ZERO_WORDS = ZERO_BLOCKS / HZ_WORD_BITS };
 _Static_assert(ZERO_BLOCKS % HZ_WORD_BITS == 0, "the bits fill their words");
 
+/* The bits stay where the pages fail: they are never given back, and the next try needs them. */
 static bool area_make(zero_area *area)
 {
-    uint64_t *taken = hz_meta_alloc(ZERO_WORDS * sizeof(uint64_t));
-    hz_page_info *run = taken != NULL ? hz_pages_alloc(ZERO_PAGES, 1, NULL) : NULL;
+    if (area->taken == NULL) area->taken = hz_meta_alloc(ZERO_WORDS * sizeof(uint64_t));
+    hz_page_info *run = area->taken != NULL ? hz_pages_alloc(ZERO_PAGES, 1, NULL) : NULL;
     if (run == NULL) return false;
     if (!hz_os_forbid(hz_info_address(run), run_bytes(run))) {
         hz_pages_free(run);
         return false;
     }
-    area->taken = taken;
     hz_plain_put(&area->start, hz_info_address(run));
     return true;
 }
@@ -292,9 +317,18 @@ static uint32_t count_taken(const zero_area *area)
     return count;
 }
 
+static size_t count_bytes_freed(void)
+{
+    size_t bytes = 0;
+    for (uint32_t i = freed.gone; i != freed.come; i++)
+        bytes += run_bytes(freed.runs[i % QUARANTINE_RUNS]);
+    return bytes;
+}
+
+/* Another thread may have been inside either part at the fork. */
 void hz_guard_after_fork(void)
 {
-    (void)hz_lock_inherit(&freed.lock);
+    if (hz_lock_inherit(&freed.lock)) freed.bytes = count_bytes_freed();
     if (!hz_lock_inherit(&zeros.lock)) return;
     for (zero_area *area = zeros.areas; area < zeros.areas + ZERO_AREAS; area++) {
         if (area->start != NULL) area->count = count_taken(area);

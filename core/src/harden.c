@@ -194,21 +194,29 @@ static void release(hz_heap *heap, void *block)
 /* Puts a block into the quarantine; a random one leaves. */
 static void quarantine(hz_heap *heap, void *block)
 {
-    if (heap->deferred == NULL) {
+    if (heap->quarantine == NULL) { /* a thread without a heap */
         release(heap, block);
         return;
     }
-    void **place = &heap->deferred[draw(heap) % heap->deferred_most];
+    void **place = &heap->quarantine[draw(heap) % (uint64_t)hz_cfg.quarantine_blocks];
     void *leaving = *place;
     *place = block;
     if (leaving != NULL) release(heap, leaving);
 }
 
+bool hz_quarantine_make(hz_heap *heap)
+{
+    if (!hz_is_fenced()) return true;
+    hz_os_random(&heap->random, sizeof heap->random);
+    heap->quarantine = hz_meta_alloc((size_t)hz_cfg.quarantine_blocks * sizeof(void *));
+    return heap->quarantine != NULL;
+}
+
 void hz_quarantine_empty(hz_heap *heap)
 {
-    for (uint32_t i = 0; i < heap->deferred_most; i++) {
-        void *leaving = heap->deferred[i];
-        heap->deferred[i] = NULL;
+    for (int64_t i = 0; heap->quarantine != NULL && i < hz_cfg.quarantine_blocks; i++) {
+        void *leaving = heap->quarantine[i];
+        heap->quarantine[i] = NULL;
         if (leaving != NULL) release(heap, leaving);
     }
 }

@@ -125,7 +125,7 @@ static void heap_use(hz_heap *heap)
 static bool heap_fill(hz_heap *heap)
 {
     return rows_make(heap) && hz_magazine_make_all(heap) && hz_remote_make(heap) &&
-           hz_free_make(heap);
+           hz_free_make(heap) && hz_quarantine_make(heap);
 }
 
 static hz_heap *heap_make(void)
@@ -190,7 +190,7 @@ HZ_SLOW hz_heap *hz_heap_enter(void)
 /* Carries out deferred frees, and hands the ring over. */
 static void heap_settle(hz_heap *heap)
 {
-    if (!hz_is_fenced()) hz_free_deferred(heap);
+    hz_free_deferred(heap);
     hz_remote_flush(heap);
 }
 
@@ -275,7 +275,7 @@ bool hz_trim(void)
     if (!hz_start()) return false;
     if (hz_heap_mine != &hz_heap_none) {
         heap_settle(hz_heap_mine);
-        if (hz_is_fenced()) hz_quarantine_empty(hz_heap_mine);
+        hz_quarantine_empty(hz_heap_mine);
         hz_magazine_flush_all(hz_heap_mine);
     }
     hz_trim_shared();

@@ -51,7 +51,7 @@ void *hz_large_alloc_retrying(size_t size, size_t align, bool *zeroed);
 
 /* ---- free.c --------------------------------------------------------------------------------- */
 
-/* Makes the heap's array for deferred frees or for its quarantine. */
+/* Makes the heap's array for deferred frees, if frees are deferred. */
 bool hz_free_make(hz_heap *heap);
 /* Carries out the deferred frees of a heap. */
 void hz_free_deferred(hz_heap *heap);
@@ -171,7 +171,7 @@ bool hz_pages_resize(hz_page_info *run, size_t pages);
 /* Free pages that are resident; no lock is taken. */
 size_t hz_pages_dirty(void);
 /* Takes the next run of up to `most` dirty pages that are old enough for the sweep. NULL: this part
- * of the sweep has none. The sweep is over when its `below` is 0. */
+ * of the sweep has none, or it may look at no more pages. It is over when its `below` is 0. */
 hz_page_info *hz_pages_sweep(hz_sweep *sweep, size_t most);
 /* Takes such a run back; its first `purged` pages read as zero now. */
 void hz_pages_swept(hz_page_info *run, size_t purged);
@@ -197,6 +197,8 @@ uint32_t hz_freed_ms(size_t page);
 /* Must precede the first use of pages; false without memory. */
 bool hz_freed_make(size_t first, size_t pages);
 void hz_freed_put(size_t first, size_t pages, uint32_t now_ms);
+/* No page of the first `pages` is dirty any more. */
+void hz_freed_forget(size_t pages);
 /* The lowest and the highest page of a range around `page` whose pages all have the same time. */
 size_t hz_freed_alike_below(size_t page);
 size_t hz_freed_alike_above(size_t page);
@@ -290,7 +292,8 @@ void hz_harden_require_size(const void *block, size_t size);
 void hz_harden_cut(void *block, uint32_t class_);
 /* Waits for threads that may still check a block of a span that is about to be freed. */
 void hz_harden_span_goes(void);
-/* Empties a thread's quarantine. */
+/* Makes a heap's quarantine under `full`, and empties it. */
+bool hz_quarantine_make(hz_heap *heap);
 void hz_quarantine_empty(hz_heap *heap);
 
 /* ---- guard.c -------------------------------------------------------------------------------- */

@@ -371,17 +371,23 @@ static bool is_idle(size_t page, const hz_sweep *sweep)
     return hz_freed_ms(page) != 0 && age_of(page, sweep->now_ms) >= sweep->least_ms;
 }
 
+static void note_age(size_t page, hz_sweep *sweep)
+{
+    const uint32_t age_ms = hz_freed_ms(page) != 0 ? age_of(page, sweep->now_ms) : 0;
+    if (age_ms > sweep->oldest_ms) sweep->oldest_ms = age_ms;
+}
+
 /* Moves down to the next page that is idle; false when there is none in this part. */
 static bool sweep_on(hz_sweep *sweep)
 {
     if (sweep->below > hz_page_pool.top) sweep->below = hz_page_pool.top;
-    const size_t stop = sweep->below > SWEEP_PAGES ? sweep->below - SWEEP_PAGES : 0;
-    for (; sweep->below > stop; sweep->below--) {
+    const size_t part = sweep->looks < SWEEP_PAGES ? sweep->looks : SWEEP_PAGES;
+    const size_t end = sweep->looks - part;
+    for (; sweep->below > 0 && sweep->looks > end; sweep->looks--) {
         const size_t page = sweep->below - 1;
-        if (hz_freed_ms(page) == 0) continue;
         if (is_idle(page, sweep)) return true;
-        const uint32_t age_ms = age_of(page, sweep->now_ms);
-        if (age_ms > sweep->oldest_ms) sweep->oldest_ms = age_ms;
+        note_age(page, sweep);
+        sweep->below = hz_freed_alike_below(page);
     }
     return false;
 }
@@ -439,7 +445,9 @@ hz_page_info *hz_pages_sweep(hz_sweep *sweep, size_t most)
 {
     hz_lock_take(&hz_page_pool.lock);
     hz_purging_end_lost();
+    const size_t looks = sweep->looks;
     hz_page_info *run = sweep_on(sweep) ? sweep_take(sweep, most) : NULL;
+    hz_count(HZ_STAT_purge_looks, looks - sweep->looks);
     hz_lock_release(&hz_page_pool.lock);
     return run;
 }

@@ -8,7 +8,7 @@
  *
  * One thread purges at a time. The only lock that is held during its system calls is one that
  * malloc and free try and never wait for (but see run_list_unknown in repair.c, for a child of
- * fork). What one call returns is bounded.
+ * fork). What one call returns is bounded, and so is how many pages it looks at.
  */
 #include "internal.h"
 #include "os.h"
@@ -16,6 +16,7 @@
 enum {
     PART_PAGES = HZ_PURGE_BYTES >> HZ_PAGE_SHIFT,
     LEAST_PART_PAGES = 2, /* takes a tenth of the time of PART_PAGES */
+    LOOKS_MOST = 1 << 15, /* at pages, in one call: takes about as long as returning PART_PAGES */
     NS_PER_PAGE = 500000, /* a sweep does 128 KiB a millisecond at least, in calls of up to 1 MiB */
     /* decay_ms / SHARE_OF_DECAY is the least time between two sweeps. Of the pages beyond
      * max_dirty_bytes, those that were freed within that time go last. */
@@ -41,6 +42,7 @@ static struct {
     hz_sweep aged;            /* the sweep for pages that were free for decay_ms */
     uint64_t part_ns;         /* when it took its last part */
     size_t excess_below;      /* how far the sweep for pages beyond max_dirty_bytes has come */
+    size_t any_below;         /* how far the search for the highest of them has come */
 } purge;
 
 /* Returns a run to the system in parts, up to the first one that it refuses; the result is how many
@@ -123,6 +125,7 @@ static size_t aged_part_pages(void)
 static void purge_aged(void)
 {
     sweep_begin();
+    purge.aged.looks = LOOKS_MOST;
     for (size_t left = aged_part_pages(); left > 0;) {
         hz_page_info *run = hz_pages_sweep(&purge.aged, left);
         if (run == NULL) break;
@@ -141,24 +144,38 @@ static size_t excess(void)
     return dirty > keep ? dirty - keep : 0;
 }
 
-/* The next run below the last one that was not freed just now; if none, the highest run. */
-static hz_page_info *find_excess(size_t most)
+/* Where a sweep goes on that has come so far: at the top after its end. */
+static size_t below_or_top(size_t below)
 {
-    hz_sweep sweep = {.below = purge.excess_below,
+    return below > 0 ? below : SIZE_MAX;
+}
+
+/* The next run below the last one that was not freed just now; if none, the highest run. NULL when
+ * `looks` ran out: then the next call goes on. */
+static hz_page_info *find_excess(size_t most, size_t *looks)
+{
+    hz_sweep sweep = {.below = below_or_top(purge.excess_below),
                       .now_ms = hz_os_now_ms(),
-                      .least_ms = decay_ms() / SHARE_OF_DECAY};
+                      .least_ms = decay_ms() / SHARE_OF_DECAY,
+                      .looks = *looks};
     hz_page_info *run = hz_pages_sweep(&sweep, most);
-    purge.excess_below = sweep.below > 0 ? sweep.below : SIZE_MAX;
-    if (run != NULL) return run;
-    sweep = (hz_sweep){.below = SIZE_MAX, .now_ms = sweep.now_ms};
-    while (run == NULL && sweep.below > 0) run = hz_pages_sweep(&sweep, most);
+    purge.excess_below = sweep.below;
+    if (run == NULL) {
+        sweep.below = below_or_top(purge.any_below);
+        sweep.least_ms = 0;
+        while (run == NULL && sweep.below > 0 && sweep.looks > 0)
+            run = hz_pages_sweep(&sweep, most);
+        purge.any_below = run == NULL ? sweep.below : 0;
+    }
+    *looks = sweep.looks;
     return run;
 }
 
 static void purge_excess(void)
 {
+    size_t looks = LOOKS_MOST;
     for (size_t left = PART_PAGES, much; left > 0 && (much = excess()) > 0;) {
-        hz_page_info *run = find_excess(much < left ? much : left);
+        hz_page_info *run = find_excess(much < left ? much : left, &looks);
         if (run == NULL) return;
         left -= run->pages;
         hz_count(HZ_STAT_purges_forced, 1);
@@ -193,7 +210,7 @@ bool hz_purge_all(void)
 {
     bool any = false;
     hz_page_info *run;
-    hz_sweep sweep = {.below = SIZE_MAX};
+    hz_sweep sweep = {.below = SIZE_MAX, .looks = SIZE_MAX};
     hz_lock_take(&purge.lock);
     while (sweep.below > 0) {
         run = hz_pages_sweep(&sweep, SIZE_MAX);

@@ -78,7 +78,6 @@ static void run_keep(hz_page_info *run)
 static void part_rebuild(size_t first, size_t end)
 {
     size_t at = first, end_of_kept = first;
-    hz_freed_put(first, end - first, 0);
     while (at < end) {
         hz_page_info *run = &hz_map.infos[at];
         if (!is_kept(run)) {
@@ -98,6 +97,7 @@ static void rebuild(void)
     hz_page_pool.clean = hz_page_pool.dirty = (hz_run_lists){.filled = 0};
     hz_page_pool.purging = NULL;
     hz_atomic_poke(&hz_page_pool.dirty_pages, 0);
+    hz_freed_forget(hz_page_pool.top);
     each_part(part_rebuild);
 }
 

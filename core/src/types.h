@@ -172,11 +172,11 @@ typedef struct hz_heap {
     void **ring;             /* remote_ring_size items: blocks of other shards */
     void **ring_scratch;     /* as many again: where the ring is sorted */
     void **ring_inbox;       /* as many again: what was taken from the shard's inbox */
-    void **deferred;         /* blocks whose free is deferred, or the quarantine */
+    void **deferred;         /* blocks whose free is deferred; at most defer_free */
+    void **quarantine;       /* under hardening=full: quarantine_blocks places, some empty */
     size_t ring_bytes;       /* bytes of the blocks in the ring */
     uint32_t ring_count;     /* blocks in it */
-    uint32_t deferred_most;  /* capacity of `deferred` */
-    uint32_t deferred_count; /* blocks in it; not of a quarantine */
+    uint32_t deferred_count; /* blocks in `deferred` */
     uint32_t shard;          /* home; kept when another thread adopts the heap */
     uint32_t slow_calls;     /* calls of the slow paths, see hz_tick */
     uint32_t steal_from;     /* class whose magazine may shrink next */
@@ -270,6 +270,7 @@ typedef struct hz_sweep {
     uint32_t now_ms;    /* the time from which ages are counted */
     uint32_t least_ms;  /* least age of the pages that it takes */
     uint32_t oldest_ms; /* greatest age among the pages that it left */
+    size_t looks;       /* pages that it may still look at; pages that are alike count as one */
 } hz_sweep;
 
 typedef struct hz_bin {

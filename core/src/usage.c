@@ -39,7 +39,7 @@ AT_REST static void count_runs(hz_survey *survey)
 
 /* ---- places where free blocks wait ---------------------------------------------------------- */
 
-AT_REST static void count_deferred_block(hz_survey *survey, const void *block)
+AT_REST static void count_waiting_block(hz_survey *survey, const void *block)
 {
     const uint32_t class_ = hz_class_at(block);
     if (class_ == HZ_CLASS_LARGE) {
@@ -52,12 +52,12 @@ AT_REST static void count_deferred_block(hz_survey *survey, const void *block)
 }
 
 /* Blocks whose free is deferred, or which wait in the quarantine, where places may be empty. */
-AT_REST static void count_deferred(hz_survey *survey, const hz_heap *heap)
+AT_REST static void count_waiting(hz_survey *survey, const hz_heap *heap)
 {
-    const uint32_t count = hz_is_fenced() ? heap->deferred_most : heap->deferred_count;
-    for (uint32_t i = 0; i < count; i++) {
-        if (heap->deferred[i] != NULL) count_deferred_block(survey, heap->deferred[i]);
-    }
+    for (uint32_t i = 0; i < heap->deferred_count; i++)
+        count_waiting_block(survey, heap->deferred[i]);
+    for (int64_t i = 0; heap->quarantine != NULL && i < hz_cfg.quarantine_blocks; i++)
+        if (heap->quarantine[i] != NULL) count_waiting_block(survey, heap->quarantine[i]);
 }
 
 /* A span counts the blocks of a lease as cut. */
@@ -68,7 +68,7 @@ AT_REST static void count_heap(hz_survey *survey, const hz_heap *heap)
         survey->cut[class_] -= heap->magazines[class_].lease.blocks;
     }
     hz_remote_count(heap, survey->cached);
-    count_deferred(survey, heap);
+    count_waiting(survey, heap);
 }
 
 static void count_shard(hz_survey *survey, uint32_t shard)

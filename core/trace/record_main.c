@@ -24,6 +24,7 @@
 #include "drain.h"
 #include "finish.h"
 #include "preload.h"
+#include "trace_write.h"
 
 enum { EXIT_BY_SIGNAL = 128, SECONDS_MAX = 365 * 86400 };
 
@@ -109,6 +110,7 @@ static int parse(record *r, int argc, char **argv)
         at = hz_parse_option(options, count, about, r, at, argc, argv);
     const bool has_program = at + 1 < argc;
     if (r->output == NULL) hz_refuse("--output: it is missing");
+    hz_require_output(r->output);
     if (has_program == r->is_woken) hz_refuse("want either a program after -- or --pid");
     if (has_program && r->library == NULL) hz_refuse("--library: it is missing");
     if (asprintf(&r->log, "%s.recording", r->output) < 0) hz_fail("no memory");

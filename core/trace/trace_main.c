@@ -15,6 +15,7 @@
 #include "info.h"
 #include "log_read.h"
 #include "map_file.h"
+#include "trace_write.h"
 
 #define NS_PER_S 1e9
 
@@ -209,6 +210,7 @@ static void run_anonymize(const request *r)
 static void write_form(const hz_trace *trace, hz_form form, const char *output)
 {
     char *temporary;
+    hz_require_output(output);
     if (asprintf(&temporary, "%s.%d.part", output, (int)getpid()) < 0) hz_fail("no memory");
     FILE *out = fopen(temporary, "wxe");
     if (out == NULL) hz_refuse("cannot write %s: %s", output, strerror(errno));

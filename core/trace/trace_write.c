@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "arguments.h"
@@ -46,8 +47,18 @@ static void write_bytes(hz_trace_writer *writer, const void *bytes, size_t count
     }
 }
 
+void hz_require_output(const char *path)
+{
+    struct stat there;
+    if (path[0] == '\0') hz_refuse("the file to write has no name");
+    if (lstat(path, &there) != 0 || S_ISREG(there.st_mode) || S_ISLNK(there.st_mode)) return;
+    hz_refuse("cannot write %s: %s; name a file", path,
+              S_ISDIR(there.st_mode) ? "it is a directory" : "it is a device, a pipe or a socket");
+}
+
 void hz_trace_create(hz_trace_writer *writer, const char *path, uint32_t thread_count)
 {
+    hz_require_output(path);
     *writer = (hz_trace_writer){.path = path, .header.thread_count = thread_count};
     if (asprintf(&writer->temporary, "%s.%d.part", path, (int)getpid()) < 0)
         hz_fail("no memory to write a trace");

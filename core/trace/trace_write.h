@@ -31,6 +31,9 @@ typedef struct hz_trace_writer {
     uint32_t place_room;      /* for how many there is room */
 } hz_trace_writer;
 
+/* Refuses a path at which no file can be made: whatever stands there would be replaced. */
+void hz_require_output(const char *path);
+
 /* Starts a trace of so many threads; refuses with a sentence when it cannot be written. */
 void hz_trace_create(hz_trace_writer *writer, const char *path, uint32_t thread_count);
 

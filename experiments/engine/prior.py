@@ -129,7 +129,7 @@ def on_equals(paths: Sequence[Path], count: int, budget_s: float) -> object:
         noise = recorded(paths[seed % len(paths)])
         story, decision = told(noise, EQUAL, seed, budget_s, sure(hz_space(), seed))
         false += decision.verdict == "improved"
-        finalists += len(story.proofs)
+        finalists += len(story.aim.proofs)
     print(f"false claims: {share(false, count)}; {finalists} finalists", file=sys.stderr)
     return {"studies": count, "false_claims": false, "finalists": finalists}
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import optuna
 
 from hztune.measure import Arm
-from hztune.search import SLOTS, Best, Chain
+from hztune.search import SLOTS, Chain, Ranked
 from hztune.search.race import FEWEST_BLOCKS, SEARCH_BLOCKS
 from hztune.space import ConfigDict, Dimension, Space
 from hztune.trial import Workbench
@@ -61,14 +61,14 @@ class Rival:
         """Leaves an arm out for good."""
         self._refused.add(finalist.key)
 
-    def best(self) -> Best | None:
+    def best(self) -> Ranked | None:
         """The best by the pooled estimates; None where none is above the default."""
         known = self.bench.ledger.estimates()
         left = [key for key in known if key not in self._refused and known[key].mean > 0.0]
         if not left:
             return None
         key = max(left, key=lambda each: known[each].mean)
-        return Best(self.bench.ledger.searched[key], known[key])
+        return Ranked(self.bench.ledger.searched[key], known[key])
 
     def finalist(self, most: int) -> Chain | None:
         """The best one alone."""

@@ -322,6 +322,20 @@ static void usable_sizes_are_what_was_asked_for(void)
     }
 }
 
+/* Blocks that wait in the quarantine keep their addresses, but not those of all that were freed. */
+static void large_blocks_that_wait_are_bounded(void)
+{
+    enum { BLOCKS = 40, BYTES = 60 * MIB, WAITING = 256 * MIB, BESIDE = 128 * MIB };
+    const uint64_t before = hz_counter("committed_bytes");
+    for (int i = 0; i < BLOCKS; i++) {
+        void *block = malloc(BYTES);
+        require(block != NULL, "block %d", i);
+        free(block);
+    }
+    const uint64_t more = hz_counter("committed_bytes") - before;
+    require(more <= (uint64_t)WAITING + BESIDE, "%llu bytes more", (unsigned long long)more);
+}
+
 /* ---- what is right, and must not end the program --------------------------------------------- */
 
 enum { ROUNDS = 150, CALLS_EACH = 4000, WHOLE_SPAN = 4 };
@@ -361,6 +375,8 @@ static const check checks[] = {
     {"the block that a thread got last may go at any time", the_block_got_last_may_go_at_any_time,
      60},
     {"every act that is promised to end the program does", every_act_ends_the_program, 240},
+    {"large blocks that wait in the quarantine are bounded", large_blocks_that_wait_are_bounded,
+     30},
     {"the usable size of a fenced block is what was asked for", usable_sizes_are_what_was_asked_for,
      30},
 };

@@ -130,7 +130,7 @@ static void resize(size_t number)
 
 static void sweep(size_t number)
 {
-    hz_sweep from = {.below = below(2) != 0 ? SIZE_MAX : 1 + below(TABLE_PAGES)};
+    hz_sweep from = {.below = below(2) != 0 ? SIZE_MAX : 1 + below(TABLE_PAGES), .looks = SIZE_MAX};
     hz_page_info *run = hz_pages_sweep(&from, 1 + below(RUN_PAGES));
     if (run != NULL) remember(number, run, true);
 }

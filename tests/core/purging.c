@@ -288,6 +288,33 @@ static void what_is_huge_goes_back_in_few_parts(void)
     require(return_count <= 4096, "a trim took %zu parts", return_count);
 }
 
+static uint64_t pages_looked_at(void)
+{
+    return hz_atomic_peek(&hz_heap_mine->counters.of[HZ_STAT_purge_looks]);
+}
+
+/* Free pages lie far from each other, as large blocks that were never touched lie between them; the
+ * highest are in use. */
+static void a_call_looks_at_few_pages_of_a_large_arena(void)
+{
+    enum { FREE = 32, CALLS_MOST = 500, LOOKS_MOST = 1 << 15 };
+    void *small[FREE];
+    for (int i = 0; i < FREE; i++) {
+        small[i] = take(LIGHT_BYTES);
+        (void)take(512 * (size_t)MIB);
+    }
+    give_all(small, FREE);
+    (void)take(256 * (size_t)1024 * MIB);
+    hz_cfg.max_dirty_bytes = 0;
+    for (int calls = 0; dirty_bytes() > LIGHT_PAGES * HZ_PAGE_BYTES; calls++) {
+        const uint64_t before = pages_looked_at();
+        give(take(LIGHT_BYTES));
+        const uint64_t looks = pages_looked_at() - before;
+        require(looks <= LOOKS_MOST, "a call looks at %llu pages", (unsigned long long)looks);
+        require(calls < CALLS_MOST, "%zu bytes stay", dirty_bytes());
+    }
+}
+
 static void a_worker_returns_everything_in_parts(void)
 {
     burst();
@@ -463,6 +490,7 @@ static const check checks[] = {
     {"frees that were deferred return a part", frees_that_were_deferred_return_a_part, 0},
     {"a trim returns everything, in parts", a_trim_returns_everything_in_parts, 0},
     {"what is huge goes back in few parts", what_is_huge_goes_back_in_few_parts, 0},
+    {"a call looks at few pages of a large arena", a_call_looks_at_few_pages_of_a_large_arena, 0},
     {"a worker returns everything, in parts", a_worker_returns_everything_in_parts, 0},
     {"no free of a small block returns memory under a lock",
      no_free_of_a_small_block_returns_memory_under_a_lock, 0},

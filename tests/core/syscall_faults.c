@@ -346,6 +346,30 @@ static void victim_that_must_not_grow(plan *this)
             after);
 }
 
+/* Addresses of this process, in use or not. */
+static size_t mapped_bytes(void)
+{
+    size_t pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    require(file != NULL && fscanf(file, "%zu", &pages) == 1, "cannot read /proc/self/statm");
+    (void)fclose(file);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Under hardening malloc(0) needs pages that may not be touched: without them it keeps nothing. */
+static void victim_that_asks_for_no_bytes(plan *this)
+{
+    enum { TRIES = 5000, MOST_BYTES = 8 << 20 };
+    const size_t before = mapped_bytes();
+    (void)this;
+    for (size_t i = 0; i < TRIES; i++) {
+        errno = 0;
+        require(malloc(0) == NULL && errno == ENOMEM, "call %zu, errno %d", i, errno);
+    }
+    const size_t after = mapped_bytes();
+    require(after < before + MOST_BYTES, "%zu bytes before and %zu after", before, after);
+}
+
 /* ---- checks --------------------------------------------------------------------------------- */
 
 /* The result is the number of calls that failed. */
@@ -414,6 +438,13 @@ static void random_calls_fail_in_threads(void)
 {
     fail_at_random(ALL_CALLS, victim_with_threads);
 }
+static void no_bytes_leak_nothing(void)
+{
+    const char *step = getenv("HZ_HARDENING");
+    if (step == NULL || strcmp(step, "off") == 0) return; /* there malloc(0) is a small block */
+    const size_t failed = require_survival(SYS_mprotect, 1, 0, victim_that_asks_for_no_bytes);
+    require(failed > 0, "no call failed: the filter is not in effect");
+}
 static void failures_leak_nothing(void)
 {
     fail_at_random(ALL_CALLS, victim_that_must_not_grow);
@@ -466,6 +497,7 @@ static const check checks[] = {
     {"every second call at random may fail", random_calls_fail, 120},
     {"every second call at random may fail under four threads", random_calls_fail_in_threads, 120},
     {"failures leak nothing", failures_leak_nothing, 120},
+    {"a malloc(0) that fails leaks nothing", no_bytes_leak_nothing, 60},
     {"a process starts where large mappings are refused", large_reservations_fail_at_start, 120},
 };
 

@@ -362,6 +362,15 @@ def test_failing_system_calls_break_nothing_where_memory_is_returned_at_once(
     require_all_held(done)
 
 
+@pytest.mark.parametrize("step", ["light", "full"])
+def test_a_malloc_of_nothing_that_fails_leaks_nothing(
+    step: str, core_tests: Path, preload: Preload
+) -> None:
+    program = core_tests / "tests" / "syscall_faults"
+    settings = {"HZ_HARDENING": step, "TEST_ALLOCATOR": "libhz.so"}
+    require_all_held(preload(program, "a malloc(0) that fails", **settings))
+
+
 def test_the_library_can_be_loaded_late(core_tests: Path, libhz: Path, preload: Preload) -> None:
     program = core_tests / "tests" / "late_load"
     module = core_tests / "tests" / "libtls_module.so"

@@ -142,6 +142,14 @@ CLAIMS: Mapping[str, Claim] = {
         },
         lambda seen: f"{seen['overrun_caught']}, {seen['caught']}",
     ),
+    "quarantine_blocks": Claim(
+        "sets how many freed blocks wait under hardening=full, beside 7 in a magazine",
+        "take 16384 16 give 16384",
+        {"8": 15, "16": 23, "64": 71},
+        blocks_kept,
+        {"HZ_HARDENING": "full", "HZ_MAGAZINE_CAP": "8"}
+        | {"HZ_REFILL_BATCH": "4", "HZ_FLUSH_BATCH": "4"},
+    ),
     "remote_ring_size": Claim(
         "sets how many rings 2048 blocks of another shard fill",
         "take 2048 16 thread give 2048",

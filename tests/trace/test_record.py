@@ -7,6 +7,7 @@ import resource
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -121,7 +122,7 @@ def test_what_is_touched_of_large_blocks_is_noted_where_it_is_asked_for(recorder
 
 @pytest.mark.parametrize(
     ("mode", "status"),
-    [("exit", 7), ("crash", 128 + signal.SIGSEGV), ("killed", 128 + signal.SIGKILL)],
+    [("exit", 7), ("strip", 7), ("crash", 128 + signal.SIGSEGV), ("killed", 128 + signal.SIGKILL)],
 )
 def test_a_program_that_ends_without_a_word_has_lost_nothing(
     mode: str, status: int, recorder: Recorder
@@ -222,6 +223,25 @@ def test_of_a_recorder_that_is_killed_the_log_can_be_read(recorder: Recorder) ->
     assert "the recording was cut short" in done.stderr
     assert recorder.info("killed.trace")["is_part"]
     assert blocks_of(recorder, "killed.trace") > 10
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_not_replaced_by_a_trace(
+    make: Callable[[Path], None], recorder: Recorder
+) -> None:
+    make(recorder.folder / "there")
+    before = (recorder.folder / "there").stat()
+    (recorder.folder / "a.txt").write_text("0 0 malloc 1 8\n")
+    recorder.trace("convert", "a.txt", "--output", "a.trace")
+    done = [
+        recorder.record("there", "--", "/bin/true"),
+        recorder.trace("convert", "a.txt", "--output", "there"),
+        recorder.trace("convert", "a.trace", "--output", "there", "--to", "text"),
+    ]
+    assert [each.returncode for each in done] == [2, 2, 2]
+    assert all("cannot write there: it is a d" in each.stderr for each in done)
+    assert (recorder.folder / "there").stat() == before
+    assert sorted(path.name for path in recorder.folder.iterdir()) == ["a.trace", "a.txt", "there"]
 
 
 def test_a_log_that_is_there_is_not_overwritten(recorder: Recorder) -> None:

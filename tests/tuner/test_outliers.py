@@ -131,8 +131,8 @@ def result(toy_space: Space, make_profile: Callable[..., Profile]) -> Result:
     study = Story(bench, toy_space, seed=1)
     for _ in range(20):
         bench.measure([study.control, TUNED], "confirm", 20)
-    study.proofs.append(prove(bench, study.control, [TUNED], alpha=0.01, until=1.0))
-    decision = study.decided("improved", TUNED, study.proofs[0].interval, "it is faster")
+    study.aim.proofs.append(prove(bench, study.control, [TUNED], alpha=0.01, until=1.0))
+    decision = study.decided("improved", TUNED, study.aim.proofs[0].interval, "it is faster")
     return Result(make_profile(), account_of(study, decision, 60.0))
 
 

@@ -7,26 +7,20 @@ import re
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
-import optuna
 import pytest
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 
-from hztune import cli, params, profile, report, space
-from hztune.blocks import Arm, Block, Role
-from hztune.cli import report as cli_report
+from hztune import profile, report
+from hztune.blocks import Arm
 from hztune.confirm import interval_of
 from hztune.errors import HztuneError, UsageError
-from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
-from hztune.machine import Machine
+from hztune.lab.replay import Landscape, ReplayExecutor, Truth, VirtualClock
 from hztune.measure import Executor
 from hztune.measure.several import SeveralExecutor
-from hztune.measure.types import Around
 from hztune.profile import Claim, Objective, Profile, SearchInfo, Share, WorkloadId
 from hztune.progress import Quiet
 from hztune.report import words
@@ -35,60 +29,23 @@ from hztune.result.decision import Decision
 from hztune.result.figures import Figures
 from hztune.result.stored import ending, read
 from hztune.result.summary import summary_json
-from hztune.search import Search as RunningSearch
 from hztune.space import Space
 from hztune.store import Sink
-from hztune.store.database import Storage
-from hztune.store.local import LocalStudy, samples
-from hztune.store.study import StoredStudy
-from hztune.store.worker import Worker
+from hztune.store.local import LocalStudy
 from hztune.trial import Budget, Ledger, LossLimit, MemoryLimit, Outlier, Workbench
 from hztune.tune.conclusion import account_of
 from hztune.tune.story import Story
 
-from .conftest import tell
+from .report_studies import HOSTILE, MACHINE, QUIET, Recorded, space_of_hz, spin_wins
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 MakeProfile = Callable[..., Profile]
 MakeResults = Callable[..., Path]
 BUDGET_S = 400.0
-HOSTILE = "</title><script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
-QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
-MACHINE = Machine(HOSTILE, 2, None, "6.1.0", "glibc 2.36", 4096, "madvise", "", "", 8, None)
 REMOTE = WorkloadId("bench", "remote", "medium", (("remote", 50),))
 LARSON = WorkloadId("bench", "larson", "", ())
 SERVER = WorkloadId("program", "server", "", (), "d" * 64)
 VOID = {"br", "meta"}
-
-
-@dataclass
-class Recorded(Around):
-    """An executor that replays, counts, and keeps its samples; it may be stopped on the way."""
-
-    inner: ReplayExecutor
-    store: Sink
-    stop_at: float = math.inf
-
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
-        if self.inner.clock.now() > self.stop_at:
-            raise KeyboardInterrupt
-        block = self.inner.measure(arms, role=role, rounds=rounds, number=number)
-        outcomes = []
-        for index, outcome in enumerate(block.outcomes):
-            count = 131_000 if outcome.arm.config.get("depot_lock") == "spin" else 943_000
-            detail = f"{outcome.detail} {HOSTILE}" if outcome.detail else ""
-            counted = {"ring_full": count, HOSTILE: index}
-            outcomes.append(replace(outcome, counters=counted, detail=detail))
-        altered = replace(block, outcomes=tuple(outcomes))
-        tell(self.store, altered)
-        return altered
-
-
-def spin_wins(arm: Arm) -> Truth:
-    """The spin lock is worth a quarter; no other parameter matters, and one value crashes."""
-    if arm.config.get("magazine_growth") == "full":
-        return Truth(status="crash")
-    return Truth(0.25 if arm.config.get("depot_lock") == "spin" else 0.0)
 
 
 def cap_hardly_matters(arm: Arm) -> Truth:
@@ -141,12 +98,7 @@ def together(
 
 @pytest.fixture(scope="module")
 def hz_space(tmp_path_factory: pytest.TempPathFactory) -> Space:
-    """A few of hz's own parameters."""
-    path = tmp_path_factory.mktemp("space") / "few.toml"
-    names = ("depot_lock", "magazine_growth", "magazine_cap", "depot_slots", "thp")
-    tables = "".join(f"[parameters.{name}]\n" for name in names) + 'values = ["off", "on"]\n'
-    path.write_text(f'schema = 1\nallocator = "hz"\n{tables}')
-    return space.load(path, params.table(), check=params.check)
+    return space_of_hz(tmp_path_factory.mktemp("space"))
 
 
 @pytest.fixture(scope="module")
@@ -480,121 +432,3 @@ def test_the_command_writes_the_page_and_says_where(improved: Path, hztune: Run)
     done = hztune("report", improved)
     assert done.stdout == f"{improved / 'report.html'}\n"
     assert (improved / "report.html").read_text().startswith("<!doctype html>")
-
-
-def test_the_storage_for_the_dashboard_holds_every_configuration(
-    improved: Path, found: Figures
-) -> None:
-    path = report.write_storage(improved)
-    assert path == improved / "study.journal"
-    told = path.read_text()
-    assert told.count('"op_code":4') + told.count('"op_code": 4') == len(found.candidates)
-    assert report.write_storage(improved).read_text().count("\n") == told.count("\n")
-
-
-def test_a_study_that_is_running_is_shown_as_far_as_it_is_and_not_disturbed(
-    hz_space: Space, tmp_path: Path
-) -> None:
-    identity = {"workload": "remote", "space": hz_space.fingerprint(), "limit": "max_rss 1.1x"}
-    with LocalStudy(tmp_path, identity, MACHINE) as store:
-        report.write_storage(tmp_path)  # nothing is measured yet
-        clock = VirtualClock()
-        executor = Recorded(ReplayExecutor(spin_wins, QUIET, seed=1, clock=clock), store)
-        bench = Workbench(executor, Ledger(), Budget(clock, 60.0), Quiet())
-        search = RunningSearch(bench, hz_space, seed=1, max_trials=12)
-        search.run(share=0.8)
-        before = samples(tmp_path)
-        shown = trials_in(report.write_storage(tmp_path))
-        assert samples(tmp_path) == before
-        search.max_trials = 18
-        search.run(share=1.0)  # the writer goes on, and a later look shows more
-        assert samples(tmp_path)[: len(before)] == before
-        later = trials_in(report.write_storage(tmp_path))
-    assert (len(shown), len(later)) == (12, 18)
-    best = max((one for one in later if one.constraints["ran"] < 0), key=lambda one: one.value)
-    assert best.params["depot_lock"] == "spin"
-    assert "default" in {one.params["depot_lock"] for one in later}
-
-
-def test_of_several_allocators_each_parameter_is_named_with_its_own(tmp_path: Path) -> None:
-    arms = [Arm("none"), Arm.of("hz", {"depot_lock": "spin"}), Arm("hz"), Arm("glibc")]
-    with LocalStudy(tmp_path, {"workload": "x"}, MACHINE) as store:
-        inner = ReplayExecutor(spin_wins, QUIET, seed=1)
-        Recorded(inner, store).measure(arms, role="search", rounds=2, number=0)
-    shown = trials_in(report.write_storage(tmp_path))
-    assert [one.params for one in shown] == [
-        {"allocator": "hz", "hz.depot_lock": "spin"},
-        {"allocator": "hz", "hz.depot_lock": "default"},
-        {"allocator": "glibc", "hz.depot_lock": "-"},
-    ]
-
-
-def trials_in(path: Path) -> list[optuna.trial.FrozenTrial]:
-    """What optuna-dashboard sees in a storage."""
-    storage = JournalStorage(JournalFileBackend(str(path)))
-    (name,) = optuna.get_all_study_names(storage)
-    return optuna.load_study(study_name=name, storage=storage).trials
-
-
-@pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the dashboard was started with; it is not started."""
-    words: list[str] = []
-    monkeypatch.setattr(cli_report, "_dashboard", lambda: "dashboard")
-    monkeypatch.setattr(cli_report.os, "execv", lambda program, argv: words.extend(argv))
-    return words
-
-
-def test_the_dashboard_is_started_with_the_storage(improved: Path, served: list[str]) -> None:
-    assert cli.status_of(["report", str(improved), "--dashboard"]) == 0
-    assert served == ["dashboard", str(improved / "study.journal")]
-
-
-def test_the_dashboard_shows_a_shared_study_while_its_workers_measure(
-    storage_url: str, served: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    storage = Storage(storage_url)
-    name = f"shown-{tmp_path.name}"
-    identity = {"workload": "remote", "limit": "none"}
-    with Worker(StoredStudy.begin(storage, name, identity, {"seed": 1}), "machine") as worker:
-        inner = ReplayExecutor(spin_wins, QUIET, seed=1)
-        for lock in ("spin", "lockfree"):
-            arms = [Arm("hz"), Arm.of("hz", {"depot_lock": lock})]
-            pair = worker.begin("search")
-            Recorded(inner, worker.sink).measure(arms, role="search", rounds=2, number=pair)
-            worker.enter(1.0)
-            words = ["report", "--storage", storage_url, "--study", name, "--dashboard"]
-            assert cli.status_of(words) == 0
-            assert trials_in(Path(served[-1]))[-1].params.get("depot_lock", lock) == lock
-    storage.close()
-    assert served[-1] == f"hztune-results/{name}/study.journal"
-    assert len(trials_in(Path(served[-1]))) == 2
-
-
-NOT_SHOWN = {
-    "nothing": ([], "give RESULTS"),
-    "a storage without a name": (["--storage", "sqlite:///x", "--dashboard"], "give both"),
-    "a page of a shared study": (["--storage", "sqlite:///x", "--study", "x"], "for --dashboard"),
-    "a page and the dashboard": (["x", "--out", "y", "--dashboard"], "exclude each other"),
-}
-
-
-@pytest.mark.parametrize("mistake", NOT_SHOWN)
-def test_what_cannot_be_reported_is_one_sentence(
-    mistake: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words, said = NOT_SHOWN[mistake]
-    assert cli.status_of(["report", *words]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert said in err
-    assert len(err.splitlines()) == 1
-
-
-def test_the_dashboard_that_is_not_installed_is_named(
-    improved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(cli_report, "_DASHBOARD", "no-such-dashboard")
-    assert cli.status_of(["report", str(improved), "--dashboard"]) == 2
-    assert "pip install 'hztune[dashboard]'" in capsys.readouterr().err

@@ -16,8 +16,10 @@ from hztune.errors import HztuneError, StoppedByUser, UsageError
 from hztune.lab.replay import ModelNoise, Truth
 from hztune.search import SLOTS, Search
 from hztune.space import Space
+from hztune.sparse.sampler import FAR
 from hztune.stats import sequential_interval
 from hztune.trial import ArmRecord, Ledger, MemoryLimit, Workbench, assess, calibrate
+from hztune.trial.ledger import FAR_BEHIND
 
 MakeBench = Callable[..., Workbench]
 QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
@@ -168,6 +170,10 @@ def test_rounds_leave_time_for_many_blocks(make_bench: MakeBench, toy_space: Spa
     bench = make_bench(spin_is_faster, noisy_turns, budget_s=90)
     Search(bench, toy_space, seed=1).run(share=0.55)
     assert len(arms(bench, "search")) >= 7
+
+
+def test_search_and_model_agree_on_what_is_far_behind() -> None:
+    assert FAR_BEHIND == FAR
 
 
 # ---- failures ------------------------------------------------------------------------------------

@@ -55,12 +55,6 @@ def printed(result: Result, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-@pytest.fixture(autouse=True)
-def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writes no page: there are no samples."""
-    monkeypatch.setattr("hztune.api.report", lambda folder: folder)
-
-
 def test_what_was_proved_stands_beside_the_smallest_gain_that_could_be(
     make_result: MakeResult,
 ) -> None:

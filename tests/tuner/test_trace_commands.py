@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import zipfile
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from hztune.errors import HztuneError
+from hztune.trace import tool
 from hztune.trace.overview import trace_lines
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -169,6 +172,30 @@ def test_a_cut_trace_is_not_checked(recorded: Path, hztune: Run, tmp_path: Path)
     (tmp_path / "cut.trace").write_bytes(recorded.read_bytes()[:-100])
     done = hztune("trace", "check", "cut.trace", "--", "ls")
     assert done.returncode == 2 and "is cut" in done.stderr
+
+
+def test_no_damage_of_a_zip_gets_more_than_a_sentence(tmp_path: Path) -> None:
+    whole, hurt = tmp_path / "whole.zip", tmp_path / "hurt.zip"
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.txt", "".join(f"1: malloc {16 * i:#x} 8\n" for i in range(1, 200)))
+    seed = 7
+    dice = random.Random(seed)
+    refused = 0
+    for _ in range(300):
+        damaged = bytearray(whole.read_bytes())
+        damaged[dice.randrange(4, len(damaged))] = dice.randrange(256)
+        hurt.write_bytes(damaged)
+        try:
+            tool.convert(hurt, tmp_path / "x", "trace")
+        except HztuneError as error:
+            refused += "hurt.zip" in str(error)
+    assert refused > 100, f"seed {seed}"
+
+
+def test_a_pipe_is_no_trace_and_is_not_waited_for(hztune: Run, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    done = hztune("trace", "convert", "pipe", "-o", "x")
+    assert (done.returncode, "it is not a regular file" in done.stderr) == (2, True)
 
 
 def test_a_zip_that_is_no_trace_is_refused(hztune: Run, tmp_path: Path) -> None:

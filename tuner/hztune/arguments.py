@@ -46,6 +46,9 @@ _TIMES = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,4})?)x")
 _SIZE = re.compile(r"([0-9]{1,12})([KMG])")
 _KB = {"K": 1, "M": 1024, "G": 1024 * 1024}
 _PERCENT = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,3})?)%")
+LIMIT = re.compile("|".join(each.pattern for each in (_TIMES, _SIZE, _PERCENT)))
+"""A limit as people write it and profiles hold it: 1.10x, 512M, 5%."""
+
 _COUNT = re.compile(r"[0-9]{1,6}")
 _MARK = re.compile(r"[@:]")
 _NAMED = re.compile(r"([A-Za-z0-9_.+-]{1,40})=(.*)", re.S)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from hztune import allocator, process
+from hztune.files import text_or_empty
 from hztune.machine import Machine
 from hztune.measure.disturbance import Throttling
 
@@ -132,7 +133,7 @@ def _quota(root: Path, machine: Machine) -> Check:
 
 def _load(root: Path, machine: Machine) -> Check:
     """Others that want the CPUs take them from the arms."""
-    words = _read(root / "proc/loadavg").split()
+    words = text_or_empty(root / "proc/loadavg").split()
     if not words:
         return Check(_LOAD, "unknown", "not visible here")
     busy = float(words[0])
@@ -155,7 +156,7 @@ def _is_idle_now(root: Path) -> bool:
 
 def _ticks(root: Path) -> list[int]:
     """What all CPUs have spent since the start: user, nice, system, idle, I/O wait, ..."""
-    words = _read(root / "proc/stat").partition("\n")[0].split()
+    words = text_or_empty(root / "proc/stat").partition("\n")[0].split()
     return [int(word) for word in words[1:9]]
 
 
@@ -174,7 +175,9 @@ def _steal(root: Path, machine: Machine) -> Check:
 
 def _swap(root: Path, machine: Machine) -> Check:
     """A page that was swapped out costs as much as a million allocations."""
-    sizes = dict(re.findall(r"^(Swap\w+):\s+(\d+) kB", _read(root / "proc/meminfo"), re.MULTILINE))
+    sizes = dict(
+        re.findall(r"^(Swap\w+):\s+(\d+) kB", text_or_empty(root / "proc/meminfo"), re.MULTILINE)
+    )
     used_mb = (int(sizes.get("SwapTotal", 0)) - int(sizes.get("SwapFree", 0))) // 1024
     if used_mb > 0:
         return Check("swap", "warn", f"{used_mb} MiB in use", "sudo swapoff --all")
@@ -183,7 +186,7 @@ def _swap(root: Path, machine: Machine) -> Check:
 
 def _address_layout(root: Path, machine: Machine) -> Check:
     """Without randomisation one lucky or unlucky layout is measured over and over."""
-    mode = _read(root / "proc/sys/kernel/randomize_va_space")
+    mode = text_or_empty(root / "proc/sys/kernel/randomize_va_space")
     if mode in ("", "2"):
         return Check("address randomisation", "ok" if mode else "unknown", mode or "not visible")
     mend = "sudo sysctl kernel.randomize_va_space=2"
@@ -192,7 +195,7 @@ def _address_layout(root: Path, machine: Machine) -> Check:
 
 def _others(root: Path, machine: Machine) -> Check:
     """A study beside this one, or a daemon that changes frequencies."""
-    names = {_read(path / "comm"): path.name for path in (root / "proc").glob("[0-9]*")}
+    names = {text_or_empty(path / "comm"): path.name for path in (root / "proc").glob("[0-9]*")}
     measuring = sorted(_OWN_PROGRAMS & names.keys())
     if measuring:
         name = measuring[0]
@@ -218,7 +221,7 @@ def _allocator_settings(root: Path, machine: Machine) -> Check:
     name = "allocator settings"
     for place in ("etc/ld.so.preload", "etc/malloc.conf"):
         path = root / place
-        content = os.readlink(path) if path.is_symlink() else _read(path)
+        content = os.readlink(path) if path.is_symlink() else text_or_empty(path)
         if content:
             return Check(name, "warn", f"/{place} says {content}", f"sudo rm /{place}")
     known = {each for one in allocator.names() for each in allocator.get(one).variables()}
@@ -243,14 +246,6 @@ def _hyperfine(root: Path, machine: Machine) -> Check:
         mend = "sudo apt-get install hyperfine  # the PyPI and npm packages are something else"
         return Check(name, "warn", f"{path} is another program of that name", mend)
     return Check(name, "ok", version)
-
-
-def _read(path: Path) -> str:
-    """Returns a small file's text without the last newline; "" when it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 _CHECKS: tuple[Callable[[Path, Machine], Check], ...] = (

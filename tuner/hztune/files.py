@@ -48,6 +48,14 @@ def read_small(path: Path, most_bytes: int) -> bytes:
     return content
 
 
+def text_or_empty(path: Path) -> str:
+    """The text of a small file without the last newline; "" when it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
 def sha256_of(path: Path) -> str:
     """Returns the SHA-256 of a file's content, in hexadecimal; the file may be of any size."""
     made = hashlib.sha256()

@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from hztune.files import text_or_empty
+
 _CPU_QUOTA_V2 = "cpu.max"
 _MEMORY_V2 = "memory.max"
 _UNLIMITED_BYTES = 1 << 60
@@ -85,8 +87,8 @@ class Machine:
             kernel=platform.release(),
             libc=" ".join(platform.libc_ver()),
             page_size=os.sysconf("SC_PAGE_SIZE"),
-            thp=_chosen(_read(root / "sys/kernel/mm/transparent_hugepage/enabled")),
-            governor=_read(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            thp=_chosen(text_or_empty(root / "sys/kernel/mm/transparent_hugepage/enabled")),
+            governor=text_or_empty(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
             turbo=_turbo(root),
             memory_gib=_memory_gib(root),
             memory_limit_kb=_memory_limit_kb(root),
@@ -120,7 +122,7 @@ def identity(root: Path = Path("/")) -> str:
     so that a hash of this application's own stands for it (machine-id(5)). The host's name counts,
     too: an image may have been copied with its machine-id.
     """
-    secret = _read(root / "etc/machine-id")
+    secret = text_or_empty(root / "etc/machine-id")
     if not _MACHINE_ID.fullmatch(secret):  # an image that never ran has none, or "uninitialized"
         secret = boot_id(root)
     told = f"hztune {socket.gethostname()}"
@@ -129,7 +131,7 @@ def identity(root: Path = Path("/")) -> str:
 
 def boot_id(root: Path = Path("/")) -> str:
     """Returns the number that every start of the kernel makes anew."""
-    return _read(root / "proc/sys/kernel/random/boot_id")
+    return text_or_empty(root / "proc/sys/kernel/random/boot_id")
 
 
 @contextlib.contextmanager
@@ -178,7 +180,7 @@ def quota_paths(root: Path, controller: str, name_v2: str, name_v1: str) -> tupl
     """
     mount = root / "sys/fs/cgroup"
     found = []
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in text_or_empty(root / "proc/self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
         folder, name = (mount, name_v2) if not controllers else (mount / controller, name_v1)
         if not controllers or controller in controllers.split(","):
@@ -192,9 +194,9 @@ def _cpu_quota(root: Path) -> float | None:
     """Returns the smallest CPU quota on the way up the control groups, in CPUs."""
     quotas = []
     for path in quota_paths(root, "cpu", _CPU_QUOTA_V2, "cpu.cfs_quota_us"):
-        words = _read(path).split()
+        words = text_or_empty(path).split()
         if path.name != _CPU_QUOTA_V2:
-            words.append(_read(path.with_name("cpu.cfs_period_us")))
+            words.append(text_or_empty(path.with_name("cpu.cfs_period_us")))
         if words[0].isdigit() and int(words[0]) > 0:
             quotas.append(int(words[0]) / int(words[1]))
     return min(quotas, default=None)
@@ -203,7 +205,8 @@ def _cpu_quota(root: Path) -> float | None:
 def _memory_limit_kb(root: Path) -> int | None:
     """Returns the smallest memory limit on the way up the control groups, KiB."""
     texts = [
-        _read(path) for path in quota_paths(root, "memory", _MEMORY_V2, "memory.limit_in_bytes")
+        text_or_empty(path)
+        for path in quota_paths(root, "memory", _MEMORY_V2, "memory.limit_in_bytes")
     ]
     limits = [int(text) for text in texts if text.isdigit() and int(text) < _UNLIMITED_BYTES]
     return min(limits) // 1024 if limits else None
@@ -211,7 +214,7 @@ def _memory_limit_kb(root: Path) -> int | None:
 
 def _cpu_model(root: Path) -> str:
     """Returns the model name; where the kernel gives none (arm64), implementer and part."""
-    text = _read(root / "proc/cpuinfo")
+    text = text_or_empty(root / "proc/cpuinfo")
     model = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
     if model:
         return model[1].strip()
@@ -221,7 +224,7 @@ def _cpu_model(root: Path) -> str:
 
 def _cpu_flags(root: Path) -> str:
     """Returns a short hash of the features of the first CPU, whatever their order."""
-    text = _read(root / "proc/cpuinfo")
+    text = text_or_empty(root / "proc/cpuinfo")
     listed = re.search(r"^(?:flags|Features)\s*: (.+)$", text, re.MULTILINE)
     if listed is None:
         return ""
@@ -230,15 +233,15 @@ def _cpu_flags(root: Path) -> str:
 
 def _memory_gib(root: Path) -> int:
     """Returns the memory of the machine, GiB; 0 when unknown."""
-    found = re.search(r"^MemTotal:\s+(\d+) kB", _read(root / "proc/meminfo"), re.MULTILINE)
+    found = re.search(r"^MemTotal:\s+(\d+) kB", text_or_empty(root / "proc/meminfo"), re.MULTILINE)
     return round(int(found[1]) / 2**20) if found else 0
 
 
 def _turbo(root: Path) -> str:
     """Returns whether the CPU may exceed its nominal frequency."""
     cpu = root / "sys/devices/system/cpu"
-    boost = _read(cpu / "cpufreq/boost")
-    no_turbo = _read(cpu / "intel_pstate/no_turbo")
+    boost = text_or_empty(cpu / "cpufreq/boost")
+    no_turbo = text_or_empty(cpu / "intel_pstate/no_turbo")
     return {("1", ""): "on", ("0", ""): "off", ("", "0"): "on", ("", "1"): "off"}.get(
         (boost, no_turbo), ""
     )
@@ -248,14 +251,6 @@ def _chosen(text: str) -> str:
     """Returns the word in brackets: "madvise" of "always [madvise] never"."""
     found = re.search(r"\[(\w+)\]", text)
     return found[1] if found else ""
-
-
-def _read(path: Path) -> str:
-    """Returns a small file's text without the last newline; "" when it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def _shown(value: object) -> str:

@@ -19,6 +19,7 @@ from typing import Any, Literal, cast
 from hztune import allocator, caution, files, strictjson
 from hztune.allocator import Adapter, Installed
 from hztune.allocator.base import ALPHABET
+from hztune.arguments import LIMIT
 from hztune.blocks import Arm
 from hztune.caution import Caution
 from hztune.errors import HztuneError, UsageError
@@ -51,7 +52,6 @@ MOST_TERM_DAYS = 36500
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MEASURED_CLAIMS = ("improved", "less_memory")
 _METRIC = re.compile(r"[a-z][a-z0-9_]{0,31}")
-_LIMIT = re.compile(r"[0-9]{1,15}(\.[0-9]{1,6})?[xKMG%]?")
 _MOST_THREADS = 65536
 MOST_SEED = 2**63 - 1
 _KEYS = {
@@ -491,7 +491,7 @@ def _machine(fields: Fields) -> MachineId:
 
 def _objective(fields: Fields) -> Objective:
     metric = fields.text("metric", _METRIC)
-    limits = fields.child("limits").texts(_LIMIT)
+    limits = fields.child("limits").texts(LIMIT)
     control = fields.text("control", re.compile(f"|{allocator.pattern().pattern}"))
     rest = _rest(fields.child("rest")) if fields.has("rest") else None
     quota = _quota(fields.child("quota")) if fields.has("quota") else None

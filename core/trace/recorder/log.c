@@ -91,8 +91,11 @@ static bool open_pool(void)
     return true;
 }
 
-/* Finds out what is asked of this process, once it has an environment. */
-static void log_start(void)
+/*
+ * Finds out what is asked of this process, once it has an environment: at the latest before main,
+ * which may take away the environment, the root or the right to open files.
+ */
+__attribute__((constructor)) static void log_start(void)
 {
     unsigned found = OFF;
     unsigned seen = UNKNOWN;

@@ -190,6 +190,7 @@ def tune_command(
             assert asked is not None  # only a shared study may exist already
             result = api.tune(asked, reporter=display)
     status = print_result(result, as_json=as_json)
+    write_report(result)
     if require_gain and result.profile.claim.verdict == "no_gain":
         raise NoGainError("no gain was proved, and --require-gain was given")
     return status
@@ -284,8 +285,8 @@ def _request(
 
 
 def print_result(result: Result, *, as_json: bool) -> int:
-    """Prints the summary, then writes the report where there is a verdict; returns the status."""
-    verdict, folder = result.profile.claim.verdict, result.folder
+    """Prints the summary; returns the exit status of the verdict."""
+    folder = result.folder
     if as_json:
         click.echo(json.dumps(api.summary(result), indent=2))
     else:
@@ -295,6 +296,10 @@ def print_result(result: Result, *, as_json: bool) -> int:
             lines.append(f"use it:  hztune run {path} -- ./your-program")
             lines.append(f"or:      hztune export {path} --format env")
         click.echo("\n".join(lines))
-    if folder is not None and verdict != "interrupted":
-        api.report(folder)
-    return _EXIT_STATUS[verdict]
+    return _EXIT_STATUS[result.profile.claim.verdict]
+
+
+def write_report(result: Result) -> None:
+    """Writes the page of a study that has a verdict and a directory."""
+    if result.folder is not None and result.profile.claim.verdict != "interrupted":
+        api.report(result.folder)

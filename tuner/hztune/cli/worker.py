@@ -8,7 +8,7 @@ import click
 
 from hztune import api
 from hztune.arguments import parse_duration
-from hztune.cli.tune import print_result
+from hztune.cli.tune import print_result, write_report
 from hztune.progress import reporter
 
 _HELP = """Take part in a study that several workers share.
@@ -70,4 +70,6 @@ def worker_command(
     if result is None:
         click.echo(f"left the study {study} after {budget}; it has not ended", err=True)
         return 0
-    return print_result(result, as_json=as_json)
+    status = print_result(result, as_json=as_json)
+    write_report(result)
+    return status

@@ -39,7 +39,7 @@ def draw(rows: Sequence[Standings]) -> str:
     shapes = [*_axis(low, high, height, x_of), *_legend(rows[0].all[0].name, others)]
     top = _TOP
     for row in rows:
-        shapes.append(_text(_LEFT - 10, top + 0.5 * _height(row), row.label, "end"))
+        shapes.append(svg_text(_LEFT - 10, top + 0.5 * _height(row), row.label, "end"))
         for index, standing in enumerate(row.all[1:]):
             shapes += _mark(standing, top + (index + 1) * _STEP, _COLOURS[index % 8], x_of)
         top += _height(row)
@@ -76,16 +76,16 @@ def _axis(low: float, high: float, height: float, x_of: _XOf) -> Iterator[str]:
                 f'<line x1="{x:.1f}" y1="{_TOP:g}" x2="{x:.1f}" y2="{height - 25:.1f}" '
                 f'stroke="{colour}"/>'
             )
-            yield _text(x, height - 10, f"{tick:g}", "middle")
+            yield svg_text(x, height - 10, f"{tick:g}", "middle")
 
 
 def _legend(first: str, others: Sequence[str]) -> Iterator[str]:
-    yield _text(_LEFT - 10, 20, f"speed / {first}", "end")
+    yield svg_text(_LEFT - 10, 20, f"speed / {first}", "end")
     step = _WIDTH / max(1, len(others))
     for index, name in enumerate(others):
         x = _LEFT + index * step
         yield f'<circle cx="{x + 4:.1f}" cy="16" r="4" fill="{_COLOURS[index % 8]}"/>'
-        yield _text(x + 12, 20, name, "start")
+        yield svg_text(x + 12, 20, name, "start")
 
 
 def _mark(standing: Standing, y: float, colour: str, x_of: _XOf) -> Iterator[str]:
@@ -101,5 +101,6 @@ def _mark(standing: Standing, y: float, colour: str, x_of: _XOf) -> Iterator[str
     yield f'<circle cx="{x_of(speed.estimate):.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>'
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
+def svg_text(x: float, y: float, text: str, anchor: str) -> str:
+    """Returns text that begins, has its middle or ends at `x`."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'

@@ -103,7 +103,7 @@ def standings(
         )
     others = [each for each in found[1:] if each.speed is not None]
     best = max(others, key=lambda each: _estimate(each.speed), default=None)
-    lead = _reversed(best.speed) if best is not None and best.speed is not None else None
+    lead = best.speed.reciprocal if best is not None and best.speed is not None else None
     return Standings(label, found, best.name if best else "", lead, _frugality(found), amount)
 
 
@@ -173,11 +173,6 @@ def _interval(logs: Sequence[float], horizon: Horizon | None = None) -> Interval
 def _estimate(interval: Interval | None) -> float:
     """Returns the estimate, below all others when there is none."""
     return interval.estimate if interval is not None else -math.inf
-
-
-def _reversed(interval: Interval) -> Interval:
-    """Returns the interval of the reciprocal ratio."""
-    return Interval(-interval.estimate, -interval.high, -interval.low, interval.pairs)
 
 
 def _frugality(found: Sequence[Standing]) -> float | None:

@@ -163,19 +163,19 @@ def prove_front(
     alpha = member_error(len(arms), front_error(bench.ledger))
     rounds = front_rounds(bench, len(arms), share)
     pair_s = bench.executor.cost(2, rounds)
-    records = [bench.ledger.fresh(arm) for arm in arms]
-    unsettled = records
+    unsettled: Sequence[Arm] = arms
     while True:
         more = max(0, int(bench.budget.left(until) / (pair_s * max(1, len(unsettled)))))
-        unsettled = [one for one in records if not _is_settled(bench, one, alpha, more)]
+        unsettled = [
+            arm for arm in arms if not _is_settled(bench, bench.ledger.fresh(arm), alpha, more)
+        ]
         if not unsettled or not bench.budget.allows(pair_s, until):
             break
-        for record in unsettled:
+        for arm in unsettled:
             if bench.budget.allows(pair_s, until):
-                bench.measure([control, record.arm], "confirm", rounds)
-                tell(bench, "confirm", record)
-    late = {one.arm.key for one in unsettled}
-    judged = [_judged(bench, one, alpha, one.arm.key in late) for one in records]
+                bench.measure([control, arm], "confirm", rounds)
+                tell(bench, "confirm", bench.ledger.fresh(arm))
+    judged = [_judged(bench, bench.ledger.fresh(arm), alpha, arm in unsettled) for arm in arms]
     ahead = on_front(judged)
     return [
         replace(one, answer="dominated") if one.answer == "proved" and one not in ahead else one
@@ -230,7 +230,7 @@ def _judged(bench: Workbench, record: ArmRecord, alpha: float, is_last: bool) ->
     """
     speed, saving = _gains(bench, record, alpha, is_last=is_last)
     shown = saving.reported
-    memory = shown and Interval(-shown.estimate, -shown.high, -shown.low, shown.pairs)
+    memory = shown and shown.reciprocal
     is_faster, is_saving = bool(speed.proved_by), bool(saving.proved_by)
     answer: ProofAnswer = "out_of_time" if is_last else "futile"
     if record.failures:

@@ -437,6 +437,15 @@ def interval_of(pairs: Sequence[float], prior: Spread | None = None) -> Interval
     return planned_interval(pairs, REPORTED_ERROR, len(pairs), prior=prior, is_last=True)
 
 
+def against_itself(ledger: Ledger) -> Interval | None:
+    """What the default is against itself: no gain, as exactly as the calibration knows."""
+    aa = [pair.log_ratio for pair in ledger.own_calibration]
+    if len(aa) < 2:
+        return None
+    half = fixed_interval(aa, REPORTED_ERROR).half_width
+    return Interval(0.0, -half, half, len(aa))
+
+
 def keeps_limit(ledger: Ledger, record: ArmRecord, alpha: float, looks: Looks) -> bool | None:
     """Whether one of some looks shows that the memory limit is kept; None: not yet known.
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from hztune.compare.plot import svg_text
 from hztune.compare.standings import Standings, geometric_mean
 from hztune.compare.table import interval_text
 from hztune.stats import Interval
@@ -58,13 +59,13 @@ class _Panel:
         low, high = min([0.0, *ends]) - 0.12, max([0.0, *ends]) + 0.12
         scale = _PANEL / (high - low)
         bottom = _TOP + _STEP * len(self.lines)
-        yield _text(self.left + _PANEL / 2, _TOP - 12, self.title, "middle")
+        yield svg_text(self.left + _PANEL / 2, _TOP - 12, self.title, "middle")
         for tick in [each for each in _TICKS if low <= math.log(each) <= high]:
             x = self.left + scale * (math.log(tick) - low)
             colour = "#000000" if tick == 1.0 else "#dddddd"
             yield f'<path d="M{x:.1f} {_TOP:g}V{bottom:g}" stroke="{colour}"/>'
-            yield _text(x, bottom + 16, f"{tick:g}", "middle")
-        yield _text(self.left + _PANEL / 2, bottom + 34, self.foot, "middle")
+            yield svg_text(x, bottom + 16, f"{tick:g}", "middle")
+        yield svg_text(self.left + _PANEL / 2, bottom + 34, self.foot, "middle")
         for index, line in enumerate(self.lines):
             if line is not None:
                 yield from self._dots(line, _TOP + _STEP * index, low, scale)
@@ -83,7 +84,7 @@ class _Panel:
         )
         yield f'<path d="M{start:.1f} {middle:.1f}H{end:.1f}" stroke="{colour}" stroke-width="3"/>'
         yield f'<circle cx="{x:.1f}" cy="{middle:.1f}" r="5" fill="{colour}"/>'
-        yield _text(x, middle - 9, interval_text(line.mean), "middle")
+        yield svg_text(x, middle - 9, interval_text(line.mean), "middle")
 
     def _colour(self, interval: Interval) -> str:
         is_above = interval.estimate >= 0.0
@@ -109,9 +110,9 @@ def draw(rows: Sequence[Standings]) -> str:
         _Panel(_LEFT + _PANEL + _GAP, memories, f"left of 1: {first} takes less", False, memory),
     )
     height, width = _TOP + _STEP * len(lines) + _FOOT, _LEFT + 2 * _PANEL + _GAP + 12
-    shapes = [_text(_LEFT - 12, _TOP - 12, f"{len(rows)} rows", "end")]
+    shapes = [svg_text(_LEFT - 12, _TOP - 12, f"{len(rows)} rows", "end")]
     shapes += [
-        _text(_LEFT - 12, _TOP + _STEP * (index + 0.66) + 4, line.name, "end")
+        svg_text(_LEFT - 12, _TOP + _STEP * (index + 0.66) + 4, line.name, "end")
         for index, line in enumerate(lines)
     ]
     body = "\n".join([*shapes, *(shape for panel in panels for shape in panel.shapes())])
@@ -130,11 +131,5 @@ def _line(name: str, ratios: Sequence[Interval | None]) -> _Line | None:
 
 
 def _reversed(interval: Interval | None) -> Interval | None:
-    """Returns the interval of the reciprocal ratio."""
-    if interval is None:
-        return None
-    return Interval(-interval.estimate, -interval.high, -interval.low, interval.pairs)
-
-
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+    """Returns the interval of the reciprocal ratio, where it is known."""
+    return interval.reciprocal if interval is not None else None

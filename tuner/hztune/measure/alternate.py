@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 
 from hztune.measure.identity import Fault
 from hztune.measure.port_and_dir import with_port_and_dir
 from hztune.measure.program import hook
 from hztune.measure.stints import Met, Pace, Stint, Unit, nothing_met, take_turns
-from hztune.measure.types import Arm, Outcome, Turn
-from hztune.measure.whole import MEMORY_SHARE, SEEDS, Part, Series, WholeExecutor
+from hztune.measure.types import Arm, Turn
+from hztune.measure.whole import MEMORY_SHARE, SEEDS, Series, WholeExecutor
 from hztune.store import Evidence
 
 BY_TURNS = "by_turns"
@@ -99,6 +100,8 @@ class AlternateExecutor(WholeExecutor):
 class _Alternation(Series):
     """One block: runs by turns."""
 
+    facts = MappingProxyType({BY_TURNS: 1})
+
     def play(self, rounds: int, pace: Pace, rng: random.Random, reading: NumberReading) -> None:
         """Plays all rounds: one after the other where something is to be done between them."""
         program = self._program
@@ -176,11 +179,6 @@ class _Alternation(Series):
         ops = reading.rate(rate, stint) * counted_ns * 1e-9
         turn = Turn(number, stint.position, stint.start_ns, counted_ns, ops)
         self._enter(index, run, turn, Evidence(cpu_ns=run.cpu_ns, rss_kb=run.rss_peak_kb))
-
-    def _outcome(self, part: Part) -> Outcome:
-        """Returns what an arm came to, and that it came to it by turns."""
-        outcome = super()._outcome(part)
-        return replace(outcome, facts={**outcome.facts, BY_TURNS: 1})
 
 
 def without_strangers(stints: Sequence[tuple[int, Stint]]) -> list[tuple[int, Stint]]:

@@ -12,6 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
+from types import MappingProxyType
+from typing import ClassVar
 
 from hztune.blocks import times_of
 from hztune.machine import timed_window
@@ -80,7 +82,14 @@ class Part:
 
 
 class Series:
-    """One block: the runs of its arms, and what they came to."""
+    """One block: the runs of its arms, and what they came to.
+
+    Attributes:
+        facts: What every outcome says of how it was measured.
+        limits: What a run may take.
+    """
+
+    facts: ClassVar[Mapping[str, int]] = MappingProxyType({})
 
     def __init__(
         self,
@@ -164,7 +173,11 @@ class Series:
             turns=tuple(part.turns),
             rss_peak_kb=part.rss_peak_kb,
             counters=part.counters,
-            facts={**part.facts, **({"rss_idle_kb": part.idle_kb} if part.idle_kb else {})},
+            facts={
+                **part.facts,
+                **({"rss_idle_kb": part.idle_kb} if part.idle_kb else {}),
+                **self.facts,
+            },
             rested=part.rested,
         )
 

@@ -28,7 +28,7 @@ from hztune.result import Attempt, Result, stored
 from hztune.result.decision import claimed_interval
 from hztune.result.effects import likely_effects, ordered
 from hztune.result.kept import KeptMemory, kept_memory
-from hztune.stats import Interval, block_ratios, fixed_interval, pool_plain
+from hztune.stats import NORMAL_95, Interval, block_ratios, fixed_interval, pool_plain
 from hztune.store.local import SAMPLES, Recording, recording, require_study
 from hztune.trial import (
     ArmRecord,
@@ -40,8 +40,6 @@ from hztune.trial import (
     limits_of,
     outlying_pairs,
 )
-
-_NORMAL_95 = 1.96
 
 _CHECKPOINTS = 200
 _CURVES = 6
@@ -542,5 +540,5 @@ def _in_order(values: Iterable[Value], param: Param) -> list[Value]:
 
 
 def _around(mean: float, error: float, pairs: int) -> Interval:
-    half = _NORMAL_95 * error
+    half = NORMAL_95 * error
     return Interval(mean, mean - half, mean + half, pairs)

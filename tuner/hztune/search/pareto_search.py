@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hztune.blocks import Arm
 from hztune.search.proposer import MEMORY, SPEED
-from hztune.search.prospects import Best, prospects
+from hztune.search.prospects import Ranked, prospects
 from hztune.search.race import ENOUGH_PAIRS, FEWEST_BLOCKS, Search
 from hztune.stats import Estimate, pool
 from hztune.trial import LEAST_SAVING, ArmRecord, Ledger, Point, unbeaten
@@ -55,7 +55,7 @@ class FrontGoal:
     def prospects(self, search: Search) -> dict[str, float]:
         """What each hopeful allocator promises in speed or in memory, whichever is more."""
         savers = sorted(compromises(search), key=lambda each: -each.saving.mean)
-        ranked = [Best(each.record, each.saving) for each in savers]
+        ranked = [Ranked(each.record, each.saving) for each in savers]
         ledger = search.bench.ledger
         saving = prospects(search.space, ledger, ranked, LEAST_SAVING)
         speed = prospects(search.space, ledger, search.ranked(), search.bench.floor)

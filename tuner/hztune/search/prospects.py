@@ -28,8 +28,8 @@ _USUAL_WEIGHT = 4
 """Configurations whose word the usual spread outweighs."""
 
 
-class Best(NamedTuple):
-    """A configuration with what is known of it. Every block makes thousands."""
+class Ranked(NamedTuple):
+    """A configuration with the model's estimate of it. Every block makes thousands."""
 
     record: ArmRecord
     estimate: Estimate
@@ -41,7 +41,7 @@ class Best(NamedTuple):
 
 
 def prospects(
-    space: AnySpace, ledger: Ledger, ranked: Sequence[Best], floor: float
+    space: AnySpace, ledger: Ledger, ranked: Sequence[Ranked], floor: float
 ) -> dict[str, float]:
     """What each allocator in which a winner may still lie promises, log units above 0.
 

@@ -19,11 +19,11 @@ import numpy as np
 from hztune.blocks import Arm
 from hztune.search.finalist import Chain, chain, shortest
 from hztune.search.proposer import SPEED, Prediction, Proposer
-from hztune.search.prospects import Best, prospects
+from hztune.search.prospects import Ranked, prospects
 from hztune.space import AnySpace
 from hztune.sparse.features import UNCHANGED
 from hztune.sparse.sampler import PRICE, Row
-from hztune.stats import Estimate
+from hztune.stats import NORMAL_95, Estimate
 from hztune.trial import Workbench
 
 SEARCH_BLOCKS = 50
@@ -137,7 +137,7 @@ class Search:
     def __post_init__(self) -> None:
         """Starts with no arm refused."""
         self._refused: dict[str, Arm] = {}
-        self._ranked: tuple[tuple[int, int], list[Best]] | None = None
+        self._ranked: tuple[tuple[int, int], list[Ranked]] | None = None
         self._proposers = {
             part.allocator: Proposer(
                 part,
@@ -185,7 +185,7 @@ class Search:
         """Leaves an arm out for good: its proof has failed."""
         self._refused[finalist.key] = finalist
 
-    def best(self) -> Best | None:
+    def best(self) -> Ranked | None:
         """The incumbent: the configuration that promises most.
 
         None when none beats the default, unless the default itself breaks the memory limit: then
@@ -215,7 +215,7 @@ class Search:
             return (arm,)
         return chain(proposer, row, refused, is_control=is_control, most=most)
 
-    def ranked(self) -> list[Best]:
+    def ranked(self) -> list[Ranked]:
         """Every feasible configuration that was not refused, the most promising first.
 
         Of two that are as good as equal, the one that changes less.
@@ -231,7 +231,7 @@ class Search:
 
     # ---- estimates -------------------------------------------------------------------------------
 
-    def _estimated(self) -> list[Best]:
+    def _estimated(self) -> list[Ranked]:
         """Every configuration that may be proved, with the model's estimate where it has one.
 
         One that is not in a model, because it is old and hardly raced, is not taken for better than
@@ -246,7 +246,7 @@ class Search:
                 continue
             known = predictions[arm.allocator]
             predicted = known.get(self._proposers[arm.allocator].row(arm))
-            found.append(Best(records[key], _estimate(plain, predicted, known)))
+            found.append(Ranked(records[key], _estimate(plain, predicted, known)))
         return found
 
     def _out(self) -> list[Arm]:
@@ -381,7 +381,7 @@ class Search:
         if best is None:
             self.bench.tell("search")
         else:
-            self.bench.tell("search", best.estimate.mean, 1.96 * best.estimate.error)
+            self.bench.tell("search", best.estimate.mean, NORMAL_95 * best.estimate.error)
 
 
 def _estimate(
@@ -399,6 +399,6 @@ def _could_beat(one: Estimate, top: Estimate) -> bool:
     return one.pairs < 2 * ENOUGH_PAIRS and one.mean + 2.0 * one.error > top.mean
 
 
-def _rank(one: Best) -> float:
+def _rank(one: Ranked) -> float:
     """What configurations are ordered by; the least is the most promising."""
     return PRICE * len(one.record.arm.params) - one.estimate.mean

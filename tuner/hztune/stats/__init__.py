@@ -1,6 +1,6 @@
 """Estimates and intervals: pure functions of measurements, without I/O and without a clock."""
 
-from hztune.stats.distributions import normal_tail
+from hztune.stats.distributions import NORMAL_95, normal_tail
 from hztune.stats.outliers import far_off, move_together, two_states
 from hztune.stats.pooling import (
     Estimate,
@@ -43,6 +43,7 @@ from hztune.stats.variance import (
 __all__ = [
     "FIRST_LOOK",
     "LEAST_PLANNED",
+    "NORMAL_95",
     "Estimate",
     "Interval",
     "Noise",

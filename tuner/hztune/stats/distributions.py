@@ -8,6 +8,9 @@ from statistics import NormalDist
 
 import numpy as np
 
+NORMAL_95 = 1.96
+"""Standard errors on each side of an estimate that make a 95 % interval, where they are known."""
+
 _NORMAL = NormalDist()
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(60)
 _NEARLY_NORMAL_DF = 2000.0

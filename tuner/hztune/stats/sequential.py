@@ -114,8 +114,13 @@ class Interval:
         return math.exp(self.estimate), math.exp(self.low), math.exp(self.high)
 
     @property
+    def reciprocal(self) -> Interval:
+        """Of the reciprocal ratio."""
+        return Interval(-self.estimate, -self.high, -self.low, self.pairs)
+
+    @property
     def text(self) -> str:
-        """The same in words: "1.051x [1.031, 1.072]"."""
+        """The ratio in words: "1.051x [1.031, 1.072]"."""
         ratio, low, high = self.ratio
         return f"{ratio:.3f}x [{low:.3f}, {high:.3f}]"
 

@@ -108,6 +108,7 @@ class Storage:
         self._url = _judged(url)
         self.shown = _shown(self._url)
         """The URL as it may be shown."""
+        self._explain: Callable[[SQLAlchemyError, float], HztuneError] = self._unreachable
         try:
             self._engine = _engine(self._url)
         except ImportError as error:
@@ -137,10 +138,10 @@ class Storage:
                 broken = DatabaseError(
                     "", {}, sqlite3.DatabaseError("malformed: a text is no UTF-8")
                 )
-                raise self._failure(broken, patience_s) from None
+                raise self._explain(broken, patience_s) from None
             except SQLAlchemyError as error:
                 if not _may_pass(error) or time.monotonic() >= give_up:
-                    raise self._failure(error, patience_s) from None
+                    raise self._explain(error, patience_s) from None
             time.sleep(pause_s)
             pause_s = min(_LONGEST_PAUSE_S, 2.0 * pause_s)
 
@@ -155,8 +156,8 @@ class Storage:
         """Closes every connection."""
         self._engine.dispose()
 
-    def _failure(self, error: SQLAlchemyError, patience_s: float) -> HztuneError:
-        """What to tell the user, without the password."""
+    def _unreachable(self, error: SQLAlchemyError, patience_s: float) -> HztuneError:
+        """What to tell the user of a storage that others use, without the password."""
         reason = _line(error.orig if isinstance(error, DBAPIError) else error)
         for secret in _secrets(self._url):
             reason = reason.replace(secret, "***")
@@ -192,6 +193,7 @@ class StudyFile(Storage):
         self._path = path
         self._url = URL.create("sqlite", database=str(path))
         self.shown = str(path)
+        self._explain = self._unusable
         self._engine = _reading_engine(path) if reading else _engine(self._url)
         self._writer: sqlite3.Connection | None = None
         try:
@@ -233,7 +235,8 @@ class StudyFile(Storage):
         if names and not any(name.startswith(_OWN_TABLES) for name in names):
             raise self._refusal(f"not a database of hztune: it has a table {names[0]!r}")
 
-    def _failure(self, error: SQLAlchemyError, patience_s: float) -> HztuneError:
+    def _unusable(self, error: SQLAlchemyError, patience_s: float) -> HztuneError:
+        """What to tell the user of the file."""
         return self._refusal(_line(error.orig if isinstance(error, DBAPIError) else error))
 
     def _refusal(self, reason: str) -> HztuneError:

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,10 @@ _DEADLINE_S = 24 * 3600.0
 _REFUSED = 2
 _ZIP = b"PK\3\4"
 _PREFIXES = ("hz-trace: ", "hz-record: ")
+_NO_ZIP = (
+    zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError,
+)  # fmt: skip
+"""What zipfile raises where a zip is damaged, or of a kind that it does not read."""
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -72,6 +77,8 @@ def convert(path: Path, output: Path, form: str) -> list[str]:
 
 def _convert_zipped(source: Path, output: Path) -> list[str]:
     """Writes Android's text and packs it."""
+    if output.exists() and not output.is_file():
+        raise UsageError(f"cannot write {output}: it is a folder, a device or a pipe; name a file")
     text, packed = (output.with_name(f".{output.name}.{os.getpid()}.{end}") for end in ("txt", "z"))
     try:
         said = _run("convert", source, "--output", str(text), "--to", "aosp")[1]
@@ -93,24 +100,36 @@ def _unpacked(path: Path, output: Path) -> Iterator[Path]:
         yield path
         return
     try:
-        with (
-            zipfile.ZipFile(path) as archive,
-            tempfile.TemporaryDirectory(prefix=".hztune-", dir=output.parent) as folder,
-        ):
+        folder = tempfile.TemporaryDirectory(prefix=".hztune-", dir=output.parent)
+    except OSError as error:
+        raise HztuneError(f"cannot unpack {path} beside {output}: {error.strerror}") from error
+    with folder:
+        yield _unpack(path, Path(folder.name))
+
+
+def _unpack(path: Path, folder: Path) -> Path:
+    """Unpacks the one file of a zip into a folder; returns where it stands."""
+    unpacked = folder / path.stem
+    try:
+        with zipfile.ZipFile(path) as archive:
             files = [each for each in archive.infolist() if not each.is_dir()]
             if len(files) != 1:
                 raise UsageError(f"{path} holds {len(files)} files; a zipped trace is one file")
-            unpacked = Path(folder) / path.stem
+            size, free = files[0].file_size, shutil.disk_usage(folder).free
+            if size > free:
+                raise UsageError(f"{path} unpacks to {size} bytes, and there is room for {free}")
             with archive.open(files[0]) as packed, unpacked.open("wb") as text:
                 shutil.copyfileobj(packed, text, 1 << 20)
-            yield unpacked
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+    except _NO_ZIP as error:
         raise UsageError(f"{path} is a zip that cannot be unpacked: {error}") from error
     except OSError as error:
-        raise HztuneError(f"cannot unpack {path}: {error.strerror}") from error
+        raise HztuneError(f"cannot unpack {path}: {error.strerror or error}") from error
+    return unpacked
 
 
 def _is_zip(path: Path) -> bool:
+    if not path.is_file():  # nor a pipe, from which nothing may ever come
+        return False
     try:
         with path.open("rb") as file:
             return file.read(len(_ZIP)) == _ZIP

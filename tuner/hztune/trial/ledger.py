@@ -17,6 +17,7 @@ from hztune.blocks import Arm, Block, Outcome
 from hztune.gc_freeze import gc_frozen
 from hztune.rests import MemoryKind
 from hztune.stats import (
+    NORMAL_95,
     Estimate,
     Noise,
     Noises,
@@ -32,9 +33,9 @@ from hztune.stats import (
 from hztune.trial.limits import LossLimit, MemoryLimit
 
 FAR_BEHIND = -0.35
-"""Log ratio below which it does not matter how slow a configuration is."""
+"""Log ratio below which it does not matter how slow a configuration is: `FAR` of the sparse model,
+which is a room of its own and knows nothing else of hztune; a test holds both to be equal."""
 
-_NORMAL_95 = 1.96
 _USUAL_NOISE = Noises(Noise(between=0.05**2, per_round=0.1**2, df=1.0), {})
 """Stands in until a study has measured its own; a figure for a busy machine."""
 
@@ -277,10 +278,10 @@ class Ledger:
                 record = self.searched.setdefault(outcome.arm.key, ArmRecord(outcome.arm))
                 self._record(record, block, outcome)
         elif block.role == "confirm":
-            for outcome in block.outcomes[1:]:
-                record = self.fresh(outcome.arm, block.outcomes[1].arm)
+            for arm, outcome in ((each.arm, each) for each in block.outcomes[1:]):
+                record = self._fresh.setdefault((block.outcomes[1].arm, arm), ArmRecord(arm))
                 self._record(record, block, outcome)
-                self.fresh_by_arm[outcome.arm.key] = record
+                self.fresh_by_arm[arm.key] = record
 
     def _note_memory(self, control: Outcome) -> None:
         """Notes what the control held."""
@@ -289,14 +290,14 @@ class Ledger:
                 insort(held, kb)
 
     def fresh(self, arm: Arm, first: Arm | None = None) -> ArmRecord:
-        """The fresh pairs of an arm in one attempt at a proof; they grow with the ledger.
+        """The fresh pairs of an arm in one attempt at a proof, as many as there are by now.
 
         Args:
             arm: Whose.
             first: The first arm of the attempt's chain, which no other attempt begins with; None:
                 the arm itself.
         """
-        return self._fresh.setdefault((first or arm, arm), ArmRecord(arm))
+        return self._fresh.get((first or arm, arm)) or ArmRecord(arm)
 
     def fresh_pairs(self, one: Arm, other: Arm, first: Arm) -> list[PairRatio]:
         """What each fresh block that holds both says of `other` against `one`, in order of time.
@@ -354,7 +355,7 @@ class Ledger:
         if self.max_loss is None or not record.each:
             return -1.0
         ends = [
-            mean + _NORMAL_95 * error
+            mean + NORMAL_95 * error
             for mean, error in (
                 pool_plain(pairs, self._noises_on(part)) for part, pairs in enumerate(record.each)
             )

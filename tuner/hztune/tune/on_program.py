@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hztune.blocks import Arm, Block, times_of
-from hztune.confirm import Proof, claim_error, prove
+from hztune.confirm import Proof, against_itself, claim_error, prove
 from hztune.measure import Executor, Role
 from hztune.measure.types import Around
-from hztune.stats import Interval, fixed_interval
+from hztune.stats import Interval
 from hztune.trial import Budget, Calibration, Ledger, Workbench, assess, calibrate
 
 PROGRAM_SHARE = 0.35
@@ -105,14 +105,5 @@ class LastProof:
         proof = prove(bench, control, (winner,), alpha=claim_error(0), until=_PROVED_BY)
         record = ledger.fresh_by_arm.get(winner.key)
         return OnProgram(
-            proof, calibration, record.rss_ratio if record else None, _around_zero(ledger)
+            proof, calibration, record.rss_ratio if record else None, against_itself(ledger)
         )
-
-
-def _around_zero(ledger: Ledger) -> Interval | None:
-    """What the default is against itself."""
-    aa = [pair.log_ratio for pair in ledger.own_calibration]
-    if len(aa) < 2:
-        return None
-    half = fixed_interval(aa, 0.05).half_width
-    return Interval(0.0, -half, half, len(aa))

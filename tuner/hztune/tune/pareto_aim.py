@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from hztune.blocks import Arm
 from hztune.confirm import (
@@ -29,11 +28,8 @@ from hztune.profile import Verdict
 from hztune.progress import percent
 from hztune.result.decision import REASONS, Decision
 from hztune.search import FrontGoal, members
-from hztune.trial import Workbench
+from hztune.tune.aim import Aim
 from hztune.tune.winner import PROVED_BY, SEARCHED_BY
-
-if TYPE_CHECKING:
-    from hztune.tune.story import Story
 
 SHORTENED_BY = 0.63
 """The share of the budget by which the members are shortened; what is left is for the proofs."""
@@ -42,19 +38,10 @@ FRONT_SHARE = PROVED_BY - SHORTENED_BY
 """Part of the budget for the proofs of all members together."""
 
 
-class Front:
+class Front(Aim):
     """The part of a story that ends with proved configurations, none beaten in both objectives."""
 
     goal = FrontGoal()
-
-    def __init__(self, story: Story) -> None:
-        """Becomes the aim of a study."""
-        self.story = story
-
-    @property
-    def bench(self) -> Workbench:
-        """Where blocks are measured."""
-        return self.story.bench
 
     def proof_plan(self) -> tuple[float, float]:
         """Seconds for the pairs of each member of a full front, and the error of its claims."""
@@ -71,7 +58,7 @@ class Front:
         members = prove_front(
             self.bench, self.story.control, arms, share=FRONT_SHARE, until=PROVED_BY
         )
-        self.story.proofs = [Proof(one.arm, one.answer, one.speed) for one in members]
+        self.proofs = [Proof(one.arm, one.answer, one.speed) for one in members]
         for number, member in enumerate(members, start=1):
             self.bench.reporter.say(f"candidate {number}: {_told(member)}")
         front = on_front(members)
@@ -130,8 +117,8 @@ class Front:
     def _nothing_found(self) -> Decision:
         """The verdict when the front is the default alone."""
         story = self.story
-        why = f"{len(story.proofs)} candidate(s) proved neither more speed nor less memory"
-        if not story.proofs:
+        why = f"{len(self.proofs)} candidate(s) proved neither more speed nor less memory"
+        if not self.proofs:
             why = "no configuration promised more speed or less memory"
             if members(story.search, MOST_MEMBERS):
                 why = f"no time was left for the {self.bench.least_pairs} fresh pairs of a claim"

@@ -173,10 +173,12 @@ def _take_part(
             worker.conclude({**stored.ending(result), "machine": asdict(machine), "where": where})
             leave(task, machine, story.bench.ledger, decision, reporter)
     except EndedElsewhere:
-        pass
-    ended = study.ending()
-    assert ended is not None  # another worker has just written it
-    return _told(study, ended, out)
+        ended = study.ending()
+        assert ended is not None  # another worker has just written it
+        return _told(study, ended, out)
+    _write_samples(study, asdict(machine), out)
+    folder.write(result)
+    return result
 
 
 def _story(
@@ -216,9 +218,14 @@ def _own_seed(seed: int, number: int) -> int:
 
 def _told(study: StoredStudy, ended: Mapping[str, Any], out: Path | None) -> Result:
     """What the study came to, and its results directory as every study has one."""
-    if out is not None:
-        write_lines(out / SAMPLES, study.samples(ended["machine"]))
+    _write_samples(study, ended["machine"], out)
     return told_again(ended, out)
+
+
+def _write_samples(study: StoredStudy, machine: Mapping[str, Any], out: Path | None) -> None:
+    """Writes what all workers measured, as every study has it."""
+    if out is not None:
+        write_lines(out / SAMPLES, study.samples(machine))
 
 
 def _judge_folder(out: Path, study: StoredStudy) -> None:

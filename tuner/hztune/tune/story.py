@@ -9,38 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from hztune.blocks import Arm
-from hztune.confirm import REPORTED_ERROR, Proof, Step, reported, reported_each
+from hztune.confirm import Step, against_itself, reported, reported_each
 from hztune.errors import StoppedByUser
-from hztune.panel import Examination, Panel
+from hztune.panel import Panel
 from hztune.prior import NOTHING, Prior
 from hztune.profile import Verdict
 from hztune.progress import percent
 from hztune.rests import MEMORIES
 from hztune.result.decision import Decision, claim_of
-from hztune.search import Best, Search, SearchGoal
+from hztune.search import Ranked, Search
 from hztune.space import AnySpace
-from hztune.stats import Interval, fixed_interval
+from hztune.stats import Interval
 from hztune.trial import Calibration, Ledger, Workbench, assess, calibrate, warnings_about
+from hztune.tune.aim import Aim
 from hztune.tune.on_program import LastProof
 from hztune.tune.winner import CALIBRATED_BY, PROVED_BY, Winner
 from hztune.workload import METRICS
-
-
-class Aim(Protocol):
-    """What a study is to prove, and how it goes about it once it is calibrated."""
-
-    @property
-    def goal(self) -> SearchGoal:
-        """What the search looks for."""
-
-    def proof_plan(self) -> tuple[float, float]:
-        """Seconds for the pairs of a finalist, and the error that its claim may use."""
-
-    def decide(self) -> Decision:
-        """Searches and proves, as far as the time allows."""
 
 
 @dataclass
@@ -76,8 +62,6 @@ class Story:
             self.bench, self.space, self.seed, self.max_trials, self.aim.goal, self.prior.odds
         )
         self.calibration: Calibration | None = None
-        self.proofs: list[Proof] = []
-        self.examined: Examination | None = None
 
     @property
     def control(self) -> Arm:
@@ -127,13 +111,12 @@ class Story:
         ledger = self.bench.ledger
         if ledger.default_breaks_limit:
             return self.decided("infeasible", self.control, None, _least_memory(ledger))
-        aa = [pair.log_ratio for pair in ledger.own_calibration]
-        return self.decided("no_gain", self.control, _around_zero(aa), why)
+        return self.decided("no_gain", self.control, against_itself(ledger), why)
 
     def _interrupted(self) -> Decision:
         """The best so far, without a claim."""
-        proved = [proof for proof in self.proofs if proof.succeeded]
-        best: Best | None = self.search.best()
+        proved = [proof for proof in self.aim.proofs if proof.succeeded]
+        best: Ranked | None = self.search.best()
         arm = proved[-1].arm if proved else best.record.arm if best else self.control
         record = self.bench.ledger.fresh_by_arm.get(arm.key)
         interval = reported(record) if record else None
@@ -160,11 +143,11 @@ class Story:
             arm,
             claim_of(self.metric, verdict, interval, memory, self.bench.ledger.memory),
             self.calibration,
-            tuple(self.proofs),
+            tuple(self.aim.proofs),
             why,
             each=reported_each(record) if record else (),
             steps=steps,
-            examined=self.examined,
+            examined=self.aim.examined,
         )
 
 
@@ -183,11 +166,3 @@ def _least_memory(ledger: Ledger) -> str:
             ratio, arm = min(measured, key=lambda each: each[0])
             why += f"; the least is {ratio:.2f}x of its {MEMORIES[memory]}, by {arm.text}"
     return why
-
-
-def _around_zero(aa: list[float]) -> Interval | None:
-    """What the default is against itself: no gain, as exactly as the calibration knows."""
-    if len(aa) < 2:
-        return None
-    half = fixed_interval(aa, REPORTED_ERROR).half_width
-    return Interval(0.0, -half, half, len(aa))

@@ -24,11 +24,11 @@ from hztune.progress import percent
 from hztune.result.decision import REASONS, Decision, claim_of
 from hztune.search import MOST_STEPS, Chain, FastestGoal
 from hztune.stats import Interval
-from hztune.trial import PAIRS, Workbench
+from hztune.trial import PAIRS
+from hztune.tune.aim import Aim
 
 if TYPE_CHECKING:
     from hztune.tune.on_program import LastProof
-    from hztune.tune.story import Story
 
 CALIBRATED_BY = 0.08
 SEARCHED_BY = 0.52
@@ -39,19 +39,10 @@ _NEXT_SEARCH = 0.45
 """Part of what is left that a further search gets after a finalist was refused."""
 
 
-class Winner:
+class Winner(Aim):
     """The part of a story that searches and proves until a gain is proved."""
 
     goal = FastestGoal()
-
-    def __init__(self, story: Story) -> None:
-        """Becomes the aim of a study."""
-        self.story = story
-
-    @property
-    def bench(self) -> Workbench:
-        """Where blocks are measured."""
-        return self.story.bench
 
     def proof_plan(self) -> tuple[float, float]:
         """Seconds for the pairs of a finalist, and the error that its claim may use."""
@@ -88,12 +79,12 @@ class Winner:
             if block.role == "confirm":
                 arms = tuple(outcome.arm for outcome in block.outcomes[1:])
                 chains.setdefault(arms[0], arms)
-        judged = {proof.first for proof in self.story.proofs}
+        judged = {proof.first for proof in self.proofs}
         return [arms for first, arms in chains.items() if first not in judged]
 
     def _searched_by(self) -> float:
         """The share of the budget by which the next search must end."""
-        if not self.story.proofs:
+        if not self.proofs:
             return SEARCHED_BY
         now = self.bench.budget.elapsed() / self.bench.budget.total_s
         return now + _NEXT_SEARCH * max(0.0, PROVED_BY - now)
@@ -111,21 +102,21 @@ class Winner:
 
     def _prove(self, chain: Chain) -> Proof | None:
         """The proof of a finalist, None when it failed; then it is out for good."""
-        self.bench.reporter.say(f"finalist {len(self.story.proofs) + 1}: {self._told(chain)}")
+        self.bench.reporter.say(f"finalist {len(self.proofs) + 1}: {self._told(chain)}")
         proof = prove(self.bench, self.story.control, chain, alpha=self._alpha(), until=PROVED_BY)
         if not proof.succeeded:
             self._refuse(proof)
             return None
-        self.story.proofs.append(proof)
+        self.proofs.append(proof)
         return proof
 
     def _alpha(self) -> float:
         """The error that the next proof may use."""
-        return claim_error(len(self.story.proofs) + self.bench.ledger.attempts_of_other_machines)
+        return claim_error(len(self.proofs) + self.bench.ledger.attempts_of_other_machines)
 
     def _refuse(self, proof: Proof) -> None:
         """Leaves a chain out for good: its proof has failed."""
-        self.story.proofs.append(proof)
+        self.proofs.append(proof)
         self.story.search.refuse(proof.first)
         self.bench.reporter.say(f"not confirmed ({self._reason(proof)}){_seen(proof)}")
 
@@ -242,7 +233,7 @@ class Winner:
         """
         assert self.story.panel is not None  # the caller has looked
         budget, space = self.bench.budget, self.story.space.part(winner.allocator)
-        self.story.examined = self.story.panel.examine(
+        self.examined = self.story.panel.examine(
             self.bench,
             space,
             self.story.control,
@@ -253,19 +244,19 @@ class Winner:
             may_remove=may_remove,
         )
         budget.release()
-        return self.story.examined
+        return self.examined
 
     def _nothing_found(self) -> Decision:
         """The verdict when nothing was proved better than the default."""
         story, records = self.story, self.bench.ledger.searched.values()
         if records and not any(record.feasible for record in records):
             why = "no configuration beside the default ran within the limits"
-        elif not story.proofs and story.search.best() is not None:
+        elif not self.proofs and story.search.best() is not None:
             why = f"no time was left for the {self.bench.least_pairs} fresh pairs of a claim"
-        elif not story.proofs:
+        elif not self.proofs:
             why = "no configuration promised more than the default"
         else:
-            why = f"{len(story.proofs)} finalist(s) did not beat the default on fresh pairs"
+            why = f"{len(self.proofs)} finalist(s) did not beat the default on fresh pairs"
         return story.nothing_found(why)
 
 

@@ -295,8 +295,8 @@ def measure(promise: Promise, bench: Workbench) -> Verification:
     Raises:
         HztuneError: The control does not run, so that nothing can be compared with it.
     """
-    record = bench.ledger.fresh(promise.arm)
     while True:
+        record = bench.ledger.fresh(promise.arm)
         finding = verification(promise, record)
         if finding.answer != "cannot tell":
             return finding
@@ -304,7 +304,7 @@ def measure(promise: Promise, bench: Workbench) -> Verification:
         if not bench.budget.allows(bench.executor.cost(2, rounds)):
             return verification(promise, record, is_last=True)
         bench.measure([promise.control, promise.arm], "confirm", rounds)
-        _tell(bench, record)
+        _tell(bench, bench.ledger.fresh(promise.arm))
 
 
 def _repeated(record: ArmRecord) -> Interval | None:
