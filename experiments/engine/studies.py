@@ -200,7 +200,7 @@ def judged(name: str, whole: Story, decision: Decision, landscape: Landscape) ->
         noise=name,
         false_claims=int(claimed and not landscape.has_gain),
         misplaced=int(claimed and landscape.has_gain and truth <= 0.0),
-        finalists=0 if landscape.has_gain else len(whole.proofs),
+        finalists=0 if landscape.has_gain else len(whole.aim.proofs),
         found=int(claimed and truth > 0.0),
         useless=sum(landscape.effects.get(one, 0.0) <= 0.0 for one in decision.arm.params)
         if claimed
