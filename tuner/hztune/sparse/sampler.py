@@ -47,7 +47,7 @@ _EXCESS_VARIANCE = 0.02**2
 _EXCESS_PRICE = 10.0
 """Log speed that a configuration must promise for each log unit above the limit."""
 
-_SCREENED = 30
+_SCREENED = 16
 """Changes of every parameter before the model alone decides."""
 
 _SCREENED_TOGETHER = 5
@@ -55,6 +55,10 @@ _SCREENED_TOGETHER = 5
 measurement then tells of several parameters, and where the next one changes the others, each is
 compared with as many that leave it alone (a factorial design; Box & Hunter, Technometrics 3, 1961).
 """
+
+_LOST = -0.05
+"""Log ratio below which, a standard error above what is predicted, a level is not screened: it is
+slow, or what it was measured with failed."""
 
 _RANDOM = 48
 """Configurations far from all others among the proposals."""
@@ -335,21 +339,23 @@ class SparseSampler(BaseSampler):
         return found
 
     def _worth_screening(self, known: Known) -> list[list[int]]:
-        """Of each parameter, the levels but the default that surely do not break the limit.
+        """Of each parameter, the levels but the default that are not known to be bad.
 
-        Where the defaults break it, those that are not surely further above it than they are.
+        They are slow, or break the limit; where the defaults break it, by more than they do.
         """
-        found = [[v for v in range(axis.count) if v != axis.default] for axis in known.axes]
-        if known.excess is None:
-            return found
         bare = (UNCHANGED,) * len(known.axes)
-        (most,), _ = known.excess.expected(np.array([bare], dtype=np.int64))
+        found = [[v for v in range(axis.count) if v != axis.default] for axis in known.axes]
         for axis, levels in enumerate(found):
-            rows = [(*bare[:axis], level, *bare[axis + 1 :]) for level in levels]
-            if rows:
-                above, unsure = known.excess.expected(np.array(rows, dtype=np.int64))
-                is_good = above - unsure <= max(0.0, most)
-                found[axis] = [v for v, good in zip(levels, is_good, strict=True) if good]
+            rows = np.array([(*bare[:axis], level, *bare[axis + 1 :]) for level in levels])
+            is_good = np.full(len(levels), True)
+            if levels and known.models:
+                mean, error = known.models[0].expected(rows)
+                is_good = mean + error > _LOST
+            if levels and known.excess is not None:
+                (most,), _ = known.excess.expected(np.array([bare]))
+                above, unsure = known.excess.expected(rows)
+                is_good &= above - unsure <= max(0.0, most)
+            found[axis] = [v for v, good in zip(levels, is_good, strict=True) if good]
         return found
 
     def _some(
