@@ -79,6 +79,13 @@ static void count_turn(hz_unit *unit, int64_t length_ns)
     unit->beside += unit->tree.was_beside;
 }
 
+/* A turn of the last unit: it is not stopped, and goes on where it has stopped itself. */
+static void look_at_last(hz_unit *unit)
+{
+    hz_tree_look(&unit->tree);
+    if (unit->tree.was_stopped) hz_tree_go(&unit->tree);
+}
+
 /*
  * One turn, or all that are left when no other unit has any: then nothing is stopped. A program
  * that ends is counted to the moment at which that was seen.
@@ -92,7 +99,7 @@ static void give_unit_turn(hz_alternate *all, hz_unit *unit)
         const bool whole = hz_jobs_watch(all, unit, start_ns + all->turn_ns);
         const bool alone = whole && units_left(all) == 1;
         if (alone)
-            hz_tree_look(&unit->tree);
+            look_at_last(unit);
         else if (unit->main.ended_ns == 0 || unit->service.words != NULL)
             hz_tree_stop(&unit->tree);
         const int64_t ended_ns = unit->main.ended_ns;

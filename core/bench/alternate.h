@@ -27,6 +27,12 @@
  *   The order of units is random in one round and reversed in the next. The last unit that still
  *   runs is not stopped any more.
  *
+ * A service and its load on one CPU (--cpu) run under SCHED_BATCH: a request that comes in does not
+ * drive the load off the CPU, nor an answer the service. So a service answers all requests that
+ * wait, and then the load sends all that it may. Otherwise the scheduler decides how many it finds
+ * at each look, by how long it has run: one that is slower would find more of them, do less for
+ * each, and seem less slow than it is.
+ *
  * Events, one JSON object a line on stdout; KEY of the unit and number of the run stand in each:
  *   start  pid: hz-launch's; program_pid: the program's; service: whether it is the service.
  *   serve  A service goes on. The caller finds out whether it answers, and writes "ready" to stdin;

@@ -65,14 +65,19 @@ static int open_stdout(const hz_alternate *all, const hz_unit *unit)
     return fd;
 }
 
-/* Sees to it that the program, and what it starts, uses the CPU that was asked for. */
-static void place(const hz_alternate *all, pid_t program)
+/*
+ * Sees to it that the program, and what it starts, uses the CPU that was asked for. A service and
+ * its load, which share it, do not drive each other off it; see alternate.h.
+ */
+static void place(const hz_alternate *all, const hz_unit *unit, pid_t program)
 {
     cpu_set_t cpus;
     if (all->cpu < 0) return;
     CPU_ZERO(&cpus);
     CPU_SET((size_t)all->cpu, &cpus);
     (void)sched_setaffinity(program, sizeof cpus, &cpus);
+    if (unit->service.words != NULL)
+        (void)sched_setscheduler(program, SCHED_BATCH, &(struct sched_param){0});
 }
 
 /* Reads which process is to become the program; false when hz-launch has ended before. */
@@ -109,7 +114,7 @@ void hz_job_start(const hz_alternate *all, hz_unit *unit, hz_job *job)
                                              .captured = true});
     (void)close(ends[1]);
     hz_tree_root(&unit->tree, job->keeper.pid);
-    if (meet(job)) place(all, job->program);
+    if (meet(job)) place(all, unit, job->program);
     (void)fcntl(job->gate, F_SETFL, O_NONBLOCK);
     hz_alternate_started(unit, job);
 }

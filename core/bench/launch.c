@@ -61,6 +61,7 @@ typedef struct launch {
     int64_t looked_ns;    /* its age at the last look at the whole tree */
     int64_t tree_peak_kb; /* highest memory of all processes together */
     size_t processes;     /* most processes at one time */
+    int64_t left;         /* processes that it started and that outlived it */
     char program[4096];   /* what it runs now; a proof holds for that */
     char library[4096];   /* the library that provides its malloc, as far as seen; "" unknown */
     bool proved;          /* whether that is the expected one */
@@ -261,6 +262,21 @@ static void watch_program(launch *l)
     l->wall_ns = hz_clock_ns() - l->start_ns;
 }
 
+static void count_living(void *sum, const hz_thread *thread)
+{
+    *(int64_t *)sum += thread->is_first && thread->state != 'Z' && thread->state != 'X';
+}
+
+/* How many processes of the tree live, now that the program has ended. */
+static int64_t count_survivors(void)
+{
+    static pid_t pids[TREE_MAX];
+    const size_t count = hz_proc_descendants(getpid(), pids, TREE_MAX);
+    int64_t living = 0;
+    for (size_t i = 0; i < count; i++) (void)hz_proc_threads(pids[i], count_living, &living);
+    return living;
+}
+
 /* --- result ---------------------------------------------------------------------------------- */
 
 static const char *launch_status(const launch *l)
@@ -304,6 +320,7 @@ static void write_launch(const launch *l, FILE *out)
     hz_json_int(&json, "minor_faults", all.ru_minflt);
     hz_json_int(&json, "major_faults", all.ru_majflt);
     hz_json_int(&json, "processes", (int64_t)(l->processes > 0 ? l->processes : 1));
+    hz_json_int(&json, "left", l->left);
     write_allocator(&json, l);
     hz_json_end_line(&json);
 }
@@ -340,6 +357,7 @@ int main(int argc, char **argv)
     if (l.is_gated) l.start_ns = hz_clock_ns();
     (void)setpriority(PRIO_PROCESS, 0, -20); /* the child keeps the usual one */
     watch_program(&l);
+    l.left = count_survivors();
     hz_kill_descendants();
     write_launch(&l, out);
     return exit_code(&l);

@@ -51,6 +51,7 @@ typedef struct states {
     bool running;  /* one runs, wants to run, or is about to stop */
     bool beside;   /* one that is not the first of its process does */
     bool sleeping; /* one sleeps */
+    bool stopped;  /* one stands */
     bool deep;     /* one sleeps in the kernel, and cannot be stopped */
 } states;
 
@@ -59,6 +60,7 @@ static void add_state(states *sum, char state, bool is_first)
     if (state == 'R') sum->running = true;
     if (state == 'R' && !is_first) sum->beside = true;
     if (state == 'S') sum->sleeping = true;
+    if (state == 'T') sum->stopped = true;
     if (state == 'D') sum->deep = true;
 }
 
@@ -83,6 +85,7 @@ void hz_tree_look(hz_tree *tree)
     const states now = look_at_threads(tree);
     tree->was_awake = now.running;
     tree->was_beside = now.beside;
+    tree->was_stopped = now.stopped;
 }
 
 /* --- turns ----------------------------------------------------------------------------------- */

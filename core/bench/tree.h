@@ -22,6 +22,7 @@ typedef struct hz_tree {
     int64_t threads;           /* most that one process has had */
     bool was_awake;            /* at the last look: whether a thread ran or wanted to */
     bool was_beside;           /* the same of a thread that is not the first of its process */
+    bool was_stopped;          /* whether a thread stood, before anything was stopped here */
 } hz_tree;
 
 /* Adds a root. */

@@ -141,9 +141,10 @@ def test_one_that_takes_too_much_of_its_own_time_is_ended(programs: Programs) ->
     assert runs["a"]["active_ns"] >= 150e6
 
 
-def test_one_that_stops_itself_goes_on_in_its_next_turn(programs: Programs) -> None:
-    units = {key: ["--", "sh", "-c", "kill -STOP $$; exit 5"] for key in "ab"}
-    assert [run["result"]["code"] for run in alternate(programs, units)] == [5, 5]
+@pytest.mark.parametrize("keys", ["a", "ab"])
+def test_one_that_stops_itself_goes_on_in_its_next_turn(programs: Programs, keys: str) -> None:
+    units = {key: ["--", "sh", "-c", "kill -STOP $$; kill -STOP $$; exit 5"] for key in keys}
+    assert [run["result"]["code"] for run in alternate(programs, units)] == [5] * len(keys)
 
 
 def test_what_one_prints_is_kept_and_blocks_no_other(programs: Programs, tmp_path: Path) -> None:
@@ -182,12 +183,21 @@ def test_a_thread_beside_the_first_is_seen(programs: Programs) -> None:
 
 
 SERVICE = "import time\nprint('up')\nwhile True: time.sleep(0.01)"
+LOAD = SPIN.format(seconds=0.05)
+SAYS_HOW_IT_IS_SCHEDULED = "import os\nos.write(2, b'policy %d' % os.sched_getscheduler(0))\n"
 
 
-def serve(programs: Programs, answer: str) -> list[Event]:
-    """All events of one unit with a service; `answer` is what is said when it serves."""
-    load, service = python(SPIN.format(seconds=0.05)), python(SERVICE)
-    words = [str(programs.alternate_path), "--rest", "--unit", "a"]
+def serve(programs: Programs, answer: str, *options: object, before: str = "") -> list[Event]:
+    """All events of one unit with a service.
+
+    Args:
+        programs: With hz-alternate.
+        answer: What is said when the service goes on.
+        options: Of hz-alternate.
+        before: What service and load do first.
+    """
+    load, service = python(before + LOAD), python(before + SERVICE)
+    words = [str(programs.alternate_path), *map(str, options), "--rest", "--unit", "a"]
     words += ["--service", str(len(service)), *service, "--main", str(len(load)), *load]
     done = subprocess.run(
         words, input=f"{answer}\non\n", capture_output=True, text=True, timeout=DEADLINE_S
@@ -207,6 +217,17 @@ def test_a_service_is_asked_for_before_its_load_and_rests_behind_it(programs: Pr
 def test_a_unit_whose_service_does_not_answer_is_dropped(programs: Programs) -> None:
     names = [event["event"] for event in serve(programs, "drop")]
     assert names == ["start", "serve", "service", "end"]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_service_and_its_load_do_not_drive_each_other_off_the_cpu_that_they_share(
+    programs: Programs, shared: bool
+) -> None:
+    options = ["--cpu", max(os.sched_getaffinity(0))] if shared else []
+    events = serve(programs, "ready", *options, before=SAYS_HOW_IT_IS_SCHEDULED)
+    policy = os.SCHED_BATCH if shared else os.SCHED_OTHER
+    told = {event["event"]: event["stderr"] for event in events if "stderr" in event}
+    assert told == {"run": f"policy {policy}", "service": f"policy {policy}"}
 
 
 @pytest.mark.parametrize(

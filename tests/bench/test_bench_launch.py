@@ -91,13 +91,19 @@ def test_memory_of_children_counts_towards_the_limit(programs: Programs) -> None
     assert result["processes"] >= 3
 
 
+def test_one_whose_children_have_ended_leaves_nothing_behind(programs: Programs) -> None:
+    _, result = launch(programs, "--", "sh", "-c", "true & wait; (true; true)")
+    assert result["left"] == 0
+
+
 @pytest.mark.parametrize("parent", ["time.sleep(600)", "time.sleep(0.3); sys.exit(0)"])
 def test_a_daemon_that_left_its_session_does_not_escape(
     programs: Programs, tmp_path: Path, parent: str
 ) -> None:
     note = tmp_path / "pid"
     script = ESCAPEE.format(parent=parent)
-    launch(programs, "--timeout-ms", 2000, "--", sys.executable, "-c", script, note)
+    _, result = launch(programs, "--timeout-ms", 2000, "--", sys.executable, "-c", script, note)
+    assert result["left"] == 1
     assert gone(int(note.read_text()))
 
 

@@ -231,6 +231,28 @@ def test_what_was_measured_before_an_interruption_is_kept(kind: type[ReplayExecu
     assert kept == [1, 2]
 
 
+class InterruptedLate(ReplayExecutor):
+    """An executor during whose sixth block the user presses Ctrl-C."""
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+        """Is interrupted once."""
+        if number == 5:
+            signal.raise_signal(signal.SIGINT)
+        return super().measure(arms, role=role, rounds=rounds, number=number)
+
+
+def test_a_row_that_is_interrupted_with_pairs_enough_counts() -> None:
+    found, stopped = conduct.carry_out(
+        comparison.started(SIDES, Machine.here()),
+        [spec_of(threads=1), spec_of(threads=2)],
+        Effort(20, 60.0),
+        lambda spec: InterruptedLate(as_named, seed=1),
+        Quiet(),
+    )
+    assert stopped
+    assert [len(each.blocks) for each in found.rows] == [5]
+
+
 # ---- the record ----------------------------------------------------------------------------------
 
 

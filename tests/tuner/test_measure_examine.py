@@ -38,6 +38,7 @@ def stint(
     server_s: float = 0.0,
     was_told: bool = False,
     seen_s: float = 1.0,
+    left: int = 0,
     **more: Any,
 ) -> Stint:
     """A run that took so long, busy all the time; by turns it was alive for longer.
@@ -50,6 +51,7 @@ def stint(
         server_s: CPU time of its server.
         was_told: Whether its load was told to end.
         seen_s: Share of its turns at whose end it was awake.
+        left: Processes of it that outlived it.
         more: Other fields.
     """
     run = Run(
@@ -59,6 +61,7 @@ def stint(
         stdout="" if says is None else f"{says}",
         server_cpu_ns=round(1e9 * server_s),
         was_told=was_told,
+        left=left,
     )
     alive_s = wall_s if alive_s is None else alive_s
     usual = {"turns": 100, "beside": 0, "threads": 1, "delay_s": 0.0, "processes": 1}
@@ -105,6 +108,15 @@ def twice(alone: Stint) -> tuple[Stint, Stint, Stint]:
     """A run alone, and two copies by turns: the same, but that each stood still half the time."""
     copy = replace(alone, alive_s=2.0 * alone.alive_s)
     return alone, copy, copy
+
+
+def test_of_a_program_that_leaves_its_work_to_others_that_is_said() -> None:
+    assert judged(TIMED, *twice(stint())).remark == ""
+    assert judged(TIMED, *twice(stint(left=1))).remark.startswith(
+        "when the program ends, a process that it started lives on"
+    )
+    waits = judged(TIMED, *twice(stint(cpu_s=0.1, seen_s=0.0, left=3)))
+    assert "it waits" in waits.reason and "3 processes live on" in waits.remark
 
 
 # ---- the pace ------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from hztune.measure import timed_run
 from hztune.measure.program import Program, by_regex
 
 from .conftest import GONE_S, processes_naming, resident_kb, zombies
-from .test_measure_runs import SOON_S, measure, python
+from .test_measure_alternate import by_turns
+from .test_measure_runs import CONTROL, FIRST, SOON_S, measure, python
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
@@ -126,6 +127,19 @@ def test_whatever_a_program_does_it_gets_its_status_and_leaves_nothing(
     outcome = measure(mischievous(mischief, word)).control
     assert (outcome.status, mischief.detail in outcome.detail) == (mischief.status, True), outcome
     assert bool(outcome.turns) == (outcome.ops_per_s > 0.0) == (mischief.status == "ok")
+    assert processes_naming(word) == []
+    assert zombies() == []
+
+
+@pytest.mark.parametrize("name", MISCHIEFS)
+def test_two_that_misbehave_by_turns_get_their_status_and_leave_nothing(
+    name: str, tmp_path: Path
+) -> None:
+    mischief, word = MISCHIEFS[name], f"mischief-{tmp_path.name}"
+    goes_on = name == "stops itself"  # its next turn continues it
+    for outcome in by_turns(mischievous(mischief, word), CONTROL, FIRST).outcomes:
+        assert outcome.status == ("ok" if goes_on else mischief.status), outcome
+        assert mischief.detail in outcome.detail
     assert processes_naming(word) == []
     assert zombies() == []
 

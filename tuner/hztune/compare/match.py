@@ -116,6 +116,19 @@ Finish = Callable[[Measured], Measured]
 """Adds to a row what turns do not show, and takes away what will not be asked for."""
 
 
+class RowCut(KeyboardInterrupt):
+    """The user has cut a row short that has pairs enough to count.
+
+    Attributes:
+        blocks: What was measured.
+    """
+
+    def __init__(self, blocks: tuple[Block, ...]) -> None:
+        """Takes what was measured."""
+        super().__init__()
+        self.blocks = blocks
+
+
 def play(
     specs: Sequence[ComparedRow],
     contenders: Sequence[Contender],
@@ -128,7 +141,8 @@ def play(
     """Measures the rows one after the other, and yields each when it is there.
 
     Raises:
-        KeyboardInterrupt: `stop` was true before a block.
+        KeyboardInterrupt: The user wants an end. A row without a gate that has LEAST_PAIRS by then
+            was yielded before.
     """
     for number, spec in enumerate(specs, start=1):
         reporter.say(f"[{number}/{len(specs)}] {spec.label}")
@@ -139,7 +153,11 @@ def play(
             race = GatedRow(executor, sides, plan.gate, spec.label, reporter, stop)
             blocks, horizon = race.measure(plan.pairs, budget_s)
         else:
-            blocks = row(executor, contenders, plan.pairs or USUAL_PAIRS, budget_s, stop)
+            try:
+                blocks = row(executor, contenders, plan.pairs or USUAL_PAIRS, budget_s, stop)
+            except RowCut as cut:
+                yield finish(Measured(spec, cut.blocks, now()))
+                raise
         for failure in _failures(contenders, blocks):
             reporter.say(f"    {failure}")
         yield finish(Measured(spec, blocks, now(), horizon=horizon))
@@ -162,8 +180,24 @@ def row(
         stop: Whether to measure no further block.
 
     Raises:
-        KeyboardInterrupt: `stop` was true before a block.
+        RowCut: `stop` was true before a block, or an interrupt came; LEAST_PAIRS are there.
+        KeyboardInterrupt: The same, and they are not.
     """
+    blocks: list[Block] = []
+    try:
+        for block in _row(executor, contenders, pairs, budget_s, stop):
+            blocks.append(block)
+    except KeyboardInterrupt:
+        if len(blocks) < LEAST_PAIRS:
+            raise
+        raise RowCut(tuple(blocks)) from None
+    return tuple(blocks)
+
+
+def _row(
+    executor: Executor, contenders: Sequence[Contender], pairs: int, budget_s: float, stop: Stop
+) -> Iterator[Block]:
+    """Yields the blocks of a row."""
     arms = [each.arm for each in contenders]
     blocks: list[Block] = []
     while len(blocks) < pairs and not _is_hopeless(blocks):
@@ -174,9 +208,9 @@ def row(
         if not blocks and _starts_are_free(executor, len(arms)):
             rounds = 1  # it is not known yet how long a program runs
         if len(blocks) >= LEAST_PAIRS and executor.cost(len(arms), rounds) > left_s:
-            break
+            return
         blocks.append(executor.measure(arms, role="explore", rounds=rounds, number=len(blocks)))
-    return tuple(blocks)
+        yield blocks[-1]
 
 
 @dataclass

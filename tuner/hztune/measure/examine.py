@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from hztune.measure.alternate import AlternateExecutor, NumberReading
@@ -89,6 +89,7 @@ class Tryout:
     def __init__(self, turns: AlternateExecutor, program: Program, control: Arm) -> None:
         """Measures nothing yet."""
         self.turns, self.program, self.control = turns, program, control
+        self._left = 0
 
     def finding(self) -> Finding:
         """Runs the control alone and then two copies of it by turns, and judges what they show.
@@ -99,7 +100,9 @@ class Tryout:
             HztuneError: The load's time says nothing of a server.
         """
         found = self._seen_once()
-        return self._seen_once() if found.may_be_chance else found
+        if found.may_be_chance:
+            found = self._seen_once()
+        return replace(found, remark=_of_left(self._left)) if self._left else found
 
     def _seen_once(self) -> Finding:
         alone, fault = self.alone()
@@ -110,6 +113,7 @@ class Tryout:
             return self.against(f"{self.least_copies} copies of it take more memory than there is")
         holdings = Holdings()
         copies, failed = self.copies(alone, holdings.watching)
+        self._left = min(stint.run.left for stint in (alone, *copies))
         if failed is not None:
             return self.against(f"a second copy of it beside the first fails: {failed.detail}")
         if shared := holdings.shared():
@@ -191,6 +195,15 @@ class Tryout:
     def _is_cut(self, alone: Stint) -> bool:
         """Whether copies are ended early: where only their time is read, and that is long."""
         return alone.run.wall_s > _CUT_S and self.program.rate is None
+
+
+def _of_left(count: int) -> str:
+    """Returns what the user is told of a program that leaves others behind."""
+    each = "a process that it started lives" if count == 1 else f"{count} processes live"
+    return (
+        f"when the program ends, {each} on and what is done there is not measured; if that is "
+        "its work, let it stay in the foreground"
+    )
 
 
 def _pace(alone: Stint) -> Pace:

@@ -57,6 +57,7 @@ class Run:
         server_cpu_ns: Of `cpu_ns`, what a server took under its load, nanoseconds; 0: it is none.
         was_told: Whether a server's load was told to end.
         rested: Its rounds of load and rest; None: it was not looked at.
+        left: Processes that it had started and that outlived it; they were ended.
     """
 
     fault: Fault | None
@@ -72,6 +73,7 @@ class Run:
     server_cpu_ns: int = 0
     was_told: bool = False
     rested: Rested | None = None
+    left: int = 0
 
 
 @dataclass(slots=True)
@@ -206,6 +208,7 @@ def run_of(told: Mapping[str, Any], watcher: Watcher, stdout: str, stderr: str) 
         stdout=stdout,
         stderr=stderr,
         seen=watcher.fault,
+        left=told["left"],
     )
 
 

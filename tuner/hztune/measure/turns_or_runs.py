@@ -83,12 +83,12 @@ class ProgramExecutor:
             return self._by_runs(said)
         kind = Tryout if service is None else ServerTryout
         finding = kind(self._turns, self._program, control).finding()
+        if finding.remark:
+            self._say(finding.remark)
         if finding.reason and self._by != "turns":
             return self._by_runs(finding.reason)
         self._turns.reading = finding.reading
         self._say(_by_turns(finding))
-        if finding.remark:
-            self._say(finding.remark)
         if not self._turns.fits(_USUAL):
             self._say(
                 f"{_USUAL} copies of it take more memory than there is: those are measured by runs"
