@@ -18,9 +18,10 @@
 
 enum {
     SENTENCE_BYTES = 512,
-    THREADS_MOST = 1024,  /* that an answer lists */
-    SETTINGS_MOST = 32,   /* in a request */
-    PARTS_MOST = 1 << 16, /* of the decay that a change may make due; a part is 1 MiB at most */
+    THREADS_MOST = 1024, /* that an answer lists */
+    SETTINGS_MOST = 32,  /* in a request */
+    DECAY_PARTS_MOST =
+        1 << 16, /* of the decay that a change may make due; a part is 1 MiB at most */
 };
 
 static void say_line(const char *line)
@@ -35,7 +36,7 @@ static void add_end(hz_text *answer)
 
 /* ---- stats ---------------------------------------------------------------------------------- */
 
-static void add_thread(hz_text *answer, const hz_heap *heap, uint32_t thread, const char *separator)
+static void add_caches(hz_text *answer, const hz_heap *heap, uint32_t thread, const char *separator)
 {
     size_t blocks = 0, bytes = 0;
     hz_survey survey;
@@ -58,7 +59,7 @@ static void add_threads(hz_text *answer)
         if (listed == THREADS_MOST)
             left_out++;
         else
-            add_thread(answer, heap, thread, listed++ > 0 ? "," : "");
+            add_caches(answer, heap, thread, listed++ > 0 ? "," : "");
     }
     hz_text_add(answer, "],\"threads_left_out\":%" PRIu32, left_out);
 }
@@ -71,10 +72,19 @@ static void add_stats(hz_text *answer)
     answer->length += hz_stats_json(left > 0 ? answer->start + answer->length : NULL, left);
 }
 
+/* Where all blocks lie, so that the one that asks can have the kernel count what is resident there.
+ */
+static void add_arena(hz_text *answer)
+{
+    hz_text_add(answer, ",\"arena\":{\"first\":%" PRIuPTR ",\"bytes\":%zu}", hz_map.base,
+                hz_arena_used_pages() << HZ_PAGE_SHIFT);
+}
+
 static void answer_stats(hz_text *answer)
 {
     hz_serve_begin(answer, "hz");
     add_stats(answer);
+    add_arena(answer);
     add_threads(answer);
     add_end(answer);
 }
@@ -112,7 +122,7 @@ static bool setting_read(char *line, hz_setting *setting)
 /* What is due under the new values goes now, and does not wait for the program's next call. */
 static void let_it_decay(void)
 {
-    for (uint32_t part = 0; part < PARTS_MOST && hz_decay(); part++) continue;
+    for (uint32_t part = 0; part < DECAY_PARTS_MOST && hz_decay(); part++) continue;
 }
 
 static void set_together(const hz_setting *settings, size_t count, hz_text *answer)

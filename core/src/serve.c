@@ -39,7 +39,7 @@ enum {
     WAITING_MOST = 64,
     REQUEST_BYTES = 4096,
     ANSWER_BYTES = 128 * 1024,
-    LINE_BYTES = 256,
+    WHY_BYTES = 256,
     STACK_BYTES = 256 * 1024,
 };
 
@@ -49,9 +49,9 @@ static struct {
     char text[ANSWER_BYTES]; /* the answer under way; no memory until one was written */
 } service;
 
-static void complain(const char *what)
+static void say_why(const char *what)
 {
-    char line[LINE_BYTES];
+    char line[WHY_BYTES];
     const int error = errno;
     snprintf(line, sizeof line, "hz: HZ_CONTROL: %s: %s; this process takes no requests\n", what,
              strerror(error));
@@ -125,11 +125,11 @@ static void serve_one(int client)
 
 /* ---- the thread ----------------------------------------------------------------------------- */
 
-/* Keeps stdin, stdout and stderr, which is needed to complain. */
+/* Keeps stdin, stdout and stderr, which is needed to say_why. */
 static bool descriptors_make_own(void)
 {
     if (syscall(SYS_close_range, STDERR_FILENO + 1, ~0U, UNSHARE) == 0) return true;
-    complain("Linux 5.9 or later is needed, for close_range");
+    say_why("Linux 5.9 or later is needed, for close_range");
     return false;
 }
 
@@ -151,7 +151,7 @@ static int listener_make(void)
     name_of_process(&address, &length);
     if (listener < 0 || bind(listener, (const struct sockaddr *)&address, length) != 0 ||
         listen(listener, WAITING_MOST) != 0) {
-        complain("no socket named hz-control-PID can be made");
+        say_why("no socket named hz-control-PID can be made");
         return -1;
     }
     (void)close(made);
@@ -207,5 +207,5 @@ void hz_serve_start(hz_serve_answer *answer, hz_serve_say *say)
     if (errno == 0)
         pthread_detach(thread);
     else
-        complain("no thread can be started");
+        say_why("no thread can be started");
 }

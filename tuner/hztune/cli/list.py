@@ -72,6 +72,8 @@ def params_command(
 @click.option("--static-lib", "what", flag_value="static-lib", help="libhz.a.")
 @click.option("--deepbind", "what", flag_value="deepbind",
               help="libhz-deepbind.so, for LD_PRELOAD beside another allocator.")  # fmt: skip
+@click.option("--agent", "what", flag_value="agent",
+              help="libhz-agent.so, for LD_PRELOAD of what is to be asked.")  # fmt: skip
 @click.option("--recorder", "what", flag_value="recorder",
               help="libhz-recorder.so, for LD_PRELOAD of what is to be recorded.")  # fmt: skip
 @click.option("--include", "what", flag_value="include", help="The headers: cc -I.")
