@@ -16,7 +16,7 @@ typedef struct {
     const char *unit, *choices;
     bool may_be_auto;
     const char *doc;
-    bool is_experimental;
+    bool is_experimental, is_live;
     ...;
 } hz_param;
 

@@ -46,6 +46,10 @@ static inline uint64_t hz_atomic_peek_and(const _Atomic uint64_t *object, uint64
 }
 #endif
 
+/* The same for a plain word: the parameters that may change while the process runs. */
+#define hz_plain_peek(object) __atomic_load_n((object), __ATOMIC_RELAXED)
+#define hz_plain_poke(object, value) __atomic_store_n((object), (value), __ATOMIC_RELAXED)
+
 /* Reads a plain word that its owner may be writing at the same time, as the fast paths do. What the
  * owner wrote before it can be read afterwards. The sanitizer cannot know that this is intended. */
 #define hz_plain_get(object) __atomic_load_n((object), __ATOMIC_ACQUIRE)

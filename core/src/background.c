@@ -1,7 +1,8 @@
 /*
  * The optional background worker (background_period_us). It gives depots that ran dry a batch from
  * their spans, so that the next refill finds one. It also lets unused memory decay, even while the
- * program rests. The child of a fork has no worker.
+ * program rests. A process starts and ends it as the parameter asks (hz_set). The child of a fork
+ * has no worker until a change of parameters there.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -20,23 +21,53 @@ static void round_of_refills(void)
     hz_count(HZ_STAT_background_blocks, blocks);
 }
 
-_Noreturn static void *worker_run(void *unused)
+/* Whether there is a worker, or one is being started. */
+static _Atomic uint32_t is_there;
+
+static uint32_t period_us(void)
 {
-    (void)unused;
-    for (;;) {
-        hz_os_sleep_us((uint32_t)hz_cfg.background_period_us);
+    return (uint32_t)hz_live(background_period_us);
+}
+
+/* The worker ends when it is asked for no more. If it is asked for again meanwhile, it stays,
+ * unless another one was started. */
+static bool worker_may_end(void)
+{
+    if (period_us() > 0) return false;
+    (void)hz_atomic_swap(&is_there, 0);
+    return period_us() == 0 || hz_atomic_swap(&is_there, 1) != 0;
+}
+
+static void *worker_run(void *unused)
+{
+    while (!worker_may_end()) {
+        hz_os_sleep_us(period_us());
         round_of_refills();
         while (hz_decay()) continue;
     }
+    return unused;
 }
 
 /* With every signal blocked, so that the program's handlers never run on this thread. */
-void hz_background_start(void)
+static bool worker_start(void)
 {
     pthread_t thread;
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (pthread_create(&thread, NULL, worker_run, NULL) == 0) pthread_detach(thread);
+    const bool is_started = pthread_create(&thread, NULL, worker_run, NULL) == 0;
+    if (is_started) pthread_detach(thread);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return is_started;
+}
+
+void hz_background_start(void)
+{
+    if (period_us() == 0 || hz_atomic_swap(&is_there, 1) != 0) return;
+    if (!worker_start()) hz_atomic_put(&is_there, 0);
+}
+
+void hz_background_after_fork(void)
+{
+    hz_atomic_put(&is_there, 0);
 }

@@ -11,6 +11,8 @@
 
 #include <hz/params.h>
 
+#include "atomic.h"
+
 #ifdef HZ_CONFIG_HEADER
 #include HZ_CONFIG_HEADER
 #include "config_names.h"
@@ -47,9 +49,15 @@ typedef struct hz_param_most {
 #ifdef HZ_FROZEN
 #define hz_cfg hz_cfg_built
 #define HZ_IS_FROZEN true
+#define hz_live(name) hz_cfg_built.name
+#define hz_live_put(index, value) ((void)(index), (void)(value))
 #else
 extern hz_config hz_cfg __attribute__((visibility("hidden")));
 #define HZ_IS_FROZEN false
+/* The present value of an HZ_LIVE_INT; another thread may change it between two reads. */
+#define hz_live(name) hz_plain_peek(&hz_cfg.name)
+/* Changes row `index`; only change.c does. */
+#define hz_live_put(index, value) hz_plain_poke((int64_t *)(void *)&hz_cfg + (index), (value))
 #endif
 
 #endif

@@ -13,7 +13,8 @@
  *
  * The fast paths never tick and never read the clock. So a program that makes no calls returns
  * nothing; the background worker is for programs that rest after they needed much memory.
- * The magazines of a thread stay as they are, as no other thread can take from them. When threads
+ * The magazines of a thread stay as they are, as no other thread can take from them; when hz_trim
+ * asks for them, a thread empties its own in its next tick. When threads
  * shrank each one that had no shortage for a second, a key-value store lost 6 % of its speed.
  */
 #include "internal.h"
@@ -43,7 +44,7 @@ static bool go_on_with_depots(void)
 static bool is_time_for_depots(void)
 {
     const uint32_t passed_ms = hz_os_now_ms() - hz_atomic_peek(&depots.seen_ms);
-    return passed_ms > 0 && passed_ms >= (uint32_t)hz_cfg.decay_ms;
+    return passed_ms > 0 && passed_ms >= (uint32_t)hz_live(decay_ms);
 }
 
 /* Visits all depots every decay_ms, and at most once a millisecond. */
@@ -67,10 +68,27 @@ bool hz_decay(void)
     return decay_blocks() || (is_purging && hz_purge_is_behind());
 }
 
+/* How often all threads were asked to empty their magazines. */
+static _Atomic uint32_t asked;
+
+void hz_tick_ask(hz_heap *mine)
+{
+    const uint32_t now = hz_atomic_add(&asked, 1) + 1;
+    if (mine != &hz_heap_none) mine->asked_before = now;
+}
+
+static void do_what_is_asked(hz_heap *heap)
+{
+    heap->asked_before = hz_atomic_peek(&asked);
+    hz_magazine_flush_all(heap);
+}
+
 /* Threads without a heap share hz_heap_none, so they count no calls. */
 void hz_tick(hz_heap *heap)
 {
-    if (heap == &hz_heap_none || HZ_LIKELY(++heap->slow_calls % TICK_CALLS != 0)) return;
+    if (heap == &hz_heap_none) return;
+    if (HZ_UNLIKELY(heap->asked_before != hz_atomic_peek(&asked))) do_what_is_asked(heap);
+    if (HZ_LIKELY(++heap->slow_calls % TICK_CALLS != 0)) return;
     (void)decay_blocks();
 }
 

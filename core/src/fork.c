@@ -17,7 +17,8 @@
  *
  *     by order   Each write leaves it valid: what becomes reachable is complete before, and what goes
  *                is unreachable first. Nothing but the lock needs repair. Such are the arena, the
- *                depots, the inboxes, the list of heaps, and the position of the decay.
+ *                depots, the inboxes, the list of heaps, the parameters, and the position
+ *                of the decay.
  *     by facts   Some fields are valid at each instant, and the rest is made anew from them. Of the
  *                page pool: see repair.c. Of a span: its class, written last and cleared first,
  *                `cut`, and its bits in free_bits.
@@ -41,6 +42,8 @@ static void shard_after_fork(hz_shard *shard)
 static void after_fork_in_child(void)
 {
     hz_start_after_fork();
+    hz_change_after_fork();
+    hz_background_after_fork();
     hz_decay_after_fork();
     hz_heap_after_fork();
     hz_guard_after_fork();

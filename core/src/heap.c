@@ -177,6 +177,7 @@ HZ_SLOW hz_heap *hz_heap_enter(void)
     hz_heap *heap = heap_find(&how);
     if (heap == NULL) return &hz_heap_none;
     heap_use(heap);
+    if (hz_is_controlled()) hz_atomic_poke(&heap->thread, hz_os_thread());
     hz_count(how, 1);
     int saved = errno;
     /* It may allocate, so the heap is in place before. */
@@ -226,13 +227,14 @@ void hz_heap_cool_old(void)
 {
     if (hz_atomic_peek(&heaps.warm_count) == 0) return;
     const uint32_t warmed_ms = hz_atomic_get(&heaps.warmed_ms); /* before the clock is read */
-    if (hz_os_now_ms() - warmed_ms >= (uint32_t)hz_cfg.decay_ms) cool(0);
+    if (hz_os_now_ms() - warmed_ms >= (uint32_t)hz_live(decay_ms)) cool(0);
 }
 
 static void heap_leave(hz_heap *heap)
 {
     heap_settle(heap);
     heap_use(&hz_heap_none);
+    hz_atomic_poke(&heap->thread, 0);
     hz_lock_take(&heaps.lock);
     heap_push(&heaps.warm, heap);
     hz_atomic_poke(&heaps.owned_count, hz_atomic_peek(&heaps.owned_count) - 1);
@@ -278,6 +280,7 @@ bool hz_trim(void)
         hz_quarantine_empty(hz_heap_mine);
         hz_magazine_flush_all(hz_heap_mine);
     }
+    hz_tick_ask(hz_heap_mine);
     hz_trim_shared();
     return hz_purge_all();
 }

@@ -232,6 +232,8 @@ extern hz_shard *hz_shards;
  * with. */
 bool hz_start(void);
 void hz_start_after_fork(void);
+/* HZ_CONTROL=1: whether other processes may ask. */
+bool hz_is_controlled(void);
 /* Writes a message and aborts. The caller holds no lock, as a handler of SIGABRT may allocate. */
 _Noreturn void hz_die(const char *what, const void *address);
 void hz_warn_once(const char *what, const void *address);
@@ -259,15 +261,27 @@ void hz_heap_after_fork(void);
  * pages to the system, so that a realloc, which may be a malloc and a free, does it once. */
 void hz_tick(hz_heap *heap);
 void hz_tick_of_free(hz_heap *heap);
+/* Asks the threads of all other heaps to empty their magazines in their next tick. */
+void hz_tick_ask(hz_heap *mine);
 /* Does a part of the decay that is due; false when nothing is. */
 bool hz_decay(void);
 void hz_decay_after_fork(void);
 
-/* ---- background.c, fork.c ------------------------------------------------------------------- */
+/* ---- background.c, fork.c, change.c --------------------------------------------------------- */
 
+/* Starts the worker if background_period_us asks for one and there is none. */
 void hz_background_start(void);
+void hz_background_after_fork(void);
+void hz_change_after_fork(void);
 /* Registers the handler that repairs hz in the child of a fork. */
 void hz_fork_start(void);
+
+/* ---- hooks.c -------------------------------------------------------------------------------- */
+
+/* Tells the program, or stderr; `text` is terminated. */
+void hz_message(const char *text, size_t length);
+/* Without memory: whether a request should be tried again. */
+bool hz_may_get_memory(size_t size);
 
 /* ---- parked.c ------------------------------------------------------------------------------- */
 

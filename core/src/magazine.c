@@ -112,8 +112,9 @@ static size_t budget_of_thread(void)
 {
     size_t blocks = hz_span_bytes();
     if (blocks < LITTLE_BYTES) blocks = LITTLE_BYTES;
-    size_t fair = blocks / 100 * (size_t)hz_cfg.thread_cache_share / hz_heap_count();
-    return fair < (size_t)hz_cfg.thread_cache_bytes ? fair : (size_t)hz_cfg.thread_cache_bytes;
+    const size_t fair = blocks / 100 * (size_t)hz_live(thread_cache_share) / hz_heap_count();
+    const size_t most = (size_t)hz_live(thread_cache_bytes);
+    return fair < most ? fair : most;
 }
 
 /* The rent of a magazine, what it costs to put off one shortage: its bytes, times the mean time
@@ -194,7 +195,7 @@ static void note_shortage(hz_magazine_cold *magazine, bool is_full)
 static bool is_worth_more(const hz_magazine_cold *magazine, uint32_t class_)
 {
     const uint64_t bytes = (uint64_t)magazine->grown * hz_class_bytes[class_];
-    return magazine->mean_ns * bytes <= (uint64_t)hz_cfg.growth_rent * NS_OF_MS * 1024;
+    return magazine->mean_ns * bytes <= (uint64_t)hz_live(growth_rent) * NS_OF_MS * 1024;
 }
 
 static bool magazine_grow_to(hz_heap *heap, uint32_t class_, uint32_t grown)

@@ -69,6 +69,7 @@ uint32_t hz_os_cpus(void); /* CPUs that may be used: affinity and cgroup quota, 
 /* Reads a small file into `text`, terminated; returns its length, 0 when it cannot be read. */
 size_t hz_os_read_file(const char *path, char *text, size_t size);
 uint32_t hz_os_pid(void);
+uint32_t hz_os_thread(void);                  /* number of the calling thread */
 void hz_os_random(void *bytes, size_t count); /* unpredictable bytes */
 bool hz_os_is_privileged(void); /* set-uid and the like: the environment may be an attacker's */
 void hz_os_write_stderr(const char *text, size_t length);

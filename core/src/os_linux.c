@@ -256,6 +256,11 @@ uint32_t hz_os_pid(void)
     return (uint32_t)getpid();
 }
 
+uint32_t hz_os_thread(void)
+{
+    return (uint32_t)syscall(SYS_gettid);
+}
+
 /* From getrandom; where a filter of system calls forbids it, from the 16 random bytes that each
  * process gets, and the clock. */
 void hz_os_random(void *bytes, size_t count)

@@ -317,7 +317,7 @@ static hz_page_info *find_more(size_t pages, run_taste taste)
 static run_taste taste_for(size_t pages, size_t align, bool wants_zeroes)
 {
     if (!wants_zeroes && align == 1 && pages >= STRETCH_PAGES) return MAY_STRETCH;
-    const bool is_too_much = hz_pages_dirty() > (size_t)hz_cfg.max_dirty_bytes >> HZ_PAGE_SHIFT;
+    const bool is_too_much = hz_pages_dirty() > (size_t)hz_live(max_dirty_bytes) >> HZ_PAGE_SHIFT;
     return wants_zeroes && pages >= CLEAR_PAGES && is_too_much ? CLEAN_ONLY : DIRTY_TOO;
 }
 

@@ -25,11 +25,13 @@ typedef struct row {
     bool may_be_auto;
     const char *doc;
     bool is_experimental;
+    bool is_live;
 } row;
 
 static const row rows[] = {
 #define WORD(enumerator, word) #word " "
-#define INT_ROW(name, NAME, default_, low, high, scale, unit, special, doc, is_experimental)       \
+#define INT_ROW(name, NAME, default_, low, high, scale, unit, special, doc, is_experimental,       \
+                is_live)                                                                           \
     {#name,                                                                                        \
      "HZ_" #NAME,                                                                                  \
      "HZ_CONFIG_" #NAME,                                                                           \
@@ -42,14 +44,16 @@ static const row rows[] = {
      "",                                                                                           \
      HZ_SPECIAL_##special,                                                                         \
      doc,                                                                                          \
-     is_experimental},
+     is_experimental,                                                                              \
+     is_live},
 #define ENUM_ROW(name, NAME, default_, words, doc, is_experimental)                                \
     {#name, "HZ_" #NAME, "HZ_CONFIG_" #NAME, HZ_KIND_ENUM, default_,                               \
      0,     INT64_MAX,   HZ_SCALE_LINEAR,    "",           words,                                  \
-     false, doc,         is_experimental},
-#define HZ_INT(...) INT_ROW(__VA_ARGS__, false)
+     false, doc,         is_experimental,    false},
+#define HZ_INT(...) INT_ROW(__VA_ARGS__, false, false)
+#define HZ_LIVE_INT(...) INT_ROW(__VA_ARGS__, false, true)
 #define HZ_ENUM(...) ENUM_ROW(__VA_ARGS__, false)
-#define HZ_EXPERIMENT_INT(...) INT_ROW(__VA_ARGS__, true)
+#define HZ_EXPERIMENT_INT(...) INT_ROW(__VA_ARGS__, true, false)
 #define HZ_EXPERIMENT_ENUM(...) ENUM_ROW(__VA_ARGS__, true)
 #include <hz/params.def>
 #undef HZ_INT
@@ -169,9 +173,9 @@ static void table_make(void)
         const row *r = &rows[i];
         text_of(r, r->default_value, default_texts[i], TEXT_BYTES);
         table[i] =
-            (hz_param){r->name,        r->env,     r->macro,          r->kind, default_texts[i],
-                       r->low,         highest(r), r->scale,          r->unit, r->choices,
-                       r->may_be_auto, r->doc,     r->is_experimental};
+            (hz_param){r->name,        r->env,     r->macro,           r->kind,   default_texts[i],
+                       r->low,         highest(r), r->scale,           r->unit,   r->choices,
+                       r->may_be_auto, r->doc,     r->is_experimental, r->is_live};
     }
 }
 

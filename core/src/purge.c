@@ -74,7 +74,7 @@ static bool run_make_clean(hz_page_info *run)
 
 static uint32_t decay_ms(void)
 {
-    return (uint32_t)hz_cfg.decay_ms;
+    return (uint32_t)hz_live(decay_ms);
 }
 
 /* next_ms is at most decay_ms ahead. Once it has passed, the unsigned difference is far above that,
@@ -101,9 +101,10 @@ static void sweep_begin(void)
 
 static void sweep_end(void)
 {
-    const uint32_t soonest_ms = decay_ms() / SHARE_OF_DECAY;
+    const uint32_t most_ms = decay_ms(); /* once: it may change meanwhile */
+    const uint32_t soonest_ms = most_ms / SHARE_OF_DECAY;
     const uint32_t oldest_ms = purge.aged.oldest_ms;
-    uint32_t wait_ms = oldest_ms < decay_ms() ? decay_ms() - oldest_ms : 0;
+    uint32_t wait_ms = oldest_ms < most_ms ? most_ms - oldest_ms : 0;
     if (wait_ms < soonest_ms) wait_ms = soonest_ms;
     hz_atomic_poke(&purge.next_ms, purge.aged.now_ms + wait_ms);
     purge.is_sweeping = false;
@@ -139,7 +140,7 @@ static void purge_aged(void)
 
 static size_t excess(void)
 {
-    const size_t keep = (size_t)hz_cfg.max_dirty_bytes >> HZ_PAGE_SHIFT;
+    const size_t keep = (size_t)hz_live(max_dirty_bytes) >> HZ_PAGE_SHIFT;
     const size_t dirty = hz_pages_dirty();
     return dirty > keep ? dirty - keep : 0;
 }

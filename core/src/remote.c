@@ -233,7 +233,7 @@ bool hz_remote_make(hz_heap *heap)
 static bool ring_is_full(const hz_heap *heap)
 {
     return heap->ring_count == (uint32_t)hz_cfg.remote_ring_size ||
-           heap->ring_bytes >= (size_t)hz_cfg.thread_cache_bytes;
+           heap->ring_bytes >= (size_t)hz_live(thread_cache_bytes);
 }
 
 void hz_remote_push(hz_heap *heap, uint32_t class_, void *block)

@@ -109,7 +109,7 @@ static bool span_is_used_up(const hz_page_info *span)
 
 static size_t span_length(uint32_t class_)
 {
-    size_t bytes = (size_t)hz_cfg.span_bytes;
+    size_t bytes = (size_t)hz_live(span_bytes);
     size_t least = (size_t)hz_class_bytes[class_] * HZ_SPAN_BLOCKS_MIN;
     if (bytes < least) bytes = least;
     return (bytes + HZ_PAGE_BYTES - 1) >> HZ_PAGE_SHIFT;
@@ -357,7 +357,7 @@ static void span_settle(hz_bin *bin, hz_page_info *span, hz_page_info **dead)
 {
     if (!span_is_empty(span)) {
         bin_move(bin, span, HZ_SPAN_LISTED);
-    } else if (hz_atomic_peek(&bin->kept_count) < (uint32_t)hz_cfg.span_cache) {
+    } else if (hz_atomic_peek(&bin->kept_count) < (uint32_t)hz_live(span_cache)) {
         bin_move(bin, span, HZ_SPAN_KEPT);
         hz_count(HZ_STAT_spans_kept, 1);
     } else {

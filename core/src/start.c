@@ -1,6 +1,7 @@
 /*
  * From the first allocation to a running allocator: the configuration, the arena, the hooks of the
- * process; and the service variables HZ_STRICT, HZ_CONFIRM and HZ_STATS.
+ * process; and the service variables HZ_STRICT, HZ_CONFIRM, HZ_CONTROL
+ * and HZ_STATS.
  *
  * A bad value, or a name that is nearly a parameter's, is named on stderr and ignored, and the
  * program runs on. If two values do not fit each other, all are ignored. Under HZ_STRICT=1, which a
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "control.h"
 #include "internal.h"
 #include "os.h"
 #include "stats.h"
@@ -30,6 +32,7 @@ static struct {
     _Atomic uint32_t failed; /* whether the start failed */
     bool strict;             /* HZ_STRICT=1 */
     bool confirm;            /* HZ_CONFIRM=1 */
+    bool control;            /* HZ_CONTROL=1 */
     char stats_path[4096];   /* HZ_STATS, "" when unset; copied, as the program may change its
                                 environment */
 } process;
@@ -45,7 +48,7 @@ static void say(const char *what, const char *why)
         text.length = sizeof message - 1;
         message[text.length - 1] = '\n';
     }
-    hz_os_write_stderr(message, text.length);
+    hz_message(message, text.length);
 }
 
 static char *copy(char *to, const char *text)
@@ -64,7 +67,8 @@ static void say_of(const char *what, const void *address)
     while (shift > 0 && (uintptr_t)address >> shift == 0) shift -= 4;
     for (; shift >= 0; shift -= 4) *end++ = "0123456789abcdef"[(uintptr_t)address >> shift & 15];
     *end++ = '\n';
-    hz_os_write_stderr(message, (size_t)(end - message));
+    *end = '\0';
+    hz_message(message, (size_t)(end - message));
 }
 
 /* A handler of SIGABRT may allocate, but the thread's heap may be half changed: so the thread gives
@@ -121,6 +125,7 @@ static void read_service_variables(void)
     for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
         const char *value;
         read_switch(*variable, "HZ_CONFIRM", &process.confirm);
+        read_switch(*variable, "HZ_CONTROL", &process.control);
         if ((value = value_of(*variable, "HZ_STATS")) != NULL) {
             snprintf(process.stats_path, sizeof process.stats_path, "%s", value);
         }
@@ -351,6 +356,11 @@ void hz_start_after_fork(void)
     (void)hz_lock_inherit(&process.lock);
 }
 
+bool hz_is_controlled(void)
+{
+    return process.control;
+}
+
 static void confirm(void)
 {
     char line[4096];
@@ -366,7 +376,8 @@ __attribute__((constructor)) static void process_begins(void)
 {
     if (!hz_start()) return;
     if (process.confirm) confirm();
-    if (hz_cfg.background_period_us > 0) hz_background_start();
+    if (process.control) hz_control_start();
+    hz_background_start();
 }
 
 __attribute__((destructor)) static void process_ends(void)

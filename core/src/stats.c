@@ -4,9 +4,9 @@
 #include <hz/hz.h>
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 
+#include "change.h"
 #include "internal.h"
 #include "os.h"
 #include "stats.h"
@@ -23,29 +23,12 @@ const char *hz_version(void)
     return HZ_VERSION;
 }
 
-/* ---- text ----------------------------------------------------------------------------------- */
-
-void hz_text_add(hz_text *text, const char *format, ...)
-{
-    va_list arguments;
-    size_t left = text->length < text->size ? text->size - text->length : 0;
-    va_start(arguments, format);
-    int added = vsnprintf(left > 0 ? text->start + text->length : NULL, left, format, arguments);
-    va_end(arguments);
-    if (added > 0) text->length += (size_t)added;
-}
-
-/* The value in effect: what the configuration says, with `auto` worked out. */
-static void config_in_effect(hz_config *config)
-{
-    *config = hz_cfg;
-    if (config->shards == HZ_AUTO) config->shards = hz_map.shards;
-}
+/* ---- configuration -------------------------------------------------------------------------- */
 
 void hz_text_add_config(hz_text *text)
 {
     hz_config config;
-    config_in_effect(&config);
+    hz_config_in_effect(&config);
     hz_text_add(text, "\"config\":{");
     for (size_t i = 0; i < hz_param_count(); i++) {
         char value[32];
@@ -55,16 +38,6 @@ void hz_text_add_config(hz_text *text)
         hz_text_add(text, "%s\"%s\":%s%s%s", i > 0 ? "," : "", param->name, quote, value, quote);
     }
     hz_text_add(text, "}");
-}
-
-bool hz_param_value(const char *name, int64_t *value)
-{
-    hz_config config;
-    size_t index = hz_param_find(name);
-    if (index == hz_param_count()) return false;
-    config_in_effect(&config);
-    *value = hz_config_get(&config, index);
-    return true;
 }
 
 /* ---- counters ------------------------------------------------------------------------------- */
@@ -164,5 +137,5 @@ void hz_stats_dump(const char *path_pattern)
     char message[4200];
     hz_text text = {message, sizeof message, 0};
     hz_text_add(&text, "hz: HZ_STATS: cannot write %s\n", path);
-    hz_os_write_stderr(message, text.length);
+    hz_message(message, text.length);
 }

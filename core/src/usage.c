@@ -86,6 +86,12 @@ size_t hz_survey_live(const hz_survey *survey, uint32_t class_)
     return survey->cut[class_] > free_blocks ? survey->cut[class_] - free_blocks : 0;
 }
 
+void hz_survey_of_heap(hz_survey *survey, const hz_heap *heap)
+{
+    memset(survey, 0, sizeof *survey);
+    count_heap(survey, heap);
+}
+
 bool hz_survey_make(hz_survey *survey)
 {
     memset(survey, 0, sizeof *survey);

@@ -23,6 +23,8 @@ typedef struct hz_survey {
 
 /* False, and all zero, when hz cannot start. */
 bool hz_survey_make(hz_survey *survey);
+/* Only what waits in one heap. */
+void hz_survey_of_heap(hz_survey *survey, const hz_heap *heap);
 /* Blocks of a class that the program has. */
 size_t hz_survey_live(const hz_survey *survey, uint32_t class_);
 hz_usage hz_survey_usage(const hz_survey *survey);

@@ -269,6 +269,7 @@ SANITIZERS = {
     "ThreadSanitizer": "-fsanitize=thread",
     "AddressSanitizer and UndefinedBehaviorSanitizer": "-fsanitize=address,undefined",
 }
+SANITIZED_FLAGS = "-fno-sanitize-recover=all -fno-omit-frame-pointer"
 SANITIZED = (
     {},
     {"HZ_SHARDS": "4", "HZ_REMOTE_RING_SIZE": "64", "HZ_DEPOT_LOCK": "lockfree"},
@@ -295,7 +296,7 @@ def test_the_fuzzer_gets_no_report_of(
         targets=["fuzz_shadow_linked"],
         HZ_BUILD_TESTS="ON",
         HZ_BUILD_BENCH="OFF",
-        CMAKE_C_FLAGS=f"{flags} -fno-sanitize-recover=all -fno-omit-frame-pointer",
+        CMAKE_C_FLAGS=f"{flags} {SANITIZED_FLAGS}",
     )
     done = subprocess.run(
         [build / "tests" / "fuzz_shadow_linked"],
@@ -369,6 +370,28 @@ def test_a_malloc_of_nothing_that_fails_leaks_nothing(
     program = core_tests / "tests" / "syscall_faults"
     settings = {"HZ_HARDENING": step, "TEST_ALLOCATOR": "libhz.so"}
     require_all_held(preload(program, "a malloc(0) that fails", **settings))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shards", ["1", "4"])
+def test_parameters_change_while_the_program_runs(
+    shards: str, core_tests: Path, preload: Preload
+) -> None:
+    require_all_held(preload(core_tests / "tests" / "changing", LD_PRELOAD="", HZ_SHARDS=shards))
+
+
+@pytest.mark.slow
+def test_changes_beside_allocating_threads_give_no_report(
+    build_core: Callable[..., Path], preload: Preload
+) -> None:
+    build = build_core(
+        targets=["changing"],
+        HZ_BUILD_TESTS="ON",
+        HZ_BUILD_BENCH="OFF",
+        CMAKE_C_FLAGS=f"{SANITIZERS['ThreadSanitizer']} {SANITIZED_FLAGS}",
+    )
+    done = preload(build / "tests" / "changing", "threads may change", LD_PRELOAD="")
+    require_all_held(done)
 
 
 def test_the_library_can_be_loaded_late(core_tests: Path, libhz: Path, preload: Preload) -> None:

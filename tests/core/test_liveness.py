@@ -337,7 +337,7 @@ EVERY_CLAIM = (*CLAIMS.items(), *FURTHER)
 def rows(root: Path) -> list[str]:
     """The names of the table's rows."""
     table = (root / "core" / "include" / "hz" / "params.def").read_text()
-    return re.findall(r"^HZ_(?:EXPERIMENT_)?(?:INT|ENUM)\s*\(\s*(\w+),", table, re.MULTILINE)
+    return re.findall(r"^HZ_(?:EXPERIMENT_|LIVE_)?(?:INT|ENUM)\s*\(\s*(\w+),", table, re.MULTILINE)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from .test_platforms import ON_HZ, SHADOW, require_all_held
 
 # The processors of 2003: the emulator ends a program at an instruction that they lack.
 FIRST = "qemu64,-pni,-cx16,-ssse3,-sse4.1,-sse4.2,-popcnt,-lahf_lm,-svm,-abm,-sse4a,-movbe,-xsave"
-PROGRAMS = ("libhz.so", "libhz-deepbind.so", "bench/hz-bench", "bench/hz-launch",
+PROGRAMS = ("libhz.so", "libhz-deepbind.so", "libhz-agent.so", "bench/hz-bench", "bench/hz-launch",
             "bench/hz-turns", "bench/hz-alternate")  # fmt: skip
 
 # What x86-64-v2, -v3 and -v4 add. Not `tzcnt`: old processors ignore the prefix that makes it one.

@@ -343,6 +343,7 @@ def test_hz_is_among_the_allocators_and_is_the_library_of_this_build(
         "--lib",
         "--static-lib",
         "--deepbind",
+        "--agent",
         "--recorder",
         "--include",
         "--bench",

@@ -209,7 +209,7 @@ def missing_stations(tree: Path, name: str) -> set[str]:
 
 def _core_reads(tree: Path, name: str) -> bool:
     sources = [path.read_text() for path in (tree / "core" / "src").glob("*.[ch]")]
-    return any(re.search(rf"\bhz_cfg\.{name}\b", text) for text in sources)
+    return any(re.search(rf"\bhz_cfg\.{name}\b|\bhz_live\({name}\)", text) for text in sources)
 
 
 def _space_names(tree: Path, name: str) -> bool:

@@ -28,6 +28,8 @@ PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"trial"}),
     frozenset(
         {"measure", "stats", "space", "prior", "store", "progress", "doctor", "machine_diff"}
+        | {"control"}
+        | {"control"}
         | {"trace"}
     ),
     frozenset({"sparse"}),
@@ -69,8 +71,13 @@ C_BESIDE = frozenset(
         "heap.c",
         "fork.c",
         "start.c",
+        "change.c",
+        "control.c",
+        "serve.c",
+        "text.c",
         "decay.c",
         "deepbind.c",
+        "hooks.c",
         "background.c",
         "stats.c",
         "lock.c",
@@ -341,6 +348,14 @@ def test_every_access_to_an_atomic_object_names_its_order(tmp_path: Path) -> Non
     assert len(dumps) == len(sources)
     unnamed = re.compile(r"__atomic_\w+ \([^;]*, 5\)")
     assert [name for name in sorted(dumps) if unnamed.search(dumps[name].read_text())] == []
+
+
+def test_what_may_change_while_a_process_runs_is_read_with_hz_live() -> None:
+    table = (CORE.parent / "include" / "hz" / "params.def").read_text()
+    live = set(re.findall(r"^HZ_LIVE_INT\s*\((\w+),", table, re.M))
+    read = {name for _, text in bodies() for name in re.findall(r"\bhz_live\((\w+)\)", text)}
+    plain = {name for _, text in bodies() for name in re.findall(r"\bhz_cfg\.(\w+)", text)}
+    assert (read - {"name"}, plain & live) == (live, set())
 
 
 def conditions_in_functions(text: str) -> list[str]:

@@ -33,6 +33,11 @@ def deepbind() -> Path:
     return _find("libhz-deepbind.so", ("lib", "", "core"))
 
 
+def agent() -> Path:
+    """libhz-agent.so, which tells other processes about the allocator that it stands beside."""
+    return _find("libhz-agent.so", ("lib", "", "core"))
+
+
 def recorder() -> Path:
     """libhz-recorder.so, which stands in LD_PRELOAD before any allocator."""
     return _find("libhz-recorder.so", ("lib", "trace", "core/trace"))

@@ -60,6 +60,8 @@ class Param:
     doc: str
     is_experimental: bool = False
     """Whether only experiments set it: it runs, but no list for users and no search has it."""
+    is_live: bool = False
+    """Whether it may change while a process runs."""
     old_names: tuple[str, ...] = ()
     """What it was called before, the first name first."""
 
@@ -318,6 +320,7 @@ def _row(core: Any, index: int) -> Param:
         macro=_string(core, row.macro),
         doc=_string(core, row.doc),
         is_experimental=row.is_experimental,
+        is_live=row.is_live,
         old_names=tuple(old.name for old in old_names().values() if old.now == name),
     )
 

@@ -59,14 +59,14 @@ static hz_block new_string(hz_worker *w, const kv_state *state, uint32_t bits)
     return string;
 }
 
-static void set(hz_worker *w, kv_state *state, uint32_t key, uint32_t bits)
+static void store_value(hz_worker *w, kv_state *state, uint32_t key, uint32_t bits)
 {
     const hz_block old = state->table[key];
     state->table[key] = new_string(w, state, bits);
     if (old.at != NULL) hz_give(w, old);
 }
 
-static void get(kv_state *state, uint32_t key)
+static void read_value(kv_state *state, uint32_t key)
 {
     const hz_block value = state->table[key];
     if (value.at != NULL) state->sum += (uint32_t)strlen(value.at);
@@ -98,9 +98,9 @@ static void play(hz_worker *w, kv_state *state)
     const uint32_t kind = hz_scale(hz_low(hz_random(&w->rng)), 100);
     const uint32_t key = hz_scale(hz_low(draw), state->key_count);
     if (kind < SET_SHARE)
-        set(w, state, key, hz_high(draw));
+        store_value(w, state, key, hz_high(draw));
     else if (kind < SET_SHARE + GET_SHARE)
-        get(state, key);
+        read_value(state, key);
     else if (kind < SET_SHARE + GET_SHARE + PUSH_SHARE)
         push(w, state, hz_high(draw));
     else

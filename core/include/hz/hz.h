@@ -41,8 +41,9 @@ HZ_API int hz_posix_memalign(void **block, size_t align, size_t size);
 /* Bytes of `block` that may be used, at least what was asked for; 0 for NULL. */
 HZ_API size_t hz_usable_size(const void *block);
 
-/* Gives memory that is not in use back to the system, except what other threads have in their
- * magazines; true when there was any. */
+/* Gives memory that is not in use back to the system; true when there was any. Only a thread itself
+ * can empty its magazines: the caller's are emptied now, those of every other thread at its next
+ * call that finds a magazine empty or full. A thread that makes no such call keeps them. */
 HZ_API bool hz_trim(void);
 
 /*
@@ -72,6 +73,41 @@ HZ_API size_t hz_stats_json(char *text, size_t size);
 /* The value in effect of the parameter `name` (of an enum, the index of its word); false when there
  * is none. */
 HZ_API bool hz_param_value(const char *name, int64_t *value);
+
+/* ---- while the program runs ------------------------------------------------------------------ */
+
+typedef enum hz_set_status {
+    HZ_SET_DONE = 0,
+    HZ_SET_UNKNOWN,    /* no parameter has that name */
+    HZ_SET_FIXED,      /* it is read when a process starts, and stays (or the build is frozen) */
+    HZ_SET_ILLEGAL,    /* the parameter cannot have that value */
+    HZ_SET_UNFIT,      /* the value does not fit that of another parameter */
+    HZ_SET_NOT_RUNNING /* hz could not start: there was no memory */
+} hz_set_status;
+
+/*
+ * Gives the parameter `name` the value `value`, spelled as in the environment: hz_set("decay_ms",
+ * "0", ...). Any thread may call it at any time, but no signal handler. If the result is not
+ * HZ_SET_DONE, nothing has changed, and `message` (of `size` bytes, always terminated) says what
+ * was got and what is legal. `hztune params --live` lists the parameters that may change. Old names
+ * are understood. A child of fork begins with the values of its parent.
+ */
+HZ_API hz_set_status hz_set(const char *name, const char *value, char *message, size_t size);
+
+/* Writes the value in effect to `text` ("0", "at_reuse"). If the result is HZ_SET_UNKNOWN, a
+ * sentence about that. */
+HZ_API hz_set_status hz_get(const char *name, char *text, size_t size);
+
+/* Gets each message of hz, a line with its end, instead of stderr. It may be called by any thread
+ * inside malloc or free, and so must not allocate. NULL: stderr again. Returns what was set. */
+typedef void hz_message_hook(const char *text);
+HZ_API hz_message_hook *hz_on_message(hz_message_hook *hook);
+
+/* Is called when a request of `size` bytes cannot be met, even after what is unused was given back.
+ * It may free memory; while it returns true, the request is tried again. hz holds no lock then.
+ * NULL: such a request returns NULL at once. Returns what was set. */
+typedef bool hz_memory_hook(size_t size);
+HZ_API hz_memory_hook *hz_on_out_of_memory(hz_memory_hook *hook);
 
 HZ_API const char *hz_version(void);
 

@@ -53,6 +53,7 @@ typedef struct hz_param {
     bool may_be_auto;     /* whether the word `auto` is legal */
     const char *doc;      /* what it does, in one sentence */
     bool is_experimental; /* whether only experiments set it */
+    bool is_live;         /* whether it may change while a process runs */
 } hz_param;
 
 /* An old name: of a row that was renamed, or of one that was removed. */

@@ -34,6 +34,12 @@ from hztune.api.listings import (
     spaces,
     workloads,
 )
+from hztune.api.processes import (
+    change_process,
+    diagnose,
+    process_statistics,
+    trim_process,
+)
 from hztune.api.profiles import (
     changes,
     differences,
@@ -81,6 +87,7 @@ __all__ = [
     "allocator_names",
     "allocators",
     "anonymize_trace",
+    "change_process",
     "changes",
     "check_trace",
     "compare",
@@ -89,6 +96,7 @@ __all__ = [
     "contenders",
     "convert_trace",
     "cut_trace",
+    "diagnose",
     "differences",
     "doctor",
     "draw",
@@ -110,6 +118,7 @@ __all__ = [
     "paths",
     "place",
     "plan",
+    "process_statistics",
     "profile_json",
     "profile_lines",
     "profiles_in",
@@ -127,6 +136,7 @@ __all__ = [
     "trace_check_text",
     "trace_info",
     "trace_text",
+    "trim_process",
     "tune",
     "tune_shared",
     "verify",

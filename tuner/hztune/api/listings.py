@@ -106,6 +106,7 @@ def paths() -> dict[str, Callable[[], Path]]:
         "lib": artifacts.library,
         "static-lib": artifacts.static_library,
         "deepbind": artifacts.deepbind,
+        "agent": artifacts.agent,
         "recorder": artifacts.recorder,
         "include": artifacts.include_dir,
         "cmake": artifacts.cmake_dir,

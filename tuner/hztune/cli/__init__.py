@@ -38,6 +38,9 @@ COMMANDS = {
     "params": "list",
     "paths": "list",
     "doctor": "doctor",
+    "stats": "control",
+    "set": "control",
+    "trim": "control",
 }
 """Every command, in the order of the help, and the module that holds it (as `<name>_command`)."""
 

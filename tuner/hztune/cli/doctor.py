@@ -9,21 +9,38 @@ from typing import TYPE_CHECKING
 import click
 
 from hztune import api
-from hztune.errors import UnfitError
+from hztune.cli.control import part_lines, with_ratios
+from hztune.errors import UnfitError, UsageError
 
 if TYPE_CHECKING:
+    from hztune.control.diagnosis import Diagnosis, InEffect
     from hztune.doctor import Check
+
+_MIB = 1 << 20
 
 
 @click.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--strict", is_flag=True, help="Exit with status 5 when the machine is unfit.")
-def doctor_command(as_json: bool, strict: bool) -> None:
+@click.option("--pid", type=click.IntRange(min=1), metavar="N",
+              help="Look at this process instead of the machine.")  # fmt: skip
+def doctor_command(as_json: bool, strict: bool, pid: int | None) -> None:
     """Show what disturbs measurements here, and what mends it.
 
     The machine's record follows. Nothing is changed. With --json it is an object with the keys
     findings and machine.
+
+    With --pid the patient is a running process: how much its program has, how much its allocator
+    holds for that, which settings are in effect, and what would help. One that was started on hz
+    with HZ_CONTROL=1, or with the agent preloaded (`hztune paths --agent`), tells that itself; of
+    any other one only what shows from outside is told.
     """
+    if pid is not None:
+        if strict:
+            raise UsageError("--strict is about the machine and --pid about a process; give one")
+        seen = api.diagnose(pid)
+        click.echo(json.dumps(with_ratios(seen), indent=2) if as_json else "\n".join(_told(seen)))
+        return
     findings, machine = api.doctor(), api.machine()
     if as_json:
         found = {"findings": [asdict(each) for each in findings], "machine": asdict(machine)}
@@ -52,3 +69,40 @@ def require_fit(findings: tuple[Check, ...]) -> None:
 def _line(finding: Check) -> str:
     mend = f"  (mend it: {finding.mend})" if finding.mend else ""
     return f"{finding.verdict:8}{finding.name}: {finding.found}{mend}"
+
+
+def _told(found: Diagnosis) -> list[str]:
+    memory = found.memory
+    seen = [
+        (memory.anonymous_bytes, "anonymous memory (heaps, stacks)"),
+        (memory.lazy_bytes, "of it given back lazily"),
+        (memory.swapped_bytes, "swapped out"),
+        (memory.huge_bytes, "in huge pages"),
+    ]
+    return [
+        f"process {found.pid} ({found.name})",
+        f"  malloc comes from {found.provider} ({found.allocator or 'unknown to hztune'})"
+        if found.provider
+        else "  no file of it shows a malloc",
+        *[f"  {size / _MIB:.1f} MiB {what}" for size, what in seen if size or what == seen[0][1]],
+        *[line for part in found.parts for line in part_lines(part)],
+        *_settings_told(found.settings),
+        *[f"advice: {sentence}" for sentence in found.advice],
+        *[f"not known: {sentence}" for sentence in found.remarks],
+    ]
+
+
+def _settings_told(settings: tuple[InEffect, ...]) -> list[str]:
+    """Those that are not the allocator's own default."""
+    changed = [
+        f"  {each.name}={each.value} ({'in effect' if each.is_effective else 'asked for'})"
+        for each in settings
+        if not each.is_default
+    ]
+    if not settings:
+        return []
+    return (
+        ["settings that are not the default, or were worked out at the start:", *changed]
+        if changed
+        else ["all settings are the default"]
+    )

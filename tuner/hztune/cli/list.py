@@ -45,14 +45,19 @@ def list_command(what: str, as_json: bool) -> None:
 @click.option(
     "--all", "with_experimental", is_flag=True, help="With those that only experiments set."
 )
+@click.option("--live", is_flag=True, help="Only those that may change while a process runs.")
 @click.option("--markdown", is_flag=True, help="Print the table for a Markdown document.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def params_command(allocator: str, with_experimental: bool, markdown: bool, as_json: bool) -> None:
+def params_command(
+    allocator: str, with_experimental: bool, live: bool, markdown: bool, as_json: bool
+) -> None:
     """Print the table of parameters."""
     if markdown and as_json:
         raise UsageError("--markdown and --json exclude each other; give one of them")
     table = [
-        row for row in api.parameters(allocator) if with_experimental or not row.is_experimental
+        row
+        for row in api.parameters(allocator)
+        if (with_experimental or not row.is_experimental) and (row.is_live or not live)
     ]
     if as_json:
         click.echo(json.dumps([asdict(row) for row in table], indent=2))
@@ -67,6 +72,8 @@ def params_command(allocator: str, with_experimental: bool, markdown: bool, as_j
 @click.option("--static-lib", "what", flag_value="static-lib", help="libhz.a.")
 @click.option("--deepbind", "what", flag_value="deepbind",
               help="libhz-deepbind.so, for LD_PRELOAD beside another allocator.")  # fmt: skip
+@click.option("--agent", "what", flag_value="agent",
+              help="libhz-agent.so, for LD_PRELOAD of what is to be asked.")  # fmt: skip
 @click.option("--recorder", "what", flag_value="recorder",
               help="libhz-recorder.so, for LD_PRELOAD of what is to be recorded.")  # fmt: skip
 @click.option("--include", "what", flag_value="include", help="The headers: cc -I.")

@@ -1,0 +1,211 @@
+/*
+ * The thread that answers requests from other processes of the same user (HZ_CONTROL=1). Stands
+ * alone, so that the agent has it, too.
+ *
+ * The thread has a table of descriptors of its own (CLOSE_RANGE_UNSHARE). So the program never sees
+ * the socket: no descriptor has another number because of it, a daemon that closes all of its own
+ * does not close it, and neither a fork nor an exec passes it on. Everything else in the new table
+ * is closed, as it would keep the program's pipes and sockets open. A fork's child has no such
+ * thread. An exec ends the thread, and the name is free for the next program.
+ *
+ * Every signal is blocked, so that the program's handlers never run here. A client that connects
+ * and says nothing is left after PATIENCE_S seconds.
+ */
+#include "serve.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#ifndef SYS_close_range
+#define SYS_close_range 436 /* on every processor */
+#endif
+
+enum {
+    UNSHARE = 2, /* CLOSE_RANGE_UNSHARE */
+    PATIENCE_S = 2,
+    PAUSE_US = 10000,
+    WAITING_MOST = 64,
+    REQUEST_BYTES = 4096,
+    ANSWER_BYTES = 128 * 1024,
+    WHY_BYTES = 256,
+    STACK_BYTES = 256 * 1024,
+};
+
+static struct {
+    hz_serve_answer *answer; /* of the process */
+    hz_serve_say *say;       /* the same */
+    char text[ANSWER_BYTES]; /* the answer under way; no memory until one was written */
+} service;
+
+static void say_why(const char *what)
+{
+    char line[WHY_BYTES];
+    const int error = errno;
+    snprintf(line, sizeof line, "hz: HZ_CONTROL: %s: %s; this process takes no requests\n", what,
+             strerror(error));
+    service.say(line);
+}
+
+/* ---- answers -------------------------------------------------------------------------------- */
+
+void hz_serve_begin(hz_text *answer, const char *allocator)
+{
+    hz_text_add(answer, "{\"protocol\":%d,\"pid\":%d,\"allocator\":\"%s\"", HZ_SERVE_PROTOCOL,
+                (int)getpid(), allocator);
+}
+
+void hz_serve_refuse(hz_text *answer, const char *kind, const char *sentence)
+{
+    answer->length = 0;
+    hz_text_add(answer, "{\"protocol\":%d,\"refused\":\"%s\",\"sentence\":", HZ_SERVE_PROTOCOL,
+                kind);
+    hz_text_add_quoted(answer, sentence);
+    hz_text_add(answer, "}");
+}
+
+/* ---- one request ---------------------------------------------------------------------------- */
+
+/* The user that the process has now: it may have dropped rights since its start. */
+static bool is_allowed(int client)
+{
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    if (getsockopt(client, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+    return peer.uid == geteuid() || peer.uid == 0;
+}
+
+static void make_answer(int client, char *request, ssize_t length, hz_text *answer)
+{
+    if (!is_allowed(client)) {
+        hz_serve_refuse(answer, "user", "only the user of the process, or root, may ask it");
+    } else if (length >= REQUEST_BYTES) {
+        hz_serve_refuse(answer, "request", "the request is too long");
+    } else {
+        request[length] = '\0';
+        service.answer(request, answer);
+    }
+    if (answer->length >= answer->size)
+        hz_serve_refuse(answer, "request", "the answer is too long");
+}
+
+static void talk(int client)
+{
+    static char request[REQUEST_BYTES];
+    const struct timeval patience = {PATIENCE_S, 0};
+    hz_text answer = {service.text, sizeof service.text, 0};
+    (void)setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    (void)setsockopt(client, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    const ssize_t length = recv(client, request, sizeof request, MSG_TRUNC);
+    if (length <= 0) return;
+    make_answer(client, request, length, &answer);
+    (void)send(client, answer.start, answer.length, MSG_NOSIGNAL);
+}
+
+/* While it is answered, what hz writes to stderr goes to the client, as a packet of its own: the
+ * thread has no stderr, and hz may end the program with a message. */
+static void serve_one(int client)
+{
+    (void)dup2(client, STDERR_FILENO);
+    talk(client);
+    (void)close(STDERR_FILENO);
+    (void)close(client);
+}
+
+/* ---- the thread ----------------------------------------------------------------------------- */
+
+/* Keeps stdin, stdout and stderr, which is needed to say_why. */
+static bool descriptors_make_own(void)
+{
+    if (syscall(SYS_close_range, STDERR_FILENO + 1, ~0U, UNSHARE) == 0) return true;
+    say_why("Linux 5.9 or later is needed, for close_range");
+    return false;
+}
+
+static void name_of_process(struct sockaddr_un *address, socklen_t *length)
+{
+    memset(address, 0, sizeof *address);
+    address->sun_family = AF_UNIX;
+    const int name = snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "hz-control-%d",
+                              (int)getpid());
+    *length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)name);
+}
+
+static int listener_make(void)
+{
+    struct sockaddr_un address;
+    socklen_t length;
+    const int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    const int listener = fcntl(made, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    name_of_process(&address, &length);
+    if (listener < 0 || bind(listener, (const struct sockaddr *)&address, length) != 0 ||
+        listen(listener, WAITING_MOST) != 0) {
+        say_why("no socket named hz-control-PID can be made");
+        return -1;
+    }
+    (void)close(made);
+    return listener;
+}
+
+/* Without memory or descriptors it waits before the next try. */
+static bool is_worth_another_try(int error)
+{
+    if (error != EINTR && error != ECONNABORTED) (void)usleep(PAUSE_US);
+    return error != EBADF && error != EINVAL && error != ENOTSOCK && error != EPERM;
+}
+
+static void *serve(void *unused)
+{
+    (void)prctl(PR_SET_NAME, "hz-control");
+    const int listener = descriptors_make_own() ? listener_make() : -1;
+    for (int standard = STDIN_FILENO; standard <= STDERR_FILENO; standard++) {
+        if (listener >= 0) (void)close(standard);
+    }
+    while (listener >= 0) {
+        const int client = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        if (client >= 0)
+            serve_one(client);
+        else if (!is_worth_another_try(errno))
+            break;
+    }
+    return unused;
+}
+
+/* With a small stack, unless the program's thread-local data need more. */
+static int thread_start(pthread_t *thread)
+{
+    pthread_attr_t attributes;
+    if (pthread_attr_init(&attributes) != 0) return pthread_create(thread, NULL, serve, NULL);
+    (void)pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    int error = pthread_create(thread, &attributes, serve, NULL);
+    pthread_attr_destroy(&attributes);
+    if (error == EINVAL) error = pthread_create(thread, NULL, serve, NULL);
+    return error;
+}
+
+void hz_serve_start(hz_serve_answer *answer, hz_serve_say *say)
+{
+    pthread_t thread;
+    sigset_t all, before;
+    service.answer = answer;
+    service.say = say;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    errno = thread_start(&thread);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (errno == 0)
+        pthread_detach(thread);
+    else
+        say_why("no thread can be started");
+}

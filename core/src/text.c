@@ -1,0 +1,34 @@
+/*
+ * Building texts; stands alone, so that the agent has it, too.
+ */
+#include "text.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+void hz_text_add(hz_text *text, const char *format, ...)
+{
+    va_list arguments;
+    size_t left = text->length < text->size ? text->size - text->length : 0;
+    va_start(arguments, format);
+    int added = vsnprintf(left > 0 ? text->start + text->length : NULL, left, format, arguments);
+    va_end(arguments);
+    if (added > 0) text->length += (size_t)added;
+}
+
+static void add_character(hz_text *text, char character)
+{
+    if (character == '"' || character == '\\')
+        hz_text_add(text, "\\%c", character);
+    else if ((unsigned char)character < ' ')
+        hz_text_add(text, "\\u%04x", (unsigned)character);
+    else
+        hz_text_add(text, "%c", character);
+}
+
+void hz_text_add_quoted(hz_text *text, const char *string)
+{
+    hz_text_add(text, "\"");
+    for (; *string != '\0'; string++) add_character(text, *string);
+    hz_text_add(text, "\"");
+}

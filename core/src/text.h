@@ -1,0 +1,24 @@
+/*
+ * Builds texts in a buffer of the caller. Nothing here allocates.
+ */
+#ifndef HZ_TEXT_H
+#define HZ_TEXT_H
+
+#include <stddef.h>
+
+typedef struct hz_text {
+    char *start;   /* the buffer */
+    size_t size;   /* its bytes */
+    size_t length; /* of the whole text, even where it did not fit */
+} hz_text;
+
+#pragma GCC visibility push(hidden)
+
+/* Appends; the buffer always stays terminated. */
+__attribute__((format(printf, 2, 3))) void hz_text_add(hz_text *text, const char *format, ...);
+/* Appends a string as JSON has it, with its quotes. */
+void hz_text_add_quoted(hz_text *text, const char *string);
+
+#pragma GCC visibility pop
+
+#endif

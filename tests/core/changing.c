@@ -1,0 +1,336 @@
+/*
+ * What changes while a process runs: parameters, where hz's messages go, what happens without
+ * memory; and what hz_trim asks of other threads.
+ */
+#include "check.h"
+
+#include <hz/hz.h>
+#include <hz/params.h>
+
+#include <dirent.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+enum { MESSAGE = 300, PAUSE_US = 1000, WAITS = 20000, SIZE = 512, BLOCKS = 64, CHANGES = 2000 };
+
+static char message[MESSAGE];
+
+static hz_set_status set(const char *name, const char *value)
+{
+    message[0] = '\0';
+    return hz_set(name, value, message, sizeof message);
+}
+
+static const char *got(const char *name)
+{
+    static char text[MESSAGE];
+    require(hz_get(name, text, sizeof text) == HZ_SET_DONE, "%s: %s", name, text);
+    return text;
+}
+
+static void require_set(const char *name, const char *value)
+{
+    require(set(name, value) == HZ_SET_DONE, "%s=%s: %s", name, value, message);
+}
+
+static void require_refused(hz_set_status why, const char *name, const char *value,
+                            const char *said)
+{
+    const hz_set_status status = set(name, value);
+    require(status == why, "%s=%s: status %d: %s", name, value, (int)status, message);
+    require(strstr(message, said) != NULL, "%s=%s: it says: %s", name, value, message);
+}
+
+/* ---- parameters ----------------------------------------------------------------------------- */
+
+static void each_parameter_changes_if_its_row_says_so(void)
+{
+    for (size_t i = 0; i < hz_param_count(); i++) {
+        const hz_param *param = hz_param_at(i);
+        char text[32];
+        snprintf(text, sizeof text, "%lld", (long long)param->high);
+        if (param->is_live) {
+            require_set(param->name, text);
+            require(strcmp(got(param->name), text) == 0, "%s is %s", param->name, got(param->name));
+        } else {
+            require_refused(HZ_SET_FIXED, param->name, param->default_text, param->env);
+        }
+    }
+}
+
+static void a_wrong_value_is_refused_with_what_is_legal(void)
+{
+    require_refused(HZ_SET_ILLEGAL, "decay_ms", "60001",
+                    "decay_ms is \"60001\"; legal is a whole number from 0 to 60000 (ms)");
+    require_refused(HZ_SET_ILLEGAL, "decay_ms", "", "a whole number");
+    require_refused(HZ_SET_ILLEGAL, "max_dirty_bytes", "3", "a power of two");
+    require(strcmp(got("decay_ms"), "100") == 0, "decay_ms is %s", got("decay_ms"));
+}
+
+static void a_name_of_no_parameter_is_refused(void)
+{
+    char text[MESSAGE];
+    require_refused(HZ_SET_UNKNOWN, "decay", "0", "decay is no parameter of hz");
+    require_refused(HZ_SET_UNKNOWN, "depot_bytes", "0", "no parameter of hz any more");
+    require(hz_get("decay", text, sizeof text) == HZ_SET_UNKNOWN, "hz_get knows it");
+    require(strstr(text, "no parameter") != NULL, "hz_get says: %s", text);
+}
+
+static void an_old_name_is_understood(void)
+{
+    require_set("purge_delay_ms", "7");
+    require(strcmp(got("decay_ms"), "7") == 0, "decay_ms is %s", got("decay_ms"));
+    require(strcmp(got("purge_delay_ms"), "7") == 0, "it is %s", got("purge_delay_ms"));
+}
+
+static void a_value_that_does_not_fit_another_one_is_refused(void)
+{
+    require_refused(HZ_SET_UNFIT, "thread_cache_bytes", "65536", "magazine_bytes");
+    require(strcmp(got("thread_cache_bytes"), "8388608") == 0, "it is %s",
+            got("thread_cache_bytes"));
+}
+
+static void a_message_fits_any_buffer(void)
+{
+    char small[8] = "-------";
+    require(hz_set("decay_ms", "no number at all", small, 4) == HZ_SET_ILLEGAL, "it is set");
+    require(small[3] == '\0' && small[4] == '-', "it wrote beyond 4 bytes");
+    require(hz_set("decay_ms", "no number at all", NULL, 0) == HZ_SET_ILLEGAL, "it is set");
+}
+
+/* ---- threads -------------------------------------------------------------------------------- */
+
+static atomic_bool over;
+
+static void *allocate_until_it_is_over(void *seed)
+{
+    uint64_t state = (uint64_t)(uintptr_t)seed;
+    void *blocks[BLOCKS] = {NULL};
+    while (!atomic_load(&over)) {
+        const uint64_t random = random_next(&state);
+        hz_free(blocks[random % BLOCKS]);
+        const size_t size = (random >> 32) % (random & 64 ? 600000 : 4000);
+        blocks[random % BLOCKS] = hz_malloc(size);
+    }
+    for (int i = 0; i < BLOCKS; i++) hz_free(blocks[i]);
+    return NULL;
+}
+
+static void *change_all(void *seed)
+{
+    static const char *const values[][3] = {
+        {"decay_ms", "0", "60000"},          {"max_dirty_bytes", "0", "268435456"},
+        {"span_cache", "0", "64"},           {"span_bytes", "65536", "1048576"},
+        {"thread_cache_share", "1", "1000"}, {"thread_cache_bytes", "1048576", "67108864"},
+        {"growth_rent", "1", "65536"},       {"background_period_us", "0", "64"},
+    };
+    uint64_t state = (uint64_t)(uintptr_t)seed;
+    for (int i = 0; i < CHANGES; i++) {
+        const uint64_t random = random_next(&state);
+        const char *const *row = values[random % COUNT(values)];
+        char why[MESSAGE], text[MESSAGE];
+        require(hz_set(row[0], row[1 + (random >> 32) % 2], why, sizeof why) == HZ_SET_DONE, "%s",
+                why);
+        require(hz_get(row[0], text, sizeof text) == HZ_SET_DONE, "%s", text);
+        if (i % 64 == 0) (void)hz_trim();
+    }
+    return NULL;
+}
+
+static void threads_may_change_everything_while_others_allocate(void)
+{
+    pthread_t allocating[2], changing[2];
+    for (uintptr_t i = 0; i < 2; i++) {
+        pthread_create(&allocating[i], NULL, allocate_until_it_is_over, (void *)(i + 1));
+        pthread_create(&changing[i], NULL, change_all, (void *)(i + 1));
+    }
+    for (int i = 0; i < 2; i++) pthread_join(changing[i], NULL);
+    atomic_store(&over, true);
+    for (int i = 0; i < 2; i++) pthread_join(allocating[i], NULL);
+}
+
+static void require_child_changes(void)
+{
+    const pid_t child = fork();
+    int status;
+    if (child == 0) {
+        require_set("span_cache", "5");
+        hz_free(hz_malloc(SIZE));
+        _exit(0);
+    }
+    require(waitpid(child, &status, 0) == child && status == 0, "the child ended with %d", status);
+}
+
+static void a_child_of_a_fork_in_a_change_can_change(void)
+{
+    enum { FORKS = 100 };
+    pthread_t changing;
+    pthread_create(&changing, NULL, change_all, (void *)1);
+    for (int i = 0; i < FORKS; i++) require_child_changes();
+    pthread_join(changing, NULL);
+}
+
+static void a_child_begins_with_what_its_parent_has(void)
+{
+    require_set("decay_ms", "17");
+    const pid_t child = fork();
+    int status;
+    if (child == 0) _exit(strcmp(got("decay_ms"), "17") == 0 ? 0 : 1);
+    require(waitpid(child, &status, 0) == child && status == 0, "it has another value");
+}
+
+/* ---- the worker ----------------------------------------------------------------------------- */
+
+static int thread_count(void)
+{
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    for (const struct dirent *entry; (entry = readdir(tasks)) != NULL;)
+        if (entry->d_name[0] != '.') count++;
+    closedir(tasks);
+    return count;
+}
+
+static void wait_for_threads(int count)
+{
+    for (int i = 0; i < WAITS && thread_count() != count; i++) usleep(PAUSE_US);
+    require(thread_count() == count, "there are %d threads, not %d", thread_count(), count);
+}
+
+static void the_worker_comes_and_goes(void)
+{
+    for (int i = 0; i < 3; i++) {
+        require_set("background_period_us", "64");
+        wait_for_threads(2);
+        require_set("background_period_us", "0");
+        wait_for_threads(1);
+    }
+}
+
+static void a_child_can_start_a_worker_of_its_own(void)
+{
+    require_set("background_period_us", "64");
+    wait_for_threads(2);
+    const pid_t child = fork();
+    int status;
+    if (child == 0) {
+        require(thread_count() == 1, "the child has a thread already");
+        require_set("background_period_us", "128");
+        wait_for_threads(2);
+        _exit(0);
+    }
+    require(waitpid(child, &status, 0) == child && status == 0, "the child ended with %d", status);
+}
+
+/* ---- trim ----------------------------------------------------------------------------------- */
+
+static pthread_barrier_t turn;
+static size_t kept_before, kept_after;
+
+static void fill_magazines(size_t size)
+{
+    static _Thread_local void *blocks[BLOCKS];
+    for (int i = 0; i < BLOCKS; i++) blocks[i] = hz_malloc(size);
+    for (int i = 0; i < BLOCKS; i++) hz_free(blocks[i]);
+}
+
+static void *keep_blocks_and_call_again(void *unused)
+{
+    fill_magazines(SIZE);
+    kept_before = hz_magazine_count(hz_heap_mine, hz_class_of(SIZE));
+    pthread_barrier_wait(&turn);
+    pthread_barrier_wait(&turn); /* the trim */
+    hz_free(hz_malloc(100000));  /* of a class that was never used: its magazine is empty */
+    kept_after = hz_magazine_count(hz_heap_mine, hz_class_of(SIZE));
+    return unused;
+}
+
+static void a_trim_reaches_the_magazines_of_a_thread_that_calls_again(void)
+{
+    pthread_t other;
+    pthread_barrier_init(&turn, NULL, 2);
+    pthread_create(&other, NULL, keep_blocks_and_call_again, NULL);
+    pthread_barrier_wait(&turn);
+    (void)hz_trim();
+    pthread_barrier_wait(&turn);
+    pthread_join(other, NULL);
+    require(kept_before > 0, "the other thread kept nothing");
+    require(kept_after == 0, "it keeps %zu of %zu blocks", kept_after, kept_before);
+}
+
+/* ---- hooks ---------------------------------------------------------------------------------- */
+
+static char heard[MESSAGE];
+static void *reserve;
+static size_t wanted;
+
+static void hear(const char *text)
+{
+    snprintf(heard, sizeof heard, "%s", text);
+}
+
+static void a_hook_gets_the_messages(void)
+{
+    require(hz_on_message(hear) == NULL, "there was a hook");
+    uint64_t *block = hz_malloc(SIZE);
+    hz_free(block);
+    block[1] = 0; /* where the seal is */
+    hz_free(hz_malloc(SIZE));
+    require(strstr(heard, "hz: a block was written to after") == heard, "it heard: %s", heard);
+    require(heard[strlen(heard) - 1] == '\n', "the line has no end");
+    require(hz_on_message(NULL) == hear, "the hook was another");
+}
+
+static bool give_the_reserve(size_t size)
+{
+    wanted = size;
+    if (reserve == NULL) return false;
+    hz_free(reserve);
+    reserve = NULL;
+    return true;
+}
+
+static void a_hook_may_free_memory_when_there_is_none(void)
+{
+    enum { MANY = 64 << 20 };
+    reserve = hz_malloc(2 * (size_t)MANY);
+    require(reserve != NULL, "there is no memory at all");
+    const struct rlimit limit = {1, 1};
+    require(setrlimit(RLIMIT_AS, &limit) == 0, "there is no limit");
+    require(hz_malloc(MANY) == NULL, "memory is left");
+    (void)hz_on_out_of_memory(give_the_reserve);
+    require(hz_malloc(MANY) != NULL, "the reserve is of no use");
+    require(wanted == MANY, "the hook heard of %zu bytes", wanted);
+    require(hz_malloc(2 * (size_t)MANY) == NULL, "memory is left after all");
+}
+
+static const check checks[] = {
+    {"each parameter changes if its row says so", each_parameter_changes_if_its_row_says_so, 0},
+    {"a wrong value is refused with what is legal", a_wrong_value_is_refused_with_what_is_legal, 0},
+    {"a name of no parameter is refused", a_name_of_no_parameter_is_refused, 0},
+    {"an old name is understood", an_old_name_is_understood, 0},
+    {"a value that does not fit another one is refused",
+     a_value_that_does_not_fit_another_one_is_refused, 0},
+    {"a message fits any buffer", a_message_fits_any_buffer, 0},
+    {"threads may change everything while others allocate",
+     threads_may_change_everything_while_others_allocate, 60},
+    {"a child of a fork in a change can change", a_child_of_a_fork_in_a_change_can_change, 60},
+    {"a child begins with what its parent has", a_child_begins_with_what_its_parent_has, 0},
+    {"the worker comes and goes", the_worker_comes_and_goes, 0},
+    {"a child can start a worker of its own", a_child_can_start_a_worker_of_its_own, 0},
+    {"a trim reaches the magazines of a thread that calls again",
+     a_trim_reaches_the_magazines_of_a_thread_that_calls_again, 0},
+    {"a hook gets the messages", a_hook_gets_the_messages, 0},
+    {"a hook may free memory when there is none", a_hook_may_free_memory_when_there_is_none, 0},
+};
+
+int main(int argc, char **argv)
+{
+    return run_checks(checks, COUNT(checks), argc, argv);
+}

@@ -1,0 +1,363 @@
+"""Processes that run: they are asked what they hold, and changed, and what cannot be is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hztune import api
+from hztune.control import channel, diagnosis
+from hztune.control.outside import Process, SeenMemory
+from hztune.control.questions import Holding, Statistics, ThreadCaches
+from hztune.errors import HztuneError, UsageError
+
+DEADLINE_S = 60
+MIB = 1 << 20
+NO_PROCESS = (1 << 22) + 1
+
+Program = subprocess.Popen[str]
+Start = Callable[..., Program]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+WAIT = "print('ready', flush=True); import sys; sys.stdin.read()"
+# What was allocated is freed, all but every hundredth block.
+BURST = f"""
+blocks = [bytes(5000) for _ in range(20000)]
+kept = blocks[::100]
+del blocks
+{WAIT}
+"""
+FORK = """
+import os, sys
+child = os.fork()
+if child:
+    print(child, flush=True)
+sys.stdin.read()
+"""
+# Takes a name, and answers the first request with these packets.
+ANSWER = """
+import os, socket, sys
+name, *packets = sys.argv[1:]
+server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+server.bind("\\0hz-control-" + (name or str(os.getpid())))
+server.listen()
+print("ready", flush=True)
+client = server.accept()[0]
+client.recv(4096)
+for packet in packets:
+    client.send(packet.encode())
+client.close()
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts Python code and waits until it is ready; what was started ends with the test."""
+    started: list[Program] = []
+
+    def run(code: str, *words: str, **variables: str) -> Program:
+        own = {k: v for k, v in os.environ.items() if not k.startswith("HZ_")}
+        program = subprocess.Popen(
+            [sys.executable, "-c", code, *words],
+            env={**own, **variables},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(program)
+        if code != FORK:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "ready\n"
+        return program
+
+    yield run
+    for program in started:
+        program.kill()
+        program.communicate(timeout=DEADLINE_S)
+
+
+@pytest.fixture
+def on_hz(core_build: Path) -> dict[str, str]:
+    """The variables of a process on hz that takes requests."""
+    return {"LD_PRELOAD": str(core_build / "libhz.so"), "HZ_CONTROL": "1"}
+
+
+@pytest.fixture
+def agent(core_build: Path) -> str:
+    """The agent's file."""
+    return str(core_build / "libhz-agent.so")
+
+
+# ---- processes on hz -----------------------------------------------------------------------------
+
+
+def test_a_process_tells_what_it_holds(start: Start, on_hz: dict[str, str]) -> None:
+    program = start(BURST, PYTHONMALLOC="malloc", **on_hz)
+    found = api.process_statistics(program.pid)
+    (part,) = found.parts
+    assert (part.allocator, found.pid) == ("hz", program.pid)
+    assert part.live_bytes is not None
+    assert part.held_bytes is not None
+    assert 0 < part.live_bytes < part.held_bytes <= found.memory.resident_bytes
+    assert part.ratio == part.held_bytes / part.live_bytes
+    assert program.pid in {each.thread for each in found.threads}
+    live = sum(each.live * each.block_bytes for each in found.classes)
+    assert 0 < live <= part.live_bytes
+
+
+def test_a_parameter_changes_and_an_old_name_is_understood(
+    start: Start, on_hz: dict[str, str]
+) -> None:
+    program = start(WAIT, **on_hz)
+    changed = api.change_process(program.pid, {"purge_delay_ms": "0", "span_cache": "2"})
+    assert (changed.before, changed.after) == (
+        {"span_cache": 2, "decay_ms": 100},
+        {"span_cache": 2, "decay_ms": 0},
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"decay_ms": "soon"}, "legal is a whole number from 0 to 60000"),
+        ({"shards": "2"}, "start the process with HZ_SHARDS=VALUE"),
+        ({"decay": "2"}, "no parameter of hz"),
+        ({}, "give NAME=VALUE"),
+        ({"decay_ms": "1\nspan_cache=3"}, "on one line"),
+    ],
+)
+def test_a_wrong_change_is_refused(
+    settings: dict[str, str], sentence: str, start: Start, on_hz: dict[str, str]
+) -> None:
+    program = start(WAIT, **on_hz)
+    with pytest.raises(UsageError, match=sentence):
+        api.change_process(program.pid, settings)
+
+
+def test_a_trim_gives_back_what_is_free(start: Start, on_hz: dict[str, str]) -> None:
+    program = start(BURST, PYTHONMALLOC="malloc", HZ_DECAY_MS="60000", HZ_SPAN_CACHE="64", **on_hz)
+    trimmed = api.trim_process(program.pid)
+    assert trimmed.allocators == ("hz",)
+    assert trimmed.after.anonymous_bytes <= trimmed.before.anonymous_bytes
+
+
+# ---- why there is no answer ----------------------------------------------------------------------
+
+
+def test_what_is_no_process_is_said() -> None:
+    with pytest.raises(UsageError, match=f"there is no process {NO_PROCESS}"):
+        api.process_statistics(NO_PROCESS)
+
+
+def test_a_process_that_takes_no_requests_is_told_how_to_start_it(start: Start) -> None:
+    with pytest.raises(UsageError, match=r"start it with LD_PRELOAD=\$\(hztune paths --agent\)"):
+        api.process_statistics(start(WAIT).pid)
+
+
+def test_a_process_on_hz_that_takes_no_requests_needs_the_variable_alone(
+    start: Start, on_hz: dict[str, str]
+) -> None:
+    program = start(WAIT, LD_PRELOAD=on_hz["LD_PRELOAD"])
+    with pytest.raises(UsageError, match=r"takes no requests: start it with HZ_CONTROL=1$"):
+        api.process_statistics(program.pid)
+
+
+def test_of_a_forks_child_the_parent_is_named(start: Start, on_hz: dict[str, str]) -> None:
+    program = start(FORK, **on_hz)
+    assert program.stdout is not None
+    child = int(program.stdout.readline())
+    with pytest.raises(UsageError, match=f"ask its parent, process {program.pid}"):
+        api.process_statistics(child)
+
+
+def test_a_stopped_process_is_not_waited_for_without_end(
+    start: Start, on_hz: dict[str, str]
+) -> None:
+    program = start(WAIT, **on_hz)
+    api.process_statistics(program.pid)
+    program.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, program.pid, os.WSTOPPED)
+    with pytest.raises(HztuneError, match=rf"is stopped .* kill -CONT {program.pid}"):
+        channel.ask_process(Process.of(program.pid), "stats", patience_s=0.2)
+    program.send_signal(signal.SIGCONT)
+    assert api.process_statistics(program.pid).pid == program.pid
+
+
+def test_a_process_that_ends_meanwhile_is_said_to(start: Start) -> None:
+    with pytest.raises(HztuneError, match=r"ended while it was asked$"):
+        api.process_statistics(start(ANSWER, "").pid)
+
+
+def test_what_hz_said_before_it_ended_the_process_is_told(start: Start) -> None:
+    said = "hz: a block was freed twice: 0x10\n"
+    with pytest.raises(HztuneError, match=r"it said: hz: a block was freed twice: 0x10$"):
+        api.process_statistics(start(ANSWER, "", said).pid)
+
+
+def test_an_answer_of_another_process_is_refused(start: Start) -> None:
+    plain = start(WAIT)
+    other = start(ANSWER, str(plain.pid), "{}")
+    with pytest.raises(UsageError, match=f"belongs to process {other.pid}"):
+        api.process_statistics(plain.pid)
+
+
+@pytest.mark.parametrize(
+    ("packet", "sentence"),
+    [
+        ('{"protocol":2}', "speaks protocol 2"),
+        ('{"protocol":1}', "allocator is missing"),
+        ("nonsense", "not JSON|no JSON|JSON"),
+        ("[]", "legal is an object"),
+        ('{"protocol":1,"refused":"x","sentence":"no\\u001b[2J"}', r"refuses: no\?\[2J"),
+    ],
+)
+def test_a_strange_answer_is_an_error(packet: str, sentence: str, start: Start) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        api.process_statistics(start(ANSWER, "", packet).pid)
+
+
+# ---- processes with the agent --------------------------------------------------------------------
+
+
+def library(name: str) -> str:
+    """What is preloaded of an allocator; the test is skipped where it is not installed."""
+    state = api.allocators()[name]
+    if isinstance(state, HztuneError):
+        pytest.skip(str(state))
+    return str(state.path) if state.soname else ""
+
+
+@pytest.mark.parametrize("name", ["glibc", "jemalloc", "mimalloc", "tcmalloc"])
+def test_beside_another_allocator_the_agent_tells_what_it_holds(
+    name: str, start: Start, agent: str
+) -> None:
+    preload = ":".join(filter(None, (library(name), agent)))
+    program = start(BURST, PYTHONMALLOC="malloc", LD_PRELOAD=preload)
+    found = api.process_statistics(program.pid)
+    assert found.main is not None
+    assert found.main.allocator == name
+    assert (found.main.held_bytes or 0) > MIB
+    if name != "mimalloc":
+        assert 0 < (found.main.live_bytes or 0) < (found.main.held_bytes or 0)
+    assert api.trim_process(program.pid).allocators[0] == name
+    with pytest.raises(UsageError, match="only hz has parameters that change"):
+        api.change_process(program.pid, {"decay_ms": "0"})
+
+
+# ---- the doctor ----------------------------------------------------------------------------------
+
+
+def test_the_doctor_tells_of_a_stranger_what_shows_from_outside(start: Start) -> None:
+    program = start(WAIT, MALLOC_ARENA_MAX="2")
+    found = api.diagnose(program.pid)
+    assert found.allocator == "glibc"
+    assert found.memory.anonymous_bytes > 0
+    assert found.parts == ()
+    assert ("arena_max", 2, False) in [(s.name, s.value, s.is_effective) for s in found.settings]
+    assert "hztune paths --agent" in found.remarks[0]
+
+
+def test_the_doctor_tells_little_of_a_program_that_shows_no_malloc(tmp_path: Path) -> None:
+    source, program = tmp_path / "rests.c", tmp_path / "rests"
+    source.write_text("#include <unistd.h>\nint main(void) { return pause(); }\n")
+    subprocess.run(["cc", "-static", "-o", program, source], check=True)
+    running = subprocess.Popen([program])
+    try:
+        found = api.diagnose(running.pid)
+    finally:
+        running.kill()
+        running.wait(DEADLINE_S)
+    assert (found.provider, found.settings, found.parts) == ("", (), ())
+    assert "no library that defines malloc" in found.remarks[0]
+
+
+def test_the_doctor_asks_a_process_that_answers(start: Start, on_hz: dict[str, str]) -> None:
+    found = api.diagnose(start(WAIT, HZ_SPAN_CACHE="7", **on_hz).pid)
+    assert [part.allocator for part in found.parts] == ["hz"]
+    assert ("span_cache", 7, True) in [(s.name, s.value, s.is_effective) for s in found.settings]
+    assert found.remarks == ()
+    assert len(found.advice) == 1, "it holds little"
+
+
+SEEN = SeenMemory(200 * MIB, 180 * MIB, 0, 0, 0)
+HZ = Holding("hz", "1", 20 * MIB, 150 * MIB, 0,
+          {"decay_ms": 100, "background_period_us": 0, "thread_cache_share": 100})  # fmt: skip
+FOUND = Statistics(7, "x", 4, SEEN, (HZ,), threads=(ThreadCaches(7, 1, 1),))
+
+
+def of(part: Holding) -> Statistics:
+    return replace(FOUND, parts=(part,))
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        (replace(FOUND, free_page_bytes=120 * MIB), "background_period_us=65536"),
+        (of(replace(HZ, cached_bytes=100 * MIB)), "thread_cache_share=50"),
+        (FOUND, "130.0 MiB lie between blocks that are in use"),
+        (of(replace(HZ, held_bytes=22 * MIB)), "no setting would give much back"),
+        (of(replace(HZ, allocator="jemalloc", settings={"dirty_decay_ms": 9})), "dirty_decay_ms"),
+        (of(replace(HZ, allocator="glibc")), "arena_max=2"),
+        (of(replace(HZ, allocator="tcmalloc")), "TCMALLOC_AGGRESSIVE_DECOMMIT"),
+        (of(replace(HZ, allocator="mimalloc", live_bytes=None)), "MIMALLOC_PURGE_DELAY=0"),
+        (of(replace(HZ, allocator="mimalloc", version="2.0.9")), "MIMALLOC_DECOMMIT_DELAY=0"),
+    ],
+)
+def test_the_doctor_advises_by_what_waits_where(found: Statistics, sentence: str) -> None:
+    assert any(sentence in each for each in diagnosis.advice_for(found))
+
+
+# ---- the command line ----------------------------------------------------------------------------
+
+
+def test_the_commands_ask_and_change(hztune: Run, start: Start, on_hz: dict[str, str]) -> None:
+    pid = str(start(WAIT, **on_hz).pid)
+    assert hztune("set", "--pid", pid, "decay_ms=0").stdout == "decay_ms: 100 -> 0\n"
+    found = json.loads(hztune("stats", "--pid", pid, "--json").stdout)
+    assert found["parts"][0]["settings"]["decay_ms"] == 0
+    assert "hz 0.1.0\n  live " in hztune("stats", "--pid", pid).stdout
+    assert hztune("trim", "--pid", pid).stdout.startswith("hz: ")
+    assert "decay_ms=0 (in effect)" in hztune("doctor", "--pid", pid).stdout
+
+
+def test_the_parameters_that_may_change_are_listed(hztune: Run) -> None:
+    rows = json.loads(hztune("params", "--live", "--json").stdout)
+    assert {"decay_ms", "background_period_us"} <= {row["name"] for row in rows}
+    assert "shards" not in {row["name"] for row in rows}
+
+
+def test_a_refusal_is_one_sentence_and_status_2(
+    hztune: Run, start: Start, on_hz: dict[str, str]
+) -> None:
+    done = hztune("set", "--pid", str(start(WAIT, **on_hz).pid), "decay_ms=x")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "legal is a whole number from 0 to 60000 (ms)" in done.stderr
+
+
+def test_a_watch_ends_with_its_process(
+    start: Start, on_hz: dict[str, str], core_build: Path
+) -> None:
+    program = start(WAIT, **on_hz)
+    words = ["-m", "hztune", "stats", "--watch", "0.1", "--json", "--pid", str(program.pid)]
+    watch = subprocess.Popen(
+        [sys.executable, *words],
+        env={**os.environ, "HZTUNE_CORE": str(core_build)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert watch.stdout is not None
+    lines = [json.loads(watch.stdout.readline()) for _ in range(2)]
+    program.kill()
+    program.wait(DEADLINE_S)
+    watch.communicate(timeout=DEADLINE_S)
+    assert watch.returncode == 0
+    assert [line["pid"] for line in lines] == [program.pid] * 2

@@ -1,0 +1,190 @@
+"""Commands about processes that run: `hztune stats`, `hztune set`, `hztune trim`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hztune import api
+from hztune.arguments import key_value, parse_duration, within
+from hztune.errors import HztuneError, UsageError
+
+if TYPE_CHECKING:
+    from hztune.control.diagnosis import Diagnosis
+    from hztune.control.questions import Holding, Statistics
+
+_MIB = 1 << 20
+_MOST_ROWS = 12
+_CLEAR = "\x1b[H\x1b[2J"
+_PID = click.option("--pid", type=click.IntRange(min=1), required=True, metavar="N",
+                    help="The process.")  # fmt: skip
+_STARTED = """
+The process must have been started on hz with HZ_CONTROL=1, or with the agent preloaded, which
+`hztune paths --agent` names; and you must be its user, or root.
+"""
+
+
+_STATS = f"""Show what a running process holds.
+{_STARTED}"""
+
+
+@click.command("stats", help=_STATS)
+@_PID
+@click.option("--watch", metavar="TIME", help="Show it again after each such time, until it ends.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch a line each time.")
+def stats_command(pid: int, watch: str | None, as_json: bool) -> None:
+    """Show what a running process holds."""
+    if watch is None:
+        found = api.process_statistics(pid)
+        text = json.dumps(with_ratios(found), indent=2) if as_json else "\n".join(_table(found))
+        click.echo(text)
+        return
+    pause_s = parse_duration(watch, "--watch")
+    within("--watch", pause_s, 0.1, 3600.0)
+    for found in _until_it_ends(pid, pause_s):
+        if as_json:
+            click.echo(json.dumps(with_ratios(found)))
+        else:
+            clear = _CLEAR if sys.stdout.isatty() else ""
+            click.echo(clear + "\n".join(_table(found)) + "\n")
+        sys.stdout.flush()
+
+
+def _until_it_ends(pid: int, pause_s: float) -> Iterator[Statistics]:
+    """Asks again and again; that a process ends between two answers is no error."""
+    yield api.process_statistics(pid)
+    while True:
+        time.sleep(pause_s)
+        try:
+            yield api.process_statistics(pid)
+        except HztuneError:
+            if Path("/proc", str(pid)).exists():
+                raise
+            return
+
+
+_SET = f"""Change parameters of hz in a running process.
+{_STARTED}
+All of them change, or none. `hztune params --live` lists those that may.
+"""
+
+
+@click.command("set", help=_SET)
+@_PID
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("settings", metavar="NAME=VALUE...", nargs=-1, required=True)
+def set_command(pid: int, as_json: bool, settings: tuple[str, ...]) -> None:
+    """Change parameters of hz in a running process."""
+    pairs = dict(key_value(text) for text in settings)
+    if len(pairs) < len(settings):
+        raise UsageError("a parameter is given twice; give it one value")
+    changed = api.change_process(pid, pairs)
+    if as_json:
+        click.echo(json.dumps(asdict(changed), indent=2))
+    for name, value in changed.after.items():
+        if not as_json:
+            click.echo(f"{name}: {changed.before[name]} -> {value}")
+
+
+_TRIM = f"""Have a running process give back unused memory.
+{_STARTED}
+On hz, what a thread has in its own caches comes back at its next call that finds one empty or full.
+"""
+
+
+@click.command("trim", help=_TRIM)
+@_PID
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def trim_command(pid: int, as_json: bool) -> None:
+    """Have a running process give back unused memory."""
+    trimmed = api.trim_process(pid)
+    if as_json:
+        click.echo(json.dumps(asdict(trimmed), indent=2))
+        return
+    if not trimmed.allocators:
+        raise UsageError(f"process {pid} has no allocator that the agent can ask to give back")
+    before, after = trimmed.before.anonymous_bytes, trimmed.after.anonymous_bytes
+    click.echo(
+        f"{', '.join(trimmed.allocators)}: {_mib(max(0, before - after))} MiB given back "
+        f"(anonymous memory {_mib(before)} -> {_mib(after)} MiB)"
+    )
+
+
+def with_ratios(found: Statistics | Diagnosis) -> dict[str, Any]:
+    """The record of a process for JSON; each allocator has its ratio, too."""
+    parts = [{**asdict(part), "ratio": part.ratio} for part in found.parts]
+    return {**asdict(found), "parts": parts}
+
+
+def _mib(size: int) -> str:
+    return f"{size / _MIB:.1f}"
+
+
+def _table(found: Statistics) -> list[str]:
+    memory = found.memory
+    return [
+        f"process {found.pid} ({found.name})",
+        *[line for part in found.parts for line in part_lines(part)],
+        f"  {'anonymous memory':24}{_mib(memory.anonymous_bytes):>10} MiB  of the whole process",
+        f"  {'swapped out':24}{_mib(memory.swapped_bytes):>10} MiB",
+        *_threads(found),
+        *_classes(found),
+        *_counters(found),
+    ]
+
+
+def part_lines(part: Holding) -> Iterator[str]:
+    """What one allocator holds, a line each."""
+    ratio = f"  {part.ratio:.2f} of live" if part.ratio is not None else ""
+    yield f"{part.allocator} {part.version}".rstrip()
+    for name, size, more in (
+        ("live", part.live_bytes, "  what the program has"),
+        ("held", part.held_bytes, ratio),
+        ("in caches of threads", part.cached_bytes, ""),
+    ):
+        shown = f"{_mib(size):>10} MiB{more}" if size is not None else f"{'unknown':>10}"
+        yield f"  {name:24}{shown}"
+
+
+def _threads(found: Statistics) -> Iterator[str]:
+    """Those that keep most."""
+    if not found.threads:
+        return
+    yield f"{'thread':>12}{'cached MiB':>14}{'blocks':>12}"
+    threads = sorted(found.threads, key=lambda each: -each.cached_bytes)
+    for each in threads[:_MOST_ROWS]:
+        yield f"{each.thread:>12}{_mib(each.cached_bytes):>14}{each.cached_blocks:>12}"
+    yield from _rest(len(threads) + found.threads_left_out, "threads")
+
+
+def _classes(found: Statistics) -> Iterator[str]:
+    """Those with most bytes, by size."""
+    if not found.classes:
+        return
+    yield f"{'block bytes':>12}{'live MiB':>14}{'free MiB':>12}{'live':>12}{'free':>12}"
+    by_bytes = sorted(found.classes, key=lambda each: -each.cut * each.block_bytes)
+    for each in sorted(by_bytes[:_MOST_ROWS], key=lambda each: each.block_bytes):
+        live, free = each.live * each.block_bytes, each.free * each.block_bytes
+        yield (
+            f"{each.block_bytes:>12}{_mib(live):>14}{_mib(free):>12}{each.live:>12}{each.free:>12}"
+        )
+    yield from _rest(len(by_bytes), "sizes")
+
+
+def _rest(count: int, what: str) -> Iterator[str]:
+    if count > _MOST_ROWS:
+        yield f"{'...':>12}  {count - _MOST_ROWS} more {what} (--json has them)"
+
+
+def _counters(found: Statistics) -> Iterator[str]:
+    """Those that have counted anything."""
+    counted = [f"{name} {value}" for name, value in (found.counters or {}).items() if value]
+    if counted:
+        yield "since its start: " + ", ".join(counted)

@@ -1,0 +1,151 @@
+"""What the kernel tells of a process, whatever its allocator is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from hztune.errors import UsageError
+
+_FIGURES = re.compile(r"^(Rss|Anonymous|LazyFree|Swap|AnonHugePages): +(\d+) kB$", re.M)
+_MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ .*\n((?:[A-Z][A-Za-z_]+:.*\n)*)", re.M)
+_KIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SeenMemory:
+    """The memory of a process as the kernel counts it, in bytes.
+
+    Attributes:
+        resident_bytes: All that is in memory: files, too.
+        anonymous_bytes: What of it is of no file: heaps, stacks.
+        lazy_bytes: What of that was given back, and goes when memory is short (MADV_FREE).
+        swapped_bytes: What was moved to swap.
+        huge_bytes: What is in huge pages.
+    """
+
+    resident_bytes: int
+    anonymous_bytes: int
+    lazy_bytes: int
+    swapped_bytes: int
+    huge_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process that was found.
+
+    Attributes:
+        pid: Its number here.
+        inner_pid: Its number in its own namespace of processes.
+        name: As the system calls it.
+    """
+
+    pid: int
+    inner_pid: int
+    name: str
+
+    @classmethod
+    def of(cls, pid: int) -> Process:
+        """Finds a process.
+
+        Raises:
+            UsageError: There is none, or the number is that of a thread.
+        """
+        status = _status(pid)
+        if not status:
+            raise UsageError(f"there is no process {pid}")
+        if status["Tgid"] != str(pid):
+            raise UsageError(f"{pid} is a thread of process {status['Tgid']}; give that number")
+        inner = status.get("NSpid", str(pid)).split()[-1]
+        return cls(pid, int(inner), status["Name"])
+
+    def exists(self) -> bool:
+        """Whether it still runs."""
+        return self.state() not in ("", "Z", "X")
+
+    def state(self) -> str:
+        """Its state, one letter; "": it is gone."""
+        return _status(self.pid).get("State", "")[:1]
+
+    def parent(self) -> int:
+        """The process that started it; 0: unknown."""
+        return int(_status(self.pid).get("PPid", "0"))
+
+    def thread_count(self) -> int:
+        """How many threads it has; 0: it is gone."""
+        return int(_status(self.pid).get("Threads", "0"))
+
+    def variables(self) -> dict[str, str]:
+        """The variables that it was started with; none where they may not be read."""
+        with contextlib.suppress(OSError):
+            block = Path("/proc", str(self.pid), "environ").read_bytes()
+            pairs = (each.decode(errors="replace").partition("=") for each in block.split(b"\0"))
+            return {name: value for name, equals, value in pairs if equals}
+        return {}
+
+    def has_mapped(self, file: str) -> bool:
+        """Whether a file of this name is in its address space; False where that may not be read."""
+        with contextlib.suppress(OSError):
+            maps = Path("/proc", str(self.pid), "maps").read_text("utf-8", "replace")
+            return f"/{file}\n" in maps
+        return False
+
+    def is_of_another(self, namespace: str) -> bool:
+        """Whether it is in another namespace than we; False where that may not be read."""
+        with contextlib.suppress(OSError):
+            own, its = (os.readlink(f"/proc/{who}/ns/{namespace}") for who in ("self", self.pid))
+            return own != its
+        return False
+
+    def memory(self) -> SeenMemory:
+        """Its memory now.
+
+        Raises:
+            UsageError: It has ended, or may not be looked at.
+        """
+        told = self._smaps("smaps_rollup")
+        found = {name: int(kib) * _KIB for name, kib in _FIGURES.findall(told)}
+        return SeenMemory(
+            resident_bytes=found.get("Rss", 0),
+            anonymous_bytes=found.get("Anonymous", 0),
+            lazy_bytes=found.get("LazyFree", 0),
+            swapped_bytes=found.get("Swap", 0),
+            huge_bytes=found.get("AnonHugePages", 0),
+        )
+
+    def resident_between(self, first: int, last: int) -> int:
+        """Bytes in memory of the mappings between two addresses, but for lazy ones.
+
+        Raises:
+            UsageError: It has ended, or may not be looked at.
+        """
+        told = self._smaps("smaps")
+        total = 0
+        for start, end, about in _MAPPING.findall(told):
+            if int(start, 16) < last and first < int(end, 16):
+                found = dict(_FIGURES.findall(about))
+                total += int(found.get("Rss", 0)) - int(found.get("LazyFree", 0))
+        return total * _KIB
+
+    def _smaps(self, name: str) -> str:
+        try:
+            return Path("/proc", str(self.pid), name).read_text("utf-8", "replace")
+        except PermissionError:
+            raise UsageError(
+                f"process {self.pid} may not be looked at: run as its user, or as root"
+            ) from None
+        except OSError:
+            raise UsageError(f"process {self.pid} has ended") from None
+
+
+def _status(pid: int) -> dict[str, str]:
+    """What /proc/PID/status says; nothing: there is no such process."""
+    with contextlib.suppress(OSError):
+        told = Path("/proc", str(pid), "status").read_text("utf-8", "replace")
+        pairs = (line.partition(":") for line in told.splitlines())
+        return {name: value.strip() for name, _, value in pairs}
+    return {}
