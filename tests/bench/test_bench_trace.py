@@ -404,8 +404,9 @@ def test_another_version_is_refused(programs: Programs, sound: Path) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"cells": 0}, {"threads": 1}, {"threads": 3}, {"chunks": 1}, {"chunks": 1 << 31},
-     {"notes": 1 << 31}, {"directory_offset": 1 << 60}, {"directory_offset": 96}, {"calls": 5}],
+    [{"cells": 0}, {"cells": 1 << 27}, {"threads": 1}, {"threads": 3}, {"chunks": 1},
+     {"chunks": 1 << 31}, {"notes": 1 << 31}, {"directory_offset": 1 << 60},
+     {"directory_offset": 96}, {"calls": 5}],
 )  # fmt: skip
 def test_a_header_that_does_not_fit_its_file_is_refused(
     programs: Programs, sound: Path, changes: dict[str, int]
