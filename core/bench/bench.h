@@ -76,13 +76,15 @@ typedef struct hz_bench_setting {
  *   report   writes the members of the result that are its own
  *   print    writes its own lines for people
  *
- * Three more make a workload that replays a file, chosen as NAME:FILE:
+ * Four more make a workload that replays a file, chosen as NAME:FILE:
  *
  *   open     reads and checks the file before anything else; returns how many workers it needs
  *   describe writes members about the opened file for --list
  *   arm      in the worker's thread, after many steps that had to wait: sees to it that hz_wake()
  * is called for this worker when it can go on; false when it can go on already. With it a waiting
  * worker sleeps, and counts as parked meanwhile, instead of looking again
+ *   between  whether a turn of whole rounds may end here: all other workers wait for this one,
+ * before the first round or after one
  */
 typedef struct hz_workload {
     const char *name;                 /* on the command line */
@@ -106,6 +108,7 @@ typedef struct hz_workload {
     unsigned (*open)(struct hz_options *options);
     void (*describe)(const struct hz_options *options, hz_json *json);
     bool (*arm)(struct hz_worker *w);
+    bool (*between)(const struct hz_worker *w);
 } hz_workload;
 
 /* --- what was asked for ---------------------------------------------------------------------- */

@@ -32,7 +32,7 @@ enum {
 /* --- starting -------------------------------------------------------------------------------- */
 
 /* The turn page of an arm, and the descriptor that the arm inherits. */
-static hz_turn_page *make_page(int *fd)
+static hz_turn_page *make_page(const hz_conductor *conductor, int *fd)
 {
     *fd = memfd_create("hz-turns", MFD_CLOEXEC);
     if (*fd < 0 || ftruncate(*fd, sizeof(hz_turn_page)) != 0)
@@ -41,6 +41,7 @@ static hz_turn_page *make_page(int *fd)
     if (page == MAP_FAILED) hz_fail("cannot map a turn page: %s", strerror(errno));
     memcpy(page->magic, HZ_TURNS_MAGIC, sizeof page->magic);
     page->version = HZ_TURNS_VERSION;
+    page->is_whole = conductor->is_whole;
     return page;
 }
 
@@ -60,7 +61,7 @@ static char **arm_words(const hz_conductor *conductor, const hz_arm *arm)
 static void start_arm(const hz_conductor *conductor, hz_arm *arm)
 {
     int fd;
-    arm->page = make_page(&fd);
+    arm->page = make_page(conductor, &fd);
     hz_child_start(&arm->child,
                    &(hz_spawn){
                        .argv = arm_words(conductor, arm),
@@ -165,24 +166,48 @@ static totals read_totals(const hz_arm *arm)
     return sum;
 }
 
+/* Waits until an arm has heard of its turn: one of whole rounds has one at least. */
+static void wait_until_begun(hz_conductor *conductor, hz_arm *arm)
+{
+    const int64_t deadline_ns = hz_clock_ns() + conductor->stall_ns;
+    while (!arm->gone && !conductor->interrupted && atomic_load(&arm->page->halted) != 0)
+        if (!hz_watch(conductor, hz_clock_ns() + SETTLE_NS) || hz_clock_ns() > deadline_ns) return;
+}
+
+/* Parks an arm and returns how its counters stood when its turn ended. */
+static reading end_turn(hz_conductor *conductor, hz_arm *arm, int64_t start_ns)
+{
+    reading last = read_ops(arm->page);
+    if (conductor->is_whole) {
+        wait_until_begun(conductor, arm);
+        atomic_store(&arm->page->turn, HZ_TURN_PARK);
+        wait_until_parked(conductor, arm, hz_clock_ns() + conductor->stall_ns);
+        last = read_ops(arm->page);
+    }
+    atomic_fetch_add(&arm->page->worked_ns, (uint64_t)(last.ns - start_ns));
+    hz_turn_give(arm->page, HZ_TURN_PARK);
+    if (!conductor->is_whole)
+        wait_until_parked(conductor, arm, hz_clock_ns() + conductor->stall_ns);
+    return last;
+}
+
 /*
  * Lets an arm work for turn_ns and fills `turn`; false when the arm did not live to its end or the
- * whole was interrupted. The counted part ends before the threads are told to park.
+ * whole was interrupted. The counted part ends before the threads are told to park, or with the
+ * round that they are in.
  */
 static bool give_arm_turn(hz_conductor *conductor, hz_arm *arm, int64_t skip_ns, int64_t turn_ns,
                           hz_turn_event *turn)
 {
     release_arm(conductor, arm);
     const totals before = read_totals(arm);
+    reading first = read_ops(arm->page);
     const int64_t start_ns = hz_clock_ns();
     hz_turn_give(arm->page, HZ_TURN_RUN);
     const bool skipped = hz_watch(conductor, start_ns + skip_ns);
-    const reading first = read_ops(arm->page);
+    if (!conductor->is_whole) first = read_ops(arm->page);
     const bool whole = skipped && hz_watch(conductor, start_ns + turn_ns);
-    const reading last = read_ops(arm->page);
-    atomic_fetch_add(&arm->page->worked_ns, (uint64_t)(last.ns - start_ns));
-    hz_turn_give(arm->page, HZ_TURN_PARK);
-    wait_until_parked(conductor, arm, hz_clock_ns() + conductor->stall_ns);
+    const reading last = end_turn(conductor, arm, start_ns);
     hz_arm_check_memory(conductor, arm);
     hold(arm);
     if (!whole || arm->gone || conductor->interrupted) return false;

@@ -45,6 +45,8 @@ typedef struct hz_conductor {
     unsigned rounds;      /* how many */
     bool ask;             /* after the rounds, ask on stdin for more of them */
     bool gap_check;       /* report the CPU time that an arm used while it was parked */
+    bool is_whole;        /* a turn ends where a round of the arm's workload does, and is counted
+                             from its beginning */
     hz_changes common;    /* to the environment of every arm */
     char **program;       /* what to run; "--turns 3" is appended */
     hz_arm *arms;         /* HZ_ARMS_MAX, lazily touched */

@@ -83,10 +83,12 @@ static bool park(hz_worker *w)
 {
     hz_turn_page *page = w->run->page;
     uint32_t turn;
+    atomic_fetch_add(&page->halted, 1);
     count_in(w);
     while ((turn = atomic_load(&page->turn)) == HZ_TURN_PARK)
         hz_futex_wait(&page->turn, HZ_TURN_PARK, -1);
     hz_turn_pass(page);
+    atomic_fetch_sub(&page->halted, 1);
     hz_scatter_leave(&w->run->scatter);
     atomic_fetch_sub(&page->parked, 1);
     atomic_store(&w->slot->parked, 0);
@@ -221,6 +223,14 @@ static bool rest(hz_worker *w)
     return true;
 }
 
+/* Whether the worker obeys the turn word here and now: in the middle of a round it may not park. */
+static bool may_park(const hz_worker *w)
+{
+    const hz_turn_page *page = w->run->page;
+    return page->is_whole == 0 || atomic_load(&page->turn) == HZ_TURN_QUIT ||
+           w->run->workload->between(w);
+}
+
 /* Steps until the turn word, the quota or a hand-over ends it; true: the worker has finished. */
 static bool work(hz_worker *w)
 {
@@ -228,7 +238,7 @@ static bool work(hz_worker *w)
     const hz_workload *workload = w->run->workload;
     for (;;) {
         if (HZ_UNLIKELY(atomic_load_explicit(&page->turn, memory_order_relaxed) != HZ_TURN_RUN) &&
-            !park(w)) {
+            may_park(w) && !park(w)) {
             wake_all(w->run);
             w->quota = 0;
             return true;
@@ -265,7 +275,7 @@ static void *worker_main(void *argument)
 /* --- the main thread ------------------------------------------------------------------------- */
 
 /* The page of the conductor behind `fd`. */
-static hz_turn_page *map_conductor(int fd)
+static hz_turn_page *map_conductor(int fd, const hz_workload *workload)
 {
     hz_turn_page *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (page == MAP_FAILED)
@@ -273,6 +283,8 @@ static hz_turn_page *map_conductor(int fd)
     if (memcmp(page->magic, HZ_TURNS_MAGIC, sizeof page->magic) != 0 ||
         page->version != HZ_TURNS_VERSION)
         hz_refuse("--turns %d: not a conductor's memory of version %d", fd, HZ_TURNS_VERSION);
+    if (page->is_whole != 0 && workload->between == NULL)
+        hz_refuse("--turns %d: %s has no rounds, with which a turn could end", fd, workload->name);
     return page;
 }
 
@@ -315,7 +327,7 @@ void hz_run_init(hz_run *run, const hz_options *options)
         .values = options->values,
         .threads = options->threads,
         .cpus = hz_cpu_count(),
-        .page = options->turns_fd >= 0 ? map_conductor(options->turns_fd)
+        .page = options->turns_fd >= 0 ? map_conductor(options->turns_fd, options->workload)
                                        : hz_harness_alloc(sizeof(hz_turn_page)),
         .workers = hz_harness_alloc(options->threads * sizeof(hz_worker)),
         .remote_target = -1,

@@ -6,9 +6,11 @@
  *   run    threads work; each publishes its completed operations after every step
  *   quit   threads finish
  *
- * The conductor writes `turn`, `worked_ns` and `began_ns`; the program writes the rest. All
- * threads are parked when `parked` equals `nthreads`; a thread that is just waking when the word
- * turns back to park counts itself out and in again without working.
+ * With `is_whole`, threads obey `park` only where a round of the workload ends.
+ *
+ * The conductor writes `turn`, `worked_ns`, `began_ns` and `is_whole`; the program writes the rest.
+ * All threads are parked when `parked` equals `nthreads`; a thread that is just waking when the
+ * word turns back to park counts itself out and in again without working.
  */
 #ifndef HZ_BENCH_TURNS_H
 #define HZ_BENCH_TURNS_H
@@ -50,7 +52,10 @@ typedef struct hz_turn_page {
     _Atomic uint64_t worked_ns; /* length of all turns so far, by the conductor */
     _Atomic int64_t began_ns;   /* when the present turn began, or 0; by the conductor */
     _Atomic int64_t own_kb;     /* resident memory that is the program's own, not its allocator's */
-    uint8_t unused[64 - 4 * sizeof(uint64_t) - 4 * sizeof(uint32_t)];
+    uint32_t is_whole;          /* 1: a turn ends with a round; before the program starts */
+    _Atomic uint32_t halted;    /* threads that wait for a turn; others that are parked wait for
+                                   them, or are about to see that they need not */
+    uint8_t unused[64 - 4 * sizeof(uint64_t) - 6 * sizeof(uint32_t)];
     hz_turn_slot slots[HZ_TURNS_MAX_THREADS]; /* the first `nthreads` are in use */
 } hz_turn_page;
 
@@ -112,11 +117,12 @@ static inline void hz_turn_pass(hz_turn_page *page)
     hz_futex_wake_some(&page->turn, 2);
 }
 
-/* Whether every thread has started and waits for a turn. */
+/* Whether every thread has started and waits for a turn, or, with `is_whole`, for one that does. */
 static inline int hz_turn_all_parked(hz_turn_page *page)
 {
     const uint32_t nthreads = atomic_load(&page->nthreads);
-    return nthreads != 0 && atomic_load(&page->parked) == nthreads;
+    if (nthreads == 0 || atomic_load(&page->parked) != nthreads) return 0;
+    return page->is_whole == 0 || atomic_load(&page->halted) != 0;
 }
 
 /* Operations that all threads together have published. */

@@ -92,6 +92,13 @@ static void set_gap_check(void *target, const char *name, const char *text)
     c->gap_check = true;
 }
 
+static void set_whole(void *target, const char *name, const char *text)
+{
+    hz_conductor *c = target;
+    (void)name, (void)text;
+    c->is_whole = true;
+}
+
 static void set_ask(void *target, const char *name, const char *text)
 {
     hz_conductor *c = target;
@@ -116,6 +123,8 @@ static const hz_option options[] = {
      "an arm whose threads do not park within is killed (default 3000)"},
     {"ask", NULL, set_ask,
      "after the rounds, write how many there were and read: \"more N\" or \"quit\""},
+    {"whole", NULL, set_whole,
+     "a turn goes on, after turn-ms, to the end of a round of the workload (a trace has some)"},
     {"gap-check", NULL, set_gap_check,
      "also report the CPU time that each arm used while it was parked"},
 };

@@ -313,6 +313,8 @@ static void rehearse_prepare(rehearsal *r)
     if (header->thread_count == 0 || header->thread_count > HZ_TURNS_MAX_THREADS)
         hz_refuse("%s has %" PRIu32 " threads, and a replay takes from 1 to %d of them",
                   r->trace->path, header->thread_count, HZ_TURNS_MAX_THREADS);
+    if (header->cell_count > header->file_bytes) /* each is used by two words of 8 bytes or more */
+        hz_refuse("%s cannot be replayed: it has more cells than operations", r->trace->path);
     r->made->parts = own(r->made, header->thread_count * sizeof *r->made->parts);
     r->made->pairs = own(r->made, groups * sizeof *r->made->pairs);
     r->cells = own(r->made, header->cell_count * sizeof *r->cells);

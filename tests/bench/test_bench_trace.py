@@ -327,6 +327,30 @@ def test_a_trace_stops_and_goes_on_in_turns(
         assert ended["result"]["trace"]["rounds"] > 0
 
 
+def test_a_turn_of_whole_rounds_ends_where_a_round_does(programs: Programs, tmp_path: Path) -> None:
+    """Even where a turn is over before all threads have heard of it."""
+    late = [churn(2000), churn(2000)]
+    for thread in late:
+        thread.spawned = True
+    spawning = Thread().add("spawn", 3).add("spawn", 4).add("join", 3)
+    crowd = [churn(40, live=10) for _ in range(200)]
+    threads = [*conveyor(4000), spawning, *late, *crowd]
+    calls = sum(thread.calls for thread in threads)
+    path = traces.write(tmp_path / "whole.hzt", threads, cells=8, handed=4000)
+    words = ("--whole", "--turn-ms", 1, "--skip-ms", 0, "--warmup-ms", 1, "--rounds", 6)
+    arms = ("--arm", "a", "--arm", "b")
+    done = programs.turns(*words, *arms, "--", programs.bench_path, f"trace:{path}")
+    turns = [e for e in map(json.loads, done.stdout.splitlines()) if e["event"] == "turn"]
+    assert len(turns) == 12, done.stderr
+    rounds = [turn["ops"] / calls for turn in turns]
+    assert all(each >= 1 and each.is_integer() for each in rounds), rounds
+
+
+def test_what_has_no_rounds_gets_no_turns_of_whole_rounds(programs: Programs) -> None:
+    done = programs.turns("--whole", "--arm", "a", "--", programs.bench_path, "kv")
+    assert "kv has no rounds" in done.stdout
+
+
 def test_workers_that_wait_sleep_through_the_turns_of_others(
     programs: Programs, tmp_path: Path
 ) -> None:
@@ -404,8 +428,9 @@ def test_another_version_is_refused(programs: Programs, sound: Path) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"cells": 0}, {"threads": 1}, {"threads": 3}, {"chunks": 1}, {"chunks": 1 << 31},
-     {"notes": 1 << 31}, {"directory_offset": 1 << 60}, {"directory_offset": 96}, {"calls": 5}],
+    [{"cells": 0}, {"cells": 1 << 27}, {"threads": 1}, {"threads": 3}, {"chunks": 1},
+     {"chunks": 1 << 31}, {"notes": 1 << 31}, {"directory_offset": 1 << 60},
+     {"directory_offset": 96}, {"calls": 5}],
 )  # fmt: skip
 def test_a_header_that_does_not_fit_its_file_is_refused(
     programs: Programs, sound: Path, changes: dict[str, int]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.bench import traces
 
-from hztune import api, profile
+from hztune import api, profile, workload
 from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.machine import Machine
@@ -127,9 +127,20 @@ def test_a_short_trace_is_measured_by_turns(path: Path) -> None:
     assert all(outcome.ops_per_s > 0 for outcome in block.outcomes)
 
 
-def test_a_long_trace_is_measured_by_runs_of_whole_rounds_without_its_own_memory(
-    tmp_path: Path,
+def test_turns_of_a_long_trace_are_whole_rounds(tmp_path: Path) -> None:
+    spec = spec_of(traces.write(tmp_path / "long.hzt", [traces.churn(300_000)]))
+    executor = workload_executor(spec, seed=1, machine=Machine.here(), processes=2)
+    assert isinstance(executor, TurnExecutor)
+    block = executor.measure([Arm("hz"), Arm("glibc")], role="search", rounds=2, number=0)
+    assert [outcome.status for outcome in block.outcomes] == ["ok", "ok"]
+    turns = [turn for outcome in block.outcomes for turn in outcome.turns]
+    assert len(turns) >= 4 and not any(turn.ops % 300_000 for turn in turns)
+
+
+def test_a_very_long_trace_is_measured_by_runs_of_whole_rounds_without_its_own_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(workload, "_MOST_CALLS_IN_TURNS", 250_000)
     spec = spec_of(traces.write(tmp_path / "long.hzt", [traces.churn(300_000)]))
     executor = workload_executor(
         spec, seed=1, machine=Machine.here(), processes=2, run_s=300_000 / 8e6

@@ -36,9 +36,13 @@ _CHECK_DEADLINE_S = 60.0
 _USAGE_STATUS = 2
 _MAX_THREADS = 4096
 
-_MOST_CALLS_IN_TURNS = 200_000
+_MOST_CALLS_ANYWHERE = 200_000
 """Of a round of a trace: a block of turns then has many rounds, and it matters little that it
-begins and ends within one. A longer trace is measured by runs of whole rounds."""
+begins and ends within one. Turns of a longer trace are whole rounds."""
+
+_MOST_CALLS_IN_TURNS = 8_000_000
+"""Of a round of a trace. A longer one is measured by runs of a round: turns of more than a second
+see another machine each."""
 
 _CALLS_A_SECOND = 8e6
 """Rounds of a trace in a run are counted with this speed; most traces are faster."""
@@ -256,6 +260,12 @@ class WorkloadSpec:
         usual = 1 if _is_paced(self) else round(_CALLS_A_SECOND * seconds / self.trace.calls)
         rounds = _traced(self, "rounds") or usual
         return ["--ops", str(self.trace.calls * max(1, rounds))]
+
+    @property
+    def round_s(self) -> float:
+        """Seconds of a round, about, where turns are whole rounds; 0: they end anywhere."""
+        calls = self.trace.calls if self.trace is not None else 0
+        return calls / _CALLS_A_SECOND if calls > _MOST_CALLS_ANYWHERE else 0.0
 
     def check(self) -> None:
         """Runs one operation of it, since only hz-bench knows which parameters go together.

@@ -9,6 +9,8 @@
  *   ALIVE   plays its words
  *   DEAD    waits until all have played theirs; a thread that the program joined has ended
  *   FREED   has freed what the program never did, and waits until all have
+ *   LAST    is the last to have, and all others wait for it: where turns are whole rounds, one ends
+ *           here
  * A recorded thread that was spawned is a new thread in every round.
  */
 #include <stdio.h>
@@ -72,19 +74,6 @@ static uint64_t quota(const hz_run *run, unsigned index)
     return UINT64_MAX;
 }
 
-static void begin(hz_worker *w)
-{
-    hz_trace_state *s = hz_harness_alloc(sizeof *s);
-    s->all = w->run->shared;
-    s->cells = s->all->made.cells;
-    s->slots = s->all->made.parts[w->index].slots;
-    s->round = 1;
-    s->halted_ns = -1;
-    s->is_plain = w->instruments == NULL && w->run->values[HZ_TRACE_PACE] == 0;
-    if (hz_trace_recorded(s, w->index)->waits_for_spawn != 0) hz_trace_wait(s, SPAWN, w->index);
-    w->state = s;
-}
-
 /* Whether the thread ends before the round does. */
 static bool is_joined(const hz_trace_state *s, unsigned index)
 {
@@ -104,12 +93,36 @@ static void next_phase(hz_worker *w, hz_trace_state *s)
     for (unsigned i = 0; i < run->threads; i++) hz_wake(&run->workers[i]);
 }
 
-/* Waits until all workers have come here. Each round has two such places. */
+/* Waits until all workers have come here. Each round has two such places, and one is before all. */
 static void arrive(hz_worker *w, hz_trace_state *s, hz_trace_stage next)
 {
     s->stage = next;
-    hz_trace_wait(s, PHASE, 2 * s->round - (next == DEAD));
-    if (atomic_fetch_add(&s->all->arrived, 1) + 1 == w->run->threads) next_phase(w, s);
+    hz_trace_wait(s, PHASE, 2 * s->round + (next == FREED));
+    if (atomic_fetch_add(&s->all->arrived, 1) + 1 < w->run->threads) return;
+    if (next == FREED && w->run->page->is_whole != 0) {
+        s->stage = LAST;
+        s->cause = NOTHING;
+    } else {
+        next_phase(w, s);
+    }
+}
+
+/* The workload's `between`. */
+static bool is_between(const hz_worker *w)
+{
+    return ((const hz_trace_state *)w->state)->stage == LAST;
+}
+
+static void begin(hz_worker *w)
+{
+    hz_trace_state *s = hz_harness_alloc(sizeof *s);
+    s->all = w->run->shared;
+    s->cells = s->all->made.cells;
+    s->slots = s->all->made.parts[w->index].slots;
+    s->halted_ns = -1;
+    s->is_plain = w->instruments == NULL && w->run->values[HZ_TRACE_PACE] == 0;
+    w->state = s;
+    arrive(w, s, FREED); /* as if a round had ended */
 }
 
 static void be_born(hz_worker *w, hz_trace_state *s)
@@ -219,6 +232,10 @@ static size_t step(hz_worker *w, size_t most)
     case DEAD:
         bury(w, s);
         return 0;
+    case LAST:
+        s->stage = FREED;
+        next_phase(w, s);
+        return 0;
     default:
         begin_round(w, s);
         return 0;
@@ -253,7 +270,7 @@ static double waited_share(const hz_run *run)
 static uint64_t rounds_of(const hz_run *run)
 {
     hz_trace_shared *all = run->shared;
-    return (atomic_load(&all->phase) + (uint64_t)1) / 2;
+    return atomic_load(&all->phase) / 2;
 }
 
 static void report(const hz_run *run, hz_json *json)
@@ -293,4 +310,5 @@ const hz_workload hz_workload_trace = {
     .open = open_trace,
     .describe = describe,
     .arm = hz_trace_arm,
+    .between = is_between,
 };

@@ -18,7 +18,7 @@ enum { HZ_TRACE_PACE, HZ_TRACE_ROUNDS };
 /* No touch was recorded for the next block. */
 #define HZ_TRACE_NO_TOUCH UINT64_MAX
 
-typedef enum hz_trace_stage { UNBORN, ALIVE, DEAD, FREED } hz_trace_stage;
+typedef enum hz_trace_stage { UNBORN, ALIVE, DEAD, FREED, LAST } hz_trace_stage;
 
 /* What a worker waits for. */
 typedef enum hz_trace_cause {
@@ -43,7 +43,7 @@ typedef struct hz_trace_shared {
     hz_looked_up calls;                       /* functions that were looked up */
     hz_trace_life *lives;                     /* of each worker */
     uint32_t last_round;                      /* the round that ends it; 0: none */
-    _Alignas(HZ_LINE) _Atomic uint32_t phase; /* grows when all are DEAD, and when all are FREED */
+    _Alignas(HZ_LINE) _Atomic uint32_t phase; /* grows when all are FREED, and when all are DEAD */
     _Atomic uint32_t arrived;                 /* workers that wait for that */
     _Atomic int64_t round_ns;                 /* when the present round began; 0: it has not */
 } hz_trace_shared;
@@ -58,7 +58,7 @@ typedef struct hz_trace_state {
     _Atomic uintptr_t *cells;  /* of all threads */
     hz_trace_shared *all;      /* short for the run's */
     uint32_t chunk;            /* chunks that it has begun */
-    uint32_t round;            /* 1.. */
+    uint32_t round;            /* 1.., and 0 before the first */
     uint32_t left_thread;      /* whose slots are looked through for what is left */
     uint32_t left_slot;        /* the next of them */
     hz_trace_stage stage;      /* of its course, see trace.c */

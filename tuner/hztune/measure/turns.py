@@ -12,7 +12,7 @@ import os
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hztune import artifacts
@@ -36,6 +36,9 @@ _LONGEST_TURN_MS = 120.0
 _THREAD_MS = 4.0
 """Time that each thread shall have on a CPU in a turn: a little more than the scheduler's slice."""
 _WARMUP_MS = 100.0
+_STALL_MS = 3000
+_SLOWER = 20.0
+"""A round that takes that many times as long as expected is hanging."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +51,21 @@ class Tempo:
         warmup_ms: Turn time that each process gets before its first round.
         stall_ms: A process that takes longer to park is hanging.
         rss_limit_mb: A process above it is killed; 0: no limit.
+        round_ms: What a round of the workload takes, about, with which each turn ends; 0: turns
+            end anywhere.
     """
 
     turn_ms: float
     skip_ms: float
     warmup_ms: float
-    stall_ms: int = 3000
+    stall_ms: int = _STALL_MS
     rss_limit_mb: int = 0
+    round_ms: float = 0.0
+
+    def block_s(self, rounds: int) -> float:
+        """Returns the seconds that an arm works in a block, its warm-up included."""
+        turn_ms = max(self.turn_ms, self.round_ms)
+        return (rounds * turn_ms + max(self.warmup_ms, self.round_ms)) * 1e-3
 
 
 def tempo_for(spec: WorkloadSpec, rss_limit_mb: int = 0) -> Tempo:
@@ -63,7 +74,19 @@ def tempo_for(spec: WorkloadSpec, rss_limit_mb: int = 0) -> Tempo:
     A turn must be long enough for the scheduler to let every thread work: with 32 threads on two
     CPUs the noise of a second of larson falls from 0.21 to 0.034 when turns go from 20 to 60 ms,
     while up to 8 threads 20 ms are as good as any. Throughput is level after 60 to 100 ms.
+
+    A trace whose rounds are long is not the same everywhere: its turns are whole rounds.
     """
+    if spec.round_s:
+        round_ms = 1e3 * spec.round_s
+        return Tempo(
+            turn_ms=_SHORTEST_TURN_MS,
+            skip_ms=0.0,
+            warmup_ms=_SHORTEST_TURN_MS,
+            stall_ms=_STALL_MS + int(_SLOWER * round_ms),
+            rss_limit_mb=rss_limit_mb,
+            round_ms=round_ms,
+        )
     crowd = spec.threads / len(os.sched_getaffinity(0))
     turn_ms = min(_LONGEST_TURN_MS, max(_SHORTEST_TURN_MS, _THREAD_MS * crowd))
     return Tempo(
@@ -109,8 +132,7 @@ class TurnExecutor:
     def cost(self, arms: int, rounds: int) -> float:
         """Returns the wall seconds expected for a block: its turns, and what blocks took beside."""
         beside = self._overhead_s / self._blocks if self._blocks else 0.0
-        turns_s = rounds * self._tempo.turn_ms + self._tempo.warmup_ms
-        return arms * (turns_s * 1e-3 + beside)
+        return arms * (self._tempo.block_s(rounds) + beside)
 
     def recall(self, blocks: Sequence[Block]) -> None:
         """Learns nothing: the tempo says what a block takes."""
@@ -131,7 +153,10 @@ class TurnExecutor:
     def _learn(self, spent: Accounting, arms: int, rounds: int) -> None:
         """Adds a block to the accounts, and what it took beside turns to the expectation."""
         self._accounting += spent
-        planned_s = arms * (rounds * self._tempo.turn_ms + self._tempo.warmup_ms) * 1e-3
+        if self._tempo.round_ms and spent.turns:
+            took_ms = 1e3 * spent.measured_s / spent.turns
+            self._tempo = replace(self._tempo, round_ms=took_ms)
+        planned_s = arms * self._tempo.block_s(rounds)
         self._overhead_s += max(0.0, spent.wall_s - planned_s) / arms
         self._blocks += 1
 
@@ -200,6 +225,8 @@ class _Performance:
         words += ["--turn-ms", f"{tempo.turn_ms:g}", "--skip-ms", f"{tempo.skip_ms:g}"]
         words += ["--warmup-ms", f"{tempo.warmup_ms:g}", "--rounds", str(rounds)]
         words += ["--stall-ms", str(tempo.stall_ms)]
+        if tempo.round_ms:
+            words.append("--whole")
         if tempo.rss_limit_mb:
             words += ["--rss-limit-mb", str(tempo.rss_limit_mb)]
         for index, part in enumerate(self._parts):
@@ -283,7 +310,7 @@ class _Performance:
             ops_per_s=overall_rate(part.turns) if fault is None else 0.0,
             turns=tuple(part.turns),
             rss_peak_kb=ending.get("rss_peak_kb", 0),
-            live_kb=result.get("live_peak_kb", 0),
+            live_kb=0 if self._tempo.round_ms else result.get("live_peak_kb", 0),
             counters=(result.get("hz") or {}).get("counters", {}),
             facts=_facts(ending, result),
         )
