@@ -96,7 +96,7 @@ class Chance:
 
 
 class Tpe:
-    """Optuna's TPE as it comes, with the constant liar for several at a time."""
+    """Optuna's TPE with its defaults, with the constant liar for several at a time."""
 
     def __init__(self, space: Space, seed: int) -> None:
         """Makes a study."""
@@ -130,7 +130,7 @@ class Tpe:
 
 
 class Smac:
-    """SMAC3's facade for hyperparameters, as it comes."""
+    """SMAC3's facade for hyperparameters, with its defaults."""
 
     def __init__(self, space: Space, seed: int) -> None:
         """Makes a scenario."""

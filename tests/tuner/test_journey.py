@@ -114,7 +114,7 @@ def header(root: Path, make_profile: MakeProfile, tmp_path_factory: pytest.TempP
 
 @pytest.fixture(scope="session")
 def library(core_build: Path) -> Path:
-    """The library as it comes."""
+    """The library with its defaults."""
     return core_build / "libhz.so"
 
 

@@ -217,7 +217,7 @@ def _preload(root: Path, machine: Machine) -> Check:
 
 
 def _allocator_settings(root: Path, machine: Machine) -> Check:
-    """Settings that were made once act on every allocator that is measured as it comes."""
+    """Settings that were made once act on every allocator that is measured with its defaults."""
     name = "allocator settings"
     for place in ("etc/ld.so.preload", "etc/malloc.conf"):
         path = root / place

@@ -174,7 +174,7 @@ def _name_now(name: str) -> str:
 
 @cache
 def _say(line: str) -> None:
-    """Tells a line once in the life of this process; logging as it comes writes it to stderr."""
+    """Tells a line once in the life of this process: on stderr, unless logging is set up."""
     _LOG.warning("hztune: %s", line)
 
 

@@ -31,9 +31,9 @@ are measured on built-in workloads (--workload), on a program of your own (after
 (--command) or on a server (--server). Ctrl-C ends the comparison with the rows so far.
 
 \b
-default                   hz as it comes
+default                   hz with its defaults
 PROFILE.json              what a profile describes
-glibc, jemalloc, ...      an allocator as it comes; `none`: the program unchanged
+glibc, jemalloc, ...      an allocator with its defaults; `none`: the program unchanged
 hz:shards=4,thp=on        an allocator with parameters
 NAME=/path/to/lib.so      any other library that replaces malloc
 

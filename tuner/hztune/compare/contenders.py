@@ -18,7 +18,7 @@ from hztune.measure.program import OPEN
 from hztune.params import Value
 
 DEFAULT = "default"
-"""hz as it comes."""
+"""hz with its defaults."""
 
 BUILD = "build:"
 """What the allocator of an arm begins with when it is another build of hz."""

@@ -30,7 +30,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 STORAGE = "study.journal"
 _DEFAULT = "default"
-"""What a parameter is said to be that a configuration leaves as it comes."""
+"""What a parameter is said to be that a configuration leaves at its default."""
 
 _ELSEWHERE = "-"
 """What one of another allocator is said to be."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hztune.report.markup import Html, join, table, tag
-from hztune.result import Elsewhere
+from hztune.result import PanelRatios
 from hztune.result.figures import Figures
 
 _WORDS = {"harmed": "harmed", "safe": "no harm", "open": "not shown"}
@@ -21,7 +21,7 @@ def on_other_programs(found: Figures) -> Html:
     return join(tag("h2", "On other programs"), lines, _table(seen) if seen else Html())
 
 
-def _table(seen: tuple[Elsewhere, ...]) -> Html:
+def _table(seen: tuple[PanelRatios, ...]) -> Html:
     head = ("programs", "workload", "speed", "memory", "pairs", "verdict")
     rows = [
         (

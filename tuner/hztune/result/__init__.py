@@ -92,7 +92,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class PanelRatios:
     """What the winner was seen to do on one workload of the panel.
 
     Attributes:
@@ -166,7 +166,7 @@ class Account:
     idle_ratio: float | None
     as_they_come: Mapping[str, float | str]
     outliers: tuple[Outlier, ...] = ()
-    elsewhere: tuple[Elsewhere, ...] = ()
+    elsewhere: tuple[PanelRatios, ...] = ()
     left_out: tuple[Caution, ...] = ()
     prior: str = ""
     kept: KeptMemory | None = None

@@ -79,7 +79,7 @@ def summary_lines(result: Result) -> list[str]:
 
 
 def _control(made: Profile) -> str:
-    """What it was compared with: an allocator as it comes, or `none`."""
+    """What it was compared with: an allocator with its defaults, or `none`."""
     return made.objective.control or made.allocator.name
 
 

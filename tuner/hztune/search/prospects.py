@@ -78,5 +78,5 @@ def _promise(estimates: Sequence[Estimate], best: float) -> float:
 
 
 def _is_broken(record: ArmRecord) -> bool:
-    """Whether an allocator did not even run as it comes."""
+    """Whether an allocator did not even run with its defaults."""
     return record.arm.is_default and bool(record.failures)

@@ -36,7 +36,7 @@ class Choice:
 
     @property
     def starts(self) -> tuple[Arm, ...]:
-        """Every allocator as it comes, then the presets of all in turn."""
+        """Every allocator with its defaults, then the presets of all in turn."""
         turns = chain.from_iterable(zip_longest(*(part.starts for part in self.parts)))
         presets = (arm for arm in turns if arm is not None)
         return (*(part.control for part in self.parts), *presets)

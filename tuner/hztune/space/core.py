@@ -84,7 +84,7 @@ class Space:
 
     @property
     def control(self) -> Arm:
-        """What everything is compared with: the allocator as it comes."""
+        """What everything is compared with: the allocator with its defaults."""
         return Arm(self.allocator)
 
     def arm(self, config: Mapping[str, Value]) -> Arm:

@@ -173,7 +173,7 @@ def _way_out(parts: Sequence[Installed]) -> str:
 
 
 def _alone(installed: Installed, searched: str, threads: int) -> AllocatorChoice:
-    """One allocator, which is compared with itself as it comes."""
+    """One allocator, which is compared with its own defaults."""
     name = installed.name
     if not allocator.get(name).knobs(installed):
         raise UsageError(f"{name} has no parameters, so there is nothing to tune")

@@ -27,7 +27,7 @@ from hztune.profile import (
     WorkloadId,
 )
 from hztune.rests import RestPlan
-from hztune.result import Account, Addition, Attempt, Elsewhere, Result, SpeedRatio, Survivor
+from hztune.result import Account, Addition, Attempt, PanelRatios, Result, SpeedRatio, Survivor
 from hztune.result.decision import Decision
 from hztune.result.kept import kept_memory
 from hztune.search.proposer import SAMPLER
@@ -253,13 +253,15 @@ def _addition(step: Step, *, is_kept: bool) -> Addition:
     return Addition(step.arm, params, step.answer, is_kept, *shown)
 
 
-def _elsewhere(decision: Decision) -> Iterator[Elsewhere]:
+def _elsewhere(decision: Decision) -> Iterator[PanelRatios]:
     """What the panel saw of what it left of the winner."""
     for seen in decision.examined.seen if decision.examined else ():
         speed = seen.speed.ratio if seen.speed else None
         memory = seen.memory.ratio if seen.memory else None
         pairs = seen.speed.pairs if seen.speed else 0
-        yield Elsewhere(seen.workload, seen.phrase, seen.state, speed, memory, pairs, seen.failure)
+        yield PanelRatios(
+            seen.workload, seen.phrase, seen.state, speed, memory, pairs, seen.failure
+        )
 
 
 def _as_they_come(study: Story) -> dict[str, float | str]:
