@@ -18,7 +18,7 @@ from hztune.progress import Quiet
 from hztune.store.local import LocalStudy
 from hztune.tune import TuneRequest
 from hztune.tune.request import understand
-from hztune.tune.session import _study, executor_of
+from hztune.tune.session import _story, executor_of
 
 from .conftest import tell
 
@@ -115,7 +115,7 @@ def test_a_resumed_study_has_used_the_time_that_its_runs_took(run_s: float, tmp_
             outcomes = tuple(Outcome(Arm("none"), "ok", "", 1 / run_s, (run,)) for run in runs)
             tell(store, Block(pair, "aa", outcomes))
         executor = executor_of(request, machine, store)
-        bench = _study(task, executor, store, Quiet(), lambda: False, None, Prior()).bench
+        bench = _story(task, executor, store, Quiet(), lambda: False, None, Prior()).bench
     assert bench.budget.spent_s == pytest.approx(900 * run_s)
     assert bench.executor.cost(2, 1) == pytest.approx(2 * run_s)
 

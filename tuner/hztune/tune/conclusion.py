@@ -45,7 +45,7 @@ _IDLE = "rss_idle_kb"
 def result_of(
     task: Task,
     machine: Machine,
-    study: Story,
+    story: Story,
     decision: Decision,
     wall_s: float,
     folder: Path | None,
@@ -56,15 +56,15 @@ def result_of(
     Args:
         task: What was asked.
         machine: Where it was measured.
-        study: The study that decided; its ledger holds every sample.
+        story: The study that decided; its ledger holds every sample.
         decision: How it ended.
         wall_s: Seconds that this session took.
         folder: The results directory; None: there is none.
         found: The smallest memory of some arms, where it was sought.
     """
-    trials = study.bench.ledger.trials
+    trials = story.bench.ledger.trials
     made, *front = (profile_of(task, machine, each, trials) for each in (decision, *decision.front))
-    account = replace(account_of(study, decision, wall_s), survivors=tuple(found))
+    account = replace(account_of(story, decision, wall_s), survivors=tuple(found))
     return Result(made, account, tuple(front), folder)
 
 
@@ -198,12 +198,12 @@ def _versions() -> tuple[tuple[str, str], ...]:
 # ---- the account ---------------------------------------------------------------------------------
 
 
-def account_of(study: Story, decision: Decision, wall_s: float) -> Account:
+def account_of(story: Story, decision: Decision, wall_s: float) -> Account:
     """How a study that has ended came to its verdict."""
-    bench, calibration = study.bench, decision.calibration
+    bench, calibration = story.bench, decision.calibration
     used = bench.executor.accounting
-    if study.panel is not None:
-        used += study.panel.accounting
+    if story.panel is not None:
+        used += story.panel.accounting
     wall = max(wall_s, 1e-9)
     record = bench.ledger.fresh_by_arm.get(decision.arm.key)
     return Account(
@@ -220,11 +220,11 @@ def account_of(study: Story, decision: Decision, wall_s: float) -> Account:
         changes=counter_changes(fresh_outcomes(bench.ledger, decision.arm)),
         rss_ratio=_rss_ratio(record, decision),
         idle_ratio=_idle_ratio(bench.ledger, decision),
-        as_they_come=_as_they_come(study),
+        as_they_come=_as_they_come(story),
         outliers=tuple(outlying_pairs(bench.ledger)),
         elsewhere=tuple(_elsewhere(decision)),
         left_out=decision.examined.is_gone(decision.arm) if decision.examined else (),
-        prior=study.prior.text,
+        prior=story.prior.text,
         kept=kept_memory(fresh_outcomes(bench.ledger, decision.arm), bench.ledger.calm_controls),
     )
 
@@ -264,12 +264,12 @@ def _elsewhere(decision: Decision) -> Iterator[PanelRatios]:
         )
 
 
-def _as_they_come(study: Story) -> dict[str, float | str]:
+def _as_they_come(story: Story) -> dict[str, float | str]:
     """What the search saw of each allocator with its defaults; nothing where there is one only."""
-    if study.space.holds(study.control):
+    if story.space.holds(story.control):
         return {}
-    ledger = study.bench.ledger
-    records = (ledger.searched.get(Arm(part.allocator).key) for part in study.space.parts)
+    ledger = story.bench.ledger
+    records = (ledger.searched.get(Arm(part.allocator).key) for part in story.space.parts)
     return {
         record.arm.allocator: record.failures[-1].status
         if record.failures

@@ -66,13 +66,13 @@ def tune(request: TuneRequest, reporter: Reporter) -> Result:
         executor = executor_of(request, machine, store, inside, reporter.say)
         panel = panel_of(request, machine, store)
         last = last_proof_of(request, machine, store, reporter.say)
-        study = _study(task, executor, store, reporter, asked.is_set, panel, prior, looked_s, last)
-        decision = study.run()
+        story = _story(task, executor, store, reporter, asked.is_set, panel, prior, looked_s, last)
+        decision = story.run()
         found: tuple[Survivor, ...] = ()
         if request.smallest_memory and decision.verdict != "interrupted":
-            arms = list(dict.fromkeys([study.control, decision.arm]))
-            found = survivors(request, arms, study.bench, machine, inside, reporter)
-        return _finish(task, machine, study, decision, store, started, found)
+            arms = list(dict.fromkeys([story.control, decision.arm]))
+            found = survivors(request, arms, story.bench, machine, inside, reporter)
+        return _finish(task, machine, story, decision, store, started, found)
 
 
 def plan(request: TuneRequest) -> list[str]:
@@ -100,8 +100,8 @@ def plan(request: TuneRequest) -> list[str]:
         *sought,
         *chosen_from(task),
         *told_of(prior_of(task, Machine.here())),
-        f"space: {len(searched.dimensions)} parameters, at most {searched.size():.2g} points, "
-        f"{len(searched.starts)} presets",
+        f"space: {len(searched.dimensions)} parameters, at most {searched.size():.2g} "
+        f"configurations, {len(searched.starts)} presets",
         f"budget: {duration(request.budget_s)}; calibrated by {ends[0]}, searched by {ends[1]}, "
         + proofs,
     ]
@@ -160,7 +160,7 @@ def _store(task: Task, machine: Machine, out: Path) -> LocalStudy:
     return LocalStudy(out, task.identity, machine, resume=task.request.resume, learned=learned)
 
 
-def _study(
+def _story(
     task: Task,
     executor: Executor,
     store: LocalStudy,
@@ -177,10 +177,10 @@ def _study(
     ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine, task.request.weighed)
     executor.recall(ledger.own_blocks())
     bench = Workbench(executor, ledger, budget, reporter, stop)
-    return study_of(task, bench, task.request.seed, panel, prior, last)
+    return story_of(task, bench, task.request.seed, panel, prior, last)
 
 
-def study_of(
+def story_of(
     task: Task,
     bench: Workbench,
     seed: int,
@@ -235,7 +235,7 @@ def _spent(blocks: Iterable[Block]) -> float:
 def _finish(
     task: Task,
     machine: Machine,
-    study: Story,
+    story: Story,
     decision: Decision,
     store: LocalStudy,
     started: float,
@@ -247,10 +247,10 @@ def _finish(
     allow for. Only an interrupted study has no end.
     """
     wall_s = time.monotonic() - started
-    result = result_of(task, machine, study, decision, wall_s, store.folder, found)
+    result = result_of(task, machine, story, decision, wall_s, store.folder, found)
     if decision.verdict != "interrupted":
         store.conclude(stored.ending(result))
-        leave(task, machine, study.bench.ledger, decision, study.bench.reporter)
+        leave(task, machine, story.bench.ledger, decision, story.bench.reporter)
     folder.write(result)
     return result
 

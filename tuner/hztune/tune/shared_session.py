@@ -39,7 +39,7 @@ from hztune.tune.session import (
     chosen_from,
     executor_of,
     panel_of,
-    study_of,
+    story_of,
     told_again,
 )
 from hztune.tune.stored_request import LEARNED, read_back, written
@@ -205,7 +205,7 @@ def _story(
     budget = budget_of(request, SystemClock(), news.elapsed_s)
     bench = Workbench(executor, ledger, budget, reporter, stop, peers=worker)
     panel = panel_of(request, machine, worker.sink)
-    return study_of(task, bench, _own_seed(request.seed, worker.number), panel, prior)
+    return story_of(task, bench, _own_seed(request.seed, worker.number), panel, prior)
 
 
 def _own_seed(seed: int, number: int) -> int:
