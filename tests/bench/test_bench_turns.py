@@ -197,7 +197,7 @@ def test_an_arm_that_is_never_ready_hangs(mischief: Programs) -> None:
     assert of(events, "exit", "good")[0]["status"] == "ok"
 
 
-def test_a_flood_on_stderr_blocks_nobody_and_only_its_end_is_kept(mischief: Programs) -> None:
+def test_a_flood_on_stderr_blocks_nothing_and_only_its_end_is_kept(mischief: Programs) -> None:
     events = play(
         mischief, "--rounds", 4, "--arm", "wet", "--env", "HZ_MISCHIEF=flood",
         "--", mischief.bench_path, "misbehave", "--threads", 1,

@@ -139,7 +139,7 @@ def test_a_missing_allocator_is_refused_with_what_to_install(
     assert remedy in str(refusal.value)
 
 
-def test_an_allocator_that_nobody_knows_is_refused_with_the_nearest_name() -> None:
+def test_an_unknown_allocator_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UsageError, match="did you mean jemalloc"):
         allocator.get("jemaloc")
 

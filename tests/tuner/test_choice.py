@@ -82,7 +82,7 @@ def test_every_allocator_is_first_measured_as_it_comes_beside_the_unchanged_prog
     assert {block.control.arm for block in bench.ledger.blocks} == {UNCHANGED}
 
 
-def test_an_allocator_that_does_not_run_gets_no_more_where_nobody_promises_anything(
+def test_an_allocator_that_does_not_run_gets_no_more_where_none_promises_anything(
     make_bench: MakeBench, choice: Choice
 ) -> None:
     bench = make_bench(one_crashes, QUIET)
@@ -92,7 +92,7 @@ def test_an_allocator_that_does_not_run_gets_no_more_where_nobody_promises_anyth
     assert [arm for arm in measured(bench) if arm.allocator == "one"] == [Arm("one")]
 
 
-def test_where_nobody_promises_anything_only_the_leader_is_searched(
+def test_where_none_promises_anything_only_the_leader_is_searched(
     make_bench: MakeBench, choice: Choice
 ) -> None:
     bench = make_bench(landscape(two=-0.2, one=0.2), QUIET)

@@ -1,4 +1,4 @@
-"""Comparisons: who takes part, how rows are measured and estimated, what is kept and printed."""
+"""Comparisons: what takes part, how rows are measured and estimated, what is kept and printed."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class LongRuns(ReplayExecutor):
         return super().measure(arms, role=role, rounds=rounds, number=number)
 
 
-def test_a_program_whose_duration_nobody_knows_is_run_once_at_first() -> None:
+def test_a_program_of_unknown_duration_is_run_once_at_first() -> None:
     executor = LongRuns()
     row(executor, SIDES, pairs=4, budget_s=4 * 12 * 2 * len(SIDES))
     assert executor.asked[0] == 1 < max(executor.asked)
@@ -331,7 +331,7 @@ def _wrong(arm: Arm, library: Path) -> Outcome:
     return Outcome(arm, "wrong_allocator", f"malloc comes from {library}, not {library}x")
 
 
-# ---- who takes part ------------------------------------------------------------------------------
+# ---- what takes part -----------------------------------------------------------------------------
 
 
 def test_words_of_a_command_line_become_contenders(

@@ -132,7 +132,7 @@ def test_a_daemon_that_changes_frequencies_is_found(tmp_path: Path) -> None:
     assert (found.verdict, found.mend) == ("warn", "sudo systemctl stop thermald")
 
 
-def test_what_cannot_be_seen_is_unknown_and_blames_nobody(tmp_path: Path) -> None:
+def test_what_cannot_be_seen_is_unknown_and_no_warning(tmp_path: Path) -> None:
     found = {finding.name: finding for finding in examine(tmp_path)}
     for name in ("frequency governor", "turbo", "load", "stolen time", "address randomisation"):
         assert (found[name].verdict, found[name].mend) == ("unknown", "")
@@ -226,7 +226,7 @@ def test_the_doctor_writes_nothing_and_starts_nothing_but_hyperfine(
     assert list((tmp_path / "home").iterdir()) == []
 
 
-def test_who_writes_is_seen(tmp_path: Path) -> None:
+def test_what_writes_is_seen(tmp_path: Path) -> None:
     seen = watched("open('a', 'w'); os.rename('a', 'b'); os.mkdir('c')", tmp_path)
     assert [what for what, _ in seen] == ["open", "os.rename", "os.mkdir"]
 

@@ -55,7 +55,7 @@ def test_a_block_depends_on_seed_and_pair_alone() -> None:
     assert play(1, 3).outcomes != play(1, 4).outcomes
 
 
-def test_an_arm_that_fails_has_no_turns_and_disturbs_nobody() -> None:
+def test_an_arm_that_fails_has_no_turns_and_disturbs_no_other() -> None:
     block = executor().measure([DEFAULT, BROKEN], role="search", rounds=5, number=0)
     assert (block.outcomes[1].status, block.outcomes[1].turns) == ("crash", ())
     assert len(block.control.turns) == 5

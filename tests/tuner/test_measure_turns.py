@@ -1,4 +1,4 @@
-"""Blocks by turns: who is measured, in what order things are kept, and what becomes of failures."""
+"""Blocks by turns: what is measured, in what order it is kept, and what becomes of failures."""
 
 from __future__ import annotations
 

@@ -96,13 +96,13 @@ def truth_of(landscape: Landscape, decision: Decision) -> Point:
 # ---- the plane -----------------------------------------------------------------------------------
 
 
-def test_nobody_dominates_himself_or_who_is_better_somewhere() -> None:
+def test_no_point_dominates_itself_or_one_that_is_better_somewhere() -> None:
     assert dominates((1.0, 1.0), (1.0, 0.0))
     assert not dominates((1.0, 1.0), (1.0, 1.0))
     assert not dominates((1.0, 0.0), (0.0, 1.0))
 
 
-def test_the_unbeaten_are_those_whom_nobody_dominates_the_fastest_first() -> None:
+def test_the_unbeaten_are_those_that_none_dominates_the_fastest_first() -> None:
     points = [At((0.0, 0.3)), At((0.2, 0.0)), At((0.1, -0.1)), At((0.1, 0.2)), At((-0.1, 0.3))]
     assert points_of(unbeaten(points)) == [(0.2, 0.0), (0.1, 0.2), (0.0, 0.3)]
 
@@ -169,7 +169,7 @@ def test_a_search_ends_with_what_takes_the_least_memory(toy_space: Space) -> Non
     assert [member.verdict for member in decision.front][-1:] == ["less_memory"]
 
 
-def test_an_allocator_is_not_searched_for_memory_because_nobody_promises_speed(
+def test_an_allocator_is_not_searched_for_memory_because_none_promises_speed(
     toy_space: Space,
 ) -> None:
     spaces = [replace(toy_space, allocator=name) for name in ("one", "two")]
@@ -300,7 +300,7 @@ def estimates(member: Decision) -> Point:
     return member.interval.estimate, -member.memory.estimate
 
 
-def test_who_only_saves_is_not_sold_as_faster(toy_space: Space) -> None:
+def test_what_only_saves_memory_is_not_sold_as_faster(toy_space: Space) -> None:
     def savers(arm: Arm) -> Truth:
         truth = three_ways(arm)
         return Truth(min(0.0, truth.log_ratio), rss_kb=truth.rss_kb)
@@ -319,7 +319,7 @@ def test_the_front_lies_below_the_memory_limit(toy_space: Space) -> None:
     assert all(three_ways(member.arm).rss_kb <= 105_000 for member in decision.front)
 
 
-def test_where_the_default_breaks_the_limit_who_keeps_it_is_the_front(toy_space: Space) -> None:
+def test_where_the_default_breaks_the_limit_what_keeps_it_is_the_front(toy_space: Space) -> None:
     limit = MemoryLimit.of("0.9x")
     decision = decided(bench_of(three_ways, limit=limit, budget_s=240), toy_space)
     assert [three_ways(member.arm).rss_kb < 90_000 for member in decision.front] == [True] * 2

@@ -80,7 +80,7 @@ def test_a_member_whose_shorter_form_fails_stays_whole(toy_space: Space) -> None
     assert sum(block.role == "ablate" for block in bench.ledger.blocks) == 1
 
 
-def test_nobody_is_shortened_to_the_default(toy_space: Space) -> None:
+def test_no_member_is_shortened_to_the_default(toy_space: Space) -> None:
     left, _ = shortened(flat, [{"cap": 512}, IDLE], toy_space)
     assert left[0].config == {"cap": 512}
     assert left[1].params

@@ -129,7 +129,7 @@ def test_a_study_of_speed_alone_cannot_be_gone_on_with_as_a_front(
         tuned_on(nothing, resume=True)
 
 
-def test_where_nobody_is_better_the_front_is_the_default_alone(
+def test_where_none_is_better_the_front_is_the_default_alone(
     tuned_on: Callable[..., Result],
 ) -> None:
     tuned = tuned_on(nothing)
@@ -229,7 +229,9 @@ def test_less_memory_is_never_claimed_without_an_interval(make_profile: MakeProf
         profile.parse(json.dumps(held).encode())
 
 
-def test_who_takes_less_memory_is_described_by_that_first(make_profile: MakeProfile) -> None:
+def test_what_takes_less_memory_is_described_by_that_first(
+    make_profile: MakeProfile,
+) -> None:
     said = claim_words(make_profile(claim=SMALL))
     assert said.startswith("0.700 times the peak memory of the default (95 % interval 0.680 to")
     assert "ops_per_s 0.950 times that of" in said

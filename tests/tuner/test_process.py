@@ -152,7 +152,7 @@ def test_output_that_just_fits_is_whole() -> None:
     assert not done.truncated
 
 
-def test_output_that_nobody_wants_is_not_read() -> None:
+def test_output_that_is_not_wanted_is_not_read() -> None:
     done = run(
         "print('a'); print(os.path.realpath('/proc/self/fd/1'), file=sys.stderr)", keep_stdout=False
     )

@@ -124,7 +124,7 @@ def test_the_winner_is_found(make_bench: MakeBench, toy_space: Space) -> None:
     assert best.config["lock"] == "spin"
 
 
-def test_those_who_could_win_are_measured_again_and_losers_are_not(
+def test_those_that_could_win_are_measured_again_and_losers_are_not(
     make_bench: MakeBench, toy_space: Space
 ) -> None:
     def landscape(arm: Arm) -> Truth:

@@ -94,7 +94,7 @@ def test_the_ratio_is_the_geometric_mean_of_the_workloads() -> None:
     assert spin.rounds == 100 and len(spin.all_turns) == 200
 
 
-def test_who_fails_on_one_workload_has_failed_and_is_told_where() -> None:
+def test_what_fails_on_one_workload_has_failed_and_is_told_where() -> None:
     def crashes(arm: Arm) -> Truth:
         return Truth(status="ok" if arm.is_default else "crash")
 
@@ -274,7 +274,7 @@ def test_a_claim_for_several_workloads_holds_where_none_loses(
     assert found.answer == answer and why in found.why
 
 
-def test_who_loses_just_what_it_may_is_refuted_in_at_most_a_twentieth_of_verifications() -> None:
+def test_what_loses_just_what_it_may_is_refuted_in_at_most_a_twentieth_of_verifications() -> None:
     """With Student's interval of each workload at each look it would be 15 %."""
     limit = LossLimit.of("5%")
     landscapes = [worth(spin=0.25), worth(spin=-limit.log), worth(spin=-limit.log)]

@@ -280,7 +280,7 @@ def test_what_a_host_that_is_gone_holds_is_freed_by_hand_only(
             far.begin("search")
 
 
-def test_who_leaves_gives_everything_back(tmp_path: Path) -> None:
+def test_a_worker_that_leaves_gives_everything_back(tmp_path: Path) -> None:
     with opened(f"sqlite:///{tmp_path / 'study.db'}", "leave") as study:
         with pytest.raises(KeyboardInterrupt), Worker(study, "machine") as worker:
             worker.reserve([candidate(1)])
@@ -300,7 +300,7 @@ def test_samples_of_a_block_in_which_a_worker_left_are_kept(tmp_path: Path) -> N
         assert (len(list(study.blocks())), kinds[-2:]) == (1, ["block", "turn"])
 
 
-# ---- who may take part ---------------------------------------------------------------------------
+# ---- which workers may take part -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", IDENTITY)
@@ -377,7 +377,7 @@ def confirmed(study: Story) -> int:
 
 
 @pytest.mark.parametrize(("machine", "kept"), [("one", 2), ("another", 0)])
-def test_who_takes_over_a_proof_goes_on_with_the_pairs_of_the_same_machine_only(
+def test_a_worker_that_takes_over_a_proof_goes_on_with_the_pairs_of_the_same_machine_only(
     machine: str, kept: int, toy_space: Space, tmp_path: Path
 ) -> None:
     with opened(f"sqlite:///{tmp_path / 'study.db'}", "takeover") as study:
@@ -394,7 +394,7 @@ def test_who_takes_over_a_proof_goes_on_with_the_pairs_of_the_same_machine_only(
 
 
 @pytest.mark.parametrize("machine", ["one", "another"])
-def test_who_takes_over_the_proof_of_a_front_has_its_members_on_the_same_machine_only(
+def test_a_worker_that_takes_over_the_proof_of_a_front_has_its_members_on_the_same_machine_only(
     machine: str, toy_space: Space, tmp_path: Path
 ) -> None:
     with opened(f"sqlite:///{tmp_path / 'study.db'}", "front") as study:
@@ -456,7 +456,7 @@ def test_two_workers_search_together_and_one_of_them_decides(
         assert study.ending() == {"who": proving.pop()}
 
 
-def test_a_study_that_has_ended_takes_nobody_in(tmp_path: Path) -> None:
+def test_a_study_that_has_ended_takes_no_worker_in(tmp_path: Path) -> None:
     with opened(f"sqlite:///{tmp_path / 'study.db'}", "ended") as study:
         with Worker(study, "machine") as worker:
             worker.lead()
@@ -502,7 +502,7 @@ def test_a_block_that_comes_after_the_end_is_not_added(tmp_path: Path) -> None:
         assert list(study.blocks()) == []
 
 
-def test_time_in_which_nobody_measured_is_given_back(tmp_path: Path) -> None:
+def test_time_in_which_no_worker_measured_is_given_back(tmp_path: Path) -> None:
     clock = VirtualClock()
     budget = Budget(clock, 100.0, spent_s=10.0)
     budget.reached(25.0)
@@ -515,7 +515,7 @@ def test_time_in_which_nobody_measured_is_given_back(tmp_path: Path) -> None:
 
 
 @how_often
-def test_a_long_study_opens_and_proposes_what_nobody_has_measured(postgres: Any, how: str) -> None:
+def test_a_long_study_opens_and_proposes_what_was_not_measured(postgres: Any, how: str) -> None:
     space = candidates(["hz"], "", TuneTarget(8)).space
     rng = random.Random(3)
     drawn = {arm.key: arm for arm in (space.arm(space.sample(rng)) for _ in range(2 * TRIALS[how]))}

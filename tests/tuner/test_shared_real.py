@@ -62,7 +62,7 @@ class Shared:
         return out
 
     def look(self) -> tuple[list[StoredBlock], list[str]]:
-        """The blocks, and the hosts of those who take part."""
+        """The blocks, and the hosts of the workers."""
         storage = Storage(self.url)
         try:
             study = StoredStudy.find(storage, self.name)
@@ -104,7 +104,7 @@ def test_of_two_workers_one_is_killed_and_the_other_ends_the_study_without_a_los
     request = ["--workload", "worth", "--threads", "1", "--space", str(space), "--budget", "35s"]
     first = shared.start("tune", *request)
     shared.wait_for(workers=1)
-    space.unlink()  # who joins has it from the storage
+    space.unlink()  # a worker that joins has it from the storage
     second = shared.start("worker", "--json")
     before = shared.wait_for(workers=2)
     first.send_signal(signal.SIGKILL)

@@ -237,7 +237,7 @@ def test_critical_values_err_as_often_as_was_asked() -> None:
 
 
 @pytest.mark.parametrize("ended", [7, 12, 20, 45])  # 7 spends most beside the schedule
-def test_who_gets_more_time_after_its_last_look_errs_no_more_often_than_was_asked(
+def test_a_proof_with_more_time_after_its_last_look_errs_no_more_often_than_was_asked(
     ended: int,
 ) -> None:
     rng = np.random.default_rng(13)
@@ -444,7 +444,7 @@ def on(machine: str, pairs: Sequence[PairRatio]) -> list[PairRatio]:
     return [replace(each, machine=machine) for each in pairs]
 
 
-def test_one_machine_is_pooled_as_if_nobody_had_asked_which() -> None:
+def test_one_machine_is_pooled_as_if_it_had_no_name() -> None:
     rng = np.random.default_rng(5)
     measured = [[pair(float(y)) for y in rng.normal(0.1, 0.1, 4)] for _ in range(9)]
     named = [on("one", pairs) for pairs in measured]
@@ -471,7 +471,7 @@ def test_a_gain_that_differs_from_machine_to_machine_is_estimated_with_its_true_
     assert np.std(misses) == pytest.approx(1.0, abs=0.05)
 
 
-def test_who_was_on_one_machine_only_is_less_sure_where_machines_differ() -> None:
+def test_what_was_on_one_machine_only_is_less_sure_where_machines_differ() -> None:
     both = [on("one", [pair(0.0)] * 4) + on("other", [pair(0.5)] * 4)]
     alone = [on("one", [pair(0.2)] * 8)]
     known, unknown = pool([*both * 5, *alone], NOISE)[-2:]

@@ -242,7 +242,7 @@ def test_a_study_of_few_configurations_measures_them_all_ends_and_says_so(
     assert any(re.match(r"the search ends \d+ s early: ", line) for line in listener.lines)
 
 
-def test_nobody_says_that_nothing_is_to_win_where_others_measure_the_last_trials(
+def test_no_worker_says_that_nothing_is_to_win_where_others_measure_the_last_trials(
     make_bench: MakeBench, toy_space: Space
 ) -> None:
     @dataclass

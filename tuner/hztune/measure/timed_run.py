@@ -38,11 +38,6 @@ def hyperfine() -> Path | None:
     return Path(path) if done.ok and re.match(r"hyperfine \d+\.\d+", done.stdout) else None
 
 
-def timed_by() -> str:
-    """Returns what times whole programs here, for reports."""
-    return "hyperfine" if hyperfine() else "hz-launch"
-
-
 def time_once(
     program: Program,
     seed: int,
