@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hztune import allocator
-from hztune.allocator import Installed, target
+from hztune.allocator import Installed, loaded_program
 
 from .conftest import TUNED
 from .test_allocator import TABLES
@@ -41,7 +41,7 @@ def test_a_place_names_every_allocator_with_parameters_and_no_other(place: str) 
 
 
 def test_the_library_of_every_allocator_is_known_in_programs_and_processes() -> None:
-    assert {*target.LINKED, "glibc"} == {*allocator.names()} - {"none"}
+    assert {*loaded_program.LINKED, "glibc"} == {*allocator.names()} - {"none"}
 
 
 @pytest.mark.parametrize("name", sorted(set(allocator.names()) - {"none"}))

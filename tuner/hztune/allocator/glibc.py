@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from hztune.allocator import probe, target
+from hztune.allocator import loaded_program, probe
 from hztune.allocator.base import (
     Adapter,
     Config,
@@ -152,7 +152,7 @@ class Glibc(Adapter):
 
         The ranges of the knobs are malloc's own, so what was parsed within them is in effect.
         """
-        loader = target.loader_of(program)
+        loader = loaded_program.loader_of(program)
         done = probe.run_loader(loader, environment)
         rows = {_tunable(row): row.param for row in rows_of(TABLE, installed.version)}
         listed = {said["name"]: int(said["value"], 0) for said in _LISTED.finditer(done.stdout)}

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hztune.allocator import elf, target
+from hztune.allocator import elf, loaded_program
 from hztune.allocator.base import Adapter, Installed
 from hztune.allocator.memory import ProcessMemory
 from hztune.errors import UsageError
@@ -78,12 +78,12 @@ def look(pid: int) -> Running:
         process.loaded()
         or search_order(program, process.bases, (environment or {}).get(_PRELOAD, ""))
     )
-    own = target.inspect(program).inside if provider in (None, program) else ""
+    own = loaded_program.inspect(program).inside if provider in (None, program) else ""
     if provider is None and own:  # a static program, which shows its malloc to no other file
         provider = program
     if provider is None:
         raise UsageError(f"process {pid} ({program}) has no library that defines malloc")
-    name = own if provider == program else target.named(provider)
+    name = own if provider == program else loaded_program.named(provider)
     return Running(pid, program, provider, name, environment, process)
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from hztune.allocator import target
+from hztune.allocator import loaded_program
 from hztune.compare.contenders import Contender
 from hztune.errors import UsageError
 from hztune.files import sha256_of
@@ -101,9 +101,9 @@ def require(programs: Sequence[Program], contenders: Sequence[Contender]) -> tup
     for program in programs:
         if program.is_open:
             for contender in contenders:
-                target.inspect(contender.words[0])
+                loaded_program.inspect(contender.words[0])
             continue
-        found = target.inspect(program.argv[0])
+        found = loaded_program.inspect(program.argv[0])
         needed = any(
             each.arm.allocator != _UNCHANGED and each.inside is None for each in contenders
         )

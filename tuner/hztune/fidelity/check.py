@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from hztune import allocator, files, process
-from hztune.allocator import target
+from hztune.allocator import loaded_program
 from hztune.compare import contenders
 from hztune.compare.conduct import compare
 from hztune.compare.contenders import Contender
@@ -91,7 +91,9 @@ def sides_of(texts: Sequence[str], program: Program) -> tuple[Contender, ...]:
     Raises:
         UsageError: There are too few, or one of them cannot be.
     """
-    found = contenders.parse(texts) if texts else _usual(target.inspect(program.argv[0]).linked)
+    found = (
+        contenders.parse(texts) if texts else _usual(loaded_program.inspect(program.argv[0]).linked)
+    )
     if len(found) < LEAST_CONTENDERS:
         raise UsageError(
             f"{len(found)} allocators and settings are too few to check a trace; "

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 
-from hztune.allocator import Installed, WrongConfiguration, elf, inside, live, target
+from hztune.allocator import Installed, WrongConfiguration, elf, inside, live, loaded_program
 from hztune.allocator.inside import Inside
 from hztune.allocator.memory import ProcessMemory
 from hztune.measure.identity import AllocatorIdentity
@@ -83,8 +83,8 @@ def sentence(part: Installed) -> str:
 
 def _files(program: Program) -> tuple[Path, ...]:
     """Returns the file that is executed, and those that its loader finds for it."""
-    file = target.inspect(program.argv[0]).program
-    return (file, *target.libraries(file))
+    file = loaded_program.inspect(program.argv[0]).program
+    return (file, *loaded_program.libraries(file))
 
 
 def _look(program: Program, names: Sequence[str]) -> tuple[list[Path], Run]:

@@ -10,23 +10,23 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hztune import artifacts
-from hztune.allocator import elf, inside, target
-from hztune.allocator.target import Target
+from hztune.allocator import elf, inside, loaded_program
+from hztune.allocator.loaded_program import LoadedProgram
 from hztune.errors import UsageError
 
 
-def require_recordable(words: Sequence[str]) -> Target:
+def require_recordable(words: Sequence[str]) -> LoadedProgram:
     """Returns what a program is; every call of it to its allocator can be seen.
 
     Raises:
         UsageError: It cannot: there is no such program, nothing can be preloaded into it, or an
             allocator is inside that it calls by other names.
     """
-    found = target.inspect(words[0])
+    found = loaded_program.inspect(words[0])
     obstacle = found.obstacle()
     if obstacle is not None:
         raise UsageError(f"it cannot be recorded: {obstacle}")
-    for name, path in _hidden((found.program, *target.libraries(found.program))):
+    for name, path in _hidden((found.program, *loaded_program.libraries(found.program))):
         raise UsageError(
             f"it cannot be recorded: {path} has {name} inside and calls it by names of its own, so "
             "that a recording would lack most of what the program allocates; build it with the "

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hztune import artifacts, trace_file
-from hztune.allocator import Installed, inside, target
+from hztune.allocator import Installed, inside, loaded_program
 from hztune.arguments import judge_fields, listed
 from hztune.errors import UsageError
 from hztune.files import sha256_of
@@ -349,7 +349,7 @@ def _refuse_prove_on(request: TuneRequest) -> None:
         raise UsageError("--prove-on proves the time of a program; leave --objective p99 out")
     if program.is_open:
         raise UsageError(f"--prove-on: give the program itself, not {OPEN}")
-    if (obstacle := target.inspect(program.argv[0]).obstacle()) is not None:
+    if (obstacle := loaded_program.inspect(program.argv[0]).obstacle()) is not None:
         raise UsageError(f"--prove-on: {obstacle}")
 
 
@@ -416,7 +416,7 @@ def _program_target(
         raise UsageError(
             f"{OPEN} stands for the contenders of `hztune compare`; give the program itself"
         )
-    found = target.inspect(program.argv[0])
+    found = loaded_program.inspect(program.argv[0])
     if found.gains_rights:
         raise UsageError(str(found.obstacle()))
     parts: tuple[Installed, ...] = ()

@@ -36,7 +36,7 @@ LINKED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class LoadedProgram:
     """A program as the kernel and the loader will see it.
 
     Attributes:
@@ -119,7 +119,7 @@ class Target:
         return f" ({allocator} is inside)" if allocator else ""
 
 
-def inspect(program: str | Path) -> Target:
+def inspect(program: str | Path) -> LoadedProgram:
     """Returns what `program` is; a bare name is looked for on PATH, a script followed.
 
     Raises:
@@ -131,7 +131,7 @@ def inspect(program: str | Path) -> Target:
         raise UsageError(f"{path} is neither a program of this kind of system nor a #! script")
     linked = next((name for name, stem in LINKED.items() if _any_starts(file.needed, stem)), "")
     own = next(iter(marks.of(path)), None)
-    return Target(
+    return LoadedProgram(
         program=path,
         scripts=scripts,
         is_static=file.interpreter is None,

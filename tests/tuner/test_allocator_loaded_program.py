@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hztune import allocator, params
-from hztune.allocator import elf, live, target
+from hztune.allocator import elf, live, loaded_program
 from hztune.errors import UsageError
 
 Compile = Any  # the Compiler of conftest.py
@@ -24,7 +24,7 @@ Running = Callable[[Path, Mapping[str, str]], AbstractContextManager[int]]
 
 
 def test_a_plain_program_has_no_obstacle(compiled: Compile) -> None:
-    seen = target.inspect(compiled("plain"))
+    seen = loaded_program.inspect(compiled("plain"))
     assert seen.obstacle() is None
     assert seen.remarks() == ()
     assert seen.loader is not None
@@ -36,31 +36,31 @@ def test_a_program_in_the_directory_where_one_is_needs_no_path_beside_its_dot(
     program = compiled("plain")
     monkeypatch.chdir(program.parent)
     for named in ("./plain", Path("./plain"), program):
-        assert target.inspect(named).program == program
+        assert loaded_program.inspect(named).program == program
     with pytest.raises(UsageError, match="there is no program 'plain'"):
-        target.inspect("plain")
+        loaded_program.inspect("plain")
 
 
 def test_a_static_program_is_an_obstacle(compiled: Compile) -> None:
-    seen = target.inspect(compiled("static", compiled.idle, "-static"))
+    seen = loaded_program.inspect(compiled("static", compiled.idle, "-static"))
     assert seen.is_static
     assert "LD_PRELOAD" in str(seen.obstacle())
 
 
 def test_a_static_pie_is_an_obstacle_too(compiled: Compile) -> None:
-    assert target.inspect(compiled("pie", compiled.idle, "-static-pie")).is_static
+    assert loaded_program.inspect(compiled("pie", compiled.idle, "-static-pie")).is_static
 
 
 def test_a_program_that_defines_malloc_itself_is_an_obstacle(compiled: Compile) -> None:
     own = compiled.idle + "void *malloc(unsigned long n) { (void)n; return 0; }"
-    seen = target.inspect(compiled("own", own, "-rdynamic", "-fno-builtin"))
+    seen = loaded_program.inspect(compiled("own", own, "-rdynamic", "-fno-builtin"))
     assert "defines malloc itself" in str(seen.obstacle())
 
 
 def test_a_program_linked_with_an_allocator_is_said_to_run_on_it(compiled: Compile) -> None:
     library = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
     link = ("-Wl,--no-as-needed", library)
-    seen = target.inspect(compiled("linked", compiled.idle, *link))
+    seen = loaded_program.inspect(compiled("linked", compiled.idle, *link))
     assert seen.linked == "jemalloc"
     assert seen.variable == "MALLOC_CONF"
     assert "linked with jemalloc" in seen.remarks()[0]
@@ -72,7 +72,7 @@ def test_the_prefix_of_a_jemalloc_inside_is_read_from_the_file(compiled: Compile
         'const char *const said[] = {"<jemalloc>: bad", "JE_MALLOC_CONF"};\n'
         "const char *const *je_said(void) { return said; }"
     )
-    seen = target.inspect(compiled("inside", inside, "-Wl,--export-dynamic-symbol=je_said"))
+    seen = loaded_program.inspect(compiled("inside", inside, "-Wl,--export-dynamic-symbol=je_said"))
     assert seen.inside == "jemalloc"
     assert seen.variable == "JE_MALLOC_CONF"
     assert "JE_MALLOC_CONF" in seen.remarks()[0]
@@ -86,7 +86,7 @@ def test_a_script_is_followed_to_what_is_executed(tmp_path: Path, compiled: Comp
     outer.write_text(f"#!/usr/bin/env -S {script}\n")
     for path in (script, outer):
         path.chmod(0o755)
-    seen = target.inspect(outer)
+    seen = loaded_program.inspect(outer)
     assert seen.program == program
     assert seen.scripts == (outer, script)
     assert "is a script" in seen.remarks()[0]
@@ -97,7 +97,7 @@ def test_a_circle_of_scripts_ends_in_words(tmp_path: Path) -> None:
     script.write_text(f"#!{script}\n")
     script.chmod(0o755)
     with pytest.raises(UsageError, match="script of scripts"):
-        target.inspect(script)
+        loaded_program.inspect(script)
 
 
 def test_what_is_no_program_is_refused(tmp_path: Path) -> None:
@@ -105,9 +105,9 @@ def test_what_is_no_program_is_refused(tmp_path: Path) -> None:
     text.write_text("hello")
     text.chmod(0o755)
     with pytest.raises(UsageError, match="neither"):
-        target.inspect(text)
+        loaded_program.inspect(text)
     with pytest.raises(UsageError, match="no program"):
-        target.inspect(tmp_path / "absent")
+        loaded_program.inspect(tmp_path / "absent")
 
 
 def test_a_program_for_another_processor_is_an_obstacle(compiled: Compile) -> None:
@@ -115,7 +115,7 @@ def test_a_program_for_another_processor_is_an_obstacle(compiled: Compile) -> No
     data = bytearray(program.read_bytes())
     data[18:20] = (183).to_bytes(2, "little")
     program.write_bytes(data)
-    assert "another processor" in str(target.inspect(program).obstacle())
+    assert "another processor" in str(loaded_program.inspect(program).obstacle())
 
 
 def test_broken_headers_are_no_program(compiled: Compile, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_broken_headers_are_no_program(compiled: Compile, tmp_path: Path) -> Non
 
 def test_the_loader_of_a_static_program_cannot_be_asked(compiled: Compile) -> None:
     with pytest.raises(UsageError, match="static program"):
-        target.loader_of(compiled("alone", compiled.idle, "-static"))
+        loaded_program.loader_of(compiled("alone", compiled.idle, "-static"))
 
 
 # ---- processes ----------------------------------------------------------------------------------
