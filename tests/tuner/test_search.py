@@ -17,7 +17,7 @@ from hztune.lab.replay import ModelNoise, Truth
 from hztune.search import SLOTS, Search
 from hztune.space import Space
 from hztune.sparse.sampler import FAR
-from hztune.stats import sequential_interval
+from hztune.stats import PairRatio, sequential_interval
 from hztune.trial import ArmRecord, Ledger, MemoryLimit, Workbench, assess, calibrate
 from hztune.trial.ledger import FAR_BEHIND
 
@@ -174,6 +174,12 @@ def test_rounds_leave_time_for_many_blocks(make_bench: MakeBench, toy_space: Spa
 
 def test_search_and_model_agree_on_what_is_far_behind() -> None:
     assert FAR_BEHIND == FAR
+
+
+def test_to_ask_the_ledger_for_fresh_pairs_enters_nothing() -> None:
+    ledger = Ledger()
+    ledger.fresh(Arm("hz")).pairs.append(PairRatio(0.1, 0.0, 4))
+    assert ledger.fresh(Arm("hz")).pairs == []
 
 
 # ---- failures ------------------------------------------------------------------------------------
