@@ -73,6 +73,7 @@ from hztune.api.studies import (
     tune,
     tune_shared,
 )
+from hztune.api.suggestions import suggest, suggestion_json, suggestion_text
 from hztune.api.traces import (
     anonymize_trace,
     check_trace,
@@ -133,6 +134,9 @@ __all__ = [
     "samples",
     "spaces",
     "study_address",
+    "suggest",
+    "suggestion_json",
+    "suggestion_text",
     "summary",
     "summary_lines",
     "trace_check_text",
