@@ -1,7 +1,8 @@
 """Do equals stay equal, and are a planted difference of 15 % and a planted leak found?
 
 Real processes, judged as a study judges its finalist: fresh pairs, planned intervals, the error of
-a first claim. `python planted.py COMPARISONS` prints how many claims each kind of comparison made.
+a first claim. `python planted.py COMPARISONS` prints how many claims each kind of comparison made;
+`python planted.py 34:50 equals` goes on with some of them.
 """
 
 from __future__ import annotations
@@ -79,18 +80,19 @@ def compare(burst: Path, default: tuple[int, int], other: tuple[int, int], seed:
 
 def main() -> None:
     """Carries out so many comparisons of each kind."""
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 10
+    first, _, last = (sys.argv[1] if len(sys.argv) > 1 else "10").rpartition(":")
+    seeds = range(int(first or 0), int(last))
     names = sys.argv[2:] or list(CASES)
     with tempfile.TemporaryDirectory() as folder:
         burst = Path(folder, "burst")
         source = Path(__file__).with_name("burst.c")
         subprocess.run(["cc", "-O2", "-o", str(burst), str(source)], check=True)
         for name in (each for each in CASES if each in names):
-            found = [compare(burst, *CASES[name], seed) for seed in range(count)]
+            found = [compare(burst, *CASES[name], seed) for seed in seeds]
             less, default, other = (sum(each[place] for each in found) for place in range(3))
             print(
-                f"{name}: of {count} comparisons, {less} claim that less is kept, {default} that "
-                f"the default grows, {other} that the other grows",
+                f"{name}: of {len(seeds)} comparisons, {less} claim that less is kept, {default} "
+                f"that the default grows, {other} that the other grows",
                 flush=True,
             )
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ast
+import csv
+import inspect
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import hztune
 from hztune import api
 from hztune.blocks import Arm
+from hztune.cli import status_of
 from hztune.errors import UsageError
 from hztune.lab.replay import Truth
 from hztune.result import Result
@@ -21,6 +25,8 @@ from hztune.tune import TuneRequest
 from .conftest import Listener, Simulate
 
 PACKAGE = Path(api.__file__).parent
+OLD_NAMES = {"place"}
+MANY = 4
 
 
 def test_import_hztune_offers_the_api() -> None:
@@ -28,18 +34,22 @@ def test_import_hztune_offers_the_api() -> None:
 
 
 def test_the_command_line_uses_every_function_of_the_api() -> None:
-    offered = {
-        node.name
-        for node in ast.parse(Path(api.__file__).read_text()).body
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
-    }
     used = {
         node.attr
-        for path in (PACKAGE / "cli").glob("*.py")
+        for path in (PACKAGE.parent / "cli").glob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "api"
     }
-    assert offered == used
+    assert used == set(api.__all__) - OLD_NAMES
+
+
+@pytest.mark.parametrize("name", api.__all__)
+def test_the_text_of_a_function_explains_it_and_each_of_many_arguments(name: str) -> None:
+    function = getattr(api, name)
+    text = inspect.getdoc(function) or ""
+    taken = list(inspect.signature(function).parameters)
+    assert text.split(".")[0].count(" ") >= 3
+    assert len(taken) < MANY or all(f"{each}:" in text for each in taken)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +87,7 @@ WRONG: dict[str, Callable[[], object]] = {
     "a path for a profile": lambda: api.export("p.json", "env"),  # type: ignore[arg-type]
     "no form": lambda: api.find_format(None),  # type: ignore[arg-type]
     "a folder with a NUL": lambda: [*api.samples("a\0b")],
+    "a kind of samples": lambda: api.sample_columns("x", "turns"),  # type: ignore[arg-type]
     "no place": lambda: api.join(None),  # type: ignore[arg-type]
     "contenders of numbers": lambda: api.contenders([1, 2]),  # type: ignore[list-item]
     "no reporter": lambda: api.compare([], [], budget_s="1m"),  # type: ignore[arg-type]
@@ -161,6 +172,29 @@ def test_summary_page_and_samples_are_views_of_a_result(studied: Result) -> None
     assert "depot_lock" in api.report(studied.folder).read_text()
     kinds = {json.loads(line)["kind"] for line in api.samples(studied.folder)}
     assert "block" in kinds
+
+
+def test_samples_are_columns_that_numpy_takes_in_one_line(studied: Result) -> None:
+    assert studied.folder is not None
+    turns = api.sample_columns(studied.folder)
+    speeds = np.array(turns["ops"]) / np.array(turns["counted_ns"])
+    is_spin = np.array(turns["params.depot_lock"]) == "spin"
+    assert speeds.shape == is_spin.shape and len({len(each) for each in turns.values()}) == 1
+    assert speeds[is_spin].mean() > 1.1 * speeds[~is_spin].mean()
+    outcomes = api.sample_columns(studied.folder, "outcome")
+    assert set(outcomes["status"]) == {"ok"} and min(outcomes["rss_peak_kb"]) > 0
+
+
+def test_the_turns_of_a_study_are_exported_as_a_table(studied: Result) -> None:
+    assert studied.folder is not None
+    words = ["export", str(studied.folder), "--format", "csv"]
+    table = studied.folder / "turns.csv"
+    assert status_of([*words, "-o", str(table)]) == 0
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    turns = api.sample_columns(studied.folder)
+    assert [float(row["ops"]) for row in rows] == turns["ops"]
+    assert list(rows[0]) == list(turns)
 
 
 def test_the_environment_of_a_profile_replaces_settings_and_keeps_the_rest(

@@ -397,3 +397,25 @@ def test_a_profile_without_rest_has_no_key_for_it(make_profile: MakeProfile) -> 
     made = make_profile(claim=kept)
     assert profile.parse(profile.dumps(made).encode()) == made
     assert "less kept memory" in words.verdict_words(made)
+
+
+# ---- where to search -----------------------------------------------------------------------------
+
+JUDGED: dict[str, tuple[dict[str, Any], bool]] = {
+    "the objective": ({"objective": "kept"}, True),
+    "a limit": ({"max_kept": "0.5x"}, True),
+    "a front": ({"pareto": "throughput,kept"}, True),
+    "only shown": ({"idle_s": 1.0, "rounds": 2}, False),
+    "not asked": ({}, False),
+}
+
+
+@pytest.mark.parametrize("what", JUDGED)
+def test_hzs_worker_is_searched_only_where_memory_at_rest_is_judged(what: str) -> None:
+    asked, is_searched = JUDGED[what]
+    space = understand(requested("burst-idle", threads=2, **asked)).space
+    assert is_searched == any(
+        dimension.name == "background_period_us"
+        for part in space.parts
+        for dimension in part.dimensions
+    )

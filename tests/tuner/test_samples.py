@@ -16,6 +16,7 @@ from hztune.blocks import Arm, Block, Outcome, Turn, times_of
 from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.store import Evidence, Plan
+from hztune.store.columns import columns
 from hztune.store.local import LocalStudy, recording, samples
 
 from .conftest import tell
@@ -75,6 +76,16 @@ def test_a_block_comes_back_as_it_was_measured(tmp_path: Path) -> None:
         assert study.replay() == (block(0), block(1))
         assert recording(tmp_path).blocks == (block(0), block(1))
     assert recording(tmp_path).blocks == (block(0), block(1))
+
+
+def test_a_column_has_values_of_one_type(tmp_path: Path) -> None:
+    arms = [Arm("hz"), Arm.of("hz", {"shards": "auto"}), Arm.of("hz", {"shards": 4})]
+    with open_study(tmp_path) as study:
+        tell(study, block(0, tuple(arms), rounds=1))
+    turns = columns(samples(tmp_path), "turn")
+    assert sorted(turns["params.shards"], key=str) == ["4", None, "auto"]
+    assert [type(each) for each in turns["ops"]] == [int, int, int]
+    assert columns(samples(tmp_path), "outcome")["counters.refills"] == [7, 7, 7]
 
 
 def test_the_same_arm_twice_in_a_block_stays_two_outcomes(tmp_path: Path) -> None:

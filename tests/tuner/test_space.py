@@ -152,12 +152,40 @@ def test_what_the_installed_version_lacks_is_left_out_with_all_that_names_it(
     assert (made.rules, made.presets) == ((), ())
 
 
+def test_a_parameter_for_programs_at_rest_is_searched_only_where_that_is_judged(
+    tmp_path: Path, toy_params: tuple[Param, ...]
+) -> None:
+    path = tmp_path / "space.toml"
+    path.write_text(
+        HEAD
+        + """
+[parameters.cap]
+[parameters.shards]
+if_rests = true
+[[preset]]
+name = "rest"
+why = "a reason"
+set = { shards = 2 }
+"""
+    )
+    facts = {"cpus": 4, "threads": 8}
+    of_speed, of_rest = (
+        space.load(path, toy_params, check=accept, facts={**facts, "rests": rests})
+        for rests in (0, 1)
+    )
+    assert [d.name for d in of_speed.dimensions] == ["cap"]
+    assert of_speed.presets == ()
+    assert [d.name for d in of_rest.dimensions] == ["cap", "shards"]
+    assert [preset.name for preset in of_rest.presets] == ["rest"]
+
+
 # ---- the space that hztune ships for hz ----------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def hz() -> Space:
-    return space.load("hz", params.table(), check=params.check, facts={"cpus": 4, "threads": 8})
+    facts = {"cpus": 4, "threads": 8, "rests": 1}
+    return space.load("hz", params.table(), check=params.check, facts=facts)
 
 
 def test_hz_searches_every_row_of_the_table_or_says_why_not(hz: Space) -> None:

@@ -65,6 +65,7 @@ from hztune.api.studies import (
     program,
     report,
     request,
+    sample_columns,
     samples,
     study_address,
     summary,
@@ -72,6 +73,7 @@ from hztune.api.studies import (
     tune,
     tune_shared,
 )
+from hztune.api.suggestions import suggest, suggestion_json, suggestion_text
 from hztune.api.traces import (
     anonymize_trace,
     check_trace,
@@ -128,9 +130,13 @@ __all__ = [
     "request",
     "rows",
     "ruling",
+    "sample_columns",
     "samples",
     "spaces",
     "study_address",
+    "suggest",
+    "suggestion_json",
+    "suggestion_text",
     "summary",
     "summary_lines",
     "trace_check_text",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hztune.arguments import judged, parse_duration
 from hztune.errors import UsageError
@@ -188,6 +188,33 @@ def samples(folder: str | Path) -> Iterator[bytes]:
     yield from samples(Path(folder))
 
 
+@judged
+def sample_columns(
+    folder: str | Path, kind: Literal["turn", "outcome", "block"] = "turn"
+) -> dict[str, list[Any]]:
+    """The measurements of a study as columns of equal length, also while it runs.
+
+        pandas.DataFrame(api.sample_columns(folder))
+        numpy.array(api.sample_columns(folder)["ops"])
+
+    What is named within a sample has a column of its own, "params.thp"; where a sample has no such
+    value, it is None.
+
+    Args:
+        folder: The results directory.
+        kind: "turn": what was measured of one process at one time; "outcome": of one process, with
+            its memory and counters; "block": which processes were measured together.
+
+    Raises:
+        UsageError: There is no study in `folder`.
+        HztuneError: What is stored is damaged.
+    """
+    from hztune.store.columns import columns
+    from hztune.store.local import samples
+
+    return columns(samples(Path(folder)), kind)
+
+
 # ---- studies that several workers share ----------------------------------------------------------
 
 
@@ -237,6 +264,12 @@ def join(
     reporter: Reporter | None = None,
 ) -> Result | None:
     """Takes part in a shared study until it has ended, or for `budget_s` seconds (then None).
+
+    Args:
+        where: The study.
+        budget_s: Seconds for it; None: until the study has ended.
+        out: The results directory; None: named after the study.
+        reporter: Is told how it goes; None: nothing is shown.
 
     Raises:
         UsageError: There is no such study, or something that must be the same differs here.

@@ -31,6 +31,7 @@ COMMANDS = {
     "history": "history",
     "report": "report",
     "compare": "compare",
+    "suggest": "suggest",
     "record": "record",
     "trace": "trace",
     "experiment": "experiment",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,12 +20,12 @@ from hztune.errors import UsageError
 if TYPE_CHECKING:
     from hztune.profile import Profile
 
-_SAMPLES = "samples"
-"""The form of a results directory; all others are of a profile."""
+_SAMPLES, _CSV = "samples", "csv"
+"""The forms of a results directory; all others are of a profile."""
 
 
 def _formats() -> list[str]:
-    return [*(each.name for each in api.formats()), _SAMPLES]
+    return [*(each.name for each in api.formats()), _SAMPLES, _CSV]
 
 
 _profile_argument = click.argument(
@@ -50,10 +53,14 @@ def export_command(profile_path: Path, format_name: str, output: str) -> None:
     """Print a profile as a shell, container or compiler reads it.
 
     With --format samples and a results directory as PROFILE: every measurement of its study as
-    lines of JSON, also while it runs, or when it was killed.
+    lines of JSON, also while it runs, or when it was killed. With --format csv, its turns as a
+    table, a line each.
     """
     if format_name == _SAMPLES:
         _write_text(b"".join(api.samples(profile_path)).decode(), output)
+        return
+    if format_name == _CSV:
+        _write_text(_table(api.sample_columns(profile_path)), output)
         return
     form = api.find_format(format_name)
     tuned = api.load_profile(profile_path)
@@ -87,6 +94,15 @@ def _write_text(text: str, output: str, *, executable: bool = False) -> None:
         click.echo(text, nl=False)
     else:
         files.write_whole(Path(output), text, executable=executable)
+
+
+def _table(columns: Mapping[str, Sequence[object]]) -> str:
+    """Columns as CSV; nothing stands where there is no value."""
+    text = io.StringIO()
+    written = csv.writer(text, lineterminator="\n")
+    written.writerow(columns)
+    written.writerows(zip(*columns.values(), strict=True))
+    return text.getvalue()
 
 
 def _warn(tuned: Profile) -> None:

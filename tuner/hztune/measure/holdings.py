@@ -20,6 +20,7 @@ from hztune.allocator import live
 
 _PAUSE_S = 0.002
 _LISTENS = "0A"
+_PORT = "the port "
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _FLAGS = re.compile(r"^flags:\s*(\d+)", re.MULTILINE)
 
@@ -92,6 +93,11 @@ def _is_written(fd: Path) -> bool:
     return flags is not None and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
 
+def ports_of(pid: int) -> set[str]:
+    """The TCP ports on which a process listens ("the port 6379"), as far as it may be looked at."""
+    return {what for what in _held(pid) if what.startswith(_PORT)}
+
+
 def _listening(pid: int) -> Iterator[tuple[str, str]]:
     """Yields the inode of each listening TCP socket in a process's network, and what it holds."""
     for name in ("tcp", "tcp6"):
@@ -99,4 +105,4 @@ def _listening(pid: int) -> Iterator[tuple[str, str]]:
             lines = Path("/proc", str(pid), "net", name).read_text(encoding="ascii").splitlines()
             for words in map(str.split, lines[1:]):
                 if words[3] == _LISTENS:
-                    yield words[9], f"the port {int(words[1].rpartition(':')[2], 16)}"
+                    yield words[9], f"{_PORT}{int(words[1].rpartition(':')[2], 16)}"

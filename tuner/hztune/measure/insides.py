@@ -97,14 +97,14 @@ def _look(program: Program, names: Sequence[str]) -> tuple[list[Path], Run]:
     run_once = serve_once if program.service else time_once
     with with_port_and_dir(replace(program, span_s=LOAD_SPAN_S)) as here:
         hook("--prepare", here.prepare, base)
-        with _mapped() as files:
+        with mapped_files() as files:
             run = run_once(here, 0, base, said, here.timeout_s, look=lambda running: None)
         hook("--cleanup", here.cleanup, base)
     return list(files), run
 
 
 @contextmanager
-def _mapped() -> Iterator[dict[Path, None]]:
+def mapped_files() -> Iterator[dict[Path, None]]:
     """Collects what the processes below this one have mapped, as long as the block lasts."""
     files: dict[Path, None] = {}
     ended = Event()

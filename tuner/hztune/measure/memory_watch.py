@@ -72,6 +72,11 @@ class MemoryWatch:
         self._load_ms = 0
 
     @property
+    def points(self) -> tuple[tuple[int, int, int], ...]:
+        """The curve: (milliseconds since the start, resident KiB, KiB of it given back lazily)."""
+        return tuple(self._points)
+
+    @property
     def rounds(self) -> int:
         """How many are over."""
         return len(self._rounds)

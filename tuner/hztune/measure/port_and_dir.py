@@ -62,7 +62,7 @@ def with_port_and_dir(program: Program) -> Iterator[Program]:
     """
     asked = placeholders(*program.texts()) if program.service else set()
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(_scratch()) if "dir" in asked else None
+        folder = stack.enter_context(scratch_folder()) if "dir" in asked else None
         yield _with(program, PortAndDir(_free_port() if "port" in asked else 0, folder))
 
 
@@ -129,7 +129,7 @@ def _is_free(port: int) -> bool:
 
 
 @contextmanager
-def _scratch() -> Iterator[Path]:
+def scratch_folder() -> Iterator[Path]:
     """Makes a directory and removes it in the end; first those that dead processes left."""
     root = _root()
     with _locked(root):

@@ -27,7 +27,7 @@ SCHEMA = 1
 _TOP_KEYS = (
     "schema", "allocator", "parameters", "not_searched", "forbid", "risk", "preset",
 )  # fmt: skip
-_PARAMETER_KEYS = ("low", "high", "values", "share_of", "when", "if_present")
+_PARAMETER_KEYS = ("low", "high", "values", "share_of", "when", "if_present", "if_rests")
 _MAX_BYTES = 256 * 1024
 
 ConfigCheck = Callable[[Mapping[str, Value]], None]
@@ -56,16 +56,19 @@ def load(
     return reader.space(files.read_toml(path, _MAX_BYTES), tuple(params), check)
 
 
-def machine_facts(threads: int = 1, machine: Machine | None = None) -> dict[str, int]:
+def machine_facts(
+    threads: int = 1, machine: Machine | None = None, *, rests: bool = False
+) -> dict[str, int]:
     """What a space may refer to: CPUs that a quota leaves us, threads of the workload.
 
     Args:
         threads: Of the workload.
         machine: Where it runs; None: here.
+        rests: Whether memory at rest is judged.
     """
     machine = machine or Machine.here()
     quota = machine.cores if machine.quota is None else ceil(machine.quota)
-    return {"cpus": max(1, min(machine.cores, quota)), "threads": threads}
+    return {"cpus": max(1, min(machine.cores, quota)), "threads": threads, "rests": int(rests)}
 
 
 def find(name: str | Path) -> Path:
@@ -110,11 +113,7 @@ class _Reader:
         self._rename(data)
         self.tables = tables = self._table(data, "parameters")
         self.absent = (removed(data) - self.params.keys()) | {
-            name
-            for name, table in tables.items()
-            if isinstance(table, dict)
-            and table.get("if_present") is True
-            and name not in self.params
+            name for name, table in tables.items() if self._is_absent(name, table)
         }
         dimensions = [
             self._dimension(name, t) for name, t in tables.items() if name not in self.absent
@@ -132,6 +131,14 @@ class _Reader:
         )
         self._presets_legal(space)
         return space
+
+    def _is_absent(self, name: str, table: Any) -> bool:
+        """Whether a parameter is left out: its table says when it may be."""
+        if not isinstance(table, dict):
+            return False
+        if table.get("if_present") is True and name not in self.params:
+            return True
+        return table.get("if_rests") is True and not self.facts.get("rests")
 
     def _rename(self, data: dict[str, Any]) -> None:
         """Puts the current names for old ones."""

@@ -67,11 +67,13 @@ class TuneTarget:
         threads: Of the target; ranges are narrowed by them.
         inside: The allocators that the program brings.
         obstacle: Why no other one can be put under it, in a sentence; None: one can.
+        rests: Whether memory at rest is judged.
     """
 
     threads: int
     inside: tuple[Installed, ...] = ()
     obstacle: str | None = None
+    rests: bool = False
 
 
 def asks_inside(wanted: Sequence[str]) -> bool:
@@ -98,11 +100,11 @@ def candidates(wanted: Sequence[str], searched: str, target: TuneTarget) -> Allo
     else:
         installed, missing, left_out = _named(wanted, target), (), ()
     if not is_any and len(wanted) == len(installed) == 1:
-        return _alone(installed[0], searched, target.threads)
+        return _alone(installed[0], searched, target)
     if searched:
         raise UsageError("--space is for one allocator; give its name with --allocator, too")
     chosen = tuple(each for each in installed if each.name != UNCHANGED_PROGRAM)
-    parts = [_space_of(each, "", target.threads) for each in chosen]
+    parts = [_space_of(each, "", target) for each in chosen]
     return AllocatorChoice(chosen, missing, Choice(tuple(parts)), left_out)
 
 
@@ -172,12 +174,12 @@ def _way_out(parts: Sequence[Installed]) -> str:
     return f"; tune what is inside: --allocator {parts[0].name}" if parts else ""
 
 
-def _alone(installed: Installed, searched: str, threads: int) -> AllocatorChoice:
+def _alone(installed: Installed, searched: str, target: TuneTarget) -> AllocatorChoice:
     """One allocator, which is compared with its own defaults."""
     name = installed.name
     if not allocator.get(name).knobs(installed):
         raise UsageError(f"{name} has no parameters, so there is nothing to tune")
-    found = _space_of(installed, searched, threads)
+    found = _space_of(installed, searched, target)
     if found.allocator != name:
         raise UsageError(
             f"the search space {searched!r} is for {found.allocator}, and the allocator is "
@@ -186,7 +188,7 @@ def _alone(installed: Installed, searched: str, threads: int) -> AllocatorChoice
     return AllocatorChoice((installed,), (), found)
 
 
-def _space_of(installed: Installed, searched: str, threads: int) -> Space:
+def _space_of(installed: Installed, searched: str, target: TuneTarget) -> Space:
     """The search space of an allocator; one without parameters has a single point."""
     adapter = allocator.get(installed.name)
     knobs = adapter.knobs(installed)
@@ -196,7 +198,7 @@ def _space_of(installed: Installed, searched: str, threads: int) -> Space:
     def check(config: Mapping[str, Value]) -> None:
         adapter.check(config, installed)
 
-    facts = space.machine_facts(threads)
+    facts = space.machine_facts(target.threads, rests=target.rests)
     found = space.load(searched or adapter.family, knobs, check=check, facts=facts)
     if not adapter.is_inside or found.allocator != adapter.family:
         return found

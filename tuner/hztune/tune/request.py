@@ -389,13 +389,14 @@ def _target(request: TuneRequest, look: bool) -> tuple[TuneTarget, tuple[str, ..
             )
         for spec in request.workloads:
             spec.check()
-        return TuneTarget(request.threads or _MANY_THREADS), tuple(_of_traces(request))
-    found = [_program_target(each, request.allocators, look) for each in request.programs]
-    first, *others = (each for each, _ in found)
+        found = TuneTarget(request.threads or _MANY_THREADS, rests=request.needs_rest)
+        return found, tuple(_of_traces(request))
+    seen = [_program_target(each, request.allocators, look) for each in request.programs]
+    first, *others = (each for each, _ in seen)
     parts = tuple(part for part in first.inside if all(part in other.inside for other in others))
-    obstacle = next((each.obstacle for each, _ in found if each.obstacle is not None), None)
-    remarks = tuple(dict.fromkeys(line for _, lines in found for line in lines))
-    return TuneTarget(_MANY_THREADS, parts, obstacle), remarks
+    obstacle = next((each.obstacle for each, _ in seen if each.obstacle is not None), None)
+    remarks = tuple(dict.fromkeys(line for _, lines in seen for line in lines))
+    return TuneTarget(_MANY_THREADS, parts, obstacle, request.needs_rest), remarks
 
 
 def _of_traces(request: TuneRequest) -> Iterator[str]:
