@@ -45,9 +45,10 @@
  *          CLOCK_MONOTONIC; active_ns;
  *          alive_ns: the same with the turns of others; turns; awake: turns at whose end it ran or
  *          wanted to run; beside: those at whose end a thread other than a process's first one did;
- *          threads: most that one process had; stdout_bytes: all it printed (the first of them are
- *          in the file that --keep-stdout names, KEY.RUN); stderr: its beginning and its end;
- *          result: what hz-launch said, or null when the program could not be started at all.
+ *          threads: most that one process had; delay_before_ns: of the result's delay_ns, what lies
+ *          before the first turn; stdout_bytes: all it printed (the first of them are in the file
+ *          that --keep-stdout names, KEY.RUN); stderr: its beginning and its end; result: what
+ *          hz-launch said, or null when the program could not be started at all.
  *          Where the unit has a service: service_cpu_ns: CPU time that the service has used in the
  *          turns of this run.
  *   rest   As serve, after the runs: the caller reads what it wants of the idle service and writes
@@ -85,6 +86,7 @@ typedef struct hz_job {
     pid_t program;         /* the program */
     int program_fd;        /* readable when it has ended */
     bool is_open;          /* whether it was permitted to execute */
+    int64_t delay_ns;      /* for how long it had waited for a CPU by then */
     bool is_gone;          /* whether hz-launch has ended, or was never started */
     int64_t ended_ns;      /* when the program was seen to have ended; 0: it has not */
     const char *killed_as; /* why we ended it, or NULL */

@@ -75,6 +75,7 @@ void hz_alternate_ran(const hz_unit *unit, int64_t end_ns)
     hz_json_int(&json, "awake", unit->awake);
     hz_json_int(&json, "beside", unit->beside);
     hz_json_int(&json, "threads", unit->tree.threads);
+    hz_json_int(&json, "delay_before_ns", unit->main.delay_ns);
     hz_json_int(&json, "stdout_bytes", (int64_t)unit->main.stdout_bytes);
     if (unit->service.words != NULL) hz_json_int(&json, "service_cpu_ns", unit->service_cpu_ns);
     write_ending(&json, &unit->main);

@@ -13,6 +13,7 @@
 
 #include "alternate.h"
 #include "arguments.h"
+#include "procfs.h"
 #include "turns.h"
 
 enum {
@@ -121,7 +122,9 @@ void hz_job_start(const hz_alternate *all, hz_unit *unit, hz_job *job)
 
 void hz_job_open(hz_job *job)
 {
+    const int64_t delay_ns = hz_proc_delay_ns(job->program);
     job->is_open = true;
+    job->delay_ns = delay_ns > 0 ? delay_ns : 0;
     (void)!send(job->gate, "", 1, MSG_NOSIGNAL);
 }
 

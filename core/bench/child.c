@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -26,6 +27,7 @@ enum {
     EXIT_REJECTED = 78,     /* EX_CONFIG of sysexits.h: the program refuses its configuration */
     RESET_ON_FORK = 1,      /* flag of sched_setattr */
     SLICE_NS = 100000,      /* shortest slice that the scheduler grants */
+    LOOK_MS = 20,           /* between two looks at whether an end is asked for */
     PATIENCE_MS = 3000,     /* with what does not die, such as a task in uninterruptible sleep */
 };
 
@@ -195,6 +197,27 @@ static int move_up(int fd)
     return moved;
 }
 
+/* Whether a signal that a keeper blocks asks for the end. */
+static bool is_end_asked(void)
+{
+    sigset_t pending;
+    return sigpending(&pending) == 0 &&
+           (sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1 ||
+            sigismember(&pending, SIGHUP) == 1);
+}
+
+/*
+ * Waits for the exec; returns whether it failed, and why. A child that was stopped before does not
+ * come to it: it is killed when an end is asked for.
+ */
+static bool has_failed(int report, pid_t child, int *why)
+{
+    struct pollfd fd = {.fd = report, .events = POLLIN};
+    while (poll(&fd, 1, LOOK_MS) <= 0)
+        if (is_end_asked()) (void)kill(child, SIGKILL);
+    return read(report, why, sizeof *why) == (ssize_t)sizeof *why;
+}
+
 void hz_child_start(hz_child *child, const hz_spawn *spawn)
 {
     int out[2] = {-1, -1};
@@ -217,7 +240,7 @@ void hz_child_start(hz_child *child, const hz_spawn *spawn)
         open_capture(&child->out, out);
         open_capture(&child->err, err);
     }
-    if (read(report[0], &why, sizeof why) == (ssize_t)sizeof why)
+    if (has_failed(report[0], child->pid, &why))
         hz_refuse("cannot run %s: %s", spawn->argv[0], strerror(why));
     (void)close(report[0]);
     child->pidfd = (int)syscall(SYS_pidfd_open, child->pid, 0);

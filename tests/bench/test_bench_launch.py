@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -89,6 +90,19 @@ def test_memory_of_children_counts_towards_the_limit(programs: Programs) -> None
     )
     assert (returned, result["status"]) == (137, "oom")
     assert result["processes"] >= 3
+
+
+def test_one_that_stands_before_its_exec_is_ended_with_its_launcher(programs: Programs) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, subprocess.Popen(
+        [programs.launch_path, "--gated", "--json-fd", str(theirs.fileno()), "--", "true"],
+        pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        program = int.from_bytes(ours.recv(4), sys.byteorder)
+        os.kill(program, signal.SIGSTOP)
+        process.terminate()
+        process.wait(DEADLINE_S)
+    assert gone(program)
 
 
 def test_one_whose_children_have_ended_leaves_nothing_behind(programs: Programs) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from hztune.machine import Machine
 from hztune.params import renamed_in
 from hztune.trial import LossLimit
 from hztune.workload import WorkloadSpec
+
+from .conftest import Compiler
 
 ENGINE = Path(__file__).parents[2] / "experiments" / "engine"
 LANDSCAPES = sorted(ENGINE.glob("landscape-*.json"))
@@ -199,3 +202,57 @@ def test_what_is_said_of_max_loss_is_what_the_judging_code_shows(
     for said, seen in zip(shares, found, strict=True):
         error = math.sqrt(max(said * (1.0 - said), 0.01) / proofs)
         assert abs(seen - said) <= 3.5 * error + 0.005
+
+
+def test_the_precision_of_a_program_is_measured_once_and_kept(
+    script: Script,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    programs, results = script("programs"), tmp_path / "programs.json"
+    monkeypatch.setattr(programs, "build", lambda module, work: None)
+    words: list[str | Path] = ["--only", "sqlite", "--pairs", "1", "--load", "busy"]
+    words += ["--results", results]
+    run(programs, monkeypatch, *words)
+    (cell,) = programs.known(results)
+    assert (cell.program, cell.load, len(cell.turns), len(cell.runs)) == ("sqlite", "busy", 1, 1)
+    told = capsys.readouterr().out
+    assert "| `sqlite` |" in told
+    monkeypatch.setattr(programs, "measure", lambda *cell: pytest.fail("it is known"))
+    run(programs, monkeypatch, *words)
+    assert capsys.readouterr().out == told
+
+
+def test_noise_that_time_averages_away_gives_the_same_deviation_of_a_second(script: Script) -> None:
+    deviation = script("programs").deviation
+    long, short = [(0.02, 1.0), (-0.02, 1.0)], [(0.04, 0.25), (-0.04, 0.25)]
+    assert deviation(long) == pytest.approx(0.02) == deviation(short)
+
+
+SERVES = """
+import select, socket, time
+own, other = socket.socketpair()
+events = select.epoll()
+events.register(own, select.EPOLLIN)
+other.send(b"x")
+end = time.process_time() + 0.1
+while time.process_time() < end:
+    events.poll()
+    sum(range(10000))
+"""
+
+
+def test_a_server_is_slowed_by_the_share_of_its_cpu_time_that_was_asked_for(
+    script: Script, compiled: Compiler, tmp_path: Path
+) -> None:
+    slowed = script("slowed")
+    library = compiled("slowed.so", (ENGINE / "slowed.c").read_text(), "-shared", "-fPIC")
+    variables = {"LD_PRELOAD": str(library), "SLOWED_SHARE": "0.1"}
+    subprocess.run(
+        [sys.executable, "-I", "-S", "-c", SERVES],
+        env={**variables, "SLOWED_ACCOUNT": str(tmp_path / "10")},
+        check=True,
+    )
+    own_ns, spent_ns = slowed.account(tmp_path, 10)
+    assert spent_ns / own_ns == pytest.approx(0.1, rel=0.05)

@@ -108,8 +108,10 @@ class Stint:
     @property
     def own_s(self) -> float:
         """Its time without what other programs took of it, as far as that is known, seconds."""
-        is_known = self.threads <= 1 and self.processes == 1
-        return max(1e-9, self.run.wall_s - (self.delay_s if is_known else 0.0))
+        if self.threads > 1 or self.processes != 1:
+            return self.run.wall_s
+        worked_s = min(self.run.wall_s, self.run.cpu_ns * 1e-9)
+        return max(1e-9, worked_s, self.run.wall_s - self.delay_s)
 
 
 Met = Callable[[int, int], "AbstractContextManager[object] | None"]
@@ -279,7 +281,7 @@ def _stint(
         awake=event["awake"],
         beside=event["beside"],
         threads=event["threads"],
-        delay_s=result["delay_ns"] * 1e-9,
+        delay_s=max(0, result["delay_ns"] - event["delay_before_ns"]) * 1e-9,
         processes=result["processes"],
     )
 

@@ -1,0 +1,327 @@
+"""How precise a second of real programs is: by turns and by whole runs, in one sitting.
+
+    python experiments/engine/programs.py [--only lua redis] [--pairs 40] [--for 170]
+
+Each program of experiments/programs, with an input for which it takes a few tenths of a second, is
+measured beside itself: a pair by turns, a pair by whole runs, and so on, first on a machine that
+does nothing else and then beside a process that keeps a CPU busy. The deviation of log(A/A) is that
+of one measured second of the two sides together. A cell goes into programs.json as soon as it is
+complete; what is there is not measured again, so that all of it may be done in slices (--for). The
+table goes to stdout; with --table it is printed and nothing is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from statistics import fmean
+from types import ModuleType
+from typing import Any
+
+from hztune.blocks import UNCHANGED_PROGRAM, Arm, Block
+from hztune.machine import Machine
+from hztune.measure.alternate import AlternateExecutor
+from hztune.measure.examine import Finding, Tryout
+from hztune.measure.examine_server import ServerTryout
+from hztune.measure.executors import program_identity
+from hztune.measure.program import Program, described
+from hztune.measure.runs import RunExecutor
+from hztune.measure.whole import WholeExecutor
+from hztune.process import Child
+from hztune.stats import pair_ratio
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "programs.json"
+SCHEMA = 1
+PAIRS = 40
+LOADS = ("quiet", "busy")
+CONTROL = Arm(UNCHANGED_PROGRAM)
+
+SIZES = {
+    "large-buffers": 3,
+    "dicts": 200,
+    "lua": 300,
+    "ruby": 400,
+    "php": 500,
+    "cpp-messages": 1_000,
+    "redis": 20_000,
+    "memcached": 2_500,
+    "nginx": 2_500,
+}
+"""How much each of the programs does whose case says that; for those below, their input."""
+
+FUNCTIONS = 2
+PIGEONS = 9
+NUMBERS = 60_000
+THREADED = ("cpp-messages",)
+GOALS = {"quiet": (0.04, 0.08), "busy": (0.08, 0.16)}
+"""Most deviation of a second of turns: of a program or server with one thread, of one with more."""
+
+BUSY = [sys.executable, "-S", "-E", "-c", "while True: pass"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one program came to under one load, by turns and by runs.
+
+    Attributes:
+        program: Its name in experiments/programs.
+        load: What else ran: "quiet", nothing; "busy", a process that keeps a CPU busy.
+        measured: When it was complete.
+        load_average: The machine's at that moment, of a minute; what is measured is a part of it.
+        refused: Why hztune would not measure it by turns; "": it would.
+        turn_ms: Length of a turn.
+        cpu: The CPU on which all copies stayed; None: any.
+        turns: Of each pair by turns, the logarithm of the ratio and the measured seconds of both.
+        runs: The same by whole runs.
+    """
+
+    program: str
+    load: str
+    measured: str
+    load_average: float
+    refused: str
+    turn_ms: float
+    cpu: int | None
+    turns: tuple[tuple[float, float], ...]
+    runs: tuple[tuple[float, float], ...]
+
+
+def deviation(pairs: Sequence[Sequence[float]]) -> float:
+    """The deviation of log(A/A) of one measured second; the truth is 0.
+
+    A pair of T seconds has the variance of one second, divided by T: as if it were made of noise
+    that time averages away. Where a part of it is not, short pairs look better than long ones.
+    """
+    return math.sqrt(fmean(ratio**2 * seconds for ratio, seconds in pairs))
+
+
+# ---- what is measured ----------------------------------------------------------------------------
+
+
+def cases() -> ModuleType:
+    """experiments/programs/run.py, with inputs for short runs."""
+    path = HERE.parent / "programs" / "run.py"
+    spec = importlib.util.spec_from_file_location("programs_run", path)
+    assert spec is not None and spec.loader is not None, path
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    module.__dict__.update(FUNCTIONS=FUNCTIONS, PIGEONS=PIGEONS)
+    return module
+
+
+def names(module: ModuleType) -> list[str]:
+    """All programs and servers of run.py whose case is about speed, not about a limit of memory."""
+    return [
+        case.name
+        for case in module.CASES
+        if (case.command or "--server" in case.options) and "--max-rss" not in case.options
+    ]
+
+
+def build(module: ModuleType, work: Path) -> None:
+    """Makes what the commands need."""
+    module.build(work)
+    lines = (b"%d %d\n" % (number, number**2 % 9973) for number in range(NUMBERS))
+    (work / "small").write_bytes(b"".join(lines))
+
+
+def program_of(case: Any, work: Path) -> Program:
+    """The program of a case."""
+    size = SIZES.get(case.name, case.size)
+    if case.command:
+        return described(tuple(case.words(work, size)))
+    told = case.told(work, size)
+    options = {told[at].removeprefix("--"): told[at + 1] for at in range(0, len(told), 2)}
+    return described(**options)
+
+
+@contextmanager
+def environment(case: Any) -> Iterator[None]:
+    """Sets the variables of a case."""
+    before = dict(os.environ)
+    os.environ.update(case.variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+# ---- measuring -----------------------------------------------------------------------------------
+
+
+def examined(turns: AlternateExecutor, program: Program) -> Finding:
+    """What hztune finds out before it measures by turns; sets the pace and how speed is read."""
+    kind = Tryout if program.service is None else ServerTryout
+    finding = kind(turns, program, CONTROL).finding()
+    turns.reading = finding.reading
+    return finding
+
+
+def pair(executor: WholeExecutor, number: int) -> tuple[float, float]:
+    """Measures a program beside itself once.
+
+    Returns:
+        The logarithm of the ratio, and the measured seconds of both.
+
+    Raises:
+        SystemExit: A run failed.
+    """
+    block = executor.measure([CONTROL, CONTROL], role="aa", rounds=1, number=number)
+    ratio = pair_ratio(*block.outcomes)
+    if ratio is None:
+        raise SystemExit(f"programs.py: {[outcome.detail for outcome in block.outcomes]}")
+    return ratio.log_ratio, _seconds(block)
+
+
+def _seconds(block: Block) -> float:
+    return sum(turn.counted_ns for outcome in block.outcomes for turn in outcome.turns) * 1e-9
+
+
+def measure(case: Any, work: Path, load: str, pairs: int) -> Cell:
+    """Measures one cell: a pair by turns and a pair by runs, as often as asked."""
+    program = program_of(case, work)
+    machine = Machine.here()
+    identity = program_identity(program)
+    memory_mb = int(machine.memory_gib * 1024)
+    turns = AlternateExecutor(program, seed=1, identity=identity, memory_mb=memory_mb)
+    runs = RunExecutor(program, seed=1, identity=identity, memory_mb=memory_mb)
+    both: list[tuple[tuple[float, float], tuple[float, float]]] = []
+    with environment(case), Child(BUSY) if load == "busy" else nullcontext():
+        finding = examined(turns, program)
+        for number in range(pairs):
+            both.append((pair(turns, number), pair(runs, number)))
+    return Cell(
+        program=case.name,
+        load=load,
+        measured=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        load_average=os.getloadavg()[0],
+        refused=finding.reason,
+        turn_ms=turns.pace.turn_ms,
+        cpu=turns.pace.cpu,
+        turns=tuple(by_turns for by_turns, _ in both),
+        runs=tuple(by_runs for _, by_runs in both),
+    )
+
+
+# ---- results -------------------------------------------------------------------------------------
+
+
+def known(results: Path) -> list[Cell]:
+    """The cells of earlier slices.
+
+    Raises:
+        SystemExit: They are of another machine: they do not belong into one table.
+    """
+    if not results.is_file():
+        return []
+    document = json.loads(results.read_text())
+    there, here = document["machine"], Machine.here()
+    if (there["cpu"], there["cores"]) != (here.cpu, here.cores):
+        raise SystemExit(
+            f"programs.py: {results} was measured on {there['cores']} CPUs of {there['cpu']}; "
+            "name another file with --results"
+        )
+    return [Cell(**cell) for cell in document["cells"]]
+
+
+def record(results: Path, cells: Sequence[Cell]) -> None:
+    """Writes all cells so far."""
+    document = {
+        "schema": SCHEMA,
+        "machine": asdict(Machine.here()),
+        "cells": [asdict(cell) for cell in cells],
+    }
+    fresh = results.with_suffix(".new")
+    fresh.write_text(json.dumps(document) + "\n")
+    fresh.replace(results)
+
+
+def table(cells: Sequence[Cell]) -> Iterator[str]:
+    """The table, and what it comes to, as lines."""
+    of: Mapping[tuple[str, str], Cell] = {(cell.program, cell.load): cell for cell in cells}
+    yield "| | a run | turns | by turns | by runs | beside a busy process: by turns | by runs |"
+    yield "|---|---|---|---|---|---|---|"
+    for name in dict.fromkeys(cell.program for cell in cells):
+        each = [of.get((name, load)) for load in LOADS]
+        first = next(cell for cell in each if cell is not None)
+        where = "all CPUs" if first.cpu is None else "one CPU"
+        run_s = fmean(seconds for _, seconds in first.turns) / 2.0
+        found = " | ".join(_figures(cell) if cell else " | " for cell in each)
+        yield f"| `{name}` | {run_s:.2f} s | {first.turn_ms:g} ms, {where} | {found} |"
+    for load in LOADS:
+        if gains := [deviation(c.runs) / deviation(c.turns) for c in cells if c.load == load]:
+            mean = math.exp(fmean(math.log(gain) for gain in gains))
+            yield f"\n{load}: {len(gains)} cells; by runs {mean:.1f} times as far (geometric mean)"
+
+
+def _figures(cell: Cell) -> str:
+    """The two figures of a cell; one that misses its goal stands out."""
+    by_turns = deviation(cell.turns)
+    missed = by_turns > GOALS[cell.load][cell.program in THREADED]
+    told = f"**{by_turns:.3f}**" if missed else f"{by_turns:.3f}"
+    return f"{told}{' (refused)' if cell.refused else ''} | {deviation(cell.runs):.3f}"
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def arguments(words: Sequence[str] | None, programs: Sequence[str]) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    add("--only", nargs="+", metavar="NAME", choices=programs, default=programs)
+    add("--pairs", type=int, default=PAIRS, help=f"of each cell; default {PAIRS}")
+    add("--load", choices=LOADS, action="append", help="default: both")
+    add("--for", type=float, default=math.inf, metavar="S", dest="span_s",
+        help="begin no cell that would not be complete after so many seconds")  # fmt: skip
+    add("--results", type=Path, default=RESULTS, help="default: programs.json beside this file")
+    add("--table", action="store_true", help="print the table and measure nothing")
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Measures what is not known yet, and prints the table."""
+    module = cases()
+    asked = arguments(words, names(module))
+    started, longest_s = time.monotonic(), 0.0
+    cells = known(asked.results)
+    done = {(cell.program, cell.load) for cell in cells}
+    wanted = [(name, load) for load in asked.load or LOADS for name in asked.only]
+    with tempfile.TemporaryDirectory(prefix="hztune-programs-") as folder:
+        left = [] if asked.table else [each for each in wanted if each not in done]
+        if left:
+            build(module, Path(folder))
+        for name, load in left:
+            case = next(case for case in module.CASES if case.name == name)
+            if lacking := module.missing(case):
+                print(f"{name}: {'; '.join(lacking)}", file=sys.stderr)
+                continue
+            began = time.monotonic()
+            if began - started + longest_s > asked.span_s:
+                print(f"programs.py: {len(wanted) - len(done)} cells are left", file=sys.stderr)
+                break
+            cells.append(measure(case, Path(folder), load, asked.pairs))
+            record(asked.results, cells)
+            done.add((name, load))
+            took_s = time.monotonic() - began
+            longest_s = max(longest_s, took_s)
+            print(f"{name}, {load}: {took_s:.0f} s {cells[-1].refused}", file=sys.stderr)
+    print("\n".join(table(cells)))
+
+
+if __name__ == "__main__":
+    main()
