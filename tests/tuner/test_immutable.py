@@ -52,7 +52,9 @@ def returned(name: str) -> Iterator[Any]:
 
 def taken_apart(kind: Any) -> tuple[Any, ...]:
     """A type itself, or of what is made anew the types of its elements."""
-    return get_args(kind) if get_origin(kind) in MADE_ANEW else (kind,)
+    if get_origin(kind) not in MADE_ANEW:
+        return (kind,)
+    return tuple(each for part in get_args(kind) for each in taken_apart(part))
 
 
 def mutable(kind: Any, where: str, seen: set[Any]) -> Iterator[str]:

@@ -42,7 +42,7 @@ def test_equals_are_not_claimed_gains_are_found_and_intervals_cover(studies: Mod
     assert total.covered >= 0.95 * total.intervals
     assert total.emitted_covered >= 0.95 * total.emitted
     assert total.found >= 0.35 * STUDIES  # of gains as small as the least: about a half
-    assert total.useless <= 0.1 * total.carried + 1
+    assert total.useless <= 0.2 * total.carried  # 1 in 30 of many studies; four of 16 once in 500
 
 
 def test_parts_add_up_to_the_whole(studies: ModuleType) -> None:

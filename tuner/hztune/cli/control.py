@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +87,7 @@ def set_command(pid: int, as_json: bool, settings: tuple[str, ...]) -> None:
         raise UsageError("a parameter is given twice; give it one value")
     changed = api.change_process(pid, pairs)
     if as_json:
-        click.echo(json.dumps(asdict(changed), indent=2))
+        click.echo(json.dumps(record_of(changed), indent=2))
     for name, value in changed.after.items():
         if not as_json:
             click.echo(f"{name}: {changed.before[name]} -> {value}")
@@ -106,7 +106,7 @@ def trim_command(pid: int, as_json: bool) -> None:
     """Have a running process give back unused memory."""
     trimmed = api.trim_process(pid)
     if as_json:
-        click.echo(json.dumps(asdict(trimmed), indent=2))
+        click.echo(json.dumps(record_of(trimmed), indent=2))
         return
     if not trimmed.allocators:
         raise UsageError(f"process {pid} has no allocator that the agent can ask to give back")
@@ -119,8 +119,17 @@ def trim_command(pid: int, as_json: bool) -> None:
 
 def with_ratios(found: Statistics | Diagnosis) -> dict[str, Any]:
     """The record of a process for JSON; each allocator has its ratio, too."""
-    parts = [{**asdict(part), "ratio": part.ratio} for part in found.parts]
-    return {**asdict(found), "parts": parts}
+    parts = [{**record_of(part), "ratio": part.ratio} for part in found.parts]
+    return {**record_of(found), "parts": parts}
+
+
+def record_of(value: Any) -> Any:
+    """What JSON can hold of a dataclass: dicts and lists; `asdict` copies no fixed mapping."""
+    if is_dataclass(value):
+        return {each.name: record_of(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: record_of(each) for name, each in value.items()}
+    return [record_of(each) for each in value] if isinstance(value, tuple) else value
 
 
 def _mib(size: int) -> str:
@@ -185,6 +194,6 @@ def _rest(count: int, what: str) -> Iterator[str]:
 
 def _counters(found: Statistics) -> Iterator[str]:
     """Those that have counted anything."""
-    counted = [f"{name} {value}" for name, value in (found.counters or {}).items() if value]
+    counted = [f"{name} {value}" for name, value in found.counters.items() if value]
     if counted:
         yield "since its start: " + ", ".join(counted)

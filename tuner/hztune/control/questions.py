@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hztune import params
+from hztune.blocks import fixed
 from hztune.control import channel
 from hztune.control.outside import Process, SeenMemory
 from hztune.errors import UsageError
@@ -37,7 +38,11 @@ class Holding:
     live_bytes: int | None
     held_bytes: int | None
     cached_bytes: int | None
-    settings: dict[str, Value]
+    settings: Mapping[str, Value]
+
+    def __post_init__(self) -> None:
+        """Keeps a copy that nothing can change."""
+        object.__setattr__(self, "settings", fixed(self.settings))
 
     @property
     def ratio(self) -> float | None:
@@ -93,7 +98,7 @@ class Statistics:
         classes: Of hz: the blocks, by size.
         threads: Of hz: what each thread keeps.
         threads_left_out: Further threads that the answer had no room for.
-        counters: Of hz: what it has done since its start.
+        counters: Of hz: what it has done since its start; of others empty.
     """
 
     pid: int
@@ -105,7 +110,11 @@ class Statistics:
     classes: tuple[SizeClass, ...] = ()
     threads: tuple[ThreadCaches, ...] = ()
     threads_left_out: int = 0
-    counters: dict[str, int] | None = None
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Keeps a copy that nothing can change."""
+        object.__setattr__(self, "counters", fixed(self.counters))
 
     @property
     def main(self) -> Holding | None:
@@ -122,8 +131,13 @@ class Changed:
         after: The same, as they are.
     """
 
-    before: dict[str, Value]
-    after: dict[str, Value]
+    before: Mapping[str, Value]
+    after: Mapping[str, Value]
+
+    def __post_init__(self) -> None:
+        """Keeps copies that nothing can change."""
+        for name in ("before", "after"):
+            object.__setattr__(self, name, fixed(getattr(self, name)))
 
 
 @dataclass(frozen=True, slots=True)

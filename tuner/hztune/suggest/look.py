@@ -19,9 +19,9 @@ from pathlib import Path
 from threading import Event, Thread
 
 from hztune import artifacts
-from hztune.allocator import inside, live, target
+from hztune.allocator import inside, live, loaded_program
 from hztune.allocator.live import Running
-from hztune.allocator.target import Target
+from hztune.allocator.loaded_program import LoadedProgram
 from hztune.errors import HztuneError
 from hztune.measure.holdings import ports_of
 from hztune.measure.identity import AllocatorIdentity, Fault, user_settings
@@ -222,7 +222,7 @@ def looked_at(program: Program, seconds: float, reporter: Reporter) -> Sight:
         UsageError: There is no such program, or it cannot be started.
         HztuneError: It fails by itself, so that nothing can be measured of it.
     """
-    found = target.inspect(program.argv[0])
+    found = loaded_program.inspect(program.argv[0])
     reporter.say(f"{program.label}: a look for {seconds:g} s at most, as it is")
     seen = _Run(seconds)
     with with_port_and_dir(program) as here, mapped_files() as files:
@@ -231,7 +231,7 @@ def looked_at(program: Program, seconds: float, reporter: Reporter) -> Sight:
     reporter.say(f"{program.label}: another one, with its calls recorded")
     calls, unseen, dropped = _calls(program, seen, seconds)
     provider = seen.run.library
-    parts = inside.parts_of([found.program, *target.libraries(found.program), *files])
+    parts = inside.parts_of([found.program, *loaded_program.libraries(found.program), *files])
     points = seen.points or ((0, seen.run.rss_peak_kb, 0),)
     return Sight(
         wall_s=seen.wall_s,
@@ -248,7 +248,7 @@ def looked_at(program: Program, seconds: float, reporter: Reporter) -> Sight:
         allocator=_allocator(found, provider),
         provider=provider,
         inside=tuple(part.name for part in parts),
-        links=tuple(each.name for each in target.libraries(found.program)),
+        links=tuple(each.name for each in loaded_program.libraries(found.program)),
         obstacle=found.obstacle() or "",
         dropped=tuple(sorted(dropped)),
         ports=tuple(sorted(seen.ports)),
@@ -268,11 +268,11 @@ def _require_well(program: Program, seen: _Run) -> None:
         )
 
 
-def _allocator(found: Target, provider: str) -> str:
+def _allocator(found: LoadedProgram, provider: str) -> str:
     """The name of what provides malloc; the program itself where no library was seen to."""
     if not provider or Path(provider) == found.program:
         return found.inside
-    return target.named(Path(provider))
+    return loaded_program.named(Path(provider))
 
 
 def _calls(program: Program, seen: _Run, seconds: float) -> tuple[Calls | None, str, set[str]]:
