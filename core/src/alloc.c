@@ -45,7 +45,7 @@ void *hz_malloc(size_t size)
 {
     if (HZ_LIKELY(size <= hz_map.small_max_bytes)) return stack_alloc(hz_small_stack(size));
     if (HZ_UNLIKELY(size > hz_map.class_max_bytes)) return alloc_slow(size, HZ_GRANULE_BYTES);
-    return class_alloc(hz_class_of(size)); /* small only if the path opened meanwhile */
+    return class_alloc(hz_class_of(size)); /* a small one: the path opened between the two ifs */
 }
 
 /* ---- slow allocation ------------------------------------------------------------------------ */

@@ -152,8 +152,13 @@ _Static_assert(sizeof(hz_page_entry) == 1 << HZ_PAGE_ENTRY_SHIFT, "as hz_entry_a
 _Static_assert(HZ_SPAN_BYTES_MAX <= HZ_REMAINDER_MAX / HZ_SLOPE_MOST, "NEAR, ABOVE");
 _Static_assert(UINT64_MAX / HZ_SMALL_MAX_BYTES - HZ_REMAINDER_MAX >= HZ_ADDRESS_MAX, "BETWEEN");
 _Static_assert(UINT64_MAX / HZ_CLASS_MAX_BYTES > 2 * HZ_REMAINDER_MAX, "BETWEEN, on the slow path");
-/* A size that is a power of two has the least slope, HZ_SLOPE - 1. */
-_Static_assert((HZ_SLOPE - 1) << 32 >= HZ_ADDRESS_MAX / 2, "FAR, and twice as far for all of them");
+/* The least remainder of an address by the entry of a page that lies `bytes` away (FAR). A size
+ * that is a power of two has the least slope, HZ_SLOPE - 1. The last block that was cut may lie
+ * nearer than the page, by the length of a span. */
+#define HZ_REMAINDER_FAR(bytes) (((bytes)-HZ_SPAN_BYTES_MAX) * (HZ_SLOPE - 1))
+_Static_assert(HZ_REMAINDER_FAR((uint64_t)1 << 32) >= HZ_ADDRESS_MAX / 2 &&
+                   HZ_REMAINDER_FAR((uint64_t)1 << 33) >= HZ_ADDRESS_MAX,
+               "FAR");
 
 /*
  * Writes the entry of a page in which the last block that was cut starts at `last`. Frees may read

@@ -140,7 +140,8 @@ __attribute__((noinline)) static void free_elsewhere(void *block)
     errno = saved;
 }
 
-/* With double_free=at_call all frees come here, and the block's magazine mostly has room. */
+/* With double_free=at_call all frees come here: `stack` is one that is always full. The block's
+ * magazine, which mostly has room, lies hz_rows_away from it. */
 __attribute__((noinline)) static void free_slow(void *block, hz_stack *stack, uint64_t remainder)
 {
     const ptrdiff_t away = hz_rows_away;

@@ -24,8 +24,8 @@ uintptr_t hz_os_addresses(void);                     /* how many a process has; 
 bool hz_os_allow_writing(void *address, size_t bytes);
 bool hz_os_forbid(void *address, size_t bytes); /* no access, until it is allowed again */
 void *hz_os_map(size_t bytes);                  /* zeroed memory; NULL on failure */
-bool hz_os_purge(void *address,
-                 size_t bytes); /* gives the memory back: it reads as zero afterwards */
+/* Gives the memory back: it reads as zero afterwards. */
+bool hz_os_purge(void *address, size_t bytes);
 /* Moves the pages to another mapping, by the page table: then the first range reads as zero and
  * costs no memory. False, and nothing has changed, where the kernel refuses. */
 bool hz_os_move(void *from, void *to, size_t bytes);
@@ -33,8 +33,8 @@ bool hz_os_move(void *from, void *to, size_t bytes);
 bool hz_os_is_one_mapping(void *address, size_t bytes);
 /* As a purge; the pages are mapped anew, so that moved ones join their neighbours again. */
 bool hz_os_renew(void *address, size_t bytes);
-bool hz_os_uncommit(void *address,
-                    size_t bytes); /* as a purge; needs hz_os_allow_writing afterwards */
+/* As a purge; the pages need hz_os_allow_writing afterwards. */
+bool hz_os_uncommit(void *address, size_t bytes);
 bool hz_os_ask_huge_pages(void *address, size_t bytes);
 bool hz_os_decline_huge_pages(void *address, size_t bytes);
 bool hz_os_populate(void *address, size_t bytes);

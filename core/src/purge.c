@@ -151,8 +151,9 @@ static size_t below_or_top(size_t below)
     return below > 0 ? below : SIZE_MAX;
 }
 
-/* The next run below the last one that was not freed just now; if none, the highest run. NULL when
- * `looks` ran out: then the next call goes on. */
+/* The next run to return, downwards from the last one: pages that were freed just now are passed
+ * over. If there is no other, the highest run. NULL when `looks` ran out: then the next call goes
+ * on. */
 static hz_page_info *find_excess(size_t most, size_t *looks)
 {
     hz_sweep sweep = {.below = below_or_top(purge.excess_below),

@@ -30,7 +30,8 @@
 const uint32_t hz_class_bytes[HZ_CLASSES + 1] = {
 #define BYTES(class_, below, bytes) [class_] = (bytes),
     SMALL_CLASSES(BYTES)
-    [41] = 41024, 49216, 57408, 65600, 81984, 98368, 114752, 131136, 163904, 196672, 229440, 262208,
+    [HZ_SMALL_CLASSES + 1] =
+    41024, 49216, 57408, 65600, 81984, 98368, 114752, 131136, 163904, 196672, 229440, 262208,
     [HZ_SIZED_CLASSES + 1] = 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536,
 };
 
@@ -40,6 +41,12 @@ uint16_t hz_small_stacks[HZ_SMALL_MAX_BYTES / HZ_GRANULE_BYTES + 1] = {
     SMALL_CLASSES(RANGE)
 };
 /* clang-format on */
+
+/* That no two ranges share a size is for the compiler to say (-Woverride-init). */
+#define WIDTH(class_, below, bytes) +((bytes) - (below))
+#define ONE(class_, below, bytes) +1
+_Static_assert(0 SMALL_CLASSES(WIDTH) == HZ_SMALL_MAX_BYTES, "each small size has a class");
+_Static_assert(0 SMALL_CLASSES(ONE) == HZ_SMALL_CLASSES, "types.h counts the rows");
 
 /*
  * See block.h. A large block starts at the first byte of its page: every other address of the page

@@ -20,8 +20,9 @@ uint64_t hz_class_step(uint32_t class_, uint32_t shard);
 
 /*
  * The class of a size in (HZ_SMALL_MAX_BYTES, HZ_CLASS_MAX_BYTES]. There are four classes to each
- * doubling. Each is a cache line above the round number, so the line is subtracted first. Then
- * log2 tells the doubling, and the two bits below the highest one tell which of the four.
+ * doubling from 32 KiB = 2^15 on. Each is a cache line above the round number, so the line is
+ * subtracted first. Then log2 tells the doubling, and the highest three bits, which are 4 to 7,
+ * tell which of the four.
  *
  *     size      32833 to 41024   41025 to 49216   ...   57409 to 65600   65601 to 81984   ...
  *     class     41               42                     44               45
@@ -30,12 +31,12 @@ HZ_FAST uint32_t hz_class_of_medium(size_t size)
 {
     size_t below = size - HZ_CACHE_LINE_BYTES - 1;
     uint32_t log2 = 63u ^ (uint32_t)__builtin_clzl(below);
-    return 4 * (log2 - 7) + (uint32_t)(below >> (log2 - 2)) + 5;
+    return HZ_SMALL_CLASSES + 1 + 4 * (log2 - 15) + (uint32_t)(below >> (log2 - 2)) - 4;
 }
 _Static_assert((int)HZ_SMALL_MAX_BYTES == (1 << 15) + (int)HZ_CACHE_LINE_BYTES &&
                    (int)HZ_CLASS_MAX_BYTES == (1 << 18) + (int)HZ_CACHE_LINE_BYTES &&
-                   (int)HZ_SIZED_CLASSES == 40 + 4 * (18 - 15),
-               "class 41 begins at 32 KiB, and class 52 ends at 256 KiB");
+                   (int)HZ_MEDIUM_CLASSES == 4 * (18 - 15),
+               "the medium classes begin at 32 KiB and end at 256 KiB");
 
 /* Byte offset of the stack for a size up to HZ_SMALL_MAX_BYTES. */
 HZ_FAST uint32_t hz_small_stack(size_t size)

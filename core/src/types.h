@@ -66,8 +66,10 @@ enum {
 
 /* The numbers that a page's class may have; each indexes the tables of a heap and of the map. */
 enum {
-    HZ_CLASS_NONE = 0,       /* no block lies here */
-    HZ_SIZED_CLASSES = 52,   /* 1..52: by size */
+    HZ_CLASS_NONE = 0,      /* no block lies here */
+    HZ_SMALL_CLASSES = 40,  /* 1..40: by size, up to HZ_SMALL_MAX_BYTES */
+    HZ_MEDIUM_CLASSES = 12, /* 41..52: by size, up to HZ_CLASS_MAX_BYTES */
+    HZ_SIZED_CLASSES = HZ_SMALL_CLASSES + HZ_MEDIUM_CLASSES,
     HZ_ALIGNED_CLASSES = 10, /* 53..62: powers of two, 128 bytes to a page, for aligned requests */
     HZ_CLASSES = HZ_SIZED_CLASSES + HZ_ALIGNED_CLASSES,
     HZ_CLASS_LARGE = 63, /* a large block */

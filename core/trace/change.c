@@ -44,7 +44,7 @@ static void resolve_next(hz_resolver *resolver, const hz_ordered *next, uint64_t
 
 static void take_names(const hz_trace *trace, hz_resolver *resolver)
 {
-    for (uint32_t i = 0; i < trace->header.thread_count; i++)
+    for (uint32_t i = 0; i < trace->header->thread_count; i++)
         memcpy(hz_resolver_actor(resolver, i)->name, trace->threads[i].name, HZ_TRACE_NAME_BYTES);
 }
 
@@ -52,7 +52,7 @@ bool hz_resolve_trace(const hz_trace *trace, hz_resolver *resolver)
 {
     hz_ordered next;
     hz_order *order = hz_order_make(trace);
-    uint64_t *touches = calloc((size_t)trace->header.thread_count + 1, sizeof *touches);
+    uint64_t *touches = calloc((size_t)trace->header->thread_count + 1, sizeof *touches);
     if (touches == NULL) hz_fail("no memory for a trace");
     while (hz_order_next(order, &next)) resolve_next(resolver, &next, touches);
     free(touches);

@@ -155,7 +155,7 @@ static unsigned write_others(const hz_log *log, const hz_finish *wanted, bool *i
 bool hz_finish_log(const hz_finish *wanted)
 {
     hz_log log;
-    const hz_mapped file = hz_map_file(wanted->log);
+    const hz_mapped_file file = hz_map_file(wanted->log);
     hz_log_read(&log, wanted->log, file.bytes, file.size);
     const uint32_t room = hz_log_image_room(&log);
     bool *is_taken = calloc((size_t)room + 1, sizeof *is_taken);

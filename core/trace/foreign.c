@@ -34,7 +34,7 @@ hz_form hz_form_named(const char *name)
     return HZ_FORM_NONE;
 }
 
-static bool is_text(const hz_mapped *file)
+static bool is_text(const hz_mapped_file *file)
 {
     const size_t length = file->size < LOOK_BYTES ? file->size : LOOK_BYTES;
     for (size_t i = 0; i < length; i++) {
@@ -45,7 +45,7 @@ static bool is_text(const hz_mapped *file)
 }
 
 /* The first line tells: "# ...", "0 12 malloc", "12: malloc", "= Start", "@ where". */
-hz_form hz_form_of(const hz_mapped *file)
+hz_form hz_form_of(const hz_mapped_file *file)
 {
     if (file->size == 0) return HZ_FORM_NONE;
     if (!is_text(file)) return file->bytes[0] == WORKLOAD_START ? HZ_FORM_WORKLOAD : HZ_FORM_NONE;
@@ -59,7 +59,8 @@ hz_form hz_form_of(const hz_mapped *file)
     return file->bytes[at] == ':' ? HZ_FORM_AOSP : HZ_FORM_TEXT;
 }
 
-double hz_foreign_read(hz_form form, const char *path, const hz_mapped *file, hz_resolver *resolver)
+double hz_foreign_read(hz_form form, const char *path, const hz_mapped_file *file,
+                       hz_resolver *resolver)
 {
     double ns_per_unit = 0.0;
     if (form == HZ_FORM_WORKLOAD)
@@ -146,8 +147,8 @@ void hz_foreign_write(hz_form form, const hz_trace *trace, FILE *out)
 {
     hz_ordered next;
     hz_order *order = hz_order_make(trace);
-    uint64_t *touch = calloc((size_t)trace->header.thread_count + 1, sizeof *touch);
-    const bool has_time = (trace->header.flags & HZ_TRACE_HAS_TIME) != 0;
+    uint64_t *touch = calloc((size_t)trace->header->thread_count + 1, sizeof *touch);
+    const bool has_time = (trace->header->flags & HZ_TRACE_HAS_TIME) != 0;
     if (touch == NULL) hz_fail("no memory for a trace");
     if (form == HZ_FORM_TEXT) (void)fputs("# thread ns operation block size alignment\n", out);
     if (form == HZ_FORM_MTRACE) (void)fputs("= Start\n", out);

@@ -253,7 +253,8 @@ static void read_mtrace(reading *r)
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
-double hz_read_lines(hz_form form, const char *path, const hz_mapped *file, hz_resolver *resolver)
+double hz_read_lines(hz_form form, const char *path, const hz_mapped_file *file,
+                     hz_resolver *resolver)
 {
     reading r = {.path = path, .resolver = resolver};
     const char *at = (const char *)file->bytes;

@@ -87,7 +87,7 @@ static void write_sizes(hz_json *json, const counts *c)
 static void write_threads(hz_json *json, const hz_trace *trace, const counts *c)
 {
     hz_json_array(json, "threads_shown");
-    for (uint32_t i = 0; i < trace->header.thread_count && i < THREADS_SHOWN; i++) {
+    for (uint32_t i = 0; i < trace->header->thread_count && i < THREADS_SHOWN; i++) {
         const hz_trace_thread *thread = &trace->threads[i];
         hz_json_object(json, NULL);
         hz_json_bytes(json, "name", thread->name, strnlen(thread->name, sizeof thread->name));
@@ -101,15 +101,15 @@ static void write_threads(hz_json *json, const hz_trace *trace, const counts *c)
 
 static void write_notes(hz_json *json, const hz_trace *trace)
 {
-    if (trace->notes != NULL && trace->header.notes_bytes > 0)
-        hz_json_raw(json, "notes", trace->notes, trace->header.notes_bytes);
+    if (trace->notes != NULL && trace->header->notes_bytes > 0)
+        hz_json_raw(json, "notes", trace->notes, trace->header->notes_bytes);
     else
         hz_json_null(json, "notes");
 }
 
 static void write_info(hz_json *json, const hz_trace *trace, const counts *c)
 {
-    const hz_trace_header *header = &trace->header;
+    const hz_trace_header *header = trace->header;
     hz_json_object(json, NULL);
     hz_json_int(json, "schema", 1);
     if (trace->damage[0] != '\0')
@@ -144,10 +144,10 @@ void hz_trace_describe(const hz_trace *trace, FILE *out)
     counts c = {.calls = 0};
     hz_json json = {.out = out};
     hz_order *order = hz_order_make(trace);
-    c.thread_calls = calloc((size_t)trace->header.thread_count + 1, sizeof *c.thread_calls);
-    c.touch = malloc(((size_t)trace->header.thread_count + 1) * sizeof *c.touch);
+    c.thread_calls = calloc((size_t)trace->header->thread_count + 1, sizeof *c.thread_calls);
+    c.touch = malloc(((size_t)trace->header->thread_count + 1) * sizeof *c.touch);
     if (c.thread_calls == NULL || c.touch == NULL) hz_fail("no memory for a trace");
-    for (uint32_t i = 0; i < trace->header.thread_count; i++) c.touch[i] = NO_TOUCH;
+    for (uint32_t i = 0; i < trace->header->thread_count; i++) c.touch[i] = NO_TOUCH;
     while (hz_order_next(order, &next)) count_operation(&c, &next);
     hz_order_drop(order);
     write_info(&json, trace, &c);

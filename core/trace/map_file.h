@@ -6,14 +6,14 @@
 
 #include <stddef.h>
 
-typedef struct hz_mapped {
+typedef struct hz_mapped_file {
     const unsigned char *bytes; /* NULL when the file is empty */
     size_t size;                /* in bytes */
-} hz_mapped;
+} hz_mapped_file;
 
 /* Maps a regular file; refuses with a sentence what cannot be read. */
-hz_mapped hz_map_file(const char *path);
+hz_mapped_file hz_map_file(const char *path);
 
-void hz_unmap_file(const hz_mapped *file);
+void hz_unmap_file(const hz_mapped_file *file);
 
 #endif

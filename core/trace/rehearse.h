@@ -9,7 +9,7 @@
 #ifndef HZ_TRACE_REHEARSE_H
 #define HZ_TRACE_REHEARSE_H
 
-#include "trace_open.h"
+#include "trace_read.h"
 
 enum { HZ_TRACE_CELLS_A_GROUP = 8 };
 

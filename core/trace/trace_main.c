@@ -15,6 +15,7 @@
 #include "info.h"
 #include "log_read.h"
 #include "map_file.h"
+#include "trace_salvage.h"
 #include "trace_write.h"
 
 #define NS_PER_S 1e9
@@ -39,9 +40,10 @@ typedef struct request {
 
 /* A file that was read. */
 typedef struct loaded {
-    hz_mapped file;
+    hz_mapped_file file;
     hz_trace trace; /* when it is one */
     bool is_trace;
+    hz_salvaged salvaged; /* when it is a damaged one */
     hz_resolver resolver; /* when it was resolved */
     double ns_per_unit;   /* of its times; 0: it has none */
     uint32_t flags;       /* of the trace that is written */
@@ -103,11 +105,25 @@ static request parse(int argc, char **argv)
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
+static bool is_damaged(const loaded *l)
+{
+    return l->is_trace && l->trace.damage[0] != '\0';
+}
+
+/* Where a damaged trace will not do. */
+static _Noreturn void fail_damaged(const loaded *l)
+{
+    hz_fail("%s %s; `hztune trace cut` keeps what stands before that", l->trace.path,
+            l->trace.damage);
+}
+
 static void load(loaded *l, const request *r)
 {
     l->file = hz_map_file(r->input);
     l->is_trace = hz_trace_is_one(l->file.bytes, l->file.size);
-    if (l->is_trace) hz_trace_load(&l->trace, r->input, l->file.bytes, l->file.size);
+    if (!l->is_trace) return;
+    hz_trace_load(&l->trace, r->input, l->file.bytes, l->file.size);
+    if (is_damaged(l)) hz_trace_salvage(&l->trace, &l->salvaged);
 }
 
 static char *copy_text(const char *text, size_t length)
@@ -122,17 +138,14 @@ static void resolve_input(loaded *l, const request *r)
 {
     hz_resolver_make(&l->resolver, r->output);
     if (l->is_trace) {
-        const bool is_damaged = l->trace.damage[0] != '\0';
-        if (is_damaged && strcmp(r->verb, "cut") != 0)
-            hz_fail("%s: %s; `hztune trace cut` keeps what stands before that", r->input,
-                    l->trace.damage);
-        const bool is_whole = hz_resolve_trace(&l->trace, &l->resolver) && !is_damaged;
-        if (is_damaged)
-            (void)fprintf(stderr, "hz-trace: %s: %s; what stands before that is kept\n", r->input,
+        if (is_damaged(l) && strcmp(r->verb, "cut") != 0) fail_damaged(l);
+        const bool is_whole = hz_resolve_trace(&l->trace, &l->resolver) && !is_damaged(l);
+        if (is_damaged(l))
+            (void)fprintf(stderr, "hz-trace: %s %s; what stands before that is kept\n", r->input,
                           l->trace.damage);
-        l->ns_per_unit = (l->trace.header.flags & HZ_TRACE_HAS_TIME) != 0 ? 1.0 : 0.0;
-        l->flags = (l->trace.header.flags & HZ_TRACE_IS_PART) | (is_whole ? 0 : HZ_TRACE_IS_PART);
-        l->notes = copy_text(l->trace.notes, l->trace.header.notes_bytes);
+        l->ns_per_unit = (l->trace.header->flags & HZ_TRACE_HAS_TIME) != 0 ? 1.0 : 0.0;
+        l->flags = (l->trace.header->flags & HZ_TRACE_IS_PART) | (is_whole ? 0 : HZ_TRACE_IS_PART);
+        l->notes = copy_text(l->trace.notes, l->trace.header->notes_bytes);
         return;
     }
     const hz_form form = hz_form_of(&l->file);
@@ -146,7 +159,7 @@ static void drop(loaded *l)
 {
     free(l->notes);
     hz_resolver_drop(&l->resolver);
-    if (l->is_trace) hz_trace_drop(&l->trace);
+    hz_salvaged_drop(&l->salvaged);
     hz_unmap_file(&l->file);
 }
 
@@ -239,9 +252,7 @@ static void run_convert(const request *r)
     }
     if (!to_trace) {
         if (!l.is_trace) hz_refuse("%s is not a trace; convert it into one first", r->input);
-        if (l.trace.damage[0] != '\0')
-            hz_fail("%s: %s; `hztune trace cut` keeps what stands before that", r->input,
-                    l.trace.damage);
+        if (is_damaged(&l)) fail_damaged(&l);
         write_form(&l.trace, form, r->output);
         return;
     }

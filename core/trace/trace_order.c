@@ -128,7 +128,7 @@ static uint32_t *obstacle(hz_order *order, uint32_t thread)
     if (order->readers[thread].is_forced) return NULL;
     const bool gives = hz_trace_gives(operation->kind);
     if (operation->kind == HZ_TRACE_JOIN &&
-        operation->operand < order->trace->header.thread_count) {
+        operation->operand < order->trace->header->thread_count) {
         reader *other = &order->readers[operation->operand];
         return other->has_next ? &other->joiner : NULL;
     }
@@ -147,7 +147,7 @@ static uint32_t *obstacle(hz_order *order, uint32_t thread)
 static bool force(hz_order *order)
 {
     uint32_t earliest = UINT32_MAX;
-    for (uint32_t i = 0; i < order->trace->header.thread_count; i++)
+    for (uint32_t i = 0; i < order->trace->header->thread_count; i++)
         if (order->readers[i].has_next &&
             (earliest == UINT32_MAX || reader_is_before(order, i, earliest)))
             earliest = i;
@@ -199,7 +199,7 @@ static uint64_t apply_operation(hz_order *order, uint32_t thread)
     if (operation->kind == HZ_TRACE_HAND)
         cell_fill(order, operation->size, *reader_slot(order, of, operation->operand));
     if (operation->kind == HZ_TRACE_SPAWN &&
-        operation->operand < order->trace->header.thread_count) {
+        operation->operand < order->trace->header->thread_count) {
         reader *other = &order->readers[operation->operand];
         if (other->is_waiting && other->has_next) order_push(order, operation->operand);
     }
@@ -216,14 +216,14 @@ static void reader_advance(hz_order *order, uint32_t thread)
 
 hz_order *hz_order_make(const hz_trace *trace)
 {
-    const size_t threads = (size_t)trace->header.thread_count + 1;
+    const size_t threads = (size_t)trace->header->thread_count + 1;
     hz_order *order = calloc(1, sizeof *order);
     if (order == NULL) hz_fail("no memory for a trace");
     order->trace = trace;
     order->readers = calloc(threads, sizeof *order->readers);
     order->heap = calloc(threads, sizeof *order->heap);
     if (order->readers == NULL || order->heap == NULL) hz_fail("no memory for a trace");
-    for (uint32_t i = 0; i < trace->header.thread_count; i++) {
+    for (uint32_t i = 0; i < trace->header->thread_count; i++) {
         reader *of = &order->readers[i];
         hz_trace_start(&of->cursor, trace, i);
         order->number_max += 8 * trace->threads[i].word_count + 8;
@@ -268,14 +268,14 @@ bool hz_order_next(hz_order *order, hz_ordered *next)
 
 bool hz_order_is_stuck(const hz_order *order)
 {
-    for (uint32_t i = 0; i < order->trace->header.thread_count; i++)
+    for (uint32_t i = 0; i < order->trace->header->thread_count; i++)
         if (order->readers[i].has_next) return true;
     return false;
 }
 
 void hz_order_drop(hz_order *order)
 {
-    for (uint32_t i = 0; i < order->trace->header.thread_count; i++) free(order->readers[i].slots);
+    for (uint32_t i = 0; i < order->trace->header->thread_count; i++) free(order->readers[i].slots);
     free(order->readers);
     free(order->heap);
     free(order->cells);

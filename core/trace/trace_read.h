@@ -1,5 +1,6 @@
 /*
- * Reading a trace: whole, or what stands before the first damage.
+ * Reading a trace: mapped as a whole, and every checksum compared. trace_salvage.h finds what a
+ * damaged one still holds.
  */
 #ifndef HZ_TRACE_READ_H
 #define HZ_TRACE_READ_H
@@ -8,16 +9,44 @@
 
 enum { HZ_REASON_BYTES = 256 };
 
-/* A trace in memory. */
+/* All of it points into the file; of a damaged one that was salvaged, into an hz_salvaged. */
 typedef struct hz_trace {
-    const unsigned char *bytes;   /* the file; what is read points into it */
-    size_t size;                  /* in bytes */
-    hz_trace_header header;       /* a copy; of a damaged trace, what its chunks tell */
-    hz_trace_thread *threads;     /* of the directory, or what the chunks tell */
-    hz_trace_place *places;       /* sorted by thread, then by number */
-    const char *notes;            /* header.notes_bytes of JSON */
-    char damage[HZ_REASON_BYTES]; /* what is wrong with the file; empty: nothing */
+    const char *path;               /* as it was given */
+    const unsigned char *bytes;     /* the whole file */
+    size_t size;                    /* its length */
+    const hz_trace_header *header;  /* at its start */
+    const hz_trace_thread *threads; /* header->thread_count */
+    const hz_trace_place *places;   /* header->chunk_count: by thread, then by number */
+    const char *notes;              /* header->notes_bytes of JSON; NULL: there are none */
+    char damage[HZ_REASON_BYTES];   /* what the file is instead of whole; empty: it is whole */
 } hz_trace;
+
+/* Whether these bytes start as a trace does. */
+bool hz_trace_is_one(const void *bytes, size_t size);
+
+/*
+ * Reads a trace. Where something is wrong, `damage` says it, as "is cut: it should have ...", and
+ * there are no threads. Refuses with a sentence what is no trace, or has another version.
+ */
+void hz_trace_load(hz_trace *trace, const char *path, const unsigned char *bytes, size_t size);
+
+/* Maps a file and reads it; refuses with a sentence what is not a whole trace. */
+hz_trace hz_trace_open(const char *path);
+
+/* The chunk at an offset; NULL: none ends before `end`, or it is damaged. */
+const hz_trace_chunk *hz_trace_chunk_at(const hz_trace *trace, uint64_t offset, uint64_t end);
+
+/* The words of a place, and where they end. */
+static inline const uint64_t *hz_trace_words(const hz_trace *trace, const hz_trace_place *place,
+                                             const uint64_t **end)
+{
+    const void *words = trace->bytes + place->offset + sizeof(hz_trace_chunk);
+    *end = (const uint64_t *)words + place->word_count;
+    return words;
+}
+
+/* ---- a thread's operations, one after the other -----------------------------------------------
+ */
 
 /* A thread's place in its operations. */
 typedef struct hz_trace_cursor {
@@ -29,20 +58,9 @@ typedef struct hz_trace_cursor {
     uint64_t time_ns;     /* of the last operation, from the start of the trace */
 } hz_trace_cursor;
 
-/* Whether these bytes start as a trace does. */
-bool hz_trace_is_one(const void *bytes, size_t size);
-
-/*
- * Reads a trace and looks at every checksum. Where something is wrong, `damage` says so, and what
- * stands before it can be read. Refuses with a sentence what is no trace, or has another version.
- */
-void hz_trace_load(hz_trace *trace, const char *path, const unsigned char *bytes, size_t size);
-
 void hz_trace_start(hz_trace_cursor *cursor, const hz_trace *trace, uint32_t thread);
 
 /* The next operation; false at the end. `time_ns` of the cursor is then its time. */
 bool hz_trace_next(hz_trace_cursor *cursor, hz_trace_operation *operation);
-
-void hz_trace_drop(hz_trace *trace);
 
 #endif

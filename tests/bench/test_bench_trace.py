@@ -423,7 +423,7 @@ def test_what_is_no_trace_is_refused(programs: Programs, tmp_path: Path) -> None
 
 def test_another_version_is_refused(programs: Programs, sound: Path) -> None:
     traces.with_header(sound, version=2)
-    assert "is a trace of version 2, this hz-bench reads version 1" in refusal(programs, sound)
+    assert "is a trace of version 2; this hztune reads version 1" in refusal(programs, sound)
 
 
 @pytest.mark.parametrize(

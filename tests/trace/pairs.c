@@ -87,11 +87,11 @@ int main(int argc, char **argv)
     hz_trace trace;
     hz_ordered next;
     if (argc != 2) hz_refuse("want a trace");
-    const hz_mapped file = hz_map_file(argv[1]);
+    const hz_mapped_file file = hz_map_file(argv[1]);
     hz_trace_load(&trace, argv[1], file.bytes, file.size);
     if (trace.damage[0] != '\0') hz_fail("%s", trace.damage);
-    p.worker_of = calloc(trace.header.thread_count, sizeof *p.worker_of);
-    p.mark_of = calloc(trace.header.thread_count, sizeof *p.mark_of);
+    p.worker_of = calloc(trace.header->thread_count, sizeof *p.worker_of);
+    p.mark_of = calloc(trace.header->thread_count, sizeof *p.mark_of);
     if (p.worker_of == NULL || p.mark_of == NULL) hz_fail("no memory");
     hz_order *order = hz_order_make(&trace);
     while (hz_order_next(order, &next)) digest(&p, &next);

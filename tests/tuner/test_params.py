@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import asdict
@@ -17,6 +18,7 @@ from hztune.params import OldName, Param
 Build = Callable[..., Path]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
+ROOT = Path(__file__).parents[2]
 TABLE = params.table()
 NUMBERS = [row for row in TABLE if row.kind == "int"]
 ENUMS = [row for row in TABLE if row.kind == "enum"]
@@ -48,6 +50,12 @@ def test_a_row_says_everything_that_its_users_need(row: Param) -> None:
     assert row.macro == f"HZ_CONFIG_{row.name.upper()}"
     assert row.doc and not row.doc.endswith(".")
     assert row.kind == "enum" or row.unit
+
+
+def test_the_table_lists_the_units_that_its_rows_have() -> None:
+    text = (ROOT / "core/include/hz/params.def").read_text()
+    (listed,) = re.findall(r"^ \* unit     of the number: (.+)$", text, re.MULTILINE)
+    assert sorted(listed.split(", ")) == sorted({row.unit for row in NUMBERS})
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)

@@ -62,7 +62,7 @@ def test_a_damaged_trace_is_told_of_with_status_1(
     (tmp_path / "cut.trace").write_bytes(recorded.read_bytes()[:-100])
     done = hztune("trace", "info", "cut.trace")
     assert done.returncode == 1
-    assert done.stdout.startswith("DAMAGED: it has ")
+    assert done.stdout.startswith("DAMAGED: it is cut: it should have ")
     done = hztune("trace", "cut", "cut.trace", "-o", "kept.trace")
     assert done.returncode == 0 and "what stands before that is kept" in done.stderr
 

@@ -37,7 +37,7 @@ def check_lines(check: TraceCheck, name: str) -> list[str]:
 
 def _head(told: Mapping[str, Any]) -> Iterator[str]:
     if told["damage"]:
-        yield f"DAMAGED: {told['damage']}; what follows is of what stands before that"
+        yield f"DAMAGED: it {told['damage']}; what follows is of what stands before that"
     notes = told["notes"] or {}
     if notes.get("program"):
         yield f"program   {_one_line(notes['program'])}"
