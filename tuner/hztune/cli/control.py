@@ -27,7 +27,7 @@ _PID = click.option("--pid", type=click.IntRange(min=1), required=True, metavar=
                     help="The process.")  # fmt: skip
 _STARTED = """
 The process must have been started on hz with HZ_CONTROL=1, or with the agent preloaded, which
-`hztune paths --agent` names; and you must be its user, or root.
+`hztune paths --agent` names. Only its user and root may ask.
 """
 
 
@@ -37,7 +37,7 @@ _STATS = f"""Show what a running process holds.
 
 @click.command("stats", help=_STATS)
 @_PID
-@click.option("--watch", metavar="TIME", help="Show it again after each such time, until it ends.")
+@click.option("--watch", metavar="TIME", help="Repeat every TIME, until the process ends.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch a line each time.")
 def stats_command(pid: int, watch: str | None, as_json: bool) -> None:
     """Show what a running process holds."""
@@ -72,7 +72,7 @@ def _until_it_ends(pid: int, pause_s: float) -> Iterator[Statistics]:
 
 _SET = f"""Change parameters of hz in a running process.
 {_STARTED}
-All of them change, or none. `hztune params --live` lists those that may.
+Either all of them change or none. `hztune params --live` lists those that may.
 """
 
 
@@ -95,7 +95,8 @@ def set_command(pid: int, as_json: bool, settings: tuple[str, ...]) -> None:
 
 _TRIM = f"""Have a running process give back unused memory.
 {_STARTED}
-On hz, what a thread has in its own caches comes back at its next call that finds one empty or full.
+On hz, what a thread has in its own caches is returned when that thread next finds one empty or
+full; a thread that makes no calls keeps it.
 """
 
 
@@ -109,7 +110,7 @@ def trim_command(pid: int, as_json: bool) -> None:
         click.echo(json.dumps(record_of(trimmed), indent=2))
         return
     if not trimmed.allocators:
-        raise UsageError(f"process {pid} has no allocator that the agent can ask to give back")
+        raise UsageError(f"process {pid} has no allocator that the agent can trim")
     before, after = trimmed.before.anonymous_bytes, trimmed.after.anonymous_bytes
     click.echo(
         f"{', '.join(trimmed.allocators)}: {_mib(max(0, before - after))} MiB given back "
@@ -151,7 +152,7 @@ def _table(found: Statistics) -> list[str]:
 
 def part_lines(part: Holding) -> Iterator[str]:
     """What one allocator holds, a line each."""
-    ratio = f"  {part.ratio:.2f} of live" if part.ratio is not None else ""
+    ratio = f"  {part.ratio:.2f} times live" if part.ratio is not None else ""
     yield f"{part.allocator} {part.version}".rstrip()
     for name, size, more in (
         ("live", part.live_bytes, "  what the program has"),

@@ -16,7 +16,7 @@ from hztune.progress import reporter
 
 _HELP = """Look at a program for a few seconds, and name three measurements that are worth making.
 
-The program is run twice, as it is and with its calls recorded, and is ended when the time is over.
+Runs the program twice, unchanged and with its calls recorded, and stops each run after --for.
 A server is looked at under its load. Each measurement is a command to paste, with the reason.
 Nothing is compared, and nothing is claimed. Profiles of this machine are offered, too.
 

@@ -200,7 +200,7 @@ def _glibc_settings(case: Case) -> Suggestion | None:
 
 
 def _side_by_side(case: Case) -> Suggestion | None:
-    """All allocators as they come, which is the shortest measurement."""
+    """All allocators with their defaults, which is the shortest measurement."""
     calls = case.sight.calls
     if not case.can_replace or not case.allocators:
         return None
