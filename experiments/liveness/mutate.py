@@ -51,7 +51,7 @@ class Place:
 
 def places(tree: Path, row: str) -> tuple[Place, ...]:
     """Every line of the core that reads the parameter."""
-    read = re.compile(rf"\bhz_cfg\.{row}\b")
+    read = re.compile(rf"\bhz_cfg\.{row}\b|\bhz_live\({row}\)")
     return tuple(
         Place(source.relative_to(tree), number)
         for source in sorted((tree / "core" / "src").glob("*.[ch]"))
@@ -101,7 +101,8 @@ def _cut(tree: Path, row: str, where: tuple[Place, ...]) -> dict[Path, str]:
         path = tree / place.source
         before.setdefault(path, path.read_text())
         lines = path.read_text().splitlines(keepends=True)
-        lines[place.line] = lines[place.line].replace(f"hz_cfg.{row}", f"hz_cfg_built.{row}")
+        for read in (f"hz_cfg.{row}", f"hz_live({row})"):
+            lines[place.line] = lines[place.line].replace(read, f"hz_cfg_built.{row}")
         path.write_text("".join(lines))
     return before
 

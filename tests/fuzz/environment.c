@@ -13,7 +13,7 @@
 
 static void said(const char *text, size_t length);
 static _Noreturn void given_up(int status);
-#define hz_os_write_stderr said
+#define hz_message said
 #define hz_os_exit given_up
 #include "start.c"
 

@@ -185,7 +185,7 @@ def test_every_path_of_the_installed_command_is_its_own(
 ) -> None:
     rows = run([installed / "hztune", "paths"], **outside).splitlines()
     paths = [Path(row.split(maxsplit=1)[1]) for row in rows]
-    assert len(paths) == 10
+    assert len(paths) == 11
     assert [path for path in paths if not path.exists()] == []
     assert [path for path in paths if not path.is_relative_to(installed.parent)] == []
 

@@ -249,7 +249,7 @@ def test_two_hosts_of_one_name_do_not_judge_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def process_of(machine_id: str, boot: str) -> ProcessId:
-        monkeypatch.setattr(machine, "_read", lambda path: texts[path.name])
+        monkeypatch.setattr(machine, "text_or_empty", lambda path: texts[path.name])
         texts = {"machine-id": machine_id * 32, "boot_id": boot}
         return ProcessId.here()
 

@@ -14,7 +14,7 @@ from hztune.cli.program import ProgramCommand, program_options, programs_of
 from hztune.errors import UsageError
 from hztune.progress import reporter
 
-_HELP = """Look at a program for a few seconds, and name three measurements that are worth making.
+_HELP = """Name three measurements of a program worth making.
 
 Runs the program twice, unchanged and with its calls recorded, and stops each run after --for.
 A server is looked at under its load. Each measurement is a command to paste, with the reason.

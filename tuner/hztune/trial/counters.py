@@ -47,6 +47,7 @@ NOUNS = {
     "small_page_bytes": "memory for which huge pages were declined",
     "prefaulted_bytes": "memory populated in advance",
     "purges": "times that unused pages were returned to the system",
+    "purge_looks": "pages looked at for that",
     "purged_bytes": "memory returned to the system",
     "purges_forced": "times that too much unused memory forced a return of pages",
     "large_allocs": "blocks above the largest class",
