@@ -320,7 +320,9 @@ def test_a_trace_stops_and_goes_on_in_turns(
     done = programs.turns(*words, *arms, "--", programs.bench_path, f"trace:{path}")
     events = [json.loads(line) for line in done.stdout.splitlines()]
     turns = [each for each in events if each["event"] == "turn"]
-    assert len(turns) == 12 and all(turn["ops"] > 0 for turn in turns)
+    assert len(turns) == 12
+    for name in ("hz", "jemalloc"):  # beside other work, a turn of 10 ms may get no CPU at all
+        assert sum(turn["ops"] > 0 for turn in turns if turn["arm"] == name) >= 2
     assert all(0 < turn["rss_kb"] < 30000 for turn in turns)
     for ended in (each for each in events if each["event"] == "exit"):
         assert ended["status"] == "ok", ended
