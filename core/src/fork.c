@@ -45,6 +45,7 @@ static void after_fork_in_child(void)
     hz_change_after_fork();
     hz_background_after_fork();
     hz_decay_after_fork();
+    hz_rest_after_fork();
     hz_heap_after_fork();
     hz_guard_after_fork();
     hz_arena_after_fork();

@@ -36,8 +36,8 @@ _Thread_local ptrdiff_t hz_rows_away __attribute__((tls_model("initial-exec")));
  * each round, and destructors of other thread-specific data may allocate afterwards. In what may be
  * the last round, and when the C library frees its own data after all rounds, it gets none: no
  * destructor would give it up. */
-static _Thread_local uint32_t rounds_left __attribute__((tls_model("initial-exec"))) =
-    PTHREAD_DESTRUCTOR_ITERATIONS - 1;
+enum { ROUNDS = PTHREAD_DESTRUCTOR_ITERATIONS - 1 };
+static _Thread_local uint32_t rounds_left __attribute__((tls_model("initial-exec"))) = ROUNDS;
 
 hz_heap hz_heap_none = {
     .home_row = rows_none[0],
@@ -54,6 +54,7 @@ static struct {
     uint32_t warm_most;           /* most heaps that stay warm: the CPUs, at most WARM_MOST */
     _Atomic uint32_t warmed_ms;   /* when the newest of them came */
     _Atomic uint32_t owned_count; /* heaps that have a thread */
+    _Atomic uint32_t ended_count; /* threads that had a heap and have ended */
     uint32_t next_shard;          /* home of the next heap */
 } heaps;
 
@@ -73,6 +74,11 @@ uint32_t hz_heap_count(void)
 {
     const uint32_t count = hz_atomic_peek(&heaps.owned_count);
     return count > 0 ? count : 1;
+}
+
+uint32_t hz_heap_ended(void)
+{
+    return hz_atomic_peek(&heaps.ended_count);
 }
 
 /* ---- rows ----------------------------------------------------------------------------------- */
@@ -249,8 +255,11 @@ static void thread_ends(void *unused)
 {
     int saved = errno;
     (void)unused;
+    if (rounds_left == ROUNDS) hz_atomic_add(&heaps.ended_count, 1);
     if (rounds_left > 0) rounds_left--;
     if (hz_heap_mine != &hz_heap_none) heap_leave(hz_heap_mine);
+    if (hz_atomic_peek(&heaps.owned_count) == 0) hz_rest_end();
+    hz_rest_note();
     if (rounds_left > 0) (void)pthread_setspecific(ending_key, &is_to_end);
     errno = saved;
 }
@@ -258,10 +267,10 @@ static void thread_ends(void *unused)
 /* The magazines stay as they are: the caller may be in the middle of a change. */
 void hz_heap_abandon(void)
 {
+    rounds_left = 0;
     if (hz_heap_mine == &hz_heap_none) return;
     pthread_setspecific(ending_key, NULL);
     heap_use(&hz_heap_none);
-    rounds_left = 0;
 }
 
 /* ---- trimming ------------------------------------------------------------------------------- */
@@ -292,6 +301,7 @@ void hz_heap_after_fork(void)
 {
     uint32_t count = 0;
     hz_atomic_poke(&heaps.owned_count, hz_heap_mine == &hz_heap_none ? 0 : 1);
+    hz_atomic_poke(&heaps.ended_count, 0);
     for (hz_heap *heap = hz_heap_first(); heap != NULL; heap = heap->next)
         (void)hz_lock_inherit(&heap->looking);
     if (!hz_lock_inherit(&heaps.lock)) return;

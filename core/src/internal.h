@@ -20,6 +20,7 @@
 #ifndef HZ_INTERNAL_H
 #define HZ_INTERNAL_H
 
+#include <pthread.h>
 #include <string.h>
 
 #include "atomic.h"     /* access to what several threads use */
@@ -31,6 +32,7 @@
 #include "lock.h"       /* taking and releasing a lock */
 #include "magazine.h"   /* pushing a block to the thread's own magazine */
 #include "modes.h"      /* hardening, deferred frees: is it on? */
+#include "rest.h"       /* waking the worker of a program that rests */
 #include "rows.h"       /* where a stack lies in a thread's rows */
 #include "seal.h"       /* the seal of a free block */
 #include "size_class.h" /* the class of a size */
@@ -246,6 +248,8 @@ void hz_rows_start(void);
 hz_heap *hz_heap_first(void);
 /* Heaps that have a thread; at least 1. */
 uint32_t hz_heap_count(void);
+/* Threads that had a heap and have ended, since the process began. */
+uint32_t hz_heap_ended(void);
 /* Empties the warm heaps when no thread has ended for decay_ms. */
 void hz_heap_cool_old(void);
 /* Moves the blocks in the heaps of ended threads and in the depots to their spans. */
@@ -265,7 +269,20 @@ void hz_tick_of_free(hz_heap *heap);
 void hz_tick_ask(hz_heap *mine);
 /* Does a part of the decay that is due; false when nothing is. */
 bool hz_decay(void);
+/* When all depots were last visited, in ms. */
+uint32_t hz_decay_seen_ms(void);
 void hz_decay_after_fork(void);
+
+/* ---- rest.c, and rest.h: what a program that rests does not do itself ------------------------ */
+
+typedef int hz_thread_make(pthread_t *thread, const pthread_attr_t *attributes,
+                           void *(*start)(void *), void *argument); /* pthread_create's form */
+/* The program has made a thread, by its pthread_create. The first one brings a worker, which `make`
+ * makes. */
+void hz_rest_thread_made(hz_thread_make *make);
+/* Ends the worker and waits until it has ended. */
+void hz_rest_end(void);
+void hz_rest_after_fork(void);
 
 /* ---- background.c, fork.c, change.c --------------------------------------------------------- */
 

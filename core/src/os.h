@@ -42,6 +42,8 @@ bool hz_os_populate(void *address, size_t bytes);
 /* ---- threads -------------------------------------------------------------------------------- */
 
 void hz_os_sleep_while(_Atomic uint32_t *word, uint32_t value);
+void hz_os_sleep_while_ms(_Atomic uint32_t *word, uint32_t value,
+                          uint32_t ms); /* at most so long */
 void hz_os_wake_one(_Atomic uint32_t *word);
 void hz_os_yield(void);
 void hz_os_sleep_us(uint32_t us);

@@ -165,6 +165,12 @@ void hz_os_sleep_while(_Atomic uint32_t *word, uint32_t value)
     syscall(SYS_futex, word, FUTEX_WAIT_HERE, value, NULL, NULL, 0);
 }
 
+void hz_os_sleep_while_ms(_Atomic uint32_t *word, uint32_t value, uint32_t ms)
+{
+    const struct timespec span = {ms / 1000, (long)(ms % 1000) * 1000000};
+    syscall(SYS_futex, word, FUTEX_WAIT_HERE, value, &span, NULL, 0);
+}
+
 void hz_os_wake_one(_Atomic uint32_t *word)
 {
     syscall(SYS_futex, word, FUTEX_WAKE_HERE, 1, NULL, NULL, 0);

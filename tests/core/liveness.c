@@ -12,6 +12,7 @@
  *   twice SIZE        frees a block twice, then allocates until hz has noticed
  *   overrun SIZE      writes to the byte behind a block, and frees it
  *   thread            a new thread runs the rest of the script; this one stays, with its magazines
+ *   rest              brings the worker of a program that rests, and waits until it sleeps
  *   meet SIZE         the same, and until the new thread waits or ends, this one holds the lock of
  *                     the depot for SIZE
  *
@@ -23,10 +24,12 @@
 
 #include <hz/hz.h>
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,6 +56,7 @@ static struct {
     _Atomic uint64_t clock_us;        /* the exact time that hz is given */
     _Atomic uint64_t pace_us;         /* what passes of it from one look to the next */
     _Atomic uint64_t sleep_us;        /* what it last asked to sleep */
+    _Atomic uint64_t watch_ms;        /* what it first asked to sleep until it is woken */
     _Atomic uint64_t yields;          /* times that it let others run */
     _Atomic uint64_t huge_bytes;      /* for which it asked for huge pages */
     _Atomic uint64_t small_bytes;     /* for which it declined them */
@@ -72,6 +76,21 @@ int nanosleep(const struct timespec *span, struct timespec *left)
 {
     seen.sleep_us = (uint64_t)span->tv_sec * 1000000 + (uint64_t)span->tv_nsec / 1000;
     return clock_nanosleep(CLOCK_MONOTONIC, 0, span, left);
+}
+
+long syscall(long number, ...)
+{
+    typedef long form(long, ...);
+    long words[6];
+    va_list rest;
+    va_start(rest, number);
+    for (size_t i = 0; i < COUNT(words); i++) words[i] = va_arg(rest, long);
+    va_end(rest);
+    const struct timespec *span = number == SYS_futex ? (const struct timespec *)words[3] : NULL;
+    if (span != NULL && seen.watch_ms == 0)
+        seen.watch_ms = (uint64_t)span->tv_sec * 1000 + (uint64_t)span->tv_nsec / 1000000;
+    form *const behind = (form *)(uintptr_t)dlsym(RTLD_NEXT, "syscall");
+    return behind(number, words[0], words[1], words[2], words[3], words[4], words[5]);
 }
 
 int sched_yield(void)
@@ -162,6 +181,12 @@ static void go_on_in_thread(script *rest)
     (void)pthread_join(thread, NULL);
 }
 
+static void bring_the_worker(void)
+{
+    hz_rest_thread_made(pthread_create);
+    while (seen.watch_ms == 0) (void)syscall(SYS_sched_yield);
+}
+
 static const char *how_it_fares(const script *other, const hz_lock *lock)
 {
     for (;;) {
@@ -241,6 +266,8 @@ static void step(script *rest)
         overrun(next_number(rest));
     } else if (strcmp(verb, "thread") == 0) {
         go_on_in_thread(rest);
+    } else if (strcmp(verb, "rest") == 0) {
+        bring_the_worker();
     } else if (strcmp(verb, "meet") == 0) {
         meet(rest, hz_class_of(next_number(rest)));
     } else {
@@ -275,6 +302,7 @@ int main(int argc, char **argv)
     printf("{\"hz\":%s,\"seen\":{", json);
     print_number("passed_ms", seen.clock_ms - start_ms);
     print_number("sleep_us", seen.sleep_us);
+    print_number("watch_ms", seen.watch_ms);
     print_number("huge_bytes", seen.huge_bytes);
     print_number("small_bytes", seen.small_bytes);
     print_number("populated_bytes", seen.populated_bytes);

@@ -56,6 +56,7 @@ VALUES: Mapping[str, tuple[str, ...]] = {
     "HZ_SPAN_BYTES": ("65536", "1048576"),
     "HZ_SPAN_CACHE": ("2", "0"),
     "HZ_DECAY_MS": ("100", "0"),
+    "HZ_REST_MS": ("1000", "1", "0"),
     "HZ_MAX_DIRTY_BYTES": ("67108864", "0"),
     "HZ_THP": ("off", "on", "never"),
     "HZ_PREFAULT": ("off", "on"),
@@ -336,6 +337,7 @@ FORKED = (
     TIGHT | {"HZ_DEPOT_LOCK": "lockfree", "HZ_SHARDS": "4"},
     TIGHT | {"HZ_REMOTE_GROUPING": "shard", "HZ_SHARDS": "2"},
     TIGHT | {"HZ_MAX_DIRTY_BYTES": "0"},
+    TIGHT | {"HZ_REST_MS": "1"},
     {"HZ_HARDENING": "full", "HZ_DECAY_MS": "0", "HZ_MAX_DIRTY_BYTES": "0"},
 )
 

@@ -208,6 +208,12 @@ CLAIMS: Mapping[str, Claim] = {
         {"0": 0, "10": 10, "200": 200},
         number("passed_ms"),
     ),
+    "rest_ms": Claim(
+        "sets how long the worker sleeps from one look at the program to the next",
+        "take 1 16 rest",
+        {"10": 10, "500": 500},
+        number("watch_ms"),
+    ),
     "max_dirty_bytes": Claim(
         "bounds the freed pages that stay resident",
         "take 16 1048576 give 16",

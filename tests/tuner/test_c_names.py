@@ -25,6 +25,7 @@ LIBC = frozenset(
         "malloc",
         "memalign",
         "posix_memalign",
+        "pthread_create",
         "pvalloc",
         "realloc",
         "reallocarray",

@@ -1,0 +1,242 @@
+/*
+ * The worker of a program that rests.
+ *
+ * What was not used for a while goes back to the system on the slow paths of malloc and free, which
+ * a program that rests does not take. So a program that has threads gets one more: the worker. It
+ * is made by the program's own pthread_create (threads.c), and nowhere else.
+ *
+ *   watching   every rest_ms it looks whether a thread of the program has visited the depots since;
+ *              while one has, the program sees to its memory itself
+ *   returning  after a whole rest_ms without a visit it does all that is due, in rounds decay_ms
+ *              apart, until some rounds in a row have found nothing, or the program works again
+ *   sleeping   then it sleeps without a timer, until a slow free wakes it
+ *
+ * A free that comes just before it falls asleep may read the word before that says so, and not wake
+ * it. The word says so for the last rounds already: by the last one, which looks again, every store
+ * of such a free is visible, and every later free wakes it.
+ *
+ * The worker ends when the program has no other thread than main any more, and nothing is left to
+ * return. The last thread that has a heap ends it at once, and waits for that: the C library calls
+ * the handlers of `exit` on the last thread of a process, which must be one of the program's.
+ *
+ * It has no heap, no descriptor and no signal. It makes only system calls that frees and locks
+ * make, as the program may have closed its sandbox meanwhile.
+ */
+#include "rest.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+
+#include "internal.h"
+#include "os.h"
+
+enum {
+    REST_STACK_BYTES = 128 << 10,
+    VAIN_MOST = 4, /* rounds that found nothing, in a row, before it sleeps. The first look at a
+                      depot only notes what it holds, and pages are due decay_ms after their free */
+    SLACK_MS = 20, /* a pause is so much and a quarter longer than decay_ms: where the program
+                      works, its own ticks come first. A sleep may be so much late, too */
+};
+
+hz_rest_state hz_rest;
+
+static struct {
+    hz_lock lock;          /* guards the rest */
+    pthread_t thread;      /* the worker, or one that has ended and was not joined yet */
+    bool is_known;         /* whether there is such a thread */
+    bool is_working;       /* whether it has not decided to end */
+    bool is_refused;       /* whether the system refused one: then hz tries no more */
+    _Atomic uint32_t made; /* threads that the program made; the worker reads it without the lock */
+} worker;
+
+/* ---- waking and sleeping -------------------------------------------------------------------- */
+
+static bool word_replace(uint32_t from, uint32_t to)
+{
+    return hz_atomic_replace(&hz_rest.word, &from, to);
+}
+
+HZ_SLOW void hz_rest_wake(void)
+{
+    const int saved = errno;
+    if (word_replace(HZ_REST_SLEEPS, HZ_REST_WATCHES)) hz_os_wake_one(&hz_rest.word);
+    errno = saved;
+}
+
+static bool is_ending(void)
+{
+    return hz_atomic_peek(&hz_rest.word) == HZ_REST_ENDS;
+}
+
+/* Sleeps; false when it was woken, and when it slept much longer, as in a process that was stopped.
+ * A signal of the C library, such as that of setuid, may shorten it. */
+static bool sleep_for(uint32_t ms)
+{
+    const uint32_t word = hz_atomic_peek(&hz_rest.word), began_ms = hz_os_now_ms();
+    if (word == HZ_REST_ENDS) return false;
+    hz_os_sleep_while_ms(&hz_rest.word, word, ms);
+    return hz_atomic_peek(&hz_rest.word) == word && hz_os_now_ms() - began_ms <= 2 * ms + SLACK_MS;
+}
+
+static void sleep_for_good(void)
+{
+    while (hz_atomic_peek(&hz_rest.word) == HZ_REST_SLEEPS)
+        hz_os_sleep_while(&hz_rest.word, HZ_REST_SLEEPS);
+}
+
+/* ---- the worker ----------------------------------------------------------------------------- */
+
+/* Whether only main is left. Threads that never had a heap end uncounted, so that the worker may
+ * stay without need; main's own end counts, so that it may end too early. */
+static bool is_program_single(void)
+{
+    return (int32_t)(hz_atomic_peek(&worker.made) - hz_heap_ended()) <= 0 && hz_heap_count() <= 1;
+}
+
+/* A thread that holds the lock may be waiting for the worker's end, or making a thread. */
+static bool end_if_single(void)
+{
+    if (!hz_lock_try(&worker.lock)) return false;
+    if (is_program_single()) worker.is_working = false;
+    const bool is_over = !worker.is_working;
+    hz_lock_release(&worker.lock);
+    return is_over;
+}
+
+/* Waits for a whole rest_ms in which the program does not visit the depots; false when the worker
+ * is to end. It ends, too, where main has been alone for as long, and at work. */
+static bool await_rest(void)
+{
+    while (!is_ending()) {
+        const bool was_single = is_program_single();
+        const uint32_t seen_ms = hz_decay_seen_ms();
+        const bool is_whole = sleep_for((uint32_t)hz_cfg.rest_ms);
+        if (hz_decay_seen_ms() == seen_ms) {
+            if (is_whole) return true;
+        } else if (was_single && end_if_single()) {
+            return false;
+        }
+    }
+    return false;
+}
+
+static bool return_what_is_due(void)
+{
+    bool any = false;
+    while (!is_ending() && hz_decay()) any = true;
+    hz_count(HZ_STAT_background_rounds, 1);
+    return any;
+}
+
+/* Returns what is due until nothing is left; false when the program works again before. */
+static bool return_all(void)
+{
+    const uint32_t decay_ms = (uint32_t)hz_live(decay_ms);
+    for (uint32_t vain = 0; vain < VAIN_MOST; vain++) {
+        if (return_what_is_due())
+            vain = 0;
+        else
+            (void)word_replace(HZ_REST_WATCHES, HZ_REST_SLEEPS);
+        const uint32_t seen_ms = hz_decay_seen_ms();
+        if (!sleep_for(decay_ms + decay_ms / 4 + SLACK_MS)) return false;
+        if (hz_decay_seen_ms() != seen_ms) return false;
+    }
+    return true;
+}
+
+static void *rest_run(void *unused)
+{
+    hz_heap_abandon();
+    while (await_rest()) {
+        const bool is_done = return_all();
+        if (is_done && end_if_single()) break;
+        if (is_done) sleep_for_good();
+        (void)word_replace(HZ_REST_SLEEPS, HZ_REST_WATCHES);
+    }
+    return unused;
+}
+
+/* ---- its birth and its end ------------------------------------------------------------------ */
+
+static void worker_join(void)
+{
+    int cancellation;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
+    pthread_join(worker.thread, NULL);
+    pthread_setcancelstate(cancellation, NULL);
+    worker.is_known = false;
+}
+
+/* A thread gets the scheduling of the one that makes it. In real time the worker could keep the
+ * program's threads from their CPU for as long as it takes to return all memory. */
+static void set_small_and_usual(pthread_attr_t *attributes)
+{
+    const struct sched_param none = {0};
+    const int policy = sched_getscheduler(0);
+    pthread_attr_init(attributes);
+    pthread_attr_setstacksize(attributes, REST_STACK_BYTES);
+    if (policy != SCHED_FIFO && policy != SCHED_RR) return;
+    pthread_attr_setinheritsched(attributes, PTHREAD_EXPLICIT_SCHED);
+    pthread_attr_setschedpolicy(attributes, SCHED_OTHER);
+    pthread_attr_setschedparam(attributes, &none);
+}
+
+/* With every signal blocked, so that the program's handlers never run on this thread. Where a
+ * program's thread-local variables fill so small a stack, it gets one of the usual size. */
+static int worker_make(hz_thread_make *make)
+{
+    pthread_attr_t small;
+    sigset_t all, before;
+    sigfillset(&all);
+    set_small_and_usual(&small);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failure = make(&worker.thread, &small, rest_run, NULL);
+    if (failure == EINVAL) failure = make(&worker.thread, NULL, rest_run, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&small);
+    return failure;
+}
+
+static void worker_bring(hz_thread_make *make)
+{
+    if (worker.is_known) worker_join();
+    hz_atomic_poke(&hz_rest.word, HZ_REST_WATCHES);
+    worker.is_working = true;
+    worker.is_refused = worker_make(make) != 0;
+    worker.is_known = !worker.is_refused;
+    worker.is_working = worker.is_known;
+}
+
+void hz_rest_thread_made(hz_thread_make *make)
+{
+    if (!hz_start() || hz_cfg.rest_ms == 0 || hz_live(background_period_us) != 0) return;
+    const int saved = errno;
+    hz_lock_take(&worker.lock);
+    hz_atomic_add(&worker.made, 1);
+    if (!worker.is_working && !worker.is_refused) worker_bring(make);
+    hz_lock_release(&worker.lock);
+    errno = saved;
+}
+
+void hz_rest_end(void)
+{
+    hz_lock_take(&worker.lock);
+    if (worker.is_known) {
+        hz_atomic_put(&hz_rest.word, HZ_REST_ENDS);
+        hz_os_wake_one(&hz_rest.word);
+        worker_join();
+        worker.is_working = false;
+    }
+    hz_lock_release(&worker.lock);
+}
+
+/* The child has no worker; it gets one when it makes a thread. */
+void hz_rest_after_fork(void)
+{
+    (void)hz_lock_inherit(&worker.lock);
+    worker.is_known = worker.is_working = worker.is_refused = false;
+    hz_atomic_poke(&worker.made, 0);
+    hz_atomic_poke(&hz_rest.word, HZ_REST_WATCHES);
+}

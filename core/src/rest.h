@@ -1,0 +1,37 @@
+/*
+ * What the slow paths do for the worker that returns memory while a program rests (rest.c): they
+ * wake it when it sleeps without a timer.
+ */
+#ifndef HZ_REST_H
+#define HZ_REST_H
+
+#include "atomic.h"
+#include "compiler.h"
+#include "types.h"
+
+#pragma GCC visibility push(hidden)
+
+typedef enum hz_rest_word {
+    HZ_REST_WATCHES =
+        0,          /* it looks every now and then whether the program rests; or there is none */
+    HZ_REST_SLEEPS, /* nothing was left to return: it sleeps until a slow free wakes it */
+    HZ_REST_ENDS,   /* it is to end at once */
+} hz_rest_word;
+
+typedef struct hz_rest_state {
+    HZ_ALIGNED_TO_LINE _Atomic uint32_t word; /* hz_rest_word: what the worker sleeps on */
+} hz_rest_state;
+
+extern hz_rest_state hz_rest;
+
+void hz_rest_wake(void);
+
+#pragma GCC visibility pop
+
+/* For a call after which there may be something to return. */
+HZ_FAST void hz_rest_note(void)
+{
+    if (HZ_UNLIKELY(hz_atomic_peek(&hz_rest.word) == HZ_REST_SLEEPS)) hz_rest_wake();
+}
+
+#endif

@@ -1,0 +1,155 @@
+/*
+ * What the worker of a program that rests does, and when. hz is given a clock of its own, and the
+ * worker's sleeps pass at once: each moves the clock by what was asked, or by much more, as in a
+ * process that was stopped meanwhile.
+ */
+#include "check.h"
+
+#include <dlfcn.h>
+#include <hz/hz.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+enum { BLOCKS = 4096, SIZE = 1024, SOME_SLEEPS = 100 };
+
+/* ---- between hz and the system -------------------------------------------------------------- */
+
+static _Atomic uint64_t clock_ms = 1000;
+static atomic_uint lateness = 1;     /* how many times as long as asked a sleep takes */
+static void (*_Atomic during)(void); /* what the program does while the worker sleeps */
+static atomic_uint sleeps;           /* sleeps with a timer so far */
+static atomic_uint sleeps_for_good;  /* sleeps without one */
+
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+    (void)clock;
+    *now = (struct timespec){(time_t)(clock_ms / 1000), (long)(clock_ms % 1000) * 1000000};
+    return 0;
+}
+
+static long sleep_at_once(const struct timespec *span)
+{
+    void (*const act)(void) = during;
+    const uint64_t asked_ms = (uint64_t)span->tv_sec * 1000 + (uint64_t)span->tv_nsec / 1000000;
+    clock_ms += asked_ms * lateness;
+    if (act != NULL) act();
+    sleeps++;
+    (void)sched_yield();
+    return 0;
+}
+
+long syscall(long number, ...)
+{
+    typedef long form(long, ...);
+    long words[6];
+    va_list rest;
+    va_start(rest, number);
+    for (size_t i = 0; i < COUNT(words); i++) words[i] = va_arg(rest, long);
+    va_end(rest);
+    const bool is_wait =
+        number == SYS_futex && words[0] == (long)&hz_rest.word && words[1] % 2 == 0;
+    if (is_wait && words[3] != 0) return sleep_at_once((const struct timespec *)words[3]);
+    if (is_wait) sleeps_for_good++;
+    form *const behind = (form *)(uintptr_t)dlsym(RTLD_NEXT, "syscall");
+    return behind(number, words[0], words[1], words[2], words[3], words[4], words[5]);
+}
+
+/* ---- the program ---------------------------------------------------------------------------- */
+
+static uint64_t rounds(void)
+{
+    return hz_counter("background_rounds");
+}
+
+static void leave_much_unused(void)
+{
+    static void *blocks[BLOCKS];
+    for (size_t i = 0; i < BLOCKS; i++) blocks[i] = hz_malloc(SIZE);
+    for (size_t i = 0; i < BLOCKS; i++) hz_free(blocks[i]);
+}
+
+/* As a tick of a slow path does. */
+static void visit_the_depots(void)
+{
+    while (hz_decay()) continue;
+}
+
+static void bring_the_worker(void)
+{
+    leave_much_unused();
+    hz_rest_thread_made(pthread_create);
+}
+
+static void wait_for_sleeps(unsigned count)
+{
+    const unsigned before = sleeps;
+    while (sleeps - before < count) (void)sched_yield();
+}
+
+static void wait_until_it_sleeps_for_good(unsigned times)
+{
+    while (sleeps_for_good < times) (void)sched_yield();
+}
+
+static void it_returns_everything_and_then_sleeps_without_a_timer(void)
+{
+    bring_the_worker();
+    wait_until_it_sleeps_for_good(1);
+    require(hz_usage_now().free_bytes == 0, "%zu bytes stay", hz_usage_now().free_bytes);
+    require(hz_atomic_peek(&hz_shards[0].depots[hz_class_of(SIZE)].count) == 0,
+            "a depot kept some");
+    const unsigned before = sleeps;
+    for (int i = 0; i < SOME_SLEEPS; i++) (void)sched_yield();
+    require(sleeps == before, "it goes on looking");
+}
+
+static void a_slow_free_wakes_it(void)
+{
+    bring_the_worker();
+    wait_until_it_sleeps_for_good(1);
+    leave_much_unused();
+    wait_until_it_sleeps_for_good(2);
+    require(hz_usage_now().free_bytes == 0, "%zu bytes stay", hz_usage_now().free_bytes);
+}
+
+static void while_the_program_works_it_does_nothing(void)
+{
+    during = visit_the_depots;
+    bring_the_worker();
+    wait_for_sleeps(SOME_SLEEPS);
+    require(rounds() == 0, "%llu rounds", (unsigned long long)rounds());
+    during = NULL;
+    wait_until_it_sleeps_for_good(1);
+    require(rounds() > 0, "it never began");
+}
+
+static void a_process_that_was_stopped_did_not_rest(void)
+{
+    lateness = 10;
+    bring_the_worker();
+    wait_for_sleeps(SOME_SLEEPS);
+    require(rounds() == 0, "%llu rounds", (unsigned long long)rounds());
+    lateness = 1;
+    wait_until_it_sleeps_for_good(1);
+    require(rounds() > 0, "it never began");
+}
+
+int main(int argc, char **argv)
+{
+    static const check checks[] = {
+        {"it returns everything, and then sleeps without a timer",
+         it_returns_everything_and_then_sleeps_without_a_timer, 0},
+        {"a slow free wakes it", a_slow_free_wakes_it, 0},
+        {"while the program works it does nothing", while_the_program_works_it_does_nothing, 0},
+        {"a process that was stopped did not rest", a_process_that_was_stopped_did_not_rest, 0},
+    };
+    return run_checks(checks, COUNT(checks), argc, argv);
+}

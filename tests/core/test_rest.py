@@ -1,0 +1,70 @@
+"""A program that has threads and rests gives its memory back, and notices nothing of how."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Preload = Callable[..., "subprocess.CompletedProcess[str]"]
+
+SOON = {"HZ_REST_MS": "20", "HZ_DECAY_MS": "4", "TEST_ALLOCATOR": "libhz.so"}
+
+POOL = """
+import os, threading
+tasks = lambda: len(os.listdir("/proc/self/task"))
+before, gate = tasks(), threading.Event()
+pool = [threading.Thread(target=gate.wait) for _ in range(3)]
+for each in pool: each.start()
+print(before, tasks())
+gate.set()
+for each in pool: each.join()
+"""
+
+
+def threads_of_a_pool(done: subprocess.CompletedProcess[str]) -> tuple[int, ...]:
+    """Of Python, before it makes three threads and after."""
+    assert done.returncode == 0, done.stderr
+    return tuple(map(int, done.stdout.split()))
+
+
+@pytest.mark.slow
+def test_a_worker_gives_back_what_a_burst_left_and_breaks_nothing(
+    core_tests: Path, preload: Preload
+) -> None:
+    done = preload(core_tests / "tests" / "rest", **SOON)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_worker_returns_memory_only_while_the_program_rests(core_tests: Path) -> None:
+    words = [str(core_tests / "tests" / "rest_inside")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+WORKERS = {
+    "by default": ({}, (1, 5)),
+    "under hardening": ({"HZ_HARDENING": "full"}, (1, 5)),
+    "without a time of rest": ({"HZ_REST_MS": "0"}, (1, 4)),
+    "not for a thread that is hz's own": ({"HZ_CONTROL": "1"}, (2, 6)),
+}
+
+
+@pytest.mark.parametrize(("settings", "threads"), WORKERS.values(), ids=WORKERS.keys())
+def test_a_program_that_makes_threads_gets_a_worker(
+    settings: dict[str, str], threads: tuple[int, int], preload: Preload
+) -> None:
+    assert threads_of_a_pool(preload(sys.executable, "-c", POOL, **settings)) == threads
+
+
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
+def test_the_worker_runs_under_valgrind(core_tests: Path, preload: Preload) -> None:
+    check = "what a burst left goes back while the threads rest"
+    words = ["valgrind", "-q", "--tool=none", core_tests / "tests" / "rest", check]
+    done = preload(*words, **{**SOON, "TEST_ALLOCATOR": ""}, PATH=os.environ["PATH"])
+    assert done.returncode == 0, done.stdout + done.stderr
