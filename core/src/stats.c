@@ -130,12 +130,15 @@ void hz_stats_dump(const char *path_pattern)
 {
     char path[4096], json[16384];
     expand_path(path_pattern, path, sizeof path);
-    size_t length = hz_stats_json(json, sizeof json - 1);
-    if (length > sizeof json - 2) return;
-    json[length] = '\n';
-    if (hz_os_write_file(path, json, length + 1)) return;
+    const size_t length = hz_stats_json(json, sizeof json - 1);
+    const bool is_whole = length <= sizeof json - 2;
+    if (is_whole) {
+        json[length] = '\n';
+        if (hz_os_write_file(path, json, length + 1)) return;
+    }
     char message[4200];
     hz_text text = {message, sizeof message, 0};
-    hz_text_add(&text, "hz: HZ_STATS: cannot write %s\n", path);
+    hz_text_add(&text, "hz: HZ_STATS: cannot write %s%s\n", path,
+                is_whole ? "" : ": the text is too long");
     hz_message(message, text.length);
 }

@@ -3,11 +3,11 @@
     python experiments/engine/studies.py experiments/engine/noise-*.json > results.json
 
 Each study is told twice on the same noise, in virtual time: once where every configuration is as
-fast as the default, and once where one parameter, drawn by the study's number, is worth the least
-gain that this very study says it can prove (its calibration sees the default only, so both tellings
-share it), and two others do harm. Counted are claims of a gain that is none, whether the interval
-covers the truth, how much wider it is than one of a fixed size, how often the gain is found, and
-parameters in profiles that add nothing.
+fast as the default, and once where one parameter, drawn by the study's number, gains, and two
+others do harm. It gains what this very study says of a finalist that it can prove, or `--gain`
+times that (its calibration sees the default only, so both tellings share it). Counted are claims of
+a gain that is none, whether the interval covers the truth, how much wider it is than one of a fixed
+size, how often the gain is found, and parameters in profiles that add nothing.
 
 No clock and no process takes part: the same command gives the same counts. Parts of the studies may
 be told in several goes (--first, --count) and added up (--add).
@@ -40,9 +40,6 @@ from hztune.stats import fixed_interval
 from hztune.trial import Budget, Ledger, Workbench
 from hztune.tune.candidates import TuneTarget, candidates
 from hztune.tune.story import Story
-
-GAIN = 1.0
-"""What the faster configurations have more than the default, in least gains that can be proved."""
 
 HARMS = (-0.1, -0.3)
 """What one level of each of two other parameters costs, log units."""
@@ -217,12 +214,22 @@ def judged(name: str, whole: Story, decision: Decision, landscape: Landscape) ->
     )
 
 
-def told_twice(name: str, noise: NoiseSource, seed: int, budget_s: float) -> Counts:
-    """One study where nothing helps, and the same one where something does."""
+def told_twice(
+    name: str, noise: NoiseSource, seed: int, budget_s: float, gain: float = 1.0
+) -> Counts:
+    """One study where nothing helps, and the same one where something does.
+
+    Args:
+        name: Of the recording.
+        noise: What measurements differ by.
+        seed: The study's number.
+        budget_s: Its budget, seconds.
+        gain: What the faster configurations gain, in least gains that a proof can show.
+    """
     whole, decision = told(noise, EQUAL, seed, budget_s)
     assert whole.calibration is not None  # a study is never stopped here
     least = whole.calibration.detectable
-    better = one_winner(seed, GAIN * least)
+    better = one_winner(seed, gain * least)
     return (
         Counts(name, studies=1, detectable=least)
         + judged(name, whole, decision, EQUAL)
@@ -264,15 +271,17 @@ def as_block(number: int, rounds: Sequence[Sequence[float]]) -> Block:
     return Block(number, "aa", outcomes)
 
 
-def study_number(number: int, paths: Sequence[Path], budget_s: float) -> Counts:
+def study_number(number: int, paths: Sequence[Path], budget_s: float, gain: float) -> Counts:
     """One study; the recordings take turns."""
     path = paths[number % len(paths)]
-    return told_twice(path.stem, recorded(path), number, budget_s)
+    return told_twice(path.stem, recorded(path), number, budget_s, gain)
 
 
-def many(numbers: range, paths: Sequence[Path], budget_s: float, jobs: int) -> list[Counts]:
-    """The studies with these numbers, by recording."""
-    one = partial(study_number, paths=paths, budget_s=budget_s)
+def many(
+    numbers: range, paths: Sequence[Path], budget_s: float, jobs: int, gain: float = 1.0
+) -> list[Counts]:
+    """The studies with these numbers, by recording; see `told_twice`."""
+    one = partial(study_number, paths=paths, budget_s=budget_s, gain=gain)
     if jobs == 1:
         return added(map(one, numbers))
     with ProcessPoolExecutor(jobs) as pool:
@@ -345,6 +354,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="number of the first study")
     parser.add_argument("--count", type=int, default=2000, help="studies, each told twice")
     parser.add_argument("--budget", type=float, default=180.0, help="seconds of a study")
+    parser.add_argument("--gain", type=float, default=1.0, help="in least gains of a proof")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--add", action="store_true", help="the files are earlier results")
     options = parser.parse_args()
@@ -354,7 +364,7 @@ def main() -> None:
         budget_s = parts[0]["budget_s"]
     else:
         numbers = range(options.first, options.first + options.count)
-        found = many(numbers, options.files, options.budget, options.jobs)
+        found = many(numbers, options.files, options.budget, options.jobs, options.gain)
         budget_s = options.budget
     print(table(found), file=sys.stderr)
     counts = [asdict(each) for each in found]

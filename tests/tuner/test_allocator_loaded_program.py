@@ -327,6 +327,15 @@ def test_the_configuration_of_hz_in_memory_is_one_number_a_row() -> None:
     assert found == params.defaults()
 
 
+def test_of_an_hz_with_another_table_nothing_is_believed() -> None:
+    adapter = allocator.get("hz")
+    numbers = [_number(row) for row in params.table()]
+    for index, row in enumerate(params.table()):
+        other = [*numbers[:index], row.high + 1, *numbers[index + 1 :]]
+        held = struct.pack(f"={len(other)}q", *other)
+        assert adapter.effective(lambda symbol, size, held=held: held) == {}, row.name
+
+
 def _number(row: params.Param) -> int:
     """The number by which C holds the default of a row; -1 stands for auto."""
     if row.kind == "enum":

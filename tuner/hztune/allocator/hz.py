@@ -87,13 +87,22 @@ class Hz(Adapter):
         super().verify(params.complete(config), confirmed)
 
     def effective(self, memory: Memory) -> dict[str, Value]:
-        """Returns what stands in hz_cfg: one 64-bit number a row, in the order of the table."""
+        """Returns what stands in hz_cfg: one 64-bit number a row, in the order of the table.
+
+        Nothing of an hz with another table, where a number is not legal in this one's row.
+        """
         rows = params.table()
         held = memory("hz_cfg", 8 * len(rows))
         if held is None:
             return {}
         numbers = struct.unpack(f"={len(rows)}q", held)
-        return {row.name: _meaning(row, number) for row, number in zip(rows, numbers, strict=True)}
+        found: dict[str, Value] = {}
+        for row, number in zip(rows, numbers, strict=True):
+            value = _meaning(row, number)
+            if value is None:
+                return {}
+            found[row.name] = value
+        return found
 
     def read_back(
         self, environment: Mapping[str, str], installed: Installed, program: Path | None = None
@@ -108,11 +117,16 @@ class Hz(Adapter):
         return said
 
 
-def _meaning(row: Param, number: int) -> Value:
-    """Returns what a number in hz_cfg means: a word by its index, and -1 where `auto` is legal."""
-    if row.kind == "enum":
-        return row.choices[number]
-    return AUTO if row.may_be_auto and number < row.low else number
+def _meaning(row: Param, number: int) -> Value | None:
+    """Returns what a number in hz_cfg means; None: it is not legal in that row.
+
+    A word stands there as its index, and `auto` as -1.
+    """
+    if row.may_be_auto and number == -1:
+        return AUTO
+    if not row.low <= number <= row.high:
+        return None
+    return row.choices[number] if row.kind == "enum" else number
 
 
 def _confirmation(stderr: str) -> dict[str, object] | None:
