@@ -4,7 +4,7 @@
  *
  * Glossary
  *
- *   arm        one process: the program under one environment
+ *   arm        one process of an arm: the program under one environment
  *   turn       the time in which one arm's threads work and those of all others are parked. The
  *              beginning of a turn (skip_ns) is not counted
  *   round      one turn of every arm that is alive, in random order

@@ -7,8 +7,9 @@
  * 1. The magazine is empty, or the thread has no heap yet. Then the pop finds a block that never
  * has a seal, and the slow path gets blocks.
  *
- * 2. A block was freed twice, and its second copy is popped while the first is in use: the program
- * is ended. The second free does not check for that, as it would have to wait for a read of the
+ * 2. A block was freed twice, and its second copy is popped while the first is in use. The program
+ * is ended if the owner has not written to the second word since; if it has, hz cannot tell this
+ * from case 3. The second free does not check for that, as it would have to wait for a read of the
  * block.
  *
  * 3. The block's second word was written to while it was free. The program may have freed it once
@@ -45,7 +46,7 @@ void *hz_malloc(size_t size)
 {
     if (HZ_LIKELY(size <= hz_map.small_max_bytes)) return stack_alloc(hz_small_stack(size));
     if (HZ_UNLIKELY(size > hz_map.class_max_bytes)) return alloc_slow(size, HZ_GRANULE_BYTES);
-    return class_alloc(hz_class_of(size)); /* a small one: the path opened between the two ifs */
+    return class_alloc(hz_class_of(size)); /* a medium one; a small one if another thread started hz between the two ifs */
 }
 
 /* ---- slow allocation ------------------------------------------------------------------------ */

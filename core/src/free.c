@@ -9,8 +9,8 @@
  *
  *     what lies in the slot                                the comparison
  *     an address of the arena: of a block that was         a block's remainder is below it, all
- *     popped earlier or, if there was none, its start      other remainders are above it (see
- *     (set_grown in magazine.c)                            COLOUR and FAR in block.h)
+ *     popped earlier or, if there was none, the            other remainders are above it (see
+ *     arena's first (set_grown in magazine.c)              COLOUR and FAR in block.h)
  *     NULL: the magazine is full, or of another shard      no remainder is below it
  *
  * A free of NULL takes the slow path: its page's entry names the stack of no class, which is full.

@@ -3,8 +3,8 @@
  *
  * A heap is never unmapped. When its thread ends, the heap waits for a new thread. At first it is
  * warm: it keeps the blocks in its magazines, which then pass to one thread. At most as many heaps
- * as there are CPUs stay warm, for decay_ms. The blocks of the others go to the depots: those heaps
- * are cold.
+ * as there are CPUs stay warm, until no thread has ended for decay_ms. The blocks of the others go
+ * to the depots: those heaps are cold.
  */
 #include <hz/hz.h>
 

@@ -48,7 +48,8 @@
 void *hz_class_alloc_retrying(uint32_t class_);
 /* The smallest class that serves an alignment, or HZ_CLASS_NONE. */
 uint32_t hz_class_aligned(size_t align, size_t size);
-/* As hz_large_alloc; without memory it trims what no thread holds, and tries once more. */
+/* As hz_large_alloc; without memory it trims what no thread holds and tries again, and
+ * then for as long as the program's hook for that wants. */
 void *hz_large_alloc_retrying(size_t size, size_t align, bool *zeroed);
 
 /* ---- free.c --------------------------------------------------------------------------------- */
@@ -125,7 +126,7 @@ bool hz_span_holds(uint32_t shard, uint32_t class_, const void *block);
 /* Frees the empty spans that are kept; false when there are none. */
 bool hz_span_trim(uint32_t shard, uint32_t class_);
 /* Bytes of all blocks cut from spans that still exist. */
-size_t hz_span_bytes(void);
+size_t hz_span_cut_bytes(void);
 /* The first block of the span that `block` lies in. */
 void *hz_span_first_block(const void *block);
 /* The span that `address` lies in. */
@@ -147,8 +148,8 @@ size_t hz_large_bytes(const void *block);
 /* ---- purge.c: what goes back to the system -------------------------------------------------- */
 
 /* Returns to the system a part of the pages that have been free for decay_ms or exceed
- * max_dirty_bytes: at most HZ_PURGE_BYTES. False when nothing is due. Only decay.c calls it: once a
- * malloc or free, with no lock held. */
+ * max_dirty_bytes: at most HZ_PURGE_BYTES. False when nothing is due. Only decay.c calls it, with no
+ * lock held: hz_tick_of_free once, hz_decay once a round. */
 bool hz_purge_part(void);
 enum { HZ_PURGE_BYTES = 1 << 20 };
 /* Whether more was due after the last part. */
@@ -261,8 +262,8 @@ void hz_heap_after_fork(void);
 /* ---- decay.c: memory that was not used for a while ------------------------------------------ */
 
 /* The slow paths call one of these, with no lock held: of a malloc the first, of a free the second.
- * Every 64 such calls of a thread, unused blocks move on towards their spans. Only a free returns
- * pages to the system, so that a realloc, which may be a malloc and a free, does it once. */
+ * Every 64 such calls of a thread, unused blocks move on towards their spans. Only the second
+ * returns pages to the system, so that a realloc, which may be a malloc and a free, does it once. */
 void hz_tick(hz_heap *heap);
 void hz_tick_of_free(hz_heap *heap);
 /* Asks the threads of all other heaps to empty their magazines in their next tick. */

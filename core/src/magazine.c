@@ -110,9 +110,9 @@ static void shrink_to_half(hz_heap *heap, uint32_t class_)
 /* Most bytes that the magazines of one thread together may hold now. */
 static size_t budget_of_thread(void)
 {
-    size_t blocks = hz_span_bytes();
-    if (blocks < LITTLE_BYTES) blocks = LITTLE_BYTES;
-    const size_t fair = blocks / 100 * (size_t)hz_live(thread_cache_share) / hz_heap_count();
+    size_t cut = hz_span_cut_bytes();
+    if (cut < LITTLE_BYTES) cut = LITTLE_BYTES;
+    const size_t fair = cut / 100 * (size_t)hz_live(thread_cache_share) / hz_heap_count();
     const size_t most = (size_t)hz_live(thread_cache_bytes);
     return fair < most ? fair : most;
 }

@@ -1,9 +1,9 @@
 /*
  * The size classes: 16-byte steps up to 128 bytes, then four classes to each doubling.
  *
- * At most a fifth of a block is lost to rounding, and few classes mean few magazines: with mixed
- * sizes, the number of cache lines that a heap touches matters more than an instruction. From 1 KiB
- * on a class is one cache line larger than the round number: blocks of round sizes all start in the
+ * Rounding loses at most a fifth of a block from 65 bytes on, and at most 15 bytes below. Few
+ * classes mean few magazines: with mixed sizes, the number of cache lines that a heap touches
+ * matters more than an instruction. From 1 KiB on a class is one cache line larger than the round number: blocks of round sizes all start in the
  * same few sets of a cache and evict each other. Such blocks are aligned to a line at most.
  * Requests for more have classes of their own, which are powers of two.
  *

@@ -20,7 +20,7 @@ _Static_assert((COLOURS - 1) % COLOUR_STEP != 0, "a prime step reaches all colou
 
 static _Atomic size_t cut_bytes; /* of all blocks cut from spans that still exist */
 
-size_t hz_span_bytes(void)
+size_t hz_span_cut_bytes(void)
 {
     return hz_atomic_peek(&cut_bytes);
 }

@@ -117,7 +117,7 @@ def test_an_installed_allocator_is_found_with_its_file_version_and_hash(
 def test_glibc_is_found_without_anything_to_preload(find: Find) -> None:
     adapter, installed = find("glibc")
     assert installed.path.name.startswith("libc")
-    assert installed.soname == ""
+    assert installed.preload == ""
     assert "LD_PRELOAD" not in adapter.environment({"arena_max": 2}, installed)
 
 
@@ -293,7 +293,7 @@ def test_auto_leaves_the_choice_to_the_allocator(name: str, find: Find) -> None:
     left = {p.name: p.default for p in adapter.knobs(installed) if p.may_be_auto}
     written = adapter.environment(left, installed)
     if name == "hz":
-        assert set(written.values()) == {"auto", installed.soname}
+        assert set(written.values()) == {"auto", installed.preload}
     else:
         assert written == adapter.environment({}, installed)
     adapter.verify(left, adapter.read_back(written, installed))

@@ -302,7 +302,7 @@ def test_a_child_with_another_allocator_is_a_stranger(compiled: Compile) -> None
     script = f"LD_PRELOAD= '{program}'; '{program}'; true"
     child = subprocess.Popen(
         ["/bin/sh", "-c", script],
-        env={**os.environ, "LD_PRELOAD": jemalloc.soname},
+        env={**os.environ, "LD_PRELOAD": jemalloc.preload},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

@@ -28,8 +28,8 @@ PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"trial"}),
     frozenset(
         {"measure", "stats", "space", "prior", "store", "progress", "doctor", "machine_diff"}
-        | {"control"}
-        | {"control"}
+        | {"attach"}
+        | {"attach"}
         | {"trace"}
     ),
     frozenset({"sparse"}),

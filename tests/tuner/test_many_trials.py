@@ -53,7 +53,7 @@ for _ in range(int(sys.argv[2])):
     bench.measure([search.control, *arms], "search", 4)
     measured |= {arm.key for arm in arms}
 print(json.dumps({
-    "trials": ledger.trials - sum(new),
+    "trials": ledger.configurations - sum(new),
     "new": sum(new),
     "opened_s": opened_s,
     "asked_s": sorted(asked_s),

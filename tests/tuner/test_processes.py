@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from hztune import api
-from hztune.control import channel, diagnosis
-from hztune.control.outside import Process, SeenMemory
-from hztune.control.questions import Holding, Statistics, ThreadCaches
+from hztune.attach import channel, diagnosis
+from hztune.attach.outside import Process, SeenMemory
+from hztune.attach.questions import Holding, Statistics, ThreadCaches
 from hztune.errors import HztuneError, UsageError
 
 DEADLINE_S = 60
@@ -233,7 +233,7 @@ def library(name: str) -> str:
     state = api.allocators()[name]
     if isinstance(state, HztuneError):
         pytest.skip(str(state))
-    return str(state.path) if state.soname else ""
+    return str(state.path) if state.preload else ""
 
 
 @pytest.mark.parametrize("name", ["glibc", "jemalloc", "mimalloc", "tcmalloc"])

@@ -136,7 +136,9 @@ def make_results(
                 objective=Objective(metric, limits_of(limit, max_loss)),
                 shares=shares_of(decision),
                 claim=claim_of(decision, metric),
-                search=SearchInfo("tpe", 1, BUDGET_S, bench.ledger.trials, hz_space.fingerprint()),
+                search=SearchInfo(
+                    "tpe", 1, BUDGET_S, bench.ledger.configurations, hz_space.fingerprint()
+                ),
             )
             profile.save(claimed, folder / "profile.json")
             if decision.verdict != "interrupted":

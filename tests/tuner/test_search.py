@@ -112,7 +112,7 @@ def test_the_search_ends_with_its_share_of_the_budget(
 def test_the_number_of_trials_is_kept(make_bench: MakeBench, toy_space: Space) -> None:
     bench = make_bench(spin_is_faster, QUIET, budget_s=1000)
     Search(bench, toy_space, seed=1, max_trials=9).run(share=1.0)
-    assert bench.ledger.trials == 9
+    assert bench.ledger.configurations == 9
 
 
 def test_the_winner_is_found(make_bench: MakeBench, toy_space: Space) -> None:

@@ -387,10 +387,10 @@ def test_a_worker_that_takes_over_a_proof_goes_on_with_the_pairs_of_the_same_mac
             second = story(worker, toy_space)
             assert confirmed(second) == kept
             assert second.bench.ledger.attempts_of_other_machines == (0 if kept else 1)
-            searched = second.bench.ledger.trials
+            searched = second.bench.ledger.configurations
             assert second.run().verdict == "improved"
             assert confirmed(second) > 2
-            assert second.bench.ledger.trials == searched or not kept
+            assert second.bench.ledger.configurations == searched or not kept
 
 
 @pytest.mark.parametrize("machine", ["one", "another"])
@@ -530,6 +530,6 @@ def test_a_long_study_opens_and_proposes_what_was_not_measured(postgres: Any, ho
                 worker.enter(1.0)
         with Worker(study, "machine") as worker:
             opening = story(worker, space)
-            assert opening.bench.ledger.trials == TRIALS[how]
+            assert opening.bench.ledger.configurations == TRIALS[how]
             batch = Search(opening.bench, space, 1)._batch(proposing=True)
             assert set(batch) - set(arms)

@@ -229,7 +229,7 @@ def test_a_bad_pair_ends_jemalloc_because_the_strict_pair_stands_first(
     adapter, installed = found["jemalloc"]
     for pair in ("nosuch:1", "narenas:0", "dirty_decay_ms:10s", "cache_oblivious:true",
                  "tcache_max:32K", "retain:TRUE", "tcache_ncached_max:8-16:4"):  # fmt: skip
-        lenient = {"LD_PRELOAD": installed.soname, "MALLOC_CONF": pair}
+        lenient = {"LD_PRELOAD": installed.preload, "MALLOC_CONF": pair}
         assert probe.run_true(lenient).ok
         with pytest.raises(WrongConfiguration, match=r"Invalid conf|Out-of-range"):
             adapter.read_back({"MALLOC_CONF": pair}, installed)
@@ -245,7 +245,7 @@ def test_a_malformed_string_ends_jemalloc_although_the_rest_of_it_is_dropped(
     text: str, found: dict[str, tuple[Adapter, Installed]]
 ) -> None:
     adapter, installed = found["jemalloc"]
-    assert probe.run_true({"LD_PRELOAD": installed.soname, "MALLOC_CONF": text}).ok
+    assert probe.run_true({"LD_PRELOAD": installed.preload, "MALLOC_CONF": text}).ok
     with pytest.raises(WrongConfiguration, match="abort_conf"):
         adapter.read_back({"MALLOC_CONF": text}, installed)
 

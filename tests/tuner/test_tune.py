@@ -201,7 +201,9 @@ def test_proposals_end_for_want_of_promise_once_enough_were_measured(
         bench = make_bench(flat, QUIET, budget_s=400.0)
         bench.reporter = listener = Listener()
         Search(bench, toy_space, seed=1, goal=goal).run(0.9)
-        ends.append((bench.ledger.trials, any("s early: " in line for line in listener.lines)))
+        ends.append(
+            (bench.ledger.configurations, any("s early: " in line for line in listener.lines))
+        )
     (settled, is_early), (promising, is_late) = ends
     assert least <= settled < least + SLOTS
     assert is_early and not is_late
@@ -237,7 +239,7 @@ def test_a_study_of_few_configurations_measures_them_all_ends_and_says_so(
     bench = make_bench(spin_wins(0.2), QUIET, budget_s=1200.0)
     bench.reporter = listener = Listener()
     decision = decided(bench, small)
-    assert bench.ledger.trials == 3 * 2 - 1
+    assert bench.ledger.configurations == 3 * 2 - 1
     assert (decision.verdict, decision.arm) == ("improved", Arm.of("hz", {"lock": "spin"}))
     assert any(re.match(r"the search ends \d+ s early: ", line) for line in listener.lines)
 
@@ -253,7 +255,7 @@ def test_no_worker_says_that_nothing_is_to_win_where_others_measure_the_last_tri
     bench = make_bench(flat, QUIET)
     bench.peers, bench.reporter = Others(), (listener := Listener())
     Search(bench, toy_space, seed=1, max_trials=8).run(0.9)
-    assert bench.ledger.trials == 6
+    assert bench.ledger.configurations == 6
     assert listener.lines == []
 
 

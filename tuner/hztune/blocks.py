@@ -69,7 +69,8 @@ class Arm:
 
     Attributes:
         allocator: Name of the adapter ("hz", "jemalloc", ...); "none" is the unchanged program.
-        params: (name, value) in order of name; only what differs from, or restates, a default.
+        params: (name, value) in order of name; what was asked for. One
+            that restates a default makes another arm than one that leaves it out.
     """
 
     allocator: str

@@ -59,7 +59,8 @@ class Param:
     """The macro of hz_config.h; empty when it belongs to another allocator."""
     doc: str
     is_experimental: bool = False
-    """Whether only experiments set it: it runs, but no list for users and no search has it."""
+    """Whether only experiments set it: it runs, but lists show it with --all only, and no
+    shipped search has it."""
     is_live: bool = False
     """Whether it may change while a process runs."""
     old_names: tuple[str, ...] = ()

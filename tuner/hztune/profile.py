@@ -77,7 +77,7 @@ class AllocatorId:
     @classmethod
     def of(cls, found: Installed) -> AllocatorId:
         """The identity of an installed allocator."""
-        soname = Path(found.soname).name
+        soname = Path(found.preload).name
         return cls(found.name, found.version, soname, found.sha256, found.given)
 
     def as_installed(self) -> Installed:

@@ -40,7 +40,7 @@ class Installed:
     Attributes:
         name: Name of the adapter.
         version: Version that the library itself reports ("5.3.0"); "" when it has no way to say.
-        soname: What LD_PRELOAD names; "" when nothing is preloaded.
+        preload: What LD_PRELOAD names, a soname or a path; "" when nothing is preloaded.
         path: The file that a process maps; the empty path when nothing is preloaded.
         sha256: Of that file, in hexadecimal; "" when there is none.
         package: Debian package that holds it; "" when it is part of hztune or of no package.
@@ -49,7 +49,7 @@ class Installed:
 
     name: str
     version: str
-    soname: str
+    preload: str
     path: Path
     sha256: str
     package: str
@@ -175,13 +175,13 @@ class Adapter(ABC):
         """
         self.check(config, installed)
         environment = self.settings(config, installed)
-        if preload and installed.soname:
+        if preload and installed.preload:
             environment["LD_PRELOAD"] = ":".join(self.preloads(installed))
         return _written_plainly(environment)
 
     def preloads(self, installed: Installed) -> tuple[str, ...]:
         """Returns what LD_PRELOAD names: the allocator's library, then what it needs beside it."""
-        return (installed.soname,) if installed.soname else ()
+        return (installed.preload,) if installed.preload else ()
 
     def confirm_environment(self, environment: Mapping[str, str]) -> Environment:
         """Returns `environment`, changed so that a bad setting ends and a good one is said.

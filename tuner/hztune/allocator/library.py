@@ -60,7 +60,7 @@ class Library(Adapter):
 
     def preloads(self, installed: Installed) -> tuple[str, ...]:
         """Returns the soname, and the library without which RTLD_DEEPBIND would end the program."""
-        return (installed.soname, str(artifacts.deepbind()))
+        return (installed.preload, str(artifacts.deepbind()))
 
     def rows(self, installed: Installed) -> tuple[KnobRow, ...]:
         """Returns the rows of the table that describe the installed version."""
@@ -110,11 +110,11 @@ class Library(Adapter):
         """
         answer = probe.ask(
             f"{code}\nsay({{'files': mapped(), 'answer': answer}})",
-            {"LD_PRELOAD": installed.soname, **environment},
+            {"LD_PRELOAD": installed.preload, **environment},
         )
         if str(installed.path) not in answer["files"]:
             raise WrongConfiguration(
-                f"{installed.soname} was preloaded, but {installed.path} is not in the process"
+                f"{installed.preload} was preloaded, but {installed.path} is not in the process"
             )
         return answer["answer"]
 

@@ -110,7 +110,7 @@ def _asked(running: Running, adapter: Adapter, installed: Installed) -> dict[str
         return {}
     own = {name: running.environment.get(name) for name in adapter.variables() if name != _PRELOAD}
     given = {name: value for name, value in own.items() if value is not None}
-    preload = {_PRELOAD: str(running.provider)} if installed.soname else {}
+    preload = {_PRELOAD: str(running.provider)} if installed.preload else {}
     return adapter.read_back({**given, **preload}, installed, running.program)
 
 

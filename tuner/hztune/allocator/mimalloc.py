@@ -180,7 +180,7 @@ class Mimalloc(Library):
         self, environment: Mapping[str, str], installed: Installed, program: Path | None = None
     ) -> dict[str, Value]:
         """Returns what a process that does nothing prints."""
-        done = run_true(self.confirm_environment({"LD_PRELOAD": installed.soname, **environment}))
+        done = run_true(self.confirm_environment({"LD_PRELOAD": installed.preload, **environment}))
         said = self.confirmed(done.stderr)
         if said is None:
             raise WrongConfiguration(f"mimalloc printed no options; the process {done.describe()}")

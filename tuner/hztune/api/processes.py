@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from hztune.arguments import judged
 
 if TYPE_CHECKING:
-    from hztune.control.diagnosis import Diagnosis
-    from hztune.control.questions import Changed, Statistics, Trimmed
+    from hztune.attach.diagnosis import Diagnosis
+    from hztune.attach.questions import Changed, Statistics, Trimmed
 
 
 @judged
@@ -20,7 +20,7 @@ def process_statistics(pid: int) -> Statistics:
         UsageError: There is none, or it takes no requests.
         HztuneError: It did not answer in time, or ended.
     """
-    from hztune.control import questions
+    from hztune.attach import questions
 
     return questions.statistics(pid)
 
@@ -33,7 +33,7 @@ def change_process(pid: int, settings: Mapping[str, str]) -> Changed:
         UsageError: There is none, it takes no requests, or refuses the change.
         HztuneError: It did not answer in time, or ended.
     """
-    from hztune.control import questions
+    from hztune.attach import questions
 
     return questions.set_parameters(pid, settings)
 
@@ -46,7 +46,7 @@ def trim_process(pid: int) -> Trimmed:
         UsageError: There is none, or it takes no requests.
         HztuneError: It did not answer in time, or ended.
     """
-    from hztune.control import questions
+    from hztune.attach import questions
 
     return questions.trim(pid)
 
@@ -58,6 +58,6 @@ def diagnose(pid: int) -> Diagnosis:
     Raises:
         UsageError: There is no such process, or it may not be looked at.
     """
-    from hztune.control import diagnosis
+    from hztune.attach import diagnosis
 
     return diagnosis.diagnose(pid)

@@ -39,9 +39,9 @@ COMMANDS = {
     "params": "list",
     "paths": "list",
     "doctor": "doctor",
-    "stats": "control",
-    "set": "control",
-    "trim": "control",
+    "stats": "attach",
+    "set": "attach",
+    "trim": "attach",
 }
 """Every command, in the order of the help, and the module that holds it (as `<name>_command`)."""
 

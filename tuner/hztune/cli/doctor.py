@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from hztune import api
-from hztune.cli.control import part_lines, with_ratios
+from hztune.cli.attach import part_lines, with_ratios
 from hztune.errors import UnfitError, UsageError
 
 if TYPE_CHECKING:
-    from hztune.control.diagnosis import Diagnosis, InEffect
+    from hztune.attach.diagnosis import Diagnosis, InEffect
     from hztune.doctor import Check
 
 _MIB = 1 << 20

@@ -92,8 +92,8 @@ def standings(
         blocks: All of the row.
         instructions: Of one operation of each contender; () when they were not counted.
         amount: What their figures are.
-        horizon: The plan of a gate, whose intervals allow for its looks; None: the number of blocks
-            was fixed.
+        horizon: The plan of a gate, whose intervals allow for its looks; None: no ratio decided
+            the number of blocks.
     """
     found = tuple(_standing(name, i, blocks, horizon) for i, name in enumerate(names))
     if instructions:

@@ -141,8 +141,9 @@ def prove(
 ) -> Proof:
     """Measures fresh blocks until the chain is decided, or time is up.
 
-    How many pairs there will be is known beforehand, from the time; a proof ends before only at a
-    scheduled look, because the gain is known precisely or nothing can be proved any more.
+    How many pairs there will be is known beforehand, from the time. Before that a proof succeeds
+    only at a scheduled look. It may be given up at other times: when a process fails, or when
+    nothing can be proved any more.
 
     Args:
         bench: Where blocks are measured.

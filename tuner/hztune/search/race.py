@@ -269,7 +269,7 @@ class Search:
 
     def _room(self) -> int:
         """New configurations that may still be measured."""
-        known = self.bench.ledger.trials + len(self.bench.held)
+        known = self.bench.ledger.configurations + len(self.bench.held)
         return SLOTS if self.max_trials is None else max(0, self.max_trials - known)
 
     def _batch(self, proposing: bool) -> list[Arm]:

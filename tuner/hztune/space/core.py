@@ -40,7 +40,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A named configuration that is measured before the search proposes anything."""
+    """A named configuration that is measured in the first blocks, beside proposals."""
 
     name: str
     why: str
@@ -93,7 +93,7 @@ class Space:
 
     @property
     def starts(self) -> tuple[Arm, ...]:
-        """What is measured before the search proposes anything."""
+        """What is measured in the first blocks, beside proposals."""
         return tuple(self.arm(preset.config) for preset in self.presets)
 
     @property

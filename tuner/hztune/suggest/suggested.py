@@ -62,7 +62,7 @@ def suggest(program: Program, seconds: float, folder: Path, reporter: Reporter) 
 def _installed(sight: Sight) -> tuple[str, ...]:
     """The allocators here that can be preloaded, but for what the program runs on unchanged."""
     found = [each for each in allocator.states().values() if isinstance(each, Installed)]
-    return tuple(each.name for each in found if each.soname and each.name != sight.allocator)
+    return tuple(each.name for each in found if each.preload and each.name != sight.allocator)
 
 
 def _limit(program: Program) -> tuple[int, bool]:

@@ -238,7 +238,7 @@ class Ledger:
         return max(last, default=-1) + 1
 
     @property
-    def trials(self) -> int:
+    def configurations(self) -> int:
         """Number of different configurations that the search has measured."""
         return len(self.searched)
 

@@ -208,7 +208,7 @@ class Workbench:
         self.reporter.update(
             StudyStatus(
                 phase=phase,
-                trials=self.ledger.trials,
+                trials=self.ledger.configurations,
                 failed=sum(bool(record.failures) for record in records),
                 best=best,
                 error=error,

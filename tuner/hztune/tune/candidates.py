@@ -114,7 +114,7 @@ def _left_out(target: TuneTarget, installed: Sequence[Installed]) -> tuple[str, 
     return tuple(
         each.name
         for each in installed
-        if each.soname and brought & set(allocator.get(each.name).variables())
+        if each.preload and brought & set(allocator.get(each.name).variables())
     )
 
 

@@ -62,7 +62,7 @@ def result_of(
         folder: The results directory; None: there is none.
         found: The smallest memory of some arms, where it was sought.
     """
-    trials = story.bench.ledger.trials
+    trials = story.bench.ledger.configurations
     made, *front = (profile_of(task, machine, each, trials) for each in (decision, *decision.front))
     account = replace(account_of(story, decision, wall_s), survivors=tuple(found))
     return Result(made, account, tuple(front), folder)

@@ -17,8 +17,8 @@ from hztune.arguments import key_value, parse_duration, within
 from hztune.errors import HztuneError, UsageError
 
 if TYPE_CHECKING:
-    from hztune.control.diagnosis import Diagnosis
-    from hztune.control.questions import Holding, Statistics
+    from hztune.attach.diagnosis import Diagnosis
+    from hztune.attach.questions import Holding, Statistics
 
 _MIB = 1 << 20
 _MOST_ROWS = 12

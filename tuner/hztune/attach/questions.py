@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hztune import params
+from hztune.attach import channel
+from hztune.attach.outside import Process, SeenMemory
 from hztune.blocks import fixed
-from hztune.control import channel
-from hztune.control.outside import Process, SeenMemory
 from hztune.errors import UsageError
 from hztune.params import Value
 from hztune.strictjson import VERSION, Fields

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from hztune import allocator
 from hztune.allocator import live
-from hztune.control.outside import Process, SeenMemory
-from hztune.control.questions import Holding, Statistics, statistics_of
+from hztune.attach.outside import Process, SeenMemory
+from hztune.attach.questions import Holding, Statistics, statistics_of
 from hztune.errors import HztuneError, UsageError
 from hztune.params import Value
 

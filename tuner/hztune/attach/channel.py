@@ -11,7 +11,7 @@ import socket
 import struct
 import time
 
-from hztune.control.outside import Process
+from hztune.attach.outside import Process
 from hztune.errors import HztuneError, UsageError
 from hztune.strictjson import Fields, parse
 
