@@ -60,7 +60,8 @@ SPENDING_DECAY = 0.75
 LEAST_PLANNED = 4
 """Pairs at the first look of a plan. With 4 instead of 6 the least gain that is proved is the same;
 plans of up to 10 pairs prove gains of 3 to 5 SD of a pair one to two pairs sooner; and a plan may
-be as short as this."""
+be as short as this. A gate looks so early. A proof passes over the looks before
+`Workbench.least_pairs`, at which it would have spent a hundred-thousandth of its error."""
 
 PLANNED_LOOKS = 3
 """Looks of a plan, evenly spaced."""
