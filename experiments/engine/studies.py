@@ -354,7 +354,9 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="number of the first study")
     parser.add_argument("--count", type=int, default=2000, help="studies, each told twice")
     parser.add_argument("--budget", type=float, default=180.0, help="seconds of a study")
-    parser.add_argument("--gain", type=float, default=1.0, help="in least gains of a proof; 0: equals only")
+    parser.add_argument(
+        "--gain", type=float, default=1.0, help="in least gains of a proof; 0: equals only"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--add", action="store_true", help="the files are earlier results")
     options = parser.parse_args()
