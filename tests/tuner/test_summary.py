@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ ACCOUNT = Account(
     attempts=(),
     noise_floor=0.052,
     detectable=0.113,
+    findable=0.174,
     wall_s=60.0,
     measured_share=0.9,
     warmup_share=0.2,
@@ -59,8 +61,8 @@ def test_what_was_proved_stands_beside_the_smallest_gain_that_could_be(
     make_result: MakeResult,
 ) -> None:
     assert (
-        "noise floor: 5.2 %; a gain of 9.3 % was proved, and the smallest gain that this budget "
-        "proves nine times in ten is 11.3 %"
+        "noise floor: 5.2 %; a gain of 9.3 % was proved, and the smallest gain of a parameter that "
+        "this budget finds nine times in ten is 17.4 % (of a finalist, 11.3 % is proved as often)"
     ) in summary_lines(make_result("improved"))
 
 
@@ -68,9 +70,20 @@ def test_a_study_without_a_gain_says_which_one_it_could_have_proved(
     make_result: MakeResult,
 ) -> None:
     assert (
-        "noise floor: 5.2 %; no gain was proved, and the smallest gain that this budget proves "
-        "nine times in ten is 11.3 %"
+        "noise floor: 5.2 %; no gain was proved, and the smallest gain of a parameter that this "
+        "budget finds nine times in ten is 17.4 % (of a finalist, 11.3 % is proved as often)"
     ) in summary_lines(make_result("no_gain"))
+
+
+def test_where_nothing_was_searched_only_the_proof_has_a_smallest_gain(
+    make_result: MakeResult,
+) -> None:
+    made = make_result("improved")
+    proof = replace(made, account=replace(made.account, findable=None))
+    assert (
+        "noise floor: 5.2 %; a gain of 9.3 % was proved, and the smallest gain that this budget "
+        "proves nine times in ten is 11.3 %"
+    ) in summary_lines(proof)
 
 
 def test_counters_are_told_in_words_where_they_changed_by_a_tenth(make_result: MakeResult) -> None:

@@ -132,6 +132,8 @@ class Account:
         attempts: The finalists, in order.
         noise_floor: Half-width of an A/A interval, as a ratio - 1; None: not calibrated.
         detectable: Least gain of a finalist that is proved nine times in ten, as a ratio - 1.
+        findable: Least gain of one parameter that is found and proved nine times in ten, as a
+            ratio - 1; None: nothing was searched, or an earlier hztune did.
         wall_s: Seconds from start to end, this session's.
         measured_share: Part of the wall time in which targets ran, warm-up included.
         warmup_share: Part of the wall time that was warm-up.
@@ -171,6 +173,7 @@ class Account:
     prior: str = ""
     kept: KeptMemory | None = None
     survivors: tuple[Survivor, ...] = ()
+    findable: float | None = None
 
     def __post_init__(self) -> None:
         """Takes copies of the mappings, which nothing can change."""

@@ -9,7 +9,7 @@ from hztune.blocks import Arm
 from hztune.profile import Profile, Share, ratio_text
 from hztune.progress import duration
 from hztune.rests import MEMORIES, RestPlan
-from hztune.result import Addition, Result, front_file
+from hztune.result import Account, Addition, Result, front_file
 from hztune.result.kept import Ends, Keeper, KeptMemory
 from hztune.result.stored import stored_form
 from hztune.trial import FAULTS, Outlier
@@ -237,10 +237,21 @@ def _account_lines(result: Result) -> Iterator[str]:
     )
     if account.noise_floor is not None and account.detectable is not None:
         yield (
-            f"noise floor: {100 * account.noise_floor:.1f} %; {_proved(result)}the smallest gain "
-            f"that this budget proves nine times in ten is {100 * account.detectable:.1f} %"
+            f"noise floor: {100 * account.noise_floor:.1f} %; {_proved(result)}{_findable(account)}"
         )
     yield from (_outlier_line(result, pair) for pair in account.outliers)
+
+
+def _findable(account: Account) -> str:
+    """How small a gain this budget sees."""
+    assert account.detectable is not None
+    proved = f"{100 * account.detectable:.1f} %"
+    if account.findable is None:
+        return f"the smallest gain that this budget proves nine times in ten is {proved}"
+    return (
+        "the smallest gain of a parameter that this budget finds nine times in ten is "
+        f"{100 * account.findable:.1f} % (of a finalist, {proved} is proved as often)"
+    )
 
 
 def _proved(result: Result) -> str:

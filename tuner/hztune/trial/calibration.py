@@ -30,6 +30,10 @@ PAIRS = 10
 """Pairs for which a confirmation has time at least; its blocks are made short enough."""
 
 
+FOUND = 1.5
+"""A gain of one parameter that nine studies in ten find and prove, in gains of a finalist that nine
+proofs in ten prove: simulated, experiments/engine/studies.py --gain."""
+
 BISTABLE_PAIRS = 20
 """Fresh pairs that a claim needs where the default itself has two speeds."""
 
@@ -44,7 +48,7 @@ class Calibration:
         pairs: Fresh pairs for which the proof's own part of the budget has time; a proof that
             begins early, or a long chain, has another number.
         floor: Half-width of the interval of an A/A comparison of that size, log units.
-        detectable: Least gain that it proves with 90 % probability, log units.
+        detectable: Least gain of a finalist that it proves with 90 % probability, log units.
         apart: Between the two speeds of the default, log units; None: it has one.
     """
 
@@ -56,6 +60,11 @@ class Calibration:
     apart: float | None = None
 
     @property
+    def findable(self) -> float:
+        """Least gain of one parameter that the study finds and proves with 90 %, log units."""
+        return FOUND * self.detectable
+
+    @property
     def least_pairs(self) -> int:
         """Fresh pairs without which nothing is claimed."""
         return FIRST_LOOK if self.apart is None else BISTABLE_PAIRS
@@ -63,9 +72,16 @@ class Calibration:
     def line(self) -> str:
         """What the user is told before the search begins."""
         return (
-            f"calibrated: noise floor {percent(self.floor, sign=False)}; a gain of "
-            f"{percent(self.detectable, sign=False)} of a finalist is proved nine times in ten "
-            f"with {self.pairs} fresh pairs ({self.rounds} turns of each process)"
+            f"calibrated: noise floor {percent(self.floor, sign=False)}; a finalist that gains "
+            f"{percent(self.detectable, sign=False)} is proved nine times in ten with "
+            f"{self.pairs} fresh pairs ({self.rounds} turns of each process)"
+        )
+
+    def search_line(self) -> str:
+        """What the search may be expected to find."""
+        return (
+            f"a parameter that gains {percent(self.findable, sign=False)} is found and proved nine "
+            "times in ten; smaller gains need a larger budget"
         )
 
 

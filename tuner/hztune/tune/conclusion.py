@@ -34,9 +34,17 @@ from hztune.search.proposer import SAMPLER
 from hztune.stats import pool_plain
 from hztune.strictjson import as_word, ascii_text
 from hztune.trace import sidecar
-from hztune.trial import ArmRecord, Ledger, counter_changes, fresh_outcomes, outlying_pairs
+from hztune.trial import (
+    ArmRecord,
+    Calibration,
+    Ledger,
+    counter_changes,
+    fresh_outcomes,
+    outlying_pairs,
+)
 from hztune.tune.request import Task, TuneRequest
 from hztune.tune.story import Story
+from hztune.tune.winner import Winner
 from hztune.workload import METRICS
 
 _IDLE = "rss_idle_kb"
@@ -212,6 +220,7 @@ def account_of(story: Story, decision: Decision, wall_s: float) -> Account:
         attempts=tuple(_attempts(decision)),
         noise_floor=math.expm1(calibration.floor) if calibration else None,
         detectable=math.expm1(calibration.detectable) if calibration else None,
+        findable=_findable(story, calibration),
         wall_s=wall_s,
         measured_share=(used.measured_s + used.warmup_s) / wall,
         warmup_share=used.warmup_s / wall,
@@ -227,6 +236,13 @@ def account_of(story: Story, decision: Decision, wall_s: float) -> Account:
         prior=story.prior.text,
         kept=kept_memory(fresh_outcomes(bench.ledger, decision.arm), bench.ledger.calm_controls),
     )
+
+
+def _findable(story: Story, calibration: Calibration | None) -> float | None:
+    """The least gain that the search finds; None where it sought no winner, or only a proof ran."""
+    if calibration is None or calibration is not story.calibration:
+        return None
+    return math.expm1(calibration.findable) if isinstance(story.aim, Winner) else None
 
 
 def _rss_ratio(record: ArmRecord | None, decision: Decision) -> float | None:

@@ -83,7 +83,8 @@ class Story:
         self.calibration = assess(self.bench, confirm_s, alpha)
         self.bench.calibrated(self.calibration.floor, self.calibration.least_pairs)
         warnings = warnings_about(self.bench, self.calibration)
-        for line in (self.calibration.line(), *warnings):
+        seen = [self.calibration.search_line()] if isinstance(self.aim, Winner) else []
+        for line in (self.calibration.line(), *seen, *warnings):
             self.bench.reporter.say(line)
 
     def take_lead(self) -> None:
