@@ -9,7 +9,7 @@
  */
 #include "internal.h"
 
-enum { DEPOT_BYTES = 4 << 20 }; /* most that a depot keeps; it bounds the large classes */
+enum { DEPOT_BYTES = 4 << 20 }; /* most that a depot keeps; it bounds the classes of long blocks */
 _Static_assert(HZ_PARAM_MOST(depot_slots) * HZ_PARAM_MOST(flush_batch) <= UINT32_MAX,
                "a depot's capacity fits 32 bits");
 

@@ -58,7 +58,7 @@ enum {
     HZ_SHARDS_MAX = 64,
     HZ_CACHE_LINE_BYTES = 64,
     HZ_WORD_BITS = 64,
-    HZ_SPAN_BLOCKS_MIN = 4, /* a span of a large class holds at least this many blocks */
+    HZ_SPAN_BLOCKS_MIN = 4, /* a span of long blocks holds at least this many */
 };
 
 /* No address is as high as this; on x86-64 none is as high as 2^47. */
@@ -259,7 +259,7 @@ typedef struct hz_page_info {
     uint8_t shard;     /* shard that its blocks belong to; set in every page of a span */
     uint8_t listing;   /* hz_span_listing */
     uint32_t capacity; /* blocks that fit */
-    uint32_t cut;      /* blocks cut or lent so far, from the front */
+    uint32_t cut;      /* blocks cut or lent so far, from the lowest address on */
     uint32_t free_count; /* blocks that came back, marked in free_bits */
     uint32_t scan_word;  /* word of free_bits, from its first, where a search starts */
     uint32_t colour;     /* of a page of a span: bytes before the span's first block */
