@@ -47,6 +47,7 @@ WORKLOADS = {
     "remote-2": ("remote", ["remote=50"], 2),
     "remote-8": ("remote@main", ["remote=50"], 8),
     "larson-4": ("larson", [], 4),
+    "larson-32": ("larson", [], 32),
     "mstress-8": ("mstress", [], 8),
     "sh6-4": ("sh6", [], 4),
 }
