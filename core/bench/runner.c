@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include "allocator.h"
 #include "bench.h"
 #include "procfs.h"
 
@@ -389,9 +390,11 @@ static void run_for_time(hz_run *run, reading *first, reading *last)
 {
     hz_turn_give(run->page, HZ_TURN_RUN);
     watch_until(run, hz_clock_ns() + ns_of(run->options->warmup));
+    hz_allocator_window(true);
     *first = read_counters(run);
     watch_until(run, first->ns + ns_of(run->options->seconds));
     *last = read_counters(run);
+    hz_allocator_window(false);
     atomic_store(&run->page->worked_ns, (uint64_t)(last->ns - atomic_load(&run->page->began_ns)));
     hz_turn_give(run->page, HZ_TURN_QUIT);
     watch_until(run, INT64_MAX);

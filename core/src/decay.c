@@ -22,10 +22,11 @@
 
 enum { TICK_CALLS = 64 };
 
+/* On a line of its own: every slow path reads what would lie beside it. */
 static struct {
-    hz_lock lock;             /* guards the rest */
-    uint32_t next;            /* number of the next depot, counted over all shards */
-    _Atomic uint32_t seen_ms; /* when the last of them was visited */
+    HZ_ALIGNED_TO_LINE hz_lock lock; /* guards the rest */
+    uint32_t next;                   /* number of the next depot, counted over all shards */
+    _Atomic uint32_t seen_ms;        /* when the last of them was visited */
 } depots;
 
 /* Visits depots until one has given something up, and stops there, as a malloc or a free waits;

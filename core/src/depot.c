@@ -38,12 +38,19 @@ static void note_left(hz_depot *depot, uint32_t count)
 
 /* ---- under a lock --------------------------------------------------------------------------- */
 
+/* Without the lock, as the system may have to be asked for memory. If two threads make an array at
+ * the same time, one of the two stays unused and untouched. */
 static bool stack_make(hz_depot *depot, uint32_t class_)
 {
-    uint32_t capacity = capacity_for(class_);
-    depot->blocks = hz_meta_alloc(capacity * sizeof(void *));
-    if (depot->blocks == NULL) return false;
-    hz_atomic_put(&depot->capacity, capacity); /* after the array */
+    const uint32_t capacity = capacity_for(class_);
+    void **blocks = hz_meta_alloc(capacity * sizeof(void *));
+    if (blocks == NULL) return false;
+    depot_lock(depot);
+    if (hz_atomic_peek(&depot->capacity) == 0) {
+        depot->blocks = blocks;
+        hz_atomic_put(&depot->capacity, capacity); /* after the array */
+    }
+    hz_lock_release(&depot->lock);
     return true;
 }
 
@@ -63,10 +70,10 @@ static size_t stack_take(hz_depot *depot, void **out, size_t want)
 
 static size_t stack_give(hz_depot *depot, uint32_t class_, void *const *blocks, size_t count)
 {
+    if (HZ_UNLIKELY(hz_atomic_peek(&depot->capacity) == 0) && !stack_make(depot, class_)) return 0;
     depot_lock(depot);
     const uint32_t held = hz_atomic_peek(&depot->count);
-    const bool is_made = hz_atomic_peek(&depot->capacity) != 0 || stack_make(depot, class_);
-    const size_t room = is_made ? hz_atomic_peek(&depot->capacity) - held : 0;
+    const size_t room = hz_atomic_peek(&depot->capacity) - held;
     if (count > room) count = room;
     memcpy(depot->blocks + held, blocks, count * sizeof(void *));
     hz_atomic_put(&depot->count, held + (uint32_t)count); /* after the blocks */

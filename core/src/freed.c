@@ -3,7 +3,8 @@
  *
  * There is a time for each page. If all pages of a chunk have the same one, it is stored once, and
  * the pages' own times are not touched: so the free of a terabyte costs hardly any memory and time
- * here. The page pool's lock guards all of it.
+ * here. The page pool's lock guards all of it but where a chunk's times lie. The thread that
+ * extends the arena notes that, before the chunk has pages.
  */
 #include "internal.h"
 

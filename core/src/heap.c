@@ -134,14 +134,23 @@ static bool heap_fill(hz_heap *heap)
            hz_free_make(heap) && hz_quarantine_make(heap);
 }
 
-static hz_heap *heap_make(void)
+static void count_owned(uint32_t by)
+{
+    hz_atomic_poke(&heaps.owned_count, hz_atomic_peek(&heaps.owned_count) + by);
+}
+
+/* Without the lock but at its end, as the system may have to be asked for memory. */
+static hz_heap *heap_make(uint32_t shard)
 {
     hz_heap *heap = hz_meta_alloc(sizeof *heap);
     if (heap == NULL) return NULL;
-    heap->shard = heaps.next_shard++ % hz_map.shards;
+    heap->shard = shard;
     if (!heap_fill(heap)) return NULL;
+    hz_lock_take(&heaps.lock);
     heap->next = hz_atomic_peek(&heaps.all);
     hz_atomic_put(&heaps.all, heap);
+    count_owned(1);
+    hz_lock_release(&heaps.lock);
     return heap;
 }
 
@@ -160,18 +169,20 @@ static void heap_push(hz_heap **list, hz_heap *heap)
 
 static hz_heap *heap_find(hz_stat *how)
 {
-    *how = HZ_STAT_heaps_adopted;
+    uint32_t shard = 0;
     hz_lock_take(&heaps.lock);
     hz_heap *heap = heap_pop(&heaps.warm);
-    if (heap != NULL) {
+    if (heap != NULL)
         hz_atomic_poke(&heaps.warm_count, hz_atomic_peek(&heaps.warm_count) - 1);
-    } else if ((heap = heap_pop(&heaps.cold)) == NULL) {
-        *how = HZ_STAT_heaps_born;
-        heap = heap_make();
-    }
-    if (heap != NULL) hz_atomic_poke(&heaps.owned_count, hz_atomic_peek(&heaps.owned_count) + 1);
+    else
+        heap = heap_pop(&heaps.cold);
+    if (heap != NULL)
+        count_owned(1);
+    else
+        shard = heaps.next_shard++ % hz_map.shards;
     hz_lock_release(&heaps.lock);
-    return heap;
+    *how = heap != NULL ? HZ_STAT_heaps_adopted : HZ_STAT_heaps_born;
+    return heap != NULL ? heap : heap_make(shard);
 }
 
 static void heap_leave(hz_heap *heap);
@@ -243,7 +254,7 @@ static void heap_leave(hz_heap *heap)
     hz_atomic_poke(&heap->thread, 0);
     hz_lock_take(&heaps.lock);
     heap_push(&heaps.warm, heap);
-    hz_atomic_poke(&heaps.owned_count, hz_atomic_peek(&heaps.owned_count) - 1);
+    count_owned(-1U);
     hz_atomic_poke(&heaps.warm_count, hz_atomic_peek(&heaps.warm_count) + 1);
     hz_atomic_poke(&heaps.warmed_ms, hz_os_now_ms());
     hz_lock_release(&heaps.lock);

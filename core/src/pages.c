@@ -271,13 +271,13 @@ static void note_gap(size_t end)
     hz_plain_put(&hz_page_pool.gaps, last);
 }
 
-static bool pages_add(size_t first, size_t pages)
+static void pages_add(size_t first, size_t pages)
 {
-    if (!hz_freed_make(first, pages)) return false;
+    hz_lock_take(&hz_page_pool.lock);
     note_gap(first);
     hz_plain_put(&hz_page_pool.top, first + pages);
     hz_run_list_clean(first, pages);
-    return true;
+    hz_lock_release(&hz_page_pool.lock);
 }
 
 /* Adds at least `pages` pages. While the system makes them usable, the page pool is not locked:
@@ -292,9 +292,10 @@ static bool pages_extend(size_t pages)
         generous = pages;
         done = hz_arena_extend(generous, &first);
     }
+    done = done && hz_freed_make(first, generous);
+    if (done) pages_add(first, generous);
+    hz_lock_release(&hz_page_pool.extending); /* may wake a thread, which is a system call */
     hz_lock_take(&hz_page_pool.lock);
-    done = done && pages_add(first, generous);
-    hz_lock_release(&hz_page_pool.extending);
     return done;
 }
 

@@ -18,11 +18,14 @@ enum {
 _Static_assert(HZ_PAGE_BYTES / HZ_CACHE_LINE_BYTES > COLOURS, "first blocks start in first pages");
 _Static_assert((COLOURS - 1) % COLOUR_STEP != 0, "a prime step reaches all colours");
 
-static _Atomic size_t cut_bytes; /* of all blocks cut from spans that still exist */
+/* On a line of its own: every cut writes it, and every slow path reads what would lie beside it. */
+static struct {
+    HZ_ALIGNED_TO_LINE _Atomic size_t bytes; /* of all blocks cut from spans that still exist */
+} cuts;
 
 size_t hz_span_cut_bytes(void)
 {
-    return hz_atomic_peek(&cut_bytes);
+    return hz_atomic_peek(&cuts.bytes);
 }
 
 static hz_bin *bin_of(uint32_t shard, uint32_t class_)
@@ -198,7 +201,7 @@ static void span_destroy(hz_page_info *span, uint32_t class_)
         return;
     }
     memset(span_bits(span), 0, (size_t)span->pages * WORDS_PER_PAGE * sizeof(uint64_t));
-    hz_atomic_add(&cut_bytes, -((size_t)span->cut * hz_class_bytes[class_]));
+    hz_atomic_add(&cuts.bytes, -((size_t)span->cut * hz_class_bytes[class_]));
     hz_count(HZ_STAT_spans_freed, 1);
     if (hz_is_fenced()) hz_harden_span_goes();
     hz_guard_pages_free(span);
@@ -236,7 +239,7 @@ static void note_cut(uint32_t class_, const unsigned char *first, const unsigned
     const size_t page = hz_page_of(first);
     const uint64_t step = hz_class_step(class_, hz_map.infos[page].shard);
     const unsigned char *last = end - hz_class_bytes[class_];
-    hz_atomic_add(&cut_bytes, (size_t)(end - first));
+    hz_atomic_add(&cuts.bytes, (size_t)(end - first));
     for (size_t i = page; i <= hz_page_of(end - 1); i++)
         hz_entry_set(hz_entry_at(hz_page_address(i)), step, last);
 }

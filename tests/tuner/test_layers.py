@@ -28,9 +28,7 @@ PYTHON_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"trial"}),
     frozenset(
         {"measure", "stats", "space", "prior", "store", "progress", "doctor", "machine_diff"}
-        | {"attach"}
-        | {"attach"}
-        | {"trace"}
+        | {"attach", "scale", "trace"}
     ),
     frozenset({"sparse"}),
     frozenset({"profile", "allocator", "workload", "blocks", "caution"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -24,7 +25,20 @@ _MIB = 1 << 20
 @click.option("--strict", is_flag=True, help="Exit with status 5 when the machine is unfit.")
 @click.option("--pid", type=click.IntRange(min=1), metavar="N",
               help="Look at this process instead of the machine.")  # fmt: skip
-def doctor_command(as_json: bool, strict: bool, pid: int | None) -> None:
+@click.option("--scale", "scales", is_flag=True,
+              help="Measure how hz's speed grows with threads, and note its locks.")  # fmt: skip
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Of --scale: where the result goes (default hz-scale.json).")  # fmt: skip
+@click.option("--seconds", type=click.FloatRange(0.05, 60.0), metavar="S",
+              help="Of --scale: length of each run (default 1).")  # fmt: skip
+def doctor_command(
+    as_json: bool,
+    strict: bool,
+    pid: int | None,
+    scales: bool,
+    output: Path | None,
+    seconds: float | None,
+) -> None:
     """Show what disturbs measurements here, and what mends it.
 
     The machine's record follows. Nothing is changed. With --json it is an object with the keys
@@ -34,7 +48,22 @@ def doctor_command(as_json: bool, strict: bool, pid: int | None) -> None:
     holds for that, which settings are in effect, and what would help. One that was started on hz
     with HZ_CONTROL=1, or with the agent preloaded (`hztune paths --agent`), tells that itself; of
     any other one only what shows from outside is told.
+
+    With --scale it runs four workloads with 1, 2, 4, ... threads, up to the CPUs, each once as it
+    is and once with every lock of hz noted. It prints the speed and what each lock came to, and
+    saves both with the machine's record in a file. On a machine with many CPUs that file is what
+    hz's authors would like to see.
     """
+    if scales:
+        _refuse_beside_scale(as_json=as_json, strict=strict, pid=pid is not None)
+        path = output or Path("hz-scale.json")
+        api.measure_scaling(path, seconds or 1.0, lambda lines: click.echo("\n".join(lines)))
+        click.echo(f"saved in {path}")
+        return
+    if output is not None or seconds is not None:
+        raise UsageError(
+            "--output and --seconds belong to --scale: give it, too, or leave them out"
+        )
     if pid is not None:
         if strict:
             raise UsageError("--strict is about the machine and --pid about a process; give one")
@@ -51,6 +80,18 @@ def doctor_command(as_json: bool, strict: bool, pid: int | None) -> None:
         click.echo("\n".join(lines))
     if strict:
         require_fit(findings)
+
+
+def _refuse_beside_scale(**given: bool) -> None:
+    """Refuses options that ask for something else.
+
+    Raises:
+        UsageError: One was given.
+    """
+    names = {"as_json": "--json", "strict": "--strict", "pid": "--pid"}
+    wrong = [names[name] for name, is_given in given.items() if is_given]
+    if wrong:
+        raise UsageError(f"{wrong[0]} does not go with --scale, which saves JSON: leave it out")
 
 
 def require_fit(findings: tuple[Check, ...]) -> None:

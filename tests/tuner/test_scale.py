@@ -1,0 +1,122 @@
+"""What hz would meet on more CPUs: the doctor's file, and the model of experiments/scale."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from math import factorial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hztune.scale import LockUse, Scaling
+
+Build = Callable[..., Path]
+
+ROOT = Path(__file__).parents[2]
+MODEL = runpy.run_path(str(ROOT / "experiments" / "scale" / "model.py"))
+Station, solved = MODEL["Station"], MODEL["solved"]
+
+USE = LockUse("depot", 3, 4.0, 0.01, 0.0, 90.0, 300.0, 0.02, 0.0, {})
+ROW = Scaling("larson", 4, 1, 2e6, 0.9, 1.5e6, 0.1, (USE,), {})
+
+
+@pytest.fixture(scope="module")
+def core(build_core: Build) -> Path:
+    """A build of what the doctor runs."""
+    targets = ["hz_shared", "hz_ledger", "hz-bench", "hz-launch"]
+    return build_core(targets=targets, HZ_WERROR="ON", HZ_LEDGER="ON")
+
+
+def doctor(core: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`hztune doctor --scale` on two CPUs."""
+    cpus = ",".join(map(str, sorted(os.sched_getaffinity(0))[:2]))
+    return subprocess.run(
+        ["taskset", "-c", cpus, sys.executable, "-m", "hztune", "doctor", "--scale", *words],
+        env={**os.environ, "HZTUNE_CORE": str(core)},
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_the_doctor_prints_the_curve_and_the_locks_and_saves_them(
+    core: Path, tmp_path: Path
+) -> None:
+    done = doctor(core, tmp_path, "--seconds", "0.05")
+    assert (done.returncode, done.stderr) == (0, "")
+    saved: dict[str, Any] = json.loads((tmp_path / "hz-scale.json").read_text())
+    assert saved["schema"] == "hztune-scale/1"
+    assert saved["machine"]["cores"] >= 1
+    found = {(row["workload"], row["threads"]) for row in saved["rows"]}
+    assert {("larson", 1), ("remote remote=0", 1), ("mstress", 1)} <= found
+    larson = next(row for row in saved["rows"] if row["workload"] == "larson")
+    assert {"depot", "heaps"} <= {lock["name"] for lock in larson["locks"]}
+    assert done.stdout.count("million operations a second") == len(saved["rows"])
+    assert done.stdout.endswith("saved in hz-scale.json\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--json"], "--json does not go with --scale"),
+        (["--pid", "1"], "--pid does not go with --scale"),
+        (["--output", "/no/such/place.json"], "cannot write '/no/such/place.json'"),
+    ],
+)
+def test_the_doctor_says_what_it_cannot_do(
+    core: Path, tmp_path: Path, words: list[str], said: str
+) -> None:
+    done = doctor(core, tmp_path, *words)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+
+
+def test_a_row_says_how_often_and_how_long_each_lock_is_held() -> None:
+    told = "\n".join(ROW.words(replace(ROW, threads=1, ops_per_s=1e6)))
+    assert "larson, 4 threads, 1 shard: 2.00 million operations a second, 2.00 times" in told
+    assert "lock depot: taken 4.00 times in 1000 operations" in told
+    assert "the busiest one 2.00 % of the time\n" in told
+    assert told.endswith("no lock was held across a system call")
+
+
+def test_a_row_names_the_lock_that_limits_the_speed_and_calls_under_a_lock() -> None:
+    busy = replace(USE, busiest=0.4, with_calls=3.0, calls={"hz_os_map": 3.0})
+    told = "\n".join(replace(ROW, locks=(busy,)).words(ROW))
+    assert "40.00 % of the time (it limits the speed)" in told
+    assert "held across a system call 3.00 times in a million operations (hz_os_map 3.00)" in told
+
+
+# ---- the model -----------------------------------------------------------------------------------
+
+
+def test_one_thread_waits_for_nobody() -> None:
+    answer = solved([Station("a", 10.0), Station("b", 5.0)], 85.0, 1)
+    assert answer.ops_per_ns == pytest.approx(0.01)
+    assert dict(answer.used) == pytest.approx({"a": 0.1, "b": 0.05})
+
+
+@pytest.mark.parametrize("threads", [2, 5, 20])
+def test_one_lock_is_the_machine_repairman(threads: int) -> None:
+    """P(all think) = 1 / sum of N! / (N - n)! (D/Z)^n; the lock is in use otherwise."""
+    demand, think = 10.0, 100.0
+    weights = [
+        factorial(threads) / factorial(threads - n) * (demand / think) ** n
+        for n in range(threads + 1)
+    ]
+    answer = solved([Station("lock", demand)], think, threads)
+    assert dict(answer.used)["lock"] == pytest.approx(1 - 1 / sum(weights))
+
+
+def test_many_threads_are_as_fast_as_the_busiest_lock_lets_them() -> None:
+    answer = solved([Station("fast", 1.0), Station("slow", 4.0)], 100.0, 192)
+    assert answer.ops_per_ns == pytest.approx(0.25, rel=0.01)
+    assert answer.used[0][0] == "slow"
