@@ -13,7 +13,6 @@ table goes to stdout; with --table it is printed and nothing is measured.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import math
 import os
@@ -21,13 +20,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import fmean
-from types import ModuleType
-from typing import Any
 
 from hztune.blocks import UNCHANGED_PROGRAM, Arm, Block
 from hztune.machine import Machine
@@ -35,13 +32,17 @@ from hztune.measure.alternate import AlternateExecutor
 from hztune.measure.examine import Finding, Tryout
 from hztune.measure.examine_server import ServerTryout
 from hztune.measure.executors import program_identity
-from hztune.measure.program import Program, described
+from hztune.measure.program import Program
 from hztune.measure.runs import RunExecutor
 from hztune.measure.whole import WholeExecutor
 from hztune.process import Child
 from hztune.stats import pair_ratio
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "programs"))
+
+from cases import CASES, Case, build, environment, missing  # noqa: E402  # the table of programs
+
 RESULTS = HERE / "programs.json"
 SCHEMA = 1
 PAIRS = 40
@@ -110,54 +111,21 @@ def deviation(pairs: Sequence[Sequence[float]]) -> float:
 # ---- what is measured ----------------------------------------------------------------------------
 
 
-def cases() -> ModuleType:
-    """experiments/programs/run.py, with inputs for short runs."""
-    path = HERE.parent / "programs" / "run.py"
-    spec = importlib.util.spec_from_file_location("programs_run", path)
-    assert spec is not None and spec.loader is not None, path
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    module.__dict__.update(FUNCTIONS=FUNCTIONS, PIGEONS=PIGEONS)
-    return module
+def names() -> list[str]:
+    """All programs and servers whose case is about speed, not about a limit of memory."""
+    return [case.name for case in CASES if case.is_program and "--max-rss" not in case.options]
 
 
-def names(module: ModuleType) -> list[str]:
-    """All programs and servers of run.py whose case is about speed, not about a limit of memory."""
-    return [
-        case.name
-        for case in module.CASES
-        if (case.command or "--server" in case.options) and "--max-rss" not in case.options
-    ]
-
-
-def build(module: ModuleType, work: Path) -> None:
-    """Makes what the commands need."""
-    module.build(work)
+def make(work: Path) -> None:
+    """Makes what the commands need, with inputs for short runs."""
+    build(work, CASES, functions=FUNCTIONS, pigeons=PIGEONS)
     lines = (b"%d %d\n" % (number, number**2 % 9973) for number in range(NUMBERS))
     (work / "small").write_bytes(b"".join(lines))
 
 
-def program_of(case: Any, work: Path) -> Program:
-    """The program of a case."""
-    size = SIZES.get(case.name, case.size)
-    if case.command:
-        return described(tuple(case.words(work, size)))
-    told = case.told(work, size)
-    options = {told[at].removeprefix("--"): told[at + 1] for at in range(0, len(told), 2)}
-    return described(**options)
-
-
-@contextmanager
-def environment(case: Any) -> Iterator[None]:
-    """Sets the variables of a case."""
-    before = dict(os.environ)
-    os.environ.update(case.variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+def program_of(case: Case, work: Path) -> Program:
+    """The program of a case, with an input for a short run."""
+    return case.program(work, SIZES.get(case.name, case.size))
 
 
 # ---- measuring -----------------------------------------------------------------------------------
@@ -191,7 +159,7 @@ def _seconds(block: Block) -> float:
     return sum(turn.counted_ns for outcome in block.outcomes for turn in outcome.turns) * 1e-9
 
 
-def measure(case: Any, work: Path, load: str, pairs: int) -> Cell:
+def measure(case: Case, work: Path, load: str, pairs: int) -> Cell:
     """Measures one cell: a pair by turns and a pair by runs, as often as asked."""
     program = program_of(case, work)
     machine = Machine.here()
@@ -295,8 +263,7 @@ def arguments(words: Sequence[str] | None, programs: Sequence[str]) -> argparse.
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measures what is not known yet, and prints the table."""
-    module = cases()
-    asked = arguments(words, names(module))
+    asked = arguments(words, names())
     started, longest_s = time.monotonic(), 0.0
     cells = known(asked.results)
     done = {(cell.program, cell.load) for cell in cells}
@@ -304,10 +271,10 @@ def main(words: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory(prefix="hztune-programs-") as folder:
         left = [] if asked.table else [each for each in wanted if each not in done]
         if left:
-            build(module, Path(folder))
+            make(Path(folder))
         for name, load in left:
-            case = next(case for case in module.CASES if case.name == name)
-            if lacking := module.missing(case):
+            case = next(case for case in CASES if case.name == name)
+            if lacking := missing(case):
                 print(f"{name}: {'; '.join(lacking)}", file=sys.stderr)
                 continue
             began = time.monotonic()

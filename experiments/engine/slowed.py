@@ -24,9 +24,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
 
-from programs import HERE, build, cases, environment, program_of
+from programs import HERE, make, program_of
 
 from hztune.blocks import Arm
 from hztune.compare.contenders import COMMAND
@@ -37,6 +36,10 @@ from hztune.measure.examine import Tryout
 from hztune.measure.examine_server import ServerTryout
 from hztune.measure.executors import program_identity
 from hztune.measure.program import OPEN, Program
+
+sys.path.insert(0, str(HERE.parent / "programs"))
+
+from cases import CASES, Case, environment  # the table of programs
 
 RESULTS = HERE / "slowed.json"
 SCHEMA = 1
@@ -79,7 +82,7 @@ def arm_of(percent: int) -> Arm:
     return Arm(f"{COMMAND}{percent}")
 
 
-def slower_programs(case: Any, work: Path) -> Program:
+def slower_programs(case: Case, work: Path) -> Program:
     """A program in which each arm does so much more than its case says."""
     size = PROGRAMS[case.name]
     words = {
@@ -90,7 +93,7 @@ def slower_programs(case: Any, work: Path) -> Program:
     return replace(program_of(case, work), argv=(OPEN,), commands=commands)
 
 
-def slower_servers(case: Any, work: Path) -> Program:
+def slower_servers(case: Case, work: Path) -> Program:
     """A server that each arm slows by so much."""
     program, library = program_of(case, work), work / "slowed.so"
     if not library.exists():
@@ -132,7 +135,7 @@ def account(work: Path, percent: int) -> tuple[int, int]:
 # ---- measuring -----------------------------------------------------------------------------------
 
 
-def measure(case: Any, work: Path, blocks: int, span_s: float) -> Iterator[Slowed]:
+def measure(case: Case, work: Path, blocks: int, span_s: float) -> Iterator[Slowed]:
     """Measures one program beside its slower forms, in so many blocks or so many seconds."""
     began = time.monotonic()
     is_server = case.name in SERVERS
@@ -220,16 +223,15 @@ def main(words: Sequence[str] | None = None) -> None:
     is_there = asked.results.is_file()
     kept = json.loads(asked.results.read_text())["slowed"] if is_there else []
     found = [Slowed(**each) for each in kept]
-    module = cases()
     with tempfile.TemporaryDirectory(prefix="hztune-slowed-") as folder:
         work = Path(folder)
         work.chmod(0o777)  # a server may be another user
         done = {each.program for each in found}
         left = [] if asked.table else [name for name in asked.only if name not in done]
         if left:
-            build(module, work)
+            make(work)
         for name in left:
-            case = next(case for case in module.CASES if case.name == name)
+            case = next(case for case in CASES if case.name == name)
             found += measure(case, work, asked.blocks, asked.span_s)
             document = {
                 "schema": SCHEMA,

@@ -81,9 +81,9 @@ CASES = (
     Case("lua", "lua5.4 {programs}/words.lua 600", needs="lua5.4"),
     Case("ruby", "ruby --disable=gems {programs}/words.rb 1000", needs="ruby"),
     Case("clang", "clang -O1 -c {work}/large.c -o /dev/null", needs="clang"),
-    Case("node", "node {here}/objects.js 60", needs="node"),
+    Case("node", "node {programs}/objects.js 60", needs="node"),
     Case("z3", "z3 {work}/pigeons.smt2", needs="z3"),
-    Case("perl", "perl {here}/words.pl 600", needs="perl"),
+    Case("perl", "perl {programs}/words.pl 600", needs="perl"),
     Case(
         "redis",
         "redis-server --port {port} --save '' --loglevel warning",
@@ -94,11 +94,11 @@ CASES = (
 
 
 def build(work: Path) -> None:
-    """Makes what the commands need in `work`; what that is says experiments/programs/run.py."""
+    """Makes what the commands need in `work`; what that is says experiments/programs/cases.py."""
     sys.path.insert(0, str(PROGRAMS))
-    import run
+    import cases
 
-    run.build(work)
+    cases.build(work, cases.CASES)
 
 
 def record(case: Case, work: Path) -> Path:

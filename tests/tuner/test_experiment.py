@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import re
@@ -26,6 +27,7 @@ from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth
 from hztune.lab.run import RESULTS, UNFINISHED, Ran, run
 from hztune.machine import Machine
 from hztune.measure import Executor
+from hztune.measure.program import Program
 from hztune.profile import Profile
 from hztune.progress import Quiet
 from hztune.workload import WorkloadSpec
@@ -217,6 +219,12 @@ REFUSED = {
         'name = "default"\nif_installed = true',
         "control",
     ),
+    "a program that is no name": (
+        'workload = ["lifo", "larson"]',
+        "program = ['/bin/true']",
+        "legal",
+    ),
+    "threads of a program": ('workload = ["lifo", "larson"]', "program = 'lua'", "threads"),
     "no TOML": ("schema = 1", "schema = ", "is no TOML"),
 }
 
@@ -237,6 +245,57 @@ def test_all_means_every_folder_with_a_definition(folder: Path) -> None:
     assert definition.find((), folder.parent) == (folder,)
     with pytest.raises(UsageError, match="no experiment"):
         definition.find((), folder)
+
+
+# ---- programs as rows ----------------------------------------------------------------------------
+
+
+def of_programs(folder: Path) -> Path:
+    """The same experiment with two programs in place of its workloads."""
+    edited(folder, 'workload = ["lifo", "larson"]\nthreads = [1, 2]', 'program = ["true", "false"]')
+    edited(folder, 'rows = "larson *"', 'rows = "true"')
+    return folder
+
+
+def measured(folder: Path, bench: Bench, **programs: tuple[str, ...]) -> Ran:
+    named = {name: Program(words, name=name) for name, words in programs.items()}
+    asked = definition.load(folder)
+    return run(asked, Quiet(), resume=True, executors=bench, programs=named)
+
+
+def test_programs_are_measured_one_by_one_until_all_rows_are_there(folder: Path) -> None:
+    of_programs(folder)
+    bench = Bench()
+    done = measured(folder, bench, true=("true",))
+    assert (len(done.record.rows), done.rows, done.path) == (1, 2, folder / UNFINISHED)
+    assert not (folder / RESULTS).exists()
+    done = measured(folder, bench, false=("false",))
+    assert (bench.rows, done.path) == (["true", "false"], folder / RESULTS)
+    assert report(folder).problems == ()
+    measured(folder, bench, true=("true",), false=("false",))
+    assert bench.rows == ["true", "false"]
+
+
+def test_a_program_whose_words_have_changed_is_measured_again(folder: Path) -> None:
+    of_programs(folder)
+    measured(folder, bench := Bench(), true=("true",))
+    done = measured(folder, bench, true=("true", "more"))
+    assert (bench.rows, len(done.record.rows)) == (["true", "true"], 1)
+
+
+def test_a_row_that_is_a_program_is_left_to_its_script(folder: Path, hztune: Run) -> None:
+    of_programs(folder)
+    done = hztune("experiment", "run", folder)
+    assert done.returncode == 2 and "shards/run.py measures it" in done.stderr
+
+
+def test_the_programs_of_an_experiment_stand_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXPERIMENTS / "programs")
+    cases = importlib.import_module("cases")
+    known = {case.name: case for case in (*cases.CASES, *cases.COMPARED)}
+    (found,) = [each for each in committed() if each.programs]
+    assert found.name == "real-programs" and len(found.programs) >= 16
+    assert all(known[name].is_program for name in found.programs)
 
 
 # ---- running -------------------------------------------------------------------------------------

@@ -60,6 +60,12 @@ def experiment_run(
     extra = further([*named, *libraries])
     found = [definition.load(folder) for folder in definition.find(words, EXPERIMENTS)]
     reporter = Quiet() if quiet else Plain(sys.stderr)
+    for experiment in [each for each in found if each.programs]:
+        told = f"{experiment.name} has programs as rows; {experiment.folder / 'run.py'} measures it"
+        if words != ("all",):
+            raise UsageError(told)
+        reporter.say(f"left out: {told}")
+        found.remove(experiment)
     for experiment in found:
         require(experiment)
     whole_s = sum(each.budget_s for each in found)

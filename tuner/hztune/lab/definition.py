@@ -17,6 +17,8 @@ workload = ["larson", "remote@main"]
 threads = [2, 8]
 params = { ws = 400 }   # of the workload; again, lists stand for one row each
 whole_runs = true       # no turns (false if left out): nothing ages while a process waits for one
+[[row]]
+program = ["lua", "z3"] # real programs; a script beside the file says how each is started
 [[value]]               # what the counters say, for every arm on every row
 name = "blocks a group"
 count = "handed_blocks" # a counter of hz, or ops or minor_faults of the process, or its rss_idle_kb
@@ -65,6 +67,7 @@ _TITLE = re.compile(r"[ -~]{1,80}")
 _ROWS = re.compile(r"[A-Za-z0-9_.@+=* -]{1,80}")
 _FILE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,60}\.json")
 _MOST_TIMES = 1_000_000
+_PROGRAM = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _WORKLOAD = re.compile(r"[a-z0-9-]+(@[a-zA-Z0-9_.-]+)?")
 
 
@@ -129,6 +132,17 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgramRow:
+    """A row that is a real program; what is started stands in no definition.
+
+    Attributes:
+        label: How the program is called.
+    """
+
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
 class Experiment:
     """A question that measuring can answer.
 
@@ -140,7 +154,7 @@ class Experiment:
         budget_s: Seconds for all rows.
         seed: Of every random choice.
         sides: The first one is the control.
-        rows: The workloads.
+        rows: The workloads, or the programs.
         values: What its counters give.
         figures: What the report says of it.
     """
@@ -152,7 +166,7 @@ class Experiment:
     budget_s: float
     seed: int
     sides: tuple[Side, ...]
-    rows: tuple[WorkloadSpec, ...]
+    rows: tuple[WorkloadSpec | ProgramRow, ...]
     values: tuple[CounterValue, ...]
     figures: tuple[Figure, ...]
 
@@ -160,6 +174,11 @@ class Experiment:
     def name(self) -> str:
         """The name of its folder."""
         return self.folder.resolve().name
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """The names of the programs among its rows."""
+        return tuple(row.label for row in self.rows if isinstance(row, ProgramRow))
 
 
 def find(words: tuple[str, ...], where: Path) -> tuple[Path, ...]:
@@ -228,7 +247,8 @@ def _judge(experiment: Experiment) -> None:
             raise UsageError(f"it has {len(found)} {what}s; legal is {least} at least")
     if experiment.sides[0].if_installed:
         raise UsageError("arm[0] is the control and cannot be left out; drop its if_installed")
-    if experiment.instructions and all(row.threads > 1 for row in experiment.rows):
+    single = [r for r in experiment.rows if isinstance(r, WorkloadSpec) and r.threads == 1]
+    if experiment.instructions and not single:
         raise UsageError("instructions are counted with one thread, and no row has threads = 1")
 
 
@@ -306,8 +326,13 @@ def _of_profile(path: Path, allocator: str) -> dict[str, params.Value]:
     return dict(tuned.config)
 
 
-def _rows(fields: Fields) -> Iterator[WorkloadSpec]:
-    """Yields one row for each workload, number of threads and combination of parameters."""
+def _rows(fields: Fields) -> Iterator[WorkloadSpec | ProgramRow]:
+    """Yields one row for each program, or workload, number of threads and parameters."""
+    if fields.has("program"):
+        names = [_program(each) for each in _listed(fields, "program")]
+        fields.close()
+        yield from map(ProgramRow, names)
+        return
     workloads = [_word(each) for each in _listed(fields, "workload")]
     threads = [_threads(each) for each in _listed(fields, "threads")]
     configs = list(_combinations(fields))
@@ -342,6 +367,12 @@ def _pattern(value: object) -> str:
 def _word(value: object) -> str:
     if not isinstance(value, str) or not _WORKLOAD.fullmatch(value):
         raise UsageError(f"a row's workload is {value!r}; legal is NAME or NAME@SETTING")
+    return value
+
+
+def _program(value: object) -> str:
+    if not isinstance(value, str) or not _PROGRAM.fullmatch(value):
+        raise UsageError(f"a row's program is {value!r}; legal is a name of a-z, 0-9 and dashes")
     return value
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,11 +21,14 @@ from hztune.compare.comparison import Comparison
 from hztune.compare.contenders import Contender, configured, distinct
 from hztune.compare.match import Effort, Finish, MakeExecutor, Measured
 from hztune.compare.preload import FileIdentity
+from hztune.compare.targets import ComparedRow, ProgramSpec
+from hztune.compare.targets import require as require_programs
 from hztune.errors import HztuneError, UsageError
 from hztune.lab import builds
 from hztune.lab.definition import Experiment, Side
 from hztune.lab.instructions import count
 from hztune.machine import Machine
+from hztune.measure.program import Program
 from hztune.progress import Reporter
 from hztune.workload import WorkloadSpec
 
@@ -61,6 +64,7 @@ def run(
     budget_s: float | None = None,
     resume: bool = False,
     executors: Executors = conduct.executors,
+    programs: Mapping[str, Program] | None = None,
 ) -> Ran:
     """Measures an experiment and writes its results.
 
@@ -71,6 +75,8 @@ def run(
         budget_s: Seconds for all rows; None: what the experiment says.
         resume: Whether rows of a run that was stopped, or of one that is complete, are kept.
         executors: What measures.
+        programs: What is started for the rows that are programs, by name. Those that it lacks are
+            left for another run, as if this one had been stopped.
 
     Raises:
         UsageError: A contender is not here, or what is to be resumed is of something else.
@@ -81,16 +87,22 @@ def run(
     machine = Machine.here()
     record = comparisons.started(contenders, machine)
     unfinished = experiment.folder / UNFINISHED
+    rows = _rows(experiment, programs or {})
     if resume:
         kept = _resumed(experiment.folder, record, reporter).rows
-        asked = {spec.label for spec in experiment.rows}
-        record = replace(record, rows=tuple(row for row in kept if row.spec.label in asked))
+        record = replace(record, rows=tuple(row for row in kept if _is_of(row, experiment, rows)))
     there = {row.spec.label for row in record.rows}
-    specs = [spec for spec in experiment.rows if spec.label not in there]
+    specs = [spec for label, spec in rows.items() if label not in there]
     if not specs:
-        return Ran(record, len(experiment.rows), experiment.folder / RESULTS, False)
+        is_whole = len(record.rows) == len(experiment.rows)
+        path = experiment.folder / RESULTS if is_whole else unfinished
+        return Ran(record, len(experiment.rows), path, False)
     for spec in specs:
-        spec.check()
+        if isinstance(spec, WorkloadSpec):
+            spec.check()
+    left = [each for label, each in (programs or {}).items() if label not in there]
+    for line in require_programs(left, contenders):
+        reporter.say(line)
     record, stopped = conduct.carry_out(
         record,
         specs,
@@ -100,7 +112,7 @@ def run(
         lambda so_far: files.write_whole(unfinished, comparisons.dumps(so_far)),
         _finish(experiment, contenders),
     )
-    if stopped:
+    if stopped or len(record.rows) < len(experiment.rows):
         return Ran(record, len(experiment.rows), unfinished, stopped)
     return Ran(record, len(experiment.rows), _publish(unfinished), stopped)
 
@@ -152,6 +164,24 @@ def contenders_of(experiment: Experiment, reporter: Reporter) -> tuple[Contender
     return here
 
 
+def _rows(experiment: Experiment, programs: Mapping[str, Program]) -> dict[str, ComparedRow]:
+    """Returns the rows that can be measured, by label: all but programs that are not given."""
+    rows: dict[str, ComparedRow] = {}
+    for row in experiment.rows:
+        if isinstance(row, WorkloadSpec):
+            rows[row.label] = row
+        elif row.label in programs:
+            rows[row.label] = ProgramSpec.of(programs[row.label])
+    return rows
+
+
+def _is_of(row: Measured, experiment: Experiment, rows: Mapping[str, ComparedRow]) -> bool:
+    """Whether a row that was measured is one of the experiment, its program still the same."""
+    label, is_program = row.spec.label, isinstance(row.spec, ProgramSpec)
+    is_same = not is_program or rows.get(label, row.spec) == row.spec
+    return is_same and label in {each.label for each in experiment.rows}
+
+
 def _contender(side: Side, reporter: Reporter) -> Contender | None:
     """Returns the contender of an arm; None: it may be absent, and is."""
     if side.if_installed:
@@ -174,9 +204,9 @@ def _finish(experiment: Experiment, contenders: Sequence[Contender]) -> Finish:
     def finish(row: Measured) -> Measured:
         blocks = tuple(_slim(block, asked) for block in row.blocks)
         spec = row.spec
-        assert isinstance(spec, WorkloadSpec)  # the rows of an experiment are workloads
-        is_counted = experiment.instructions and spec.threads == 1
-        arms = [each.arm for each in contenders] if is_counted else []
+        if not (experiment.instructions and isinstance(spec, WorkloadSpec) and spec.threads == 1):
+            return replace(row, blocks=blocks)
+        arms = [each.arm for each in contenders]
         return replace(row, blocks=blocks, counts=tuple(count(spec, a, proof) for a in arms))
 
     return finish

@@ -1,0 +1,115 @@
+"""Measure real programs under hz and its peers, by turns.
+
+    run.py                      every row that is not measured yet
+    run.py --only lua z3        some of them
+    run.py --for 170            begin no row after so many seconds; the next call goes on
+    run.py --with mimalloc3=/path/to/libmimalloc.so       a further allocator, several times
+    run.py --missing            say which programs are not here, and where they come from
+
+How a program is started stands in ../programs/cases.py. A row is kept in results.unfinished.json
+when it is measured; that becomes results.json when the last row is there. `hztune experiment
+report experiments/real-programs --rows` prints what the samples give.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from hztune.compare import conduct
+from hztune.compare.contenders import Contender
+from hztune.compare.targets import ProgramSpec
+from hztune.errors import HztuneError
+from hztune.lab import definition
+from hztune.lab.definition import Experiment
+from hztune.lab.run import Ran, further, run
+from hztune.progress import Plain
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "programs"))
+
+from cases import CASES, COMPARED, Case, CaseError, build, environment, missing  # noqa: E402
+
+BY_NAME = {case.name: case for case in (*CASES, *COMPARED)}
+
+
+def measure(
+    experiment: Experiment, case: Case, work: Path, extra: Sequence[Contender], *, anew: bool
+) -> Ran:
+    """Measures one row, unless it is there; keeps those that are there, unless all begins anew.
+
+    Raises:
+        HztuneError: It cannot be measured; the text says why.
+    """
+    program, reporter = case.program(work, case.size), Plain(sys.stderr)
+    given = {ProgramSpec.of(program): program}
+    with environment(case):
+        return run(
+            experiment,
+            reporter,
+            extra=extra,
+            resume=not anew,
+            executors=partial(conduct.executors, programs=given, say=reporter.say),
+            programs={case.name: program},
+        )
+
+
+def arguments(words: Sequence[str] | None, names: Sequence[str]) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    add("--only", nargs="+", metavar="NAME", choices=names, default=names)
+    add("--for", type=float, default=math.inf, metavar="S", dest="span_s",
+        help="begin no row after so many seconds")  # fmt: skip
+    add("--with", action="append", default=[], metavar="NAME=/path/lib.so", dest="libraries",
+        help="a further allocator")  # fmt: skip
+    add("--anew", action="store_true", help="keep no row that is measured already")
+    add("--missing", action="store_true", help="say what is not installed and measure nothing")
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measures what is asked for; 1 when a program is missing or a row cannot be measured."""
+    experiment = definition.load(HERE)
+    asked = arguments(words, experiment.programs)
+    chosen = [BY_NAME[name] for name in experiment.programs if name in asked.only]
+    lacking = {case.name: said for case in chosen if (said := missing(case))}
+    status = 1 if lacking else 0
+    for name, said in lacking.items():
+        print(f"{name}: {'; '.join(said)}", file=sys.stderr)
+    if asked.missing:
+        return status
+    until_s, anew = time.monotonic() + asked.span_s, asked.anew
+    extra = further(asked.libraries)
+    with tempfile.TemporaryDirectory(prefix="hztune-programs-") as folder:
+        os.chdir(folder)  # so that a program's words are the same each time
+        here = [case for case in chosen if case.name not in lacking]
+        build(Path(), here)
+        for case in here:
+            if time.monotonic() > until_s:
+                break
+            try:
+                ran = measure(experiment, case, Path(), extra, anew=anew)
+            except HztuneError as error:
+                print(f"{case.name}: {error}", file=sys.stderr)
+                status = 1
+                continue
+            anew = False
+            if ran.stopped:
+                return 130
+            print(f"{case.name}: {len(ran.record.rows)} of {ran.rows} rows are in {ran.path}")
+    return status
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (CaseError, HztuneError) as error:
+        sys.exit(f"run.py: {error}")
