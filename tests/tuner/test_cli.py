@@ -159,6 +159,8 @@ BAD = {
     "budget that is no time": ([*TUNE, "--budget", "soon"], "legal is a number with s, m or h"),
     "budget that is too short": ([*TUNE, "--budget", "1s"], "legal is from"),
     "no trials": ([*TUNE, "--trials", "0"], "--trials is 0"),
+    "limit that is empty": ([*TUNE, "--max-kept", ""], "--max-kept is empty; give it a value"),
+    "container of nothing": ([*TUNE, "--memory", ""], "--memory is empty; give it a value"),
     "limit that is none": ([*TUNE, "--max-rss", "lots"], "--max-rss 'lots': legal is"),
     "negative seed": ([*TUNE, "--seed", "-1"], "--seed"),
     "resume without a directory": ([*TUNE, "--resume"], "--out"),

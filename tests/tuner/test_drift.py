@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 import xml.dom.minidom
@@ -14,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from hztune import allocator, api, cli, profile
-from hztune.errors import UsageError
+from hztune.cli.verify_all import FolderAnswer
+from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure.program import Program
 from hztune.profile import AllocatorId, Claim, MachineId, Objective, Profile, WorkloadId
@@ -133,6 +135,31 @@ def test_a_full_disk_is_told_and_the_answer_is_not_lost(
     assert "this check is not in the history: " in told.err
 
 
+def test_a_ratio_of_nothing_is_no_check(state: Path) -> None:
+    history.append(check(ratio=0.02))  # its interval begins at 0
+    assert '"ci_low": 0.0' in state.read_text()
+    assert history.read() == []
+
+
+def test_a_history_that_cannot_be_read_is_said_and_stops_no_check(
+    tuned: Profile, answers: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history.history_file().mkdir(parents=True)
+    assert cli.status_of(["history"]) == HztuneError.exit_status
+    assert "history.jsonl': it is not a regular file" in capsys.readouterr().err
+    _save(tuned, tmp_path / "profiles" / "one.json")
+    assert cli.status_of(["verify", "--all", str(tmp_path / "profiles"), "--due"]) == 0
+    told = capsys.readouterr()
+    assert "one.json: holds" in told.out
+    assert "warning: this check is not in the history" in told.err
+
+
+def test_a_check_without_an_interval_is_kept_without_one(tuned: Profile) -> None:
+    endless = replace(finding("cannot tell"), interval=Interval(0.1, -math.inf, math.inf, 2))
+    history.append(history.rechecked(tuned, (), endless))
+    assert [(one.found, one.pairs) for one in history.read()] == [(None, 2)]
+
+
 def test_a_check_of_a_day_that_does_not_exist_is_passed_over(state: Path) -> None:
     history.append(check())
     state.write_text(state.read_text() + state.read_text().replace("2026-03-01", "2026-02-31"))
@@ -163,6 +190,14 @@ def test_a_profile_that_held_is_due_a_term_later(tuned: Profile) -> None:
     late = NOW + timedelta(days=89)
     assert history.due(tuned, check(), HERE, late) == ""
     assert history.due(tuned, check(), HERE, late + timedelta(days=1)) != ""
+
+
+def test_a_day_that_is_still_to_come_tells_nothing_of_a_term(tuned: Profile) -> None:
+    to_come = "2026-03-01, a day that is still to come: a clock was wrong"
+    assert history.due(tuned, check(), HERE, NOW - timedelta(days=2)).endswith(to_come)
+    assert history.due(tuned, check(), HERE, NOW - timedelta(hours=2)) == ""
+    made_late = replace(tuned, created="2026-03-01T12:00:00Z")
+    assert history.due(made_late, None, HERE, NOW - timedelta(days=2)).endswith(to_come)
 
 
 @pytest.mark.parametrize("answer", ["does not hold", "cannot tell"])
@@ -296,6 +331,11 @@ def test_a_damaged_profile_is_named_and_the_others_are_measured(
     assert len(history.read()) == 1
 
 
+def test_a_name_that_a_terminal_would_obey_is_shown_in_quotes() -> None:
+    found = FolderAnswer(Path("a\x1b[2J\udcff.json"), "holds", "so it was made up")
+    assert found.lines() == ["'a\\x1b[2J\\udcff.json': holds (so it was made up)"]
+
+
 def test_a_profile_without_a_claim_is_left_out(
     tuned: Profile, answers: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -375,8 +415,9 @@ def test_the_picture_has_a_row_for_each_check(
 def test_the_units_measure_the_folder_that_was_named(tuned: Profile, tmp_path: Path) -> None:
     folder = tmp_path / 'a "folder" of 100 % $HOME'
     _save(tuned, folder / "one.json")
-    assert cli.status_of(["verify", "--all", str(folder), "--timer", str(tmp_path)]) == 0
-    service = (tmp_path / "hztune-verify.service").read_text()
+    units = tmp_path / "systemd" / "user"
+    assert cli.status_of(["verify", "--all", str(folder), "--timer", str(units)]) == 0
+    service = (units / "hztune-verify.service").read_text()
     quoted = str(folder).replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     assert f'"verify" "--all" "{quoted}" "--due" "--quiet"' in service
 

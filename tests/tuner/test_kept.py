@@ -186,13 +186,14 @@ def tuned(
         kept: Callable[[Arm], float],
         loss: Callable[[Arm], float] = same,
         leak_kb: Callable[[Arm], float] = same,
+        speed: Landscape | None = None,
         **asked: Any,
     ) -> Result:
         clock = VirtualClock()
         options = {"objective": "kept", "rounds": 4, "budget": "120s", "panel": False, **asked}
 
         def executor_of(request: TuneRequest, machine: object, sink: Any, *more: object) -> Around:
-            speeds: Landscape = lambda arm: Truth(loss(arm))  # noqa: E731
+            speeds = speed or (lambda arm: Truth(loss(arm)))
             inner = ReplayExecutor(speeds, SIMULATED, seed=1, clock=clock, rss_scatter=0.01)
             at_rest = AtRest(inner, kept, loss, request.seeks_kept, leak_kb)
             return Kept(at_rest, sink)
@@ -224,6 +225,20 @@ def test_what_costs_speed_wins_where_that_much_may_be_lost(tuned: Callable[..., 
     assert found.profile.config["decay_ms"] == 0
 
 
+def test_what_may_cost_too_much_speed_is_told_with_what_it_saves(
+    tuned: Callable[..., Result],
+) -> None:
+    def kept(arm: Arm) -> float:
+        return -0.7 if arm.config.get("decay_ms") == 0 else 0.0
+
+    found = tuned(kept, lambda arm: 0.25 * purging_costs(arm))
+    assert found.profile.claim.verdict == "no_gain"
+    why = found.account.why
+    assert "decay_ms=0 has -50." in why
+    assert "kept memory, but it is not shown to lose at most 5% on the speed of its load" in why
+    assert ", which is 0.95" in why
+
+
 def test_where_nothing_is_kept_less_nothing_is_claimed(tuned: Callable[..., Result]) -> None:
     found = tuned(same)
     assert found.profile.claim.verdict == "no_gain"
@@ -251,6 +266,22 @@ def test_a_default_that_breaks_a_limit_of_kept_memory_is_told_so(
     found = tuned(spin_saves, objective="throughput", max_kept="0.7x")
     assert found.profile.claim.verdict in ("within_limit", "improved")
     assert "0.7x of kept memory" in found.account.why
+
+
+def test_what_breaks_a_limit_by_little_does_not_hide_what_keeps_it(
+    tuned: Callable[..., Result],
+) -> None:
+    def kept(arm: Arm) -> float:
+        if arm.config.get("decay_ms") == 0:
+            return math.log(0.43)
+        return math.log(0.755) if arm.config.get("depot_lock") == "spin" else 0.0
+
+    def slow(arm: Arm) -> Truth:
+        return Truth(-0.16 if arm.config.get("decay_ms") == 0 else 0.0)
+
+    found = tuned(kept, speed=slow, objective="throughput", max_kept="0.75x", budget="60s")
+    assert found.profile.claim.verdict == "within_limit"
+    assert found.profile.config["decay_ms"] == 0
 
 
 def test_a_front_weighs_what_is_kept(tuned: Callable[..., Result]) -> None:

@@ -15,9 +15,10 @@ import pytest
 
 from hztune.allocator.live import Running
 from hztune.blocks import Arm, Outcome
-from hztune.errors import UsageError
+from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure.identity import Fault
+from hztune.measure.memory_watch import MemoryWatch, TreeMemory
 from hztune.measure.program import Program, Service, bench_program, by_regex, described
 from hztune.measure.runs import RunExecutor
 from hztune.rests import RestPlan
@@ -98,6 +99,13 @@ def test_the_time_of_a_run_is_that_of_its_loads() -> None:
     assert outcome.rested.speed == pytest.approx(1e3 / loads_ms, rel=0.01)
 
 
+def test_a_load_that_takes_no_time_has_a_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryWatch, "_now_ms", lambda watch: 0)
+    (outcome,) = measured(program(seeks_kept=False))
+    assert outcome.status == "ok", outcome.detail
+    assert outcome.rested is not None and outcome.rested.speed == pytest.approx(1000.0)
+
+
 def test_a_leak_of_a_mebibyte_a_round_is_its_slope() -> None:
     tight, leaky = measured(program(), CONTROL, LEAKS)
     assert tight.rested is not None and leaky.rested is not None
@@ -142,6 +150,14 @@ def test_a_failure_says_what_the_program_did(name: str) -> None:
     plan = replace(PLAN, idle_s=0.4)
     (outcome,) = measured(Program(argv, timeout_s=30.0, rest=plan))
     assert (outcome.status, detail in outcome.detail) == (status, True), outcome.detail
+
+
+def test_memory_that_may_not_be_read_is_no_memory_of_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hztune.measure.memory_watch.tree_memory", lambda pid: TreeMemory(0, 0))
+    with pytest.raises(HztuneError, match="the memory of the program may not be read"):
+        measured(program())
 
 
 def test_what_was_seen_at_rest_is_stored_and_read_back(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,17 @@ from hztune.lab.replay import Truth
 from hztune.machine import Machine
 from hztune.measure.program import Program, described
 from hztune.measure.runs import RunExecutor
-from hztune.measure.scope import Scope, entered, memory_limit_of
+from hztune.measure.scope import Scope, _made, entered, memory_limit_of
 from hztune.measure.turns_or_runs import ProgramExecutor
 from hztune.profile import Objective, Profile
 from hztune.progress import Quiet
 from hztune.quota import Quota, memory_text
 from hztune.report import words
+from hztune.result.decision import Decision, claim_of
 from hztune.trial import SmallestMemory, Workbench, smallest_memory
 from hztune.trial.smallest import CONFIRMED_BY, PRECISION
+from hztune.tune import tune
+from hztune.tune.afterwards import afterwards
 from hztune.tune.survival import survivors
 from hztune.verify.claim import _same_quota
 from hztune.workload import WorkloadSpec
@@ -262,6 +266,40 @@ def test_the_smallest_memory_of_a_real_program_is_more_than_it_touches(
     assert found.least.is_confirmed
 
 
+def test_that_no_container_can_be_made_is_said_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    refused = lambda quota, root: _made(quota, tmp_path)  # noqa: E731
+    monkeypatch.setattr("hztune.measure.scope._made", refused)
+    asked = requested(program=described(("/bin/true",)), smallest_memory=True, out=tmp_path / "out")
+    with pytest.raises(
+        UsageError, match=r"^--smallest-memory: this process may not make a control"
+    ):
+        tune(asked, Quiet())
+    assert not (tmp_path / "out").exists()
+
+
+STOPS = {
+    "Ctrl-C": KeyboardInterrupt,
+    "a right that is gone": partial(UsageError, "no right to make a group"),
+}
+
+
+@pytest.mark.parametrize("how", STOPS)
+def test_a_verdict_outlives_a_search_for_the_smallest_memory_that_ends_early(
+    how: str, make_bench: Callable[..., Workbench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*asked: object) -> None:
+        raise STOPS[how]()
+
+    monkeypatch.setattr("hztune.tune.afterwards.survivors", stopped)
+    asked = requested(program=described(("/bin/true",)), smallest_memory=True, budget=60.0)
+    bench = make_bench(lambda arm: Truth())
+    decision = Decision(Arm("none"), claim_of("wall_s", "no_gain", None), None, (), "so it was")
+    found = afterwards(asked, bench, Arm("none"), decision, Machine.here(), (), Quiet())
+    assert found == ((), ())
+
+
 def test_a_limit_that_is_survived_by_chance_is_raised() -> None:
     tried: list[int] = []
 
@@ -296,9 +334,11 @@ def test_what_survives_nothing_is_given_up() -> None:
     ("cpus", "memory", "said"),
     [
         (0.0, "", "--cpus is 0"),
-        (None, "512", "--memory '512'|legal is a multiple"),
+        (None, "512", "^--memory '512': legal is a size with its unit"),
+        (None, "-5M", "^--memory '-5M': legal is a size with its unit"),
+        (None, "99999999999G", "legal is a size from 1M to"),
         (None, "1.5x", "legal is a size"),
-        (None, "10K", "from 1M on"),
+        (None, "10K", "from 1M to"),
     ],
 )
 def test_a_container_that_is_none_is_refused(cpus: float | None, memory: str, said: str) -> None:

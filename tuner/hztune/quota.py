@@ -9,6 +9,7 @@ from hztune.errors import UsageError
 
 LEAST_CPUS, MOST_CPUS = 0.01, 4096.0
 LEAST_MEMORY_KB, MOST_MEMORY_KB = 1024, 1 << 40
+_MOST_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,9 @@ class Quota:
         if self.cpus is not None:
             within("--cpus", self.cpus, LEAST_CPUS, MOST_CPUS)
         if self.memory_kb is not None and not LEAST_MEMORY_KB <= self.memory_kb <= MOST_MEMORY_KB:
-            raise UsageError(f"--memory is {self.memory_kb} KiB; legal is a size from 1M on")
+            raise UsageError(
+                f"--memory is {self.memory_kb} KiB; legal is a size from 1M to 1048576G"
+            )
 
     @classmethod
     def of(cls, cpus: float | None, memory: str) -> Quota | None:
@@ -68,9 +71,13 @@ def memory_of(text: str) -> int:
     Raises:
         UsageError: It is none.
     """
-    times, kb = memory_amount(text) if not text.endswith("x") else (1.0, 0)
+    try:
+        times, kb = memory_amount(text)
+    except UsageError:
+        times, kb = 1.0, 0
     if times:
-        raise UsageError(f"--memory {text!r}: legal is a size with its unit (512M, 2G)")
+        shown = text if len(text) < _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+        raise UsageError(f"--memory {shown!r}: legal is a size with its unit (512M, 2G)")
     return kb
 
 

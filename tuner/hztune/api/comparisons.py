@@ -83,6 +83,9 @@ def compare(
 ) -> tuple[Comparison, bool]:
     """Measures contenders side by side.
 
+    When a row is measured, each contender runs once more, and is asked how much of the memory that
+    its allocator holds the program has (`live` of its standing); with `no_worse` it is not.
+
     Args:
         sides: From `contenders`.
         specs: From `rows`, or programs from `program`.

@@ -173,10 +173,14 @@ def history(tuned: Profile | None = None) -> list[Recheck]:
 
     Args:
         tuned: Of this profile only; None: of all.
+
+    Raises:
+        HztuneError: There is a history, and it may not be read.
     """
     from hztune.verify import history as checks
 
-    return checks.read() if tuned is None else checks.rechecks_of(tuned, checks.read())
+    found = checks.read_whole()
+    return found if tuned is None else checks.rechecks_of(tuned, found)
 
 
 @judged

@@ -46,6 +46,9 @@ hztune compare ./old ./new -- {} its arguments
 hztune compare OLD='./server-1' NEW='./server-2 --fast' --server '{} --port 7777' ...
 hztune compare ./old ./new --command small='{} a.txt' --command large='{} b.txt'
 
+When a row is measured, each contender runs once more and is asked how much of the memory that its
+allocator holds the program has; with --no-worse it is not.
+
 With --no-worse 2%, the answer is whether the second of two contenders has lost more than 2 % of
 the first one's speed on any row. The number of pairs is planned by the clock; three looks at them
 may end it early.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from hztune import api
 from hztune.cli import completion
@@ -18,6 +19,16 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _DASHES = "hztune.dashes"
+
+
+def not_empty(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """Refuses a limit that is given and says nothing: of a variable that is not set, mostly."""
+    name = param.name or ""
+    if not value and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        option = f"--{name.replace('_', '-')}"
+        raise UsageError(f"{option} is empty; give it a value, or leave it out")
+    return value
+
 
 _OPTIONS = (
     click.option("--metric-regex", default="", metavar="REGEX",
@@ -52,10 +63,10 @@ _OPTIONS = (
                  help="Rounds of load and rest, for what is kept and how much a round adds."),
     click.option("--cpus", type=float, metavar="N",
                  help="Measure in a container with so many CPUs' worth of time."),
-    click.option("--memory", default="", metavar="SIZE",
+    click.option("--memory", default="", metavar="SIZE", callback=not_empty,
                  help="Measure in a container with so much memory (512M): what takes more is ended "
                       "by the kernel."),
-    click.option("--rests", default="", metavar="REGEX",
+    click.option("--rests", default="", metavar="REGEX", callback=not_empty,
                  help="A program rests when a line on its stdout matches; a line on its stdin lets "
                       "it go on."),
 )  # fmt: skip

@@ -18,7 +18,13 @@ from hztune import api
 from hztune.arguments import parse_duration
 from hztune.cli import completion
 from hztune.cli.doctor import require_fit
-from hztune.cli.program import PROGRAM_OPTIONS, ProgramCommand, program_options, programs_of
+from hztune.cli.program import (
+    PROGRAM_OPTIONS,
+    ProgramCommand,
+    not_empty,
+    program_options,
+    programs_of,
+)
 from hztune.errors import NoGainError, UsageError
 from hztune.progress import reporter
 
@@ -92,11 +98,16 @@ _EXIT_STATUS: dict[Verdict, int] = {
     help="Of every random choice.",
 )
 @click.option(
-    "--max-rss", default="", metavar="LIMIT", help="Memory limit: 1.10x of the default's, or 512M."
+    "--max-rss",
+    default="",
+    callback=not_empty,
+    metavar="LIMIT",
+    help="Memory limit: 1.10x of the default's, or 512M.",
 )
 @click.option(
     "--max-kept",
     default="",
+    callback=not_empty,
     metavar="LIMIT",
     help="The same for memory at rest: 0.7x of what the default keeps, or 100M.",
 )
@@ -111,6 +122,7 @@ _EXIT_STATUS: dict[Verdict, int] = {
 @click.option(
     "--pareto",
     default="",
+    callback=not_empty,
     metavar="throughput,rss|kept",
     help="Prove a front instead: the fastest, the one with least memory (at its peak, or kept at "
     "rest), and those between.",

@@ -46,8 +46,10 @@ class FolderAnswer:
     finding: Verification | None = None
 
     def lines(self) -> list[str]:
-        """For people."""
-        told = [f"{self.path}: {self.answer} ({self.why})"]
+        """For people; a name that a terminal would obey stands in quotes."""
+        name = str(self.path)
+        name = name if name.isprintable() else repr(name)
+        told = [f"{name}: {self.answer} ({self.why})"]
         if self.finding is not None and self.finding.interval is not None:
             interval = self.finding.interval
             told.append(f"  {measured_text(*interval.ratio, interval.pairs)}")
@@ -105,7 +107,9 @@ def _answer(kept: Kept, only_due: bool, budget_s: float, seed: int, quiet: bool)
         programs = _programs(kept.words)
         why = api.due(tuned, programs=programs)
         if only_due and not why:
-            return FolderAnswer(kept.path, "not due", "it held, and nothing is known to differ")
+            return FolderAnswer(
+                kept.path, "not due", "its term has not passed, and nothing is known to differ"
+            )
         differs = tuple(api.differences(tuned, programs=programs))
         with reporter(quiet=quiet) as display:
             display.say(f"{kept.path}: {why or 'measured again, as was asked'}")

@@ -27,6 +27,7 @@ from hztune.compare.standings import Standing, Standings, standings
 from hztune.compare.targets import AMOUNTS, Amount, ComparedRow, ProgramSpec, amount_of
 from hztune.errors import UsageError
 from hztune.machine import Machine
+from hztune.measure.live_share import LiveReading, LiveShare
 from hztune.params import renamed_in
 from hztune.stats import Interval
 from hztune.strictjson import CREATED, SETTING, SHA256_OR_NONE, VERSION, Fields, ascii_text
@@ -109,6 +110,7 @@ def standings_of(contenders: Sequence[Contender], row: Measured) -> Standings:
         [each.each for each in row.counts],
         amount=amount_of(row.spec),
         horizon=row.horizon,
+        live=row.live,
     )
 
 
@@ -213,6 +215,8 @@ def _row_text(contenders: Sequence[Contender], row: Measured) -> str:
         head += f'   "planned": {json.dumps(plan)},\n'
     if row.counts:
         head += f'   "instructions": {_dense([_count_json(each) for each in row.counts])},\n'
+    if row.live:
+        head += f'   "live": {_dense([_live_json(each) for each in row.live])},\n'
     told = _dense(_standings_json(standings_of(contenders, row)))
     outcomes = [outcome for block in row.blocks for outcome in block.outcomes]
     names = list(dict.fromkeys(name for each in outcomes for name in _counted(each)))
@@ -246,6 +250,13 @@ def _count_json(count: Count) -> list[int]:
     """Returns [operations, instructions] of the shorter run, then of the longer one."""
     less, more = zip(count.operations, count.instructions, strict=True)
     return [*less, *more]
+
+
+def _live_json(share: LiveShare) -> dict[str, Any]:
+    """Returns what one allocator answered, KiB; live bytes that it does not count are null."""
+    readings = {"most": share.most, "last": share.last}
+    told = {name: [each.held_kb, each.live_kb] for name, each in readings.items() if each}
+    return {"allocator": share.allocator, **told, "why": _without_folders(share.why)}
 
 
 def _counted(outcome: Outcome) -> dict[str, int]:
@@ -348,11 +359,36 @@ def _row(fields: Fields, contenders: Sequence[Contender]) -> tuple[Measured, obj
         else ()
     )
     horizon = _horizon(fields.child("planned")) if fields.has("planned") else None
+    live = tuple(map(_live, fields.children("live"))) if fields.has("live") else ()
     stored = json.loads(renamed_in(json.dumps(fields.mapping("standings"))))
     fields.close()
     if counts and len(counts) != len(contenders):
         raise UsageError(f"{label!r} has not one count of instructions for each contender")
-    return Measured(spec, blocks, created, counts, horizon), stored
+    if live and len(live) != len(contenders):
+        raise UsageError(f"{label!r} has not one answer of live bytes for each contender")
+    return Measured(spec, blocks, created, counts, horizon, live), stored
+
+
+def _live(fields: Fields) -> LiveShare:
+    """Returns what one allocator answered."""
+    name, why = fields.text("allocator", _DETAIL), fields.text("why", _DETAIL)
+    most, last = (
+        _reading(fields.items(each)) if fields.has(each) else None for each in ("most", "last")
+    )
+    fields.close()
+    return LiveShare(name, most, last, why)
+
+
+def _reading(values: Sequence[object]) -> LiveReading:
+    """Returns the reading of [held, live]."""
+    held, live = values if len(values) == 2 else (None, None)
+    known = [held] if live is None else [held, live]
+    if any(type(each) is not int or each < 0 for each in known):
+        raise UsageError(
+            f"an answer of live bytes is {str(values)[:60]}; legal is [held, live], both KiB, the "
+            "second one null where it is not known"
+        )
+    return LiveReading(cast("int", held), cast("int | None", live))
 
 
 def _count(item: object) -> Count:

@@ -15,9 +15,10 @@ from pathlib import Path
 from hztune import files
 from hztune.arguments import counts, listed
 from hztune.compare.comparison import Comparison, dumps, started
-from hztune.compare.contenders import Contender
+from hztune.compare.contenders import Contender, commands_of
 from hztune.compare.gate import Gate
-from hztune.compare.match import MOST_PAIRS, Effort, Finish, MakeExecutor, play
+from hztune.compare.live_rows import ask_row
+from hztune.compare.match import MOST_PAIRS, Effort, Finish, MakeExecutor, Measured, play
 from hztune.compare.preload import FileIdentity
 from hztune.compare.targets import ComparedRow, ProgramSpec, require
 from hztune.errors import UsageError
@@ -25,6 +26,7 @@ from hztune.interrupt import interruptible
 from hztune.machine import Machine
 from hztune.measure import Executor
 from hztune.measure.executors import program_executor, program_identity, workload_executor
+from hztune.measure.live_share import LiveShare
 from hztune.measure.program import Program
 from hztune.measure.several import WorkloadSink
 from hztune.measure.turns_or_runs import Say, say_nothing
@@ -35,6 +37,9 @@ from hztune.workload import WorkloadSpec, specs_named
 
 RECORD = "comparison.json"
 """The name of the record in a results directory."""
+
+Ask = Callable[[Measured], tuple[LiveShare, ...]]
+"""Asks the contenders of a row, which has been measured, for their live bytes."""
 
 Keep = Callable[[Comparison], None]
 """Takes the record whenever a row has been added to it."""
@@ -75,7 +80,7 @@ def executors(
         say: Tells the user how programs are measured, and why.
     """
     proof = FileIdentity(contenders)
-    commands = tuple((each.arm.allocator, each.words) for each in contenders if each.words)
+    commands = commands_of(contenders)
     inside = [each.inside for each in contenders if each.inside is not None]
     rows = 0
 
@@ -146,7 +151,11 @@ def compare(
             if out is not None:
                 files.write_whole(out / RECORD, dumps(so_far))
 
-        return carry_out(record, specs, plan, make, reporter, keep)
+        def ask(row: Measured) -> tuple[LiveShare, ...]:
+            reporter.say("    one more run of each, which is asked for its live bytes")
+            return ask_row(row, record.contenders, programs, budget_s / len(specs), seed)
+
+        return carry_out(record, specs, plan, make, reporter, keep, ask=None if gate else ask)
 
 
 def _study(
@@ -172,8 +181,9 @@ def carry_out(
     reporter: Reporter,
     keep: Keep = lambda record: None,
     finish: Finish = lambda row: row,
+    ask: Ask | None = None,
 ) -> tuple[Comparison, bool]:
-    """Measures rows and adds them to the record.
+    """Measures rows and adds them to the record; a row is kept before it is asked anything more.
 
     Returns:
         The record, and whether the user stopped it; then the rows so far are in it.
@@ -184,8 +194,12 @@ def carry_out(
         )
         try:
             for row in rows:
-                record = replace(record, rows=(*record.rows, row))
+                before = record.rows
+                record = replace(record, rows=(*before, row))
                 keep(record)
+                if ask is not None and not asked.is_set():
+                    record = replace(record, rows=(*before, replace(row, live=ask(row))))
+                    keep(record)
         except KeyboardInterrupt:
             return record, True
     return record, False

@@ -91,6 +91,13 @@ def commands(texts: Sequence[str]) -> tuple[Contender, ...]:
     return tuple(replace(each, arm=Arm(COMMAND + each.name)) for each in named)
 
 
+def commands_of(
+    contenders: Sequence[Contender],
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Returns the words of those that are commands, by the allocator of their arms."""
+    return tuple((each.arm.allocator, each.words) for each in contenders if each.words)
+
+
 def distinct(contenders: Sequence[Contender]) -> tuple[Contender, ...]:
     """Returns the contenders, each with a name of its own."""
     seen: dict[str, int] = {}

@@ -15,10 +15,13 @@ from hztune.compare.comparison import Comparison
 from hztune.compare.gate import Ruling
 from hztune.compare.match import Measured
 from hztune.compare.standings import Standing, Standings
+from hztune.measure.live_share import LiveShare
 
 COLUMNS = (
     "row", "contender", "allocator", "figure", "unit", "ratio", "ci_low", "ci_high", "pairs",
     "memory_mib", "memory_ratio", "failures", "answer",
+    "held_mib", "live_mib", "held_per_live", "last_held_mib", "last_live_mib", "last_held_per_live",
+    "live_unknown",
 )  # fmt: skip
 
 _NOT_XML = re.compile(r"[^\t\n -\ud7ff\ue000-\ufffd]")
@@ -37,7 +40,9 @@ def csv_text(found: Comparison) -> str:
     """A line for each row and contender; what is not known is empty.
 
     `figure` is the median, in `unit` (of a metric: higher or lower, whichever is better); `ratio`
-    is that of speed to the first contender, above 1 is faster, with its 95 % interval.
+    is that of speed to the first contender, above 1 is faster, with its 95 % interval. `held_mib`
+    is what the allocator held at most in one more run, `last_held_mib` when it was last asked;
+    `live_unknown` says why one of the figures beside them is not known.
     """
     answers = {each.label: each.answer for each in found.rulings}
     text = io.StringIO()
@@ -46,7 +51,8 @@ def csv_text(found: Comparison) -> str:
     for row in found.standings:
         for number, (standing, side) in enumerate(zip(row.all, found.contenders, strict=True)):
             answer = answers.get(row.label, "") if number == 1 else ""
-            writer.writerow([row.label, *_cells(standing, side.arm.allocator, row), answer])
+            cells = [*_cells(standing, side.arm.allocator, row), answer, *_live_cells(standing)]
+            writer.writerow([row.label, *cells])
     return text.getvalue()
 
 
@@ -88,6 +94,18 @@ def _cells(standing: Standing, allocator: str, row: Standings) -> Iterator[objec
     yield f"{standing.rss_mb:.3f}" if standing.rss_mb else ""
     yield f"{standing.memory.ratio[0]:.6f}" if standing.memory else ""
     yield len(standing.failures)
+
+
+def _live_cells(standing: Standing) -> Iterator[str]:
+    """The cells from `held_mib` on."""
+    share = standing.live or LiveShare()
+    for reading in (share.most, share.last):
+        live_kb = reading.live_kb if reading else None
+        ratio = reading.ratio if reading else None
+        yield f"{reading.held_kb / 1024:.3f}" if reading else ""
+        yield "" if live_kb is None else f"{live_kb / 1024:.3f}"
+        yield "" if ratio is None else f"{ratio:.4f}"
+    yield share.why
 
 
 def _case(ruling: Ruling, suite: str, seconds: float) -> ElementTree.Element:

@@ -20,6 +20,7 @@ from hztune.compare.gate import Gate, Horizon, Ruling, is_gate_look
 from hztune.compare.targets import ComparedRow
 from hztune.errors import UsageError
 from hztune.measure import Executor
+from hztune.measure.live_share import LiveShare
 from hztune.progress import Reporter
 from hztune.trial import Stop
 
@@ -103,6 +104,7 @@ class Measured:
         created: When it ended, UTC, "2026-01-31T12:00:00Z".
         counts: Instructions of each contender; () when they were not counted.
         horizon: The plan of a gate; None: there was none.
+        live: How much of its allocator's memory each contender had; () when none was asked.
     """
 
     spec: ComparedRow
@@ -110,6 +112,7 @@ class Measured:
     created: str
     counts: tuple[Count, ...] = ()
     horizon: Horizon | None = None
+    live: tuple[LiveShare, ...] = ()
 
 
 Finish = Callable[[Measured], Measured]

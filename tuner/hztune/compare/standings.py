@@ -10,6 +10,7 @@ from statistics import fmean, median
 from hztune.blocks import Block, Outcome, fixed
 from hztune.compare.gate import Horizon, gate_interval
 from hztune.compare.targets import Amount
+from hztune.measure.live_share import LiveShare
 from hztune.stats import Interval, fixed_interval, log_rss_ratio, pair_ratio, pooled_mean
 
 ALPHA = 0.05
@@ -32,6 +33,7 @@ class Standing:
         counters: What the allocator counted in a process, and what is known of the process itself
             (ops, minor_faults), mean over the blocks; by name.
         instructions: Of one operation of the workload; None: not counted.
+        live: How much of its allocator's memory it had; None: it was not asked.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Standing:
     failures: tuple[str, ...] = ()
     counters: Mapping[str, float] = field(default_factory=dict)
     instructions: float | None = None
+    live: LiveShare | None = None
 
     def __post_init__(self) -> None:
         """Takes a copy of the counters, which nothing can change."""
@@ -83,6 +86,7 @@ def standings(
     *,
     amount: Amount = "ops_per_s",
     horizon: Horizon | None = None,
+    live: Sequence[LiveShare] = (),
 ) -> Standings:
     """Returns what the blocks of a row say.
 
@@ -94,6 +98,7 @@ def standings(
         amount: What their figures are.
         horizon: The plan of a gate, whose intervals allow for its looks; None: no ratio decided
             the number of blocks.
+        live: What each contender's allocator answered; () when none was asked.
     """
     found = tuple(_standing(name, i, blocks, horizon) for i, name in enumerate(names))
     if instructions:
@@ -101,6 +106,8 @@ def standings(
             replace(each, instructions=_rounded(number))
             for each, number in zip(found, instructions, strict=True)
         )
+    if live:
+        found = tuple(replace(each, live=share) for each, share in zip(found, live, strict=True))
     others = [each for each in found[1:] if each.speed is not None]
     best = max(others, key=lambda each: _estimate(each.speed), default=None)
     lead = best.speed.reciprocal if best is not None and best.speed is not None else None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from hztune.compare.gate import Ruling, whole
 from hztune.compare.standings import Standing, Standings, geometric_mean
 from hztune.compare.targets import Amount, amount_text
+from hztune.measure.live_share import LiveReading
 from hztune.stats import Interval
 
 _NO_FIGURE = "-"
@@ -37,7 +38,7 @@ def markdown(rows: Sequence[Standings], rulings: Sequence[Ruling] = ()) -> str:
     if others:
         head += [f"{first} / best of the others", "memory / median of the others"]
     text = lines(head, [_cells(row) for row in rows])
-    return "\n".join([*text, "", *_summary(rows)]).rstrip()
+    return "\n".join([*text, "", *_live_table(rows), *_summary(rows)]).rstrip()
 
 
 def _ruled(rulings: Sequence[Ruling]) -> list[str]:
@@ -92,6 +93,7 @@ def _paragraph(row: Standings, width: int, counters: bool) -> str:
         text.append(f"  {first} / {row.best}, the best of the others: {interval_text(row.lead)}")
     if row.frugality is not None:
         text.append(f"  its memory / the median of the others: {row.frugality:.2f}")
+    text += _live_lines(row, width)
     return "\n".join([*text, *(_counter_lines(row) if counters else [])])
 
 
@@ -111,6 +113,37 @@ def _failed(standing: Standing) -> str:
     if not standing.failures:
         return ""
     return f"  failed {len(standing.failures)} times ({standing.failures[-1]})"
+
+
+def _live_lines(row: Standings, width: int) -> list[str]:
+    """What each allocator held, and how much of it the program had; nothing if none was asked."""
+    asked = [each for each in row.all if each.live is not None]
+    told = [f"    {each.name:{width}}  {each.live.words}" for each in asked if each.live]
+    return ["  held and live memory, in one more run of each:", *told] if told else []
+
+
+def _live_table(rows: Sequence[Standings]) -> list[str]:
+    """The same as a table."""
+    head = ["row", "contender", "held at most, MiB", "live then", "held / live",
+            "held when last asked", "live then", "held / live", "not known"]  # fmt: skip
+    cells = [
+        [row.label, each.name, *_reading(each.live.most), *_reading(each.live.last), each.live.why]
+        for row in rows
+        for each in row.all
+        if each.live is not None
+    ]
+    return [*lines(head, cells), ""] if cells else []
+
+
+def _reading(found: LiveReading | None) -> list[str]:
+    if found is None:
+        return [_NO_FIGURE] * 3
+    live, ratio = found.live_kb, found.ratio
+    return [
+        f"{found.held_kb / 1024:.1f}",
+        _NO_FIGURE if live is None else f"{live / 1024:.1f}",
+        _NO_FIGURE if ratio is None else f"{ratio:.2f}",
+    ]
 
 
 def _counter_lines(row: Standings) -> list[str]:

@@ -508,7 +508,10 @@ def loss_words(ledger: Ledger, record: ArmRecord) -> str:
     limit, each = ledger.max_loss, reported_each(record)
     assert limit is not None and each  # or it was not refused for that
     ends = [-math.inf if interval is None else interval.low for interval in each]
-    return f"it is not shown to lose at most {limit.text} on {limit.name_of(ends.index(min(ends)))}"
+    part = ends.index(min(ends))
+    seen = each[part]
+    told = f", which is {seen.text} of the default's on {seen.pairs} pairs" if seen else ""
+    return f"it is not shown to lose at most {limit.text} on {limit.name_of(part)}{told}"
 
 
 def limit_is_futile(

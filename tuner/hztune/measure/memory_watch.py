@@ -12,6 +12,7 @@ from threading import Event, Thread
 from typing import NamedTuple
 
 from hztune.allocator import live
+from hztune.errors import HztuneError
 from hztune.measure.scope import Scope
 from hztune.rests import Rested, RestPlan, Round
 
@@ -83,8 +84,8 @@ class MemoryWatch:
 
     @property
     def load_s(self) -> float:
-        """Seconds of all loads together."""
-        return 1e-3 * sum(each.rest_ms - each.load_ms for each in self._rounds)
+        """Seconds of all loads together; at least a millisecond, to which they are known."""
+        return 1e-3 * max(1, sum(each.rest_ms - each.load_ms for each in self._rounds))
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -110,6 +111,9 @@ class MemoryWatch:
 
         Returns:
             Whether it lived to the end of the rest.
+
+        Raises:
+            HztuneError: The kernel does not tell this user what it holds.
         """
         rest_ms = self._now_ms()
         read_for_s = min(_READ_FOR_S, _READ_FOR * self._plan.idle_s)
@@ -120,6 +124,11 @@ class MemoryWatch:
             if ended(read_for_s / _READINGS):
                 return False
             seen.append(tree_memory(self._launcher))
+        if not any(each.resident_kb for each in seen):
+            raise HztuneError(
+                "the memory of the program may not be read: it runs as another user, or forbids it "
+                "(PR_SET_DUMPABLE); run hztune as root"
+            )
         held = sorted(seen, key=lambda each: each.kept_kb)[_READINGS // 2]
         self._rounds.append(
             Round(

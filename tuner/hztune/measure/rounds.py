@@ -55,7 +55,8 @@ def rest_once(
     if run.fault is not None:
         return run
     if watch.rounds < plan.rounds:
-        said = f"it said {watch.rounds} times that it rests (a line on stdout that matches --rests"
+        times = {0: "never", 1: "once"}.get(watch.rounds, f"{watch.rounds} times")
+        said = f"it said {times} that it rests (a line on stdout that matches --rests"
         why = f"{said} {plan.says!r}), and --rounds is {plan.rounds}"
         return replace(run, fault=Fault("bad_output", why))
     return replace(run, wall_s=watch.load_s, rested=watch.rested())

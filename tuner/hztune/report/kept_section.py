@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from hztune.measure.live_share import LiveReading
 from hztune.report import words
 from hztune.report.markup import Html, figure, join, table, tag
 from hztune.report.shapes import PlotScale, drawing, lettering, rectangle, segment, time_ticks
 from hztune.rests import Rested, Round
+from hztune.result import LiveMemory
 from hztune.result.figures import Figures
 from hztune.result.kept import Ends, Keeper, KeptMemory
 
@@ -64,6 +66,45 @@ def smallest(found: Figures) -> Html:
         tag("p", said, class_="soft"),
         table("Smallest limits that were survived", head, rows, numbers=(1,)),
     )
+
+
+def live(found: Figures) -> Html:
+    """Live and held memory; nothing where it was not asked."""
+    asked = found.result.account.live if found.result else ()
+    if not asked:
+        return Html()
+    said = (
+        "Live is what the program has of its allocator's memory, held is what the allocator has of "
+        "the system's; what lies between them waits to be used again, or is fragmentation. Each "
+        "was asked in one more run of its own, when everything had been measured: where it held "
+        "most, and when it was asked for the last time."
+    )
+    head = ("configuration", "held at most", "live then", "ratio",
+            "held when last asked", "live then", "ratio")  # fmt: skip
+    rows = [
+        (_live_name(one), *_reading(one.share.most), *_reading(one.share.last)) for one in asked
+    ]
+    unknown = dict.fromkeys(f"{_live_name(one)}: {one.share.why}" for one in asked if one.share.why)
+    return join(
+        tag("h2", "Live and held memory"),
+        tag("p", said, class_="soft"),
+        table("One run of each", head, rows, numbers=range(1, 7)),
+        tag("ul", [tag("li", f"not known: {each}") for each in unknown], class_="soft")
+        if unknown
+        else "",
+    )
+
+
+def _live_name(one: LiveMemory) -> str:
+    on = f" on {one.target}" if one.target else ""
+    return f"{words.arm_words(one.arm)}{on}"
+
+
+def _reading(found: LiveReading | None) -> tuple[str, str, str]:
+    if found is None:
+        return "-", "-", "-"
+    live = "-" if found.live_kb is None else size_words(found.live_kb)
+    return size_words(found.held_kb), live, "-" if found.ratio is None else f"{found.ratio:.2f}x"
 
 
 def curves(default: Sequence[Rested], tuned: Sequence[Rested], width: float) -> Html:

@@ -41,6 +41,7 @@ def body(found: Figures) -> Html:
         _proof,
         kept_section.memory_over_time,
         kept_section.smallest,
+        kept_section.live,
         _shares,
         panel_section.on_other_programs,
         _allocators,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hztune.blocks import Arm, fixed
 from hztune.caution import Caution
+from hztune.measure.live_share import LiveShare
 from hztune.params import Value
 from hztune.profile import Profile
 from hztune.result.kept import KeptMemory
@@ -123,6 +124,21 @@ class Survivor:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveMemory:
+    """How much of what its allocator holds the program had, under one arm.
+
+    Attributes:
+        arm: The control, or what the profile carries.
+        target: What ran; "": there is one only.
+        share: What was answered.
+    """
+
+    arm: Arm
+    target: str
+    share: LiveShare
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """How a study came to its verdict, and where the time went.
 
@@ -151,6 +167,7 @@ class Account:
         prior: What the search began with, in a sentence; "": nothing from elsewhere.
         kept: What stays at rest, on the fresh pairs; None: nothing was looked at while it rested.
         survivors: The smallest memory of the default and of the profile; empty: it was not sought.
+        live: Live and held memory of both, asked when all was measured; empty: it was not asked.
     """
 
     why: str
@@ -174,6 +191,7 @@ class Account:
     kept: KeptMemory | None = None
     survivors: tuple[Survivor, ...] = ()
     findable: float | None = None
+    live: tuple[LiveMemory, ...] = ()
 
     def __post_init__(self) -> None:
         """Takes copies of the mappings, which nothing can change."""

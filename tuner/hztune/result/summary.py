@@ -27,7 +27,7 @@ def summary_json(result: Result) -> dict[str, Any]:
     are tuned / control with the 95 % interval, null where nothing was measured.
     """
     made, account = result.profile, stored_form(result.account)
-    for name in ("kept", "survivors"):  # only where they were asked for
+    for name in ("kept", "survivors", "live"):  # only where they were asked for
         if not account[name]:
             del account[name]
     later = {name: account.pop(name) for name in ("changes", "elsewhere", "left_out")}
@@ -159,13 +159,21 @@ def _profile_lines(result: Result) -> Iterator[str]:
         yield f"  idle memory: {result.account.idle_ratio:.2f}x of the {base}'s"
     if result.account.kept is not None:
         yield from _kept_lines(result.account.kept, made.objective.rest, base)
-    for one in result.account.survivors:
-        yield f"  smallest memory of {one.arm.text}: {one.least.words}"
+    yield from _afterwards_lines(result)
     if made.allocator.name != _control(made):
         yield f"  allocator = {made.allocator.name}"
     worth = {name: _worth(one) for one in result.account.added for name, _ in one.params}
     for name, value in made.arm.params:
         yield f"  {name} = {value}{worth.get(name, '')}"
+
+
+def _afterwards_lines(result: Result) -> Iterator[str]:
+    """Yields what was measured when the verdict stood."""
+    for one in result.account.survivors:
+        yield f"  smallest memory of {one.arm.text}: {one.least.words}"
+    for told in result.account.live:
+        on = f" on {told.target}" if told.target else ""
+        yield f"  live memory of {told.arm.text}{on}: {told.share.words}"
 
 
 def _kept_lines(kept: KeptMemory, rest: RestPlan | None, base: str) -> Iterator[str]:

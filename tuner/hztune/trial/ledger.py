@@ -12,6 +12,7 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 
 from hztune.blocks import Arm, Block, Outcome
 from hztune.gc_freeze import gc_frozen
@@ -39,7 +40,8 @@ which is a room of its own and knows nothing else of hztune; a test holds both t
 _USUAL_NOISE = Noises(Noise(between=0.05**2, per_round=0.1**2, df=1.0), {})
 """Stands in until a study has measured its own; a figure for a busy machine."""
 
-_USUAL_SCATTER = Noises(Noise(between=0.02**2, per_round=0.0, df=1.0), {})
+_USUAL_SCATTER_SD = 0.02
+_USUAL_SCATTER = Noises(Noise(between=_USUAL_SCATTER_SD**2, per_round=0.0, df=1.0), {})
 """The same of peak memory."""
 
 _LEAST_SCATTER = 0.001
@@ -141,6 +143,16 @@ class ArmRecord:
         ratios = self.log_ratios
         return bool(ratios) and sum(ratios) < FAR_BEHIND * len(ratios)
 
+    def excess_end(self, scatter: float) -> float:
+        """How far above the memory limit it may be, in log units: the 95 % end of its mean.
+
+        Args:
+            scatter: Standard deviation of one pair.
+        """
+        if not self.excesses:
+            return math.inf
+        return self._excess() + NORMAL_95 * scatter / math.sqrt(len(self.excesses))
+
     def _excess(self) -> float:
         """How far it is above the memory limit on average, in log units; -1 without a limit."""
         return sum(self.excesses) / len(self.excesses) if self.excesses else -1.0
@@ -210,6 +222,7 @@ class Ledger:
     _between: dict[tuple[Arm, Arm, Arm], tuple[int, list[PairRatio]]] = field(
         default_factory=dict, compare=False
     )
+    _own_excesses: list[float] = field(default_factory=list, compare=False)  # of the control
     _held: dict[MemoryKind, list[int]] = field(
         default_factory=lambda: {"rss": [], "kept": []}, compare=False
     )  # by the control, in order
@@ -410,6 +423,18 @@ class Ledger:
             self._memory_noises = len(self.blocks), Noises(_coarse(found.pooled), own)
         return self._memory_noises[1]
 
+    def excess_scatter(self) -> float:
+        """Standard deviation of how far one pair is above the memory limit, in log units.
+
+        From each configuration that came twice, and from the control itself.
+        """
+        groups = [record.excesses for record in self.searched.values()]
+        both = [self._own_excesses, *groups]
+        known = [(fmean(group), group) for group in both if len(group) > 1]
+        squares = sum((each - mean) ** 2 for mean, group in known for each in group)
+        df = sum(len(group) - 1 for _, group in known)
+        return max(_LEAST_SCATTER, math.sqrt(squares / df)) if df else _USUAL_SCATTER_SD
+
     def estimates(self) -> dict[str, Estimate]:
         """The pooled estimate of every feasible configuration of the search, by the arm's key."""
         if self._pooled is None or self._pooled[0] != len(self.blocks):
@@ -442,6 +467,8 @@ class Ledger:
             pair, saving = pair_ratio(one, other), saving_ratio(one, other, self.memory)
             if saving is not None:
                 self.calibration_memory.append(replace(saving, machine=block.machine))
+            if self.limit is not None:
+                _append(self._own_excesses, self.limit.excess_of(one, other))
             if pair is not None:
                 self.calibration.append(replace(pair, machine=block.machine))
                 _enter(self.calibration_each, self.rules.each(one, other), block.machine)

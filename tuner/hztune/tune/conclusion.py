@@ -27,7 +27,16 @@ from hztune.profile import (
     WorkloadId,
 )
 from hztune.rests import RestPlan
-from hztune.result import Account, Addition, Attempt, PanelRatios, Result, SpeedRatio, Survivor
+from hztune.result import (
+    Account,
+    Addition,
+    Attempt,
+    LiveMemory,
+    PanelRatios,
+    Result,
+    SpeedRatio,
+    Survivor,
+)
 from hztune.result.decision import Decision
 from hztune.result.kept import kept_memory
 from hztune.search.proposer import SAMPLER
@@ -57,7 +66,8 @@ def result_of(
     decision: Decision,
     wall_s: float,
     folder: Path | None,
-    found: Sequence[Survivor] = (),
+    survivors: Sequence[Survivor] = (),
+    live: Sequence[LiveMemory] = (),
 ) -> Result:
     """The result of a study that came to a decision; nothing is written.
 
@@ -68,11 +78,13 @@ def result_of(
         decision: How it ended.
         wall_s: Seconds that this session took.
         folder: The results directory; None: there is none.
-        found: The smallest memory of some arms, where it was sought.
+        survivors: The smallest memory of some arms, where it was sought.
+        live: Live and held memory of some arms, where they were asked.
     """
     trials = story.bench.ledger.configurations
     made, *front = (profile_of(task, machine, each, trials) for each in (decision, *decision.front))
-    account = replace(account_of(story, decision, wall_s), survivors=tuple(found))
+    account = account_of(story, decision, wall_s)
+    account = replace(account, survivors=tuple(survivors), live=tuple(live))
     return Result(made, account, tuple(front), folder)
 
 

@@ -20,9 +20,10 @@ from hztune.measure import insides
 from hztune.measure.executors import refuse_mixture
 from hztune.measure.identity import user_settings
 from hztune.measure.program import OPEN, Program
+from hztune.measure.scope import entered
 from hztune.panel import LEAST_S, PANEL_SHARE
 from hztune.profile import MOST_SEED, MOST_TERM_DAYS, TERM_DAYS
-from hztune.quota import Quota
+from hztune.quota import LEAST_MEMORY_KB, Quota
 from hztune.rests import MemoryKind, RestPlan, weighed_memory
 from hztune.space import AnySpace
 from hztune.trace import sidecar
@@ -260,6 +261,8 @@ def understand(request: TuneRequest, *, look: bool = True) -> Task:
     _refuse_other_objectives(request)
     _refuse_panel(request)
     _refuse_prove_on(request)
+    if look and request.smallest_memory:
+        _require_container(request)
     target, remarks = _target(request, look)
     found = candidates(request.allocators, request.space, target)
     return Task(request, found, limit, remarks, _max_loss(request))
@@ -292,6 +295,19 @@ def _refuse_no_rest(request: TuneRequest) -> None:
         )
     if request.seeks_kept and len(rests) > 1:
         raise UsageError("--objective kept is of one workload or program; tune for each alone")
+
+
+def _require_container(request: TuneRequest) -> None:
+    """Sees to it that the smallest memory can be sought, which comes when all else is measured.
+
+    Raises:
+        UsageError: There is no right to hold a run to a container.
+    """
+    try:
+        with entered(Quota(request.quota.cpus if request.quota else None, LEAST_MEMORY_KB)):
+            pass
+    except UsageError as error:
+        raise UsageError(f"--smallest-memory: {str(error).partition(': ')[2]}") from None
 
 
 def _refuse_other_objectives(request: TuneRequest) -> None:

@@ -20,7 +20,7 @@ from hztune.measure.turns_or_runs import Say, say_nothing
 from hztune.panel import Panel, make
 from hztune.prior import Prior
 from hztune.progress import Reporter, duration
-from hztune.result import Result, Survivor, stored
+from hztune.result import LiveMemory, Result, Survivor, stored
 from hztune.result.decision import Decision
 from hztune.search import SLOTS
 from hztune.store import Sink
@@ -29,6 +29,7 @@ from hztune.strictjson import as_word
 from hztune.trial import Budget, Clock, Ledger, SystemClock, Workbench
 from hztune.trial.budget import Stop
 from hztune.tune import folder
+from hztune.tune.afterwards import afterwards
 from hztune.tune.candidates import asks_inside
 from hztune.tune.conclusion import metric_of, program_metric, result_of
 from hztune.tune.learned import leave, prior_of, told_of
@@ -36,7 +37,6 @@ from hztune.tune.on_program import PROGRAM_SHARE, LastProof
 from hztune.tune.pareto_aim import Front
 from hztune.tune.request import Task, TuneRequest, understand
 from hztune.tune.story import Story
-from hztune.tune.survival import survivors
 from hztune.tune.winner import CALIBRATED_BY, PROVED_BY, SEARCHED_BY, Winner
 
 
@@ -68,11 +68,8 @@ def tune(request: TuneRequest, reporter: Reporter) -> Result:
         last = last_proof_of(request, machine, store, reporter.say)
         story = _story(task, executor, store, reporter, asked.is_set, panel, prior, looked_s, last)
         decision = story.run()
-        found: tuple[Survivor, ...] = ()
-        if request.smallest_memory and decision.verdict != "interrupted":
-            arms = list(dict.fromkeys([story.control, decision.arm]))
-            found = survivors(request, arms, story.bench, machine, inside, reporter)
-        return _finish(task, machine, story, decision, store, started, found)
+        found = afterwards(request, story.bench, story.control, decision, machine, inside, reporter)
+        return _finish(task, machine, story, decision, store, started, *found)
 
 
 def plan(request: TuneRequest) -> list[str]:
@@ -239,7 +236,8 @@ def _finish(
     decision: Decision,
     store: LocalStudy,
     started: float,
-    found: Sequence[Survivor] = (),
+    survivors: Sequence[Survivor],
+    live: Sequence[LiveMemory],
 ) -> Result:
     """Writes what came out, first of all beside the samples: an ended study stays as it ended.
 
@@ -247,7 +245,7 @@ def _finish(
     allow for. Only an interrupted study has no end.
     """
     wall_s = time.monotonic() - started
-    result = result_of(task, machine, story, decision, wall_s, store.folder, found)
+    result = result_of(task, machine, story, decision, wall_s, store.folder, survivors, live)
     if decision.verdict != "interrupted":
         store.conclude(stored.ending(result))
         leave(task, machine, story.bench.ledger, decision, story.bench.reporter)

@@ -257,6 +257,10 @@ class Winner(Aim):
             why = "no configuration promised more than the default"
         else:
             why = f"{len(self.proofs)} finalist(s) did not beat the default on fresh pairs"
+            lossy = [proof for proof in self.proofs if proof.answer == "over_loss"]
+            if lossy and (gain := lossy[0].interval) is not None:
+                seen = f"{lossy[0].arm.text} has {story.gain_words(gain.estimate)}"
+                why = f"{seen}, but {self._reason(lossy[0])}"
         return story.nothing_found(why)
 
 

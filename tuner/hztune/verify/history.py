@@ -9,9 +9,11 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
@@ -24,6 +26,7 @@ from hztune.files import sha256_of
 from hztune.measure.program import Program
 from hztune.prior import state
 from hztune.profile import Profile
+from hztune.stats import Interval
 from hztune.strictjson import CREATED, TIME_FORMAT, Fields, as_word, time_of
 from hztune.verify.claim import Verification, VerifyAnswer
 
@@ -33,6 +36,9 @@ _IDENTITY = re.compile(r"[0-9a-f]{16}")
 _SENTENCE = re.compile(r"[^\x00-\x1f\x7f]{0,4000}")
 _MOST_BYTES = 16 * 1024 * 1024
 """What is read of the file, from its end: some twenty thousand checks."""
+
+_CLOCKS_DIFFER = timedelta(days=1)
+"""What is dated later than that from now has the date of a clock that was wrong."""
 
 _SHORT = 12
 _PROGRAM = "program:"
@@ -100,11 +106,15 @@ def rechecked(tuned: Profile, programs: Sequence[Program], finding: Verification
         answer=finding.answer,
         why=finding.why,
         pairs=interval.pairs if interval else 0,
-        found=RatioRange(*interval.ratio) if interval else None,
+        found=RatioRange(*interval.ratio) if interval and _has_ends(interval) else None,
         claimed=claimed,
         rss_ratio=finding.rss_ratio,
         here=tuple(surroundings(tuned, programs).items()),
     )
+
+
+def _has_ends(interval: Interval) -> bool:
+    return math.isfinite(interval.half_width)
 
 
 def profile_digest(tuned: Profile) -> str:
@@ -172,6 +182,9 @@ def due(tuned: Profile, last: Recheck | None, here: Mapping[str, str], now: date
     if last is None and (differs := machine_diff.from_proved(tuned)):
         return differs[0]
     shown = last.time if last is not None else time_of("created", tuned.created)
+    if shown - now > _CLOCKS_DIFFER:
+        what = "it was last measured" if last is not None else "it was made"
+        return f"{what} on {shown:%Y-%m-%d}, a day that is still to come: a clock was wrong"
     if now - shown >= timedelta(days=tuned.term_days):
         return f"{(now - shown).days} days have passed, and its term is {tuned.term_days} days"
     return ""
@@ -221,14 +234,30 @@ def _write(handle: int, text: str) -> None:
 
 
 def read() -> list[Recheck]:
-    """Every check that is there and can be read, the oldest first."""
+    """Every check that can be read, the oldest first; none where the file itself cannot be."""
     try:
-        path = history_file()
+        return read_whole()
+    except HztuneError:
+        return []
+
+
+def read_whole() -> list[Recheck]:
+    """Every check that can be read, the oldest first.
+
+    Raises:
+        HztuneError: The file may not be read, or is none.
+    """
+    path = history_file()
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise HztuneError(f"cannot read {str(path)!r}: it is not a regular file")
         with path.open("rb") as held:
             held.seek(max(0, path.stat().st_size - _MOST_BYTES))
             lines = held.read().split(b"\n")
-    except (OSError, HztuneError):
+    except FileNotFoundError:
         return []
+    except OSError as error:
+        raise HztuneError(f"cannot read {str(path)!r}: {error.strerror}") from None
     return sorted(_read(lines), key=lambda check: check.at)
 
 
@@ -273,4 +302,6 @@ def _measured(top: Fields, key: str) -> RatioRange | None:
     fields = Fields(held, key)
     read = RatioRange(*(fields.number(name, 0, 1e9) for name in ("ratio", "ci_low", "ci_high")))
     fields.close()
+    if not all(asdict(read).values()):
+        raise UsageError(f"{key} has a ratio of 0; legal is one above")
     return read

@@ -17,7 +17,8 @@ def write(folder: Path, to: Path) -> tuple[Path, Path]:
 
     Args:
         folder: Of the profiles.
-        to: Where the units go: /etc/systemd/system, or ~/.config/systemd/user.
+        to: Where the units go: /etc/systemd/system, or ~/.config/systemd/user; it is made if it is
+            not there.
 
     Returns:
         Their files.
@@ -29,6 +30,7 @@ def write(folder: Path, to: Path) -> tuple[Path, Path]:
     own = shutil.which("hztune")
     command = [own] if own else [sys.executable, "-m", "hztune"]
     words = [*command, "verify", "--all", str(folder.absolute()), "--due", "--quiet"]
+    files.make_folder(to)
     service, timer = (to / f"{NAME}.{kind}" for kind in ("service", "timer"))
     files.write_whole(service, _SERVICE.format(command=" ".join(map(_quoted, words))))
     files.write_whole(timer, _TIMER)

@@ -1,0 +1,268 @@
+"""How much of what an allocator holds the program has, where the allocator can tell.
+
+It is asked when everything has been measured, in one more run of each arm, so that it costs the
+measurement nothing. In that run the process takes requests, as for `hztune doctor --pid`: the agent
+is preloaded behind its allocator, and hz answers by itself. It is asked again and again as long as
+it lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Event, Thread
+
+from hztune import artifacts
+from hztune.allocator.live import Running
+from hztune.blocks import Arm
+from hztune.control.outside import Process
+from hztune.control.questions import Statistics, statistics_of
+from hztune.errors import HztuneError
+from hztune.measure.identity import Fault, IdentityCheck
+from hztune.measure.program import Program
+from hztune.measure.runs import RunExecutor
+
+_PAUSE_S = 0.01
+_ASKED_SHARE = 0.2
+"""Most of the time that goes into asking: the kernel walks all pages of a process for it."""
+
+_SLOWEST = 10.0
+"""A run that takes so many times as long as there was time for it is ended: it hangs."""
+
+_SERVES = "hz-control"
+"""The name of the thread that answers, in hz and in the agent; a fork's child has none."""
+
+_INSIDE = "inside:"
+_KIB = 1024
+
+_SILENT = (
+    "no process of it took requests: it is static, was started without LD_PRELOAD, or was over at "
+    "once"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveReading:
+    """One answer.
+
+    Attributes:
+        held_kb: What the allocator has of the system's memory, KiB.
+        live_kb: What of it the program has, KiB; None: the allocator does not count that.
+    """
+
+    held_kb: int
+    live_kb: int | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """What is held for each byte that the program has; None: it is not known."""
+        return self.held_kb / self.live_kb if self.live_kb else None
+
+    @property
+    def words(self) -> str:
+        """In words: "21.9 MiB held for 13.5 MiB live (1.62x)"."""
+        held = f"{self.held_kb / _KIB:.1f} MiB held"
+        if self.live_kb is None:
+            return held
+        ratio = f" ({self.ratio:.2f}x)" if self.ratio is not None else ""
+        return f"{held} for {self.live_kb / _KIB:.1f} MiB live{ratio}"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveShare:
+    """What one arm's allocator answered: of several processes, the one that holds most.
+
+    Attributes:
+        allocator: Which allocator that is; "": none answered.
+        most: When it held most; None: it is not known.
+        last: When it was asked for the last time; of a server, after its load.
+        why: Why something is not known, in a sentence; "": all is.
+    """
+
+    allocator: str = ""
+    most: LiveReading | None = None
+    last: LiveReading | None = None
+    why: str = ""
+
+    @property
+    def words(self) -> str:
+        """In words; what is not known is said with its reason."""
+        why = [f"not known: {self.why}"] if self.why else []
+        if self.most is None or self.last is None:
+            return "; ".join(why)
+        told = [f"at most {self.most.words}", f"{self.last.words} when last asked"]
+        return "; ".join([*told, *why])
+
+
+def live_shares(
+    program: Program,
+    arms: Sequence[Arm],
+    identity: IdentityCheck,
+    *,
+    seed: int,
+    seconds: float,
+    usual_s: float = 0.0,
+) -> tuple[LiveShare, ...]:
+    """Runs each arm once more, and asks it.
+
+    Args:
+        program: What runs; the load of a server is told to end in time.
+        arms: In the order of the answers.
+        identity: Prepares their processes.
+        seed: Of the requests.
+        seconds: For all of them.
+        usual_s: What a run takes; where that is more than there is time for, nothing is run.
+    """
+    each_s = seconds / max(1, len(arms))
+    rest_s = program.rest.idle_s * program.rest.rounds if program.rest else 0.0
+    if program.service is None and usual_s + rest_s > each_s:
+        why = f"one more run takes {usual_s + rest_s:.3g} s, and there were {each_s:.3g} s for it"
+        return (LiveShare(why=why),) * len(arms)
+    timeout_s = min(program.timeout_s, _SLOWEST * (each_s + 1.0))
+    program = replace(program, by="", timeout_s=timeout_s)
+    if program.service is not None:
+        span_s = min(each_s, program.span_s or each_s)
+        rest = program.rest and replace(program.rest, rounds=1)
+        program = replace(program, span_s=span_s, rest=rest)
+    return tuple(_asked(program, arm, identity, seed) for arm in arms)
+
+
+def _asked(program: Program, arm: Arm, identity: IdentityCheck, seed: int) -> LiveShare:
+    """What one arm answers; how its run ends does not matter."""
+    asker = _Asker(arm)
+    executor = RunExecutor(program, seed=seed, identity=_Listening(identity, asker), warmups=0)
+    try:
+        with asker.asking():
+            block = executor.measure([arm], role="explore", rounds=1, number=0)
+    except HztuneError as error:
+        return replace(asker.share(), why=str(error))
+    return asker.share(block.control.detail)
+
+
+class _Listening:
+    """Lets the processes of arms take requests, and notes them; the rest is another's check."""
+
+    def __init__(self, others: IdentityCheck, asker: _Asker) -> None:
+        self._others, self._asker = others, asker
+
+    @property
+    def base(self) -> Mapping[str, str]:
+        """The environment of everything that is started."""
+        return self._others.base
+
+    def prepare(self, arm: Arm) -> dict[str, str] | Fault:
+        """Returns the variables of an arm's processes, with which they take requests."""
+        given = self._others.prepare(arm)
+        if isinstance(given, Fault):
+            return given
+        before = given.get("LD_PRELOAD") or self.base.get("LD_PRELOAD", "")
+        preload = ":".join([*([before] if before else []), str(artifacts.agent())])
+        return {**given, "LD_PRELOAD": preload, "HZ_CONTROL": "1"}
+
+    def program(self, arm: Arm) -> Path | None:
+        """Returns the arm's own build of the program."""
+        return self._others.program(arm)
+
+    def inspect(self, arm: Arm, running: Running) -> Fault | None:
+        """Notes a process."""
+        self._asker.pids.setdefault(running.pid)
+        return None
+
+    def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
+        """Finds nothing wrong: the measured runs were judged."""
+        return None
+
+
+@dataclass
+class _Asker:
+    """Asks the processes of one run, and keeps what they answer.
+
+    Attributes:
+        arm: What runs.
+        pids: Its processes, as they are found.
+    """
+
+    arm: Arm
+    pids: dict[int, None] = field(default_factory=dict)
+    _most: dict[int, tuple[str, LiveReading]] = field(default_factory=dict)
+    _last: dict[int, LiveReading] = field(default_factory=dict)
+    _why: str = ""
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Asks as long as the block lasts."""
+        ended = Event()
+        thread = Thread(target=self._follow, args=(ended,), name="asker", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def share(self, failure: str = "") -> LiveShare:
+        """Returns what was answered.
+
+        Args:
+            failure: How the run failed; "": it ended well.
+        """
+        if not self._most:
+            return LiveShare(why=self._why or failure or _SILENT)
+        pid = max(self._most, key=lambda each: self._most[each][1].held_kb)
+        name, most = self._most[pid]
+        is_counted = most.live_kb is not None
+        why = "" if is_counted else f"{name} does not count what the program has"
+        return LiveShare(name, most, self._last[pid], why)
+
+    def _follow(self, ended: Event) -> None:
+        pause_s = _PAUSE_S
+        while not ended.wait(pause_s):
+            began_s = time.monotonic()
+            for pid in [*self.pids]:
+                with contextlib.suppress(OSError):
+                    if _serves(pid):
+                        self._ask(pid)
+            pause_s = max(_PAUSE_S, (time.monotonic() - began_s) / _ASKED_SHARE)
+
+    def _ask(self, pid: int) -> None:
+        try:
+            found = self._part_of(statistics_of(Process.of(pid)))
+        except HztuneError as error:
+            self._why = str(error)
+            return
+        if found is None:
+            return
+        name, reading = found
+        self._last[pid] = reading
+        if pid not in self._most or _fullness(reading) > _fullness(self._most[pid][1]):
+            self._most[pid] = name, reading
+
+    def _part_of(self, found: Statistics) -> tuple[str, LiveReading] | None:
+        """The answer of the allocator that is meant: one inside the program, or that of malloc."""
+        inside = self.arm.allocator.startswith(_INSIDE)
+        parts = [
+            part
+            for part in found.parts
+            if not inside or self.arm.allocator.endswith(part.allocator)
+        ]
+        if not parts or (held := parts[0].held_bytes) is None:
+            self._why = "its allocator is none that tells what it holds"
+            return None
+        live = parts[0].live_bytes
+        counted = None if live is None else live // _KIB
+        return parts[0].allocator, LiveReading(held // _KIB, counted)
+
+
+def _fullness(reading: LiveReading) -> tuple[int, int]:
+    """What readings are ordered by: as much may be held when little is live as when much is."""
+    return reading.held_kb, reading.live_kb or 0
+
+
+def _serves(pid: int) -> bool:
+    """Whether a process has a thread that answers."""
+    tasks = Path("/proc", str(pid), "task").iterdir()
+    return any((task / "comm").read_text(errors="replace").strip() == _SERVES for task in tasks)
