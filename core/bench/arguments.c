@@ -3,17 +3,22 @@
  */
 #include "arguments.h"
 
+#include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* A sentence is one line, whatever stands in the names that it tells. */
 static void complain(const char *format, va_list words)
 {
-    char message[512];
+    char message[PATH_MAX + 512];
     (void)vsnprintf(message, sizeof message, format, words);
+    for (char *at = message; *at != '\0'; at++)
+        if (iscntrl((unsigned char)*at)) *at = '?';
     (void)fprintf(stderr, "%s: %s\n", program_invocation_short_name, message);
 }
 

@@ -20,6 +20,7 @@ static void resolve_next(hz_resolver *resolver, const hz_ordered *next, uint64_t
                     .time = next->time_ns,
                     .address = next->block * HZ_ADDRESS_UNIT,
                     .size = operation->size};
+    if (!hz_trace_is_known(operation->kind)) return;
     if (next->block == 0 && hz_trace_calls(operation->kind)) return;
     if (operation->kind == HZ_TRACE_SPAWN || operation->kind == HZ_TRACE_JOIN) {
         (void)hz_resolve_thread(resolver, &call, operation->operand);

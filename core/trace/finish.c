@@ -85,13 +85,6 @@ static char *notes_of(const hz_log *log, uint32_t image, const hz_resolver *reso
 
 /* ---- traces --------------------------------------------------------------------------------- */
 
-static int32_t pid_of(const hz_log *log, uint32_t image)
-{
-    for (size_t i = 0; i < log->frame_count; i++)
-        if (log->frames[i]->image == image) return log->frames[i]->pid;
-    return 0;
-}
-
 static void report_trace(const hz_emitted *emitted, const char *path, const hz_resolver *resolver)
 {
     (void)fprintf(stderr,
@@ -110,12 +103,13 @@ static void report_trace(const hz_emitted *emitted, const char *path, const hz_r
                       resolver->overlapping);
 }
 
-static void write_trace(const hz_log *log, uint32_t image, const char *path, bool is_quiet)
+static void write_trace(const hz_log *log, const hz_log_image *image, const char *path,
+                        bool is_quiet)
 {
     hz_resolver resolver;
     hz_resolver_make(&resolver, path);
     hz_log_merge(log, image, &resolver);
-    char *notes = notes_of(log, image, &resolver);
+    char *notes = notes_of(log, image->number, &resolver);
     const bool is_part = log->header.is_woken != 0 || ending_of(log) != HZ_POOL_STOPPED;
     const hz_emitted emitted = hz_emit(&resolver, &(hz_emission){
                                                       .path = path,
@@ -128,52 +122,52 @@ static void write_trace(const hz_log *log, uint32_t image, const char *path, boo
     hz_resolver_drop(&resolver);
 }
 
-static uint64_t log_bytes(const hz_log *log, uint32_t image)
+/* The image that logged most; returns how many there are. */
+static size_t find_largest(const hz_log *log, hz_log_image *largest)
 {
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < log->frame_count; i++)
-        if (log->frames[i]->image == image) bytes += log->frames[i]->bytes;
-    return bytes;
+    size_t count = 0;
+    for (hz_log_image image = {0}; hz_log_next_image(log, &image); count++)
+        if (image.bytes > largest->bytes) *largest = image;
+    return count;
 }
 
-/* Writes the traces of all images but the largest; returns how many there are. */
-static unsigned write_others(const hz_log *log, const hz_finish *wanted, bool *is_taken)
+/* Writes the traces of all images but the largest. */
+static void write_others(const hz_log *log, const hz_finish *wanted, const hz_log_image *largest)
 {
-    const uint32_t room = hz_log_image_room(log);
-    unsigned others = 0;
-    for (uint32_t image; (image = hz_log_largest_image(log, is_taken, room)) != UINT32_MAX;
-         others++) {
-        char path[4096];
-        is_taken[image] = true;
-        (void)snprintf(path, sizeof path, "%s.%d-%u", wanted->output, pid_of(log, image), image);
-        if (wanted->is_each && log_bytes(log, image) >= WORTH_BYTES)
-            write_trace(log, image, path, wanted->is_quiet);
+    for (hz_log_image image = {0}; hz_log_next_image(log, &image);) {
+        char *path;
+        if (image.first == largest->first || image.bytes < WORTH_BYTES) continue;
+        if (asprintf(&path, "%s.%d-%" PRIu32, wanted->output, log->frames[image.first]->pid,
+                     image.number) < 0)
+            hz_fail("no memory");
+        write_trace(log, &image, path, wanted->is_quiet);
+        free(path);
     }
-    return others;
+}
+
+static void say_what_is_missing(const hz_log *log, const hz_finish *wanted, size_t others)
+{
+    const char *reason = reasons[ending_of(log)];
+    if (others > 0 && !wanted->is_each)
+        (void)fprintf(stderr,
+                      "hz-record: %zu other program%s called less and %s left out (--each)\n",
+                      others, others == 1 ? "" : "s", others == 1 ? "is" : "are");
+    if (reason != NULL) (void)fprintf(stderr, "hz-record: %s\n", reason);
 }
 
 bool hz_finish_log(const hz_finish *wanted)
 {
     hz_log log;
+    hz_log_image largest = {0};
     const hz_mapped_file file = hz_map_file(wanted->log);
     hz_log_read(&log, wanted->log, file.bytes, file.size);
-    const uint32_t room = hz_log_image_room(&log);
-    bool *is_taken = calloc((size_t)room + 1, sizeof *is_taken);
-    if (is_taken == NULL) hz_fail("no memory for %u programs", room);
-    const uint32_t image = hz_log_largest_image(&log, is_taken, room);
-    if (image != UINT32_MAX) {
-        is_taken[image] = true;
-        write_trace(&log, image, wanted->output, wanted->is_quiet);
-        const unsigned others = write_others(&log, wanted, is_taken);
-        const char *reason = reasons[ending_of(&log)];
-        if (!wanted->is_quiet && others > 0 && !wanted->is_each)
-            (void)fprintf(stderr,
-                          "hz-record: %u other program%s called less and %s left out (--each)\n",
-                          others, others == 1 ? "" : "s", others == 1 ? "is" : "are");
-        if (!wanted->is_quiet && reason != NULL) (void)fprintf(stderr, "hz-record: %s\n", reason);
+    const size_t count = find_largest(&log, &largest);
+    if (largest.bytes > 0) {
+        write_trace(&log, &largest, wanted->output, wanted->is_quiet);
+        if (wanted->is_each) write_others(&log, wanted, &largest);
+        if (!wanted->is_quiet) say_what_is_missing(&log, wanted, count - 1);
     }
-    free(is_taken);
     hz_log_drop(&log);
     hz_unmap_file(&file);
-    return image != UINT32_MAX;
+    return largest.bytes > 0;
 }

@@ -9,7 +9,7 @@
 #include "arguments.h"
 #include "names.h"
 
-enum { WORDS_MAX = 12 };
+enum { WORDS_MAX = 12, LINE_MAX_BYTES = 1 << 16, TEXT_THREADS_MAX = 1 << 20 };
 
 /* A piece of a line. */
 typedef struct word {
@@ -81,6 +81,25 @@ static uint64_t size_of(const reading *r, size_t index)
     return size;
 }
 
+/* Threads are numbered as they are met, so that a large id is as good as a small one. */
+static uint32_t thread_of(reading *r, uint64_t tid)
+{
+    uint64_t found = hz_lives_find(&r->threads, tid + 1);
+    if (found == HZ_NO_STEP) {
+        found = r->thread_count++;
+        hz_lives_put(&r->threads, tid + 1, found);
+    }
+    return (uint32_t)found;
+}
+
+/* A thread's number in plain text. */
+static uint32_t read_thread(reading *r, size_t index)
+{
+    const uint64_t number = read_number(r, index, "a thread's number");
+    if (number >= TEXT_THREADS_MAX) refuse_line(r, "a thread's number below a million");
+    return thread_of(r, number);
+}
+
 /* Blocks of plain text have numbers; any number is as good an address as another, but not 0. */
 static uint64_t block_of(const reading *r, size_t index)
 {
@@ -119,16 +138,13 @@ static void read_all_lines(reading *r)
     if (r->count < 4) refuse_line(r, "a thread, a time in ns, an operation and its block");
     const hz_trace_kind kind = hz_kind_named(r->words[2].at, r->words[2].length);
     hz_call call = {.kind = (uint8_t)kind};
-    const uint64_t thread = read_number(r, 0, "a thread's number");
-    if (thread >= 1u << 20) refuse_line(r, "a thread's number below a million");
-    call.thread = (uint32_t)thread;
+    call.thread = read_thread(r, 0);
     call.time = read_number(r, 1, "a time in ns");
     if (call.time > 0) r->has_times = true;
     if (call.time < r->time) refuse_line(r, "times that do not go back");
     r->time = call.time;
     if (kind == HZ_TRACE_SPAWN || kind == HZ_TRACE_JOIN) {
-        (void)hz_resolve_thread(r->resolver, &call,
-                                (uint32_t)read_number(r, 3, "the number of a thread"));
+        (void)hz_resolve_thread(r->resolver, &call, read_thread(r, 3));
         return;
     }
     call.address = block_of(r, 3);
@@ -151,16 +167,6 @@ static void read_all_lines(reading *r)
 
 /* ---- Android's ------------------------------------------------------------------------------ */
 
-static uint32_t thread_of(reading *r, uint64_t tid)
-{
-    uint64_t found = hz_lives_find(&r->threads, tid + 1);
-    if (found == HZ_NO_STEP) {
-        found = r->thread_count++;
-        hz_lives_put(&r->threads, tid + 1, found);
-    }
-    return (uint32_t)found;
-}
-
 /* "12: ": the thread that did it. */
 static uint32_t read_tid(reading *r)
 {
@@ -170,6 +176,7 @@ static uint32_t read_tid(reading *r)
     first->length--;
     const uint64_t tid = read_number(r, 0, "a thread id");
     first->length++;
+    if (tid > UINT32_MAX) refuse_line(r, "a thread id below 2^32");
     return thread_of(r, tid);
 }
 
@@ -253,6 +260,16 @@ static void read_mtrace(reading *r)
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
+/* Where the line ends that begins at `at`. A file that has no lines is not read to its end. */
+static const char *end_of_line(const reading *r, const char *at, const char *stop)
+{
+    const size_t left = (size_t)(stop - at);
+    const size_t most = left < LINE_MAX_BYTES ? left : LINE_MAX_BYTES;
+    const char *newline = memchr(at, '\n', most);
+    if (newline == NULL && left > most) refuse_line(r, "a line of at most 64 KiB");
+    return newline != NULL ? newline : stop;
+}
+
 double hz_read_lines(hz_form form, const char *path, const hz_mapped_file *file,
                      hz_resolver *resolver)
 {
@@ -261,11 +278,10 @@ double hz_read_lines(hz_form form, const char *path, const hz_mapped_file *file,
     const char *stop = at + file->size;
     hz_lives_make(&r.threads);
     while (at < stop) {
-        const char *newline = memchr(at, '\n', (size_t)(stop - at));
-        const char *line_end = newline != NULL ? newline : stop;
         r.line++;
+        const char *line_end = end_of_line(&r, at, stop);
         split(&r, at, line_end);
-        at = newline != NULL ? newline + 1 : stop;
+        at = line_end < stop ? line_end + 1 : stop;
         if (r.count == 0) continue;
         if (form == HZ_FORM_TEXT)
             read_all_lines(&r);

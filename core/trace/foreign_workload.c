@@ -11,7 +11,7 @@
 
 #include "arguments.h"
 
-enum { THREADS_MAX = 1 << 16, MARKS_MAX = 1 << 28 };
+enum { THREADS_MAX = 1 << 16, NOPS_MAX = 1 << 20 };
 
 /* The first byte of each operation. */
 enum {
@@ -41,6 +41,7 @@ typedef struct workload {
     uint32_t thread_count;
     unsigned char *marks; /* which are set */
     uint64_t mark_count;
+    uint64_t run_bytes; /* of operations that were run: each stands in the file once */
 } workload;
 
 static _Noreturn void refuse_byte(const workload *w, size_t at, const char *what)
@@ -59,12 +60,28 @@ static uint64_t read_varint(const workload *w, size_t *at)
     refuse_byte(w, *at, "the file ends in the middle of a number");
 }
 
+/* Where the next operation stands. A file that has none is not read to its end. */
+static size_t skip_nops(const workload *w, size_t at)
+{
+    const size_t start = at;
+    while (at < w->file->size && w->file->bytes[at] == CODE_NOP)
+        if (++at - start > NOPS_MAX) refuse_byte(w, at, "more than a million empty operations");
+    return at;
+}
+
+static void read_marks(workload *w, size_t *at)
+{
+    w->mark_count = read_varint(w, at) + 1;
+    if (w->marks != NULL || w->mark_count - 1 > w->file->size)
+        refuse_byte(w, *at, "more marks than there can be");
+    w->marks = calloc(w->mark_count, 1);
+    if (w->marks == NULL) hz_fail("no memory for %llu marks", (unsigned long long)w->mark_count);
+}
+
 static void read_head(workload *w)
 {
-    for (size_t at = 0; at < w->file->size;) {
+    for (size_t at = 0; (at = skip_nops(w, at)) < w->file->size;) {
         switch (w->file->bytes[at++]) {
-        case CODE_NOP:
-            break;
         case CODE_DONE:
             return;
         case CODE_POINTERS:
@@ -72,9 +89,7 @@ static void read_head(workload *w)
             (void)read_varint(w, &at);
             break;
         case CODE_MARKS:
-            w->mark_count = read_varint(w, &at) + 1;
-            if (w->mark_count > MARKS_MAX) refuse_byte(w, at, "more marks than there can be");
-            w->marks = calloc(w->mark_count, 1);
+            read_marks(w, &at);
             break;
         case CODE_THREAD:
             if (w->thread_count == THREADS_MAX)
@@ -101,7 +116,7 @@ static void workload_moves(const workload *w, hz_call *call, uint64_t old)
     from.address = old;
     if (old == 0) {
         call->kind = HZ_TRACE_MALLOC;
-        hz_resolve_give(w->resolver, call);
+        if (call->address != 0) hz_resolve_give(w->resolver, call);
         return;
     }
     hz_resolve_moving(w->resolver, &from);
@@ -140,11 +155,10 @@ static bool run_thread(workload *w, uint32_t thread)
 {
     const size_t start = w->starts[thread];
     size_t at = start;
-    while (at < w->file->size) {
+    for (size_t from = at; (at = skip_nops(w, at)) < w->file->size; from = at) {
         const size_t here = at;
         const unsigned char code = w->file->bytes[at++];
         hz_call call = {.thread = thread};
-        if (code == CODE_NOP) continue;
         if (code == CODE_DONE) {
             w->starts[thread] = 0;
             return true;
@@ -159,6 +173,9 @@ static bool run_thread(workload *w, uint32_t thread)
         } else {
             run_call(w, code, &call, &at);
         }
+        w->run_bytes += at - from;
+        if (w->run_bytes > w->file->size)
+            refuse_byte(w, here, "an operation that several threads have");
     }
     refuse_byte(w, at, "the file ends in the middle of a thread");
 }

@@ -156,9 +156,7 @@ static inline hz_leaf *hz_pool_leaf(hz_pool *pool, size_t index)
 
 /* ---- the bell: how a recorder that sleeps is found and woken -------------------------------- */
 
-/* The file that a recorder makes when it goes to sleep, from the user's and the process's id. */
-#define HZ_BELL_FOLDER "/dev/shm"
-#define HZ_BELL_PATTERN "hz-record-%u-%d"
+/* A System V segment without a key, in the memory of each process whose recorder sleeps. */
 enum { HZ_BELL_MAGIC = 0x6c62687a, HZ_BELL_PATH_BYTES = 64 }; /* "zhbl" */
 
 typedef struct hz_bell {

@@ -29,26 +29,15 @@ typedef struct merge {
 
 /* ---- which image ---------------------------------------------------------------------------- */
 
-uint32_t hz_log_image_room(const hz_log *log)
+bool hz_log_next_image(const hz_log *log, hz_log_image *image)
 {
-    return log->frame_count > 0 ? log->frames[log->frame_count - 1]->image + 1 : 0;
-}
-
-uint32_t hz_log_largest_image(const hz_log *log, const bool *is_taken, uint32_t image_room)
-{
-    uint32_t largest = UINT32_MAX;
-    uint64_t most = 0;
-    for (size_t i = 0; i < log->frame_count;) {
-        const uint32_t image = log->frames[i]->image;
-        uint64_t bytes = 0;
-        for (; i < log->frame_count && log->frames[i]->image == image; i++)
-            bytes += log->frames[i]->bytes;
-        if (image < image_room && !is_taken[image] && bytes > most) {
-            most = bytes;
-            largest = image;
-        }
-    }
-    return largest;
+    if (image->end == log->frame_count) return false;
+    *image = (hz_log_image){.first = image->end, .end = image->end};
+    image->number = log->frames[image->first]->image;
+    for (; image->end < log->frame_count && log->frames[image->end]->image == image->number;
+         image->end++)
+        image->bytes += log->frames[image->end]->bytes;
+    return true;
 }
 
 /* ---- the order ------------------------------------------------------------------------------ */
@@ -176,6 +165,7 @@ static void hear(merge *m, uint32_t thread)
         from->creating = hz_resolve_thread(m->resolver, &call, UINT32_MAX);
         break;
     default:
+        if (!hz_trace_is_known((hz_trace_kind)call.kind)) break;
         if (hz_trace_ends((hz_trace_kind)call.kind))
             hz_resolve_end(m->resolver, &call);
         else
@@ -199,13 +189,12 @@ static void hear_all(merge *m)
 }
 
 /* Finds the threads of the image; their frames stand side by side. */
-static void find_sources(merge *m, const hz_log *log, uint32_t image)
+static void find_sources(merge *m, const hz_log *log, const hz_log_image *image)
 {
-    for (size_t i = 0; i < log->frame_count;) {
+    for (size_t i = image->first; i < image->end;) {
         const hz_log_frame *const *first = &log->frames[i];
         const uint32_t thread = (*first)->thread;
-        for (; i < log->frame_count && log->frames[i]->thread == thread; i++) continue;
-        if ((*first)->image != image) continue;
+        for (; i < image->end && log->frames[i]->thread == thread; i++) continue;
         const bool is_whole = (*first)->number == 0 && (*first)->start == 0;
         hz_actor *actor = hz_resolver_actor(m->resolver, m->source_count);
         for (const hz_log_frame *const *frame = first; frame != &log->frames[i]; frame++)
@@ -219,17 +208,17 @@ static void find_sources(merge *m, const hz_log *log, uint32_t image)
     for (uint32_t i = m->heap_count; i > 0; i--) sink(m, i - 1);
 }
 
-static uint32_t count_threads(const hz_log *log)
+static uint32_t count_threads(const hz_log *log, const hz_log_image *image)
 {
-    uint32_t count = 0;
-    for (size_t i = 0; i < log->frame_count; i++)
-        count += i == 0 || log->frames[i]->thread != log->frames[i - 1]->thread;
+    uint32_t count = 1;
+    for (size_t i = image->first + 1; i < image->end; i++)
+        count += log->frames[i]->thread != log->frames[i - 1]->thread;
     return count;
 }
 
-void hz_log_merge(const hz_log *log, uint32_t image, hz_resolver *resolver)
+void hz_log_merge(const hz_log *log, const hz_log_image *image, hz_resolver *resolver)
 {
-    const uint32_t threads = count_threads(log) + 1;
+    const uint32_t threads = count_threads(log, image);
     merge m = {.resolver = resolver};
     m.sources = calloc(threads, sizeof *m.sources);
     m.heap = calloc(threads, sizeof *m.heap);

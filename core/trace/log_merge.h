@@ -7,13 +7,18 @@
 #include "log_read.h"
 #include "resolve.h"
 
-/* The image that logged most, of those that have not been taken; UINT32_MAX: there is none left. */
-uint32_t hz_log_largest_image(const hz_log *log, const bool *is_taken, uint32_t image_room);
+/* The frames of one image: they stand side by side. Zeros stand before the first one. */
+typedef struct hz_log_image {
+    size_t first;    /* index of its first frame */
+    size_t end;      /* behind its last one */
+    uint32_t number; /* of the pool */
+    uint64_t bytes;  /* that it logged */
+} hz_log_image;
 
-/* How many images a log has room for: one more than the highest number. */
-uint32_t hz_log_image_room(const hz_log *log);
+/* Goes on to the next image of a log; false: there is none. */
+bool hz_log_next_image(const hz_log *log, hz_log_image *image);
 
 /* Resolves all events of an image. */
-void hz_log_merge(const hz_log *log, uint32_t image, hz_resolver *resolver);
+void hz_log_merge(const hz_log *log, const hz_log_image *image, hz_resolver *resolver);
 
 #endif

@@ -11,7 +11,10 @@ typedef struct hz_mapped_file {
     size_t size;                /* in bytes */
 } hz_mapped_file;
 
-/* Maps a regular file; refuses with a sentence what cannot be read. */
+/*
+ * Maps a regular file; refuses with a sentence what cannot be read. When it becomes shorter while
+ * it is read, that is a sentence, too. `path` must stay.
+ */
 hz_mapped_file hz_map_file(const char *path);
 
 void hz_unmap_file(const hz_mapped_file *file);

@@ -12,9 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,6 +22,7 @@
 #include "drain.h"
 #include "finish.h"
 #include "preload.h"
+#include "ring.h"
 #include "trace_write.h"
 
 enum { EXIT_BY_SIGNAL = 128, SECONDS_MAX = 365 * 86400 };
@@ -194,41 +193,6 @@ static void start_program(record *r, char **argv, const char *pool_path)
     (void)close(report[0]);
 }
 
-/* ---- a process that is woken ---------------------------------------------------------------- */
-
-/* Finds the bell of the process; says why there is none that this user can ring. */
-static void find_bell(record *r)
-{
-    char path[64];
-    char folder[32];
-    struct stat owner;
-    (void)snprintf(folder, sizeof folder, "/proc/%d", (int)r->pid);
-    if (stat(folder, &owner) != 0) hz_refuse("--pid %d: there is no such process", (int)r->pid);
-    (void)snprintf(path, sizeof path, HZ_BELL_FOLDER "/" HZ_BELL_PATTERN, (unsigned)owner.st_uid,
-                   (int)r->pid);
-    const int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    struct stat about_file;
-    if (fd < 0 && errno == EACCES)
-        hz_refuse("--pid %d: it runs as another user (%u)", (int)r->pid, (unsigned)owner.st_uid);
-    if (fd < 0 || fstat(fd, &about_file) != 0 || about_file.st_uid != owner.st_uid ||
-        about_file.st_size < (off_t)sizeof(hz_bell))
-        hz_refuse("--pid %d: it has no recorder that sleeps; start it with "
-                  "HZ_RECORD=asleep LD_PRELOAD=libhz-recorder.so",
-                  (int)r->pid);
-    void *mapped = mmap(NULL, sizeof(hz_bell), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (mapped == MAP_FAILED) hz_fail("--pid %d: %s", (int)r->pid, strerror(errno));
-    (void)close(fd);
-    r->bell = mapped;
-    if (r->bell->magic != HZ_BELL_MAGIC || r->bell->version != HZ_LOG_VERSION)
-        hz_refuse("--pid %d: its recorder is of another version of hztune", (int)r->pid);
-}
-
-static void ring(const record *r, const char *pool_path)
-{
-    (void)snprintf(r->bell->pool_path, sizeof r->bell->pool_path, "%s", pool_path);
-    atomic_fetch_add(&r->bell->rings, 1);
-}
-
 /* ---- recording ------------------------------------------------------------------------------ */
 
 static void look_at_program(record *r)
@@ -297,12 +261,12 @@ int main(int argc, char **argv)
     record r = {0};
     char pool_path[HZ_BELL_PATH_BYTES];
     const int program = parse(&r, argc, argv);
-    if (r.is_woken) find_bell(&r);
+    if (r.is_woken) r.bell = hz_bell_find(r.pid);
     catch_signals();
     drain.pool = hz_pool_make(pool_path, r.touch_bytes);
     hz_log_open(&drain.log, r.log, drain.pool->clock, r.is_woken);
     if (r.is_woken)
-        ring(&r, pool_path);
+        hz_bell_ring(r.bell, pool_path);
     else
         start_program(&r, argv + program, pool_path);
     drain.words = argv + program;

@@ -237,17 +237,10 @@ static bool hand(rehearsal *r, uint32_t thread, const hz_trace_operation *op)
     return true;
 }
 
-static bool is_known(hz_trace_kind kind)
-{
-    return (kind >= HZ_TRACE_MALLOC && kind <= HZ_TRACE_NEW_ALIGNED_NOTHROW) ||
-           (kind >= HZ_TRACE_REALLOC && kind <= HZ_TRACE_DELETE_SIZED_ALIGNED) ||
-           (kind >= HZ_TRACE_FETCH && kind <= HZ_TRACE_TOUCH);
-}
-
 /* Does one operation; false: the thread waits, and does it again later. */
 static bool rehearse_operation(rehearsal *r, uint32_t thread, const hz_trace_operation *op)
 {
-    want(r, thread, is_known(op->kind), "it has an operation of an unknown kind");
+    want(r, thread, hz_trace_is_known(op->kind), "it has an operation of an unknown kind");
     want(r, thread, op->align_shift <= ALIGN_SHIFT_MAX, "it has an alignment that cannot be");
     switch (op->kind) {
     case HZ_TRACE_REALLOC:

@@ -10,8 +10,8 @@
  *   place      where a chunk stands in the file
  *   directory  the threads, the places and the notes, at the end of the file
  *
- * The file: hz_trace_header, the chunks in the order of their time, the directory. Everything
- * stands at a multiple of 8 bytes and is little-endian.
+ * The file: hz_trace_header, the chunks in the order of their time, the directory, with
+ * nothing between them. Everything stands at a multiple of 8 bytes and is little-endian.
  */
 #ifndef HZ_TRACE_FORMAT_H
 #define HZ_TRACE_FORMAT_H
@@ -131,7 +131,7 @@ typedef struct hz_trace_header {
     uint32_t chunk_count;      /* of the directory's places */
     uint32_t cell_count;       /* cells are numbered from 0; those of two pairs of threads never
                                   share a group of 8 that starts at a multiple of 8 */
-    uint32_t notes_bytes;      /* length of the notes */
+    uint32_t notes_bytes;      /* length of the notes, at most 1 MiB */
     uint64_t call_count;       /* operations that call the allocator */
     uint64_t handed_count;     /* blocks that go through a cell */
     uint64_t duration_ns;      /* from the first operation of the first thread to the last one */
@@ -181,6 +181,14 @@ static_assert(sizeof(hz_trace_place) == 16, "the place is part of the format");
  */
 
 /* ---- packing and unpacking ------------------------------------------------------------------ */
+
+/* Whether there is such a kind. */
+static inline bool hz_trace_is_known(hz_trace_kind kind)
+{
+    return (kind >= HZ_TRACE_MALLOC && kind <= HZ_TRACE_NEW_ALIGNED_NOTHROW) ||
+           (kind >= HZ_TRACE_REALLOC && kind <= HZ_TRACE_DELETE_SIZED_ALIGNED) ||
+           (kind >= HZ_TRACE_FETCH && kind <= HZ_TRACE_TOUCH);
+}
 
 /* Whether this kind of operation gives a block. */
 static inline bool hz_trace_gives(hz_trace_kind kind)

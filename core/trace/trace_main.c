@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "arguments.h"
@@ -86,6 +87,16 @@ static const hz_option options[] = {
     {"round-sizes", "BYTES", set_unit, "anonymize: sizes are rounded up to multiples of it"},
 };
 
+/* What is written tells less than what was read; that must not be lost. */
+static void require_another(const char *input, const char *output)
+{
+    struct stat read, written;
+    hz_require_output(output);
+    if (stat(input, &read) == 0 && stat(output, &written) == 0 && read.st_dev == written.st_dev &&
+        read.st_ino == written.st_ino)
+        hz_refuse("cannot write %s: it is the file that is read; name another", output);
+}
+
 static request parse(int argc, char **argv)
 {
     const char *const verbs[] = {"info", "cut", "anonymize", "convert"};
@@ -99,6 +110,7 @@ static request parse(int argc, char **argv)
     r.input = argv[2];
     for (int at = 3; at < argc;) at = hz_parse_option(options, count, about, &r, at, argc, argv);
     if (r.output == NULL && strcmp(r.verb, "info") != 0) hz_refuse("--output: it is missing");
+    if (r.output != NULL) require_another(r.input, r.output);
     if (r.to_s > 0 && r.to_s <= r.from_s) hz_refuse("--to must be later than --from");
     return r;
 }

@@ -35,8 +35,7 @@ struct hz_order {
     cell *cells;
     uint64_t cell_count;
     uint64_t block_count; /* blocks so far */
-    uint64_t
-        number_max; /* of a slot or a cell: a trace has fewer than words, rounded up to eights */
+    uint64_t cell_max;    /* of a cell: a trace has fewer than words, rounded up to eights */
 };
 
 /* ---- the heap ------------------------------------------------------------------------------- */
@@ -91,10 +90,10 @@ static void wake_waiting(hz_order *order, uint32_t *waiting)
 
 /* ---- slots and cells ------------------------------------------------------------------------ */
 
-static void *grown(const hz_order *order, void *old, uint64_t *count, uint64_t wanted, size_t size)
+static void *grown(void *old, uint64_t *count, uint64_t wanted, uint64_t most, size_t size)
 {
     if (wanted < *count) return old;
-    if (wanted > order->number_max)
+    if (wanted > most)
         hz_refuse("the trace names slot or cell %llu, which it has not",
                   (unsigned long long)wanted);
     const uint64_t room = wanted + wanted / 2 + 64;
@@ -105,17 +104,20 @@ static void *grown(const hz_order *order, void *old, uint64_t *count, uint64_t w
     return larger;
 }
 
+/* A thread has fewer slots than words. */
 static uint64_t *reader_slot(const hz_order *order, reader *of, uint32_t number)
 {
+    const uint64_t most = order->trace->threads[of - order->readers].word_count;
     uint64_t count = of->slot_count;
-    of->slots = grown(order, of->slots, &count, number, sizeof *of->slots);
+    of->slots = grown(of->slots, &count, number, most, sizeof *of->slots);
     of->slot_count = (uint32_t)count;
     return &of->slots[number];
 }
 
 static cell *cell_of(hz_order *order, uint64_t number)
 {
-    order->cells = grown(order, order->cells, &order->cell_count, number, sizeof *order->cells);
+    order->cells =
+        grown(order->cells, &order->cell_count, number, order->cell_max, sizeof *order->cells);
     return &order->cells[number];
 }
 
@@ -226,7 +228,7 @@ hz_order *hz_order_make(const hz_trace *trace)
     for (uint32_t i = 0; i < trace->header->thread_count; i++) {
         reader *of = &order->readers[i];
         hz_trace_start(&of->cursor, trace, i);
-        order->number_max += 8 * trace->threads[i].word_count + 8;
+        order->cell_max += 8 * trace->threads[i].word_count + 8;
         reader_advance(order, i);
         of->is_waiting = trace->threads[i].waits_for_spawn != 0;
         if (of->has_next && !of->is_waiting) order_push(order, i);

@@ -2,8 +2,10 @@
  * Reading a trace: see trace_read.h.
  *
  * Nothing of the file is believed before its checksum was compared, and no offset is followed that
- * leads outside. Nothing is copied, as a replay calls the allocator only for what was recorded. The
- * checksums also bring the file into memory before a replay starts.
+ * leads outside. A checksum is no proof either: no count is larger than the file has bytes for, and
+ * every byte of the file belongs to something, so nothing is read that is not there. Nothing is
+ * copied, as a replay calls the allocator only for what was recorded. The checksums also bring the
+ * file into memory before a replay starts.
  */
 #include "trace_read.h"
 
@@ -15,7 +17,7 @@
 #include "arguments.h"
 #include "map_file.h"
 
-enum { WORD = sizeof(uint64_t) };
+enum { WORD = sizeof(uint64_t), NOTES_MAX_BYTES = 1 << 20 };
 
 bool hz_trace_is_one(const void *bytes, size_t size)
 {
@@ -58,6 +60,17 @@ static uint64_t directory_bytes(const hz_trace_header *header)
     return (bytes + WORD - 1) / WORD * WORD + WORD;
 }
 
+/* A thread is started by an operation, and a chunk has one: there are not more than words. */
+static bool check_counts(hz_trace *trace)
+{
+    const hz_trace_header *header = trace->header;
+    const uint64_t words = header->directory_offset / WORD;
+    if (header->thread_count <= words && header->chunk_count <= words &&
+        header->notes_bytes <= NOTES_MAX_BYTES)
+        return true;
+    return damaged(trace, "is damaged: its header counts more than there is room for");
+}
+
 static bool check_directory(hz_trace *trace)
 {
     const hz_trace_header *header = trace->header;
@@ -66,6 +79,7 @@ static bool check_directory(hz_trace *trace)
     if (offset < sizeof *header || offset % WORD != 0 || offset > trace->size ||
         trace->size - offset != bytes)
         return damaged(trace, "is damaged: its directory is not where its header says");
+    if (!check_counts(trace)) return false;
     const unsigned char *at = trace->bytes + offset;
     memcpy(&checksum, at + bytes - WORD, sizeof checksum);
     if (hz_trace_checksum(HZ_TRACE_CHECKSUM_START, at, bytes / WORD - 1) != checksum)
@@ -74,6 +88,17 @@ static bool check_directory(hz_trace *trace)
     trace->places = (const void *)(trace->threads + header->thread_count);
     trace->notes = (const void *)(trace->places + header->chunk_count);
     return true;
+}
+
+/* The chunks are all that stands between the header and the directory. */
+static bool check_places(hz_trace *trace)
+{
+    const hz_trace_header *header = trace->header;
+    uint64_t bytes = sizeof *header;
+    for (uint32_t i = 0; i < header->chunk_count; i++)
+        bytes += sizeof(hz_trace_chunk) + WORD * (uint64_t)trace->places[i].word_count;
+    if (bytes == header->directory_offset) return true;
+    return damaged(trace, "is damaged: its chunks are not all that it holds");
 }
 
 const hz_trace_chunk *hz_trace_chunk_at(const hz_trace *trace, uint64_t offset, uint64_t end)
@@ -148,7 +173,8 @@ void hz_trace_load(hz_trace *trace, const char *path, const unsigned char *bytes
     if (trace->header->version != HZ_TRACE_VERSION)
         hz_refuse("%s is a trace of version %" PRIu32 "; this hztune reads version %d", path,
                   trace->header->version, HZ_TRACE_VERSION);
-    if (!check_header(trace) || !check_directory(trace) || !check_chunks(trace))
+    if (!check_header(trace) || !check_directory(trace) || !check_places(trace) ||
+        !check_chunks(trace))
         trace->threads = NULL;
 }
 
@@ -182,8 +208,13 @@ bool hz_trace_next(hz_trace_cursor *cursor, hz_trace_operation *operation)
         const void *chunk = cursor->trace->bytes + place->offset;
         cursor->time_ns = ((const hz_trace_chunk *)chunk)->start_ns;
     }
+    const bool is_wide = (*cursor->word >> HZ_TRACE_WIDE_AT & 1) != 0;
+    if (is_wide && cursor->stop - cursor->word < 2) { /* cut: nothing is believed behind it */
+        cursor->word = cursor->stop;
+        cursor->place = cursor->end;
+        return false;
+    }
     cursor->word = hz_trace_unpack(cursor->word, operation);
-    if (cursor->word > cursor->stop) cursor->word = cursor->stop;
     cursor->time_ns += operation->delta_ns;
     return true;
 }

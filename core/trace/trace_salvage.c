@@ -8,13 +8,28 @@
 
 #include "arguments.h"
 
-enum { THREADS_MAX = 1 << 22 }; /* a larger number in a chunk is damage that has a right checksum */
+enum { THREADS_BELIEVED = 1 << 16 }; /* whatever the file's length; threads sizes memory */
 
-/* The chunk at an offset; NULL: none that is whole. */
-static const hz_trace_chunk *whole_chunk(const hz_trace *trace, uint64_t offset)
+/* The next number of a chunk of that thread. */
+static uint32_t next_number(const hz_salvaged *found, uint32_t thread)
 {
+    return thread < found->header.thread_count ? found->threads[thread].chunk_count : 0;
+}
+
+/*
+ * The chunk at an offset; NULL: none that is whole and can be next. A checksum may be right by
+ * accident, or by design: more threads than the file has room for, a chunk that is there twice and
+ * one that is missing are damage, too.
+ */
+static const hz_trace_chunk *whole_chunk(const hz_trace *trace, const hz_salvaged *found,
+                                         uint64_t offset)
+{
+    const uint64_t threads_max = THREADS_BELIEVED + trace->size / sizeof(hz_trace_chunk);
     const hz_trace_chunk *chunk = hz_trace_chunk_at(trace, offset, trace->size);
-    return chunk != NULL && chunk->thread < THREADS_MAX ? chunk : NULL;
+    return chunk != NULL && chunk->thread < threads_max &&
+                   chunk->number == next_number(found, chunk->thread)
+               ? chunk
+               : NULL;
 }
 
 static uint64_t chunk_bytes(const hz_trace_chunk *chunk)
@@ -41,7 +56,7 @@ static uint64_t count_chunks(const hz_trace *trace, hz_salvaged *found)
 {
     const hz_trace_chunk *chunk;
     uint64_t end = sizeof(hz_trace_header);
-    for (; (chunk = whole_chunk(trace, end)) != NULL; end += chunk_bytes(chunk))
+    for (; (chunk = whole_chunk(trace, found, end)) != NULL; end += chunk_bytes(chunk))
         count_chunk(found, chunk);
     return end;
 }

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from . import traces
-from .conftest import ALLOCATORS, Preload, Programs
+from .conftest import ALLOCATORS, DEADLINE_S, Preload, Programs
 from .traces import KINDS, Thread, churn, conveyor
 
 SOURCE = Path(__file__).parent / "witness.c"
@@ -412,6 +412,21 @@ def test_a_trace_that_was_cut_says_what_makes_it_whole(programs: Programs, sound
         assert "hztune trace cut" in words
 
 
+def test_a_trace_that_becomes_shorter_meanwhile_gets_a_sentence(
+    programs: Programs, tmp_path: Path
+) -> None:
+    path = traces.write(tmp_path / "long.hzt", [churn(100_000)])
+    words = [str(programs.bench_path), f"trace:{path}", "--seconds", "60"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as running:
+        maps = Path(f"/proc/{running.pid}/maps")
+        while path.name not in maps.read_text():
+            assert running.poll() is None
+        os.truncate(path, 0)
+        _, said = running.communicate(timeout=DEADLINE_S)
+    assert running.returncode == 1
+    assert said == f"hz-bench: cannot read {path}: it became shorter while it was read\n"
+
+
 def test_what_is_no_trace_is_refused(programs: Programs, tmp_path: Path) -> None:
     foreign, short, folder = tmp_path / "foreign", tmp_path / "short", tmp_path / "folder"
     foreign.write_bytes(os.urandom(5000))
@@ -419,7 +434,7 @@ def test_what_is_no_trace_is_refused(programs: Programs, tmp_path: Path) -> None
     folder.mkdir()
     assert "is not a trace: record one with" in refusal(programs, foreign)
     assert "is not a trace: it is too short" in refusal(programs, short)
-    assert "not a regular file" in refusal(programs, folder)
+    assert "it is a folder" in refusal(programs, folder)
     assert "No such file" in refusal(programs, tmp_path / "nowhere")
 
 

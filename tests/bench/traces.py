@@ -75,8 +75,9 @@ class Thread:
 
 
 def write(
-    path: Path, threads: Sequence[Thread], *, cells: int = 0, handed: int = 0, flags: int = 0
-) -> Path:
+    path: Path, threads: Sequence[Thread], *, cells: int = 0, handed: int = 0, flags: int = 0,
+    notes: str = '{"ending":"complete"}',
+) -> Path:  # fmt: skip
     """Writes a trace and returns its path."""
     body, places, directory = b"", b"", b""
     count = 0
@@ -93,14 +94,14 @@ def write(
             thread.spawned, f"thread {number}".encode(),
         )  # fmt: skip
         count += len(chunks)
-    notes = b'{"ending":"complete"}'
-    directory += places + notes + bytes(-len(notes) % 8)
+    text = notes.encode(errors="surrogateescape")
+    directory += places + text + bytes(-len(text) % 8)
     directory += struct.pack("<Q", checksum(directory))
     calls = sum(thread.calls for thread in threads)
     offset = 96 + len(body)
     fields = (
         b"HZTRACE\n", 1, flags, offset + len(directory), offset, len(threads), count,
-        cells, len(notes), calls, handed, 0, 0, 0,
+        cells, len(text), calls, handed, 0, 0, 0,
     )  # fmt: skip
     total = checksum(struct.pack(HEADER, *fields, 0))
     path.write_bytes(struct.pack(HEADER, *fields, total) + body + directory)

@@ -57,7 +57,7 @@ def replay(
 @pytest.fixture(scope="module")
 def sanitized(build_core: Callable[..., Path]) -> Path:
     """The fuzz targets, with AddressSanitizer and UndefinedBehaviorSanitizer."""
-    targets = ["fuzz_environment", "fuzz_operations"]
+    targets = ["fuzz_environment", "fuzz_operations", "fuzz_traces"]
     return build_core(targets=targets, HZ_BUILD_TESTS="ON", CMAKE_C_FLAGS=SANITIZED) / "fuzz"
 
 
@@ -76,6 +76,12 @@ def test_no_environment_does_harm_or_allocates(sanitized: Path, corpus: Path) ->
 @pytest.mark.slow
 def test_the_c_library_allocates_nothing_for_it_either(shipped: Path, corpus: Path) -> None:
     done = replay(shipped / "fuzz_environment", corpus / "environment", 40_000)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_no_recording_does_more_harm_than_a_sentence(sanitized: Path, corpus: Path) -> None:
+    done = replay(sanitized / "fuzz_traces", corpus / "traces", 3000)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
 
 

@@ -30,13 +30,18 @@ static void leave_by_exit(void)
     _exit(7);
 }
 
+static void close_all(void)
+{
+    for (int fd = 0; fd < 100; fd++) (void)close(fd);
+}
+
 /* It has nothing left from which a recorder could learn anything. */
 static void strip(void)
 {
     const struct rlimit none = {0, 0};
     (void)clearenv();
     (void)setrlimit(RLIMIT_NOFILE, &none);
-    for (int fd = 0; fd < 100; fd++) (void)close(fd);
+    close_all();
     allocate(BLOCKS);
     _exit(7);
 }
@@ -167,6 +172,42 @@ static void touch_half(void)
     allocate(100);
 }
 
+/* A child that has no descriptors goes on; its parent says which process it is. */
+static void go_on_alone(void)
+{
+    const pid_t child = fork();
+    if (child > 0) {
+        (void)printf("%d\n", (int)child);
+        exit(0);
+    }
+    allocate(1);
+    close_all();
+    go_on();
+}
+
+/* Many children that do little; all are waited for. */
+static void fork_many(void)
+{
+    for (int i = 0; i < BLOCKS; i++) {
+        const pid_t child = fork();
+        if (child == 0) {
+            allocate(1);
+            _exit(0);
+        }
+        wait_for(child);
+    }
+    allocate(BLOCKS);
+}
+
+/* Nothing can be written to a file any more, and no path is what it was. */
+static void lock_up(void)
+{
+    const struct rlimit none = {0, 0};
+    if (setrlimit(RLIMIT_FSIZE, &none) != 0) abort();
+    (void)!chroot("/sys"); /* where this user may */
+    allocate(BLOCKS);
+}
+
 /* Long enough for a megabyte of log; then it ends well. */
 static void fill(void)
 {
@@ -187,7 +228,8 @@ int main(int argc, char **argv)
         {"fork", fork_child},     {"raw_fork", fork_raw}, {"exec", execute},
         {"threads", come_and_go}, {"all", call_all},      {"handlers", allocate_in_handlers},
         {"go_on", go_on},         {"fill", fill},         {"half", touch_half},
-        {"strip", strip},
+        {"strip", strip},         {"alone", go_on_alone}, {"many", fork_many},
+        {"lock_up", lock_up},
     };
     for (size_t i = 0; argc == 2 && i < sizeof modes / sizeof modes[0]; i++)
         if (strcmp(argv[1], modes[i].name) == 0) {

@@ -132,6 +132,22 @@ def test_a_program_that_ends_without_a_word_has_lost_nothing(
     assert blocks_of(recorder, "end.trace") == 1000
 
 
+def test_a_program_that_may_write_no_file_and_changes_its_root_is_recorded(
+    recorder: Recorder,
+) -> None:
+    done = recorder.record("end.trace", "--", recorder.program("program"), "lock_up")
+    assert done.returncode == 0, done.stderr
+    assert blocks_of(recorder, "end.trace") == 1000
+
+
+def test_a_thousand_children_are_counted(recorder: Recorder) -> None:
+    done = recorder.record("many.trace", "--", recorder.program("program"), "many")
+    assert done.returncode == 0, done.stderr
+    assert "1000 other programs called less and are left out" in done.stderr
+    assert blocks_of(recorder, "many.trace") == 1000
+    assert {path.name for path in recorder.folder.iterdir()} == {"lines.txt", "many.trace"}
+
+
 @pytest.mark.parametrize("mode", ["fork", "raw_fork"])
 def test_a_forked_child_has_a_trace_of_its_own(mode: str, recorder: Recorder) -> None:
     done = recorder.record("fork.trace", "--each", "--", recorder.program("program"), mode)
@@ -174,8 +190,6 @@ def test_a_recorder_that_sleeps_is_woken_and_heard_from_then_on(recorder: Record
     sleeping = {"HZ_RECORD": "asleep", "LD_PRELOAD": str(recorder.library)}
     with recorder.start(recorder.program("program"), "go_on", **sleeping) as running:
         assert running.stdout is not None and running.stdout.readline() == "begun\n"
-        bell = Path(f"/dev/shm/hz-record-{os.geteuid()}-{running.pid}")
-        assert bell.exists()
         for name in ("first.trace", "second.trace"):
             done = recorder.record(name, "--pid", running.pid, "--for", "0.3")
             assert done.returncode == 0, done.stderr
@@ -183,7 +197,58 @@ def test_a_recorder_that_sleeps_is_woken_and_heard_from_then_on(recorder: Record
             assert told["is_part"] and told["notes"]["unknown"] <= 3
             assert blocks_of(recorder, name) > 10
         running.kill()
-    bell.unlink()
+
+
+def test_a_recorder_that_sleeps_is_found_in_a_child_that_closed_everything(
+    recorder: Recorder,
+) -> None:
+    sleeping = {"HZ_RECORD": "asleep", "LD_PRELOAD": str(recorder.library)}
+    with recorder.start(recorder.program("program"), "alone", **sleeping) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        try:
+            done = recorder.record("child.trace", "--pid", child, "--for", "0.3")
+            assert done.returncode == 0, done.stderr
+            assert blocks_of(recorder, "child.trace") > 10
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_process_is_recorded_by_one_recorder_at_a_time(recorder: Recorder) -> None:
+    sleeping = {"HZ_RECORD": "asleep", "LD_PRELOAD": str(recorder.library)}
+    with recorder.start(recorder.program("program"), "go_on", **sleeping) as running:
+        assert running.stdout is not None and running.stdout.readline() == "begun\n"
+        log = recorder.folder / "first.trace.recording"
+        with recorder.start(*recorder.words("first.trace", "--pid", running.pid)) as first:
+            await_file(log)
+            while log.stat().st_size < 4096:
+                time.sleep(0.01)
+            second = recorder.record("second.trace", "--pid", running.pid)
+            assert second.returncode == 2 and "it is being recorded already" in second.stderr
+            first.kill()
+        third = recorder.record("third.trace", "--pid", running.pid, "--for", "2")
+        assert third.returncode == 0, third.stderr
+        running.kill()
+    assert blocks_of(recorder, "third.trace") > 10
+    assert sorted(path.name for path in recorder.folder.glob("*.recording")) == [log.name]
+
+
+def segments_of(pid: int) -> list[str]:
+    """The segments of shared memory that a process has made and that are there."""
+    rows = [line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]]
+    return [row[1] for row in rows if int(row[4]) == pid]
+
+
+def test_of_a_recorder_that_sleeps_nothing_is_left_when_it_is_killed(recorder: Recorder) -> None:
+    sleeping = {"HZ_RECORD": "asleep", "LD_PRELOAD": str(recorder.library)}
+    before = set(os.listdir("/dev/shm"))
+    with recorder.start(recorder.program("program"), "go_on", **sleeping) as running:
+        assert running.stdout is not None and running.stdout.readline() == "begun\n"
+        assert len(segments_of(running.pid)) == 1
+        mine = str(running.pid)
+        running.kill()
+    assert segments_of(running.pid) == []
+    assert not [name for name in set(os.listdir("/dev/shm")) - before if mine in name]
 
 
 def test_a_process_without_a_recorder_is_refused(recorder: Recorder) -> None:
@@ -242,6 +307,15 @@ def test_what_is_no_file_is_not_replaced_by_a_trace(
     assert all("cannot write there: it is a d" in each.stderr for each in done)
     assert (recorder.folder / "there").stat() == before
     assert sorted(path.name for path in recorder.folder.iterdir()) == ["a.trace", "a.txt", "there"]
+
+
+def test_a_name_may_hold_spaces_and_line_ends(recorder: Recorder) -> None:
+    name = "a b\n'c'.trace"
+    done = recorder.record(name, "--", recorder.program("program"), "all")
+    assert done.returncode == 0, done.stderr
+    assert recorder.info(name)["threads"] == 1
+    done = recorder.trace("info", f"no {name}")
+    assert done.stderr == "hz-trace: cannot read no a b?'c'.trace: No such file or directory\n"
 
 
 def test_a_log_that_is_there_is_not_overwritten(recorder: Recorder) -> None:

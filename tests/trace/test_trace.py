@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
+import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.bench import traces
 
 from .conftest import Recorder
 
@@ -173,6 +177,94 @@ def test_a_file_that_is_no_recording_gets_its_sentence(
     assert sorted(path.name for path in recorder.folder.iterdir()) == ["bad"]
 
 
+TEBIBYTE = 1 << 40
+
+
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (b"", "is no trace"),
+        (b"0 0 malloc 1 8\n" * 1000, "want a line of at most 64 KiB"),
+        (b"7: malloc 0x10 8\n" * 1000, "want a line of at most 64 KiB"),
+        (b"\x08", "more than a million empty operations"),
+        (b"HZRECORD", "a log of version 0"),
+        (b"HZTRACE\n", "a trace of version 0"),
+    ],
+)
+def test_a_tebibyte_of_holes_is_not_read_to_its_end(
+    head: bytes, reason: str, recorder: Recorder
+) -> None:
+    (recorder.folder / "vast").write_bytes(head)
+    os.truncate(recorder.folder / "vast", TEBIBYTE)
+    done = recorder.trace("convert", "vast", "--output", "made.trace")
+    assert done.returncode == 2
+    assert reason in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_trace_with_a_hole_in_it_is_damaged(recorder: Recorder, text_trace: Path) -> None:
+    whole = text_trace.read_bytes()
+    header = list(struct.unpack_from(traces.HEADER, whole))
+    offset = header[4]
+    header[3:5] = TEBIBYTE + len(whole) - offset, TEBIBYTE
+    packed = struct.pack(traces.HEADER, *header[:-1], 0)
+    vast = recorder.folder / "vast.trace"
+    with vast.open("wb") as file:
+        file.write(packed[:-8] + struct.pack("<Q", traces.checksum(packed)))
+        file.write(whole[len(packed) : offset])
+        file.seek(TEBIBYTE)
+        file.write(whole[offset:])
+    told = recorder.info(vast)
+    assert told["damage"] == "is damaged: its chunks are not all that it holds"
+    assert told["calls"] == recorder.info(text_trace)["calls"]
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (os.mkfifo, "it is not a regular file"),
+        (os.mkdir, "it is a folder"),
+        (lambda path: path.symlink_to("/dev/zero"), "it is not a regular file"),
+        (lambda path: path.touch(), "is no"),
+    ],
+)
+def test_what_is_no_file_is_not_waited_for(
+    make: Callable[[Path], None], reason: str, recorder: Recorder
+) -> None:
+    make(recorder.folder / "in")
+    for verb in ("info", "cut", "anonymize", "convert"):
+        output = () if verb == "info" else ("--output", "out")
+        done = recorder.trace(verb, "in", *output)
+        assert done.returncode == 2
+        assert reason in done.stderr and done.stderr.count("\n") == 1
+    assert [path.name for path in recorder.folder.iterdir()] == ["in"]
+
+
+@pytest.mark.parametrize("verb", ["cut", "anonymize", "convert"])
+def test_what_is_read_is_not_overwritten(verb: str, recorder: Recorder, text_trace: Path) -> None:
+    before = text_trace.read_bytes()
+    (recorder.folder / "link").symlink_to(text_trace)
+    for output in (text_trace, "link", "./in.trace"):
+        done = recorder.trace(verb, text_trace, "--output", output)
+        assert done.returncode == 2 and "it is the file that is read" in done.stderr
+    assert text_trace.read_bytes() == before
+
+
+def test_a_workload_whose_threads_share_their_operations_is_refused(recorder: Recorder) -> None:
+    head = [8, 5, 10, 99, *(11, 80) * 30, 1]
+    calls = [2, 1, 16, 5, 1] * 10
+    (recorder.folder / "bad").write_bytes(bytes([*head, *[0] * (80 - len(head)), *calls, 1]))
+    done = recorder.trace("convert", "bad", "--output", "made.trace")
+    assert done.returncode == 2 and "an operation that several threads have" in done.stderr
+
+
+def test_threads_may_have_any_numbers(recorder: Recorder) -> None:
+    text = "".join(f"{number} 0 malloc {number} 8\n" for number in (999_999, 5, 700_000))
+    assert [words for words in converted(recorder, text) if words[0] != "spawn"] == [
+        ["malloc", "1", "8"], ["malloc", "2", "8"], ["malloc", "3", "8"],
+    ]  # fmt: skip
+    assert recorder.info("made.trace")["threads"] == 3
+
+
 # ---- parts ---------------------------------------------------------------------------------------
 
 
@@ -247,6 +339,52 @@ def test_no_cut_and_no_flipped_bit_is_taken_for_a_whole_trace(
         assert '"damage":null' not in done.stdout, f"seed {seed}, byte {at}"
         done = recorder.trace("cut", hurt, "--output", "kept.trace")
         assert done.returncode in (0, 1, 2), f"seed {seed}, byte {at}: {done.stderr}"
+
+
+CHUNKS = ("doubled", "left out", "exchanged", "of another thread", "of a thread without end")
+
+
+@pytest.mark.parametrize("change", CHUNKS)
+def test_a_chunk_is_believed_only_where_it_belongs(
+    change: str, recorder: Recorder, many: bytes
+) -> None:
+    """Each has a right checksum; what is kept stands before the first that is out of place."""
+    chunks = list(chunks_of(many))
+    first = next(i for i, chunk in enumerate(chunks) if chunk_field(chunk, 2) == 1)
+    if change == "doubled":
+        chunks.insert(first, chunks[first])
+    elif change == "left out":
+        del chunks[first]
+    elif change == "exchanged":
+        later = next(i for i, chunk in enumerate(chunks) if chunk_field(chunk, 2) == 2)
+        chunks[first], chunks[later] = chunks[later], chunks[first]
+    else:
+        number = 0 if change == "of another thread" else (1 << 22) - 1
+        fields = list(struct.unpack_from(traces.CHUNK, chunks[first]))
+        fields[1] = number
+        body = struct.pack(traces.CHUNK, *fields[:-1], 0) + chunks[first][32:]
+        total = struct.pack("<Q", traces.checksum(body))
+        chunks[first] = body[:24] + total + body[32:]
+    (recorder.folder / "hurt.trace").write_bytes(many[:96] + b"".join(chunks))
+    whole, hurt = recorder.info("many.trace"), recorder.info("hurt.trace")
+    assert hurt["threads"] <= whole["threads"] and 0 < hurt["calls"] < whole["calls"]
+    done = recorder.trace("cut", "hurt.trace", "--output", "kept.trace")
+    assert done.returncode == 0, done.stderr
+    assert recorder.info("kept.trace")["damage"] is None
+
+
+def chunk_field(chunk: bytes, index: int) -> int:
+    """A field of the struct before a chunk's words: 1 its thread, 2 its number."""
+    return int(struct.unpack_from(traces.CHUNK, chunk)[index])
+
+
+def chunks_of(data: bytes) -> Iterator[bytes]:
+    """The chunks of a trace as they stand in it."""
+    at = 96
+    while data[at : at + 4] == b"zhck":
+        end = at + 32 + 8 * chunk_field(data[at : at + 32], 3)
+        yield data[at:end]
+        at = end
 
 
 def test_a_trace_of_another_version_is_refused(recorder: Recorder, many: bytes) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.bench import traces
 
 from hztune.errors import HztuneError
 from hztune.trace import tool
@@ -156,6 +158,8 @@ def test_a_program_is_recorded_checked_and_replayed(hztune: Run, tmp_path: Path)
         (["ls.trace", "glibc", "hz", "--", "ls"], "2 allocators and settings are too few"),
         (["nothing", "--", "ls"], "there is no trace 'nothing'"),
         (["/bin/ls", "--", "ls"], "is not a trace: record one"),
+        (["/dev/zero", "--", "ls"], "it is a device, a pipe or a socket"),
+        (["/bin", "--", "ls"], "it is a folder"),
         (["ls.trace", "--pairs", "1", "--", "ls"], "1 pairs: legal is"),
         (["ls.trace", "--", "/nonexistent/program"], "there is no program"),
     ],
@@ -190,6 +194,34 @@ def test_no_damage_of_a_zip_gets_more_than_a_sentence(tmp_path: Path) -> None:
         except HztuneError as error:
             refused += "hurt.zip" in str(error)
     assert refused > 100, f"seed {seed}"
+
+
+@pytest.mark.parametrize("notes", ["", "[1]", '{"program": 5}', "{", '{"a":' * 9000, "\udcff"])
+def test_notes_that_hztune_does_not_write_get_a_sentence(
+    notes: str, hztune: Run, tmp_path: Path
+) -> None:
+    path = traces.write(tmp_path / "odd.trace", [traces.churn(400)], notes=notes)
+    done = hztune("trace", "info", path)
+    if notes == "":
+        assert done.returncode == 0, done.stderr
+        return
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "has notes that hztune does not write" in done.stderr
+    assert hztune("trace", "anonymize", path, "-o", "a.trace").returncode == 0
+    assert hztune("trace", "info", "a.trace").returncode == 0
+
+
+def test_the_names_of_a_program_do_not_steer_the_terminal(hztune: Run, tmp_path: Path) -> None:
+    notes = json.dumps({"program": ["a\x1b[2Jb\n", "c"]})
+    path = traces.write(tmp_path / "odd.trace", [traces.churn(400)], notes=notes)
+    assert hztune("trace", "info", path).stdout.splitlines()[0] == "program   a?[2Jb c"
+
+
+def test_a_trace_does_not_take_the_place_of_its_program(hztune: Run, tmp_path: Path) -> None:
+    shutil.copy("/bin/true", tmp_path / "true")
+    done = hztune("record", "-o", "./true", "--", str(tmp_path / "true"))
+    assert done.returncode == 2 and "it is the program that is recorded" in done.stderr
+    assert (tmp_path / "true").read_bytes() == Path("/bin/true").read_bytes()
 
 
 def test_a_pipe_is_no_trace_and_is_not_waited_for(hztune: Run, tmp_path: Path) -> None:

@@ -78,6 +78,9 @@ def find(text: str) -> TraceFile:
 
 def _missing(path: Path, digest: str) -> str:
     """How it is said that there is no such file."""
+    if path.exists():
+        what = "a folder" if path.is_dir() else "a device, a pipe or a socket"
+        return f"{str(path)!r} is no trace: it is {what}; name the file of `hztune record`"
     if not digest:
         return f"there is no trace {str(path)!r}; write trace:FILE, the file of `hztune record`"
     return (

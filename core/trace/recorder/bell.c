@@ -3,41 +3,31 @@
  */
 #include "bell.h"
 
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
+#include <sys/shm.h>
 
 #include "../log_format.h"
 
 static hz_bell *bell;
 static unsigned heard; /* rings that were answered */
-static char file[64];  /* its name, to be removed at the end */
-static pid_t owner;    /* the process that made it: a child must not remove it */
 
-__attribute__((destructor)) static void take_down(void)
-{
-    if (bell != NULL && owner == getpid()) (void)unlink(file);
-}
-
+/*
+ * The segment is given up as soon as it is mapped: the kernel removes it with this process, however
+ * that ends. It needs no descriptor, which the program may close, and no path.
+ */
 bool hz_bell_hang(void)
 {
-    (void)snprintf(file, sizeof file, HZ_BELL_FOLDER "/" HZ_BELL_PATTERN, (unsigned)geteuid(),
-                   (int)getpid());
-    bell = NULL;
+    bell = NULL; /* a child does not have its parent's */
     heard = 0;
-    owner = getpid();
-    (void)unlink(file); /* of a process that had this id before */
-    const int fd = open(file, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0) return false;
-    void *mapped = MAP_FAILED;
-    if (posix_fallocate(fd, 0, sizeof(hz_bell)) == 0)
-        mapped = mmap(NULL, sizeof(hz_bell), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    (void)close(fd);
-    if (mapped == MAP_FAILED) {
-        (void)unlink(file);
+    const int id = shmget(IPC_PRIVATE, sizeof(hz_bell), IPC_CREAT | 0600);
+    if (id < 0) return false;
+    void *mapped = shmat(id, NULL, 0);
+    (void)shmctl(id, IPC_RMID, NULL);
+    if (mapped == (void *)-1) return false;
+    if (madvise(mapped, sizeof(hz_bell), MADV_DONTFORK) != 0) {
+        (void)shmdt(mapped);
         return false;
     }
     bell = mapped;

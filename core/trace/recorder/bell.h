@@ -1,5 +1,6 @@
 /*
- * How a recorder that sleeps is found and woken: a small file in memory, named by user and process.
+ * How a recorder that sleeps is found and woken: a small segment of shared memory, which hz-record
+ * finds in the list of what the process has mapped.
  */
 #ifndef HZ_RECORDER_BELL_H
 #define HZ_RECORDER_BELL_H
@@ -7,7 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Makes this process's file; false when that is not possible. */
+/* Makes this process's segment; false when that is not possible. */
 bool hz_bell_hang(void);
 
 /* Whether hz-record has rung since the last answer. */

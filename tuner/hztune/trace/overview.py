@@ -99,7 +99,7 @@ def _threads(told: Mapping[str, Any]) -> Iterator[str]:
     for number, each in enumerate(shown):
         span = f"{each['start_ns'] * 1e-9:.3f} to {each['end_ns'] * 1e-9:.3f} s"
         when = f", {span}" if told["has_time"] else ""
-        name = f" {each['name']}" if each["name"] else ""
+        name = f" {_printable(each['name'])}" if each["name"] else ""
         yield f"thread    {number}{name}: {_counted(each['calls'], 'call')}{when}"
     if told["threads"] > len(shown):
         yield f"          and {told['threads'] - len(shown):,} more"
@@ -110,7 +110,12 @@ def _counted(count: int, what: str) -> str:
 
 
 def _one_line(words: Sequence[str]) -> str:
-    return " ".join(" ".join(words).split())
+    return _printable(" ".join(" ".join(words).split()))
+
+
+def _printable(text: str) -> str:
+    """Names are a program's own: what steers a terminal must not come to it."""
+    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def _amount(count: float) -> str:

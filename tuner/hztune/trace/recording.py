@@ -59,7 +59,9 @@ def recorder_command(
         command.append("--each")
     if pid is not None:
         return [*command, "--pid", str(pid)]
-    require_recordable(words)
+    found = require_recordable(words)
+    if output.exists() and any(map(output.samefile, (found.program, *found.scripts))):
+        raise UsageError(f"cannot write {str(output)!r}: it is the program that is recorded")
     return [*command, "--library", str(artifacts.recorder()), "--", *words]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from hztune import artifacts, process
 from hztune.errors import HztuneError, UsageError
+from hztune.trace import overview
 
 _DEADLINE_S = 24 * 3600.0
 _REFUSED = 2
@@ -31,9 +32,17 @@ def describe(path: Path) -> dict[str, Any]:
 
     Raises:
         UsageError: It is none.
+        HztuneError: What it says of itself is nothing that hztune writes.
     """
     said, _ = _run("info", path)
-    told: dict[str, Any] = json.loads(said)
+    try:
+        told: dict[str, Any] = json.loads(said)
+        overview.trace_lines(told)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise HztuneError(
+            f"{str(path)!r} has notes that hztune does not write; `hztune trace anonymize` makes a "
+            "trace without them"
+        ) from None
     return told
 
 
