@@ -17,14 +17,14 @@ from pathlib import Path
 import pytest
 
 from hztune import api
+from hztune.attach.outside import Process
+from hztune.attach.questions import Statistics, statistics_of
 from hztune.blocks import Arm
 from hztune.compare import comparison, conduct, exchange, table
 from hztune.compare import contenders as sides
 from hztune.compare.comparison import Comparison
 from hztune.compare.contenders import Contender
 from hztune.compare.match import Effort, Measured, row
-from hztune.control.outside import Process
-from hztune.control.questions import Statistics, statistics_of
 from hztune.errors import UsageError
 from hztune.lab.replay import ReplayExecutor, Truth
 from hztune.machine import Machine

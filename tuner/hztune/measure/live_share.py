@@ -18,9 +18,9 @@ from threading import Event, Thread
 
 from hztune import artifacts
 from hztune.allocator.live import Running
+from hztune.attach.outside import Process
+from hztune.attach.questions import Statistics, statistics_of
 from hztune.blocks import Arm
-from hztune.control.outside import Process
-from hztune.control.questions import Statistics, statistics_of
 from hztune.errors import HztuneError
 from hztune.measure.identity import Fault, IdentityCheck
 from hztune.measure.program import Program
