@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import math
-import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -15,13 +14,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hztune import params, profile
+from hztune import profile
 from hztune.blocks import Arm, Block, Outcome, Role
 from hztune.compare.contenders import Contender
 from hztune.compare.match import MakeExecutor
 from hztune.errors import UsageError
-from hztune.lab import chart, definition
-from hztune.lab.definition import Experiment
+from hztune.lab import definition
 from hztune.lab.findings import NOT_MEASURED, ExperimentReading, examine
 from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth
 from hztune.lab.run import RESULTS, UNFINISHED, Ran, run
@@ -546,64 +544,3 @@ def test_nothing_is_measured_as_long_as_one_of_several_is_none(folder: Path, hzt
     done = hztune("experiment", "run", folder, folder.parent / "nowhere", "--budget", "5s")
     assert (done.returncode, done.stdout) == (2, "")
     assert "nowhere" in done.stderr and not (folder / UNFINISHED).exists()
-
-
-# ---- the experiments of this repository ----------------------------------------------------------
-
-
-def committed() -> list[Experiment]:
-    return [definition.load(path) for path in definition.find(("all",), EXPERIMENTS)]
-
-
-def test_the_committed_results_are_what_their_samples_give() -> None:
-    assert {each.name: examine(each).problems for each in committed()} == {
-        each.name: () for each in committed()
-    }
-
-
-def test_the_committed_picture_is_what_the_samples_give() -> None:
-    peers = examine(definition.load(EXPERIMENTS / "peers"))
-    again = "hztune experiment report experiments/peers --plot experiments/peers/peers.svg"
-    assert chart.draw(peers.standings) == (EXPERIMENTS / "peers" / "peers.svg").read_text(), again
-
-
-def test_every_counter_that_an_experiment_asks_for_exists() -> None:
-    counted = set(re.findall(r"HZ_STAT\((\w+)", STATS.read_text()))
-    known = counted | {"ops", "minor_faults", "rss_idle_kb"}
-    assert len(known) > 30
-    for each in committed():
-        asked = {name for value in each.values for name in (value.count, value.per or "ops")}
-        assert asked <= known, each.name
-
-
-def test_every_claim_of_the_founding_documents_is_asked_again() -> None:
-    assert {each.name for each in committed()} >= {
-        "remote-ring", "depot-lock", "background-refill", "deferred-free", "larson-scaling",
-        "frozen", "magazine", "shards", "span-size", "large-cache", "counter-tax",
-        "single-benchmark", "defaults",
-    }  # fmt: skip
-
-
-def test_the_configurations_of_every_experiment_are_legal() -> None:
-    for each in committed():
-        for side in each.sides:
-            if side.build or side.arm.allocator == "hz":
-                params.check(side.arm.config)
-
-
-def test_the_question_about_peers_has_every_row_of_the_goal() -> None:
-    (peers,) = [each for each in committed() if each.name == "peers"]
-    rows = peers.rows
-    larson = {(r.setting, r.threads) for r in rows if r.name == "larson"}
-    assert larson == {(s, t) for s in ("", "mimalloc-bench") for t in (1, 2, 4, 16, 32)}
-    remote = {(r.setting, r.threads, dict(r.params)["remote"]) for r in rows if r.name == "remote"}
-    assert remote == {
-        (setting, threads, share)
-        for setting in ("guard", "main")
-        for threads in (1, 2, 8, 16, 32)
-        for share in ((0,) if threads == 1 else (0, 50, 90))
-    }
-    assert {each.name for each in rows} >= {
-        "lifo", "fifo", "random", "mixed", "app", "xmalloc", "sh6", "mstress", "cache-scratch",
-        "cache-thrash", "kv", "large",
-    }  # fmt: skip

@@ -1,0 +1,72 @@
+"""The experiments of this repository: their results hold, and their questions are the ones asked."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hztune import params
+from hztune.lab import chart, definition
+from hztune.lab.definition import Experiment
+from hztune.lab.findings import examine
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+STATS = Path(__file__).parents[2] / "core" / "src" / "stats.def"
+
+
+def committed() -> list[Experiment]:
+    return [definition.load(path) for path in definition.find(("all",), EXPERIMENTS)]
+
+
+def test_the_committed_results_are_what_their_samples_give() -> None:
+    assert {each.name: examine(each).problems for each in committed()} == {
+        each.name: () for each in committed()
+    }
+
+
+def test_the_committed_picture_is_what_the_samples_give() -> None:
+    peers = examine(definition.load(EXPERIMENTS / "peers"))
+    again = "hztune experiment report experiments/peers --plot experiments/peers/peers.svg"
+    assert chart.draw(peers.standings) == (EXPERIMENTS / "peers" / "peers.svg").read_text(), again
+
+
+def test_every_counter_that_an_experiment_asks_for_exists() -> None:
+    counted = set(re.findall(r"HZ_STAT\((\w+)", STATS.read_text()))
+    known = counted | {"ops", "minor_faults", "rss_idle_kb"}
+    assert len(known) > 30
+    for each in committed():
+        asked = {name for value in each.values for name in (value.count, value.per or "ops")}
+        assert asked <= known, each.name
+
+
+def test_every_claim_of_the_founding_documents_is_asked_again() -> None:
+    assert {each.name for each in committed()} >= {
+        "remote-ring", "depot-lock", "background-refill", "deferred-free", "larson-scaling",
+        "frozen", "magazine", "shards", "span-size", "large-cache", "counter-tax",
+        "single-benchmark", "defaults",
+    }  # fmt: skip
+
+
+def test_the_configurations_of_every_experiment_are_legal() -> None:
+    for each in committed():
+        for side in each.sides:
+            if side.build or side.arm.allocator == "hz":
+                params.check(side.arm.config)
+
+
+def test_the_question_about_peers_has_every_row_of_the_goal() -> None:
+    (peers,) = [each for each in committed() if each.name == "peers"]
+    rows = peers.rows
+    larson = {(r.setting, r.threads) for r in rows if r.name == "larson"}
+    assert larson == {(s, t) for s in ("", "mimalloc-bench") for t in (1, 2, 4, 16, 32)}
+    remote = {(r.setting, r.threads, dict(r.params)["remote"]) for r in rows if r.name == "remote"}
+    assert remote == {
+        (setting, threads, share)
+        for setting in ("guard", "main")
+        for threads in (1, 2, 8, 16, 32)
+        for share in ((0,) if threads == 1 else (0, 50, 90))
+    }
+    assert {each.name for each in rows} >= {
+        "lifo", "fifo", "random", "mixed", "app", "xmalloc", "sh6", "mstress", "cache-scratch",
+        "cache-thrash", "kv", "large",
+    }  # fmt: skip
