@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import shutil
@@ -285,15 +284,6 @@ def test_a_row_that_is_a_program_is_left_to_its_script(folder: Path, hztune: Run
     of_programs(folder)
     done = hztune("experiment", "run", folder)
     assert done.returncode == 2 and "shards/run.py measures it" in done.stderr
-
-
-def test_the_programs_of_an_experiment_stand_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(EXPERIMENTS / "programs")
-    cases = importlib.import_module("cases")
-    known = {case.name: case for case in (*cases.CASES, *cases.COMPARED)}
-    (found,) = [each for each in committed() if each.programs]
-    assert found.name == "real-programs" and len(found.programs) >= 16
-    assert all(known[name].is_program for name in found.programs)
 
 
 # ---- running -------------------------------------------------------------------------------------

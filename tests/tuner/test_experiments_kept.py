@@ -1,9 +1,12 @@
-"""The experiments of this repository: their results hold, and their questions are the ones asked."""
+"""The experiments of this repository: their results hold, and no question of theirs is missing."""
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
+
+import pytest
 
 from hztune import params
 from hztune.lab import chart, definition
@@ -70,3 +73,12 @@ def test_the_question_about_peers_has_every_row_of_the_goal() -> None:
         "lifo", "fifo", "random", "mixed", "app", "xmalloc", "sh6", "mstress", "cache-scratch",
         "cache-thrash", "kv", "large",
     }  # fmt: skip
+
+
+def test_the_programs_of_an_experiment_stand_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXPERIMENTS / "programs")
+    cases = importlib.import_module("cases")
+    known = {case.name: case for case in (*cases.CASES, *cases.COMPARED)}
+    (found,) = [each for each in committed() if each.programs]
+    assert found.name == "real-programs" and len(found.programs) >= 16
+    assert all(known[name].is_program for name in found.programs)
