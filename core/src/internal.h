@@ -20,7 +20,6 @@
 #ifndef HZ_INTERNAL_H
 #define HZ_INTERNAL_H
 
-#include <pthread.h>
 #include <string.h>
 
 #include "atomic.h"     /* access to what several threads use */
@@ -255,8 +254,9 @@ uint32_t hz_heap_ended(void);
 void hz_heap_cool_old(void);
 /* Moves the blocks in the heaps of ended threads and in the depots to their spans. */
 void hz_trim_shared(void);
-/* From now on the calling thread has no heap. */
+/* From now on the calling thread has no heap: what it held is lost, or passes on. */
 void hz_heap_abandon(void);
+void hz_heap_renounce(void);
 void hz_heap_after_fork(void);
 
 /* ---- decay.c: memory that was not used for a while ------------------------------------------ */
@@ -276,11 +276,10 @@ void hz_decay_after_fork(void);
 
 /* ---- rest.c, and rest.h: what a program that rests does not do itself ------------------------ */
 
-typedef int hz_thread_make(pthread_t *thread, const pthread_attr_t *attributes,
-                           void *(*start)(void *), void *argument); /* pthread_create's form */
-/* The program has made a thread, by its pthread_create. The first one brings a worker, which `make`
- * makes. */
-void hz_rest_thread_made(hz_thread_make *make);
+/* The calling thread has made a thread of the program. The first one brings the worker. */
+void hz_rest_thread_made(const hz_thread_calls *calls);
+/* Whether the program has a worker. */
+bool hz_rest_has_worker(void);
 /* Ends the worker and waits until it has ended. */
 void hz_rest_end(void);
 void hz_rest_after_fork(void);
