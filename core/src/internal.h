@@ -147,8 +147,8 @@ size_t hz_large_bytes(const void *block);
 /* ---- purge.c: what goes back to the system -------------------------------------------------- */
 
 /* Returns to the system a part of the pages that have been free for decay_ms or exceed
- * max_dirty_bytes: at most HZ_PURGE_BYTES. False when nothing is due. Only decay.c calls it, with no
- * lock held: hz_tick_of_free once, hz_decay once a round. */
+ * max_dirty_bytes: at most HZ_PURGE_BYTES. False when nothing is due. Only decay.c calls it, with
+ * no lock held: hz_tick_of_free once, hz_decay once a round. */
 bool hz_purge_part(void);
 enum { HZ_PURGE_BYTES = 1 << 20 };
 /* Whether more was due after the last part. */
@@ -263,7 +263,8 @@ void hz_heap_after_fork(void);
 
 /* The slow paths call one of these, with no lock held: of a malloc the first, of a free the second.
  * Every 64 such calls of a thread, unused blocks move on towards their spans. Only the second
- * returns pages to the system, so that a realloc, which may be a malloc and a free, does it once. */
+ * returns pages to the system, so that a realloc, which may be a malloc and a free, does it once.
+ */
 void hz_tick(hz_heap *heap);
 void hz_tick_of_free(hz_heap *heap);
 /* Asks the threads of all other heaps to empty their magazines in their next tick. */
