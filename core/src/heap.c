@@ -284,6 +284,14 @@ void hz_heap_abandon(void)
     heap_use(&hz_heap_none);
 }
 
+void hz_heap_renounce(void)
+{
+    rounds_left = 0;
+    if (hz_heap_mine == &hz_heap_none) return;
+    pthread_setspecific(ending_key, NULL);
+    heap_leave(hz_heap_mine);
+}
+
 /* ---- trimming ------------------------------------------------------------------------------- */
 
 void hz_trim_shared(void)

@@ -20,7 +20,6 @@
 #ifndef HZ_INTERNAL_H
 #define HZ_INTERNAL_H
 
-#include <pthread.h>
 #include <string.h>
 
 #include "atomic.h"     /* access to what several threads use */
@@ -148,8 +147,8 @@ size_t hz_large_bytes(const void *block);
 /* ---- purge.c: what goes back to the system -------------------------------------------------- */
 
 /* Returns to the system a part of the pages that have been free for decay_ms or exceed
- * max_dirty_bytes: at most HZ_PURGE_BYTES. False when nothing is due. Only decay.c calls it, with no
- * lock held: hz_tick_of_free once, hz_decay once a round. */
+ * max_dirty_bytes: at most HZ_PURGE_BYTES. False when nothing is due. Only decay.c calls it, with
+ * no lock held: hz_tick_of_free once, hz_decay once a round. */
 bool hz_purge_part(void);
 enum { HZ_PURGE_BYTES = 1 << 20 };
 /* Whether more was due after the last part. */
@@ -255,15 +254,17 @@ uint32_t hz_heap_ended(void);
 void hz_heap_cool_old(void);
 /* Moves the blocks in the heaps of ended threads and in the depots to their spans. */
 void hz_trim_shared(void);
-/* From now on the calling thread has no heap. */
+/* From now on the calling thread has no heap: what it held is lost, or passes on. */
 void hz_heap_abandon(void);
+void hz_heap_renounce(void);
 void hz_heap_after_fork(void);
 
 /* ---- decay.c: memory that was not used for a while ------------------------------------------ */
 
 /* The slow paths call one of these, with no lock held: of a malloc the first, of a free the second.
  * Every 64 such calls of a thread, unused blocks move on towards their spans. Only the second
- * returns pages to the system, so that a realloc, which may be a malloc and a free, does it once. */
+ * returns pages to the system, so that a realloc, which may be a malloc and a free, does it once.
+ */
 void hz_tick(hz_heap *heap);
 void hz_tick_of_free(hz_heap *heap);
 /* Asks the threads of all other heaps to empty their magazines in their next tick. */
@@ -276,11 +277,10 @@ void hz_decay_after_fork(void);
 
 /* ---- rest.c, and rest.h: what a program that rests does not do itself ------------------------ */
 
-typedef int hz_thread_make(pthread_t *thread, const pthread_attr_t *attributes,
-                           void *(*start)(void *), void *argument); /* pthread_create's form */
-/* The program has made a thread, by its pthread_create. The first one brings a worker, which `make`
- * makes. */
-void hz_rest_thread_made(hz_thread_make *make);
+/* The calling thread has made a thread of the program. The first one brings the worker. */
+void hz_rest_thread_made(const hz_thread_calls *calls);
+/* Whether the program has a worker. */
+bool hz_rest_has_worker(void);
 /* Ends the worker and waits until it has ended. */
 void hz_rest_end(void);
 void hz_rest_after_fork(void);

@@ -7,7 +7,7 @@
  *
  *   watching   every rest_ms it looks whether a thread of the program has visited the depots since;
  *              while one has, the program sees to its memory itself
- *   returning  after a whole rest_ms without a visit it does all that is due, in rounds decay_ms
+ *   returning  when the last visit was rest_ms ago it does all that is due, in rounds decay_ms
  *              apart, until some rounds in a row have found nothing, or the program works again
  *   sleeping   then it sleeps without a timer, until a slow free wakes it
  *
@@ -17,10 +17,12 @@
  *
  * The worker ends when the program has no other thread than main any more, and nothing is left to
  * return. The last thread that has a heap ends it at once, and waits for that: the C library calls
- * the handlers of `exit` on the last thread of a process, which must be one of the program's.
+ * the handlers of `exit` on the last thread of a process, which must be one of the program's. So
+ * only a thread that has a heap brings it.
  *
- * It has no heap, no descriptor and no signal. It makes only system calls that frees and locks
- * make, as the program may have closed its sandbox meanwhile.
+ * It has no heap and no descriptor, and no signal reaches it but those that it would cause itself.
+ * It makes only system calls that frees and locks make, as the program may have closed its sandbox
+ * meanwhile.
  */
 #include "rest.h"
 
@@ -33,7 +35,7 @@
 #include "os.h"
 
 enum {
-    REST_STACK_BYTES = 128 << 10,
+    REST_STACK_BYTES = 128 << 10, /* beside what the C library puts there */
     VAIN_MOST = 4, /* rounds that found nothing, in a row, before it sleeps. The first look at a
                       depot only notes what it holds, and pages are due decay_ms after their free */
     SLACK_MS = 20, /* a pause is so much and a quarter longer than decay_ms: where the program
@@ -43,12 +45,13 @@ enum {
 hz_rest_state hz_rest;
 
 static struct {
-    hz_lock lock;          /* guards the rest */
-    pthread_t thread;      /* the worker, or one that has ended and was not joined yet */
-    bool is_known;         /* whether there is such a thread */
-    bool is_working;       /* whether it has not decided to end */
-    bool is_refused;       /* whether the system refused one: then hz tries no more */
-    _Atomic uint32_t made; /* threads that the program made; the worker reads it without the lock */
+    hz_lock lock;                 /* guards the rest */
+    pthread_t thread;             /* the worker, or one that has ended and was not joined yet */
+    const hz_thread_calls *calls; /* that made it */
+    bool is_known;                /* whether there is such a thread */
+    bool is_working;              /* whether it has not decided to end */
+    bool is_refused;              /* whether the system refused one: then hz tries no more */
+    _Atomic uint32_t made;        /* threads that the program made; not guarded */
 } worker;
 
 /* ---- waking and sleeping -------------------------------------------------------------------- */
@@ -105,14 +108,22 @@ static bool end_if_single(void)
     return is_over;
 }
 
+/* What is left of a rest that began with the last visit; where that was long ago, the whole: the
+ * worker has just been made or woken, or did not see all of it. */
+static uint32_t rest_left_ms(uint32_t seen_ms)
+{
+    const uint32_t rest_ms = (uint32_t)hz_cfg.rest_ms, passed_ms = hz_os_now_ms() - seen_ms;
+    return passed_ms < rest_ms ? rest_ms - passed_ms : rest_ms;
+}
+
 /* Waits for a whole rest_ms in which the program does not visit the depots; false when the worker
- * is to end. It ends, too, where main has been alone for as long, and at work. */
+ * is to end. It ends, too, where main has been alone for two looks, and at work. */
 static bool await_rest(void)
 {
     while (!is_ending()) {
         const bool was_single = is_program_single();
         const uint32_t seen_ms = hz_decay_seen_ms();
-        const bool is_whole = sleep_for((uint32_t)hz_cfg.rest_ms);
+        const bool is_whole = sleep_for(rest_left_ms(seen_ms));
         if (hz_decay_seen_ms() == seen_ms) {
             if (is_whole) return true;
         } else if (was_single && end_if_single()) {
@@ -148,7 +159,7 @@ static bool return_all(void)
 
 static void *rest_run(void *unused)
 {
-    hz_heap_abandon();
+    hz_heap_renounce(); /* of a library that stands between, whose code ran before this */
     while (await_rest()) {
         const bool is_done = return_all();
         if (is_done && end_if_single()) break;
@@ -164,7 +175,7 @@ static void worker_join(void)
 {
     int cancellation;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
-    pthread_join(worker.thread, NULL);
+    worker.calls->join(worker.thread, NULL);
     pthread_setcancelstate(cancellation, NULL);
     worker.is_known = false;
 }
@@ -175,49 +186,81 @@ static void set_small_and_usual(pthread_attr_t *attributes)
 {
     const struct sched_param none = {0};
     const int policy = sched_getscheduler(0);
+    const hz_thread_calls *calls = worker.calls;
     pthread_attr_init(attributes);
-    pthread_attr_setstacksize(attributes, REST_STACK_BYTES);
+    const size_t least = calls->least != NULL ? calls->least(attributes) : 0;
+    pthread_attr_setstacksize(attributes, REST_STACK_BYTES + least);
     if (policy != SCHED_FIFO && policy != SCHED_RR) return;
     pthread_attr_setinheritsched(attributes, PTHREAD_EXPLICIT_SCHED);
     pthread_attr_setschedpolicy(attributes, SCHED_OTHER);
     pthread_attr_setschedparam(attributes, &none);
 }
 
-/* With every signal blocked, so that the program's handlers never run on this thread. Where a
- * program's thread-local variables fill so small a stack, it gets one of the usual size. */
-static int worker_make(hz_thread_make *make)
+/* All signals, so that the program's handlers never run on this thread; but not those that a thread
+ * gets for what it does itself. Blocked, such a signal kills the process, whatever the program does
+ * about it: a sandbox may answer a system call by a handler of SIGSYS. */
+static void fill_with_foreign(sigset_t *set)
 {
-    pthread_attr_t small;
-    sigset_t all, before;
-    sigfillset(&all);
-    set_small_and_usual(&small);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failure = make(&worker.thread, &small, rest_run, NULL);
-    if (failure == EINVAL) failure = make(&worker.thread, NULL, rest_run, NULL);
+    static const int own[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS};
+    sigfillset(set);
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) sigdelset(set, own[i]);
+}
+
+static int worker_make(void)
+{
+    pthread_attr_t attributes;
+    sigset_t foreign, before;
+    fill_with_foreign(&foreign);
+    set_small_and_usual(&attributes);
+    pthread_sigmask(SIG_BLOCK, &foreign, &before);
+    const int failure = worker.calls->make(&worker.thread, &attributes, rest_run, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&small);
+    pthread_attr_destroy(&attributes);
     return failure;
 }
 
-static void worker_bring(hz_thread_make *make)
+static void worker_bring(const hz_thread_calls *calls)
 {
     if (worker.is_known) worker_join();
     hz_atomic_poke(&hz_rest.word, HZ_REST_WATCHES);
+    worker.calls = calls;
     worker.is_working = true;
-    worker.is_refused = worker_make(make) != 0;
+    worker.is_refused = worker_make() != 0;
     worker.is_known = !worker.is_refused;
     worker.is_working = worker.is_known;
 }
 
-void hz_rest_thread_made(hz_thread_make *make)
+/* Where no thread has a heap, the program has a malloc of its own before hz's. */
+static bool has_heap(void)
 {
-    if (!hz_start() || hz_cfg.rest_ms == 0 || hz_live(background_period_us) != 0) return;
+    if (hz_heap_mine != &hz_heap_none) return true;
+    return hz_heap_first() != NULL && hz_heap_enter() != &hz_heap_none;
+}
+
+static bool is_wanted(void)
+{
+    return hz_cfg.rest_ms != 0 && hz_live(background_period_us) == 0 && has_heap();
+}
+
+void hz_rest_thread_made(const hz_thread_calls *calls)
+{
+    if (!hz_start()) return;
     const int saved = errno;
-    hz_lock_take(&worker.lock);
     hz_atomic_add(&worker.made, 1);
-    if (!worker.is_working && !worker.is_refused) worker_bring(make);
-    hz_lock_release(&worker.lock);
+    if (is_wanted()) {
+        hz_lock_take(&worker.lock);
+        if (!worker.is_working && !worker.is_refused) worker_bring(calls);
+        hz_lock_release(&worker.lock);
+    }
     errno = saved;
+}
+
+bool hz_rest_has_worker(void)
+{
+    hz_lock_take(&worker.lock);
+    const bool has_one = worker.is_working;
+    hz_lock_release(&worker.lock);
+    return has_one;
 }
 
 void hz_rest_end(void)

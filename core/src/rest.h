@@ -1,9 +1,11 @@
 /*
- * What the slow paths do for the worker that returns memory while a program rests (rest.c): they
- * wake it when it sleeps without a timer.
+ * The worker that returns memory while a program rests (rest.c): how it is made, and what the slow
+ * paths do for it: they wake it when it sleeps without a timer.
  */
 #ifndef HZ_REST_H
 #define HZ_REST_H
+
+#include <pthread.h>
 
 #include "atomic.h"
 #include "compiler.h"
@@ -21,6 +23,16 @@ typedef enum hz_rest_word {
 typedef struct hz_rest_state {
     HZ_ALIGNED_TO_LINE _Atomic uint32_t word; /* hz_rest_word: what the worker sleeps on */
 } hz_rest_state;
+
+/* How the worker is made and waited for. */
+typedef struct hz_thread_calls {
+    int (*make)(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
+                void *argument);                       /* pthread_create */
+    int (*join)(pthread_t thread, void **result);      /* pthread_join */
+    size_t (*least)(const pthread_attr_t *attributes); /* bytes of a stack that the C library and
+                                                          thread-local variables take; NULL: the
+                                                          C library adds them by itself */
+} hz_thread_calls;
 
 extern hz_rest_state hz_rest;
 

@@ -9,17 +9,27 @@
 #include "internal.h"
 #include "override.h"
 
-/* The function of that name behind this library's own. Looked up before the program has threads: a
- * later look could wait for a thread that is loading a library. */
-__attribute__((constructor)) static hz_thread_make *find_make(void)
+static uintptr_t address_behind(const char *name)
 {
-    static _Atomic(void *) known;
-    void *found = hz_atomic_get(&known);
-    if (found == NULL) {
-        found = dlsym(RTLD_NEXT, "pthread_create");
-        hz_atomic_put(&known, found);
+    return (uintptr_t)dlsym(RTLD_NEXT, name);
+}
+
+/* The functions behind this library's own: of the C library, or of a library that stands between
+ * and knows the threads that it has made. glibc's least stack is what Rust's threads ask for, too.
+ * Looked up before the program has threads: a later look could wait for a thread that is loading a
+ * library. */
+__attribute__((constructor)) static const hz_thread_calls *find_calls(void)
+{
+    static _Atomic uint32_t is_known;
+    static hz_thread_calls calls;
+    if (hz_atomic_get(&is_known) == 0) {
+        calls.make = (__typeof__(calls.make))address_behind("pthread_create");
+        calls.join = (__typeof__(calls.join))address_behind("pthread_join");
+        calls.least = (__typeof__(calls.least))address_behind("__pthread_get_minstack");
+        if (calls.least == NULL) (void)dlerror(); /* the program should not find this failure */
+        hz_atomic_put(&is_known, 1);
     }
-    return (hz_thread_make *)(uintptr_t)found;
+    return &calls;
 }
 
 /* The ends of this library in memory, as the linker tells them. */
@@ -35,9 +45,9 @@ static bool is_of_hz(void *(*start)(void *))
 DROP_IN int pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
                            void *(*start)(void *), void *argument)
 {
-    hz_thread_make *make = find_make();
-    if (make == NULL) return EAGAIN;
-    const int failure = make(thread, attributes, start, argument);
-    if (failure == 0 && !is_of_hz(start)) hz_rest_thread_made(make);
+    const hz_thread_calls *calls = find_calls();
+    if (calls->make == NULL || calls->join == NULL) return EAGAIN;
+    const int failure = calls->make(thread, attributes, start, argument);
+    if (failure == 0 && !is_of_hz(start)) hz_rest_thread_made(calls);
     return failure;
 }

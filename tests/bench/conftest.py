@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from .traces import KINDS
 
 DEADLINE_S = 120
 LIBRARIES = {
@@ -92,3 +96,66 @@ def _library(soname: str, package: str) -> str:
         if line.strip().startswith(soname):
             return line.rpartition("=> ")[2]
     raise RuntimeError(f"{soname} is not installed: apt-get install {package}")
+
+
+# ---- what a process asks of its allocator --------------------------------------------------------
+
+SOURCE = Path(__file__).parent / "witness.c"
+WORD = {number: word for word, number in KINDS.items()}
+LOG_BYTES = 8 << 20
+MARKED = 40000
+"""Blocks of this size and more are a test's own; nothing else in hz-bench asks for so much."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that a process made of its allocator."""
+
+    kind: str
+    thread: int
+    size: int
+    align: int
+    address: int
+    old: int
+
+
+Witness = Callable[..., list[Call]]
+
+
+@pytest.fixture(scope="session")
+def witness(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Witness:
+    """Plays a workload or a trace and returns the calls about blocks of MARKED bytes or more."""
+    folder = tmp_path_factory.mktemp("witness")
+    library, log = folder / "witness.so", folder / "log"
+    words = ["cc", "-std=gnu11", "-O1", "-shared", "-fPIC", "-fno-builtin", SOURCE, "-o", library]
+    subprocess.run(words, check=True)
+
+    def play(what: str | Path, *options: object) -> list[Call]:
+        name = f"trace:{what}" if isinstance(what, Path) else what
+        with log.open("wb") as file:
+            file.truncate(LOG_BYTES)
+        programs.result(name, *options, LD_PRELOAD=str(library), WITNESS=str(log))
+        data = log.read_bytes()
+        count = struct.unpack_from("<Q", data)[0]
+        assert count < (LOG_BYTES - 40) // 40, "the log is too short"
+        calls = [
+            Call(WORD[kind], thread, *rest)
+            for kind, thread, *rest in struct.iter_unpack("<IIQQQQ", data[40 : 40 + 40 * count])
+        ]
+        return marked(calls)
+
+    return play
+
+
+def marked(calls: Sequence[Call]) -> list[Call]:
+    """The calls about blocks of MARKED bytes or more, each free with its block's size."""
+    sizes: dict[int, int] = {}
+    kept = []
+    for call in calls:
+        known = sizes.pop(call.old or call.address, 0)
+        if KINDS[call.kind] <= KINDS["realloc"] and call.size >= MARKED:
+            sizes[call.address] = call.size
+            kept.append(call)
+        elif known:
+            kept.append(Call(call.kind, call.thread, known, call.align, call.address, 0))
+    return kept

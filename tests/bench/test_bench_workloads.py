@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
+from itertools import groupby
 from typing import Any
 
 import pytest
 
-from .conftest import ALLOCATORS, Preload, Programs
+from .conftest import ALLOCATORS, MARKED, Preload, Programs, Witness
 
 NAMES = [
     *("larson", "remote", "pipeline", "xmalloc", "lifo", "fifo", "random", "interleaved", "mixed"),
@@ -246,6 +247,14 @@ def test_bad_input_is_refused_in_one_sentence(programs: Programs, line: str, sen
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("hz-bench: ") and done.stderr.count("\n") == 1
     assert sentence in done.stderr
+
+
+def test_the_threads_of_burst_idle_allocate_together_and_free_together(witness: Witness) -> None:
+    of_one_size = ("--min_size", MARKED, "--max_size", MARKED)
+    work = ("--threads", 4, "--blocks", 400, "--ops", 3 * 2 * 404, "--idle", 0)
+    kinds = [call.kind for call in witness("burst-idle", *work, *of_one_size)]
+    halves = [(kind, len(list(calls))) for kind, calls in groupby(kinds)]
+    assert halves == [("malloc", 404), ("free", 404)] * 4, "three bursts, and the last one"
 
 
 LOOP = r"""

@@ -12,9 +12,9 @@
  *   twice SIZE        frees a block twice, then allocates until hz has noticed
  *   overrun SIZE      writes to the byte behind a block, and frees it
  *   thread            a new thread runs the rest of the script; this one stays, with its magazines
- *   rest              brings the worker of a program that rests, and waits until it sleeps
  *   meet SIZE         the same, and until the new thread waits or ends, this one holds the lock of
  *                     the depot for SIZE
+ *   rest              brings the worker of a program that rests, and waits until it sleeps
  *
  * The program stands between hz and the C library: it notes what hz asks of the system, and gives
  * hz a coarse clock of its own, which `until` and `await` move, and an exact one, which `pace`
@@ -183,7 +183,8 @@ static void go_on_in_thread(script *rest)
 
 static void bring_the_worker(void)
 {
-    hz_rest_thread_made(pthread_create);
+    static const hz_thread_calls calls = {pthread_create, pthread_join, NULL};
+    hz_rest_thread_made(&calls);
     while (seen.watch_ms == 0) (void)syscall(SYS_sched_yield);
 }
 

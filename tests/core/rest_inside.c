@@ -24,6 +24,7 @@ enum { BLOCKS = 4096, SIZE = 1024, SOME_SLEEPS = 100 };
 
 static _Atomic uint64_t clock_ms = 1000;
 static atomic_uint lateness = 1;     /* how many times as long as asked a sleep takes */
+static atomic_uint asked_for_ms[2];  /* what the first ones were to take */
 static void (*_Atomic during)(void); /* what the program does while the worker sleeps */
 static atomic_uint sleeps;           /* sleeps with a timer so far */
 static atomic_uint sleeps_for_good;  /* sleeps without one */
@@ -39,6 +40,7 @@ static long sleep_at_once(const struct timespec *span)
 {
     void (*const act)(void) = during;
     const uint64_t asked_ms = (uint64_t)span->tv_sec * 1000 + (uint64_t)span->tv_nsec / 1000000;
+    if (sleeps < COUNT(asked_for_ms)) asked_for_ms[sleeps] = (unsigned)asked_ms;
     clock_ms += asked_ms * lateness;
     if (act != NULL) act();
     sleeps++;
@@ -85,7 +87,8 @@ static void visit_the_depots(void)
 static void bring_the_worker(void)
 {
     leave_much_unused();
-    hz_rest_thread_made(pthread_create);
+    static const hz_thread_calls calls = {pthread_create, pthread_join, NULL};
+    hz_rest_thread_made(&calls);
 }
 
 static void wait_for_sleeps(unsigned count)
@@ -131,6 +134,24 @@ static void while_the_program_works_it_does_nothing(void)
     require(rounds() > 0, "it never began");
 }
 
+static void visit_in_the_middle(void)
+{
+    const uint64_t end_ms = clock_ms;
+    during = NULL;
+    clock_ms = end_ms - (uint64_t)hz_cfg.rest_ms / 2;
+    visit_the_depots();
+    clock_ms = end_ms;
+}
+
+static void a_rest_begins_with_the_last_visit(void)
+{
+    during = visit_in_the_middle;
+    bring_the_worker();
+    wait_until_it_sleeps_for_good(1);
+    require(asked_for_ms[0] == hz_cfg.rest_ms, "first it slept for %u ms", asked_for_ms[0]);
+    require(asked_for_ms[1] == hz_cfg.rest_ms / 2, "then it slept for %u ms", asked_for_ms[1]);
+}
+
 static void a_process_that_was_stopped_did_not_rest(void)
 {
     lateness = 10;
@@ -149,6 +170,7 @@ int main(int argc, char **argv)
          it_returns_everything_and_then_sleeps_without_a_timer, 0},
         {"a slow free wakes it", a_slow_free_wakes_it, 0},
         {"while the program works it does nothing", while_the_program_works_it_does_nothing, 0},
+        {"a rest begins with the last visit", a_rest_begins_with_the_last_visit, 0},
         {"a process that was stopped did not rest", a_process_that_was_stopped_did_not_rest, 0},
     };
     return run_checks(checks, COUNT(checks), argc, argv);

@@ -34,10 +34,11 @@ def threads_of_a_pool(done: subprocess.CompletedProcess[str]) -> tuple[int, ...]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["rest", "rest_limits"])
 def test_a_worker_gives_back_what_a_burst_left_and_breaks_nothing(
-    core_tests: Path, preload: Preload
+    name: str, core_tests: Path, preload: Preload
 ) -> None:
-    done = preload(core_tests / "tests" / "rest", **SOON)
+    done = preload(core_tests / "tests" / name, **SOON)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -60,6 +61,29 @@ def test_a_program_that_makes_threads_gets_a_worker(
     settings: dict[str, str], threads: tuple[int, int], preload: Preload
 ) -> None:
     assert threads_of_a_pool(preload(sys.executable, "-c", POOL, **settings)) == threads
+
+
+BESIDE = {
+    "a register of threads before hz": ("tests/libthread_register.so", "libhz.so", "ended"),
+    "a register of threads behind hz": ("libhz.so", "tests/libthread_register.so", "ended"),
+    "large thread-local variables": ("libhz.so", "tests/liblarge_tls.so", "comes again"),
+}
+
+
+@pytest.mark.parametrize(("first", "second", "checks"), BESIDE.values(), ids=BESIDE.keys())
+def test_the_worker_lives_beside_other_preloaded_libraries(
+    first: str, second: str, checks: str, core_tests: Path, preload: Preload
+) -> None:
+    both = f"{core_tests / first}:{core_tests / second}"
+    done = preload(core_tests / "tests" / "rest", checks, **SOON, LD_PRELOAD=both)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_program_with_a_malloc_of_its_own_gets_no_worker(
+    core_tests: Path, preload: Preload
+) -> None:
+    done = preload(core_tests / "tests" / "own_malloc")
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
 
 
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")

@@ -28,6 +28,11 @@ Start = Callable[..., Program]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 WAIT = "print('ready', flush=True); import sys; sys.stdin.read()"
+THREAD = f"""
+import threading, time
+threading.Thread(target=time.sleep, args=(999,), daemon=True).start()
+{WAIT}
+"""
 # What was allocated is freed, all but every hundredth block.
 BURST = f"""
 blocks = [bytes(5000) for _ in range(20000)]
@@ -112,6 +117,13 @@ def test_a_process_tells_what_it_holds(start: Start, on_hz: dict[str, str]) -> N
     assert program.pid in {each.thread for each in found.threads}
     live = sum(each.live * each.block_bytes for each in found.classes)
     assert 0 < live <= part.live_bytes
+
+
+@pytest.mark.parametrize(("code", "has_one"), [(WAIT, False), (THREAD, True)])
+def test_a_process_tells_whether_a_worker_returns_memory_at_rest(
+    code: str, has_one: bool, start: Start, on_hz: dict[str, str]
+) -> None:
+    assert api.process_statistics(start(code, **on_hz).pid).has_rest_worker == has_one
 
 
 def test_a_parameter_changes_and_an_old_name_is_understood(
@@ -302,6 +314,7 @@ def of(part: Holding) -> Statistics:
     ("found", "sentence"),
     [
         (replace(FOUND, free_page_bytes=120 * MIB), "background_period_us=65536"),
+        (replace(FOUND, free_page_bytes=120 * MIB, has_rest_worker=True), "decay_ms=0"),
         (of(replace(HZ, cached_bytes=100 * MIB)), "thread_cache_share=50"),
         (FOUND, "130.0 MiB lie between blocks that are in use"),
         (of(replace(HZ, held_bytes=22 * MIB)), "no setting would give much back"),

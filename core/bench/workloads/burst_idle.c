@@ -1,7 +1,12 @@
 /*
  * burst-idle: bursts of allocation, then nothing. What counts is how much memory stays resident
  * while the program idles with its threads alive.
+ *
+ * A burst has two halves: all threads allocate, then all free. They wait for each other in between.
+ * Else one would free what another allocates in some processes, in step for seconds, and in other
+ * processes not: how much memory passes through the allocator would be chance.
  */
+#include <stdatomic.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,15 +25,16 @@ static const hz_bench_param params[] = {
 
 /* What all workers share. */
 typedef struct shared {
-    pthread_barrier_t empty;  /* where they meet when everything is freed */
-    pthread_barrier_t idled;  /* where they meet after the idling */
-    int64_t rss_kb[READINGS]; /* resident after 0 s, 1 s and the whole idling */
+    _Atomic uint64_t halves;   /* halves of bursts that are done, by all workers together */
+    pthread_barrier_t meeting; /* where they meet in and after the last burst */
+    int64_t rss_kb[READINGS];  /* resident after 0 s, 1 s and the whole idling */
 } shared;
 
 typedef struct burst_state {
     hz_sizes sizes;     /* what is asked for */
     size_t block_count; /* length of `blocks` */
     size_t live_count;  /* of them that are live */
+    uint64_t halves;    /* halves of bursts that this worker has done */
     bool freeing;       /* whether the burst is over and its blocks are being freed */
     hz_block blocks[];  /* the burst */
 } burst_state;
@@ -37,8 +43,7 @@ static void prepare(hz_run *run)
 {
     (void)hz_sizes_between(run->values[MIN_SIZE], run->values[MAX_SIZE]);
     shared *all = hz_harness_alloc(sizeof *all);
-    (void)pthread_barrier_init(&all->empty, NULL, run->threads);
-    (void)pthread_barrier_init(&all->idled, NULL, run->threads);
+    (void)pthread_barrier_init(&all->meeting, NULL, run->threads);
     run->shared = all;
 }
 
@@ -65,10 +70,32 @@ static void play(hz_worker *w, burst_state *state)
         state->freeing = state->live_count != 0;
 }
 
+static bool is_between_halves(const burst_state *state)
+{
+    return state->live_count == 0 || state->live_count == state->block_count;
+}
+
+static bool have_all_done(const hz_run *run, uint64_t halves)
+{
+    const shared *all = run->shared;
+    return atomic_load_explicit(&all->halves, memory_order_acquire) >= halves * run->threads;
+}
+
 static size_t step(hz_worker *w, size_t most)
 {
-    for (size_t i = 0; i < most; i++) play(w, w->state);
-    return most;
+    burst_state *state = w->state;
+    shared *all = w->run->shared;
+    size_t done = 0;
+    if (is_between_halves(state) && !have_all_done(w->run, state->halves)) return 0;
+    do {
+        play(w, state);
+        done++;
+    } while (done < most && !is_between_halves(state));
+    if (is_between_halves(state)) {
+        state->halves++;
+        atomic_fetch_add_explicit(&all->halves, 1, memory_order_release);
+    }
+    return done;
 }
 
 static void sleep_s(int64_t seconds)
@@ -86,6 +113,7 @@ static void idle(const hz_run *run)
     all->rss_kb[1] = hz_proc_rss_kb(getpid());
     sleep_s(seconds - first);
     all->rss_kb[2] = hz_proc_rss_kb(getpid());
+    atomic_store(&all->halves, 0); /* for the next round of work and rest */
 }
 
 /* Fills a last burst, frees it, and idles with all threads alive. */
@@ -95,11 +123,12 @@ static void end(hz_worker *w)
     shared *all = w->run->shared;
     state->freeing = false;
     while (state->live_count < state->block_count) play(w, state);
+    (void)pthread_barrier_wait(&all->meeting);
     state->freeing = true;
     while (state->live_count > 0) play(w, state);
-    (void)pthread_barrier_wait(&all->empty);
+    (void)pthread_barrier_wait(&all->meeting);
     if (w->index == 0) idle(w->run);
-    (void)pthread_barrier_wait(&all->idled);
+    (void)pthread_barrier_wait(&all->meeting);
 }
 
 static void report(const hz_run *run, hz_json *json)
@@ -114,9 +143,9 @@ static void report(const hz_run *run, hz_json *json)
 
 const hz_workload hz_workload_burst_idle = {
     .name = "burst-idle",
-    .doc = "bursts of allocation and freeing; then the program idles, and the memory that stays "
-           "resident is reported at once, after 1 s and at the end. An operation is one malloc or "
-           "one free",
+    .doc = "bursts in which all threads allocate together, then free together; then the program "
+           "idles, and the memory that stays resident is reported at once, after 1 s and at the "
+           "end. An operation is one malloc or one free",
     .source = "the burst and idle test of the hakmem tables (200000 blocks)",
     .min_threads = 1,
     .steady = false,

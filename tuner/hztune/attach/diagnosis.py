@@ -202,14 +202,15 @@ def _of_hz(found: Statistics, main: Holding) -> Iterator[str]:
 
 
 def _free_pages(found: Statistics, main: Holding) -> str:
+    """How long they stay: a program that rests returns nothing without a worker."""
     how = (
         f"{_mib(found.free_page_bytes)} are unused pages, which stay for decay_ms "
         f"({main.settings['decay_ms']})"
     )
-    if main.settings["background_period_us"] == 0:
+    if not found.has_rest_worker and main.settings["background_period_us"] == 0:
         return (
-            f"{how}, and longer while the program rests: `hztune set --pid {found.pid} "
-            "background_period_us=65536` starts a worker that returns them"
+            f"{how}, and longer while the program rests, as it has no worker (rest_ms): `hztune "
+            f"set --pid {found.pid} background_period_us=65536` starts one that returns them"
         )
     return f"{how}: `hztune set --pid {found.pid} decay_ms=0` returns them at once"
 

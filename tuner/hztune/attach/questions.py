@@ -98,6 +98,7 @@ class Statistics:
         classes: Of hz: the blocks, by size.
         threads: Of hz: what each thread keeps.
         threads_left_out: Further threads that the answer had no room for.
+        has_rest_worker: Of hz: a worker returns unused pages while the program rests.
         counters: Of hz: what it has done since its start; of others empty.
     """
 
@@ -110,6 +111,7 @@ class Statistics:
     classes: tuple[SizeClass, ...] = ()
     threads: tuple[ThreadCaches, ...] = ()
     threads_left_out: int = 0
+    has_rest_worker: bool = False
     counters: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -249,6 +251,7 @@ def _of_hz(process: Process, answer: Fields) -> Statistics:
             for one in answer.children("threads")
         ),
         threads_left_out=_count(answer, "threads_left_out"),
+        has_rest_worker=answer.has("rest_worker") and answer.truth("rest_worker"),
         counters={name: int(value) for name, value in counters.values()},
     )
 

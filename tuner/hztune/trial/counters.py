@@ -55,7 +55,7 @@ NOUNS = {
     "large_moved": "large blocks that realloc moved without a copy",
     "heaps_born": "thread heaps made",
     "heaps_adopted": "thread heaps taken over from threads that had ended",
-    "background_rounds": "rounds of the background worker",
+    "background_rounds": "rounds of hz's workers",
     "background_blocks": "blocks that the background worker put into depots",
     FAULTS: "page faults",
 }

@@ -1,0 +1,192 @@
+/*
+ * The worker of a program that rests, where the program drops rights, closes its sandbox, runs in
+ * real time, or may make no more threads. HZ_REST_MS and HZ_DECAY_MS say how long a rest takes.
+ */
+#include "rester.h"
+
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <ucontext.h>
+
+enum { NOBODY = 54321 };
+
+/* ---- rights, sandboxes, limits -------------------------------------------------------------- */
+
+static void require_rights(const char *wanted)
+{
+    long thread = 0;
+    char ids[256];
+    wait_for_threads(3);
+    (void)numbers_in("/proc/self/task", &thread);
+    status_line(thread, "Uid:", ids, sizeof ids);
+    require(strstr(ids, wanted) != NULL, "the worker has the rights of %s", ids);
+}
+
+static void the_worker_drops_its_rights_with_the_program(void)
+{
+    if (geteuid() != 0) return;
+    rester self;
+    rester_start(&self);
+    rester_burst(&self);
+    require_rights("0\t0\t0\t0");
+    require(setgid(NOBODY) == 0 && setuid(NOBODY) == 0, "setuid: %s", strerror(errno));
+    require(prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) == 0, "/proc is not ours any more");
+    require_rights("54321\t54321\t54321\t54321");
+    require_that_a_burst_is_given_back(&self);
+}
+
+static void the_worker_of_a_program_in_real_time_is_not(void)
+{
+    const struct sched_param first = {.sched_priority = 1};
+    if (sched_setscheduler(0, SCHED_FIFO, &first) != 0) return; /* not allowed here */
+    rester self;
+    long worker = 0;
+    rester_start(&self);
+    worker_seen(&worker);
+    require(sched_getscheduler((pid_t)worker) == SCHED_OTHER, "the worker is in real time, too");
+    require(sched_getscheduler(self.tid) == SCHED_FIFO, "the program's thread is not");
+    rester_end(&self);
+}
+
+/* From now on the process is killed when any of its threads makes one of the calls. */
+static void close_sandbox(uint32_t call, uint32_t other, uint32_t verdict)
+{
+    struct sock_filter program[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 2, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, other, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        BPF_STMT(BPF_RET | BPF_K, verdict),
+    };
+    const struct sock_fprog filter = {COUNT(program), program};
+    require(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0, "no_new_privs: %s", strerror(errno));
+    require(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter) == 0,
+            "seccomp: %s", strerror(errno));
+}
+
+static void a_sandbox_that_kills_new_threads_does_not_meet_the_worker(void)
+{
+    rester self;
+    rester_start(&self);
+    close_sandbox(SYS_clone, SYS_clone3, SECCOMP_RET_KILL_PROCESS);
+    require_that_a_burst_is_given_back(&self);
+    rester_end(&self);
+    wait_for_threads(1);
+}
+
+static void where_no_memory_can_be_returned_the_worker_gives_up(void)
+{
+    rester self;
+    rester_start(&self);
+    wait_for_threads(3);
+    close_sandbox(SYS_madvise, SYS_madvise, SECCOMP_RET_ERRNO | EPERM);
+    rester_burst(&self);
+    for (uint64_t before = 0, now, alike = 0; alike < LOOKS_ALIKE; before = now, alike++) {
+        now = hz_counter("background_rounds");
+        if (now != before) alike = 0;
+        pass(LOOK_MS);
+    }
+    rester_end(&self);
+}
+
+static long worker_tid;
+static atomic_size_t answered; /* system calls of the worker that a handler refused */
+
+/* Refuses the system call that was trapped: its result is -EPERM. */
+static void answer(int signal, siginfo_t *info, void *context)
+{
+    ucontext_t *at = context;
+    (void)signal;
+    (void)info;
+    atomic_fetch_add(&answered, syscall(SYS_gettid) == worker_tid ? 1 : 0);
+#ifdef __x86_64__
+    at->uc_mcontext.gregs[REG_RAX] = -EPERM;
+#else
+    at->uc_mcontext.regs[0] = (uint64_t)-EPERM;
+#endif
+}
+
+static void a_sandbox_that_answers_by_a_signal_answers_the_worker(void)
+{
+    const struct sigaction action = {.sa_sigaction = answer, .sa_flags = SA_SIGINFO};
+    rester self;
+    require(sigaction(SIGSYS, &action, NULL) == 0, "sigaction: %s", strerror(errno));
+    rester_start(&self);
+    worker_seen(&worker_tid);
+    close_sandbox(SYS_madvise, SYS_madvise, SECCOMP_RET_TRAP);
+    rester_burst(&self);
+    while (atomic_load(&answered) == 0) pass(LOOK_MS);
+} /* the thread does not end: the C library would call madvise then, with all signals blocked */
+
+/* From now on the thread may only read, write and end. */
+static void *be_strict(void *is_strict)
+{
+    require(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) == 0, "seccomp: %s", strerror(errno));
+    atomic_store((atomic_bool *)is_strict, true);
+    (void)syscall(SYS_exit, 0);
+    return NULL;
+}
+
+static void a_thread_that_shuts_itself_in_does_not_shut_the_worker_in(void)
+{
+    static atomic_bool is_strict;
+    pthread_t strict;
+    rester self;
+    rester_start(&self);
+    require(pthread_create(&strict, NULL, be_strict, &is_strict) == 0, "no thread");
+    while (!atomic_load(&is_strict)) pass(LOOK_MS);
+    require_that_a_burst_is_given_back(&self);
+    rester_end(&self);
+}
+
+static void limit_processes(rlim_t most)
+{
+    struct rlimit limit;
+    require(getrlimit(RLIMIT_NPROC, &limit) == 0, "getrlimit: %s", strerror(errno));
+    limit.rlim_cur = most;
+    require(setrlimit(RLIMIT_NPROC, &limit) == 0, "setrlimit: %s", strerror(errno));
+}
+
+static void where_no_second_thread_is_allowed_the_program_gets_its_own(void)
+{
+    if (geteuid() != 0) return;
+    rester self, other;
+    limit_processes(2);
+    require(setuid(NOBODY) == 0, "setuid: %s", strerror(errno));
+    require(prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) == 0, "/proc is not ours any more");
+    rester_start(&self);
+    require(threads_now() == 2, "%zu threads where two are allowed", threads_now());
+    limit_processes(8);
+    rester_start(&other);
+    require(threads_now() == 3, "%zu threads: hz tried again", threads_now());
+    rester_burst(&self);
+    rester_end(&other);
+    rester_end(&self);
+}
+
+int main(int argc, char **argv)
+{
+    static const check checks[] = {
+        {"the worker drops its rights with the program",
+         the_worker_drops_its_rights_with_the_program, 0},
+        {"the worker of a program in real time is not in real time",
+         the_worker_of_a_program_in_real_time_is_not, 0},
+        {"a sandbox that kills new threads does not meet the worker",
+         a_sandbox_that_kills_new_threads_does_not_meet_the_worker, 0},
+        {"a sandbox that answers by a signal answers the worker, too",
+         a_sandbox_that_answers_by_a_signal_answers_the_worker, 0},
+        {"a thread that shuts itself in does not shut the worker in",
+         a_thread_that_shuts_itself_in_does_not_shut_the_worker_in, 0},
+        {"where no memory can be returned the worker gives up",
+         where_no_memory_can_be_returned_the_worker_gives_up, 0},
+        {"where no second thread is allowed the program gets its own, and hz tries no more",
+         where_no_second_thread_is_allowed_the_program_gets_its_own, 0},
+    };
+    return run_checks(checks, COUNT(checks), argc, argv);
+}
