@@ -38,7 +38,8 @@ hz_pool *hz_pool_make(char path[HZ_BELL_PATH_BYTES], uint64_t touch_bytes)
 {
     const int fd = memfd_create("hz-record", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, (off_t)HZ_POOL_BYTES) != 0)
-        hz_fail("no memory to record into: %s", strerror(errno));
+        hz_fail("no memory to record into: %s",
+                errno == EFBIG ? "files may not have 128 MiB (ulimit -f)" : strerror(errno));
     hz_pool *pool = mmap(NULL, HZ_POOL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (pool == MAP_FAILED) hz_fail("no memory to record into: %s", strerror(errno));
     pool->magic = HZ_POOL_MAGIC;

@@ -142,11 +142,17 @@ static void wake_up(void)
     atomic_flag_clear(&is_waking);
 }
 
-/* Whether this process is not recorded and could be. */
-static bool is_at_rest(void)
+static bool has_recorder(void)
+{
+    return kill(pool->recorder, 0) == 0 || errno != ESRCH;
+}
+
+/* Whether hz-record has rung, and no other one empties the pool that this process fills. */
+static bool is_wanted(void)
 {
     const unsigned now = atomic_load(&mode);
-    return now == ASLEEP || (now == AWAKE && atomic_load(&pool->ended) != HZ_POOL_OPEN);
+    if ((now != ASLEEP && now != AWAKE) || !hz_bell_rings()) return false;
+    return now == ASLEEP || atomic_load(&pool->ended) != HZ_POOL_OPEN || !has_recorder();
 }
 
 /* ---- leaves --------------------------------------------------------------------------------- */
@@ -163,11 +169,6 @@ static hz_leaf *take_free(void)
         }
     }
     return NULL;
-}
-
-static bool has_recorder(void)
-{
-    return kill(pool->recorder, 0) == 0 || errno != ESRCH;
 }
 
 /* Waits a while for a free leaf; without one, the recording is over for all. */
@@ -225,7 +226,7 @@ static hz_leaf *next_leaf(hz_thread_log *log)
 {
     if (atomic_load(&mode) == UNKNOWN) log_start();
     if (life_page != NULL && *life_page == 0) start_again();
-    if (is_at_rest() && hz_bell_rings()) wake_up();
+    if (is_wanted()) wake_up();
     if (atomic_load(&mode) != AWAKE) return NULL;
     if (log->leaf != NULL && log->life == *hz_life) {
         leaf_hand_over(log->leaf);
