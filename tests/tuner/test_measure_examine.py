@@ -185,7 +185,9 @@ HANGS = Fault("hang", "it did not end in its time")
 @BOTH
 def test_what_fails_alone_or_beside_a_copy_of_itself_is_not_believed(program: Program) -> None:
     alone = stint(server_s=0.5)
-    assert judged(program, FAULT).reason == "it fails by itself: exit status 1"
+    failed, hung = judged(program, FAULT), judged(program, HANGS)
+    assert (failed.reason, failed.hangs) == ("it fails by itself: exit status 1", None)
+    assert (hung.reason, hung.hangs) == ("it fails by itself: it did not end in its time", HANGS)
     assert judged(program, alone, alone, FAULT).reason == (
         "a second copy of it beside the first fails: exit status 1"
     )
@@ -324,6 +326,7 @@ ENDS = {
     "it ends by itself": ([], [LOAD_PATIENCE_S, 0.0]),
     "it ends when it is told to": ([ENDLESS], [LOAD_PATIENCE_S, LOAD_SPAN_S]),
     "it fails when it is told to": ([FAULT], [LOAD_PATIENCE_S, 0.0]),
+    "it hangs": ([HANGS], [LOAD_PATIENCE_S, 0.0]),
 }
 
 

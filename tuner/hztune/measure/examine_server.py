@@ -57,17 +57,18 @@ class ServerTryout(Tryout):
     """As many as a large block has arms: what is compared by turns is not what is compared by runs,
     and a study must not mix them."""
 
-    def alone(self) -> tuple[Stint | None, str]:
+    def alone(self) -> tuple[Stint | None, Fault | None]:
         """Runs the control alone, on one CPU; where its threads could use more, once more on all.
 
         A load that prints a number and goes on for long is told to end; if it then prints the
-        number, that is how its runs end from then on.
+        number, that is how its runs end from then on. What hangs is not run again.
         """
         turns, program = self.turns, self.program
         turns.pace = Pace(TURN_MS, cpu=max(os.sched_getaffinity(0)))
         turns.tell_load(min(LOAD_PATIENCE_S, program.timeout_s / 2) if program.rate else 0.0)
         alone, fault = self.once()
-        if program.rate and (alone is None or alone.run.was_told):
+        may_end_otherwise = fault is not None and fault.status != "hang"
+        if program.rate and (may_end_otherwise or (alone is not None and alone.run.was_told)):
             turns.tell_load(LOAD_SPAN_S if alone else 0.0)
             alone, fault = self.once()
         else:
