@@ -213,6 +213,13 @@ def test_what_was_measured_before_hztune_was_killed_is_on_the_disk(
     assert kinds.count("turn") >= 2
 
 
+def test_a_comparison_whose_control_never_runs_is_no_success(hztune: Run) -> None:
+    done = hztune("compare", "none", "glibc", *SHORT, "--", "false")
+    assert done.returncode == 1
+    assert "nothing could be compared: none never ran (failed: exit status 1)" in done.stderr
+    assert "failed 2 times" in done.stdout
+
+
 WORKFLOW = re.compile(r"```yaml\n(on: pull_request.*?)```", re.S)
 STEP = re.compile(r"- name: ([^\n]*)\n(?:(?! {6}- )[^\n]*\n)*? {8}run: \|\n((?: {10}[^\n]*\n)+)")
 

@@ -20,7 +20,7 @@ from hztune.cli.program import (
     refuse_blank,
     refuse_without_program,
 )
-from hztune.errors import StoppedByUser, UsageError
+from hztune.errors import HztuneError, StoppedByUser, UsageError
 from hztune.progress import Plain, Quiet
 
 if TYPE_CHECKING:
@@ -184,7 +184,10 @@ def compare_command(
     _print(found, form, counters=counters)
     if stopped:
         raise StoppedByUser(f"interrupted; {len(found.rows)} of {len(specs)} rows are measured")
-    return 0 if no_worse is None else _STATUS[api.ruling(found)]
+    if no_worse is not None:
+        return _STATUS[api.ruling(found)]
+    _require_ratios(found)
+    return 0
 
 
 def _require_place(option: str, path: Path | None, out: Path) -> None:
@@ -291,6 +294,21 @@ def _write(found: Comparison, plot: Path | None, table: Path | None, junit: Path
         api.write_comparison(found, table, "csv")
     if junit is not None:
         api.write_comparison(found, junit, "junit")
+
+
+def _require_ratios(found: Comparison) -> None:
+    """Sees to it that a script does not take a comparison for one in which nothing ran.
+
+    Raises:
+        HztuneError: The control failed in every block of every row.
+    """
+    controls = [block.control for row in found.rows for block in row.blocks]
+    if not any(outcome.ok for outcome in controls):
+        last = controls[-1]
+        raise HztuneError(
+            f"nothing could be compared: {found.contenders[0].name} never ran "
+            f"({last.status}: {last.detail})"
+        )
 
 
 def _print(found: Comparison, form: str, *, counters: bool) -> None:
