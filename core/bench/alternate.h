@@ -31,7 +31,9 @@
  * drive the load off the CPU, nor an answer the service. So a service answers all requests that
  * wait, and then the load sends all that it may. Otherwise the scheduler decides how many it finds
  * at each look, by how long it has run: one that is slower would find more of them, do less for
- * each, and seem less slow than it is.
+ * each, and seem less slow than it is. For the same reason the two are in one session: Linux gives
+ * sessions equal shares of a CPU (autogroups), and so would let a service that has had less than
+ * its load go between two threads of it, and one that has had more wait for all of them.
  *
  * Events, one JSON object a line on stdout; KEY of the unit and number of the run stand in each:
  *   start  pid: hz-launch's; program_pid: the program's; service: whether it is the service.

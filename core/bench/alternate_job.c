@@ -22,7 +22,7 @@ enum {
     START_MS = 20000,    /* patience with hz-launch until its program is there */
     END_S = 10,          /* patience with hz-launch once its program has ended */
     SLICE_NS = 20000000, /* between two looks at whether that is over */
-    OWN_WORDS = 4,       /* before those of a job */
+    OWN_WORDS = 5,       /* before those of a job, at most */
 };
 
 /* --- starting -------------------------------------------------------------------------------- */
@@ -38,21 +38,30 @@ static char *launcher(void)
     return path;
 }
 
+/* Whether a service and its load share the unit: they are in one session; see alternate.h. */
+static bool is_shared(const hz_unit *unit)
+{
+    return unit->service.words != NULL;
+}
+
 /* hz-launch's words for a job; never freed. */
-static char **job_words(const hz_job *job)
+static char **job_words(const hz_unit *unit, const hz_job *job)
 {
     static char gated[] = "--gated";
+    static char keep_session[] = "--keep-session";
     static char json[] = "--json-fd";
     static char fd[] = {'0' + HZ_GIVEN_FD, '\0'};
     size_t count = 0;
     while (job->words[count] != NULL) count++;
     char **words = calloc(count + OWN_WORDS + 1, sizeof *words);
     if (words == NULL) hz_fail("no memory for %zu words", count);
-    words[0] = launcher();
-    words[1] = gated;
-    words[2] = json;
-    words[3] = fd;
-    memcpy(words + OWN_WORDS, job->words, count * sizeof *words);
+    char **end = words;
+    *end++ = launcher();
+    *end++ = gated;
+    *end++ = json;
+    *end++ = fd;
+    if (is_shared(unit)) *end++ = keep_session;
+    memcpy(end, job->words, count * sizeof *words);
     return words;
 }
 
@@ -77,8 +86,7 @@ static void place(const hz_alternate *all, const hz_unit *unit, pid_t program)
     CPU_ZERO(&cpus);
     CPU_SET((size_t)all->cpu, &cpus);
     (void)sched_setaffinity(program, sizeof cpus, &cpus);
-    if (unit->service.words != NULL)
-        (void)sched_setscheduler(program, SCHED_BATCH, &(struct sched_param){0});
+    if (is_shared(unit)) (void)sched_setscheduler(program, SCHED_BATCH, &(struct sched_param){0});
 }
 
 /* Reads which process is to become the program; false when hz-launch has ended before. */
@@ -107,10 +115,11 @@ void hz_job_start(const hz_alternate *all, hz_unit *unit, hz_job *job)
     job->program_fd = -1;
     job->gate = ends[0];
     job->stdout_fd = is_kept ? open_stdout(all, unit) : -1;
-    hz_child_start(&job->keeper, &(hz_spawn){.argv = job_words(job),
+    hz_child_start(&job->keeper, &(hz_spawn){.argv = job_words(unit, job),
                                              .environment = environ,
                                              .given_fd = ends[1],
                                              .gate_fd = -1,
+                                             .keeps_session = is_shared(unit),
                                              .is_mute = !is_kept,
                                              .captured = true});
     (void)close(ends[1]);

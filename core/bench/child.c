@@ -161,7 +161,7 @@ static _Noreturn void become_program(const hz_spawn *spawn, const int out[2], co
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
     (void)signal(SIGPIPE, SIG_DFL);
-    (void)setsid();
+    if (!spawn->keeps_session || setpgid(0, 0) != 0) (void)setsid();
     hz_tie_to(parent, "1000");
     if (spawn->captured) {
         (void)dup2(open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);

@@ -2,9 +2,9 @@
  * Starting a program and watching it: its environment, its pipes, its end, and the end of
  * everything it started.
  *
- * A child leads a session of its own, dies with its parent, is the kernel's first choice when
- * memory runs out and dumps no core. What it writes is read without ever blocking it; only the last
- * HZ_CAPTURE_BYTES are kept.
+ * A child leads a session of its own, or at least a process group, dies with its parent, is the
+ * kernel's first choice when memory runs out and dumps no core. What it writes is read without ever
+ * blocking it; only the last HZ_CAPTURE_BYTES are kept.
  */
 #ifndef HZ_BENCH_CHILD_H
 #define HZ_BENCH_CHILD_H
@@ -41,7 +41,7 @@ typedef struct hz_ending {
 
 /* A process and what is known of it. */
 typedef struct hz_child {
-    pid_t pid;             /* leader of its session */
+    pid_t pid;             /* leader of its session, or of its process group */
     int pidfd;             /* readable when it has ended */
     hz_capture out;        /* stdout, when captured */
     hz_capture err;        /* stderr, when captured */
@@ -59,6 +59,7 @@ typedef struct hz_spawn {
                            executes, and for the end when none comes; -1: none */
     const char *const *doors; /* files of control groups that the child joins; NULL behind the last,
                                  or no list */
+    bool keeps_session;       /* it stays in this session, in a process group of its own */
     bool is_mute;             /* with `captured`: stdout goes to nowhere, all the same */
     bool captured; /* stdin is empty, stdout and stderr go to `out` and `err`; else all three are
                       inherited */

@@ -1,9 +1,9 @@
 /*
  * hz-launch: runs any program, measures it from outside and proves which allocator it ran on.
  *
- * The program leads a session of its own. This process adopts whatever it leaves behind, so that
- * nothing outlives the measurement, and waits for it from a small process, since a child's peak
- * memory is never reported below its parent's.
+ * The program leads a session of its own, if nothing else is asked for. This process adopts
+ * whatever it leaves behind, so that nothing outlives the measurement, and waits for it from a
+ * small process, since a child's peak memory is never reported below its parent's.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -53,6 +53,7 @@ typedef struct launch {
     const char *doors[DOORS_MAX + 1]; /* of control groups, NULL behind the last */
     size_t door_count;                /* how many */
     bool is_gated;        /* whether the program waits for permission before it executes */
+    bool keeps_session;   /* whether the program stays in this session */
     hz_child child;       /* the program */
     int signal_fd;        /* readable when a signal asks for the end */
     int64_t start_ns;     /* when it was started */
@@ -116,6 +117,13 @@ static void set_gated(void *target, const char *name, const char *text)
     l->is_gated = true;
 }
 
+static void set_keep_session(void *target, const char *name, const char *text)
+{
+    launch *l = target;
+    (void)name, (void)text;
+    l->keeps_session = true;
+}
+
 static const hz_option options[] = {
     {"env", "NAME=VALUE", add_change, "sets a variable for the program"},
     {"unset", "NAME", add_change, "unsets a variable for the program"},
@@ -128,6 +136,8 @@ static const hz_option options[] = {
     {"gated", NULL, set_gated,
      "--json-fd is a socket; the program's pid is written there, and it executes when a byte is "
      "read"},
+    {"keep-session", NULL, set_keep_session,
+     "the program stays in this session, in a process group of its own (default: it leads one)"},
     {"json-fd", "N", set_json_fd,
      "descriptor for the result (default 1, after the program's own output)"},
 };
@@ -353,6 +363,7 @@ int main(int argc, char **argv)
                                          .given_fd = -1,
                                          .gate_fd = l.is_gated ? fileno(out) : -1,
                                          .doors = l.doors,
+                                         .keeps_session = l.keeps_session,
                                          .captured = false});
     if (l.is_gated) l.start_ns = hz_clock_ns();
     (void)setpriority(PRIO_PROCESS, 0, -20); /* the child keeps the usual one */

@@ -1,6 +1,7 @@
-"""Records a landscape: how fast hz is in some hundred configurations of one workload.
+"""Records a landscape: how fast hz is in some hundred configurations of a workload or a program.
 
     python experiments/engine/record.py remote-8 [--configs 300] [--passes 2]
+    python experiments/engine/record.py lua [--configs 100]
     python experiments/engine/record.py remote-8 --refine-only
     python experiments/engine/record.py remote-2 --noise-only [--busy]
 
@@ -22,18 +23,22 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
+
+import programs
 
 from hztune.blocks import Block
 from hztune.machine import Machine
-from hztune.measure import Arm, Executor
-from hztune.measure.executors import workload_executor
+from hztune.measure import Arm, Executor, Role
+from hztune.measure.alternate import AlternateExecutor
+from hztune.measure.executors import program_identity, workload_executor
 from hztune.params import renamed_in
 from hztune.search import SLOTS
 from hztune.space import ConfigDict, Dimension, Space
@@ -51,10 +56,14 @@ WORKLOADS = {
     "mstress-8": ("mstress", [], 8),
     "sh6-4": ("sh6", [], 4),
 }
+PROGRAMS = ("lua", "dicts")
+"""Programs of experiments/programs, with one thread."""
+
 ROUNDS = 16
+RUNS = 3
 ANYWHERE = 0.15
 MOST_STEPS = 6
-NOISE_BLOCKS, NOISE_ROUNDS = 12, 48
+NOISE_BLOCKS, NOISE_ROUNDS, NOISE_RUNS = 12, 48, 6
 BEST, AGAIN = 48, 6
 """Configurations that are measured again, and how often."""
 
@@ -100,7 +109,34 @@ def stepped(space: Space, rng: random.Random, steps: int) -> ConfigDict:
     return space.decode(choose)
 
 
-def blocks(executor: Executor, arms: list[Arm], passes: int, seed: int) -> Iterator[Block]:
+@dataclass
+class Subject:
+    """What a landscape is of, and what measures it.
+
+    Attributes:
+        label: How it is called.
+        threads: That keep it busy.
+        executor: What measures it, by turns.
+        rounds: Turns, or runs of a program, in a block; in one that is recorded as noise.
+        run_ms: Of a program, what each of its runs took.
+    """
+
+    label: str
+    threads: int
+    executor: Executor
+    rounds: tuple[int, int] = (ROUNDS, NOISE_ROUNDS)
+    run_ms: list[float] = field(default_factory=list)
+
+    def block(self, arms: list[Arm], role: Role, rounds: int, number: int) -> Block:
+        """Measures a block."""
+        found = self.executor.measure(arms, role=role, rounds=rounds, number=number)
+        if self.label in PROGRAMS:
+            turns = (turn for outcome in found.outcomes for turn in outcome.turns)
+            self.run_ms += [1e-6 * turn.counted_ns for turn in turns]
+        return found
+
+
+def blocks(subject: Subject, arms: list[Arm], passes: int, seed: int) -> Iterator[Block]:
     """Measures all arms `passes` times, SLOTS of them beside the default in each block."""
     rng = random.Random(seed)
     pair = 100_000 * seed
@@ -108,28 +144,28 @@ def blocks(executor: Executor, arms: list[Arm], passes: int, seed: int) -> Itera
         order = rng.sample(arms, len(arms))
         for start in range(0, len(order), SLOTS):
             beside = [Arm("hz"), *order[start : start + SLOTS]]
-            yield executor.measure(beside, role="search", rounds=ROUNDS, number=pair)
+            yield subject.block(beside, "search", subject.rounds[0], pair)
             pair += 1
 
 
-def noise(executor: Executor) -> list[list[list[float]]]:
+def noise(subject: Subject) -> list[list[list[float]]]:
     """Log rates of A/A blocks, shape (blocks, rounds, arms), each less its block's mean."""
     recorded = []
     for pair in range(NOISE_BLOCKS):
         arms = [Arm("hz")] * (1 + SLOTS)
-        block = executor.measure(arms, role="aa", rounds=NOISE_ROUNDS, number=10_000 + pair)
+        block = subject.block(arms, "aa", subject.rounds[1], 10_000 + pair)
         logs = [[math.log(turn.rate) for turn in one.turns] for one in block.outcomes]
         mean = sum(map(sum, logs)) / sum(map(len, logs))
         recorded.append([[round(x - mean, 4) for x in turns] for turns in zip(*logs, strict=False)])
     return recorded
 
 
-def points(executor: Executor, arms: list[Arm], passes: int, seed: int) -> list[dict[str, Any]]:
+def points(subject: Subject, arms: list[Arm], passes: int, seed: int) -> list[dict[str, Any]]:
     """Measures the arms; a point for each, with the log ratio of every pair that it was in."""
     ledger = Ledger()
     total = passes * math.ceil(len(arms) / SLOTS)
     try:
-        for number, block in enumerate(blocks(executor, arms, passes, seed)):
+        for number, block in enumerate(blocks(subject, arms, passes, seed)):
             ledger.add(block)
             print(f"\rblock {number + 1} of {total}", end="", file=sys.stderr)
     except KeyboardInterrupt:
@@ -146,12 +182,12 @@ def points(executor: Executor, arms: list[Arm], passes: int, seed: int) -> list[
     ]
 
 
-def refined(executor: Executor, space: Space, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def refined(subject: Subject, space: Space, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The points, of which the best have only pairs that they were not chosen by."""
     ran = [point for point in found if point["status"] == "ok"]
     best = sorted(ran, key=lambda point: -fmean(point["pairs"]))[:BEST]
     arms = [space.arm(point["params"]) for point in best]
-    measured = points(executor, arms, AGAIN, seed=3)
+    measured = points(subject, arms, AGAIN, seed=3)
     again = {space.arm(point["params"]).key: point for point in measured}
     return [again.get(space.arm(point["params"]).key, point) for point in found]
 
@@ -174,11 +210,13 @@ def bursts() -> Iterator[None]:
         neighbour.wait()
 
 
-def write(path: Path, spec: WorkloadSpec, machine: Machine, found: dict[str, Any]) -> None:
+def write(path: Path, subject: Subject, machine: Machine, found: dict[str, Any]) -> None:
     """Writes a recording beside what it is of."""
     head = {
         "schema": 1,
-        "workload": spec.label,
+        "workload": subject.label,
+        "threads": subject.threads,
+        **({"run_ms": round(median(subject.run_ms), 2)} if subject.run_ms else {}),
         "machine": asdict(machine),
         "load_average": os.getloadavg()[0],
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -193,17 +231,39 @@ def by_turns(name: str, seed: int, machine: Machine) -> tuple[WorkloadSpec, Exec
     return spec, workload_executor(spec, seed=seed, machine=machine, processes=1 + SLOTS)
 
 
-def record(name: str, options: argparse.Namespace) -> None:
+@contextmanager
+def subject_of(name: str, machine: Machine) -> Iterator[Subject]:
+    """What is called so, for as long as the block lasts.
+
+    Raises:
+        SystemExit: It is a program that is not installed, or not measured by turns.
+    """
+    if name not in PROGRAMS:
+        spec, executor = by_turns(name, 1, machine)
+        yield Subject(spec.label, spec.threads, executor)
+        return
+    module = programs.cases()
+    case = next(each for each in module.CASES if each.name == name)
+    if lacking := module.missing(case):
+        raise SystemExit(f"record.py: {'; '.join(lacking)}")
+    with tempfile.TemporaryDirectory(prefix="hztune-record-") as folder, programs.environment(case):
+        program = programs.program_of(case, Path(folder))
+        identity, memory_mb = program_identity(program), int(machine.memory_gib * 1024)
+        turns = AlternateExecutor(program, seed=1, identity=identity, memory_mb=memory_mb)
+        if reason := programs.examined(turns, program).reason:
+            raise SystemExit(f"record.py: {name}: {reason}")
+        yield Subject(name, 1, turns, (RUNS, NOISE_RUNS))
+
+
+def record(name: str, subject: Subject, machine: Machine, options: argparse.Namespace) -> None:
     """Records the noise of a workload and, unless only that is wanted, its landscape."""
-    machine = Machine.here()
-    spec, executor = by_turns(name, 1, machine)
     if not options.refine_only:
         with bursts() if options.busy else nullcontext():
             busy = "-busy" if options.busy else ""
-            heard = {"noise": noise(executor)}
-            write(options.out / f"noise-{name}{busy}.json", spec, machine, heard)
+            heard = {"noise": noise(subject)}
+            write(options.out / f"noise-{name}{busy}.json", subject, machine, heard)
     if not options.noise_only:
-        space = recorded_space(spec.threads)
+        space = recorded_space(subject.threads)
         path = options.out / f"landscape-{name}.json"
         if options.refine_only:
             before = json.loads(renamed_in(path.read_text()))
@@ -212,16 +272,16 @@ def record(name: str, options: argparse.Namespace) -> None:
             found = before["points"]
         else:
             arms = drawn(space, options.configs, seed=1)
-            found = points(executor, arms, options.passes, seed=2)
+            found = points(subject, arms, options.passes, seed=2)
         head = {"defaults": defaults(space)}
-        write(path, spec, machine, {**head, "points": found})
-        write(path, spec, machine, {**head, "points": refined(executor, space, found)})
+        write(path, subject, machine, {**head, "points": found})
+        write(path, subject, machine, {**head, "points": refined(subject, space, found)})
 
 
 def main() -> None:
     """Records what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="+", choices=list(WORKLOADS), metavar="NAME")
+    parser.add_argument("names", nargs="+", choices=[*WORKLOADS, *PROGRAMS], metavar="NAME")
     parser.add_argument("--configs", type=int, default=300)
     parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--noise-only", action="store_true")
@@ -229,8 +289,10 @@ def main() -> None:
     parser.add_argument("--busy", action="store_true", help="with a neighbour that works in bursts")
     parser.add_argument("--out", type=Path, default=HERE, help="where the files go")
     options = parser.parse_args()
+    machine = Machine.here()
     for name in options.names:
-        record(name, options)
+        with subject_of(name, machine) as subject:
+            record(name, subject, machine, options)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,9 @@ from hztune.tune.story import Story
 LENGTHS = (0.2, 100.0)
 """Part of a parameter's range over which speed changes: at least that, or hardly ever."""
 
+_OF_RUNS = {"skip_ms": 0.0, "warmup_ms": 0.0, "start_ms": 2.0}
+"""What runs of a program take beside themselves; they are counted from their beginning."""
+
 USUAL_FREEDOM = 2
 """Degrees of freedom that the usual scatter counts for beside a configuration's own."""
 
@@ -65,11 +68,13 @@ class Surface:
         name: Of its file.
         space: What may be proposed.
         noise: What measuring adds.
+        run_ms: Of a program, what a run of it takes; 0: it is a workload, measured in turns.
     """
 
     name: str
     space: Space
     noise: NoiseSource
+    run_ms: float
     _model: Model
     _recorded: Sequence[ConfigDict]
     _known: dict[str, Truth]
@@ -92,7 +97,8 @@ class Surface:
         model = fitted(where, level, errors([point["pairs"] for point in points]))
         recorded_configs = [point["params"] for point in points]
         name = path.stem.removeprefix("landscape-")
-        return cls(name, space, noise, model, recorded_configs, {})
+        run_ms = found.get("run_ms", 0.0)
+        return cls(name, space, noise, run_ms, model, recorded_configs, {})
 
     def __call__(self, arm: Arm) -> Truth:
         """How fast an arm is; the default is 1 by definition."""
@@ -114,7 +120,7 @@ def space_of(found: Mapping[str, Any]) -> Space:
     """The space as it was: its defaults and its machine are those that the landscape records."""
     then = found["defaults"]
     rows = [replace(row, default=then.get(row.name, row.default)) for row in params.table()]
-    threads = int(found["workload"].rpartition("T=")[2])
+    threads = found.get("threads") or int(found["workload"].rpartition("T=")[2])
     facts = machine_facts(threads, Machine(**found["machine"]))
     return load(SPACE, rows, check=params.check, facts=facts)
 
@@ -197,7 +203,8 @@ def by(strategy: Callable[[Space, int], Strategy]) -> Tuner:
 def story_of(surface: Surface, seed: int, budget_s: float, prior: Prior | None = None) -> Story:
     """A study on a surface, in virtual time; with the presets' prior if none is given."""
     clock = VirtualClock()
-    executor = ReplayExecutor(surface, surface.noise, seed=seed, clock=clock)
+    takes = {"turn_ms": surface.run_ms, **_OF_RUNS} if surface.run_ms else {}
+    executor = ReplayExecutor(surface, surface.noise, seed=seed, clock=clock, **takes)
     bench = Workbench(executor, Ledger(), Budget(clock, budget_s), Quiet())
     return Story(bench, surface.space, seed, prior=prior or prior_of(surface.space))
 

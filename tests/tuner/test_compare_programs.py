@@ -185,14 +185,19 @@ def test_the_status_and_every_file_give_the_answer(
     assert stored["gate"]["rows"]["program"]["answer"] == answer
 
 
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [("exit 1", "failed: exit status 1"), ("sleep 3600", "hang: it did not end in its time")],
+    ids=["failing", "hanging"],
+)
 def test_a_base_that_fails_leaves_the_answer_open(
-    hztune: Run, prints: Callable[..., Path], tmp_path: Path
+    hztune: Run, prints: Callable[..., Path], tmp_path: Path, end: str, why: str
 ) -> None:
-    old, new = prints("old", 10.0, "exit 1"), prints("new", 10.0)
-    asked = ["--no-worse", "2%", "--junit", "gate.xml", *SHORT, *SPEED]
+    old, new = prints("old", 10.0, end), prints("new", 10.0)
+    asked = ["--no-worse", "2%", "--junit", "gate.xml", "--timeout", "0.5", *SHORT, *SPEED]
     done = hztune("compare", f"OLD={old}", f"NEW={new}", *asked, "--", "{}")
     assert done.returncode == 6, done.stderr
-    assert "the base failed (failed: exit status 1" in done.stdout
+    assert f"the base failed ({why}" in done.stdout
     assert ElementTree.parse(tmp_path / "gate.xml").find(".//skipped") is not None
 
 
@@ -206,6 +211,13 @@ def test_what_was_measured_before_hztune_was_killed_is_on_the_disk(
     assert done.returncode == -9
     kinds = [json.loads(line)["kind"] for line in samples(tmp_path / "kept")]
     assert kinds.count("turn") >= 2
+
+
+def test_a_comparison_whose_control_never_runs_is_no_success(hztune: Run) -> None:
+    done = hztune("compare", "none", "glibc", *SHORT, "--", "false")
+    assert done.returncode == 1
+    assert "nothing could be compared: none never ran (failed: exit status 1)" in done.stderr
+    assert "failed 2 times" in done.stdout
 
 
 WORKFLOW = re.compile(r"```yaml\n(on: pull_request.*?)```", re.S)
@@ -370,6 +382,49 @@ BAD: dict[str, tuple[list[str], str]] = {
     "a program and a workload": ([*TWO, "-w", "larson", "--", "true"], "exclude each other"),
     "a program and commands": ([*TWO, "--command", "a=true", "--", "true"], "exclude each"),
     "threads for a program": ([*TWO, "--threads", "2", "--", "true"], "--threads and --param"),
+    "a study of nothing behind the dashes": (["tune", "--"], "no program after --"),
+    "dashes behind a workload": (["tune", "-w", "larson", "--"], "no program after --"),
+    "turns for a workload": (["tune", "-w", "larson", "--by", "turns"], "--by is for a program"),
+    "a metric of a workload's study": (
+        ["tune", "-w", "larson", *SPEED],
+        "--metric-regex is for a program",
+    ),
+    "a server from an unset variable": (["tune", "--server", ""], "--server '' is empty"),
+    "a load from an unset variable": (
+        [*TWO, "--server", "true {port}", "--load", " "],
+        "--load ' ' is empty",
+    ),
+    "a server that is not there": (
+        [*TWO, "--server", "no-such-server {port}", "--load", "true {port}"],
+        "no program 'no-such-server'",
+    ),
+    "a server without a load": ([*TWO, "--server", "true {port}"], "--server needs --load"),
+    "a load without a server": ([*TWO, "--load", "true", "--", "true"], "need --server"),
+    "a port that only the server has": (
+        ["tune", "--server", "true {port}", "--load", "true"],
+        "--load 'true' has not",
+    ),
+    "a port that only the load has": (
+        ["tune", "--server", "true", "--load", "true {port}"],
+        "--server has not",
+    ),
+    "no port at all": (["tune", "--server", "true", "--load", "true"], "write {port}"),
+    "turns on one port": (
+        ["tune", "--server", "true", "--load", "true", "--ready-port", "9", "--by", "turns"],
+        "--by turns needs a port of its own",
+    ),
+    "an expression without a group": ([*TWO, "--metric-regex", "x", "--", "true"], "a group"),
+    "an expression that is none": ([*TWO, "--metric-regex", "(", "--", "true"], "no regular"),
+    "two metrics": (
+        [*TWO, "--metric-regex", "(x)", "--metric-cmd", "y", "--", "true"],
+        "exclude each other",
+    ),
+    "better without a metric": ([*TWO, "--lower-is-better", "--", "true"], "needs --metric-regex"),
+    "a drawing where nothing can be": (
+        [*TWO, "--plot", "absent/x.svg", "--", "true"],
+        "--plot 'absent/x.svg': there is no folder 'absent'",
+    ),
+    "figures in the place of a folder": ([*TWO, "--csv", "there", "--", "true"], "is a folder"),
     "a metric for a workload": ([*TWO, "-w", "larson", *SPEED], "--metric-regex is for a program"),
     "a command without a name": ([*TWO, "--command", "true"], "legal is NAME="),
     "a command without words": ([*TWO, "--command", "a="], "--command a= is empty"),

@@ -10,7 +10,8 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -143,6 +144,25 @@ def test_what_is_recorded_now_can_be_searched_and_refined(
     path.write_text(json.dumps({**found, "defaults": {**found["defaults"], "magazine_cap": 8}}))
     with pytest.raises(SystemExit, match="other defaults"):
         run(record, monkeypatch, "larson-4", "--refine-only", "--out", tmp_path)
+
+
+def test_a_program_has_a_landscape_that_is_measured_by_runs(
+    script: Script, regret: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    record = script("record")
+
+    @contextmanager
+    def subject_of(name: str, machine: Machine) -> Iterator[Any]:
+        runs = {"turn_ms": 200.0, "skip_ms": 0.0}
+        executor = ReplayExecutor(lambda arm: Truth(), ModelNoise(), seed=1, **runs)
+        yield record.Subject(name, 1, executor, (3, 6))
+
+    monkeypatch.setattr(record, "subject_of", subject_of)
+    run(record, monkeypatch, "lua", "--configs", "12", "--out", tmp_path)
+    surface = regret.Surface.read(tmp_path / "landscape-lua.json")
+    assert surface.run_ms == 200.0
+    assert regret.story_of(surface, 1, BUDGET_S).bench.is_whole
+    assert regret.TUNERS["hztune"](surface, 1, BUDGET_S)
 
 
 def test_the_precision_of_a_cell_is_measured(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import sys
 import time
@@ -14,7 +15,8 @@ from random import Random
 import pytest
 
 from hztune.measure.alternate import AlternateExecutor
-from hztune.measure.program import Program
+from hztune.measure.program import Program, Service
+from hztune.measure.stints import Pace
 from hztune.measure.types import Arm
 
 from .test_measure_runs import OpenProof
@@ -29,6 +31,13 @@ TREE = (
     "while True: sum(range(1000))"
 )
 """Four processes, of which two left the session, and one of these its parent in time."""
+
+PYTHON = (sys.executable, "-I", "-S", "-c")
+SERVES = f"import socket, sys\nserver = socket.create_server(('', int(sys.argv[1])))\n{TREE}"
+KINDS = {
+    "program": Program((*PYTHON, TREE)),
+    "server": Program((*PYTHON, SERVES, "{port}"), service=Service(shlex.join([*PYTHON, TREE]))),
+}
 
 
 def living(mark: str) -> dict[int, str]:
@@ -50,14 +59,14 @@ def wait_for(mark: str, *, any_left: bool) -> dict[int, str]:
 
 
 @contextlib.contextmanager
-def measuring(mark: str) -> Iterator[int]:
+def measuring(mark: str, program: Program) -> Iterator[int]:
     """A process that measures two arms by turns, for ever."""
     pid = os.fork()
     if pid == 0:
         try:
             OpenProof.base = {**OpenProof.base, MARK: mark}
-            program = Program((sys.executable, "-I", "-S", "-c", TREE))
             executor = AlternateExecutor(program, seed=1, identity=OpenProof(), warmups=0)
+            executor.pace = Pace(10.0, max(os.sched_getaffinity(0)))
             arm = Arm("none")
             executor.measure([arm, arm], role="aa", rounds=1, number=0)
         finally:
@@ -90,13 +99,13 @@ def test_one_that_was_stopped_at_its_terminal_goes_on_and_measures() -> None:
     assert os.waitpid(pid, 0)[1] == 0
 
 
-def kill_at_random(kills: int, seed: int) -> None:
+def kill_at_random(kills: int, seed: int, kind: str) -> None:
     """Kills the measuring process, or one of those below it, at random moments."""
     rng = Random(seed)
     for number in range(kills):
-        mark = f"{os.getpid()}.{seed}.{number}"
+        mark = f"{os.getpid()}.{kind}.{seed}.{number}"
         victim = rng.choice(["itself", "hz-alternate", "hz-launch"])
-        with measuring(mark) as pid:
+        with measuring(mark, KINDS[kind]) as pid:
             assert wait_for(mark, any_left=True)
             time.sleep(rng.uniform(0.0, 0.15))
             names = [pid for pid, told in living(mark).items() if f"({victim})" in told]
@@ -111,10 +120,11 @@ def kill_at_random(kills: int, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_of_fifty_kills_at_random_moments_none_leaves_a_process(seed: int) -> None:
-    kill_at_random(kills=10, seed=seed)
+    kill_at_random(kills=10, seed=seed, kind="server" if seed == 0 else "program")
 
 
 @pytest.mark.perf
-def test_of_a_thousand_kills_at_random_moments_none_leaves_a_process() -> None:
-    for seed in range(100, 200):
-        kill_at_random(kills=10, seed=seed)
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_a_thousand_kills_at_random_moments_none_leaves_a_process(kind: str) -> None:
+    for seed in range(100, 150):
+        kill_at_random(kills=10, seed=seed, kind=kind)

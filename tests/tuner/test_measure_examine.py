@@ -185,7 +185,9 @@ HANGS = Fault("hang", "it did not end in its time")
 @BOTH
 def test_what_fails_alone_or_beside_a_copy_of_itself_is_not_believed(program: Program) -> None:
     alone = stint(server_s=0.5)
-    assert judged(program, FAULT).reason == "it fails by itself: exit status 1"
+    failed, hung = judged(program, FAULT), judged(program, HANGS)
+    assert (failed.reason, failed.hangs) == ("it fails by itself: exit status 1", None)
+    assert (hung.reason, hung.hangs) == ("it fails by itself: it did not end in its time", HANGS)
     assert judged(program, alone, alone, FAULT).reason == (
         "a second copy of it beside the first fails: exit status 1"
     )
@@ -263,11 +265,16 @@ def test_a_server_is_compared_for_its_own_cpu_time() -> None:
 
 
 def test_a_server_with_busy_threads_has_all_cpus_and_is_measured_there_alone_again() -> None:
-    threads = stint(cpu_s=1.0 * CPUS, server_s=0.5, threads=4, busy_threads=1.4)
+    threads = stint(cpu_s=1.0 * CPUS, server_s=0.5, threads=4, busy_threads=1.7)
     given = Given(threads, *twice(threads))
     found = ServerTryout(given, SERVER, CONTROL).finding()  # type: ignore[arg-type]
     assert given.paces == [ONE_CPU, ALL_CPUS, ALL_CPUS]
     assert (found.pace, found.reading) == (ALL_CPUS, NumberReading(per_server_cpu=True))
+
+
+def test_a_server_whose_second_thread_does_little_stays_on_one_cpu() -> None:
+    found = judged(SERVER, *twice(stint(server_s=0.5, threads=10, busy_threads=1.5)))
+    assert found.pace == ONE_CPU
 
 
 def test_where_server_and_load_leave_cpus_idle_the_time_of_both_is_compared() -> None:
@@ -319,6 +326,7 @@ ENDS = {
     "it ends by itself": ([], [LOAD_PATIENCE_S, 0.0]),
     "it ends when it is told to": ([ENDLESS], [LOAD_PATIENCE_S, LOAD_SPAN_S]),
     "it fails when it is told to": ([FAULT], [LOAD_PATIENCE_S, 0.0]),
+    "it hangs": ([HANGS], [LOAD_PATIENCE_S, 0.0]),
 }
 
 

@@ -395,6 +395,27 @@ def test_warm_ups_are_run_once_and_not_counted(tmp_path: Path) -> None:
     assert player.accounting.warmup_s > 0
 
 
+@pytest.mark.parametrize("by", ["turns", "runs"])
+def test_a_control_that_hangs_before_it_is_measured_is_run_once(by: str, tmp_path: Path) -> None:
+    """Each run would take as long: an hour passes before a study has tried them all."""
+    log = tmp_path / "log"
+    program = python(
+        f"open({str(log)!r}, 'a').write('x'); time.sleep(3600)", timeout_s=SOON_S, by=by
+    )
+    if by == "runs":
+        player: Any = executor(program, warmups=3)
+    else:
+        player = program_executor(
+            replace(program, by=""), seed=1, machine=Machine.here(), identity=OpenProof()
+        )
+    copies = player.measure([CONTROL, CONTROL], role="aa", rounds=2, number=0)
+    block = player.measure([CONTROL, FIRST], role="search", rounds=1, number=1)
+    found = [outcome.status for outcome in (*copies.outcomes, *block.outcomes)]
+    assert found == ["hang", "hang", "hang", "failed"]
+    assert block.outcomes[1].detail == "it was not run: the control hangs"
+    assert log.read_text() == "x"
+
+
 def test_the_expected_cost_follows_what_runs_have_taken() -> None:
     player = executor(python("time.sleep(0.2)"))
     assert player.cost(2, 3) == 6.0

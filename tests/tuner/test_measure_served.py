@@ -15,7 +15,7 @@ import pytest
 
 from hztune.errors import HztuneError
 from hztune.machine import Machine
-from hztune.measure import Arm, Block, Outcome, examine_server
+from hztune.measure import Arm, Block, Outcome, examine_server, server
 from hztune.measure.alternate import BY_TURNS, NumberReading
 from hztune.measure.examine import Finding
 from hztune.measure.examine_server import ServerTryout
@@ -150,7 +150,7 @@ def test_a_rate_that_counts_standing_still_is_corrected_and_taken_per_cpu_time(
 
 
 def test_a_load_that_never_ends_is_told_to(place: Place, believed: Believe) -> None:
-    believed(NumberReading(), span_s=0.4)
+    believed(NumberReading(), span_s=1.0)
     for outcome in good(place.measure(place.program(count=10**9, metric_regex=RATE))):
         assert BY_TURNS in outcome.facts
         assert outcome.ops_per_s > 0.0
@@ -221,6 +221,20 @@ def test_a_second_copy_that_shares_a_file_is_measured_by_runs(place: Place, tmp_
 
 
 FAILURES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "goes to the background": (
+        {"server": "sh -c 'sleep 9 & echo {port}'"},
+        "failed",
+        "went to the background",
+    ),
+    "never listens": ({"server": "sleep 9{port}"}, "hang", "did not answer on port"),
+    "listens on another port": (
+        {
+            "server": f'{PYTHON} -c \'import socket, time; s = socket.create_server(("", 0)); '
+            "time.sleep(9{port})'"
+        },
+        "hang",
+        "it listens on the port",
+    ),
     "ends under load": ({"word": "crash"}, "failed", "exit status 3"),
     "ends before it answers": ({"server": "/bin/false {port}"}, "failed", "exit status 1"),
     "is put under a load that fails": ({"load": "echo {port} >&2; exit 5"}, "failed", "--load"),
@@ -233,7 +247,10 @@ FAILURES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_failure_by_turns_gets_its_name(place: Place, name: str) -> None:
+def test_a_failure_by_turns_gets_its_name(
+    place: Place, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "READY_S", 1.0)
     options, status, detail = FAILURES[name]
     outcome = place.measure(place.program(**{**options, "by": "turns", "warmup": 0})).control
     assert outcome.status == status

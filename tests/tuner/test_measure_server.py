@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hztune.errors import HztuneError
-from hztune.measure import Arm, Outcome
+from hztune.measure import Arm, Outcome, server
 from hztune.measure.program import Program, Service, by_regex
 from hztune.measure.runs import RunExecutor
 
@@ -105,7 +105,16 @@ def test_a_server_that_starts_itself_without_the_candidate_is_a_wrong_allocator(
     assert outcome.status == "wrong_allocator"
 
 
+ELSEWHERE = ECHO.replace("int(sys.argv[1])", "0")
+NEVER = "import time; time.sleep(3600)"
 FAILURES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "goes to the background": (
+        {"code": f"import os\nif os.fork(): os._exit(0)\n{ECHO}"},
+        "failed",
+        "went to the background",
+    ),
+    "listens on another port": ({"code": ELSEWHERE}, "hang", "s; it listens on the port "),
+    "never listens": ({"code": NEVER}, "hang", "s"),
     "crashes under load": ({"word": "crash"}, "crash", "SIGABRT"),
     "ends before it answers": ({"code": "raise SystemExit(3)"}, "failed", "exit status 3"),
     "is put under a load that fails": ({"load": "echo no; exit 1"}, "failed", "--load"),
@@ -115,7 +124,8 @@ FAILURES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_failure_gets_its_name(serve: Any, name: str) -> None:
+def test_a_failure_gets_its_name(serve: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "READY_S", 1.0)
     options, status, detail = FAILURES[name]
     outcome = serve(**options)
     assert outcome.status == status

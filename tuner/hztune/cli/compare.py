@@ -13,8 +13,14 @@ from click.core import ParameterSource
 from hztune import api
 from hztune.arguments import parse_duration
 from hztune.cli import completion
-from hztune.cli.program import PROGRAM_OPTIONS, SplitCommand, about_program
-from hztune.errors import StoppedByUser, UsageError
+from hztune.cli.program import (
+    NO_PROGRAM,
+    SplitCommand,
+    about_program,
+    refuse_blank,
+    refuse_without_program,
+)
+from hztune.errors import HztuneError, StoppedByUser, UsageError
 from hztune.progress import Plain, Quiet
 
 if TYPE_CHECKING:
@@ -161,6 +167,9 @@ def compare_command(
     if junit is not None and no_worse is None:
         raise UsageError("--junit writes the answers of --no-worse; give that, too: --no-worse 2%")
     budget_s = parse_duration(budget, "--budget")
+    out = out or Path("hztune-results", f"compare-{time.strftime('%Y%m%d-%H%M%S')}")
+    for option, path in (("--plot", plot), ("--csv", csv_path), ("--junit", junit)):
+        _require_place(option, path, out)
     specs = _rows(contenders, **measured)
     sides = api.contenders(contenders, are_commands=_is_open(specs))
     found, stopped = api.compare(
@@ -170,7 +179,7 @@ def compare_command(
         budget_s=budget_s,
         seed=seed,
         no_worse=no_worse,
-        out=out or Path("hztune-results", f"compare-{time.strftime('%Y%m%d-%H%M%S')}"),
+        out=out,
         reporter=Quiet() if quiet else Plain(sys.stderr),
     )
     if found.rows:
@@ -178,7 +187,25 @@ def compare_command(
     _print(found, form, counters=counters)
     if stopped:
         raise StoppedByUser(f"interrupted; {len(found.rows)} of {len(specs)} rows are measured")
-    return 0 if no_worse is None else _STATUS[api.ruling(found)]
+    if no_worse is not None:
+        return _STATUS[api.ruling(found)]
+    _require_ratios(found)
+    return 0
+
+
+def _require_place(option: str, path: Path | None, out: Path) -> None:
+    """Sees to it that a file can be written when all is measured; `out` is made before.
+
+    Raises:
+        UsageError: Its folder does not exist, or it is a folder itself.
+    """
+    if path is None:
+        return
+    folder, made = path.absolute().parent, out.absolute()
+    if not (folder.is_dir() or folder == made or folder in made.parents):
+        raise UsageError(f"{option} {str(path)!r}: there is no folder {str(path.parent)!r}")
+    if path.is_dir():
+        raise UsageError(f"{option} {str(path)!r} is a folder; name a file in it")
 
 
 def _form(form: str, *, as_json: bool, markdown: bool) -> str:
@@ -212,6 +239,7 @@ def _rows(
     Raises:
         UsageError: Nothing is, or what excludes each other.
     """
+    refuse_blank(about)
     given = {
         "--workload": bool(workloads),
         "a program after --": words is not None,
@@ -231,11 +259,7 @@ def _rows(
         if threads or params:
             raise UsageError("--threads and --param are for workloads; a program has its arguments")
         return _programs(commands, words, about)
-    ctx = click.get_current_context()
-    for name in PROGRAM_OPTIONS:
-        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            option = "--" + name.replace("_", "-")
-            raise UsageError(f"{option} is for a program of your own, not for --workload")
+    refuse_without_program()
     return [*api.rows(workloads, threads, params)]
 
 
@@ -244,7 +268,7 @@ def _programs(
 ) -> list[WorkloadSpec | Program]:
     """The programs of the user's that are measured."""
     if words == ():
-        raise UsageError("there is no program after --; write it and its arguments there")
+        raise UsageError(NO_PROGRAM)
     if commands:
         return [*api.named_programs(commands, **about)]
     return [api.program(words or (), **about)]
@@ -273,6 +297,21 @@ def _write(found: Comparison, plot: Path | None, table: Path | None, junit: Path
         api.write_comparison(found, table, "csv")
     if junit is not None:
         api.write_comparison(found, junit, "junit")
+
+
+def _require_ratios(found: Comparison) -> None:
+    """Sees to it that a script does not take a comparison for one in which nothing ran.
+
+    Raises:
+        HztuneError: The control failed in every block of every row.
+    """
+    controls = [block.control for row in found.rows for block in row.blocks]
+    if not any(outcome.ok for outcome in controls):
+        last = controls[-1]
+        raise HztuneError(
+            f"nothing could be compared: {found.contenders[0].name} never ran "
+            f"({last.status}: {last.detail})"
+        )
 
 
 def _print(found: Comparison, form: str, *, counters: bool) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _DASHES = "hztune.dashes"
+NO_PROGRAM = "there is no program after --; write it and its arguments there"
 
 
 def not_empty(ctx: click.Context, param: click.Parameter, value: str) -> str:
@@ -139,6 +140,7 @@ def programs_of(
         UsageError: There are words, but no `--` before them; or the options exclude each other.
     """
     _require_dashes(words)
+    refuse_blank(about)
     if commands and (words or about["server"]):
         raise UsageError(
             "--command, a program after -- and --server exclude each other; of several programs, "
@@ -149,9 +151,40 @@ def programs_of(
     return (api.program(words, **about),) if words or about["server"] else ()
 
 
-def _require_dashes(words: tuple[str, ...]) -> None:
-    """Sees to it that words are a program."""
+def refuse_without_program(beside: frozenset[str] = frozenset()) -> None:
+    """Sees to it that no option about a program was given to a workload.
+
+    Args:
+        beside: Names of those that workloads have, too.
+
+    Raises:
+        UsageError: One was.
+    """
     ctx = click.get_current_context()
+    for each in ctx.command.params:
+        is_given = ctx.get_parameter_source(each.name or "") is ParameterSource.COMMANDLINE
+        if each.name in PROGRAM_OPTIONS - beside and is_given:
+            raise UsageError(f"{each.opts[0]} is for a program of your own, not for --workload")
+
+
+def refuse_blank(about: dict[str, Any]) -> None:
+    """Sees to it that --server and --load are no empty words, such as those of an unset variable.
+
+    Raises:
+        UsageError: One is.
+    """
+    ctx = click.get_current_context()
+    for name in ("server", "load"):
+        is_given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if is_given and not about[name].strip():
+            raise UsageError(f"--{name} {about[name]!r} is empty; give the command of the {name}")
+
+
+def _require_dashes(words: tuple[str, ...]) -> None:
+    """Sees to it that words are a program, and that there is one where there are dashes."""
+    ctx = click.get_current_context()
+    if not words and ctx.meta.get(_DASHES):
+        raise UsageError(NO_PROGRAM)
     if words and not ctx.meta.get(_DASHES):
         if ctx.info_name == "tune":
             raise no_command(words[0])

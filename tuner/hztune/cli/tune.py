@@ -24,6 +24,7 @@ from hztune.cli.program import (
     not_empty,
     program_options,
     programs_of,
+    refuse_without_program,
 )
 from hztune.errors import NoGainError, UsageError
 from hztune.progress import reporter
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from hztune.result import Result
     from hztune.tune import TuneRequest
     from hztune.workload import Goal
+
+_OF_WORKLOADS = frozenset({"idle_s", "rounds", "cpus", "memory"})
+"""Options about programs that workloads have, too."""
 
 _EXIT_STATUS: dict[Verdict, int] = {
     "improved": 0,
@@ -269,6 +273,8 @@ def _request(
         others["prove_on"], own = own[0], ()
     if own and (workload is not None or params or threads is not None):
         raise UsageError("--workload, --param and --threads are not for a program of your own")
+    if workload is not None and not prove_on:
+        refuse_without_program(_OF_WORKLOADS)
     if own and objective == "p99":
         raise UsageError(
             f"--objective {objective} is for workloads; a program of yours is judged by its time, "

@@ -51,6 +51,8 @@ _MOST_RUNS = 10
 _CUT_S = 5.0
 """A copy that takes longer has shown enough."""
 
+SHOWED_NOTHING = Fault("failed", "it showed nothing")
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -62,6 +64,7 @@ class Finding:
         reading: How the speed of a run is read.
         remark: What else the user should know; "": nothing.
         may_be_chance: Whether a machine that was slower for a moment could be the reason.
+        hangs: How it hangs by itself; None: it does not.
     """
 
     reason: str
@@ -69,6 +72,7 @@ class Finding:
     reading: NumberReading = field(default_factory=NumberReading)
     remark: str = ""
     may_be_chance: bool = False
+    hangs: Fault | None = None
 
 
 class Tryout:
@@ -107,7 +111,9 @@ class Tryout:
     def _seen_once(self) -> Finding:
         alone, fault = self.alone()
         if alone is None:
-            return self.against(f"it fails by itself: {fault}")
+            why = fault or SHOWED_NOTHING
+            hangs = why if why.status == "hang" else None
+            return replace(self.against(f"it fails by itself: {why.detail}"), hangs=hangs)
         self.turns.take_memory(alone.run.rss_peak_kb)
         if not self.turns.fits(self.least_copies):
             return self.against(f"{self.least_copies} copies of it take more memory than there is")
@@ -132,14 +138,12 @@ class Tryout:
         """Returns the finding that turns are not to be believed."""
         return Finding(reason, self.turns.pace, may_be_chance=may_be_chance)
 
-    def once(self) -> tuple[Stint | None, str]:
+    def once(self) -> tuple[Stint | None, Fault | None]:
         """Runs the control once; returns what it showed, or why it does not count."""
         stints, fault = self.turns.try_out(self.control, 1)
-        if fault is not None or not stints:
-            return None, fault.detail if fault else "it showed nothing"
-        return stints[0], ""
+        return (stints[0], None) if stints and fault is None else (None, fault)
 
-    def alone(self) -> tuple[Stint | None, str]:
+    def alone(self) -> tuple[Stint | None, Fault | None]:
         """Runs the control alone and sets the pace by it; returns as `once` does."""
         self.turns.pace = Pace(TURN_MS, cpu=None)
         alone, fault = self.once()

@@ -93,7 +93,7 @@ def use_in_rounds(
     server = launch.child
     watch = MemoryWatch(server.pid, plan, launch.scope)
     with watch.watching():
-        fault = answers(service, base, server.wait)
+        fault = answers(service, base, server.wait, server.pid)
         if fault is not None:
             return Run(fault)
         before_ns, rates, runs = tree_cpu_ns(server.pid), list[float](), list[Run]()

@@ -32,16 +32,27 @@ from hztune.measure.types import Arm, Turn
 from hztune.measure.whole import SEEDS, Part, Series, WholeExecutor
 from hztune.rests import Rested
 
+_NOT_RUN = Fault("failed", "it was not run: the control hangs")
+
 
 class RunExecutor(WholeExecutor):
-    """Measures arms on one program by whole runs."""
+    """Measures arms on one program by whole runs.
+
+    Attributes:
+        hangs: How the control was seen to hang before anything was measured: then nothing is run
+            any more, since each run would take as long. None: it does not.
+    """
+
+    hangs: Fault | None = None
 
     def _play(
         self, arms: Sequence[Arm], rounds: int, number: int, rng: random.Random
     ) -> tuple[Series, float]:
         """Runs all arms in interleaved runs."""
         series = _RunSeries(arms, self._program, self._identity, self._sink, self._limits())
-        warmup_s = self._warm_up(series, rng)
+        warmup_s = self._warm_up(series, rng) if self.hangs is None else 0.0
+        if self.hangs is not None:
+            series.give_up(self.hangs)
         calm = self._is_calm() and not self._program.seeks_kept
         series.play(rounds, self._order(len(arms), number), rng, repeating=calm)
         return series, warmup_s
@@ -58,32 +69,39 @@ class RunExecutor(WholeExecutor):
     def _warm_up(self, series: _RunSeries, rng: random.Random) -> float:
         """Fills the caches of the machine, before the first block only; returns the seconds."""
         started = time.monotonic()
-        if self._warmups and self._program.service is not None:
-            self._try_load(series, rng)
-            self._warmups -= 1
-        for _ in range(self._warmups):
-            series.run_uncounted(rng)
+        for number in range(self._warmups):
+            tries_load = number == 0 and self._program.service is not None
+            run = self._try_load(series, rng) if tries_load else series.run_uncounted(rng)
+            if run.fault is not None and run.fault.status == "hang":
+                self.hangs = run.fault
+                break
         self._warmups = 0
         return time.monotonic() - started
 
-    def _try_load(self, series: _RunSeries, rng: random.Random) -> None:
+    def _try_load(self, series: _RunSeries, rng: random.Random) -> Run:
         """Finds out how the load of a server ends: by itself, or when it is told to.
+
+        Returns:
+            The run of it alone.
 
         Raises:
             HztuneError: It takes a fixed time, and that is all that is measured.
         """
         if self._program.rate is None:
             alone = series.run_uncounted(rng)
+            if alone.fault is not None:
+                return alone
             longer = series.run_uncounted(rng, standing=True)
-            if alone.fault is None and longer.fault is None:
+            if longer.fault is None:
                 worked = longer.server_cpu_ns / max(1, alone.server_cpu_ns)
                 refuse_fixed_time(alone.wall_s, longer.wall_s, worked)
-            return
+            return alone
         series.tell_load(min(LOAD_PATIENCE_S, self._program.timeout_s / 2))
         alone = series.run_uncounted(rng)
         if alone.was_told and ends_well(self._program, alone):
             self.tell_load(LOAD_SPAN_S)
         series.tell_load(self._program.span_s)
+        return alone
 
 
 class _RunSeries(Series):
@@ -107,6 +125,11 @@ class _RunSeries(Series):
             if done == until and repeating:
                 turns = [turn for part in self._parts for turn in part.turns]
                 until += repeats(rounds, done, turns)
+
+    def give_up(self, hangs: Fault) -> None:
+        """Lets every arm fail that has not failed yet: the control hangs in this way."""
+        for part in self._parts:
+            part.fault = part.fault or (hangs if self._is_control(part) else _NOT_RUN)
 
     def run_uncounted(self, rng: random.Random, *, standing: bool = False) -> Run:
         """Runs the first arm that can run, and enters nothing; see `serve_once` for `standing`."""

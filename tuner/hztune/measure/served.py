@@ -10,7 +10,7 @@ import contextlib
 import json
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from hztune.measure.identity import Fault
 from hztune.measure.launch import Run, report_of, run_of
 from hztune.measure.memory_watch import tree_memory
 from hztune.measure.program import Program
-from hztune.measure.server import ENDED, answers
+from hztune.measure.server import answers, ended_by_itself
 from hztune.measure.watch import Watcher
 
 READY, DROP, ON = "ready", "drop", "on"
@@ -29,6 +29,10 @@ READY, DROP, ON = "ready", "drop", "on"
 _BUSY = 0.1
 """Share of a server's CPU time above which a process of it does a part of its work."""
 
+_LAST_WORDS_S = 1.0
+"""Patience with a server whose load has failed."""
+
+_PAUSE_S = 0.02
 _MOST = 0.5
 """Share of a server's CPU time that processes must have used which tell of its threads."""
 
@@ -62,14 +66,21 @@ class Server:
     def serve(self) -> str:
         """Waits until it answers; returns what to tell hz-alternate."""
         assert self.program.service is not None, "not a server"
-        self.fault = answers(self.program.service, self.base, self._has_ended)
+        self.fault = answers(self.program.service, self.base, self._has_ended, self._pid)
         self._before = _thread_cpu_ns(self._pid)
         self.pids.update(live.descendants(self._pid))
         return DROP if self.fault else READY
 
-    def rest(self) -> str:
-        """Lets it rest after the load, and reads its memory."""
+    def rest(self, loads: Sequence[Run]) -> str:
+        """Lets it rest after its loads, and reads its memory.
+
+        Where a load failed, the server may be about to end: that is then what is to be told.
+        """
         assert self.program.service is not None, "not a server"
+        if any(load.fault is not None and load.fault.status != "hang" for load in loads):
+            deadline = time.monotonic() + _LAST_WORDS_S
+            while not self._has_ended(_PAUSE_S) and time.monotonic() < deadline:
+                continue
         self._after = _thread_cpu_ns(self._pid)
         idle_s = self.program.service.idle_s
         if idle_s and not self._has_ended(idle_s):
@@ -81,7 +92,7 @@ class Server:
         told = json.dumps(event["result"]).encode() if event["result"] else b""
         run = run_of(report_of(self.program, told, event["stderr"]), watcher, "", event["stderr"])
         by_itself = event["ended_as"] is None
-        fault = (run.fault or ENDED) if by_itself else self.fault
+        fault = ended_by_itself(run) if by_itself else self.fault
         return replace(run, fault=fault, cpu_ns=0, idle_kb=self.idle_kb)
 
     def busy_threads(self, all_ns: int, most: int) -> float:

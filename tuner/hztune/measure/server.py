@@ -20,6 +20,7 @@ from pathlib import Path
 from hztune import process
 from hztune.allocator import live
 from hztune.errors import HztuneError
+from hztune.measure.holdings import ports_of
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Launch, Run, launched
 from hztune.measure.memory_watch import tree_memory
@@ -33,6 +34,11 @@ _PAUSE_S = 0.02
 _STOP_S = 10.0
 ENDED = Fault("failed", "the server ended by itself, with status 0")
 ENDED_EARLY = Fault("failed", "the server ended before it answered")
+IN_BACKGROUND = Fault(
+    "failed",
+    "the server went to the background: its first process ended, and left others, which were "
+    "ended; start it so that it stays in the foreground",
+)
 _TURN_S = 0.05
 
 LOAD_SPAN_S = 2.0
@@ -94,10 +100,10 @@ def serve_once(
         pids.update(live.descendants(launch.child.pid))
         done = launch.child.stop(_STOP_S)
     run, status = launch.run(done)
-    ended_by_itself = status != "interrupted"
+    is_over = status != "interrupted"
     return replace(
         run,
-        fault=(run.fault or ENDED) if ended_by_itself else used.fault,
+        fault=ended_by_itself(run) if is_over else used.fault,
         wall_s=used.wall_s,
         stdout=used.stdout,
         idle_kb=used.idle_kb,
@@ -113,7 +119,7 @@ def _use(
     """Waits until the server answers, puts it under load, and reads its idle memory."""
     server, service = launch.child, program.service
     assert service is not None, "not a server"
-    fault = answers(service, base, server.wait)
+    fault = answers(service, base, server.wait, server.pid)
     if fault is not None:
         return Run(fault)
     before_ns = tree_cpu_ns(server.pid)
@@ -192,7 +198,7 @@ def refuse_fixed_time(alone_s: float, longer_s: float, worked: float) -> None:
 
 
 def answers(
-    service: Service, base: Mapping[str, str], ended: Callable[[float], bool]
+    service: Service, base: Mapping[str, str], ended: Callable[[float], bool], launcher: int
 ) -> Fault | None:
     """Waits until a server answers; returns why it does not.
 
@@ -200,16 +206,29 @@ def answers(
         service: How it is used.
         base: The environment of hztune's own programs.
         ended: Waits so many seconds, and says whether the server has ended.
+        launcher: The process above the server's.
     """
     deadline = time.monotonic() + READY_S
     while not ended(_PAUSE_S):
         if _is_ready(service, base):
             return None
         if time.monotonic() > deadline:
-            return Fault(
-                "hang", f"the server did not answer {_where(service)} within {READY_S:g} s"
-            )
+            why = f"the server did not answer {_where(service)} within {READY_S:g} s"
+            return Fault("hang", why + _elsewhere(service, launcher))
     return ENDED_EARLY
+
+
+def _elsewhere(service: Service, launcher: int) -> str:
+    """What is said of a server that listens on another port than the one that is tried."""
+    found = {port for pid in live.descendants(launcher) for port in ports_of(pid)}
+    if service.ready or not found:
+        return ""
+    return f"; it listens on {' and '.join(sorted(found))}"
+
+
+def ended_by_itself(run: Run) -> Fault:
+    """Why a server that nothing has ended does not count."""
+    return run.fault or (IN_BACKGROUND if run.left else ENDED)
 
 
 def _where(service: Service) -> str:

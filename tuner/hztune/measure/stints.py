@@ -165,7 +165,8 @@ def take_turns(
                         server.began(event)
                         watched.begin(number, event["pid"])
                     elif what in ("serve", "rest"):
-                        child.send(server.serve() if what == "serve" else server.rest())
+                        told = [load.run for load in loads[number]]
+                        child.send(server.serve() if what == "serve" else server.rest(told))
                     elif what == "run" and program.service is not None:
                         loads[number].append(_stint(program, event, _NO_WATCHER, folder))
                     elif what == "run":

@@ -85,7 +85,8 @@ class ProgramExecutor:
         finding = kind(self._turns, self._program, control).finding()
         if finding.remark:
             self._say(finding.remark)
-        if finding.reason and self._by != "turns":
+        if finding.hangs is not None or (finding.reason and self._by != "turns"):
+            self._runs.hangs = finding.hangs
             return self._by_runs(finding.reason)
         self._turns.reading = finding.reading
         self._say(_by_turns(finding))

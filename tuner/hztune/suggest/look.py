@@ -126,7 +126,7 @@ class _Run:
         assert service is not None, "not a server"
         with self._followed(launch):
             began = time.monotonic()
-            if (fault := answers(service, base, server.wait)) is not None:
+            if (fault := answers(service, base, server.wait, server.pid)) is not None:
                 return Run(fault)
             self.ready_s = time.monotonic() - began
             before_ns = tree_cpu_ns(server.pid)
