@@ -231,7 +231,7 @@ def test_the_precision_of_a_program_is_measured_once_and_kept(
     tmp_path: Path,
 ) -> None:
     programs, results = script("programs"), tmp_path / "programs.json"
-    monkeypatch.setattr(programs, "build", lambda module, work: None)
+    monkeypatch.setattr(programs, "build", lambda work, cases, **sizes: None)
     words: list[str | Path] = ["--only", "sqlite", "--pairs", "1", "--load", "busy"]
     words += ["--results", results]
     run(programs, monkeypatch, *words)
