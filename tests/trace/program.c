@@ -4,6 +4,8 @@
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,6 +111,29 @@ static void come_and_go(void)
         if (pthread_create(&thread, NULL, run_thread, NULL) != 0) abort();
         pthread_join(thread, NULL);
     }
+}
+
+static _Atomic(void *) exchanged[64];
+
+static void *free_exchanged(void *stop)
+{
+    while (!atomic_load((atomic_bool *)stop))
+        for (int i = 0; i < 64; i++) free(atomic_exchange(&exchanged[i], NULL));
+    return NULL;
+}
+
+/* One thread is alone and calls densely; then a second one frees its blocks while it goes on. */
+static void be_joined(void)
+{
+    atomic_bool stop = false;
+    pthread_t second;
+    allocate(BLOCKS);
+    for (int i = 0; i < 64; i++) atomic_store(&exchanged[i], malloc(SIZE));
+    if (pthread_create(&second, NULL, free_exchanged, &stop) != 0) abort();
+    for (int i = 0; i < THREADS * 64; i++) free(atomic_exchange(&exchanged[i % 64], malloc(SIZE)));
+    atomic_store(&stop, true);
+    pthread_join(second, NULL);
+    for (int i = 0; i < 64; i++) free(exchanged[i]);
 }
 
 static void on_signal(int number)
@@ -229,7 +254,7 @@ int main(int argc, char **argv)
         {"threads", come_and_go}, {"all", call_all},      {"handlers", allocate_in_handlers},
         {"go_on", go_on},         {"fill", fill},         {"half", touch_half},
         {"strip", strip},         {"alone", go_on_alone}, {"many", fork_many},
-        {"lock_up", lock_up},
+        {"lock_up", lock_up},     {"joined", be_joined},
     };
     for (size_t i = 0; argc == 2 && i < sizeof modes / sizeof modes[0]; i++)
         if (strcmp(argv[1], modes[i].name) == 0) {

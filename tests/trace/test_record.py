@@ -54,6 +54,17 @@ def test_of_ten_million_calls_of_eight_threads_none_is_lost_or_out_of_order(
     assert (notes["unknown"], notes["overlapping"], notes["lost"]) == (0, 0, 0)
 
 
+def test_the_order_is_kept_when_a_second_thread_joins_one_that_was_alone(
+    recorder: Recorder,
+) -> None:
+    recorder.record("joined.trace", "--", recorder.program("program"), "joined")
+    told = recorder.info("joined.trace")
+    assert (told["notes"]["unknown"], told["notes"]["overlapping"]) == (0, 0)
+    assert (
+        told["operations"]["malloc"] >= 1000 + 64 + 300 * 64 == blocks_of(recorder, "joined.trace")
+    )
+
+
 def test_every_function_of_c_is_recorded_with_size_and_alignment(recorder: Recorder) -> None:
     recorder.record("all.trace", "--", recorder.program("program"), "all")
     lines = recorder.lines("all.trace")

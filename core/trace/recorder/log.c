@@ -30,17 +30,19 @@ enum { UNKNOWN, STARTING, OFF, ASLEEP, AWAKE };
 _Thread_local hz_thread_log hz_log;
 static const uint32_t no_life = 0;
 const volatile uint32_t *hz_life = &no_life;
+atomic_bool hz_log_is_alone = true;
 uint32_t hz_log_clock = HZ_CLOCK_COUNTER;
 uint64_t hz_log_touch_bytes;
 
 static atomic_uint mode;
 static atomic_flag is_waking = ATOMIC_FLAG_INIT;
-static bool is_sleeper;            /* it can be woken, again and again */
-static uint32_t *life_page;        /* what hz_life points to, for writing */
-static uint32_t lives;             /* numbers that it has had */
-static char pool_path[PATH_BYTES]; /* where the pool can be opened */
-static hz_pool *pool;              /* of this process, when it is awake */
-static uint32_t image;             /* its number in the pool */
+static bool is_sleeper;                    /* it can be woken, again and again */
+static uint32_t *life_page;                /* what hz_life points to, for writing */
+static uint32_t lives;                     /* numbers that it has had */
+static char pool_path[PATH_BYTES];         /* where the pool can be opened */
+static hz_pool *pool;                      /* of this process, when it is awake */
+static uint32_t image;                     /* its number in the pool */
+static _Atomic(hz_thread_log *) first_log; /* of the thread that was the first to log */
 
 static void wait_on(atomic_uint *word, unsigned seen)
 {
@@ -120,6 +122,8 @@ static void start_again(void)
     unsigned found = OFF;
     pool = NULL;
     atomic_flag_clear(&is_waking);
+    atomic_store(&first_log, NULL);
+    atomic_store(&hz_log_is_alone, true);
     hz_log.leaf = NULL;
     if (make_life()) {
         if (is_sleeper && hz_bell_hang()) found = ASLEEP;
@@ -209,9 +213,19 @@ static hz_leaf *leaf_take(hz_thread_log *log)
     return leaf;
 }
 
+/* Before the first event of a second thread, the first one begins to stamp each of its own. */
+static void log_join(hz_thread_log *log)
+{
+    hz_thread_log *first = NULL;
+    if (!atomic_compare_exchange_strong(&first_log, &first, log) && first != log)
+        atomic_store(&hz_log_is_alone, false);
+}
+
 /* The log of this thread begins: with its identity, and with a stamp that counts from 0. */
 static void log_begin(hz_thread_log *log)
 {
+    log_join(log);
+    log->shares = 0;
     log->leaf = NULL;
     log->stamp = 0;
     log->thread = atomic_fetch_add(&pool->thread_count, 1);
@@ -247,6 +261,12 @@ hz_leaf *hz_log_leaf(hz_thread_log *log)
     hz_leaf *leaf = next_leaf(log);
     errno = saved;
     return leaf;
+}
+
+void hz_log_write_slow(hz_thread_log *log, hz_leaf *leaf, unsigned kind, uint64_t address,
+                       uint64_t size)
+{
+    hz_log_write(log, leaf, kind, address, size, hz_log_clock);
 }
 
 void hz_log_lose(void)

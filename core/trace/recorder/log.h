@@ -16,6 +16,9 @@
 #define HZ_LIKELY(condition) __builtin_expect((condition), 1)
 #define HZ_UNLIKELY(condition) __builtin_expect((condition), 0)
 
+/* What follows is of this library alone: it is found without the loader's table. */
+#pragma GCC visibility push(hidden)
+
 /* What a thread knows of its log. */
 typedef struct hz_thread_log {
     hz_leaf *leaf;       /* that it fills; NULL: none yet, or nothing is logged */
@@ -24,6 +27,7 @@ typedef struct hz_thread_log {
     uint32_t life;       /* value of *hz_life when it took the leaf; after a fork that is another */
     uint32_t thread;     /* its number in the pool */
     uint32_t leaf_count; /* leaves that it has taken */
+    uint32_t shares;     /* next events that may share the last stamp: see hz_log_pass */
     bool is_busy;        /* it writes an event: a signal handler must not */
 } hz_thread_log;
 
@@ -31,6 +35,9 @@ extern _Thread_local hz_thread_log hz_log __attribute__((tls_model("initial-exec
 
 /* A number that the kernel makes 0 in a forked child. */
 extern const volatile uint32_t *hz_life;
+
+/* Only one thread of this process has logged so far. */
+extern atomic_bool hz_log_is_alone;
 
 extern uint32_t hz_log_clock;       /* HZ_CLOCK_... of the pool */
 extern uint64_t hz_log_touch_bytes; /* `touch_bytes` of the pool */
@@ -41,18 +48,36 @@ hz_leaf *hz_log_leaf(hz_thread_log *log);
 /* Counts an event that cannot be logged. */
 void hz_log_lose(void);
 
-/* Writes an event; the leaf has room for it. */
-static inline void hz_log_put(hz_thread_log *log, hz_leaf *leaf, unsigned kind, uint64_t address,
-                              uint64_t size)
+enum { HZ_LOG_SHARES = 7 };
+
+/*
+ * Returns the units since the last stamp, and takes a new one. Most of what an event costs is
+ * reading the clock. As long as one thread alone logs, its order is that of its log, and stamps
+ * only tell the time: events that follow one stamped soon after another share its stamp. A second
+ * thread ends that before it logs its first event, and what a thread knows of another's blocks it
+ * has learned later: every stamp that decides an order is its event's own.
+ */
+static inline uint64_t hz_log_pass(hz_thread_log *log, uint32_t clock)
 {
-    const uint64_t stamp = hz_stamp(hz_log_clock);
+    if (log->shares > 0 && atomic_load_explicit(&hz_log_is_alone, memory_order_relaxed)) {
+        log->shares--;
+        return 0;
+    }
+    const uint64_t stamp = hz_stamp(clock);
+    const uint64_t delta = stamp - log->stamp;
+    if (HZ_UNLIKELY((int64_t)delta < 0)) return 0;
+    log->stamp = stamp;
+    log->shares = delta >> HZ_LOG_DELTA_BITS == 0 ? HZ_LOG_SHARES : 0;
+    return delta;
+}
+
+/* Writes an event; the leaf has room for it. `clock` is a constant where that is fast. */
+static inline void hz_log_write(hz_thread_log *log, hz_leaf *leaf, unsigned kind, uint64_t address,
+                                uint64_t size, uint32_t clock)
+{
+    uint64_t delta = hz_log_pass(log, clock);
     const unsigned used = atomic_load_explicit(&leaf->head.used, memory_order_relaxed);
-    uint64_t delta = stamp - log->stamp;
     unsigned char *at = leaf->events + used;
-    if (HZ_UNLIKELY((int64_t)delta < 0))
-        delta = 0;
-    else
-        log->stamp = stamp;
     if (HZ_UNLIKELY(delta >> (HZ_LOG_DELTA_BITS + HZ_LOG_DELTA_MORE_BITS) != 0)) {
         const uint64_t time = HZ_LOG_TIME | delta << HZ_LOG_KIND_BITS;
         memcpy(at, &time, sizeof time);
@@ -73,14 +98,28 @@ static inline void hz_log_put(hz_thread_log *log, hz_leaf *leaf, unsigned kind, 
     atomic_store_explicit(&leaf->head.used, (unsigned)(at - leaf->events), memory_order_release);
 }
 
+/* The same with the clock of the kernel. */
+void hz_log_write_slow(hz_thread_log *log, hz_leaf *leaf, unsigned kind, uint64_t address,
+                       uint64_t size);
+
+static inline void hz_log_put(hz_thread_log *log, hz_leaf *leaf, unsigned kind, uint64_t address,
+                              uint64_t size)
+{
+    if (HZ_LIKELY(hz_log_clock == HZ_CLOCK_COUNTER))
+        hz_log_write(log, leaf, kind, address, size, HZ_CLOCK_COUNTER);
+    else
+        hz_log_write_slow(log, leaf, kind, address, size);
+}
+
 /* Logs an event about a block, or a thread; `size` may have an alignment in it. */
 static inline void hz_log_event(unsigned kind, const void *block, uint64_t size)
 {
     const uint64_t address = (uintptr_t)block;
-    const uint64_t strange = address & ((1u << HZ_LOG_ADDRESS_SHIFT) - 1);
+    const uint64_t strange =
+        address & ~(((UINT64_C(1) << 47) - 1) >> HZ_LOG_ADDRESS_SHIFT << HZ_LOG_ADDRESS_SHIFT);
     hz_thread_log *log = &hz_log;
     hz_leaf *leaf = log->leaf;
-    if (HZ_UNLIKELY(log->is_busy || strange != 0 || address >> 47 != 0)) {
+    if (HZ_UNLIKELY(log->is_busy || strange != 0)) {
         hz_log_lose();
         return;
     }
@@ -97,5 +136,7 @@ static inline void hz_log_event(unsigned kind, const void *block, uint64_t size)
     atomic_signal_fence(memory_order_seq_cst);
     log->is_busy = false;
 }
+
+#pragma GCC visibility pop
 
 #endif

@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#pragma GCC visibility push(hidden)
+
 /* The next definition of each name, in the order of the loader's search. */
 typedef struct hz_next_functions {
     void *(*malloc)(size_t size);
@@ -37,5 +39,7 @@ static inline bool hz_is_early(const void *block)
 {
     return (uintptr_t)block - (uintptr_t)hz_early < HZ_EARLY_BYTES;
 }
+
+#pragma GCC visibility pop
 
 #endif
