@@ -331,6 +331,24 @@ def test_a_damaged_profile_is_named_and_the_others_are_measured(
     assert len(history.read()) == 1
 
 
+def test_a_folder_that_may_not_be_looked_into_is_named_and_the_others_are_measured(
+    tuned: Profile, answers: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _save(tuned, tmp_path / "all" / "one.json")
+    (tmp_path / "all" / "closed").mkdir()
+    is_file = Path.is_file
+
+    def refused(path: Path) -> bool:
+        if path.parent.name == "closed":
+            raise PermissionError(13, "Permission denied")
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", refused)
+    found = {each.path.parent.name: each.fault for each in api.profiles_in(tmp_path / "all")}
+    assert found["all"] == ""
+    assert "cannot read" in found["closed"]
+
+
 def test_a_name_that_a_terminal_would_obey_is_shown_in_quotes() -> None:
     found = FolderAnswer(Path("a\x1b[2J\udcff.json"), "holds", "so it was made up")
     assert found.lines() == ["'a\\x1b[2J\\udcff.json': holds (so it was made up)"]

@@ -75,8 +75,16 @@ def _files(folder: Path, names: list[str]) -> Iterator[Path]:
         path = folder / name
         if name.endswith(".json") and not name.startswith("."):
             yield path
-        elif (path / PROFILE).is_file():
+        elif _may_be_there(path / PROFILE):
             yield path / PROFILE
+
+
+def _may_be_there(path: Path) -> bool:
+    """Whether there is a file, or a folder that does not let one see: then reading it says so."""
+    try:
+        return path.is_file()
+    except OSError:
+        return True
 
 
 def _kept(path: Path) -> Kept:
