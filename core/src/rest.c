@@ -237,7 +237,7 @@ static bool has_heap(void)
     return hz_heap_first() != NULL && hz_heap_enter() != &hz_heap_none;
 }
 
-static bool is_wanted(void)
+static bool is_worker_wanted(void)
 {
     return hz_cfg.rest_ms != 0 && hz_live(background_period_us) == 0 && has_heap();
 }
@@ -247,7 +247,7 @@ void hz_rest_thread_made(const hz_thread_calls *calls)
     if (!hz_start()) return;
     const int saved = errno;
     hz_atomic_add(&worker.made, 1);
-    if (is_wanted()) {
+    if (is_worker_wanted()) {
         hz_lock_take(&worker.lock);
         if (!worker.is_working && !worker.is_refused) worker_bring(calls);
         hz_lock_release(&worker.lock);
