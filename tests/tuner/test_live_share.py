@@ -306,7 +306,7 @@ def test_a_result_tells_and_keeps_what_was_answered(make_profile: Callable[..., 
     assert read(json.loads(json.dumps(ending(made))), None).account.live == asked_of
     lines = summary_lines(made)
     assert (
-        "  live memory of none with its defaults: at most 20.0 MiB held for 10.0 MiB live (2.00x); "
+        "  live memory of the unchanged program: at most 20.0 MiB held for 10.0 MiB live (2.00x); "
         "16.0 MiB held for 1.0 MiB live (16.00x) when last asked"
     ) in lines
     assert "  live memory of hz thp=on on app: not known: no process of it took requests" in lines

@@ -10,7 +10,6 @@ from hztune.report import words
 from hztune.report.markup import Html, figure, join, table, tag
 from hztune.report.shapes import PlotScale, drawing, lettering, rectangle, segment, time_ticks
 from hztune.rests import Rested, Round
-from hztune.result import LiveMemory
 from hztune.result.figures import Figures
 from hztune.result.kept import Ends, Keeper, KeptMemory
 
@@ -81,10 +80,8 @@ def live(found: Figures) -> Html:
     )
     head = ("configuration", "held at most", "live then", "ratio",
             "held when last asked", "live then", "ratio")  # fmt: skip
-    rows = [
-        (_live_name(one), *_reading(one.share.most), *_reading(one.share.last)) for one in asked
-    ]
-    unknown = dict.fromkeys(f"{_live_name(one)}: {one.share.why}" for one in asked if one.share.why)
+    rows = [(one.name, *_reading(one.share.most), *_reading(one.share.last)) for one in asked]
+    unknown = dict.fromkeys(f"{one.name}: {one.share.why}" for one in asked if one.share.why)
     return join(
         tag("h2", "Live and held memory"),
         tag("p", said, class_="soft"),
@@ -93,11 +90,6 @@ def live(found: Figures) -> Html:
         if unknown
         else "",
     )
-
-
-def _live_name(one: LiveMemory) -> str:
-    on = f" on {one.target}" if one.target else ""
-    return f"{words.arm_words(one.arm)}{on}"
 
 
 def _reading(found: LiveReading | None) -> tuple[str, str, str]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hztune.blocks import Arm, fixed
+from hztune.blocks import UNCHANGED_PROGRAM, Arm, fixed
 from hztune.caution import Caution
 from hztune.measure.live_share import LiveShare
 from hztune.params import Value
@@ -136,6 +136,13 @@ class LiveMemory:
     arm: Arm
     target: str
     share: LiveShare
+
+    @property
+    def name(self) -> str:
+        """In words: "the unchanged program", "hz thp=on on larson"."""
+        is_unchanged = self.arm.allocator == UNCHANGED_PROGRAM
+        whose = "the unchanged program" if is_unchanged else self.arm.text
+        return f"{whose} on {self.target}" if self.target else whose
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,8 +172,7 @@ def _afterwards_lines(result: Result) -> Iterator[str]:
     for one in result.account.survivors:
         yield f"  smallest memory of {one.arm.text}: {one.least.words}"
     for told in result.account.live:
-        on = f" on {told.target}" if told.target else ""
-        yield f"  live memory of {told.arm.text}{on}: {told.share.words}"
+        yield f"  live memory of {told.name}: {told.share.words}"
 
 
 def _kept_lines(kept: KeptMemory, rest: RestPlan | None, base: str) -> Iterator[str]:
