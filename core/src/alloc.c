@@ -265,9 +265,9 @@ static bool grows_large(size_t have, size_t size)
     return have > HZ_CLASS_MAX_BYTES && size > have && !hz_is_fenced();
 }
 
-void *hz_realloc(void *block, size_t size)
+/* A realloc of a block. It has a frame of its own, which an allocation need not make. */
+__attribute__((noinline)) static void *resize(void *block, size_t size)
 {
-    if (block == NULL) return hz_malloc(size);
     if (size == 0) {
         hz_free(block);
         return NULL;
@@ -276,12 +276,12 @@ void *hz_realloc(void *block, size_t size)
         errno = ENOMEM;
         return NULL;
     }
-    const size_t have = hz_usable_size(block);
     const uint32_t class_ = hz_class_at(block);
     if (class_ != HZ_CLASS_NONE)
         hz_require_live(block, class_);
     else if (!hz_guard_is_zero(block))
         hz_die("realloc of a pointer that is no live block", block);
+    const size_t have = hz_usable_of(block, class_);
     if (resize_in_place(block, have, size)) return block;
     void *fresh = grows_large(have, size) ? large_move_and_tick(block, size) : NULL;
     if (fresh != NULL) return fresh;
@@ -290,6 +290,12 @@ void *hz_realloc(void *block, size_t size)
     memcpy(fresh, block, size < have ? size : have);
     hz_free(block);
     return fresh;
+}
+
+/* Some programs allocate by realloc alone: Lua is one. */
+void *hz_realloc(void *block, size_t size)
+{
+    return block == NULL ? hz_malloc(size) : resize(block, size);
 }
 
 HZ_DROP_IN_WITH(hz_override);

@@ -158,11 +158,15 @@ void hz_require_live(const void *block, uint32_t class_)
     if (hz_is_parked(block, class_)) hz_die("a block was freed twice", block);
 }
 
-size_t hz_usable_size(const void *block)
+size_t hz_usable_of(const void *block, uint32_t class_)
 {
-    const uint32_t class_ = hz_class_at(block);
     if (hz_is_fenced() && class_ != HZ_CLASS_NONE) return hz_harden_usable_size(block, class_);
     return class_ == HZ_CLASS_LARGE ? hz_large_bytes(block) : hz_class_bytes[class_];
+}
+
+size_t hz_usable_size(const void *block)
+{
+    return hz_usable_of(block, hz_class_at(block));
 }
 
 HZ_DROP_IN_NAME(free, hz_free);

@@ -59,6 +59,8 @@ bool hz_free_make(hz_heap *heap);
 void hz_free_deferred(hz_heap *heap);
 /* Ends the program if a block of `class_` is free. */
 void hz_require_live(const void *block, uint32_t class_);
+/* Bytes that the block holds, which is of `class_`. */
+size_t hz_usable_of(const void *block, uint32_t class_);
 /* Puts a sealed block into the heap's magazine or, if it is of another shard, its ring. */
 void hz_free_to_heap(hz_heap *heap, uint32_t class_, void *block);
 

@@ -376,19 +376,17 @@ static bool is_of_bin(uint32_t shard, uint32_t class_, const void *block)
     return hz_class_at(block) == class_ && hz_info_at(block)->shard == shard;
 }
 
+/* The same for an address on a page of `span`, which is of this bin. */
+static bool is_start_in(const hz_page_info *span, const void *address)
+{
+    const size_t offset = (uintptr_t)address - (uintptr_t)hz_info_address(span);
+    return offset >= span->colour && hz_is_start(hz_entry_at(address), address);
+}
+
 static bool is_back(const void *block)
 {
     uint64_t bit;
     return (*span_bit(hz_span_of(block), block, &bit) & bit) != 0;
-}
-
-static void span_take_in(hz_bin *bin, void *block, hz_page_info **dead)
-{
-    uint64_t bit;
-    hz_page_info *span = hz_span_of(block);
-    uint64_t *word = span_bit(span, block, &bit);
-    span_mark_free(span, word, bit);
-    span_settle(bin, span, dead);
 }
 
 /* Fetches the blocks' seals before the lock is taken, under which they are read. */
@@ -397,28 +395,55 @@ static void prefetch_seals(void *const *blocks, size_t count)
     for (size_t i = 0; i < count; i++) __builtin_prefetch(blocks[i]);
 }
 
+/* What a bin takes back, and what it finds wrong. Blocks that were freed one after the other often
+ * lie on one page, so what is known of the last block's page is kept. */
+typedef struct intake {
+    hz_bin *bin;
+    hz_page_info *span;  /* that of the last block; NULL: it lay in none */
+    size_t page;         /* the page of the last block */
+    hz_page_info *dead;  /* spans that became empty and are not kept */
+    const void *twice;   /* a block that was freed twice */
+    const void *spoiled; /* a block without its seal */
+} intake;
+
+/* Puts the span into the right list after all blocks of a page were taken in. */
+static void intake_leave_page(intake *in)
+{
+    if (in->span != NULL && in->span->free_count > 0) span_settle(in->bin, in->span, &in->dead);
+}
+
+static void intake_take(intake *in, uint32_t shard, uint32_t class_, void *block)
+{
+    bool is_start = true;
+    if (in->span != NULL && in->page == hz_page_of(block)) {
+        is_start = is_start_in(in->span, block);
+    } else {
+        intake_leave_page(in);
+        in->page = hz_page_of(block);
+        in->span = is_of_bin(shard, class_, block) ? hz_span_of(block) : NULL;
+    }
+    uint64_t bit = 0, *word = in->span != NULL ? span_bit(in->span, block, &bit) : NULL;
+    if (HZ_UNLIKELY(word == NULL || !is_start || (*word & bit) != 0))
+        in->twice = block;
+    else if (HZ_UNLIKELY(!hz_is_sealed(block, hz_map.keys[class_])))
+        in->spoiled = block;
+    else
+        span_mark_free(in->span, word, bit);
+}
+
 /* A block without its seal is the second copy of one that is in use, or was written to after its
  * free. It is left out, as in an allocation; else a span with a block in use could be freed. */
 void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t count)
 {
-    const void *twice = NULL, *spoiled = NULL;
-    const uint64_t key = hz_map.keys[class_];
-    hz_page_info *dead = NULL;
-    hz_bin *bin = bin_of(shard, class_);
+    intake in = {.bin = bin_of(shard, class_)};
     prefetch_seals(blocks, count);
-    hz_lock_take(&bin->lock);
-    for (size_t i = 0; i < count; i++) {
-        if (HZ_UNLIKELY(!is_of_bin(shard, class_, blocks[i]) || is_back(blocks[i])))
-            twice = blocks[i];
-        else if (HZ_UNLIKELY(!hz_is_sealed(blocks[i], key)))
-            spoiled = blocks[i];
-        else
-            span_take_in(bin, blocks[i], &dead);
-    }
-    hz_lock_release(&bin->lock);
-    destroy_all(dead, class_);
-    if (HZ_UNLIKELY(twice != NULL)) hz_die("a block was freed twice", twice);
-    if (HZ_UNLIKELY(spoiled != NULL)) hz_leave_out(spoiled);
+    hz_lock_take(&in.bin->lock);
+    for (size_t i = 0; i < count; i++) intake_take(&in, shard, class_, blocks[i]);
+    intake_leave_page(&in);
+    hz_lock_release(&in.bin->lock);
+    destroy_all(in.dead, class_);
+    if (HZ_UNLIKELY(in.twice != NULL)) hz_die("a block was freed twice", in.twice);
+    if (HZ_UNLIKELY(in.spoiled != NULL)) hz_leave_out(in.spoiled);
 }
 
 bool hz_span_holds(uint32_t shard, uint32_t class_, const void *block)
