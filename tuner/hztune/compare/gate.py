@@ -122,7 +122,7 @@ class Gate:
         logs = [pair.log_ratio for pair in pairs if pair is not None]
         answer, speed = self.judge(logs, horizon)
         if speed is None:
-            return ruling(answer, f"{len(logs)} pairs are too few; give more time with --budget")
+            return ruling(answer, f"too few pairs, {len(logs)}; give more time with --budget")
         why, times = self._why(answer, speed)
         return ruling(answer, why, speed, times)
 

@@ -345,7 +345,7 @@ def verification(promise: Promise, record: ArmRecord, *, is_last: bool = False) 
         why = f"the configuration does not run here ({failure.status}: {failure.detail})"
         return _finding("does not hold", why, interval, record)
     if interval is None:
-        why = f"{len(record.pairs)} pairs are too few; give more time with --budget"
+        why = f"too few pairs, {len(record.pairs)}; give more time with --budget"
         return _finding("cannot tell", why, None, record)
     against = _against(promise, record, interval)
     if against:
