@@ -279,8 +279,8 @@ def main(words: Sequence[str] | None = None) -> None:
                 continue
             began = time.monotonic()
             if began - started + longest_s > asked.span_s:
-                missing = sum(each not in done for each in wanted)
-                print(f"programs.py: {missing} cells are left", file=sys.stderr)
+                unknown = sum(each not in done for each in wanted)
+                print(f"programs.py: {unknown} cells are left", file=sys.stderr)
                 break
             cells.append(measure(case, Path(folder), load, asked.pairs))
             record(asked.results, cells)
