@@ -215,6 +215,7 @@ static void heap_settle(hz_heap *heap)
 /* Takes the heap that has been warm longest, if there are more than `keep`; else NULL. */
 static hz_heap *take_oldest_warm(uint32_t keep)
 {
+    if (hz_atomic_peek(&heaps.warm_count) <= keep) return NULL; /* most threads end so */
     hz_lock_take(&heaps.lock);
     hz_heap *oldest = NULL;
     uint32_t count = hz_atomic_peek(&heaps.warm_count);
