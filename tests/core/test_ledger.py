@@ -117,9 +117,9 @@ def test_lines_of_the_depots_move_only_where_blocks_do(run: Run) -> None:
     assert taken["50"]["rows"] == 0
 
 
-MAY_CALL = {"arena", "extension of the arena", "purge", "start", "worker at rest"}
+MAY_CALL = {"arena", "extension of the arena", "decay", "purge", "start", "worker at rest"}
 """Locks that are held while the system works. For the arena's a thread waits only where it needs
-the system itself; the purge's and the worker's are tried, not waited for, by malloc and free."""
+the system itself; those of decay, purge and worker malloc and free try, and do not wait for."""
 
 
 @pytest.mark.parametrize("shards", ["1", "4"])

@@ -154,7 +154,7 @@ def _use(name: str, contacts: list[Contact], ops: int, seconds: float) -> LockUs
     holds = sum(each.held.count for each in contacts)
     undisturbed = sum(each.held.undisturbed for each in contacts)
     undisturbed_ns = sum(each.held.undisturbed_ns for each in contacts)
-    often = [each for each in contacts if each.held.count >= _SELDOM * holds]
+    often = [each for each in contacts if each.held.count >= _SELDOM * holds] or contacts
     calls: defaultdict[str, int] = defaultdict(int)
     for each in contacts:
         for call, count in each.calls.items():
