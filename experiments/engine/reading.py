@@ -21,7 +21,7 @@ import numpy as np
 
 from hztune.params import Value, renamed_in
 from hztune.sparse import Axis, Measurement, SparseModel
-from hztune.sparse.sampler import FAR
+from hztune.sparse.told import FAR
 from hztune.stats import fixed_interval
 
 LEAST_PAIRS = 6

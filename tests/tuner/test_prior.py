@@ -21,7 +21,7 @@ from hztune.prior import NOTHING, Gain, Learned, Lesson, Prior, Subject, state, 
 from hztune.prior.lesson import MOST_BYTES, dumps, parse
 from hztune.prior.weighing import MOST_FACTOR
 from hztune.space import Choice, Space
-from hztune.sparse.sampler import ODDS
+from hztune.sparse.grid import ODDS
 from hztune.trial import Workbench
 from hztune.tune.learned import MUCH, learned_of
 from hztune.tune.story import Story

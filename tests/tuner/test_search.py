@@ -16,7 +16,7 @@ from hztune.errors import HztuneError, StoppedByUser, UsageError
 from hztune.lab.replay import ModelNoise, Truth
 from hztune.search import SLOTS, Search
 from hztune.space import Space
-from hztune.sparse.sampler import FAR
+from hztune.sparse.told import FAR
 from hztune.stats import PairRatio, sequential_interval
 from hztune.trial import ArmRecord, Ledger, MemoryLimit, Workbench, assess, calibrate
 from hztune.trial.ledger import FAR_BEHIND

@@ -27,7 +27,7 @@ from hztune.sparse import (
     model,
 )
 from hztune.sparse.features import UNCHANGED
-from hztune.sparse.sampler import FAR
+from hztune.sparse.told import FAR
 
 SPACE: dict[str, BaseDistribution] = {
     **{f"size{number}": IntDistribution(0, 7) for number in range(7)},

@@ -20,7 +20,7 @@ from typing import Any
 from hztune.blocks import fixed
 from hztune.prior.lesson import Learned, Lesson, Subject
 from hztune.space import AnySpace, Space
-from hztune.sparse.sampler import ODDS
+from hztune.sparse.grid import ODDS
 from hztune.strictjson import Fields
 
 MOST_FACTOR = 8.0

@@ -10,7 +10,8 @@ from hztune.blocks import Arm
 from hztune.params import Param, Value
 from hztune.sparse import Axis, Measurement, SparseModel
 from hztune.sparse.features import UNCHANGED
-from hztune.sparse.sampler import FAR, ODDS
+from hztune.sparse.grid import ODDS
+from hztune.sparse.told import FAR
 from hztune.stats import pair_ratio
 from hztune.trial import Ledger
 

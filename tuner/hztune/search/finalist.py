@@ -16,7 +16,8 @@ from hztune.blocks import Arm
 from hztune.search.proposer import Proposer
 from hztune.sparse import SparseModel
 from hztune.sparse.features import UNCHANGED
-from hztune.sparse.sampler import PRICE, Row
+from hztune.sparse.grid import Row
+from hztune.sparse.sampler import PRICE
 from hztune.stats import normal_tail
 
 Chain = tuple[Arm, ...]

@@ -18,7 +18,8 @@ from hztune.blocks import Arm, Block, Outcome
 from hztune.space import Dimension, Space
 from hztune.sparse import BLOCK, EXCESS, SparseModel, SparseSampler
 from hztune.sparse.features import Floats
-from hztune.sparse.sampler import Known, Params, Row
+from hztune.sparse.grid import Params, Row
+from hztune.sparse.sampler import Known
 from hztune.stats import pair_ratio, saving_ratio
 from hztune.trial import Ledger
 
@@ -142,12 +143,12 @@ class Proposer:
     def row(self, arm: Arm) -> Row:
         """An arm as the model sees it."""
         if arm.key not in self._rows:
-            self._rows[arm.key] = self.sampler.row(self._space.indices(arm.config))
+            self._rows[arm.key] = self.sampler.grid(self.study).row(self._space.indices(arm.config))
         return self._rows[arm.key]
 
     def arm(self, row: Row) -> Arm | None:
         """The arm of a row; None where it is not legal."""
-        config = self._space.at(self.sampler.params(self.sampler.axes(), row))
+        config = self._space.at(self.sampler.grid(self.study).params(row))
         return None if self._space.objection(config) else self._space.arm(config)
 
     # ---- telling ---------------------------------------------------------------------------------

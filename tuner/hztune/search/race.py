@@ -22,7 +22,8 @@ from hztune.search.proposer import SPEED, Prediction, Proposer
 from hztune.search.prospects import Ranked, prospects
 from hztune.space import AnySpace
 from hztune.sparse.features import UNCHANGED
-from hztune.sparse.sampler import PRICE, Row
+from hztune.sparse.grid import Row
+from hztune.sparse.sampler import PRICE
 from hztune.stats import NORMAL_95, Estimate
 from hztune.trial import Workbench
 

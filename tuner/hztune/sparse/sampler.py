@@ -14,34 +14,35 @@ between them (Knowles, ParEGO, IEEE Trans. Evol. Comput. 10, 2006).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from optuna import Study
-from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from hztune.sparse.features import UNCHANGED, Axis, Floats, Levels
+from hztune.sparse.grid import Grid, Legal, Params, Row, axis_of, checked_odds
 from hztune.sparse.model import Measurement, SparseModel
-
-BLOCK, VARIANCE, EXCESS = "block", "variance", "excess"
-"""Attributes of a trial: its block; the variance of its value; how far it breaks a limit, in log
-units, where there is one (above 0: it does)."""
-
-ODDS = 0.15
-"""How likely a parameter matters of which nothing is known."""
+from hztune.sparse.told import (
+    FAR,
+    BlockKey,
+    Variances,
+    block_of,
+    excess_of,
+    order_of,
+    refuse_other_directions,
+    value_of,
+    variances_of,
+)
 
 PRICE = 0.002
 """Log ratio that a parameter must promise: a configuration that changes less is the better one."""
 
-FAR = -0.35
-"""Log ratio below which it does not matter how slow a configuration is."""
-
-_USUAL_VARIANCE = 0.04**2
 _FAILURE_VARIANCE = 0.1**2
 _EXCESS_VARIANCE = 0.02**2
 _EXCESS_PRICE = 10.0
@@ -66,10 +67,7 @@ _RANDOM = 48
 _MOST_CHANGED = 3
 _INCUMBENTS = 4
 _MOST_MODELLED = 120
-"""Configurations that the model is made of: it costs their cube."""
-
-Params = dict[str, Any]
-Row = tuple[int, ...]
+"""Configurations that the model is made of, and failures beside them: it costs their cube."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class Known:
     """What the trials of a study say.
 
     Attributes:
-        axes: The parameters.
+        grid: The parameters.
         rows: Every configuration that was measured, in order of its first measurement.
         models: One for each objective; empty before anything was measured.
         excess: The model of how far the limit is broken; None without one.
@@ -86,13 +84,18 @@ class Known:
         trials: How many have ended with a value or a failure.
     """
 
-    axes: tuple[Axis, ...]
+    grid: Grid
     rows: tuple[Row, ...]
     models: tuple[SparseModel, ...]
     excess: SparseModel | None
     failed: frozenset[Row]
     open: frozenset[Row]
     trials: int
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The parameters as the model sees them."""
+        return self.grid.axes
 
     @cached_property
     def modelled(self) -> list[Row]:
@@ -101,7 +104,11 @@ class Known:
 
 
 class SparseSampler(BaseSampler):
-    """Proposes what differs from the defaults in few parameters."""
+    """Proposes what differs from the defaults in few parameters.
+
+    A parameter that the objective asks for in some branches only is tried there if `legal` gives it
+    its default in all others: else its proposals change nothing.
+    """
 
     def __init__(
         self,
@@ -109,8 +116,8 @@ class SparseSampler(BaseSampler):
         *,
         seed: int = 0,
         odds: Mapping[str, float] | None = None,
-        legal: Callable[[Params], Params | None] | None = None,
-        variances: Callable[[FrozenTrial], Sequence[float]] | None = None,
+        legal: Legal | None = None,
+        variances: Variances | None = None,
         is_control: bool = True,
         space: Mapping[str, BaseDistribution] | None = None,
     ) -> None:
@@ -124,35 +131,41 @@ class SparseSampler(BaseSampler):
                 legal; None: all are.
             variances: Says how noisy the values of a trial are; None: its attribute VARIANCE does.
             is_control: Whether the defaults are what all is compared with.
-            space: The parameters, for a study whose trials are asked without distributions.
+            space: The parameters; None: those of the study's trials.
+
+        Raises:
+            ValueError: Some of `odds` are none.
         """
-        self._defaults, self._seed, self._odds = dict(defaults), seed, dict(odds or {})
-        self._legal, self._is_control = legal, is_control
-        self._variances = variances or _stated_variances
-        self._space = dict(space or {})
-        self._canonical: dict[Row, Row | None] = {}
+        self._defaults, self._seed, self._odds = dict(defaults), seed, checked_odds(odds or {})
+        self._legal, self._is_control, self._variances = legal, is_control, variances
+        self._space = None if space is None else dict(space)
+        self._grid: Grid | None = None
+        self._study = ""
         self._known: tuple[int, Known] | None = None
-        self._rows: dict[int, Row] = {}
 
     # ---- Optuna's interface ----------------------------------------------------------------------
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """All parameters that were given, or that a trial had so far."""
-        if not self._space:
-            for each in study.get_trials(deepcopy=False):
-                self._space |= each.distributions
-        return dict(self._space)
+        """All parameters that were given, or that some trial had."""
+        return dict(self.grid(study).space)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> Params:
-        """One configuration, see `suggest`; nothing while no parameter is known."""
+        """One configuration, see `suggest`; the defaults where there is nothing else to measure.
+
+        Raises:
+            ValueError: Not even the defaults are legal.
+        """
         if not search_space:
             return {}
         found = self.suggest(study, 1)
-        return found[0] if found else {name: self._defaults[name] for name in search_space}
+        grid = self.grid(study)
+        if not found and grid.meant(grid.bare) is None:
+            raise ValueError("`legal` refuses the defaults, and all else that could be proposed")
+        return found[0] if found else grid.params(grid.bare)
 
     def sample_independent(
         self,
@@ -162,6 +175,8 @@ class SparseSampler(BaseSampler):
         param_distribution: BaseDistribution,
     ) -> Any:
         """The default: what the sampler was not told of stays as it is."""
+        self._bind(study)
+        axis_of(param_name, param_distribution, self._defaults, self._odds)
         return self._defaults[param_name]
 
     # ---- what else it can be asked ---------------------------------------------------------------
@@ -175,12 +190,12 @@ class SparseSampler(BaseSampler):
             study: Whose trials are known.
             count: Most configurations that are wanted.
             fresh: Most of them that were not measured before; None: any number.
-            out: Rows (see `row`) that are not to be measured.
+            out: Rows (see `Grid.row`) that are not to be measured.
         """
         known = self.known(study)
         rng = np.random.default_rng(self._mixed(known.trials, len(known.open)))
         left = count if fresh is None else min(fresh, count)
-        banned = {*known.open, *known.failed, *out, (UNCHANGED,) * len(known.axes)}
+        banned = {*known.open, *known.failed, *out, known.grid.bare}
         aims = len(study.directions) + (known.excess is not None)
         slots = int(count / aims + rng.random())
         chosen = self._screening(known, rng, banned, min(left, slots))
@@ -188,7 +203,7 @@ class SparseSampler(BaseSampler):
             chosen += self._drawn(known, rng, banned | {*chosen}, count, left, chosen)
         elif len(chosen) < left:
             chosen += self._some(known, rng, banned | {*chosen}, left - len(chosen))
-        return [self.params(known.axes, row) for row in chosen]
+        return [known.grid.params(row) for row in chosen]
 
     def outlook(self, study: Study, draws: int) -> Floats:
         """What new configurations may come to, those that `suggest` would choose from.
@@ -216,97 +231,78 @@ class SparseSampler(BaseSampler):
 
     def known(self, study: Study) -> Known:
         """What the trials say by now; the models are kept until more are finished."""
-        trials = study.get_trials(deepcopy=False)
+        grid, trials = self.grid(study), study.get_trials(deepcopy=False)
         finished = sum(trial.state.is_finished() for trial in trials)
-        if self._known is None or self._known[0] != finished:
-            self._known = finished, self._learn(study, trials)
-        asked = {self.row(t.params) for t in trials if t.state == TrialState.RUNNING}
-        return replace(self._known[1], open=frozenset(asked))
+        held = self._known
+        if held is None or held[0] != finished or held[1].grid is not grid:
+            held = self._known = finished, self._learn(study, grid, trials)
+        asked = {grid.row_of(t) for t in trials if t.state == TrialState.RUNNING}
+        return replace(held[1], open=frozenset(row for row in asked if row is not None))
 
-    def axes(self) -> tuple[Axis, ...]:
-        """The parameters as the model sees them.
+    def grid(self, study: Study) -> Grid:
+        """The parameters of a study by now, and its configurations as rows.
 
         Raises:
-            ValueError: One has more values than can be told apart, or no default.
+            ValueError: A parameter has more values than can be told apart, or no default; the study
+                is another one than before, or its objectives cannot be sought.
         """
-        return tuple(self._axis(name, each) for name, each in self._space.items())
+        self._bind(study)
+        grid, space = self._grid, self._space
+        if space is None:
+            space = {}
+            for trial in study.get_trials(deepcopy=False):
+                space |= trial.distributions
+        if grid is None or (self._space is None and grid.space != space):
+            grid = self._grid = Grid(space, self._defaults, self._odds, self._legal)
+        return grid
 
-    def row(self, params: Mapping[str, Any]) -> Row:
-        """A configuration as level numbers; what it leaves out, or leaves alone, is UNCHANGED."""
-        return tuple(
-            UNCHANGED
-            if params.get(name, self._defaults[name]) == self._defaults[name]
-            else _level(each, params[name])
-            for name, each in self._space.items()
-        )
-
-    def params(self, axes: Sequence[Axis], row: Row) -> Params:
-        """The values of all parameters in a configuration."""
-        return {
-            axis.name: self._defaults[axis.name]
-            if level == UNCHANGED
-            else _value(self._space[axis.name], level)
-            for axis, level in zip(axes, row, strict=True)
-        }
+    def _bind(self, study: Study) -> None:
+        """Makes sure that all it is asked is about one study."""
+        if not self._study:
+            refuse_other_directions(study)
+            self._study = study.study_name
+        if study.study_name != self._study:
+            raise ValueError(
+                f"the study is {study.study_name!r}, and this sampler has learned of "
+                f"{self._study!r}; make a sampler for each study"
+            )
 
     # ---- learning --------------------------------------------------------------------------------
 
-    def _learn(self, study: Study, trials: Sequence[FrozenTrial]) -> Known:
-        axes = self.axes()
-        failed = sorted({self._row_of(t) for t in trials if t.state == TrialState.FAIL})
-        done = [t for t in trials if t.state == TrialState.COMPLETE]
-        done.sort(key=self._place)  # a study that is read back may have been told in another order
-        rows = [self._row_of(t) for t in done]
-        order = [*dict.fromkeys(rows)]
-        modelled = _modelled(rows)
-        numbers = {row: number for number, row in enumerate(dict.fromkeys([*modelled, *failed]))}
-        levels = np.array([*numbers], dtype=np.int64).reshape(len(numbers), len(axes))
+    def _learn(self, study: Study, grid: Grid, trials: Sequence[FrozenTrial]) -> Known:
+        """What the finished trials say; those of other values than the grid's are passed over."""
+        placed = [(row, trial) for trial in trials if (row := grid.row_of(trial)) is not None]
+        failed = [row for row, trial in placed if trial.state == TrialState.FAIL]
+        done = [each for each in placed if each[1].state == TrialState.COMPLETE]
+        # A study that is read back may have been told in another order.
+        done.sort(key=lambda each: (order_of(each[1]), each[0]))
+        modelled = _modelled([row for row, _ in done])
+        lost = sorted({*failed[-_MOST_MODELLED:]})
+        numbers = {row: number for number, row in enumerate(dict.fromkeys([*modelled, *lost]))}
+        levels = np.array([*numbers], dtype=np.int64).reshape(len(numbers), len(grid.axes))
+        known = [(numbers[row], trial) for row, trial in done if row in numbers]
         models = []
         if modelled:
             for objective in range(len(study.directions)):
-                seen = [
-                    _measurement(numbers[row], t, objective, self._variances(t)[objective])
-                    for row, t in zip(rows, done, strict=True)
-                    if row in numbers
-                ]
-                lost = [
-                    Measurement(numbers[row], -1 - place, FAR, _FAILURE_VARIANCE)
-                    for place, row in enumerate(failed)
-                    if objective == 0 and row in numbers
-                ]
-                models.append(SparseModel(axes, levels, seen + lost, is_control=self._is_control))
+                failures = [numbers[row] for row in lost] if objective == 0 else []
+                told = _measurements(known, objective, self._variances, failures)
+                models.append(SparseModel(grid.axes, levels, told, is_control=self._is_control))
+        excesses = ((config, excess_of(trial)) for config, trial in known)
         limited = [
-            Measurement(numbers[row], number, t.user_attrs[EXCESS], _EXCESS_VARIANCE)
-            for number, (row, t) in enumerate(zip(rows, done, strict=True))
-            if row in numbers and EXCESS in t.user_attrs
+            Measurement(config, number, excess, _EXCESS_VARIANCE)
+            for number, (config, excess) in enumerate(excesses)
+            if excess is not None
         ]
-        excess = SparseModel(axes, levels, limited, is_control=False) if limited else None
+        model = SparseModel(grid.axes, levels, limited, is_control=False) if limited else None
         return Known(
-            axes,
-            tuple(order),
+            grid,
+            tuple(dict.fromkeys(row for row, _ in done)),
             tuple(models),
-            excess,
+            model,
             frozenset(failed),
             frozenset(),
-            len(done) + len(failed),
+            len(done) + len({*failed}),
         )
-
-    def _place(self, trial: FrozenTrial) -> tuple[int, Row]:
-        return trial.user_attrs.get(BLOCK, trial.number), self._row_of(trial)
-
-    def _row_of(self, trial: FrozenTrial) -> Row:
-        """The row of a finished trial, whose parameters change no more."""
-        if trial.number not in self._rows:
-            self._rows[trial.number] = self.row(trial.params)
-        return self._rows[trial.number]
-
-    def _axis(self, name: str, each: BaseDistribution) -> Axis:
-        if name not in self._defaults:
-            raise ValueError(f"{name!r} has no default; name it in `defaults`")
-        count = _count(name, each)
-        default = _level_or_none(each, self._defaults[name])
-        odds = min(0.95, max(0.005, self._odds.get(name, ODDS)))
-        return Axis(name, count, default, isinstance(each, IntDistribution), odds)
 
     # ---- choosing --------------------------------------------------------------------------------
 
@@ -333,7 +329,7 @@ class SparseSampler(BaseSampler):
             for axis in picked.tolist():
                 changed[axis] = _moderate(known.axes[axis], levels[axis], rng)
             times[picked] += 1.0
-            meant = self._meant(known.axes, tuple(changed))
+            meant = known.grid.meant(tuple(changed))
             if meant is not None and meant not in {*known.rows, *banned, *found}:
                 found.append(meant)
         return found
@@ -364,7 +360,7 @@ class SparseSampler(BaseSampler):
         """Random sparse configurations: nothing is known yet."""
         found: list[Row] = []
         for row in self._random(known.axes, rng, 8 * most):
-            meant = self._meant(known.axes, row)
+            meant = known.grid.meant(row)
             if meant is not None and meant not in banned and meant not in found:
                 found.append(meant)
         return found[:most]
@@ -398,7 +394,7 @@ class SparseSampler(BaseSampler):
                     break
                 out[place] = True
                 is_new = place >= len(measured)
-                meant = self._meant(known.axes, everything[place]) if is_new else everything[place]
+                meant = known.grid.meant(everything[place]) if is_new else everything[place]
                 if meant is None or meant in taken or (is_new and meant in seen):
                     continue
                 left -= is_new
@@ -452,15 +448,6 @@ class SparseSampler(BaseSampler):
             found.append(tuple(row))
         return found
 
-    def _meant(self, axes: Sequence[Axis], row: Row) -> Row | None:
-        """The row of the configuration that is meant; None where it is not legal."""
-        if self._legal is None:
-            return row
-        if row not in self._canonical:
-            params = self._legal(self.params(axes, row))
-            self._canonical[row] = None if params is None else self.row(params)
-        return self._canonical[row]
-
     def _mixed(self, trials: int, asked: int = 0) -> int:
         """A seed that is the same for the same study and number of trials, and for no other."""
         digest = hashlib.sha256(f"{self._seed}:{trials}:{asked}".encode()).digest()
@@ -476,17 +463,28 @@ def _landscape(
     return drawn[0] if len(drawn) == 1 else _in_some_direction(drawn, rng)
 
 
-def _stated_variances(trial: FrozenTrial) -> Sequence[float]:
-    """What the attribute VARIANCE says: a number for each objective, or one for all."""
-    stated = trial.user_attrs.get(VARIANCE, _USUAL_VARIANCE)
-    return [stated] * len(trial.values) if isinstance(stated, float) else stated
+def _measurements(
+    known: Sequence[tuple[int, FrozenTrial]],
+    objective: int,
+    variances: Variances | None,
+    failures: Sequence[int],
+) -> list[Measurement]:
+    """What trials say of one objective; a configuration that failed is FAR, in a block of its own.
 
-
-def _measurement(config: int, trial: FrozenTrial, objective: int, variance: float) -> Measurement:
-    """What a trial says of one objective."""
-    value = max(FAR, trial.values[objective]) if objective == 0 else trial.values[objective]
-    block = trial.user_attrs.get(BLOCK, -1 - trial.number)
-    return Measurement(config, block, value, variance)
+    Args:
+        known: Numbers of configurations, with their trials.
+        objective: Which one.
+        variances: See `variances_of`.
+        failures: Numbers of the configurations that failed.
+    """
+    blocks: dict[BlockKey, int] = {}
+    found = []
+    for config, trial in known:
+        block = blocks.setdefault(block_of(trial), len(blocks))
+        variance = variances_of(trial, variances)[objective]
+        found.append(Measurement(config, block, value_of(trial, objective), variance))
+    own = enumerate(failures, len(blocks))
+    return found + [Measurement(config, n, FAR, _FAILURE_VARIANCE) for n, config in own]
 
 
 def _in_some_direction(drawn: Sequence[Floats], rng: np.random.Generator) -> Floats:
@@ -529,36 +527,3 @@ def _moderate(axis: Axis, levels: Sequence[int], rng: np.random.Generator) -> in
     step = max(1, axis.count // 4)
     near = [each for each in (axis.default - step, axis.default + step) if each in levels]
     return int(rng.choice(near or levels))
-
-
-def _count(name: str, each: BaseDistribution) -> int:
-    if isinstance(each, CategoricalDistribution):
-        return len(each.choices)
-    if isinstance(each, IntDistribution) and not each.log:
-        count = (each.high - each.low) // each.step + 1
-        if count <= 64:
-            return count
-    raise ValueError(f"{name!r} is {each}; legal are categories and whole numbers, at most 64")
-
-
-def _value(each: BaseDistribution, level: int) -> Any:
-    if isinstance(each, CategoricalDistribution):
-        return each.choices[level]
-    assert isinstance(each, IntDistribution)  # _count saw to it
-    return each.low + level * each.step
-
-
-def _level(each: BaseDistribution, value: Any) -> int:
-    if isinstance(each, CategoricalDistribution):
-        return each.choices.index(value)
-    assert isinstance(each, IntDistribution)  # _count saw to it
-    return int((value - each.low) // each.step)
-
-
-def _level_or_none(each: BaseDistribution, value: Any) -> int | None:
-    """The level of a value; None where it is none of them."""
-    if isinstance(each, CategoricalDistribution):
-        return each.choices.index(value) if value in each.choices else None
-    assert isinstance(each, IntDistribution)  # _count saw to it
-    is_one = isinstance(value, int) and each.low <= value <= each.high
-    return (value - each.low) // each.step if is_one else None
