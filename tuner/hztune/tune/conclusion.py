@@ -251,8 +251,13 @@ def account_of(story: Story, decision: Decision, wall_s: float) -> Account:
 
 
 def _findable(story: Story, calibration: Calibration | None) -> float | None:
-    """The least gain that the search finds; None where it sought no winner, or only a proof ran."""
+    """The least gain that the search finds; None where it sought no winner, or only a proof ran.
+
+    None, too, where it had no time for a single block.
+    """
     if calibration is None or calibration is not story.calibration:
+        return None
+    if not story.bench.ledger.searched:
         return None
     return math.expm1(calibration.findable) if isinstance(story.aim, Winner) else None
 

@@ -251,6 +251,8 @@ class Winner(Aim):
         story, records = self.story, self.bench.ledger.searched.values()
         if records and not any(record.feasible for record in records):
             why = "no configuration beside the default ran within the limits"
+        elif not self.proofs and not records:
+            why = "no configuration was searched: the budget had no time left for it"
         elif not self.proofs and story.search.best() is not None:
             why = f"no time was left for the {self.bench.least_pairs} fresh pairs of a claim"
         elif not self.proofs:
