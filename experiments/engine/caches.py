@@ -1,0 +1,164 @@
+"""Turns share the caches: do allocators compare by turns as they do by whole runs?
+
+    python experiments/engine/caches.py [--only lua dicts] [--runs 200]
+
+Programs whose memory is about as large as a cache are measured under several allocators, which keep
+different amounts of memory in use. A block by turns, in which all of them are alive and drive each
+other's lines out of the caches, and blocks of whole runs, one after the other, follow each other.
+What is complete goes into caches.json and is not measured again; the table goes to stdout (--table:
+that alone).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from programs import HERE, build, cases, environment, examined, program_of
+
+from hztune.blocks import UNCHANGED_PROGRAM, Arm, Block
+from hztune.machine import Machine
+from hztune.measure.alternate import AlternateExecutor
+from hztune.measure.executors import program_identity
+from hztune.measure.runs import RunExecutor
+
+RESULTS = HERE / "caches.json"
+SCHEMA = 1
+PROGRAMS = ("lua", "dicts", "sqlite")
+ARMS = tuple(Arm(name) for name in (UNCHANGED_PROGRAM, "hz", "mimalloc", "tcmalloc"))
+RUNS = 200
+BLOCKS_OF_RUNS = 4
+"""For each block by turns."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """One program under one allocator, beside the same on the C library's.
+
+    Attributes:
+        program: Its name in experiments/programs.
+        allocator: What it is under.
+        measured: When that was complete.
+        rss_kb: The most memory that it took by whole runs.
+        turns: Of each block by turns, the log ratio of the speeds; above 0 is faster.
+        runs: The same of each block of whole runs.
+    """
+
+    program: str
+    allocator: str
+    measured: str
+    rss_kb: int
+    turns: tuple[float, ...]
+    runs: tuple[float, ...]
+
+
+def ratios(block: Block) -> list[float]:
+    """The log ratio of each arm's speed to that of the first one.
+
+    Raises:
+        SystemExit: A run failed.
+    """
+    if bad := [each.detail for each in block.outcomes if not each.ok]:
+        raise SystemExit(f"caches.py: {bad}")
+    first, *others = (math.log(each.ops_per_s) for each in block.outcomes)
+    return [other - first for other in others]
+
+
+def measure(case: Any, work: Path, runs: int) -> Iterator[Shared]:
+    """Measures one program under all allocators, by turns and by so many runs of each."""
+    program = program_of(case, work)
+    identity, memory_mb = program_identity(program), int(Machine.here().memory_gib * 1024)
+    turns = AlternateExecutor(program, seed=1, identity=identity, memory_mb=memory_mb)
+    whole = RunExecutor(program, seed=1, identity=identity, memory_mb=memory_mb)
+    by_turns: list[list[float]] = []
+    by_runs: list[list[float]] = []
+    memory: list[list[int]] = []
+    with environment(case):
+        if reason := examined(turns, program).reason:
+            raise SystemExit(f"caches.py: {case.name}: {reason}")
+        for number in range(runs):
+            block = whole.measure(ARMS, role="explore", rounds=1, number=number)
+            by_runs.append(ratios(block))
+            memory.append([each.rss_peak_kb for each in block.outcomes])
+            if number % BLOCKS_OF_RUNS == 0:
+                block = turns.measure(ARMS, role="explore", rounds=1, number=number)
+                by_turns.append(ratios(block))
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    for index, arm in enumerate(ARMS[1:]):
+        yield Shared(
+            case.name,
+            arm.allocator,
+            now,
+            max(each[index + 1] for each in memory),
+            tuple(each[index] for each in by_turns),
+            tuple(each[index] for each in by_runs),
+        )
+
+
+def interval(logs: Sequence[float]) -> tuple[float, float]:
+    """The mean of log ratios, and half its 95 % interval, by the normal distribution."""
+    return fmean(logs), 1.96 * stdev(logs) / math.sqrt(len(logs))
+
+
+def told(log: float, half: float) -> str:
+    """A ratio with its interval."""
+    low, high = math.exp(log - half), math.exp(log + half)
+    return f"{math.exp(log):.3f} [{low:.3f}, {high:.3f}]"
+
+
+def table(found: Sequence[Shared]) -> Iterator[str]:
+    """The table as lines."""
+    yield "| | memory | allocator | by turns | by runs | turns / runs |"
+    yield "|---|---|---|---|---|---|"
+    for each in found:
+        (turns, turns_half), (runs, runs_half) = interval(each.turns), interval(each.runs)
+        apart = told(turns - runs, math.hypot(turns_half, runs_half))
+        yield (
+            f"| `{each.program}` | {each.rss_kb / 1024:.0f} MiB | {each.allocator} "
+            f"| {told(turns, turns_half)} | {told(runs, runs_half)} | {apart} |"
+        )
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Measures what is not known yet, and prints the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=PROGRAMS)
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"of each; default {RUNS}")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--table", action="store_true", help="print the table, measure nothing")
+    asked = parser.parse_args(words)
+    is_there = asked.results.is_file()
+    kept = json.loads(asked.results.read_text())["shared"] if is_there else []
+    found = [Shared(**each) for each in kept]
+    module = cases()
+    done = {each.program for each in found}
+    left = [] if asked.table else [name for name in asked.only if name not in done]
+    with tempfile.TemporaryDirectory(prefix="hztune-caches-") as folder:
+        if left:
+            build(module, Path(folder))
+        for name in left:
+            case = next(case for case in module.CASES if case.name == name)
+            if lacking := module.missing(case):
+                print(f"{name}: {'; '.join(lacking)}", file=sys.stderr)
+                continue
+            found += measure(case, Path(folder), asked.runs)
+            document = {
+                "schema": SCHEMA,
+                "machine": asdict(Machine.here()),
+                "shared": [asdict(each) for each in found],
+            }
+            asked.results.write_text(json.dumps(document) + "\n")
+    print("\n".join(table(found)))
+
+
+if __name__ == "__main__":
+    main()
