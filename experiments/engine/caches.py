@@ -76,7 +76,9 @@ def ratios(block: Block) -> list[float]:
 def measure(case: Any, work: Path, runs: int) -> Iterator[Shared]:
     """Measures one program under all allocators, by turns and by so many runs of each."""
     program = program_of(case, work)
-    identity, memory_mb = program_identity(program), int(Machine.here().memory_gib * 1024)
+    with environment(case):  # the identity holds the variables that all processes get
+        identity = program_identity(program)
+    memory_mb = int(Machine.here().memory_gib * 1024)
     turns = AlternateExecutor(program, seed=1, identity=identity, memory_mb=memory_mb)
     whole = RunExecutor(program, seed=1, identity=identity, memory_mb=memory_mb)
     by_turns: list[list[float]] = []

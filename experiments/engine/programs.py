@@ -163,7 +163,8 @@ def measure(case: Case, work: Path, load: str, pairs: int) -> Cell:
     """Measures one cell: a pair by turns and a pair by runs, as often as asked."""
     program = program_of(case, work)
     machine = Machine.here()
-    identity = program_identity(program)
+    with environment(case):  # the identity holds the variables that all processes get
+        identity = program_identity(program)
     memory_mb = int(machine.memory_gib * 1024)
     turns = AlternateExecutor(program, seed=1, identity=identity, memory_mb=memory_mb)
     runs = RunExecutor(program, seed=1, identity=identity, memory_mb=memory_mb)

@@ -142,7 +142,8 @@ def measure(case: Case, work: Path, blocks: int, span_s: float) -> Iterator[Slow
     program = slower_servers(case, work) if is_server else slower_programs(case, work)
     percents = PERCENTS["server" if is_server else "program"]
     arms = [arm_of(percent) for percent in (0, *percents)]
-    identity = FileIdentity((), program_identity(program_of(case, work)))
+    with environment(case):  # the identity holds the variables that all processes get
+        identity = FileIdentity((), program_identity(program_of(case, work)))
     memory_mb = int(Machine.here().memory_gib * 1024)
     turns = AlternateExecutor(program, seed=1, identity=identity, memory_mb=memory_mb)
     ratios: dict[int, list[float]] = {percent: [] for percent in percents}
