@@ -21,15 +21,18 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
 
-from programs import HERE, build, cases, environment, examined, program_of
+from programs import HERE, examined, make, program_of
 
 from hztune.blocks import UNCHANGED_PROGRAM, Arm, Block
 from hztune.machine import Machine
 from hztune.measure.alternate import AlternateExecutor
 from hztune.measure.executors import program_identity
 from hztune.measure.runs import RunExecutor
+
+sys.path.insert(0, str(HERE.parent / "programs"))
+
+from cases import CASES, Case, environment, missing  # the table of programs
 
 RESULTS = HERE / "caches.json"
 SCHEMA = 1
@@ -73,7 +76,7 @@ def ratios(block: Block) -> list[float]:
     return [other - first for other in others]
 
 
-def measure(case: Any, work: Path, runs: int) -> Iterator[Shared]:
+def measure(case: Case, work: Path, runs: int) -> Iterator[Shared]:
     """Measures one program under all allocators, by turns and by so many runs of each."""
     program = program_of(case, work)
     with environment(case):  # the identity holds the variables that all processes get
@@ -141,15 +144,14 @@ def main(words: Sequence[str] | None = None) -> None:
     is_there = asked.results.is_file()
     kept = json.loads(asked.results.read_text())["shared"] if is_there else []
     found = [Shared(**each) for each in kept]
-    module = cases()
     done = {each.program for each in found}
     left = [] if asked.table else [name for name in asked.only if name not in done]
     with tempfile.TemporaryDirectory(prefix="hztune-caches-") as folder:
         if left:
-            build(module, Path(folder))
+            make(Path(folder))
         for name in left:
-            case = next(case for case in module.CASES if case.name == name)
-            if lacking := module.missing(case):
+            case = next(case for case in CASES if case.name == name)
+            if lacking := missing(case):
                 print(f"{name}: {'; '.join(lacking)}", file=sys.stderr)
                 continue
             found += measure(case, Path(folder), asked.runs)

@@ -39,23 +39,10 @@ static void stop_if_asked(int call)
     if (atomic_fetch_sub(&let_pass, 1) <= 0) stop_for_good();
 }
 
-static void (*in_page_pool)(void); /* what interrupts the next mapping made under its lock */
-static size_t mappings;
-
-static void interrupt_page_pool(void)
-{
-    void (*const act)(void) = in_page_pool;
-    if (act == NULL || hz_page_pool.lock.word != hz_lock_me()) return;
-    in_page_pool = NULL;
-    act();
-}
-
 void *mmap(void *address, size_t bytes, int access, int flags, int fd, off_t offset)
 {
     const bool is_purge = access == PROT_NONE && (flags & MAP_FIXED) != 0; /* under TEST_STRICT */
     stop_if_asked(is_purge ? SYS_madvise : SYS_mmap);
-    interrupt_page_pool();
-    mappings++;
     return (void *)syscall(SYS_mmap, address, bytes, access, flags, fd, offset);
 }
 
@@ -264,31 +251,16 @@ static void the_page_pool_is_made_anew(void)
 
 /* ---- a fork within the page pool ------------------------------------------------------------ */
 
-static pid_t forked = -1;
-
-static void fork_here(void)
-{
-    forked = fork();
-    if (forked == 0) (void)alarm(CHILD_SECONDS);
-}
-
-/* Until the next one needs a mapping. */
-static void use_up_meta_memory(void)
-{
-    enum { PIECE = 32 << 10, UNIT = 256 << 10 };
-    const size_t before = mappings;
-    while (mappings == before) (void)hz_meta_alloc(PIECE);
-    for (size_t left = UNIT - PIECE; left > 0; left -= PIECE) (void)hz_meta_alloc(PIECE);
-}
-
+/* No system call is made under the lock of the page pool, but a handler of a signal may fork there. */
 static void a_fork_within_the_page_pool_loses_no_run(void)
 {
     int status = -1;
     stop_a_thread_that_purges();
-    use_up_meta_memory();
-    in_page_pool = fork_here;
-    require(hz_malloc((size_t)1 << 30) != NULL, "no memory");
-    require(forked != -1, "the page pool was not interrupted");
+    hz_lock_take(&hz_page_pool.lock);
+    const pid_t forked = fork();
+    hz_lock_release(&hz_page_pool.lock);
+    require(forked != -1, "fork");
+    if (forked == 0) (void)alarm(CHILD_SECONDS);
     if (forked == 0) {
         trim();
         require(hz_page_pool.purging == NULL, "a run is lost");

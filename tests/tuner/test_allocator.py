@@ -284,7 +284,7 @@ def test_values_hold_only_characters_that_every_export_can_write(name: str, find
 def test_a_library_under_a_path_that_an_export_could_not_write_is_refused(find: Find) -> None:
     adapter, installed = find("hz")
     with pytest.raises(UsageError, match="plain path"):
-        adapter.environment({}, replace(installed, soname="/home/a b/libhz.so"))
+        adapter.environment({}, replace(installed, preload="/home/a b/libhz.so"))
 
 
 @pytest.mark.parametrize("name", TUNABLE)

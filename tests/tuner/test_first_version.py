@@ -80,7 +80,13 @@ def test_an_ended_study_is_told_again_and_reported(tmp_path: Path) -> None:
     told = json.loads(json.dumps(summary_json(tuned)))
     later = {"elsewhere": [], "left_out": [], "warnings": [], "changes": [], "added": []}
     attempts = [{**each, "steps": []} for each in ending["summary"]["attempts"]]
-    later |= {"attempts": attempts, "prior": "", "out": str(tmp_path), "outliers": []}
+    later |= {
+        "attempts": attempts,
+        "prior": "",
+        "out": str(tmp_path),
+        "outliers": [],
+        "findable": None,
+    }
     assert told == {**ending["summary"], **later}
     assert json.loads(profile.dumps(tuned.profile)) == ending["profile"]
     page = report.render(tmp_path)

@@ -23,6 +23,7 @@ LOCK_NAMES: Mapping[str, str] = {
     "repair.c: &hz_page_pool.lock": "page pool",
     "rest.c: &worker.lock": "worker at rest",
     "span.c: &bin->lock": "bin",
+    "span.c: &in.bin->lock": "bin",
     "start.c: &process.lock": "start",
 }
 """What each lock is called, by the file and the words in which hz's source takes it."""
