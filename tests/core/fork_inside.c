@@ -251,7 +251,7 @@ static void the_page_pool_is_made_anew(void)
 
 /* ---- a fork within the page pool ------------------------------------------------------------ */
 
-/* No system call is made under the lock of the page pool, but a handler of a signal may fork there. */
+/* No system call is made under the lock of the page pool, but a handler of a signal may fork. */
 static void a_fork_within_the_page_pool_loses_no_run(void)
 {
     int status = -1;
