@@ -46,7 +46,8 @@ void *hz_malloc(size_t size)
 {
     if (HZ_LIKELY(size <= hz_map.small_max_bytes)) return stack_alloc(hz_small_stack(size));
     if (HZ_UNLIKELY(size > hz_map.class_max_bytes)) return alloc_slow(size, HZ_GRANULE_BYTES);
-    return class_alloc(hz_class_of(size)); /* a medium one; a small one if another thread started hz between the two ifs */
+    /* a medium one; a small one if another thread started hz between the two ifs */
+    return class_alloc(hz_class_of(size));
 }
 
 /* ---- slow allocation ------------------------------------------------------------------------ */

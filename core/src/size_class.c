@@ -3,9 +3,10 @@
  *
  * Rounding loses at most a fifth of a block from 65 bytes on, and at most 15 bytes below. Few
  * classes mean few magazines: with mixed sizes, the number of cache lines that a heap touches
- * matters more than an instruction. From 1 KiB on a class is one cache line larger than the round number: blocks of round sizes all start in the
- * same few sets of a cache and evict each other. Such blocks are aligned to a line at most.
- * Requests for more have classes of their own, which are powers of two.
+ * matters more than an instruction. From 1 KiB on a class is one cache line larger than the round
+ * number: blocks of round sizes all start in the same few sets of a cache and evict each other.
+ * Such blocks are aligned to a line at most. Requests for more have classes of their own, which are
+ * powers of two.
  *
  * The class of a size up to 32 KiB comes from a table, of which a program touches few cache lines;
  * above that from arithmetic. The branch between the two is predicted badly if a program's sizes

@@ -1,10 +1,10 @@
 /*
  * Spans: runs of pages cut into blocks of one class, and bins, the lists of spans with free blocks.
  *
- * A span is cut from its lowest address on, as blocks are asked for; no more than CUT_BYTES ahead are
- * touched. One heap at a time cuts it, by a lease. If several threads took turns, blocks of two
- * threads would share cache lines. A bit of hz_map.free_bits notes that a block is back. An empty span,
- * whose blocks are all back, is kept (up to span_cache spans) or freed.
+ * A span is cut from its lowest address on, as blocks are asked for; no more than CUT_BYTES ahead
+ * are touched. One heap at a time cuts it, by a lease. If several threads took turns, blocks of two
+ * threads would share cache lines. A bit of hz_map.free_bits notes that a block is back. An empty
+ * span, whose blocks are all back, is kept (up to span_cache spans) or freed.
  */
 #include "internal.h"
 #include "os.h"
