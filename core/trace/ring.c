@@ -51,7 +51,7 @@ static FILE *open_maps(pid_t pid)
     return maps;
 }
 
-/* Whether the pool that was named last is still being filled: whoever emptied it then, does now. */
+/* Whether the pool that was named last is still being filled: what emptied it then, does now. */
 static bool is_ringing(const hz_bell *bell)
 {
     char path[HZ_BELL_PATH_BYTES];

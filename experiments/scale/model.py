@@ -87,7 +87,7 @@ def solved(stations: Sequence[Station], think_ns: float, threads: int) -> Soluti
 
     Args:
         stations: What threads wait for.
-        think_ns: Time of an operation in which a thread waits for nobody.
+        think_ns: Time of an operation in which a thread waits for no other.
         threads: How many there are, each on a CPU of its own.
     """
     waiting = [0.0] * len(stations)
