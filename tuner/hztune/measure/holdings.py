@@ -11,12 +11,13 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
 from hztune.allocator import live
+from hztune.measure.alongside import alongside
 
 _PAUSE_S = 0.002
 _LISTENS = "0A"
@@ -46,24 +47,16 @@ class Holdings:
         }
         return sorted(twice)
 
-    @contextmanager
-    def watching(self, copy: int, root: int) -> Iterator[None]:
+    def watching(self, copy: int, root: int) -> AbstractContextManager[None]:
         """Looks at the tree below a process for as long as the block lasts."""
         held = self.of.setdefault(copy, set())
-        ended = Event()
 
-        def follow() -> None:
+        def follow(ended: Event) -> None:
             while not ended.wait(_PAUSE_S):
                 for pid in live.descendants(root):
                     held.update(_held(pid))
 
-        thread = Thread(target=follow, name="holdings", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
+        return alongside(follow, "holdings")
 
 
 def _held(pid: int) -> Iterator[str]:

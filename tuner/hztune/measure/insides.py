@@ -14,11 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
 from hztune.allocator import Installed, WrongConfiguration, elf, inside, live, loaded_program
 from hztune.allocator.inside import Inside
 from hztune.allocator.memory import ProcessMemory
+from hztune.measure.alongside import alongside
 from hztune.measure.identity import AllocatorIdentity
 from hztune.measure.launch import Run
 from hztune.measure.port_and_dir import with_port_and_dir
@@ -107,9 +108,8 @@ def _look(program: Program, names: Sequence[str]) -> tuple[list[Path], Run]:
 def mapped_files() -> Iterator[dict[Path, None]]:
     """Collects what the processes below this one have mapped, as long as the block lasts."""
     files: dict[Path, None] = {}
-    ended = Event()
 
-    def follow() -> None:
+    def follow(ended: Event) -> None:
         pause = _FIRST_S
         while not ended.wait(pause):
             pause = min(_LAST_S, pause * _GROWTH)
@@ -117,13 +117,8 @@ def mapped_files() -> Iterator[dict[Path, None]]:
                 with contextlib.suppress(OSError):
                     files.update(dict.fromkeys(ProcessMemory.of(pid).bases))
 
-    thread = Thread(target=follow, name="mapped", daemon=True)
-    thread.start()
-    try:
+    with alongside(follow, "mapped"):
         yield files
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _heard(part: Installed, run: Run) -> Installed | None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
 from hztune import artifacts
 from hztune.allocator.live import Running
@@ -22,6 +22,7 @@ from hztune.attach.outside import Process
 from hztune.attach.questions import Statistics, statistics_of
 from hztune.blocks import Arm
 from hztune.errors import HztuneError
+from hztune.measure.alongside import alongside
 from hztune.measure.identity import Fault, IdentityCheck
 from hztune.measure.program import Program
 from hztune.measure.runs import RunExecutor
@@ -192,17 +193,9 @@ class _Asker:
     _last: dict[int, LiveReading] = field(default_factory=dict)
     _why: str = ""
 
-    @contextmanager
-    def asking(self) -> Iterator[None]:
+    def asking(self) -> AbstractContextManager[None]:
         """Asks as long as the block lasts."""
-        ended = Event()
-        thread = Thread(target=self._follow, args=(ended,), name="asker", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
+        return alongside(self._follow, "asker")
 
     def share(self, failure: str = "") -> LiveShare:
         """Returns what was answered.

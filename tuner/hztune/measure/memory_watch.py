@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import NamedTuple
 
 from hztune.allocator import live
 from hztune.errors import HztuneError
+from hztune.measure.alongside import alongside
 from hztune.measure.scope import Scope
 from hztune.rests import Rested, RestPlan, Round
 
@@ -87,17 +88,9 @@ class MemoryWatch:
         """Seconds of all loads together; at least a millisecond, to which they are known."""
         return 1e-3 * max(1, sum(each.rest_ms - each.load_ms for each in self._rounds))
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self) -> AbstractContextManager[None]:
         """Draws the curve for as long as the block lasts."""
-        ended = Event()
-        thread = Thread(target=self._follow, args=(ended,), name="memory", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
+        return alongside(self._follow, "memory")
 
     def load(self) -> None:
         """A load begins."""

@@ -11,13 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import NamedTuple
 
 from hztune.allocator import live
 from hztune.allocator.live import Running
 from hztune.errors import UsageError
+from hztune.measure.alongside import alongside
 from hztune.measure.identity import Fault
 
 Look = Callable[[Running], "Fault | None"]
@@ -92,11 +94,5 @@ class Watcher:
 def watching(root: int, look: Look, helpers: Collection[Path]) -> Iterator[Watcher]:
     """Looks at what `root` starts, as long as the block lasts."""
     watcher = Watcher(look, helpers)
-    ended = Event()
-    thread = Thread(target=watcher.follow, args=(root, ended), name="watcher", daemon=True)
-    thread.start()
-    try:
+    with alongside(partial(watcher.follow, root), "watcher"):
         yield watcher
-    finally:
-        ended.set()
-        thread.join()

@@ -13,16 +13,17 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
 from hztune import artifacts
 from hztune.allocator import inside, live, loaded_program
 from hztune.allocator.live import Running
 from hztune.allocator.loaded_program import LoadedProgram
 from hztune.errors import HztuneError
+from hztune.measure.alongside import alongside
 from hztune.measure.holdings import ports_of
 from hztune.measure.identity import AllocatorIdentity, Fault, user_settings
 from hztune.measure.insides import mapped_files
@@ -181,22 +182,14 @@ class _Run:
         self.threads, self.processes = max(self.threads, threads), max(self.processes, len(pids))
 
 
-@contextmanager
-def _repeated(action: Callable[[], None]) -> Iterator[None]:
+def _repeated(action: Callable[[], None]) -> AbstractContextManager[None]:
     """Does something again and again, in a thread, as long as the block lasts."""
-    ended = Event()
 
-    def follow() -> None:
+    def follow(ended: Event) -> None:
         while not ended.wait(_PAUSE_S):
             action()
 
-    thread = Thread(target=follow, name="look", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return alongside(follow, "look")
 
 
 def _ask_to_end(launch: Launch) -> None:
