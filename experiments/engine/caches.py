@@ -12,17 +12,16 @@ that alone).
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import fmean, stdev
 
-from programs import HERE, examined, make, program_of
+from programs import HERE, examined, keep, kept, make, program_of, require_this_machine
 
 from hztune.blocks import UNCHANGED_PROGRAM, Arm, Block
 from hztune.machine import Machine
@@ -35,7 +34,6 @@ sys.path.insert(0, str(HERE.parent / "programs"))
 from cases import CASES, Case, environment, missing  # the table of programs
 
 RESULTS = HERE / "caches.json"
-SCHEMA = 1
 PROGRAMS = ("lua", "dicts", "sqlite")
 ARMS = tuple(Arm(name) for name in (UNCHANGED_PROGRAM, "hz", "mimalloc", "tcmalloc"))
 RUNS = 200
@@ -141,9 +139,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--table", action="store_true", help="print the table, measure nothing")
     asked = parser.parse_args(words)
-    is_there = asked.results.is_file()
-    kept = json.loads(asked.results.read_text())["shared"] if is_there else []
-    found = [Shared(**each) for each in kept]
+    if not asked.table:
+        require_this_machine(asked.results)
+    found = kept(asked.results, "shared", Shared)
     done = {each.program for each in found}
     left = [] if asked.table else [name for name in asked.only if name not in done]
     with tempfile.TemporaryDirectory(prefix="hztune-caches-") as folder:
@@ -155,12 +153,7 @@ def main(words: Sequence[str] | None = None) -> None:
                 print(f"{name}: {'; '.join(lacking)}", file=sys.stderr)
                 continue
             found += measure(case, Path(folder), asked.runs)
-            document = {
-                "schema": SCHEMA,
-                "machine": asdict(Machine.here()),
-                "shared": [asdict(each) for each in found],
-            }
-            asked.results.write_text(json.dumps(document) + "\n")
+            keep(asked.results, "shared", found)
     print("\n".join(table(found)))
 
 

@@ -19,12 +19,13 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import fmean
+from typing import Any, TypeVar
 
 from hztune.blocks import UNCHANGED_PROGRAM, Arm, Block
 from hztune.machine import Machine
@@ -42,6 +43,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "programs"))
 
 from cases import CASES, Case, build, environment, missing  # noqa: E402  # the table of programs
+
+Kept = TypeVar("Kept")
 
 RESULTS = HERE / "programs.json"
 SCHEMA = 1
@@ -189,34 +192,45 @@ def measure(case: Case, work: Path, load: str, pairs: int) -> Cell:
 # ---- results -------------------------------------------------------------------------------------
 
 
-def known(results: Path) -> list[Cell]:
-    """The cells of earlier slices.
+def require_this_machine(results: Path) -> None:
+    """Refuses to add to the results of another machine: they do not belong into one table.
 
     Raises:
-        SystemExit: They are of another machine: they do not belong into one table.
+        SystemExit: They are.
     """
     if not results.is_file():
-        return []
-    document = json.loads(results.read_text())
-    there, here = document["machine"], Machine.here()
+        return
+    there, here = json.loads(results.read_text())["machine"], Machine.here()
     if (there["cpu"], there["cores"]) != (here.cpu, here.cores):
         raise SystemExit(
-            f"programs.py: {results} was measured on {there['cores']} CPUs of {there['cpu']}; "
+            f"{results} was measured on {there['cores']} CPUs of {there['cpu']}; "
             "name another file with --results"
         )
-    return [Cell(**cell) for cell in document["cells"]]
 
 
-def record(results: Path, cells: Sequence[Cell]) -> None:
-    """Writes all cells so far."""
+def kept(results: Path, name: str, kind: Callable[..., Kept]) -> list[Kept]:
+    """What earlier goes left under a name; nothing where there is no file."""
+    if not results.is_file():
+        return []
+    return [kind(**each) for each in json.loads(results.read_text())[name]]
+
+
+def keep(results: Path, name: str, found: Sequence[Any]) -> None:
+    """Writes all that was found so far, each a dataclass, in place of the file."""
     document = {
         "schema": SCHEMA,
         "machine": asdict(Machine.here()),
-        "cells": [asdict(cell) for cell in cells],
+        name: [asdict(each) for each in found],
     }
     fresh = results.with_suffix(".new")
     fresh.write_text(json.dumps(document) + "\n")
     fresh.replace(results)
+
+
+def known(results: Path) -> list[Cell]:
+    """The cells of earlier slices, which must be of this machine."""
+    require_this_machine(results)
+    return kept(results, "cells", Cell)
 
 
 def table(cells: Sequence[Cell]) -> Iterator[str]:
@@ -284,7 +298,7 @@ def main(words: Sequence[str] | None = None) -> None:
                 print(f"programs.py: {unknown} cells are left", file=sys.stderr)
                 break
             cells.append(measure(case, Path(folder), load, asked.pairs))
-            record(asked.results, cells)
+            keep(asked.results, "cells", cells)
             done.add((name, load))
             took_s = time.monotonic() - began
             longest_s = max(longest_s, took_s)

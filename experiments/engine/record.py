@@ -32,7 +32,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-import programs
+from programs import examined, program_of
 
 from hztune.blocks import Block
 from hztune.machine import Machine
@@ -47,6 +47,10 @@ from hztune.tune.candidates import TuneTarget, candidates
 from hztune.workload import WorkloadSpec
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "programs"))
+
+from cases import CASES, environment, missing  # noqa: E402  # the table of programs
+
 SPACE = HERE / "space.toml"
 WORKLOADS = {
     "remote-2": ("remote", ["remote=50"], 2),
@@ -242,15 +246,14 @@ def subject_of(name: str, machine: Machine) -> Iterator[Subject]:
         spec, executor = by_turns(name, 1, machine)
         yield Subject(spec.label, spec.threads, executor)
         return
-    module = programs.cases()
-    case = next(each for each in module.CASES if each.name == name)
-    if lacking := module.missing(case):
+    case = next(each for each in CASES if each.name == name)
+    if lacking := missing(case):
         raise SystemExit(f"record.py: {'; '.join(lacking)}")
-    with tempfile.TemporaryDirectory(prefix="hztune-record-") as folder, programs.environment(case):
-        program = programs.program_of(case, Path(folder))
+    with tempfile.TemporaryDirectory(prefix="hztune-record-") as folder, environment(case):
+        program = program_of(case, Path(folder))
         identity, memory_mb = program_identity(program), int(machine.memory_gib * 1024)
         turns = AlternateExecutor(program, seed=1, identity=identity, memory_mb=memory_mb)
-        if reason := programs.examined(turns, program).reason:
+        if reason := examined(turns, program).reason:
             raise SystemExit(f"record.py: {name}: {reason}")
         yield Subject(name, 1, turns, (RUNS, NOISE_RUNS))
 

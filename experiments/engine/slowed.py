@@ -11,7 +11,6 @@ into slowed.json and is not measured again; the table goes to stdout (--table: t
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
 import struct
@@ -20,12 +19,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import fmean, stdev
 
-from programs import HERE, make, program_of
+from programs import HERE, keep, kept, make, program_of, require_this_machine
 
 from hztune.blocks import Arm
 from hztune.compare.contenders import COMMAND
@@ -42,7 +41,6 @@ sys.path.insert(0, str(HERE.parent / "programs"))
 from cases import CASES, Case, environment  # the table of programs
 
 RESULTS = HERE / "slowed.json"
-SCHEMA = 1
 BLOCKS = 120
 PERCENTS = {"program": (1, 3, 10), "server": (3, 10)}
 PROGRAMS = {"lua": 300, "php": 500}
@@ -178,8 +176,8 @@ def measure(case: Case, work: Path, blocks: int, span_s: float) -> Iterator[Slow
 
 def _true_of_servers(accounts: dict[int, list[tuple[int, int]]]) -> Iterator[tuple[int, float]]:
     """By how much each arm was slower, by its own account, percent."""
-    for percent, kept in accounts.items():
-        yield percent, 100.0 * sum(spent for _, spent in kept) / sum(own for own, _ in kept)
+    for percent, noted in accounts.items():
+        yield percent, 100.0 * sum(spent for _, spent in noted) / sum(own for own, _ in noted)
 
 
 def _true_of_programs(program: Program) -> Iterator[tuple[int, float]]:
@@ -221,9 +219,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--table", action="store_true", help="print the table, measure nothing")
     asked = parser.parse_args(words)
-    is_there = asked.results.is_file()
-    kept = json.loads(asked.results.read_text())["slowed"] if is_there else []
-    found = [Slowed(**each) for each in kept]
+    if not asked.table:
+        require_this_machine(asked.results)
+    found = kept(asked.results, "slowed", Slowed)
     with tempfile.TemporaryDirectory(prefix="hztune-slowed-") as folder:
         work = Path(folder)
         work.chmod(0o777)  # a server may be another user
@@ -234,12 +232,7 @@ def main(words: Sequence[str] | None = None) -> None:
         for name in left:
             case = next(case for case in CASES if case.name == name)
             found += measure(case, work, asked.blocks, asked.span_s)
-            document = {
-                "schema": SCHEMA,
-                "machine": asdict(Machine.here()),
-                "slowed": [asdict(each) for each in found],
-            }
-            asked.results.write_text(json.dumps(document) + "\n")
+            keep(asked.results, "slowed", found)
     print("\n".join(table(found)))
 
 

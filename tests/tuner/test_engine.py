@@ -165,6 +165,15 @@ def test_a_program_has_a_landscape_that_is_measured_by_runs(
     assert regret.TUNERS["hztune"](surface, 1, BUDGET_S)
 
 
+def test_a_program_that_is_missing_gets_no_landscape(
+    script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    record = script("record")
+    monkeypatch.setattr(record, "missing", lambda case: [f"no {case.name}"])
+    with pytest.raises(SystemExit, match=r"record\.py: no lua"):
+        run(record, monkeypatch, "lua", "--out", tmp_path)
+
+
 def test_the_precision_of_a_cell_is_measured(
     script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
