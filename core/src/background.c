@@ -5,10 +5,10 @@
  * has no worker until a change of parameters there.
  */
 #include <pthread.h>
-#include <signal.h>
 
 #include "internal.h"
 #include "os.h"
+#include "own_signals.h"
 
 static void round_of_refills(void)
 {
@@ -48,16 +48,14 @@ static void *worker_run(void *unused)
     return unused;
 }
 
-/* With every signal blocked, so that the program's handlers never run on this thread. */
 static bool worker_start(void)
 {
     pthread_t thread;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigset_t before;
+    hz_own_signals_block(&before);
     const bool is_started = pthread_create(&thread, NULL, worker_run, NULL) == 0;
     if (is_started) pthread_detach(thread);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    hz_own_signals_restore(&before);
     return is_started;
 }
 

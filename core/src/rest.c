@@ -29,10 +29,10 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 
 #include "internal.h"
 #include "os.h"
+#include "own_signals.h"
 
 enum {
     REST_STACK_BYTES = 128 << 10, /* beside what the C library puts there */
@@ -196,25 +196,14 @@ static void set_small_and_usual(pthread_attr_t *attributes)
     pthread_attr_setschedparam(attributes, &none);
 }
 
-/* All signals, so that the program's handlers never run on this thread; but not those that a thread
- * gets for what it does itself. Blocked, such a signal kills the process, whatever the program does
- * about it: a sandbox may answer a system call by a handler of SIGSYS. */
-static void fill_with_foreign(sigset_t *set)
-{
-    static const int own[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS};
-    sigfillset(set);
-    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) sigdelset(set, own[i]);
-}
-
 static int worker_make(void)
 {
     pthread_attr_t attributes;
-    sigset_t foreign, before;
-    fill_with_foreign(&foreign);
+    sigset_t before;
     set_small_and_usual(&attributes);
-    pthread_sigmask(SIG_BLOCK, &foreign, &before);
+    hz_own_signals_block(&before);
     const int failure = worker.calls->make(&worker.thread, &attributes, rest_run, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    hz_own_signals_restore(&before);
     pthread_attr_destroy(&attributes);
     return failure;
 }

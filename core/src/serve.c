@@ -8,8 +8,7 @@
  * is closed, as it would keep the program's pipes and sockets open. A fork's child has no such
  * thread. An exec ends the thread, and the name is free for the next program.
  *
- * Every signal is blocked, so that the program's handlers never run here. A client that connects
- * and says nothing is left after PATIENCE_S seconds.
+ * A client that connects and says nothing is left after PATIENCE_S seconds.
  */
 #include "serve.h"
 
@@ -17,7 +16,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,6 +25,8 @@
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#include "own_signals.h"
 
 #ifndef SYS_close_range
 #define SYS_close_range 436 /* on every processor */
@@ -197,13 +197,12 @@ static int thread_start(pthread_t *thread)
 void hz_serve_start(hz_serve_answer *answer, hz_serve_say *say)
 {
     pthread_t thread;
-    sigset_t all, before;
+    sigset_t before;
     service.answer = answer;
     service.say = say;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    hz_own_signals_block(&before);
     errno = thread_start(&thread);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    hz_own_signals_restore(&before);
     if (errno == 0)
         pthread_detach(thread);
     else

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,9 @@ from pathlib import Path
 import pytest
 
 Preload = Callable[..., "subprocess.CompletedProcess[str]"]
+
+OWN = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP, signal.SIGSYS}
+"""What a thread gets for what it does itself."""
 
 SOON = {"HZ_REST_MS": "20", "HZ_DECAY_MS": "4", "TEST_ALLOCATOR": "libhz.so"}
 
@@ -24,6 +28,19 @@ for each in pool: each.start()
 print(before, tasks())
 gate.set()
 for each in pool: each.join()
+"""
+
+MASKS = """
+import os, threading, time
+gate = threading.Event()
+threading.Thread(target=gate.wait, daemon=True).start()
+own = {str(thread.native_id) for thread in threading.enumerate()}
+while len(others := set(os.listdir("/proc/self/task")) - own) < int(os.environ["OTHERS"]):
+    time.sleep(0.01)
+for task in others:
+    for line in open(f"/proc/self/task/{task}/status"):
+        if line.startswith("SigBlk:"): print(line.split()[1])
+gate.set()
 """
 
 
@@ -92,3 +109,25 @@ def test_the_worker_runs_under_valgrind(core_tests: Path, preload: Preload) -> N
     words = ["valgrind", "-q", "--tool=none", core_tests / "tests" / "rest", check]
     done = preload(*words, **{**SOON, "TEST_ALLOCATOR": ""}, PATH=os.environ["PATH"])
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("others", "variables"),
+    [
+        (1, {}),
+        (1, {"HZ_REST_MS": "0", "HZ_CONTROL": "1"}),
+        (2, {"HZ_BACKGROUND_PERIOD_US": "1048576", "HZ_CONTROL": "1"}),
+    ],
+    ids=["rest", "control", "background and control"],
+)
+def test_threads_of_hz_get_no_signal_but_for_what_they_do_themselves(
+    others: int, variables: dict[str, str], preload: Preload
+) -> None:
+    done = preload(sys.executable, "-c", MASKS, OTHERS=str(others), **variables)
+    assert done.returncode == 0, done.stderr
+    masks = [int(mask, 16) for mask in done.stdout.split()]
+    assert len(masks) == others
+    for mask in masks:
+        blocked = {number for number in range(1, 65) if mask >> (number - 1) & 1}
+        assert {signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD} <= blocked
+        assert blocked.isdisjoint(OWN)
