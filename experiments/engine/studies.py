@@ -10,7 +10,8 @@ a gain that is none, whether the interval covers the truth, how much wider it is
 size, how often the gain is found, and parameters in profiles that add nothing.
 
 No clock and no process takes part: the same command gives the same counts. Parts of the studies may
-be told in several goes (--first, --count) and added up (--add).
+be told in several goes (--first, --count) and added up (--add). `--odd` tells them on made-up noise
+instead of a recording, `--truth` of something else than one winner, see `odd.py`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any
+
+import odd
 
 from hztune.blocks import Block, Outcome, Turn
 from hztune.lab.replay import NoiseSource, RecordedNoise, ReplayExecutor, Truth, VirtualClock
@@ -51,6 +54,7 @@ ANY = Subject("any", 0, "ops_per_s", "here")
 THREADS = 8
 TURN_NS = 18_000_000
 MOST_WIDTH = 1.5
+WINNER = "winner"
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,7 @@ class Landscape:
         return any(effect > 0.0 for effect in self.effects.values())
 
 
+Known = Landscape | odd.Interplay
 EQUAL = Landscape({})
 
 
@@ -138,15 +143,28 @@ def one_winner(seed: int, gain: float) -> Landscape:
         seed: Decides which.
         gain: Log ratio.
     """
-    rng, space = Random(f"winner {seed}"), hz_space()
-    always = [d for d in space.dimensions if d.when is None and len(d.values) > 1]
-    winner, *others = rng.sample(always, 3)
+    rng = Random(f"winner {seed}")
+    winner, *others = rng.sample(always_there(), 3)
     effects: dict[tuple[str, Value], float] = {}
     for value in _side(winner, rng):
         effects[winner.name, value] = gain
     for harm, dimension in zip(HARMS, others, strict=True):
         effects[dimension.name, _side(dimension, rng)[-1]] = harm
     return Landscape(effects)
+
+
+def always_there() -> list[Dimension]:
+    """The parameters that have several values in every configuration."""
+    return [d for d in hz_space().dimensions if d.when is None and len(d.values) > 1]
+
+
+def odd_truth(
+    name: str, seed: int, gain: float, clock: VirtualClock, budget_s: float
+) -> odd.Interplay:
+    """The truth of that name, of two parameters that the study's number decides."""
+    rng = Random(f"{name} {seed}")
+    one, other = ([(d.name, v) for v in _side(d, rng)] for d in rng.sample(always_there(), 2))
+    return odd.TRUTHS[name](one, other, gain, clock, 0.5 * budget_s)
 
 
 def _side(dimension: Dimension, rng: Random) -> list[Value]:
@@ -170,17 +188,35 @@ def prior_of(space: Space, subject: Subject = ANY, lessons: Sequence[Lesson] = (
 
 
 def told(
-    noise: NoiseSource, landscape: Landscape, seed: int, budget_s: float, prior: Prior | None = None
+    noise: NoiseSource,
+    landscape: Known,
+    seed: int,
+    budget_s: float,
+    prior: Prior | None = None,
+    *,
+    off_by: str = "quiet",
+    clock: VirtualClock | None = None,
 ) -> tuple[Story, Decision]:
-    """Tells a study from its beginning to its verdict; with the presets' prior if none is given."""
-    clock = VirtualClock()
-    executor = ReplayExecutor(landscape, noise, seed=seed, clock=clock)
+    """Tells a study from its beginning to its verdict.
+
+    Args:
+        noise: What measurements differ by.
+        landscape: The truth.
+        seed: The study's number.
+        budget_s: Its budget, seconds.
+        prior: None: the presets'.
+        off_by: What processes are off by beside the noise, see `odd.ODD`.
+        clock: None: one of its own.
+    """
+    clock = clock or VirtualClock()
+    seen = odd.shown(landscape, off_by, seed, clock, budget_s)
+    executor = ReplayExecutor(seen, noise, seed=seed, clock=clock)
     bench = Workbench(executor, Ledger(), Budget(clock, budget_s), Quiet())
     whole = Story(bench, hz_space(), seed, prior=prior or prior_of(hz_space()))
     return whole, whole.run()
 
 
-def judged(name: str, whole: Story, decision: Decision, landscape: Landscape) -> Counts:
+def judged(name: str, whole: Story, decision: Decision, landscape: Known) -> Counts:
     """What one telling came to."""
     truth = landscape(decision.arm).log_ratio
     claimed = decision.verdict == "improved"
@@ -199,9 +235,7 @@ def judged(name: str, whole: Story, decision: Decision, landscape: Landscape) ->
         misplaced=int(claimed and landscape.has_gain and truth <= 0.0),
         finalists=0 if landscape.has_gain else len(whole.aim.proofs),
         found=int(claimed and truth > 0.0),
-        useless=sum(landscape.effects.get(one, 0.0) <= 0.0 for one in decision.arm.params)
-        if claimed
-        else 0,
+        useless=_useless(decision.arm, landscape) if claimed else 0,
         carried=len(decision.arm.params) if claimed else 0,
         intervals=len(known),
         covered=sum(i.low <= t <= i.high for (i, _), t in zip(known, truths, strict=True)),
@@ -214,27 +248,48 @@ def judged(name: str, whole: Story, decision: Decision, landscape: Landscape) ->
     )
 
 
+def _useless(arm: Arm, landscape: Known) -> int:
+    """Parameters of a configuration without which it would be as fast."""
+    shorter = [
+        Arm.of(arm.allocator, {name: v for name, v in arm.params if name != left_out})
+        for left_out in arm.config
+    ]
+    whole = landscape(arm).log_ratio
+    return sum(landscape(each).log_ratio >= whole - 1e-9 for each in shorter)
+
+
 def told_twice(
-    name: str, noise: NoiseSource, seed: int, budget_s: float, gain: float = 1.0
+    name: str,
+    noise: NoiseSource,
+    seed: int,
+    budget_s: float,
+    gain: float = 1.0,
+    truth: str = WINNER,
 ) -> Counts:
     """One study where nothing helps, and the same one where something does.
 
     Args:
-        name: Of the recording.
+        name: Of the recording, or of the odd noise.
         noise: What measurements differ by.
         seed: The study's number.
         budget_s: Its budget, seconds.
         gain: What the faster configurations gain, in least gains that a proof can show; at 0 the
             second telling is left out.
+        truth: What the second telling is of: WINNER, or one of `odd.TRUTHS`.
     """
-    whole, decision = told(noise, EQUAL, seed, budget_s)
+    off_by = name if name in odd.ODD else "quiet"
+    whole, decision = told(noise, EQUAL, seed, budget_s, off_by=off_by)
     assert whole.calibration is not None  # a study is never stopped here
     least = whole.calibration.detectable
     counts = Counts(name, studies=1, detectable=least) + judged(name, whole, decision, EQUAL)
     if gain == 0.0:
         return counts
-    better = one_winner(seed, gain * least)
-    return counts + judged(name, *told(noise, better, seed, budget_s), better)
+    clock = VirtualClock()
+    better: Known = one_winner(seed, gain * least)
+    if truth != WINNER:
+        better = odd_truth(truth, seed, gain * least, clock, budget_s)
+    again = told(noise, better, seed, budget_s, off_by=off_by, clock=clock)
+    return counts + judged(name, *again, better)
 
 
 # ---- many studies --------------------------------------------------------------------------------
@@ -271,17 +326,26 @@ def as_block(number: int, rounds: Sequence[Sequence[float]]) -> Block:
     return Block(number, "aa", outcomes)
 
 
-def study_number(number: int, paths: Sequence[Path], budget_s: float, gain: float) -> Counts:
-    """One study; the recordings take turns."""
-    path = paths[number % len(paths)]
-    return told_twice(path.stem, recorded(path), number, budget_s, gain)
+def study_number(
+    number: int, sources: Sequence[Path | str], budget_s: float, gain: float, truth: str
+) -> Counts:
+    """One study; recordings and odd noises take turns."""
+    source = sources[number % len(sources)]
+    if isinstance(source, str):
+        return told_twice(source, odd.QUIET, number, budget_s, gain, truth)
+    return told_twice(source.stem, recorded(source), number, budget_s, gain, truth)
 
 
 def many(
-    numbers: range, paths: Sequence[Path], budget_s: float, jobs: int, gain: float = 1.0
+    numbers: range,
+    sources: Sequence[Path | str],
+    budget_s: float,
+    jobs: int,
+    gain: float = 1.0,
+    truth: str = WINNER,
 ) -> list[Counts]:
-    """The studies with these numbers, by recording; see `told_twice`."""
-    one = partial(study_number, paths=paths, budget_s=budget_s, gain=gain)
+    """The studies with these numbers, by recording or name of noise; see `told_twice`."""
+    one = partial(study_number, sources=sources, budget_s=budget_s, gain=gain, truth=truth)
     if jobs == 1:
         return added(map(one, numbers))
     with ProcessPoolExecutor(jobs) as pool:
@@ -350,7 +414,11 @@ def table(found: Sequence[Counts]) -> str:
 def main() -> None:
     """Tells the studies that were asked for; a table for people, JSON for programs."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("files", nargs="+", type=Path, help="recordings, or parts to add up")
+    parser.add_argument("files", nargs="*", type=Path, help="recordings, or parts to add up")
+    parser.add_argument("--odd", choices=[*odd.ODD], help="made-up noise, without recordings")
+    parser.add_argument(
+        "--truth", choices=[WINNER, *odd.TRUTHS], default=WINNER, help="of the second telling"
+    )
     parser.add_argument("--first", type=int, default=0, help="number of the first study")
     parser.add_argument("--count", type=int, default=2000, help="studies, each told twice")
     parser.add_argument("--budget", type=float, default=180.0, help="seconds of a study")
@@ -366,7 +434,10 @@ def main() -> None:
         budget_s = parts[0]["budget_s"]
     else:
         numbers = range(options.first, options.first + options.count)
-        found = many(numbers, options.files, options.budget, options.jobs, options.gain)
+        sources = [options.odd] if options.odd else options.files
+        if not sources:
+            parser.error("name recordings, or --odd NAME")
+        found = many(numbers, sources, options.budget, options.jobs, options.gain, options.truth)
         budget_s = options.budget
     print(table(found), file=sys.stderr)
     counts = [asdict(each) for each in found]

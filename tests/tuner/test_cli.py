@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hztune import arguments, cli, export, params, profile, tune
+from hztune.caution import Caution
 from hztune.cli import tune as cli_tune
 from hztune.doctor import Check, Fitness
 from hztune.errors import HztuneError, UsageError
@@ -463,6 +464,19 @@ def test_run_keeps_the_words_and_the_status_of_the_program(hztune: Run, saved: P
 
 def test_run_dies_of_the_signal_that_its_program_dies_of(hztune: Run, saved: Path) -> None:
     assert hztune("run", saved, "--", "sh", "-c", "kill -TERM $$").returncode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("command", [("run", "--", "true"), ("export", "--format", "compose")])
+def test_run_and_export_tell_what_a_profile_does_to_other_programs(
+    command: tuple[str, ...], hztune: Run, make_profile: MakeProfile, tmp_path: Path
+) -> None:
+    harm = Caution("speed", "programs with large blocks", "large", (("magazine_cap", 512),),
+                   0.03, 0.02, 0.04)  # fmt: skip
+    profile.save(make_profile(cautions=(harm,)), tmp_path / "p.json")
+    word, *options = command
+    done = hztune(word, tmp_path / "p.json", *options)
+    assert done.returncode == 0
+    assert f"hztune: warning: {harm.text}\n" in done.stderr
 
 
 def test_run_names_what_differs_from_where_the_profile_was_proved(

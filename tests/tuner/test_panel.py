@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import pytest
 
-from hztune.blocks import Arm
+from hztune.blocks import Arm, Block, Role
+from hztune.errors import HztuneError
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
+from hztune.measure.types import Around
 from hztune.panel import Examination, Panel, PanelExecutor
 from hztune.panel.judging import LOOKS, panel_interval
 from hztune.space import Space
@@ -176,18 +179,94 @@ def test_a_loss_within_the_margin_is_no_harm(make_bench: MakeBench, toy_space: S
     assert (found.arm, found.harms, found.left_out) == (WINNER, (), ())
 
 
-def test_a_workload_on_which_the_default_fails_says_nothing(
+def test_a_workload_on_which_the_default_fails_says_why_nothing_is_shown(
     make_bench: MakeBench, toy_space: Space
 ) -> None:
-    found = examined(make_bench, toy_space, {"large": lambda arm: Truth(status="oom")})
-    assert (found.arm, found.harms, found.seen) == (WINNER, (), ())
+    landscapes = {"large": lambda arm: Truth(status="oom"), "mstress": flat}
+    found = examined(make_bench, toy_space, landscapes)
+    assert (found.arm, found.harms) == (WINNER, ())
+    assert [(seen.workload, seen.state, seen.missing) for seen in found.seen] == [
+        ("large", "open", "the default failed on it (oom: the landscape says oom)"),
+        ("mstress", "safe", ""),
+    ]
 
 
-def test_without_time_for_three_pairs_nothing_is_measured(
+def test_a_workload_that_cannot_be_measured_costs_no_verdict_and_says_why(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    bench = make_bench(flat)
+    found = panel(bench, {"large": slow(-3.5, delay=0), "mstress": slow(-3.5, delay=0)})
+    found.executors[0].inner = Broken(found.executors[0].inner)
+    seen = found.examine(bench, toy_space, CONTROL, WINNER, gains=GAINS, seconds=30.0)
+    assert [one.caution.workload for one in seen.left_out] == ["mstress"]
+    assert seen.seen[0].missing == "the default failed on it (failed: hz-turns is gone)"
+
+
+def test_a_workload_whose_default_begins_to_fail_ends_the_search_for_the_cause(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    bench = make_bench(flat)
+    found = panel(bench, {"large": slow(-3.5, delay=0)})
+    found.executors[0].inner = Broken(found.executors[0].inner, after=3)
+    seen = found.examine(bench, toy_space, CONTROL, WINNER, gains=GAINS, seconds=30.0)
+    assert [each.text for each in seen.cautions(WINNER)] == [
+        "on programs like large: 33 times slower"
+    ]
+    assert len(bench.ledger.panel) == 5
+
+
+@dataclass
+class Broken(Around):
+    """What cannot measure any more after so many blocks."""
+
+    after: int = 0
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+        self.after -= 1
+        if self.after < 0:
+            raise HztuneError("hz-turns is gone")
+        return self.inner.measure(arms, role=role, rounds=rounds, number=number)
+
+
+def test_a_process_that_fails_as_often_with_the_default_is_no_harm(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    """By turns default and winner fail once, then neither."""
+    arms = iter([CONTROL, WINNER])
+    failing = next(arms)
+
+    def flaky(arm: Arm) -> Truth:
+        nonlocal failing
+        if arm == failing:
+            failing = next(arms, Arm("none"))
+            return Truth(status="crash")
+        return Truth()
+
+    found = examined(make_bench, toy_space, {"large": flaky})
+    assert (found.harms, found.left_out) == ((), ())
+    assert [seen.state for seen in found.seen] == ["safe"]
+
+
+def test_what_was_shown_is_known_without_measuring_again(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    bench = make_bench(flat)
+    found = panel(bench, {"large": slow(-3.5, delay=0), "mstress": flat})
+    found.examine(bench, toy_space, CONTROL, WINNER, gains=GAINS, seconds=30.0)
+    blocks = len(bench.ledger.panel)
+    known = found.known(bench, toy_space, CONTROL, WINNER)
+    assert [each.text for each in known.cautions(WINNER)] == [
+        "on programs like large: 33 times slower (delay=0)"
+    ]
+    assert len(bench.ledger.panel) == blocks
+
+
+def test_without_time_for_three_pairs_nothing_is_measured_and_that_is_said(
     make_bench: MakeBench, toy_space: Space
 ) -> None:
     found = examined(make_bench, toy_space, {"large": slow(-3.5, delay=0)}, seconds=1.0)
-    assert (found.arm, found.seen) == (WINNER, ())
+    assert found.arm == WINNER
+    assert [seen.missing for seen in found.seen] == ["no time was left for it"]
 
 
 def test_the_panel_keeps_its_time(make_bench: MakeBench, toy_space: Space) -> None:

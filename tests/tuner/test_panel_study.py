@@ -209,6 +209,18 @@ def test_a_stop_in_the_panel_loses_nothing_and_the_study_goes_on_with_the_next_b
     assert again.bench.ledger.panel[:blocks] == kept
 
 
+def test_harm_that_was_shown_before_a_stop_is_told_of_what_it_leaves(
+    make_bench: MakeBench, toy_space: Space, store: Open
+) -> None:
+    with store() as opened:
+        decision = Study.of(make_bench, toy_space, opened).run(stop_after=9)
+    assert decision.verdict == "interrupted"
+    assert decision.arm.config == {"lock": "spin", "pages": "on"}
+    assert decision.examined is not None
+    (caution,) = decision.examined.cautions(decision.arm)
+    assert caution.text.startswith("on strange programs 0: 7 times slower")
+
+
 # ---- the request ---------------------------------------------------------------------------------
 
 
@@ -401,6 +413,7 @@ def test_what_stays_in_spite_of_harm_is_told_wherever_the_profile_is(
     line = "on programs with large blocks: 10 times slower (max_dirty_bytes=0)"
     assert result.profile.config == {"max_dirty_bytes": 0}
     assert f"  warning: {line}" in summary_lines(result)
+    assert "  on other programs: harm on large" in summary_lines(result)
     assert summary_json(result)["warnings"] == [line]
     assert f"warning: {line}" in provenance(result.profile, undo="")
     assert result.folder is not None
@@ -427,6 +440,7 @@ def test_what_was_left_out_is_told_by_summary_and_report_of_a_study_that_is_read
 
 def test_without_a_panel_the_known_risk_is_told(carried_out: Callable[..., Result]) -> None:
     result = carried_out(only_pages, panel=False)
+    assert "  on other programs: nothing was measured" in summary_lines(result)
     assert [each.text for each in result.profile.cautions] == [
         "known risk of max_dirty_bytes=0: pages are faulted in again"
     ]

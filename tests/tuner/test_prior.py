@@ -86,7 +86,9 @@ def test_what_is_no_lesson_is_refused(change: dict[str, object]) -> None:
 def test_lessons_that_were_kept_are_read_the_newest_first() -> None:
     for days in (3, 1, 2):
         state.keep(lesson(SPIN, days=days))
-    assert [each.created for each in state.read()] == [NOW - timedelta(days=d) for d in (1, 2, 3)]
+    assert [each.created for each in state.read(NOW)] == [
+        NOW - timedelta(days=d) for d in (1, 2, 3)
+    ]
 
 
 def test_what_cannot_be_read_is_passed_over(state_home: Path) -> None:
@@ -98,7 +100,7 @@ def test_what_cannot_be_read_is_passed_over(state_home: Path) -> None:
     (folder / "20261124T140000Z-00000002.json").mkdir()
     (folder / "20261124T140000Z-00000003.json").symlink_to("/nowhere")
     (folder / "notes.txt").write_text("mine")
-    assert state.read() == [lesson(SPIN)]
+    assert state.read(NOW) == [lesson(SPIN)]
 
 
 def test_the_oldest_lessons_go_and_foreign_files_stay(
@@ -111,10 +113,39 @@ def test_the_oldest_lessons_go_and_foreign_files_stay(
     foreign.write_text("mine")
     torn = folder / ".20200101T000000Z-00000000.json.77.0badf00d"
     torn.write_text("torn")
-    for days in (9, 1, 2, 3):
+    for days in (9, 3, 2, 1):
         state.keep(lesson(SPIN, days=days))
-    assert [each.created for each in state.read()] == [NOW - timedelta(days=d) for d in (1, 2, 3)]
+    assert [each.created for each in state.read(NOW)] == [
+        NOW - timedelta(days=d) for d in (1, 2, 3)
+    ]
     assert foreign.exists() and not torn.exists()
+
+
+def test_lessons_of_a_clock_that_was_ahead_count_for_nothing_and_push_out_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(state, "MOST_LESSONS", 3)
+    for days in (-400, -300, -200):
+        state.keep(lesson(SPIN, days=days))
+    assert state.read(NOW) == []
+    for days in (2, 1):
+        state.keep(lesson(SPIN, days=days))
+    assert [each.created for each in state.read(NOW)] == [NOW - timedelta(days=d) for d in (1, 2)]
+
+
+def test_a_clock_that_is_an_hour_ahead_is_no_other_age() -> None:
+    state.keep(lesson(SPIN, days=-1 / 24))
+    assert len(state.read(NOW)) == 1
+
+
+def test_a_lesson_of_a_clock_that_is_far_behind_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "MOST_LESSONS", 3)
+    for days in (3, 2, 1, 20000):
+        state.keep(lesson(SPIN, days=days))
+    assert len(state.read(NOW - timedelta(days=20000))) == 1
+    assert [each.created for each in state.read(NOW)][:2] == [
+        NOW - timedelta(days=d) for d in (1, 2)
+    ]
 
 
 def test_a_state_directory_that_cannot_be_made_is_an_error_that_says_so(state_home: Path) -> None:
@@ -122,20 +153,20 @@ def test_a_state_directory_that_cannot_be_made_is_an_error_that_says_so(state_ho
     state_home.write_text("in the way")
     with pytest.raises(HztuneError, match="cannot make"):
         state.keep(lesson(SPIN))
-    assert state.read() == []
+    assert state.read(NOW) == []
 
 
 def keep_ten(folder: str) -> int:
     os.environ["XDG_STATE_HOME"] = folder
     for number in range(10):
         state.keep(lesson(SPIN, days=number))
-    return len(state.read())
+    return len(state.read(NOW))
 
 
 def test_several_processes_write_at_once_and_lose_nothing(state_home: Path) -> None:
     with ProcessPoolExecutor(4) as pool:
         list(pool.map(keep_ten, [str(state_home)] * 4))
-    assert len(state.read()) == 40
+    assert len(state.read(NOW)) == 40
 
 
 def test_a_state_directory_is_absolute_or_in_the_home(monkeypatch: pytest.MonkeyPatch) -> None:

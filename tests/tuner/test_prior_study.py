@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def studied(asked: TuneRequest, simulate: Simulate, tmp_path: Path, listener: Li
 
 
 def kept() -> list[Lesson]:
-    return state.read()
+    return state.read(datetime.now(timezone.utc))
 
 
 def stored_prior(folder: Path) -> Prior:

@@ -6,8 +6,7 @@ corrected for, and where a proof counts what the search has seen.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+import importlib
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
@@ -24,12 +23,9 @@ BUDGET_S = 180.0
 
 @pytest.fixture(scope="module")
 def studies() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("studies", ENGINE / "studies.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["studies"] = module
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ENGINE)
+        return importlib.import_module("studies")
 
 
 def test_equals_are_not_claimed_gains_are_found_and_intervals_cover(studies: ModuleType) -> None:

@@ -106,7 +106,9 @@ def _table(columns: Mapping[str, Sequence[object]]) -> str:
 
 
 def _warn(tuned: Profile) -> None:
-    """Names in what this machine is not the one that the profile was proved on."""
+    """Names what the profile may do to other programs, and in what this machine is another one."""
+    for caution in tuned.cautions:
+        click.echo(f"hztune: warning: {caution.text}", err=True)
     for difference in api.differences(tuned):
         click.echo(f"hztune: warning: {difference}", err=True)
 

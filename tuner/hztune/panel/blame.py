@@ -20,6 +20,9 @@ from hztune.trial import Workbench
 MOST_BLAME_BLOCKS = 8
 """Blocks in which a cause is sought; one that is not found in them is told as not found."""
 
+MOST_VOID = 2
+"""Blocks in which the control failed, after which a workload is given up."""
+
 _PART = 0.5
 """Least part of the harm, and of the greatest relief, that is gone without what does it."""
 
@@ -58,14 +61,16 @@ def culprits(
     """
     for whole in suspects:
         group = _fitting(bench, executor, whole, arms, until_s)
-        found = _guilty(bench, executor, harm, group)
+        found = _guilty(bench, executor, harm, whole)
         while not found and any(_is_open(bench, executor, harm, one) for one in group):
+            if len(void_on(bench, executor.workload)) >= MOST_VOID:
+                return ()
             block = _block(arms, group)
             if bench.budget.elapsed() + executor.cost(len(block), executor.rounds) > until_s:
                 return ()
             bench.measure(block, "panel", executor.rounds, executor)
             bench.tell("panel", gain)
-            found = _guilty(bench, executor, harm, group)
+            found = _guilty(bench, executor, harm, whole)
         if found:
             return found
     return ()
@@ -138,10 +143,20 @@ def _both(suspect: Suspect) -> tuple[Arm, Arm]:
     return suspect.with_it, suspect.without
 
 
-def blocks_on(bench: Workbench, workload: str) -> list[Block]:
-    """The blocks of this machine on one workload of the panel in which the control ran."""
+def all_on(bench: Workbench, workload: str) -> list[Block]:
+    """The blocks of this machine on one workload of the panel."""
     own = (block for block in bench.ledger.panel if bench.ledger.is_own(block))
-    return [block for block in own if block.workload == workload and block.control.ok]
+    return [block for block in own if block.workload == workload]
+
+
+def blocks_on(bench: Workbench, workload: str) -> list[Block]:
+    """Those of them in which the control ran."""
+    return [block for block in all_on(bench, workload) if block.control.ok]
+
+
+def void_on(bench: Workbench, workload: str) -> list[Block]:
+    """Those in which it failed."""
+    return [block for block in all_on(bench, workload) if not block.control.ok]
 
 
 def _pairs(

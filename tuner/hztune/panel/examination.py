@@ -7,13 +7,14 @@ interrupted goes on with its next block.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hztune.blocks import Arm, Block, times_of
 from hztune.caution import Caution
 from hztune.measure import Accounting
-from hztune.panel.blame import blocks_on, culprits, suspected
+from hztune.panel.blame import MOST_VOID, all_on, blocks_on, culprits, suspected, void_on
 from hztune.panel.judging import LOOKS, SPEED_MARGIN, Harm, Seen, seen_in
 from hztune.panel.workloads import PanelExecutor
 from hztune.space import Space
@@ -28,8 +29,6 @@ LEAST_S = 5.0
 WORTH = SPEED_MARGIN
 """Log gain on the user's own workload above which a parameter stays: a loss of that size elsewhere
 would be called harm, so that a gain of that size is called worth it."""
-
-_MOST_VOID = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class Examination:
         arm: What is left of it.
         harms: Harm that it does; each names the parameters that do it, if they were found.
         left_out: What went, in order.
-        seen: What it was seen to do on each workload that there was time for.
+        seen: What it was seen to do on each workload, or why nothing was measured there.
     """
 
     winner: Arm
@@ -131,6 +130,10 @@ class Panel:
         course = _Course(bench, space, control, self.executors, gains, gain, until_s, may_remove)
         return course.run(winner)
 
+    def known(self, bench: Workbench, space: Space, control: Arm, winner: Arm) -> Examination:
+        """What the blocks that are there show of a winner; nothing is measured, nothing goes."""
+        return _Course(bench, space, control, self.executors, {}, 0.0, -math.inf, False).run(winner)
+
 
 @dataclass
 class _Course:
@@ -160,7 +163,7 @@ class _Course:
             self.bench.reporter.say(f"left out: {gone[-1].caution.text}")
         for harm in harms:
             self.bench.reporter.say(f"warning: {harm.caution(arm).text}")
-        seen = tuple(self._seen(arm, each, is_last=True) for each in self._begun(arm))
+        seen = tuple(self._seen(arm, each, is_last=True) for each in self.executors)
         return Examination(winner, arm, tuple(harms), tuple(gone), seen)
 
     def _harms(self, arm: Arm) -> list[Harm]:
@@ -210,11 +213,10 @@ class _Course:
 
     def _is_open(self, arm: Arm, executor: PanelExecutor) -> bool:
         """Whether more pairs may still tell something."""
-        mine = [b for b in self.bench.ledger.panel if b.workload == executor.workload]
-        void = sum(not block.control.ok for block in mine)
+        void = len(void_on(self.bench, executor.workload))
         few = len(self._blocks(arm, executor)) < LOOKS[-1]
         state = self._seen(arm, executor, is_last=False).state
-        return void < _MOST_VOID and few and state == "open"
+        return void < MOST_VOID and few and state == "open"
 
     def _begun(self, arm: Arm) -> list[PanelExecutor]:
         return [each for each in self.executors if self._blocks(arm, each)]
@@ -224,7 +226,7 @@ class _Course:
         return [block for block in blocks if block.outcomes[1].arm == arm]
 
     def _seen(self, arm: Arm, executor: PanelExecutor, *, is_last: bool) -> Seen:
-        blocks = blocks_on(self.bench, executor.workload)
+        blocks = all_on(self.bench, executor.workload)
         return seen_in(blocks, arm, executor.workload, executor.phrase, is_last=is_last)
 
     def _with_causes(self, arm: Arm, *, is_last: bool) -> list[Harm]:

@@ -39,6 +39,8 @@ _SUSPICIOUS = 2.0
 """Margins beyond which an estimate is looked into before harm is shown, if a plain 95 % interval
 excludes zero: its cause takes pairs, too, and they count."""
 
+_NO_TIME = "no time was left for it"
+
 State = Literal["harmed", "safe", "open"]
 
 
@@ -85,6 +87,7 @@ class Seen:
         extra_kb: Mean growth of peak memory, KiB.
         failure: How a process of the winner failed; "": none did.
         hints: What looks like harm, and is not shown.
+        missing: Why nothing was measured; "": something was.
     """
 
     workload: str
@@ -95,6 +98,7 @@ class Seen:
     extra_kb: float = 0.0
     failure: str = ""
     hints: tuple[Harm, ...] = ()
+    missing: str = ""
 
     @property
     def harms(self) -> tuple[Harm, ...]:
@@ -116,6 +120,8 @@ def seen_in(
 ) -> Seen:
     """Judges the pairs of an arm with the control.
 
+    Where the control failed, too, the arm is blamed only if it fails more often.
+
     Args:
         blocks: Of one workload, in order of time; the first outcome behind the control counts.
         arm: Whose pairs they are.
@@ -123,19 +129,28 @@ def seen_in(
         phrase: The kind of programs.
         is_last: Whether time is up: then there is one more look, whose moment is not the data's.
     """
+    void = [block.control for block in blocks if not block.control.ok]
     pairs = [
         (b.control, b.outcomes[1]) for b in blocks if b.control.ok and b.outcomes[1].arm == arm
     ]
-    failed = next((outcome for _, outcome in pairs if not outcome.ok), None)
-    if failed is not None:
-        words = f"{failed.status}: {failed.detail}" if failed.detail else failed.status
-        return Seen(workload, phrase, "harmed", failure=words)
+    failed = [outcome for _, outcome in pairs if not outcome.ok]
+    if len(failed) > len(void):
+        return Seen(workload, phrase, "harmed", failure=_how(failed[0]))
+    pairs = [pair for pair in pairs if pair[1].ok]
+    if not pairs:
+        missing = f"the default failed on it ({_how(void[-1])})" if void else _NO_TIME
+        return Seen(workload, phrase, "open", missing=missing)
     for count in (*(look for look in LOOKS if look <= len(pairs)), *([len(pairs)] * is_last)):
         seen = _look(pairs[:count], workload, phrase)
         if seen.state != "open":
             return seen
     hints = tuple(_hints(pairs, workload, phrase))
     return replace(_look(pairs, workload, phrase), state="open", hints=hints)
+
+
+def _how(failed: Outcome) -> str:
+    """How a process failed, in words."""
+    return f"{failed.status}: {failed.detail}" if failed.detail else failed.status
 
 
 def _look(pairs: Sequence[tuple[Outcome, Outcome]], workload: str, phrase: str) -> Seen:

@@ -7,8 +7,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from hztune.errors import HztuneError, StoppedByUser
 from hztune.machine import Machine
-from hztune.measure import Arm, Block, Executor, Role
+from hztune.measure import Arm, Block, Executor, Outcome, Role
 from hztune.measure.executors import workloads_executor
 from hztune.measure.several import WorkloadSink
 from hztune.measure.types import Around
@@ -66,8 +67,17 @@ class PanelExecutor(Around):
     rounds: int = _TURNS
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
-        """Measures a block; see `Executor.measure`."""
-        block = self.inner.measure(arms, role=role, rounds=rounds, number=number)
+        """Measures a block; see `Executor.measure`.
+
+        Where the measuring itself fails, the block says so of every arm: the winner is proved, and
+        a strange workload that cannot be measured must not cost the study its answer.
+        """
+        try:
+            block = self.inner.measure(arms, role=role, rounds=rounds, number=number)
+        except StoppedByUser:
+            raise
+        except HztuneError as error:
+            block = Block(number, role, tuple(Outcome(arm, "failed", str(error)) for arm in arms))
         return replace(block, workload=self.workload)
 
 

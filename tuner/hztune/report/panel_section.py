@@ -30,11 +30,16 @@ def _table(seen: tuple[PanelRatios, ...]) -> Html:
             _ratio(each.speed),
             _ratio(each.memory),
             str(each.pairs),
-            each.failure or _WORDS[each.state],
+            each.failure or _missing(each) or _WORDS[each.state],
         )
         for each in seen
     ]
     return table("The winner on other workloads, as a multiple of the default", head, rows)
+
+
+def _missing(seen: PanelRatios) -> str:
+    """That nothing was measured, and why."""
+    return f"not measured: {seen.missing}" if seen.missing else ""
 
 
 def _ratio(ends: tuple[float, float, float] | None) -> str:

@@ -104,6 +104,7 @@ class PanelRatios:
         memory: The same of peak memory; above 1 it takes more.
         pairs: Pairs of processes behind them.
         failure: How a process failed; "": none did.
+        missing: Why nothing was measured; "": something was.
     """
 
     workload: str
@@ -113,6 +114,7 @@ class PanelRatios:
     memory: tuple[float, float, float] | None
     pairs: int
     failure: str = ""
+    missing: str = ""
 
 
 @dataclass(frozen=True, slots=True)

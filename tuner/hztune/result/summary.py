@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hztune.blocks import Arm
-from hztune.profile import Profile, Share, ratio_text
+from hztune.profile import Profile, Share, Verdict, ratio_text
 from hztune.progress import duration
 from hztune.rests import MEMORIES, RestPlan
 from hztune.result import Account, Addition, Result, front_file
@@ -16,6 +16,8 @@ from hztune.trial import FAULTS, Outlier
 from hztune.workload import METRICS, Goal
 
 _CHANGES_SHOWN = 6
+_CLAIMED: tuple[Verdict, ...] = ("improved", "within_limit", "less_memory")
+_STATES = {"harmed": "harm on", "safe": "no harm on", "open": "not shown on"}
 _SPECIAL: tuple[Goal, ...] = ("p99", "kept")
 """Goals that are told where a workload is named."""
 
@@ -72,10 +74,24 @@ def summary_lines(result: Result) -> list[str]:
     text += _front_lines(result) if result.front else _profile_lines(result)
     text += [f"  warning: {each.text}" for each in result.profile.cautions]
     text += [f"  left out: {each.text}" for each in result.account.left_out]
+    text += _elsewhere_lines(result)
     told = [each.text for each in result.account.changes if each.is_told]
     text += [f"  {line}" for line in told[:_CHANGES_SHOWN]]
     text += _account_lines(result)
     return [*text, f"results: {result.folder}"] if result.folder else text
+
+
+def _elsewhere_lines(result: Result) -> Iterator[str]:
+    """Yields what the panel has shown of a profile that changes something, and what it has not."""
+    if result.profile.claim.verdict not in _CLAIMED:
+        return
+    seen = result.account.elsewhere
+    told = []
+    for state, words in _STATES.items():
+        names = [each.workload for each in seen if each.state == state and not each.missing]
+        told += [f"{words} {', '.join(names)}"] if names else []
+    told += [f"{each.workload} was not measured: {each.missing}" for each in seen if each.missing]
+    yield f"  on other programs: {'; '.join(told) or 'nothing was measured'}"
 
 
 def _control(made: Profile) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 
 import numpy as np
@@ -120,6 +121,7 @@ def _combinations(one: NDArray[np.int64], other: NDArray[np.int64]) -> tuple[tup
     return tuple(seen)[:_MOST_COMBINATIONS]
 
 
+@lru_cache(maxsize=1024)
 def _factor(axis: Axis) -> Floats:
     """A square root of the covariance of the effects of an axis's levels, (levels, levels).
 

@@ -146,6 +146,10 @@ class SparseModel:
 
     def measured(self) -> tuple[Floats, Floats]:
         """Means and standard errors of the measured configurations, (configurations,)."""
+        return self._measured
+
+    @cached_property
+    def _measured(self) -> tuple[Floats, Floats]:
         return self._average(self._moved, self._kept, np.maximum(np.diag(self._own_left), 0.0))
 
     def lead(self, best: int, others: Levels) -> tuple[Floats, Floats]:

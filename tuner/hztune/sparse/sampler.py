@@ -339,20 +339,25 @@ class SparseSampler(BaseSampler):
 
         They are slow, or break the limit; where the defaults break it, by more than they do.
         """
-        bare = (UNCHANGED,) * len(known.axes)
+        bare = known.grid.bare
         found = [[v for v in range(axis.count) if v != axis.default] for axis in known.axes]
-        for axis, levels in enumerate(found):
-            rows = np.array([(*bare[:axis], level, *bare[axis + 1 :]) for level in levels])
-            is_good = np.full(len(levels), True)
-            if levels and known.models:
-                mean, error = known.models[0].expected(rows)
-                is_good = mean + error > _LOST
-            if levels and known.excess is not None:
-                (most,), _ = known.excess.expected(np.array([bare]))
-                above, unsure = known.excess.expected(rows)
-                is_good &= above - unsure <= max(0.0, most)
-            found[axis] = [v for v, good in zip(levels, is_good, strict=True) if good]
-        return found
+        rows = np.array(
+            [
+                (*bare[:axis], level, *bare[axis + 1 :])
+                for axis, levels in enumerate(found)
+                for level in levels
+            ]
+        )
+        is_good = np.full(len(rows), True)
+        if len(rows) and known.models:
+            mean, error = known.models[0].expected(rows)
+            is_good = mean + error > _LOST
+        if len(rows) and known.excess is not None:
+            (most,), _ = known.excess.expected(np.array([bare]))
+            above, unsure = known.excess.expected(rows)
+            is_good &= above - unsure <= max(0.0, most)
+        good = iter(is_good.tolist())
+        return [[level for level in levels if next(good)] for levels in found]
 
     def _some(
         self, known: Known, rng: np.random.Generator, banned: Collection[Row], most: int

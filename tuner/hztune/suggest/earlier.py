@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
 from hztune import machine_diff
@@ -98,7 +99,8 @@ def _settings(tuned: Profile) -> str:
 
 def _lessons(machine: str) -> list[Earlier]:
     """What mattered in earlier studies of whatever programs on this machine."""
-    lessons = [one for one in state.read() if one.subject.machine == machine]
+    now = datetime.now(timezone.utc)
+    lessons = [one for one in state.read(now) if one.subject.machine == machine]
     if not lessons:
         return []
     gains = Counter(

@@ -293,7 +293,7 @@ def _elsewhere(decision: Decision) -> Iterator[PanelRatios]:
         memory = seen.memory.ratio if seen.memory else None
         pairs = seen.speed.pairs if seen.speed else 0
         yield PanelRatios(
-            seen.workload, seen.phrase, seen.state, speed, memory, pairs, seen.failure
+            seen.workload, seen.phrase, seen.state, speed, memory, pairs, seen.failure, seen.missing
         )
 
 

@@ -37,7 +37,7 @@ def prior_of(task: Task, machine: Machine) -> Prior:
         return NOTHING
     versions = {each.name: each.version for each in task.candidates.installed}
     now = datetime.now(timezone.utc)
-    return weighed(state.read(), subject_of(request, machine), task.space, versions, now)
+    return weighed(state.read(now), subject_of(request, machine), task.space, versions, now)
 
 
 def told_of(prior: Prior) -> list[str]:

@@ -119,6 +119,9 @@ class Story:
         proved = [proof for proof in self.aim.proofs if proof.succeeded]
         best: Ranked | None = self.search.best()
         arm = proved[-1].arm if proved else best.record.arm if best else self.control
+        if proved and self.panel is not None:
+            part = self.space.part(arm.allocator)
+            self.aim.examined = self.panel.known(self.bench, part, self.control, arm)
         record = self.bench.ledger.fresh_by_arm.get(arm.key)
         interval = reported(record) if record else None
         return self.decided("interrupted", arm, interval, "stopped by the user; not a claim")
