@@ -223,6 +223,28 @@ static bool magazine_grow(hz_heap *heap, uint32_t class_, bool is_full)
 
 /* ---- the slow paths ------------------------------------------------------------------------- */
 
+/* How many blocks a refill takes. At most half of the magazine is filled: the other half is for
+ * blocks that the thread will free. A thread that only allocates fills it all; at once if it gave
+ * as many before, as it does where long runs of frees follow long runs of allocations; else a batch
+ * at a time, so that threads that never free hoard nothing. */
+static uint32_t to_take(const hz_magazine_cold *magazine)
+{
+    const uint32_t grown = magazine->grown, batch = (uint32_t)hz_cfg.refill_batch;
+    if (is_one_way(magazine) && magazine->given >= grown) return grown > 0 ? grown : 1;
+    const uint32_t most = is_one_way(magazine) ? grown : grown / 2;
+    if (batch < most) return batch;
+    return most > 0 ? most : 1;
+}
+
+/* How many blocks a flush gives up: all if the thread only frees, else half, as the thread will
+ * soon allocate. */
+static uint32_t to_give(const hz_magazine_cold *magazine, uint32_t count)
+{
+    if (is_one_way(magazine)) return count;
+    const uint32_t half = (count + 1) / 2, batch = (uint32_t)hz_cfg.flush_batch;
+    return half < batch ? half : batch;
+}
+
 /* Refills an empty magazine and pops a block; NULL when there is no memory. */
 static void *refill(hz_heap *heap, uint32_t class_)
 {
@@ -231,15 +253,12 @@ static void *refill(hz_heap *heap, uint32_t class_)
     hz_tick(heap);
     magazine_grow(heap, class_, false);
     if (hz_cfg.remote_grouping == HZ_REMOTE_GROUPING_SHARD) hz_remote_drain_inbox(heap);
-    uint32_t want = (uint32_t)hz_cfg.refill_batch;
-    /* At most half of the magazine is filled: the other half is for blocks that the thread will
-     * free. */
-    const uint32_t most = is_one_way(magazine) ? magazine->grown : magazine->grown / 2;
-    if (want > most) want = most > 0 ? most : 1;
+    uint32_t want = to_take(magazine);
     void *only, **blocks = magazine->grown > 0 ? magazine->blocks : &only;
     size_t got = hz_depot_take(heap->shard, class_, blocks, want, &magazine->lease);
     if (got == 0) return NULL;
     hz_count(HZ_STAT_refill_blocks, got);
+    magazine->given -= got < magazine->given ? (uint32_t)got : magazine->given;
     if (magazine->grown > 0) heap->home_row[class_].top = blocks + got - 1;
     return blocks[got - 1];
 }
@@ -264,9 +283,9 @@ HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
 {
     hz_tick_of_free(heap);
     if (!magazine_grow(heap, class_, true)) {
-        uint32_t count = held(heap, class_);
-        if (!is_one_way(&heap->magazines[class_])) count = (count + 1) / 2;
-        if (count > (uint32_t)hz_cfg.flush_batch) count = (uint32_t)hz_cfg.flush_batch;
+        hz_magazine_cold *magazine = &heap->magazines[class_];
+        const uint32_t count = to_give(magazine, held(heap, class_));
+        magazine->given += count < UINT32_MAX - magazine->given ? count : 0;
         if (count == 0) {
             hz_depot_give(heap->shard, class_, &block, 1);
             return;
