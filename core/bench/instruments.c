@@ -124,10 +124,10 @@ static void add_latency(latency *sum, const latency *part)
     for (size_t i = 0; i < BUCKETS; i++) sum->buckets[i] += part->buckets[i];
 }
 
-/* The duration that a share of `part_per_1000` calls does not exceed. */
-static uint64_t percentile(const latency *times, uint64_t part_per_1000)
+/* The duration that a share of `part` of 10,000 calls does not exceed. */
+static uint64_t percentile(const latency *times, uint64_t part)
 {
-    const uint64_t wanted = (times->count * part_per_1000 + 999) / 1000;
+    const uint64_t wanted = (times->count * part + 9999) / 10000;
     uint64_t seen = 0;
     for (size_t i = 0; i < BUCKETS; i++) {
         seen += times->buckets[i];
@@ -141,9 +141,10 @@ static void json_latency(hz_json *json, const char *key, const latency *times)
 {
     hz_json_object(json, key);
     hz_json_int(json, "count", (int64_t)times->count);
-    hz_json_int(json, "p50_ns", (int64_t)percentile(times, 500));
-    hz_json_int(json, "p99_ns", (int64_t)percentile(times, 990));
-    hz_json_int(json, "p999_ns", (int64_t)percentile(times, 999));
+    hz_json_int(json, "p50_ns", (int64_t)percentile(times, 5000));
+    hz_json_int(json, "p99_ns", (int64_t)percentile(times, 9900));
+    hz_json_int(json, "p999_ns", (int64_t)percentile(times, 9990));
+    hz_json_int(json, "p9999_ns", (int64_t)percentile(times, 9999));
     hz_json_int(json, "max_ns", (int64_t)times->max_ns);
     hz_json_object_end(json);
 }

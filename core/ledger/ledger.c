@@ -18,6 +18,7 @@
 #include "../src/internal.h"
 #include "../src/os.h"
 #include "../src/text.h"
+#include "delays.h"
 #include "wraps.h"
 
 enum {
@@ -133,6 +134,7 @@ void hz_ledger_taken(const hz_lock *lock, const char *name, uint64_t since)
     }
     if (depth == DEEPEST) abort(); /* hz never nests that deep */
     holds[depth++] = (hold){of, at, false};
+    hz_ledger_delay_hold();
 }
 
 void hz_ledger_releases(const hz_lock *lock)
@@ -150,6 +152,7 @@ void hz_ledger_releases(const hz_lock *lock)
 
 void hz_ledger_called(hz_ledger_system system, uint64_t since)
 {
+    hz_ledger_delay_call();
     times_add(&now.systems[system], hz_ledger_ticks() - since);
     for (unsigned i = 0; i < depth; i++) {
         holds[i].of->calls[system]++;
@@ -300,6 +303,8 @@ static void text_fill(hz_text *text)
 {
     hz_text_add(text, "{\"schema\":\"hz-ledger/1\",\"seconds\":%.6f,\"clock_ns\":%.1f,",
                 (double)(now.ns - before.ns) * 1e-9, clock_cost_ns());
+    hz_text_add(text, "\"delayed\":{\"calls\":%" PRIu64 ",\"holds\":%" PRIu64 "},",
+                hz_ledger_delayed_calls(), hz_ledger_delayed_holds());
     hz_text_add(text, "\"shards\":%" PRIu32 ",\"locks\":[", hz_map.shards);
     for (size_t i = 0; i < RECORDS; i++)
         if (hz_atomic_get(&now.records[i].lock) != NULL)
@@ -337,6 +342,7 @@ __attribute__((visibility("default"))) void hz_ledger_window(bool begins)
 
 __attribute__((constructor)) static void ledger_begins(void)
 {
+    hz_ledger_delays_begin();
     read_clocks(&before);
 }
 

@@ -81,9 +81,12 @@ def test_the_slow_paths_are_as_many_as_hz_counts(run: Run) -> None:
     assert paths["hz_pages_alloc"]["count"] >= counters["spans_made"] > 0
 
 
+SMALL = {"HZ_MAGAZINE_CAP": "8", "HZ_REFILL_BATCH": "4", "HZ_FLUSH_BATCH": "4"}
+"""Magazines that run empty and full often, so that locks are taken."""
+
+
 def test_each_wait_for_a_lock_is_noted(run: Run) -> None:
-    small = {"HZ_MAGAZINE_CAP": "8", "HZ_REFILL_BATCH": "4", "HZ_FLUSH_BATCH": "4"}
-    said, ledger = run("ledger", "remote", "--threads", "8", "--ops", "2000000", **small)
+    said, ledger = run("ledger", "remote", "--threads", "8", "--ops", "2000000", **SMALL)
     waits = sum(row["contended"] for row in ledger["locks"] if row is not None)
     assert waits == pytest.approx(said["hz"]["counters"]["lock_contended"], abs=20)
     assert holds(ledger, "depot") > 10000
@@ -101,6 +104,24 @@ def test_a_system_call_under_a_lock_is_noted_with_its_name(run: Run) -> None:
     arena = next(row for row in ledger["locks"] if row["name"] == "arena.c: &arena.lock")
     assert arena["calls"]["hz_os_map"] == ledger["system_calls"]["hz_os_map"]["count"] > 0
     assert arena["with_calls"] <= arena["count"]
+
+
+def test_system_calls_last_longer_where_that_is_asked_for(run: Run) -> None:
+    words = ["large", "--threads", "2", "--seconds", "0.2"]
+    _, ledger = run("ledger", *words, HZ_DECAY_MS="1", HZ_LEDGER_CALL_US="300")
+    calls = [call for call in ledger["system_calls"].values() if call["count"] > 0]
+    assert ledger["delayed"]["calls"] >= sum(call["count"] for call in calls) > 0
+    assert all(call["ns"] >= 300_000 * call["count"] for call in calls)
+
+
+def test_a_holder_of_a_lock_sleeps_as_often_as_is_asked_for(run: Run) -> None:
+    delays = {"HZ_LEDGER_HOLD_US": "100", "HZ_LEDGER_HOLD_EVERY": "50"}
+    words = ["larson", "--threads", "2", "--ops", "100000"]
+    _, ledger = run("ledger", *words, **SMALL, **delays)
+    held = sum(row["count"] for row in ledger["locks"] if row is not None)
+    assert ledger["delayed"]["holds"] * 50 == pytest.approx(held, rel=0.05)
+    _, ledger = run("ledger", *words)
+    assert ledger["delayed"] == {"calls": 0, "holds": 0}
 
 
 def test_lines_of_the_depots_move_only_where_blocks_do(run: Run) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,9 +94,20 @@ def run_noted(
 
 
 def run_bench(
-    spec: WorkloadSpec, seconds: float, library: Path, variables: Mapping[str, str]
+    spec: WorkloadSpec,
+    seconds: float,
+    library: Path,
+    variables: Mapping[str, str],
+    words: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Runs a workload on a library and returns what hz-bench says of it.
+
+    Args:
+        spec: The workload.
+        seconds: Length of the counted window.
+        library: The allocator.
+        variables: Variables of the environment.
+        words: Further options of hz-bench.
 
     Raises:
         HztuneError: The run failed.
@@ -107,6 +118,7 @@ def run_bench(
         *spec.span(seconds),
         "--warmup",
         f"{min(_WARMUP_S, seconds):g}",
+        *words,
     ]
     done = process.run(
         command,
