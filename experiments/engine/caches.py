@@ -1,12 +1,12 @@
 """Turns share the caches: do allocators compare by turns as they do by whole runs?
 
-    python experiments/engine/caches.py [--only lua dicts] [--runs 200]
+    python experiments/engine/caches.py [--only lua dicts] [--runs 200] [--for 150]
 
 Programs whose memory is about as large as a cache are measured under several allocators, which keep
 different amounts of memory in use. A block by turns, in which all of them are alive and drive each
 other's lines out of the caches, and blocks of whole runs, one after the other, follow each other.
-What is complete goes into caches.json and is not measured again; the table goes to stdout (--table:
-that alone).
+What was measured goes into caches.json, and the next call adds to it until there are so many runs;
+the table goes to stdout (--table: that alone).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import math
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -74,37 +75,49 @@ def ratios(block: Block) -> list[float]:
     return [other - first for other in others]
 
 
-def measure(case: Case, work: Path, runs: int) -> Iterator[Shared]:
-    """Measures one program under all allocators, by turns and by so many runs of each."""
-    program = program_of(case, work)
+def measure(
+    case: Case, work: Path, runs: int, span_s: float, before: Sequence[Shared]
+) -> Iterator[Shared]:
+    """Measures one program under all allocators, by turns and by runs.
+
+    Args:
+        case: The program.
+        work: Where its inputs are.
+        runs: How many there shall be of each allocator, with those of before.
+        span_s: No block begins after so many seconds.
+        before: What earlier calls measured.
+    """
+    began, program = time.monotonic(), program_of(case, work)
     with environment(case):  # the identity holds the variables that all processes get
         identity = program_identity(program)
     memory_mb = int(Machine.here().memory_gib * 1024)
     turns = AlternateExecutor(program, seed=1, identity=identity, memory_mb=memory_mb)
     whole = RunExecutor(program, seed=1, identity=identity, memory_mb=memory_mb)
-    by_turns: list[list[float]] = []
-    by_runs: list[list[float]] = []
-    memory: list[list[int]] = []
+    found = {each.allocator: each for each in before}
+    by_turns = [[*found[arm.allocator].turns] if found else [] for arm in ARMS[1:]]
+    by_runs = [[*found[arm.allocator].runs] if found else [] for arm in ARMS[1:]]
+    memory = [found[arm.allocator].rss_kb if found else 0 for arm in ARMS[1:]]
     with environment(case):
         if reason := examined(turns, program).reason:
             raise SystemExit(f"caches.py: {case.name}: {reason}")
-        for number in range(runs):
+        for number in range(len(by_runs[0]), runs):
+            if time.monotonic() - began > span_s:
+                break
             block = whole.measure(ARMS, role="explore", rounds=1, number=number)
-            by_runs.append(ratios(block))
-            memory.append([each.rss_peak_kb for each in block.outcomes])
+            _add(by_runs, block)
+            peaks = [each.rss_peak_kb for each in block.outcomes[1:]]
+            memory = [max(pair) for pair in zip(memory, peaks, strict=True)]
             if number % BLOCKS_OF_RUNS == 0:
-                block = turns.measure(ARMS, role="explore", rounds=1, number=number)
-                by_turns.append(ratios(block))
+                _add(by_turns, turns.measure(ARMS, role="explore", rounds=1, number=number))
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    for index, arm in enumerate(ARMS[1:]):
-        yield Shared(
-            case.name,
-            arm.allocator,
-            now,
-            max(each[index + 1] for each in memory),
-            tuple(each[index] for each in by_turns),
-            tuple(each[index] for each in by_runs),
-        )
+    for arm, peak_kb, turned, ran in zip(ARMS[1:], memory, by_turns, by_runs, strict=True):
+        yield Shared(case.name, arm.allocator, now, peak_kb, tuple(turned), tuple(ran))
+
+
+def _add(to: Sequence[list[float]], block: Block) -> None:
+    """Adds what each allocator showed in a block."""
+    for each, ratio in zip(to, ratios(block), strict=True):
+        each.append(ratio)
 
 
 def interval(logs: Sequence[float]) -> tuple[float, float]:
@@ -120,14 +133,14 @@ def told(log: float, half: float) -> str:
 
 def table(found: Sequence[Shared]) -> Iterator[str]:
     """The table as lines."""
-    yield "| | memory | allocator | by turns | by runs | turns / runs |"
-    yield "|---|---|---|---|---|---|"
+    yield "| | memory | allocator | runs | by turns | by runs | turns / runs |"
+    yield "|---|---|---|---|---|---|---|"
     for each in found:
         (turns, turns_half), (runs, runs_half) = interval(each.turns), interval(each.runs)
         apart = told(turns - runs, math.hypot(turns_half, runs_half))
         yield (
             f"| `{each.program}` | {each.rss_kb / 1024:.0f} MiB | {each.allocator} "
-            f"| {told(turns, turns_half)} | {told(runs, runs_half)} | {apart} |"
+            f"| {len(each.runs)} | {told(turns, turns_half)} | {told(runs, runs_half)} | {apart} |"
         )
 
 
@@ -136,13 +149,19 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=PROGRAMS)
     parser.add_argument("--runs", type=int, default=RUNS, help=f"of each; default {RUNS}")
+    parser.add_argument(
+        "--for", type=float, default=math.inf, metavar="S", dest="span_s",
+        help="of each program, what was measured in so many seconds",
+    )  # fmt: skip
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--table", action="store_true", help="print the table, measure nothing")
     asked = parser.parse_args(words)
     if not asked.table:
         require_this_machine(asked.results)
-    found = kept(asked.results, "shared", Shared)
-    done = {each.program for each in found}
+    found: dict[str, list[Shared]] = {}
+    for each in kept(asked.results, "shared", Shared):
+        found.setdefault(each.program, []).append(each)
+    done = {name for name, rows in found.items() if len(rows[0].runs) >= asked.runs}
     left = [] if asked.table else [name for name in asked.only if name not in done]
     with tempfile.TemporaryDirectory(prefix="hztune-caches-") as folder:
         if left:
@@ -152,9 +171,10 @@ def main(words: Sequence[str] | None = None) -> None:
             if lacking := missing(case):
                 print(f"{name}: {'; '.join(lacking)}", file=sys.stderr)
                 continue
-            found += measure(case, Path(folder), asked.runs)
-            keep(asked.results, "shared", found)
-    print("\n".join(table(found)))
+            before = found.get(name, [])
+            found[name] = [*measure(case, Path(folder), asked.runs, asked.span_s, before)]
+            keep(asked.results, "shared", [each for rows in found.values() for each in rows])
+    print("\n".join(table([each for rows in found.values() for each in rows])))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Records a landscape: how fast hz is in some hundred configurations of a workload or a program.
 
     python experiments/engine/record.py remote-8 [--configs 300] [--passes 2]
-    python experiments/engine/record.py lua [--configs 100]
+    python experiments/engine/record.py lua [--configs 100] [--for 170]
     python experiments/engine/record.py remote-8 --refine-only
     python experiments/engine/record.py remote-2 --noise-only [--busy]
 
@@ -10,8 +10,9 @@ The best of them are measured some more times, and what they were chosen by is l
 must be known best where winners lie, and one that led by luck would stay its summit for ever.
 landscape-NAME.json keeps the log ratio of each such pair and the memory; noise-NAME.json the turns
 of A/A blocks, which simulations resample; `--busy` makes the machine work in bursts meanwhile.
-About 300 configurations in twelve minutes; otherwise the machine must be quiet. An interruption
-keeps what there is.
+About 300 configurations in twelve minutes; otherwise the machine must be quiet. Every block is kept
+as soon as it is measured, in a folder beside the files: after an interruption, or the end of
+`--for SECONDS`, the same command goes on.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ import json
 import math
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -39,9 +41,12 @@ from hztune.machine import Machine
 from hztune.measure import Arm, Executor, Role
 from hztune.measure.alternate import AlternateExecutor
 from hztune.measure.executors import program_identity, workload_executor
+from hztune.measure.remembered import Remembered
 from hztune.params import renamed_in
 from hztune.search import SLOTS
 from hztune.space import ConfigDict, Dimension, Space
+from hztune.store import Evidence, Plan
+from hztune.store.local import LocalStudy
 from hztune.trial import Ledger
 from hztune.tune.candidates import TuneTarget, candidates
 from hztune.workload import WorkloadSpec
@@ -168,12 +173,9 @@ def points(subject: Subject, arms: list[Arm], passes: int, seed: int) -> list[di
     """Measures the arms; a point for each, with the log ratio of every pair that it was in."""
     ledger = Ledger()
     total = passes * math.ceil(len(arms) / SLOTS)
-    try:
-        for number, block in enumerate(blocks(subject, arms, passes, seed)):
-            ledger.add(block)
-            print(f"\rblock {number + 1} of {total}", end="", file=sys.stderr)
-    except KeyboardInterrupt:
-        print(" stopped", end="", file=sys.stderr)
+    for number, block in enumerate(blocks(subject, arms, passes, seed)):
+        ledger.add(block)
+        print(f"\rblock {number + 1} of {total}", end="", file=sys.stderr)
     print(file=sys.stderr)
     return [
         {
@@ -194,6 +196,57 @@ def refined(subject: Subject, space: Space, found: list[dict[str, Any]]) -> list
     measured = points(subject, arms, AGAIN, seed=3)
     again = {space.arm(point["params"]).key: point for point in measured}
     return [again.get(space.arm(point["params"]).key, point) for point in found]
+
+
+class Kept(Remembered):
+    """An executor whose blocks are on the disk: those of earlier calls are not measured again."""
+
+    def __init__(self, inner: Executor, study: LocalStudy, until: float) -> None:
+        """Takes what measures, what keeps, and until when (by `time.monotonic`) blocks begin."""
+        super().__init__(inner, study.replay())
+        self._study, self._until = study, until
+
+    def anew(self, arms: Sequence[Arm], role: Role, rounds: int, number: int) -> Block:
+        """Measures a block and keeps it.
+
+        Raises:
+            KeyboardInterrupt: The time is over.
+        """
+        if time.monotonic() > self._until:
+            raise KeyboardInterrupt
+        block = super().anew(arms, role, rounds, number)
+        self._study.begin(Plan(number, role, tuple(arms), rounds))
+        for index, outcome in enumerate(block.outcomes):
+            for turn in outcome.turns:
+                self._study.turn(index, 0, turn, Evidence())
+            self._study.outcome(index, 0, outcome)
+        self._study.end()
+        return block
+
+
+@contextmanager
+def kept(
+    name: str, subject: Subject, machine: Machine, options: argparse.Namespace
+) -> Iterator[None]:
+    """Keeps every block of a subject until what it is for is written.
+
+    Raises:
+        SystemExit: It was interrupted, or its time is over.
+    """
+    folder = options.out / f"unfinished-{name}"
+    folder.mkdir(exist_ok=True)
+    asked = ("configs", "passes", "noise_only", "refine_only", "busy")
+    identity = {"workload": subject.label, **{key: f"{getattr(options, key)}" for key in asked}}
+    with LocalStudy(folder, identity, machine, resume=True) as study:
+        subject.executor = Kept(subject.executor, study, time.monotonic() + options.span_s)
+        try:
+            yield
+        except KeyboardInterrupt:
+            there = len(study.replay())
+            raise SystemExit(
+                f"\nrecord.py: {there} blocks are in {folder}; the same command goes on"
+            ) from None
+    shutil.rmtree(folder)
 
 
 @contextmanager
@@ -291,10 +344,14 @@ def main() -> None:
     parser.add_argument("--refine-only", action="store_true", help="measure the best ones again")
     parser.add_argument("--busy", action="store_true", help="with a neighbour that works in bursts")
     parser.add_argument("--out", type=Path, default=HERE, help="where the files go")
+    parser.add_argument(
+        "--for", type=float, default=math.inf, metavar="S", dest="span_s",
+        help="begin no block after so many seconds; the next call goes on",
+    )  # fmt: skip
     options = parser.parse_args()
     machine = Machine.here()
     for name in options.names:
-        with subject_of(name, machine) as subject:
+        with subject_of(name, machine) as subject, kept(name, subject, machine, options):
             record(name, subject, machine, options)
 
 

@@ -1,11 +1,13 @@
 """Is a program that is slower by a known amount measured as that much slower, by turns?
 
-    python experiments/engine/slowed.py [--only lua redis] [--blocks 120]
+    python experiments/engine/slowed.py [--only lua redis] [--blocks 120] [--for 150]
 
-A program gets 1, 3 and 10 % more of the same work, and callgrind counts by how much more that makes
-it do. A server is slowed by 3 and 10 % of its own CPU time by slowed.c, which keeps account of what
-it really spent. All of them live in the same blocks as the program itself. What is complete goes
-into slowed.json and is not measured again; the table goes to stdout (--table: that alone).
+A program gets 1, 3 and 10 % more work, and callgrind counts by how much more that makes it do:
+either a larger input, or the same job a few times more (`-jobs`). A server is slowed by 3 and 10 %
+of its own CPU time by slowed.c, which keeps account of what it really spent. All of them live in
+the same blocks as the program itself. What was counted and measured goes into slowed.json, and the
+next call goes on from there (--count: only counts, which no busy machine disturbs); the table goes
+to stdout (--table: that alone).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -38,13 +40,29 @@ from hztune.measure.program import OPEN, Program
 
 sys.path.insert(0, str(HERE.parent / "programs"))
 
+import inputs
 from cases import CASES, Case, environment  # the table of programs
 
 RESULTS = HERE / "slowed.json"
 BLOCKS = 120
 PERCENTS = {"program": (1, 3, 10), "server": (3, 10)}
 PROGRAMS = {"lua": 300, "php": 500}
-"""How much the program itself does; a hundredth of it must be whole."""
+"""The input of the program itself; a hundredth of it must be whole."""
+
+AGAIN = {
+    "lua-jobs": ("lua5.4", "-e", "arg = {{'24'}} for _ = 1, {jobs} do dofile('{script}') end"),
+    "php-jobs": ("php", "-n", "-r",
+                 "$argv = [1 => '20']; for ($job = 0; $job < {jobs}; $job++) include '{script}';"),
+    "sqlite-jobs": ("sqlite3", ":memory:", ".read {jobs_file}"),
+    "z3-jobs": ("z3", "-smt2", "{jobs_file}"),
+}  # fmt: skip
+"""Programs that do the same job again and again: one more is like all before it."""
+
+JOBS = 100
+"""Of the program itself."""
+
+COUNTED_JOBS = (10, 30)
+"""How many are done under callgrind."""
 
 SERVERS = ("redis", "memcached", "nginx")
 _COLLECTED = re.compile(r"Collected : (\d+)")
@@ -59,8 +77,9 @@ class Slowed:
         program: Its name in experiments/programs.
         percent: By how much it was to be slower.
         true_percent: By how much it was: by instructions, or by a server's own account.
-        measured: When that was complete.
-        log_ratios: Of each block, its time relative to the program's.
+        measured: When that was done.
+        log_ratios: Of each block, its time relative to the program's; none as long as it was only
+            counted.
         work_percent: Of a server, how much more it did beside what slowed it; 0 of a program.
     """
 
@@ -80,12 +99,53 @@ def arm_of(percent: int) -> Arm:
     return Arm(f"{COMMAND}{percent}")
 
 
-def slower_programs(case: Case, work: Path) -> Program:
-    """A program in which each arm does so much more than its case says."""
-    size = PROGRAMS[case.name]
+def case_of(name: str) -> Case:
+    """The case of a name; `-jobs` says that it does the same job again and again."""
+    return next(case for case in CASES if case.name == name.removesuffix("-jobs"))
+
+
+def words_of(name: str, case: Case, work: Path, percent: int) -> list[str]:
+    """The command of a program that does so much more."""
+    if name in AGAIN:
+        return jobs_of(name, case, work, JOBS + JOBS * percent // 100)
+    return case.words(work, PROGRAMS[name] + PROGRAMS[name] * percent // 100)
+
+
+def jobs_of(name: str, case: Case, work: Path, jobs: int) -> list[str]:
+    """The command that does a job so often."""
+    script = next((word for word in case.words(work, 0) if word.endswith(f".{case.name}")), "")
+    jobs_file = work / f"{name}-{jobs}"
+    if job := _JOB.get(name):
+        jobs_file.write_text("".join(job()) * jobs)
+    held = {"jobs": jobs, "script": script, "jobs_file": jobs_file}
+    return [word.format(**held) for word in AGAIN[name]]
+
+
+def _query() -> Iterator[str]:
+    """SQL of a job: a table is filled, indexed, joined with itself, and dropped."""
+    yield "CREATE TABLE item (id INTEGER PRIMARY KEY, kind INTEGER, name TEXT);\n"
+    yield "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3600)\n"
+    yield "INSERT INTO item SELECT i, i * 7919 % 97, printf('item-%d', i * 31 % 500) FROM n;\n"
+    yield "CREATE INDEX by_kind ON item (kind, name);\n"
+    yield "SELECT count(*), sum(length(names)) FROM (\n"
+    yield "    SELECT kind, group_concat(name, ';') AS names FROM item GROUP BY kind);\n"
+    yield "DROP TABLE item;\n"
+
+
+def _puzzle() -> Iterator[str]:
+    """SMT-LIB of a job: a problem that is refuted, and forgotten."""
+    yield "(push)\n"
+    yield from inputs.pigeon_holes(7)
+    yield "(pop)\n"
+
+
+_JOB = {"sqlite-jobs": _query, "z3-jobs": _puzzle}
+
+
+def slower_programs(name: str, case: Case, work: Path) -> Program:
+    """A program in which each arm does so much more than the first one."""
     words = {
-        percent: tuple(case.words(work, size + size * percent // 100))
-        for percent in (0, *PERCENTS["program"])
+        percent: tuple(words_of(name, case, work, percent)) for percent in (0, *PERCENTS["program"])
     }
     commands = tuple((arm_of(percent).allocator, each) for percent, each in words.items())
     return replace(program_of(case, work), argv=(OPEN,), commands=commands)
@@ -133,11 +193,33 @@ def account(work: Path, percent: int) -> tuple[int, int]:
 # ---- measuring -----------------------------------------------------------------------------------
 
 
-def measure(case: Case, work: Path, blocks: int, span_s: float) -> Iterator[Slowed]:
-    """Measures one program beside its slower forms, in so many blocks or so many seconds."""
-    began = time.monotonic()
-    is_server = case.name in SERVERS
-    program = slower_servers(case, work) if is_server else slower_programs(case, work)
+def counted(name: str, work: Path) -> list[Slowed]:
+    """The slower forms of a program, of which only the instructions are known."""
+    case = case_of(name)
+    program = slower_programs(name, case, work)
+    with environment(case):
+        if name in AGAIN:
+            true = dict(_true_of_jobs(lambda jobs: jobs_of(name, case, work, jobs)))
+        else:
+            true = dict(_true_of_programs(program))
+    return [Slowed(name, percent, true[percent], _now(), ()) for percent in PERCENTS["program"]]
+
+
+def measure(
+    name: str, work: Path, blocks: int, span_s: float, before: Sequence[Slowed]
+) -> Iterator[Slowed]:
+    """Measures one program beside its slower forms, in so many blocks or so many seconds.
+
+    Args:
+        name: Of the program.
+        work: Where its inputs are.
+        blocks: How many there shall be, with those of before.
+        span_s: No block begins after so many seconds.
+        before: What earlier calls counted and measured; of a server nothing.
+    """
+    began, case = time.monotonic(), case_of(name)
+    is_server = name in SERVERS
+    program = slower_servers(case, work) if is_server else slower_programs(name, case, work)
     percents = PERCENTS["server" if is_server else "program"]
     arms = [arm_of(percent) for percent in (0, *percents)]
     with environment(case):  # the identity holds the variables that all processes get
@@ -145,33 +227,37 @@ def measure(case: Case, work: Path, blocks: int, span_s: float) -> Iterator[Slow
     memory_mb = int(Machine.here().memory_gib * 1024)
     turns = AlternateExecutor(program, seed=1, identity=identity, memory_mb=memory_mb)
     ratios: dict[int, list[float]] = {percent: [] for percent in percents}
+    ratios |= {each.percent: [*each.log_ratios] for each in before}
     accounts: dict[int, list[tuple[int, int]]] = {percent: [] for percent in (0, *percents)}
     with environment(case):
-        true = {} if is_server else dict(_true_of_programs(program))
         finding = (ServerTryout if is_server else Tryout)(turns, program, arms[0]).finding()
         turns.reading = replace(finding.reading, per_server_cpu=is_server)
-        print(f"{case.name}: {finding.reason or finding.pace} {finding.remark}", file=sys.stderr)
+        print(f"{name}: {finding.reason or finding.pace} {finding.remark}", file=sys.stderr)
         for left in work.glob("0.*"):
             left.unlink()
-        for number in range(blocks):
+        for number in range(len(ratios[percents[0]]), blocks):
             if time.monotonic() - began > span_s:
                 break
             block = turns.measure(arms, role="aa", rounds=1, number=number)
             if bad := [each.detail for each in block.outcomes if not each.ok]:
-                raise SystemExit(f"slowed.py: {case.name}: {bad}")
+                raise SystemExit(f"slowed.py: {name}: {bad}")
             first, *others = (each.ops_per_s for each in block.outcomes)
             for percent, other in zip(percents, others, strict=True):
                 ratios[percent].append(math.log(first / other))
             for percent in accounts if is_server else ():
                 accounts[percent].append(account(work, percent))
+    true = {each.percent: each.true_percent for each in before}
     true = dict(_true_of_servers(accounts)) if is_server else true
     for percent in percents:
         work_percent = 0.0
         if is_server:
             own_ns = [fmean(own for own, _ in accounts[each]) for each in (0, percent)]
             work_percent = 100.0 * (own_ns[1] / own_ns[0] - 1.0)
-        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        yield Slowed(case.name, percent, true[percent], now, tuple(ratios[percent]), work_percent)
+        yield Slowed(name, percent, true[percent], _now(), tuple(ratios[percent]), work_percent)
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def _true_of_servers(accounts: dict[int, list[tuple[int, int]]]) -> Iterator[tuple[int, float]]:
@@ -188,6 +274,16 @@ def _true_of_programs(program: Program) -> Iterator[tuple[int, float]]:
         yield int(name.removeprefix(COMMAND)), 100.0 * (instructions(words) / base - 1.0)
 
 
+def _true_of_jobs(words: Callable[[int], Sequence[str]]) -> Iterator[tuple[int, float]]:
+    """The same where each job is like all others: a few tell what one takes, and the start."""
+    few, more = COUNTED_JOBS
+    at_few, at_more = instructions(words(few)), instructions(words(more))
+    each = (at_more - at_few) / (more - few)
+    whole = at_few + each * (JOBS - few)
+    for percent in PERCENTS["program"]:
+        yield percent, 100.0 * each * (JOBS * percent // 100) / whole
+
+
 # ---- results -------------------------------------------------------------------------------------
 
 
@@ -196,7 +292,8 @@ def table(found: Sequence[Slowed]) -> Iterator[str]:
     yield "| | slower by | measured | off by | a server's own work |"
     yield "|---|---|---|---|---|"
     for each in found:
-        count = len(each.log_ratios)
+        if (count := len(each.log_ratios)) < 2:
+            continue
         measured = 100.0 * math.expm1(fmean(each.log_ratios))
         error = 100.0 * 1.96 * stdev(each.log_ratios) / math.sqrt(count)
         own = f"{each.work_percent:+.2f} %" if each.program in SERVERS else ""
@@ -208,7 +305,7 @@ def table(found: Sequence[Slowed]) -> Iterator[str]:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measures what is not known yet, and prints the table."""
-    names = [*PROGRAMS, *SERVERS]
+    names = [*PROGRAMS, *AGAIN, *SERVERS]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=names, default=names)
     parser.add_argument("--blocks", type=int, default=BLOCKS, help=f"default {BLOCKS}")
@@ -217,23 +314,37 @@ def main(words: Sequence[str] | None = None) -> None:
         help="of each program, what was measured in so many seconds",
     )  # fmt: skip
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--count", action="store_true", help="count instructions, measure nothing")
     parser.add_argument("--table", action="store_true", help="print the table, measure nothing")
     asked = parser.parse_args(words)
     if not asked.table:
         require_this_machine(asked.results)
-    found = kept(asked.results, "slowed", Slowed)
+    found: dict[str, list[Slowed]] = {}
+    for each in kept(asked.results, "slowed", Slowed):
+        found.setdefault(each.program, []).append(each)
     with tempfile.TemporaryDirectory(prefix="hztune-slowed-") as folder:
         work = Path(folder)
         work.chmod(0o777)  # a server may be another user
-        done = {each.program for each in found}
-        left = [] if asked.table else [name for name in asked.only if name not in done]
+        left = [] if asked.table else [name for name in asked.only if _lacks(name, found, asked)]
         if left:
             make(work)
         for name in left:
-            case = next(case for case in CASES if case.name == name)
-            found += measure(case, work, asked.blocks, asked.span_s)
-            keep(asked.results, "slowed", found)
-    print("\n".join(table(found)))
+            if name not in found and name not in SERVERS:
+                found[name] = counted(name, work)
+            if not asked.count:
+                found[name] = [
+                    *measure(name, work, asked.blocks, asked.span_s, found.get(name, []))
+                ]
+            keep(asked.results, "slowed", [each for rows in found.values() for each in rows])
+    print("\n".join(table([each for rows in found.values() for each in rows])))
+
+
+def _lacks(name: str, found: Mapping[str, Sequence[Slowed]], asked: argparse.Namespace) -> bool:
+    """Whether a program is to be measured, or counted; a server is measured in one go."""
+    if name in SERVERS or asked.count:
+        return name not in found and not (asked.count and name in SERVERS)
+    rows = found.get(name, ())
+    return not rows or any(len(each.log_ratios) < asked.blocks for each in rows)
 
 
 if __name__ == "__main__":

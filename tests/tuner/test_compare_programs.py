@@ -425,6 +425,20 @@ BAD: dict[str, tuple[list[str], str]] = {
         "--plot 'absent/x.svg': there is no folder 'absent'",
     ),
     "figures in the place of a folder": ([*TWO, "--csv", "there", "--", "true"], "is a folder"),
+    "figures into a device": ([*TWO, "--csv", "/dev/full", "--", "true"], "not a regular file"),
+    "a directory without a name": ([*TWO, "--out", "", "--", "true"], "--out is empty"),
+    "a study in a directory without a name": (["tune", "--out", "", "--", "true"], "--out is"),
+    "a program in one word": ([*TWO, "--", "sleep 1"], "write its words apart"),
+    "a variable before the program": ([*TWO, "--", "A=1", "true"], "env A=1 PROGRAM"),
+    "a command with a pipe": ([*TWO, "--command", "a=true | true"], "has '|', and no shell"),
+    "a server in the background": (
+        [*TWO, "--server", "true {port} &", "--load", "true {port}"],
+        "has '&', and no shell reads it",
+    ),
+    "a contender with a redirection": (
+        ["compare", "A=true > x", "B=true", "--", "{}"],
+        "has '>', and no shell reads it",
+    ),
     "a metric for a workload": ([*TWO, "-w", "larson", *SPEED], "--metric-regex is for a program"),
     "a command without a name": ([*TWO, "--command", "true"], "legal is NAME="),
     "a command without words": ([*TWO, "--command", "a="], "--command a= is empty"),
@@ -449,6 +463,11 @@ BAD: dict[str, tuple[list[str], str]] = {
     "a form that is none": ([*TWO, "--format", "xml", "--", "true"], "is not one of"),
     "too few pairs": ([*TWO, *GATE, "--pairs", "2", "--", "true"], "legal is a whole number"),
     "a directory that holds samples": ([*TWO, "--out", "there", "--", "true"], "choose another"),
+    "a directory that holds no samples": (
+        [*TWO, "--resume", "--out", "absent", "--", "true"],
+        "no comparison to resume in 'absent'",
+    ),
+    "to go on nowhere": ([*TWO, "--resume", "--", "true"], "give it with --out DIR"),
     "a place in a study": (["tune", "--", "{}"], "stands for the contenders"),
     "a study of a command and a program": (
         ["tune", "--command", "a=true", "--", "true"],

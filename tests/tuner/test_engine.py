@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -144,6 +144,31 @@ def test_what_is_recorded_now_can_be_searched_and_refined(
     path.write_text(json.dumps({**found, "defaults": {**found["defaults"], "magazine_cap": 8}}))
     with pytest.raises(SystemExit, match="other defaults"):
         run(record, monkeypatch, "larson-4", "--refine-only", "--out", tmp_path)
+
+
+def test_a_recording_that_is_stopped_goes_on_where_it_was(
+    script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    record = script("record")
+    monkeypatch.setattr(record, "by_turns", by_turns)
+    moments = iter(range(1000))
+    clock = SimpleNamespace(monotonic=lambda: next(moments), strftime=lambda *_: "", gmtime=str)
+    monkeypatch.setattr(record, "time", clock)
+    asked = ["larson-4", "--configs", "12", "--passes", "2"]
+    for folder, slices in (("at once", ()), ("in slices", (["--for", "13"],) * 2)):
+        (tmp_path / folder).mkdir()
+        for each in slices:
+            with pytest.raises(SystemExit, match="the same command goes on"):
+                run(record, monkeypatch, *asked, *each, "--out", tmp_path / folder)
+        run(record, monkeypatch, *asked, "--out", tmp_path / folder)
+    once, sliced = (
+        {path.name: json.loads(path.read_text()) for path in (tmp_path / folder).iterdir()}
+        for folder in ("at once", "in slices")
+    )
+    assert [*sorted(sliced)] == ["landscape-larson-4.json", "noise-larson-4.json"]
+    for name, found in sliced.items():
+        for what in ("noise", "points", "defaults"):
+            assert found.get(what) == once[name].get(what)
 
 
 def test_a_program_has_a_landscape_that_is_measured_by_runs(

@@ -277,18 +277,28 @@ def named_command(text: str, option: str) -> tuple[str, tuple[str, ...]]:
 
 
 def command_words(text: str, option: str) -> tuple[str, ...]:
-    """The words of a command, as a shell would have them.
+    """The words of a command, as a shell would have them; what only a shell does is not done.
 
     Raises:
-        UsageError: It is empty, or has half a quotation.
+        UsageError: It is empty, has half a quotation, or a pipe and the like that is not quoted.
     """
     try:
         words = tuple(shlex.split(text))
+        for_shell = [word for word in shlex.split(text, posix=False) if word in _FOR_SHELL]
     except ValueError as error:
         raise UsageError(f"{option} {text!r} cannot be read: {error}") from None
     if not words:
         raise UsageError(f"{option} is empty; give the command that starts the program")
+    if for_shell:
+        raise UsageError(
+            f"{option} {text!r} has {for_shell[0]!r}, and no shell reads it; leave that out, or "
+            "put all of it into one: sh -c 'exec PROGRAM ...'"
+        )
     return words
+
+
+_FOR_SHELL = ("&", "&&", "|", "||", ">", ">>", "<", "2>", "&>", "2>&1")
+"""What means something to a shell where it stands alone."""
 
 
 def expression(text: str, option: str) -> re.Pattern[str]:

@@ -198,8 +198,20 @@ def _found(program: str | Path) -> Path:
     named = program.absolute() if isinstance(program, Path) else program
     found = shutil.which(named)
     if found is None:
-        raise UsageError(f"there is no program {str(program)!r} that can be executed")
+        raise UsageError(
+            f"there is no program {str(program)!r} that can be executed{_meant(str(program))}"
+        )
     return Path(found).absolute()
+
+
+def _meant(program: str) -> str:
+    """What was probably meant by a name of no program; "": nothing is known."""
+    first, _, rest = program.partition(" ")
+    if rest and shutil.which(first):
+        return "; write its words apart, without quotes around all of them"
+    if re.match(r"[A-Za-z_]\w*=", program):
+        return f"; to set a variable for a program, write: env {program} PROGRAM"
+    return ""
 
 
 def _shebang(path: Path) -> str | None:

@@ -79,6 +79,7 @@ def compare(
     seed: int = 1,
     no_worse: str | None = None,
     out: Path | None = None,
+    resume: bool = False,
     reporter: Reporter | None = None,
 ) -> tuple[Comparison, bool]:
     """Measures contenders side by side.
@@ -96,6 +97,7 @@ def compare(
         no_worse: What the second of two may lose of its speed, "2%"; None: nothing is tested.
             The answer is `ruling` of what is returned.
         out: A directory for every sample, as soon as it exists, and the record; None: none.
+        resume: Whether to go on with the comparison in `out`, which was asked for alike.
         reporter: Is told how it goes; None: nothing is shown.
 
     Returns:
@@ -107,7 +109,7 @@ def compare(
     from hztune.compare import conduct
 
     told = reporter or Quiet()
-    return conduct.compare(sides, specs, pairs, budget_s, seed, no_worse, out, told)
+    return conduct.compare(sides, specs, pairs, budget_s, seed, no_worse, out, told, resume=resume)
 
 
 @judged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from hztune.arguments import parse_duration
 from hztune.cli import completion
 from hztune.cli.program import (
     NO_PROGRAM,
+    Place,
     SplitCommand,
     about_program,
     refuse_blank,
@@ -34,7 +36,8 @@ _HELP = """Measure allocators, configurations or programs side by side.
 
 The first contender is the control: ratios are to it, with 95 % intervals; above 1 is faster. They
 are measured on built-in workloads (--workload), on a program of your own (after --), on several
-(--command) or on a server (--server). Ctrl-C ends the comparison with the rows so far.
+(--command) or on a server (--server). Ctrl-C ends the comparison with the rows so far; --resume
+goes on with it.
 
 \b
 default                   hz with its defaults
@@ -113,28 +116,27 @@ exit status   0  no worse: a greater loss is excluded
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("--markdown", is_flag=True, help="The same as --format markdown.")
-@click.option(
-    "--plot", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw the ratios, too."
-)
+@click.option("--plot", type=Place(), metavar="FILE.svg", help="Draw the ratios, too.")
 @click.option(
     "--csv",
     "csv_path",
-    type=click.Path(path_type=Path),
+    type=Place(),
     metavar="FILE",
     help="Write the figures there, too.",
 )
 @click.option(
     "--junit",
-    type=click.Path(path_type=Path),
+    type=Place(),
     metavar="FILE",
     help="Write the answers of --no-worse there as JUnit XML.",
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=Place(),
     metavar="DIR",
     help="Where samples and the record go.  [default: a new one in hztune-results]",
 )
+@click.option("--resume", is_flag=True, help="Go on with the comparison in --out.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 @about_program
 @click.argument(
@@ -157,6 +159,7 @@ def compare_command(
     csv_path: Path | None,
     junit: Path | None,
     out: Path | None,
+    resume: bool,
     quiet: bool,
     **measured: Any,
 ) -> int:
@@ -167,6 +170,8 @@ def compare_command(
     if junit is not None and no_worse is None:
         raise UsageError("--junit writes the answers of --no-worse; give that, too: --no-worse 2%")
     budget_s = parse_duration(budget, "--budget")
+    if resume and out is None:
+        raise UsageError("--resume needs the directory to go on with: give it with --out DIR")
     out = out or Path("hztune-results", f"compare-{time.strftime('%Y%m%d-%H%M%S')}")
     for option, path in (("--plot", plot), ("--csv", csv_path), ("--junit", junit)):
         _require_place(option, path, out)
@@ -180,13 +185,17 @@ def compare_command(
         seed=seed,
         no_worse=no_worse,
         out=out,
+        resume=resume,
         reporter=Quiet() if quiet else Plain(sys.stderr),
     )
     if found.rows:
         _write(found, plot, csv_path, junit)
     _print(found, form, counters=counters)
     if stopped:
-        raise StoppedByUser(f"interrupted; {len(found.rows)} of {len(specs)} rows are measured")
+        raise StoppedByUser(
+            f"interrupted; {len(found.rows)} of {len(specs)} rows are measured: "
+            f"go on with --resume --out {shlex.quote(str(out))}"
+        )
     if no_worse is not None:
         return _STATUS[api.ruling(found)]
     _require_ratios(found)
@@ -197,7 +206,7 @@ def _require_place(option: str, path: Path | None, out: Path) -> None:
     """Sees to it that a file can be written when all is measured; `out` is made before.
 
     Raises:
-        UsageError: Its folder does not exist, or it is a folder itself.
+        UsageError: Its folder does not exist, or it is a folder itself, or a device.
     """
     if path is None:
         return
@@ -206,6 +215,8 @@ def _require_place(option: str, path: Path | None, out: Path) -> None:
         raise UsageError(f"{option} {str(path)!r}: there is no folder {str(path.parent)!r}")
     if path.is_dir():
         raise UsageError(f"{option} {str(path)!r} is a folder; name a file in it")
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{option} {str(path)!r} is not a regular file; name another one")
 
 
 def _form(form: str, *, as_json: bool, markdown: bool) -> str:

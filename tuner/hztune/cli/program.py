@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -29,6 +30,20 @@ def not_empty(ctx: click.Context, param: click.Parameter, value: str) -> str:
         option = f"--{name.replace('_', '-')}"
         raise UsageError(f"{option} is empty; give it a value, or leave it out")
     return value
+
+
+class Place(click.Path):
+    """The type of an option that names a file or a directory: an empty one is not this one."""
+
+    def __init__(self) -> None:
+        """Makes the type."""
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuses an empty name: of a variable that is not set, mostly."""
+        if value == "" and param is not None:
+            raise UsageError(f"{param.opts[0]} is empty; give it a value, or leave it out")
+        return super().convert(value, param, ctx)
 
 
 _OPTIONS = (

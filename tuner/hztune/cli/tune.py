@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +19,7 @@ from hztune.cli import completion
 from hztune.cli.doctor import require_fit
 from hztune.cli.program import (
     PROGRAM_OPTIONS,
+    Place,
     ProgramCommand,
     not_empty,
     program_options,
@@ -166,7 +166,7 @@ _EXIT_STATUS: dict[Verdict, int] = {
     metavar="DAYS",
     help="After so many days `hztune verify --all --due` measures the profile again.",
 )
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where the results go.")
+@click.option("--out", type=Place(), metavar="DIR", help="Where the results go.")
 @click.option("--resume", is_flag=True, help="Go on with the study in --out.")
 @click.option("--storage", default="", metavar="URL", help="Share the study; see `hztune worker`.")
 @click.option("--study", default="", metavar="NAME", help="Its name in --storage.")

@@ -2,11 +2,12 @@
 
 A results directory holds `study.db`, with every turn as soon as it has been measured, and
 `comparison.json`, with every row that is complete. When the session ends, `samples.jsonl` is there,
-too.
+too. A comparison that was stopped goes on with the rows of the record and the blocks of the study.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -14,11 +15,20 @@ from pathlib import Path
 
 from hztune import files
 from hztune.arguments import counts, listed
-from hztune.compare.comparison import Comparison, dumps, started
+from hztune.blocks import Block
+from hztune.compare.comparison import Comparison, dumps, load, started
 from hztune.compare.contenders import Contender, commands_of
 from hztune.compare.gate import Gate
 from hztune.compare.live_rows import ask_row
-from hztune.compare.match import MOST_PAIRS, Effort, Finish, MakeExecutor, Measured, play
+from hztune.compare.match import (
+    LEAST_BUDGET_S,
+    MOST_PAIRS,
+    Effort,
+    Finish,
+    MakeExecutor,
+    Measured,
+    play,
+)
 from hztune.compare.preload import FileIdentity
 from hztune.compare.targets import ComparedRow, ProgramSpec, require
 from hztune.errors import UsageError
@@ -28,15 +38,19 @@ from hztune.measure import Executor
 from hztune.measure.executors import program_executor, program_identity, workload_executor
 from hztune.measure.live_share import LiveShare
 from hztune.measure.program import Program
+from hztune.measure.remembered import Remembered
 from hztune.measure.several import WorkloadSink
 from hztune.measure.turns_or_runs import Say, say_nothing
 from hztune.progress import Reporter
 from hztune.store import Nowhere, Plan, Sink
-from hztune.store.local import LocalStudy, is_there
+from hztune.store.local import DATABASE, LocalStudy, is_there
 from hztune.workload import WorkloadSpec, specs_named
 
 RECORD = "comparison.json"
 """The name of the record in a results directory."""
+
+_BLOCKS_OF_ROW = 2 * MOST_PAIRS
+"""How many numbers of blocks a row has for its own."""
 
 Ask = Callable[[Measured], tuple[LiveShare, ...]]
 """Asks the contenders of a row, which has been measured, for their live bytes."""
@@ -68,6 +82,9 @@ def executors(
     programs: Mapping[ProgramSpec, Program] | None = None,
     sink: Sink | None = None,
     say: Say = say_nothing,
+    *,
+    there: int = 0,
+    blocks: Sequence[Block] = (),
 ) -> MakeExecutor:
     """Returns what makes an executor for each row; what is proved of a contender is proved once.
 
@@ -78,16 +95,21 @@ def executors(
         programs: What is run for the rows that are programs.
         sink: Where every turn goes as soon as it exists; None: nowhere.
         say: Tells the user how programs are measured, and why.
+        there: How many rows are not measured any more, since an earlier session has them.
+        blocks: Of rows that are, those that are in the sink already.
     """
     proof = FileIdentity(contenders)
     commands = commands_of(contenders)
     inside = [each.inside for each in contenders if each.inside is not None]
-    rows = 0
+    rows = there
 
     def make(spec: ComparedRow) -> Executor:
         nonlocal rows
         kept = RowSink(sink or Nowhere(), rows, spec.label)
         rows += 1
+        return Remembered(measuring(spec, kept), kept.own(blocks))
+
+    def measuring(spec: ComparedRow, kept: RowSink) -> Executor:
         if isinstance(spec, ProgramSpec):
             program = replace((programs or {})[spec], commands=commands)
             own = FileIdentity(contenders, program_identity(program, inside))
@@ -112,11 +134,16 @@ class RowSink(WorkloadSink):
     def __init__(self, sink: Sink, row: int, label: str) -> None:
         """Takes where everything goes, and the number and the name of the row."""
         super().__init__(sink, label)
-        self._first = 2 * MOST_PAIRS * row
+        self._first = _BLOCKS_OF_ROW * row
 
     def begin(self, plan: Plan) -> None:
         """Adds the row to what is noted."""
         super().begin(replace(plan, number=self._first + plan.number))
+
+    def own(self, blocks: Sequence[Block]) -> list[Block]:
+        """Those of all blocks that are the row's, by its own numbers."""
+        numbered = [(block.number - self._first, block) for block in blocks]
+        return [replace(block, number=n) for n, block in numbered if 0 <= n < _BLOCKS_OF_ROW]
 
 
 def compare(
@@ -128,8 +155,12 @@ def compare(
     no_worse: str | None,
     out: Path | None,
     reporter: Reporter,
+    *,
+    resume: bool = False,
 ) -> tuple[Comparison, bool]:
     """Measures contenders side by side; see `api.compare`."""
+    if resume and out is None:
+        raise UsageError("what is to be resumed needs its directory; give it")
     gate = Gate.of(no_worse, len(rows)) if no_worse is not None else None
     if gate is not None and len(sides) != 2:
         raise UsageError(
@@ -144,8 +175,19 @@ def compare(
     programs = {ProgramSpec.of(row): row for row in rows if isinstance(row, Program)}
     specs = [ProgramSpec.of(row) if isinstance(row, Program) else row for row in rows]
     with ExitStack() as opened:
-        sink = opened.enter_context(_study(out, record, specs, machine)) if out else None
-        make = executors(record.contenders, machine, seed, programs, sink, reporter.say)
+        study = opened.enter_context(_study(out, record, specs, machine, resume)) if out else None
+        if study is not None and resume:
+            record = replace(record, rows=_rows_there(study.folder, specs, gate))
+        there = len(record.rows)
+        blocks = study.replay() if study is not None else ()
+        make = executors(
+            sides, machine, seed, programs, study, reporter.say, there=there, blocks=blocks
+        )
+        left = specs[there:]
+        if resume:
+            reporter.say(f"{there} of {len(specs)} rows are there")
+            part_s = max(LEAST_BUDGET_S, budget_s * len(left) / len(specs))
+            plan = replace(plan, budget_s=part_s)
 
         def keep(so_far: Comparison) -> None:
             if out is not None:
@@ -155,22 +197,66 @@ def compare(
             reporter.say("    one more run of each, which is asked for its live bytes")
             return ask_row(row, record.contenders, programs, budget_s / len(specs), seed)
 
-        return carry_out(record, specs, plan, make, reporter, keep, ask=None if gate else ask)
+        return carry_out(record, left, plan, make, reporter, keep, ask=None if gate else ask)
 
 
 def _study(
-    out: Path, record: Comparison, specs: Sequence[ComparedRow], machine: Machine
+    out: Path, record: Comparison, specs: Sequence[ComparedRow], machine: Machine, resume: bool
 ) -> LocalStudy:
-    """Begins the samples of a comparison."""
+    """Begins the samples of a comparison, or opens them again.
+
+    Raises:
+        UsageError: There are some and shall not be, or the reverse; or they are of another one.
+    """
+    if resume and not is_there(out):
+        raise UsageError(f"there is no comparison to resume in {str(out)!r} (it has no {DATABASE})")
     files.make_folder(out)
-    if is_there(out):
-        raise UsageError(f"{str(out)!r} holds samples already; choose another --out")
+    if not resume and is_there(out):
+        raise UsageError(
+            f"{str(out)!r} holds samples already; go on with them (--resume), or choose another "
+            "--out"
+        )
     identity = {
         "contenders": ", ".join(each.name for each in record.contenders),
         "rows": ", ".join(spec.label for spec in specs),
         **{name: f"{value:g}" for name, value in record.asked},
+        **({"no_worse": record.gate.limit.text} if record.gate else {}),
+        "sum of the contenders": _sum_of([each.identity for each in record.contenders]),
+        "sum of the rows": _sum_of(specs),
     }
-    return LocalStudy(out, identity, machine)
+    return LocalStudy(out, identity, machine, resume=resume)
+
+
+def _sum_of(those: Sequence[object]) -> str:
+    """What tells them from others: versions, files, words, of which none shall be readable."""
+    return hashlib.sha256(repr(those).encode()).hexdigest()[:16]
+
+
+def _rows_there(
+    folder: Path, specs: Sequence[ComparedRow], gate: Gate | None
+) -> tuple[Measured, ...]:
+    """Returns the rows that an earlier session completed.
+
+    The last one was cut short if it was not asked for live bytes: its blocks are in the study.
+
+    Raises:
+        UsageError: The record is damaged, or is not of these rows.
+    """
+    path = folder / RECORD
+    if not path.exists():
+        return ()
+    found, wrong = load(path)
+    if wrong:
+        raise UsageError(
+            f"{str(path)!r} is damaged ({wrong[0]}); delete it, and its rows are made "
+            "again of what study.db holds"
+        )
+    rows = found.rows
+    if rows and gate is None and not rows[-1].live:
+        rows = rows[:-1]
+    if [row.spec for row in rows] != [*specs[: len(rows)]]:
+        raise UsageError(f"{str(path)!r} is of other rows; choose another --out")
+    return rows
 
 
 def carry_out(
