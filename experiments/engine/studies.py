@@ -249,13 +249,13 @@ def judged(name: str, whole: Story, decision: Decision, landscape: Known) -> Cou
 
 
 def _useless(arm: Arm, landscape: Known) -> int:
-    """Parameters of a configuration without which it would be as fast."""
-    shorter = [
-        Arm.of(arm.allocator, {name: v for name, v in arm.params if name != left_out})
-        for left_out in arm.config
-    ]
-    whole = landscape(arm).log_ratio
-    return sum(landscape(each).log_ratio >= whole - 1e-9 for each in shorter)
+    """Parameters of a configuration that may go, one after the other, without making it slower."""
+    left = arm
+    for name in arm.config:
+        shorter = Arm.of(arm.allocator, {n: v for n, v in left.params if n != name})
+        if landscape(shorter).log_ratio >= landscape(left).log_ratio - 1e-9:
+            left = shorter
+    return len(arm.params) - len(left.params)
 
 
 def told_twice(

@@ -86,6 +86,7 @@ def test_an_ended_study_is_told_again_and_reported(tmp_path: Path) -> None:
         "out": str(tmp_path),
         "outliers": [],
         "findable": None,
+        "follow_on": None,
     }
     assert told == {**ending["summary"], **later}
     assert json.loads(profile.dumps(tuned.profile)) == ending["profile"]

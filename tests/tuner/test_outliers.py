@@ -19,7 +19,7 @@ from hztune.result import Result
 from hztune.result.stored import ending, read
 from hztune.result.summary import summary_json, summary_lines
 from hztune.space import Space
-from hztune.stats import far_off
+from hztune.stats import far_off, follow_on
 from hztune.trial import Budget, Ledger, Workbench, calibrate, outlying_pairs
 from hztune.tune.conclusion import account_of
 from hztune.tune.story import Story
@@ -154,3 +154,24 @@ def test_a_result_is_read_back_as_every_version_has_stored_it(result: Result) ->
     for name in ("strays", "outliers"):  # "strays" is the older name of the same
         assert len(earlier["summary"].pop(name)) == 1
     assert read(earlier, None).account.outliers == ()
+
+
+# ---- one after another ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "most"), [(8, 0.005), (12, 0.008), (40, 0.015)])
+def test_of_independent_values_hardly_any_follow_on(count: int, most: float) -> None:
+    rng = np.random.default_rng(count)
+    called = sum(follow_on(rng.normal(size=count).tolist()) is not None for _ in range(3000))
+    assert called <= most * 3000
+
+
+def test_values_that_wander_follow_on() -> None:
+    values = [0.1 + 0.02 * math.sin(number / 4.0) for number in range(40)]
+    found = follow_on(values)
+    assert found is not None and found > 0.9
+
+
+@pytest.mark.parametrize("values", [[], [0.1] * 7, [0.1] * 30])
+def test_of_few_values_and_of_equal_ones_nothing_is_said(values: list[float]) -> None:
+    assert follow_on(values) is None

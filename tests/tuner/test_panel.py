@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from hztune.blocks import Arm, Block, Role
 from hztune.errors import HztuneError
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
+from hztune.machine import Machine
+from hztune.measure.runs import RunExecutor
 from hztune.measure.types import Around
-from hztune.panel import Examination, Panel, PanelExecutor
+from hztune.panel import Examination, Panel, PanelExecutor, make
 from hztune.panel.judging import LOOKS, panel_interval
 from hztune.space import Space
 from hztune.trial import Workbench
@@ -276,6 +279,18 @@ def test_the_panel_keeps_its_time(make_bench: MakeBench, toy_space: Space) -> No
         bench, toy_space, CONTROL, WINNER, gains=GAINS, seconds=14.4
     )
     assert bench.budget.elapsed() <= 14.4
+
+
+def test_a_winner_that_hangs_costs_the_panel_seconds(
+    core_build: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run of a block has no usual time yet."""
+    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
+    machine = Machine("CPU 3000", 2, None, "6.1", "glibc 2.36", 4096, "madvise", "", "", 24, None)
+    found = make(None, seed=1, machine=machine, threads=2, tuned=("larson",))
+    (bursts,) = (each.inner for each in found if each.workload == "burst-idle")
+    assert isinstance(bursts, RunExecutor)
+    assert bursts._limits().run_s <= 5.0
 
 
 # ---- noise ---------------------------------------------------------------------------------------

@@ -141,6 +141,20 @@ def test_what_harms_a_strange_workload_leaves_the_winner_and_the_rest_is_proved(
     assert budget.elapsed() <= 1.02 * budget.total_s
 
 
+def test_a_panel_has_the_time_that_an_early_proof_has_left(
+    make_bench: MakeBench, toy_space: Space, store: Open
+) -> None:
+    """What is reserved holds not a single block; the gain is large, and proved at once."""
+    with store() as opened:
+        study = Study.of(make_bench, toy_space, opened)
+        study.bench.budget.reserved_s = 0.5
+        decision = study.run()
+    assert decision.arm.config == {"lock": "spin"}
+    assert decision.examined is not None
+    assert [seen.missing for seen in decision.examined.seen] == ["", ""]
+    assert study.bench.budget.elapsed() <= study.bench.budget.total_s
+
+
 def test_a_study_without_a_panel_examines_nothing(make_bench: MakeBench, toy_space: Space) -> None:
     decision = Story(make_bench(tuned, QUIET), toy_space, 1).run()
     assert decision.verdict == "improved"

@@ -18,7 +18,7 @@ from hztune.progress import Quiet
 from hztune.result.decision import Decision
 from hztune.search import FrontGoal, Search, members
 from hztune.space import AnySpace, Choice, Space
-from hztune.stats import Interval, is_look
+from hztune.stats import Interval, is_look, sequential_interval
 from hztune.trial import (
     LEAST_SAVING,
     Budget,
@@ -373,11 +373,12 @@ def test_studies_of_equals_say_that_the_front_is_the_default_alone(toy_space: Sp
     assert verdicts["no_gain"] >= 97  # 0.8 % a study: four or more in 100 is beyond 1 in 100
 
 
-def test_an_interval_that_reaches_zero_later_gives_way_to_the_one_of_the_proof() -> None:
+def test_an_interval_that_reaches_zero_later_is_cut_to_the_one_of_the_proof() -> None:
     from hztune.confirm.looks import Looks
     from hztune.confirm.pareto_proof import _Objective
 
     pairs = [0.1, 0.11, 0.09, 0.1, 0.1, 0.11, -0.9, 0.9, -0.9, 0.9]
     gain = _Objective.of(pairs, 0.0, Looks((6,)), 0.01)
     assert gain.proved_by == 6
-    assert isinstance(gain.reported, Interval) and gain.reported.pairs == 6
+    proving = sequential_interval(pairs[:6], 0.05)
+    assert gain.reported == Interval(proving.low, proving.low, proving.high, 10)

@@ -86,6 +86,16 @@ def test_where_nothing_was_searched_only_the_proof_has_a_smallest_gain(
     ) in summary_lines(proof)
 
 
+def test_an_interval_that_may_be_too_narrow_is_told(make_result: MakeResult) -> None:
+    made = make_result("improved")
+    assert not any("like those before them" in line for line in summary_lines(made))
+    unsteady = replace(made, account=replace(made.account, follow_on=0.62))
+    assert (
+        "fresh pairs are like those before them (correlation 0.62): the gain changed with time, "
+        "and its interval may be too narrow; `hztune verify` asks again"
+    ) in summary_lines(unsteady)
+
+
 def test_counters_are_told_in_words_where_they_changed_by_a_tenth(make_result: MakeResult) -> None:
     lines = summary_lines(make_result("improved"))
     assert "  fewer spans made: 12 -> 3 per 1000 operations" in lines

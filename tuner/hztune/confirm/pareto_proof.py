@@ -89,13 +89,20 @@ class _Objective:
 
     @property
     def reported(self) -> Interval | None:
-        """The newest interval; the proof's own should that one reach zero: both cover at once."""
+        """The newest interval; should it reach zero, what it has in common with the proof's own.
+
+        Both cover at once, so that what they have in common covers, too; and the estimate is that
+        of all pairs, as far as it lies there.
+        """
         if len(self.pairs) < FIRST_LOOK:
             return None
         newest = sequential_interval(self.pairs, REPORTED_ERROR)
         if not self.proved_by or newest.low > 0.0:
             return newest
-        return sequential_interval(self.pairs[: self.proved_by], REPORTED_ERROR)
+        proving = sequential_interval(self.pairs[: self.proved_by], REPORTED_ERROR)
+        low, high = max(newest.low, proving.low), min(newest.high, proving.high)
+        middle = min(high, max(low, newest.estimate))
+        return Interval(middle, low, high, newest.pairs) if low <= high else newest
 
     def is_settled(self, total: int, alpha: float) -> bool:
         """Whether more pairs, `total` in all, would show nothing new."""

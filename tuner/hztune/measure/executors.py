@@ -12,7 +12,7 @@ from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.alternate import AlternateExecutor
 from hztune.measure.identity import AllocatorIdentity, IdentityCheck
-from hztune.measure.program import Program, bench_program
+from hztune.measure.program import DEFAULT_TIMEOUT_S, Program, bench_program
 from hztune.measure.runs import RunExecutor
 from hztune.measure.several import SeveralExecutor
 from hztune.measure.turns import TurnExecutor, tempo_for
@@ -95,6 +95,7 @@ def workload_executor(
     processes: int,
     identity: IdentityCheck | None = None,
     run_s: float = RUN_S,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> Executor:
     """Returns what measures a workload here.
 
@@ -106,11 +107,12 @@ def workload_executor(
         processes: Most that live at once where turns measure it.
         identity: None: by the allocators' adapters.
         run_s: Seconds of a run where turns do not measure it, without what it does at its end.
+        timeout_s: Seconds after which such a run hangs.
     """
     if spec.steady:
         tempo = tempo_for(spec, _rss_limit_mb(machine, processes))
         return TurnExecutor(spec, sink, seed=seed, tempo=tempo, identity=identity)
-    whole = bench_program(spec, run_s, rss_limit_mb=_rss_limit_mb(machine, processes=1))
+    whole = bench_program(spec, run_s, _rss_limit_mb(machine, processes=1), timeout_s)
     return RunExecutor(whole, sink, seed=seed, identity=identity)
 
 
@@ -141,13 +143,20 @@ def workloads_executor(
     machine: Machine,
     processes: int,
     run_s: float = RUN_S,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> Executor:
     """Returns what measures one workload, or several together; arguments as above."""
     refuse_mixture(specs)
 
     def make(spec: WorkloadSpec, sink: Sink | None) -> Executor:
         return workload_executor(
-            spec, sink, seed=seed, machine=machine, processes=processes, run_s=run_s
+            spec,
+            sink,
+            seed=seed,
+            machine=machine,
+            processes=processes,
+            run_s=run_s,
+            timeout_s=timeout_s,
         )
 
     if len(specs) == 1:

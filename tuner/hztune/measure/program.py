@@ -186,7 +186,12 @@ class Program:
         return self.counts(stdout) if self.counts else ({}, {})
 
 
-def bench_program(spec: WorkloadSpec, seconds: float = 1.0, rss_limit_mb: int = 0) -> Program:
+def bench_program(
+    spec: WorkloadSpec,
+    seconds: float = 1.0,
+    rss_limit_mb: int = 0,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> Program:
     """Returns a built-in workload as a program, for those that turns cannot measure."""
     words = spec.command(seed=0)
     at = words.index("--seed")
@@ -203,6 +208,7 @@ def bench_program(spec: WorkloadSpec, seconds: float = 1.0, rss_limit_mb: int = 
         reads_output=True,
         rss_limit_mb=rss_limit_mb,
         seed_option="--seed",
+        timeout_s=timeout_s,
         threads=spec.threads,
         own_kb=_bench_own_kb if spec.trace is not None else None,
     )

@@ -105,6 +105,7 @@ class Panel:
         *,
         gains: Mapping[str, float],
         seconds: float,
+        until_s: float = 0.0,
         gain: float = 0.0,
         may_remove: bool = True,
     ) -> Examination:
@@ -118,6 +119,8 @@ class Panel:
             gains: What parameters were proved to add, log units; one that is missing is not worth
                 its place.
             seconds: For all of it, with what an earlier session spent.
+            until_s: Second of the budget before which it need not end: a proof that ended early has
+                left that time.
             gain: Of the winner, log units, for the progress.
             may_remove: Whether anything may go.
 
@@ -126,7 +129,7 @@ class Panel:
         """
         spent = times_of(block for block in bench.ledger.panel if bench.ledger.is_own(block))
         left_s = seconds - max((end for _, end in spent), default=0.0)
-        until_s = bench.budget.elapsed() + left_s
+        until_s = max(until_s, bench.budget.elapsed() + left_s)
         course = _Course(bench, space, control, self.executors, gains, gain, until_s, may_remove)
         return course.run(winner)
 

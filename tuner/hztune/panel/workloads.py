@@ -22,6 +22,9 @@ MOST_SUSPECTS: Final = 4
 _RUN_S = 0.1
 """Length of a run of burst-idle: a dozen bursts."""
 
+_TIMEOUT_S = 5.0
+"""After which a run of it hangs: without that, a winner that hangs would cost ten minutes."""
+
 _TURNS = 8
 """Turns of a process: its start and warm-up take about as long as they do."""
 
@@ -111,5 +114,6 @@ def _executor(
         machine=machine,
         processes=2 + MOST_SUSPECTS,
         run_s=_RUN_S,
+        timeout_s=_TIMEOUT_S,
     )
     return PanelExecutor(inner, one.name, one.phrase, _TURNS if spec.steady else 1)

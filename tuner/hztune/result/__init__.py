@@ -171,6 +171,8 @@ class Account:
         as_they_come: What the search saw of each allocator with its defaults, as a ratio to the
             control, or how it failed; empty where only one is tuned.
         outliers: Pairs of processes that lie far from the others of their kind.
+        follow_on: Correlation of the winner's fresh pairs with those before them; None: no more
+            than chance brings.
         elsewhere: What the panel saw; empty where there was none.
         left_out: The harm of what the panel left out of the winner.
         prior: What the search began with, in a sentence; "": nothing from elsewhere.
@@ -201,6 +203,7 @@ class Account:
     survivors: tuple[Survivor, ...] = ()
     findable: float | None = None
     live: tuple[LiveMemory, ...] = ()
+    follow_on: float | None = None
 
     def __post_init__(self) -> None:
         """Takes copies of the mappings, which nothing can change."""

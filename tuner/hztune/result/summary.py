@@ -263,6 +263,11 @@ def _account_lines(result: Result) -> Iterator[str]:
             f"noise floor: {100 * account.noise_floor:.1f} %; {_proved(result)}{_findable(account)}"
         )
     yield from (_outlier_line(result, pair) for pair in account.outliers)
+    if account.follow_on is not None:
+        yield (
+            f"fresh pairs are like those before them (correlation {account.follow_on:.2f}): the "
+            "gain changed with time, and its interval may be too narrow; `hztune verify` asks again"
+        )
 
 
 def _findable(account: Account) -> str:

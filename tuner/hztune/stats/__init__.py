@@ -1,7 +1,7 @@
 """Estimates and intervals: pure functions of measurements, without I/O and without a clock."""
 
 from hztune.stats.distributions import NORMAL_95, normal_tail
-from hztune.stats.outliers import far_off, move_together, two_states
+from hztune.stats.outliers import far_off, follow_on, move_together, two_states
 from hztune.stats.pooling import (
     Estimate,
     expected_improvement,
@@ -57,6 +57,7 @@ __all__ = [
     "expected_improvement",
     "far_off",
     "fixed_interval",
+    "follow_on",
     "is_look",
     "load_ratio",
     "log_memory_ratio",

@@ -40,7 +40,7 @@ from hztune.result import (
 from hztune.result.decision import Decision
 from hztune.result.kept import kept_memory
 from hztune.search.proposer import SAMPLER
-from hztune.stats import pool_plain
+from hztune.stats import follow_on, pool_plain
 from hztune.strictjson import as_word, ascii_text
 from hztune.trace import sidecar
 from hztune.trial import (
@@ -243,6 +243,7 @@ def account_of(story: Story, decision: Decision, wall_s: float) -> Account:
         idle_ratio=_idle_ratio(bench.ledger, decision),
         as_they_come=_as_they_come(story),
         outliers=tuple(outlying_pairs(bench.ledger)),
+        follow_on=follow_on(record.log_ratios) if record else None,
         elsewhere=tuple(_elsewhere(decision)),
         left_out=decision.examined.is_gone(decision.arm) if decision.examined else (),
         prior=story.prior.text,

@@ -241,6 +241,7 @@ class Winner(Aim):
             gain=gain,
             gains=gains,
             seconds=budget.reserved_s,
+            until_s=PROVED_BY * budget.total_s + budget.reserved_s,
             may_remove=may_remove,
         )
         budget.release()
