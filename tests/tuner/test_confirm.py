@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from hztune.blocks import Arm
+from hztune.blocks import Arm, Block, Role
 from hztune.confirm import Proof, claim_error, prove
 from hztune.confirm.proof import CLAIM_ERROR, _Attempt
 from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
+from hztune.measure.types import Around
 from hztune.progress import Quiet
 from hztune.stats import FIRST_LOOK, sequential_interval
 from hztune.trial import Budget, Ledger, MemoryLimit, Workbench
@@ -279,3 +280,26 @@ def test_useless_parameters_get_into_few_profiles(make_bench: MakeBench) -> None
         proof = chained(bench, FINALIST, LONGER)
         longer += proof.succeeded and proof.arm == LONGER
     assert longer <= 11  # twelve or more would happen once in 200 test runs
+
+
+def test_a_resumed_proof_keeps_its_plan_where_the_new_session_knows_less_of_costs(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench(gain(0.001))
+    for _ in range(4):
+        bench.measure([DEFAULT, FINALIST], "confirm", 12)
+    before = _Attempt.of(bench, DEFAULT, (FINALIST,), 0.01, 0.9)
+    bench.executor = Forgetful(bench.executor)
+    after = _Attempt.of(bench, DEFAULT, (FINALIST,), 0.01, 0.9)
+    assert (after.rounds, after.planned) == (before.rounds, before.planned)
+    assert after.rounds == 12
+
+
+class Forgetful(Around):
+    """An executor that has just begun, and takes blocks for shorter than they are."""
+
+    def cost(self, arms: int, rounds: int) -> float:
+        return 0.3 * self.inner.cost(arms, rounds)
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+        return self.inner.measure(arms, role=role, rounds=rounds, number=number)

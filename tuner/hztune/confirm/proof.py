@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import fmean
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from hztune.blocks import Arm, times_of
+from hztune.blocks import Arm, Block, times_of
 from hztune.confirm.looks import Looks
 from hztune.stats import (
     LEAST_PLANNED,
@@ -213,11 +213,19 @@ class _Attempt:
     def of(
         cls, bench: Workbench, control: Arm, chain: Sequence[Arm], alpha: float, until: float
     ) -> _Attempt:
-        """An attempt that may have begun in an earlier session: its plan is the one it had."""
-        begun_s = _begun_s(bench, chain[0])
+        """An attempt that may have begun in an earlier session.
+
+        Then its blocks say how long they are and what one takes: a session that has just begun
+        knows nothing of that, and would plan anew, with other looks.
+        """
+        begun = _begun(bench, chain[0])
+        rounds, block_s = chain_rounds(bench, len(chain)), 0.0
+        if begun:
+            rounds = begun[0].block.control.rounds
+            block_s = (begun[-1].begin_s - begun[0].begin_s) / max(1, len(begun) - 1)
+        begun_s = begun[0].begin_s if begun else bench.budget.elapsed()
         left_s = until * bench.budget.total_s - begun_s
-        rounds = chain_rounds(bench, len(chain))
-        pairs = int(left_s / bench.executor.cost(1 + len(chain), rounds))
+        pairs = int(left_s / (block_s or bench.executor.cost(1 + len(chain), rounds)))
         planned = max(bench.least_pairs, len(bench.ledger.fresh(chain[0]).pairs), pairs)
         return cls(bench, control, tuple(chain), alpha, rounds, planned)
 
@@ -524,13 +532,21 @@ def limit_is_futile(
     return not spare or is_futile(spare, total, alpha, 0.0)
 
 
-def _begun_s(bench: Workbench, first: Arm) -> float:
-    """When the proof of a chain was begun, seconds of the budget: now, or in its first block."""
+class _Begun(NamedTuple):
+    """A block of a proof, and when it began, seconds of the budget."""
+
+    block: Block
+    begin_s: float
+
+
+def _begun(bench: Workbench, first: Arm) -> list[_Begun]:
+    """The blocks that the proof of a chain has by now."""
     own = bench.ledger.own_blocks()
-    for block, (begin_s, _) in zip(own, times_of(own), strict=True):
-        if block.role == "confirm" and block.outcomes[1].arm == first:
-            return begin_s
-    return bench.budget.elapsed()
+    return [
+        _Begun(block, begin_s)
+        for block, (begin_s, _) in zip(own, times_of(own), strict=True)
+        if block.role == "confirm" and block.outcomes[1].arm == first and block.control.ok
+    ]
 
 
 @lru_cache(maxsize=64)
