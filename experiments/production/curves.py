@@ -1,7 +1,8 @@
 """Keeps what servers held over time, and draws it as the report does.
 
-`python curves.py NAME STUDY` keeps the first processes of the study in the directory STUDY as
-NAME.json; `python curves.py` draws each such file again.
+`python curves.py NAME STUDY CONFIGURATION` keeps, as NAME.json, the first processes that the study
+in the directory STUDY ran by default and under CONFIGURATION, such as `hz` or `jemalloc
+dirty_decay_ms=500`; `python curves.py` draws each such file again.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import json
 import sys
 from importlib.resources import files as resources
 from pathlib import Path
+from typing import Any
 
+from hztune import api
 from hztune.report.kept_section import curves
 from hztune.report.markup import Html, tag
 from hztune.rests import Rested
-from hztune.result import figures
 
 HERE = Path(__file__).parent
 WIDTH, MOST_PROCESSES = 792.0, 5
@@ -22,11 +24,21 @@ HEIGHT = 280.0
 SIDES = ("default", "tuned")
 
 
-def keep(study: Path, path: Path) -> None:
-    """Writes the first processes of both sides of a study's fresh pairs."""
-    both = zip(SIDES, figures.read(study).rested, strict=True)
-    kept = {side: [one.written() for one in found[:MOST_PROCESSES]] for side, found in both}
+def keep(study: Path, tuned: str, path: Path) -> None:
+    """Writes the first processes of the control, which every study begins with, and of `tuned`."""
+    rows = (json.loads(line) for line in api.samples(study))
+    seen = [(_words(row), row["rested"]) for row in rows if row.get("rested")]
+    names = (seen[0][0], tuned)
+    kept = {
+        side: [rested for words, rested in seen if words == name][:MOST_PROCESSES]
+        for side, name in zip(SIDES, names, strict=True)
+    }
     path.write_text(json.dumps(kept, separators=(",", ":")) + "\n")
+
+
+def _words(row: dict[str, Any]) -> str:
+    params = (f"{name}={value}" for name, value in sorted(row["params"].items()))
+    return " ".join([row["allocator"].removeprefix("inside:"), *params])
 
 
 def picture(path: Path) -> str:
@@ -47,8 +59,9 @@ def picture(path: Path) -> str:
 
 def main() -> None:
     """Keeps a study where one is named, and draws all that is kept."""
-    if len(sys.argv) == 3:
-        keep(Path(sys.argv[2]), HERE / f"{sys.argv[1]}.json")
+    if len(sys.argv) == 4:
+        name, study, tuned = sys.argv[1:]
+        keep(Path(study), tuned, HERE / f"{name}.json")
     for path in sorted(HERE.glob("*.json")):
         path.with_suffix(".svg").write_text(picture(path) + "\n")
 
