@@ -117,16 +117,19 @@ static uint32_t rest_left_ms(uint32_t seen_ms)
 }
 
 /* Waits for a whole rest_ms in which the program does not visit the depots; false when the worker
- * is to end. It ends, too, where main has been alone for two looks, and at work. */
+ * is to end. It ends, too, where main has been alone from one look to the next, and at work: if
+ * threads came and went between the two, the work was theirs, and what it left is to be returned.
+ */
 static bool await_rest(void)
 {
     while (!is_ending()) {
         const bool was_single = is_program_single();
+        const uint32_t made = hz_atomic_peek(&worker.made);
         const uint32_t seen_ms = hz_decay_seen_ms();
         const bool is_whole = sleep_for(rest_left_ms(seen_ms));
         if (hz_decay_seen_ms() == seen_ms) {
             if (is_whole) return true;
-        } else if (was_single && end_if_single()) {
+        } else if (was_single && hz_atomic_peek(&worker.made) == made && end_if_single()) {
             return false;
         }
     }

@@ -84,10 +84,11 @@ static void visit_the_depots(void)
     while (hz_decay()) continue;
 }
 
+static const hz_thread_calls calls = {pthread_create, pthread_join, NULL};
+
 static void bring_the_worker(void)
 {
     leave_much_unused();
-    static const hz_thread_calls calls = {pthread_create, pthread_join, NULL};
     hz_rest_thread_made(&calls);
 }
 
@@ -163,6 +164,36 @@ static void a_process_that_was_stopped_did_not_rest(void)
     require(rounds() > 0, "it never began");
 }
 
+static void *burst_in_a_thread(void *unused)
+{
+    leave_much_unused();
+    return unused;
+}
+
+static void let_a_thread_come_and_go(void)
+{
+    pthread_t thread;
+    require(pthread_create(&thread, NULL, burst_in_a_thread, NULL) == 0, "no thread");
+    pthread_join(thread, NULL);
+}
+
+static void let_another_one_come_and_go(void)
+{
+    during = NULL;
+    let_a_thread_come_and_go();
+    hz_rest_thread_made(&calls);
+}
+
+static void what_threads_between_two_looks_left_is_returned(void)
+{
+    during = let_another_one_come_and_go;
+    let_a_thread_come_and_go();
+    bring_the_worker();
+    while (hz_rest_has_worker()) (void)sched_yield();
+    require(rounds() > 0, "it ended without a round");
+    require(hz_usage_now().free_bytes == 0, "%zu bytes stay", hz_usage_now().free_bytes);
+}
+
 int main(int argc, char **argv)
 {
     static const check checks[] = {
@@ -172,6 +203,8 @@ int main(int argc, char **argv)
         {"while the program works it does nothing", while_the_program_works_it_does_nothing, 0},
         {"a rest begins with the last visit", a_rest_begins_with_the_last_visit, 0},
         {"a process that was stopped did not rest", a_process_that_was_stopped_did_not_rest, 0},
+        {"what threads between two looks left is returned",
+         what_threads_between_two_looks_left_is_returned, 0},
     };
     return run_checks(checks, COUNT(checks), argc, argv);
 }

@@ -122,6 +122,21 @@ def test_a_line_that_is_no_check_is_passed_over(line: str, state: Path) -> None:
     with state.open("a") as held:
         held.write(f"{line}\n")
     assert history.read() == [check()]
+    assert history.unreadable() == bool(line)
+
+
+def test_lines_that_are_no_checks_are_counted_where_the_history_is_told(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history.append(check())
+    assert cli.status_of(["history"]) == 0
+    assert not capsys.readouterr().err
+    with state.open("a") as held:
+        held.write("neither\nof these\n")
+    assert cli.status_of(["history"]) == 0
+    told = capsys.readouterr()
+    assert "holds" in told.out
+    assert told.err == "hztune: 2 lines are left out of the history: no check can be read there\n"
 
 
 def test_a_full_disk_is_told_and_the_answer_is_not_lost(

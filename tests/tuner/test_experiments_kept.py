@@ -82,3 +82,14 @@ def test_the_programs_of_an_experiment_stand_in_the_table(monkeypatch: pytest.Mo
     (found,) = [each for each in committed() if each.programs]
     assert found.name == "real-programs" and len(found.programs) >= 16
     assert all(known[name].is_program for name in found.programs)
+
+
+def test_the_curves_of_servers_are_drawn_from_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = EXPERIMENTS / "production"
+    monkeypatch.syspath_prepend(folder)
+    drawn = importlib.import_module("curves").picture
+    kept = sorted(folder.glob("*.json"))
+    assert {each.stem for each in kept} >= {"redis", "web"}
+    again = "python experiments/production/curves.py"
+    for each in kept:
+        assert drawn(each) + "\n" == each.with_suffix(".svg").read_text(), again

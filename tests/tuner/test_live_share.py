@@ -176,6 +176,14 @@ def test_an_allocator_that_does_not_count_is_said_not_to() -> None:
     )
 
 
+def test_what_is_held_at_most_and_at_last_is_said_once() -> None:
+    reading = LiveReading(4096, 1024)
+    share = LiveShare("hz", reading, reading)
+    assert share.words == "at most 4.0 MiB held for 1.0 MiB live (4.00x), also when last asked"
+    shown_alike = replace(share, last=LiveReading(4097, 1024))
+    assert shown_alike.words == share.words
+
+
 @pytest.fixture
 def replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets a comparison measure nothing real; what it asks afterwards is."""

@@ -209,6 +209,14 @@ def test_a_process_that_ends_meanwhile_is_said_to(start: Start) -> None:
         api.process_statistics(start(ANSWER, "").pid)
 
 
+def test_a_process_without_memory_is_said_to_have_none() -> None:
+    ended = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(HztuneError, match=rf"process {ended.pid} has no memory: it is a thread of"):
+        api.diagnose(ended.pid)
+    ended.wait()
+
+
 def test_what_hz_said_before_it_ended_the_process_is_told(start: Start) -> None:
     said = "hz: a block was freed twice: 0x10\n"
     with pytest.raises(HztuneError, match=r"it said: hz: a block was freed twice: 0x10$"):

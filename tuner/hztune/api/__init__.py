@@ -54,6 +54,7 @@ from hztune.api.profiles import (
     profile_json,
     profile_lines,
     profiles_in,
+    unreadable_history,
     verify,
     write_timer,
 )
@@ -147,6 +148,7 @@ __all__ = [
     "trim_process",
     "tune",
     "tune_shared",
+    "unreadable_history",
     "verify",
     "workloads",
     "write_comparison",

@@ -184,6 +184,18 @@ def history(tuned: Profile | None = None) -> list[Recheck]:
 
 
 @judged
+def unreadable_history() -> int:
+    """How many lines of this user's history hold no check: damaged, or of another version.
+
+    Raises:
+        HztuneError: There is a history, and it may not be read.
+    """
+    from hztune.verify import history as checks
+
+    return checks.unreadable()
+
+
+@judged
 def changes(before: Recheck, after: Recheck) -> tuple[str, ...]:
     """What was not the same in two checks: the machine, the kernel, a library, a program."""
     from hztune.verify import history as checks

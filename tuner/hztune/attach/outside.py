@@ -139,6 +139,11 @@ class Process:
                 f"process {self.pid} may not be looked at: run as its user, or as root"
             ) from None
         except OSError:
+            if Path("/proc", str(self.pid)).exists():
+                raise UsageError(
+                    f"process {self.pid} has no memory: it is a thread of the kernel, or has ended "
+                    "and its parent has not asked for its exit status"
+                ) from None
             raise UsageError(f"process {self.pid} has ended") from None
 
 

@@ -32,6 +32,9 @@ def history_command(profile_path: Path | None, plot: Path | None, as_json: bool)
     """
     tuned = api.load_profile(profile_path) if profile_path is not None else None
     checks = api.history(tuned)
+    if unreadable := api.unreadable_history():
+        lines = "1 line is" if unreadable == 1 else f"{unreadable} lines are"
+        click.echo(f"hztune: {lines} left out of the history: no check can be read there", err=True)
     if plot is not None:
         if not any(check.found for check in checks):
             raise UsageError(f"there is nothing to draw; {_NOTHING}")

@@ -95,6 +95,8 @@ class LiveShare:
         why = [f"not known: {self.why}"] if self.why else []
         if self.most is None or self.last is None:
             return "; ".join(why)
+        if self.most.words == self.last.words:
+            return "; ".join([f"at most {self.most.words}, also when last asked", *why])
         told = [f"at most {self.most.words}", f"{self.last.words} when last asked"]
         return "; ".join([*told, *why])
 

@@ -373,7 +373,7 @@ def _why_speed(case: Case) -> Iterator[str]:
         yield _why_faults(case)
     if case.waits:
         works = _percent(sight.cpus)
-        yield f"but it works only {works} of the time: less CPU time hardly shortens that"
+        yield f"but it works {works} of the time: less CPU time hardly shortens that"
     elif calls is not None and case.time < _LITTLE:
         yield "that is little, and so may be what there is to gain"
 

@@ -247,18 +247,34 @@ def read_whole() -> list[Recheck]:
     Raises:
         HztuneError: The file may not be read, or is none.
     """
+    return sorted(_read(_lines()), key=lambda check: check.at)
+
+
+def unreadable() -> int:
+    """How many lines of the file hold no check: damaged ones, or those of another version.
+
+    Raises:
+        HztuneError: The file may not be read, or is none.
+    """
+    lines = _lines()
+    return len(lines) - len([*_read(lines)])
+
+
+def _lines() -> list[bytes]:
+    """The newest lines of the file, without empty ones and the one that is cut."""
     path = history_file()
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise HztuneError(f"cannot read {str(path)!r}: it is not a regular file")
         with path.open("rb") as held:
-            held.seek(max(0, path.stat().st_size - _MOST_BYTES))
+            cut = max(0, path.stat().st_size - _MOST_BYTES)
+            held.seek(cut)
             lines = held.read().split(b"\n")
     except FileNotFoundError:
         return []
     except OSError as error:
         raise HztuneError(f"cannot read {str(path)!r}: {error.strerror}") from None
-    return sorted(_read(lines), key=lambda check: check.at)
+    return [line for line in lines[bool(cut) :] if line]
 
 
 def rechecks_of(tuned: Profile, checks: Sequence[Recheck]) -> list[Recheck]:
