@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import re
 import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -61,9 +62,6 @@ AGAIN = {
 JOBS = 100
 """Of the program itself."""
 
-COUNTED_JOBS = (10, 30)
-"""How many are done under callgrind."""
-
 SERVERS = ("redis", "memcached", "nginx")
 _COLLECTED = re.compile(r"Collected : (\d+)")
 _ACCOUNT = struct.Struct("=3q")
@@ -81,6 +79,8 @@ class Slowed:
         log_ratios: Of each block, its time relative to the program's; none as long as it was only
             counted.
         work_percent: Of a server, how much more it did beside what slowed it; 0 of a program.
+        cpu_log_ratios: Of each two whole runs, one after the other, its CPU time relative to the
+            program's.
     """
 
     program: str
@@ -89,6 +89,7 @@ class Slowed:
     measured: str
     log_ratios: tuple[float, ...]
     work_percent: float = 0.0
+    cpu_log_ratios: tuple[float, ...] = ()
 
 
 # ---- what is run ---------------------------------------------------------------------------------
@@ -106,13 +107,9 @@ def case_of(name: str) -> Case:
 
 def words_of(name: str, case: Case, work: Path, percent: int) -> list[str]:
     """The command of a program that does so much more."""
-    if name in AGAIN:
-        return jobs_of(name, case, work, JOBS + JOBS * percent // 100)
-    return case.words(work, PROGRAMS[name] + PROGRAMS[name] * percent // 100)
-
-
-def jobs_of(name: str, case: Case, work: Path, jobs: int) -> list[str]:
-    """The command that does a job so often."""
+    if name in PROGRAMS:
+        return case.words(work, PROGRAMS[name] + PROGRAMS[name] * percent // 100)
+    jobs = JOBS + JOBS * percent // 100
     script = next((word for word in case.words(work, 0) if word.endswith(f".{case.name}")), "")
     jobs_file = work / f"{name}-{jobs}"
     if job := _JOB.get(name):
@@ -193,16 +190,14 @@ def account(work: Path, percent: int) -> tuple[int, int]:
 # ---- measuring -----------------------------------------------------------------------------------
 
 
-def counted(name: str, work: Path) -> list[Slowed]:
-    """The slower forms of a program, of which only the instructions are known."""
+def counted(name: str, work: Path, before: Sequence[Slowed]) -> list[Slowed]:
+    """The slower forms of a program, their instructions counted; what was measured stays."""
     case = case_of(name)
     program = slower_programs(name, case, work)
     with environment(case):
-        if name in AGAIN:
-            true = dict(_true_of_jobs(lambda jobs: jobs_of(name, case, work, jobs)))
-        else:
-            true = dict(_true_of_programs(program))
-    return [Slowed(name, percent, true[percent], _now(), ()) for percent in PERCENTS["program"]]
+        true = dict(_true_of_programs(program))
+    rows = before or [Slowed(name, each, 0.0, _now(), ()) for each in PERCENTS["program"]]
+    return [replace(each, true_percent=true[each.percent]) for each in rows]
 
 
 def measure(
@@ -253,7 +248,33 @@ def measure(
         if is_server:
             own_ns = [fmean(own for own, _ in accounts[each]) for each in (0, percent)]
             work_percent = 100.0 * (own_ns[1] / own_ns[0] - 1.0)
-        yield Slowed(name, percent, true[percent], _now(), tuple(ratios[percent]), work_percent)
+        runs = next((each.cpu_log_ratios for each in before if each.percent == percent), ())
+        yield Slowed(
+            name, percent, true[percent], _now(), tuple(ratios[percent]), work_percent, tuple(runs)
+        )
+
+
+def by_runs(name: str, work: Path, pairs: int, row: Slowed) -> Slowed:
+    """Adds pairs of whole runs, of which the CPU time counts, to a slower form of a program."""
+    case, found = case_of(name), [*row.cpu_log_ratios]
+    words = [words_of(name, case, work, percent) for percent in (0, row.percent)]
+    with environment(case):
+        for number in range(pairs):
+            taken = [0, 0]
+            for side in (number % 2, 1 - number % 2):
+                taken[side] = cpu_ns(words[side])
+            found.append(math.log(taken[1] / taken[0]))
+    return replace(row, cpu_log_ratios=tuple(found))
+
+
+def cpu_ns(words: Sequence[str]) -> int:
+    """The CPU time of a run that stays on one CPU, its start included."""
+    with subprocess.Popen(["taskset", "--cpu-list", "1", *words], stdout=subprocess.DEVNULL) as run:
+        _, status, used = os.wait4(run.pid, 0)
+        run.returncode = os.waitstatus_to_exitcode(status)
+    if run.returncode != 0:
+        raise SystemExit(f"slowed.py: {words}: exit status {run.returncode}")
+    return round(1e9 * (used.ru_utime + used.ru_stime))
 
 
 def _now() -> str:
@@ -274,33 +295,33 @@ def _true_of_programs(program: Program) -> Iterator[tuple[int, float]]:
         yield int(name.removeprefix(COMMAND)), 100.0 * (instructions(words) / base - 1.0)
 
 
-def _true_of_jobs(words: Callable[[int], Sequence[str]]) -> Iterator[tuple[int, float]]:
-    """The same where each job is like all others: a few tell what one takes, and the start."""
-    few, more = COUNTED_JOBS
-    at_few, at_more = instructions(words(few)), instructions(words(more))
-    each = (at_more - at_few) / (more - few)
-    whole = at_few + each * (JOBS - few)
-    for percent in PERCENTS["program"]:
-        yield percent, 100.0 * each * (JOBS * percent // 100) / whole
-
-
 # ---- results -------------------------------------------------------------------------------------
 
 
 def table(found: Sequence[Slowed]) -> Iterator[str]:
     """The table as lines: with intervals of 95 %, by the normal distribution."""
-    yield "| | slower by | measured | off by | a server's own work |"
-    yield "|---|---|---|---|---|"
+    yield "| | slower by | blocks | measured | off by | whole runs, CPU time | a server's own |"
+    yield "|---|---|---|---|---|---|---|"
     for each in found:
         if (count := len(each.log_ratios)) < 2:
             continue
-        measured = 100.0 * math.expm1(fmean(each.log_ratios))
-        error = 100.0 * 1.96 * stdev(each.log_ratios) / math.sqrt(count)
+        measured, error = _percent(each.log_ratios)
         own = f"{each.work_percent:+.2f} %" if each.program in SERVERS else ""
-        yield (
-            f"| `{each.program}` | {each.true_percent:.2f} % | {measured:.2f} +- {error:.2f} % "
-            f"| {measured - each.true_percent:+.2f} | {own} |"
+        runs = (
+            "{:.2f} +- {:.2f} %".format(*_percent(each.cpu_log_ratios))
+            if each.cpu_log_ratios
+            else ""
         )
+        yield (
+            f"| `{each.program}` | {each.true_percent:.2f} % | {count} "
+            f"| {measured:.2f} +- {error:.2f} % | {measured - each.true_percent:+.2f} "
+            f"| {runs} | {own} |"
+        )
+
+
+def _percent(logs: Sequence[float]) -> tuple[float, float]:
+    """What log ratios come to, and half the interval."""
+    return 100.0 * math.expm1(fmean(logs)), 100.0 * 1.96 * stdev(logs) / math.sqrt(len(logs))
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -315,6 +336,10 @@ def main(words: Sequence[str] | None = None) -> None:
     )  # fmt: skip
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--count", action="store_true", help="count instructions, measure nothing")
+    parser.add_argument(
+        "--pairs", type=int, default=0, metavar="N",
+        help="add N pairs of whole runs of the slowest form, of which the CPU time counts",
+    )  # fmt: skip
     parser.add_argument("--table", action="store_true", help="print the table, measure nothing")
     asked = parser.parse_args(words)
     if not asked.table:
@@ -329,9 +354,12 @@ def main(words: Sequence[str] | None = None) -> None:
         if left:
             make(work)
         for name in left:
-            if name not in found and name not in SERVERS:
-                found[name] = counted(name, work)
-            if not asked.count:
+            if name not in SERVERS and (asked.count or name not in found):
+                found[name] = counted(name, work, found.get(name, []))
+            if asked.pairs:
+                *others, slowest = found[name]
+                found[name] = [*others, by_runs(name, work, asked.pairs, slowest)]
+            elif not asked.count:
                 found[name] = [
                     *measure(name, work, asked.blocks, asked.span_s, found.get(name, []))
                 ]
@@ -341,8 +369,10 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def _lacks(name: str, found: Mapping[str, Sequence[Slowed]], asked: argparse.Namespace) -> bool:
     """Whether a program is to be measured, or counted; a server is measured in one go."""
-    if name in SERVERS or asked.count:
-        return name not in found and not (asked.count and name in SERVERS)
+    if asked.pairs or asked.count:
+        return name not in SERVERS
+    if name in SERVERS:
+        return name not in found
     rows = found.get(name, ())
     return not rows or any(len(each.log_ratios) < asked.blocks for each in rows)
 

@@ -188,9 +188,11 @@ def compare_command(
         resume=resume,
         reporter=Quiet() if quiet else Plain(sys.stderr),
     )
-    if found.rows:
-        _write(found, plot, csv_path, junit)
-    _print(found, form, counters=counters)
+    try:
+        if found.rows:
+            _write(found, plot, csv_path, junit)
+    finally:  # a full disk takes the files, not the answer
+        _print(found, form, counters=counters)
     if stopped:
         raise StoppedByUser(
             f"interrupted; {len(found.rows)} of {len(specs)} rows are measured: "
