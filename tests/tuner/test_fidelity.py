@@ -65,7 +65,7 @@ def test_a_trace_whose_differences_are_those_of_the_program_stands() -> None:
     ("seen", "point", "words"),
     [
         (
-            replace(SEEN, trace=readings((1.0, 1.6, 1.5, 1.4, 1.6, 0.7), MEMORY_MB)),
+            replace(SEEN, single=readings((1.0, 1.6, 1.5, 1.4, 1.6, 0.7), MEMORY_MB)),
             "order",
             "of the program, ",
         ),
@@ -121,6 +121,17 @@ def test_where_a_program_tells_no_allocators_apart_only_a_known_scale_lets_a_tra
     assert judged_fidelity(replace(SEEN, program=same), ABOUT).answer == "stands"
     judged = judged_fidelity(replace(SEEN, program=replace(same, seconds=0.0)), ABOUT)
     assert judged.answer == "cannot tell" and states(judged)["scale"] == "open"
+
+
+def test_a_wrong_order_of_round_after_round_is_told_and_does_not_count() -> None:
+    """A warm process has no cost of a start; here that makes tcmalloc slower than two others."""
+    warm = readings((1.0, 0.6, 0.7, 0.8, 0.85, 1.5), MEMORY_MB, 3)
+    judged = judged_fidelity(replace(SEEN, trace=warm), ABOUT)
+    told = {point.name: point for point in judged.points}
+    assert judged.answer == "stands" and told["rounds"].state == "disagrees"
+    assert "speed of tcmalloc / jemalloc" in told["rounds"].text
+    once, often = told["order"].text.split("; round after round, ")
+    assert once.endswith(" and 0 otherwise") and often.endswith(" and 2 otherwise")
 
 
 def test_memory_of_round_after_round_is_told_and_does_not_count() -> None:

@@ -141,6 +141,12 @@ def test_what_keeps_more_than_one_cpu_busy_has_all_and_longer_turns_for_a_crowd(
     assert judged(TIMED, *twice(alone)) == Finding("", pace)
 
 
+def test_what_is_known_to_keep_one_thread_busy_has_one_cpu_whichever_thread_that_is() -> None:
+    beside = stint(threads=2, beside=95)
+    assert judged(replace(TIMED, threads=1), *twice(beside)) == Finding("", ONE_CPU)
+    assert judged(TIMED, *twice(beside)) == Finding("", ALL_CPUS)
+
+
 # ---- waiting -------------------------------------------------------------------------------------
 
 BOTH = pytest.mark.parametrize("program", [TIMED, SERVER], ids=["program", "server"])

@@ -9,14 +9,14 @@ With peak memory it is likewise: the program has memory of its own, so that diff
 same, in MiB, and not ratios; of single rounds, since an allocator may hoard from round to round.
 
 What is asked, a point each:
-    order   where the program is slower under one allocator than under another, the trace does not
-            promise that it is faster
+    order   where the program is slower under one allocator than under another, one round of the
+            trace does not promise that it is faster
     scale   one k explains all of them, and it is the share that the calls of the trace would take
     memory  differences of peak memory are the same to within 10 % of the program's
     touch   the replay takes no more memory than the program, and touches what the program touched
     shape   a second recording of the program has the same calls (see `shape`)
-    rounds  peak memory of round after round, as studies measure it, differs as in the program; this
-            one is told, and does not count
+    rounds  round after round, as studies measure it, the trace promises no such thing either, and
+            its peak memory differs as in the program; this one is told, and does not count
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Measurements:
     Attributes:
         program: Of the program.
         trace: Of the trace, round after round.
-        single: Of processes that played one round; only their memory counts.
+        single: Of processes that played one round. `single.seconds` is that of the whole process.
     """
 
     program: Readings
@@ -94,8 +94,7 @@ class Measurements:
     @property
     def calls(self) -> float | None:
         """Share of the program's time that the calls take in the replay; None: not known."""
-        known = self.program.seconds > 0.0 and self.trace.seconds > 0.0
-        return self.trace.seconds / self.program.seconds if known else None
+        return _ratio(self.trace, self.program)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +123,14 @@ def judged_fidelity(seen: Measurements, about: About) -> Judgement:
     """
     pairs = combinations(range(len(about.names)), 2)
     told = [pair for pair in pairs if _is_told(seen.program, *pair)]
-    share = _share(seen)
+    share = _share(seen.program, seen.trace)
     points = (
-        _order(seen, about, told, share),
+        _order(seen, about, told),
         _scale(seen, about, told, share),
         _memory("memory", seen.program, seen.single, about),
         _touch(seen.program, seen.single, about),
         _shape(about.strange),
-        _memory("rounds", seen.program, seen.trace, about),
+        _rounds(seen, about, told, share),
     )
     against = [point for point in points[:-1] if point.state == "disagrees"]
     known = share if math.isfinite(share.high) else None
@@ -152,26 +151,63 @@ def _is_told(program: Readings, one: int, other: int) -> bool:
     return not seen.has_zero and abs(seen.estimate) >= NO_DIFFERENCE
 
 
-def _order(
-    seen: Measurements, about: About, told: Sequence[tuple[int, int]], share: TimeShare
-) -> CheckPoint:
-    """Does the trace promise a gain where the program shows a loss?"""
-    k = max(share.estimate, seen.calls or 0.0)
-    alike = 0
-    for one, other in told:
-        mine, its = (each.speed(other, one, CHECK_ERROR) for each in (seen.program, seen.trace))
-        if its.has_zero:
-            continue
-        same = mine.estimate * its.estimate > 0
-        if not same and abs(k * its.estimate) >= NO_DIFFERENCE:
-            names = f"{about.names[other]} / {about.names[one]}"
-            said = f"speed of {names}: {mine.text} of the program, {its.text} of the trace"
-            return CheckPoint("order", "disagrees", said)
-        alike += same
+def _order(seen: Measurements, about: About, told: Sequence[tuple[int, int]]) -> CheckPoint:
+    """Does one round promise a gain where the program shows a loss?"""
     if not told:
         return CheckPoint("order", "agrees", "the program tells no two allocators apart")
-    said = f"of {len(told)} pairs that the program tells apart the trace orders {alike} alike"
-    return CheckPoint("order", "agrees", f"{said}, and promises no gain where there is a loss")
+    k = max(_share(seen.program, seen.single).estimate, _ratio(seen.single, seen.program) or 0.0)
+    if (promise := _wrong_promise(seen.program, seen.single, about, told, k)) is not None:
+        return CheckPoint("order", "disagrees", promise)
+    once, often = (_alike(seen.program, each, told) for each in (seen.single, seen.trace))
+    return CheckPoint(
+        "order",
+        "agrees",
+        f"of {len(told)} pairs that the program tells apart one round of the trace orders "
+        f"{_counted(once)}; round after round, {_counted(often)}",
+    )
+
+
+def _rounds(
+    seen: Measurements, about: About, told: Sequence[tuple[int, int]], share: TimeShare
+) -> CheckPoint:
+    """Do many rounds in one process, which keeps what one never has, tell the same?"""
+    k = max(share.estimate, seen.calls or 0.0)
+    if (promise := _wrong_promise(seen.program, seen.trace, about, told, k)) is not None:
+        return CheckPoint("rounds", "disagrees", promise)
+    return _memory("rounds", seen.program, seen.trace, about)
+
+
+def _wrong_promise(
+    program: Readings, replay: Readings, about: About, told: Sequence[tuple[int, int]], k: float
+) -> str | None:
+    """A gain that the replay promises where the program shows a loss, in words; None: none."""
+    for one, other in told:
+        mine, its = (each.speed(other, one, CHECK_ERROR) for each in (program, replay))
+        is_turned = mine.estimate * its.estimate < 0 and not its.has_zero
+        if is_turned and abs(k * its.estimate) >= NO_DIFFERENCE:
+            names = f"{about.names[other]} / {about.names[one]}"
+            return f"speed of {names}: {mine.text} of the program, {its.text} of the trace"
+    return None
+
+
+def _alike(program: Readings, replay: Readings, told: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """How many pairs a replay tells apart as the program does, and how many the other way round."""
+    signs = []
+    for one, other in told:
+        its = replay.speed(other, one, CHECK_ERROR)
+        mine = program.speed(other, one, TOLD_ERROR)
+        signs += [] if its.has_zero else [mine.estimate * its.estimate > 0]
+    return sum(signs), len(signs) - sum(signs)
+
+
+def _counted(alike: tuple[int, int]) -> str:
+    return f"{alike[0]} alike and {alike[1]} otherwise"
+
+
+def _ratio(replay: Readings, program: Readings) -> float | None:
+    """Time of a replay as a share of the program's; None: not known."""
+    known = program.seconds > 0.0 and replay.seconds > 0.0
+    return replay.seconds / program.seconds if known else None
 
 
 def _extra(readings: Readings, one: int) -> tuple[float, float]:
@@ -181,18 +217,20 @@ def _extra(readings: Readings, one: int) -> tuple[float, float]:
     return math.expm1(-seen.estimate), 0.5 * (high - low)
 
 
-def _extras(seen: Measurements) -> list[tuple[tuple[float, float], tuple[float, float]]]:
-    """The same of the program, and of the trace, for each contender but the first."""
-    positions = range(1, len(seen.program.speeds))
-    return [(_extra(seen.program, each), _extra(seen.trace, each)) for each in positions]
+def _extras(
+    program: Readings, replay: Readings
+) -> list[tuple[tuple[float, float], tuple[float, float]]]:
+    """The same of the program, and of a replay, for each contender but the first."""
+    positions = range(1, len(program.speeds))
+    return [(_extra(program, each), _extra(replay, each)) for each in positions]
 
 
-def _share(seen: Measurements) -> TimeShare:
+def _share(program: Readings, replay: Readings) -> TimeShare:
     """The k of y = k x, by least squares with the errors of both and a slack of the model."""
     k, half = 0.0, math.inf
     for _ in range(5):
         top = bottom = 0.0
-        for (y, y_half), (x, x_half) in _extras(seen):
+        for (y, y_half), (x, x_half) in _extras(program, replay):
             slack = 0.5 * RESIDUAL + 0.25 * abs(k * x)
             weight = 1.0 / (y_half**2 + (k * x_half) ** 2 + slack**2)
             top, bottom = top + weight * x * y, bottom + weight * x * x
@@ -229,7 +267,7 @@ def _scale(
 
 def _unexplained(seen: Measurements, about: About, share: TimeShare) -> str | None:
     """The contender that the share explains least, in words; None: it explains all."""
-    extras, k = _extras(seen), max(0.0, share.estimate)
+    extras, k = _extras(seen.program, seen.trace), max(0.0, share.estimate)
     allowed = max(RESIDUAL, RESIDUAL_SHARE * max(abs(y) for (y, _), _ in extras))
     beyond = [abs(y - k * x) - y_half - k * x_half - allowed for (y, y_half), (x, x_half) in extras]
     if max(beyond) <= 0.0:

@@ -171,7 +171,7 @@ class _Alternation(Series):
         self._note_memory(part, run)
         if part.fault is not None:
             return
-        rate = self._rate(part, run)
+        rate, run = self._rate(part, run), self._without_own(run)
         if isinstance(rate, Fault):
             part.fault = rate
             return

@@ -148,7 +148,7 @@ class Tryout:
         self.turns.pace = Pace(TURN_MS, cpu=None)
         alone, fault = self.once()
         if alone is not None:
-            self.turns.pace = _pace(alone)
+            self.turns.pace = _pace(alone, self.program.threads)
         return alone, fault
 
     def copies(self, alone: Stint, met: Met) -> tuple[list[Stint], Fault | None]:
@@ -210,11 +210,15 @@ def _of_left(count: int) -> str:
     )
 
 
-def _pace(alone: Stint) -> Pace:
-    """Returns how copies of a program alternate, from a run of it alone, on all CPUs."""
+def _pace(alone: Stint, threads: int) -> Pace:
+    """Returns how copies of a program alternate, from a run of it alone, on all CPUs.
+
+    The one thread of a program that keeps no more busy (`threads`) may be another than its first.
+    """
     cpus = os.sched_getaffinity(0)
     used = alone.run.cpu_ns * 1e-9 / alone.run.wall_s
-    if used <= _MOST_CPUS and alone.beside <= _MOST_BESIDE * alone.turns:
+    is_one = threads == 1 or alone.beside <= _MOST_BESIDE * alone.turns
+    if used <= _MOST_CPUS and is_one:
         return Pace(TURN_MS, cpu=max(cpus))
     crowd = alone.threads / len(cpus)
     return Pace(min(_LONGEST_TURN_MS, max(TURN_MS, _THREAD_MS * crowd)), cpu=None)

@@ -186,11 +186,8 @@ class _RunSeries(Series):
             )
             watch.stop()
             self._note_memory(part, run)
-            if program.own_kb is not None:
-                own_kb = program.own_kb(run.stdout)
-                run = replace(run, rss_peak_kb=max(0, run.rss_peak_kb - own_kb))
             hook("--cleanup", program.cleanup, self._identity.base)
-        return run, watch
+        return self._without_own(run), watch
 
 
 def _way_to_run(

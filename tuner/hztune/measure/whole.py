@@ -133,6 +133,13 @@ class Series:
         if self._is_control(part):
             self.limits.control_kb = max(self.limits.control_kb, run.rss_peak_kb)
 
+    def _without_own(self, run: Run) -> Run:
+        """Returns a run without the memory that is no allocator's."""
+        if self._program.own_kb is None:
+            return run
+        own_kb = self._program.own_kb(run.stdout)
+        return replace(run, rss_peak_kb=max(0, run.rss_peak_kb - own_kb))
+
     def _rate(self, part: Part, run: Run) -> float | Fault:
         """Returns the rate of a run, or why the arm does not count."""
         if run.fault is not None:

@@ -87,6 +87,12 @@ class TraceCheck:
         """Whether the trace may stand for its program."""
         return self.answer == "stands"
 
+    @property
+    def against_rounds(self) -> str:
+        """What differs from the program round after round, as studies measure; "": nothing."""
+        found = (p.text for p in self.points if (p.name, p.state) == ("rounds", "disagrees"))
+        return next(found, "")
+
     def as_json(self) -> str:
         """The verdict as it stands in its file."""
         held = {**asdict(self), "measured": json.loads(self.measured)}

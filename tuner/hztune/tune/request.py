@@ -417,12 +417,16 @@ def _target(request: TuneRequest, look: bool) -> tuple[TuneTarget, tuple[str, ..
 
 def _of_traces(request: TuneRequest) -> Iterator[str]:
     """What is to be said of the traces that are replayed."""
-    for trace in (spec.trace for spec in request.workloads if spec.trace is not None):
+    for spec in request.workloads:
+        if (trace := spec.trace) is None:
+            continue
         if said := sidecar.remark(trace):
             yield f"{said} (hztune trace check {trace.path.name} -- ./program)"
         elif (check := sidecar.find(trace)) is not None and check.share is not None:
             share = 100.0 * check.share.estimate
             yield f"{trace.name} was checked: it stands for {share:.0f} % of its program's time"
+            if spec.steady and (why := check.against_rounds):
+                yield f"round after round it is not like its program ({why}); see -p rounds=1"
 
 
 def _program_target(
