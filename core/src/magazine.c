@@ -236,13 +236,13 @@ static uint32_t to_take(const hz_magazine_cold *magazine)
     return most > 0 ? most : 1;
 }
 
-/* How many blocks a flush gives up: all if the thread only frees, else half, as the thread will
- * soon allocate. */
+/* How many blocks a flush gives up: a batch, and no more than half if the thread will soon
+ * allocate. */
 static uint32_t to_give(const hz_magazine_cold *magazine, uint32_t count)
 {
-    if (is_one_way(magazine)) return count;
-    const uint32_t half = (count + 1) / 2, batch = (uint32_t)hz_cfg.flush_batch;
-    return half < batch ? half : batch;
+    const uint32_t batch = (uint32_t)hz_cfg.flush_batch;
+    if (!is_one_way(magazine)) count = (count + 1) / 2;
+    return count < batch ? count : batch;
 }
 
 /* Refills an empty magazine and pops a block; NULL when there is no memory. */

@@ -197,11 +197,17 @@ static void touch_half(void)
     allocate(100);
 }
 
-/* A child that has no descriptors goes on; its parent says which process it is. */
+/* A child that has no descriptors goes on. Its parent says which process it is when the child has
+ * closed them, among them one end of a pipe. */
 static void go_on_alone(void)
 {
+    int ends[2];
+    char end;
+    if (pipe(ends) != 0) abort();
     const pid_t child = fork();
     if (child > 0) {
+        (void)close(ends[1]);
+        if (read(ends[0], &end, 1) != 0) abort();
         (void)printf("%d\n", (int)child);
         exit(0);
     }

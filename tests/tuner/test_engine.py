@@ -33,7 +33,10 @@ from .conftest import Compiler
 ENGINE = Path(__file__).parents[2] / "experiments" / "engine"
 LANDSCAPES = sorted(ENGINE.glob("landscape-*.json"))
 assert LANDSCAPES, f"{ENGINE} holds no landscape"
-SCRIPTS = sorted(path.stem for path in ENGINE.glob("*.py") if path.stem != "rivals")
+PARTS = ("odd", "rivals")
+"""What the programs use, and is none itself."""
+
+SCRIPTS = sorted(path.stem for path in ENGINE.glob("*.py") if path.stem not in PARTS)
 BUDGET_S = 60.0
 
 Floats = NDArray[np.float64]

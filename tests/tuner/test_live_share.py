@@ -187,7 +187,7 @@ def test_what_is_held_at_most_and_at_last_is_said_once() -> None:
 @pytest.fixture
 def replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets a comparison measure nothing real; what it asks afterwards is."""
-    executors = lambda *asked: lambda spec: ReplayExecutor(lambda arm: Truth(), seed=1)  # noqa: E731
+    executors = lambda *asked, **there: lambda spec: ReplayExecutor(lambda arm: Truth(), seed=1)  # noqa: E731
     monkeypatch.setattr("hztune.compare.conduct.executors", executors)
 
 
