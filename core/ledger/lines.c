@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 
 #include "../src/atomic.h"
+#include "variables.h"
 
 enum {
     LANES = HZ_LINES_LANES,
@@ -240,16 +241,10 @@ static uint64_t lanes_merge(uint32_t used)
     return calls;
 }
 
-static uint64_t number_of(const char *name, uint64_t otherwise)
-{
-    const char *text = getenv(name);
-    return text != NULL && *text != '\0' ? strtoull(text, NULL, 10) : otherwise;
-}
-
 __attribute__((constructor)) static void lines_begin(void)
 {
-    skip = number_of("HZ_LINES_SKIP", 100000);
-    most_calls = number_of("HZ_LINES_CALLS", 20000);
+    skip = hz_ledger_number_of("HZ_LINES_SKIP", 100000);
+    most_calls = hz_ledger_number_of("HZ_LINES_CALLS", 20000);
     path = getenv("HZ_LINES");
 }
 

@@ -230,10 +230,10 @@ static bool magazine_grow(hz_heap *heap, uint32_t class_, bool is_full)
 static uint32_t to_take(const hz_magazine_cold *magazine)
 {
     const uint32_t grown = magazine->grown, batch = (uint32_t)hz_cfg.refill_batch;
-    if (is_one_way(magazine) && magazine->given >= grown) return grown > 0 ? grown : 1;
-    const uint32_t most = is_one_way(magazine) ? grown : grown / 2;
-    if (batch < most) return batch;
-    return most > 0 ? most : 1;
+    const bool at_once = is_one_way(magazine) && magazine->given >= grown;
+    uint32_t want = is_one_way(magazine) ? grown : grown / 2;
+    if (!at_once && batch < want) want = batch;
+    return want > 0 ? want : 1;
 }
 
 /* How many blocks a flush gives up: a batch, and no more than half if the thread will soon
@@ -253,7 +253,7 @@ static void *refill(hz_heap *heap, uint32_t class_)
     hz_tick(heap);
     magazine_grow(heap, class_, false);
     if (hz_cfg.remote_grouping == HZ_REMOTE_GROUPING_SHARD) hz_remote_drain_inbox(heap);
-    uint32_t want = to_take(magazine);
+    const uint32_t want = to_take(magazine);
     void *only, **blocks = magazine->grown > 0 ? magazine->blocks : &only;
     size_t got = hz_depot_take(heap->shard, class_, blocks, want, &magazine->lease);
     if (got == 0) return NULL;

@@ -1,7 +1,7 @@
 """An executor that has some of its blocks already, from before it was stopped.
 
-Who asks for blocks in the order of their numbers, and decides on the way by what they showed and by
-how long they took, comes to where it stood, and goes on from there.
+What asks for blocks in the order of their numbers, and decides by what they showed and by how long
+they took, comes to where it stood, and goes on from there.
 """
 
 from __future__ import annotations
@@ -30,14 +30,10 @@ class Remembered(Around):
         """Returns the block that is there, or measures it; see `Executor.measure`."""
         found = self._known.pop(number, None)
         if found is None or found.role != role or [o.arm for o in found.outcomes] != [*arms]:
-            return self.anew(arms, role, rounds, number)
+            return self.inner.measure(arms, role=role, rounds=rounds, number=number)
         self.inner.recall([found])
         self._spent += _spent(found)
         return found
-
-    def anew(self, arms: Sequence[Arm], role: Role, rounds: int, number: int) -> Block:
-        """Measures a block that is not there."""
-        return self.inner.measure(arms, role=role, rounds=rounds, number=number)
 
 
 def _spent(block: Block) -> Accounting:
