@@ -42,6 +42,7 @@ from hztune.measure import Arm, Executor, Role
 from hztune.measure.alternate import AlternateExecutor
 from hztune.measure.executors import program_identity, workload_executor
 from hztune.measure.remembered import Remembered
+from hztune.measure.types import Around
 from hztune.params import renamed_in
 from hztune.search import SLOTS
 from hztune.space import ConfigDict, Dimension, Space
@@ -198,15 +199,15 @@ def refined(subject: Subject, space: Space, found: list[dict[str, Any]]) -> list
     return [again.get(space.arm(point["params"]).key, point) for point in found]
 
 
-class Kept(Remembered):
-    """An executor whose blocks are on the disk: those of earlier calls are not measured again."""
+class Kept(Around):
+    """An executor whose blocks go to the disk as soon as they are measured."""
 
     def __init__(self, inner: Executor, study: LocalStudy, until: float) -> None:
         """Takes what measures, what keeps, and until when (by `time.monotonic`) blocks begin."""
-        super().__init__(inner, study.replay())
+        super().__init__(inner)
         self._study, self._until = study, until
 
-    def anew(self, arms: Sequence[Arm], role: Role, rounds: int, number: int) -> Block:
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         """Measures a block and keeps it.
 
         Raises:
@@ -214,7 +215,7 @@ class Kept(Remembered):
         """
         if time.monotonic() > self._until:
             raise KeyboardInterrupt
-        block = super().anew(arms, role, rounds, number)
+        block = self.inner.measure(arms, role=role, rounds=rounds, number=number)
         self._study.begin(Plan(number, role, tuple(arms), rounds))
         for index, outcome in enumerate(block.outcomes):
             for turn in outcome.turns:
@@ -238,7 +239,8 @@ def kept(
     asked = ("configs", "passes", "noise_only", "refine_only", "busy")
     identity = {"workload": subject.label, **{key: f"{getattr(options, key)}" for key in asked}}
     with LocalStudy(folder, identity, machine, resume=True) as study:
-        subject.executor = Kept(subject.executor, study, time.monotonic() + options.span_s)
+        keeper = Kept(subject.executor, study, time.monotonic() + options.span_s)
+        subject.executor = Remembered(keeper, study.replay())
         try:
             yield
         except KeyboardInterrupt:
