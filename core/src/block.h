@@ -92,6 +92,12 @@
 extern hz_map_t hz_map;
 #pragma GCC visibility pop
 
+/* The node that a shard belongs to. */
+static inline uint32_t hz_node_of(uint32_t shard)
+{
+    return shard % hz_map.nodes;
+}
+
 HZ_FAST void *hz_page_address(size_t page)
 {
     return (void *)(hz_map.base + (page << HZ_PAGE_SHIFT));

@@ -64,15 +64,15 @@ static hz_page_info *guard_both_sides(hz_page_info *whole, size_t pages)
     return run;
 }
 
-hz_page_info *hz_guard_pages_alloc(size_t pages, size_t align, bool *zeroed)
+hz_page_info *hz_guard_pages_alloc(size_t pages, size_t align, uint32_t node, bool *zeroed)
 {
     if (hz_is_fenced() && align == 1 && may_guard()) {
-        hz_page_info *whole = hz_pages_alloc(pages + 2 * (size_t)GUARD_PAGES, 1, zeroed);
+        hz_page_info *whole = hz_pages_alloc(pages + 2 * (size_t)GUARD_PAGES, 1, node, zeroed);
         hz_page_info *run = whole != NULL ? guard_both_sides(whole, pages) : NULL;
         if (run != NULL) return run;
         if (whole != NULL) hz_pages_free(whole);
     }
-    return hz_pages_alloc(pages, align, zeroed);
+    return hz_pages_alloc(pages, align, node, zeroed);
 }
 
 /* Removes the guards. If possible, the whole run is mapped anew, so that the kernel joins it with
@@ -231,7 +231,7 @@ _Static_assert(ZERO_BLOCKS % HZ_WORD_BITS == 0, "the bits fill their words");
 static bool area_make(zero_area *area)
 {
     if (area->taken == NULL) area->taken = hz_meta_alloc(ZERO_WORDS * sizeof(uint64_t));
-    hz_page_info *run = area->taken != NULL ? hz_pages_alloc(ZERO_PAGES, 1, NULL) : NULL;
+    hz_page_info *run = area->taken != NULL ? hz_pages_alloc(ZERO_PAGES, 1, 0, NULL) : NULL;
     if (run == NULL) return false;
     if (!hz_os_forbid(hz_info_address(run), run_bytes(run))) {
         hz_pages_free(run);

@@ -5,6 +5,9 @@
  * warm: it keeps the blocks in its magazines, which then pass to one thread. At most as many heaps
  * as there are CPUs stay warm, until no thread has ended for decay_ms. The blocks of the others go
  * to the depots: those heaps are cold.
+ *
+ * A thread gets a heap of a shard that belongs to the node where the thread begins, and keeps it
+ * when the system moves the thread to another node.
  */
 #include <hz/hz.h>
 
@@ -49,13 +52,13 @@ static struct {
     hz_lock lock;                 /* guards the rest */
     hz_heap *_Atomic all;         /* every heap there ever was; only grows */
     hz_heap *warm;                /* heaps without a thread that hold blocks, newest first */
-    hz_heap *cold;                /* heaps without a thread that hold none */
+    hz_heap *cold[HZ_NODES_MAX];  /* heaps without a thread that hold none, by node */
     _Atomic uint32_t warm_count;  /* length of `warm` */
     uint32_t warm_most;           /* most heaps that stay warm: the CPUs, at most WARM_MOST */
     _Atomic uint32_t warmed_ms;   /* when the newest of them came */
     _Atomic uint32_t owned_count; /* heaps that have a thread */
     _Atomic uint32_t ended_count; /* threads that had a heap and have ended */
-    uint32_t next_shard;          /* home of the next heap */
+    uint32_t born[HZ_NODES_MAX];  /* heaps that were made, by node */
 } heaps;
 
 /* Its destructor tells hz that a thread ends. It is called for any value but NULL, also for one
@@ -167,19 +170,34 @@ static void heap_push(hz_heap **list, hz_heap *heap)
     hz_plain_put(list, heap);
 }
 
+/* The newest warm heap of a node. */
+static hz_heap *warm_pop(uint32_t node)
+{
+    hz_heap **at = &heaps.warm;
+    while (*at != NULL && hz_node_of((*at)->shard) != node) at = &(*at)->next_free;
+    hz_heap *heap = heap_pop(at);
+    if (heap != NULL) hz_atomic_poke(&heaps.warm_count, hz_atomic_peek(&heaps.warm_count) - 1);
+    return heap;
+}
+
+/* The node's heaps are spread over its shards in turn: those whose remainder is the node. */
+static uint32_t shard_next(uint32_t node)
+{
+    const uint32_t shards = (hz_map.shards - node + hz_map.nodes - 1) / hz_map.nodes;
+    return node + hz_map.nodes * (heaps.born[node]++ % shards);
+}
+
 static hz_heap *heap_find(hz_stat *how)
 {
     uint32_t shard = 0;
+    const uint32_t node = hz_map.nodes > 1 ? hz_os_node() % hz_map.nodes : 0;
     hz_lock_take(&heaps.lock);
-    hz_heap *heap = heap_pop(&heaps.warm);
-    if (heap != NULL)
-        hz_atomic_poke(&heaps.warm_count, hz_atomic_peek(&heaps.warm_count) - 1);
-    else
-        heap = heap_pop(&heaps.cold);
+    hz_heap *heap = warm_pop(node);
+    if (heap == NULL) heap = heap_pop(&heaps.cold[node]);
     if (heap != NULL)
         count_owned(1);
     else
-        shard = heaps.next_shard++ % hz_map.shards;
+        shard = shard_next(node);
     hz_lock_release(&heaps.lock);
     *how = heap != NULL ? HZ_STAT_heaps_adopted : HZ_STAT_heaps_born;
     return heap != NULL ? heap : heap_make(shard);
@@ -236,7 +254,7 @@ static void cool(uint32_t keep)
     while ((heap = take_oldest_warm(keep)) != NULL) {
         hz_magazine_flush_all(heap);
         hz_lock_take(&heaps.lock);
-        heap_push(&heaps.cold, heap);
+        heap_push(&heaps.cold[hz_node_of(heap->shard)], heap);
         hz_lock_release(&heaps.lock);
     }
 }

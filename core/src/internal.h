@@ -163,10 +163,10 @@ void hz_purge_after_fork(void);
 
 /* ---- pages.c: the page pool ----------------------------------------------------------------- */
 
-/* A run of `pages` pages whose first is a multiple of `align` (a power of two); NULL when there is
- * no memory. Sets `*zeroed` to whether the run reads as zero. If `zeroed` is NULL, a part of the
- * run may be resident and another not. */
-hz_page_info *hz_pages_alloc(size_t pages, size_t align, bool *zeroed);
+/* A run of `pages` pages whose first is a multiple of `align` (a power of two), in the memory of
+ * `node` if there is any; NULL when there is no memory. Sets `*zeroed` to whether the run reads as
+ * zero. If `zeroed` is NULL, a part of the run may be resident and another not. */
+hz_page_info *hz_pages_alloc(size_t pages, size_t align, uint32_t node, bool *zeroed);
 void hz_pages_free(hz_page_info *run);
 /* The same for a run that reads as zero and is not resident. */
 void hz_pages_free_clean(hz_page_info *run);
@@ -333,7 +333,7 @@ void hz_quarantine_empty(hz_heap *heap);
 /* ---- guard.c -------------------------------------------------------------------------------- */
 
 /* As hz_pages_alloc and hz_pages_free, under `full` between guards. */
-hz_page_info *hz_guard_pages_alloc(size_t pages, size_t align, bool *zeroed);
+hz_page_info *hz_guard_pages_alloc(size_t pages, size_t align, uint32_t node, bool *zeroed);
 void hz_guard_pages_free(hz_page_info *run);
 void *hz_guard_alloc(size_t size, size_t align);
 void hz_guard_free(void *block);

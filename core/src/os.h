@@ -68,6 +68,19 @@ bool hz_os_is_commit_strict(void);       /* overcommit_memory=2 */
 uint64_t hz_os_address_space_left(void); /* what RLIMIT_AS leaves; UINT64_MAX without a limit */
 uint32_t hz_os_mappings_most(void);      /* how many a process may have */
 uint32_t hz_os_cpus(void); /* CPUs that may be used: affinity and cgroup quota, at least 1 */
+/* The CPUs that the process may run on. 65,536 are eight times what a kernel may be built for. */
+enum { HZ_OS_CPU_IDS = 1 << 16 };
+typedef struct hz_os_cpu_set {
+    unsigned long words[HZ_OS_CPU_IDS / (8 * sizeof(unsigned long))];
+} hz_os_cpu_set;
+bool hz_os_affinity(hz_os_cpu_set *cpus); /* false: the system does not tell */
+static inline bool hz_os_has_cpu(const hz_os_cpu_set *cpus, size_t cpu)
+{
+    const size_t bits = 8 * sizeof cpus->words[0];
+    return (cpus->words[cpu / bits] >> cpu % bits & 1) != 0;
+}
+uint32_t hz_os_nodes(void); /* nodes of which it may use CPUs, 1 to HZ_NODES_MAX; call it first */
+uint32_t hz_os_node(void);  /* the node of the CPU that the caller runs on, below that */
 /* Reads a small file into `text`, terminated; returns its length, 0 when it cannot be read. */
 size_t hz_os_read_file(const char *path, char *text, size_t size);
 uint32_t hz_os_pid(void);

@@ -15,10 +15,7 @@
 
 #include "os.h"
 
-enum {
-    LINE_BYTES = 1024,     /* no line that matters is longer */
-    AFFINITY_WORDS = 1024, /* 65,536 CPUs, eight times what a kernel may be built for */
-};
+enum { LINE_BYTES = 1024 }; /* no line that matters is longer */
 
 /* ---- lines of a file of any length ---------------------------------------------------------- */
 
@@ -192,13 +189,20 @@ static uint32_t quota_cpus(void)
 }
 
 /* Without the C library's cpu_set_t of 1024 CPUs: the kernel refuses a set that is too short. */
+bool hz_os_affinity(hz_os_cpu_set *cpus)
+{
+    const long bytes = syscall(SYS_sched_getaffinity, 0, sizeof *cpus, cpus);
+    if (bytes > 0) memset((char *)cpus + bytes, 0, sizeof *cpus - (size_t)bytes);
+    return bytes > 0;
+}
+
 static uint32_t affinity_cpus(void)
 {
-    unsigned long set[AFFINITY_WORDS];
+    hz_os_cpu_set set;
     uint32_t cpus = 0;
-    const long bytes = syscall(SYS_sched_getaffinity, 0, sizeof set, set);
-    for (size_t i = 0; i < (bytes > 0 ? (size_t)bytes : 0) / sizeof set[0]; i++)
-        cpus += (uint32_t)__builtin_popcountl(set[i]);
+    if (!hz_os_affinity(&set)) return 1;
+    for (size_t i = 0; i < sizeof set.words / sizeof set.words[0]; i++)
+        cpus += (uint32_t)__builtin_popcountl(set.words[i]);
     return cpus > 0 ? cpus : 1;
 }
 

@@ -7,6 +7,11 @@
  *
  * Each dirty page keeps the time of its own free (freed.c) when runs are split and joined. purge.c
  * decides which of them go back to the system.
+ *
+ * A clean page gets its memory from the node of the thread that first touches it, by the kernel's
+ * rule, and so it belongs to that node while it is in use or dirty. Dirty runs of different nodes
+ * are listed apart, and not joined. A thread gets a dirty run of its own node, else a clean one;
+ * one of another node only where the system has no more memory.
  */
 #include "os.h"
 #include "pages.h"
@@ -25,6 +30,7 @@ _Static_assert(EXACT_LISTS == 1 << 4, "list_number continues at the doubling of 
 
 /* Which runs serve a request. */
 typedef enum run_taste {
+    ANYWHERE,    /* dirty ones of other nodes, too */
     DIRTY_TOO,   /* dirty or clean ones */
     MAY_STRETCH, /* dirty ones that are made longer, too */
     CLEAN_ONLY,  /* only clean ones, while there are any */
@@ -47,9 +53,9 @@ static unsigned list_number(size_t pages)
     return list < HZ_RUN_LISTS ? list : HZ_RUN_LISTS - 1;
 }
 
-static hz_run_lists *lists_for(hz_run_state state)
+static hz_run_lists *lists_for(const hz_page_info *run)
 {
-    return state == HZ_RUN_DIRTY ? &hz_page_pool.dirty : &hz_page_pool.clean;
+    return run->state == HZ_RUN_DIRTY ? &hz_page_pool.dirty[run->node] : &hz_page_pool.clean;
 }
 
 static void count_dirty(const hz_page_info *run, size_t pages)
@@ -61,7 +67,7 @@ static void count_dirty(const hz_page_info *run, size_t pages)
 
 static void list_insert(hz_page_info *run)
 {
-    hz_run_lists *lists = lists_for(run->state);
+    hz_run_lists *lists = lists_for(run);
     unsigned list = list_number(run->pages);
     run->previous = NULL;
     run->next = lists->first[list];
@@ -73,7 +79,7 @@ static void list_insert(hz_page_info *run)
 
 static void list_remove(hz_page_info *run)
 {
-    hz_run_lists *lists = lists_for(run->state);
+    hz_run_lists *lists = lists_for(run);
     unsigned list = list_number(run->pages);
     if (run->next != NULL) run->next->previous = run->previous;
     if (run->previous != NULL)
@@ -86,15 +92,14 @@ static void list_remove(hz_page_info *run)
 
 /* ---- runs ----------------------------------------------------------------------------------- */
 
-/* Writes a run into the infos of its pages; both ends of it bear its state. */
-static hz_page_info *run_mark(size_t first, size_t pages, hz_run_state state)
+/* Writes a run into the infos of its pages; both ends of it bear its state and its node. */
+static hz_page_info *run_mark(size_t first, size_t pages, hz_run_state state, uint32_t node)
 {
     hz_page_info *run = &hz_map.infos[first];
     hz_page_info *last = &hz_map.infos[first + pages - 1];
-    last->state = (uint8_t)state;
-    last->head = (uint32_t)first;
-    run->state = (uint8_t)state;
-    run->head = (uint32_t)first;
+    last->state = run->state = (uint8_t)state;
+    last->node = run->node = (uint8_t)node;
+    last->head = run->head = (uint32_t)first;
     run->pages = (uint32_t)pages;
     return run;
 }
@@ -114,42 +119,52 @@ static void run_resize(hz_page_info *run, size_t pages)
     hz_plain_put(&run->pages, (uint32_t)pages);
 }
 
-/* Lists pages [first, first + pages), joined with free neighbours of the same state. */
-static void run_list(size_t first, size_t pages, hz_run_state state)
+/* Whether a page is an end of such a free run. */
+static bool is_end_of(const hz_page_info *page, hz_run_state state, uint32_t node)
+{
+    return page != NULL && page->state == state && page->node == node;
+}
+
+/* Lists pages [first, first + pages), joined with free neighbours of the same state and node. */
+static void run_list(size_t first, size_t pages, hz_run_state state, uint32_t node)
 {
     (void)hz_plain_swap(&hz_map.infos[first].state, (uint8_t)HZ_RUN_BUSY); /* not in use */
     const hz_page_info *left = first > 0 ? &hz_map.infos[first - 1] : NULL;
-    if (left != NULL && left->state == state) {
+    if (is_end_of(left, state, node)) {
         hz_page_info *neighbour = &hz_map.infos[left->head];
         list_remove(neighbour);
         first = hz_info_page(neighbour);
         pages += neighbour->pages;
     }
     hz_page_info *right = first + pages < hz_page_pool.top ? &hz_map.infos[first + pages] : NULL;
-    if (right != NULL && right->state == state) {
+    if (is_end_of(right, state, node)) {
         list_remove(right);
         pages += right->pages;
     }
-    list_insert(run_mark(first, pages, state));
+    list_insert(run_mark(first, pages, state, node));
 }
 
 void hz_run_list_clean(size_t first, size_t pages)
 {
-    run_list(first, pages, HZ_RUN_CLEAN);
+    run_list(first, pages, HZ_RUN_CLEAN, 0);
 }
 
-void hz_run_list_dirty(size_t first, size_t pages, uint32_t now_ms)
+void hz_run_list_dirty(size_t first, size_t pages, uint32_t node, uint32_t now_ms)
 {
     hz_freed_put(first, pages, now_ms != 0 ? now_ms : 1);
-    run_list(first, pages, HZ_RUN_DIRTY);
+    run_list(first, pages, HZ_RUN_DIRTY, node);
 }
 
-/* The dirty run that a page lies in: it ends where the next page is not dirty. */
+/* The dirty run that a page lies in. It, or a neighbour of another node, ends where the next page
+ * is not dirty. */
 static hz_page_info *run_around(size_t page)
 {
-    while (page + 1 < hz_page_pool.top && hz_freed_ms(page + 1) != 0)
-        page = hz_freed_alike_above(page + 1);
-    return &hz_map.infos[hz_map.infos[page].head];
+    size_t last = page;
+    while (last + 1 < hz_page_pool.top && hz_freed_ms(last + 1) != 0)
+        last = hz_freed_alike_above(last + 1);
+    size_t first = hz_map.infos[last].head;
+    while (first > page) first = hz_map.infos[first - 1].head;
+    return &hz_map.infos[first];
 }
 
 /* Takes [first, first + pages) out of a free run that contains it; what is left over stays free,
@@ -158,11 +173,12 @@ static hz_page_info *run_split(hz_page_info *run, size_t first, size_t pages)
 {
     const size_t start = hz_info_page(run), end = start + run->pages;
     const hz_run_state state = run->state;
+    const uint32_t node = run->node;
     list_remove(run);
     if (state == HZ_RUN_DIRTY) hz_freed_put(first, pages, 0);
-    hz_page_info *taken = run_mark(first, pages, HZ_RUN_BUSY);
-    if (start < first) run_list(start, first - start, state);
-    if (first + pages < end) run_list(first + pages, end - first - pages, state);
+    hz_page_info *taken = run_mark(first, pages, HZ_RUN_BUSY, node);
+    if (start < first) run_list(start, first - start, state, node);
+    if (first + pages < end) run_list(first + pages, end - first - pages, state, node);
     return taken;
 }
 
@@ -200,7 +216,7 @@ static hz_page_info *run_join(hz_page_info *dirty, hz_page_info *clean, size_t f
     const size_t more_first = clean < dirty ? first : dirty_first + dirty->pages;
     if (!hz_arena_reuse(more_first, more)) return NULL;
     run_split(clean, more_first, more);
-    hz_run_list_dirty(more_first, more, hz_freed_ms(dirty_first));
+    hz_run_list_dirty(more_first, more, dirty->node, hz_freed_ms(dirty_first));
     return run_around(first);
 }
 
@@ -226,14 +242,14 @@ static bool is_worth_stretching(const hz_page_info *run, size_t pages)
 
 /* Stretches a dirty run, a long one if possible. That faults in fewer pages than a clean run, and
  * fewer become resident. */
-static hz_page_info *stretch_any(size_t pages)
+static hz_page_info *stretch_any(const hz_run_lists *dirty, size_t pages)
 {
     const unsigned shortest = list_number(pages / 2);
-    uint64_t filled = hz_page_pool.dirty.filled >> shortest << shortest;
+    uint64_t filled = dirty->filled >> shortest << shortest;
     for (int probes = 0; filled != 0;) {
         const unsigned list = 63u - (unsigned)__builtin_clzl(filled);
         filled ^= UINT64_C(1) << list;
-        for (hz_page_info *run = hz_page_pool.dirty.first[list]; run != NULL; run = run->next) {
+        for (hz_page_info *run = dirty->first[list]; run != NULL; run = run->next) {
             hz_page_info *stretched =
                 is_worth_stretching(run, pages) ? run_stretch(run, pages) : NULL;
             if (stretched != NULL || ++probes == PROBES) return stretched;
@@ -242,20 +258,24 @@ static hz_page_info *stretch_any(size_t pages)
     return NULL;
 }
 
-static hz_page_info *run_find(size_t pages, run_taste taste)
+static hz_page_info *run_find(size_t pages, uint32_t node, run_taste taste)
 {
-    hz_page_info *run = taste != CLEAN_ONLY ? lists_search(&hz_page_pool.dirty, pages) : NULL;
-    if (run == NULL && taste == MAY_STRETCH) run = stretch_any(pages);
-    return run != NULL ? run : lists_search(&hz_page_pool.clean, pages);
+    const hz_run_lists *dirty = &hz_page_pool.dirty[node];
+    hz_page_info *run = taste != CLEAN_ONLY ? lists_search(dirty, pages) : NULL;
+    if (run == NULL && taste == MAY_STRETCH) run = stretch_any(dirty, pages);
+    if (run == NULL) run = lists_search(&hz_page_pool.clean, pages);
+    for (uint32_t other = 0; run == NULL && taste == ANYWHERE && other < hz_map.nodes; other++)
+        run = lists_search(&hz_page_pool.dirty[other], pages);
+    return run;
 }
 
 /* ---- extending the arena -------------------------------------------------------------------- */
 
 /* The dirty run at the arena's end, if it is worth stretching. */
-static hz_page_info *last_run(size_t pages)
+static hz_page_info *last_run(size_t pages, uint32_t node)
 {
     const hz_page_info *last = hz_page_pool.top > 0 ? &hz_map.infos[hz_page_pool.top - 1] : NULL;
-    if (last == NULL || last->state != HZ_RUN_DIRTY) return NULL;
+    if (!is_end_of(last, HZ_RUN_DIRTY, node)) return NULL;
     hz_page_info *run = &hz_map.infos[last->head];
     return is_worth_stretching(run, pages) ? run : NULL;
 }
@@ -301,13 +321,13 @@ static bool pages_extend(size_t pages)
 
 /* Extends the arena, only by what is missing if its last run is dirty and worth stretching. Another
  * thread may take what was added: then it tries again. */
-static hz_page_info *find_more(size_t pages, run_taste taste)
+static hz_page_info *find_more(size_t pages, uint32_t node, run_taste taste)
 {
-    hz_page_info *run = taste == MAY_STRETCH ? last_run(pages) : NULL;
+    hz_page_info *run = taste == MAY_STRETCH ? last_run(pages, node) : NULL;
     while (run == NULL || run->pages < pages) {
         const bool done = pages_extend(run != NULL ? pages - run->pages : pages);
-        run = run != NULL && (run = last_run(pages)) != NULL ? run_stretch(run, pages) : NULL;
-        if (run == NULL) run = run_find(pages, done ? taste : DIRTY_TOO);
+        run = run != NULL && (run = last_run(pages, node)) != NULL ? run_stretch(run, pages) : NULL;
+        if (run == NULL) run = run_find(pages, node, done ? taste : ANYWHERE);
         if (!done) break;
     }
     return run;
@@ -322,13 +342,13 @@ static run_taste taste_for(size_t pages, size_t align, bool wants_zeroes)
     return wants_zeroes && pages >= CLEAR_PAGES && is_too_much ? CLEAN_ONLY : DIRTY_TOO;
 }
 
-hz_page_info *hz_pages_alloc(size_t pages, size_t align, bool *zeroed)
+hz_page_info *hz_pages_alloc(size_t pages, size_t align, uint32_t node, bool *zeroed)
 {
     if (pages + align > UINT32_MAX) return NULL;
     hz_lock_take(&hz_page_pool.lock);
     const run_taste taste = taste_for(pages, align, zeroed != NULL);
-    hz_page_info *run = run_find(pages + align - 1, taste);
-    if (run == NULL) run = find_more(pages + align - 1, taste);
+    hz_page_info *run = run_find(pages + align - 1, node, taste);
+    if (run == NULL) run = find_more(pages + align - 1, node, taste);
     if (run != NULL) {
         const size_t base_page = hz_map.base >> HZ_PAGE_SHIFT; /* alignment is of addresses */
         size_t first = ((base_page + hz_info_page(run) + align - 1) & ~(align - 1)) - base_page;
@@ -337,6 +357,7 @@ hz_page_info *hz_pages_alloc(size_t pages, size_t align, bool *zeroed)
         if (!is_clean) hz_count(HZ_STAT_pages_reused, 1);
         const bool is_usable = !is_clean || hz_arena_reuse(first, pages);
         run = is_usable ? run_split(run, first, pages) : NULL;
+        if (run != NULL && is_clean) run->node = (uint8_t)node;
         if (run != NULL) run_put_out(run);
     }
     hz_lock_release(&hz_page_pool.lock);
@@ -347,7 +368,7 @@ void hz_pages_free(hz_page_info *run)
 {
     const uint32_t now_ms = hz_os_now_ms();
     hz_lock_take(&hz_page_pool.lock);
-    hz_run_list_dirty(hz_info_page(run), run->pages, now_ms);
+    hz_run_list_dirty(hz_info_page(run), run->pages, run->node, now_ms);
     hz_lock_release(&hz_page_pool.lock);
 }
 
@@ -422,7 +443,8 @@ static void purge_end(hz_page_info *run, size_t purged)
     const size_t first = hz_info_page(run), pages = run->pages;
     hz_purging_remove(run);
     if (purged > 0 && purged < pages) run_resize(run, purged);
-    if (purged < pages) hz_run_list_dirty(first + purged, pages - purged, hz_os_now_ms());
+    if (purged < pages)
+        hz_run_list_dirty(first + purged, pages - purged, run->node, hz_os_now_ms());
     if (purged > 0) hz_run_list_clean(first, purged);
 }
 
@@ -430,14 +452,16 @@ static void purge_end(hz_page_info *run, size_t purged)
 static hz_page_info *sweep_take(hz_sweep *sweep, size_t most)
 {
     const size_t end = sweep->below;
+    hz_page_info *run = run_around(end - 1);
+    const size_t start = hz_info_page(run);
     size_t first = end - 1;
-    while (first > 0 && end - first < most && is_idle(first - 1, sweep)) {
+    while (first > start && end - first < most && is_idle(first - 1, sweep)) {
         first--;
         const size_t alike = hz_freed_alike_below(first);
-        if (end - alike <= most) first = alike;
+        if (alike >= start && end - alike <= most) first = alike;
     }
     sweep->below = first;
-    hz_page_info *run = run_split(run_around(first), first, end - first);
+    run = run_split(run, first, end - first);
     purge_begin(run);
     return run;
 }
@@ -467,7 +491,7 @@ static bool run_grow(hz_page_info *run, size_t pages)
     size_t first = hz_info_page(run), end = first + run->pages;
     size_t more = pages - run->pages;
     hz_page_info *right = end < hz_page_pool.top ? &hz_map.infos[end] : NULL;
-    if (right == NULL || (right->state != HZ_RUN_CLEAN && right->state != HZ_RUN_DIRTY))
+    if (!is_end_of(right, HZ_RUN_CLEAN, 0) && !is_end_of(right, HZ_RUN_DIRTY, run->node))
         return false;
     if (right->pages < more) return false;
     if (right->state == HZ_RUN_CLEAN && !hz_arena_reuse(end, more)) return false;
@@ -480,7 +504,7 @@ static void run_shrink(hz_page_info *run, size_t pages)
 {
     size_t first = hz_info_page(run), end = first + run->pages;
     run_resize(run, pages);
-    hz_run_list_dirty(first + pages, end - first - pages, hz_os_now_ms());
+    hz_run_list_dirty(first + pages, end - first - pages, run->node, hz_os_now_ms());
 }
 
 bool hz_pages_resize(hz_page_info *run, size_t pages)

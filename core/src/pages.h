@@ -17,9 +17,10 @@ typedef struct hz_run_lists {
 
 typedef struct hz_page_pool_t {
     hz_lock lock; /* guards the rest, and the infos of free runs */
-    hz_run_lists clean, dirty;
-    hz_page_info *purging; /* runs that threads are purging just now */
-    hz_page_info *gaps;    /* the last page of each gap in the arena, from the highest down */
+    hz_run_lists clean;
+    hz_run_lists dirty[HZ_NODES_MAX]; /* by node */
+    hz_page_info *purging;            /* runs that threads are purging just now */
+    hz_page_info *gaps; /* the last page of each gap in the arena, from the highest down */
     _Atomic size_t dirty_pages;
     size_t top;         /* one past the highest page that came from the arena */
     hz_lock extending;  /* held while the arena is extended, and taken before `lock` */
@@ -33,10 +34,10 @@ extern hz_page_pool_t hz_page_pool;
 
 /* The caller of each of these holds the lock. */
 
-/* Lists pages as free and joins them with free neighbours of the same state. Clean pages read as
- * zero; dirty ones were freed at `now_ms`. */
+/* Lists pages as free and joins them with free neighbours of the same state and node. Clean pages
+ * read as zero; dirty ones lie in the memory of `node` and were freed at `now_ms`. */
 void hz_run_list_clean(size_t first, size_t pages);
-void hz_run_list_dirty(size_t first, size_t pages, uint32_t now_ms);
+void hz_run_list_dirty(size_t first, size_t pages, uint32_t node, uint32_t now_ms);
 /* Adds a run to those that are being purged, and removes it. */
 void hz_purging_insert(hz_page_info *run);
 void hz_purging_remove(hz_page_info *run);

@@ -141,7 +141,7 @@ static hz_page_info *span_make(uint32_t shard, uint32_t class_)
 {
     bool zeroed;
     size_t pages = span_length(class_);
-    hz_page_info *span = hz_guard_pages_alloc(pages, 1, &zeroed);
+    hz_page_info *span = hz_guard_pages_alloc(pages, 1, hz_node_of(shard), &zeroed);
     if (span == NULL) return NULL;
     uint32_t first = (uint32_t)hz_info_page(span);
     for (size_t i = 0; i < pages; i++) {

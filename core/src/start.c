@@ -298,15 +298,23 @@ static void configure(void)
 
 /* ---- starting ------------------------------------------------------------------------------- */
 
-/* One shard for every eight CPUs: below that one depot is not contended, and more shards cost
- * memory. */
+/* One shard for every eight CPUs, and at least one for each node: below eight CPUs one depot is not
+ * contended, and more shards cost memory. */
 _Static_assert(HZ_PARAM_MOST(shards) <= HZ_SHARDS_MAX, "each shard has a row in a thread's rows");
-static uint32_t resolve_shards(uint32_t cpus)
+static uint32_t resolve_shards(uint32_t cpus, uint32_t nodes)
 {
     if (hz_cfg.shards != HZ_AUTO) return (uint32_t)hz_cfg.shards;
     uint32_t shards = 1;
-    while (shards * 8 < cpus && shards < HZ_SHARDS_MAX) shards *= 2;
+    while ((shards * 8 < cpus || shards < nodes) && shards < HZ_SHARDS_MAX) shards *= 2;
     return shards;
+}
+
+/* Nodes can be told apart only where each has a shard. */
+static void resolve(uint32_t cpus)
+{
+    const uint32_t nodes = hz_os_nodes();
+    hz_map.shards = resolve_shards(cpus, nodes);
+    hz_map.nodes = nodes < hz_map.shards ? nodes : hz_map.shards;
 }
 
 static bool shards_make(void)
@@ -326,7 +334,7 @@ static bool start_once(void)
 {
     configure();
     uint32_t cpus = hz_os_cpus();
-    hz_map.shards = resolve_shards(cpus);
+    resolve(cpus);
     if (!hz_arena_make() || !shards_make()) return false;
     draw_keys();
     hz_rows_start();

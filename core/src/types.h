@@ -29,6 +29,8 @@
  *   ring      blocks of other shards that a thread has freed and not yet handed over
  *   depot     free blocks of one class that the threads of one shard share
  *   shard     a set of depots and bins; every heap and every span belongs to one
+ *   node      a group of CPUs with memory of their own (NUMA); every shard belongs to one, and every
+ *             run in use or dirty lies in the memory of one, as far as hz knows
  *   bin       the spans of one class of one shard that have free blocks
  *   fence     bytes behind what was asked for that the program must not write, see harden.h
  *   guard     pages beside a run that may not be touched, see guard.c
@@ -59,6 +61,7 @@ enum {
     HZ_CACHE_LINE_BYTES = 64,
     HZ_WORD_BITS = 64,
     HZ_SPAN_BLOCKS_MIN = 4, /* a span of long blocks holds at least this many */
+    HZ_NODES_MAX = 16,      /* nodes that are told apart */
 };
 
 /* No address is as high as this; on x86-64 none is as high as 2^47. */
@@ -131,8 +134,9 @@ typedef struct hz_map_t {
     uintptr_t base;          /* address of the arena's first granule */
     _Atomic size_t granules; /* granules of the arena, up to its last page in use */
     uint64_t *free_bits;     /* a bit per granule: a block that went back to its span starts here */
-    struct hz_page_info *infos;      /* an info per page */
-    uint32_t shards;                 /* shards in use: the parameter, resolved */
+    struct hz_page_info *infos; /* an info per page */
+    uint32_t shards;            /* shards in use: the parameter, resolved */
+    uint32_t nodes;             /* nodes that are told apart, at most `shards`; see hz_node_of */
     uint64_t keys[HZ_CLASS_NUMBERS]; /* by class; secret */
 } hz_map_t;
 
@@ -252,15 +256,17 @@ typedef struct hz_page_info {
         struct hz_page_info *previous; /* the same, backwards */
         size_t asked_bytes; /* of a large block under hardening=full: what was asked for */
     };
-    uint32_t head;     /* number of the run's first page; set in every page of a span */
-    uint32_t pages;    /* length of the run */
-    uint8_t state;     /* hz_run_state */
-    uint8_t class_;    /* class of its blocks; set in every page of a span, in its first page last;
-                          there it is cleared first */
-    uint8_t shard;     /* shard that its blocks belong to; set in every page of a span */
-    uint8_t listing;   /* hz_span_listing */
-    uint32_t capacity; /* blocks that fit */
-    uint32_t cut;      /* blocks cut or lent so far, from the lowest address on */
+    uint32_t head;   /* number of the run's first page; set in every page of a span */
+    uint32_t pages;  /* length of the run */
+    uint8_t state;   /* hz_run_state */
+    uint8_t class_;  /* class of its blocks; set in every page of a span, in its first page last;
+                        there it is cleared first */
+    uint8_t shard;   /* shard that its blocks belong to; set in every page of a span */
+    uint8_t listing; /* hz_span_listing */
+    uint8_t node;    /* in whose memory the run lies; 0 where it is clean. Like the state it is set
+                        in both ends of a free run */
+    uint32_t capacity;   /* blocks that fit */
+    uint32_t cut;        /* blocks cut or lent so far, from the lowest address on */
     uint32_t free_count; /* blocks that came back, marked in free_bits */
     uint32_t scan_word;  /* word of free_bits, from its first, where a search starts */
     uint32_t colour;     /* of a page of a span: bytes before the span's first block */

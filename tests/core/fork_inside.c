@@ -161,7 +161,7 @@ static size_t bytes_in(const hz_run_lists *lists)
 
 static void use_pages(void)
 {
-    const size_t bytes = bytes_in(&hz_page_pool.dirty) + bytes_in(&hz_page_pool.clean);
+    const size_t bytes = bytes_in(&hz_page_pool.dirty[0]) + bytes_in(&hz_page_pool.clean);
     require(bytes >= LARGE, "only %zu bytes are free", bytes);
     for (size_t size = 1; size < 4 * LARGE; size += size / 2 + 1) {
         unsigned char *block = hz_malloc(size);
@@ -234,7 +234,7 @@ static void hold_the_page_pool(void)
 {
     hz_lock_take(&hz_page_pool.lock);
     spoil_lists(&hz_page_pool.clean);
-    spoil_lists(&hz_page_pool.dirty);
+    spoil_lists(&hz_page_pool.dirty[0]);
     hz_page_pool.purging = (hz_page_info *)8;
     hz_page_pool.dirty_pages = 123456;
     stop_for_good();

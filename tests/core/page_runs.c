@@ -11,7 +11,7 @@ enum { PAGES = 64, MORE = 96, GUARD = 16, LONG = 4096 };
 
 static hz_page_info *take_aligned(size_t pages, size_t align, bool *zeroed)
 {
-    hz_page_info *run = hz_pages_alloc(pages, align, zeroed);
+    hz_page_info *run = hz_pages_alloc(pages, align, 0, zeroed);
     require(run != NULL, "no run of %zu pages", pages);
     return run;
 }

@@ -96,8 +96,10 @@ static void take(size_t number)
     const size_t most = below(2) != 0 ? 12 : RUN_PAGES, pages = 1 + below(most);
     const size_t align = below(4) != 0 ? 1 : (size_t)1 << below(6);
     bool zeroed = false;
-    hz_page_info *run = hz_pages_alloc(pages, align, below(2) != 0 ? &zeroed : NULL);
+    const uint32_t node = (uint32_t)below(hz_map.nodes);
+    hz_page_info *run = hz_pages_alloc(pages, align, node, below(2) != 0 ? &zeroed : NULL);
     require(run != NULL && run->pages == pages, "no run of %zu pages", pages);
+    require(run->node == node, "a run of node %u for node %u", run->node, node);
     require((uintptr_t)hz_page_address(page_of(run)) % (align << HZ_PAGE_SHIFT) == 0,
             "not aligned");
     for (size_t i = 0; zeroed && i < pages; i++)
@@ -161,16 +163,19 @@ static void step(void)
 
 /* ---- what must agree ------------------------------------------------------------------------ */
 
+/* Of free runs: clean ones, and dirty ones of each node. */
+enum { CLEAN, DIRTY, KINDS = DIRTY + HZ_NODES_MAX };
+
 typedef struct sums {
-    size_t runs[2];  /* free runs: clean ones, dirty ones */
-    size_t pages[2]; /* their pages */
-    size_t taken;    /* pages of runs that were handed out */
-    size_t busy;     /* pages that belong to nothing */
+    size_t runs[KINDS];  /* free runs, by kind */
+    size_t pages[KINDS]; /* their pages */
+    size_t taken;        /* pages of runs that were handed out */
+    size_t busy;         /* pages that belong to nothing */
 } sums;
 
-static size_t is_dirty(const hz_page_info *run)
+static size_t kind_of(const hz_page_info *run)
 {
-    return run->state == HZ_RUN_DIRTY;
+    return run->state == HZ_RUN_DIRTY ? (size_t)DIRTY + run->node : CLEAN;
 }
 
 static size_t count_taken(size_t page, sums *found)
@@ -190,16 +195,19 @@ static size_t count_free(size_t page, sums *found)
 {
     const hz_page_info *run = &hz_map.infos[page], *last = run + run->pages - 1;
     require(run->pages > 0 && page + run->pages <= hz_page_pool.top, "page %zu: length", page);
-    require(run->head == page && last->head == page && last->state == run->state,
+    const size_t kind = kind_of(run);
+    require(run->head == page && last->head == page && last->state == run->state &&
+                kind_of(last) == kind,
             "the run at page %zu does not know its end", page);
-    require(page == 0 || run[-1].state != run->state || owner[page - 1] != 0,
+    require(page == 0 || run[-1].state != run->state || kind_of(run - 1) != kind ||
+                owner[page - 1] != 0,
             "the runs that meet at page %zu are not joined", page);
     for (size_t i = 0; i < run->pages; i++) {
         require(owner[page + i] == 0, "page %zu is in use and free", page + i);
-        require((hz_freed_ms(page + i) != 0) == is_dirty(run), "page %zu: time", page + i);
+        require((hz_freed_ms(page + i) != 0) == (kind != CLEAN), "page %zu: time", page + i);
     }
-    found->runs[is_dirty(run)]++;
-    found->pages[is_dirty(run)] += run->pages;
+    found->runs[kind]++;
+    found->pages[kind] += run->pages;
     return run->pages;
 }
 
@@ -221,13 +229,13 @@ static sums count_pages(void)
     return found;
 }
 
-static void require_listed(const hz_run_lists *lists, size_t dirty, const sums *found)
+static void require_listed(const hz_run_lists *lists, size_t kind, const sums *found)
 {
     size_t count = 0, pages = 0;
     for (size_t list = 0; list < HZ_RUN_LISTS; list++) {
         const hz_page_info *previous = NULL;
         for (const hz_page_info *run = lists->first[list]; run != NULL; run = run->next) {
-            require(run->previous == previous && is_dirty(run) == dirty, "list %zu", list);
+            require(run->previous == previous && kind_of(run) == kind, "list %zu", list);
             require(owner[page_of(run)] == 0, "page %zu is listed", page_of(run));
             previous = run;
             count++;
@@ -235,9 +243,9 @@ static void require_listed(const hz_run_lists *lists, size_t dirty, const sums *
         }
         require((lists->filled >> list & 1) == (previous != NULL), "filled, list %zu", list);
     }
-    require(count == found->runs[dirty] && pages == found->pages[dirty],
+    require(count == found->runs[kind] && pages == found->pages[kind],
             "%zu runs of %zu pages are listed, there are %zu of %zu", count, pages,
-            found->runs[dirty], found->pages[dirty]);
+            found->runs[kind], found->pages[kind]);
 }
 
 static size_t gap_pages(void)
@@ -251,10 +259,14 @@ static size_t gap_pages(void)
 static void require_agreement(void)
 {
     const sums found = count_pages();
-    require_listed(&hz_page_pool.clean, 0, &found);
-    require_listed(&hz_page_pool.dirty, 1, &found);
-    require(found.pages[1] == hz_pages_dirty(), "%zu pages are dirty, the count is %zu",
-            found.pages[1], hz_pages_dirty());
+    size_t dirty = 0;
+    require_listed(&hz_page_pool.clean, CLEAN, &found);
+    for (size_t node = 0; node < HZ_NODES_MAX; node++) {
+        require_listed(&hz_page_pool.dirty[node], DIRTY + node, &found);
+        dirty += found.pages[DIRTY + node];
+    }
+    require(dirty == hz_pages_dirty(), "%zu pages are dirty, the count is %zu", dirty,
+            hz_pages_dirty());
     require(found.busy == gap_pages(), "%zu pages are lost", found.busy - gap_pages());
     require(hz_page_pool.lock.word == 0, "the lock is held");
 }
@@ -305,10 +317,11 @@ static void spoil(void)
         run->next = run->previous = (hz_page_info *)8;
         run->head = run->pages = 7;
         run->state = below(2) != 0 ? HZ_RUN_CLEAN : HZ_RUN_DIRTY;
+        run->node = (uint8_t)below(HZ_NODES_MAX);
     }
     restore_gaps();
     memset(&hz_page_pool.clean, 0x55, sizeof hz_page_pool.clean);
-    memset(&hz_page_pool.dirty, 0x55, sizeof hz_page_pool.dirty);
+    memset(hz_page_pool.dirty, 0x55, hz_map.nodes * sizeof hz_page_pool.dirty[0]);
     hz_page_pool.purging = (hz_page_info *)8;
     hz_page_pool.dirty_pages = 123456;
     hz_page_pool.lock.word = other_thread;
@@ -350,6 +363,7 @@ static void every_page_has_one_state(void)
     const size_t steps = number_chosen("TEST_STEPS", 20000);
     random_state = seed_chosen(20261123);
     require(hz_start(), "hz did not start");
+    hz_map.nodes = (uint32_t)number_chosen("TEST_NODES", 1);
     for (size_t i = 0; i < steps; i++) {
         step();
         if (i % STEPS_TO_CHECK == 0) require_agreement();

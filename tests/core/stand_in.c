@@ -7,6 +7,8 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +29,7 @@ typedef struct file {
     const char *text;
 } file;
 
-enum { FILES = 8 };
+enum { FILES = 8, NODES = 2 };
 
 static const file *files; /* what /proc and /sys have, FILES of them; NULL: what this machine has */
 static size_t possible_cpus; /* all of which may be used; 0: as here */
@@ -69,8 +71,23 @@ static int serve(const char *text)
     return fd;
 }
 
+/* The node of each thread. */
+static _Thread_local unsigned my_node;
+
+#define NODE "/sys/devices/system/node/"
+
+/* With two nodes, of which each has half of 16 CPUs. */
+static const char *of_nodes(const char *path)
+{
+    if (strcmp(path, NODE "has_cpu") == 0) return "0-1\n";
+    if (strcmp(path, NODE "node0/cpulist") == 0) return "0-7\n";
+    return strcmp(path, NODE "node1/cpulist") == 0 ? "8-15\n" : NULL;
+}
+
 int open(const char *path, int flags, ...)
 {
+    const char *nodes = from_environment("STAND_IN_NODES") != 0 ? of_nodes(path) : NULL;
+    if (nodes != NULL) return serve(nodes);
     const int is_strict = from_environment("STAND_IN_STRICT") != 0;
     if (is_strict && strcmp(path, "/proc/sys/vm/overcommit_memory") == 0) return serve("2\n");
     const char *most = getenv("STAND_IN_MAPPINGS");
@@ -92,6 +109,11 @@ long syscall(long number, ...)
     va_start(list, number);
     for (size_t i = 0; i < COUNT(a); i++) a[i] = va_arg(list, long);
     va_end(list);
+    if (number == SYS_getcpu && from_environment("STAND_IN_NODES") != 0) {
+        *(unsigned *)a[1] = my_node;
+        return 0;
+    }
+    if (from_environment("STAND_IN_NODES") != 0) possible_cpus = 16;
     if (number != SYS_sched_getaffinity || possible_cpus == 0)
         return call(number, a[0], a[1], a[2], a[3], a[4], a[5]);
     if ((size_t)a[1] * 8 < possible_cpus) {
@@ -245,6 +267,34 @@ static void long_lines_do_not_matter(void)
     require_cpus("a line of 66,000 bytes", all, 7);
 }
 
+/* ---- nodes ----------------------------------------------------------------------------------- */
+
+static void require_nodes(const char *what, size_t cpus, const file *all, uint32_t nodes)
+{
+    possible_cpus = cpus;
+    files = all;
+    const uint32_t found = hz_os_nodes();
+    files = NULL;
+    require(found == nodes, "%s: %u nodes, not %u", what, found, nodes);
+}
+
+static void nodes_count_whose_cpus_may_be_used(void)
+{
+    const file all[FILES] = {
+        {NODE "has_cpu", "0-1,3\n"},
+        {NODE "node0/cpulist", "0-15,64-79\n"},
+        {NODE "node1/cpulist", "16-31,80-95\n"},
+        {NODE "node3/cpulist", "32-47\n"},
+    };
+    require_nodes("all CPUs", 4096, all, 3);
+    require_nodes("the first 32 CPUs", 32, all, 2);
+    require_nodes("the first 16 CPUs", 16, all, 1);
+    require_nodes("one node", 4096, (const file[FILES]){{NODE "has_cpu", "0\n"}}, 1);
+    require_nodes("no such directory", 4096, (const file[FILES]){{MOUNTS, ""}}, 1);
+    require_nodes("none that says its CPUs", 4096, (const file[FILES]){{NODE "has_cpu", "0-1\n"}},
+                  1);
+}
+
 /* ---- pages of the kernel --------------------------------------------------------------------- */
 
 static void start(void *subject)
@@ -271,6 +321,11 @@ static void pages_of_16_and_64_kibibytes_will_do(void)
     require_runs("STAND_IN_PAGE_BYTES", "16384", "--use", NULL);
     require_runs("STAND_IN_PAGE_BYTES", "65536", "--use", NULL);
     require_runs("STAND_IN_PAGE_BYTES", "65536", "--use", "full");
+}
+
+static void memory_stays_on_its_node(void)
+{
+    require_runs("STAND_IN_NODES", "2", "--nodes", NULL);
 }
 
 /* ---- commit ---------------------------------------------------------------------------------- */
@@ -340,7 +395,8 @@ static int use_and_give_back(void)
         use(1000);
     }
     const size_t after = writable_bytes();
-    require(after < before + ((size_t)32 << 20), "%zu bytes may be written, before %zu", after,
+    /* Of some 200 MiB. What went back in short parts stays writable. */
+    require(after < before + ((size_t)64 << 20), "%zu bytes may be written, before %zu", after,
             before);
     return 0;
 }
@@ -358,6 +414,60 @@ static int keep_many_large(void)
     return 0;
 }
 
+/* Each thread keeps blocks of many sizes in a table that all threads share, and frees those that it
+ * finds there, mostly another thread's. What a thread gets was first touched by one of its node. */
+enum { THREADS = 6, TURNS = 30000, SHARED = 512, LARGEST = 1 << 20 };
+
+static void *_Atomic shared[SHARED];
+static _Atomic uint8_t first_node[1 << 16]; /* by page of the arena: the node that touched it first,
+                                               plus 1 */
+
+static void touch(unsigned char *block, size_t bytes)
+{
+    uintptr_t from = ((uintptr_t)block - hz_map.base) >> HZ_PAGE_SHIFT;
+    const uintptr_t last = ((uintptr_t)block + bytes - 1 - hz_map.base) >> HZ_PAGE_SHIFT;
+    require(last < COUNT(first_node), "page %zu is beyond the table", (size_t)last);
+    for (; from <= last; from++) {
+        uint8_t before = 0;
+        if (atomic_compare_exchange_strong(&first_node[from], &before, (uint8_t)(my_node + 1)))
+            continue;
+        require(before == my_node + 1, "a block of %zu bytes on page %zu is of node %d, not %u",
+                bytes, (size_t)from, before - 1, my_node);
+    }
+    memset(block, 1, bytes);
+}
+
+static void *trade(void *number)
+{
+    uint64_t random = 1 + (uintptr_t)number;
+    my_node = (unsigned)((uintptr_t)number % NODES);
+    for (size_t i = 0; i < TURNS; i++) {
+        const uint64_t drawn = random_next(&random) >> 16;
+        const size_t bytes = 1 + (drawn % 256 == 0 ? drawn >> 8 : drawn >> 8 & 1023) % LARGEST;
+        unsigned char *block = hz_malloc(bytes);
+        require(block != NULL, "no block");
+        touch(block, bytes);
+        hz_free(atomic_exchange(&shared[random_next(&random) >> 16 & (SHARED - 1)], block));
+    }
+    return NULL;
+}
+
+static int trade_between_nodes(void)
+{
+    pthread_t threads[THREADS];
+    require(hz_set("decay_ms", "60000", NULL, 0) == 0,
+            "decay_ms"); /* what is given back has no node */
+    require(hz_map.nodes == NODES && hz_map.shards == NODES, "%u nodes, %u shards", hz_map.nodes,
+            hz_map.shards);
+    for (int generation = 0; generation < 2; generation++) {
+        for (uintptr_t i = 0; i < THREADS; i++)
+            require(pthread_create(&threads[i], NULL, trade, (void *)(i + 1)) == 0, "no thread");
+        for (size_t i = 0; i < THREADS; i++) require(pthread_join(threads[i], NULL) == 0, "join");
+    }
+    require(hz_stats_total(HZ_STAT_heaps_adopted) > 0, "no heap had a second thread");
+    return 0;
+}
+
 static const check checks[] = {
     {"more CPUs than a cpu_set_t holds are counted", more_cpus_than_a_cpu_set_holds, 0},
     {"the least quota on the way up counts", the_least_quota_on_the_way_up_counts, 0},
@@ -366,6 +476,8 @@ static const check checks[] = {
     {"version 1 has quotas, too", version_1_has_quotas_too, 0},
     {"both versions may be there", both_versions_may_be_there, 0},
     {"long lines among the mounts do not matter", long_lines_do_not_matter, 0},
+    {"nodes count whose CPUs may be used", nodes_count_whose_cpus_may_be_used, 0},
+    {"memory stays on its node", memory_stays_on_its_node, 60},
     {"kernel pages of 16 and 64 KiB will do", pages_of_16_and_64_kibibytes_will_do, 60},
     {"where commit is counted, it goes back", commit_goes_back, 60},
     {"guards leave mappings to the program", guards_leave_mappings_to_the_program, 60},
@@ -374,6 +486,7 @@ static const check checks[] = {
 int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "--use") == 0) return use_all_sizes();
+    if (argc == 2 && strcmp(argv[1], "--nodes") == 0) return trade_between_nodes();
     if (argc == 2 && strcmp(argv[1], "--commit") == 0) return use_and_give_back();
     if (argc == 2 && strcmp(argv[1], "--map") == 0) return keep_many_large();
     return run_checks(checks, COUNT(checks), argc, argv);

@@ -222,7 +222,11 @@ def test_a_large_request_takes_what_is_resident_and_the_rest_beside_it(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [{}, {"TEST_STRICT": "1"}], ids=["", "overcommit_memory=2"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"TEST_NODES": "3"}, {"TEST_STRICT": "1"}],
+    ids=["", "3 nodes", "overcommit_memory=2"],
+)
 def test_every_page_has_one_state_and_one_owner(
     settings: dict[str, str], core_tests: Path, preload: Preload
 ) -> None:

@@ -886,6 +886,16 @@ uint32_t hz_os_cpus(void)
     return 2;
 }
 
+uint32_t hz_os_nodes(void)
+{
+    return 1;
+}
+
+uint32_t hz_os_node(void)
+{
+    return 0;
+}
+
 bool hz_os_is_privileged(void)
 {
     return false;
