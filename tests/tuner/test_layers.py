@@ -62,7 +62,7 @@ C_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"purge.c"}),
     frozenset({"pages.c", "repair.c"}),
     frozenset({"move.c", "freed.c"}),
-    frozenset({"arena.c", "os_cpus.c", "os_linux.c"}),
+    frozenset({"arena.c", "os_cpus.c", "os_nodes.c", "os_linux.c"}),
 )
 C_BESIDE = frozenset(
     {
