@@ -56,7 +56,7 @@ double hz_parse_decimal(const char *name, const char *text, double low, double h
     char *end;
     const double value = strtod(text, &end);
     if (end == text || *end != '\0' || !(value >= low && value <= high))
-        hz_refuse("--%s %s: want a number from %g to %g", name, text, low, high);
+        hz_refuse("--%s %s: want a number from %.12g to %.12g", name, text, low, high);
     return value;
 }
 

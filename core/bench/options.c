@@ -242,9 +242,9 @@ static void check_together(hz_options *options)
     if (options->file != NULL) {
         const unsigned threads = workload->open(options);
         if (options->threads != 0 && options->threads != threads)
-            hz_refuse("--threads %u: %s has %u threads, and each is replayed by one; leave the "
+            hz_refuse("--threads %u: %s has %u thread%s, and each is replayed by one; leave the "
                       "option out",
-                      options->threads, options->file, threads);
+                      options->threads, options->file, threads, threads == 1 ? "" : "s");
         options->threads = threads;
     }
     if (options->threads == 0) {

@@ -179,6 +179,8 @@ static void drop(loaded *l)
 
 static void write_output(loaded *l, const char *output)
 {
+    if (l->resolver.steps.count == 0 && is_damaged(l))
+        hz_fail("%s %s; nothing stands before that", l->trace.path, l->trace.damage);
     if (l->resolver.steps.count == 0) hz_fail("%s: nothing is left to write", output);
     (void)hz_emit(&l->resolver, &(hz_emission){.path = output,
                                                .ns_per_unit = l->ns_per_unit,
@@ -199,6 +201,21 @@ static void run_info(const request *r)
     if (fflush(stdout) != 0) hz_fail("cannot write: %s", strerror(errno));
 }
 
+/* Only the part stays that was asked for. */
+static void cut_part(loaded *l, const request *r)
+{
+    const hz_step *steps = l->resolver.steps.at;
+    const uint64_t count = l->resolver.steps.count;
+    const uint64_t start = count > 0 ? steps[0].time : 0;
+    const uint64_t lasts = count > 0 ? steps[count - 1].time - start : 0;
+    const uint64_t from = (uint64_t)(r->from_s * NS_PER_S);
+    const uint64_t to = r->to_s > 0 ? (uint64_t)(r->to_s * NS_PER_S) : UINT64_MAX - start;
+    if (from > lasts)
+        hz_refuse("--from %.12g: %s lasts %.6g s", r->from_s, r->input, (double)lasts / NS_PER_S);
+    hz_cut(&l->resolver, start + from, start + to);
+    l->flags |= HZ_TRACE_IS_PART;
+}
+
 static void run_cut(const request *r)
 {
     loaded l = {.is_trace = false};
@@ -207,12 +224,7 @@ static void run_cut(const request *r)
     resolve_input(&l, r);
     const bool is_part = r->from_s > 0 || r->to_s > 0;
     if (is_part && l.ns_per_unit <= 0) hz_fail("%s has no times to cut at", r->input);
-    if (is_part) {
-        const uint64_t start = l.resolver.steps.count > 0 ? l.resolver.steps.at[0].time : 0;
-        const uint64_t to = r->to_s > 0 ? (uint64_t)(r->to_s * NS_PER_S) : UINT64_MAX - start;
-        hz_cut(&l.resolver, start + (uint64_t)(r->from_s * NS_PER_S), start + to);
-        l.flags |= HZ_TRACE_IS_PART;
-    }
+    if (is_part) cut_part(&l, r);
     write_output(&l, r->output);
     drop(&l);
 }

@@ -214,6 +214,21 @@ def test_the_file_and_its_tables_are_in_no_figure_of_memory(
     assert abs(long["rss_end_kb"] - short["rss_end_kb"]) < 600
 
 
+def test_nor_are_they_in_any_figure_of_turns(programs: Programs, tmp_path: Path) -> None:
+    words = ("--turn-ms", 10, "--skip-ms", 1, "--warmup-ms", 10, "--rounds", 2)
+    seen = []
+    for n in (4000, 400_000):
+        path = traces.write(tmp_path / f"{n}.hzt", [churn(n)])
+        done = programs.turns(*words, "--arm", "a", "--", programs.bench_path, f"trace:{path}")
+        events = [json.loads(line) for line in done.stdout.splitlines()]
+        (end,) = (each for each in events if each["event"] == "exit")
+        now = max(each["rss_kb"] for each in events if each["event"] == "turn")
+        seen.append((end["result"]["own_kb"], now, end["rss_peak_kb"]))
+    (short, *short_kb), (long, *long_kb) = seen
+    assert long - short > 3000
+    assert all(abs(a - b) < 600 for a, b in zip(short_kb, long_kb, strict=True)), seen
+
+
 @pytest.mark.parametrize(
     ("touch", "touched", "least_kb", "most_kb"),
     [("head", None, 7000, 9500), ("none", None, -900, 900), ("full", 4 << 20, 3200, 5000),

@@ -324,6 +324,17 @@ def test_what_stands_before_the_damage_can_be_kept(recorder: Recorder, many: byt
     assert 0.3 * whole["calls"] < kept["calls"] < whole["calls"]
 
 
+def test_where_nothing_stands_before_the_damage_nothing_is_kept(
+    recorder: Recorder, text_trace: Path
+) -> None:
+    whole = bytearray(text_trace.read_bytes())
+    whole[len(whole) // 4] ^= 1
+    text_trace.write_bytes(whole)
+    done = recorder.trace("cut", text_trace, "--output", "kept.trace")
+    assert done.returncode == 1 and "nothing stands before that" in done.stderr
+    assert not (recorder.folder / "kept.trace").exists()
+
+
 def test_no_cut_and_no_flipped_bit_is_taken_for_a_whole_trace(
     recorder: Recorder, many: bytes
 ) -> None:

@@ -63,6 +63,11 @@ def test_a_run_by_turns_is_a_turn_of_its_own_time() -> None:
     assert sorted(outcome.turns[0].position for outcome in block.outcomes) == [0, 1, 2]
 
 
+def test_memory_that_is_no_allocators_is_not_counted() -> None:
+    program = python("print(10**9)", reads_output=True, own_kb=int)
+    assert [outcome.rss_peak_kb for outcome in by_turns(program, CONTROL, FIRST).outcomes] == [0, 0]
+
+
 def test_each_arm_has_its_own_variables_and_its_own_failure() -> None:
     code = "knob = os.environ.get('KNOB_knob')\nif knob == '2': os.kill(os.getpid(), 11)\n"
     block = by_turns(python(code + BUSY), CONTROL, FIRST, SECOND)

@@ -77,9 +77,13 @@ def test_a_damaged_trace_is_told_of_with_status_1(
         (["record", "-o", "x", "--pid", "1", "--", "ls"], "want either a program"),
         (["record", "-o", "/nonexistent/x", "--", "ls"], "cannot write /nonexistent/x"),
         (["record", "-o", "x", "--for", "soon", "--", "ls"], "--for 'soon': legal is"),
+        (["record", "-o", "x", "--for", "0", "--", "ls"], "a number from 0.001 to 31536000"),
+        (["trace"], "Missing command (see `hztune trace --help`)"),
         (["trace", "info", "nothing"], "cannot read nothing: No such file"),
         (["trace", "convert", "ls.trace", "-o", "x", "--to", "foo"], "--to foo: want trace"),
         (["trace", "cut", "ls.trace", "-o", "x", "--from", "2", "--to", "1"], "later than --from"),
+        (["trace", "cut", "ls.trace", "-o", "x", "--from", "100"], "--from 100: ls.trace lasts 0."),
+        (["trace", "convert", "ls.trace", "-o", "no/x.zip", "--to", "aosp"], "is no folder no"),
         (["trace", "anonymize", "ls.trace", "-o", "x", "--round-sizes", "3"], "a power of two"),
     ],
 )
@@ -155,7 +159,8 @@ def test_a_program_is_recorded_checked_and_replayed(hztune: Run, tmp_path: Path)
     ("words", "reason"),
     [
         (["ls.trace"], "give the program of the trace after --"),
-        (["ls.trace", "glibc", "hz", "--", "ls"], "2 allocators and settings are too few"),
+        (["ls.trace", *["glibc", "hz"] * 2, "--", "ls"], "2 allocators and settings are too few"),
+        (["ls.trace", "--budget", "1s", "--", "ls"], "--budget is 1 s; legal is from 5 s"),
         (["nothing", "--", "ls"], "there is no trace 'nothing'"),
         (["/bin/ls", "--", "ls"], "is not a trace: record one"),
         (["/dev/zero", "--", "ls"], "it is a device, a pipe or a socket"),
@@ -172,10 +177,27 @@ def test_what_cannot_be_checked_gets_one_sentence(
     assert not (tmp_path / "ls.trace.check.json").exists()
 
 
-def test_a_cut_trace_is_not_checked(recorded: Path, hztune: Run, tmp_path: Path) -> None:
-    (tmp_path / "cut.trace").write_bytes(recorded.read_bytes()[:-100])
-    done = hztune("trace", "check", "cut.trace", "--", "ls")
-    assert done.returncode == 2 and "is cut" in done.stderr
+@pytest.mark.parametrize("damage", ["cut", "damaged"])
+def test_what_is_no_whole_trace_is_not_checked(
+    damage: str, recorded: Path, hztune: Run, tmp_path: Path
+) -> None:
+    whole = bytearray(recorded.read_bytes())
+    whole[len(whole) // 2] ^= 4
+    (tmp_path / "hurt.trace").write_bytes(whole[:-100] if damage == "cut" else whole)
+    done = hztune("trace", "check", "hurt.trace", "--", "ls")
+    assert done.returncode == 2 and f"hurt.trace is {damage}: " in done.stderr
+    assert "`hztune trace cut` makes a whole trace" in done.stderr
+
+
+def test_a_program_that_fails_ends_its_check(recorded: Path, hztune: Run, tmp_path: Path) -> None:
+    sides = ("glibc", "hz", "glibc:tcache_count=0", "glibc:mxfast=0")
+    words = (*sides, "--pairs", "4", "--budget", "5s", "--not-again", "--", "ls", "/nonexistent")
+    done = hztune("trace", "check", "ls.trace", *words)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and "the program runs under 0 of 4 allocators" in last
+    assert "under glibc: failed: exit status 2: ls: cannot access '/nonexistent'" in last
+    assert "trace:ls.trace" not in done.stderr, "the trace was not measured any more"
+    assert not (tmp_path / "ls.trace.check.json").exists()
 
 
 def test_no_damage_of_a_zip_gets_more_than_a_sentence(tmp_path: Path) -> None:

@@ -387,9 +387,10 @@ def _override(workload: Workload, text: str) -> tuple[str, Value]:
 def _of_trace(trace: TraceFile, overrides: Sequence[str], threads: int | None) -> WorkloadSpec:
     """Returns the specification of a trace, whose threads are those that were recorded."""
     if threads not in (None, trace.threads):
+        counted = "1 thread" if trace.threads == 1 else f"{trace.threads} threads"
         raise UsageError(
-            f"--threads {threads}: {trace.path.name} has {trace.threads} threads, and each is "
-            "replayed by one; leave the option out"
+            f"--threads {threads}: {trace.path.name} has {counted}, and each is replayed by "
+            "one; leave the option out"
         )
     params = tuple(dict(_override(find("trace"), each) for each in overrides).items())
     spec = WorkloadSpec(trace.name, trace.digest, params, trace.threads, trace=trace)

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-static void *given(unsigned kind, void *block, uint64_t size)
+HZ_INLINED void *given(unsigned kind, void *block, uint64_t size)
 {
     if (HZ_LIKELY(block != NULL)) hz_log_event(kind, block, size);
     return block;

@@ -27,7 +27,7 @@ static inline uint64_t hz_with_align(size_t align, size_t size)
 void hz_log_touch(void *block);
 
 /* Logs the end of a block before it happens; then ends it. */
-static inline void hz_end_block(unsigned kind, void *block)
+HZ_INLINED void hz_end_block(unsigned kind, void *block)
 {
     if (block == NULL || hz_is_early(block)) return;
     if (HZ_UNLIKELY(hz_log_touch_bytes != 0)) hz_log_touch(block);

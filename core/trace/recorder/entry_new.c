@@ -23,7 +23,7 @@ static void *new_looked_up(const char *form, unsigned kind, size_t size, size_t 
     return block;
 }
 
-static inline void *new_plain(const char *form, unsigned kind, size_t size, size_t second)
+HZ_INLINED void *new_plain(const char *form, unsigned kind, size_t size, size_t second)
 {
     void *block = hz_next.malloc(size);
     if (HZ_UNLIKELY(block == NULL)) return new_looked_up(form, kind, size, second, NULL, size);

@@ -266,7 +266,7 @@ hz_leaf *hz_log_leaf(hz_thread_log *log)
 void hz_log_write_slow(hz_thread_log *log, hz_leaf *leaf, unsigned kind, uint64_t address,
                        uint64_t size)
 {
-    hz_log_write(log, leaf, kind, address, size, hz_log_clock);
+    hz_log_write(leaf, kind, address, size, hz_log_pass(log, hz_log_clock));
 }
 
 void hz_log_lose(void)

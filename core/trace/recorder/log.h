@@ -15,6 +15,7 @@
 
 #define HZ_LIKELY(condition) __builtin_expect((condition), 1)
 #define HZ_UNLIKELY(condition) __builtin_expect((condition), 0)
+#define HZ_INLINED static inline __attribute__((always_inline))
 
 /* What follows is of this library alone: it is found without the loader's table. */
 #pragma GCC visibility push(hidden)
@@ -51,18 +52,23 @@ void hz_log_lose(void);
 enum { HZ_LOG_SHARES = 7 };
 
 /*
- * Returns the units since the last stamp, and takes a new one. Most of what an event costs is
- * reading the clock. As long as one thread alone logs, its order is that of its log, and stamps
- * only tell the time: events that follow one stamped soon after another share its stamp. A second
- * thread ends that before it logs its first event, and what a thread knows of another's blocks it
- * has learned later: every stamp that decides an order is its event's own.
+ * Whether an event may share the last stamp. Most of what an event costs is reading the clock. As
+ * long as one thread alone logs, its order is that of its log, and stamps only tell the time:
+ * events that follow one stamped soon after another share its stamp. A second thread ends that
+ * before it logs its first event, and what a thread knows of another's blocks it has learned later:
+ * every stamp that decides an order is its event's own.
  */
-static inline uint64_t hz_log_pass(hz_thread_log *log, uint32_t clock)
+HZ_INLINED bool hz_log_shares(hz_thread_log *log)
 {
-    if (log->shares > 0 && atomic_load_explicit(&hz_log_is_alone, memory_order_relaxed)) {
-        log->shares--;
-        return 0;
-    }
+    if (log->shares == 0 || !atomic_load_explicit(&hz_log_is_alone, memory_order_relaxed))
+        return false;
+    log->shares--;
+    return true;
+}
+
+/* Takes a stamp, and returns the units since the last one. */
+HZ_INLINED uint64_t hz_log_pass(hz_thread_log *log, uint32_t clock)
+{
     const uint64_t stamp = hz_stamp(clock);
     const uint64_t delta = stamp - log->stamp;
     if (HZ_UNLIKELY((int64_t)delta < 0)) return 0;
@@ -71,11 +77,10 @@ static inline uint64_t hz_log_pass(hz_thread_log *log, uint32_t clock)
     return delta;
 }
 
-/* Writes an event; the leaf has room for it. `clock` is a constant where that is fast. */
-static inline void hz_log_write(hz_thread_log *log, hz_leaf *leaf, unsigned kind, uint64_t address,
-                                uint64_t size, uint32_t clock)
+/* Writes an event; the leaf has room for it. */
+HZ_INLINED void hz_log_write(hz_leaf *leaf, unsigned kind, uint64_t address, uint64_t size,
+                             uint64_t delta)
 {
-    uint64_t delta = hz_log_pass(log, clock);
     const unsigned used = atomic_load_explicit(&leaf->head.used, memory_order_relaxed);
     unsigned char *at = leaf->events + used;
     if (HZ_UNLIKELY(delta >> (HZ_LOG_DELTA_BITS + HZ_LOG_DELTA_MORE_BITS) != 0)) {
@@ -84,13 +89,13 @@ static inline void hz_log_write(hz_thread_log *log, hz_leaf *leaf, unsigned kind
         at += sizeof time;
         delta = 0;
     }
-    const unsigned code = size == 0 ? 0 : size < 256 ? 1 : size < 65536 ? 2 : 3;
+    const unsigned code = 0u + (size != 0) + (size >> 8 != 0) + (size >> 16 != 0);
     const unsigned size_bytes = hz_log_size_bytes(code);
     const uint64_t more = delta >> HZ_LOG_DELTA_BITS;
     const uint64_t head = kind | (uint64_t)code << HZ_LOG_SIZE_CODE_AT |
                           (uint64_t)(more != 0) << HZ_LOG_MORE_AT |
                           (delta & ((1u << HZ_LOG_DELTA_BITS) - 1)) << HZ_LOG_DELTA_AT |
-                          address >> HZ_LOG_ADDRESS_SHIFT << HZ_LOG_ADDRESS_AT;
+                          address << (HZ_LOG_ADDRESS_AT - HZ_LOG_ADDRESS_SHIFT);
     const uint64_t tail = size | more << (8 * size_bytes);
     memcpy(at, &head, sizeof head);
     memcpy(at + sizeof head, &tail, sizeof tail);
@@ -98,21 +103,23 @@ static inline void hz_log_write(hz_thread_log *log, hz_leaf *leaf, unsigned kind
     atomic_store_explicit(&leaf->head.used, (unsigned)(at - leaf->events), memory_order_release);
 }
 
-/* The same with the clock of the kernel. */
+/* The same, with a stamp of the kernel's clock. */
 void hz_log_write_slow(hz_thread_log *log, hz_leaf *leaf, unsigned kind, uint64_t address,
                        uint64_t size);
 
-static inline void hz_log_put(hz_thread_log *log, hz_leaf *leaf, unsigned kind, uint64_t address,
-                              uint64_t size)
+HZ_INLINED void hz_log_put(hz_thread_log *log, hz_leaf *leaf, unsigned kind, uint64_t address,
+                           uint64_t size)
 {
-    if (HZ_LIKELY(hz_log_clock == HZ_CLOCK_COUNTER))
-        hz_log_write(log, leaf, kind, address, size, HZ_CLOCK_COUNTER);
+    if (HZ_LIKELY(hz_log_shares(log)))
+        hz_log_write(leaf, kind, address, size, 0);
+    else if (HZ_LIKELY(hz_log_clock == HZ_CLOCK_COUNTER))
+        hz_log_write(leaf, kind, address, size, hz_log_pass(log, HZ_CLOCK_COUNTER));
     else
         hz_log_write_slow(log, leaf, kind, address, size);
 }
 
 /* Logs an event about a block, or a thread; `size` may have an alignment in it. */
-static inline void hz_log_event(unsigned kind, const void *block, uint64_t size)
+HZ_INLINED void hz_log_event(unsigned kind, const void *block, uint64_t size)
 {
     const uint64_t address = (uintptr_t)block;
     const uint64_t strange =

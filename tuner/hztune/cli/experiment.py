@@ -20,7 +20,7 @@ PEERS_VARIABLE = "HZTUNE_PEERS"
 """Further libraries for `run`: NAME=/path/to/lib.so, several with commas between."""
 
 
-@click.group("experiment")
+@click.group("experiment", no_args_is_help=False)
 def experiment_command() -> None:
     """Measure recorded questions again, or report the findings."""
 

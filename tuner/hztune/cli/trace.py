@@ -40,7 +40,7 @@ exit status   0  it may stand for its program
 """
 
 
-@click.group("trace")
+@click.group("trace", no_args_is_help=False)
 def trace_command() -> None:
     """Show, check, cut, anonymize and convert traces."""
 

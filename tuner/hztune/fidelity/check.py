@@ -21,7 +21,7 @@ from hztune.allocator import loaded_program
 from hztune.compare import contenders
 from hztune.compare.conduct import compare
 from hztune.compare.contenders import Contender
-from hztune.compare.match import LEAST_BUDGET_S, Measured, now
+from hztune.compare.match import LEAST_BUDGET_S, MOST_BUDGET_S, Measured, now
 from hztune.errors import HztuneError, StoppedByUser, UsageError
 from hztune.fidelity.agreement import (
     LEAST_CONTENDERS,
@@ -51,6 +51,9 @@ PROGRAM_PART = 0.4
 
 SINGLE_PART = 0.6
 """Part of the trace's time that single rounds have."""
+
+LEAST_CHECK_S = 5.0
+"""With less, a row would not have LEAST_BUDGET_S."""
 
 _MIB = float(1 << 20)
 _PAGE = 4096
@@ -94,10 +97,11 @@ def sides_of(texts: Sequence[str], program: Program) -> tuple[Contender, ...]:
     found = (
         contenders.parse(texts) if texts else _usual(loaded_program.inspect(program.argv[0]).linked)
     )
-    if len(found) < LEAST_CONTENDERS:
+    different = len({(side.arm, side.sha256) for side in found})
+    if different < LEAST_CONTENDERS:
         raise UsageError(
-            f"{len(found)} allocators and settings are too few to check a trace; "
-            f"{LEAST_CONTENDERS} are needed (glibc hz jemalloc jemalloc:tcache=false)"
+            f"{different} allocators and settings are too few to check a trace; {LEAST_CONTENDERS} "
+            "different ones are needed (glibc hz jemalloc jemalloc:tcache=false)"
         )
     return found
 
@@ -121,17 +125,20 @@ def check_fidelity(asked: Asked, reporter: Reporter) -> TraceCheck:
         StoppedByUser: The user asked to stop; nothing is judged.
         HztuneError: Too few allocators run the program and its trace.
     """
+    if not LEAST_CHECK_S <= asked.budget_s <= MOST_BUDGET_S:
+        raise UsageError(
+            f"--budget is {asked.budget_s:g} s; legal is from {LEAST_CHECK_S:g} s to 7 days"
+        )
     told = tool.describe(asked.trace.path)
     shape = None
     if asked.again and asked.program.service is None:
         reporter.say("recording the program a second time")
         shape = strange(told, recorded_again(asked.program, has_touch=told["has_touch"]))
     budget_s = PROGRAM_PART * asked.budget_s
-    rows = [
-        *_compared(asked, asked.program, asked.pairs, budget_s, "program", reporter),
-        *of_trace(asked, asked.budget_s - budget_s, reporter),
-    ]
     names = [side.name for side in asked.sides]
+    program = _compared(asked, asked.program, asked.pairs, budget_s, "program", reporter)
+    _ran([failures for _, failures in _readings(program, asked, told["is_part"])], names)
+    rows = [*program, *of_trace(asked, asked.budget_s - budget_s, reporter)]
     seen, names = _common(_readings(rows, asked, told["is_part"]), names, reporter)
     about = About(tuple(names), told["peak_bytes"] / _MIB, shape)
     made = verdict(asked, judged_fidelity(seen, about), about, seen)
@@ -199,14 +206,32 @@ def verdict(asked: Asked, judged: Judgement, about: About, seen: Measurements) -
 def _readings(
     rows: Sequence[Measured], asked: Asked, is_part: bool
 ) -> list[tuple[Readings, tuple[str, ...]]]:
-    """What both rows showed; seconds only where a round of the trace is a run of the program."""
+    """What each row showed; seconds only where a round of the trace is a run of the program."""
     is_comparable = not is_part and asked.program.rate is None and asked.program.service is None
     found = []
-    for row, work in zip(rows, (1, asked.trace.calls, 1), strict=True):
+    for row, work in zip(rows, (1, asked.trace.calls, 1), strict=False):
         rates = [block.control.ops_per_s for block in row.blocks if block.control.ok]
         seconds = work / median(rates) if rates and is_comparable else 0.0
         found.append(readings_of(row.blocks, seconds))
     return found
+
+
+def _ran(rows: Sequence[Sequence[str]], names: Sequence[str]) -> list[str]:
+    """How each contender failed in any of the rows, from how it failed in each; "": it did not.
+
+    Raises:
+        HztuneError: Too few ran all of them.
+    """
+    failures = [next(filter(None, each), "") for each in zip(*rows, strict=True)]
+    ran = failures.count("")
+    if ran < LEAST_CONTENDERS or failures[0]:
+        what = "the program runs" if len(rows) == 1 else "the program and its trace run together"
+        first = next(i for i, failure in enumerate(failures) if failure)
+        raise HztuneError(
+            f"{what} under {ran} of {len(names)} allocators and settings; {LEAST_CONTENDERS} are "
+            f"needed, {names[0]} among them (under {names[first]}: {failures[first]})"
+        )
+    return failures
 
 
 def _common(
@@ -217,16 +242,11 @@ def _common(
     Raises:
         HztuneError: They are too few.
     """
-    failures = [next(filter(None, each), "") for each in zip(*(f for _, f in rows), strict=True)]
+    failures = _ran([failures for _, failures in rows], names)
     kept = [i for i in range(len(names)) if not failures[i]]
     for i, name in enumerate(names):
         if i not in kept:
             reporter.say(f"left out: {name} ({failures[i]})")
-    if len(kept) < LEAST_CONTENDERS or 0 not in kept:
-        raise HztuneError(
-            f"the program and its trace run together under {len(kept)} of {len(names)} allocators "
-            f"and settings; {LEAST_CONTENDERS} are needed, {names[0]} among them"
-        )
     program, trace, single = (found.only(kept) for found, _ in rows)
     return Measurements(program, trace, single), [names[i] for i in kept]
 

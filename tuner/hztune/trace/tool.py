@@ -88,6 +88,8 @@ def _convert_zipped(source: Path, output: Path) -> list[str]:
     """Writes Android's text and packs it."""
     if output.exists() and not output.is_file():
         raise UsageError(f"cannot write {output}: it is a folder, a device or a pipe; name a file")
+    if not output.parent.is_dir():
+        raise UsageError(f"cannot write {output}: there is no folder {output.parent}")
     text, packed = (output.with_name(f".{output.name}.{os.getpid()}.{end}") for end in ("txt", "z"))
     try:
         said = _run("convert", source, "--output", str(text), "--to", "aosp")[1]
