@@ -22,7 +22,7 @@ enum {
     START_MS = 20000,    /* patience with hz-launch until its program is there */
     END_S = 10,          /* patience with hz-launch once its program has ended */
     SLICE_NS = 20000000, /* between two looks at whether that is over */
-    OWN_WORDS = 5,       /* before those of a job, at most */
+    OWN_WORDS = 7,       /* before those of a job, at most */
 };
 
 /* --- starting -------------------------------------------------------------------------------- */
@@ -51,6 +51,7 @@ static char **job_words(const hz_unit *unit, const hz_job *job)
     static char keep_session[] = "--keep-session";
     static char json[] = "--json-fd";
     static char fd[] = {'0' + HZ_GIVEN_FD, '\0'};
+    static char join[] = "--join";
     size_t count = 0;
     while (job->words[count] != NULL) count++;
     char **words = calloc(count + OWN_WORDS + 1, sizeof *words);
@@ -61,6 +62,10 @@ static char **job_words(const hz_unit *unit, const hz_job *job)
     *end++ = json;
     *end++ = fd;
     if (is_shared(unit)) *end++ = keep_session;
+    if (unit->door != NULL) {
+        *end++ = join;
+        *end++ = unit->door;
+    }
     memcpy(end, job->words, count * sizeof *words);
     return words;
 }
