@@ -331,10 +331,17 @@ static void set_freezer(void *target, const char *name, const char *text)
     if (asprintf(&unit->door, "%s/cgroup.procs", text) < 0) hz_fail("no memory for a path");
 }
 
+static void set_network(void *target, const char *name, const char *text)
+{
+    (void)name, (void)text;
+    last_unit(target, "--own-network")->has_network = true;
+}
+
 static const hz_option options[] = {
     {"unit", "KEY", add_unit, "begins a unit, called KEY in the events"},
     {"freezer", "DIR", set_freezer,
      "control group that stops the last unit (default: signals to its processes)"},
+    {"own-network", NULL, set_network, "gives the last unit a network of its own"},
     {"turn-ms", "MS", set_turn, "length of a turn (default 10)"},
     {"runs", "N", set_runs, "runs of each unit, one after the other (default 1)"},
     {"timeout-ms", "MS", set_timeout, "a run whose own time is longer is killed (default: never)"},

@@ -5,6 +5,7 @@
  * whatever it leaves behind, so that nothing outlives the measurement, and waits for it from a
  * small process, since a child's peak memory is never reported below its parent's.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -18,6 +19,7 @@
 #include "child.h"
 #include "json.h"
 #include "library.h"
+#include "network.h"
 #include "preload.h"
 #include "procfs.h"
 #include "tie.h"
@@ -124,6 +126,20 @@ static void set_keep_session(void *target, const char *name, const char *text)
     l->keeps_session = true;
 }
 
+static void own_network(void *target, const char *name, const char *text)
+{
+    (void)target, (void)text;
+    if (!hz_network_own())
+        hz_refuse("--%s: this process may not make a network: %s", name, strerror(errno));
+}
+
+static void join_network(void *target, const char *name, const char *text)
+{
+    (void)target;
+    if (!hz_network_join((pid_t)hz_parse_whole(name, text, 1, INT32_MAX)))
+        hz_refuse("--%s %s: cannot enter its network: %s", name, text, strerror(errno));
+}
+
 static const hz_option options[] = {
     {"env", "NAME=VALUE", add_change, "sets a variable for the program"},
     {"unset", "NAME", add_change, "unsets a variable for the program"},
@@ -133,6 +149,9 @@ static const hz_option options[] = {
     {"rss-limit-mb", "M", set_limit,
      "kill it when it and its children use more (default: no limit)"},
     {"join", "FILE", add_door, "the cgroup.procs of a control group that the program joins"},
+    {"own-network", NULL, own_network,
+     "a network for the program, in which all ports are free and only loopback is there"},
+    {"network-of", "PID", join_network, "the program is in the network of that process"},
     {"gated", NULL, set_gated,
      "--json-fd is a socket; the program's pid is written there, and it executes when a byte is "
      "read"},

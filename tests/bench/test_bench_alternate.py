@@ -247,7 +247,9 @@ def test_a_frozen_unit_does_nothing_although_it_forks_all_the_time(
         process.communicate(timeout=DEADLINE_S)
     assert set(awake) <= {0, 1, 2}  # two, where a look falls between two turns
     assert awake.count(1) > 50
-    assert all("populated 0" in (group / "cgroup.events").read_text() for group in freezers.values())
+    assert all(
+        "populated 0" in (group / "cgroup.events").read_text() for group in freezers.values()
+    )
 
 
 SEES_STOPS = (

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from hztune.measure.identity import Fault
 from hztune.measure.port_and_dir import with_port_and_dir
-from hztune.measure.program import hook
+from hztune.measure.program import Program, hook
 from hztune.measure.stints import Met, Pace, Stint, Unit, nothing_met, take_turns
 from hztune.measure.types import Arm, Turn
 from hztune.measure.whole import MEMORY_SHARE, SEEDS, Series, WholeExecutor
@@ -63,6 +63,13 @@ class AlternateExecutor(WholeExecutor):
         """Whether so many can live at once, as far as the control's memory tells."""
         most_kb = MEMORY_SHARE * self._memory_mb * 1024
         return not self._memory_mb or arms * self._control_kb <= most_kb
+
+    def give_networks(self) -> Program:
+        """Gives each copy of a server, and its load, a network of its own; returns the server."""
+        service = self._program.service
+        assert service is not None, "not a server"
+        self._program = replace(self._program, service=replace(service, has_network=True))
+        return self._program
 
     def take_memory(self, control_kb: int) -> None:
         """Takes note of what the control takes, KiB."""

@@ -1,9 +1,9 @@
 """A control group for one run: the kernel holds its processes to a quota, or freezes them.
 
-A quota. Three ways, in this order: a group of one's own in the unified hierarchy (cgroup v2), one in the
-hierarchies of its controllers (v1), or a scope that systemd makes. Only the program joins the
-group: hz-launch, what loads a server, and hztune itself stay outside; in systemd's scope hz-launch
-is inside.
+A quota. Three ways, in this order: a group of one's own in the unified hierarchy (cgroup v2), one
+in the hierarchies of its controllers (v1), or a scope that systemd makes. Only the program joins
+the group: hz-launch, what loads a server, and hztune itself stay outside; in systemd's scope
+hz-launch is inside.
 
 A freezer stops all processes of a unit between its turns. Only version 2 can: what stands in a
 freezer of version 1 cannot even be killed.
