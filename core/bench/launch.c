@@ -198,13 +198,14 @@ static bool executed(const launch *l, char *program, size_t size)
 }
 
 /*
- * Looks at what the program has mapped. After an exec, what was seen before counts no more; and
- * what was seen while the program ended may be half of what it had.
+ * Looks at what the program has mapped. After an exec, what was seen before counts no more. What is
+ * seen while the program ends may be half of what it had: then what was seen before counts.
  */
 static void look_at_allocator(launch *l)
 {
     char program[sizeof l->program];
     char program_after[sizeof l->program];
+    char library_before[sizeof l->library];
     if (!executed(l, program, sizeof program)) return;
     if (strcmp(program, l->program) != 0) {
         (void)snprintf(l->program, sizeof l->program, "%s", program);
@@ -212,10 +213,11 @@ static void look_at_allocator(launch *l)
         l->proved = false;
     }
     if (l->proved) return;
+    (void)strcpy(library_before, l->library);
     l->proved = hz_proc_find_mapped(l->child.pid, is_provider, l);
     if (l->proved) return;
     if (!executed(l, program_after, sizeof program_after) || strcmp(program, program_after) != 0)
-        l->library[0] = '\0';
+        (void)strcpy(l->library, library_before);
 }
 
 /* --- memory ---------------------------------------------------------------------------------- */
