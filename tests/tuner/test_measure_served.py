@@ -275,6 +275,20 @@ def test_a_second_copy_that_shares_a_file_is_measured_by_runs(place: Place, tmp_
     assert "two copies of it share the file" in place.told.text
 
 
+def test_a_second_copy_that_heeds_a_pid_file_is_measured_by_runs(
+    place: Place, tmp_path: Path
+) -> None:
+    heeds = (
+        f"import os, sys\nnote = {str(tmp_path / 'pid')!r}\n"
+        "if os.path.exists(note) and os.path.exists('/proc/' + open(note).read()):\n"
+        "    sys.exit('it runs already')\n"
+        "with open(note, 'w') as file: file.write(str(os.getpid()))\n"
+    )
+    server = f"{place.script(heeds + WORKS)} {{port}}"
+    good(place.measure(place.program(server=server, warmup=0)))
+    assert "beside the first fails: exit status 1: it runs already" in place.told.text
+
+
 FAILURES: dict[str, tuple[dict[str, Any], str, str]] = {
     "goes to the background": (
         {"server": "sh -c 'sleep 9 & echo {port}'"},
