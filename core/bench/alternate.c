@@ -3,6 +3,7 @@
  */
 #include "alternate.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -314,8 +315,33 @@ static void add_unit(void *target, const char *name, const char *text)
     all->units[all->count++].key = text;
 }
 
+/* The unit to which a word belongs. */
+static hz_unit *last_unit(const hz_alternate *all, const char *word)
+{
+    if (all->count == 0) hz_refuse("%s: stands before the first --unit", word);
+    return &all->units[all->count - 1];
+}
+
+static void set_freezer(void *target, const char *name, const char *text)
+{
+    (void)name;
+    hz_unit *unit = last_unit(target, "--freezer");
+    if (!hz_tree_use_freezer(&unit->tree, text))
+        hz_refuse("--freezer %s: want a control group of version 2: %s", text, strerror(errno));
+    if (asprintf(&unit->door, "%s/cgroup.procs", text) < 0) hz_fail("no memory for a path");
+}
+
+static void set_network(void *target, const char *name, const char *text)
+{
+    (void)name, (void)text;
+    last_unit(target, "--own-network")->has_network = true;
+}
+
 static const hz_option options[] = {
     {"unit", "KEY", add_unit, "begins a unit, called KEY in the events"},
+    {"freezer", "DIR", set_freezer,
+     "control group that stops the last unit (default: signals to its processes)"},
+    {"own-network", NULL, set_network, "gives the last unit a network of its own"},
     {"turn-ms", "MS", set_turn, "length of a turn (default 10)"},
     {"runs", "N", set_runs, "runs of each unit, one after the other (default 1)"},
     {"timeout-ms", "MS", set_timeout, "a run whose own time is longer is killed (default: never)"},
@@ -332,8 +358,7 @@ static hz_job *job_of(const hz_alternate *all, const char *word)
 {
     const bool is_service = strcmp(word, "--service") == 0;
     if (!is_service && strcmp(word, "--main") != 0) return NULL;
-    if (all->count == 0) hz_refuse("%s: stands before the first --unit", word);
-    hz_unit *unit = &all->units[all->count - 1];
+    hz_unit *unit = last_unit(all, word);
     return is_service ? &unit->service : &unit->main;
 }
 

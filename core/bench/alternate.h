@@ -14,7 +14,9 @@
  *   The COUNT words behind --main and --service are those that stand behind hz-launch: its options,
  *   then "--" and the program. So "--main 4 --env A=1 -- true" runs `true` with A. hz-launch proves
  *   the allocator and measures memory, as it does alone. The words are counted so that any word can
- *   stand among them. A port is chosen by the caller, and stands in the words.
+ *   stand among them. A port is chosen by the caller, and stands in the words. Behind --unit,
+ *   --freezer names the folder of an empty control group, which the caller makes and removes, and
+ *   --own-network gives the unit a network of its own: that of its service, where it has one.
  *
  * The course of a unit
  *   1. Where it has a service, that is started and goes on alone, all other units standing still,
@@ -107,6 +109,8 @@ typedef struct hz_unit {
     hz_job service;         /* its server, if any */
     hz_job main;            /* its program, or the load */
     hz_tree tree;           /* the processes of both */
+    char *door;             /* the cgroup.procs of its freezer; NULL: it is stopped by signals */
+    bool has_network;       /* whether it has a network of its own */
     unsigned run;           /* number of the present run */
     bool is_over;           /* whether it has no more turns */
     size_t position;        /* in the order of its first round */

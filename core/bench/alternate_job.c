@@ -22,7 +22,7 @@ enum {
     START_MS = 20000,    /* patience with hz-launch until its program is there */
     END_S = 10,          /* patience with hz-launch once its program has ended */
     SLICE_NS = 20000000, /* between two looks at whether that is over */
-    OWN_WORDS = 5,       /* before those of a job, at most */
+    OWN_WORDS = 9,       /* before those of a job, at most */
 };
 
 /* --- starting -------------------------------------------------------------------------------- */
@@ -51,6 +51,9 @@ static char **job_words(const hz_unit *unit, const hz_job *job)
     static char keep_session[] = "--keep-session";
     static char json[] = "--json-fd";
     static char fd[] = {'0' + HZ_GIVEN_FD, '\0'};
+    static char join[] = "--join";
+    static char own_network[] = "--own-network";
+    static char network_of[] = "--network-of";
     size_t count = 0;
     while (job->words[count] != NULL) count++;
     char **words = calloc(count + OWN_WORDS + 1, sizeof *words);
@@ -61,6 +64,16 @@ static char **job_words(const hz_unit *unit, const hz_job *job)
     *end++ = json;
     *end++ = fd;
     if (is_shared(unit)) *end++ = keep_session;
+    if (unit->door != NULL) {
+        *end++ = join;
+        *end++ = unit->door;
+    }
+    if (unit->has_network && job == &unit->main && is_shared(unit)) {
+        *end++ = network_of;
+        if (asprintf(end++, "%d", (int)unit->service.keeper.pid) < 0) hz_fail("no memory");
+    } else if (unit->has_network) {
+        *end++ = own_network;
+    }
     memcpy(end, job->words, count * sizeof *words);
     return words;
 }

@@ -133,13 +133,17 @@ static void make_pipe(int ends[2])
     if (pipe2(ends, O_CLOEXEC) != 0) hz_fail("cannot make a pipe: %s", strerror(errno));
 }
 
-/* Tells the pid and waits for permission; false when the process that gives it has gone. */
-static bool pass_gate(int gate)
+static bool tell_pid(int gate)
 {
     const pid_t self = getpid();
+    return gate < 0 || write(gate, &self, sizeof self) == (ssize_t)sizeof self;
+}
+
+/* Waits for permission; false when the process that gives it has gone. */
+static bool pass_gate(int gate)
+{
     char permission;
-    return write(gate, &self, sizeof self) == (ssize_t)sizeof self &&
-           read(gate, &permission, 1) == 1;
+    return gate < 0 || read(gate, &permission, 1) == 1;
 }
 
 /* Joins each control group behind the doors; false, with errno, when the kernel refuses. */
@@ -173,9 +177,14 @@ static _Noreturn void become_program(const hz_spawn *spawn, const int out[2], co
         (void)fcntl(HZ_GIVEN_FD, F_SETFD, 0);
     else if (spawn->given_fd >= 0)
         (void)dup2(spawn->given_fd, HZ_GIVEN_FD);
-    if (spawn->gate_fd >= 0 && !pass_gate(spawn->gate_fd)) _exit(HZ_STATUS_FAILED);
-    if (join_groups(spawn->doors)) (void)execvpe(spawn->argv[0], spawn->argv, spawn->environment);
-    const int why = errno;
+    if (!tell_pid(spawn->gate_fd)) _exit(HZ_STATUS_FAILED);
+    /* Behind the gate this would take milliseconds of the program's turn. Its group may be frozen,
+       so the pid is told before. */
+    const bool has_joined = join_groups(spawn->doors);
+    const int why_not = errno;
+    if (!pass_gate(spawn->gate_fd)) _exit(HZ_STATUS_FAILED);
+    if (has_joined) (void)execvpe(spawn->argv[0], spawn->argv, spawn->environment);
+    const int why = has_joined ? errno : why_not;
     (void)!write(report, &why, sizeof why);
     _exit(HZ_STATUS_FAILED);
 }

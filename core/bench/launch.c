@@ -5,6 +5,7 @@
  * whatever it leaves behind, so that nothing outlives the measurement, and waits for it from a
  * small process, since a child's peak memory is never reported below its parent's.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -18,6 +19,7 @@
 #include "child.h"
 #include "json.h"
 #include "library.h"
+#include "network.h"
 #include "preload.h"
 #include "procfs.h"
 #include "tie.h"
@@ -124,6 +126,20 @@ static void set_keep_session(void *target, const char *name, const char *text)
     l->keeps_session = true;
 }
 
+static void own_network(void *target, const char *name, const char *text)
+{
+    (void)target, (void)text;
+    if (!hz_network_own())
+        hz_refuse("--%s: this process may not make a network: %s", name, strerror(errno));
+}
+
+static void join_network(void *target, const char *name, const char *text)
+{
+    (void)target;
+    if (!hz_network_join((pid_t)hz_parse_whole(name, text, 1, INT32_MAX)))
+        hz_refuse("--%s %s: cannot enter its network: %s", name, text, strerror(errno));
+}
+
 static const hz_option options[] = {
     {"env", "NAME=VALUE", add_change, "sets a variable for the program"},
     {"unset", "NAME", add_change, "unsets a variable for the program"},
@@ -133,6 +149,9 @@ static const hz_option options[] = {
     {"rss-limit-mb", "M", set_limit,
      "kill it when it and its children use more (default: no limit)"},
     {"join", "FILE", add_door, "the cgroup.procs of a control group that the program joins"},
+    {"own-network", NULL, own_network,
+     "a network for the program, in which all ports are free and only loopback is there"},
+    {"network-of", "PID", join_network, "the program is in the network of that process"},
     {"gated", NULL, set_gated,
      "--json-fd is a socket; the program's pid is written there, and it executes when a byte is "
      "read"},
@@ -179,13 +198,14 @@ static bool executed(const launch *l, char *program, size_t size)
 }
 
 /*
- * Looks at what the program has mapped. After an exec, what was seen before counts no more; and
- * what was seen while the program ended may be half of what it had.
+ * Looks at what the program has mapped. After an exec, what was seen before counts no more. What is
+ * seen while the program ends may be half of what it had: then what was seen before counts.
  */
 static void look_at_allocator(launch *l)
 {
     char program[sizeof l->program];
     char program_after[sizeof l->program];
+    char library_before[sizeof l->library];
     if (!executed(l, program, sizeof program)) return;
     if (strcmp(program, l->program) != 0) {
         (void)snprintf(l->program, sizeof l->program, "%s", program);
@@ -193,10 +213,11 @@ static void look_at_allocator(launch *l)
         l->proved = false;
     }
     if (l->proved) return;
+    (void)strcpy(library_before, l->library);
     l->proved = hz_proc_find_mapped(l->child.pid, is_provider, l);
     if (l->proved) return;
     if (!executed(l, program_after, sizeof program_after) || strcmp(program, program_after) != 0)
-        l->library[0] = '\0';
+        (void)strcpy(l->library, library_before);
 }
 
 /* --- memory ---------------------------------------------------------------------------------- */

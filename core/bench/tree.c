@@ -3,16 +3,20 @@
  */
 #include "tree.h"
 
-#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "procfs.h"
 #include "turns.h"
 
 enum {
-    NAP_NS = 20000,        /* between two looks at what is to stop */
+    NAP_NS = 20000,        /* between two looks at what is to stop, at least */
+    NAP_SHARE = 8,         /* of the time that it has taken so far, at most */
     DEEP_NS = 2000000,     /* after which one that sleeps in the kernel counts as stopped */
     PATIENCE_NS = 1 << 30, /* with one that does not stop at all, about a second */
 };
@@ -85,10 +89,17 @@ void hz_tree_look(hz_tree *tree)
     const states now = look_at_threads(tree);
     tree->was_awake = now.running;
     tree->was_beside = now.beside;
-    tree->was_stopped = now.stopped;
+    tree->was_stopped = now.stopped && !tree->is_frozen_whole;
 }
 
-/* --- turns ----------------------------------------------------------------------------------- */
+/* --- by signals ------------------------------------------------------------------------------ */
+
+/* The longer it takes, the longer: on busy CPUs each look keeps from running what is to stop. */
+static void nap(int64_t age_ns)
+{
+    const int64_t nap_ns = age_ns / NAP_SHARE;
+    (void)nanosleep(&(struct timespec){.tv_nsec = nap_ns > NAP_NS ? nap_ns : NAP_NS}, NULL);
+}
 
 static void send(const hz_tree *tree, int number)
 {
@@ -101,10 +112,9 @@ static void send(const hz_tree *tree, int number)
  * in the kernel counts as stopped, too. It does no work, and stops when it comes back from there
  * (after a vfork, when its child is gone).
  */
-void hz_tree_stop(hz_tree *tree)
+static void stop_by_signals(hz_tree *tree)
 {
     const int64_t start_ns = hz_clock_ns();
-    hz_tree_look(tree);
     send(tree, SIGSTOP);
     for (int64_t age_ns = 0; age_ns < PATIENCE_NS; age_ns = hz_clock_ns() - start_ns) {
         const bool same = find_pids(tree);
@@ -112,13 +122,71 @@ void hz_tree_stop(hz_tree *tree)
         const states now = look_at_threads(tree);
         const bool stopping = now.running || now.sleeping || (now.deep && age_ns < DEEP_NS);
         if (same && !stopping) return;
-        (void)nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+        nap(age_ns);
     }
+}
+
+/* --- by a freezer ---------------------------------------------------------------------------- */
+
+static int open_in(const char *folder, const char *name, int flags)
+{
+    char path[PATH_MAX];
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    return open(path, flags | O_CLOEXEC);
+}
+
+bool hz_tree_use_freezer(hz_tree *tree, const char *folder)
+{
+    tree->freeze_fd = open_in(folder, "cgroup.freeze", O_WRONLY);
+    tree->events_fd = open_in(folder, "cgroup.events", O_RDONLY);
+    tree->is_frozen_whole = tree->freeze_fd >= 0 && tree->events_fd >= 0;
+    return tree->is_frozen_whole;
+}
+
+static bool is_frozen(const hz_tree *tree)
+{
+    char text[128];
+    const ssize_t got = pread(tree->events_fd, text, sizeof text - 1, 0);
+    text[got > 0 ? got : 0] = '\0';
+    return strstr(text, "frozen 1") != NULL;
+}
+
+/*
+ * The file is read again and again: the kernel wakes a reader that polls it once in 10 ms at most.
+ * One that sleeps in the kernel counts as stopped here, too.
+ */
+static void freeze(hz_tree *tree)
+{
+    const int64_t start_ns = hz_clock_ns();
+    (void)!pwrite(tree->freeze_fd, "1", 1, 0);
+    for (int64_t age_ns = 0; age_ns < PATIENCE_NS; age_ns = hz_clock_ns() - start_ns) {
+        if (is_frozen(tree)) return;
+        if (age_ns >= DEEP_NS) {
+            (void)find_pids(tree);
+            const states now = look_at_threads(tree);
+            if (now.deep && !now.running) return;
+        }
+        nap(age_ns);
+    }
+}
+
+/* --- turns ----------------------------------------------------------------------------------- */
+
+void hz_tree_stop(hz_tree *tree)
+{
+    hz_tree_look(tree);
+    if (tree->is_frozen_whole)
+        freeze(tree);
+    else
+        stop_by_signals(tree);
 }
 
 void hz_tree_go(const hz_tree *tree)
 {
-    send(tree, SIGCONT);
+    if (tree->is_frozen_whole)
+        (void)!pwrite(tree->freeze_fd, "0", 1, 0);
+    else
+        send(tree, SIGCONT);
 }
 
 int64_t hz_tree_cpu_ns(pid_t root)

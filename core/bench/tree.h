@@ -3,6 +3,14 @@
  *
  * Processes are found by descent. Their roots adopt orphans (hz_become_keeper), so that one that
  * left its session, or lost its parent, is found, too.
+ *
+ * They are stopped in one of two ways.
+ *   freezer  A control group (version 2) holds them all, and the kernel freezes it: new processes
+ *            and processes of other users, too. A program sees nothing of it: no signal, no child
+ *            that stopped. One that stops itself stays so, as it does alone.
+ *   signals  SIGSTOP to each process that is found, until two looks in a row find all of them
+ *            stopped; then SIGCONT, also to one that has stopped itself. A handler of SIGCONT runs,
+ *            and a parent may be told that its child stopped.
  */
 #ifndef HZ_BENCH_TREE_H
 #define HZ_BENCH_TREE_H
@@ -22,8 +30,14 @@ typedef struct hz_tree {
     int64_t threads;           /* most that one process has had */
     bool was_awake;            /* at the last look: whether a thread ran or wanted to */
     bool was_beside;           /* the same of a thread that is not the first of its process */
-    bool was_stopped;          /* whether a thread stood, before anything was stopped here */
+    bool is_frozen_whole;      /* whether it is stopped by a freezer, else by signals */
+    int freeze_fd;             /* the freezer's cgroup.freeze */
+    int events_fd;             /* the freezer's cgroup.events, which tells when all are frozen */
+    bool was_stopped;          /* by signals: whether a thread stood before they were sent */
 } hz_tree;
+
+/* Has the tree stopped by the control group in a folder; false, with errno, when it cannot be. */
+bool hz_tree_use_freezer(hz_tree *tree, const char *folder);
 
 /* Adds a root. */
 void hz_tree_root(hz_tree *tree, pid_t root);
@@ -34,7 +48,7 @@ void hz_tree_uproot(hz_tree *tree, pid_t root);
 /* Looks at all processes, without stopping any. */
 void hz_tree_look(hz_tree *tree);
 
-/* Looks at them, stops all of them, and returns when all have stopped, new ones too. */
+/* Looks at them, stops all of them, and returns when all stand, new ones too. */
 void hz_tree_stop(hz_tree *tree);
 
 /* Continues them. */

@@ -8,10 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from hztune.measure.scope import freezer
 
 from .conftest import DEADLINE_S, Programs
 
@@ -182,6 +186,129 @@ def test_a_thread_beside_the_first_is_seen(programs: Programs) -> None:
     assert run["beside"] > run["turns"] / 2
 
 
+# ---- trees that a freezer stops ------------------------------------------------------------------
+
+
+@pytest.fixture
+def freezers() -> Iterator[dict[str, Path]]:
+    """A control group for each of three units."""
+    with ExitStack() as stack:
+        made = {key: stack.enter_context(freezer()) for key in "abc"}
+        groups = {key: group for key, group in made.items() if group is not None}
+        if len(groups) < len(made):
+            pytest.skip("this process may not make control groups of version 2")
+        yield groups
+
+
+def frozen_command(
+    programs: Programs, freezers: dict[str, Path], units: dict[str, list[str]], *options: object
+) -> list[str]:
+    words = [str(programs.alternate_path), *map(str, options)]
+    for key, own in units.items():
+        words += ["--unit", key, "--freezer", str(freezers[key]), "--main", str(len(own)), *own]
+    return words
+
+
+def frozen_runs(
+    programs: Programs, freezers: dict[str, Path], units: dict[str, list[str]], *options: object
+) -> dict[str, Event]:
+    """The run of each unit."""
+    done = subprocess.run(
+        frozen_command(programs, freezers, units, *options), stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    return {event["unit"]: event for event in events if event["event"] == "run"}
+
+
+FORKS = "import os\nwhile True:\n    if os.fork() == 0:\n        os.setsid()\n        os._exit(0)\n"
+FORKS += "    os.wait()"
+
+
+def test_a_frozen_unit_does_nothing_although_it_forks_all_the_time(
+    programs: Programs, freezers: dict[str, Path]
+) -> None:
+    units = {key: python(FORKS) for key in freezers}
+    with subprocess.Popen(
+        frozen_command(programs, freezers, units, "--turn-ms", 50),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        for _ in units:
+            process.stdout.readline()
+        time.sleep(0.2)
+        awake = []
+        for _ in range(100):
+            texts = [(group / "cgroup.events").read_text() for group in freezers.values()]
+            awake.append(sum("frozen 0" in text for text in texts))
+            time.sleep(0.002)
+        process.terminate()
+        process.communicate(timeout=DEADLINE_S)
+    assert set(awake) <= {0, 1, 2}  # two, where a look falls between two turns
+    assert awake.count(1) > 50
+    assert all(
+        "populated 0" in (group / "cgroup.events").read_text() for group in freezers.values()
+    )
+
+
+SEES_STOPS = (
+    "import os, signal, time\n"
+    "told = []\n"
+    "signal.signal(signal.SIGCONT, lambda *_: told.append('continued'))\n"
+    "signal.signal(signal.SIGCHLD, lambda *_: told.append('child'))\n"
+    "child = os.fork()\n"
+    "while child == 0: pass\n"
+    "end = time.process_time() + 0.1\n"
+    "while time.process_time() < end: pass\n"
+    "print(*told, os.waitpid(child, os.WNOHANG | os.WUNTRACED | os.WCONTINUED))\n"
+    "os.kill(child, 9)"
+)
+
+
+def test_a_program_sees_nothing_of_its_freezer(
+    programs: Programs, freezers: dict[str, Path], tmp_path: Path
+) -> None:
+    units = {key: python(SEES_STOPS) for key in freezers}
+    runs = frozen_runs(programs, freezers, units, "--keep-stdout", tmp_path)
+    assert all(run["turns"] > 3 for run in runs.values())
+    assert [(tmp_path / f"{key}.0").read_text() for key in units] == ["(0, 0)\n"] * len(units)
+
+
+def test_one_that_stops_itself_under_a_freezer_stays_so_until_another_one_continues_it(
+    programs: Programs, freezers: dict[str, Path]
+) -> None:
+    continued = "(sleep 0.1; kill -CONT $$) & kill -STOP $$; exit 5"
+    units = {
+        "a": ["--", "sh", "-c", "kill -STOP $$"],
+        "b": ["--", "sh", "-c", continued],
+        "c": python(SPIN.format(seconds=0.2)),
+    }
+    runs = frozen_runs(programs, freezers, units, "--timeout-ms", 3000)
+    assert runs["a"]["ended_as"] == "hang"
+    assert (runs["b"]["ended_as"], runs["b"]["result"]["code"]) == (None, 5)
+
+
+def test_a_service_and_its_loads_are_frozen_together(
+    programs: Programs, freezers: dict[str, Path]
+) -> None:
+    service, load = python(SERVICE), python(LOAD)
+    words = [str(programs.alternate_path), "--runs", "2"]
+    for key in "ab":
+        words += ["--unit", key, "--freezer", str(freezers[key])]
+        words += ["--service", str(len(service)), *service, "--main", str(len(load)), *load]
+    done = subprocess.run(
+        words, input="ready\nready\n", capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    assert done.returncode == 0, done.stderr
+    runs = [event for event in map(json.loads, done.stdout.splitlines()) if event["event"] == "run"]
+    assert sorted((run["unit"], run["run"], run["ended_as"]) for run in runs) == [
+        (key, number, None) for key in "ab" for number in range(2)
+    ]
+
+
+# ---- services ------------------------------------------------------------------------------------
+
 SERVICE = "import time\nprint('up')\nwhile True: time.sleep(0.01)"
 LOAD = SPIN.format(seconds=0.05)
 SAYS_HOW_IT_IS_SCHEDULED = "import os\nos.write(2, b'policy %d' % os.sched_getscheduler(0))\n"
@@ -240,6 +367,8 @@ def test_a_service_and_its_load_do_not_drive_each_other_off_the_cpu_that_they_sh
         (["--unit", "a", "--main", "x"], "--main x: want a whole number"),
         (["--unit", "a/b"], "want a name without a slash"),
         (["--cpu", "9999"], "--cpu 9999: want a whole number"),
+        (["--freezer", "/tmp"], "--freezer: stands before the first --unit"),
+        (["--unit", "a", "--freezer", "/tmp"], "--freezer /tmp: want a control group"),
         (["--turns", "3"], "--turns: not an option"),
     ],
 )

@@ -20,16 +20,15 @@
  * hz a coarse clock of its own, which `until` and `await` move, and an exact one, which `pace`
  * moves. So nothing here depends on how fast the machine is.
  */
+#include "before_syscall.h"
 #include "check.h"
 
 #include <hz/hz.h>
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,19 +77,12 @@ int nanosleep(const struct timespec *span, struct timespec *left)
     return clock_nanosleep(CLOCK_MONOTONIC, 0, span, left);
 }
 
-long syscall(long number, ...)
+static long syscall_here(long number, const long words[SYSCALL_WORDS])
 {
-    typedef long form(long, ...);
-    long words[6];
-    va_list rest;
-    va_start(rest, number);
-    for (size_t i = 0; i < COUNT(words); i++) words[i] = va_arg(rest, long);
-    va_end(rest);
     const struct timespec *span = number == SYS_futex ? (const struct timespec *)words[3] : NULL;
     if (span != NULL && seen.watch_ms == 0)
         seen.watch_ms = (uint64_t)span->tv_sec * 1000 + (uint64_t)span->tv_nsec / 1000000;
-    form *const behind = (form *)(uintptr_t)dlsym(RTLD_NEXT, "syscall");
-    return behind(number, words[0], words[1], words[2], words[3], words[4], words[5]);
+    return syscall_behind(number, words);
 }
 
 int sched_yield(void)

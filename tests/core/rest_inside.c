@@ -3,13 +3,12 @@
  * worker's sleeps pass at once: each moves the clock by what was asked, or by much more, as in a
  * process that was stopped meanwhile.
  */
+#include "before_syscall.h"
 #include "check.h"
 
-#include <dlfcn.h>
 #include <hz/hz.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/syscall.h>
@@ -48,20 +47,13 @@ static long sleep_at_once(const struct timespec *span)
     return 0;
 }
 
-long syscall(long number, ...)
+static long syscall_here(long number, const long words[SYSCALL_WORDS])
 {
-    typedef long form(long, ...);
-    long words[6];
-    va_list rest;
-    va_start(rest, number);
-    for (size_t i = 0; i < COUNT(words); i++) words[i] = va_arg(rest, long);
-    va_end(rest);
     const bool is_wait =
         number == SYS_futex && words[0] == (long)&hz_rest.word && words[1] % 2 == 0;
     if (is_wait && words[3] != 0) return sleep_at_once((const struct timespec *)words[3]);
     if (is_wait) sleeps_for_good++;
-    form *const behind = (form *)(uintptr_t)dlsym(RTLD_NEXT, "syscall");
-    return behind(number, words[0], words[1], words[2], words[3], words[4], words[5]);
+    return syscall_behind(number, words);
 }
 
 /* ---- the program ---------------------------------------------------------------------------- */

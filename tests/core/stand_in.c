@@ -2,14 +2,13 @@
  * Machines that this one is not: a stand-in for the system calls that hz makes, and for the files
  * of /proc and /sys that it reads. The functions of this program take the place of the C library's.
  */
+#include "before_syscall.h"
 #include "check.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,23 +47,11 @@ static size_t page_bytes(void)
     return given != 0 ? given : 4096;
 }
 
-static long call(long number, ...) __attribute__((noinline));
-
-static long call(long number, ...)
-{
-    static long (*real)(long, ...);
-    long a[6];
-    va_list list;
-    va_start(list, number);
-    for (size_t i = 0; i < COUNT(a); i++) a[i] = va_arg(list, long);
-    va_end(list);
-    if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "syscall");
-    return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-}
+#define CALL(number, ...) syscall_behind(number, (const long[SYSCALL_WORDS]){__VA_ARGS__})
 
 static int serve(const char *text)
 {
-    const int fd = (int)call(SYS_memfd_create, "file", 0L, 0L, 0L, 0L, 0L);
+    const int fd = (int)CALL(SYS_memfd_create, (long)"file");
     const size_t length = strlen(text);
     if (write(fd, text, length) != (ssize_t)length) return -1;
     (void)lseek(fd, 0, SEEK_SET);
@@ -99,28 +86,22 @@ int open(const char *path, int flags, ...)
         errno = ENOENT;
         return -1;
     }
-    return (int)call(SYS_openat, (long)AT_FDCWD, path, (long)flags, 0600L, 0L, 0L);
+    return (int)CALL(SYS_openat, AT_FDCWD, (long)path, flags, 0600);
 }
 
-long syscall(long number, ...)
+static long syscall_here(long number, const long words[SYSCALL_WORDS])
 {
-    long a[6];
-    va_list list;
-    va_start(list, number);
-    for (size_t i = 0; i < COUNT(a); i++) a[i] = va_arg(list, long);
-    va_end(list);
     if (number == SYS_getcpu && from_environment("STAND_IN_NODES") != 0) {
-        *(unsigned *)a[1] = my_node;
+        *(unsigned *)words[1] = my_node;
         return 0;
     }
     if (from_environment("STAND_IN_NODES") != 0) possible_cpus = 16;
-    if (number != SYS_sched_getaffinity || possible_cpus == 0)
-        return call(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-    if ((size_t)a[1] * 8 < possible_cpus) {
+    if (number != SYS_sched_getaffinity || possible_cpus == 0) return syscall_behind(number, words);
+    if ((size_t)words[1] * 8 < possible_cpus) {
         errno = EINVAL;
         return -1;
     }
-    memset((void *)a[2], 0xff, possible_cpus / 8);
+    memset((void *)words[2], 0xff, possible_cpus / 8);
     return (long)(possible_cpus / 8);
 }
 
@@ -139,7 +120,7 @@ static size_t whole(size_t bytes)
 
 static void *map_at(void *address, size_t bytes, int protection, int flags, int fd, off_t offset)
 {
-    return (void *)call(SYS_mmap, address, bytes, (long)protection, (long)flags, (long)fd, offset);
+    return (void *)CALL(SYS_mmap, (long)address, (long)bytes, protection, flags, fd, offset);
 }
 
 void *mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset)
@@ -152,27 +133,27 @@ void *mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t
     char *got = map_at(NULL, whole(bytes) + page, protection, flags, fd, offset);
     if (got == MAP_FAILED) return got;
     char *start = (char *)whole((uintptr_t)got);
-    if (start > got) (void)call(SYS_munmap, got, start - got, 0L, 0L, 0L, 0L);
-    (void)call(SYS_munmap, start + whole(bytes), got + page - start, 0L, 0L, 0L, 0L);
+    if (start > got) (void)CALL(SYS_munmap, (long)got, start - got);
+    (void)CALL(SYS_munmap, (long)(start + whole(bytes)), got + page - start);
     return start;
 }
 
 int munmap(void *address, size_t bytes)
 {
     if (is_refused(address)) return -1;
-    return (int)call(SYS_munmap, address, whole(bytes), 0L, 0L, 0L, 0L);
+    return (int)CALL(SYS_munmap, (long)address, (long)whole(bytes));
 }
 
 int mprotect(void *address, size_t bytes, int protection)
 {
     if (is_refused(address)) return -1;
-    return (int)call(SYS_mprotect, address, whole(bytes), (long)protection, 0L, 0L, 0L);
+    return (int)CALL(SYS_mprotect, (long)address, (long)whole(bytes), protection);
 }
 
 int madvise(void *address, size_t bytes, int advice)
 {
     if (is_refused(address)) return -1;
-    return (int)call(SYS_madvise, address, whole(bytes), (long)advice, 0L, 0L, 0L);
+    return (int)CALL(SYS_madvise, (long)address, (long)whole(bytes), advice);
 }
 
 /* ---- CPUs ------------------------------------------------------------------------------------ */

@@ -11,6 +11,7 @@ import pytest
 
 from hztune.errors import UsageError
 from hztune.machine import Machine
+from hztune.measure import network
 from hztune.measure.alternate import BY_TURNS, AlternateExecutor, NumberReading, without_strangers
 from hztune.measure.executors import program_executor
 from hztune.measure.launch import Run
@@ -209,7 +210,10 @@ def test_a_study_goes_on_as_it_began() -> None:
     assert said == ["measured by whole runs, one after the other: as the study began"]
 
 
-def test_by_turns_and_a_server_with_a_fixed_port_exclude_each_other() -> None:
+def test_by_turns_and_a_server_with_a_fixed_port_exclude_each_other_without_networks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(network, "can_be_had", lambda: False)
     with pytest.raises(UsageError, match="--by turns needs a port of its own"):
         described(server="redis-server", load="true", ready="true", by="turns")
 

@@ -19,10 +19,13 @@ from hztune.measure import Arm, Block, runs, timed_run, whole
 from hztune.measure.disturbance import Watch
 from hztune.measure.executors import program_executor
 from hztune.measure.identity import Fault
+from hztune.measure.launch import Run
 from hztune.measure.program import Program, bench_program, by_command, by_regex
 from hztune.measure.runs import RunExecutor
 from hztune.measure.several import SeveralExecutor
 from hztune.measure.turns_or_runs import ProgramExecutor
+from hztune.measure.whole import Limits, Series
+from hztune.store import Evidence, Nowhere
 from hztune.store.local import LocalStudy, recording
 from hztune.workload import WorkloadSpec
 
@@ -68,6 +71,51 @@ def executor(program: Program, sink: LocalStudy | None = None, warmups: int = 0)
 
 def measure(program: Program, *arms: Arm, rounds: int = 1, number: int = 0) -> Block:
     return executor(program).measure(arms or [CONTROL], role="search", rounds=rounds, number=number)
+
+
+class WantsLibrary(OpenProof):
+    """Every arm must be seen with one library."""
+
+    def judge(self, arm: Arm, library: str, stderr: str) -> Fault | None:
+        return None if library == "/lib/right" else Fault("wrong_allocator", f"{library or 'none'}")
+
+
+class Unseen(Series):
+    """A block whose runs are made up."""
+
+    def take(self, *libraries: str) -> Outcome:
+        """What an arm comes to whose runs showed these libraries; "" was over too early."""
+        (part,) = self._parts
+        for number, library in enumerate(libraries):
+            rate = self._rate(part, Run(None, wall_s=1.0, library=library))
+            if isinstance(rate, Fault):
+                part.fault = rate
+                break
+            self._enter(0, Run(None), Turn(number, 0, 0, 10**9, rate), Evidence())
+        return self.outcomes()[0]
+
+
+@pytest.mark.parametrize(
+    ("libraries", "status", "detail"),
+    [
+        (["", "/lib/right", ""], "ok", ""),
+        (["", "", ""], "wrong_allocator", "none"),
+        (["", "/lib/wrong"], "wrong_allocator", "/lib/wrong"),
+        (["/lib/right", "/lib/wrong"], "wrong_allocator", "/lib/wrong"),
+    ],
+)
+def test_a_run_that_is_over_before_its_allocator_is_seen_has_that_of_the_arms_other_runs(
+    libraries: list[str], status: str, detail: str
+) -> None:
+    block = Unseen([CONTROL], python("pass"), WantsLibrary(), Nowhere(), Limits(1.0, 0, 0, 0), {})
+    outcome = block.take(*libraries)
+    assert (outcome.status, outcome.detail) == (status, detail)
+
+
+def test_what_was_seen_of_an_arm_in_one_block_holds_in_the_next_one() -> None:
+    seen = {CONTROL: "/lib/right"}
+    block = Unseen([CONTROL], python("pass"), WantsLibrary(), Nowhere(), Limits(1.0, 0, 0, 0), seen)
+    assert block.take("").status == "ok"
 
 
 def ran_for(seconds: float) -> Block:

@@ -15,7 +15,7 @@ import pytest
 
 from hztune.errors import HztuneError
 from hztune.machine import Machine
-from hztune.measure import Arm, Block, Outcome, examine_server, server
+from hztune.measure import Arm, Block, Outcome, examine_server, network, server
 from hztune.measure.alternate import BY_TURNS, NumberReading
 from hztune.measure.examine import Finding
 from hztune.measure.examine_server import ServerTryout
@@ -188,20 +188,75 @@ def test_a_load_that_takes_longer_while_the_server_stands_still_is_no_fixed_time
         refuse_fixed_time(1.0, 1.05, worked=0.5)
 
 
-def test_a_server_with_a_fixed_port_is_measured_by_runs_and_says_why(place: Place) -> None:
+def with_fixed_port(place: Place, port: int, **options: Any) -> Program:
+    """A server that wants the same port in each run."""
+    usual = {
+        "server": f"{place.script(WORKS)} {{port}}",
+        "load": f"{place.script(ASKS)} {{port}} work 400 60",
+    }
+    words = {**usual, **options}
+    fixed = {k: v.replace("{port}", str(port)) for k, v in words.items() if isinstance(v, str)}
+    return place.program(**{**options, **fixed, "warmup": 0})
+
+
+def test_without_networks_a_server_with_a_fixed_port_is_measured_by_runs_and_says_why(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network, "can_be_had", lambda: False)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    server, load = place.program().argv, place.program().service
-    assert load is not None
-    fixed = place.program(
-        server=shlex.join(server).replace("'{port}'", str(port)).replace("{port}", str(port)),
-        load=load.load.replace("{port}", str(port)),
-        ready_port=port,
-        warmup=0,
-    )
-    for outcome in good(place.measure(fixed)):
+    for outcome in good(place.measure(with_fixed_port(place, port, ready_port=port))):
         assert BY_TURNS not in outcome.facts
     assert f"cannot both have port {port}; write {{port}}" in place.told.text
+
+
+FIXED = {
+    "on loopback": 'socket.create_server(("127.0.0.1", int(sys.argv[1])))',
+    "on all addresses": 'socket.create_server(("", int(sys.argv[1])))',
+    "on all addresses of IPv6, too": (
+        'socket.create_server(("::", int(sys.argv[1])), family=socket.AF_INET6, dualstack_ipv6=1)'
+    ),
+    "with an abstract socket": (
+        'socket.create_server(("127.0.0.1", int(sys.argv[1])))\n'
+        'other = socket.socket(socket.AF_UNIX)\nother.bind("\\0hztune-test-of-networks")'
+    ),
+}
+
+
+@pytest.mark.skipif(not network.can_be_had(), reason="this process may not make a network")
+@pytest.mark.parametrize("listens", FIXED)
+def test_two_copies_of_a_server_with_a_fixed_port_live_in_networks_of_their_own(
+    place: Place, believed: Believe, listens: str
+) -> None:
+    """The port is in use outside, too, and that does not matter."""
+    believed(NumberReading())
+    asks = f"{PYTHON} -c 'import socket; socket.create_connection((\"127.0.0.1\", {{port}}))'"
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+        by_command = {"ready": asks.format(port=port)}
+        ready = by_command if listens == "on loopback" else {"ready_port": port}
+        serves = WORKS.replace(FIXED["on loopback"], FIXED[listens])
+        program = with_fixed_port(place, port, server=f"{place.script(serves)} {{port}}", **ready)
+        for outcome in good(place.measure(program)):
+            assert BY_TURNS in outcome.facts
+    assert "has a network of its own" in place.told.text
+
+
+@pytest.mark.skipif(not network.can_be_had(), reason="this process may not make a network")
+def test_a_server_that_needs_the_network_outside_is_measured_by_runs_and_says_why(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its load asks what listens outside of its network."""
+    with socket.create_server(("127.0.0.1", 0)) as outside:
+        beside = outside.getsockname()[1]
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        needs = f"{PYTHON} -c 'import socket; socket.create_connection((\"127.0.0.1\", {beside}))'"
+        load = f"{needs} && {place.script(ASKS)} {{port}} work 400 60"
+        program = with_fixed_port(place, port, ready_port=port, load=load)
+        for outcome in good(place.measure(program)):
+            assert BY_TURNS not in outcome.facts
+    assert "in a network of its own, it fails by itself: --load" in place.told.text
 
 
 def test_a_server_that_waits_is_measured_by_runs_and_says_why(place: Place) -> None:
@@ -218,6 +273,20 @@ def test_a_second_copy_that_shares_a_file_is_measured_by_runs(place: Place, tmp_
     server = f"{place.script(shares + WORKS)} {{port}}"
     good(place.measure(place.program(server=server, warmup=0)))
     assert "two copies of it share the file" in place.told.text
+
+
+def test_a_second_copy_that_heeds_a_pid_file_is_measured_by_runs(
+    place: Place, tmp_path: Path
+) -> None:
+    heeds = (
+        f"import os, sys\nnote = {str(tmp_path / 'pid')!r}\n"
+        "if os.path.exists(note) and os.path.exists('/proc/' + open(note).read()):\n"
+        "    sys.exit('it runs already')\n"
+        "with open(note, 'w') as file: file.write(str(os.getpid()))\n"
+    )
+    server = f"{place.script(heeds + WORKS)} {{port}}"
+    good(place.measure(place.program(server=server, warmup=0)))
+    assert "beside the first fails: exit status 1: it runs already" in place.told.text
 
 
 FAILURES: dict[str, tuple[dict[str, Any], str, str]] = {

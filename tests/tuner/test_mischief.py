@@ -11,6 +11,7 @@ import pytest
 
 from hztune.measure import timed_run
 from hztune.measure.program import Program, by_regex
+from hztune.measure.scope import freezer
 
 from .conftest import GONE_S, processes_naming, resident_kb, zombies
 from .test_measure_alternate import by_turns
@@ -34,6 +35,7 @@ class Mischief:
     status: str
     detail: str = ""
     rss_limit_mb: int = 0
+    by_freezer: bool = False  # by turns it does so where a freezer stops it; signals, it sees
 
 
 def prints(what: str) -> str:
@@ -41,6 +43,7 @@ def prints(what: str) -> str:
     return f"print('rate: ' + {what} + '/s')"
 
 
+SPIN = "end = time.process_time() + 0.05\nwhile time.process_time() < end: pass\n"
 SLEEP = "time.sleep(3600)"
 BOMB = "for i in range(6):\n  if os.fork() == 0 and i % 2: os.setsid()\n"
 """Makes 64 processes of one, in many sessions."""
@@ -98,6 +101,47 @@ MISCHIEFS = {
     "leaves 63 processes": Mischief(
         f"first = os.getpid()\n{BOMB}if os.getpid() != first: {SLEEP}", "ok"
     ),
+    "catches SIGCONT": Mischief(
+        f"signal.signal(18, lambda *_: sys.exit('continued'))\n{SPIN}", "ok", by_freezer=True
+    ),
+    "watches its child for stops": Mischief(
+        f"child = os.fork()\nif child == 0:\n  while True: pass\n{SPIN}"
+        "told = os.waitpid(child, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)\n"
+        "os.kill(child, 9)\nsys.exit(told[0])",
+        "ok",
+        by_freezer=True,
+    ),
+    "traces its child": Mischief(
+        "import ctypes\ntrace = ctypes.CDLL(None).ptrace\nchild = os.fork()\n"
+        "if child == 0:\n  trace(0, 0, 0, 0); os.kill(os.getpid(), signal.SIGSTOP); os._exit(7)\n"
+        "os.waitpid(child, 0); trace(7, child, 0, 0)\n"
+        f"{SPIN}sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 7)",
+        "ok",
+        by_freezer=True,
+    ),
+    "stops and continues its child": Mischief(
+        "child = os.fork()\nif child == 0:\n  while True: pass\n"
+        f"for number in (19, 18, 19, 18, 9): os.kill(child, number)\n{SPIN}"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != -9)",
+        "ok",
+    ),
+    "blocks all signals": Mischief(
+        f"signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n{SPIN}", "ok"
+    ),
+    "waits in vfork": Mischief(
+        "os.posix_spawn('/bin/sleep', ['sleep', '0.1'], {}); os.wait()", "ok"
+    ),
+    "becomes another user": Mischief(f"os.getuid() or os.setuid(65534)\n{SPIN}", "ok"),
+    "has a terminal of its own": Mischief(
+        f"import pty\npid, fd = pty.fork()\n{SPIN}pid and (os.read(fd, 9), os.wait())\n"
+        "pid or print('done')",
+        "ok",
+    ),
+    "forks all the time": Mischief(
+        "end = time.monotonic() + 0.1\nwhile time.monotonic() < end:\n"
+        "  if os.fork() == 0: os.setsid(); os._exit(0)\n  os.wait()",
+        "ok",
+    ),
     "is a bomb of 64 processes": Mischief(
         f"signal.signal(15, signal.SIG_IGN)\n{BOMB}{SLEEP}", "hang"
     ),
@@ -136,7 +180,10 @@ def test_two_that_misbehave_by_turns_get_their_status_and_leave_nothing(
     name: str, tmp_path: Path
 ) -> None:
     mischief, word = MISCHIEFS[name], f"mischief-{tmp_path.name}"
-    goes_on = name == "stops itself"  # its next turn continues it
+    with freezer() as group:
+        if mischief.by_freezer and group is None:
+            pytest.skip("this process may not make control groups of version 2")
+        goes_on = name == "stops itself" and group is None  # its next turn continues it
     for outcome in by_turns(mischievous(mischief, word), CONTROL, FIRST).outcomes:
         assert outcome.status == ("ok" if goes_on else mischief.status), outcome
         assert mischief.detail in outcome.detail

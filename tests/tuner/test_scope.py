@@ -24,7 +24,7 @@ from hztune.lab.replay import Truth
 from hztune.machine import Machine
 from hztune.measure.program import Program, described
 from hztune.measure.runs import RunExecutor
-from hztune.measure.scope import Scope, _made, entered, memory_limit_of
+from hztune.measure.scope import Scope, _made, entered, freezer, memory_limit_of
 from hztune.measure.turns_or_runs import ProgramExecutor
 from hztune.profile import Objective, Profile
 from hztune.progress import Quiet
@@ -100,6 +100,24 @@ def test_a_group_is_made_above_where_ones_own_has_no_controllers(
     (root / "sys/fs/cgroup/a/b/cgroup.subtree_control").mkdir()  # cannot be written
     with entered(QUOTA, root) as made:
         assert made.groups[0].parent == root / "sys/fs/cgroup/a"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"": {}},
+        {"": {"cgroup.procs": ""}},  # version 1
+        {"": {"cgroup.controllers": "", "cgroup.procs": ""}},  # a kernel without a freezer
+        {"unified": {"cgroup.controllers": "", "cgroup.procs": ""}},
+    ],
+)
+def test_where_there_is_no_freezer_none_is_made_and_nothing_is_left(
+    tree: Callable[..., Path], files: dict[str, dict[str, str]]
+) -> None:
+    root = tree("0::/\n", files)
+    with freezer(root) as group:
+        assert group is None
+    assert [*root.rglob("hztune-*")] == []
 
 
 def test_what_the_kernel_ended_and_what_it_charges_is_read(tree: Callable[..., Path]) -> None:

@@ -16,10 +16,10 @@ from types import MappingProxyType
 
 from hztune.measure.identity import Fault
 from hztune.measure.port_and_dir import with_port_and_dir
-from hztune.measure.program import hook
+from hztune.measure.program import Program, hook
 from hztune.measure.stints import Met, Pace, Stint, Unit, nothing_met, take_turns
 from hztune.measure.types import Arm, Turn
-from hztune.measure.whole import MEMORY_SHARE, SEEDS, Series, WholeExecutor
+from hztune.measure.whole import MEMORY_SHARE, SEEDS, Limits, Series, WholeExecutor
 from hztune.store import Evidence
 
 BY_TURNS = "by_turns"
@@ -64,6 +64,13 @@ class AlternateExecutor(WholeExecutor):
         most_kb = MEMORY_SHARE * self._memory_mb * 1024
         return not self._memory_mb or arms * self._control_kb <= most_kb
 
+    def give_networks(self) -> Program:
+        """Gives each copy of a server, and its load, a network of its own; returns the server."""
+        service = self._program.service
+        assert service is not None, "not a server"
+        self._program = replace(self._program, service=replace(service, has_network=True))
+        return self._program
+
     def take_memory(self, control_kb: int) -> None:
         """Takes note of what the control takes, KiB."""
         self._control_kb = max(self._control_kb, control_kb)
@@ -84,17 +91,19 @@ class AlternateExecutor(WholeExecutor):
         """
         limits = self._limits(copies)
         limits.run_s = limits.run_s if limit_s is None else limit_s
-        series = _Alternation([control] * copies, self._program, self._identity, self._sink, limits)
+        series = self._series([control] * copies, limits)
         return series.try_out(self.pace, runs, random.Random(self._seed), met)
 
     def _play(
         self, arms: Sequence[Arm], rounds: int, number: int, rng: random.Random
     ) -> tuple[Series, float]:
         """Runs all arms by turns."""
-        limits = self._limits(len(arms))
-        series = _Alternation(arms, self._program, self._identity, self._sink, limits)
+        series = self._series(arms, self._limits(len(arms)))
         series.play(rounds, self.pace, rng, self.reading)
         return series, 0.0
+
+    def _series(self, arms: Sequence[Arm], limits: Limits) -> _Alternation:
+        return _Alternation(arms, self._program, self._identity, self._sink, limits, self._seen)
 
 
 class _Alternation(Series):

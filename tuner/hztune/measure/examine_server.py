@@ -39,8 +39,8 @@ _BUSY = 0.9
 
 
 def fixed_port(program: Program, service: Service) -> str:
-    """Returns why two copies of a server cannot live at once, in words; "": they can."""
-    if placeholders(*program.argv, program.prepare):
+    """Returns why two copies of a server cannot live in one network, in words; "": they can."""
+    if placeholders(*program.argv, program.prepare) and not service.port:
         return ""
     port = f"port {service.port}" if service.port else "the port that its command names"
     return (

@@ -31,9 +31,11 @@ class Holdings:
     """What the copies of a program hold.
 
     Attributes:
+        has_networks: Whether each copy has a network, and so all ports, of its own.
         of: By copy, in words.
     """
 
+    has_networks: bool = False
     of: dict[int, set[str]] = field(default_factory=dict)
 
     def shared(self) -> list[str]:
@@ -44,6 +46,7 @@ class Holdings:
             for index, held in enumerate(each)
             for other in each[:index]
             for what in held & other
+            if not (self.has_networks and what.startswith(_PORT))
         }
         return sorted(twice)
 
@@ -91,6 +94,11 @@ def ports_of(pid: int) -> set[str]:
     return {what for what in _held(pid) if what.startswith(_PORT)}
 
 
+def port_in_words(port: int) -> str:
+    """How a port is called here."""
+    return f"{_PORT}{port}"
+
+
 def _listening(pid: int) -> Iterator[tuple[str, str]]:
     """Yields the inode of each listening TCP socket in a process's network, and what it holds."""
     for name in ("tcp", "tcp6"):
@@ -98,4 +106,4 @@ def _listening(pid: int) -> Iterator[tuple[str, str]]:
             lines = Path("/proc", str(pid), "net", name).read_text(encoding="ascii").splitlines()
             for words in map(str.split, lines[1:]):
                 if words[3] == _LISTENS:
-                    yield words[9], f"{_PORT}{int(words[1].rpartition(':')[2], 16)}"
+                    yield words[9], port_in_words(int(words[1].rpartition(":")[2], 16))

@@ -136,7 +136,10 @@ class AllocatorIdentity:
         adapter = allocator.get(arm.allocator)
         installed = self._find(adapter)
         if not library and not adapter.confirms:
-            return Fault("wrong_allocator", "it was over before its allocator could be seen")
+            return Fault(
+                "wrong_allocator",
+                "each run was over before its allocator could be seen; give it more work",
+            )
         if (
             library
             and not adapter.is_inside

@@ -18,6 +18,7 @@ from hztune import process
 from hztune.arguments import command_words, expression, judged, named_command, within
 from hztune.blocks import Arm
 from hztune.errors import HztuneError, UsageError
+from hztune.measure import network
 from hztune.measure.identity import Fault
 from hztune.quota import Quota
 from hztune.rests import DEFAULT_IDLE_S, MOST_IDLE_S, RestPlan
@@ -65,12 +66,14 @@ class Service:
         port: TCP port of this machine on which it answers; 0 with `ready`, and where each run has
             a port of its own, `{port}`.
         idle_s: Seconds after the load after which its memory is read once more.
+        has_network: Whether each copy of it, and its load, has a network of its own.
     """
 
     load: str
     ready: str = ""
     port: int = 0
     idle_s: float = 0.0
+    has_network: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,10 +279,12 @@ def described(
     service = _service(server, load, ready, ready_port, idle_s, rests)
     if service is not None:
         _refuse_lost_port([server, prepare], service)
-    if by == "turns" and server and not placeholders(server, prepare):
+    fixed = server and not placeholders(server, prepare)
+    if by == "turns" and fixed and not network.can_be_had():
         raise UsageError(
             "--by turns needs a port of its own for each copy of the server: write {port} in "
-            "--server and --load where the port stands"
+            "--server and --load where the port stands; or run hztune as root, which may give each "
+            "copy a network of its own"
         )
     if server and argv:
         raise UsageError("give a server (--server) or a program (-- PROGRAM), one of them")

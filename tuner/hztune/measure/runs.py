@@ -49,7 +49,9 @@ class RunExecutor(WholeExecutor):
         self, arms: Sequence[Arm], rounds: int, number: int, rng: random.Random
     ) -> tuple[Series, float]:
         """Runs all arms in interleaved runs."""
-        series = _RunSeries(arms, self._program, self._identity, self._sink, self._limits())
+        series = _RunSeries(
+            arms, self._program, self._identity, self._sink, self._limits(), self._seen
+        )
         warmup_s = self._warm_up(series, rng) if self.hangs is None else 0.0
         if self.hangs is not None:
             series.give_up(self.hangs)

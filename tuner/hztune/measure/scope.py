@@ -1,9 +1,12 @@
-"""A control group for one run: the kernel holds its processes to a quota, and counts what it ends.
+"""A control group for one run: the kernel holds its processes to a quota, or freezes them.
 
-Three ways, in this order: a group of one's own in the unified hierarchy (cgroup v2), one in the
-hierarchies of its controllers (v1), or a scope that systemd makes. Only the program joins the
-group: hz-launch, what loads a server, and hztune itself stay outside; in systemd's scope hz-launch
-is inside.
+A quota. Three ways, in this order: a group of one's own in the unified hierarchy (cgroup v2), one
+in the hierarchies of its controllers (v1), or a scope that systemd makes. Only the program joins
+the group: hz-launch, what loads a server, and hztune itself stay outside; in systemd's scope
+hz-launch is inside.
+
+A freezer stops all processes of a unit between its turns. Only version 2 can: what stands in a
+freezer of version 1 cannot even be killed.
 
 A group is removed when its run is over. One that a killed hztune left behind is empty, and goes
 when the next one is made beside it.
@@ -97,6 +100,42 @@ def entered(quota: Quota | None, root: Path = Path("/")) -> Iterator[Scope]:
     finally:
         for group in scope.groups:
             _remove(group)
+
+
+@contextmanager
+def freezer(root: Path = Path("/")) -> Iterator[Path | None]:
+    """Makes a group whose processes can be frozen, for as long as the block lasts.
+
+    It stands in this process's own group, so that whatever holds for that holds in it, too.
+
+    Args:
+        root: Stands for / in tests.
+
+    Yields:
+        Its folder; None: this process may not make one, or not put processes into it.
+    """
+    group = _freezer(root)
+    try:
+        yield group
+    finally:
+        if group is not None:
+            _remove(group)
+
+
+def _freezer(root: Path) -> Path | None:
+    mounts = (root / _MOUNT, root / _MOUNT / "unified")
+    mount = next((each for each in mounts if (each / "cgroup.controllers").exists()), None)
+    if mount is None:
+        return None
+    own = mount / _own_group(root, "")
+    if not os.access(own / "cgroup.procs", os.W_OK):
+        return None
+    with contextlib.suppress(OSError):
+        group = _group(own, {})
+        if (group / "cgroup.freeze").exists() and _words(group / "cgroup.type") == ["domain"]:
+            return group
+        _remove(group)
+    return None
 
 
 def _made(quota: Quota, root: Path) -> Scope:

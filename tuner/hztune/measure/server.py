@@ -20,7 +20,8 @@ from pathlib import Path
 from hztune import process
 from hztune.allocator import live
 from hztune.errors import HztuneError
-from hztune.measure.holdings import ports_of
+from hztune.measure import network
+from hztune.measure.holdings import port_in_words, ports_of
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Launch, Run, launched
 from hztune.measure.memory_watch import tree_memory
@@ -210,7 +211,7 @@ def answers(
     """
     deadline = time.monotonic() + READY_S
     while not ended(_PAUSE_S):
-        if _is_ready(service, base):
+        if _is_ready(service, base, launcher):
             return None
         if time.monotonic() > deadline:
             why = f"the server did not answer {_where(service)} within {READY_S:g} s"
@@ -218,9 +219,14 @@ def answers(
     return ENDED_EARLY
 
 
+def _ports_below(launcher: int) -> set[str]:
+    """The ports on which the processes of a server listen, in words."""
+    return {port for pid in live.descendants(launcher) for port in ports_of(pid)}
+
+
 def _elsewhere(service: Service, launcher: int) -> str:
     """What is said of a server that listens on another port than the one that is tried."""
-    found = {port for pid in live.descendants(launcher) for port in ports_of(pid)}
+    found = _ports_below(launcher)
     if service.ready or not found:
         return ""
     return f"; it listens on {' and '.join(sorted(found))}"
@@ -236,10 +242,15 @@ def _where(service: Service) -> str:
     return f"to --ready {service.ready!r}" if service.ready else f"on port {service.port}"
 
 
-def _is_ready(service: Service, base: Mapping[str, str]) -> bool:
+def _is_ready(service: Service, base: Mapping[str, str], launcher: int) -> bool:
+    if not service.ready and service.has_network:
+        return port_in_words(service.port) in _ports_below(launcher)
     if not service.ready:
         return _listens(service.port)
-    return process.run(["/bin/sh", "-c", service.ready], env=base, deadline_s=_ASK_S).ok
+    words = ["/bin/sh", "-c", service.ready]
+    if service.has_network:
+        words = network.inside(launcher, service.ready)
+    return process.run(words, env=base, deadline_s=_ASK_S).ok
 
 
 def _listens(port: int) -> bool:

@@ -10,7 +10,7 @@ import json
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from hztune.errors import HztuneError
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run, launch_words, own_programs, report_of, run_of
 from hztune.measure.program import OUTPUT_BYTES, Program
+from hztune.measure.scope import freezer
 from hztune.measure.segments import swept
 from hztune.measure.served import Server, load_words, together
 from hztune.measure.server import ended_when_told
@@ -149,9 +150,10 @@ def take_turns(
         UsageError: A program cannot be started at all.
         HztuneError: hz-alternate failed.
     """
-    with tempfile.TemporaryDirectory(prefix="hztune-") as name:
+    with tempfile.TemporaryDirectory(prefix="hztune-") as name, ExitStack() as stack:
         folder = Path(name) if any(unit.program.reads_output for unit in units) else None
-        words = _command(units, pace, runs, seed, limit_s, folder)
+        freezers = [stack.enter_context(freezer()) for _ in units]
+        words = _command(units, freezers, pace, runs, seed, limit_s, folder)
         watched = _Watched(units, met)
         loads: dict[int, list[Stint]] = defaultdict(list)
         with swept() as pids, Child(words, env=base, stdin=None) as child:
@@ -195,7 +197,13 @@ def _served(number: int, server: Server, run: Run, loads: Sequence[Stint]) -> It
 
 
 def _command(
-    units: Sequence[Unit], pace: Pace, runs: int, seed: int, limit_s: float, folder: Path | None
+    units: Sequence[Unit],
+    freezers: Sequence[Path | None],
+    pace: Pace,
+    runs: int,
+    seed: int,
+    limit_s: float,
+    folder: Path | None,
 ) -> list[str]:
     """Returns the command; a unit is named by its index."""
     words = [str(artifacts.alternate()), "--seed", str(seed), "--runs", str(runs)]
@@ -208,10 +216,12 @@ def _command(
         words += ["--span-ms", str(round(1e3 * span_s))]
     if folder is not None:
         words += ["--keep-stdout", str(folder), "--keep-bytes", str(OUTPUT_BYTES)]
-    for number, unit in enumerate(units):
+    for number, (unit, group) in enumerate(zip(units, freezers, strict=True)):
         own = launch_words(unit.program, seed, unit.changes)
         words += ["--unit", str(number)]
+        words += ["--freezer", str(group)] if group else []
         if unit.program.service is not None:
+            words += ["--own-network"] if unit.program.service.has_network else []
             words += ["--service", str(len(own)), *own]
             own = load_words(unit.program)
         words += ["--main", str(len(own)), *own]

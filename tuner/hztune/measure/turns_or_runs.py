@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from hztune.measure import network
 from hztune.measure.alternate import BY_TURNS, AlternateExecutor
 from hztune.measure.examine import Finding, Tryout
 from hztune.measure.examine_server import ServerTryout, fixed_port
@@ -72,29 +73,46 @@ class ProgramExecutor:
 
     def _choose(self, control: Arm) -> Executor:
         """Finds out how to measure, and says so."""
-        if self._by == "runs":
-            return self._by_runs("as was asked" if self._program.by else "as the study began")
-        if self._program.rest is not None:
-            return self._by_runs(f"{self._program.rest.text}, of which the memory is read")
-        if self._program.quota is not None:
-            return self._by_runs(f"each in {self._program.quota.text}")
-        service = self._program.service
-        if service is not None and (said := fixed_port(self._program, service)):
-            return self._by_runs(said)
+        program, service = self._program, self._program.service
+        said = fixed_port(program, service) if service is not None else ""
+        if reason := self._against_turns(said):
+            return self._by_runs(reason)
+        if said:
+            program = self._turns.give_networks()
         kind = Tryout if service is None else ServerTryout
-        finding = kind(self._turns, self._program, control).finding()
+        finding = kind(self._turns, program, control).finding()
         if finding.remark:
             self._say(finding.remark)
         if finding.hangs is not None or (finding.reason and self._by != "turns"):
+            if said:
+                return self._by_runs(f"in a network of its own, {finding.reason}; {said}")
             self._runs.hangs = finding.hangs
             return self._by_runs(finding.reason)
         self._turns.reading = finding.reading
         self._say(_by_turns(finding))
+        if said:
+            self._say("each copy of the server has a network of its own, and its port there")
         if not self._turns.fits(_USUAL):
             self._say(
                 f"{_USUAL} copies of it take more memory than there is: those are measured by runs"
             )
         return self._turns
+
+    def _against_turns(self, fixed: str) -> str:
+        """Returns why turns need not be tried; "": they are tried.
+
+        Args:
+            fixed: Why two copies cannot live in one network; "": they can.
+        """
+        if self._by == "runs":
+            return "as was asked" if self._program.by else "as the study began"
+        if self._program.rest is not None:
+            return f"{self._program.rest.text}, of which the memory is read"
+        if self._program.quota is not None:
+            return f"each in {self._program.quota.text}"
+        if fixed and not network.can_be_had():
+            return f"{fixed}, or run hztune where it may give each a network of its own"
+        return ""
 
     def _by_runs(self, reason: str) -> Executor:
         self._say(f"measured by whole runs, one after the other: {reason}")

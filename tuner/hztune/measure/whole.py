@@ -79,6 +79,8 @@ class Part:
     facts: Mapping[str, int] = field(default_factory=dict)
     idle_kb: int = 0
     rested: Rested | None = None
+    unseen: str | None = None
+    """What a run wrote to stderr that ended before its allocator was seen; None: all were seen."""
 
 
 class Series:
@@ -98,12 +100,24 @@ class Series:
         identity: IdentityCheck,
         sink: Sink,
         limits: Limits,
+        seen: dict[Arm, str],
     ) -> None:
-        """Prepares the arms; none is run yet."""
+        """Prepares the arms; none is run yet.
+
+        Args:
+            arms: What is compared; the control stands first.
+            program: What is run.
+            identity: Judges the processes.
+            sink: Where every run goes as soon as it exists.
+            limits: What a run may take.
+            seen: The file that provided malloc in the last run of an arm where that was seen. What
+                is seen here is added.
+        """
         self._program = program
         self._identity = identity
         self._sink = sink
         self.limits = limits
+        self._seen = seen
         self._parts = [self._part(arm) for arm in arms]
 
     def tell_load(self, span_s: float) -> None:
@@ -141,10 +155,19 @@ class Series:
         return replace(run, rss_peak_kb=max(0, run.rss_peak_kb - own_kb))
 
     def _rate(self, part: Part, run: Run) -> float | Fault:
-        """Returns the rate of a run, or why the arm does not count."""
+        """Returns the rate of a run, or why the arm does not count.
+
+        What is over before its allocator can be seen has that of the arm's other runs, which the
+        same command with the same variables has; if none is seen, that is told in the end.
+        """
         if run.fault is not None:
             return run.fault
-        fault = self._identity.judge(part.arm, run.library, run.stderr) or run.seen
+        if run.library:
+            self._seen[part.arm] = run.library
+        library = self._seen.get(part.arm, "")
+        fault = self._identity.judge(part.arm, library, run.stderr) or run.seen
+        if fault is not None and not library and run.seen is None:
+            part.unseen, fault = run.stderr, None
         return fault or self._program.measure(run.wall_s, run.stdout)
 
     def _enter(self, index: int, run: Run, turn: Turn, evidence: Evidence) -> None:
@@ -164,6 +187,10 @@ class Series:
 
     def outcomes(self) -> tuple[Outcome, ...]:
         """Returns what each arm came to, and puts it into the sink."""
+        for part in self._parts:
+            if part.fault is None and part.unseen is not None:
+                library = self._seen.get(part.arm, "")
+                part.fault = self._identity.judge(part.arm, library, part.unseen)
         outcomes = tuple(self._outcome(part) for part in self._parts)
         for index, (part, outcome) in enumerate(zip(self._parts, outcomes, strict=True)):
             self._sink.outcome(index, part.pid, outcome)
@@ -227,6 +254,7 @@ class WholeExecutor(ABC):
         self._warmups = program.warmups if warmups is None else warmups
         self._memory_mb = memory_mb
         self._control_kb = 0
+        self._seen: dict[Arm, str] = {}
         self._run_s: list[float] = []
         self._accounting = Accounting()
 
