@@ -187,7 +187,7 @@ class Winner(Aim):
             self._examine(proof.arm, interval.estimate, {}, may_remove=False)
         verdict: Verdict = "improved" if proof.answer == "proved" else "within_limit"
         why = (
-            f"it keeps {limit.words} on {interval.pairs} fresh pairs of processes, which "
+            f"it stays within {limit.words} on {interval.pairs} fresh pairs of processes, which "
             f"the default does not, at {percent(interval.estimate)} speed"
         )
         return self.story.decided(verdict, proof.arm, interval, why, proof.proved_steps)
