@@ -305,7 +305,8 @@ static void text_fill(hz_text *text)
                 (double)(now.ns - before.ns) * 1e-9, clock_cost_ns());
     hz_text_add(text, "\"delayed\":{\"calls\":%" PRIu64 ",\"holds\":%" PRIu64 "},",
                 hz_ledger_delayed_calls(), hz_ledger_delayed_holds());
-    hz_text_add(text, "\"shards\":%" PRIu32 ",\"locks\":[", hz_map.shards);
+    hz_text_add(text, "\"shards\":%" PRIu32 ",\"nodes\":%" PRIu32 ",\"locks\":[", hz_map.shards,
+                hz_map.nodes);
     for (size_t i = 0; i < RECORDS; i++)
         if (hz_atomic_get(&now.records[i].lock) != NULL)
             add_lock(text, &before.records[i], &now.records[i]);

@@ -24,7 +24,7 @@ MODEL = runpy.run_path(str(ROOT / "experiments" / "scale" / "model.py"))
 Station, solved = MODEL["Station"], MODEL["solved"]
 
 USE = LockUse("depot", 3, 4.0, 0.01, 0.0, 90.0, 300.0, 0.02, 0.0, {})
-ROW = Scaling("larson", 4, 1, 2e6, 0.9, 1.5e6, 0.1, (USE,), {})
+ROW = Scaling("larson", 4, 1, 1, 2e6, 0.9, 1.5e6, 0.1, (USE,), {})
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +60,7 @@ def test_the_doctor_prints_the_curve_and_the_locks_and_saves_them(
     assert {("larson", 1), ("remote remote=0", 1), ("mstress", 1)} <= found
     larson = next(row for row in saved["rows"] if row["workload"] == "larson")
     assert {"depot", "heaps"} <= {lock["name"] for lock in larson["locks"]}
+    assert larson["nodes"] >= 1
     assert done.stdout.count("million operations a second") == len(saved["rows"])
     assert done.stdout.endswith("saved in hz-scale.json\n")
 
@@ -90,7 +91,8 @@ def test_a_row_says_how_often_and_how_long_each_lock_is_held() -> None:
 
 def test_a_row_names_the_lock_that_limits_the_speed_and_calls_under_a_lock() -> None:
     busy = replace(USE, busiest=0.4, with_calls=3.0, calls={"hz_os_map": 3.0})
-    told = "\n".join(replace(ROW, locks=(busy,)).words(ROW))
+    told = "\n".join(replace(ROW, locks=(busy,), shards=4, nodes=2).words(ROW))
+    assert "4 threads, 4 shards on 2 nodes: " in told
     assert "40.00 % of the time (it limits the speed)" in told
     assert "held across a system call 3.00 times in a million operations (hz_os_map 3.00)" in told
 

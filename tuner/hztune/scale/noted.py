@@ -29,6 +29,7 @@ class Noted:
         spec: The workload, with its threads.
         variables: The parameters of hz that were set, as variables.
         shards: Shards that hz had.
+        nodes: NUMA nodes that it told apart.
         seconds: Length of the counted window.
         ops: Operations in it.
         cpu_s: CPU time used in it.
@@ -42,6 +43,7 @@ class Noted:
     spec: WorkloadSpec
     variables: Mapping[str, str]
     shards: int
+    nodes: int
     seconds: float
     ops: int
     cpu_s: float
@@ -139,6 +141,7 @@ def _noted(
         spec=spec,
         variables=variables,
         shards=ledger["shards"],
+        nodes=ledger["nodes"],
         seconds=said["seconds"],
         ops=said["ops"],
         cpu_s=said["cpu_s"],

@@ -37,6 +37,7 @@ class Scaling:
         workload: Its label, without the threads.
         threads: Their number.
         shards: Shards that hz chose.
+        nodes: NUMA nodes that it told apart.
         ops_per_s: Speed of the plain libhz.so.
         cpu_share: The share of the CPUs, at most one for each thread, that was used.
         ledger_ops_per_s: Speed of the run whose locks were noted.
@@ -48,6 +49,7 @@ class Scaling:
     workload: str
     threads: int
     shards: int
+    nodes: int
     ops_per_s: float
     cpu_share: float
     ledger_ops_per_s: float
@@ -57,10 +59,12 @@ class Scaling:
 
     def words(self, first: Scaling) -> list[str]:
         """Returns it in words, beside the row of the same workload with the fewest threads."""
+        nodes = f" on {self.nodes} nodes" if self.nodes > 1 else ""
         lines = [
             f"{self.workload}, {_plural(self.threads, 'thread')}, "
-            f"{_plural(self.shards, 'shard')}: {self.ops_per_s / 1e6:.2f} million operations a "
-            f"second, {self.ops_per_s / first.ops_per_s:.2f} times "
+            f"{_plural(self.shards, 'shard')}{nodes}: "
+            f"{self.ops_per_s / 1e6:.2f} million operations a second, "
+            f"{self.ops_per_s / first.ops_per_s:.2f} times "
             f"{_plural(first.threads, 'thread')}"
         ]
         lines += [_lock_told(use) for use in self.locks if use.taken >= _RARE]
@@ -118,6 +122,7 @@ def _row(spec: WorkloadSpec, seconds: float) -> Scaling:
         workload=spec.label.rpartition(" ")[0],
         threads=spec.threads,
         shards=seen.shards,
+        nodes=seen.nodes,
         ops_per_s=plain["ops_per_s"],
         cpu_share=plain["cpu_share"],
         ledger_ops_per_s=seen.ops_per_s,
