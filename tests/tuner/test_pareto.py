@@ -12,13 +12,15 @@ import pytest
 
 from hztune.blocks import Arm
 from hztune.confirm import MOST_MEMBERS, Member, affordable, member_error, on_front, prove_front
+from hztune.confirm.looks import Looks
+from hztune.confirm.pareto_proof import _Objective, _Plan
 from hztune.confirm.proof import CLAIM_ERROR
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
 from hztune.result.decision import Decision
 from hztune.search import FrontGoal, Search, members
 from hztune.space import AnySpace, Choice, Space
-from hztune.stats import Interval, is_look, sequential_interval
+from hztune.stats import Interval, planned_interval, planned_looks
 from hztune.trial import (
     LEAST_SAVING,
     Budget,
@@ -243,15 +245,23 @@ def test_members_have_pairs_of_their_own_in_turn_until_they_are_settled() -> Non
     assert min(counts.values()) >= 4 and len(set(counts.values())) > 1
 
 
-def test_members_are_settled_before_an_interval_is_due_or_at_a_look_of_its_schedule() -> None:
-    settled = [
-        member.speed.pairs
-        for seed in range(10)
-        for member in proved(lambda arm: Truth(0.1 if arm.params else 0.0), some_arms(2),
-                             noise=USUAL, seed=seed, budget_s=2000.0)
-        if member.answer != "out_of_time" and member.speed is not None
-    ]  # fmt: skip
-    assert len({*settled}) > 1 and all(map(is_look, settled))
+def test_a_proved_member_is_settled_at_a_look_of_its_plan() -> None:
+    arms, settled = some_arms(2), []
+    for seed in range(3):
+        bench = bench_of(
+            lambda arm: Truth(0.2, rss_kb=90_000) if arm.params else Truth(),
+            USUAL,
+            seed=seed,
+            budget_s=300.0,
+        )
+        calibrate(bench, CONTROL, 0.08)
+        planned = _Plan.of(bench, arms, 0.42, 0.97).planned
+        members = prove_front(bench, CONTROL, arms, share=0.42, until=0.97)
+        settled += [
+            planned_looks(planned).index(len(bench.ledger.fresh(arm).pairs)) for arm in arms
+        ]
+        assert all(member.is_faster and member.is_saving for member in members)
+    assert {*settled} <= {0, 1}, settled  # of three looks, none had to be the last
 
 
 def test_a_front_of_equals_is_claimed_in_one_of_a_hundred_proofs_at_most() -> None:
@@ -374,11 +384,8 @@ def test_studies_of_equals_say_that_the_front_is_the_default_alone(toy_space: Sp
 
 
 def test_an_interval_that_reaches_zero_later_is_cut_to_the_one_of_the_proof() -> None:
-    from hztune.confirm.looks import Looks
-    from hztune.confirm.pareto_proof import _Objective
-
     pairs = [0.1, 0.11, 0.09, 0.1, 0.1, 0.11, -0.9, 0.9, -0.9, 0.9]
-    gain = _Objective.of(pairs, 0.0, Looks((6,)), 0.01)
+    gain = _Objective.of(pairs, 0.0, Looks((6,), planned=10), 0.01)
     assert gain.proved_by == 6
-    proving = sequential_interval(pairs[:6], 0.05)
+    proving = planned_interval(pairs[:6], 0.05, 10)
     assert gain.reported == Interval(proving.low, proving.low, proving.high, 10)

@@ -440,6 +440,30 @@ def test_rounds_weigh_what_they_tell() -> None:
     assert estimate.raw == pytest.approx(0.75)
 
 
+def test_what_the_control_has_added_to_a_block_is_taken_out_of_its_pairs() -> None:
+    """Half of a pair's variance is its control's; true gains scatter as much as a process does."""
+    rng = np.random.default_rng(4)
+    spread = math.sqrt(NOISE.between / 2)
+    plain, known = [], []
+    for _ in range(100):
+        gains = rng.normal(0.0, spread, 36)
+        measured: list[list[PairRatio]] = [[] for _ in gains]
+        for turn in range(2):
+            for number, block in enumerate(rng.permutation(36).reshape(6, 6)):
+                seen = gains[block] + rng.normal(0.0, spread, 6) - rng.normal(0.0, spread)
+                for index, ratio in zip(block, seen.tolist(), strict=True):
+                    measured[index].append(replace(pair(ratio), block=10 * turn + number))
+        unknown = [[replace(each, block=-1) for each in pairs] for pairs in measured]
+        for found, shared in ((plain, unknown), (known, measured)):
+            found += [
+                (one.raw - gain, one.raw_error)
+                for one, gain in zip(pool(shared, NOISE), gains, strict=True)
+            ]
+    off = {name: np.std([miss for miss, _ in found]) for name, found in (("", plain), ("u", known))}
+    assert off["u"] < 0.85 * off[""]
+    assert np.std([miss / error for miss, error in known]) == pytest.approx(1.0, abs=0.05)
+
+
 def on(machine: str, pairs: Sequence[PairRatio]) -> list[PairRatio]:
     return [replace(each, machine=machine) for each in pairs]
 

@@ -18,7 +18,6 @@ from hztune.search.race import SLOTS, FastestGoal
 from hztune.space import Space
 from hztune.store import Alone, News
 from hztune.trial import Ledger, MemoryLimit, Workbench, calibrate
-from hztune.tune.conclusion import _findable
 from hztune.tune.story import Story
 from hztune.tune.winner import Winner
 
@@ -161,19 +160,6 @@ def test_the_budget_is_kept(
     bench = make_bench(spin_wins(gain), USUAL, budget_s=budget_s)
     decided(bench, toy_space)
     assert bench.budget.elapsed() <= 1.1 * budget_s
-
-
-def test_a_study_without_time_for_a_search_says_so_and_claims_to_find_nothing(
-    make_bench: MakeBench, toy_space: Space
-) -> None:
-    """It said that no configuration promised more, and which gains it finds nine times in ten."""
-    bench = make_bench(spin_wins(0.2), USUAL, budget_s=3.0)
-    story = Story(bench, toy_space, 1)
-    decision = story.run()
-    assert not bench.ledger.searched
-    assert decision.verdict == "no_gain"
-    assert decision.why == "no configuration was searched: the budget had no time left for it"
-    assert story.calibration is not None and _findable(story, story.calibration) is None
 
 
 def test_the_noise_floor_is_told_before_the_search(make_bench: MakeBench, toy_space: Space) -> None:

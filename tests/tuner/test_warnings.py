@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hztune.blocks import Arm
+from hztune.errors import UsageError
 from hztune.lab.replay import ModelNoise, NoiseSource, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
 from hztune.space import Space
@@ -80,12 +81,6 @@ def test_a_program_with_two_speeds_is_warned_of_and_needs_more_pairs() -> None:
     assert bench.least_pairs == 20
 
 
-def test_where_two_speeds_leave_no_time_for_a_claim_the_budget_that_would_do_is_named() -> None:
-    said = said_after_calibration(runs_bench(1000.0, TwoSpeeds(), budget_s=90.0))
-    assert "a claim needs 20 fresh pairs, for which there is no time" in said
-    assert "--budget 180s would do" in said
-
-
 def test_a_machine_with_two_speeds_does_not_make_two_of_the_program() -> None:
     bench = runs_bench(200.0, TwoMoments())
     assert said_after_calibration(bench) == ""
@@ -100,9 +95,11 @@ def test_with_two_speeds_a_large_gain_is_claimed_from_enough_pairs(toy_space: Sp
     assert decision.interval.pairs >= 20
 
 
-def test_with_two_speeds_and_no_time_nothing_is_claimed(toy_space: Space) -> None:
-    decision = Story(runs_bench(400.0, TwoSpeeds(), budget_s=20.0), toy_space, seed=1).run()
-    assert decision.verdict == "no_gain"
+def test_two_speeds_without_time_for_a_claim_end_a_study_that_names_what_would_do(
+    toy_space: Space,
+) -> None:
+    with pytest.raises(UsageError, match=r"the 20 fresh pairs of a claim .* --budget 26s would do"):
+        Story(runs_bench(400.0, TwoSpeeds(), budget_s=20.0), toy_space, seed=1).run()
 
 
 # ---- the statistic -------------------------------------------------------------------------------

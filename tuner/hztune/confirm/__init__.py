@@ -10,7 +10,6 @@ from hztune.confirm.pareto_proof import (
     prove_front,
 )
 from hztune.confirm.proof import (
-    PROOF_SHARE,
     REPORTED_ERROR,
     Proof,
     Step,
@@ -30,7 +29,6 @@ from hztune.confirm.shrink import shorten_members
 
 __all__ = [
     "MOST_MEMBERS",
-    "PROOF_SHARE",
     "REPORTED_ERROR",
     "Member",
     "Proof",

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hztune.stats import Interval, Noise, planned_interval, sequential_interval
+from hztune.stats import (
+    Interval,
+    Noise,
+    planned_interval,
+    planned_looks,
+    sequential_interval,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,26 @@ class Looks:
     planned: int = 0
     rounds: int = 1
     is_last: bool = False
+
+    @classmethod
+    def due(
+        cls, pairs: int, least: int, planned: int, rounds: int, *, is_last: bool = False
+    ) -> Looks:
+        """The looks of a plan that were due so far.
+
+        When the time is up there is one whose moment the data did not choose.
+
+        Args:
+            pairs: That there are.
+            least: Pairs at the first look at least.
+            planned: Pairs of the whole proof.
+            rounds: Rounds of each pair.
+            is_last: Whether time is up.
+        """
+        counts = [each for each in planned_looks(planned) if least <= each <= pairs]
+        if is_last and pairs >= least and pairs not in counts:
+            counts.append(pairs)
+        return cls(tuple(counts), planned, rounds, is_last)
 
     def intervals(
         self, values: Sequence[float], alpha: float, noise: Noise | None = None

@@ -7,34 +7,53 @@ members and over the two objectives (Bonferroni). Where machines share a study, 
 the proof of another one begins anew: the first has half of the error, the second a quarter, and so
 on. The members are chosen before the first fresh pair, by what the search and the ablation have
 measured; afterwards one may only leave.
+
+The looks are planned, and the scatter of speed is moderated by what other pairs say of it, as in
+every proof (see `proof`). A member is looked at again only at its looks, or given up as in vain.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from hztune.blocks import Arm
 from hztune.confirm.looks import Looks
 from hztune.confirm.proof import (
     CLAIM_ERROR,
-    FUTILE_FROM,
     REPORTED_ERROR,
     ProofAnswer,
+    blocks_to_come,
     claim_error,
+    futile_counts,
     is_futile,
     is_precise,
     limit_is_futile,
     missing_limit,
     within_limits,
 )
-from hztune.stats import FIRST_LOOK, Interval, is_look, sequential_interval
+from hztune.stats import (
+    LEAST_PLANNED,
+    Interval,
+    Noise,
+    Spread,
+    fixed_interval,
+    planned_interval,
+)
 from hztune.trial import LEAST_SAVING, PAIRS, ArmRecord, Ledger, Point, Workbench, unbeaten
+from hztune.trial.division import PROVED_BY
 
 MOST_MEMBERS = 5
 """Members of a front that are proved: more would leave too few pairs for each."""
 
 _OBJECTIVES = 2
+
+_MORE = 1.5
+"""Pairs that are planned for each of several members, in even parts of the time: some members are
+settled early, and the others have what they leave. One whose time is up before looks for the last
+time then, with all the error that is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +90,35 @@ class _Objective:
     Attributes:
         pairs: Log units, above 0 is better, in order of time.
         least: A smaller gain is not claimed.
+        looks: That were due so far.
+        prior: What other pairs say of their scatter; None: nothing.
         proved_by: Pairs at the look that proved a gain; 0: none did.
     """
 
     pairs: Sequence[float]
     least: float
+    looks: Looks
+    prior: Spread | None
     proved_by: int
 
     @classmethod
-    def of(cls, pairs: Sequence[float], least: float, looks: Looks, alpha: float) -> _Objective:
+    def of(
+        cls,
+        pairs: Sequence[float],
+        least: float,
+        looks: Looks,
+        alpha: float,
+        noise: Noise | None = None,
+    ) -> _Objective:
         """What the looks that were due say: what one of them has proved stays proved."""
-        seen = looks.intervals(pairs, alpha)
-        for count, interval in zip(looks.counts, seen, strict=False):  # none without pairs
-            if interval.low > 0.0 and interval.estimate >= least:
-                return cls(pairs, least, count)
-        return cls(pairs, least, 0)
+        seen = looks.intervals(pairs, alpha, noise)
+        proving = (
+            count
+            for count, each in zip(looks.counts, seen, strict=False)  # none without pairs
+            if each.low > 0.0 and each.estimate >= least
+        )
+        prior = noise.spread(looks.rounds) if noise else None
+        return cls(pairs, least, looks, prior, next(proving, 0))
 
     @property
     def reported(self) -> Interval | None:
@@ -94,22 +127,113 @@ class _Objective:
         Both cover at once, so that what they have in common covers, too; and the estimate is that
         of all pairs, as far as it lies there.
         """
-        if len(self.pairs) < FIRST_LOOK:
-            return None
-        newest = sequential_interval(self.pairs, REPORTED_ERROR)
-        if not self.proved_by or newest.low > 0.0:
+        newest = self._interval(len(self.pairs))
+        if newest is None or not self.proved_by or newest.low > 0.0:
             return newest
-        proving = sequential_interval(self.pairs[: self.proved_by], REPORTED_ERROR)
+        proving = self._interval(self.proved_by)
+        if proving is None:
+            return newest
         low, high = max(newest.low, proving.low), min(newest.high, proving.high)
         middle = min(high, max(low, newest.estimate))
         return Interval(middle, low, high, newest.pairs) if low <= high else newest
 
-    def is_settled(self, total: int, alpha: float) -> bool:
-        """Whether more pairs, `total` in all, would show nothing new."""
+    def _interval(self, count: int) -> Interval | None:
+        """The 95 % interval of the first pairs; None: too few."""
+        planned = self.looks.planned
+        if count < LEAST_PLANNED:
+            return None
+        is_last = count >= planned or (self.looks.is_last and count == len(self.pairs))
+        found = planned_interval(
+            self.pairs[:count], REPORTED_ERROR, planned, prior=self.prior, is_last=is_last
+        )
+        return found if math.isfinite(found.half_width) else None
+
+    def is_settled(self, alpha: float) -> bool:
+        """Whether more pairs would show nothing new, as was seen when that was last asked.
+
+        Of a proved gain at its looks, of another one at the counts of futility, see `proof`.
+        """
+        planned = self.looks.planned
         if self.proved_by:
-            shown = self.reported
+            shown = self._interval(self.looks.counts[-1])
             return shown is not None and is_precise(shown)
-        return len(self.pairs) >= FUTILE_FROM and is_futile(self.pairs, total, alpha, self.least)
+        asked = max((n for n in futile_counts(planned) if n <= len(self.pairs)), default=0)
+        pairs = self.pairs[:asked]
+        return asked > 0 and is_futile(pairs, planned, alpha, self.least, self.prior)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How the members of a front are proved.
+
+    Attributes:
+        bench: Where blocks are measured.
+        alpha: Two-sided error of each claim.
+        rounds: Of each pair.
+        planned: Pairs of each member, at most.
+    """
+
+    bench: Workbench
+    alpha: float
+    rounds: int
+    planned: int
+
+    @classmethod
+    def of(cls, bench: Workbench, arms: Sequence[Arm], share: float, until: float) -> _Plan:
+        """The plan for some members: their pairs are known before the first of them is measured."""
+        alpha = member_error(len(arms), front_error(bench.ledger))
+        usual = front_rounds(bench, len(arms), share)
+        rounds, pairs = blocks_to_come(bench, arms, 2, usual, until)
+        each = pairs // len(arms)
+        planned = max(bench.least_pairs, each if len(arms) == 1 else round(_MORE * each))
+        had = max(len(bench.ledger.fresh(arm).pairs) for arm in arms)
+        return cls(bench, alpha, rounds, max(planned, had))
+
+    def looks(self, pairs: int, *, is_last: bool) -> Looks:
+        """The looks that were due so far."""
+        least = self.bench.least_pairs
+        return Looks.due(pairs, least, self.planned, self.rounds, is_last=is_last)
+
+    def gains(self, record: ArmRecord, *, is_last: bool) -> tuple[_Objective, _Objective]:
+        """Speed and memory. Memory has no prior: configurations are not alike in its scatter."""
+        bench, saving = self.bench, [each.log_ratio for each in record.savings]
+        speed, looks = record.log_ratios, partial(self.looks, is_last=is_last)
+        noise = bench.ledger.noise()
+        return (
+            _Objective.of(speed, bench.floor, looks(len(speed)), self.alpha, noise),
+            _Objective.of(saving, LEAST_SAVING, looks(len(saving)), self.alpha),
+        )
+
+    def is_settled(self, record: ArmRecord) -> bool:
+        """Whether nothing more is to be learned of a member."""
+        if record.failures or len(record.pairs) >= self.planned:
+            return True
+        ledger, looks = self.bench.ledger, self.looks(len(record.pairs), is_last=False)
+        if len(record.pairs) in futile_counts(self.planned) and limit_is_futile(
+            ledger, record, self.alpha, looks, self.planned
+        ):
+            return True
+        if within_limits(ledger, record, self.alpha, looks) is None:
+            return False
+        return all(one.is_settled(self.alpha) for one in self.gains(record, is_last=False))
+
+    def judged(self, record: ArmRecord, *, is_last: bool) -> Member:
+        """What the pairs have shown; `is_last`: time is up.
+
+        A member may use its whole error for the limit, too: see `proof._shown`.
+        """
+        speed, saving = self.gains(record, is_last=is_last)
+        shown = saving.reported
+        memory = shown and shown.reciprocal
+        is_faster, is_saving = bool(speed.proved_by), bool(saving.proved_by)
+        answer: ProofAnswer = "out_of_time" if is_last else "futile"
+        if record.failures:
+            answer = "failed"
+        elif (is_faster or is_saving) and speed.reported is not None and memory is not None:
+            ledger, looks = self.bench.ledger, self.looks(len(record.pairs), is_last=is_last)
+            known = within_limits(ledger, record, self.alpha, looks)
+            answer = known or missing_limit(ledger, record, self.alpha, looks)
+        return Member(record.arm, answer, speed.reported, memory, is_faster, is_saving)
 
 
 def member_error(members: int, error: float = CLAIM_ERROR) -> float:
@@ -140,7 +264,7 @@ def affordable(bench: Workbench, share: float, until: float) -> int:
     Args:
         bench: Where blocks are measured.
         share: Part of the budget that is meant for all proofs.
-        until: Part of the budget that may be used by then.
+        until: Part of the budget that may be used by then; one member alone may use all of it.
     """
     pairs = max(PAIRS, bench.least_pairs)
     for members in range(MOST_MEMBERS, 1, -1):
@@ -148,7 +272,7 @@ def affordable(bench: Workbench, share: float, until: float) -> int:
         if bench.budget.allows(members * pairs * pair_s, until):
             return members
     pair_s = bench.executor.cost(2, front_rounds(bench, 1, share))
-    return int(bench.budget.allows(bench.least_pairs * pair_s, until))
+    return int(bench.budget.allows(bench.least_pairs * pair_s, PROVED_BY))
 
 
 def prove_front(
@@ -167,22 +291,18 @@ def prove_front(
         One for each arm. Of the confirmed ones, by what the fresh pairs estimate, those are
         "dominated" that another one dominates: see trial.pareto.unbeaten.
     """
-    alpha = member_error(len(arms), front_error(bench.ledger))
-    rounds = front_rounds(bench, len(arms), share)
-    pair_s = bench.executor.cost(2, rounds)
+    plan = _Plan.of(bench, arms, share, until)
+    pair_s = bench.executor.cost(2, plan.rounds)
     unsettled: Sequence[Arm] = arms
     while True:
-        more = max(0, int(bench.budget.left(until) / (pair_s * max(1, len(unsettled)))))
-        unsettled = [
-            arm for arm in arms if not _is_settled(bench, bench.ledger.fresh(arm), alpha, more)
-        ]
+        unsettled = [arm for arm in arms if not plan.is_settled(bench.ledger.fresh(arm))]
         if not unsettled or not bench.budget.allows(pair_s, until):
             break
         for arm in unsettled:
             if bench.budget.allows(pair_s, until):
-                bench.measure([control, arm], "confirm", rounds)
+                bench.measure([control, arm], "confirm", plan.rounds)
                 tell(bench, "confirm", bench.ledger.fresh(arm))
-    judged = [_judged(bench, bench.ledger.fresh(arm), alpha, arm in unsettled) for arm in arms]
+    judged = [plan.judged(bench.ledger.fresh(arm), is_last=arm in unsettled) for arm in arms]
     ahead = on_front(judged)
     return [
         replace(one, answer="dominated") if one.answer == "proved" and one not in ahead else one
@@ -195,80 +315,10 @@ def on_front(members: Sequence[Member]) -> list[Member]:
     return unbeaten([member for member in members if member.answer == "proved"])
 
 
-def _looks(bench: Workbench, pairs: int, *, is_last: bool) -> Looks:
-    """The looks so far.
-
-    When the time is up there is one whose moment the data did not choose.
-    """
-    due = looks_at(bench, pairs)
-    return Looks((*due, pairs) if is_last and pairs >= bench.least_pairs else tuple(due))
-
-
-def _gains(
-    bench: Workbench, record: ArmRecord, alpha: float, *, is_last: bool
-) -> tuple[_Objective, _Objective]:
-    """Speed and memory."""
-    speed, saving = record.log_ratios, [each.log_ratio for each in record.savings]
-    return (
-        _Objective.of(speed, bench.floor, _looks(bench, len(speed), is_last=is_last), alpha),
-        _Objective.of(saving, LEAST_SAVING, _looks(bench, len(saving), is_last=is_last), alpha),
-    )
-
-
-def _is_settled(bench: Workbench, record: ArmRecord, alpha: float, more: int) -> bool:
-    """Whether nothing more is to be learned of one; asked where its intervals are valid."""
-    if record.failures:
-        return True
-    pairs = len(record.pairs)
-    if not may_end(pairs):
-        return False
-    looks = _looks(bench, pairs, is_last=False)
-    if limit_is_futile(bench.ledger, record, alpha, looks, pairs + more):
-        return True
-    gains = _gains(bench, record, alpha, is_last=False)
-    is_known = within_limits(bench.ledger, record, alpha, looks) is not None
-    return is_known and all(gain.is_settled(len(gain.pairs) + more, alpha) for gain in gains)
-
-
-def _judged(bench: Workbench, record: ArmRecord, alpha: float, is_last: bool) -> Member:
-    """What the pairs have shown; `is_last`: time is up.
-
-    A member may use its whole error for the limit, too: see `proof._shown`.
-    """
-    speed, saving = _gains(bench, record, alpha, is_last=is_last)
-    shown = saving.reported
-    memory = shown and shown.reciprocal
-    is_faster, is_saving = bool(speed.proved_by), bool(saving.proved_by)
-    answer: ProofAnswer = "out_of_time" if is_last else "futile"
-    if record.failures:
-        answer = "failed"
-    elif (is_faster or is_saving) and speed.reported is not None and memory is not None:
-        looks = _looks(bench, len(record.pairs), is_last=is_last)
-        known = within_limits(bench.ledger, record, alpha, looks)
-        answer = known or missing_limit(bench.ledger, record, alpha, looks)
-    return Member(record.arm, answer, speed.reported, memory, is_faster, is_saving)
-
-
-def looks_at(bench: Workbench, pairs: int) -> list[int]:
-    """The looks that were due so far: what one of them has proved stays proved."""
-    return [count for count in range(bench.least_pairs, pairs + 1) if is_look(count)]
-
-
-def may_end(pairs: int) -> bool:
-    """Whether what the pairs show may end them after so many: before or at a scheduled look.
-
-    Repeated intervals cover at once at the looks of their schedule, and at one more whose moment
-    the data did not choose, which is the end of time (see stats.sequential). Taken after every
-    pair, one of them misses in 8 to 11 % of studies with up to 40 and 200 pairs instead of 5 %.
-    Before the first look no interval is reported, so that a proof given up by then has none.
-    """
-    return pairs < FIRST_LOOK or is_look(pairs)
-
-
 def tell(bench: Workbench, phase: str, record: ArmRecord) -> None:
     """Reports how a proof stands."""
     if len(record.pairs) < 2:
         bench.tell(phase, sum(record.log_ratios))
         return
-    interval = sequential_interval(record.log_ratios, REPORTED_ERROR)
+    interval = fixed_interval(record.log_ratios, REPORTED_ERROR)
     bench.tell(phase, interval.estimate, interval.half_width)

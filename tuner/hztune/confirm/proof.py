@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import fmean
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from hztune.blocks import Arm, Block, times_of
+from hztune.blocks import Arm, times_of
 from hztune.confirm.looks import Looks
 from hztune.stats import (
     LEAST_PLANNED,
@@ -29,6 +29,7 @@ from hztune.stats import (
     planned_looks,
 )
 from hztune.trial import PAIRS, ArmRecord, Ledger, Workbench
+from hztune.trial.division import PROOF_SHARE
 
 CLAIM_ERROR = 0.016
 """Two-sided error of all claims of a study together: 0.8 % of false gains."""
@@ -38,9 +39,6 @@ REPORTED_ERROR = 0.05
 
 PRECISE = 0.2
 """A proof ends early when its half-width is below this share of the gain."""
-
-PROOF_SHARE = 0.37
-"""Part of the budget that the first proof of a study has for itself."""
 
 FUTILE_FROM = 5
 """Pairs from which on one may say that more would be in vain."""
@@ -218,14 +216,9 @@ class _Attempt:
         Then its blocks say how long they are and what one takes: a session that has just begun
         knows nothing of that, and would plan anew, with other looks.
         """
-        begun = _begun(bench, chain[0])
-        rounds, block_s = chain_rounds(bench, len(chain)), 0.0
-        if begun:
-            rounds = begun[0].block.control.rounds
-            block_s = (begun[-1].begin_s - begun[0].begin_s) / max(1, len(begun) - 1)
-        begun_s = begun[0].begin_s if begun else bench.budget.elapsed()
-        left_s = until * bench.budget.total_s - begun_s
-        pairs = int(left_s / (block_s or bench.executor.cost(1 + len(chain), rounds)))
+        rounds, pairs = blocks_to_come(
+            bench, chain[:1], 1 + len(chain), chain_rounds(bench, len(chain)), until
+        )
         planned = max(bench.least_pairs, len(bench.ledger.fresh(chain[0]).pairs), pairs)
         return cls(bench, control, tuple(chain), alpha, rounds, planned)
 
@@ -330,15 +323,9 @@ class _Attempt:
         return self.bench.ledger.fresh(arm, self.chain[0])
 
     def _looks(self, pairs: int, *, is_last: bool) -> Looks:
-        """The looks that were due so far.
-
-        When the time is up there is one whose moment the data did not choose.
-        """
+        """The looks that were due so far."""
         least = self.bench.least_pairs
-        due = [each for each in planned_looks(self.planned) if least <= each <= pairs]
-        if is_last and pairs >= least and pairs not in due:
-            due.append(pairs)
-        return Looks(tuple(due), self.planned, self.rounds, is_last)
+        return Looks.due(pairs, least, self.planned, self.rounds, is_last=is_last)
 
     def _hopeless(self, index: int, record: ArmRecord, looks: Looks) -> ProofAnswer | None:
         """Why even a lucky truth would not be proved with all planned pairs; None: it might be.
@@ -348,7 +335,7 @@ class _Attempt:
         would give up too many true gains that begin badly.
         """
         pairs, (alpha, least) = self._pairs(index), self._goal(index)
-        if len(pairs) not in _futile_counts(self.planned):
+        if len(pairs) not in futile_counts(self.planned):
             return None
         if limit_is_futile(self.bench.ledger, record, self.alpha, looks, self.planned):
             return "over_limit"
@@ -532,25 +519,36 @@ def limit_is_futile(
     return not spare or is_futile(spare, total, alpha, 0.0)
 
 
-class _Begun(NamedTuple):
-    """A block of a proof, and when it began, seconds of the budget."""
+def blocks_to_come(
+    bench: Workbench, first: Sequence[Arm], processes: int, rounds: int, until: float
+) -> tuple[int, int]:
+    """Rounds and number of the blocks of a proof, those included that it has by now.
 
-    block: Block
-    begin_s: float
+    Its blocks say how long they are and what one takes, where it has any.
 
-
-def _begun(bench: Workbench, first: Arm) -> list[_Begun]:
-    """The blocks that the proof of a chain has by now."""
+    Args:
+        bench: Where blocks are measured.
+        first: What stands behind the control in each of them.
+        processes: Of a block.
+        rounds: Of each process, where it has none.
+        until: Part of the budget by which it ends.
+    """
     own = bench.ledger.own_blocks()
-    return [
-        _Begun(block, begin_s)
+    begun = [
+        (block, begin_s)
         for block, (begin_s, _) in zip(own, times_of(own), strict=True)
-        if block.role == "confirm" and block.outcomes[1].arm == first and block.control.ok
+        if block.role == "confirm" and block.outcomes[1].arm in first and block.control.ok
     ]
+    begun_s, block_s = bench.budget.elapsed(), 0.0
+    if begun:
+        (block, begun_s), (_, last_s) = begun[0], begun[-1]
+        rounds, block_s = block.control.rounds, (last_s - begun_s) / max(1, len(begun) - 1)
+    left_s = until * bench.budget.total_s - begun_s
+    return rounds, int(left_s / (block_s or bench.executor.cost(processes, rounds)))
 
 
 @lru_cache(maxsize=64)
-def _futile_counts(planned: int) -> frozenset[int]:
+def futile_counts(planned: int) -> frozenset[int]:
     """The pair counts at which a proof may be given up, `planned` among them."""
     found, due = {planned}, float(FUTILE_FROM)
     while due < planned:

@@ -192,6 +192,9 @@ class ReplayExecutor:
         """Where the virtual time went."""
         return self._accounting
 
+    def prepare(self, control: Arm) -> None:
+        """Finds out nothing: it was told what a block takes."""
+
     def cost(self, arms: int, rounds: int) -> float:
         """Returns the seconds that a block takes."""
         return arms * (self._start_s + self._warmup_s + rounds * self._turn_s)

@@ -59,6 +59,9 @@ class AlternateExecutor(WholeExecutor):
     pace: Pace = _PACE
     reading: NumberReading = NumberReading()
 
+    def prepare(self, control: Arm) -> None:
+        """Finds out nothing: whoever tries the program out has told what a run takes."""
+
     def fits(self, arms: int) -> bool:
         """Whether so many can live at once, as far as the control's memory tells."""
         most_kb = MEMORY_SHARE * self._memory_mb * 1024

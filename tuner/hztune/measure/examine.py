@@ -115,6 +115,7 @@ class Tryout:
             hangs = why if why.status == "hang" else None
             return replace(self.against(f"it fails by itself: {why.detail}"), hangs=hangs)
         self.turns.take_memory(alone.run.rss_peak_kb)
+        self.turns.take_time(alone.run.wall_s)
         if not self.turns.fits(self.least_copies):
             return self.against(f"{self.least_copies} copies of it take more memory than there is")
         service = self.program.service

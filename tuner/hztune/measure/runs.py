@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
+from hztune.machine import timed_window
 from hztune.measure.disturbance import DisturbanceRule, Watch, repeats
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run
@@ -28,7 +29,7 @@ from hztune.measure.server import (
     serve_once,
 )
 from hztune.measure.timed_run import time_once
-from hztune.measure.types import Arm, Turn
+from hztune.measure.types import Accounting, Arm, Turn
 from hztune.measure.whole import SEEDS, Part, Series, WholeExecutor
 from hztune.rests import Rested
 
@@ -44,6 +45,16 @@ class RunExecutor(WholeExecutor):
     """
 
     hangs: Fault | None = None
+
+    def prepare(self, control: Arm) -> None:
+        """Makes the warm-up runs, one at least: they show what a run takes."""
+        if self._run_s or self.hangs is not None:
+            return
+        self._warmups = max(1, self._warmups)
+        series = _RunSeries([control], self._program, self._identity, self._sink, self._limits())
+        with timed_window():
+            warmup_s = self._warm_up(series, random.Random(f"{self._seed} warm-up"))
+        self._accounting += Accounting(warmup_s=warmup_s, wall_s=warmup_s)
 
     def _play(
         self, arms: Sequence[Arm], rounds: int, number: int, rng: random.Random
@@ -73,12 +84,23 @@ class RunExecutor(WholeExecutor):
         started = time.monotonic()
         for number in range(self._warmups):
             tries_load = number == 0 and self._program.service is not None
+            began = time.monotonic()
             run = self._try_load(series, rng) if tries_load else series.run_uncounted(rng)
+            took_s = run.wall_s if tries_load else time.monotonic() - began
+            self.take_time(self._with_rests(self._program.span_s or took_s))
             if run.fault is not None and run.fault.status == "hang":
                 self.hangs = run.fault
                 break
         self._warmups = 0
         return time.monotonic() - started
+
+    def _with_rests(self, seconds: float) -> float:
+        """Seconds of a run that counts, from those of one that does not: that has no rests."""
+        plan = self._program.rest
+        if plan is None:
+            return seconds
+        loads = 1 if self._program.service is None else plan.rounds
+        return loads * seconds + plan.rounds * plan.idle_s
 
     def _try_load(self, series: _RunSeries, rng: random.Random) -> Run:
         """Finds out how the load of a server ends: by itself, or when it is told to.

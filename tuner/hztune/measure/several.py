@@ -38,6 +38,11 @@ class SeveralExecutor:
         """Where the time went, on all workloads."""
         return sum((each.accounting for each in self._executors), Accounting())
 
+    def prepare(self, control: Arm) -> None:
+        """Lets the executor of each workload find out."""
+        for each in self._executors:
+            each.prepare(control)
+
     def cost(self, arms: int, rounds: int) -> float:
         """Returns the wall seconds of a block on all workloads."""
         return sum(each.cost(arms, rounds) for each in self._executors)

@@ -129,6 +129,9 @@ class TurnExecutor:
         """Where the time went since the executor was made."""
         return self._accounting
 
+    def prepare(self, control: Arm) -> None:
+        """Finds out nothing: the tempo says what a block takes."""
+
     def cost(self, arms: int, rounds: int) -> float:
         """Returns the wall seconds expected for a block: its turns, and what blocks took beside."""
         beside = self._overhead_s / self._blocks if self._blocks else 0.0

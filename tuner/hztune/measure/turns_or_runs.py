@@ -50,6 +50,12 @@ class ProgramExecutor:
         """Where the time went, by runs and by turns."""
         return self._runs.accounting + self._turns.accounting
 
+    def prepare(self, control: Arm) -> None:
+        """Finds out how to measure, and what a run takes."""
+        if self._chosen is None:
+            self._chosen = self._choose(control)
+            self._chosen.prepare(control)
+
     def cost(self, arms: int, rounds: int) -> float:
         """Returns the wall seconds that a block will take."""
         return (self._chosen or self._runs).cost(arms, rounds)
@@ -64,9 +70,7 @@ class ProgramExecutor:
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         """Measures a block; see `Executor.measure`."""
-        if self._chosen is None:
-            self._chosen = self._choose(arms[0])
-        executor = self._chosen
+        executor = self._chosen = self._chosen or self._choose(arms[0])
         if executor is self._turns and not self._turns.fits(len(arms)):
             executor = self._runs
         return executor.measure(arms, role=role, rounds=rounds, number=number)

@@ -79,6 +79,12 @@ class Executor(Protocol):
             HztuneError: The measuring itself failed (a missing program, a full disk), not an arm.
         """
 
+    def prepare(self, control: Arm) -> None:
+        """Finds out how arms are measured, and what a block costs, before the first one.
+
+        What is known by then costs nothing; `measure` does the rest of it where nobody asked.
+        """
+
     def cost(self, arms: int, rounds: int) -> float:
         """Returns the wall seconds that `measure` will take for that many arms and rounds."""
 
@@ -100,6 +106,10 @@ class Around:
     def accounting(self) -> Accounting:
         """Where the inner one's time went."""
         return self.inner.accounting
+
+    def prepare(self, control: Arm) -> None:
+        """Lets the inner one find out."""
+        self.inner.prepare(control)
 
     def cost(self, arms: int, rounds: int) -> float:
         """Returns the wall seconds that the inner one will take."""

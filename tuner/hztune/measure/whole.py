@@ -256,6 +256,8 @@ class WholeExecutor(ABC):
         self._control_kb = 0
         self._seen: dict[Arm, str] = {}
         self._run_s: list[float] = []
+        self._planned_s: list[float] = []
+        self._first_s = 1.0
         self._accounting = Accounting()
 
     def tell_load(self, span_s: float) -> None:
@@ -267,20 +269,24 @@ class WholeExecutor(ABC):
         """Where the time went since the executor was made."""
         return self._accounting
 
-    def cost(self, arms: int, rounds: int) -> float:
-        """Returns the wall seconds expected for a block, from how long runs have taken so far.
+    def take_time(self, first_s: float) -> None:
+        """Takes note of what an uncounted run took, seconds."""
+        self._first_s = first_s
 
-        Before the first run there is nothing to go by: then a second for each.
+    def cost(self, arms: int, rounds: int) -> float:
+        """Returns the wall seconds expected for a block, from what runs have taken so far.
+
+        With what was repeated, as disturbed. Before the first block an uncounted run tells; without
+        one, it is a second for each.
         """
-        return arms * rounds * (median(self._run_s) if self._run_s else 1.0)
+        return arms * rounds * (median(self._planned_s) if self._planned_s else self._first_s)
 
     def recall(self, blocks: Sequence[Block]) -> None:
         """Learns how long runs take, the user's commands included, and what the control needs."""
         for block in blocks:
             self._control_kb = max(self._control_kb, block.control.rss_peak_kb)
             ((_, length_s),) = times_of([block])
-            if runs := sum(len(outcome.turns) for outcome in block.outcomes):
-                self._run_s.append(length_s / runs)
+            self._learn(block.outcomes, max(o.rounds for o in block.outcomes), length_s)
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         """Measures all arms; see `Executor.measure`."""
@@ -295,9 +301,14 @@ class WholeExecutor(ABC):
             self._sink.end()
             spent = series.accounting(warmup_s, time.monotonic() - started)
         self._accounting += spent
-        if runs := sum(len(outcome.turns) for outcome in outcomes):
-            self._run_s.append((spent.wall_s - warmup_s) / runs)
+        self._learn(outcomes, rounds, spent.wall_s - warmup_s)
         return Block(number, role, outcomes)
+
+    def _learn(self, outcomes: Sequence[Outcome], rounds: int, took_s: float) -> None:
+        """Learns how long a run takes, and what is planned as one, repetitions included."""
+        if runs := sum(len(outcome.turns) for outcome in outcomes):
+            self._run_s.append(took_s / runs)
+            self._planned_s.append(took_s / min(runs, rounds * len(outcomes)))
 
     @abstractmethod
     def _play(

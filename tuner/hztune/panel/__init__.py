@@ -4,13 +4,11 @@
 harm is shown; `blame` finds the parameters that do it; `examination` is the whole of it.
 """
 
-from hztune.panel.examination import LEAST_S, PANEL_SHARE, Examination, LeftOut, Panel
+from hztune.panel.examination import Examination, LeftOut, Panel
 from hztune.panel.judging import Harm, Seen
 from hztune.panel.workloads import PanelExecutor, PanelWorkload, make
 
 __all__ = [
-    "LEAST_S",
-    "PANEL_SHARE",
     "Examination",
     "Harm",
     "LeftOut",

@@ -20,12 +20,6 @@ from hztune.panel.workloads import PanelExecutor
 from hztune.space import Space
 from hztune.trial import Workbench
 
-PANEL_SHARE = 0.08
-"""Part of a study's budget that is reserved for the panel."""
-
-LEAST_S = 5.0
-"""Seconds below which there is hardly time for three pairs on each of two workloads."""
-
 WORTH = SPEED_MARGIN
 """Log gain on the user's own workload above which a parameter stays: a loss of that size elsewhere
 would be called harm, so that a gain of that size is called worth it."""

@@ -26,6 +26,7 @@ from hztune.sparse.grid import Row
 from hztune.sparse.sampler import PRICE
 from hztune.stats import NORMAL_95, Estimate
 from hztune.trial import Workbench
+from hztune.trial.division import LEAST_SLOTS
 
 SEARCH_BLOCKS = 50
 """A block of the search takes this part of the whole budget: many configurations, few turns each,
@@ -156,23 +157,30 @@ class Search:
         """The allocator with its defaults, or the program as it is."""
         return self.space.control
 
-    def run(self, share: float) -> None:
+    def run(self, share: float, latest: float = 0.0) -> None:
         """Searches until `share` of the budget is used, or there is nothing left to measure.
 
         After LEAST_TRIALS, nothing new is tried where a block of proposals is not expected to add
         the noise floor to the best. Where several workers take part, it ends as soon as one of them
         proves a finalist.
+
+        Args:
+            share: Part of the budget.
+            latest: Part of it by which the study's first block must end where it does not by
+                `share`; then it holds as many candidates as there is time for.
         """
         has_measured = False
         began = self.bench.budget.elapsed()
         until = self.bench.budget.total_s * share
         while self.bench.catch_up():
             rounds = self._rounds()
-            if not self.bench.budget.allows(self.bench.executor.cost(1 + SLOTS, rounds), share):
+            slots = self._slots(rounds, share, latest)
+            if not slots:
                 return
             proposing_until = until - FINAL_SHARE * (until - began)
-            proposing = self.bench.budget.elapsed() < proposing_until and self._room() > 0
-            batch = self._batch(proposing)
+            is_early = self.bench.budget.elapsed() < proposing_until
+            proposing = self._room() > 0 and (is_early or not self.bench.ledger.searched)
+            batch = self._batch(proposing, slots)
             if not batch:
                 if proposing and has_measured:
                     self._tell_early_end(share)
@@ -280,22 +288,33 @@ class Search:
         usual, most = (bench.rounds(1 + SLOTS, total_s / n) for n in most_blocks)
         return max(usual, min(bench.least_rounds(), most))
 
+    def _slots(self, rounds: int, share: float, latest: float) -> int:
+        """Candidates of the next block; 0: there is no time for one."""
+        allows, cost = self.bench.budget.allows, self.bench.executor.cost
+        if allows(cost(1 + SLOTS, rounds), share):
+            return SLOTS
+        if self.bench.ledger.searched:
+            return 0
+        counts = range(SLOTS, LEAST_SLOTS - 1, -1)
+        fitting = (n for n in counts if allows(cost(1 + n, rounds), max(share, latest)))
+        return next(fitting, 0)
+
     def _room(self) -> int:
         """New configurations that may still be measured."""
         known = self.bench.ledger.configurations + len(self.bench.held)
         return SLOTS if self.max_trials is None else max(0, self.max_trials - known)
 
-    def _batch(self, proposing: bool) -> list[Arm]:
+    def _batch(self, proposing: bool, slots: int = SLOTS) -> list[Arm]:
         """The arms of the next block; none where nothing more is worth a block."""
         room = self._room() if proposing else 0
-        arms = self._presets(min(room, SLOTS))
+        arms = self._presets(min(room, slots))
         if arms and arms[0].is_default and self._is_new(arms[0]):
             return arms  # what is still unknown is looked at before the others get more
         if not proposing:
             if not self.goal.is_open(self):
                 return []
             arms = self._shorter(min(SHORTER_SLOTS, self._room()))
-        names = self._shared_out(SLOTS - len(arms))
+        names = self._shared_out(slots - len(arms))
         fresh = room - sum(map(self._is_new, arms))
         for name, count in names.items():
             allowed = fresh if self._promises(name, count) else 0

@@ -52,6 +52,8 @@ def pool(candidates: Sequence[Sequence[PairRatio]], noise: Noise | Noises) -> tu
     machine to machine by a variance that `machine_variance` estimates, and what is estimated is the
     gain on machines like these. With one machine it is the gain there.
 
+    The candidates of a block share its control: see `_without_control`.
+
     Args:
         candidates: The pairs of each candidate, at least one each, shape (candidates, pairs).
         noise: The variance components of a pair, one for all machines or each machine's own.
@@ -59,7 +61,7 @@ def pool(candidates: Sequence[Sequence[PairRatio]], noise: Noise | Noises) -> tu
     if len(candidates) == 0:
         return ()
     apart = machine_variance(candidates, noise)
-    raw, variance = _combined(candidates, noise, apart)
+    raw, variance = _combined(candidates, noise, apart, shared=True)
     centre, spread = _population(raw, variance)
     trust = spread / (spread + variance)
     mean = centre + trust * (raw - centre)
@@ -105,24 +107,71 @@ def expected_improvement(centre: float, spread: float, best: float) -> float:
 
 
 def _combined(
-    candidates: Sequence[Sequence[PairRatio]], noise: Noise | Noises, apart: float
+    candidates: Sequence[Sequence[PairRatio]],
+    noise: Noise | Noises,
+    apart: float,
+    *,
+    shared: bool = False,
 ) -> Averages:
-    """Mean of each candidate's pairs over machines, given the variance between machines."""
+    """Mean of each candidate's pairs over machines, given the variance between machines.
+
+    `shared`: what the control of a block has added to all of it is taken out.
+    """
     if apart == 0.0:
-        return _on_one(candidates, noise)
+        return _on_one(candidates, noise, shared=shared)
     machines = [by_machine(pairs) for pairs in candidates]
-    mean, variance = _on_one([pairs for several in machines for pairs in several], noise)
+    each = [pairs for several in machines for pairs in several]
+    mean, variance = _on_one(each, noise, shared=shared)
     return _averages(mean, 1.0 / (variance + apart), [len(several) for several in machines])
 
 
-def _on_one(groups: Sequence[Sequence[PairRatio]], noise: Noise | Noises) -> Averages:
+def _on_one(
+    groups: Sequence[Sequence[PairRatio]], noise: Noise | Noises, *, shared: bool = False
+) -> Averages:
     """Mean of each group of pairs, as if they were of one machine."""
     pairs = [pair for group in groups for pair in group]
     kinds = [(pair.machine, pair.rounds) for pair in pairs]
-    weight = {kind: 1.0 / noise.on(kind[0]).of_pair(kind[1]) for kind in {*kinds}}
+    known = {kind: noise.on(kind[0]).of_pair(kind[1]) for kind in {*kinds}}
     values = np.array([pair.log_ratio for pair in pairs])
-    weights = np.array([weight[kind] for kind in kinds])
-    return _averages(values, weights, [len(group) for group in groups])
+    variances = np.array([known[kind] for kind in kinds])
+    counts = [len(group) for group in groups]
+    if shared:
+        values, variances = _without_control(values, variances, counts, _block_of_each(pairs))
+    return _averages(values, 1.0 / variances, counts)
+
+
+def _block_of_each(pairs: Sequence[PairRatio]) -> NDArray[np.int64]:
+    """A number for each pair, the same for those of one block."""
+    numbers: dict[tuple[str, int], int] = {}
+    return np.array(
+        [
+            numbers.setdefault((pair.machine, pair.block if pair.block >= 0 else -1 - at), at)
+            for at, pair in enumerate(pairs)
+        ]
+    )
+
+
+def _without_control(
+    values: NDArray[np.float64],
+    variances: NDArray[np.float64],
+    counts: Sequence[int],
+    block: NDArray[np.int64],
+) -> Averages:
+    """Pairs without what the control of their block has added to all of it, and their variances.
+
+    Half of a pair's variance is its control's, which it shares with its block. What that added is
+    estimated from the others of the block: by how far each is from what is believed of it without
+    this very pair, which is the mean of its other pairs, shrunk to what is usual.
+    """
+    group = np.repeat(np.arange(len(counts)), counts)
+    centre, spread = _population(*_averages(values, 1.0 / variances, counts))
+    precision = 1.0 / spread + np.bincount(group, 1.0 / variances)[group] - 1.0 / variances
+    others = np.bincount(group, values / variances)[group] - values / variances
+    off = values - (centre / spread + others) / precision
+    weight = 1.0 / (0.5 * variances + 1.0 / precision)
+    told = 2.0 / variances + np.bincount(block, weight)[block] - weight
+    added = (np.bincount(block, weight * off)[block] - weight * off) / told
+    return values - added, 0.5 * variances + 1.0 / told
 
 
 def _averages(

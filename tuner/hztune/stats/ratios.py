@@ -23,12 +23,14 @@ class PairRatio:
             round divided by the rounds, see `Noise.per_round`; NaN for one turn.
         rounds: Turns of each process behind it.
         machine: Where it was measured; "" where there is one machine only.
+        block: The number of its block: pairs of one block share their reference; -1: not known.
     """
 
     log_ratio: float
     turn_variance: float
     rounds: int
     machine: str = ""
+    block: int = -1
 
 
 def pair_ratio(reference: Outcome, candidate: Outcome) -> PairRatio | None:

@@ -33,6 +33,7 @@ class Budget:
         spent_s: What earlier sessions of the same study used of it.
         reserved_s: What stands beside `total_s` for the panel, until it is released.
         kept_s: What stands beside both for the proof on the program itself.
+        part: What the phases would have of a larger budget, as a part of it; see `Division`.
     """
 
     clock: Clock
@@ -40,6 +41,7 @@ class Budget:
     spent_s: float = 0.0
     reserved_s: float = 0.0
     kept_s: float = 0.0
+    part: float = 1.0
 
     def __post_init__(self) -> None:
         """Starts the clock."""

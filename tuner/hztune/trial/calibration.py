@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hztune.blocks import Arm
@@ -16,13 +17,10 @@ from hztune.stats import (
     noise_floor,
     two_states,
 )
+from hztune.trial.division import COPIES, LEAST_BLOCKS
 from hztune.trial.workbench import SHORT_S, Workbench
 
-COPIES = 4
-"""Processes in an A/A block: two independent pairs."""
-
 FIRST_ROUNDS = 16
-LEAST_BLOCKS = 2
 USUAL_BLOCKS = 4
 MOST_BLOCKS = 8
 
@@ -85,8 +83,16 @@ class Calibration:
         )
 
 
-def calibrate(bench: Workbench, control: Arm, share: float) -> None:
+def calibrate(
+    bench: Workbench, control: Arm, share: float, judge: Callable[[Workbench], None] | None = None
+) -> None:
     """Measures the default against itself until `share` of the budget is used.
+
+    Args:
+        bench: Where blocks are measured.
+        control: The default.
+        share: Part of the budget; LEAST_BLOCKS are measured in any case.
+        judge: Is asked before each block, and may raise; None: nothing is asked.
 
     Raises:
         HztuneError: The default does not run.
@@ -97,6 +103,8 @@ def calibrate(bench: Workbench, control: Arm, share: float) -> None:
         cost = bench.executor.cost(COPIES, rounds)
         if _blocks(bench) >= LEAST_BLOCKS and not bench.budget.allows(cost, share):
             return
+        if judge is not None:
+            judge(bench)
         block = bench.measure([control] * COPIES, "aa", rounds)
         if not block.control.ok and not bench.ledger.calibration:
             raise HztuneError(
@@ -138,12 +146,6 @@ def warnings_about(bench: Workbench, calibration: Calibration) -> list[str]:
             "warning: runs of the same program fall into two groups, "
             f"{percent(calibration.apart, sign=False)} apart; a claim needs {least} fresh pairs"
         )
-        if calibration.pairs < least:
-            enough_s = bench.budget.total_s * least / calibration.pairs
-            said[-1] += (
-                f", for which there is no time: nothing will be claimed; --budget {enough_s:.0f}s "
-                "would do"
-            )
     return said
 
 

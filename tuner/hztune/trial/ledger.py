@@ -166,9 +166,9 @@ class ArmRecord:
         self.last = outcome
         pair, saving = pair_ratio(control, outcome), saving_ratio(control, outcome, rules.memory)
         if pair is not None:
-            self.pairs.append(replace(pair, machine=block.machine))
+            self.pairs.append(replace(pair, machine=block.machine, block=block.number))
         if saving is not None:
-            self.savings.append(replace(saving, machine=block.machine))
+            self.savings.append(replace(saving, machine=block.machine, block=block.number))
         _append(self.peaks, log_memory_ratio(control, outcome, "rss"))
         _append(self.kept, log_memory_ratio(control, outcome, "kept"))
         if rules.limit is not None:

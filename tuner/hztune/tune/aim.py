@@ -10,6 +10,7 @@ from hztune.panel import Examination
 from hztune.result.decision import Decision
 from hztune.search import SearchGoal
 from hztune.trial import Workbench
+from hztune.trial.division import latest_search
 
 if TYPE_CHECKING:
     from hztune.tune.story import Story
@@ -37,6 +38,16 @@ class Aim(ABC):
     def bench(self) -> Workbench:
         """Where blocks are measured."""
         return self.story.bench
+
+    def search(self, share: float) -> bool:
+        """Searches until that share of the budget, sooner where the proof needs more.
+
+        Returns:
+            Whether anything was measured.
+        """
+        latest, before = latest_search(self.bench), len(self.bench.ledger.blocks)
+        self.story.search.run(min(share, latest), latest)
+        return len(self.bench.ledger.blocks) > before
 
     @abstractmethod
     def proof_plan(self) -> tuple[float, float]:

@@ -28,14 +28,15 @@ from hztune.profile import Verdict
 from hztune.progress import percent
 from hztune.result.decision import REASONS, Decision
 from hztune.search import FrontGoal, members
+from hztune.trial.division import (
+    FRONT_SHARE,
+    PROVED_BY,
+    SEARCHED_BY,
+    SHORTENED_BY,
+    latest_search,
+    no_time_for_claim,
+)
 from hztune.tune.aim import Aim
-from hztune.tune.winner import PROVED_BY, SEARCHED_BY
-
-SHORTENED_BY = 0.63
-"""The share of the budget by which the members are shortened; what is left is for the proofs."""
-
-FRONT_SHARE = PROVED_BY - SHORTENED_BY
-"""Part of the budget for the proofs of all members together."""
 
 
 class Front(Aim):
@@ -73,14 +74,15 @@ class Front(Aim):
             EndedElsewhere: Another worker has come to the verdict.
         """
         if not self._begun():
-            self.story.search.run(SEARCHED_BY)
+            self.search(SEARCHED_BY)
         self.story.take_lead()
         begun = self._begun()
         if begun and max(begun.values()) > 1:
             return [*begun]  # all had their first pair
         now = self.bench.budget.elapsed() / self.bench.budget.total_s
         most = affordable(self.bench, FRONT_SHARE, min(PROVED_BY, now + FRONT_SHARE))
-        chosen = self._shortened(members(self.story.search, most), 0.0 if begun else SHORTENED_BY)
+        share = 0.0 if begun else min(SHORTENED_BY, latest_search(self.bench))
+        chosen = self._shortened(members(self.story.search, most), share)
         arms = dict.fromkeys([*begun, *chosen])
         return [*arms][: max(most, len(begun))]
 
@@ -121,7 +123,7 @@ class Front(Aim):
         if not self.proofs:
             why = "no configuration promised more speed or less memory"
             if members(story.search, MOST_MEMBERS):
-                why = f"no time was left for the {self.bench.least_pairs} fresh pairs of a claim"
+                why = no_time_for_claim(self.bench)
         alone = "the unchanged program" if story.control.allocator == "none" else "the default"
         return story.nothing_found(f"the front is {alone} alone: {why}")
 

@@ -21,20 +21,17 @@ from hztune.measure.executors import refuse_mixture
 from hztune.measure.identity import user_settings
 from hztune.measure.program import OPEN, Program
 from hztune.measure.scope import entered
-from hztune.panel import LEAST_S, PANEL_SHARE
 from hztune.profile import MOST_SEED, MOST_TERM_DAYS, TERM_DAYS
 from hztune.quota import LEAST_MEMORY_KB, Quota
 from hztune.rests import MemoryKind, RestPlan, weighed_memory
 from hztune.space import AnySpace
 from hztune.trace import sidecar
 from hztune.trial import OF_LOAD, LossLimit, MemoryLimit, memory_limit
+from hztune.trial.division import PANEL_LEAST_S, PANEL_SHARE, Division
 from hztune.tune.candidates import AllocatorChoice, TuneTarget, asks_inside, candidates
 from hztune.workload import WorkloadSpec
 
 DEFAULT_BUDGET_S = 180.0
-SMALLEST_SHARE = 0.3
-"""Part of the budget in which the smallest memory is sought, where it is."""
-
 DEFAULT_MAX_LOSS = "5%"
 """What the pairs of a proof can show of a configuration that loses nothing; see `LossLimit`."""
 
@@ -149,16 +146,15 @@ class TuneRequest:
         return ", ".join(target.label for target in targets)
 
     @property
-    def panel_s(self) -> float:
-        """Seconds of the budget that are the panel's; 0: there is none."""
-        wanted = self.panel if self.panel is not None else self.workload is not None
-        seconds = PANEL_SHARE * self.budget_s
-        return seconds if wanted and not self.pareto and seconds >= LEAST_S else 0.0
-
-    @property
-    def smallest_s(self) -> float:
-        """Seconds of the budget in which the smallest memory is sought; 0: it is not."""
-        return SMALLEST_SHARE * self.budget_s if self.smallest_memory else 0.0
+    def division(self) -> Division:
+        """How the budget is divided."""
+        wants_panel = self.panel if self.panel is not None else self.workload is not None
+        return Division.of(
+            self.budget_s,
+            panel=wants_panel and not self.pareto,
+            smallest=self.smallest_memory,
+            program=self.prove_on is not None,
+        )
 
     @property
     def name(self) -> str:
@@ -338,10 +334,10 @@ def _refuse_panel(request: TuneRequest) -> None:
     """
     if request.panel and request.pareto:
         raise UsageError("--panel is for one winner, and --pareto proves several; leave one out")
-    if request.panel and not request.panel_s:
+    if request.panel and not request.division.panel_s:
         raise UsageError(
-            f"--panel has {100 * PANEL_SHARE:.0f} % of --budget, and needs {LEAST_S:g} s of it; "
-            f"legal with it is a budget from {math.ceil(LEAST_S / PANEL_SHARE)}s on"
+            f"--panel has {100 * PANEL_SHARE:.0f} % of --budget, and needs {PANEL_LEAST_S:g} s of "
+            f"it; legal with it is a budget from {math.ceil(PANEL_LEAST_S / PANEL_SHARE)}s on"
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +27,16 @@ from hztune.store.local import LocalStudy
 from hztune.strictjson import as_word
 from hztune.trial import Budget, Clock, Ledger, SystemClock, Workbench
 from hztune.trial.budget import Stop
+from hztune.trial.division import CALIBRATED_BY, PROVED_BY, SEARCHED_BY
 from hztune.tune import folder
 from hztune.tune.afterwards import afterwards
-from hztune.tune.candidates import asks_inside
 from hztune.tune.conclusion import metric_of, program_metric, result_of
 from hztune.tune.learned import leave, prior_of, told_of
-from hztune.tune.on_program import PROGRAM_SHARE, LastProof
+from hztune.tune.on_program import LastProof
 from hztune.tune.pareto_aim import Front
 from hztune.tune.request import Task, TuneRequest, understand
 from hztune.tune.story import Story
-from hztune.tune.winner import CALIBRATED_BY, PROVED_BY, SEARCHED_BY, Winner
+from hztune.tune.winner import Winner
 
 
 def tune(request: TuneRequest, reporter: Reporter) -> Result:
@@ -81,17 +80,16 @@ def plan(request: TuneRequest) -> list[str]:
     task = understand(request, look=False)
     searched = task.space
     shares = (CALIBRATED_BY, SEARCHED_BY, PROVED_BY)
-    kept_s = PROGRAM_SHARE * request.budget_s if request.prove_on is not None else 0.0
-    phases_s = request.budget_s - request.panel_s - request.smallest_s - kept_s
-    ends = [duration(share * phases_s) for share in shares]
+    division = request.division
+    ends = [duration(share * division.phases_s) for share in shares]
     sought = [f"objectives: {request.pareto} (a front)"] if request.pareto else []
     proofs = f"{'all members' if request.pareto else 'each parameter'} proved by {ends[2]}"
-    if request.panel_s:
-        proofs += f", {duration(request.panel_s)} for the panel"
+    if division.panel_s:
+        proofs += f", {duration(division.panel_s)} for the panel"
     if request.smallest_memory:
-        proofs += f", {duration(request.smallest_s)} for the smallest memory"
+        proofs += f", {duration(division.smallest_s)} for the smallest memory"
     if request.prove_on is not None:
-        proofs += f", {duration(kept_s)} for {request.prove_on.label} itself"
+        proofs += f", {duration(division.program_s)} for {request.prove_on.label} itself"
     lines = [
         f"workload: {request.label}",
         *sought,
@@ -135,17 +133,12 @@ def executor_of(
         request: What was asked.
         machine: Where it is measured.
         sink: Where every measurement goes.
-        inside: The allocators that every program brings; they were found in its first warm-up.
+        inside: The allocators that every program brings.
         say: Tells the user how programs are measured, and why.
     """
     if request.program is not None:
-        run_once = asks_inside(request.allocators)
-        programs = [
-            replace(program, warmups=max(0, program.warmups - run_once))
-            for program in request.programs
-        ]
         return programs_executor(
-            programs, sink, seed=request.seed, machine=machine, inside=inside, say=say
+            request.programs, sink, seed=request.seed, machine=machine, inside=inside, say=say
         )
     return workloads_executor(
         request.workloads, sink, seed=request.seed, machine=machine, processes=1 + SLOTS
@@ -201,23 +194,21 @@ def last_proof_of(request: TuneRequest, machine: Machine, sink: Sink, say: Say) 
         WorkloadSink(sink, as_word(program.label)),
         seed=request.seed,
         machine=machine,
-        say=say,
+        say=lambda words: say(f"{program.label}: {words}"),
     )
-    seconds = PROGRAM_SHARE * request.budget_s
+    seconds = request.division.program_s
     return LastProof(executor, as_word(program.label), program_metric(program), seconds)
 
 
 def budget_of(request: TuneRequest, clock: Clock, spent_s: float) -> Budget:
     """The time of a study, of which some is the panel's where there is one."""
-    panel_s, kept_s = request.panel_s, PROGRAM_SHARE * request.budget_s
-    kept_s = kept_s if request.prove_on is not None else 0.0
-    total_s = request.budget_s - panel_s - request.smallest_s - kept_s
-    return Budget(clock, total_s, spent_s, panel_s, kept_s)
+    own = request.division
+    return Budget(clock, own.phases_s, spent_s, own.panel_s, own.program_s, own.part)
 
 
 def panel_of(request: TuneRequest, machine: Machine, sink: Sink) -> Panel | None:
     """The workloads on which the winner is examined; None: there are none."""
-    if not request.panel_s:
+    if not request.division.panel_s:
         return None
     tuned = [spec.name for spec in request.workloads]
     threads = request.threads

@@ -23,9 +23,10 @@ from hztune.search import Ranked, Search
 from hztune.space import AnySpace
 from hztune.stats import Interval
 from hztune.trial import Calibration, Ledger, Workbench, assess, calibrate, warnings_about
+from hztune.trial.division import CALIBRATED_BY, PROVED_BY, refuse_too_little
 from hztune.tune.aim import Aim
 from hztune.tune.on_program import LastProof
-from hztune.tune.winner import CALIBRATED_BY, PROVED_BY, Winner
+from hztune.tune.winner import Winner
 from hztune.workload import METRICS
 
 
@@ -69,13 +70,25 @@ class Story:
         return self.search.control
 
     def run(self) -> Decision:
-        """Tells the story to its end; an interruption ends it with the best so far."""
+        """Tells the story to its end; an interruption ends it with the best so far.
+
+        Raises:
+            UsageError: The budget is too small for what is measured.
+        """
         try:
-            calibrate(self.bench, self.control, CALIBRATED_BY)
+            self._prepare()
+            calibrate(self.bench, self.control, CALIBRATED_BY, refuse_too_little)
             self._assess()
+            refuse_too_little(self.bench)
             return self.aim.decide()
         except (KeyboardInterrupt, StoppedByUser):
             return self._interrupted()
+
+    def _prepare(self) -> None:
+        """Finds out what a block costs."""
+        self.bench.executor.prepare(self.control)
+        if self.last is not None and not self.bench.ledger.searched:
+            self.last.refuse_too_little(self.control)
 
     def _assess(self) -> None:
         """Says what this study can see, before it looks."""

@@ -47,7 +47,7 @@ def survivors(
     """
     found = []
     for arm in arms:
-        deadline = time.monotonic() + request.smallest_s / len(arms)
+        deadline = time.monotonic() + request.division.smallest_s / len(arms)
         survives = _survival(request, arm, bench, machine, inside)
         least = smallest_memory(survives, _start_kb(bench, arm), partial(_is_before, deadline))
         reporter.say(f"smallest memory of {arm.text}: {least.words}")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from hztune.blocks import Arm
 from hztune.confirm import (
-    PROOF_SHARE,
     Proof,
     Step,
     affordable_pairs,
@@ -25,18 +24,17 @@ from hztune.result.decision import REASONS, Decision, claim_of
 from hztune.search import MOST_STEPS, Chain, FastestGoal
 from hztune.stats import Interval
 from hztune.trial import PAIRS
+from hztune.trial.division import (
+    NEXT_SEARCH,
+    PROOF_SHARE,
+    PROVED_BY,
+    SEARCHED_BY,
+    no_time_for_claim,
+)
 from hztune.tune.aim import Aim
 
 if TYPE_CHECKING:
     from hztune.tune.on_program import LastProof
-
-CALIBRATED_BY = 0.08
-SEARCHED_BY = 0.52
-PROVED_BY = 0.97
-"""The shares of the budget by which each phase ends; what one leaves, the next may use."""
-
-_NEXT_SEARCH = 0.45
-"""Part of what is left that a further search gets after a finalist was refused."""
 
 
 class Winner(Aim):
@@ -52,19 +50,25 @@ class Winner(Aim):
         """Searches and proves until a gain is proved, or no candidate or no time is left."""
         if self._resumed():
             self.story.take_lead()
+        is_further = False
         while True:
             resumed = self._resumed()
             for chain in resumed[:-1]:
                 self._refuse(given_up(self.bench, self.story.control, chain, alpha=self._alpha()))
             if resumed and (winner := self._prove(resumed[-1])) is not None:
                 return self._improved(winner)
-            self.story.search.run(self._searched_by())
+            has_measured = self.search(self._searched_by(is_further))
             self.story.take_lead()
             if self._resumed():
                 continue
-            finalist = self.story.search.finalist(self._most_steps())
-            if finalist is None or not self._time_for_proof():
+            if not self._time_for_proof():
                 return self._nothing_found()
+            finalist = self.story.search.finalist(self._most_steps())
+            if finalist is None:
+                if is_further and not has_measured:
+                    return self._nothing_found()
+                is_further = True  # nothing promises anything so far: the time left is for more
+                continue
             if (winner := self._prove(finalist)) is not None:
                 return self._improved(winner)
 
@@ -82,12 +86,12 @@ class Winner(Aim):
         judged = {proof.first for proof in self.proofs}
         return [arms for first, arms in chains.items() if first not in judged]
 
-    def _searched_by(self) -> float:
+    def _searched_by(self, is_further: bool) -> float:
         """The share of the budget by which the next search must end."""
-        if not self.proofs:
+        if not self.proofs and not is_further:
             return SEARCHED_BY
         now = self.bench.budget.elapsed() / self.bench.budget.total_s
-        return now + _NEXT_SEARCH * max(0.0, PROVED_BY - now)
+        return now + NEXT_SEARCH * max(0.0, PROVED_BY - now)
 
     def _most_steps(self) -> int:
         """Configurations of a chain for which the time left holds the pairs of a proof."""
@@ -143,13 +147,25 @@ class Winner(Aim):
                 self.bench.reporter.say(f"left out: {said} is not proved to add anything")
         arm, interval, steps = self._safe(proof)
         if interval is None:
-            harm = "not worth the harm that it does to other programs"
-            why = f"{proof.arm.text} is faster, but {harm}"
-            return self.story.decided("no_gain", self.story.control, None, why)
+            return self._left_alone(proof)
         gain = self.story.gain_words(interval.estimate)
         why = f"{gain} on {interval.pairs} fresh pairs of processes"
         decision = self.story.decided("improved", arm, interval, why, steps)
         return decision if self.story.last is None else self._on_program(decision, self.story.last)
+
+    def _left_alone(self, proof: Proof) -> Decision:
+        """The verdict where the panel leaves out what a chain begins with.
+
+        What is left was proved beside it only: it gets pairs of its own, if there is time.
+        """
+        why = f"{proof.arm.text} is faster, but not worth the harm that it does to other programs"
+        left = self.examined.arm if self.examined else self.story.control
+        if left.params and left != self.story.control:
+            if not self._time_for_proof():
+                why += f", and {no_time_for_claim(self.bench, left.text)}"
+            elif (alone := self._prove((left,))) is not None:
+                return self._improved(alone)
+        return self.story.decided("no_gain", self.story.control, None, why)
 
     def _on_program(self, found: Decision, last: LastProof) -> Decision:
         """The verdict of the program itself on what was found on its trace."""
@@ -255,7 +271,7 @@ class Winner(Aim):
         elif not self.proofs and not records:
             why = "no configuration was searched: the budget had no time left for it"
         elif not self.proofs and story.search.best() is not None:
-            why = f"no time was left for the {self.bench.least_pairs} fresh pairs of a claim"
+            why = no_time_for_claim(self.bench)
         elif not self.proofs:
             why = "no configuration promised more than the default"
         else:
