@@ -69,9 +69,7 @@ class AlternateExecutor(WholeExecutor):
 
     def give_networks(self) -> Program:
         """Gives each copy of a server, and its load, a network of its own; returns the server."""
-        service = self._program.service
-        assert service is not None, "not a server"
-        self._program = replace(self._program, service=replace(service, has_network=True))
+        self._program = replace(self._program, has_network=True)
         return self._program
 
     def take_memory(self, control_kb: int) -> None:

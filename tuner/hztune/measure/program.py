@@ -60,20 +60,20 @@ _BENCH_RESTS = "^hz-bench: at rest$"
 class Service:
     """What makes a program a server: it answers, is put under load, and is then stopped.
 
+    All of it belongs to what a study is of: another field makes other studies of the old ones.
+
     Attributes:
         load: Shell command that puts it under load; its time and its output are what is measured.
         ready: Shell command that succeeds as soon as the server answers; "" to try the port.
         port: TCP port of this machine on which it answers; 0 with `ready`, and where each run has
             a port of its own, `{port}`.
         idle_s: Seconds after the load after which its memory is read once more.
-        has_network: Whether each copy of it, and its load, has a network of its own.
     """
 
     load: str
     ready: str = ""
     port: int = 0
     idle_s: float = 0.0
-    has_network: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,7 @@ class Program:
         rest: Its rounds of load and rest; None: it is not looked at while it rests.
         seeks_kept: Whether what it keeps at rest is made less, and not its speed better.
         quota: The container in which each of its runs is measured; None: it has the machine.
+        has_network: Whether each copy of a server, with its load, has a network of its own.
     """
 
     argv: tuple[str, ...]
@@ -129,6 +130,7 @@ class Program:
     rest: RestPlan | None = None
     seeks_kept: bool = False
     quota: Quota | None = None
+    has_network: bool = False
 
     @property
     def label(self) -> str:

@@ -65,8 +65,15 @@ class Server:
 
     def serve(self) -> str:
         """Waits until it answers; returns what to tell hz-alternate."""
-        assert self.program.service is not None, "not a server"
-        self.fault = answers(self.program.service, self.base, self._has_ended, self._pid)
+        program = self.program
+        assert program.service is not None, "not a server"
+        self.fault = answers(
+            program.service,
+            self.base,
+            self._has_ended,
+            self._pid,
+            has_network=program.has_network,
+        )
         self._before = _thread_cpu_ns(self._pid)
         self.pids.update(live.descendants(self._pid))
         return DROP if self.fault else READY

@@ -199,7 +199,12 @@ def refuse_fixed_time(alone_s: float, longer_s: float, worked: float) -> None:
 
 
 def answers(
-    service: Service, base: Mapping[str, str], ended: Callable[[float], bool], launcher: int
+    service: Service,
+    base: Mapping[str, str],
+    ended: Callable[[float], bool],
+    launcher: int,
+    *,
+    has_network: bool = False,
 ) -> Fault | None:
     """Waits until a server answers; returns why it does not.
 
@@ -208,10 +213,11 @@ def answers(
         base: The environment of hztune's own programs.
         ended: Waits so many seconds, and says whether the server has ended.
         launcher: The process above the server's.
+        has_network: Whether it is in a network of its own.
     """
     deadline = time.monotonic() + READY_S
     while not ended(_PAUSE_S):
-        if _is_ready(service, base, launcher):
+        if _is_ready(service, base, launcher if has_network else 0):
             return None
         if time.monotonic() > deadline:
             why = f"the server did not answer {_where(service)} within {READY_S:g} s"
@@ -242,14 +248,15 @@ def _where(service: Service) -> str:
     return f"to --ready {service.ready!r}" if service.ready else f"on port {service.port}"
 
 
-def _is_ready(service: Service, base: Mapping[str, str], launcher: int) -> bool:
-    if not service.ready and service.has_network:
-        return port_in_words(service.port) in _ports_below(launcher)
+def _is_ready(service: Service, base: Mapping[str, str], network_of: int) -> bool:
+    """Whether a server answers, in the network of a process; 0: in this one."""
+    if not service.ready and network_of:
+        return port_in_words(service.port) in _ports_below(network_of)
     if not service.ready:
         return _listens(service.port)
     words = ["/bin/sh", "-c", service.ready]
-    if service.has_network:
-        words = network.inside(launcher, service.ready)
+    if network_of:
+        words = network.inside(network_of, service.ready)
     return process.run(words, env=base, deadline_s=_ASK_S).ok
 
 

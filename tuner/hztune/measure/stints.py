@@ -221,7 +221,7 @@ def _command(
         words += ["--unit", str(number)]
         words += ["--freezer", str(group)] if group else []
         if unit.program.service is not None:
-            words += ["--own-network"] if unit.program.service.has_network else []
+            words += ["--own-network"] if unit.program.has_network else []
             words += ["--service", str(len(own)), *own]
             own = load_words(unit.program)
         words += ["--main", str(len(own)), *own]
