@@ -81,8 +81,9 @@ class Study:
         store: LocalStudy,
         strange: Landscape = ruined,
         spent_s: float = 0.0,
+        own: Landscape = tuned,
     ) -> Study:
-        bench = make_bench(tuned, QUIET, budget_s=276.0, ledger=Ledger.of(store.replay()))
+        bench = make_bench(own, QUIET, budget_s=276.0, ledger=Ledger.of(store.replay()))
         clock = bench.executor.clock  # type: ignore[attr-defined]
         bench.executor = Kept(bench.executor, store)
         bench.budget = replace(bench.budget, spent_s=spent_s, reserved_s=24.0)
@@ -139,6 +140,26 @@ def test_what_harms_a_strange_workload_leaves_the_winner_and_the_rest_is_proved(
     budget = study.bench.budget
     assert (budget.total_s, budget.reserved_s) == (300.0, 0.0)
     assert budget.elapsed() <= 1.02 * budget.total_s
+
+
+def test_what_was_proved_beside_a_harmful_parameter_only_is_proved_by_itself(
+    make_bench: MakeBench, toy_space: Space, store: Open
+) -> None:
+    """Large pages gain most, so that the chain begins with them, and spin locks add to them."""
+
+    def own(arm: Arm) -> Truth:
+        config = arm.config
+        return Truth(0.03 * (config.get("lock") == "spin") + 0.04 * (config.get("pages") == "on"))
+
+    with store() as opened:
+        study = Study.of(make_bench, toy_space, opened, own=own)
+        decision = study.run()
+    chain, alone = decision.proofs
+    assert chain.first.config == {"pages": "on"} and chain.arm.config["lock"] == "spin"
+    assert (decision.verdict, decision.arm.config) == ("improved", {"lock": "spin"})
+    assert decision.interval is not None and alone.interval is not None
+    assert decision.interval.low == pytest.approx(alone.interval.low)
+    assert decision.examined is not None and decision.examined.winner == decision.arm
 
 
 def test_a_panel_has_the_time_that_an_early_proof_has_left(

@@ -122,7 +122,7 @@ def tune(asked: TuneRequest, *, reporter: Reporter | None = None) -> Result:
     Ctrl-C (or SIGTERM) ends it with the best so far, whose verdict is "interrupted".
 
     Raises:
-        UsageError: The request is not legal; nothing was written.
+        UsageError: The request is not legal, and nothing was written; or the budget is too small.
         HztuneError: The measuring failed; what was measured is kept, and `resume` goes on with it.
     """
     from hztune.tune import tune

@@ -107,9 +107,12 @@ def calibrate(
             judge(bench)
         block = bench.measure([control] * COPIES, "aa", rounds)
         if not block.control.ok and not bench.ledger.calibration:
+            hint = "; a run may take --timeout, and no longer than --budget" * (
+                block.control.status == "hang"
+            )
             raise HztuneError(
                 f"{control.allocator} does not run with its defaults "
-                f"({block.control.status}: {block.control.detail})"
+                f"({block.control.status}: {block.control.detail}){hint}"
             )
         rounds = bench.rounds(COPIES, most_s)
         bench.tell("calibrate")

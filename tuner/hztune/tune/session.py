@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ def tune(request: TuneRequest, reporter: Reporter) -> Result:
     samples are there.
 
     Raises:
-        UsageError: The request is not legal; nothing was written.
+        UsageError: The request is not legal; nothing was written. Or the budget is too small for
+            what is measured; what was measured by then is kept.
         HztuneError: The measuring itself failed; the samples so far are kept.
     """
     started = time.monotonic()
@@ -137,8 +139,13 @@ def executor_of(
         say: Tells the user how programs are measured, and why.
     """
     if request.program is not None:
+        # a run that takes longer than the whole study is of no use to it
+        programs = [
+            replace(program, timeout_s=min(program.timeout_s, request.budget_s))
+            for program in request.programs
+        ]
         return programs_executor(
-            request.programs, sink, seed=request.seed, machine=machine, inside=inside, say=say
+            programs, sink, seed=request.seed, machine=machine, inside=inside, say=say
         )
     return workloads_executor(
         request.workloads, sink, seed=request.seed, machine=machine, processes=1 + SLOTS
