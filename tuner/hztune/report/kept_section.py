@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 from hztune.measure.live_share import LiveReading
@@ -11,7 +10,7 @@ from hztune.report.markup import Html, figure, join, table, tag
 from hztune.report.shapes import PlotScale, drawing, lettering, rectangle, segment, time_ticks
 from hztune.rests import Rested, Round
 from hztune.result.figures import Figures
-from hztune.result.kept import Ends, Keeper, KeptMemory
+from hztune.result.kept import Ends, Keeper, KeptMemory, slope_words
 
 _HEIGHT, _TOP, _LEFT = 280.0, 26.0, 58.0
 _MOST_FAINT = 12
@@ -190,12 +189,6 @@ def size_words(kb: float) -> str:
     if abs(kb) < 1024:
         return f"{kb:.0f}\u00a0KiB"
     return f"{kb / 1024:.1f}\u00a0MiB"
-
-
-def slope_words(slope: Ends) -> str:
-    """A slope with its interval: "+12 KiB [-3, +27]"."""
-    middle, low, high = (each if math.isfinite(each) else 0.0 for each in slope)
-    return f"{middle:+,.0f}\u00a0KiB [{low:+,.0f}, {high:+,.0f}]"
 
 
 def ends_words(ratio: Ends) -> str:
