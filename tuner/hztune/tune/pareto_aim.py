@@ -29,7 +29,7 @@ from hztune.progress import percent
 from hztune.result.decision import REASONS, Decision
 from hztune.search import FrontGoal, members
 from hztune.tune.aim import Aim
-from hztune.tune.winner import PROVED_BY, SEARCHED_BY
+from hztune.tune.winner import NOTHING_SEARCHED, PROVED_BY, SEARCHED_BY
 
 SHORTENED_BY = 0.63
 """The share of the budget by which the members are shortened; what is left is for the proofs."""
@@ -120,7 +120,9 @@ class Front(Aim):
         why = f"{len(self.proofs)} candidate(s) proved neither more speed nor less memory"
         if not self.proofs:
             why = "no configuration promised more speed or less memory"
-            if members(story.search, MOST_MEMBERS):
+            if not self.bench.ledger.searched:
+                why = NOTHING_SEARCHED
+            elif members(story.search, MOST_MEMBERS):
                 why = f"no time was left for the {self.bench.least_pairs} fresh pairs of a claim"
         alone = "the unchanged program" if story.control.allocator == "none" else "the default"
         return story.nothing_found(f"the front is {alone} alone: {why}")

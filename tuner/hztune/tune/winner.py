@@ -35,6 +35,8 @@ SEARCHED_BY = 0.52
 PROVED_BY = 0.97
 """The shares of the budget by which each phase ends; what one leaves, the next may use."""
 
+NOTHING_SEARCHED = "no configuration was searched: the budget had no time left for it"
+
 _NEXT_SEARCH = 0.45
 """Part of what is left that a further search gets after a finalist was refused."""
 
@@ -253,7 +255,7 @@ class Winner(Aim):
         if records and not any(record.feasible for record in records):
             why = "no configuration beside the default ran within the limits"
         elif not self.proofs and not records:
-            why = "no configuration was searched: the budget had no time left for it"
+            why = NOTHING_SEARCHED
         elif not self.proofs and story.search.best() is not None:
             why = f"no time was left for the {self.bench.least_pairs} fresh pairs of a claim"
         elif not self.proofs:
