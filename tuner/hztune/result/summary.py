@@ -169,6 +169,8 @@ def _profile_lines(result: Result) -> Iterator[str]:
         for share in made.shares:
             if share.ratio is not None:
                 yield f"    on {_label(made, share)}: {ratio_text(share)}"
+    if made.objective.quota is not None:
+        yield f"  each run in a container with {made.objective.quota.text}"
     if result.account.rss_ratio is not None:
         yield f"  peak memory: {result.account.rss_ratio:.2f}x of the {base}'s"
     if result.account.idle_ratio is not None:
