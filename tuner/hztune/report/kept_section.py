@@ -109,7 +109,7 @@ def curves(default: Sequence[Rested], tuned: Sequence[Rested], width: float) -> 
     shown = [*default[:_MOST_FAINT], *tuned[:_MOST_FAINT]]
     last_s = max(each.rounds[-1].end_ms for each in shown) * 1e-3
     most_mb = max(kb for each in shown for _, kb, _ in _line_of(each)) / 1024
-    bottom = _HEIGHT - 34.0
+    bottom = _HEIGHT - 42.0
     x = PlotScale(0.0, max(0.1, last_s), _LEFT, width - 8.0)
     y = PlotScale(0.0, 1.05 * max(0.1, most_mb), bottom, _TOP)
     shapes = [*_bands(_middle(default).rounds, x, bottom), *_ticks(x, y, width)]
