@@ -453,6 +453,10 @@ BAD: dict[str, tuple[list[str], str]] = {
         ["compare", "true", "false", "--command", "a={}", "--command", "b=true"],
         "must begin every --command or none",
     ),
+    "CPUs that are no number": (
+        [*TWO, "--cpus", "nan", "--", "true"],
+        "'--cpus': 'nan' is not a number; legal is one such as",
+    ),
     "a gate with three": ([*TWO, "none", *GATE, "--", "true"], "there are 3; give the base"),
     "a margin without a unit": ([*TWO, "--no-worse", "2", "--", "true"], "--no-worse '2': legal"),
     "a margin of nothing": ([*TWO, "--no-worse", "0%", "--", "true"], "legal is a percentage"),

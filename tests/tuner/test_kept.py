@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +18,12 @@ import pytest
 from hztune import profile, report
 from hztune.api import request as requested
 from hztune.blocks import Arm, Block, Outcome, Role
+from hztune.compare import comparison, exchange
+from hztune.compare import table as comparison_table
+from hztune.compare.comparison import Comparison
+from hztune.compare.contenders import Contender
+from hztune.compare.match import Measured, row
+from hztune.compare.targets import ProgramSpec
 from hztune.errors import UsageError
 from hztune.lab.replay import Landscape, ReplayExecutor, Truth, VirtualClock
 from hztune.measure.program import described
@@ -294,6 +303,59 @@ def test_a_front_weighs_what_is_kept(tuned: Callable[..., Result]) -> None:
     assert "kept memory 0." in text
 
 
+SIDES = (
+    Contender("default", CONTROL),
+    Contender("spin", Arm.of("hz", {"depot_lock": "spin"})),
+)
+
+
+@pytest.fixture
+def compared() -> Comparison:
+    """A comparison of one program that rests; the second contender leaks."""
+    executor = AtRest(
+        ReplayExecutor(lambda arm: Truth(), seed=1),
+        spin_saves,
+        seeks_kept=False,
+        leak_kb=lambda arm: 1024.0 * bool(arm.params),
+    )
+    spec = ProgramSpec("server", "seconds", "", "", "")
+    made = Measured(spec, row(executor, SIDES, 6, 60.0), "2026-01-31T12:00:00Z")
+    return Comparison(SIDES, (("cpu", "Test CPU"),), (("hztune", "0.1.0"),), (made,))
+
+
+def test_a_comparison_tells_what_each_contender_keeps(compared: Comparison) -> None:
+    plain = comparison_table.plain(compared.standings).splitlines()
+    at = plain.index("  kept memory, at the end of the last rest:")
+    assert re.match(
+        r"    default  1.00 \[1.00, 1.00\]     9\d\.\d MiB and 0.1 MiB given", plain[at + 1]
+    )
+    assert re.match(r"    spin     0.8\d \[0.\d\d, 0.\d\d\] ", plain[at + 2])
+    assert "each round more +1,0" in plain[at + 2]
+    assert plain[at + 2].endswith("it grows, a leak or fragmentation")
+    shown = comparison_table.markdown(compared.standings)
+    assert "| row | contender | kept memory at rest | ratio | each round more |" in shown
+    (_, spin) = csv.DictReader(io.StringIO(exchange.csv_text(compared)))
+    assert float(spin["kept_ratio"]) == pytest.approx(0.83, abs=0.05)
+    assert float(spin["round_more_kib"]) == pytest.approx(1024, abs=60)
+
+
+def test_a_record_of_a_comparison_holds_what_was_kept(compared: Comparison, tmp_path: Path) -> None:
+    (tmp_path / "record.json").write_text(comparison.dumps(compared))
+    found, wrong = comparison.load(tmp_path / "record.json")
+    assert (found.standings, wrong) == (compared.standings, [])
+
+
+@pytest.mark.parametrize("bad", [[], [[1, 2, 3]], [[0, 1, 2, 3, 4, "5"]], ["x"], [None]])
+def test_rounds_that_are_none_are_refused(
+    bad: list[object], compared: Comparison, tmp_path: Path
+) -> None:
+    stored = json.loads(comparison.dumps(compared))
+    stored["rows"][0]["blocks"][0][0]["rested"]["rounds"] = bad
+    (tmp_path / "record.json").write_text(json.dumps(stored))
+    with pytest.raises(UsageError, match="no valid record"):
+        comparison.load(tmp_path / "record.json")
+
+
 def test_a_leak_is_found_and_its_size_told(tuned: Callable[..., Result]) -> None:
     found = tuned(
         spin_saves, leak_kb=lambda arm: 1024.0 if arm.config.get("depot_lock") == "spin" else 0.0
@@ -407,9 +469,12 @@ def test_a_server_rests_two_seconds_if_nothing_else_is_said() -> None:
     asked = requested(program=server, objective="kept")
     assert asked.rest == RestPlan(2.0, 1)
     assert asked.seeks_kept
-    assert requested(
-        program=described(server="x {port}", load="y {port}", idle_s=5.0), max_kept="0.7x"
-    ).rest == RestPlan(5.0, 1)
+
+
+def test_a_server_that_gets_time_to_rest_is_looked_at_while_it_rests() -> None:
+    """Else a comparison with --idle-s told nothing of it."""
+    server = described(server="x {port}", load="y {port}", idle_s=5.0)
+    assert server.rest == RestPlan(5.0, 1)
 
 
 def test_rounds_and_rest_make_another_study() -> None:

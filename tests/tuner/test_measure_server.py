@@ -32,8 +32,6 @@ while True:
         continue
     if word == b"crash":
         os.abort()
-    if word == b"free":
-        held = None
     connection.sendall(b"rate=1250\\n")
     connection.close()
 """
@@ -66,8 +64,7 @@ def serve(tmp_path: Path, port: int) -> Any:
 
     def run(word: str = "hello", arm: Arm = CONTROL, code: str = ECHO, **options: Any) -> Outcome:
         load = f"{PYTHON} {script(tmp_path, SAY)} {port} {word}"
-        changes = {name: options.pop(name) for name in ("ready", "idle_s") if name in options}
-        service = Service(options.pop("load", load), port=port, **changes)
+        service = Service(options.pop("load", load), options.pop("ready", ""), port)
         argv = (*shlex.split(PYTHON), str(script(tmp_path, code)), str(port))
         program = Program(argv, **{"timeout_s": 20.0, "service": service, **options})
         executor = RunExecutor(program, seed=1, warmups=0)
@@ -86,11 +83,6 @@ def test_the_time_of_the_load_is_measured_and_the_memory_of_the_server(serve: An
 def test_a_metric_is_read_from_what_the_load_prints(serve: Any) -> None:
     outcome = serve(rate=by_regex(r"rate=(\d+)", "higher"), reads_output=True)
     assert outcome.ops_per_s == pytest.approx(1250)
-
-
-def test_the_idle_memory_is_read_after_the_load(serve: Any) -> None:
-    outcome = serve("free", idle_s=0.1)
-    assert 0 < outcome.facts["rss_idle_kb"] < outcome.rss_peak_kb - (40 << 10)
 
 
 @pytest.mark.parametrize("name", ["jemalloc", "hz"])

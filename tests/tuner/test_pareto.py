@@ -166,6 +166,14 @@ def test_among_equals_the_front_is_the_default_alone(toy_space: Space) -> None:
     assert decided(bench, toy_space, seed=2).verdict == "no_gain"
 
 
+def test_a_front_without_time_for_a_search_says_so(toy_space: Space) -> None:
+    """It said that no configuration promised more."""
+    decision = decided(bench_of(three_ways, budget_s=3.0), toy_space)
+    assert decision.why.endswith(
+        "alone: no configuration was searched: the budget had no time left for it"
+    )
+
+
 def test_a_search_ends_with_what_takes_the_least_memory(toy_space: Space) -> None:
     decision = decided(bench_of(three_ways, budget_s=300.0, rss_scatter=0.002), toy_space)
     assert [member.verdict for member in decision.front][-1:] == ["less_memory"]

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from hztune import profile
+from hztune import api, profile
 from hztune.api import request as requested
 from hztune.blocks import Arm, Outcome
 from hztune.errors import UsageError
@@ -385,6 +385,7 @@ def test_a_profile_says_in_which_container_it_was_proved(make_profile: MakeProfi
     }
     assert profile.parse(profile.dumps(made).encode()) == made
     assert "--cpus 2 --memory 512M" in words.tune_command_line(made)
+    assert "within:  a container with 2 CPUs and 512M of memory" in api.profile_lines(made)
     assert "quota" not in json.loads(profile.dumps(make_profile()))["objective"]
 
 

@@ -11,6 +11,7 @@ import click
 
 from hztune import api
 from hztune.cli.attach import part_lines, with_ratios
+from hztune.cli.program import Place
 from hztune.errors import UnfitError, UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _MIB = 1 << 20
               help="Look at this process instead of the machine.")  # fmt: skip
 @click.option("--scale", "scales", is_flag=True,
               help="Measure how hz's speed grows with threads, and note its locks.")  # fmt: skip
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+@click.option("--output", type=Place(), metavar="FILE",
               help="Of --scale: where the result goes (default hz-scale.json).")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(0.05, 60.0), metavar="S",
               help="Of --scale: length of each run (default 1).")  # fmt: skip

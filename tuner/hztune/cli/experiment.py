@@ -12,6 +12,7 @@ import click
 from hztune import api
 from hztune.arguments import parse_duration
 from hztune.cli import completion
+from hztune.cli.program import Place
 from hztune.errors import HztuneError, StoppedByUser, UsageError
 from hztune.progress import Plain, Quiet
 
@@ -90,7 +91,7 @@ def experiment_run(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--plot",
-    type=click.Path(path_type=Path),
+    type=Place(),
     metavar="FILE.svg",
     help="Draw the first arm beside the others, too; of one DIR.",
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hztune import api
+from hztune.cli.program import Place
 from hztune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 @click.command("history")
 @click.argument("profile_path", metavar="[PROFILE]", required=False,
-                type=click.Path(path_type=Path))  # fmt: skip
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.svg",
+                type=Place())  # fmt: skip
+@click.option("--plot", type=Place(), metavar="FILE.svg",
               help="Draw the ratios, each with its interval and its day.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def history_command(profile_path: Path | None, plot: Path | None, as_json: bool) -> None:

@@ -15,6 +15,7 @@ import click
 
 from hztune import api, files
 from hztune.cli import completion
+from hztune.cli.program import Place
 from hztune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,9 +29,7 @@ def _formats() -> list[str]:
     return [*(each.name for each in api.formats()), _SAMPLES, _CSV]
 
 
-_profile_argument = click.argument(
-    "profile_path", metavar="PROFILE", type=click.Path(path_type=Path)
-)
+_profile_argument = click.argument("profile_path", metavar="PROFILE", type=Place())
 
 
 @click.command("show")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
+from click.types import FloatParamType
 
 from hztune import api
 from hztune.cli import completion
@@ -33,7 +35,7 @@ def not_empty(ctx: click.Context, param: click.Parameter, value: str) -> str:
 
 
 class Place(click.Path):
-    """The type of an option that names a file or a directory: an empty one is not this one."""
+    """The type of what names a file or a directory: an empty name is not this directory."""
 
     def __init__(self) -> None:
         """Makes the type."""
@@ -42,8 +44,21 @@ class Place(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Refuses an empty name: of a variable that is not set, mostly."""
         if value == "" and param is not None:
-            raise UsageError(f"{param.opts[0]} is empty; give it a value, or leave it out")
+            words = isinstance(param, click.Argument) and param.metavar
+            name = words.strip("[]") if words else param.opts[0]
+            raise UsageError(f"{name} is empty; give it a value, or leave it out")
         return super().convert(value, param, ctx)
+
+
+class Amount(FloatParamType):
+    """The type of an option that is a number, with a fraction or without."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuses what is no finite number: nan and inf are none of anything."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a number; legal is one such as 2 or 0.5", param, ctx)
+        return number
 
 
 _OPTIONS = (
@@ -60,7 +75,7 @@ _OPTIONS = (
     click.option("--warmup", type=int, default=1, show_default=True,
                  metavar="N",
                  help="Uncounted runs before the first one; a study makes one at least."),
-    click.option("--timeout", type=float, default=600.0, show_default=True,
+    click.option("--timeout", type=Amount(), default=600.0, show_default=True,
                  metavar="SECONDS", help="A run that takes longer is hanging."),
     click.option("--by", type=click.Choice(["turns", "runs"]),
                  help="Measure by short turns, all configurations alive at once, or by whole runs, "
@@ -74,11 +89,11 @@ _OPTIONS = (
                  help="Succeeds as soon as the server answers.  [default: {port} is tried]"),
     click.option("--ready-port", type=int, metavar="N",
                  help="Or: the TCP port on which it then answers."),
-    click.option("--idle-s", type=float, default=0.0, metavar="SECONDS",
+    click.option("--idle-s", type=Amount(), default=0.0, metavar="SECONDS",
                  help="Read the memory again that long after the load; see --objective kept."),
     click.option("--rounds", type=int, metavar="N",
                  help="Rounds of load and rest, for what is kept and how much a round adds."),
-    click.option("--cpus", type=float, metavar="N",
+    click.option("--cpus", type=Amount(), metavar="N",
                  help="Measure in a container with so many CPUs' worth of time."),
     click.option("--memory", default="", metavar="SIZE", callback=not_empty,
                  help="Measure in a container with so much memory (512M): what takes more is ended "

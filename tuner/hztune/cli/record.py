@@ -10,7 +10,7 @@ import click
 
 from hztune import api
 from hztune.arguments import parse_duration
-from hztune.cli.program import SplitCommand
+from hztune.cli.program import Place, SplitCommand
 from hztune.errors import UsageError
 
 _HELP = """Record every call of a program to its allocator into a trace.
@@ -30,7 +30,7 @@ recorded, too; the busiest gets the trace.
 
 @click.command("record", cls=SplitCommand, help=_HELP,
                options_metavar="-o FILE [OPTIONS] [-- PROGRAM [ARGS]...]")  # fmt: skip
-@click.option("--output", "-o", required=True, metavar="FILE", type=click.Path(path_type=Path),
+@click.option("--output", "-o", required=True, metavar="FILE", type=Place(),
               help="The trace.")  # fmt: skip
 @click.option("--for", "duration", metavar="TIME",
               help="End the recording after that time; the program goes on.")  # fmt: skip

@@ -10,14 +10,15 @@ from pathlib import Path
 import click
 
 from hztune import api
+from hztune.cli.program import Place
 from hztune.errors import UsageError
 
 _DASHBOARD = "optuna-dashboard"
 
 
 @click.command("report")
-@click.argument("folder", metavar="[RESULTS]", required=False, type=click.Path(path_type=Path))
-@click.option("--out", "-o", type=click.Path(path_type=Path), metavar="FILE.html",
+@click.argument("folder", metavar="[RESULTS]", required=False, type=Place())
+@click.option("--out", "-o", type=Place(), metavar="FILE.html",
               help="Where to.  [default: report.html in RESULTS]")  # fmt: skip
 @click.option("--dashboard", is_flag=True, help="Show the search in optuna-dashboard instead.")
 @click.option("--storage", metavar="URL", help="Of a study that several workers share.")

@@ -10,7 +10,7 @@ import click
 
 from hztune import api
 from hztune.arguments import parse_duration
-from hztune.cli.program import ProgramCommand, program_options, programs_of
+from hztune.cli.program import Place, ProgramCommand, program_options, programs_of
 from hztune.errors import UsageError
 from hztune.progress import reporter
 
@@ -30,7 +30,7 @@ hztune suggest --server 'redis-server --port {port}' --load '...'
 @click.option("--for", "duration", default="5s", show_default=True, metavar="TIME",
               help="Time for each of the two runs.")  # fmt: skip
 @click.option("--profiles", default="hztune-results", show_default=True, metavar="DIR",
-              type=click.Path(path_type=Path), help="Where earlier profiles are.")  # fmt: skip
+              type=Place(), help="Where earlier profiles are.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 @program_options

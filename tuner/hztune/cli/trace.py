@@ -13,13 +13,13 @@ import click
 
 from hztune import api
 from hztune.arguments import parse_duration
-from hztune.cli.program import SplitCommand, about_program
+from hztune.cli.program import Amount, Place, SplitCommand, about_program
 from hztune.errors import UsageError
 from hztune.progress import Plain, Quiet
 
-_file = click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+_file = click.argument("path", metavar="FILE", type=Place())
 _output = click.option("--output", "-o", required=True, metavar="FILE",
-                       type=click.Path(path_type=Path), help="The file to write.")  # fmt: skip
+                       type=Place(), help="The file to write.")  # fmt: skip
 
 
 _STATUS = {"stands": 0, "does not stand": 4, "cannot tell": 6}
@@ -66,7 +66,7 @@ def trace_info(path: Path, as_json: bool) -> int:
               help="Of every random choice.")  # fmt: skip
 @click.option("--again/--not-again", default=True,
               help="Record the program a second time, and compare the calls.")  # fmt: skip
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
+@click.option("--out", type=Place(), metavar="DIR",
               help="Where samples go.  [default: a new one in hztune-results]")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
@@ -108,8 +108,8 @@ def trace_check(
 @trace_command.command("cut")
 @_file
 @_output
-@click.option("--from", "from_s", type=float, metavar="SECONDS", help="Where the part begins.")
-@click.option("--to", "to_s", type=float, metavar="SECONDS", help="Where it ends.")
+@click.option("--from", "from_s", type=Amount(), metavar="SECONDS", help="Where the part begins.")
+@click.option("--to", "to_s", type=Amount(), metavar="SECONDS", help="Where it ends.")
 def trace_cut(path: Path, output: Path, from_s: float | None, to_s: float | None) -> None:
     """Write a part of a trace; of a damaged one, what stands before the damage.
 

@@ -12,7 +12,7 @@ import click
 
 from hztune import api
 from hztune.arguments import parse_duration
-from hztune.cli.program import ProgramCommand, program_options, programs_of
+from hztune.cli.program import Place, ProgramCommand, program_options, programs_of
 from hztune.cli.verify_all import measured_text, verify_folder, worst_status
 from hztune.errors import UnfitError, UsageError
 from hztune.progress import reporter
@@ -46,13 +46,11 @@ exit status   0  the claim holds (--pid: the profile is in effect; --all: every 
 
 
 @click.command("verify", cls=ProgramCommand, help=_HELP)
-@click.argument(
-    "profile_path", metavar="[PROFILE]", required=False, type=click.Path(path_type=Path)
-)
+@click.argument("profile_path", metavar="[PROFILE]", required=False, type=Place())
 @click.option(
     "--all",
     "folder",
-    type=click.Path(path_type=Path),
+    type=Place(),
     metavar="DIR",
     help="Measure every profile in this folder.",
 )
@@ -64,7 +62,7 @@ exit status   0  the claim holds (--pid: the profile is in effect; --all: every 
 )
 @click.option(
     "--timer",
-    type=click.Path(path_type=Path),
+    type=Place(),
     metavar="DIR",
     help="With --all: write units for systemd there that do this once a week.",
 )
@@ -83,7 +81,7 @@ exit status   0  the claim holds (--pid: the profile is in effect; --all: every 
     "traces",
     multiple=True,
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=Place(),
     help="A trace that the profile was made for.  [default: by name, in this folder]",
 )
 @click.option("--strict", is_flag=True, help="Exit with status 5 on another machine.")
@@ -108,13 +106,13 @@ def verify_command(
 ) -> int:
     """`hztune verify`."""
     budget_s = parse_duration(budget, "--budget")
+    others = (profile_path, pid, strict, traces, words, commands, about["server"])
+    if folder is not None and any(others):
+        raise UsageError(
+            "--all DIR stands for PROFILE, --pid, --strict, --trace and a program: leave these out"
+        )
     targets = programs_of(words, commands, about)
     if folder is not None:
-        if profile_path is not None or targets or pid is not None or strict or traces:
-            raise UsageError(
-                "--all DIR stands for PROFILE, --pid, --strict, --trace and a program: "
-                "leave these out"
-            )
         return _all(folder, due, timer, budget_s, seed, quiet, as_json)
     if profile_path is None or due or timer is not None:
         raise UsageError("give a PROFILE, or --all DIR, with which --due and --timer go")

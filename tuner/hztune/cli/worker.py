@@ -8,6 +8,7 @@ import click
 
 from hztune import api
 from hztune.arguments import parse_duration
+from hztune.cli.program import Place
 from hztune.cli.tune import print_result, write_report
 from hztune.progress import reporter
 
@@ -41,7 +42,7 @@ into ~/.pgpass or PGPASSWORD.
 @click.option("--budget", metavar="TIME", help="Leave after that time.  [default: never]")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=Place(),
     metavar="DIR",
     help="Write a results directory at the end, too.",
 )

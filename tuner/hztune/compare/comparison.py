@@ -29,6 +29,8 @@ from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.live_share import LiveReading, LiveShare
 from hztune.params import renamed_in
+from hztune.rests import Rested
+from hztune.result.kept import Keeper
 from hztune.stats import Interval
 from hztune.strictjson import CREATED, SETTING, SHA256_OR_NONE, VERSION, Fields, ascii_text
 from hztune.workload import WorkloadSpec
@@ -270,6 +272,7 @@ def _outcome_json(outcome: Outcome, names: Sequence[str]) -> dict[str, Any]:
     return {
         **({} if outcome.ok else failed),
         "rss_peak_kb": outcome.rss_peak_kb,
+        **({"rested": outcome.rested.written()} if outcome.rested else {}),
         "counters": [_counted(outcome).get(name) for name in names],
         "turns": [_turn_json(position, turn) for position, turn in enumerate(outcome.turns)],
     }
@@ -305,7 +308,15 @@ def _standing_json(standing: Standing) -> dict[str, Any]:
         **({"failures": len(standing.failures)} if standing.failures else {}),
         **({"counters": dict(standing.counters)} if standing.counters else {}),
         **({} if standing.instructions is None else {"instructions": standing.instructions}),
+        **(_keeps_json(standing.keeps, standing.kept) if standing.keeps else {}),
     }
+
+
+def _keeps_json(keeps: Keeper, ratio: Interval | None) -> dict[str, Any]:
+    """Returns what it keeps at rest, and the estimate and ends of what each round adds, KiB."""
+    slope = [round(each, _DIGITS) for each in keeps.slope_kb] if keeps.slope_kb else None
+    kept_kb = round(keeps.kept_kb, _DIGITS)
+    return {"kept_kb": kept_kb, "round_more_kb": slope, "kept": _interval_json(ratio)}
 
 
 def _interval_json(interval: Interval | None) -> dict[str, Any] | None:
@@ -471,6 +482,7 @@ def _outcome(fields: Fields, arm: Arm, names: Sequence[object]) -> Outcome:
         status=cast("Status", fields.word("status", STATUSES)) if has_failed else "ok",
         detail=fields.text("detail", _DETAIL) if has_failed else "",
         rss_peak_kb=fields.whole("rss_peak_kb", 0, _MOST),
+        rested=_rested(fields.child("rested")) if fields.has("rested") else None,
         counters=_counters(names, fields.items("counters")),
         turns=tuple(_turn(position, each) for position, each in enumerate(fields.items("turns"))),
     )
@@ -480,6 +492,20 @@ def _outcome(fields: Fields, arm: Arm, names: Sequence[object]) -> Outcome:
     if not outcome.turns:
         raise UsageError(f"{arm.allocator} ran well in a block, but has no turn there")
     return replace(outcome, ops_per_s=overall_rate(outcome.turns))
+
+
+def _rested(fields: Fields) -> Rested:
+    """Returns the rounds of load and rest of a process."""
+    stored = {name: fields.items(name) for name in ("points", "rounds")}
+    for name, length in (("points", 3), ("rounds", 6)):
+        for each in stored[name]:
+            if not isinstance(each, list) or [type(one) for one in each] != [int] * length:
+                raise UsageError(f"{name} at rest: {str(each)[:60]}; legal are {length} numbers")
+    if not stored["rounds"]:
+        raise UsageError("a process that rested has no rounds")
+    read = Rested.read({"speed": fields.number("speed", 0, math.inf), **stored})
+    fields.close()
+    return read
 
 
 def _counters(names: Sequence[object], counts: Sequence[object]) -> dict[str, int]:

@@ -19,7 +19,7 @@ from hztune.measure.live_share import LiveShare
 
 COLUMNS = (
     "row", "contender", "allocator", "figure", "unit", "ratio", "ci_low", "ci_high", "pairs",
-    "memory_mib", "memory_ratio", "failures", "answer",
+    "memory_mib", "memory_ratio", "failures", "answer", "kept_mib", "kept_ratio", "round_more_kib",
     "held_mib", "live_mib", "held_per_live", "last_held_mib", "last_live_mib", "last_held_per_live",
     "live_unknown",
 )  # fmt: skip
@@ -40,7 +40,8 @@ def csv_text(found: Comparison) -> str:
     """A line for each row and contender; what is not known is empty.
 
     `figure` is the median, in `unit` (of a metric: higher or lower, whichever is better); `ratio`
-    is that of speed to the first contender, above 1 is faster, with its 95 % interval. `held_mib`
+    is that of speed to the first contender, above 1 is faster, with its 95 % interval. `kept_mib`
+    is what stays at rest, `round_more_kib` what each round of load and rest adds. `held_mib`
     is what the allocator held at most in one more run, `last_held_mib` when it was last asked;
     `live_unknown` says why one of the figures beside them is not known.
     """
@@ -51,8 +52,9 @@ def csv_text(found: Comparison) -> str:
     for row in found.standings:
         for number, (standing, side) in enumerate(zip(row.all, found.contenders, strict=True)):
             answer = answers.get(row.label, "") if number == 1 else ""
-            cells = [*_cells(standing, side.arm.allocator, row), answer, *_live_cells(standing)]
-            writer.writerow([row.label, *cells])
+            cells = [*_cells(standing, side.arm.allocator, row), answer]
+            more = [*_kept_cells(standing), *_live_cells(standing)]
+            writer.writerow([row.label, *cells, *more])
     return text.getvalue()
 
 
@@ -94,6 +96,14 @@ def _cells(standing: Standing, allocator: str, row: Standings) -> Iterator[objec
     yield f"{standing.rss_mb:.3f}" if standing.rss_mb else ""
     yield f"{standing.memory.ratio[0]:.6f}" if standing.memory else ""
     yield len(standing.failures)
+
+
+def _kept_cells(standing: Standing) -> Iterator[str]:
+    """The cells from `kept_mib` to `round_more_kib`."""
+    keeps, ratio = standing.keeps, standing.kept
+    yield f"{keeps.kept_kb / 1024:.3f}" if keeps else ""
+    yield f"{ratio.ratio[0]:.6f}" if ratio else ""
+    yield f"{keeps.slope_kb[0]:.1f}" if keeps and keeps.slope_kb else ""
 
 
 def _live_cells(standing: Standing) -> Iterator[str]:

@@ -11,7 +11,15 @@ from hztune.blocks import Block, Outcome, fixed
 from hztune.compare.gate import Horizon, gate_interval
 from hztune.compare.targets import Amount
 from hztune.measure.live_share import LiveShare
-from hztune.stats import Interval, fixed_interval, log_rss_ratio, pair_ratio, pooled_mean
+from hztune.result.kept import Keeper, keeper
+from hztune.stats import (
+    Interval,
+    fixed_interval,
+    log_memory_ratio,
+    log_rss_ratio,
+    pair_ratio,
+    pooled_mean,
+)
 
 ALPHA = 0.05
 """Every interval covers with 95 %."""
@@ -34,6 +42,8 @@ class Standing:
             (ops, minor_faults), mean over the blocks; by name.
         instructions: Of one operation of the workload; None: not counted.
         live: How much of its allocator's memory it had; None: it was not asked.
+        keeps: What it keeps at rest; None: it was not looked at while it rested.
+        kept: Log of that over what the first one keeps; None when unknown.
     """
 
     name: str
@@ -45,6 +55,8 @@ class Standing:
     counters: Mapping[str, float] = field(default_factory=dict)
     instructions: float | None = None
     live: LiveShare | None = None
+    keeps: Keeper | None = None
+    kept: Interval | None = None
 
     def __post_init__(self) -> None:
         """Takes a copy of the counters, which nothing can change."""
@@ -153,6 +165,7 @@ def _standing(name: str, index: int, blocks: Sequence[Block], horizon: Horizon |
     outcomes = [outcome for _, outcome in pairs]
     well = [outcome for outcome in outcomes if outcome.ok]
     speed, memory = between(blocks, 0, index, horizon)
+    kept = [log_memory_ratio(*pair, "kept") for pair in pairs]
     return Standing(
         name=name,
         ops_per_s=_rounded(median([o.ops_per_s for o in well] or [0.0])),
@@ -161,6 +174,8 @@ def _standing(name: str, index: int, blocks: Sequence[Block], horizon: Horizon |
         memory=memory,
         failures=tuple(f"{o.status}: {o.detail}" for o in outcomes if not o.ok),
         counters=_counters(well),
+        keeps=keeper([o.rested for o in well]),
+        kept=_interval([each for each in kept if each is not None]),
     )
 
 

@@ -38,7 +38,7 @@ def markdown(rows: Sequence[Standings], rulings: Sequence[Ruling] = ()) -> str:
     if others:
         head += [f"{first} / best of the others", "memory / median of the others"]
     text = lines(head, [_cells(row) for row in rows])
-    return "\n".join([*text, "", *_live_table(rows), *_summary(rows)]).rstrip()
+    return "\n".join([*text, "", *_kept_table(rows), *_live_table(rows), *_summary(rows)]).rstrip()
 
 
 def _ruled(rulings: Sequence[Ruling]) -> list[str]:
@@ -93,7 +93,7 @@ def _paragraph(row: Standings, width: int, counters: bool) -> str:
         text.append(f"  {first} / {row.best}, the best of the others: {interval_text(row.lead)}")
     if row.frugality is not None:
         text.append(f"  its memory / the median of the others: {row.frugality:.2f}")
-    text += _live_lines(row, width)
+    text += [*_kept_lines(row, width), *_live_lines(row, width)]
     return "\n".join([*text, *(_counter_lines(row) if counters else [])])
 
 
@@ -115,11 +115,34 @@ def _failed(standing: Standing) -> str:
     return f"  failed {len(standing.failures)} times ({standing.failures[-1]})"
 
 
+def _kept_lines(row: Standings, width: int) -> list[str]:
+    """What each contender keeps at rest, and how much more each round; nothing without a rest."""
+    told = []
+    for each in row.all:
+        if each.keeps is not None:
+            more = f", each round more {said}" if (said := each.keeps.slope_words) else ""
+            ratio = f"{interval_text(each.kept):<20}"
+            told.append(f"    {each.name:{width}}  {ratio}  {each.keeps.words}{more}")
+    return ["  kept memory, at the end of the last rest:", *told] if told else []
+
+
 def _live_lines(row: Standings, width: int) -> list[str]:
     """What each allocator held, and how much of it the program had; nothing if none was asked."""
     asked = [each for each in row.all if each.live is not None]
     told = [f"    {each.name:{width}}  {each.live.words}" for each in asked if each.live]
     return ["  held and live memory, in one more run of each:", *told] if told else []
+
+
+def _kept_table(rows: Sequence[Standings]) -> list[str]:
+    """What is kept as a table."""
+    head = ["row", "contender", "kept memory at rest", "ratio", "each round more"]
+    cells = [
+        [row.label, each.name, each.keeps.words, interval_text(each.kept), each.keeps.slope_words]
+        for row in rows
+        for each in row.all
+        if each.keeps is not None
+    ]
+    return [*lines(head, cells), ""] if cells else []
 
 
 def _live_table(rows: Sequence[Standings]) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from hztune import allocator, artifacts
 from hztune.errors import UsageError
-from hztune.profile import Profile
+from hztune.profile import Objective, Profile
 from hztune.rests import MEMORIES
 
 PRELOAD = "LD_PRELOAD"
@@ -31,6 +32,7 @@ def provenance(profile: Profile, undo: str) -> list[str]:
         f"{_library(profile)} tuned by hztune for {_label(profile)}{threads}",
         f"result:  {claim(profile)}",
         *[f"limit:   {name} {value}" for name, value in limits],
+        *_circumstances(profile.objective),
         *[f"warning: {each.text}" for each in profile.cautions],
         f"machine: {machine.cpu}, {machine.cores} CPUs{quota}, Linux {machine.kernel}, "
         f"{machine.libc}, pages of {machine.page_size}, THP {machine.thp or 'unknown'}",
@@ -46,6 +48,14 @@ def provenance(profile: Profile, undo: str) -> list[str]:
         how = how.replace(_CONF, _prefixed(profile))
         lines.append(f"check:   without hztune, {how}")
     return [*lines, f"undo:    {undo}"]
+
+
+def _circumstances(objective: Objective) -> Iterator[str]:
+    """Where it was measured, if that is not the whole machine, and when its memory was read."""
+    if objective.quota is not None:
+        yield f"within:  a container with {objective.quota.text}"
+    if objective.rest is not None:
+        yield f"at rest: memory was read after {objective.rest.text}"
 
 
 def claim(profile: Profile) -> str:

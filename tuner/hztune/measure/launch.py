@@ -52,7 +52,6 @@ class Run:
         library: The file that provided its malloc; "" when that was not seen.
         stdout: What it printed, if that matters.
         stderr: What it printed there.
-        idle_kb: Memory of its processes some time after the load, KiB; 0: not asked for.
         seen: What is wrong with one of its processes, as it was found while it ran.
         server_cpu_ns: Of `cpu_ns`, what a server took under its load, nanoseconds; 0: it is none.
         was_told: Whether a server's load was told to end.
@@ -68,7 +67,6 @@ class Run:
     library: str = ""
     stdout: str = ""
     stderr: str = ""
-    idle_kb: int = 0
     seen: Fault | None = None
     server_cpu_ns: int = 0
     was_told: bool = False

@@ -67,13 +67,11 @@ class Service:
         ready: Shell command that succeeds as soon as the server answers; "" to try the port.
         port: TCP port of this machine on which it answers; 0 with `ready`, and where each run has
             a port of its own, `{port}`.
-        idle_s: Seconds after the load after which its memory is read once more.
     """
 
     load: str
     ready: str = ""
     port: int = 0
-    idle_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +159,6 @@ class Program:
             UsageError: Nothing says when it rests.
         """
         plan = self.rest or usual or RestPlan()
-        if self.rest is None and self.service is not None and self.service.idle_s:
-            plan = replace(plan, idle_s=self.service.idle_s)
         if self.service is None and not plan.says:
             raise UsageError(
                 f"nothing says when {self.label} rests: give --rests REGEX, which a line on its "
@@ -311,7 +307,7 @@ def described(
             "--by turns and a container exclude each other: a quota counts the time in which "
             "others have their turn; leave --by turns out"
         )
-    if rounds is None and not rests:
+    if rounds is None and not rests and not idle_s:
         return made
     return made.resting(RestPlan(idle_s or DEFAULT_IDLE_S, 1 if rounds is None else rounds, rests))
 
@@ -350,7 +346,7 @@ def _service(
         raise UsageError("--server needs --load COMMAND, which puts the server under load")
     if ready and port:
         raise UsageError("give --ready COMMAND or --ready-port N, one of them")
-    return Service(load, ready, port or 0, idle_s)
+    return Service(load, ready, port or 0)
 
 
 def _refuse_lost_port(starting: list[str], service: Service) -> None:

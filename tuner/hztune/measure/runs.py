@@ -173,7 +173,7 @@ class _RunSeries(Series):
         if (rested := run.rested) is not None:
             rested = replace(rested, speed=rested.speed or rate)
             run, rate = replace(run, rested=rested), self._rate_at_rest(rested)
-        evidence = watch.seen(run.cpu_ns, run.idle_kb or run.rss_peak_kb)
+        evidence = watch.seen(run.cpu_ns, rested.kept_kb if rested else run.rss_peak_kb)
         counted_ns = max(1, round(run.wall_s * 1e9))
         disturbed = self._judge.causes(evidence, watch.length_ns)
         ops = rate * counted_ns * 1e-9

@@ -18,7 +18,6 @@ from typing import Any
 from hztune.allocator import live
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run, report_of, run_of
-from hztune.measure.memory_watch import tree_memory
 from hztune.measure.program import Program
 from hztune.measure.server import answers, ended_by_itself
 from hztune.measure.watch import Watcher
@@ -46,14 +45,12 @@ class Server:
         base: The environment of hztune's own programs.
         pids: Takes note of its processes; see `segments.swept`.
         fault: Why it does not count, if it did not answer.
-        idle_kb: Its memory some time after the load, KiB; 0: not asked for.
     """
 
     program: Program
     base: Mapping[str, str]
     pids: set[int]
     fault: Fault | None = None
-    idle_kb: int = 0
     _pid: int = 0
     _program_pid: int = 0
     _before: Mapping[tuple[int, int], int] = field(default_factory=dict)
@@ -79,7 +76,7 @@ class Server:
         return DROP if self.fault else READY
 
     def rest(self, loads: Sequence[Run]) -> str:
-        """Lets it rest after its loads, and reads its memory.
+        """Its loads have ended; takes note of what its threads worked.
 
         Where a load failed, the server may be about to end: that is then what is to be told.
         """
@@ -89,9 +86,6 @@ class Server:
             while not self._has_ended(_PAUSE_S) and time.monotonic() < deadline:
                 continue
         self._after = _thread_cpu_ns(self._pid)
-        idle_s = self.program.service.idle_s
-        if idle_s and not self._has_ended(idle_s):
-            self.idle_kb = tree_memory(self._pid).kept_kb
         return ON
 
     def run(self, event: Mapping[str, Any], watcher: Watcher) -> Run:
@@ -100,7 +94,7 @@ class Server:
         run = run_of(report_of(self.program, told, event["stderr"]), watcher, "", event["stderr"])
         by_itself = event["ended_as"] is None
         fault = ended_by_itself(run) if by_itself else self.fault
-        return replace(run, fault=fault, cpu_ns=0, idle_kb=self.idle_kb)
+        return replace(run, fault=fault, cpu_ns=0)
 
     def busy_threads(self, all_ns: int, most: int) -> float:
         """Returns how many threads of one process shared its work: 2 where two did half each.

@@ -24,7 +24,6 @@ from hztune.measure import network
 from hztune.measure.holdings import port_in_words, ports_of
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Launch, Run, launched
-from hztune.measure.memory_watch import tree_memory
 from hztune.measure.program import OUTPUT_BYTES, Program, Service
 from hztune.measure.segments import swept
 from hztune.measure.watch import Look
@@ -81,7 +80,7 @@ def serve_once(
         timeout_s: The load is ended after that time.
         look: Judges every process of the server.
         standing: Whether the server stands still for half of the time under load.
-        use: What is done with it; None: one load, and a reading of its memory where that is asked.
+        use: What is done with it; None: one load.
         most_s: Seconds that `use` may take; 0: those of one load.
 
     Raises:
@@ -95,7 +94,7 @@ def serve_once(
             f"something answers on port {service.port} already; stop it, or write {{port}} in the "
             "commands instead of the number: each run then has a free port of its own"
         )
-    limit_s = (most_s or READY_S + timeout_s + service.idle_s) + _STOP_S
+    limit_s = (most_s or READY_S + timeout_s) + _STOP_S
     with swept() as pids, launched(program, seed, base, changes, limit_s, look) as launch:
         used = (use or _use)(launch, program, base, timeout_s, standing)
         pids.update(live.descendants(launch.child.pid))
@@ -107,7 +106,6 @@ def serve_once(
         fault=ended_by_itself(run) if is_over else used.fault,
         wall_s=used.wall_s,
         stdout=used.stdout,
-        idle_kb=used.idle_kb,
         server_cpu_ns=used.server_cpu_ns,
         was_told=used.was_told,
         rested=used.rested,
@@ -117,7 +115,7 @@ def serve_once(
 def _use(
     launch: Launch, program: Program, base: Mapping[str, str], limit_s: float, standing: bool
 ) -> Run:
-    """Waits until the server answers, puts it under load, and reads its idle memory."""
+    """Waits until the server answers, and puts it under load."""
     server, service = launch.child, program.service
     assert service is not None, "not a server"
     fault = answers(service, base, server.wait, server.pid)
@@ -127,10 +125,7 @@ def _use(
     used = under_load(server, program, base, limit_s, standing)
     if used.fault is not None:
         return used
-    cpu_ns, idle_kb = tree_cpu_ns(server.pid) - before_ns, 0
-    if service.idle_s and not server.wait(service.idle_s):
-        idle_kb = tree_memory(server.pid).kept_kb
-    return replace(used, idle_kb=idle_kb, server_cpu_ns=cpu_ns)
+    return replace(used, server_cpu_ns=tree_cpu_ns(server.pid) - before_ns)
 
 
 def under_load(

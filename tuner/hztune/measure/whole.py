@@ -77,7 +77,6 @@ class Part:
     rss_peak_kb: int = 0
     counters: Mapping[str, int] = field(default_factory=dict)
     facts: Mapping[str, int] = field(default_factory=dict)
-    idle_kb: int = 0
     rested: Rested | None = None
     unseen: str | None = None
     """What a run wrote to stderr that ended before its allocator was seen; None: all were seen."""
@@ -181,7 +180,6 @@ class Series:
         # The kernel counts a peak in batches of pages: it may lie below what was read at rest.
         at_rest_kb = part.facts.get("rss_idle_kb", 0)
         part.rss_peak_kb = max(part.rss_peak_kb, run.rss_peak_kb, at_rest_kb)
-        part.idle_kb = max(part.idle_kb, run.idle_kb)
         part.rested = run.rested
         self._sink.turn(index, run.pid, turn, evidence)
 
@@ -207,11 +205,7 @@ class Series:
             turns=tuple(part.turns),
             rss_peak_kb=part.rss_peak_kb,
             counters=part.counters,
-            facts={
-                **part.facts,
-                **({"rss_idle_kb": part.idle_kb} if part.idle_kb else {}),
-                **self.facts,
-            },
+            facts={**part.facts, **self.facts},
             rested=part.rested,
         )
 

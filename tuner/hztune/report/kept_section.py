@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 from hztune.measure.live_share import LiveReading
@@ -11,7 +10,7 @@ from hztune.report.markup import Html, figure, join, table, tag
 from hztune.report.shapes import PlotScale, drawing, lettering, rectangle, segment, time_ticks
 from hztune.rests import Rested, Round
 from hztune.result.figures import Figures
-from hztune.result.kept import Ends, Keeper, KeptMemory
+from hztune.result.kept import Ends, Keeper, KeptMemory, slope_words
 
 _HEIGHT, _TOP, _LEFT = 280.0, 26.0, 58.0
 _MOST_FAINT = 12
@@ -110,7 +109,7 @@ def curves(default: Sequence[Rested], tuned: Sequence[Rested], width: float) -> 
     shown = [*default[:_MOST_FAINT], *tuned[:_MOST_FAINT]]
     last_s = max(each.rounds[-1].end_ms for each in shown) * 1e-3
     most_mb = max(kb for each in shown for _, kb, _ in _line_of(each)) / 1024
-    bottom = _HEIGHT - 34.0
+    bottom = _HEIGHT - 42.0
     x = PlotScale(0.0, max(0.1, last_s), _LEFT, width - 8.0)
     y = PlotScale(0.0, 1.05 * max(0.1, most_mb), bottom, _TOP)
     shapes = [*_bands(_middle(default).rounds, x, bottom), *_ticks(x, y, width)]
@@ -190,12 +189,6 @@ def size_words(kb: float) -> str:
     if abs(kb) < 1024:
         return f"{kb:.0f}\u00a0KiB"
     return f"{kb / 1024:.1f}\u00a0MiB"
-
-
-def slope_words(slope: Ends) -> str:
-    """A slope with its interval: "+12 KiB [-3, +27]"."""
-    middle, low, high = (each if math.isfinite(each) else 0.0 for each in slope)
-    return f"{middle:+,.0f}\u00a0KiB [{low:+,.0f}, {high:+,.0f}]"
 
 
 def ends_words(ratio: Ends) -> str:

@@ -43,6 +43,20 @@ class Keeper:
     grows: bool
     charged_kb: float = 0.0
 
+    @property
+    def words(self) -> str:
+        """What it keeps: "45.9 MiB and 2.0 MiB given back lazily"."""
+        lazy = f" and {_mib(self.lazy_kb)} given back lazily" if self.lazy_kb >= 1.0 else ""
+        group = f", {_mib(self.charged_kb)} charged to its control group" if self.charged_kb else ""
+        return f"{_mib(self.kept_kb)}{lazy}{group}"
+
+    @property
+    def slope_words(self) -> str:
+        """What each round adds: "+12 KiB [-3, +27]"; "" where that is not known."""
+        if self.slope_kb is None:
+            return ""
+        return slope_words(self.slope_kb) + (": it grows, a leak or fragmentation" * self.grows)
+
 
 @dataclass(frozen=True, slots=True)
 class KeptMemory:
@@ -63,6 +77,15 @@ class KeptMemory:
     speed: Ends | None = None
     slope_change_kb: Ends | None = None
     pairs: int = 0
+
+
+def slope_words(slope: Ends) -> str:
+    """A slope with its interval: "+12 KiB [-3, +27]"."""
+    return "{:+,.0f} KiB [{:+,.0f}, {:+,.0f}]".format(*slope)
+
+
+def _mib(kb: float) -> str:
+    return f"{kb / 1024:.1f} MiB"
 
 
 def kept_memory(

@@ -10,7 +10,7 @@ from hztune.profile import Profile, Share, Verdict, ratio_text
 from hztune.progress import duration
 from hztune.rests import MEMORIES, RestPlan
 from hztune.result import Account, Addition, Result, front_file
-from hztune.result.kept import Ends, Keeper, KeptMemory
+from hztune.result.kept import Ends, KeptMemory, slope_words
 from hztune.result.stored import stored_form
 from hztune.trial import FAULTS, Outlier
 from hztune.workload import METRICS, Goal
@@ -169,6 +169,8 @@ def _profile_lines(result: Result) -> Iterator[str]:
         for share in made.shares:
             if share.ratio is not None:
                 yield f"    on {_label(made, share)}: {ratio_text(share)}"
+    if made.objective.quota is not None:
+        yield f"  each run in a container with {made.objective.quota.text}"
     if result.account.rss_ratio is not None:
         yield f"  peak memory: {result.account.rss_ratio:.2f}x of the {base}'s"
     if result.account.idle_ratio is not None:
@@ -195,33 +197,17 @@ def _kept_lines(kept: KeptMemory, rest: RestPlan | None, base: str) -> Iterator[
     """Yields what stays at rest."""
     when = f" (after {rest.text})" if rest is not None else ""
     both = ((f"the {base}", kept.default), ("tuned", kept.tuned))
-    told = [f"{name} {_size(one.kept_kb)}{_lazy(one)}" for name, one in both if one is not None]
+    told = [f"{name} {one.words}" for name, one in both if one is not None]
     yield f"  kept memory{when}: {', '.join(told)}"
     if kept.ratio is not None:
         yield f"    tuned / {base}: {_ends(kept.ratio)} on {kept.pairs} fresh pairs"
     if kept.speed is not None:
         yield f"    speed of the loads, tuned / {base}: {_ends(kept.speed)}"
     for name, one in both:
-        if one is not None and one.slope_kb is not None:
-            grows = ": it grows, a leak or fragmentation" if one.grows else ""
-            yield f"    each round more, {name}: {_slope(one.slope_kb)}{grows}"
+        if one is not None and one.slope_words:
+            yield f"    each round more, {name}: {one.slope_words}"
     if kept.slope_change_kb is not None:
-        yield f"    each round more, tuned - {base}: {_slope(kept.slope_change_kb)}"
-
-
-def _lazy(one: Keeper) -> str:
-    """What was given back lazily, beside what is kept."""
-    lazy = f" and {_size(one.lazy_kb)} given back lazily" if one.lazy_kb >= 1.0 else ""
-    charged = f", {_size(one.charged_kb)} charged to its control group" if one.charged_kb else ""
-    return lazy + charged
-
-
-def _size(kb: float) -> str:
-    return f"{kb / 1024:.1f} MiB"
-
-
-def _slope(ends: Ends) -> str:
-    return "{:+,.0f} KiB [{:+,.0f}, {:+,.0f}]".format(*ends)
+        yield f"    each round more, tuned - {base}: {slope_words(kept.slope_change_kb)}"
 
 
 def _ends(ends: Ends) -> str:

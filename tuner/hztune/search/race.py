@@ -241,8 +241,8 @@ class Search:
         it by chance: the proof would refuse one after the other. Where no configuration is sure to
         keep it, the one that is surest.
         """
-        scatter = self.bench.ledger.excess_scatter()
-        ends = [(one, one.record.excess_end(scatter)) for one in self.ranked()]
+        scatter, ranked = self.bench.ledger.excess_scatter(), self.ranked()
+        ends = [(one, one.record.excess_end(scatter, len(ranked))) for one in ranked]
         sure = (one for one, end in ends if end <= 0.0)
         return next(sure, min(ends, key=lambda each: each[1])[0])
 

@@ -60,7 +60,6 @@ def _resting(program: Program) -> list[str]:
     """Its rounds of load and rest, where they were described."""
     plan = program.rest
     if plan is None:
-        idle_s = program.service.idle_s if program.service else 0.0
-        return ["--idle-s", f"{idle_s:g}"] if idle_s else []
+        return []
     words = ["--idle-s", f"{plan.idle_s:g}", "--rounds", str(plan.rounds)]
     return words + (["--rests", plan.says] if plan.says else [])

@@ -285,7 +285,6 @@ def _kept(case: Case) -> Suggestion | None:
     grown = sight.end_kb - sight.before_kb
     words = ("--objective", "kept", *(() if program.rest else ("--idle-s", "2", "--rounds", "3")))
     words = (*words, *(() if case.can_replace else ("--allocator", "inside")))
-    plain = replace(program, service=program.service and replace(program.service, idle_s=0.0))
     if program.service is None:
         reason = "it says when it rests, so that what it keeps then can be read"
     else:
@@ -295,7 +294,7 @@ def _kept(case: Case) -> Suggestion | None:
         )
     share = max(0.0, grown / sight.peak_kb) if sight.peak_kb else 0.0
     weight = 0.6 * case.size * share + 0.02
-    return Suggestion("memory at rest", command(plain, words), reason, weight, "memory")
+    return Suggestion("memory at rest", command(program, words), reason, weight, "memory")
 
 
 def _smallest(case: Case) -> Suggestion | None:

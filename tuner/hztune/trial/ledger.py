@@ -12,7 +12,7 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean
+from statistics import NormalDist, fmean
 
 from hztune.blocks import Arm, Block, Outcome
 from hztune.gc_freeze import gc_frozen
@@ -143,15 +143,17 @@ class ArmRecord:
         ratios = self.log_ratios
         return bool(ratios) and sum(ratios) < FAR_BEHIND * len(ratios)
 
-    def excess_end(self, scatter: float) -> float:
+    def excess_end(self, scatter: float, among: int) -> float:
         """How far above the memory limit it may be, in log units: the 95 % end of its mean.
 
         Args:
             scatter: Standard deviation of one pair.
+            among: Configurations of which one is chosen by this; all ends hold together.
         """
         if not self.excesses:
             return math.inf
-        return self._excess() + NORMAL_95 * scatter / math.sqrt(len(self.excesses))
+        bound = NormalDist().inv_cdf(1.0 - 0.025 / among)
+        return self._excess() + bound * scatter / math.sqrt(len(self.excesses))
 
     def _excess(self) -> float:
         """How far it is above the memory limit on average, in log units; -1 without a limit."""

@@ -26,6 +26,7 @@ from hztune.stats import Interval
 from hztune.trial import PAIRS
 from hztune.trial.division import (
     NEXT_SEARCH,
+    NOTHING_SEARCHED,
     PROOF_SHARE,
     PROVED_BY,
     SEARCHED_BY,
@@ -269,7 +270,7 @@ class Winner(Aim):
         if records and not any(record.feasible for record in records):
             why = "no configuration beside the default ran within the limits"
         elif not self.proofs and not records:
-            why = "no configuration was searched: the budget had no time left for it"
+            why = NOTHING_SEARCHED
         elif not self.proofs and story.search.best() is not None:
             why = no_time_for_claim(self.bench)
         elif not self.proofs:
