@@ -51,7 +51,9 @@ class RunExecutor(WholeExecutor):
         if self._run_s or self.hangs is not None:
             return
         self._warmups = max(1, self._warmups)
-        series = _RunSeries([control], self._program, self._identity, self._sink, self._limits())
+        series = _RunSeries(
+            [control], self._program, self._identity, self._sink, self._limits(), self._seen
+        )
         with timed_window():
             warmup_s = self._warm_up(series, random.Random(f"{self._seed} warm-up"))
         self._accounting += Accounting(warmup_s=warmup_s, wall_s=warmup_s)
