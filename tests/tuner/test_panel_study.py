@@ -274,7 +274,7 @@ def test_a_workload_has_a_panel_where_there_is_time_and_a_program_where_it_is_as
     changes: dict[str, object], seconds: float
 ) -> None:
     request = replace(TuneRequest(LARSON), **changes)  # type: ignore[arg-type]
-    assert request.panel_s == pytest.approx(seconds)
+    assert request.division.panel_s == pytest.approx(seconds)
 
 
 # ---- the known risks -----------------------------------------------------------------------------
@@ -412,7 +412,7 @@ def carried_out(
     def panel_of(request: TuneRequest, machine: Machine, sink: Sink) -> Panel | None:
         inner = Kept(simulated(only_pages_ruin), WorkloadSink(sink, "large"))
         large = PanelExecutor(inner, "large", "programs with large blocks")
-        return Panel([large]) if request.panel_s else None
+        return Panel([large]) if request.division.panel_s else None
 
     def carry_out(landscape: Landscape, **changes: object) -> Result:
         where = "hztune.tune.session"
