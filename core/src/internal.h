@@ -252,6 +252,8 @@ hz_heap *hz_heap_first(void);
 uint32_t hz_heap_count(void);
 /* Threads that had a heap and have ended, since the process began. */
 uint32_t hz_heap_ended(void);
+/* The node that the calling thread's memory comes from: its heap's, else the one it runs on. */
+uint32_t hz_heap_node(void);
 /* Empties the warm heaps when no thread has ended for decay_ms. */
 void hz_heap_cool_old(void);
 /* Moves the blocks in the heaps of ended threads and in the depots to their spans. */

@@ -34,8 +34,8 @@ static bool clear_by_system(const hz_page_info *run)
 void *hz_large_alloc(size_t size, size_t align, bool *zeroed)
 {
     size_t align_pages = align <= HZ_PAGE_BYTES ? 1 : align >> HZ_PAGE_SHIFT;
-    hz_page_info *run = hz_guard_pages_alloc(size == 0 ? 1 : size_pages(size), align_pages,
-                                             hz_node_of(hz_heap_mine->shard), zeroed);
+    hz_page_info *run =
+        hz_guard_pages_alloc(size == 0 ? 1 : size_pages(size), align_pages, hz_heap_node(), zeroed);
     if (run == NULL) return NULL;
     if (zeroed != NULL && !*zeroed) *zeroed = clear_by_system(run);
     void *block = hz_info_address(run);

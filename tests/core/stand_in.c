@@ -425,6 +425,10 @@ static void *trade(void *number)
 {
     uint64_t random = 1 + (uintptr_t)number;
     my_node = (unsigned)((uintptr_t)number % NODES);
+    void *first = hz_malloc(LARGEST); /* before the thread has a heap */
+    require(first != NULL && hz_heap_mine == &hz_heap_none, "no large block, or a heap");
+    touch(first, LARGEST);
+    hz_free(first);
     for (size_t i = 0; i < TURNS; i++) {
         const uint64_t drawn = random_next(&random) >> 16;
         const size_t bytes = 1 + (drawn % 256 == 0 ? drawn >> 8 : drawn >> 8 & 1023) % LARGEST;
