@@ -66,6 +66,11 @@ bool hz_large_resize(void *block, size_t size)
     return true;
 }
 
+bool hz_large_grow_at_last(void *block, size_t size)
+{
+    return hz_pages_grow_at_last(hz_info_at(block), size_pages(size));
+}
+
 /*
  * Whether moving its pages is cheaper than a copy: mostly not if the target is resident, as then
  * neither the copy nor the growth faults pages in. Measured, in microseconds, for a block of
