@@ -11,8 +11,10 @@
  * A clean page gets its memory from the node of the thread that first touches it, by the kernel's
  * rule, and so it belongs to that node while it is in use or dirty. Dirty runs of different nodes
  * are listed apart, and not joined. A thread gets a dirty run of its own node, else a clean one.
- * Only where the system has no more memory, whatever is free serves: runs of other nodes, and free
- * runs side by side, whatever their nodes and states.
+ * But while more than max_dirty_bytes are dirty, which is to end, it gets a dirty one of another
+ * node before a clean one: else threads that take turns on the nodes would need that much memory on
+ * each. And where the system has no more memory, whatever is free serves: runs of other nodes, and
+ * free runs side by side, whatever their nodes and states.
  */
 #include "os.h"
 #include "pages.h"
@@ -258,11 +260,28 @@ static hz_page_info *stretch_any(const hz_run_lists *dirty, size_t pages)
     return NULL;
 }
 
+/* Whether some dirty pages go back to the system at once. */
+static bool is_too_much_dirty(void)
+{
+    return hz_pages_dirty() > (size_t)hz_live(max_dirty_bytes) >> HZ_PAGE_SHIFT;
+}
+
+/* A dirty run of a node that is at least so far behind this one, in turn. */
+static hz_page_info *nodes_search(size_t pages, uint32_t node, uint32_t distance)
+{
+    hz_page_info *run = NULL;
+    for (; run == NULL && distance < hz_map.nodes; distance++)
+        run = lists_search(&hz_page_pool.dirty[(node + distance) % hz_map.nodes], pages);
+    return run;
+}
+
 static hz_page_info *run_find(size_t pages, uint32_t node, run_taste taste)
 {
     const hz_run_lists *dirty = &hz_page_pool.dirty[node];
     hz_page_info *run = taste != CLEAN_ONLY ? lists_search(dirty, pages) : NULL;
     if (run == NULL && taste == MAY_STRETCH) run = stretch_any(dirty, pages);
+    if (run == NULL && taste != CLEAN_ONLY && hz_map.nodes > 1 && is_too_much_dirty())
+        run = nodes_search(pages, node, 1);
     return run != NULL ? run : lists_search(&hz_page_pool.clean, pages);
 }
 
@@ -344,9 +363,7 @@ static hz_page_info *join_any(size_t pages, uint32_t node, bool with_clean)
  * system may refuse. */
 static hz_page_info *find_anywhere(size_t pages, uint32_t node)
 {
-    hz_page_info *run = NULL;
-    for (uint32_t other = 0; run == NULL && other < hz_map.nodes; other++)
-        run = lists_search(&hz_page_pool.dirty[(node + other) % hz_map.nodes], pages);
+    hz_page_info *run = nodes_search(pages, node, 0);
     if (run == NULL) run = join_any(pages, node, true);
     if (run == NULL && hz_arena_is_strict()) run = join_any(pages, node, false);
     return run;
@@ -441,8 +458,7 @@ static hz_page_info *find_more(size_t pages, uint32_t node, run_taste taste)
 static run_taste taste_for(size_t pages, size_t align, bool wants_zeroes)
 {
     if (!wants_zeroes && align == 1 && pages >= STRETCH_PAGES) return MAY_STRETCH;
-    const bool is_too_much = hz_pages_dirty() > (size_t)hz_live(max_dirty_bytes) >> HZ_PAGE_SHIFT;
-    return wants_zeroes && pages >= CLEAR_PAGES && is_too_much ? CLEAN_ONLY : DIRTY_TOO;
+    return wants_zeroes && pages >= CLEAR_PAGES && is_too_much_dirty() ? CLEAN_ONLY : DIRTY_TOO;
 }
 
 /* The first page from a run's first one on that is a multiple of `align`. */
