@@ -583,20 +583,32 @@ static void purge_end(hz_page_info *run, size_t purged)
     if (purged > 0) hz_run_list_clean(first, purged);
 }
 
-/* Takes up to `most` pages, down from where the sweep stands. */
+/* Takes dirty pages out of runs that lie side by side. What the system does not purge of them will
+ * count as memory of one node, that of the first page. */
+static hz_page_info *dirty_take(size_t first, size_t end)
+{
+    hz_page_info *run = run_around(first);
+    const uint32_t node = run->node;
+    for (size_t at = first, part; at < end; at += part, run = &hz_map.infos[at]) {
+        part = hz_info_page(run) + run->pages - at;
+        if (part > end - at) part = end - at;
+        run_split(run, at, part);
+    }
+    return run_mark(first, end - first, HZ_RUN_BUSY, node);
+}
+
+/* Takes up to `most` pages, down from where the sweep stands, of any nodes. */
 static hz_page_info *sweep_take(hz_sweep *sweep, size_t most)
 {
     const size_t end = sweep->below;
-    hz_page_info *run = run_around(end - 1);
-    const size_t start = hz_info_page(run);
     size_t first = end - 1;
-    while (first > start && end - first < most && is_idle(first - 1, sweep)) {
+    while (first > 0 && end - first < most && is_idle(first - 1, sweep)) {
         first--;
         const size_t alike = hz_freed_alike_below(first);
-        if (alike >= start && end - alike <= most) first = alike;
+        if (end - alike <= most) first = alike;
     }
     sweep->below = first;
-    run = run_split(run, first, end - first);
+    hz_page_info *run = dirty_take(first, end);
     purge_begin(run);
     return run;
 }

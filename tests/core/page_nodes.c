@@ -1,6 +1,7 @@
 /*
- * The page pool of a machine with two nodes, where the system has no more memory: then all that is
- * free serves all requests. The functions of this program take the place of the C library's.
+ * The page pool of a machine with two nodes: when the memory of one serves a thread of the other,
+ * and what else is free where the system has no more memory. The functions of this program take the
+ * place of the C library's.
  */
 #include "before_syscall.h"
 #include "check.h"
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include "internal.h"
 
@@ -24,6 +26,14 @@ static size_t granted;   /* up to so many bytes nevertheless */
 static long syscall_here(long number, const long words[SYSCALL_WORDS])
 {
     return syscall_behind(number, words);
+}
+
+static size_t purges; /* system calls that gave memory back */
+
+int madvise(void *address, size_t bytes, int advice)
+{
+    purges++;
+    return (int)syscall(SYS_madvise, address, bytes, advice);
 }
 
 void *mmap(void *address, size_t bytes, int access, int flags, int fd, off_t offset)
@@ -77,11 +87,57 @@ static void take_neighbours(hz_page_info **runs, size_t count)
     (void)take(1, OURS);
 }
 
+enum { SHORT = 8, SHORT_RUNS = 32 };
+
+/* Bytes that may be touched. */
+static size_t touchable(const hz_page_info *run, size_t pages)
+{
+    size_t bytes = 0;
+    int ends[2];
+    require(pipe(ends) == 0, "pipe");
+    for (size_t i = 0; i < pages; i++)
+        if (write(ends[1], hz_info_address(run + i), 1) == 1) bytes += HZ_PAGE_BYTES;
+    return bytes;
+}
+
+static void pages_of_two_nodes_go_back_together(void)
+{
+    enum { ALL = SHORT * SHORT_RUNS };
+    hz_page_info *runs[SHORT_RUNS];
+    start();
+    for (size_t i = 0; i < SHORT_RUNS; i++) {
+        runs[i] = take(SHORT, i % 2);
+        require(i == 0 || runs[i] == runs[i - 1] + SHORT, "no neighbours");
+    }
+    (void)take(1, OURS);
+    for (size_t i = 0; i < SHORT_RUNS; i++) hz_pages_free(runs[i]);
+    purges = 0;
+    require(hz_purge_all() && hz_pages_dirty() == 0, "some stay resident");
+    require(purges <= ALL * HZ_PAGE_BYTES / HZ_PURGE_BYTES + 1, "%zu purges", purges);
+    const size_t left = touchable(runs[0], ALL);
+    require(!hz_arena_is_strict() || left == 0, "%zu bytes stay writable", left);
+}
+
 /* From now on what is free must serve. */
 static void use_up(void)
 {
     is_refusing = true;
     while (try_to_take(1, OURS, NULL) != NULL) continue;
+}
+
+/* 1 MiB may stay resident. */
+static void it_serves_while_too_much_is_resident(void)
+{
+    start();
+    hz_page_info *theirs = take(LONG, THEIRS);
+    (void)take(1, THEIRS);
+    hz_pages_free(theirs);
+    hz_page_info *ours = take(PAGES, OURS);
+    require(ours < theirs || ours >= theirs + LONG, "memory of another node serves");
+    require(hz_set("max_dirty_bytes", "1048576", NULL, 0) == 0, "max_dirty_bytes");
+    ours = take(PAGES, OURS);
+    require(ours >= theirs && ours < theirs + LONG, "more became resident");
+    require(ours->node == THEIRS, "it does not go back there");
 }
 
 static void what_another_node_freed_serves(void)
@@ -154,6 +210,9 @@ static void a_block_grows_into_what_another_node_freed(void)
 }
 
 static const check checks[] = {
+    {"memory of another node serves while more than max_dirty_bytes are resident",
+     it_serves_while_too_much_is_resident, 0},
+    {"pages of two nodes go back together", pages_of_two_nodes_go_back_together, 0},
     {"what another node freed serves", what_another_node_freed_serves, 0},
     {"so it does where clean pages are refused", so_it_does_where_clean_pages_are_refused, 0},
     {"neighbours of two nodes serve one request", neighbours_of_two_nodes_serve_one_request, 0},
