@@ -266,6 +266,12 @@ static bool grows_large(size_t have, size_t size)
     return have > HZ_CLASS_MAX_BYTES && size > have && !hz_is_fenced();
 }
 
+/* Whether a block may stay where it is, as there is no memory for another one. */
+static bool stays(void *block, size_t have, size_t size)
+{
+    return size <= have || (grows_large(have, size) && hz_large_grow_at_last(block, size));
+}
+
 /* A realloc of a block. It has a frame of its own, which an allocation need not make. */
 __attribute__((noinline)) static void *resize(void *block, size_t size)
 {
@@ -287,7 +293,7 @@ __attribute__((noinline)) static void *resize(void *block, size_t size)
     void *fresh = grows_large(have, size) ? large_move_and_tick(block, size) : NULL;
     if (fresh != NULL) return fresh;
     fresh = hz_malloc(size);
-    if (fresh == NULL) return size <= have ? block : NULL; /* without memory it stays large */
+    if (fresh == NULL) return stays(block, have, size) ? block : NULL;
     memcpy(fresh, block, size < have ? size : have);
     hz_free(block);
     return fresh;

@@ -79,6 +79,12 @@ uint32_t hz_heap_count(void)
     return count > 0 ? count : 1;
 }
 
+uint32_t hz_heap_node(void)
+{
+    if (hz_heap_mine != &hz_heap_none) return hz_node_of(hz_heap_mine->shard);
+    return hz_map.nodes > 1 ? hz_os_node() % hz_map.nodes : 0;
+}
+
 uint32_t hz_heap_ended(void)
 {
     return hz_atomic_peek(&heaps.ended_count);
@@ -187,20 +193,39 @@ static uint32_t shard_next(uint32_t node)
     return node + hz_map.nodes * (heaps.born[node]++ % shards);
 }
 
+/* A heap of the node whose thread has ended. */
+static hz_heap *heap_adopt(uint32_t node)
+{
+    hz_heap *heap = warm_pop(node);
+    if (heap == NULL) heap = heap_pop(&heaps.cold[node]);
+    if (heap != NULL) count_owned(1);
+    return heap;
+}
+
+/* Without memory for a new heap, one of another node serves. */
+static hz_heap *heap_adopt_any(void)
+{
+    hz_heap *heap = NULL;
+    hz_lock_take(&heaps.lock);
+    for (uint32_t node = 0; heap == NULL && node < hz_map.nodes; node++) heap = heap_adopt(node);
+    hz_lock_release(&heaps.lock);
+    return heap;
+}
+
 static hz_heap *heap_find(hz_stat *how)
 {
     uint32_t shard = 0;
-    const uint32_t node = hz_map.nodes > 1 ? hz_os_node() % hz_map.nodes : 0;
+    const uint32_t node = hz_heap_node();
     hz_lock_take(&heaps.lock);
-    hz_heap *heap = warm_pop(node);
-    if (heap == NULL) heap = heap_pop(&heaps.cold[node]);
-    if (heap != NULL)
-        count_owned(1);
-    else
-        shard = shard_next(node);
+    hz_heap *heap = heap_adopt(node);
+    if (heap == NULL) shard = shard_next(node);
     hz_lock_release(&heaps.lock);
-    *how = heap != NULL ? HZ_STAT_heaps_adopted : HZ_STAT_heaps_born;
-    return heap != NULL ? heap : heap_make(shard);
+    *how = HZ_STAT_heaps_adopted;
+    if (heap != NULL) return heap;
+    heap = heap_make(shard);
+    if (heap == NULL) return heap_adopt_any();
+    *how = HZ_STAT_heaps_born;
+    return heap;
 }
 
 static void heap_leave(hz_heap *heap);

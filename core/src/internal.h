@@ -142,6 +142,8 @@ void hz_large_free(void *block);
 /* Grows or shrinks a block in place; false when it cannot grow. `size` is above that of every
  * class. */
 bool hz_large_resize(void *block, size_t size);
+/* Grows a block in place, where there is no memory for another one. */
+bool hz_large_grow_at_last(void *block, size_t size);
 /* A larger block in the place of `block`, with its contents; NULL when there is no memory. */
 void *hz_large_move(void *block, size_t size);
 size_t hz_large_bytes(const void *block);
@@ -172,6 +174,8 @@ void hz_pages_free(hz_page_info *run);
 void hz_pages_free_clean(hz_page_info *run);
 /* Grows or shrinks a run in place; false when it cannot grow. */
 bool hz_pages_resize(hz_page_info *run, size_t pages);
+/* Grows a run in place by whatever is free behind it, where there is no other memory. */
+bool hz_pages_grow_at_last(hz_page_info *run, size_t pages);
 /* Free pages that are resident; no lock is taken. */
 size_t hz_pages_dirty(void);
 /* Takes the next run of up to `most` dirty pages that are old enough for the sweep. NULL: this part
@@ -252,6 +256,8 @@ hz_heap *hz_heap_first(void);
 uint32_t hz_heap_count(void);
 /* Threads that had a heap and have ended, since the process began. */
 uint32_t hz_heap_ended(void);
+/* The node that the calling thread's memory comes from: its heap's, else the one it runs on. */
+uint32_t hz_heap_node(void);
 /* Empties the warm heaps when no thread has ended for decay_ms. */
 void hz_heap_cool_old(void);
 /* Moves the blocks in the heaps of ended threads and in the depots to their spans. */

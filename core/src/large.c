@@ -34,8 +34,8 @@ static bool clear_by_system(const hz_page_info *run)
 void *hz_large_alloc(size_t size, size_t align, bool *zeroed)
 {
     size_t align_pages = align <= HZ_PAGE_BYTES ? 1 : align >> HZ_PAGE_SHIFT;
-    hz_page_info *run = hz_guard_pages_alloc(size == 0 ? 1 : size_pages(size), align_pages,
-                                             hz_node_of(hz_heap_mine->shard), zeroed);
+    hz_page_info *run =
+        hz_guard_pages_alloc(size == 0 ? 1 : size_pages(size), align_pages, hz_heap_node(), zeroed);
     if (run == NULL) return NULL;
     if (zeroed != NULL && !*zeroed) *zeroed = clear_by_system(run);
     void *block = hz_info_address(run);
@@ -64,6 +64,11 @@ bool hz_large_resize(void *block, size_t size)
     }
     if (pages < run->pages - run->pages / 8) (void)hz_pages_resize(run, pages);
     return true;
+}
+
+bool hz_large_grow_at_last(void *block, size_t size)
+{
+    return hz_pages_grow_at_last(hz_info_at(block), size_pages(size));
 }
 
 /*

@@ -2,11 +2,15 @@
  * The nodes of a machine: groups of CPUs that have memory of their own (NUMA). Only those count
  * whose CPUs the process may use, so a process that is bound to one node sees one. They are
  * numbered from 0 in the order of the system's own numbers, which may have gaps.
+ *
+ * A thread asks the C library for its CPU, and a table says the node. Mostly that is no system
+ * call: the kernel keeps the number where the thread can read it. A sandbox that ends a process for
+ * system calls that it does not know rarely knows getcpu.
  */
+#include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "os.h"
 #include "types.h"
@@ -15,59 +19,75 @@
 
 enum {
     NODE_IDS = 1024,   /* the kernel numbers nodes below this */
-    NODES_BYTES = 256, /* no list of nodes is longer */
-    CPUS_BYTES = 4096, /* no list of a node's CPUs is longer */
+    LIST_BYTES = 4096, /* no list of nodes, or of a node's CPUs, is longer */
+    PATH_BYTES = sizeof DIRECTORY "/node/cpulist" + 20,
 };
 
-static uint8_t numbers[NODE_IDS]; /* by the system's number; nodes beyond HZ_NODES_MAX share one */
+static uint8_t nodes[HZ_OS_CPU_IDS]; /* by CPU; nodes beyond HZ_NODES_MAX share one */
 static uint32_t count = 1;
 
-/* Reads the next range of a list like "0-3,8,10-11", and moves behind it; false at the end. */
-static bool range_next(const char **list, unsigned long *first, unsigned long *last)
+/* Reads the next range of a list like "0-3,8,10-11", and moves behind it; false at the end. Numbers
+ * from `most` on are left out. */
+static bool range_next(const char **list, unsigned long most, unsigned long *first,
+                       unsigned long *end)
 {
-    char *end;
-    *first = *last = strtoul(*list, &end, 10);
-    if (end == *list) return false;
-    if (*end == '-') *last = strtoul(end + 1, &end, 10);
-    *list = *end == ',' ? end + 1 : end;
+    char *rest;
+    unsigned long last = *first = strtoul(*list, &rest, 10);
+    if (rest == *list) return false;
+    if (*rest == '-') last = strtoul(rest + 1, &rest, 10);
+    *end = last < most ? last + 1 : most;
+    *list = *rest == ',' ? rest + 1 : rest;
     return true;
 }
 
-static bool may_use(unsigned long node, const hz_os_cpu_set *cpus)
+static bool is_any_usable(const char *list, const hz_os_cpu_set *cpus)
 {
-    static char text[CPUS_BYTES]; /* the stack of a thread may be short */
-    char path[sizeof DIRECTORY "/node/cpulist" + 20];
-    unsigned long first, last;
-    snprintf(path, sizeof path, DIRECTORY "/node%lu/cpulist", node);
-    if (hz_os_read_file(path, text, sizeof text) == 0) return false;
-    for (const char *list = text; range_next(&list, &first, &last);) {
-        for (unsigned long cpu = first; cpu <= last && cpu < HZ_OS_CPU_IDS; cpu++) {
+    for (unsigned long cpu, end; range_next(&list, HZ_OS_CPU_IDS, &cpu, &end);) {
+        for (; cpu < end; cpu++) {
             if (hz_os_has_cpu(cpus, cpu)) return true;
         }
     }
     return false;
 }
 
+/* Notes the CPUs of a node, if the process may use any of them. */
+static bool node_note(unsigned long id, const hz_os_cpu_set *cpus, uint8_t number)
+{
+    static char text[LIST_BYTES]; /* the stack of a thread may be short */
+    char path[PATH_BYTES];
+    snprintf(path, sizeof path, DIRECTORY "/node%lu/cpulist", id);
+    if (hz_os_read_file(path, text, sizeof text) == 0 || !is_any_usable(text, cpus)) return false;
+    const char *list = text;
+    for (unsigned long cpu, end; range_next(&list, HZ_OS_CPU_IDS, &cpu, &end);) {
+        for (; cpu < end; cpu++) nodes[cpu] = number;
+    }
+    return true;
+}
+
+static uint32_t nodes_note(const char *list, const hz_os_cpu_set *cpus)
+{
+    uint32_t found = 0;
+    for (unsigned long id, end; range_next(&list, NODE_IDS, &id, &end);) {
+        for (; id < end; id++) found += node_note(id, cpus, (uint8_t)(found % HZ_NODES_MAX));
+    }
+    return found;
+}
+
 uint32_t hz_os_nodes(void)
 {
-    char text[NODES_BYTES];
-    unsigned long first, last;
+    static char text[LIST_BYTES];
     hz_os_cpu_set cpus;
-    uint32_t found = 0;
     const size_t length = hz_os_read_file(DIRECTORY "/has_cpu", text, sizeof text);
     if (length == 0 || text[1] == '\n' || !hz_os_affinity(&cpus)) return 1; /* mostly one node */
-    for (const char *list = text; range_next(&list, &first, &last);) {
-        for (unsigned long node = first; node <= last && node < NODE_IDS; node++) {
-            if (may_use(node, &cpus)) numbers[node] = (uint8_t)(found++ % HZ_NODES_MAX);
-        }
-    }
+    const uint32_t found = nodes_note(text, &cpus);
     count = found < HZ_NODES_MAX ? found : HZ_NODES_MAX;
     return count > 0 ? count : (count = 1);
 }
 
 uint32_t hz_os_node(void)
 {
-    unsigned cpu, node;
-    if (count == 1 || syscall(SYS_getcpu, &cpu, &node, NULL) != 0) return 0;
-    return node < NODE_IDS ? numbers[node] : 0;
+    const int saved = errno;
+    const int cpu = count > 1 ? sched_getcpu() : 0;
+    errno = saved;
+    return cpu >= 0 && cpu < HZ_OS_CPU_IDS ? nodes[cpu] : 0;
 }

@@ -10,8 +10,11 @@
  *
  * A clean page gets its memory from the node of the thread that first touches it, by the kernel's
  * rule, and so it belongs to that node while it is in use or dirty. Dirty runs of different nodes
- * are listed apart, and not joined. A thread gets a dirty run of its own node, else a clean one;
- * one of another node only where the system has no more memory.
+ * are listed apart, and not joined. A thread gets a dirty run of its own node, else a clean one.
+ * But while more than max_dirty_bytes are dirty, which is to end, it gets a dirty one of another
+ * node before a clean one: else threads that take turns on the nodes would need that much memory on
+ * each. And where the system has no more memory, whatever is free serves: runs of other nodes, and
+ * free runs side by side, whatever their nodes and states.
  */
 #include "os.h"
 #include "pages.h"
@@ -30,7 +33,6 @@ _Static_assert(EXACT_LISTS == 1 << 4, "list_number continues at the doubling of 
 
 /* Which runs serve a request. */
 typedef enum run_taste {
-    ANYWHERE,    /* dirty ones of other nodes, too */
     DIRTY_TOO,   /* dirty or clean ones */
     MAY_STRETCH, /* dirty ones that are made longer, too */
     CLEAN_ONLY,  /* only clean ones, while there are any */
@@ -258,14 +260,112 @@ static hz_page_info *stretch_any(const hz_run_lists *dirty, size_t pages)
     return NULL;
 }
 
+/* Whether some dirty pages go back to the system at once. */
+static bool is_too_much_dirty(void)
+{
+    return hz_pages_dirty() > (size_t)hz_live(max_dirty_bytes) >> HZ_PAGE_SHIFT;
+}
+
+/* A dirty run of a node that is at least so far behind this one, in turn. */
+static hz_page_info *nodes_search(size_t pages, uint32_t node, uint32_t distance)
+{
+    hz_page_info *run = NULL;
+    for (; run == NULL && distance < hz_map.nodes; distance++)
+        run = lists_search(&hz_page_pool.dirty[(node + distance) % hz_map.nodes], pages);
+    return run;
+}
+
 static hz_page_info *run_find(size_t pages, uint32_t node, run_taste taste)
 {
     const hz_run_lists *dirty = &hz_page_pool.dirty[node];
     hz_page_info *run = taste != CLEAN_ONLY ? lists_search(dirty, pages) : NULL;
     if (run == NULL && taste == MAY_STRETCH) run = stretch_any(dirty, pages);
-    if (run == NULL) run = lists_search(&hz_page_pool.clean, pages);
-    for (uint32_t other = 0; run == NULL && taste == ANYWHERE && other < hz_map.nodes; other++)
-        run = lists_search(&hz_page_pool.dirty[other], pages);
+    if (run == NULL && taste != CLEAN_ONLY && hz_map.nodes > 1 && is_too_much_dirty())
+        run = nodes_search(pages, node, 1);
+    return run != NULL ? run : lists_search(&hz_page_pool.clean, pages);
+}
+
+/* ---- finding where the system has no more memory -------------------------------------------- */
+
+/* Whether a page that follows a run, or precedes one, belongs to a free run. */
+static bool is_free(const hz_page_info *page, bool with_clean)
+{
+    return page->state == HZ_RUN_DIRTY || (with_clean && page->state == HZ_RUN_CLEAN);
+}
+
+/* How many free pages lie side by side from such a page on. */
+static size_t free_length(size_t first, bool with_clean)
+{
+    size_t end = first;
+    while (end < hz_page_pool.top && is_free(&hz_map.infos[end], with_clean))
+        end += hz_map.infos[end].pages;
+    return end - first;
+}
+
+/* How many of the free pages that begin with `run` are of this run and not beyond `end`. */
+static size_t part_before(const hz_page_info *run, size_t end)
+{
+    const size_t left = end - hz_info_page(run);
+    return run->pages < left ? run->pages : left;
+}
+
+/* Takes the first `pages` pages out of free runs that lie side by side; false when the system
+ * refuses those that are clean. */
+static bool runs_take(size_t first, size_t pages)
+{
+    const size_t end = first + pages;
+    for (size_t at = first, part; at < end; at += part) {
+        part = part_before(&hz_map.infos[at], end);
+        if (hz_map.infos[at].state == HZ_RUN_CLEAN && !hz_arena_reuse(at, part)) return false;
+    }
+    for (size_t at = first, part; at < end; at += part) {
+        part = part_before(&hz_map.infos[at], end);
+        run_split(&hz_map.infos[at], at, part);
+    }
+    return true;
+}
+
+/* Makes free runs that lie side by side one dirty run, if `run` is the first of them and they are
+ * long enough. From now on all of it counts as the memory of `node`. */
+static hz_page_info *runs_join(const hz_page_info *run, size_t pages, uint32_t node,
+                               bool with_clean)
+{
+    const size_t first = hz_info_page(run);
+    if (!is_free(run, with_clean) || (first > 0 && is_free(run - 1, with_clean))) return NULL;
+    if (free_length(first, with_clean) < pages || !runs_take(first, pages)) return NULL;
+    hz_run_list_dirty(first, pages, node, hz_os_now_ms());
+    return run_around(first);
+}
+
+static hz_page_info *join_any_of(const hz_run_lists *lists, size_t pages, uint32_t node,
+                                 bool with_clean)
+{
+    for (uint64_t filled = lists->filled; filled != 0; filled &= filled - 1) {
+        const hz_page_info *run = lists->first[__builtin_ctzll(filled)];
+        for (; run != NULL; run = run->next) {
+            hz_page_info *joined = runs_join(run, pages, node, with_clean);
+            if (joined != NULL) return joined;
+        }
+    }
+    return NULL;
+}
+
+static hz_page_info *join_any(size_t pages, uint32_t node, bool with_clean)
+{
+    hz_page_info *run =
+        with_clean ? join_any_of(&hz_page_pool.clean, pages, node, with_clean) : NULL;
+    for (uint32_t other = 0; run == NULL && other < hz_map.nodes; other++)
+        run = join_any_of(&hz_page_pool.dirty[other], pages, node, with_clean);
+    return run;
+}
+
+/* A dirty run of any node, or one that is joined of others; at last without clean ones, which the
+ * system may refuse. */
+static hz_page_info *find_anywhere(size_t pages, uint32_t node)
+{
+    hz_page_info *run = nodes_search(pages, node, 0);
+    if (run == NULL) run = join_any(pages, node, true);
+    if (run == NULL && hz_arena_is_strict()) run = join_any(pages, node, false);
     return run;
 }
 
@@ -319,6 +419,26 @@ static bool pages_extend(size_t pages)
     return done;
 }
 
+/* How many free pages lie at the arena's end. */
+static size_t free_at_end(void)
+{
+    size_t first = hz_page_pool.top;
+    while (first > 0 && is_free(&hz_map.infos[first - 1], true))
+        first = hz_map.infos[first - 1].head;
+    return hz_page_pool.top - first;
+}
+
+/* After the system refused to extend the arena by all that was missing: it may still grant what is
+ * missing behind the free pages at the arena's end. */
+static hz_page_info *find_at_last(size_t pages, uint32_t node)
+{
+    hz_page_info *run = run_find(pages, node, DIRTY_TOO);
+    if (run == NULL) run = find_anywhere(pages, node);
+    const size_t at_end = run == NULL ? free_at_end() : 0;
+    if (at_end == 0 || at_end >= pages || !pages_extend(pages - at_end)) return run;
+    return find_anywhere(pages, node);
+}
+
 /* Extends the arena, only by what is missing if its last run is dirty and worth stretching. Another
  * thread may take what was added: then it tries again. */
 static hz_page_info *find_more(size_t pages, uint32_t node, run_taste taste)
@@ -327,7 +447,7 @@ static hz_page_info *find_more(size_t pages, uint32_t node, run_taste taste)
     while (run == NULL || run->pages < pages) {
         const bool done = pages_extend(run != NULL ? pages - run->pages : pages);
         run = run != NULL && (run = last_run(pages, node)) != NULL ? run_stretch(run, pages) : NULL;
-        if (run == NULL) run = run_find(pages, node, done ? taste : ANYWHERE);
+        if (run == NULL) run = done ? run_find(pages, node, taste) : find_at_last(pages, node);
         if (!done) break;
     }
     return run;
@@ -338,27 +458,42 @@ static hz_page_info *find_more(size_t pages, uint32_t node, run_taste taste)
 static run_taste taste_for(size_t pages, size_t align, bool wants_zeroes)
 {
     if (!wants_zeroes && align == 1 && pages >= STRETCH_PAGES) return MAY_STRETCH;
-    const bool is_too_much = hz_pages_dirty() > (size_t)hz_live(max_dirty_bytes) >> HZ_PAGE_SHIFT;
-    return wants_zeroes && pages >= CLEAR_PAGES && is_too_much ? CLEAN_ONLY : DIRTY_TOO;
+    return wants_zeroes && pages >= CLEAR_PAGES && is_too_much_dirty() ? CLEAN_ONLY : DIRTY_TOO;
+}
+
+/* The first page from a run's first one on that is a multiple of `align`. */
+static size_t align_up(const hz_page_info *run, size_t align)
+{
+    const size_t base_page = hz_map.base >> HZ_PAGE_SHIFT; /* alignment is of addresses */
+    return ((base_page + hz_info_page(run) + align - 1) & ~(align - 1)) - base_page;
+}
+
+static bool is_usable(const hz_page_info *run, size_t pages, size_t align)
+{
+    return run->state != HZ_RUN_CLEAN || hz_arena_reuse(align_up(run, align), pages);
+}
+
+/* A free run of which `pages` pages can be used, aligned. */
+static hz_page_info *find(size_t pages, size_t align, uint32_t node, run_taste taste)
+{
+    hz_page_info *run = run_find(pages + align - 1, node, taste);
+    if (run == NULL) run = find_more(pages + align - 1, node, taste);
+    if (run == NULL || is_usable(run, pages, align)) return run;
+    return find_anywhere(pages + align - 1, node);
 }
 
 hz_page_info *hz_pages_alloc(size_t pages, size_t align, uint32_t node, bool *zeroed)
 {
     if (pages + align > UINT32_MAX) return NULL;
     hz_lock_take(&hz_page_pool.lock);
-    const run_taste taste = taste_for(pages, align, zeroed != NULL);
-    hz_page_info *run = run_find(pages + align - 1, node, taste);
-    if (run == NULL) run = find_more(pages + align - 1, node, taste);
+    hz_page_info *run = find(pages, align, node, taste_for(pages, align, zeroed != NULL));
     if (run != NULL) {
-        const size_t base_page = hz_map.base >> HZ_PAGE_SHIFT; /* alignment is of addresses */
-        size_t first = ((base_page + hz_info_page(run) + align - 1) & ~(align - 1)) - base_page;
         const bool is_clean = run->state == HZ_RUN_CLEAN;
         if (zeroed != NULL) *zeroed = is_clean;
         if (!is_clean) hz_count(HZ_STAT_pages_reused, 1);
-        const bool is_usable = !is_clean || hz_arena_reuse(first, pages);
-        run = is_usable ? run_split(run, first, pages) : NULL;
-        if (run != NULL && is_clean) run->node = (uint8_t)node;
-        if (run != NULL) run_put_out(run);
+        run = run_split(run, align_up(run, align), pages);
+        if (is_clean) run->node = (uint8_t)node;
+        run_put_out(run);
     }
     hz_lock_release(&hz_page_pool.lock);
     return run;
@@ -448,20 +583,32 @@ static void purge_end(hz_page_info *run, size_t purged)
     if (purged > 0) hz_run_list_clean(first, purged);
 }
 
-/* Takes up to `most` pages, down from where the sweep stands. */
+/* Takes dirty pages out of runs that lie side by side. What the system does not purge of them will
+ * count as memory of one node, that of the first page. */
+static hz_page_info *dirty_take(size_t first, size_t end)
+{
+    hz_page_info *run = run_around(first);
+    const uint32_t node = run->node;
+    for (size_t at = first, part; at < end; at += part, run = &hz_map.infos[at]) {
+        part = hz_info_page(run) + run->pages - at;
+        if (part > end - at) part = end - at;
+        run_split(run, at, part);
+    }
+    return run_mark(first, end - first, HZ_RUN_BUSY, node);
+}
+
+/* Takes up to `most` pages, down from where the sweep stands, of any nodes. */
 static hz_page_info *sweep_take(hz_sweep *sweep, size_t most)
 {
     const size_t end = sweep->below;
-    hz_page_info *run = run_around(end - 1);
-    const size_t start = hz_info_page(run);
     size_t first = end - 1;
-    while (first > start && end - first < most && is_idle(first - 1, sweep)) {
+    while (first > 0 && end - first < most && is_idle(first - 1, sweep)) {
         first--;
         const size_t alike = hz_freed_alike_below(first);
-        if (alike >= start && end - alike <= most) first = alike;
+        if (end - alike <= most) first = alike;
     }
     sweep->below = first;
-    run = run_split(run, first, end - first);
+    hz_page_info *run = dirty_take(first, end);
     purge_begin(run);
     return run;
 }
@@ -515,6 +662,16 @@ bool hz_pages_resize(hz_page_info *run, size_t pages)
         done = run_grow(run, pages);
     else if (pages < run->pages)
         run_shrink(run, pages);
+    hz_lock_release(&hz_page_pool.lock);
+    return done;
+}
+
+bool hz_pages_grow_at_last(hz_page_info *run, size_t pages)
+{
+    hz_lock_take(&hz_page_pool.lock);
+    const size_t end = hz_info_page(run) + run->pages, more = pages - run->pages;
+    const bool done = free_length(end, true) >= more && runs_take(end, more);
+    if (done) run_resize(run, pages);
     hz_lock_release(&hz_page_pool.lock);
     return done;
 }

@@ -9,8 +9,8 @@
  *     state, pages    of each run in use, and of each run that the forking thread was purging
  *
  * All other pages are free. A run that another thread was purging is free, too: its purge is ended.
- * No record tells which of these pages are resident, so all of them count as dirty. They lie in the
- * memory of the node that the child runs on: it gets its own copy of a page when it writes to it.
+ * No record tells which of these pages are resident, so all of them count as dirty. They belong to
+ * the node of the child's thread: it gets its own copy of a page when it writes to it.
  */
 #include "os.h"
 #include "pages.h"
@@ -58,7 +58,7 @@ static void run_list_unknown(size_t first, size_t pages)
 {
     if (pages == 0) return;
     if (!hz_os_is_commit_strict())
-        hz_run_list_dirty(first, pages, hz_os_node() % hz_map.nodes, hz_os_now_ms());
+        hz_run_list_dirty(first, pages, hz_heap_node(), hz_os_now_ms());
     else if (hz_run_purge(first, pages))
         hz_run_list_clean(first, pages);
 }

@@ -161,7 +161,8 @@ static size_t bytes_in(const hz_run_lists *lists)
 
 static void use_pages(void)
 {
-    const size_t bytes = bytes_in(&hz_page_pool.dirty[0]) + bytes_in(&hz_page_pool.clean);
+    const size_t bytes =
+        bytes_in(&hz_page_pool.dirty[hz_heap_node()]) + bytes_in(&hz_page_pool.clean);
     require(bytes >= LARGE, "only %zu bytes are free", bytes);
     for (size_t size = 1; size < 4 * LARGE; size += size / 2 + 1) {
         unsigned char *block = hz_malloc(size);
@@ -234,7 +235,7 @@ static void hold_the_page_pool(void)
 {
     hz_lock_take(&hz_page_pool.lock);
     spoil_lists(&hz_page_pool.clean);
-    spoil_lists(&hz_page_pool.dirty[0]);
+    for (uint32_t node = 0; node < hz_map.nodes; node++) spoil_lists(&hz_page_pool.dirty[node]);
     hz_page_pool.purging = (hz_page_info *)8;
     hz_page_pool.dirty_pages = 123456;
     stop_for_good();
@@ -307,5 +308,6 @@ static const check checks[] = {
 
 int main(int argc, char **argv)
 {
+    hz_map.nodes = (uint32_t)number_chosen("TEST_NODES", 1);
     return run_checks(checks, COUNT(checks), argc, argv);
 }

@@ -193,8 +193,13 @@ def test_the_arena_maps_no_more_than_it_needs(core_tests: Path, preload: Preload
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
-    [{"HZ_SHARDS": "1"}, {"HZ_SHARDS": "2"}, {"TEST_STRICT": "1"}],
-    ids=["1 shard", "2 shards", "overcommit_memory=2"],
+    [
+        {"HZ_SHARDS": "1"},
+        {"HZ_SHARDS": "2"},
+        {"HZ_SHARDS": "4", "TEST_NODES": "3"},
+        {"TEST_STRICT": "1"},
+    ],
+    ids=["1 shard", "2 shards", "3 nodes", "overcommit_memory=2"],
 )
 def test_a_child_repairs_what_it_finds_half_changed(
     settings: dict[str, str], core_tests: Path, preload: Preload
@@ -221,11 +226,24 @@ def test_a_large_request_takes_what_is_resident_and_the_rest_beside_it(
     require_all_held(preload(core_tests / "tests" / "page_runs", LD_PRELOAD=""))
 
 
+@pytest.mark.parametrize("settings", [{}, {"TEST_STRICT": "1"}], ids=["", "overcommit_memory=2"])
+def test_memory_of_another_node_serves_where_there_is_no_other(
+    settings: dict[str, str], core_tests: Path, preload: Preload
+) -> None:
+    require_all_held(preload(core_tests / "tests" / "page_nodes", LD_PRELOAD="", **settings))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"TEST_NODES": "3"}, {"TEST_STRICT": "1"}],
-    ids=["", "3 nodes", "overcommit_memory=2"],
+    [
+        {},
+        {"TEST_NODES": "3"},
+        {"TEST_STRICT": "1"},
+        {"TEST_NODES": "3", "TEST_PAGES": "1500"},
+        {"TEST_NODES": "3", "TEST_PAGES": "1500", "TEST_STRICT": "1"},
+    ],
+    ids=["", "3 nodes", "overcommit_memory=2", "no memory", "no memory, overcommit_memory=2"],
 )
 def test_every_page_has_one_state_and_one_owner(
     settings: dict[str, str], core_tests: Path, preload: Preload

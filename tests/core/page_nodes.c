@@ -1,0 +1,227 @@
+/*
+ * The page pool of a machine with two nodes: when the memory of one serves a thread of the other,
+ * and what else is free where the system has no more memory. The functions of this program take the
+ * place of the C library's.
+ */
+#include "before_syscall.h"
+#include "check.h"
+
+#include <hz/hz.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+enum { PAGES = 64, MORE = 96, LONG = 4096, OURS = 0, THEIRS = 1 };
+
+/* ---- a system without memory ----------------------------------------------------------------- */
+
+static bool is_refusing; /* no page becomes usable any more */
+static size_t granted;   /* up to so many bytes nevertheless */
+
+static long syscall_here(long number, const long words[SYSCALL_WORDS])
+{
+    return syscall_behind(number, words);
+}
+
+static size_t purges; /* system calls that gave memory back */
+
+int madvise(void *address, size_t bytes, int advice)
+{
+    purges++;
+    return (int)syscall(SYS_madvise, address, bytes, advice);
+}
+
+void *mmap(void *address, size_t bytes, int access, int flags, int fd, off_t offset)
+{
+    if (!is_refusing || access == PROT_NONE || bytes <= granted)
+        return (void *)syscall(SYS_mmap, address, bytes, access, flags, fd, offset);
+    errno = ENOMEM;
+    return MAP_FAILED;
+}
+
+int mprotect(void *address, size_t bytes, int access)
+{
+    if (!is_refusing || (access & PROT_WRITE) == 0 || bytes <= granted)
+        return (int)syscall(SYS_mprotect, address, bytes, access);
+    errno = ENOMEM;
+    return -1;
+}
+
+/* ---- the page pool --------------------------------------------------------------------------- */
+
+static hz_page_info *try_to_take(size_t pages, uint32_t node, bool *zeroed)
+{
+    return hz_pages_alloc(pages, 1, node, zeroed);
+}
+
+static hz_page_info *take(size_t pages, uint32_t node)
+{
+    hz_page_info *run = try_to_take(pages, node, NULL);
+    require(run != NULL && run->pages == pages, "no run of %zu pages", pages);
+    memset(hz_info_address(run), 1, pages << HZ_PAGE_SHIFT);
+    return run;
+}
+
+static void start(void)
+{
+    require(hz_start(), "hz did not start");
+    hz_map.nodes = 2;
+}
+
+/* Runs beside each other, the lowest first, of alternate nodes; and behind them one in use. */
+static void take_neighbours(hz_page_info **runs, size_t count)
+{
+    start();
+    hz_page_info *all = take(count * PAGES, OURS);
+    hz_pages_free(all);
+    (void)hz_purge_all();
+    for (size_t i = 0; i < count; i++) {
+        runs[i] = take(PAGES, (uint32_t)i);
+        require(i == 0 || runs[i] == runs[i - 1] + PAGES, "no neighbours");
+    }
+    (void)take(1, OURS);
+}
+
+enum { SHORT = 8, SHORT_RUNS = 32 };
+
+/* Bytes that may be touched. */
+static size_t touchable(const hz_page_info *run, size_t pages)
+{
+    size_t bytes = 0;
+    int ends[2];
+    require(pipe(ends) == 0, "pipe");
+    for (size_t i = 0; i < pages; i++)
+        if (write(ends[1], hz_info_address(run + i), 1) == 1) bytes += HZ_PAGE_BYTES;
+    return bytes;
+}
+
+static void pages_of_two_nodes_go_back_together(void)
+{
+    enum { ALL = SHORT * SHORT_RUNS };
+    hz_page_info *runs[SHORT_RUNS];
+    start();
+    for (size_t i = 0; i < SHORT_RUNS; i++) {
+        runs[i] = take(SHORT, i % 2);
+        require(i == 0 || runs[i] == runs[i - 1] + SHORT, "no neighbours");
+    }
+    (void)take(1, OURS);
+    for (size_t i = 0; i < SHORT_RUNS; i++) hz_pages_free(runs[i]);
+    purges = 0;
+    require(hz_purge_all() && hz_pages_dirty() == 0, "some stay resident");
+    require(purges <= ALL * HZ_PAGE_BYTES / HZ_PURGE_BYTES + 1, "%zu purges", purges);
+    const size_t left = touchable(runs[0], ALL);
+    require(!hz_arena_is_strict() || left == 0, "%zu bytes stay writable", left);
+}
+
+/* From now on what is free must serve. */
+static void use_up(void)
+{
+    is_refusing = true;
+    while (try_to_take(1, OURS, NULL) != NULL) continue;
+}
+
+/* 1 MiB may stay resident. */
+static void it_serves_while_too_much_is_resident(void)
+{
+    start();
+    hz_page_info *theirs = take(LONG, THEIRS);
+    (void)take(1, THEIRS);
+    hz_pages_free(theirs);
+    hz_page_info *ours = take(PAGES, OURS);
+    require(ours < theirs || ours >= theirs + LONG, "memory of another node serves");
+    require(hz_set("max_dirty_bytes", "1048576", NULL, 0) == 0, "max_dirty_bytes");
+    ours = take(PAGES, OURS);
+    require(ours >= theirs && ours < theirs + LONG, "more became resident");
+    require(ours->node == THEIRS, "it does not go back there");
+}
+
+static void what_another_node_freed_serves(void)
+{
+    hz_page_info *runs[2];
+    take_neighbours(runs, 2);
+    use_up();
+    hz_pages_free(runs[1]);
+    require(take(PAGES, OURS) == runs[1], "it lies elsewhere");
+}
+
+/* Of the other node only clean pages are free, which the system does not make writable. */
+static void so_it_does_where_clean_pages_are_refused(void)
+{
+    bool zeroed;
+    hz_page_info *runs[4];
+    take_neighbours(runs, 4);
+    if (!hz_arena_is_strict()) return;
+    hz_pages_free(runs[2]);
+    (void)hz_purge_all();
+    use_up();
+    hz_pages_free(runs[1]);
+    require(try_to_take(PAGES, OURS, &zeroed) == runs[1] && !zeroed, "it lies elsewhere");
+    require(try_to_take(PAGES, OURS, NULL) == NULL, "what the system refused was handed out");
+}
+
+static void neighbours_of_two_nodes_serve_one_request(void)
+{
+    hz_page_info *runs[3];
+    take_neighbours(runs, 3);
+    use_up();
+    for (size_t i = 0; i < COUNT(runs); i++) hz_pages_free(runs[i]);
+    require(take(COUNT(runs) * PAGES, OURS) == runs[0], "it lies elsewhere");
+}
+
+static void a_run_of_another_node_is_made_longer(void)
+{
+    hz_page_info *runs[2];
+    take_neighbours(runs, 2);
+    use_up();
+    require(hz_run_purge(hz_info_page(runs[0]), PAGES), "purge");
+    hz_pages_free_clean(runs[0]);
+    hz_pages_free(runs[1]);
+    hz_page_info *run = try_to_take(MORE, OURS, NULL);
+    require((run != NULL) == !hz_arena_is_strict(), "clean pages: %d", run != NULL);
+    require(run == NULL || (run >= runs[0] && run < runs[1]), "it lies elsewhere");
+}
+
+static void so_are_those_at_the_end_of_the_arena(void)
+{
+    start();
+    use_up();
+    granted = (size_t)LONG << HZ_PAGE_SHIFT;
+    hz_page_info *last = take(LONG, THEIRS);
+    granted = (size_t)PAGES << HZ_PAGE_SHIFT;
+    hz_pages_free(last);
+    require(try_to_take(LONG + 2 * PAGES, OURS, NULL) == NULL, "more than there is");
+    require(take(LONG + PAGES / 2, OURS) == last, "it lies elsewhere");
+}
+
+static void a_block_grows_into_what_another_node_freed(void)
+{
+    hz_page_info *runs[2];
+    take_neighbours(runs, 2);
+    use_up();
+    hz_pages_free(runs[1]);
+    require(!hz_pages_resize(runs[0], MORE), "it grows where it need not");
+    require(hz_pages_grow_at_last(runs[0], MORE) && runs[0]->pages == MORE, "it does not grow");
+    require(take(2 * PAGES - MORE, THEIRS) == runs[0] + MORE, "the rest lies elsewhere");
+}
+
+static const check checks[] = {
+    {"memory of another node serves while more than max_dirty_bytes are resident",
+     it_serves_while_too_much_is_resident, 0},
+    {"pages of two nodes go back together", pages_of_two_nodes_go_back_together, 0},
+    {"what another node freed serves", what_another_node_freed_serves, 0},
+    {"so it does where clean pages are refused", so_it_does_where_clean_pages_are_refused, 0},
+    {"neighbours of two nodes serve one request", neighbours_of_two_nodes_serve_one_request, 0},
+    {"a run of another node is made longer", a_run_of_another_node_is_made_longer, 0},
+    {"so are those at the end of the arena", so_are_those_at_the_end_of_the_arena, 0},
+    {"a block grows into what another node freed", a_block_grows_into_what_another_node_freed, 0},
+};
+
+int main(int argc, char **argv)
+{
+    return run_checks(checks, COUNT(checks), argc, argv);
+}
