@@ -156,7 +156,7 @@ class Account:
         failures: Failed processes by status.
         attempts: The finalists, in order.
         noise_floor: Half-width of an A/A interval, as a ratio - 1; None: not calibrated.
-        detectable: Least gain of a finalist that is proved nine times in ten, as a ratio - 1.
+        detectable: Least gain of a finalist that is proved three times in four, as a ratio - 1.
         findable: Least gain of one parameter that is found and proved nine times in ten, as a
             ratio - 1; None: nothing was searched, or an earlier hztune did.
         wall_s: Seconds from start to end, this session's.

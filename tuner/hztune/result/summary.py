@@ -261,10 +261,10 @@ def _findable(account: Account) -> str:
     assert account.detectable is not None
     proved = f"{100 * account.detectable:.1f} %"
     if account.findable is None:
-        return f"the smallest gain that this budget proves nine times in ten is {proved}"
+        return f"the smallest gain that this budget proves three times in four is {proved}"
     return (
         "the smallest gain of a parameter that this budget finds nine times in ten is "
-        f"{100 * account.findable:.1f} % (of a finalist, {proved} is proved as often)"
+        f"{100 * account.findable:.1f} % (of a finalist, {proved} is proved three times in four)"
     )
 
 

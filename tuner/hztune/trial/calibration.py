@@ -71,7 +71,7 @@ class Calibration:
         """What the user is told before the search begins."""
         return (
             f"calibrated: noise floor {percent(self.floor, sign=False)}; a finalist that gains "
-            f"{percent(self.detectable, sign=False)} is proved nine times in ten with "
+            f"{percent(self.detectable, sign=False)} is proved three times in four with "
             f"{self.pairs} fresh pairs ({self.rounds} turns of each process)"
         )
 
