@@ -8,9 +8,9 @@
  *     span                       back: runs of pages cut into blocks
  *     large                      back: blocks of whole pages
  *     purge                      back: what goes back to the system
- *     pages, repair              back: the page pool, and its repair after a fork
- *     move, freed                pages that change their place; when pages were freed
- *     arena, os                  addresses and system calls
+ *     pages, sweep, repair       back: the page pool, what leaves it to be purged, its repair after
+ * a fork move, freed                pages that change their place; when pages were freed arena, os
+ * addresses and system calls
  *
  * A file calls downwards only. The files that come after those stand beside them: any may call
  * them. deepbind.c stands alone.
@@ -178,6 +178,8 @@ bool hz_pages_resize(hz_page_info *run, size_t pages);
 bool hz_pages_grow_at_last(hz_page_info *run, size_t pages);
 /* Free pages that are resident; no lock is taken. */
 size_t hz_pages_dirty(void);
+/* ---- sweep.c: what leaves the page pool to be purged ----------------------------------------- */
+
 /* Takes the next run of up to `most` dirty pages that are old enough for the sweep. NULL: this part
  * of the sweep has none, or it may look at no more pages. It is over when its `below` is 0. */
 hz_page_info *hz_pages_sweep(hz_sweep *sweep, size_t most);

@@ -20,13 +20,11 @@
 #include "pages.h"
 
 enum {
-    EXACT_LISTS = 16,      /* up to this a list for each length, above it four to a doubling */
-    PROBES = 64,           /* long runs that are looked at for one that fits */
-    EXTEND_PAGES = 16,     /* least extension of the arena: 1 MiB */
-    STRETCH_PAGES = 16,    /* least request for which a dirty run is made longer by clean pages */
-    CLEAR_PAGES = 32,      /* from here on, a request for zeroes may prefer clean runs */
-    CLOCK_LEAD_MS = 60000, /* a page's time may be later than a sweep's, but by less than this */
-    SWEEP_PAGES = 4096,    /* most pages that a sweep looks at while it holds the lock */
+    EXACT_LISTS = 16,   /* up to this a list for each length, above it four to a doubling */
+    PROBES = 64,        /* long runs that are looked at for one that fits */
+    EXTEND_PAGES = 16,  /* least extension of the arena: 1 MiB */
+    STRETCH_PAGES = 16, /* least request for which a dirty run is made longer by clean pages */
+    CLEAR_PAGES = 32,   /* from here on, a request for zeroes may prefer clean runs */
 };
 
 _Static_assert(EXACT_LISTS == 1 << 4, "list_number continues at the doubling of 2^4 pages");
@@ -94,8 +92,7 @@ static void list_remove(hz_page_info *run)
 
 /* ---- runs ----------------------------------------------------------------------------------- */
 
-/* Writes a run into the infos of its pages; both ends of it bear its state and its node. */
-static hz_page_info *run_mark(size_t first, size_t pages, hz_run_state state, uint32_t node)
+hz_page_info *hz_run_mark(size_t first, size_t pages, hz_run_state state, uint32_t node)
 {
     hz_page_info *run = &hz_map.infos[first];
     hz_page_info *last = &hz_map.infos[first + pages - 1];
@@ -112,8 +109,7 @@ static void run_put_out(hz_page_info *run)
     hz_plain_put(&run->state, (uint8_t)HZ_RUN_OUT);
 }
 
-/* Makes a run in use longer or shorter. The child of a fork finds the old length or the new one. */
-static void run_resize(hz_page_info *run, size_t pages)
+void hz_run_resize(hz_page_info *run, size_t pages)
 {
     hz_page_info *last = &run[pages - 1];
     last->head = (uint32_t)hz_info_page(run);
@@ -143,7 +139,7 @@ static void run_list(size_t first, size_t pages, hz_run_state state, uint32_t no
         list_remove(right);
         pages += right->pages;
     }
-    list_insert(run_mark(first, pages, state, node));
+    list_insert(hz_run_mark(first, pages, state, node));
 }
 
 void hz_run_list_clean(size_t first, size_t pages)
@@ -157,9 +153,8 @@ void hz_run_list_dirty(size_t first, size_t pages, uint32_t node, uint32_t now_m
     run_list(first, pages, HZ_RUN_DIRTY, node);
 }
 
-/* The dirty run that a page lies in. It, or a neighbour of another node, ends where the next page
- * is not dirty. */
-static hz_page_info *run_around(size_t page)
+/* The run, or a neighbour of it of another node, ends where the next page is not dirty. */
+hz_page_info *hz_run_around(size_t page)
 {
     size_t last = page;
     while (last + 1 < hz_page_pool.top && hz_freed_ms(last + 1) != 0)
@@ -169,16 +164,14 @@ static hz_page_info *run_around(size_t page)
     return &hz_map.infos[first];
 }
 
-/* Takes [first, first + pages) out of a free run that contains it; what is left over stays free,
- * and as old as it was. */
-static hz_page_info *run_split(hz_page_info *run, size_t first, size_t pages)
+hz_page_info *hz_run_split(hz_page_info *run, size_t first, size_t pages)
 {
     const size_t start = hz_info_page(run), end = start + run->pages;
     const hz_run_state state = run->state;
     const uint32_t node = run->node;
     list_remove(run);
     if (state == HZ_RUN_DIRTY) hz_freed_put(first, pages, 0);
-    hz_page_info *taken = run_mark(first, pages, HZ_RUN_BUSY, node);
+    hz_page_info *taken = hz_run_mark(first, pages, HZ_RUN_BUSY, node);
     if (start < first) run_list(start, first - start, state, node);
     if (first + pages < end) run_list(first + pages, end - first - pages, state, node);
     return taken;
@@ -217,9 +210,9 @@ static hz_page_info *run_join(hz_page_info *dirty, hz_page_info *clean, size_t f
     const size_t dirty_first = hz_info_page(dirty), more = pages - dirty->pages;
     const size_t more_first = clean < dirty ? first : dirty_first + dirty->pages;
     if (!hz_arena_reuse(more_first, more)) return NULL;
-    run_split(clean, more_first, more);
+    hz_run_split(clean, more_first, more);
     hz_run_list_dirty(more_first, more, dirty->node, hz_freed_ms(dirty_first));
-    return run_around(first);
+    return hz_run_around(first);
 }
 
 /* Makes a dirty run longer by a part of a clean neighbour; NULL when none suffices. */
@@ -320,7 +313,7 @@ static bool runs_take(size_t first, size_t pages)
     }
     for (size_t at = first, part; at < end; at += part) {
         part = part_before(&hz_map.infos[at], end);
-        run_split(&hz_map.infos[at], at, part);
+        hz_run_split(&hz_map.infos[at], at, part);
     }
     return true;
 }
@@ -334,7 +327,7 @@ static hz_page_info *runs_join(const hz_page_info *run, size_t pages, uint32_t n
     if (!is_free(run, with_clean) || (first > 0 && is_free(run - 1, with_clean))) return NULL;
     if (free_length(first, with_clean) < pages || !runs_take(first, pages)) return NULL;
     hz_run_list_dirty(first, pages, node, hz_os_now_ms());
-    return run_around(first);
+    return hz_run_around(first);
 }
 
 static hz_page_info *join_any_of(const hz_run_lists *lists, size_t pages, uint32_t node,
@@ -491,7 +484,7 @@ hz_page_info *hz_pages_alloc(size_t pages, size_t align, uint32_t node, bool *ze
         const bool is_clean = run->state == HZ_RUN_CLEAN;
         if (zeroed != NULL) *zeroed = is_clean;
         if (!is_clean) hz_count(HZ_STAT_pages_reused, 1);
-        run = run_split(run, align_up(run, align), pages);
+        run = hz_run_split(run, align_up(run, align), pages);
         if (is_clean) run->node = (uint8_t)node;
         run_put_out(run);
     }
@@ -514,123 +507,6 @@ void hz_pages_free_clean(hz_page_info *run)
     hz_lock_release(&hz_page_pool.lock);
 }
 
-/* ---- sweeping ------------------------------------------------------------------------------- */
-
-/* How long a page has been dirty; 0 if it became so after the clock was read. */
-static uint32_t age_of(size_t page, uint32_t now_ms)
-{
-    const uint32_t age_ms = now_ms - hz_freed_ms(page);
-    return age_ms <= UINT32_MAX - CLOCK_LEAD_MS ? age_ms : 0;
-}
-
-static bool is_idle(size_t page, const hz_sweep *sweep)
-{
-    return hz_freed_ms(page) != 0 && age_of(page, sweep->now_ms) >= sweep->least_ms;
-}
-
-static void note_age(size_t page, hz_sweep *sweep)
-{
-    const uint32_t age_ms = hz_freed_ms(page) != 0 ? age_of(page, sweep->now_ms) : 0;
-    if (age_ms > sweep->oldest_ms) sweep->oldest_ms = age_ms;
-}
-
-/* Moves down to the next page that is idle; false when there is none in this part. */
-static bool sweep_on(hz_sweep *sweep)
-{
-    if (sweep->below > hz_page_pool.top) sweep->below = hz_page_pool.top;
-    const size_t part = sweep->looks < SWEEP_PAGES ? sweep->looks : SWEEP_PAGES;
-    const size_t end = sweep->looks - part;
-    for (; sweep->below > 0 && sweep->looks > end; sweep->looks--) {
-        const size_t page = sweep->below - 1;
-        if (is_idle(page, sweep)) return true;
-        note_age(page, sweep);
-        sweep->below = hz_freed_alike_below(page);
-    }
-    return false;
-}
-
-void hz_purging_insert(hz_page_info *run)
-{
-    run->previous = NULL;
-    run->next = hz_page_pool.purging;
-    if (run->next != NULL) run->next->previous = run;
-    hz_page_pool.purging = run;
-}
-
-void hz_purging_remove(hz_page_info *run)
-{
-    if (run->next != NULL) run->next->previous = run->previous;
-    if (run->previous != NULL)
-        run->previous->next = run->next;
-    else
-        hz_page_pool.purging = run->next;
-}
-
-static void purge_begin(hz_page_info *run)
-{
-    run->purger = hz_lock_me();
-    hz_plain_put(&run->state, (uint8_t)HZ_RUN_PURGED);
-    hz_purging_insert(run);
-}
-
-static void purge_end(hz_page_info *run, size_t purged)
-{
-    const size_t first = hz_info_page(run), pages = run->pages;
-    hz_purging_remove(run);
-    if (purged > 0 && purged < pages) run_resize(run, purged);
-    if (purged < pages)
-        hz_run_list_dirty(first + purged, pages - purged, run->node, hz_os_now_ms());
-    if (purged > 0) hz_run_list_clean(first, purged);
-}
-
-/* Takes dirty pages out of runs that lie side by side. What the system does not purge of them will
- * count as memory of one node, that of the first page. */
-static hz_page_info *dirty_take(size_t first, size_t end)
-{
-    hz_page_info *run = run_around(first);
-    const uint32_t node = run->node;
-    for (size_t at = first, part; at < end; at += part, run = &hz_map.infos[at]) {
-        part = hz_info_page(run) + run->pages - at;
-        if (part > end - at) part = end - at;
-        run_split(run, at, part);
-    }
-    return run_mark(first, end - first, HZ_RUN_BUSY, node);
-}
-
-/* Takes up to `most` pages, down from where the sweep stands, of any nodes. */
-static hz_page_info *sweep_take(hz_sweep *sweep, size_t most)
-{
-    const size_t end = sweep->below;
-    size_t first = end - 1;
-    while (first > 0 && end - first < most && is_idle(first - 1, sweep)) {
-        first--;
-        const size_t alike = hz_freed_alike_below(first);
-        if (end - alike <= most) first = alike;
-    }
-    sweep->below = first;
-    hz_page_info *run = dirty_take(first, end);
-    purge_begin(run);
-    return run;
-}
-
-hz_page_info *hz_pages_sweep(hz_sweep *sweep, size_t most)
-{
-    hz_lock_take(&hz_page_pool.lock);
-    hz_purging_end_lost();
-    const size_t looks = sweep->looks;
-    hz_page_info *run = sweep_on(sweep) ? sweep_take(sweep, most) : NULL;
-    hz_count(HZ_STAT_purge_looks, looks - sweep->looks);
-    hz_lock_release(&hz_page_pool.lock);
-    return run;
-}
-
-void hz_pages_swept(hz_page_info *run, size_t purged)
-{
-    hz_lock_take(&hz_page_pool.lock);
-    purge_end(run, purged);
-    hz_lock_release(&hz_page_pool.lock);
-}
-
 /* ---- resizing ------------------------------------------------------------------------------- */
 
 static bool run_grow(hz_page_info *run, size_t pages)
@@ -642,15 +518,15 @@ static bool run_grow(hz_page_info *run, size_t pages)
         return false;
     if (right->pages < more) return false;
     if (right->state == HZ_RUN_CLEAN && !hz_arena_reuse(end, more)) return false;
-    run_split(right, end, more);
-    run_resize(run, pages);
+    hz_run_split(right, end, more);
+    hz_run_resize(run, pages);
     return true;
 }
 
 static void run_shrink(hz_page_info *run, size_t pages)
 {
     size_t first = hz_info_page(run), end = first + run->pages;
-    run_resize(run, pages);
+    hz_run_resize(run, pages);
     hz_run_list_dirty(first + pages, end - first - pages, run->node, hz_os_now_ms());
 }
 
@@ -671,7 +547,7 @@ bool hz_pages_grow_at_last(hz_page_info *run, size_t pages)
     hz_lock_take(&hz_page_pool.lock);
     const size_t end = hz_info_page(run) + run->pages, more = pages - run->pages;
     const bool done = free_length(end, true) >= more && runs_take(end, more);
-    if (done) run_resize(run, pages);
+    if (done) hz_run_resize(run, pages);
     hz_lock_release(&hz_page_pool.lock);
     return done;
 }

@@ -1,6 +1,6 @@
 /*
- * The page pool's state, for pages.c, which keeps it, and repair.c, which makes it anew in the
- * child of a fork. Included by these two only.
+ * The page pool's state, for pages.c, which keeps it, sweep.c, which takes pages out of it to be
+ * purged, and repair.c, which makes it anew in the child of a fork. Included by these only.
  */
 #ifndef HZ_PAGES_H
 #define HZ_PAGES_H
@@ -38,6 +38,15 @@ extern hz_page_pool_t hz_page_pool;
  * read as zero; dirty ones lie in the memory of `node` and were freed at `now_ms`. */
 void hz_run_list_clean(size_t first, size_t pages);
 void hz_run_list_dirty(size_t first, size_t pages, uint32_t node, uint32_t now_ms);
+/* Writes a run into the infos of its pages; both ends of it bear its state and its node. */
+hz_page_info *hz_run_mark(size_t first, size_t pages, hz_run_state state, uint32_t node);
+/* Makes a run in use longer or shorter. The child of a fork finds the old length or the new one. */
+void hz_run_resize(hz_page_info *run, size_t pages);
+/* The dirty run that a page lies in. */
+hz_page_info *hz_run_around(size_t page);
+/* Takes [first, first + pages) out of a free run that contains it; what is left over stays free,
+ * and as old as it was. */
+hz_page_info *hz_run_split(hz_page_info *run, size_t first, size_t pages);
 /* Adds a run to those that are being purged, and removes it. */
 void hz_purging_insert(hz_page_info *run);
 void hz_purging_remove(hz_page_info *run);

@@ -97,7 +97,7 @@ def test_readme_is_read_in_five_minutes() -> None:
 
 
 def test_the_rooms_of_the_tuner_are_told_as_they_are() -> None:
-    text = (ROOT / "tuner" / "README.md").read_text().partition("## The rooms")[2]
+    text = (ROOT / "tuner" / "hztune" / "README.md").read_text().partition("## The rooms")[2]
     table = text.partition("|---|---|\n")[2].partition("\n\n")[0]
     told = [frozenset(CODE.findall(line.split("|")[1])) for line in table.splitlines()]
     assert told == [level - {"__main__", "__init__"} for level in PYTHON_LEVELS]

@@ -60,7 +60,7 @@ C_LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"span.c"}),
     frozenset({"large.c"}),
     frozenset({"purge.c"}),
-    frozenset({"pages.c", "repair.c"}),
+    frozenset({"pages.c", "repair.c", "sweep.c"}),
     frozenset({"move.c", "freed.c"}),
     frozenset({"arena.c", "os_cpus.c", "os_nodes.c", "os_linux.c"}),
 )

@@ -62,7 +62,8 @@ def test_what_was_proved_stands_beside_the_smallest_gain_that_could_be(
 ) -> None:
     assert (
         "noise floor: 5.2 %; a gain of 9.3 % was proved, and the smallest gain of a parameter that "
-        "this budget finds nine times in ten is 17.4 % (of a finalist, 11.3 % is proved three times in four)"
+        "this budget finds nine times in ten is 17.4 % (of a finalist, 11.3 % is proved three "
+        "times in four)"
     ) in summary_lines(make_result("improved"))
 
 
@@ -71,7 +72,8 @@ def test_a_study_without_a_gain_says_which_one_it_could_have_proved(
 ) -> None:
     assert (
         "noise floor: 5.2 %; no gain was proved, and the smallest gain of a parameter that this "
-        "budget finds nine times in ten is 17.4 % (of a finalist, 11.3 % is proved three times in four)"
+        "budget finds nine times in ten is 17.4 % (of a finalist, 11.3 % is proved three times in "
+        "four)"
     ) in summary_lines(make_result("no_gain"))
 
 

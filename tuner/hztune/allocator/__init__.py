@@ -1,7 +1,7 @@
 """The allocators that hztune can put under a program: one file each, one interface (base.py).
 
 `none` is the unchanged program. An allocator is named here, and nearly everything else is found
-through its adapter; what else has to know it, tuner/README.md says ("To add an allocator"). One
+through its adapter; what else has to know it, hztune/README.md says ("To add an allocator"). One
 that is inside a program has a name as well, made by inside.py.
 """
 
