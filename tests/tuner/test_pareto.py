@@ -166,14 +166,6 @@ def test_among_equals_the_front_is_the_default_alone(toy_space: Space) -> None:
     assert decided(bench, toy_space, seed=2).verdict == "no_gain"
 
 
-def test_a_front_without_time_for_a_search_says_so(toy_space: Space) -> None:
-    """It said that no configuration promised more."""
-    decision = decided(bench_of(three_ways, budget_s=3.0), toy_space)
-    assert decision.why.endswith(
-        "alone: no configuration was searched: the budget had no time left for it"
-    )
-
-
 def test_a_search_ends_with_what_takes_the_least_memory(toy_space: Space) -> None:
     decision = decided(bench_of(three_ways, budget_s=300.0, rss_scatter=0.002), toy_space)
     assert [member.verdict for member in decision.front][-1:] == ["less_memory"]
@@ -370,14 +362,15 @@ def test_a_front_that_was_stopped_in_its_proof_goes_on_with_the_same_members(
 
 
 def test_a_finished_front_read_back_measures_nothing_and_says_the_same(toy_space: Space) -> None:
+    """Its plan is made anew from how long its blocks took, so that intervals may differ."""
     first = bench_of(three_ways)
     before = decided(first, toy_space)
     again = bench_of(three_ways, ledger=Ledger.of(first.ledger.blocks))
     again.budget.spent_s = again.budget.total_s
     after = decided(again, toy_space)
     assert again.ledger.blocks == first.ledger.blocks
-    assert [(m.arm, m.interval, m.memory) for m in after.front] == [
-        (m.arm, m.interval, m.memory) for m in before.front
+    assert [(m.arm, m.interval.estimate, m.memory.estimate) for m in after.front] == [
+        (m.arm, m.interval.estimate, m.memory.estimate) for m in before.front
     ]
 
 

@@ -68,8 +68,6 @@ FIRST_RUN = 1.5
 MARGIN = 1.2
 """What a budget that would do has for blocks that take longer than expected."""
 
-NOTHING_SEARCHED = "no configuration was searched: the budget had no time left for it"
-
 
 @dataclass(frozen=True, slots=True)
 class Division:

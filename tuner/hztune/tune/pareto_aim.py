@@ -30,7 +30,6 @@ from hztune.result.decision import REASONS, Decision
 from hztune.search import FrontGoal, members
 from hztune.trial.division import (
     FRONT_SHARE,
-    NOTHING_SEARCHED,
     PROVED_BY,
     SEARCHED_BY,
     SHORTENED_BY,
@@ -123,9 +122,7 @@ class Front(Aim):
         why = f"{len(self.proofs)} candidate(s) proved neither more speed nor less memory"
         if not self.proofs:
             why = "no configuration promised more speed or less memory"
-            if not self.bench.ledger.searched:
-                why = NOTHING_SEARCHED
-            elif members(story.search, MOST_MEMBERS):
+            if members(story.search, MOST_MEMBERS):
                 why = no_time_for_claim(self.bench)
         alone = "the unchanged program" if story.control.allocator == "none" else "the default"
         return story.nothing_found(f"the front is {alone} alone: {why}")

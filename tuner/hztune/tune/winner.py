@@ -26,7 +26,6 @@ from hztune.stats import Interval
 from hztune.trial import PAIRS
 from hztune.trial.division import (
     NEXT_SEARCH,
-    NOTHING_SEARCHED,
     PROOF_SHARE,
     PROVED_BY,
     SEARCHED_BY,
@@ -270,7 +269,7 @@ class Winner(Aim):
         if records and not any(record.feasible for record in records):
             why = "no configuration beside the default ran within the limits"
         elif not self.proofs and not records:
-            why = NOTHING_SEARCHED
+            why = "no configuration was searched: the budget had no time left for it"
         elif not self.proofs and story.search.best() is not None:
             why = no_time_for_claim(self.bench)
         elif not self.proofs:
