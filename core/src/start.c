@@ -309,10 +309,11 @@ static uint32_t resolve_shards(uint32_t cpus, uint32_t nodes)
     return shards;
 }
 
-/* Nodes can be told apart only where each has a shard. */
+/* Nodes can be told apart only where each has a shard. A process whose quota has fewer CPUs than
+ * there are nodes is not spread over all of them: a pod with one CPU has one shard. */
 static void resolve(uint32_t cpus)
 {
-    const uint32_t nodes = hz_os_nodes();
+    const uint32_t found = hz_os_nodes(), nodes = found < cpus ? found : cpus;
     hz_map.shards = resolve_shards(cpus, nodes);
     hz_map.nodes = nodes < hz_map.shards ? nodes : hz_map.shards;
 }
