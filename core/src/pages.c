@@ -467,7 +467,7 @@ static bool is_usable(const hz_page_info *run, size_t pages, size_t align)
 }
 
 /* A free run of which `pages` pages can be used, aligned. */
-static hz_page_info *find(size_t pages, size_t align, uint32_t node, run_taste taste)
+static hz_page_info *find_usable(size_t pages, size_t align, uint32_t node, run_taste taste)
 {
     hz_page_info *run = run_find(pages + align - 1, node, taste);
     if (run == NULL) run = find_more(pages + align - 1, node, taste);
@@ -479,7 +479,7 @@ hz_page_info *hz_pages_alloc(size_t pages, size_t align, uint32_t node, bool *ze
 {
     if (pages + align > UINT32_MAX) return NULL;
     hz_lock_take(&hz_page_pool.lock);
-    hz_page_info *run = find(pages, align, node, taste_for(pages, align, zeroed != NULL));
+    hz_page_info *run = find_usable(pages, align, node, taste_for(pages, align, zeroed != NULL));
     if (run != NULL) {
         const bool is_clean = run->state == HZ_RUN_CLEAN;
         if (zeroed != NULL) *zeroed = is_clean;

@@ -42,7 +42,7 @@ class Rival:
         self._refused: set[str] = set()
         self.control = space.control
 
-    def run(self, share: float) -> None:
+    def run(self, share: float, latest: float = 0.0) -> None:
         """Measures proposals until `share` of the budget is used."""
         bench, total_s = self.bench, self.bench.budget.total_s
         while True:

@@ -182,7 +182,7 @@ def test_a_limit_that_the_default_breaks_is_worth_some_speed(
     decision = decided(bench, choice)
     assert decision.verdict == "within_limit"
     assert (decision.arm.allocator, decision.arm.config["shards"]) == ("one", 4)
-    assert "keeps 0.7x of peak memory" in decision.why
+    assert "stays within 0.7x of peak memory" in decision.why
 
 
 def test_a_faster_configuration_within_the_limit_is_an_improvement(

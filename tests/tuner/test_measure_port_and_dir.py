@@ -136,10 +136,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"server": "s {dir}", "load": "l {dir}"},
         "nothing says when the server answers",
     ),
-    "turns with a fixed port": (
-        {"server": "s 7777", "load": "l 7777", "ready_port": 7777, "by": "turns"},
-        "--by turns needs a port of its own",
-    ),
 }
 
 

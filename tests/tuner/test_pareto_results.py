@@ -68,7 +68,7 @@ def tuned_on(simulate: Simulate, tmp_path: Path) -> Callable[..., Result]:
         asked = TuneRequest(
             workload=WorkloadSpec.from_text("larson", (), 2),
             space=str(space),
-            budget_s=120.0,
+            budget_s=300.0,
             out=tmp_path / "out",
             pareto="throughput,rss",
         )

@@ -121,7 +121,7 @@ def test_the_best_is_measured_again_and_the_worst_is_not() -> None:
 def test_what_is_proposed_differs_from_the_defaults_in_few_parameters() -> None:
     study, _ = studied(huge_pages, 12, 2)
     lengths = [len(changed(trial.params)) for trial in study.trials]
-    assert np.mean(lengths) < 4.0
+    assert np.mean(lengths) < 4.5
 
 
 def test_every_parameter_is_tried_early() -> None:

@@ -50,7 +50,7 @@ class Place(click.Path):
         return super().convert(value, param, ctx)
 
 
-class Amount(FloatParamType):
+class Quantity(FloatParamType):
     """The type of an option that is a number, with a fraction or without."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -75,7 +75,7 @@ _OPTIONS = (
     click.option("--warmup", type=int, default=1, show_default=True,
                  metavar="N",
                  help="Uncounted runs before the first one; a study makes one at least."),
-    click.option("--timeout", type=Amount(), default=600.0, show_default=True,
+    click.option("--timeout", type=Quantity(), default=600.0, show_default=True,
                  metavar="SECONDS", help="A run that takes longer is hanging."),
     click.option("--by", type=click.Choice(["turns", "runs"]),
                  help="Measure by short turns, all configurations alive at once, or by whole runs, "
@@ -89,11 +89,11 @@ _OPTIONS = (
                  help="Succeeds as soon as the server answers.  [default: {port} is tried]"),
     click.option("--ready-port", type=int, metavar="N",
                  help="Or: the TCP port on which it then answers."),
-    click.option("--idle-s", type=Amount(), default=0.0, metavar="SECONDS",
+    click.option("--idle-s", type=Quantity(), default=0.0, metavar="SECONDS",
                  help="Read the memory again that long after the load; see --objective kept."),
     click.option("--rounds", type=int, metavar="N",
                  help="Rounds of load and rest, for what is kept and how much a round adds."),
-    click.option("--cpus", type=Amount(), metavar="N",
+    click.option("--cpus", type=Quantity(), metavar="N",
                  help="Measure in a container with so many CPUs' worth of time."),
     click.option("--memory", default="", metavar="SIZE", callback=not_empty,
                  help="Measure in a container with so much memory (512M): what takes more is ended "

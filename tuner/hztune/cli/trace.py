@@ -13,7 +13,7 @@ import click
 
 from hztune import api
 from hztune.arguments import parse_duration
-from hztune.cli.program import Amount, Place, SplitCommand, about_program
+from hztune.cli.program import Place, Quantity, SplitCommand, about_program
 from hztune.errors import UsageError
 from hztune.progress import Plain, Quiet
 
@@ -108,8 +108,8 @@ def trace_check(
 @trace_command.command("cut")
 @_file
 @_output
-@click.option("--from", "from_s", type=Amount(), metavar="SECONDS", help="Where the part begins.")
-@click.option("--to", "to_s", type=Amount(), metavar="SECONDS", help="Where it ends.")
+@click.option("--from", "from_s", type=Quantity(), metavar="SECONDS", help="Where the part begins.")
+@click.option("--to", "to_s", type=Quantity(), metavar="SECONDS", help="Where it ends.")
 def trace_cut(path: Path, output: Path, from_s: float | None, to_s: float | None) -> None:
     """Write a part of a trace; of a damaged one, what stands before the damage.
 

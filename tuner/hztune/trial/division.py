@@ -65,7 +65,7 @@ LEAST_SLOTS = 3
 FIRST_RUN = 1.5
 """A first run may take so many times as long as later ones: caches are cold."""
 
-MARGIN = 1.2
+HEADROOM = 1.2
 """What a budget that would do has for blocks that take longer than expected."""
 
 
@@ -161,7 +161,7 @@ def no_time_for_claim(bench: Workbench, subject: str = "a claim") -> str:
 
 def enough_s(bench: Workbench, needed_s: float) -> int:
     """A whole budget that has time for what was measured and so many seconds more."""
-    phases_s = bench.budget.elapsed() + MARGIN * needed_s
+    phases_s = bench.budget.elapsed() + HEADROOM * needed_s
     return math.ceil(phases_s / (PROVED_BY * bench.budget.part))
 
 

@@ -18,7 +18,7 @@ from hztune.measure import Executor, Role
 from hztune.measure.types import Around
 from hztune.stats import FIRST_LOOK, Interval
 from hztune.trial import Budget, Calibration, Ledger, Workbench, assess, calibrate
-from hztune.trial.division import COPIES, FIRST_RUN, LEAST_BLOCKS, MARGIN, PROGRAM_SHARE
+from hztune.trial.division import COPIES, FIRST_RUN, HEADROOM, LEAST_BLOCKS, PROGRAM_SHARE
 
 _CALIBRATED_BY = 0.25
 _PROVED_BY = 0.98
@@ -91,7 +91,7 @@ class LastProof:
         needed_s += FIRST_LOOK * self.executor.cost(2, 1)
         if needed_s <= FIRST_RUN * _PROVED_BY * self.seconds:
             return
-        enough_s = math.ceil(MARGIN * needed_s / (_PROVED_BY * PROGRAM_SHARE))
+        enough_s = math.ceil(HEADROOM * needed_s / (_PROVED_BY * PROGRAM_SHARE))
         raise UsageError(
             f"the budget is too small: a calibration and the {FIRST_LOOK} fresh pairs of a claim "
             f"on {self.label} itself take about {needed_s:.0f} s, and {self.seconds:.0f} s are "
