@@ -308,7 +308,7 @@ def test_a_front_that_workers_share_leaves_what_every_front_leaves(
     space = tmp_path / "two.toml"
     space.write_text(SPACE)
     larson = WorkloadSpec.from_text("larson", (), 2)
-    asked = TuneRequest(workload=larson, space=str(space), budget_s=120.0, pareto="throughput,rss")
+    asked = TuneRequest(workload=larson, space=str(space), budget_s=300.0, pareto="throughput,rss")
     place = StudyAddress(f"sqlite:///{tmp_path / 'study.db'}", "front")
     first = shared_session.begin(place, asked, tmp_path / "first", Quiet())
     assert first.front[-1].claim.verdict == "less_memory"
