@@ -60,7 +60,7 @@ class AlternateExecutor(WholeExecutor):
     reading: NumberReading = NumberReading()
 
     def prepare(self, control: Arm) -> None:
-        """Finds out nothing: whoever tries the program out has told what a run takes."""
+        """Finds out nothing: the trial of the program has told what a run takes."""
 
     def fits(self, arms: int) -> bool:
         """Whether so many can live at once, as far as the control's memory tells."""
