@@ -82,7 +82,7 @@ class Executor(Protocol):
     def prepare(self, control: Arm) -> None:
         """Finds out how arms are measured, and what a block costs, before the first one.
 
-        What is known by then costs nothing; `measure` does the rest of it where this was not called.
+        What is known by then costs nothing; `measure` does the rest where this was not called.
         """
 
     def cost(self, arms: int, rounds: int) -> float:
