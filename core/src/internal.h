@@ -8,9 +8,9 @@
  *     span                       back: runs of pages cut into blocks
  *     large                      back: blocks of whole pages
  *     purge                      back: what goes back to the system
- *     pages, sweep, repair       back: the page pool, what leaves it to be purged, its repair after
- * a fork move, freed                pages that change their place; when pages were freed arena, os
- * addresses and system calls
+ *     pages, sweep, repair       back: the page pool, what leaves it for a purge, its repair
+ *     move, freed                pages that change their place; when pages were freed
+ *     arena, os                  addresses and system calls
  *
  * A file calls downwards only. The files that come after those stand beside them: any may call
  * them. deepbind.c stands alone.

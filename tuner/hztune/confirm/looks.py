@@ -10,7 +10,6 @@ from hztune.stats import (
     Noise,
     planned_interval,
     planned_looks,
-    sequential_interval,
 )
 
 
@@ -20,13 +19,13 @@ class Looks:
 
     Attributes:
         counts: Pairs at each look, rising.
-        planned: Pairs of the whole proof; 0: there is no plan, see `stats.sequential`.
+        planned: Pairs of the whole proof.
         rounds: Rounds of each pair.
         is_last: Whether time is up, so that the last look spends all the error that is left.
     """
 
     counts: tuple[int, ...]
-    planned: int = 0
+    planned: int
     rounds: int = 1
     is_last: bool = False
 
@@ -58,12 +57,10 @@ class Looks:
         Args:
             values: In order of time.
             alpha: 1 - coverage, over all looks together.
-            noise: What other pairs of the same kind say of their scatter; only a plan uses it.
+            noise: What other pairs of the same kind say of their scatter.
         """
         if not values:
             return []
-        if not self.planned:
-            return [sequential_interval(values[:count], alpha) for count in self.counts]
         prior = noise.spread(self.rounds) if noise else None
         return [
             planned_interval(
