@@ -74,15 +74,15 @@ static void start(void)
 }
 
 /* Runs beside each other, the lowest first, of alternate nodes; and behind them one in use. */
-static void take_neighbours(hz_page_info **runs, size_t count)
+static void take_neighbours(hz_page_info **runs, size_t count, size_t pages)
 {
     start();
-    hz_page_info *all = take(count * PAGES, OURS);
+    hz_page_info *all = take(count * pages, OURS);
     hz_pages_free(all);
     (void)hz_purge_all();
     for (size_t i = 0; i < count; i++) {
-        runs[i] = take(PAGES, (uint32_t)i);
-        require(i == 0 || runs[i] == runs[i - 1] + PAGES, "no neighbours");
+        runs[i] = take(pages, i % 2);
+        require(i == 0 || runs[i] == runs[i - 1] + pages, "no neighbours");
     }
     (void)take(1, OURS);
 }
@@ -104,12 +104,7 @@ static void pages_of_two_nodes_go_back_together(void)
 {
     enum { ALL = SHORT * SHORT_RUNS };
     hz_page_info *runs[SHORT_RUNS];
-    start();
-    for (size_t i = 0; i < SHORT_RUNS; i++) {
-        runs[i] = take(SHORT, i % 2);
-        require(i == 0 || runs[i] == runs[i - 1] + SHORT, "no neighbours");
-    }
-    (void)take(1, OURS);
+    take_neighbours(runs, SHORT_RUNS, SHORT);
     for (size_t i = 0; i < SHORT_RUNS; i++) hz_pages_free(runs[i]);
     purges = 0;
     require(hz_purge_all() && hz_pages_dirty() == 0, "some stay resident");
@@ -143,7 +138,7 @@ static void it_serves_while_too_much_is_resident(void)
 static void what_another_node_freed_serves(void)
 {
     hz_page_info *runs[2];
-    take_neighbours(runs, 2);
+    take_neighbours(runs, 2, PAGES);
     use_up();
     hz_pages_free(runs[1]);
     require(take(PAGES, OURS) == runs[1], "it lies elsewhere");
@@ -154,7 +149,7 @@ static void so_it_does_where_clean_pages_are_refused(void)
 {
     bool zeroed;
     hz_page_info *runs[4];
-    take_neighbours(runs, 4);
+    take_neighbours(runs, 4, PAGES);
     if (!hz_arena_is_strict()) return;
     hz_pages_free(runs[2]);
     (void)hz_purge_all();
@@ -167,7 +162,7 @@ static void so_it_does_where_clean_pages_are_refused(void)
 static void neighbours_of_two_nodes_serve_one_request(void)
 {
     hz_page_info *runs[3];
-    take_neighbours(runs, 3);
+    take_neighbours(runs, 3, PAGES);
     use_up();
     for (size_t i = 0; i < COUNT(runs); i++) hz_pages_free(runs[i]);
     require(take(COUNT(runs) * PAGES, OURS) == runs[0], "it lies elsewhere");
@@ -176,7 +171,7 @@ static void neighbours_of_two_nodes_serve_one_request(void)
 static void a_run_of_another_node_is_made_longer(void)
 {
     hz_page_info *runs[2];
-    take_neighbours(runs, 2);
+    take_neighbours(runs, 2, PAGES);
     use_up();
     require(hz_run_purge(hz_info_page(runs[0]), PAGES), "purge");
     hz_pages_free_clean(runs[0]);
@@ -201,7 +196,7 @@ static void so_are_those_at_the_end_of_the_arena(void)
 static void a_block_grows_into_what_another_node_freed(void)
 {
     hz_page_info *runs[2];
-    take_neighbours(runs, 2);
+    take_neighbours(runs, 2, PAGES);
     use_up();
     hz_pages_free(runs[1]);
     require(!hz_pages_resize(runs[0], MORE), "it grows where it need not");
