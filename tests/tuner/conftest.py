@@ -110,6 +110,16 @@ class Kept(Around):
         return block
 
 
+class Forgetful(Around):
+    """An executor that has just begun, and takes blocks for shorter than they are."""
+
+    def cost(self, arms: int, rounds: int) -> float:
+        return 0.3 * self.inner.cost(arms, rounds)
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+        return self.inner.measure(arms, role=role, rounds=rounds, number=number)
+
+
 @pytest.fixture(scope="session")
 def make_profile() -> MakeProfile:
     """Makes a profile that is valid; `make_profile(params={...}, threads=8)` changes fields."""

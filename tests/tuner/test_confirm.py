@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 
-from hztune.blocks import Arm, Block, Role
+from hztune.blocks import Arm, ProofPlan
 from hztune.confirm import Proof, claim_error, prove
 from hztune.confirm.proof import CLAIM_ERROR, _Attempt
 from hztune.lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
-from hztune.measure.types import Around
 from hztune.progress import Quiet
-from hztune.stats import FIRST_LOOK, sequential_interval
+from hztune.stats import FIRST_LOOK, planned_interval
 from hztune.trial import Budget, Ledger, MemoryLimit, Workbench
+
+from .conftest import Forgetful
 
 MakeBench = Callable[..., Workbench]
 QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
@@ -62,10 +63,11 @@ def test_a_step_that_becomes_hopeful_again_has_no_more_pairs_than_were_planned(
     """Beyond its plan the first step has no interval, and the claim would have none."""
     bench = make_bench(gain(0.2), QUIET)
     both = Arm.of("hz", {"lock": "spin", "cap": 8})
-    attempt = _Attempt(bench, DEFAULT, (FINALIST, both), alpha=0.01, rounds=19, planned=19)
+    plan = ProofPlan(pairs=19, rounds=19, floor=0.0)
+    attempt = _Attempt(bench, DEFAULT, (FINALIST, both), 0.01, plan, bench.ledger)
     for number in range(19):
         arms = [FINALIST, both] if number < 3 else [FINALIST]
-        bench.measure([DEFAULT, *arms], "confirm", attempt.rounds)
+        bench.measure([DEFAULT, *arms], "confirm", plan.rounds)
     assert attempt.running() == []
     assert attempt.proof(is_last=False).interval is not None
 
@@ -129,7 +131,7 @@ def test_the_last_of_very_many_finalists_is_judged_and_has_hardly_an_error_to_sp
 ) -> None:
     assert proof_of(make_bench(gain(0.3), LOUD), alpha=claim_error(attempt)).answer == "futile"
     lucky = [0.30, 0.31, 0.29, 0.30, 0.32, 0.28]
-    assert sequential_interval(lucky, claim_error(attempt)).has_zero
+    assert planned_interval(lucky, claim_error(attempt), len(lucky)).has_zero
 
 
 # ---- what the proof promises, over many studies --------------------------------------------------
@@ -282,24 +284,14 @@ def test_useless_parameters_get_into_few_profiles(make_bench: MakeBench) -> None
     assert longer <= 11  # twelve or more would happen once in 200 test runs
 
 
-def test_a_resumed_proof_keeps_its_plan_where_the_new_session_knows_less_of_costs(
+def test_a_resumed_proof_keeps_its_plan_where_the_new_session_knows_less(
     make_bench: MakeBench,
 ) -> None:
     bench = make_bench(gain(0.001))
+    begun = _Attempt.of(bench, DEFAULT, (FINALIST,), 0.01, 0.9).plan
     for _ in range(4):
-        bench.measure([DEFAULT, FINALIST], "confirm", 12)
-    before = _Attempt.of(bench, DEFAULT, (FINALIST,), 0.01, 0.9)
+        bench.measure([DEFAULT, FINALIST], "confirm", begun.rounds, plan=begun)
     bench.executor = Forgetful(bench.executor)
-    after = _Attempt.of(bench, DEFAULT, (FINALIST,), 0.01, 0.9)
-    assert (after.rounds, after.planned) == (before.rounds, before.planned)
-    assert after.rounds == 12
-
-
-class Forgetful(Around):
-    """An executor that has just begun, and takes blocks for shorter than they are."""
-
-    def cost(self, arms: int, rounds: int) -> float:
-        return 0.3 * self.inner.cost(arms, rounds)
-
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
-        return self.inner.measure(arms, role=role, rounds=rounds, number=number)
+    bench.calibrated(0.5)
+    assert _Attempt.of(bench, DEFAULT, (FINALIST,), 0.01, 0.9).plan == begun
+    assert _Attempt.of(bench, DEFAULT, (LONGER,), 0.01, 0.9).plan != begun

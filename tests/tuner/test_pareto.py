@@ -13,7 +13,7 @@ import pytest
 from hztune.blocks import Arm
 from hztune.confirm import MOST_MEMBERS, Member, affordable, member_error, on_front, prove_front
 from hztune.confirm.looks import Looks
-from hztune.confirm.pareto_proof import _Objective, _Plan
+from hztune.confirm.pareto_proof import _FrontProof, _Objective
 from hztune.confirm.proof import CLAIM_ERROR
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth, VirtualClock
 from hztune.progress import Quiet
@@ -255,7 +255,7 @@ def test_a_proved_member_is_settled_at_a_look_of_its_plan() -> None:
             budget_s=300.0,
         )
         calibrate(bench, CONTROL, 0.08)
-        planned = _Plan.of(bench, arms, 0.42, 0.97).planned
+        planned = _FrontProof.of(bench, arms, 0.42, 0.97).planned
         members = prove_front(bench, CONTROL, arms, share=0.42, until=0.97)
         settled += [
             planned_looks(planned).index(len(bench.ledger.fresh(arm).pairs)) for arm in arms

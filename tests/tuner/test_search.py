@@ -17,7 +17,7 @@ from hztune.lab.replay import ModelNoise, Truth
 from hztune.search import SLOTS, Search
 from hztune.space import Space
 from hztune.sparse.told import FAR
-from hztune.stats import PairRatio, sequential_interval
+from hztune.stats import Interval, PairRatio, planned_interval
 from hztune.trial import ArmRecord, Ledger, MemoryLimit, Workbench, assess, calibrate
 from hztune.trial.ledger import FAR_BEHIND
 
@@ -272,12 +272,16 @@ def test_another_limit_is_refused_with_what_is_legal(text: str) -> None:
 def test_a_limit_is_kept_only_when_the_pairs_show_it() -> None:
     limit = MemoryLimit.of("1.10x")
     below, around = [-0.05, -0.06, -0.05] * 2, [-0.05, 0.06, -0.05, 0.05] * 2
-    shown, unshown = sequential_interval(below), sequential_interval(around)
+
+    def seen(excesses: list[float], alpha: float = 0.05) -> Interval:
+        return planned_interval(excesses, alpha, len(excesses))
+
+    shown, unshown = seen(below), seen(around)
     assert limit.kept(shown) and not limit.broken(shown)
-    assert not limit.kept(sequential_interval(below[:5]))  # before the first look
-    assert not limit.kept(sequential_interval(below, 1e-6))
+    assert not limit.kept(seen(below[:3]))  # fewer than any look has
+    assert not limit.kept(seen(below, 1e-6))
     assert not limit.kept(unshown) and not limit.broken(unshown)
-    assert limit.broken(sequential_interval([-excess for excess in below]))
+    assert limit.broken(seen([-excess for excess in below]))
 
 
 # ---- the ledger ----------------------------------------------------------------------------------

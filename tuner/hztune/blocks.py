@@ -13,7 +13,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import geometric_mean
 from types import MappingProxyType
 from typing import Literal, TypeVar
@@ -211,6 +211,21 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class ProofPlan:
+    """How a proof was planned before its first block: its looks and its claims keep to it.
+
+    Attributes:
+        pairs: Fresh pairs of each configuration, at most.
+        rounds: Of each process.
+        floor: A smaller gain is not claimed, log units.
+    """
+
+    pairs: int
+    rounds: int
+    floor: float
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
     """Arms measured at the same moment, in fresh processes.
 
@@ -221,6 +236,7 @@ class Block:
         machine: What tells the machine that measured it from others; "" where it does not matter.
         workload: Of a block of the panel, on which of its workloads; of one of the program itself,
             where its trace is tuned, the program; "" for what is tuned.
+        plan: Of the proof that it belongs to; None: it belongs to none.
     """
 
     number: int
@@ -228,6 +244,7 @@ class Block:
     outcomes: tuple[Outcome, ...]
     machine: str = field(default="", compare=False)
     workload: str = ""
+    plan: ProofPlan | None = None
 
     @property
     def control(self) -> Outcome:
@@ -268,7 +285,7 @@ def joined(blocks: Sequence[Block], workloads: Sequence[str]) -> Block:
         return blocks[0]
     columns = zip(*(block.outcomes for block in blocks), strict=True)
     outcomes = tuple(_joined(parts, workloads) for parts in columns)
-    return Block(blocks[0].number, blocks[0].role, outcomes, blocks[0].machine)
+    return replace(blocks[0], outcomes=outcomes, workload="")
 
 
 def _joined(parts: tuple[Outcome, ...], workloads: Sequence[str]) -> Outcome:

@@ -19,19 +19,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from hztune.blocks import Arm
+from hztune.blocks import Arm, ProofPlan
 from hztune.confirm.looks import Looks
 from hztune.confirm.proof import (
     CLAIM_ERROR,
     REPORTED_ERROR,
     ProofAnswer,
-    blocks_to_come,
     claim_error,
     futile_counts,
     is_futile,
     is_precise,
     limit_is_futile,
     missing_limit,
+    plan_of,
     within_limits,
 )
 from hztune.stats import (
@@ -163,36 +163,41 @@ class _Objective:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _FrontProof:
     """How the members of a front are proved.
 
     Attributes:
         bench: Where blocks are measured.
         alpha: Two-sided error of each claim.
-        rounds: Of each pair.
-        planned: Pairs of each member, at most.
+        plan: Of the looks at each member, and the least gain that is claimed of it.
     """
 
     bench: Workbench
     alpha: float
-    rounds: int
-    planned: int
+    plan: ProofPlan
 
     @classmethod
-    def of(cls, bench: Workbench, arms: Sequence[Arm], share: float, until: float) -> _Plan:
+    def of(cls, bench: Workbench, arms: Sequence[Arm], share: float, until: float) -> _FrontProof:
         """The plan for some members: their pairs are known before the first of them is measured."""
         alpha = member_error(len(arms), front_error(bench.ledger))
-        usual = front_rounds(bench, len(arms), share)
-        rounds, pairs = blocks_to_come(bench, arms, 2, usual, until)
-        each = pairs // len(arms)
-        planned = max(bench.least_pairs, each if len(arms) == 1 else round(_MORE * each))
-        had = max(len(bench.ledger.fresh(arm).pairs) for arm in arms)
-        return cls(bench, alpha, rounds, max(planned, had))
+        plan = plan_of(bench.ledger, arms)
+        if plan is None:
+            rounds = front_rounds(bench, len(arms), share)
+            each = int(bench.budget.left(until) / bench.executor.cost(2, rounds)) // len(arms)
+            pairs = max(bench.least_pairs, each if len(arms) == 1 else round(_MORE * each))
+            had = max(len(bench.ledger.fresh(arm).pairs) for arm in arms)
+            plan = ProofPlan(max(pairs, had), rounds, bench.floor)
+        return cls(bench, alpha, plan)
+
+    @property
+    def planned(self) -> int:
+        """Pairs of each member, at most."""
+        return self.plan.pairs
 
     def looks(self, pairs: int, *, is_last: bool) -> Looks:
         """The looks that were due so far."""
         least = self.bench.least_pairs
-        return Looks.due(pairs, least, self.planned, self.rounds, is_last=is_last)
+        return Looks.due(pairs, least, self.planned, self.plan.rounds, is_last=is_last)
 
     def gains(self, record: ArmRecord, *, is_last: bool) -> tuple[_Objective, _Objective]:
         """Speed and memory. Memory has no prior: configurations are not alike in its scatter."""
@@ -200,7 +205,7 @@ class _Plan:
         speed, looks = record.log_ratios, partial(self.looks, is_last=is_last)
         noise = bench.ledger.noise()
         return (
-            _Objective.of(speed, bench.floor, looks(len(speed)), self.alpha, noise),
+            _Objective.of(speed, self.plan.floor, looks(len(speed)), self.alpha, noise),
             _Objective.of(saving, LEAST_SAVING, looks(len(saving)), self.alpha),
         )
 
@@ -291,18 +296,18 @@ def prove_front(
         One for each arm. Of the confirmed ones, by what the fresh pairs estimate, those are
         "dominated" that another one dominates: see trial.pareto.unbeaten.
     """
-    plan = _Plan.of(bench, arms, share, until)
-    pair_s = bench.executor.cost(2, plan.rounds)
+    proof = _FrontProof.of(bench, arms, share, until)
+    pair_s = bench.executor.cost(2, proof.plan.rounds)
     unsettled: Sequence[Arm] = arms
     while True:
-        unsettled = [arm for arm in arms if not plan.is_settled(bench.ledger.fresh(arm))]
+        unsettled = [arm for arm in arms if not proof.is_settled(bench.ledger.fresh(arm))]
         if not unsettled or not bench.budget.allows(pair_s, until):
             break
         for arm in unsettled:
             if bench.budget.allows(pair_s, until):
-                bench.measure([control, arm], "confirm", plan.rounds)
+                bench.measure([control, arm], "confirm", proof.plan.rounds, plan=proof.plan)
                 tell(bench, "confirm", bench.ledger.fresh(arm))
-    judged = [plan.judged(bench.ledger.fresh(arm), is_last=arm in unsettled) for arm in arms]
+    judged = [proof.judged(bench.ledger.fresh(arm), is_last=arm in unsettled) for arm in arms]
     ahead = on_front(judged)
     return [
         replace(one, answer="dominated") if one.answer == "proved" and one not in ahead else one

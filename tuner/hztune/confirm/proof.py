@@ -7,6 +7,9 @@ together claim a gain that is none in at most 0.8 % of studies (each claim is on
 interval two-sided). Each further configuration is compared with the one before it, in the order in
 which they were chosen, up to the first that is not proved to add something: tests in a fixed
 sequence need no correction (Maurer, Hothorn & Lehmacher, 1995).
+
+How a proof was planned is kept with its blocks, and one that has ended is judged by what was known
+when its last block was measured: so a study that is read back says again what it said.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from functools import lru_cache
 from statistics import fmean
 from typing import Literal
 
-from hztune.blocks import Arm, times_of
+from hztune.blocks import Arm, Block, ProofPlan
 from hztune.confirm.looks import Looks
 from hztune.stats import (
     LEAST_PLANNED,
@@ -151,14 +154,16 @@ def prove(
         until: Part of the budget that may be used by then.
     """
     attempt = _Attempt.of(bench, control, chain, alpha, until)
+    if (ended := attempt.ended()) is not None:
+        return ended
+    rounds = attempt.plan.rounds
     while True:
         running = attempt.running()
         if not running:
             return attempt.proof(is_last=False)
-        cost = bench.executor.cost(1 + len(running), attempt.rounds)
-        if not bench.budget.allows(cost, until):
+        if not bench.budget.allows(bench.executor.cost(1 + len(running), rounds), until):
             return attempt.proof(is_last=True)
-        bench.measure([control, *running], "confirm", attempt.rounds)
+        bench.measure([control, *running], "confirm", rounds, plan=attempt.plan)
         attempt.tell()
 
 
@@ -171,7 +176,8 @@ def given_up(bench: Workbench, control: Arm, chain: Sequence[Arm], *, alpha: flo
         chain: Its configurations.
         alpha: Two-sided error of the claim.
     """
-    found = _Attempt.of(bench, control, chain, alpha, 0.0).proof(is_last=False)
+    attempt = _Attempt.of(bench, control, chain, alpha, 0.0)
+    found = attempt.ended() or attempt.proof(is_last=False)
     answer: ProofAnswer = "futile" if found.succeeded else found.answer
     return replace(found, arm=chain[0], answer=answer)
 
@@ -196,31 +202,46 @@ class _Attempt:
         control: The default.
         chain: The configurations.
         alpha: Two-sided error of the claim.
-        rounds: Of each process.
-        planned: Blocks of the whole proof.
+        plan: Of its looks, and the least gain that it claims.
+        ledger: What is known.
     """
 
     bench: Workbench
     control: Arm
     chain: tuple[Arm, ...]
     alpha: float
-    rounds: int
-    planned: int
+    plan: ProofPlan
+    ledger: Ledger
 
     @classmethod
     def of(
         cls, bench: Workbench, control: Arm, chain: Sequence[Arm], alpha: float, until: float
     ) -> _Attempt:
-        """An attempt that may have begun in an earlier session.
+        """An attempt that may have begun in an earlier session: then it keeps to its plan."""
+        plan = plan_of(bench.ledger, chain[:1])
+        if plan is None:
+            rounds = chain_rounds(bench, len(chain))
+            pairs = int(bench.budget.left(until) / bench.executor.cost(1 + len(chain), rounds))
+            had = len(bench.ledger.fresh(chain[0]).pairs)
+            plan = ProofPlan(max(bench.least_pairs, had, pairs), rounds, bench.floor)
+        return cls(bench, control, tuple(chain), alpha, plan, bench.ledger)
 
-        Then its blocks say how long they are and what one takes: a session that has just begun
-        knows nothing of that, and would plan anew, with other looks.
-        """
-        rounds, pairs = blocks_to_come(
-            bench, chain[:1], 1 + len(chain), chain_rounds(bench, len(chain)), until
-        )
-        planned = max(bench.least_pairs, len(bench.ledger.fresh(chain[0]).pairs), pairs)
-        return cls(bench, control, tuple(chain), alpha, rounds, planned)
+    def ended(self) -> Proof | None:
+        """What it came to when it ended in an earlier session; None: it goes on, or begins."""
+        ledger = self.bench.ledger
+        blocks = proof_blocks(ledger, self.chain[:1])
+        if not blocks:
+            return None
+        then = replace(self, ledger=ledger.until(blocks[-1]))
+        time_is_up = bool(then.running())
+        if time_is_up and not ledger.has_gone_on(blocks[-1]):
+            return None
+        return then.proof(is_last=time_is_up)
+
+    @property
+    def planned(self) -> int:
+        """Blocks of the whole proof."""
+        return self.plan.pairs
 
     def running(self) -> list[Arm]:
         """The configurations that the next block holds; none: there is nothing left to learn.
@@ -228,7 +249,7 @@ class _Attempt:
         Nothing is measured behind a step that has failed, nor more than was planned of the first
         one: a step that was in vain may become hopeful again when more is known of the noise.
         """
-        if len(self.bench.ledger.fresh(self.chain[0]).pairs) >= self.planned:
+        if len(self._fresh(self.chain[0]).pairs) >= self.planned:
             return []
         answers = self._answers(is_last=False)
         found: list[Arm] = []
@@ -274,7 +295,7 @@ class _Attempt:
                 return hopeless
         if not (self._must_save or self._gains(index, looks)):
             return "out_of_time"
-        return missing_limit(self.bench.ledger, record, self.alpha, looks)
+        return missing_limit(self.ledger, record, self.alpha, looks)
 
     def _shown(self, index: int, record: ArmRecord, looks: Looks) -> ProofAnswer | None:
         """What the looks have shown: a gain within the limits, or a limit that is broken.
@@ -285,47 +306,50 @@ class _Attempt:
         """
         gains = self._gains(index, looks)
         if not self._must_save:
-            return within_limits(self.bench.ledger, record, self.alpha, looks) if gains else None
-        keeps = keeps_limit(self.bench.ledger, record, self.alpha, looks)
+            return within_limits(self.ledger, record, self.alpha, looks) if gains else None
+        keeps = keeps_limit(self.ledger, record, self.alpha, looks)
         if not keeps:
             return None if keeps is None else "over_limit"
-        loses_little = keeps_losses(self.bench.ledger, record, self.alpha, looks)
+        loses_little = keeps_losses(self.ledger, record, self.alpha, looks)
         return "proved" if gains and loses_little else "kept"
 
     @property
     def _must_save(self) -> bool:
-        return self.bench.ledger.default_breaks_limit
+        return self.ledger.default_breaks_limit
 
     def _gains(self, index: int, looks: Looks) -> bool:
         """Whether one of the looks excludes that the step adds nothing."""
         alpha, least = self._goal(index)
-        seen = looks.intervals(self._pairs(index), alpha, self.bench.ledger.noise())
+        seen = looks.intervals(self._pairs(index), alpha, self.ledger.noise())
         return any(each.low > 0.0 and each.estimate >= least for each in seen)
 
     def _goal(self, index: int) -> tuple[float, float]:
         """The error that a step may use, and the least gain that it has to have."""
-        return (self.alpha, self.bench.floor) if index == 0 else (REPORTED_ERROR, 0.0)
+        return (self.alpha, self.plan.floor) if index == 0 else (REPORTED_ERROR, 0.0)
 
     def _interval(self, pairs: Sequence[float], alpha: float, *, is_last: bool) -> Interval:
-        prior = self.bench.ledger.noise().spread(self.rounds)
-        return planned_interval(pairs, alpha, self.planned, prior=prior, is_last=is_last)
+        return planned_interval(pairs, alpha, self.planned, prior=self._prior, is_last=is_last)
+
+    @property
+    def _prior(self) -> Spread:
+        """What other pairs say of the scatter of these."""
+        return self.ledger.noise().spread(self.plan.rounds)
 
     def _pairs(self, index: int) -> list[float]:
         """The log ratios of a step: each to the configuration before it, in the same block."""
-        ledger = self.bench.ledger
         if index == 0:
-            return ledger.fresh(self.chain[0]).log_ratios
+            return self._fresh(self.chain[0]).log_ratios
         before, arm = self.chain[index - 1 : index + 1]
-        return [pair.log_ratio for pair in ledger.fresh_pairs(before, arm, self.chain[0])]
+        return [pair.log_ratio for pair in self.ledger.fresh_pairs(before, arm, self.chain[0])]
 
     def _fresh(self, arm: Arm) -> ArmRecord:
         """What the blocks of this attempt say of one of its configurations."""
-        return self.bench.ledger.fresh(arm, self.chain[0])
+        return self.ledger.fresh(arm, self.chain[0])
 
     def _looks(self, pairs: int, *, is_last: bool) -> Looks:
         """The looks that were due so far."""
         least = self.bench.least_pairs
-        return Looks.due(pairs, least, self.planned, self.rounds, is_last=is_last)
+        return Looks.due(pairs, least, self.planned, self.plan.rounds, is_last=is_last)
 
     def _hopeless(self, index: int, record: ArmRecord, looks: Looks) -> ProofAnswer | None:
         """Why even a lucky truth would not be proved with all planned pairs; None: it might be.
@@ -337,14 +361,13 @@ class _Attempt:
         pairs, (alpha, least) = self._pairs(index), self._goal(index)
         if len(pairs) not in futile_counts(self.planned):
             return None
-        if limit_is_futile(self.bench.ledger, record, self.alpha, looks, self.planned):
+        if limit_is_futile(self.ledger, record, self.alpha, looks, self.planned):
             return "over_limit"
         if self._must_save or self._gains(index, looks):
             return None
         if len(pairs) >= self.planned:
             return "futile"
-        prior = self.bench.ledger.noise().spread(self.rounds)
-        return "futile" if is_futile(pairs, self.planned, alpha, least, prior) else None
+        return "futile" if is_futile(pairs, self.planned, alpha, least, self._prior) else None
 
     def proof(self, *, is_last: bool) -> Proof:
         """What the chain has come to."""
@@ -519,32 +542,20 @@ def limit_is_futile(
     return not spare or is_futile(spare, total, alpha, 0.0)
 
 
-def blocks_to_come(
-    bench: Workbench, first: Sequence[Arm], processes: int, rounds: int, until: float
-) -> tuple[int, int]:
-    """Rounds and number of the blocks of a proof, those included that it has by now.
-
-    Its blocks say how long they are and what one takes, where it has any.
+def proof_blocks(ledger: Ledger, first: Sequence[Arm]) -> list[Block]:
+    """The blocks of a proof, in order of time.
 
     Args:
-        bench: Where blocks are measured.
+        ledger: Of the study.
         first: What stands behind the control in each of them.
-        processes: Of a block.
-        rounds: Of each process, where it has none.
-        until: Part of the budget by which it ends.
     """
-    own = bench.ledger.own_blocks()
-    begun = [
-        (block, begin_s)
-        for block, (begin_s, _) in zip(own, times_of(own), strict=True)
-        if block.role == "confirm" and block.outcomes[1].arm in first and block.control.ok
-    ]
-    begun_s, block_s = bench.budget.elapsed(), 0.0
-    if begun:
-        (block, begun_s), (_, last_s) = begun[0], begun[-1]
-        rounds, block_s = block.control.rounds, (last_s - begun_s) / max(1, len(begun) - 1)
-    left_s = until * bench.budget.total_s - begun_s
-    return rounds, int(left_s / (block_s or bench.executor.cost(processes, rounds)))
+    confirm = (block for block in ledger.own_blocks() if block.role == "confirm")
+    return [block for block in confirm if block.outcomes[1].arm in first]
+
+
+def plan_of(ledger: Ledger, first: Sequence[Arm]) -> ProofPlan | None:
+    """How a proof was planned that has begun; None: it has not, or that was not kept then."""
+    return next((block.plan for block in proof_blocks(ledger, first)), None)
 
 
 @lru_cache(maxsize=64)

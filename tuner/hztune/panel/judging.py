@@ -208,10 +208,7 @@ def _memory_state(memory: Interval | None, extra_kb: float) -> State:
 
 
 def panel_interval(values: Sequence[float]) -> Interval | None:
-    """The repeated confidence interval at the looks of the panel; None before the first one.
-
-    As stats.sequential.sequential_interval, whose own schedule begins at six pairs.
-    """
+    """The repeated confidence interval at the looks of the panel; None before the first one."""
     count = len(values)
     if count < LOOKS[0]:
         return None

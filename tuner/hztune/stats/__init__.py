@@ -26,10 +26,8 @@ from hztune.stats.sequential import (
     Interval,
     Spread,
     fixed_interval,
-    is_look,
     planned_interval,
     planned_looks,
-    sequential_interval,
 )
 from hztune.stats.variance import (
     Noise,
@@ -58,7 +56,6 @@ __all__ = [
     "far_off",
     "fixed_interval",
     "follow_on",
-    "is_look",
     "load_ratio",
     "log_memory_ratio",
     "log_rss_ratio",
@@ -74,6 +71,5 @@ __all__ = [
     "pool_plain",
     "pooled_mean",
     "saving_ratio",
-    "sequential_interval",
     "two_states",
 ]

@@ -8,11 +8,9 @@ look, whatever made one stop there; between two looks only the clock may stop on
 Small samples: each critical value is carried over to Student's t at the same tail probability
 (Jennison & Turnbull, Group Sequential Methods, 2000).
 
-A claim whose number of pairs is planned has `planned_interval`: about three looks, and nearly all
-of the error at the last one, as O'Brien & Fleming have it. `sequential_interval` has no horizon: it
-looks at pair counts that grow by a constant factor, so a study may be interrupted, resumed or given
-more time. (One that has looked because its time was up, and then gets more, has looked once too
-often; what later looks leave unspent pays for that, see the tests.)
+The number of pairs is planned, and `planned_interval` has about three looks, with nearly all of the
+error at the last one, as O'Brien & Fleming have it. The panel, which is to see great harm early,
+has looks of its own, and spends a constant share of what is left at each (`critical_values`).
 
 Few pairs know little of their own variance. What other pairs say of it, a `Spread`, may moderate it
 (Smyth, Stat. Appl. Genet. Mol. Biol. 3, 2004, as in limma): s2 = (d s0^2 + (n - 1) s^2) / (d + n -
@@ -49,10 +47,7 @@ from numpy.typing import NDArray
 from hztune.stats.distributions import normal_quantile, normal_tail, t_quantile
 
 FIRST_LOOK = 6
-"""Pairs at the first look: fewer give no usable estimate of their own variance."""
-
-LOOK_GROWTH = 1.6
-"""Factor between the pair counts of two looks."""
+"""Pairs of a claim at least: fewer give no usable estimate of their own variance."""
 
 SPENDING_DECAY = 0.75
 """Share of alpha that is still unspent after a look, of what was unspent before it."""
@@ -134,41 +129,6 @@ class Interval:
     def has_zero(self) -> bool:
         """Whether no effect at all is among the values that it holds."""
         return self.low <= 0.0 <= self.high
-
-
-def look_counts(pairs: int) -> tuple[int, ...]:
-    """The pair counts of the looks at up to `pairs` pairs, the last one included whatever it is."""
-    counts = []
-    due = float(FIRST_LOOK)
-    while round(due) < pairs:
-        counts.append(round(due))
-        due *= LOOK_GROWTH
-    return (*counts, pairs)
-
-
-def is_look(pairs: int) -> bool:
-    """Whether a look is due at exactly `pairs` pairs."""
-    return pairs >= FIRST_LOOK and pairs in look_counts(pairs + 1)
-
-
-def sequential_interval(
-    log_ratios: Sequence[float], alpha: float = 0.05, *, prior: Spread | None = None
-) -> Interval:
-    """The repeated confidence interval of the mean log ratio at this look.
-
-    Args:
-        log_ratios: One a fresh pair, in order of time, shape (pairs,); at least 2.
-        alpha: 1 - coverage, over all looks together.
-        prior: What is known of their variance from elsewhere.
-
-    Returns:
-        The interval; infinitely wide before the first look is due.
-    """
-    y = np.asarray(log_ratios, dtype=float)
-    if len(y) < FIRST_LOOK:
-        return _around(y, math.inf)
-    z = critical_values(look_counts(len(y)), alpha)[-1]
-    return _around(y, _half_width(y, z, prior))
 
 
 def planned_looks(planned: int) -> tuple[int, ...]:

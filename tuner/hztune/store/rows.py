@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from operator import itemgetter
 from typing import Any, Protocol
 
-from hztune.blocks import Arm, Block, Outcome, Role, Turn, joined
+from hztune.blocks import Arm, Block, Outcome, ProofPlan, Role, Turn, joined
 from hztune.rests import Rested
 from hztune.store.lines import KIND_WITHIN, Record
 
@@ -121,10 +121,15 @@ class Rows(ABC):
         self.study = study
         self.machine = machine
         self._plan: Plan | None = None
+        self._proof: ProofPlan | None = None
 
     @abstractmethod
     def append(self, row: Record) -> None:
         """Takes the next row."""
+
+    def note(self, proof: ProofPlan | None) -> None:
+        """Takes note of the proof that the next blocks belong to; None: they belong to none."""
+        self._proof = proof
 
     def begin(self, plan: Plan) -> None:
         """Writes that a block begins; an earlier one that did not end is void."""
@@ -135,6 +140,8 @@ class Rows(ABC):
             row["workload"] = plan.workload
         if plan.parts > 1:
             row |= {"part": plan.part, "parts": plan.parts}
+        if self._proof is not None:
+            row["proof"] = asdict(self._proof)
         self.append(row)
 
     def turn(self, index: int, pid: int, turn: Turn, evidence: Evidence) -> None:
@@ -252,7 +259,8 @@ def _measured(records: Iterable[Record]) -> Iterator[tuple[Record, Block]]:
                 found = tuple(outcomes[i] for i in range(count))
                 machine, parts = row.get("machine", ""), head.get("parts", 1)
                 workload = head.get("workload", "") if parts == 1 else ""
-                yield head, Block(row["pair"], row["role"], found, machine, workload)
+                proof = ProofPlan(**head["proof"]) if "proof" in head else None
+                yield head, Block(row["pair"], row["role"], found, machine, workload, proof)
 
 
 def _turn(row: Mapping[str, Any]) -> Turn:

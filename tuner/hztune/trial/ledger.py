@@ -361,6 +361,25 @@ class Ledger:
         """Every block of that machine, in order of time."""
         return [block for block in self.blocks if self.is_own(block)]
 
+    def until(self, last: Block) -> Ledger:
+        """What it knew when one of its blocks had just been entered."""
+        if self.blocks[-1] is last:
+            return self
+        count = next(n for n, block in enumerate(self.blocks, start=1) if block is last)
+        known = self.blocks[:count]
+        return Ledger.of(known, self.limit, self.max_loss, self.machine, self.memory)
+
+    def has_gone_on(self, last: Block) -> bool:
+        """Whether the machine has begun another proof since that block of one, or the panel."""
+        later = (block for block in (*self.panel, *self.on_program) if self.is_own(block))
+        first = last.outcomes[1].arm
+        others = (
+            block
+            for block in self.own_blocks()
+            if block.role == "confirm" and block.outcomes[1].arm != first
+        )
+        return any(block.number > last.number for block in (*later, *others))
+
     def _loss(self, record: ArmRecord) -> float:
         """How far the worst workload is below what it may lose, even if it was lucky to seem so.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from hztune.blocks import Arm, Block, Role, Turn
+from hztune.blocks import Arm, Block, ProofPlan, Role, Turn
 from hztune.errors import HztuneError, StoppedByUser
 from hztune.measure import Executor
 from hztune.progress import Reporter, StudyStatus
@@ -31,6 +31,10 @@ _MOST_VOID = 3
 _FREE_START = 0.05
 
 
+Note = Callable[[ProofPlan | None], None]
+"""Takes note of the proof that the next block belongs to, where blocks are kept."""
+
+
 @dataclass
 class Workbench:
     """One executor, one ledger, one budget.
@@ -42,6 +46,7 @@ class Workbench:
         reporter: What is told.
         stop: Whether the user wants an end.
         peers: The other workers of the study.
+        note: Keeps the plan of a proof with its blocks.
     """
 
     executor: Executor
@@ -50,6 +55,7 @@ class Workbench:
     reporter: Reporter
     stop: Stop = field(default=lambda: False)
     peers: Peers = field(default_factory=Alone)
+    note: Note = field(default=lambda plan: None)
 
     def __post_init__(self) -> None:
         """Knows nothing yet of the noise, nor of what other workers do."""
@@ -76,7 +82,12 @@ class Workbench:
         self._floor, self._least_pairs = floor, least_pairs
 
     def measure(
-        self, arms: Sequence[Arm], role: Role, rounds: int, executor: Executor | None = None
+        self,
+        arms: Sequence[Arm],
+        role: Role,
+        rounds: int,
+        executor: Executor | None = None,
+        plan: ProofPlan | None = None,
     ) -> Block:
         """Measures one block and enters it.
 
@@ -85,6 +96,7 @@ class Workbench:
             role: What it is for.
             rounds: Turns or runs of each arm.
             executor: What measures; None: that of the study.
+            plan: Of the proof that the block belongs to; None: it belongs to none.
 
         Raises:
             StoppedByUser: The user asked to stop; nothing was measured.
@@ -95,10 +107,11 @@ class Workbench:
         number = self.peers.begin(role)
         if number is None:
             number = self.ledger.next_number
+        self.note(plan)
         measuring = executor or self.executor
         block = measuring.measure(arms, role=role, rounds=rounds, number=number)
         self.peers.enter(self.budget.elapsed())
-        block = replace(block, machine=self.ledger.machine)
+        block = replace(block, machine=self.ledger.machine, plan=plan)
         self.ledger.add(block)
         self._refuse_dead_control()
         return block

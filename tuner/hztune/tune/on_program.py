@@ -117,7 +117,7 @@ class LastProof:
         ledger = Ledger.of(earlier, machine=study.ledger.machine)
         beside = _Beside(self.executor, study.ledger, self.label)
         self.executor.recall(earlier)
-        bench = Workbench(beside, ledger, budget, study.reporter, study.stop)
+        bench = Workbench(beside, ledger, budget, study.reporter, study.stop, note=study.note)
         study.reporter.say(f"on {self.label} itself: {winner.text}")
         calibrate(bench, control, _CALIBRATED_BY)
         calibration = assess(bench, (_PROVED_BY - _CALIBRATED_BY) * seconds, claim_error(0))

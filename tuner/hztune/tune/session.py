@@ -173,7 +173,7 @@ def _story(
     budget = budget_of(task.request, SystemClock(), _spent(blocks) + looked_s)
     ledger = Ledger.of(blocks, task.limit, task.max_loss, store.machine, task.request.weighed)
     executor.recall(ledger.own_blocks())
-    bench = Workbench(executor, ledger, budget, reporter, stop)
+    bench = Workbench(executor, ledger, budget, reporter, stop, note=store.note)
     return story_of(task, bench, task.request.seed, panel, prior, last)
 
 

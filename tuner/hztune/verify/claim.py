@@ -1,11 +1,12 @@
 """A profile's claim, measured again: fresh pairs of control and profile, on what it was tuned for.
 
-The pairs carry a sequential interval, as those of a front do: there is no plan, and one may look at
-them while they come in. A claim is refuted when the interval lies below the claimed one: a smaller
-gain is not the one that was promised. It holds when the interval lies above MARGIN times the
-claimed lower end (a test of non-inferiority); that there is a gain at all is a weaker answer, and
-is said as such. A profile that only promises to keep a memory limit must be shown to keep it, and
-one that promises less memory to save at least MARGIN of what was claimed.
+How many pairs there will be is planned when the first of them has shown how long they take; they
+are looked at three times, as every proof is (see `confirm.proof`). A claim is refuted when the
+interval lies below the claimed one: a smaller gain is not the one that was promised. It holds when
+the interval lies above MARGIN times the claimed lower end (a test of non-inferiority); that there
+is a gain at all is a weaker answer, and is said as such. A profile that only promises to keep a
+memory limit must be shown to keep it, and one that promises less memory to save at least MARGIN of
+what was claimed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Literal
 
 from hztune import trace_file
 from hztune.blocks import Arm
-from hztune.confirm.proof import REPORTED_ERROR
+from hztune.confirm.looks import Looks
+from hztune.confirm.proof import REPORTED_ERROR, difference
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure import Executor
@@ -29,7 +31,7 @@ from hztune.profile import Profile
 from hztune.progress import Reporter, StudyStatus
 from hztune.quota import Quota
 from hztune.rests import MemoryKind
-from hztune.stats import FIRST_LOOK, Interval, is_look, sequential_interval
+from hztune.stats import LEAST_PLANNED, Interval, fixed_interval
 from hztune.trial import (
     PAIRS,
     ArmRecord,
@@ -286,7 +288,7 @@ def _same_quota(program: Program, tuned: Profile) -> Quota | None:
 
 
 def measure(promise: Promise, bench: Workbench) -> Verification:
-    """Measures fresh pairs until the claim is judged, or time is up.
+    """Measures fresh pairs until a look has judged the claim, all are there, or time is up.
 
     Args:
         promise: What to judge; `bench.ledger` has its memory limit.
@@ -295,51 +297,59 @@ def measure(promise: Promise, bench: Workbench) -> Verification:
     Raises:
         HztuneError: The control does not run, so that nothing can be compared with it.
     """
+    rounds, planned = _rounds(bench), 0
     while True:
         record = bench.ledger.fresh(promise.arm)
-        finding = verification(promise, record)
-        if finding.answer != "cannot tell":
+        pairs = len(record.pairs)
+        if not planned and bench.ledger.blocks:
+            rounds = _rounds(bench)
+            more = int(bench.budget.left() / bench.executor.cost(2, rounds))
+            planned = max(LEAST_PLANNED, pairs + more)
+        is_late = not bench.budget.allows(bench.executor.cost(2, rounds))
+        looks = Looks.due(pairs, LEAST_PLANNED, planned, rounds, is_last=is_late)
+        finding = verification(promise, record, looks)
+        if finding.answer != "cannot tell" or is_late or (planned and pairs >= planned):
             return finding
-        rounds = bench.rounds(2, bench.budget.total_s / PAIRS)
-        if not bench.budget.allows(bench.executor.cost(2, rounds)):
-            return verification(promise, record, is_last=True)
         bench.measure([promise.control, promise.arm], "confirm", rounds)
-        _tell(bench, bench.ledger.fresh(promise.arm))
+        _tell(bench, promise, planned)
 
 
-def _repeated(record: ArmRecord) -> Interval | None:
-    """The 95 % interval that holds however often the looks of its schedule are taken."""
-    if len(record.pairs) < FIRST_LOOK:
-        return None
-    return sequential_interval(record.log_ratios, REPORTED_ERROR)
+def _rounds(bench: Workbench) -> int:
+    """Rounds of each pair, of which there shall be PAIRS."""
+    return bench.rounds(2, bench.budget.total_s / PAIRS)
 
 
-def _tell(bench: Workbench, record: ArmRecord) -> None:
+def _tell(bench: Workbench, promise: Promise, planned: int) -> None:
     """Reports how many pairs there are, and what they say so far."""
-    logs, interval = record.log_ratios, _repeated(record)
+    record = bench.ledger.fresh(promise.arm)
+    logs = record.log_ratios
     bench.reporter.update(
         StudyStatus(
             phase="verify",
             trials=len(logs),
             failed=len(record.failures),
             best=sum(logs) / max(1, len(logs)),
-            error=interval.half_width if interval else math.inf,
+            error=fixed_interval(logs).half_width if logs else math.inf,
             floor=0.0,
             left_s=bench.budget.left(),
             share=bench.budget.elapsed() / bench.budget.total_s,
+            pairs=len(logs),
+            planned=planned,
+            subject=difference(promise.arm, promise.control),
         )
     )
 
 
-def verification(promise: Promise, record: ArmRecord, *, is_last: bool = False) -> Verification:
+def verification(promise: Promise, record: ArmRecord, looks: Looks) -> Verification:
     """What the pairs so far say; an early "holds" needs an estimate within the claim.
 
     Args:
         promise: What to judge.
         record: The fresh pairs.
-        is_last: Whether time is up, so that this is the last look.
+        looks: That were due so far; between two of them only a failure is told.
     """
-    interval = _repeated(record) if is_last or is_look(len(record.pairs)) else None
+    is_due = bool(looks.counts) and looks.counts[-1] == len(record.pairs)
+    interval = _seen(record.log_ratios, looks) if is_due else None
     if record.failures:
         failure = record.failures[0]
         why = f"the configuration does not run here ({failure.status}: {failure.detail})"
@@ -347,25 +357,32 @@ def verification(promise: Promise, record: ArmRecord, *, is_last: bool = False) 
     if interval is None:
         why = f"too few pairs, {len(record.pairs)}; give more time with --budget"
         return _finding("cannot tell", why, None, record)
-    against = _against(promise, record, interval)
+    against = _against(promise, record, interval, looks)
     if against:
         return _finding("does not hold", against, interval, record)
+    is_last = looks.is_last or len(record.pairs) >= looks.planned
     if is_last or interval.estimate >= promise.low:
-        why = _in_favour(promise, record, interval)
+        why = _in_favour(promise, record, interval, looks)
         if why:
             return _finding("holds", why, interval, record)
-    why = f"{_weaker(promise, record, interval)}; give more time with --budget"
+    why = f"{_weaker(promise, record, interval, looks)}; give more time with --budget"
     return _finding("cannot tell", why, interval, record)
 
 
-def _against(promise: Promise, record: ArmRecord, interval: Interval) -> str:
+def _seen(values: Sequence[float], looks: Looks, alpha: float = REPORTED_ERROR) -> Interval:
+    """What the newest look sees of some log ratios; infinitely wide where there are none."""
+    seen = looks.intervals(values, alpha)
+    return seen[-1] if seen else Interval(0.0, -math.inf, math.inf, 0)
+
+
+def _against(promise: Promise, record: ArmRecord, interval: Interval, looks: Looks) -> str:
     """What refutes the claim; empty: nothing does."""
-    if promise.limit is not None and promise.limit.broken(_sequential(record.excesses)):
+    if promise.limit is not None and promise.limit.broken(_seen(record.excesses, looks)):
         return f"it takes more than {promise.limit.words}"
-    if promise.max_loss is not None and _loses(record, promise.max_loss):
+    if promise.max_loss is not None and _loses(record, promise.max_loss, looks):
         what = "its load" if promise.max_loss.of_load else "one of its workloads"
         return f"{what} loses more than {promise.max_loss.text} of speed"
-    if promise.memory is not None and _memory(record).low > promise.memory:
+    if promise.memory is not None and _seen(record.memory, looks).low > promise.memory:
         return "it saves less memory than was claimed"
     if interval.high >= promise.low:
         return ""
@@ -374,19 +391,7 @@ def _against(promise: Promise, record: ArmRecord, interval: Interval) -> str:
     return "there is no such gain" if interval.high > 0.0 else "it is slower than the control"
 
 
-def _memory(record: ArmRecord) -> Interval:
-    """The 95 % interval of the log ratio of peak memory."""
-    return _sequential(record.memory)
-
-
-def _sequential(values: Sequence[float]) -> Interval:
-    """The 95 % interval that is valid at every look; infinitely wide where there are no values."""
-    if not values:
-        return Interval(0.0, -math.inf, math.inf, 0)
-    return sequential_interval(values, REPORTED_ERROR)
-
-
-def _loses(record: ArmRecord, most: LossLimit) -> bool:
+def _loses(record: ArmRecord, most: LossLimit, looks: Looks) -> bool:
     """Whether the pairs on one of several workloads exclude that it loses no more than it may.
 
     The workloads share the error: one that loses just what it may seems to lose more once in a
@@ -394,10 +399,10 @@ def _loses(record: ArmRecord, most: LossLimit) -> bool:
     """
     logs = [[pair.log_ratio for pair in pairs] for pairs in record.each]
     shared = REPORTED_ERROR / len(logs) if logs else REPORTED_ERROR
-    return any(most.broken(sequential_interval(each, shared)) for each in logs if each)
+    return any(most.broken(_seen(each, looks, shared)) for each in logs)
 
 
-def _in_favour(promise: Promise, record: ArmRecord, interval: Interval) -> str:
+def _in_favour(promise: Promise, record: ArmRecord, interval: Interval, looks: Looks) -> str:
     """What shows that the claim is true; empty: nothing does so far."""
     if promise.is_gain:
         least = MARGIN * max(0.0, promise.low)
@@ -409,8 +414,8 @@ def _in_favour(promise: Promise, record: ArmRecord, interval: Interval) -> str:
     if promise.memory is not None:
         most = MARGIN * min(0.0, promise.memory)
         why = f"it takes less memory, as much less as was claimed: below {_half(promise.memory)}"
-        return f"{why}; {_NOT_SLOWER}" if _memory(record).high < most else ""
-    kept = promise.limit is not None and promise.limit.kept(_sequential(record.excesses))
+        return f"{why}; {_NOT_SLOWER}" if _seen(record.memory, looks).high < most else ""
+    kept = promise.limit is not None and promise.limit.kept(_seen(record.excesses, looks))
     return f"the memory limit is kept; {_NOT_SLOWER}" if kept else ""
 
 
@@ -419,12 +424,12 @@ def _half(end: float) -> str:
     return f"{math.exp(MARGIN * end):.3f}x, half of the claimed {math.exp(end):.3f}x"
 
 
-def _weaker(promise: Promise, record: ArmRecord, interval: Interval) -> str:
+def _weaker(promise: Promise, record: ArmRecord, interval: Interval, looks: Looks) -> str:
     """What is shown of a claim that is neither shown to be true nor refuted."""
     pairs = f"{interval.pairs} pairs"
     if promise.is_gain and interval.low > 0.0:
         return f"the gain is there, but {pairs} do not show that it is as large as was claimed"
-    if promise.memory is not None and _memory(record).high < 0.0:
+    if promise.memory is not None and _seen(record.memory, looks).high < 0.0:
         return f"it takes less memory, but {pairs} do not show that it saves as much as was claimed"
     return f"{pairs} leave it open"
 
