@@ -91,7 +91,7 @@ IS_ROOT = os.geteuid() == 0
 """PostgreSQL refuses to run as root."""
 
 OWN_DIR = "chown postgres {{dir}} && " if IS_ROOT else ""
-AS_POSTGRES = "setpriv --reuid postgres --regid postgres --clear-groups " if IS_ROOT else ""
+AS_POSTGRES = "chroot --userspec=postgres / " if IS_ROOT else ""
 
 CPP = ("g++", "-std=c++20", "-O2", "-pthread")
 CASES = (
