@@ -135,7 +135,7 @@ def table(found: Sequence[Shared]) -> Iterator[str]:
     """The table as lines."""
     yield "| | memory | allocator | runs | by turns | by runs | turns / runs |"
     yield "|---|---|---|---|---|---|---|"
-    for each in found:
+    for each in (each for each in found if len(each.turns) > 1):
         (turns, turns_half), (runs, runs_half) = interval(each.turns), interval(each.runs)
         apart = told(turns - runs, math.hypot(turns_half, runs_half))
         yield (
