@@ -22,7 +22,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from statistics import fmean, stdev
 
-from programs import HERE, examined, keep, kept, make, program_of, require_this_machine
+from programs import HERE, add_places, examined, keep, kept, make, program_of, require_place
 
 from hztune.blocks import UNCHANGED_PROGRAM, Arm, Block
 from hztune.machine import Machine
@@ -135,7 +135,7 @@ def table(found: Sequence[Shared]) -> Iterator[str]:
     """The table as lines."""
     yield "| | memory | allocator | runs | by turns | by runs | turns / runs |"
     yield "|---|---|---|---|---|---|---|"
-    for each in found:
+    for each in (each for each in found if len(each.turns) > 1):
         (turns, turns_half), (runs, runs_half) = interval(each.turns), interval(each.runs)
         apart = told(turns - runs, math.hypot(turns_half, runs_half))
         yield (
@@ -153,11 +153,9 @@ def main(words: Sequence[str] | None = None) -> None:
         "--for", type=float, default=math.inf, metavar="S", dest="span_s",
         help="of each program, what was measured in so many seconds",
     )  # fmt: skip
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--table", action="store_true", help="print the table, measure nothing")
+    add_places(parser, RESULTS)
     asked = parser.parse_args(words)
-    if not asked.table:
-        require_this_machine(asked.results)
+    require_place(asked)
     found: dict[str, list[Shared]] = {}
     for each in kept(asked.results, "shared", Shared):
         found.setdefault(each.program, []).append(each)

@@ -200,12 +200,37 @@ def require_this_machine(results: Path) -> None:
     """
     if not results.is_file():
         return
-    there, here = json.loads(results.read_text())["machine"], Machine.here()
-    if (there["cpu"], there["cores"]) != (here.cpu, here.cores):
+    there, here = Machine(**json.loads(results.read_text())["machine"]), Machine.here()
+    told = [(each.cpu, each.cpu_flags, each.cores) for each in (there, here)]
+    if told[0] != told[1]:
         raise SystemExit(
-            f"{results} was measured on {there['cores']} CPUs of {there['cpu']}; "
+            f"{results} was measured on another machine ({'; '.join(here.differences(there))}); "
             "name another file with --results"
         )
+
+
+def add_places(parser: argparse.ArgumentParser, results: Path) -> None:
+    """Adds the options that say where it is measured, and where that is kept."""
+    add = parser.add_argument
+    add("--cpu", type=int, metavar="N", help="keep all that is measured to this CPU")
+    add("--results", type=Path, default=results, help=f"default: {results.name} beside this file")
+    add("--table", action="store_true", help="print the table and measure nothing")
+
+
+def require_place(asked: argparse.Namespace) -> None:
+    """Sees to it that what is measured now may be added to the results; keeps it to one CPU.
+
+    Raises:
+        SystemExit: The results are another machine's, or this process may not use the CPU.
+    """
+    if asked.table:
+        return
+    require_this_machine(asked.results)
+    if asked.cpu is None:
+        return
+    if asked.cpu not in (allowed := os.sched_getaffinity(0)):
+        raise SystemExit(f"--cpu {asked.cpu}: this process may use {sorted(allowed)}")
+    os.sched_setaffinity(0, {asked.cpu})
 
 
 def kept(results: Path, name: str, kind: Callable[..., Kept]) -> list[Kept]:
@@ -216,21 +241,16 @@ def kept(results: Path, name: str, kind: Callable[..., Kept]) -> list[Kept]:
 
 
 def keep(results: Path, name: str, found: Sequence[Any]) -> None:
-    """Writes all that was found so far, each a dataclass, in place of the file."""
-    document = {
-        "schema": SCHEMA,
-        "machine": asdict(Machine.here()),
-        name: [asdict(each) for each in found],
-    }
+    """Writes all that was found so far, each a dataclass, in place of the file.
+
+    The machine of a file stays: what is added was measured there (`require_this_machine`).
+    """
+    document = json.loads(results.read_text()) if results.is_file() else {}
+    document = {"schema": SCHEMA, "machine": asdict(Machine.here())} | document
+    document[name] = [asdict(each) for each in found]
     fresh = results.with_suffix(".new")
     fresh.write_text(json.dumps(document) + "\n")
     fresh.replace(results)
-
-
-def known(results: Path) -> list[Cell]:
-    """The cells of earlier slices, which must be of this machine."""
-    require_this_machine(results)
-    return kept(results, "cells", Cell)
 
 
 def table(cells: Sequence[Cell]) -> Iterator[str]:
@@ -271,8 +291,7 @@ def arguments(words: Sequence[str] | None, programs: Sequence[str]) -> argparse.
     add("--load", choices=LOADS, action="append", help="default: both")
     add("--for", type=float, default=math.inf, metavar="S", dest="span_s",
         help="begin no cell that would not be complete after so many seconds")  # fmt: skip
-    add("--results", type=Path, default=RESULTS, help="default: programs.json beside this file")
-    add("--table", action="store_true", help="print the table and measure nothing")
+    add_places(parser, RESULTS)
     return parser.parse_args(words)
 
 
@@ -280,7 +299,8 @@ def main(words: Sequence[str] | None = None) -> None:
     """Measures what is not known yet, and prints the table."""
     asked = arguments(words, names())
     started, longest_s = time.monotonic(), 0.0
-    cells = known(asked.results)
+    require_place(asked)
+    cells = kept(asked.results, "cells", Cell)
     done = {(cell.program, cell.load) for cell in cells}
     wanted = [(name, load) for load in asked.load or LOADS for name in asked.only]
     with tempfile.TemporaryDirectory(prefix="hztune-programs-") as folder:

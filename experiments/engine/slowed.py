@@ -27,7 +27,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from statistics import fmean, stdev
 
-from programs import HERE, keep, kept, make, program_of, require_this_machine
+from programs import HERE, add_places, keep, kept, make, program_of, require_place
 
 from hztune.blocks import Arm
 from hztune.compare.contenders import COMMAND
@@ -334,16 +334,14 @@ def main(words: Sequence[str] | None = None) -> None:
         "--for", type=float, default=math.inf, metavar="S", dest="span_s",
         help="of each program, what was measured in so many seconds",
     )  # fmt: skip
-    parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--count", action="store_true", help="count instructions, measure nothing")
     parser.add_argument(
         "--pairs", type=int, default=0, metavar="N",
         help="add N pairs of whole runs of the slowest form, of which the CPU time counts",
     )  # fmt: skip
-    parser.add_argument("--table", action="store_true", help="print the table, measure nothing")
+    add_places(parser, RESULTS)
     asked = parser.parse_args(words)
-    if not asked.table:
-        require_this_machine(asked.results)
+    require_place(asked)
     found: dict[str, list[Slowed]] = {}
     for each in kept(asked.results, "slowed", Slowed):
         found.setdefault(each.program, []).append(each)

@@ -85,6 +85,14 @@ def _held(work: Path, size: int) -> dict[str, object]:
 PYTHON = ("{python}", "-S", "-E")
 JQ = "group_by(.group) | map({{name: .[0].group, sum: (map(.value) | add)}}) | length"
 YOSYS = "read_verilog {work}/logic.v; proc; opt; techmap; opt; stat"
+POSTGRES = "/usr/lib/postgresql/15/bin"
+PGBENCH = f"{POSTGRES}/pgbench -h {{{{dir}}}} -p {{{{port}}}} -U postgres postgres"
+IS_ROOT = os.geteuid() == 0
+"""PostgreSQL refuses to run as root."""
+
+OWN_DIR = "chown postgres {{dir}} && " if IS_ROOT else ""
+AS_POSTGRES = "chroot --userspec=postgres / " if IS_ROOT else ""
+
 CPP = ("g++", "-std=c++20", "-O2", "-pthread")
 CASES = (
     Case("large-buffers", command=(*PYTHON, "{here}/large_buffers.py", "{size}"), size=5, short=2),
@@ -107,6 +115,8 @@ CASES = (
         needs=(("php", "php-cli"),),
         variables=(("USE_ZEND_ALLOC", "0"),),
     ),
+    Case("node", command=("node", "{here}/objects.js", "{size}"), size=60, short=2,
+         needs=(("node", "nodejs"),)),
     Case("z3", command=("z3", "{work}/pigeons.smt2"), needs=(("z3", "z3"),)),
     Case(
         "redis",
@@ -150,6 +160,24 @@ CASES = (
         size=4_000,
         short=50,
         needs=(("nginx", "nginx-light"), ("ab", "apache2-utils")),
+    ),
+    Case(
+        "postgres",
+        (
+            "--prepare",
+            f"{OWN_DIR}{AS_POSTGRES}{POSTGRES}/initdb -D {{{{dir}}}}/data -U postgres --no-sync "
+            "-A trust > /dev/null",
+            "--server",
+            f"{AS_POSTGRES}{POSTGRES}/postgres -D {{{{dir}}}}/data -p {{{{port}}}} -k {{{{dir}}}} "
+            "-c fsync=off -c autovacuum=off -c dynamic_shared_memory_type=mmap",
+            "--ready",
+            f"{PGBENCH} -q -i",
+            "--load",
+            f"{PGBENCH} -n -S -c 2 -t {{size}}",
+        ),
+        size=6_000,
+        short=50,
+        needs=((f"{POSTGRES}/postgres", "postgresql-15"), (f"{POSTGRES}/pgbench", "postgresql-15")),
     ),
     Case(
         "sqlite",
@@ -212,8 +240,6 @@ COMPARED = (
         short=10,
         needs=(("gs", "ghostscript"),),
     ),
-    Case("node", command=("node", "{here}/objects.js", "{size}"), size=60, short=2,
-         needs=(("node", "nodejs"),)),
     Case("perl", command=("perl", "{here}/words.pl", "{size}"), size=600, short=20,
          needs=(("perl", "perl"),)),
     Case("jq", command=("jq", "-c", JQ, "{work}/records.json"), needs=(("jq", "jq"),)),

@@ -389,10 +389,18 @@ BAD: dict[str, tuple[list[str], str]] = {
         ["tune", "-w", "larson", *SPEED],
         "--metric-regex is for a program",
     ),
-    "a server from an unset variable": (["tune", "--server", ""], "--server '' is empty"),
+    "a server from an unset variable": (["tune", "--server", ""], "--server is empty"),
+    "a gate without compare": (
+        ["tune", "--no-worse", "2%", "--", "true"],
+        "'--no-worse': it belongs to hztune compare (",
+    ),
+    "a metric from an unset variable": (
+        ["tune", "--metric-regex", "", "--", "true"],
+        "--metric-regex is empty",
+    ),
     "a load from an unset variable": (
         [*TWO, "--server", "true {port}", "--load", " "],
-        "--load ' ' is empty",
+        "--load is empty",
     ),
     "a server that is not there": (
         [*TWO, "--server", "no-such-server {port}", "--load", "true {port}"],

@@ -272,7 +272,7 @@ def test_the_precision_of_a_program_is_measured_once_and_kept(
     words: list[str | Path] = ["--only", "sqlite", "--pairs", "1", "--load", "busy"]
     words += ["--results", results]
     run(programs, monkeypatch, *words)
-    (cell,) = programs.known(results)
+    (cell,) = programs.kept(results, "cells", programs.Cell)
     assert (cell.program, cell.load, len(cell.turns), len(cell.runs)) == ("sqlite", "busy", 1, 1)
     told = capsys.readouterr().out
     assert "| `sqlite` |" in told

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from hztune.measure import network
 from hztune.measure.alternate import BY_TURNS, AlternateExecutor, NumberReading, without_strangers
 from hztune.measure.executors import program_executor
 from hztune.measure.launch import Run
-from hztune.measure.program import Program, by_regex, described
+from hztune.measure.program import Program, by_regex
 from hztune.measure.runs import RunExecutor
 from hztune.measure.stints import Pace, Stint
 from hztune.measure.turns_or_runs import ProgramExecutor
@@ -210,12 +213,38 @@ def test_a_study_goes_on_as_it_began() -> None:
     assert said == ["measured by whole runs, one after the other: as the study began"]
 
 
+WITHOUT_NETWORKS = (
+    *("unshare", "--user", "--map-root-user", "sh", "-c"),
+    'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"',
+    "sh",
+)
+"""In front of a command: the kernel refuses it every network of its own."""
+
+
 def test_by_turns_and_a_server_with_a_fixed_port_exclude_each_other_without_networks(
-    monkeypatch: pytest.MonkeyPatch,
+    core_build: Path,
 ) -> None:
-    monkeypatch.setattr(network, "can_be_had", lambda: False)
-    with pytest.raises(UsageError, match="--by turns needs a port of its own"):
-        described(server="redis-server", load="true", ready="true", by="turns")
+    words = WITHOUT_NETWORKS if network.can_be_had() else ()
+    if subprocess.run([*words, "true"], check=False).returncode != 0:
+        pytest.skip("this process may make networks, but no user namespaces to be refused them in")
+    server = ("--server", "redis-server", "--load", "true", "--ready", "true")
+    done = subprocess.run(
+        [*words, sys.executable, "-m", "hztune", "--by", "turns", *server],
+        env={**os.environ, "HZTUNE_CORE": str(core_build)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "--by turns needs a port of its own for each copy of the server" in done.stderr
+
+
+@pytest.mark.skipif(not network.can_be_had(), reason="this process may not make a network")
+def test_two_copies_of_a_program_do_not_share_a_port_of_two_networks() -> None:
+    program = python(PORT_CODE.format(reuse="", port=free_port()) + BUSY)
+    own = ("unshare", "--user", "--map-root-user", "--net", *program.argv)
+    _, block = choose(replace(program, argv=own))
+    assert is_by_turns(block)
 
 
 def test_a_program_that_does_not_exist_is_a_usage_error() -> None:

@@ -457,6 +457,7 @@ def test_a_control_that_hangs_before_it_is_measured_is_run_once(by: str, tmp_pat
             replace(program, by=""), seed=1, machine=Machine.here(), identity=OpenProof()
         )
     copies = player.measure([CONTROL, CONTROL], role="aa", rounds=2, number=0)
+    assert player.cost(2, 1) == 0.0  # the study ends by this reason, and not for want of time
     block = player.measure([CONTROL, FIRST], role="search", rounds=1, number=1)
     found = [outcome.status for outcome in (*copies.outcomes, *block.outcomes)]
     assert found == ["hang", "hang", "hang", "failed"]

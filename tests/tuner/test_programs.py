@@ -29,7 +29,8 @@ EVERY = (*CASES.CASES, *CASES.COMPARED)
 PROGRAMS = list({case.command: case for case in reversed(EVERY) if case.command}.values())
 (REDIS,) = [case for case in CASES.CASES if case.name == "redis"]
 OPTIONAL = (
-    "lua", "ruby", "z3", "clang", "memcached", "nginx", *(case.name for case in CASES.COMPARED),
+    *("lua", "ruby", "node", "z3", "clang", "memcached", "nginx", "postgres"),
+    *(case.name for case in CASES.COMPARED),
 )  # fmt: skip
 """Cases whose programs README's test command does not install: tested where they are."""
 

@@ -19,7 +19,6 @@ from hztune.cli.program import (
     Place,
     SplitCommand,
     about_program,
-    refuse_blank,
     refuse_without_program,
 )
 from hztune.errors import HztuneError, StoppedByUser, UsageError
@@ -252,7 +251,6 @@ def _rows(
     Raises:
         UsageError: Nothing is, or what excludes each other.
     """
-    refuse_blank(about)
     given = {
         "--workload": bool(workloads),
         "a program after --": words is not None,

@@ -7,15 +7,28 @@ import shutil
 from difflib import get_close_matches
 from pathlib import Path
 
+import click
+
 from hztune import api
 from hztune.arguments import workload_name
-from hztune.cli import COMMANDS
+from hztune.cli import COMMANDS, hztune
 from hztune.errors import HztuneError, UsageError
 
 
 def no_command(word: str) -> UsageError:
     """The error for a word where a command or an option should stand, with what was meant."""
     return UsageError(f"{word!r} is no command of hztune; {_meant(word)}")
+
+
+def commands_with(option: str) -> list[str]:
+    """The commands that have an option, as they are written."""
+    ctx = click.Context(hztune)
+    known = {name: hztune.get_command(ctx, name) for name in COMMANDS}
+    return [
+        f"hztune {name}"
+        for name, command in known.items()
+        if command is not None and any(option in each.opts for each in command.params)
+    ]
 
 
 def _meant(word: str) -> str:

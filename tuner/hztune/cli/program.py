@@ -25,15 +25,6 @@ _DASHES = "hztune.dashes"
 NO_PROGRAM = "there is no program after --; write it and its arguments there"
 
 
-def not_empty(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    """Refuses a limit that is given and says nothing: of a variable that is not set, mostly."""
-    name = param.name or ""
-    if not value and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-        option = f"--{name.replace('_', '-')}"
-        raise UsageError(f"{option} is empty; give it a value, or leave it out")
-    return value
-
-
 class Place(click.Path):
     """The type of what names a file or a directory: an empty name is not this directory."""
 
@@ -95,10 +86,10 @@ _OPTIONS = (
                  help="Rounds of load and rest, for what is kept and how much a round adds."),
     click.option("--cpus", type=Quantity(), metavar="N",
                  help="Measure in a container with so many CPUs' worth of time."),
-    click.option("--memory", default="", metavar="SIZE", callback=not_empty,
+    click.option("--memory", default="", metavar="SIZE",
                  help="Measure in a container with so much memory (512M): what takes more is ended "
                       "by the kernel."),
-    click.option("--rests", default="", metavar="REGEX", callback=not_empty,
+    click.option("--rests", default="", metavar="REGEX",
                  help="A program rests when a line on its stdout matches; a line on its stdin lets "
                       "it go on."),
 )  # fmt: skip
@@ -119,7 +110,28 @@ PROGRAM_OPTIONS = frozenset({
 """Their names, as `api.program` takes them."""
 
 
-class ProgramCommand(click.Command):
+class FilledCommand(click.Command):
+    """A command none of whose options is a text that says nothing: of a variable that is not set.
+
+    An empty expression would stand for none, and another thing be measured than was meant.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses as ever.
+
+        Raises:
+            UsageError: A text that was given is blank.
+        """
+        rest = super().parse_args(ctx, args)
+        for each in self.params:
+            value = ctx.params.get(each.name or "")
+            is_given = ctx.get_parameter_source(each.name or "") is ParameterSource.COMMANDLINE
+            if is_given and isinstance(value, str) and not value.strip():
+                raise UsageError(f"{each.opts[0]} is empty; give it a value, or leave it out")
+        return rest
+
+
+class ProgramCommand(FilledCommand):
     """A command that knows whether `--` was given: click does not tell."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -128,7 +140,7 @@ class ProgramCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-class SplitCommand(click.Command):
+class SplitCommand(FilledCommand):
     """A command whose own words end at `--`: what stands behind it is its program, as `words`.
 
     They are None where there is no `--`.
@@ -171,7 +183,6 @@ def programs_of(
         UsageError: There are words, but no `--` before them; or the options exclude each other.
     """
     _require_dashes(words)
-    refuse_blank(about)
     if commands and (words or about["server"]):
         raise UsageError(
             "--command, a program after -- and --server exclude each other; of several programs, "
@@ -196,19 +207,6 @@ def refuse_without_program(beside: frozenset[str] = frozenset()) -> None:
         is_given = ctx.get_parameter_source(each.name or "") is ParameterSource.COMMANDLINE
         if each.name in PROGRAM_OPTIONS - beside and is_given:
             raise UsageError(f"{each.opts[0]} is for a program of your own, not for --workload")
-
-
-def refuse_blank(about: dict[str, Any]) -> None:
-    """Sees to it that --server and --load are no empty words, such as those of an unset variable.
-
-    Raises:
-        UsageError: One is.
-    """
-    ctx = click.get_current_context()
-    for name in ("server", "load"):
-        is_given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if is_given and not about[name].strip():
-            raise UsageError(f"--{name} {about[name]!r} is empty; give the command of the {name}")
 
 
 def _require_dashes(words: tuple[str, ...]) -> None:

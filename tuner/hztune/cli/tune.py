@@ -21,7 +21,6 @@ from hztune.cli.program import (
     PROGRAM_OPTIONS,
     Place,
     ProgramCommand,
-    not_empty,
     program_options,
     programs_of,
     refuse_without_program,
@@ -104,14 +103,12 @@ _EXIT_STATUS: dict[Verdict, int] = {
 @click.option(
     "--max-rss",
     default="",
-    callback=not_empty,
     metavar="LIMIT",
     help="Memory limit: 1.10x of the default's, or 512M.",
 )
 @click.option(
     "--max-kept",
     default="",
-    callback=not_empty,
     metavar="LIMIT",
     help="The same for memory at rest: 0.7x of what the default keeps, or 100M.",
 )
@@ -126,7 +123,6 @@ _EXIT_STATUS: dict[Verdict, int] = {
 @click.option(
     "--pareto",
     default="",
-    callback=not_empty,
     metavar="throughput,rss|kept",
     help="Prove a front instead: the fastest, the one with least memory (at its peak, or kept at "
     "rest), and those between.",

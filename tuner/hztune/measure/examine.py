@@ -118,7 +118,7 @@ class Tryout:
         self.turns.take_time(alone.run.wall_s)
         if not self.turns.fits(self.least_copies):
             return self.against(f"{self.least_copies} copies of it take more memory than there is")
-        holdings = Holdings(has_networks=self.program.has_network)
+        holdings = Holdings()
         copies, failed = self.copies(alone, holdings.watching)
         self._left = min(stint.run.left for stint in (alone, *copies))
         if failed is not None:

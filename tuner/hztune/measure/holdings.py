@@ -21,9 +21,21 @@ from hztune.measure.alongside import alongside
 
 _PAUSE_S = 0.002
 _LISTENS = "0A"
-_PORT = "the port "
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _FLAGS = re.compile(r"^flags:\s*(\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Something that is held.
+
+    Attributes:
+        what: In words.
+        network: Of a port, the network that it belongs to: each has all ports.
+    """
+
+    what: str
+    network: str = ""
 
 
 @dataclass
@@ -31,24 +43,16 @@ class Holdings:
     """What the copies of a program hold.
 
     Attributes:
-        has_networks: Whether each copy has a network, and so all ports, of its own.
-        of: By copy, in words.
+        of: By copy.
     """
 
-    has_networks: bool = False
-    of: dict[int, set[str]] = field(default_factory=dict)
+    of: dict[int, set[Held]] = field(default_factory=dict)
 
     def shared(self) -> list[str]:
-        """Returns what more than one copy holds."""
+        """Returns what more than one copy holds, in words."""
         each = list(self.of.values())
-        twice = {
-            what
-            for index, held in enumerate(each)
-            for other in each[:index]
-            for what in held & other
-            if not (self.has_networks and what.startswith(_PORT))
-        }
-        return sorted(twice)
+        twice = (held & other for index, held in enumerate(each) for other in each[:index])
+        return sorted({both.what for common in twice for both in common})
 
     def watching(self, copy: int, root: int) -> AbstractContextManager[None]:
         """Looks at the tree below a process for as long as the block lasts."""
@@ -62,7 +66,7 @@ class Holdings:
         return alongside(follow, "holdings")
 
 
-def _held(pid: int) -> Iterator[str]:
+def _held(pid: int) -> Iterator[Held]:
     """Yields what a process holds, as far as it may be looked at."""
     folder = Path("/proc", str(pid), "fd")
     sockets = []
@@ -73,7 +77,7 @@ def _held(pid: int) -> Iterator[str]:
                 if found := _SOCKET.fullmatch(target):
                     sockets.append(found[1])
                 elif _is_written(folder / name):
-                    yield f"the file {target}"
+                    yield Held(f"the file {target}")
     if sockets:
         listening = dict(_listening(pid))
         yield from (listening[inode] for inode in sockets if inode in listening)
@@ -91,19 +95,21 @@ def _is_written(fd: Path) -> bool:
 
 def ports_of(pid: int) -> set[str]:
     """The TCP ports on which a process listens ("the port 6379"), as far as it may be looked at."""
-    return {what for what in _held(pid) if what.startswith(_PORT)}
+    return {held.what for held in _held(pid) if held.network}
 
 
 def port_in_words(port: int) -> str:
     """How a port is called here."""
-    return f"{_PORT}{port}"
+    return f"the port {port}"
 
 
-def _listening(pid: int) -> Iterator[tuple[str, str]]:
+def _listening(pid: int) -> Iterator[tuple[str, Held]]:
     """Yields the inode of each listening TCP socket in a process's network, and what it holds."""
     for name in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
+            network = os.readlink(f"/proc/{pid}/ns/net")
             lines = Path("/proc", str(pid), "net", name).read_text(encoding="ascii").splitlines()
             for words in map(str.split, lines[1:]):
                 if words[3] == _LISTENS:
-                    yield words[9], port_in_words(int(words[1].rpartition(":")[2], 16))
+                    port = int(words[1].rpartition(":")[2], 16)
+                    yield words[9], Held(port_in_words(port), network)

@@ -58,6 +58,10 @@ class RunExecutor(WholeExecutor):
             warmup_s = self._warm_up(series, random.Random(f"{self._seed} warm-up"))
         self._accounting += Accounting(warmup_s=warmup_s, wall_s=warmup_s)
 
+    def cost(self, arms: int, rounds: int) -> float:
+        """Returns the wall seconds expected for a block; see `WholeExecutor.cost`."""
+        return 0.0 if self.hangs is not None else super().cost(arms, rounds)
+
     def _play(
         self, arms: Sequence[Arm], rounds: int, number: int, rng: random.Random
     ) -> tuple[Series, float]:

@@ -138,14 +138,15 @@ def refuse_too_little(bench: Workbench) -> None:
         + claim_s(bench)
     )
     budget, tolerance = bench.budget, 1.0 if calibrated else FIRST_RUN
-    if needed_s <= tolerance * budget.left(PROVED_BY):
+    left_s = max(0.0, budget.left(PROVED_BY))
+    if needed_s <= tolerance * left_s:
         return
     rest = "the rest of the calibration" if calibrated else "a calibration"
     first = f"{rest}, a block" if calibrated < LEAST_BLOCKS else "a block"
     raise UsageError(
         f"the budget is too small: {first} of {LEAST_SLOTS} candidates and the "
         f"{bench.least_pairs} fresh pairs of a claim take about {needed_s:.0f} s here, and "
-        f"{max(0.0, budget.left(PROVED_BY)):.0f} s are left for them; "
+        f"{left_s:.0f} s are left for them; "
         f"--budget {enough_s(bench, needed_s)}s would do"
         + (", and so would a shorter run" if bench.is_whole else "")
     )
