@@ -59,6 +59,8 @@ def test_the_text_of_a_function_explains_it_and_each_of_many_arguments(name: str
         ({"workload": "larsen"}, "larson"),
         ({"workload": "larson", "budget": "soon"}, "'soon': legal is a number with s, m or h"),
         ({"workload": "larson", "params": ["sizes"]}, "sizes"),
+        ({"workload": "larson", "program": api.program(("ls",))}, "workload is of a workload"),
+        ({"program": api.program(("ls",)), "idle_s": 2}, "given to api.program"),
     ],
 )
 def test_a_request_that_is_not_legal_is_refused_by_name(arguments: dict, said: str) -> None:
@@ -90,6 +92,9 @@ WRONG: dict[str, Callable[[], object]] = {
     "a kind of samples": lambda: api.sample_columns("x", "turns"),  # type: ignore[arg-type]
     "no place": lambda: api.join(None),  # type: ignore[arg-type]
     "contenders of numbers": lambda: api.contenders([1, 2]),  # type: ignore[list-item]
+    "one contender": lambda: api.compare(api.contenders(["none"]), [api.program(("ls",))]),
+    "nothing to compare on": lambda: api.compare(api.contenders(["none", "glibc"]), []),
+    "a number for a setting": lambda: api.change_process(1, {"decay_ms": 0}),  # type: ignore[dict-item]
     "no reporter": lambda: api.compare([], [], budget_s="1m"),  # type: ignore[arg-type]
 }
 

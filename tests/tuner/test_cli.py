@@ -162,6 +162,13 @@ BAD = {
     "no trials": ([*TUNE, "--trials", "0"], "--trials is 0"),
     "limit that is empty": ([*TUNE, "--max-kept", ""], "--max-kept is empty; give it a value"),
     "container of nothing": ([*TUNE, "--memory", ""], "--memory is empty; give it a value"),
+    "rests beyond the budget": (
+        ["compare", "none", "glibc", "--rests=x", "--idle-s=60", "--budget=20s", "--", "true"],
+        "takes 480 s in 4 runs of each contender without the loads, and a row has 20 s",
+    ),
+    "rest that is no number": ([*TUNE, "--idle-s", "2s"], "'2s' is not a number; legal is one"),
+    "process that is no number": (["doctor", "--pid", "me"], "'me' is no whole number"),
+    "container of a folder": (["verify", "--all", ".", "--cpus", "1"], "write it into the .args"),
     "limit that is none": ([*TUNE, "--max-rss", "lots"], "--max-rss 'lots': legal is"),
     "negative seed": ([*TUNE, "--seed", "-1"], "--seed"),
     "resume without a directory": ([*TUNE, "--resume"], "--out"),

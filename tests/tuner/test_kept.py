@@ -323,6 +323,12 @@ def compared() -> Comparison:
     return Comparison(SIDES, (("cpu", "Test CPU"),), (("hztune", "0.1.0"),), (made,))
 
 
+def test_a_comparison_with_another_rest_or_container_is_another_one() -> None:
+    options = ({}, {"idle_s": 1.0}, {"idle_s": 2.0}, {"rounds": 3}, {"memory": "64M"})
+    programs = [described(server="x {port}", load="y {port}", **each) for each in options]
+    assert len({ProgramSpec.of(each) for each in programs}) == len(options)
+
+
 def test_a_comparison_tells_what_each_contender_keeps(compared: Comparison) -> None:
     plain = comparison_table.plain(compared.standings).splitlines()
     at = plain.index("  kept memory, at the end of the last rest:")

@@ -68,6 +68,8 @@ def test_a_default_that_does_not_run_ends_the_study_with_its_reason(make_bench: 
     bench = make_bench(lambda arm: Truth(status="crash"))
     with pytest.raises(HztuneError, match=r"does not run with its defaults \(crash: "):
         calibrate(bench, Arm("hz"), share=0.1)
+    with pytest.raises(HztuneError, match=r"the unchanged program does not run \(crash: "):
+        calibrate(bench, Arm("none"), share=0.1)
 
 
 # ---- batches -------------------------------------------------------------------------------------

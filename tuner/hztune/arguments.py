@@ -31,7 +31,7 @@ _R = TypeVar("_R")
 
 _MOST_SHOWN = 60
 _MOST_TEXT = 200
-_ELEMENTS = re.compile(r"(Sequence|tuple|Mapping)\[([^,\]]+).*\]")
+_ELEMENTS = re.compile(r"(Sequence|tuple|Mapping)\[([^,\]]+)(?:, ([^\]]+))?.*\]")
 _OUTER_BAR = re.compile(r"\|(?![^\[]*\])")
 _WORDS = {
     "str": "a str",
@@ -122,9 +122,12 @@ def _is(value: object, kind: str) -> bool:
     return kind in _FREE or any(each.__name__ == kind for each in type(value).__mro__)
 
 
-def _is_many(value: object, kind: str, of: str) -> bool:
+def _is_many(value: object, kind: str, of: str, to: str | None) -> bool:
+    """Whether a collection is of a kind; of a mapping `of` are the keys, and `to` the values."""
     if kind == "Mapping":
-        return isinstance(value, Mapping)
+        return isinstance(value, Mapping) and all(
+            _is(key, of) and _is(each, to or "Any") for key, each in value.items()
+        )
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         return False
     return all(any(_is(each, one) for one in _kinds(of)) for each in value)
@@ -142,9 +145,10 @@ def _is_number(value: object) -> bool:
 def _legal(kind: str) -> str:
     """A kind, in words."""
     many = _ELEMENTS.fullmatch(kind)
-    return (
-        f"a {many[1].lower()} of {many[2].replace(' |', ' or')}" if many else _WORDS.get(kind, kind)
-    )
+    if many is None:
+        return _WORDS.get(kind, kind)
+    to = f" to {many[3]}" if many[1] == "Mapping" else ""
+    return f"a {many[1].lower()} of {many[2].replace(' |', ' or')}{to}"
 
 
 def _shown(value: object) -> str:

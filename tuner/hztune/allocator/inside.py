@@ -62,8 +62,8 @@ class Inside(Adapter):
             UsageError: Always.
         """
         raise UsageError(
-            f"{self.name} is no library of this machine: it stands in a program, so give the "
-            "program, too: hztune --allocator inside -- ./program"
+            f"{self.name} is no library of this machine: it stands in a program; let `hztune "
+            "--allocator inside -- ./program` find settings for it, and name the profile"
         )
 
     def knobs(self, installed: Installed) -> tuple[Param, ...]:

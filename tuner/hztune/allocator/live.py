@@ -72,7 +72,10 @@ def look(pid: int) -> Running:
     except FileNotFoundError as error:
         raise UsageError(f"there is no process {pid}, or its program is gone") from error
     except (PermissionError, ProcessLookupError) as error:
-        raise UsageError(f"process {pid} may not be looked at: run as its user") from error
+        raise UsageError(
+            f"process {pid} may not be looked at: run as its user, or as root outside of any "
+            "container"
+        ) from error
     program = process.program
     provider = _first_with_malloc(
         process.loaded()

@@ -86,6 +86,13 @@ def request(
         others["out"] = Path(others["out"])
     made = judged(TuneRequest)
     if program is not None:
+        of_workloads = dict(workload=workload, threads=threads, params=params, idle_s=idle_s,
+                            rounds=rounds, cpus=cpus, memory=memory)  # fmt: skip
+        if given := [name for name, value in of_workloads.items() if value]:
+            raise UsageError(
+                f"{given[0]} is of a workload here, and there is a program; what belongs to that "
+                "is given to api.program"
+            )
         asked = program if isinstance(program, Sequence) else (program,)
         one, *more = (resting_program(each, objective, others) for each in asked)
         return made(

@@ -136,7 +136,8 @@ class Process:
             return Path("/proc", str(self.pid), name).read_text("utf-8", "replace")
         except PermissionError:
             raise UsageError(
-                f"process {self.pid} may not be looked at: run as its user, or as root"
+                f"process {self.pid} may not be looked at: run as its user, or as root outside of "
+                "any container"
             ) from None
         except OSError:
             if Path("/proc", str(self.pid)).exists():

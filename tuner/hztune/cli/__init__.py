@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -45,6 +46,7 @@ COMMANDS = {
 }
 """Every command, in the order of the help, and the module that holds it (as `<name>_command`)."""
 
+_NO_WHOLE_NUMBER = re.compile("is not a valid integer( range)?$")
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
 _WHAT_IS_KEPT = "what was to be printed is lost, what was written to files is kept"
 
@@ -176,10 +178,14 @@ def _failed(sentence: str, status: int) -> int:
 def _sentence(error: click.ClickException) -> str:
     """What click found wrong, on one line, with where the legal ones are listed."""
     text = " ".join(error.format_message().split()).rstrip(".")
+<<<<<<< HEAD
     if isinstance(error, click.NoSuchOption):
         from hztune.cli.meant import commands_with
 
         if owners := commands_with(error.option_name):
             text = f"No such option {error.option_name!r}: it belongs to {', '.join(owners)}"
+=======
+    text = _NO_WHOLE_NUMBER.sub("is no whole number", text)
+>>>>>>> 0372d9be635c221b56a73af87c74194774754aad
     ctx = getattr(error, "ctx", None)
     return f"{text} (see `{ctx.command_path} --help`)" if ctx else text

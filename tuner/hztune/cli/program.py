@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -46,10 +47,11 @@ class Quantity(FloatParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Refuses what is no finite number: nan and inf are none of anything."""
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is not a number; legal is one such as 2 or 0.5", param, ctx)
-        return number
+        with suppress(click.BadParameter):
+            number = super().convert(value, param, ctx)
+            if math.isfinite(number):
+                return number
+        self.fail(f"{value!r} is not a number; legal is one such as 2 or 0.5", param, ctx)
 
 
 _OPTIONS = (
@@ -193,11 +195,15 @@ def programs_of(
     return (api.program(words, **about),) if words or about["server"] else ()
 
 
-def refuse_without_program(beside: frozenset[str] = frozenset()) -> None:
-    """Sees to it that no option about a program was given to a workload.
+def refuse_without_program(
+    beside: frozenset[str] = frozenset(),
+    why: str = "is for a program of your own, not for --workload",
+) -> None:
+    """Sees to it that no option about a program was given where there is none.
 
     Args:
-        beside: Names of those that workloads have, too.
+        beside: Names of those that are legal all the same, as workloads have them, too.
+        why: What is told of another one.
 
     Raises:
         UsageError: One was.
@@ -206,7 +212,7 @@ def refuse_without_program(beside: frozenset[str] = frozenset()) -> None:
     for each in ctx.command.params:
         is_given = ctx.get_parameter_source(each.name or "") is ParameterSource.COMMANDLINE
         if each.name in PROGRAM_OPTIONS - beside and is_given:
-            raise UsageError(f"{each.opts[0]} is for a program of your own, not for --workload")
+            raise UsageError(f"{each.opts[0]} {why}")
 
 
 def _require_dashes(words: tuple[str, ...]) -> None:

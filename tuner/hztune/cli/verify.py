@@ -12,7 +12,13 @@ import click
 
 from hztune import api
 from hztune.arguments import parse_duration
-from hztune.cli.program import Place, ProgramCommand, program_options, programs_of
+from hztune.cli.program import (
+    Place,
+    ProgramCommand,
+    program_options,
+    programs_of,
+    refuse_without_program,
+)
 from hztune.cli.verify_all import measured_text, verify_folder, worst_status
 from hztune.errors import UnfitError, UsageError
 from hztune.progress import reporter
@@ -111,9 +117,12 @@ def verify_command(
         raise UsageError(
             "--all DIR stands for PROFILE, --pid, --strict, --trace and a program: leave these out"
         )
-    targets = programs_of(words, commands, about)
     if folder is not None:
+        refuse_without_program(
+            why="is of one program: write it into the .args beside the profile of that program"
+        )
         return _all(folder, due, timer, budget_s, seed, quiet, as_json)
+    targets = programs_of(words, commands, about)
     if profile_path is None or due or timer is not None:
         raise UsageError("give a PROFILE, or --all DIR, with which --due and --timer go")
     tuned = api.load_profile(profile_path)

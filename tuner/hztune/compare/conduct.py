@@ -22,6 +22,7 @@ from hztune.compare.gate import Gate
 from hztune.compare.live_rows import ask_row
 from hztune.compare.match import (
     LEAST_BUDGET_S,
+    LEAST_PAIRS,
     MOST_PAIRS,
     Effort,
     Finish,
@@ -159,6 +160,11 @@ def compare(
     resume: bool = False,
 ) -> tuple[Comparison, bool]:
     """Measures contenders side by side; see `api.compare`."""
+    if len(sides) < 2 or not rows:
+        raise UsageError(
+            f"{len(sides)} contenders on {len(rows)} rows: give two contenders at least, and one "
+            "workload or program at least"
+        )
     if resume and out is None:
         raise UsageError("what is to be resumed needs its directory; give it")
     gate = Gate.of(no_worse, len(rows)) if no_worse is not None else None
@@ -168,11 +174,13 @@ def compare(
             "give the base and the new one, in this order"
         )
     plan, machine = Effort(pairs, budget_s, gate), Machine.here()
-    for line in require([row for row in rows if isinstance(row, Program)], sides):
+    own = [row for row in rows if isinstance(row, Program)]
+    for line in require(own, sides):
         reporter.say(line)
+    _refuse_long_rests(own, len(sides), budget_s / len(rows))
     asked = {"seed": seed, "budget_s": budget_s, **({} if pairs is None else {"pairs": pairs})}
     record = started(sides, machine, asked, gate)
-    programs = {ProgramSpec.of(row): row for row in rows if isinstance(row, Program)}
+    programs = {ProgramSpec.of(row): row for row in own}
     specs = [ProgramSpec.of(row) if isinstance(row, Program) else row for row in rows]
     with ExitStack() as opened:
         study = opened.enter_context(_study(out, record, specs, machine, resume)) if out else None
@@ -198,6 +206,24 @@ def compare(
             return ask_row(row, record.contenders, programs, budget_s / len(specs), seed)
 
         return carry_out(record, left, plan, make, reporter, keep, ask=None if gate else ask)
+
+
+def _refuse_long_rests(programs: Sequence[Program], sides: int, budget_s: float) -> None:
+    """Sees to it that the budget of a row holds at least the rests of its fewest pairs.
+
+    Raises:
+        UsageError: It does not. How long the loads take is not known before they run.
+    """
+    for program in programs:
+        if program.rest is None:
+            continue
+        least_s = LEAST_PAIRS * sides * program.rest.rounds * program.rest.idle_s
+        if least_s > budget_s:
+            raise UsageError(
+                f"the budget is too small: {program.label} has {program.rest.text}, which takes "
+                f"{least_s:g} s in {LEAST_PAIRS} runs of each contender without the loads, and a "
+                f"row has {budget_s:g} s; give a larger --budget, fewer --rounds or less --idle-s"
+            )
 
 
 def _study(

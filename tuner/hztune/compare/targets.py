@@ -35,7 +35,8 @@ class ProgramSpec:
         label: How it is called.
         amount: What is measured of it.
         words_sha256: Of its command.
-        around_sha256: Of the commands around it, of its metric, and of its load if it is a server.
+        around_sha256: Of the commands around it, of its metric, of its rests and its container,
+            and of its load if it is a server.
         sha256: Of the file that is run; "" where each contender brings its own.
     """
 
@@ -50,6 +51,7 @@ class ProgramSpec:
         """Returns what a record says of a program."""
         amount: Amount = program.better if program.rate else "seconds"
         around = [program.prepare, program.cleanup, program.check, program.metric]
+        around += [repr(each) for each in (program.rest, program.quota) if each is not None]
         served = asdict(program.service) if program.service else None
         found = shutil.which(program.argv[0])
         return cls(

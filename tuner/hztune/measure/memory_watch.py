@@ -130,7 +130,7 @@ class MemoryWatch:
                 self._now_ms(),
                 held.kept_kb,
                 held.lazy_kb,
-                self._scope.charged_kb(),
+                self._scope.charged_kb(held.lazy_kb),
             )
         )
         self.load()

@@ -75,9 +75,13 @@ class Scope:
             return False
         return self.kills() > 0 or (bool(self.wrap) and signal == 9)
 
-    def charged_kb(self) -> int:
-        """What the kernel charges the group and cannot reclaim, KiB; 0: not known."""
-        return max((_charged_kb(group) for group in self.groups), default=0)
+    def charged_kb(self, lazy_kb: int) -> int:
+        """What the kernel charges the group and cannot reclaim, KiB; 0: not known.
+
+        Args:
+            lazy_kb: What its processes have given back lazily, KiB.
+        """
+        return max((_charged_kb(group, lazy_kb) for group in self.groups), default=0)
 
 
 @contextmanager
@@ -314,21 +318,22 @@ def _systemd_words(program: str, quota: Quota) -> tuple[str, ...]:
     return (*words, "--")
 
 
-def _charged_kb(group: Path) -> int:
-    """What is charged less what stands on the lists of pages that can be dropped, KiB.
+def _charged_kb(group: Path, lazy_kb: int) -> int:
+    """What is charged less files in memory and what was given back lazily, KiB.
 
-    Pages that were given back lazily stand there, too.
+    The kernel's list of such pages (`inactive_file`) does not tell: a page that was given back
+    lazily and is in use again stands there until memory is short.
     """
     with contextlib.suppress(OSError, ValueError):
         stat = group / "memory.stat"
-        names: tuple[str, ...]
         if (group / "memory.current").exists():
-            names = ("inactive_file", "active_file", "slab_reclaimable")
             used = int((group / "memory.current").read_text())
+            dropped = _counted(stat, "file") - _counted(stat, "shmem")
+            dropped += _counted(stat, "slab_reclaimable")
         else:
-            names = ("total_inactive_file", "total_active_file")
             used = int((group / "memory.usage_in_bytes").read_text())
-        return max(0, used - sum(_counted(stat, name) for name in names)) // 1024
+            dropped = _counted(stat, "total_cache") - _counted(stat, "total_shmem")
+        return max(0, (used - dropped) // 1024 - lazy_kb)
     return 0
 
 

@@ -110,10 +110,12 @@ class ProgramExecutor:
         """
         if self._by == "runs":
             return "as was asked" if self._program.by else "as the study began"
-        if self._program.rest is not None:
-            return f"{self._program.rest.text}, of which the memory is read"
-        if self._program.quota is not None:
-            return f"each in {self._program.quota.text}"
+        rest, quota = self._program.rest, self._program.quota
+        box = f"each in {quota.text}" if quota is not None else ""
+        if rest is not None:
+            return ", ".join(filter(None, [f"{rest.text}, of which the memory is read", box]))
+        if box:
+            return box
         if fixed and not network.can_be_had():
             return f"{fixed}, or run hztune where it may give each a network of its own"
         return ""

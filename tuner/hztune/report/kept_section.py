@@ -27,10 +27,10 @@ def memory_over_time(found: Figures) -> Html:
     said = (
         f"Resident memory of {control}"
         + (" (grey) and tuned (green)" if tuned else "")
-        + ", from the start of a process. The shaded bands are the loads; between them it rests. "
-        "The thick line is the process that keeps the median, the thin ones are others. What an "
-        "allocator has given back lazily is still resident until the kernel needs it: it is in "
-        "the curve, and not in what is kept."
+        + ", from the start of a process. A thick line is the process that keeps the median, the "
+        "thin ones are others. The shaded bands are the loads of the thick grey one; between them "
+        "it rests. What an allocator has given back lazily is still resident until the kernel "
+        "needs it: it is in the curve, and not in what is kept."
     )
     return join(
         tag("h2", "Memory over time"),
@@ -139,12 +139,14 @@ def _curve(rested: Rested, x: PlotScale, y: PlotScale, kind: str) -> Html:
 
 
 def _bands(rounds: Sequence[Round], x: PlotScale, bottom: float) -> Iterator[Html]:
-    for number, one in enumerate(rounds, start=1):
-        begin, end = x(one.load_ms * 1e-3), x(one.rest_ms * 1e-3)
+    loads = [(x(one.load_ms * 1e-3), x(one.rest_ms * 1e-3)) for one in rounds]
+    narrowest = min(end - begin for begin, end in loads)
+    named = "load " if len(rounds) == 1 or narrowest > 48.0 else ""
+    for number, (begin, end) in enumerate(loads, start=1):
         yield rectangle(begin, _TOP, end - begin, bottom - _TOP, "load")
-        if len(rounds) == 1 or end - begin > 12.0:
-            label = f"load {number}" if end - begin > 48.0 else str(number)
-            yield lettering((begin + end) / 2.0, _TOP - 9.0, label, "tick", "middle")
+        if named or narrowest > 12.0:
+            at = (begin + end) / 2.0
+            yield lettering(at, _TOP - 9.0, f"{named}{number}", "tick", "middle")
 
 
 def _ticks(x: PlotScale, y: PlotScale, width: float) -> Iterator[Html]:

@@ -77,7 +77,7 @@ def table(
             tag(
                 "tbody",
                 [
-                    tag("tr", [tag("td", cell, class_=kind(i)) for i, cell in enumerate(row)])
+                    tag("tr", [tag("td", _cell(c), class_=kind(i)) for i, c in enumerate(row)])
                     for row in rows
                 ],
             ),
@@ -87,6 +87,14 @@ def table(
         role="region",
         aria_label=caption,
     )
+
+
+def _cell(text: str) -> str | Sequence[str]:
+    """A cell; the interval behind a number gets a line of its own where the page is narrow."""
+    number, bracket, interval = text.partition(" [")
+    if isinstance(text, Html) or not bracket:
+        return text
+    return number, " ", tag("span", f"[{interval}", class_="interval")
 
 
 def _written(child: str | Iterable[str]) -> str:

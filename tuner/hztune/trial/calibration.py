@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hztune.blocks import Arm
+from hztune.blocks import UNCHANGED_PROGRAM, Arm, Outcome
 from hztune.errors import HztuneError
 from hztune.progress import percent
 from hztune.stats import (
@@ -107,15 +107,20 @@ def calibrate(
             judge(bench)
         block = bench.measure([control] * COPIES, "aa", rounds)
         if not block.control.ok and not bench.ledger.calibration:
-            hint = "; a run may take --timeout, and no longer than --budget" * (
-                block.control.status == "hang"
-            )
-            raise HztuneError(
-                f"{control.allocator} does not run with its defaults "
-                f"({block.control.status}: {block.control.detail}){hint}"
-            )
+            raise HztuneError(_refusal(block.control))
         rounds = bench.rounds(COPIES, most_s)
         bench.tell("calibrate")
+
+
+def _refusal(control: Outcome) -> str:
+    """Why there is nothing to compare with, in one sentence."""
+    name = control.arm.allocator
+    told = f"{name} does not run with its defaults"
+    if name == UNCHANGED_PROGRAM:
+        told = "the unchanged program does not run"
+    is_slow = control.status == "hang"
+    hint = "; a run may take --timeout, and no longer than --budget" if is_slow else ""
+    return f"{told} ({control.status}: {control.detail}){hint}"
 
 
 def assess(bench: Workbench, confirm_s: float, alpha: float) -> Calibration:
