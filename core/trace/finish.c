@@ -93,14 +93,7 @@ static void report_trace(const hz_emitted *emitted, const char *path, const hz_r
                   path, emitted->calls, emitted->threads, emitted->threads == 1 ? "" : "s",
                   (double)emitted->duration_ns * 1e-9, emitted->handed,
                   emitted->calls > 0 ? (double)emitted->bytes / (double)emitted->calls : 0.0);
-    if (resolver->unknown > 0)
-        (void)fprintf(stderr,
-                      "hz-record: %" PRIu64 " calls about blocks from before the recording are "
-                      "left out\n",
-                      resolver->unknown);
-    if (resolver->overlapping > 0)
-        (void)fprintf(stderr, "hz-record: %" PRIu64 " frees were not seen\n",
-                      resolver->overlapping);
+    hz_resolver_tell(resolver, "hz-record");
 }
 
 static void write_trace(const hz_log *log, const hz_log_image *image, const char *path,
@@ -131,27 +124,33 @@ static size_t find_largest(const hz_log *log, hz_log_image *largest)
     return count;
 }
 
-/* Writes the traces of all images but the largest. */
-static void write_others(const hz_log *log, const hz_finish *wanted, const hz_log_image *largest)
+/* Writes the traces of all images but the largest; returns how many are not worth it. */
+static size_t write_others(const hz_log *log, const hz_finish *wanted, const hz_log_image *largest)
 {
+    size_t idle = 0;
     for (hz_log_image image = {0}; hz_log_next_image(log, &image);) {
         char *path;
-        if (image.first == largest->first || image.bytes < WORTH_BYTES) continue;
+        if (image.first == largest->first) continue;
+        if (image.bytes < WORTH_BYTES) {
+            idle++;
+            continue;
+        }
         if (asprintf(&path, "%s.%d-%" PRIu32, wanted->output, log->frames[image.first]->pid,
                      image.number) < 0)
             hz_fail("no memory");
         write_trace(log, &image, path, wanted->is_quiet);
         free(path);
     }
+    return idle;
 }
 
 static void say_what_is_missing(const hz_log *log, const hz_finish *wanted, size_t others)
 {
     const char *reason = reasons[ending_of(log)];
-    if (others > 0 && !wanted->is_each)
-        (void)fprintf(stderr,
-                      "hz-record: %zu other program%s called less and %s left out (--each)\n",
-                      others, others == 1 ? "" : "s", others == 1 ? "is" : "are");
+    if (others > 0)
+        (void)fprintf(stderr, "hz-record: %zu other program%s called %s and %s left out%s\n",
+                      others, others == 1 ? "" : "s", wanted->is_each ? "hardly anything" : "less",
+                      others == 1 ? "is" : "are", wanted->is_each ? "" : " (--each)");
     if (reason != NULL) (void)fprintf(stderr, "hz-record: %s\n", reason);
 }
 
@@ -164,8 +163,8 @@ bool hz_finish_log(const hz_finish *wanted)
     const size_t count = find_largest(&log, &largest);
     if (largest.bytes > 0) {
         write_trace(&log, &largest, wanted->output, wanted->is_quiet);
-        if (wanted->is_each) write_others(&log, wanted, &largest);
-        if (!wanted->is_quiet) say_what_is_missing(&log, wanted, count - 1);
+        const size_t left = wanted->is_each ? write_others(&log, wanted, &largest) : count - 1;
+        if (!wanted->is_quiet) say_what_is_missing(&log, wanted, left);
     }
     hz_log_drop(&log);
     hz_unmap_file(&file);

@@ -3,6 +3,8 @@
  */
 #include "resolve.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -131,7 +133,7 @@ void hz_resolve_moving(hz_resolver *resolver, const hz_call *call)
     actor->moving_from = hz_lives_take(&resolver->lives, call->address);
     actor->moving_time = call->time;
     actor->moving_address = call->address;
-    if (actor->moving_from == HZ_NO_STEP) resolver->unknown++;
+    if (call->address != 0 && actor->moving_from == HZ_NO_STEP) resolver->unknown++;
 }
 
 void hz_resolve_moved(hz_resolver *resolver, const hz_call *call)
@@ -202,4 +204,15 @@ void hz_resolver_finish(hz_resolver *resolver)
         }
     }
     free(spawn);
+}
+
+void hz_resolver_tell(const hz_resolver *resolver, const char *program)
+{
+    if (resolver->unknown > 0)
+        (void)fprintf(stderr,
+                      "%s: %" PRIu64 " calls about blocks from before the recording are left out\n",
+                      program, resolver->unknown);
+    if (resolver->overlapping > 0)
+        (void)fprintf(stderr, "%s: %" PRIu64 " frees were not seen\n", program,
+                      resolver->overlapping);
 }

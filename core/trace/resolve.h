@@ -74,4 +74,7 @@ uint64_t hz_resolve_thread(hz_resolver *resolver, const hz_call *call, uint32_t 
  */
 void hz_resolver_finish(hz_resolver *resolver);
 
+/* Says on stderr which calls are left out, and which frees were not seen. */
+void hz_resolver_tell(const hz_resolver *resolver, const char *program);
+
 #endif

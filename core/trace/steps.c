@@ -33,7 +33,7 @@ static int open_nameless(const char *beside)
 void hz_steps_make(hz_steps *steps, const char *beside)
 {
     *steps = (hz_steps){.fd = open_nameless(beside)};
-    if (steps->fd < 0) hz_fail("no room for a file beside %s: %s", beside, strerror(errno));
+    if (steps->fd < 0) hz_fail("cannot write beside %s: %s", beside, strerror(errno));
 }
 
 /* The file has blocks for all of it: a full disk is an error here, not a signal later. */

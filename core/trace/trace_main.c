@@ -2,6 +2,7 @@
  * hz-trace: what is in a trace, a part of it, one that tells less, and other forms of it.
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -164,7 +165,10 @@ static void resolve_input(loaded *l, const request *r)
     if (form == HZ_FORM_NONE)
         hz_refuse("%s is no trace, and no recording of a form that hztune knows", r->input);
     l->ns_per_unit = hz_foreign_read(form, r->input, &l->file, &l->resolver);
-    l->notes = copy_text(NULL, 0);
+    hz_resolver_tell(&l->resolver, "hz-trace");
+    if (asprintf(&l->notes, "{\"unknown\":%" PRIu64 ",\"overlapping\":%" PRIu64 "}",
+                 l->resolver.unknown, l->resolver.overlapping) < 0)
+        hz_fail("no memory");
 }
 
 static void drop(loaded *l)

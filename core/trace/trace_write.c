@@ -47,11 +47,23 @@ static void write_bytes(hz_trace_writer *writer, const void *bytes, size_t count
     }
 }
 
+/* A link of the system itself, such as /dev/stdout. */
+static bool is_system_link(const char *path)
+{
+    char target[6] = "";
+    const ssize_t length = readlink(path, target, sizeof target);
+    return length > 0 && (strncmp(target, "/dev/", 5) == 0 || strncmp(target, "/proc/", 6) == 0);
+}
+
+/* A file is written beside its place and renamed: a link is replaced, not what it leads to. */
 void hz_require_output(const char *path)
 {
     struct stat there;
     if (path[0] == '\0') hz_refuse("the file to write has no name");
-    if (lstat(path, &there) != 0 || S_ISREG(there.st_mode) || S_ISLNK(there.st_mode)) return;
+    if (strcmp(path, "-") == 0) hz_refuse("cannot write -: name a file");
+    if (is_system_link(path))
+        hz_refuse("cannot write %s: it is a link of the system; name a file", path);
+    if (stat(path, &there) != 0 || S_ISREG(there.st_mode)) return;
     hz_refuse("cannot write %s: %s; name a file", path,
               S_ISDIR(there.st_mode) ? "it is a directory" : "it is a device, a pipe or a socket");
 }

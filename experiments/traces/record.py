@@ -27,6 +27,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE.parent / "programs"
+PRODUCTION = HERE.parent / "production"
 CHECKS = HERE / "checks.json"
 HZTUNE = [sys.executable, "-m", "hztune"]
 ANSWERS = (0, 4, 6)  # the exit statuses of a check that has an answer
@@ -39,10 +40,11 @@ class Case:
 
     Attributes:
         name: Of its trace, NAME.hzt.
-        command: What is run; {programs}, {here}, {work} and {python} are put in.
+        command: What is run; {programs}, {production}, {work} and {python} are put in.
         load: Of a server: what puts it under load, with {port}.
         variables: Set for the program.
         needs: What must be installed.
+        cpus: To which its check keeps, as taskset(1) names them; "": all.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Case:
     load: str = ""
     variables: tuple[tuple[str, str], ...] = ()
     needs: str = ""
+    cpus: str = ""
 
     def words(self, work: Path, port: str = "{port}") -> list[str]:
         """The program's command."""
@@ -57,7 +60,8 @@ class Case:
 
     def checked(self, work: Path, budget: str) -> list[str]:
         """The command line of its check."""
-        line = [*HZTUNE, "trace", "check", str(work / f"{self.name}.hzt"), "--json"]
+        line = ["taskset", "-c", self.cpus] if self.cpus else []
+        line += [*HZTUNE, "trace", "check", str(work / f"{self.name}.hzt"), "--json"]
         line += ["--budget", budget, "--out", str(work / f"check-{self.name}")]
         if self.load:
             load = ["--load", _put(self.load, work, "{port}")]
@@ -66,8 +70,8 @@ class Case:
 
 
 def _put(text: str, work: Path, port: str) -> str:
-    values = {"programs": PROGRAMS, "here": HERE, "work": work, "python": sys.executable}
-    for name, value in {**values, "port": port}.items():
+    values = {"programs": PROGRAMS, "production": PRODUCTION, "work": work, "port": port}
+    for name, value in {**values, "python": sys.executable}.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text
 
@@ -82,6 +86,8 @@ CASES = (
     Case("ruby", "ruby --disable=gems {programs}/words.rb 1000", needs="ruby"),
     Case("clang", "clang -O1 -c {work}/large.c -o /dev/null", needs="clang"),
     Case("node", "node {programs}/objects.js 60", needs="node"),
+    Case("node-one-cpu", "node {programs}/objects.js 60", needs="node", cpus="1"),
+    Case("rust", "{work}/words-rust 1500", needs="rustc"),
     Case("z3", "z3 {work}/pigeons.smt2", needs="z3"),
     Case("perl", "perl {programs}/words.pl 600", needs="perl"),
     Case(
@@ -89,6 +95,12 @@ CASES = (
         "redis-server --port {port} --save '' --loglevel warning",
         "redis-benchmark -p {port} -n 200000 -r 20000 -d 400 -P 16 -t set,hset -q",
         needs="redis-server",
+    ),
+    Case(
+        "web",
+        "{python} {production}/webserver.py {port}",
+        "ab -q -n 100 -c 8 http://127.0.0.1:{port}/",
+        needs="ab",
     ),
 )
 
@@ -98,7 +110,7 @@ def build(work: Path) -> None:
     sys.path.insert(0, str(PROGRAMS))
     import cases
 
-    cases.build(work, cases.CASES)
+    cases.build(work, [*cases.CASES, *(each for each in cases.COMPARED if each.name == "rust")])
 
 
 def record(case: Case, work: Path) -> Path:
@@ -182,7 +194,8 @@ def main(words: Sequence[str] | None = None) -> int:
     chosen = [case for case in CASES if not asked.only or case.name in asked.only]
     if asked.list:
         for case in chosen:
-            print(case.name, shlex.join(case.checked(Path("WORK"), asked.budget)[2:]))
+            line = shlex.join(case.checked(Path("WORK"), asked.budget))
+            print(case.name, line.replace(shlex.join(HZTUNE), "hztune"))
         return 0
     asked.folder.mkdir(parents=True, exist_ok=True)
     work = asked.folder.resolve()

@@ -410,6 +410,13 @@ def test_a_header_that_does_not_fit_its_file_is_refused(
     assert sound.name in refusal(programs, sound, "--ops", 1)
 
 
+def test_what_needs_more_memory_than_the_machine_has_is_refused(
+    programs: Programs, sound: Path
+) -> None:
+    traces.with_header(sound, peak_bytes=1 << 50)
+    assert "blocks of 1048576.0 GiB at once, and this machine has" in refusal(programs, sound)
+
+
 def one(*operations: tuple[object, ...], **options: bool) -> Thread:
     thread = Thread()
     for operation in operations:

@@ -132,6 +132,16 @@ def test_a_workload_of_trace_run_is_read_with_its_waiting(recorder: Recorder) ->
     assert recorder.info("made.trace")["handed"] == 1
 
 
+def test_what_a_recording_of_another_form_lacks_is_said_and_kept(recorder: Recorder) -> None:
+    (recorder.folder / "a.txt").write_text("0 0 malloc 1 8\n0 1 malloc 1 8\n0 2 free 7\n")
+    done = recorder.trace("convert", "a.txt", "--output", "a.trace")
+    assert done.stderr.splitlines() == [
+        "hz-trace: 1 calls about blocks from before the recording are left out",
+        "hz-trace: 1 frees were not seen",
+    ]
+    assert recorder.info("a.trace")["notes"] == {"unknown": 1, "overlapping": 1}
+
+
 @pytest.mark.parametrize("form", ["aosp", "mtrace", "text"])
 def test_what_is_written_in_another_form_is_read_again(
     form: str, recorder: Recorder, text_trace: Path

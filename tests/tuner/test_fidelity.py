@@ -245,6 +245,15 @@ def test_the_verdict_belongs_to_the_content_of_a_trace(tmp_path: Path) -> None:
     assert "was not checked" in sidecar.remark(trace_file.find(f"trace:{path}"))
 
 
+def test_a_place_where_no_verdict_can_be_written_is_refused_before_the_check(
+    tmp_path: Path,
+) -> None:
+    sidecar.require_place(tmp_path / "a.hzt")
+    sidecar.path_of(tmp_path / "a.hzt").mkdir()
+    with pytest.raises(UsageError, match="copy the trace elsewhere"):
+        sidecar.require_place(tmp_path / "a.hzt")
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [

@@ -132,7 +132,9 @@ def test_saving_over_a_symbolic_link_does_not_touch_what_it_points_to(
     assert not (tmp_path / "profile.json").is_symlink()
 
 
-@pytest.mark.parametrize("kind", ["device", "a link to one", "name that cannot be"])
+@pytest.mark.parametrize(
+    "kind", ["device", "a link to one", "a link of the system", "name that cannot be"]
+)
 def test_what_is_no_file_is_refused_and_stays(
     make_profile: MakeProfile, tmp_path: Path, kind: str
 ) -> None:
@@ -141,9 +143,11 @@ def test_what_is_no_file_is_refused_and_stays(
         os.mkfifo(path)
     elif kind == "a link to one":
         path.symlink_to("/dev/zero")
+    elif kind == "a link of the system":
+        path.symlink_to("/proc/self/exe")  # as /dev/stdout where that is a file
     with pytest.raises(HztuneError, match="cannot write"):
         profile.save(make_profile(), path)
-    assert not any(each.is_file() for each in tmp_path.iterdir())
+    assert not any(each.is_file() and not each.is_symlink() for each in tmp_path.iterdir())
 
 
 def test_a_profile_that_could_not_be_read_back_is_never_written(

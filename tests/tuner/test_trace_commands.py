@@ -256,8 +256,12 @@ def test_a_zip_that_is_no_trace_is_refused(hztune: Run, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
         archive.writestr("a", "1")
         archive.writestr("b", "2")
+    with zipfile.ZipFile(tmp_path / "within.zip", "w") as archive:
+        archive.write(tmp_path / "two.zip", "two.zip")
     (tmp_path / "bad.zip").write_bytes((tmp_path / "two.zip").read_bytes()[:40])
     done = hztune("trace", "convert", "two.zip", "-o", "x")
     assert (done.returncode, "holds 2 files" in done.stderr) == (2, True)
+    done = hztune("trace", "convert", "within.zip", "-o", "x")
+    assert (done.returncode, "within.zip: within is no trace" in done.stderr) == (2, True)
     done = hztune("trace", "convert", "bad.zip", "-o", "x")
     assert (done.returncode, "cannot be unpacked" in done.stderr) == (2, True)

@@ -96,6 +96,8 @@ def test_what_cannot_be_replayed_is_refused_with_the_words_of_hz_bench(path: Pat
         spec_of(path.with_name("nowhere"))
     with pytest.raises(UsageError, match="write trace:FILE"):
         WorkloadSpec.from_text("trace")
+    with pytest.raises(UsageError, match="trace: names no file"):
+        WorkloadSpec.from_text("trace:")
 
 
 def test_a_pace_is_for_latencies_of_a_trace_with_times(path: Path) -> None:

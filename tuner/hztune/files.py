@@ -79,6 +79,16 @@ def read_toml(path: Path, most_bytes: int) -> dict[str, Any]:
     return tables
 
 
+def may_be_replaced(path: Path) -> bool:
+    """Whether a file may take this place: nothing is there, a file, or a user's link to one.
+
+    A link of the system (/dev/stdout) leads to a file where its output goes to one, and is none.
+    """
+    if path.is_symlink() and os.readlink(path).startswith(("/dev/", "/proc/")):
+        return False
+    return path.is_file() or not path.exists()
+
+
 def write_whole(path: Path, content: str, *, executable: bool = False) -> None:
     """Writes `content` so that `path` holds the old text or the new one, also after a power cut.
 
@@ -89,7 +99,7 @@ def write_whole(path: Path, content: str, *, executable: bool = False) -> None:
         HztuneError: the file system refused, or `path` is something else than a file.
     """
     try:
-        if path.exists() and not (path.is_file() or path.is_dir()):
+        if not (may_be_replaced(path) or path.is_dir()):
             raise HztuneError(f"cannot write {str(path)!r}: it is not a regular file")
         _write_whole(path, content.encode(), 0o777 if executable else 0o666)
     except (OSError, ValueError) as error:

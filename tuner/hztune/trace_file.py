@@ -60,6 +60,8 @@ def find(text: str) -> TraceFile:
         UsageError: There is no such file, it is no whole trace, or it is another than the digest's.
     """
     words = text.removeprefix(PREFIX)
+    if not words:
+        raise UsageError(f"{PREFIX} names no file; write trace:FILE, the file of `hztune record`")
     path, digest = Path(words), ""
     match = _WITH_DIGEST.fullmatch(words)
     if match and not path.exists():

@@ -14,6 +14,7 @@
  * A recorded thread that was spawned is a new thread in every round.
  */
 #include <stdio.h>
+#include <unistd.h>
 
 #include "trace_play.h"
 
@@ -45,6 +46,18 @@ static void describe(const hz_options *options, hz_json *json)
     hz_json_bool(json, "timed", (header->flags & HZ_TRACE_HAS_TIME) != 0);
 }
 
+/* What takes more memory than there is would be ended by the kernel, and others before it. */
+static void require_memory(const hz_options *options, const hz_trace_header *header)
+{
+    const double gib = 1 << 30;
+    const double here = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    if (options->touch == HZ_TOUCH_NONE || (header->flags & HZ_TRACE_HAS_TOUCH) != 0) return;
+    if ((double)header->peak_bytes >= here)
+        hz_refuse("%s has blocks of %.1f GiB at once, and this machine has %.1f GiB; replay it on "
+                  "a larger one",
+                  options->file, (double)header->peak_bytes / gib, here / gib);
+}
+
 static void prepare(hz_run *run)
 {
     hz_trace_shared *all = hz_harness_alloc(sizeof *all);
@@ -56,6 +69,7 @@ static void prepare(hz_run *run)
     if (run->values[HZ_TRACE_PACE] != 0 && (made->trace.header->flags & HZ_TRACE_HAS_TIME) == 0)
         hz_refuse("--pace %lld: %s was recorded without times",
                   (long long)run->values[HZ_TRACE_PACE], run->options->file);
+    require_memory(run->options, made->trace.header);
     all->made = *made;
     all->calls = hz_look_up();
     all->lives = hz_harness_alloc(run->threads * sizeof *all->lives);

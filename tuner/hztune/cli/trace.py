@@ -55,8 +55,7 @@ def trace_info(path: Path, as_json: bool) -> int:
     return 1 if told["damage"] else 0
 
 
-@trace_command.command("check", cls=SplitCommand, help=_CHECK,
-                       options_metavar="FILE [ALLOCATOR...] [OPTIONS] [-- PROGRAM...]")  # fmt: skip
+@trace_command.command("check", cls=SplitCommand, help=_CHECK)
 @_file
 @click.option("--budget", default="2m", show_default=True, metavar="TIME",
               help="Time for program and trace together.")  # fmt: skip
@@ -71,7 +70,7 @@ def trace_info(path: Path, as_json: bool) -> int:
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 @about_program
-@click.argument("contenders", metavar="", nargs=-1)
+@click.argument("contenders", metavar="[ALLOCATOR...] [-- PROGRAM...]", nargs=-1)
 def trace_check(
     path: Path,
     contenders: tuple[str, ...],
@@ -94,7 +93,7 @@ def trace_check(
         api.program(words or (), **about),
         contenders,
         pairs=pairs,
-        budget_s=parse_duration(budget),
+        budget_s=parse_duration(budget, "--budget"),
         seed=seed,
         again=again,
         out=out or Path("hztune-results", f"check-{time.strftime('%Y%m%d-%H%M%S')}"),

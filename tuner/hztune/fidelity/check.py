@@ -129,6 +129,7 @@ def check_fidelity(asked: Asked, reporter: Reporter) -> TraceCheck:
         raise UsageError(
             f"--budget is {asked.budget_s:g} s; legal is from {LEAST_CHECK_S:g} s to 7 days"
         )
+    sidecar.require_place(asked.trace.path)
     told = tool.describe(asked.trace.path)
     shape = None
     if asked.again and asked.program.service is None:

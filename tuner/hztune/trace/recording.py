@@ -60,8 +60,11 @@ def recorder_command(
     if pid is not None:
         return [*command, "--pid", str(pid)]
     found = require_recordable(words)
-    if output.exists() and any(map(output.samefile, (found.program, *found.scripts))):
-        raise UsageError(f"cannot write {str(output)!r}: it is the program that is recorded")
+    try:
+        if output.exists() and any(map(output.samefile, (found.program, *found.scripts))):
+            raise UsageError(f"cannot write {str(output)!r}: it is the program that is recorded")
+    except OSError as error:
+        raise UsageError(f"cannot write {str(output)!r}: {error.strerror}") from error
     return [*command, "--library", str(artifacts.recorder()), "--", *words]
 
 

@@ -7,6 +7,7 @@ the same name it counts for nothing.
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -102,6 +103,17 @@ class TraceCheck:
 def path_of(trace: Path) -> Path:
     """Where the verdict on a trace stands."""
     return trace.with_name(trace.name + ENDING)
+
+
+def require_place(trace: Path) -> None:
+    """Sees to it, before anything is measured, that a verdict can be written beside its trace.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    path = path_of(trace)
+    if not (files.may_be_replaced(path) and os.access(path.parent, os.W_OK)):
+        raise UsageError(f"cannot write the verdict to {str(path)!r}; copy the trace elsewhere")
 
 
 def write(check: TraceCheck, trace: Path) -> Path:

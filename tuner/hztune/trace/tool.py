@@ -15,6 +15,7 @@ from typing import Any
 
 from hztune import artifacts, process
 from hztune.errors import HztuneError, UsageError
+from hztune.files import may_be_replaced
 from hztune.trace import overview
 
 _DEADLINE_S = 24 * 3600.0
@@ -86,7 +87,7 @@ def convert(path: Path, output: Path, form: str) -> list[str]:
 
 def _convert_zipped(source: Path, output: Path) -> list[str]:
     """Writes Android's text and packs it."""
-    if output.exists() and not output.is_file():
+    if not may_be_replaced(output):
         raise UsageError(f"cannot write {output}: it is a folder, a device or a pipe; name a file")
     if not output.parent.is_dir():
         raise UsageError(f"cannot write {output}: there is no folder {output.parent}")
@@ -115,7 +116,11 @@ def _unpacked(path: Path, output: Path) -> Iterator[Path]:
     except OSError as error:
         raise HztuneError(f"cannot unpack {path} beside {output}: {error.strerror}") from error
     with folder:
-        yield _unpack(path, Path(folder.name))
+        source = _unpack(path, Path(folder.name))
+        try:
+            yield source
+        except HztuneError as error:
+            raise type(error)(str(error).replace(str(source), f"{path}: {source.name}")) from None
 
 
 def _unpack(path: Path, folder: Path) -> Path:
