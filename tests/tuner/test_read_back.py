@@ -24,7 +24,6 @@ from .conftest import Kept, Listener, tell
 
 MACHINE = Machine("CPU 3000", 2, None, "6.1", "glibc 2.36", 4096, "madvise", "", "", 24, None)
 LOUD = ModelNoise(within=0.12, between=0.05, common=0.1, drift=0.02, tail=4, outlier_share=0.01)
-BUDGET_S = 120.0
 
 
 class Dated(Listener):
@@ -60,6 +59,7 @@ class Told:
         landscape: What is true of it.
         seed: Of its noise and its search.
         kind: What it looks for.
+        budget_s: Its budget, seconds.
     """
 
     folder: Path
@@ -67,13 +67,14 @@ class Told:
     landscape: Landscape
     seed: int
     kind: type[Winner] | type[Front] = Winner
+    budget_s: float = 60.0
 
     def whole(self) -> tuple[list[tuple[int, str]], float]:
         """Tells it to its end; what was said of its proofs, and the seconds that it took."""
         clock = VirtualClock()
         with LocalStudy(self.folder, {}, MACHINE, resume=True) as store:
             executor = Kept(self._drawn(clock), store)
-            said = self._said(executor, Ledger(), Budget(clock, BUDGET_S), store.note)
+            said = self._said(executor, Ledger(), Budget(clock, self.budget_s), store.note)
         return said, clock.now()
 
     def read_back(self, blocks: int | None, spent_s: float) -> list[tuple[int, str]]:
@@ -81,7 +82,7 @@ class Told:
         clock = VirtualClock()
         with LocalStudy(self.folder, {}, MACHINE, resume=True) as store:
             ledger = Ledger.of(store.replay()[:blocks])
-        budget = Budget(clock, BUDGET_S, spent_s)
+        budget = Budget(clock, self.budget_s, spent_s)
         return self._said(Interrupted(self._drawn(clock)), ledger, budget)
 
     def _drawn(self, clock: VirtualClock) -> ReplayExecutor:
@@ -110,11 +111,11 @@ def sentences(said: list[tuple[int, str]]) -> list[str]:
     return [line for _, line in said]
 
 
-@pytest.mark.parametrize(("kind", "seed"), [(Winner, 1), (Front, 1)])
+@pytest.mark.parametrize(("kind", "budget_s"), [(Winner, 60.0), (Front, 120.0)])
 def test_a_study_whose_end_was_lost_says_the_intervals_that_it_printed(
-    kind: type[Winner] | type[Front], seed: int, toy_space: Space, tmp_path: Path
+    kind: type[Winner] | type[Front], budget_s: float, toy_space: Space, tmp_path: Path
 ) -> None:
-    study = Told(tmp_path, toy_space, greedy_and_saving, seed, kind)
+    study = Told(tmp_path, toy_space, greedy_and_saving, 1, kind, budget_s)
     said, spent_s = study.whole()
     assert said
     assert sentences(study.read_back(None, spent_s)) == sentences(said)
@@ -124,7 +125,7 @@ def test_a_study_that_went_on_says_of_each_refused_finalist_what_it_printed(
     toy_space: Space, tmp_path: Path
 ) -> None:
     """Blocks that were measured later tell more of the noise, by which intervals are moderated."""
-    study = Told(tmp_path, toy_space, lambda arm: Truth(), seed=2)
+    study = Told(tmp_path, toy_space, lambda arm: Truth(), seed=4)
     said, spent_s = study.whole()
     assert len(said) == 3
     for count, (blocks, _) in enumerate(said[:-1], start=1):
