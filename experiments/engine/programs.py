@@ -51,6 +51,9 @@ SCHEMA = 1
 PAIRS = 40
 LOADS = ("quiet", "busy")
 CONTROL = Arm(UNCHANGED_PROGRAM)
+MACHINE = Machine.here()
+"""As it is before `require_place` keeps what is measured to one CPU of it."""
+
 
 SIZES = {
     "large-buffers": 3,
@@ -200,7 +203,7 @@ def require_this_machine(results: Path) -> None:
     """
     if not results.is_file():
         return
-    there, here = Machine(**json.loads(results.read_text())["machine"]), Machine.here()
+    there, here = Machine(**json.loads(results.read_text())["machine"]), MACHINE
     told = [(each.cpu, each.cpu_flags, each.cores) for each in (there, here)]
     if told[0] != told[1]:
         raise SystemExit(
@@ -246,7 +249,7 @@ def keep(results: Path, name: str, found: Sequence[Any]) -> None:
     The machine of a file stays: what is added was measured there (`require_this_machine`).
     """
     document = json.loads(results.read_text()) if results.is_file() else {}
-    document = {"schema": SCHEMA, "machine": asdict(Machine.here())} | document
+    document = {"schema": SCHEMA, "machine": asdict(MACHINE)} | document
     document[name] = [asdict(each) for each in found]
     fresh = results.with_suffix(".new")
     fresh.write_text(json.dumps(document) + "\n")
