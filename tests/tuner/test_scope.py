@@ -352,6 +352,7 @@ def test_what_survives_nothing_is_given_up() -> None:
     ("cpus", "memory", "said"),
     [
         (0.0, "", "--cpus is 0"),
+        (4000.0, "", "--cpus is 4000, and hztune may use"),
         (None, "512", "^--memory '512': legal is a size with its unit"),
         (None, "-5M", "^--memory '-5M': legal is a size with its unit"),
         (None, "99999999999G", "legal is a size from 1M to"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from hztune.arguments import memory_amount, within
@@ -44,10 +45,16 @@ class Quota:
         """The container that a user described; None: none was.
 
         Raises:
-            UsageError: It is not legal.
+            UsageError: It is not legal, or has more CPUs than there are.
         """
         if cpus is None and not memory:
             return None
+        here = len(os.sched_getaffinity(0))
+        if cpus is not None and here < cpus <= MOST_CPUS:
+            raise UsageError(
+                f"--cpus is {cpus:g}, and hztune may use {here} here: what more would do cannot be "
+                "measured; give fewer, or leave it out"
+            )
         return cls(cpus, memory_of(memory) if memory else None)
 
     @property
