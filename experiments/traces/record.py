@@ -27,7 +27,6 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE.parent / "programs"
-PRODUCTION = HERE.parent / "production"
 CHECKS = HERE / "checks.json"
 HZTUNE = [sys.executable, "-m", "hztune"]
 ANSWERS = (0, 4, 6)  # the exit statuses of a check that has an answer
@@ -40,7 +39,7 @@ class Case:
 
     Attributes:
         name: Of its trace, NAME.hzt.
-        command: What is run; {programs}, {production}, {work} and {python} are put in.
+        command: What is run; {programs}, {work} and {python} are put in.
         load: Of a server: what puts it under load, with {port}.
         variables: Set for the program.
         needs: What must be installed.
@@ -70,7 +69,7 @@ class Case:
 
 
 def _put(text: str, work: Path, port: str) -> str:
-    values = {"programs": PROGRAMS, "production": PRODUCTION, "work": work, "port": port}
+    values = {"programs": PROGRAMS, "work": work, "port": port}
     for name, value in {**values, "python": sys.executable}.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text
@@ -95,12 +94,6 @@ CASES = (
         "redis-server --port {port} --save '' --loglevel warning",
         "redis-benchmark -p {port} -n 200000 -r 20000 -d 400 -P 16 -t set,hset -q",
         needs="redis-server",
-    ),
-    Case(
-        "web",
-        "{python} {production}/webserver.py {port}",
-        "ab -q -n 100 -c 8 http://127.0.0.1:{port}/",
-        needs="ab",
     ),
 )
 
