@@ -44,7 +44,7 @@ ALLOCATORS = ("glibc", "jemalloc", "mimalloc", "tcmalloc", "hz", "tbb")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the commands need, built once."""
     folder = tmp_path_factory.mktemp("programs")
-    CASES.build(folder, EVERY, functions=1, pigeons=6)
+    CASES.build(folder, PROGRAMS, functions=1, pigeons=6)
     return folder
 
 
