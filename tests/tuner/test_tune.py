@@ -9,13 +9,15 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from hztune.blocks import Arm, Block, Role
+from hztune.blocks import Arm, Block, ProofPlan, Role
+from hztune.confirm import Proof
 from hztune.lab.replay import Landscape, ModelNoise, Truth
 from hztune.measure.types import Around
 from hztune.result.decision import Decision
 from hztune.search import Chain, Search, race
 from hztune.search.race import SLOTS, FastestGoal
 from hztune.space import Space
+from hztune.stats import Interval
 from hztune.store import Alone, News
 from hztune.trial import Ledger, MemoryLimit, Workbench, calibrate
 from hztune.tune.story import Story
@@ -52,6 +54,16 @@ class Interrupted(Around):
             raise KeyboardInterrupt
         self.left -= 1
         return self.inner.measure(arms, role=role, rounds=rounds, number=number)
+
+
+class Dearer(Around):
+    """An executor that is interrupted at once, and takes blocks for longer than they were."""
+
+    def cost(self, arms: int, rounds: int) -> float:
+        return 1.5 * self.inner.cost(arms, rounds)
+
+    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+        raise KeyboardInterrupt
 
 
 # ---- verdicts ------------------------------------------------------------------------------------
@@ -303,6 +315,43 @@ def test_a_resumed_study_goes_on_with_the_next_pair_and_repeats_nothing(
     assert pairs == list(range(len(pairs)))
     assert again.ledger.blocks[:blocks] == first.ledger.blocks
     assert again.budget.elapsed() <= 1.1 * again.budget.total_s
+
+
+@pytest.mark.parametrize("blocks", [22, 24])
+def test_a_resumed_study_has_the_noise_floor_that_it_had(
+    make_bench: MakeBench, toy_space: Space, blocks: int
+) -> None:
+    first, again = make_bench(spin_wins(0.1), USUAL), make_bench(spin_wins(0.1), USUAL)
+    first.executor = Interrupted(first.executor, blocks)
+    decided(first, toy_space)
+    again.ledger, again.budget.spent_s = Ledger.of(first.ledger.blocks), first.budget.elapsed()
+    again.executor = Dearer(again.executor)
+    decided(again, toy_space)
+    assert again.floor == first.floor > 0.0
+
+
+def test_a_session_that_goes_on_keeps_to_the_rounds_of_the_one_before(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench(flat)
+    bench.measure([Arm("hz")] * 2, "aa", 30)
+    again = make_bench(flat, ledger=Ledger.of(bench.ledger.blocks))
+    assert again.least_rounds() == 30
+
+
+def test_of_a_gain_below_the_noise_floor_that_is_what_is_said(
+    make_bench: MakeBench, toy_space: Space
+) -> None:
+    """A machine that was busy for a while, until the calibration had ended."""
+    bench = make_bench(spin_wins(0.2), QUIET)
+    bench.reporter = listener = Listener()
+    study = Story(bench, toy_space, seed=1)
+    spin = Arm.of(study.control.allocator, {"lock": "spin"})
+    bench.measure([study.control, spin], "confirm", 16, plan=ProofPlan(12, 16, floor=0.5))
+    assert isinstance(study.aim, Winner)
+    study.aim._refuse(Proof(spin, "out_of_time", Interval(0.2, 0.1, 0.3, 12), planned=12))
+    told = "not confirmed (its gain is below the noise floor of 64.9 %): 1.221x [1.105, 1.350]"
+    assert listener.lines == [f"{told} on 12 pairs"]
 
 
 def test_a_second_finalist_that_was_interrupted_keeps_its_time(

@@ -69,10 +69,11 @@ class Calibration:
 
     def line(self) -> str:
         """What the user is told before the search begins."""
+        turns = "1 turn" if self.rounds == 1 else f"{self.rounds} turns"
         return (
             f"calibrated: noise floor {percent(self.floor, sign=False)}; a finalist that gains "
             f"{percent(self.detectable, sign=False)} is proved three times in four with "
-            f"{self.pairs} fresh pairs ({self.rounds} turns of each process)"
+            f"{self.pairs} fresh pairs ({turns} of each process)"
         )
 
     def search_line(self) -> str:
@@ -124,15 +125,21 @@ def _refusal(control: Outcome) -> str:
 
 
 def assess(bench: Workbench, confirm_s: float, alpha: float) -> Calibration:
-    """What the study can see with `confirm_s` seconds of confirmation at error `alpha`."""
-    noise = bench.ledger.noise()
-    rounds = bench.rounds(2, confirm_s / PAIRS)
+    """What the study can see with `confirm_s` seconds of confirmation at error `alpha`.
+
+    A study that goes on has measured more by now, but says again what it said when it had just
+    calibrated, and keeps the noise floor by which it has begun to judge a finalist.
+    """
+    noise = bench.ledger.as_calibrated().noise()
+    rounds = bench.rounds(2, confirm_s / PAIRS, noise)
     pairs = max(2, int(confirm_s / bench.executor.cost(2, rounds)))
+    plans = (block.plan for block in bench.ledger.own_blocks())
+    begun = next((plan for plan in plans if plan is not None), None)
     return Calibration(
         noise=noise,
         rounds=rounds,
         pairs=pairs,
-        floor=noise_floor(noise, rounds, pairs),
+        floor=begun.floor if begun else noise_floor(noise, rounds, pairs),
         detectable=detectable_effect(noise, rounds, pairs, alpha),
         apart=_apart(bench),
     )

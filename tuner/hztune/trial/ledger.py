@@ -369,6 +369,11 @@ class Ledger:
         known = self.blocks[:count]
         return Ledger.of(known, self.limit, self.max_loss, self.machine, self.memory)
 
+    def as_calibrated(self) -> Ledger:
+        """What it knew when the machine had calibrated; itself where it has not."""
+        calibration = [block for block in self.own_blocks() if block.role == "aa"]
+        return self.until(calibration[-1]) if calibration else self
+
     def has_gone_on(self, last: Block) -> bool:
         """Whether the machine has begun another proof since that block of one, or the panel."""
         later = (block for block in (*self.panel, *self.on_program) if self.is_own(block))

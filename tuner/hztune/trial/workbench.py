@@ -11,7 +11,7 @@ from hztune.blocks import Arm, Block, ProofPlan, Role, Turn
 from hztune.errors import HztuneError, StoppedByUser
 from hztune.measure import Executor
 from hztune.progress import Reporter, StudyStatus
-from hztune.stats import FIRST_LOOK
+from hztune.stats import FIRST_LOOK, Noise
 from hztune.store import Alone, Peers
 from hztune.trial.budget import Budget, Stop
 from hztune.trial.ledger import Ledger
@@ -147,27 +147,38 @@ class Workbench:
         self.catch_up()
         return self.peers.lead()
 
-    def rounds(self, arms: int, most_s: float) -> int:
+    def rounds(self, arms: int, most_s: float, noise: Noise | None = None) -> int:
         """Rounds for each process of a block.
 
         The least variance a second, but enough that warm-up keeps to its share, and above all no
         more than `most_s` seconds: few long blocks would leave the scatter between processes, and
         with it every interval, unknown.
+
+        Args:
+            arms: Processes of a block.
+            most_s: Seconds that it may take.
+            noise: Of a pair; None: all that is known of it by now.
         """
         if self.is_whole:
             return self.repeats()
         start, each = self.costs()
         most = int((most_s / arms - start) / each)
         most = max(LEAST_ROUNDS, min(MOST_ROUNDS, most))
-        return self.ledger.noise().best_rounds(start, each, min(self.least_rounds(), most), most)
+        noise = noise or self.ledger.noise()
+        return noise.best_rounds(start, each, min(self.least_rounds(), most), most)
 
     def least_rounds(self) -> int:
-        """Rounds with which warm-up takes no more than its share: those so far, scaled."""
+        """Rounds with which warm-up takes no more than its share: those so far, scaled.
+
+        A session that goes on and has measured nothing itself keeps to those of the one before.
+        """
         rounds = [o.rounds for b in self.ledger.own_blocks() for o in b.outcomes if o.rounds]
         used = self.executor.accounting
-        if not rounds or used.measured_s <= 0.0:
+        if not rounds:
             return LEAST_ROUNDS
         usual = sum(rounds) / len(rounds)
+        if used.measured_s <= 0.0:
+            return max(LEAST_ROUNDS, round(usual))
         allowed = WARMUP_SHARE / (1.0 - WARMUP_SHARE)
         return max(LEAST_ROUNDS, math.ceil(usual * used.warmup_s / used.measured_s / allowed))
 

@@ -16,7 +16,7 @@ from hztune.confirm import (
     given_up,
     prove,
 )
-from hztune.confirm.proof import loss_words
+from hztune.confirm.proof import loss_words, plan_of
 from hztune.panel import Examination
 from hztune.profile import Verdict
 from hztune.progress import percent
@@ -133,7 +133,16 @@ class Winner(Aim):
         """Why a finalist is not confirmed."""
         if proof.answer == "over_loss":
             return loss_words(self.bench.ledger, self.bench.ledger.fresh(proof.arm, proof.first))
+        if (floor := self._floor_above(proof)) is not None:
+            return f"its gain is below the noise floor of {percent(floor, sign=False)}"
         return REASONS[proof.answer]
+
+    def _floor_above(self, proof: Proof) -> float | None:
+        """The noise floor, where a gain is refused that is shown, but no larger than it."""
+        gain, plan = proof.interval, plan_of(self.bench.ledger, (proof.first,))
+        if proof.answer not in ("futile", "out_of_time") or gain is None or plan is None:
+            return None
+        return plan.floor if gain.low > 0.0 and gain.estimate < plan.floor else None
 
     def _improved(self, proof: Proof) -> Decision:
         """The verdict of a proved gain."""
@@ -275,7 +284,9 @@ class Winner(Aim):
         elif not self.proofs:
             why = "no configuration promised more than the default"
         else:
-            why = f"{len(self.proofs)} finalist(s) did not beat the default on fresh pairs"
+            count = len(self.proofs)
+            tried = "1 finalist was" if count == 1 else f"{count} finalists were"
+            why = f"{tried} not proved to be better than the default on fresh pairs"
             lossy = [proof for proof in self.proofs if proof.answer == "over_loss"]
             if lossy and (gain := lossy[0].interval) is not None:
                 seen = f"{lossy[0].arm.text} has {story.gain_words(gain.estimate)}"
