@@ -465,7 +465,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "a margin without a unit": ([*TWO, "--no-worse", "2", "--", "true"], "--no-worse '2': legal"),
     "a margin of nothing": ([*TWO, "--no-worse", "0%", "--", "true"], "legal is a percentage"),
     "a margin of everything": ([*TWO, "--no-worse", "100%", "--", "true"], "below 100"),
-    "an empty margin": ([*TWO, "--no-worse", "", "--", "true"], "legal is a percentage"),
+    "an empty margin": ([*TWO, "--no-worse", "", "--", "true"], "--no-worse is empty"),
     "JUnit without a gate": ([*TWO, "--junit", "x.xml", "--", "true"], "--no-worse 2%"),
     "two forms": ([*TWO, "--json", "--format", "markdown", "--", "true"], "exclude each other"),
     "a form that is none": ([*TWO, "--format", "xml", "--", "true"], "is not one of"),

@@ -403,6 +403,6 @@ def test_a_workload_or_a_comparison_of_workloads_has_nothing_inside() -> None:
 
 
 def test_an_allocator_inside_is_no_library_of_the_machine() -> None:
-    with pytest.raises(UsageError, match="give the program, too"):
+    with pytest.raises(UsageError, match="is no library of this machine: it stands in a program"):
         allocator.get(NAME).installed()
     assert not any(name.startswith(inside.ANY) for name in allocator.names())

@@ -6,6 +6,7 @@ as far as the study was then.
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -127,7 +128,7 @@ def mirror(
     whose writer was killed in the middle of a record, and waits for the lock of a dead one.
     """
     fresh = path.with_name(f".{path.name}.new")
-    for left in (fresh, fresh.with_name(f"{fresh.name}.lock")):
+    for left in path.parent.glob(f"{glob.escape(fresh.name)}*"):  # its lock, too, under any name
         left.unlink(missing_ok=True)
     backend = JournalFileBackend(str(fresh), lock_obj=JournalFileOpenLock(str(fresh)))
     storage = JournalStorage(backend)
