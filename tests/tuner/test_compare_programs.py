@@ -145,7 +145,8 @@ def test_two_servers_are_compared_on_one_port(
     assert done.returncode == 0, done.stderr
     (standing,) = json_of(done, tmp_path).standings
     speed = standing.of("NEW").speed
-    assert speed is not None and speed.ratio[0] == pytest.approx(0.8)
+    # By turns, what the load says is corrected for the time in which it stood still.
+    assert speed is not None and speed.ratio[0] == pytest.approx(0.8, rel=0.1)
     assert processes_naming(str(code)) == []
 
 
