@@ -34,3 +34,10 @@ class StoppedByUser(HztuneError):
     """The user interrupted; what was measured so far is saved."""
 
     exit_status = 130
+
+
+def no_look_at(pid: int) -> UsageError:
+    """What is said of a process of which the kernel tells this user nothing."""
+    return UsageError(
+        f"process {pid} may not be looked at: run as its user, or as root outside of any container"
+    )

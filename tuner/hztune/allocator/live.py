@@ -17,7 +17,7 @@ from pathlib import Path
 from hztune.allocator import elf, loaded_program
 from hztune.allocator.base import Adapter, Installed
 from hztune.allocator.memory import ProcessMemory
-from hztune.errors import UsageError
+from hztune.errors import UsageError, no_look_at
 from hztune.params import Value
 
 _PRELOAD = "LD_PRELOAD"
@@ -72,10 +72,7 @@ def look(pid: int) -> Running:
     except FileNotFoundError as error:
         raise UsageError(f"there is no process {pid}, or its program is gone") from error
     except (PermissionError, ProcessLookupError) as error:
-        raise UsageError(
-            f"process {pid} may not be looked at: run as its user, or as root outside of any "
-            "container"
-        ) from error
+        raise no_look_at(pid) from error
     program = process.program
     provider = _first_with_malloc(
         process.loaded()

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from hztune.errors import UsageError
+from hztune.errors import UsageError, no_look_at
 
 _FIGURES = re.compile(r"^(Rss|Anonymous|LazyFree|Swap|AnonHugePages): +(\d+) kB$", re.M)
 _MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ .*\n((?:[A-Z][A-Za-z_]+:.*\n)*)", re.M)
@@ -135,10 +135,7 @@ class Process:
         try:
             return Path("/proc", str(self.pid), name).read_text("utf-8", "replace")
         except PermissionError:
-            raise UsageError(
-                f"process {self.pid} may not be looked at: run as its user, or as root outside of "
-                "any container"
-            ) from None
+            raise no_look_at(self.pid) from None
         except OSError:
             if Path("/proc", str(self.pid)).exists():
                 raise UsageError(
