@@ -80,6 +80,9 @@ STAGES: dict[str, Stage] = {
     "shadow": program("A3", "fuzz_shadow", TEST_ROUNDS="80"),
     "fuzz": by_pytest("A3 S5", "tests/fuzz", TEST_MORE="10"),
     "configurations": by_pytest("A4", "tests/core/test_configurations.py", TEST_MORE="10"),
+    "liveness": by_pytest(
+        "A4", "tests/core/test_liveness.py", "-k", "no_claim_survives", is_same=True, TEST_MORE="2"
+    ),
     "threads": linked("A5", "fuzz_shadow_linked", TSAN, TEST_ROUNDS="6"),
     "memory": linked("A5", "fuzz_shadow_linked", ASAN, TEST_ROUNDS="12"),
     "model": by_pytest(

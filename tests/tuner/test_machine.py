@@ -193,6 +193,19 @@ def test_two_timed_windows_never_overlap(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text().split() == ["in", "out"] * 60
 
 
+def test_a_window_tells_how_long_another_process_held_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+
+    def wait(fd: int, operation: int) -> None:
+        nonlocal now_s
+        now_s += 2.5
+
+    monkeypatch.setattr(machine.fcntl, "flock", wait)
+    monkeypatch.setattr(machine.time, "monotonic", lambda: now_s)
+    with machine.timed_window() as waited_s:
+        assert waited_s == 2.5
+
+
 def test_a_window_whose_holder_was_killed_is_free_again() -> None:
     code = "from hztune.machine import timed_window\nwith timed_window():\n  print(); input()"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -178,6 +178,15 @@ def test_of_what_has_few_turns_only_the_time_is_judged() -> None:
     assert judged(TIMED, *twice(stint(cpu_s=0.9, turns=20))).reason == ""
 
 
+@pytest.mark.parametrize(("seen_s", "is_believed"), [(1.0, True), (0.5, False)])
+def test_a_short_program_that_seems_to_wait_alone_is_run_until_enough_turns_have_ended(
+    seen_s: float, is_believed: bool
+) -> None:
+    short = stint(0.1, cpu_s=0.09, turns=10, seen_s=seen_s)
+    busy = stint(0.1, alive_s=0.2, turns=30)
+    assert (judged(TIMED, short, busy, busy, short).reason == "") == is_believed
+
+
 def test_on_all_cpus_what_is_seen_at_the_end_of_turns_counts() -> None:
     busy = stint(cpu_s=1.2, threads=2, beside=50, seen_s=0.95)  # others kept the CPUs busy
     assert judged(TIMED, *twice(busy)) == Finding("", ALL_CPUS)

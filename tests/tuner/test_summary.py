@@ -88,6 +88,16 @@ def test_where_nothing_was_searched_only_the_proof_has_a_smallest_gain(
     ) in summary_lines(proof)
 
 
+def test_the_time_that_another_hztune_took_is_told(make_result: MakeResult) -> None:
+    made = make_result("improved")
+    shared = replace(made, account=replace(made.account, waited_s=12.4))
+    (alone_line,), (line,) = (
+        [line for line in summary_lines(each) if line.startswith("time: ")]
+        for each in (made, shared)
+    )
+    assert line == alone_line + "; for 12 s another hztune measured"
+
+
 def test_an_interval_that_may_be_too_narrow_is_told(make_result: MakeResult) -> None:
     made = make_result("improved")
     assert not any("like those before them" in line for line in summary_lines(made))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -10,12 +11,15 @@ import pytest
 from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.lab.replay import ModelNoise, NoiseSource, ReplayExecutor, Truth, VirtualClock
+from hztune.measure import Accounting
 from hztune.progress import Quiet
 from hztune.space import Space
 from hztune.sparse.features import Floats
 from hztune.stats import two_states
 from hztune.trial import Budget, Ledger, Workbench, assess, calibrate, warnings_about
 from hztune.tune.story import Story
+
+from .conftest import Listener
 
 QUIET = ModelNoise(within=0.01, between=0.005, common=0.01)
 
@@ -100,6 +104,31 @@ def test_two_speeds_without_time_for_a_claim_end_a_study_that_names_what_would_d
 ) -> None:
     with pytest.raises(UsageError, match=r"the 20 fresh pairs of a claim .* --budget 26s would do"):
         Story(runs_bench(400.0, TwoSpeeds(), budget_s=20.0), toy_space, seed=1).run()
+
+
+# ---- another hztune ------------------------------------------------------------------------------
+
+
+class BesideAnother(ReplayExecutor):
+    """Waits for another hztune before each block."""
+
+    wait_s = 2.0
+
+    @property
+    def accounting(self) -> Accounting:
+        blocks = super().accounting.turns  # each has one turn
+        return replace(super().accounting, waited_s=self.wait_s * blocks)
+
+
+def test_a_study_says_once_that_it_waits_for_another_one() -> None:
+    listener, clock = Listener(), VirtualClock()
+    executor = BesideAnother(lambda arm: Truth(), QUIET, seed=1, clock=clock)
+    bench = Workbench(executor, Ledger(), Budget(clock, 60.0), listener)
+    told = []
+    for _ in range(5):
+        bench.measure([Arm("hz")], "search", 1)
+        told.append(sum("another hztune measures" in line for line in listener.lines))
+    assert told == [0, 0, 1, 1, 1]
 
 
 # ---- the statistic -------------------------------------------------------------------------------

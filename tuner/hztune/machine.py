@@ -18,6 +18,7 @@ import platform
 import re
 import socket
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -135,8 +136,10 @@ def boot_id(root: Path = Path("/")) -> str:
 
 
 @contextlib.contextmanager
-def timed_window() -> Iterator[None]:
+def timed_window() -> Iterator[float]:
     """Holds the machine for one timed window: no two of them overlap, in any process.
+
+    Gives the seconds that were waited until another process let go of it.
 
     The lock is the kernel's (flock), so that it ends with its holder, however that ends. It is on a
     directory that all users share and that none has to make or may replace; to read it is enough.
@@ -145,8 +148,9 @@ def timed_window() -> Iterator[None]:
     """
     fd = os.open(_lock_folder(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        asked_s = time.monotonic()
         fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
+        yield time.monotonic() - asked_s
     finally:
         os.close(fd)
 

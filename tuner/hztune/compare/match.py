@@ -21,8 +21,8 @@ from hztune.compare.targets import ComparedRow
 from hztune.errors import UsageError
 from hztune.measure import Executor
 from hztune.measure.live_share import LiveShare
-from hztune.progress import Reporter
-from hztune.trial import Stop
+from hztune.progress import Reporter, duration
+from hztune.trial import LONG_WAIT_S, Stop
 
 LEAST_PAIRS = 4
 """Fewest blocks of a row: with less, an interval says next to nothing."""
@@ -163,6 +163,9 @@ def play(
                 raise
         for failure in _failures(contenders, blocks):
             reporter.say(f"    {failure}")
+        if (waited_s := executor.accounting.waited_s) >= LONG_WAIT_S:
+            told = f"another hztune measured for {duration(waited_s)} meanwhile"
+            reporter.say(f"    {told}; the row took as much longer")
         yield finish(Measured(spec, blocks, now(), horizon=horizon))
 
 

@@ -125,8 +125,7 @@ class Tryout:
             return self.against(f"a second copy of it beside the first fails: {failed.detail}")
         if shared := holdings.shared():
             return self.against(f"two copies of it share {shared[0]}")
-        waiting = max(_idle([alone], self.turns.pace), _idle(copies, self.turns.pace))
-        if waiting > 0.0:
+        if waiting := self._waiting(alone, copies):
             return self.against(
                 f"{self.waits} for something else than a CPU {waiting:.0%} of the time",
                 may_be_chance=True,
@@ -160,6 +159,22 @@ class Tryout:
         copies, fault = self.turns.try_out(self.control, 2, runs=runs, limit_s=limit_s, met=met)
         is_end_of_cut = is_cut and fault is not None and fault.status == "hang"
         return copies, None if is_end_of_cut else fault
+
+    def _waiting(self, alone: Stint, copies: Sequence[Stint]) -> float:
+        """Returns the share of its own time in which it waited; 0: no more than it may.
+
+        What looks like waiting may be time that the machine was taken away. The ends of enough
+        turns tell the two apart, so a short program that seems to wait alone is run again.
+        """
+        pace, lonely = self.turns.pace, [alone]
+        if (of_copies := _idle(copies, pace)) or not _idle(lonely, pace):
+            return of_copies
+        while sum(each.turns for each in lonely) < _ENOUGH_TURNS and len(lonely) < _MOST_RUNS:
+            again, _ = self.once()
+            if again is None:
+                break
+            lonely.append(again)
+        return _idle(lonely, pace)
 
     def by_time(self, alone: Stint, copies: Sequence[Stint]) -> Finding:
         """Judges by the own time of copies, which must be that of a run alone."""

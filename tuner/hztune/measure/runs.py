@@ -54,9 +54,9 @@ class RunExecutor(WholeExecutor):
         series = _RunSeries(
             [control], self._program, self._identity, self._sink, self._limits(), self._seen
         )
-        with timed_window():
+        with timed_window() as waited_s:
             warmup_s = self._warm_up(series, random.Random(f"{self._seed} warm-up"))
-        self._accounting += Accounting(warmup_s=warmup_s, wall_s=warmup_s)
+        self._accounting += Accounting(warmup_s=warmup_s, wall_s=warmup_s, waited_s=waited_s)
 
     def cost(self, arms: int, rounds: int) -> float:
         """Returns the wall seconds expected for a block; see `WholeExecutor.cost`."""

@@ -142,14 +142,14 @@ class TurnExecutor:
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         """Measures all arms in turns; see `Executor.measure`."""
-        with timed_window():
+        with timed_window() as waited_s:
             started_ns = time.monotonic_ns()
             self._sink.begin(Plan(number, role, tuple(arms), rounds))
             performance = _Performance(arms, self._spec, self._tempo, self._identity, self._sink)
             performance.play(rounds, random.Random(f"{self._seed} {number} {role}"))
             outcomes = performance.outcomes()
             self._sink.end()
-            spent = performance.accounting(started_ns)
+            spent = replace(performance.accounting(started_ns), waited_s=waited_s)
         self._learn(spent, len(arms), rounds)
         return Block(number, role, outcomes)
 

@@ -34,6 +34,7 @@ class Accounting:
         wall_s: Seconds inside `measure`, from call to return.
         turns: Number of turns.
         disturbed: Number of turns that were disturbed (and so repeated).
+        waited_s: Seconds before blocks in which another hztune measured on this machine.
     """
 
     measured_s: float = 0.0
@@ -41,6 +42,7 @@ class Accounting:
     wall_s: float = 0.0
     turns: int = 0
     disturbed: int = 0
+    waited_s: float = 0.0
 
     def __add__(self, other: Accounting) -> Accounting:
         """Returns the sum, field by field."""
@@ -50,6 +52,7 @@ class Accounting:
             self.wall_s + other.wall_s,
             self.turns + other.turns,
             self.disturbed + other.disturbed,
+            self.waited_s + other.waited_s,
         )
 
 

@@ -164,6 +164,7 @@ class Account:
         warmup_share: Part of the wall time that was warm-up.
         turns: Turns that were measured.
         disturbed: How many of them something else disturbed.
+        waited_s: Seconds of the wall time in which another hztune measured on the machine.
         changes: What was counted differently by default and tuned, the greatest change first.
         rss_ratio: Peak memory, tuned / control; None: not measured.
         idle_ratio: The same of the memory at rest: of a server some time after the load, of a
@@ -204,6 +205,7 @@ class Account:
     findable: float | None = None
     live: tuple[LiveMemory, ...] = ()
     follow_on: float | None = None
+    waited_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Takes copies of the mappings, which nothing can change."""

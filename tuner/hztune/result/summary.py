@@ -18,6 +18,9 @@ from hztune.workload import METRICS, Goal
 _CHANGES_SHOWN = 6
 _CLAIMED: tuple[Verdict, ...] = ("improved", "within_limit", "less_memory")
 _STATES = {"harmed": "harm on", "safe": "no harm on", "open": "not shown on"}
+_WAITED_S = 1.0
+"""Seconds of waiting for another hztune from which on that is told."""
+
 _SPECIAL: tuple[Goal, ...] = ("p99", "kept")
 """Goals that are told where a workload is named."""
 
@@ -239,10 +242,12 @@ def _account_lines(result: Result) -> Iterator[str]:
     yield f"searched: {trials} configurations; failures: {failed or 'none'}"
     if account.prior:
         yield f"prior: {account.prior}"
+    waited = account.waited_s
     yield (
         f"time: {duration(account.wall_s)}, {100 * account.measured_share:.0f} % of it measuring "
         f"(warm-up {100 * account.warmup_share:.0f} %), "
         f"{account.disturbed} of {account.turns} turns disturbed"
+        + (f"; for {duration(waited)} another hztune measured" if waited >= _WAITED_S else "")
     )
     if account.noise_floor is not None and account.detectable is not None:
         yield (

@@ -8,11 +8,12 @@ from hztune.trial.limits import OF_LOAD, LossLimit, MemoryLimit, limits_of, memo
 from hztune.trial.outlying import Outlier, outlying_pairs
 from hztune.trial.pareto import LEAST_SAVING, Point, unbeaten
 from hztune.trial.smallest import SmallestMemory, smallest_memory
-from hztune.trial.workbench import Workbench
+from hztune.trial.workbench import LONG_WAIT_S, Workbench
 
 __all__ = [
     "FAULTS",
     "LEAST_SAVING",
+    "LONG_WAIT_S",
     "OF_LOAD",
     "PAIRS",
     "ArmRecord",

@@ -26,6 +26,9 @@ WARMUP_SHARE = 0.28
 SHORT_S = 0.05
 """A whole program that takes less is run several times for one measurement."""
 
+LONG_WAIT_S = 5.0
+"""Seconds of waiting for another hztune from which on that is said."""
+
 _MOST_REPEATS = 10
 _MOST_VOID = 3
 _FREE_START = 0.05
@@ -60,6 +63,7 @@ class Workbench:
     def __post_init__(self) -> None:
         """Knows nothing yet of the noise, nor of what other workers do."""
         self._floor, self._least_pairs = 0.0, FIRST_LOOK
+        self._told_of_waiting = False
         self._held: tuple[Arm, ...] = ()
 
     @property
@@ -114,7 +118,17 @@ class Workbench:
         block = replace(block, machine=self.ledger.machine, plan=plan)
         self.ledger.add(block)
         self._refuse_dead_control()
+        self._tell_of_waiting()
         return block
+
+    def _tell_of_waiting(self) -> None:
+        """Says, once, that the study waits for another one, which its budget pays for."""
+        if not self._told_of_waiting and self.executor.accounting.waited_s >= LONG_WAIT_S:
+            self._told_of_waiting = True
+            self.reporter.say(
+                "another hztune measures on this machine: the two take turns, and the time that "
+                "this one waits counts as its own"
+            )
 
     def catch_up(self) -> bool:
         """Takes in what other workers measured; says whether there is still something to search.
