@@ -5,14 +5,18 @@
 
 A run on libhz-ledger.so gives counts and times, runs on libhz.so the CPU time of an operation.
 Others on the machine make it longer, so the least of the runs counts.
+
+For the model each row is recorded on one CPU, too, with the threads that one of the CPUs has.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
-from dataclasses import asdict
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -23,18 +27,19 @@ from hztune.scale.noted import Noted, run_bench, run_noted
 from hztune.workload import WorkloadSpec
 
 HERE = Path(__file__).parent
-THREADS = (1, 2, 4, 8, 16, 32, 64)
+CPUS_HERE, CPUS_THERE = 2, 64
+THREADS = (2, 4, 8, 16, 32, 64)
 UNDILATED = {"HZ_GROWTH_RENT": "128", "HZ_DECAY_MS": "3200"}
 """64 threads on two CPUs see the clock go 32 times as fast between two shortages of a magazine as
 on 64 CPUs. So magazines would grow less here than there; these parameters undo that."""
 
-ROWS: dict[str, tuple[str, tuple[str, ...], tuple[int, ...], int]] = {
+ROWS: dict[str, tuple[str, tuple[str, ...], Sequence[int], int]] = {
     "larson": ("larson", (), THREADS, 1),
     "larson, 16 shards": ("larson", (), (16,), 16),
-    "larson@mid": ("larson@mid", ("slots=1000",), (1, 2, 4, 8, 16, 32), 1),
+    "larson@mid": ("larson@mid", ("slots=1000",), THREADS[:-1], 1),
     "larson@mid, 16 shards": ("larson@mid", ("slots=1000",), (16,), 16),
     "remote R=0": ("remote", ("remote=0",), THREADS, 1),
-    "remote R=50": ("remote", (), THREADS[1:], 1),
+    "remote R=50": ("remote", (), THREADS, 1),
     "remote R=50, 16 shards": ("remote", (), (16,), 16),
     "mstress": ("mstress", (), THREADS, 1),
     "mstress, 16 shards": ("mstress", (), (16,), 16),
@@ -48,9 +53,9 @@ ROWS: dict[str, tuple[str, tuple[str, ...], tuple[int, ...], int]] = {
     "mstress as on 64 CPUs, 8 shards": ("mstress", (), (64,), 8),
     "mstress as on 64 CPUs, 16 shards": ("mstress", (), (64,), 16),
     "xmalloc": ("xmalloc", (), (2, 8, 64), 1),
-    "sh6": ("sh6", (), (1, 8, 64), 1),
-    "large": ("large", (), (1, 8, 64), 1),
-    "kv": ("kv", (), (1, 8), 1),
+    "sh6": ("sh6", (), (2, 8, 64), 1),
+    "large": ("large", (), (2, 8, 64), 1),
+    "kv": ("kv", (), (2, 8), 1),
 }
 """Name, workload, its parameters, threads, shards."""
 
@@ -64,13 +69,47 @@ BUSIEST = 24
 """Locks of a run that are kept one by one, for the model."""
 
 
-def runs(names: list[str]) -> Iterator[tuple[str, WorkloadSpec, dict[str, str]]]:
-    """Every run of some rows: the row, the workload with its threads, and hz's parameters."""
+LEAST = {"remote R=50": 4, "xmalloc": 2}
+"""Threads on one CPU, at least. xmalloc takes no fewer; with fewer the threads of remote wait for
+each other by looking again and again."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One recording.
+
+    Attributes:
+        key: Its name in the file.
+        spec: The workload with its threads.
+        variables: hz's parameters.
+        cpus: On how many CPUs it runs, or would run.
+        base: The key of the run on one CPU from which the model predicts it; "": it is one.
+    """
+
+    key: str
+    spec: WorkloadSpec
+    variables: dict[str, str]
+    cpus: int
+    base: str
+
+
+def runs(names: list[str]) -> Iterator[Run]:
+    """Every run of some rows, each after its base."""
+    done = set()
     for name in names or list(ROWS):
         workload, overrides, threads, shards = ROWS[name]
-        variables = {"HZ_SHARDS": str(shards)} | (UNDILATED if " as on " in name else {})
+        plain, _, there = name.partition(" as on ")
+        variables = {"HZ_SHARDS": str(shards)} | (UNDILATED if there else {})
+        cpus = CPUS_THERE if there else CPUS_HERE
         for count in threads:
-            yield name, WorkloadSpec.from_text(workload, overrides, count), variables
+            few = max(count // cpus, LEAST.get(plain.partition(",")[0], 1))
+            base = f"{plain} on one CPU T={few}"
+            if not there and base not in done:
+                done.add(base)
+                spec = WorkloadSpec.from_text(workload, overrides, few)
+                yield Run(base, spec, variables, 1, "")
+            spec = WorkloadSpec.from_text(workload, overrides, count)
+            yield Run(f"{name} T={count}", spec, variables, cpus, base)
 
 
 def locks_of(seen: Noted) -> list[dict[str, Any]]:
@@ -105,18 +144,34 @@ def timed(seen: Noted, of: str) -> dict[str, dict[str, float]]:
     }
 
 
-def recorded(
-    name: str, spec: WorkloadSpec, variables: dict[str, str], seconds: float
-) -> dict[str, Any]:
+@contextmanager
+def on_cpus(count: int) -> Iterator[None]:
+    """Lets the programs that are started run on so many CPUs, if there are more."""
+    here = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(here)[-count:])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, here)
+
+
+def recorded(run: Run, seconds: float) -> dict[str, Any]:
     """Plain runs, of which the one that was disturbed least counts, and one with the ledger."""
-    if " as on " in name:
+    is_there = run.cpus > CPUS_HERE
+    spec, variables = run.spec, run.variables
+    if is_there:
         seconds *= LONGER
-    seen = run_noted(spec, seconds, variables)
-    count = 1 if " as on " in name else PLAIN
-    plain_runs = [run_bench(spec, seconds, artifacts.library(), variables) for _ in range(count)]
+    with on_cpus(run.cpus):
+        seen = run_noted(spec, seconds, variables)
+        plain_runs = [
+            run_bench(spec, seconds, artifacts.library(), variables)
+            for _ in range(1 if is_there else PLAIN)
+        ]
     plain = min(plain_runs, key=lambda said: said["cpu_s"] / said["ops"])
     return {
         "threads": spec.threads,
+        "cpus": run.cpus,
+        "base": run.base,
         "shards": seen.shards,
         "ops_per_s": plain["ops_per_s"],
         "all_cpu_ns_per_op": [round(1e9 * said["cpu_s"] / said["ops"], 1) for said in plain_runs],
@@ -147,14 +202,13 @@ def main() -> None:
         file = json.loads(asked.output.read_text())
     file["schema"] = "hz-scale-ledger/1"
     file["machine"] = asdict(Machine.here())
-    for name, spec, variables in runs(asked.again):
-        key = f"{name} T={spec.threads}"
-        if key in file["rows"] and name not in asked.again:
+    for run in runs(asked.again):
+        if run.key in file["rows"] and not asked.again:
             continue
-        file["rows"][key] = recorded(name, spec, variables, asked.seconds)
+        row = file["rows"][run.key] = recorded(run, asked.seconds)
         file["created"] = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         asked.output.write_text(json.dumps(file, indent=1) + "\n")
-        print(key, f"{file['rows'][key]['ops_per_s']:.4g} operations/s", flush=True)
+        print(run.key, f"{row['ops_per_s']:.4g} operations/s", flush=True)
 
 
 if __name__ == "__main__":
