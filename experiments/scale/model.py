@@ -8,10 +8,10 @@ exponential; equal holds would wait less, so the model errs on the slow side.
     python experiments/scale/model.py             # first: does it predict what was measured here?
     python experiments/scale/model.py --cpus 128  # then: a machine that is not here
 
-What an operation of T threads on C CPUs costs is what it costs on one CPU with the T / C threads
-that one of them has, which was measured (the base), with the slow paths of T threads in the place
-of the base's own. So caches and turns are those of one CPU, and what is computed is what CPUs do to
-each other: they wait for locks, and for the lines of these.
+What an operation of T threads on C CPUs costs is what it costs where each CPU has a process of its
+own with T / C threads, which was measured (the base), with the slow paths of T threads in the place
+of the base's own. So the CPUs share caches and memory in both, and what is computed is what a heap
+that they share adds: they wait for locks, and for the lines of these.
 
     work(T) = cpu(base) + (paths(T) - paths(base))
 """
@@ -133,11 +133,11 @@ def _name(lock: Mapping[str, Any]) -> str:
     return " ".join([lock["name"], *where])
 
 
-def checks(rows: Mapping[str, Run], line_ns: float) -> Iterable[tuple[str, float, float]]:
+def checks(rows: Mapping[str, Run]) -> Iterable[tuple[str, float, float]]:
     """Each run on the CPUs here: predicted and measured, in million operations a second."""
     for key, run in rows.items():
         if run["cpus"] == CPUS_HERE:
-            answer = predicted(rows[run["base"]], run, CPUS_HERE, line_ns)
+            answer = predicted(rows[run["base"]], run, CPUS_HERE, run["line_ns"])
             yield key, 1e3 * answer.ops_per_ns, 1e3 * CPUS_HERE / float(run["cpu_ns_per_op"])
 
 
@@ -145,14 +145,12 @@ def main() -> None:
     """Print the check, or the prediction for a number of CPUs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ledger", type=Path, default=HERE / "ledger.json")
-    parser.add_argument("--costs", type=Path, default=HERE / "costs.json")
     parser.add_argument("--cpus", type=int, nargs="*", help="machines to predict")
     parser.add_argument("--line-ns", type=float, default=100.0, help="their way of a line")
     asked = parser.parse_args()
     rows: dict[str, Run] = json.loads(asked.ledger.read_text())["rows"]
-    line_ns: float = json.loads(asked.costs.read_text())["line_ns"]
     if not asked.cpus:
-        for key, model, truth in checks(rows, line_ns):
+        for key, model, truth in checks(rows):
             print(
                 f"{key:32} predicted {model:6.1f}  measured {truth:6.1f}  {model / truth - 1:+.0%}"
             )
@@ -163,7 +161,7 @@ def main() -> None:
         base = rows[run["base"]]
         for cpus in asked.cpus:
             answer = predicted(base, {**run, "threads": cpus}, cpus, asked.line_ns)
-            alone = predicted(base, {**run, "threads": 1}, 1, line_ns)
+            alone = predicted(base, {**run, "threads": 1}, 1, asked.line_ns)
             used = ", ".join(f"{each} {share:.3f}" for each, share in answer.used[:3])
             times = answer.ops_per_ns / alone.ops_per_ns
             print(f"{key:36} {cpus:4} CPUs: {times:6.1f} times one   {used}")

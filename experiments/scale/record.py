@@ -4,9 +4,12 @@
     python experiments/scale/record.py --again larson  # these rows once more
 
 A run on libhz-ledger.so gives counts and times, runs on libhz.so the CPU time of an operation.
-Others on the machine make it longer, so the least of the runs counts.
+Others on the machine make it longer, so the least of the runs counts. The host of a virtual machine
+may move its CPUs apart, where a line takes five times as long from one to the other: before and
+after each run the line's way is measured (line.c), and runs count in which it was short.
 
-For the model each row is recorded on one CPU, too, with the threads that one of the CPUs has.
+For the model each row is recorded apart, too: as many processes at once as there are CPUs, each on
+a CPU of its own, with that CPU's share of the threads. So they share the machine, but no heap.
 """
 
 from __future__ import annotations
@@ -14,12 +17,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hztune import artifacts
 from hztune.machine import Machine
@@ -27,6 +33,7 @@ from hztune.scale.noted import Noted, run_bench, run_noted
 from hztune.workload import WorkloadSpec
 
 HERE = Path(__file__).parent
+T = TypeVar("T")
 CPUS_HERE, CPUS_THERE = 2, 64
 THREADS = (2, 4, 8, 16, 32, 64)
 UNDILATED = {"HZ_GROWTH_RENT": "128", "HZ_DECAY_MS": "3200"}
@@ -62,15 +69,19 @@ ROWS: dict[str, tuple[str, tuple[str, ...], Sequence[int], int]] = {
 LONGER = 8
 """A run of 64 threads takes longer to become steady, by this factor."""
 
-PLAIN = 4
-"""Plain runs beside each run with the ledger."""
+PLAIN, TRIES = 4, 16
+"""Plain runs beside each run with the ledger, and how many are made at most to have so many of them
+while a line's way is short."""
+
+SHORT = 1.5
+"""How much longer than the shortest a line's way is that counts as short."""
 
 BUSIEST = 24
 """Locks of a run that are kept one by one, for the model."""
 
 
 LEAST = {"remote R=50": 4, "xmalloc": 2}
-"""Threads on one CPU, at least. xmalloc takes no fewer; with fewer the threads of remote wait for
+"""Threads of a process on one CPU, at least. xmalloc takes no fewer; with fewer the threads of remote wait for
 each other by looking again and again."""
 
 
@@ -82,8 +93,8 @@ class Run:
         key: Its name in the file.
         spec: The workload with its threads.
         variables: hz's parameters.
-        cpus: On how many CPUs it runs, or would run.
-        base: The key of the run on one CPU from which the model predicts it; "": it is one.
+        cpus: On how many CPUs a process runs, or would run; with 1 it is a run apart.
+        base: The key of the run apart from which the model predicts it; "": it is one.
     """
 
     key: str
@@ -103,7 +114,7 @@ def runs(names: list[str]) -> Iterator[Run]:
         cpus = CPUS_THERE if there else CPUS_HERE
         for count in threads:
             few = max(count // cpus, LEAST.get(plain.partition(",")[0], 1))
-            base = f"{plain} on one CPU T={few}"
+            base = f"{plain} apart T={few}"
             if not there and base not in done:
                 done.add(base)
                 spec = WorkloadSpec.from_text(workload, overrides, few)
@@ -144,38 +155,90 @@ def timed(seen: Noted, of: str) -> dict[str, dict[str, float]]:
     }
 
 
-@contextmanager
-def on_cpus(count: int) -> Iterator[None]:
-    """Lets the programs that are started run on so many CPUs, if there are more."""
-    here = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(here)[-count:])
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, here)
+class Line:
+    """The way of a line between two CPUs; made for the time in which it is measured."""
+
+    def __init__(self, folder: Path) -> None:
+        """Builds the program, and finds the shortest way of some seconds."""
+        self._program = folder / "line"
+        source = HERE / "line.c"
+        subprocess.run(["cc", "-O2", "-pthread", source, "-o", self._program], check=True)
+        self.shortest_ns = min(self._looks())
+
+    def _looks(self) -> Iterator[float]:
+        for _ in range(40):
+            yield self.now_ns()
+            time.sleep(0.1)
+
+    def now_ns(self) -> float:
+        """Nanoseconds that it takes now."""
+        done = subprocess.run([self._program], capture_output=True, text=True, check=True)
+        return float(done.stdout)
+
+    def while_short(self, work: Callable[[], T], times: int) -> list[tuple[float, T]]:
+        """Does the same several times while the way is short, or where that is seldom, is shortest.
+
+        Returns:
+            What was done each time, with the longer one of the ways before and after it.
+        """
+        before, done = self.now_ns(), []
+        for _ in range(TRIES):
+            result = work()
+            after = self.now_ns()
+            done.append((max(before, after), result))
+            before = after
+            if sum(ns <= SHORT * self.shortest_ns for ns, _ in done) >= times:
+                break
+        return sorted(done, key=lambda pair: pair[0])[:times]
 
 
-def recorded(run: Run, seconds: float) -> dict[str, Any]:
+def apart(work: Callable[[], T]) -> list[T]:
+    """Does the same on each CPU at once; programs that are started stay on it."""
+
+    def on(cpu: int) -> T:
+        os.sched_setaffinity(0, [cpu])  # of this thread
+        return work()
+
+    cpus = sorted(os.sched_getaffinity(0))[:CPUS_HERE]
+    with ThreadPoolExecutor(len(cpus)) as pool:
+        return list(pool.map(on, cpus))
+
+
+def cpu_ns_per_op(together: Sequence[dict[str, Any]]) -> float:
+    """CPU time of an operation, of processes that ran at the same time."""
+    return 1e9 * sum(said["cpu_s"] for said in together) / sum(said["ops"] for said in together)
+
+
+def recorded(run: Run, seconds: float, line: Line) -> dict[str, Any]:
     """Plain runs, of which the one that was disturbed least counts, and one with the ledger."""
     is_there = run.cpus > CPUS_HERE
-    spec, variables = run.spec, run.variables
-    if is_there:
-        seconds *= LONGER
-    with on_cpus(run.cpus):
-        seen = run_noted(spec, seconds, variables)
-        plain_runs = [
-            run_bench(spec, seconds, artifacts.library(), variables)
-            for _ in range(1 if is_there else PLAIN)
-        ]
-    plain = min(plain_runs, key=lambda said: said["cpu_s"] / said["ops"])
+    seconds *= LONGER if is_there else 1
+
+    def noted() -> Noted:
+        return run_noted(run.spec, seconds, run.variables)
+
+    def plainly() -> dict[str, Any]:
+        return run_bench(run.spec, seconds, artifacts.library(), run.variables)
+
+    times = 1 if is_there else PLAIN
+    if run.cpus == 1:
+        ((line_ns, (seen, *_)),) = line.while_short(lambda: apart(noted), 1)
+        all_plain = line.while_short(lambda: apart(plainly), times)
+    else:
+        ((line_ns, seen),) = line.while_short(noted, 1)
+        all_plain = line.while_short(lambda: [plainly()], times)
+    plain_ns, least = min(all_plain, key=lambda pair: cpu_ns_per_op(pair[1]))
+    plain = least[0]
     return {
-        "threads": spec.threads,
+        "threads": run.spec.threads,
         "cpus": run.cpus,
         "base": run.base,
         "shards": seen.shards,
         "ops_per_s": plain["ops_per_s"],
-        "all_cpu_ns_per_op": [round(1e9 * said["cpu_s"] / said["ops"], 1) for said in plain_runs],
-        "cpu_ns_per_op": 1e9 * plain["cpu_s"] / plain["ops"],
+        "line_ns": plain_ns,
+        "ledger_line_ns": line_ns,
+        "all_cpu_ns_per_op": [round(cpu_ns_per_op(each), 1) for _, each in all_plain],
+        "cpu_ns_per_op": cpu_ns_per_op(least),
         "cpu_share": plain["cpu_share"],
         "faults_per_op": plain["minor_faults"] / plain["ops"],
         "rss_peak_kb": plain["rss_peak_kb"],
@@ -202,13 +265,16 @@ def main() -> None:
         file = json.loads(asked.output.read_text())
     file["schema"] = "hz-scale-ledger/1"
     file["machine"] = asdict(Machine.here())
-    for run in runs(asked.again):
-        if run.key in file["rows"] and not asked.again:
-            continue
-        row = file["rows"][run.key] = recorded(run, asked.seconds)
-        file["created"] = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        asked.output.write_text(json.dumps(file, indent=1) + "\n")
-        print(run.key, f"{row['ops_per_s']:.4g} operations/s", flush=True)
+    with tempfile.TemporaryDirectory(prefix="hztune-line-") as folder:
+        line = Line(Path(folder))
+        for run in runs(asked.again):
+            if run.key in file["rows"] and not asked.again:
+                continue
+            row = file["rows"][run.key] = recorded(run, asked.seconds, line)
+            file["created"] = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+            asked.output.write_text(json.dumps(file, indent=1) + "\n")
+            said = f"{row['ops_per_s']:.4g} operations/s, a line {row['line_ns']:.0f} ns"
+            print(f"{run.key}: {said}", flush=True)
 
 
 if __name__ == "__main__":
