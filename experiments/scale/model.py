@@ -8,11 +8,12 @@ exponential; equal holds would wait less, so the model errs on the slow side.
     python experiments/scale/model.py             # first: does it predict what was measured here?
     python experiments/scale/model.py --cpus 128  # then: a machine that is not here
 
-What an operation costs with T threads is what it costs with few, with the slow paths and page
-faults of T threads in the place of its own, and with the way to blocks that are in no cache:
+What an operation of T threads on C CPUs costs is what it costs where each CPU has a process of its
+own with T / C threads, which was measured (the base), with the slow paths of T threads in the place
+of the base's own. So the CPUs share caches and memory in both, and what is computed is what a heap
+that they share adds: they wait for locks, and for the lines of these.
 
-    work(T) = cpu(base) + (paths(T) - paths(base)) + (faults(T) - faults(base)) x fault
-                        + cold x (reach(T) - reach(base))
+    work(T) = cpu(base) + (paths(T) - paths(base))
 """
 
 from __future__ import annotations
@@ -34,18 +35,6 @@ ENTRIES = (
     "hz_heap_enter",
 )
 """The paths that a call takes from outside; the others lie within one of them."""
-
-OUTSIDE = {"larson@mid": 0.8}
-"""The share of page faults that the program takes, not a slow path: of the pages of a block the
-first is touched when it is cut. Smaller blocks have no other page."""
-
-BASES = {"remote R=50": 8}
-"""Threads of the run from which a row is predicted, where it is not that of the fewest. With fewer
-than 8 the threads of remote wait for each other by looking again and again."""
-
-COLD = {"larson": 0.63, "larson@mid": 0.63}
-"""The share of operations whose block another thread's blocks have pushed out of the caches. A
-thread of larson draws as many of its slots as there are, with repetition: 1 - 1/e are new to it."""
 
 MAPPING = ("hz_os_claim", "hz_os_allow_writing", "hz_os_map")
 """System calls that have the address space of the process for themselves."""
@@ -108,25 +97,15 @@ def path_ns(run: Run) -> float:
     """Nanoseconds of an operation that its slow paths take, without the ledger's own clock."""
     paths = run["paths"]
     return sum(
-        paths[name]["per_op"] * max(0.0, paths[name]["ns"] - run["clock_ns"])
+        float(paths[name]["per_op"]) * max(0.0, float(paths[name]["ns"] - run["clock_ns"]))
         for name in ENTRIES
         if name in paths
     )
 
 
-def work_ns(base: Run, run: Run, cpus: int, costs: Mapping[str, Any]) -> float:
-    """CPU time of an operation of `run`, from what it costs in `base` and what the ledger says.
-
-    Where each thread has a CPU, nothing pushes its blocks out of that CPU's caches.
-    """
-    workload = run["row"].partition(",")[0]
-    outside = OUTSIDE.get(workload, 0.0) * (run["faults_per_op"] - base["faults_per_op"])
-    reach = costs.get(workload, {})
-    cold = 0.0
-    if reach and run["threads"] > cpus:
-        cold = COLD[workload] * (reach[str(run["threads"])] - reach[str(base["threads"])])
-    slow = path_ns(run) - path_ns(base)
-    return base["cpu_ns_per_op"] + slow + outside * costs["fault_ns"] + cold
+def work_ns(base: Run, run: Run) -> float:
+    """CPU time of an operation of `run`, from what it costs in `base` and what the ledger says."""
+    return float(base["cpu_ns_per_op"]) + path_ns(run) - path_ns(base)
 
 
 def stations(run: Run, line_ns: float) -> list[Station]:
@@ -142,11 +121,10 @@ def stations(run: Run, line_ns: float) -> list[Station]:
     return [*locks, Station("address space (kernel)", mapping)]
 
 
-def predicted(base: Run, run: Run, cpus: int, costs: Mapping[str, Any]) -> Solution:
+def predicted(base: Run, run: Run, cpus: int, line_ns: float) -> Solution:
     """The speed of `run` on some CPUs; of its threads as many work at once as there are CPUs."""
-    queues = stations(run, costs["line_ns"] if cpus > 1 else 0.0)
-    work = work_ns(base, run, cpus, costs)
-    think = max(0.0, work - sum(each.demand_ns for each in queues))
+    queues = stations(run, line_ns if cpus > 1 else 0.0)
+    think = max(0.0, work_ns(base, run) - sum(each.demand_ns for each in queues))
     return solved(queues, think, min(cpus, run["threads"]))
 
 
@@ -155,64 +133,38 @@ def _name(lock: Mapping[str, Any]) -> str:
     return " ".join([lock["name"], *where])
 
 
-def runs_of(rows: Mapping[str, Run], name: str) -> dict[int, Run]:
-    """The runs of a row by their threads."""
-    return {run["threads"]: run for key, run in rows.items() if key.rpartition(" T=")[0] == name}
-
-
-def base_of(rows: Mapping[str, Run], name: str) -> Run:
-    """The run from which a row is predicted, with one shard."""
-    plain = name.partition(",")[0].partition(" as on ")[0]
-    found = runs_of(rows, plain)
-    return found[BASES.get(plain, min(found))]
-
-
-def measured(run: Run) -> float:
-    """Operations in a nanosecond that the CPUs here do when nothing else runs on them."""
-    return min(CPUS_HERE, run["threads"]) / float(run["cpu_ns_per_op"])
-
-
-def checks(rows: Mapping[str, Run], costs: Mapping[str, Any]) -> Iterable[tuple[str, float, float]]:
-    """Each run that is no base: predicted and measured, in million operations a second."""
+def checks(rows: Mapping[str, Run]) -> Iterable[tuple[str, float, float]]:
+    """Each run on the CPUs here: predicted and measured, in million operations a second."""
     for key, run in rows.items():
-        name = key.rpartition(" T=")[0]
-        base = base_of(rows, name)
-        if run is base or " as on " in name:
-            continue
-        cpus = min(CPUS_HERE, run["threads"])
-        yield key, 1e3 * predicted(base, run, cpus, costs).ops_per_ns, 1e3 * measured(run)
+        if run["cpus"] == CPUS_HERE:
+            answer = predicted(rows[run["base"]], run, CPUS_HERE, run["line_ns"])
+            yield key, 1e3 * answer.ops_per_ns, 1e3 * CPUS_HERE / float(run["cpu_ns_per_op"])
 
 
 def main() -> None:
     """Print the check, or the prediction for a number of CPUs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ledger", type=Path, default=HERE / "ledger.json")
-    parser.add_argument("--costs", type=Path, default=HERE / "costs.json")
     parser.add_argument("--cpus", type=int, nargs="*", help="machines to predict")
     parser.add_argument("--line-ns", type=float, default=100.0, help="their way of a line")
     asked = parser.parse_args()
-    rows: dict[str, Run] = {
-        key: {**run, "row": key.rpartition(" T=")[0]}
-        for key, run in json.loads(asked.ledger.read_text())["rows"].items()
-    }
-    costs: dict[str, Any] = json.loads(asked.costs.read_text())
+    rows: dict[str, Run] = json.loads(asked.ledger.read_text())["rows"]
     if not asked.cpus:
-        for key, model, truth in checks(rows, costs):
+        for key, model, truth in checks(rows):
             print(
                 f"{key:32} predicted {model:6.1f}  measured {truth:6.1f}  {model / truth - 1:+.0%}"
             )
         return
     for key, run in rows.items():
-        if " as on " not in key:
+        if run["cpus"] <= CPUS_HERE:
             continue
-        base = base_of(rows, run["row"])
+        base = rows[run["base"]]
         for cpus in asked.cpus:
-            there = {**costs, "line_ns": asked.line_ns}
-            answer = predicted(base, {**run, "threads": cpus}, cpus, there)
-            alone = predicted(base, {**run, "threads": 1}, 1, costs)
+            answer = predicted(base, {**run, "threads": cpus}, cpus, asked.line_ns)
+            alone = predicted(base, {**run, "threads": 1}, 1, asked.line_ns)
             used = ", ".join(f"{each} {share:.3f}" for each, share in answer.used[:3])
             times = answer.ops_per_ns / alone.ops_per_ns
-            print(f"{run['row']:36} {cpus:4} CPUs: {times:6.1f} times one   {used}")
+            print(f"{key:36} {cpus:4} CPUs: {times:6.1f} times one   {used}")
 
 
 if __name__ == "__main__":

@@ -4,18 +4,28 @@
     python experiments/scale/record.py --again larson  # these rows once more
 
 A run on libhz-ledger.so gives counts and times, runs on libhz.so the CPU time of an operation.
-Others on the machine make it longer, so the least of the runs counts.
+Others on the machine make it longer, so the least of the runs counts. The host of a virtual machine
+may move its CPUs apart, where a line takes five times as long from one to the other: before and
+after each run the line's way is measured (line.c), and runs count in which it was short.
+
+For the model each row is recorded apart, too: as many processes at once as there are CPUs, each on
+a CPU of its own, with that CPU's share of the threads. So they share the machine, but no heap.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
-from dataclasses import asdict
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hztune import artifacts
 from hztune.machine import Machine
@@ -23,18 +33,20 @@ from hztune.scale.noted import Noted, run_bench, run_noted
 from hztune.workload import WorkloadSpec
 
 HERE = Path(__file__).parent
-THREADS = (1, 2, 4, 8, 16, 32, 64)
+T = TypeVar("T")
+CPUS_HERE, CPUS_THERE = 2, 64
+THREADS = (2, 4, 8, 16, 32, 64)
 UNDILATED = {"HZ_GROWTH_RENT": "128", "HZ_DECAY_MS": "3200"}
 """64 threads on two CPUs see the clock go 32 times as fast between two shortages of a magazine as
 on 64 CPUs. So magazines would grow less here than there; these parameters undo that."""
 
-ROWS: dict[str, tuple[str, tuple[str, ...], tuple[int, ...], int]] = {
+ROWS: dict[str, tuple[str, tuple[str, ...], Sequence[int], int]] = {
     "larson": ("larson", (), THREADS, 1),
     "larson, 16 shards": ("larson", (), (16,), 16),
-    "larson@mid": ("larson@mid", ("slots=1000",), (1, 2, 4, 8, 16, 32), 1),
+    "larson@mid": ("larson@mid", ("slots=1000",), THREADS[:-1], 1),
     "larson@mid, 16 shards": ("larson@mid", ("slots=1000",), (16,), 16),
     "remote R=0": ("remote", ("remote=0",), THREADS, 1),
-    "remote R=50": ("remote", (), THREADS[1:], 1),
+    "remote R=50": ("remote", (), THREADS, 1),
     "remote R=50, 16 shards": ("remote", (), (16,), 16),
     "mstress": ("mstress", (), THREADS, 1),
     "mstress, 16 shards": ("mstress", (), (16,), 16),
@@ -48,29 +60,67 @@ ROWS: dict[str, tuple[str, tuple[str, ...], tuple[int, ...], int]] = {
     "mstress as on 64 CPUs, 8 shards": ("mstress", (), (64,), 8),
     "mstress as on 64 CPUs, 16 shards": ("mstress", (), (64,), 16),
     "xmalloc": ("xmalloc", (), (2, 8, 64), 1),
-    "sh6": ("sh6", (), (1, 8, 64), 1),
-    "large": ("large", (), (1, 8, 64), 1),
-    "kv": ("kv", (), (1, 8), 1),
+    "sh6": ("sh6", (), (2, 8, 64), 1),
+    "large": ("large", (), (2, 8, 64), 1),
+    "kv": ("kv", (), (2, 8), 1),
 }
 """Name, workload, its parameters, threads, shards."""
 
 LONGER = 8
 """A run of 64 threads takes longer to become steady, by this factor."""
 
-PLAIN = 4
-"""Plain runs beside each run with the ledger."""
+PLAIN, TRIES = 4, 16
+"""Plain runs beside each run with the ledger, and how many are made at most to have so many of them
+while a line's way is short."""
+
+SHORT = 1.5
+"""How much longer than the shortest a line's way is that counts as short."""
 
 BUSIEST = 24
 """Locks of a run that are kept one by one, for the model."""
 
 
-def runs(names: list[str]) -> Iterator[tuple[str, WorkloadSpec, dict[str, str]]]:
-    """Every run of some rows: the row, the workload with its threads, and hz's parameters."""
+LEAST = {"remote R=50": 4, "xmalloc": 2}
+"""Threads of a process on one CPU, at least. xmalloc takes no fewer; with fewer the threads of remote wait for
+each other by looking again and again."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One recording.
+
+    Attributes:
+        key: Its name in the file.
+        spec: The workload with its threads.
+        variables: hz's parameters.
+        cpus: On how many CPUs a process runs, or would run; with 1 it is a run apart.
+        base: The key of the run apart from which the model predicts it; "": it is one.
+    """
+
+    key: str
+    spec: WorkloadSpec
+    variables: dict[str, str]
+    cpus: int
+    base: str
+
+
+def runs(names: list[str]) -> Iterator[Run]:
+    """Every run of some rows, each after its base."""
+    done = set()
     for name in names or list(ROWS):
         workload, overrides, threads, shards = ROWS[name]
-        variables = {"HZ_SHARDS": str(shards)} | (UNDILATED if " as on " in name else {})
+        plain, _, there = name.partition(" as on ")
+        variables = {"HZ_SHARDS": str(shards)} | (UNDILATED if there else {})
+        cpus = CPUS_THERE if there else CPUS_HERE
         for count in threads:
-            yield name, WorkloadSpec.from_text(workload, overrides, count), variables
+            few = max(count // cpus, LEAST.get(plain.partition(",")[0], 1))
+            base = f"{plain} apart T={few}"
+            if not there and base not in done:
+                done.add(base)
+                spec = WorkloadSpec.from_text(workload, overrides, few)
+                yield Run(base, spec, variables, 1, "")
+            spec = WorkloadSpec.from_text(workload, overrides, count)
+            yield Run(f"{name} T={count}", spec, variables, cpus, base)
 
 
 def locks_of(seen: Noted) -> list[dict[str, Any]]:
@@ -105,22 +155,90 @@ def timed(seen: Noted, of: str) -> dict[str, dict[str, float]]:
     }
 
 
-def recorded(
-    name: str, spec: WorkloadSpec, variables: dict[str, str], seconds: float
-) -> dict[str, Any]:
+class Line:
+    """The way of a line between two CPUs; made for the time in which it is measured."""
+
+    def __init__(self, folder: Path) -> None:
+        """Builds the program, and finds the shortest way of some seconds."""
+        self._program = folder / "line"
+        source = HERE / "line.c"
+        subprocess.run(["cc", "-O2", "-pthread", source, "-o", self._program], check=True)
+        self.shortest_ns = min(self._looks())
+
+    def _looks(self) -> Iterator[float]:
+        for _ in range(40):
+            yield self.now_ns()
+            time.sleep(0.1)
+
+    def now_ns(self) -> float:
+        """Nanoseconds that it takes now."""
+        done = subprocess.run([self._program], capture_output=True, text=True, check=True)
+        return float(done.stdout)
+
+    def while_short(self, work: Callable[[], T], times: int) -> list[tuple[float, T]]:
+        """Does the same several times while the way is short, or where that is seldom, is shortest.
+
+        Returns:
+            What was done each time, with the longer one of the ways before and after it.
+        """
+        before, done = self.now_ns(), []
+        for _ in range(TRIES):
+            result = work()
+            after = self.now_ns()
+            done.append((max(before, after), result))
+            before = after
+            if sum(ns <= SHORT * self.shortest_ns for ns, _ in done) >= times:
+                break
+        return sorted(done, key=lambda pair: pair[0])[:times]
+
+
+def apart(work: Callable[[], T]) -> list[T]:
+    """Does the same on each CPU at once; programs that are started stay on it."""
+
+    def on(cpu: int) -> T:
+        os.sched_setaffinity(0, [cpu])  # of this thread
+        return work()
+
+    cpus = sorted(os.sched_getaffinity(0))[:CPUS_HERE]
+    with ThreadPoolExecutor(len(cpus)) as pool:
+        return list(pool.map(on, cpus))
+
+
+def cpu_ns_per_op(together: Sequence[dict[str, Any]]) -> float:
+    """CPU time of an operation, of processes that ran at the same time."""
+    return 1e9 * sum(said["cpu_s"] for said in together) / sum(said["ops"] for said in together)
+
+
+def recorded(run: Run, seconds: float, line: Line) -> dict[str, Any]:
     """Plain runs, of which the one that was disturbed least counts, and one with the ledger."""
-    if " as on " in name:
-        seconds *= LONGER
-    seen = run_noted(spec, seconds, variables)
-    count = 1 if " as on " in name else PLAIN
-    plain_runs = [run_bench(spec, seconds, artifacts.library(), variables) for _ in range(count)]
-    plain = min(plain_runs, key=lambda said: said["cpu_s"] / said["ops"])
+    is_there = run.cpus > CPUS_HERE
+    seconds *= LONGER if is_there else 1
+
+    def noted() -> Noted:
+        return run_noted(run.spec, seconds, run.variables)
+
+    def plainly() -> dict[str, Any]:
+        return run_bench(run.spec, seconds, artifacts.library(), run.variables)
+
+    times = 1 if is_there else PLAIN
+    if run.cpus == 1:
+        ((line_ns, (seen, *_)),) = line.while_short(lambda: apart(noted), 1)
+        all_plain = line.while_short(lambda: apart(plainly), times)
+    else:
+        ((line_ns, seen),) = line.while_short(noted, 1)
+        all_plain = line.while_short(lambda: [plainly()], times)
+    plain_ns, least = min(all_plain, key=lambda pair: cpu_ns_per_op(pair[1]))
+    plain = least[0]
     return {
-        "threads": spec.threads,
+        "threads": run.spec.threads,
+        "cpus": run.cpus,
+        "base": run.base,
         "shards": seen.shards,
         "ops_per_s": plain["ops_per_s"],
-        "all_cpu_ns_per_op": [round(1e9 * said["cpu_s"] / said["ops"], 1) for said in plain_runs],
-        "cpu_ns_per_op": 1e9 * plain["cpu_s"] / plain["ops"],
+        "line_ns": plain_ns,
+        "ledger_line_ns": line_ns,
+        "all_cpu_ns_per_op": [round(cpu_ns_per_op(each), 1) for _, each in all_plain],
+        "cpu_ns_per_op": cpu_ns_per_op(least),
         "cpu_share": plain["cpu_share"],
         "faults_per_op": plain["minor_faults"] / plain["ops"],
         "rss_peak_kb": plain["rss_peak_kb"],
@@ -147,14 +265,16 @@ def main() -> None:
         file = json.loads(asked.output.read_text())
     file["schema"] = "hz-scale-ledger/1"
     file["machine"] = asdict(Machine.here())
-    for name, spec, variables in runs(asked.again):
-        key = f"{name} T={spec.threads}"
-        if key in file["rows"] and name not in asked.again:
-            continue
-        file["rows"][key] = recorded(name, spec, variables, asked.seconds)
-        file["created"] = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        asked.output.write_text(json.dumps(file, indent=1) + "\n")
-        print(key, f"{file['rows'][key]['ops_per_s']:.4g} operations/s", flush=True)
+    with tempfile.TemporaryDirectory(prefix="hztune-line-") as folder:
+        line = Line(Path(folder))
+        for run in runs(asked.again):
+            if run.key in file["rows"] and not asked.again:
+                continue
+            row = file["rows"][run.key] = recorded(run, asked.seconds, line)
+            file["created"] = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+            asked.output.write_text(json.dumps(file, indent=1) + "\n")
+            said = f"{row['ops_per_s']:.4g} operations/s, a line {row['line_ns']:.0f} ns"
+            print(f"{run.key}: {said}", flush=True)
 
 
 if __name__ == "__main__":

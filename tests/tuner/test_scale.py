@@ -124,15 +124,13 @@ def test_many_threads_are_as_fast_as_the_busiest_lock_lets_them() -> None:
     assert answer.used[0][0] == "slow"
 
 
-def a_run(row: str = "larson@mid", **changed: Any) -> dict[str, Any]:
+def a_run(**changed: Any) -> dict[str, Any]:
     """A run of the ledger with one lock and one slow path."""
     lock = {"name": "depot", "class": 1, "shard": 0, "per_op": 0.01, "ns": 100.0}
     return {
-        "row": row,
         "threads": 1,
         "cpu_ns_per_op": 50.0,
         "clock_ns": 0.0,
-        "faults_per_op": 0.0,
         "locks": [lock],
         "paths": {"hz_magazine_pop": {"per_op": 0.01, "ns": 500.0}},
         "system_calls": {},
@@ -140,25 +138,21 @@ def a_run(row: str = "larson@mid", **changed: Any) -> dict[str, Any]:
     }
 
 
-COSTS = {"fault_ns": 1000.0, "line_ns": 40.0}
-
-
 def test_the_run_that_a_prediction_starts_from_is_predicted_as_it_was() -> None:
     base = a_run()
-    answer = MODEL["predicted"](base, base, 1, COSTS)
+    answer = MODEL["predicted"](base, base, 1, 40.0)
     assert 1 / answer.ops_per_ns == pytest.approx(50.0)
 
 
-def test_more_slow_calls_and_page_faults_cost_what_the_ledger_says() -> None:
+def test_more_slow_calls_cost_what_the_ledger_says() -> None:
     paths = {"hz_magazine_pop": {"per_op": 0.05, "ns": 500.0}}
-    run = a_run(paths=paths, faults_per_op=0.01)
-    answer = MODEL["predicted"](a_run(), run, 1, COSTS)
-    assert 1 / answer.ops_per_ns == pytest.approx(50.0 + 0.04 * 500.0 + 0.8 * 0.01 * 1000.0)
+    answer = MODEL["predicted"](a_run(), a_run(paths=paths), 1, 40.0)
+    assert 1 / answer.ops_per_ns == pytest.approx(50.0 + 0.04 * 500.0)
 
 
 def test_on_many_cpus_the_way_of_its_line_makes_a_lock_the_limit() -> None:
     run = a_run(threads=64)
-    answer = MODEL["predicted"](a_run(), run, 64, COSTS)
+    answer = MODEL["predicted"](a_run(), run, 64, 40.0)
     demand = 0.01 * 140.0
     assert dict(answer.used)["depot class 1 shard 0"] == pytest.approx(answer.ops_per_ns * demand)
     assert answer.ops_per_ns == pytest.approx(1 / demand, rel=0.02)
