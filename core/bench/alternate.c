@@ -99,13 +99,14 @@ static void give_unit_turn(hz_alternate *all, hz_unit *unit)
     for (bool is_last = false; !is_last && !is_over(unit);) {
         const bool whole = hz_jobs_watch(all, unit, start_ns + all->turn_ns);
         const bool alone = whole && units_left(all) == 1;
+        int64_t stood_ns = 0;
         if (alone)
             look_at_last(unit);
         else if (unit->main.ended_ns == 0 || unit->service.words != NULL)
-            hz_tree_stop(&unit->tree);
+            stood_ns = hz_tree_stop(&unit->tree);
         const int64_t ended_ns = unit->main.ended_ns;
         const int64_t now_ns = ended_ns != 0 ? ended_ns : hz_clock_ns();
-        count_turn(unit, now_ns - start_ns);
+        count_turn(unit, now_ns - start_ns - (ended_ns != 0 ? 0 : stood_ns));
         start_ns = now_ns;
         ask_to_end(all, unit);
         const char *reason = ended_ns == 0 ? reason_to_end(all, unit) : NULL;
@@ -175,7 +176,7 @@ static void begin_service(hz_alternate *all, hz_unit *unit)
     hz_job_open(&unit->service);
     const bool is_ready = strcmp(ask(all, unit, "serve"), "ready") == 0;
     if (is_ready && unit->service.ended_ns == 0) {
-        hz_tree_stop(&unit->tree);
+        (void)hz_tree_stop(&unit->tree);
         return;
     }
     end_service(all, unit);

@@ -7,7 +7,8 @@
  *   tree     all processes of a unit, as many as they become; its root is hz-launch, which keeps it
  *   turn     a span in which one unit's tree goes on and all others stand still
  *   active   the time of a run that its turns took: from the moment a tree is continued until every
- *            process of it has stopped, or its program has ended
+ *            process of it has stopped, or its program has ended; of a tree that is one thread,
+ *            without what it stood of that before we saw it stand
  *
  * The command line
  *   hz-alternate [options] --unit KEY [--service COUNT WORD...] --main COUNT WORD... [--unit ...]

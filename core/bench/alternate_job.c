@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include "alternate.h"
 #include "arguments.h"
@@ -19,10 +20,12 @@
 enum {
     FDS_PER_JOB = 5,
     JOBS_MAX = 2 * HZ_UNITS_MAX,
-    START_MS = 20000,    /* patience with hz-launch until its program is there */
-    END_S = 10,          /* patience with hz-launch once its program has ended */
-    SLICE_NS = 20000000, /* between two looks at whether that is over */
-    OWN_WORDS = 9,       /* before those of a job, at most */
+    START_MS = 20000,     /* patience with hz-launch until its program is there */
+    JOIN_NAP_NS = 100000, /* between two looks at whether the program has joined its freezer */
+    JOIN_LOOKS = 10000,   /* after which it has been refused, and will say so itself */
+    END_S = 10,           /* patience with hz-launch once its program has ended */
+    SLICE_NS = 20000000,  /* between two looks at whether that is over */
+    OWN_WORDS = 9,        /* before those of a job, at most */
 };
 
 /* --- starting -------------------------------------------------------------------------------- */
@@ -114,6 +117,27 @@ static bool meet(hz_job *job)
     return job->program_fd >= 0;
 }
 
+/* Whether a process is among those that a file lists. */
+static bool is_listed(const char *file, pid_t process)
+{
+    int found;
+    bool is_there = false;
+    FILE *list = fopen(file, "re");
+    if (list == NULL) return false;
+    while (!is_there && fscanf(list, "%d", &found) == 1) is_there = found == process;
+    (void)fclose(list);
+    return is_there;
+}
+
+/* Waits until the program is in its freezer: that takes the kernel milliseconds, which else would
+ * be a part of its first turn. */
+static void await_joined(const hz_unit *unit, pid_t program)
+{
+    if (unit->door == NULL) return;
+    for (int looks = 0; looks < JOIN_LOOKS && !is_listed(unit->door, program); looks++)
+        (void)nanosleep(&(struct timespec){.tv_nsec = JOIN_NAP_NS}, NULL);
+}
+
 void hz_job_start(const hz_alternate *all, hz_unit *unit, hz_job *job)
 {
     int ends[2];
@@ -137,7 +161,10 @@ void hz_job_start(const hz_alternate *all, hz_unit *unit, hz_job *job)
                                              .captured = true});
     (void)close(ends[1]);
     hz_tree_root(&unit->tree, job->keeper.pid);
-    if (meet(job)) place(all, unit, job->program);
+    if (meet(job)) {
+        place(all, unit, job->program);
+        await_joined(unit, job->program);
+    }
     (void)fcntl(job->gate, F_SETFL, O_NONBLOCK);
     hz_alternate_started(unit, job);
 }

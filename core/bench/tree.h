@@ -48,8 +48,11 @@ void hz_tree_uproot(hz_tree *tree, pid_t root);
 /* Looks at all processes, without stopping any. */
 void hz_tree_look(hz_tree *tree);
 
-/* Looks at them, stops all of them, and returns when all stand, new ones too. */
-void hz_tree_stop(hz_tree *tree);
+/*
+ * Looks at them, stops all of them, and returns when all stand, new ones too. Gives for how many
+ * nanoseconds of that it did not work, where it is one thread; of more threads that is not known: 0.
+ */
+int64_t hz_tree_stop(hz_tree *tree);
 
 /* Continues them. */
 void hz_tree_go(const hz_tree *tree);
