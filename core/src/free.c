@@ -102,6 +102,7 @@ static void free_sorted(hz_heap *heap, void *block)
         if (!hz_is_deferring()) hz_tick_of_free(heap);
     } else {
         hz_seal(block, hz_map.keys[class_]);
+        if (hz_class_bytes[class_] > HZ_SMALL_MAX_BYTES) hz_magazine_hollow(heap, class_, block);
         hz_free_to_heap(heap, class_, block);
     }
 }

@@ -20,6 +20,7 @@ typedef struct chunk {
     uint32_t all_ms; /* else: the time of all its pages */
     uint32_t dirty;  /* how many pages have a time */
     bool is_mixed;   /* whether they differ; only then is `ms` written */
+    bool is_blank;   /* `ms` was never written, and reads as zero */
 } chunk;
 
 static chunk chunks[CHUNKS];
@@ -40,15 +41,19 @@ bool hz_freed_make(size_t first, size_t pages)
     const size_t last = (first + pages - 1) >> CHUNK_SHIFT;
     for (size_t i = first >> CHUNK_SHIFT; i <= last; i++) {
         if (i >= CHUNKS) return false;
-        if (chunks[i].ms == NULL) chunks[i].ms = hz_meta_alloc(sizeof(uint32_t) * CHUNK_PAGES);
+        if (chunks[i].ms != NULL) continue;
+        chunks[i].ms = hz_meta_alloc(sizeof(uint32_t) * CHUNK_PAGES);
         if (chunks[i].ms == NULL) return false;
+        chunks[i].is_blank = true;
     }
     return true;
 }
 
 static void chunk_mix(chunk *this)
 {
-    for (size_t i = 0; i < CHUNK_PAGES; i++) this->ms[i] = this->all_ms;
+    const bool is_done = this->is_blank && this->all_ms == 0;
+    (void)hz_plain_swap(&this->is_blank, false); /* before the child of a fork could find times */
+    for (size_t i = 0; i < CHUNK_PAGES && !is_done; i++) this->ms[i] = this->all_ms;
     this->is_mixed = true;
 }
 

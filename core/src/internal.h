@@ -69,6 +69,9 @@ void hz_free_to_heap(hz_heap *heap, uint32_t class_, void *block);
 bool hz_magazine_make_all(hz_heap *heap);
 /* Pops a block of `class_`, after a refill if need be; NULL when there is no memory. */
 void *hz_magazine_pop(hz_heap *heap, uint32_t class_);
+/* Returns to the system what a long block holds, but for its seal, if the thread has freed none of
+ * its class for decay_ms. */
+void hz_magazine_hollow(hz_heap *heap, uint32_t class_, void *block);
 void hz_magazine_flush_all(hz_heap *heap);
 /* Swaps the block that would be popped next with a random one of the magazine. */
 void hz_magazine_shuffle(hz_heap *heap, uint32_t class_, uint64_t random);

@@ -5,6 +5,11 @@
  * A magazine grows with use (magazine_growth), while that is worth its memory (growth_rent), up to
  * its cap. All magazines of a thread stay within thread_cache_bytes, those of all threads within
  * thread_cache_share. A magazine that must grow takes bytes from those that need theirs less.
+ *
+ * Slots cost memory, too. So at first all magazines of a thread have theirs side by side; one that
+ * grows beyond FIRST_SLOTS moves to an array of its own. A long block, of more than
+ * HZ_SMALL_MAX_BYTES, waits hollow where its class is seldom used: a buffer that grows leaves one
+ * of each size behind.
  */
 #include "internal.h"
 #include "os.h"
@@ -14,6 +19,7 @@
 #define LITTLE_BYTES ((size_t)2 << 20) /* a process with fewer bytes of blocks counts as this */
 
 enum {
+    FIRST_SLOTS = 8,
     PAUSE = 4, /* a longer time between two shortages counts as this many times the mean */
     MUCH = 16, /* a magazine shrinks for another only if its rent is this many times higher */
     FLUSH_MOST = 256, /* blocks that a flush takes out at a time */
@@ -30,20 +36,42 @@ static uint32_t cap_for(uint32_t class_)
     return (uint32_t)(cap > 1 ? cap : 1);
 }
 
-/* Makes the arrays, one behind the other. Each has one more slot before its first, for the pop
- * from an empty magazine, and one after its last, for the push to a full one. */
-bool hz_magazine_make_all(hz_heap *heap)
+/* Slots of an array for so many blocks: one more before the first, for the pop from an empty
+ * magazine, and one after the last, for the push to a full one. */
+static size_t slots_for(uint32_t blocks)
+{
+    return blocks + 2;
+}
+
+static uint32_t first_cap(uint32_t cap)
+{
+    return cap < FIRST_SLOTS ? cap : FIRST_SLOTS;
+}
+
+/* Slots of the second arrays of the classes below `class_`. */
+static size_t slots_below(uint32_t class_)
 {
     size_t slots = 0;
-    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) slots += cap_for(class_) + 2;
+    for (uint32_t below = 1; below < class_; below++)
+        slots += cap_for(below) > FIRST_SLOTS ? slots_for(cap_for(below)) : 0;
+    return slots;
+}
+
+/* Makes the first arrays, one behind the other, and then the second ones. */
+bool hz_magazine_make_all(hz_heap *heap)
+{
+    size_t slots = slots_below(HZ_CLASSES + 1);
+    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++)
+        slots += slots_for(first_cap(cap_for(class_)));
     void **at = hz_meta_alloc(slots * sizeof(void *));
     if (at == NULL) return false;
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
         hz_magazine_cold *magazine = &heap->magazines[class_];
         magazine->blocks = at + 1;
         magazine->cap = cap_for(class_);
-        at += magazine->cap + 2;
+        at += slots_for(first_cap(magazine->cap));
     }
+    heap->arrays = at;
     return true;
 }
 
@@ -87,11 +115,24 @@ static void take_own_array(hz_heap *heap, uint32_t class_)
     heap->home_row[class_].top = blocks;
 }
 
+/* Moves a magazine from its first array to its second one, which lies at a higher address: a thread
+ * that reads the new array but the old top sees an empty magazine (hz_magazine_holds). */
+static void take_second_array(hz_heap *heap, uint32_t class_)
+{
+    hz_magazine_cold *magazine = &heap->magazines[class_];
+    void **first = magazine->blocks, **second = heap->arrays + slots_below(class_) + 1;
+    const uint32_t count = held(heap, class_);
+    memcpy(second - 1, first - 1, slots_for(magazine->grown) * sizeof(void *));
+    hz_plain_put(&magazine->blocks, second);
+    hz_plain_put(&heap->home_row[class_].top, second + count);
+}
+
 /* Each new slot gets an address, so that pushes find room there; which one does not matter. */
 static void set_grown(hz_heap *heap, uint32_t class_, uint32_t grown)
 {
     hz_magazine_cold *magazine = &heap->magazines[class_];
     if (magazine->grown == 0) take_own_array(heap, class_);
+    if (grown > FIRST_SLOTS && magazine->blocks < heap->arrays) take_second_array(heap, class_);
     for (uint32_t i = magazine->grown; i < grown; i++) magazine->blocks[i] = (void *)hz_map.base;
     magazine->blocks[grown] = NULL;
     heap->grown_bytes += (size_t)grown * hz_class_bytes[class_];
@@ -295,16 +336,25 @@ HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
     *heap->home_row[class_].top++ = block;
 }
 
-/* Slots below `top` hold free blocks. That holds even while another thread changes the magazine:
- * it writes a slot before it raises `top` above it, and a live block was popped before. */
+/* The slots of a magazine, which may be another thread's. Those below `top` hold free blocks. That
+ * holds even while the other thread changes the magazine: it writes a slot before it raises `top`
+ * above it, and a live block was popped before. */
+__attribute__((no_sanitize("thread"))) static void blocks_of(const hz_heap *heap, uint32_t class_,
+                                                             void *const **first,
+                                                             void *const **end)
+{
+    const hz_magazine_cold *magazine = &heap->magazines[class_];
+    *end = (void *const *)hz_plain_get(&heap->home_row[class_].top);
+    *first = (void *const *)hz_plain_get(&magazine->blocks);
+    if (*end < *first || *end > *first + magazine->cap) *end = *first;
+}
+
 __attribute__((no_sanitize("thread"))) bool hz_magazine_holds(const hz_heap *heap, uint32_t class_,
                                                               const void *block)
 {
-    const hz_magazine_cold *magazine = &heap->magazines[class_];
-    void *const *end = (void *const *)hz_plain_get(&heap->home_row[class_].top);
-    if (end < magazine->blocks || end > magazine->blocks + magazine->cap) return false;
-    for (void *const *at = magazine->blocks; at < end; at++) {
-        if (hz_plain_get(at) == block) return true;
+    void *const *blocks, *const *end;
+    for (blocks_of(heap, class_, &blocks, &end); blocks < end; blocks++) {
+        if (hz_plain_get(blocks) == block) return true;
     }
     return false;
 }
@@ -312,10 +362,27 @@ __attribute__((no_sanitize("thread"))) bool hz_magazine_holds(const hz_heap *hea
 __attribute__((no_sanitize("thread"))) uint32_t hz_magazine_count(const hz_heap *heap,
                                                                   uint32_t class_)
 {
-    const hz_magazine_cold *magazine = &heap->magazines[class_];
-    void *const *end = (void *const *)hz_plain_get(&heap->home_row[class_].top);
-    if (end < magazine->blocks || end > magazine->blocks + magazine->cap) return 0;
-    return (uint32_t)(end - magazine->blocks);
+    void *const *blocks, *const *end;
+    blocks_of(heap, class_, &blocks, &end);
+    return (uint32_t)(end - blocks);
+}
+
+/* Keeps what shares a page of the kernel with the seal or with a neighbour. A system call, so only
+ * where none was made for this class for a while; if the system refuses, the block stays as it is.
+ */
+void hz_magazine_hollow(hz_heap *heap, uint32_t class_, void *block)
+{
+    uint32_t *freed_ms = &heap->magazines[class_].freed_ms;
+    if (heap == &hz_heap_none || hz_cfg.thp == HZ_THP_ON) return;
+    const uint32_t now_ms = hz_os_now_ms() | 1; /* never 0 */
+    const bool is_seldom = *freed_ms == 0 || now_ms - *freed_ms >= (uint32_t)hz_live(decay_ms);
+    *freed_ms = now_ms;
+    if (!is_seldom) return;
+    const size_t page = hz_os_page_bytes();
+    const uintptr_t start = ((uintptr_t)block + HZ_GRANULE_BYTES + page - 1) & -page;
+    const uintptr_t end = ((uintptr_t)block + hz_class_bytes[class_]) & -page;
+    if (start < end && hz_os_purge((void *)start, end - start)) /* keeps errno: free.c */
+        hz_count(HZ_STAT_hollowed_bytes, end - start);
 }
 
 void hz_magazine_flush_all(hz_heap *heap)

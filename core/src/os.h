@@ -24,7 +24,8 @@ uintptr_t hz_os_addresses(void);                     /* how many a process has; 
 bool hz_os_allow_writing(void *address, size_t bytes);
 bool hz_os_forbid(void *address, size_t bytes); /* no access, until it is allowed again */
 void *hz_os_map(size_t bytes);                  /* zeroed memory; NULL on failure */
-/* Gives the memory back: it reads as zero afterwards. */
+size_t hz_os_page_bytes(void); /* of the kernel's pages */
+/* Gives the memory back: it reads as zero afterwards. Multiples of the kernel's pages will do. */
 bool hz_os_purge(void *address, size_t bytes);
 /* Moves the pages to another mapping, by the page table: then the first range reads as zero and
  * costs no memory. False, and nothing has changed, where the kernel refuses. */
@@ -67,6 +68,7 @@ uint64_t hz_os_memory_bytes(void);       /* physical memory */
 bool hz_os_is_commit_strict(void);       /* overcommit_memory=2 */
 uint64_t hz_os_address_space_left(void); /* what RLIMIT_AS leaves; UINT64_MAX without a limit */
 uint32_t hz_os_mappings_most(void);      /* how many a process may have */
+uint32_t hz_os_cpus_allowed(void);       /* CPUs of the process's affinity, at least 1 */
 uint32_t hz_os_cpus(void); /* CPUs that may be used: affinity and cgroup quota, at least 1 */
 /* The CPUs that the process may run on. 65,536 are eight times what a kernel may be built for. */
 enum { HZ_OS_CPU_IDS = 1 << 16 };

@@ -196,7 +196,7 @@ bool hz_os_affinity(hz_os_cpu_set *cpus)
     return bytes > 0;
 }
 
-static uint32_t affinity_cpus(void)
+uint32_t hz_os_cpus_allowed(void)
 {
     hz_os_cpu_set set;
     uint32_t cpus = 0;
@@ -208,6 +208,6 @@ static uint32_t affinity_cpus(void)
 
 uint32_t hz_os_cpus(void)
 {
-    const uint32_t cpus = affinity_cpus(), quota = quota_cpus();
+    const uint32_t cpus = hz_os_cpus_allowed(), quota = quota_cpus();
     return quota < cpus ? quota : cpus;
 }

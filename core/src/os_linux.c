@@ -106,6 +106,11 @@ void *hz_os_map(size_t bytes)
     return map_fresh(NULL, bytes, PROT_READ | PROT_WRITE, 0);
 }
 
+size_t hz_os_page_bytes(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
 bool hz_os_purge(void *address, size_t bytes)
 {
     return madvise(address, bytes, MADV_DONTNEED) == 0;
@@ -115,7 +120,7 @@ bool hz_os_purge(void *address, size_t bytes)
  * range is asked to grow in place: if it is one mapping, it lacks room at most. */
 bool hz_os_is_one_mapping(void *address, size_t bytes)
 {
-    const size_t more = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t more = hz_os_page_bytes();
     void *grown = mremap(address, bytes, bytes + more, 0);
     if (grown != MAP_FAILED) munmap((char *)address + bytes, more);
     return grown != MAP_FAILED || errno == ENOMEM;

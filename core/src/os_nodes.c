@@ -76,9 +76,12 @@ static uint32_t nodes_note(const char *list, const hz_os_cpu_set *cpus)
 uint32_t hz_os_nodes(void)
 {
     static char text[LIST_BYTES];
+    char start[4];
     hz_os_cpu_set cpus;
-    const size_t length = hz_os_read_file(DIRECTORY "/has_cpu", text, sizeof text);
-    if (length == 0 || text[1] == '\n' || !hz_os_affinity(&cpus)) return 1; /* mostly one node */
+    const size_t length = hz_os_read_file(DIRECTORY "/has_cpu", start, sizeof start);
+    if (length == 0 || start[1] == '\n') return 1; /* mostly one node */
+    if (hz_os_read_file(DIRECTORY "/has_cpu", text, sizeof text) == 0 || !hz_os_affinity(&cpus))
+        return 1;
     const uint32_t found = nodes_note(text, &cpus);
     count = found < HZ_NODES_MAX ? found : HZ_NODES_MAX;
     return count > 0 ? count : (count = 1);

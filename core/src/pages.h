@@ -18,7 +18,6 @@ typedef struct hz_run_lists {
 typedef struct hz_page_pool_t {
     hz_lock lock; /* guards the rest, and the infos of free runs */
     hz_run_lists clean;
-    hz_run_lists dirty[HZ_NODES_MAX]; /* by node */
     hz_page_info *purging;            /* runs that threads are purging just now */
     hz_page_info *gaps; /* the last page of each gap in the arena, from the highest down */
     _Atomic size_t dirty_pages;
@@ -26,6 +25,7 @@ typedef struct hz_page_pool_t {
     hz_lock extending;  /* held while the arena is extended, and taken before `lock` */
     uintptr_t survivor; /* after a fork: the thread that goes on, see hz_lock_me, until the purges
                            of all others were ended; else 0 */
+    hz_run_lists dirty[HZ_NODES_MAX]; /* by node; last, as a machine seldom has more than one */
 } hz_page_pool_t;
 
 #pragma GCC visibility push(hidden)

@@ -13,7 +13,8 @@ enum {
     WORDS_PER_PAGE = (1 << HZ_PAGE_GRANULES_SHIFT) / HZ_WORD_BITS, /* words of free_bits */
     COLOURS = 16,    /* a first block starts at one of these lines; a span loses half on average */
     COLOUR_STEP = 7, /* so that neighbouring spans take all colours in turn, far apart */
-    CUT_BYTES = 16 * 1024,
+    CUT_BYTES = 16 * 1024, /* are touched ahead at most, */
+    KERNEL_PAGE_BYTES = 4096, /* and at first what lies on the kernel's pages of one block */
 };
 _Static_assert(HZ_PAGE_BYTES / HZ_CACHE_LINE_BYTES > COLOURS, "first blocks start in first pages");
 _Static_assert((COLOURS - 1) % COLOUR_STEP != 0, "a prime step reaches all colours");
@@ -244,12 +245,23 @@ static void note_cut(uint32_t class_, const unsigned char *first, const unsigned
         hz_entry_set(hz_entry_at(hz_page_address(i)), step, last);
 }
 
-/* The last block in `out` has the lowest address, as it is popped first. A cut touches each block,
- * to seal it: so after the first one it takes only blocks that begin within CUT_BYTES. */
+/* How many bytes a cut may touch. It touches each block, to seal it: so it takes those that begin
+ * on the kernel's pages which the first one lies on, and more, up to CUT_BYTES, as the span fills:
+ * then the class is in use. */
+static size_t bytes_to_touch(const unsigned char *first, size_t bytes)
+{
+    const unsigned char *span = hz_info_address(hz_span_of(first));
+    const size_t before = (size_t)(first - span);
+    const size_t end = (before + bytes + KERNEL_PAGE_BYTES - 1) & -(size_t)KERNEL_PAGE_BYTES;
+    const size_t ahead = before < CUT_BYTES ? before : CUT_BYTES;
+    return end - before > ahead ? end - before : ahead;
+}
+
+/* The last block in `out` has the lowest address, as it is popped first. */
 size_t hz_span_cut(hz_lease *lease, uint32_t class_, void **out, size_t want)
 {
     size_t bytes = hz_class_bytes[class_];
-    size_t most = (CUT_BYTES + bytes - 1) / bytes;
+    size_t most = lease->blocks > 0 ? (bytes_to_touch(lease->first, bytes) + bytes - 1) / bytes : 0;
     if (most > lease->blocks) most = lease->blocks;
     if (want > most) want = most;
     for (size_t i = 0; i < want; i++) {

@@ -301,21 +301,27 @@ static void configure(void)
 /* One shard for every eight CPUs, and at least one for each node: below eight CPUs one depot is not
  * contended, and more shards cost memory. */
 _Static_assert(HZ_PARAM_MOST(shards) <= HZ_SHARDS_MAX, "each shard has a row in a thread's rows");
+enum { SHARD_CPUS = 8 };
 static uint32_t resolve_shards(uint32_t cpus, uint32_t nodes)
 {
     if (hz_cfg.shards != HZ_AUTO) return (uint32_t)hz_cfg.shards;
     uint32_t shards = 1;
-    while ((shards * 8 < cpus || shards < nodes) && shards < HZ_SHARDS_MAX) shards *= 2;
+    while ((shards * SHARD_CPUS < cpus || shards < nodes) && shards < HZ_SHARDS_MAX) shards *= 2;
     return shards;
 }
 
 /* Nodes can be told apart only where each has a shard. A process whose quota has fewer CPUs than
- * there are nodes is not spread over all of them: a pod with one CPU has one shard. */
-static void resolve(uint32_t cpus)
+ * there are nodes is not spread over all of them: a pod with one CPU has one shard. Where there is
+ * one shard even without a quota, that is not read: it takes a tenth of a millisecond, and 250 KiB
+ * of the C library. Returns the CPUs. */
+static uint32_t resolve(void)
 {
-    const uint32_t found = hz_os_nodes(), nodes = found < cpus ? found : cpus;
+    const uint32_t found = hz_os_nodes(), allowed = hz_os_cpus_allowed();
+    const uint32_t cpus = found > 1 || allowed > SHARD_CPUS ? hz_os_cpus() : allowed;
+    const uint32_t nodes = found < cpus ? found : cpus;
     hz_map.shards = resolve_shards(cpus, nodes);
     hz_map.nodes = nodes < hz_map.shards ? nodes : hz_map.shards;
+    return cpus;
 }
 
 static bool shards_make(void)
@@ -334,8 +340,7 @@ static void draw_keys(void)
 static bool start_once(void)
 {
     configure();
-    uint32_t cpus = hz_os_cpus();
-    resolve(cpus);
+    const uint32_t cpus = resolve();
     if (!hz_arena_make() || !shards_make()) return false;
     draw_keys();
     hz_rows_start();

@@ -14,6 +14,7 @@
  *             64 KiB
  *   entry     of a page: two words from which a free learns whether a block starts at an address
  *   info      of a page: all else that hz knows of it, and of the run that begins there
+ *   hollow    said of a free block whose memory went back to the system, but for the ends
  *   cut       said of blocks: taken from the end of a span that was never used
  *   run       consecutive pages that are free, a span, or one large block. Runs are split and joined
  *   dirty     said of free pages: still resident. Clean ones read as zero and cost no memory
@@ -159,12 +160,13 @@ typedef struct hz_stack {
  * magazine finds it. No usable slot is ever NULL. The fast paths have no other test for empty or
  * full. */
 typedef struct hz_magazine_cold {
-    void **blocks;     /* the slots */
+    void **blocks;     /* the slots; at first a few, beside those of the other classes */
     uint32_t cap;      /* most blocks it may ever hold */
     uint32_t grown;    /* blocks it may hold by now */
     bool was_full;     /* whether it last ran full; else it ran empty */
     uint32_t streak;   /* how often in a row it did */
     uint32_t given;    /* blocks that flushes of it gave up and no refill has taken since */
+    uint32_t freed_ms; /* of a class of long blocks: when the thread last freed one; 0: never */
     uint64_t short_ns; /* when it last ran empty or full */
     uint64_t mean_ns;  /* mean time between two such moments */
     hz_lease lease;    /* the source of blocks that were never handed out */
@@ -174,8 +176,9 @@ typedef struct hz_heap {
     HZ_ALIGNED_TO_LINE hz_stack *home_row; /* of `rows`, that of its own shard: for allocations */
     hz_stack *rows;                        /* a row per shard: for frees */
     hz_magazine_cold magazines[HZ_CLASS_NUMBERS]; /* by class; the other halves are home_row */
-    struct hz_heap *next;                         /* list of all heaps, never shortened */
-    struct hz_heap *next_free;                    /* list of heaps whose thread has ended */
+    void **arrays;             /* slots of the magazines that have grown */
+    struct hz_heap *next;      /* list of all heaps, never shortened */
+    struct hz_heap *next_free; /* list of heaps whose thread has ended */
     void **ring;             /* remote_ring_size items: blocks of other shards */
     void **ring_scratch;     /* as many again: where the ring is sorted */
     void **ring_inbox;       /* as many again: what was taken from the shard's inbox */

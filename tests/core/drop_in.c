@@ -53,6 +53,7 @@ static void extensions_are_ours(void)
     char *text = NULL;
     size_t length = 0;
     void *block = malloc(3000);
+    free(malloc(3000));
     require(mallinfo2().uordblks == live(), "mallinfo2 is not hz's");
     require(mallopt(M_MMAP_THRESHOLD, 1 << 20) == 1 && mallopt(-1000, 1) == 0,
             "mallopt is not hz's");

@@ -153,6 +153,12 @@ int mprotect(void *address, size_t bytes, int protection)
     return (int)CALL(SYS_mprotect, (long)address, (long)whole(bytes), protection);
 }
 
+long sysconf(int name)
+{
+    require(name == _SC_PAGESIZE, "what is sysconf(%d) here?", name);
+    return (long)page_bytes();
+}
+
 int madvise(void *address, size_t bytes, int advice)
 {
     if (is_refused(address)) return -1;

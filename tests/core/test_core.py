@@ -31,6 +31,7 @@ PRELOADED = {
     "the end of a thread loses neither blocks nor memory": "thread_exit",
     "threads keep apart what they cut, and leave their heaps to the next": "thread_heaps",
     "a limit counts what is in use": "limits",
+    "a small program pays for little that it does not use": "small_program",
     "programs run out of a small address space in order": "small_address_space",
     "failing system calls give NULL and ENOMEM and break nothing": "syscall_faults",
 }

@@ -110,7 +110,7 @@ CLAIMS: Mapping[str, Claim] = {
     "refill_batch": Claim(
         "sets how often 1024 blocks must be asked for",
         "take 1024 16",
-        {"4": 256, "32": 32, "256": 4},
+        {"4": 256, "32": 32, "256": 5},
         number("refills"),
         WIDE,
     ),
@@ -241,6 +241,15 @@ CLAIMS: Mapping[str, Claim] = {
 
 # Where a parameter acts at a second place, in a way of its own.
 FURTHER: tuple[tuple[str, Claim], ...] = (
+    (
+        "decay_ms",
+        Claim(
+            "sets how long a class of long blocks must rest until one of them waits hollow",
+            "take 2 200000 give 2",
+            {"0": 2, "100": 1},
+            lambda seen: seen["hollowed_bytes"] // 200_000,
+        ),
+    ),
     (
         "refill_batch",
         Claim(
