@@ -191,15 +191,27 @@ def test_the_status_and_every_file_give_the_answer(
     [("exit 1", "failed: exit status 1"), ("sleep 3600", "hang: it did not end in its time")],
     ids=["failing", "hanging"],
 )
-def test_a_base_that_fails_leaves_the_answer_open(
+def test_a_base_that_never_runs_is_no_answer(
     hztune: Run, prints: Callable[..., Path], tmp_path: Path, end: str, why: str
 ) -> None:
     old, new = prints("old", 10.0, end), prints("new", 10.0)
     asked = ["--no-worse", "2%", "--junit", "gate.xml", "--timeout", "0.5", *SHORT, *SPEED]
     done = hztune("compare", f"OLD={old}", f"NEW={new}", *asked, "--", "{}")
-    assert done.returncode == 6, done.stderr
-    assert f"the base failed ({why}" in done.stdout
+    assert done.returncode == 1, done.stderr
+    assert f"nothing could be compared: OLD never ran ({why}" in done.stderr
+    assert "the base failed" in done.stdout
     assert ElementTree.parse(tmp_path / "gate.xml").find(".//skipped") is not None
+
+
+def test_a_program_that_fails_now_and_then_is_not_called_worse(
+    hztune: Run, prints: Callable[..., Path]
+) -> None:
+    """The count is of both sides: each third run of it fails, whichever side's it is."""
+    program = prints("program", 10.0, "echo >> $0.runs; test $(($(wc -l < $0.runs) % 3)) -ne 0")
+    asked = ["--no-worse", "2%", "--by", "runs", *SHORT, *SPEED]
+    done = hztune("compare", f"OLD={program}", f"NEW={program}", *asked, "--", "{}")
+    assert done.returncode == 6, done.stdout + done.stderr
+    assert "failed in 1 of 3 pairs" in done.stdout
 
 
 def test_what_was_measured_before_hztune_was_killed_is_on_the_disk(

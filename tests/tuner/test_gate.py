@@ -31,6 +31,8 @@ from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 from hztune.progress import Quiet
 from hztune.workload import WorkloadSpec
 
+from .conftest import Listener
+
 MARGIN = "2%"
 AT_MARGIN = math.log(0.98)
 SIDES = (Contender("old", Arm("a")), Contender("new", Arm("b")))
@@ -157,6 +159,18 @@ def compared(
 
 
 QUIET = ModelNoise(within=0.01, between=0.005)
+
+
+@pytest.mark.parametrize(("budget_s", "is_said"), [(1.0, True), (60.0, False)])
+def test_a_row_whose_least_pairs_take_longer_than_its_budget_says_so(
+    budget_s: float, is_said: bool
+) -> None:
+    listener = Listener()
+    executor = ReplayExecutor(landscape(0.0), QUIET, seed=SEED, turn_ms=1000.0)
+    specs = [WorkloadSpec.from_text("larson", (), 2)]
+    list(play(specs, SIDES, Effort(LEAST_PAIRS, budget_s), lambda spec: executor, listener))
+    told = [line for line in listener.lines if "4 are the least" in line]
+    assert bool(told) == is_said
 
 
 @pytest.mark.parametrize(

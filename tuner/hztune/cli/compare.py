@@ -63,8 +63,9 @@ may end it early.
 
 \b
 exit status   0  no worse: a greater loss is excluded
-              4  worse: that no more is lost is excluded; or the second contender fails
-              6  not enough data: neither
+              4  worse: that no more is lost is excluded; or the second contender always fails
+              6  not enough data: neither; or one of the two fails now and then
+              1  the first contender never ran: nothing was compared
 """
 
 
@@ -198,7 +199,10 @@ def compare_command(
             f"go on with --resume --out {shlex.quote(str(out))}"
         )
     if no_worse is not None:
-        return _STATUS[api.ruling(found)]
+        answer = api.ruling(found)
+        if answer == "not enough data":
+            _require_ratios(found)
+        return _STATUS[answer]
     _require_ratios(found)
     return 0
 

@@ -34,6 +34,9 @@ MOST_TIMES = 100.0
 """No advice is given to measure longer than so many times."""
 
 _NOT_AS_ASKED: tuple[Status, ...] = ("rejected", "wrong_allocator", "wrong_config")
+_MAY_BE_CHANCE: tuple[Status, ...] = ("failed", "crash", "bad_output")
+FAILING_PAIRS = 3
+"""Pairs before a contender that fails is judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +115,15 @@ class Gate:
                 label, answer, why, speed, memory, len(blocks), horizon.planned, round(times, 1)
             )
 
-        if (failure := _failure(blocks, 0)) is not None:
-            return ruling("not enough data", f"the base failed ({_told(failure)})")
-        if (failure := _failure(blocks, 1)) is not None:
-            if failure.status in _NOT_AS_ASKED:
-                return ruling("not enough data", f"the new one cannot be used ({_told(failure)})")
-            return ruling("worse", f"the new one failed ({_told(failure)})")
+        if failures := _failures(blocks, 0):
+            return ruling("not enough data", f"the base failed{_of(failures, len(blocks))}")
+        if failures := _failures(blocks, 1):
+            if failures[0].status in _NOT_AS_ASKED:
+                why = f"the new one cannot be used ({_told(failures[0])})"
+                return ruling("not enough data", why)
+            why = f"the new one failed{_of(failures, len(blocks))}"
+            always = len(failures) == len(blocks)
+            return ruling("worse" if always else "not enough data", why)
         pairs = [pair_ratio(b.outcomes[0], b.outcomes[1]) for b in blocks]
         logs = [pair.log_ratio for pair in pairs if pair is not None]
         answer, speed = self.judge(logs, horizon)
@@ -185,8 +191,26 @@ def whole(rulings: Sequence[Ruling]) -> Answer:
     return "no worse" if answers == {"no worse"} else "not enough data"
 
 
-def _failure(blocks: Sequence[Block], index: int) -> Outcome | None:
-    return next((b.outcomes[index] for b in blocks if not b.outcomes[index].ok), None)
+def is_settled_by_failure(blocks: Sequence[Block]) -> bool:
+    """Whether a contender has failed, and to run both again would tell nothing new.
+
+    A program that fails now and then fails on either side. Three pairs tell one that always does.
+    """
+    failures = [*_failures(blocks, 0), *_failures(blocks, 1)]
+    again = failures and all(each.status in _MAY_BE_CHANCE for each in failures)
+    return bool(failures) and not (again and len(blocks) < FAILING_PAIRS)
+
+
+def _failures(blocks: Sequence[Block], index: int) -> list[Outcome]:
+    return [b.outcomes[index] for b in blocks if not b.outcomes[index].ok]
+
+
+def _of(failures: Sequence[Outcome], pairs: int) -> str:
+    """How often a contender failed, and how."""
+    told = f" ({_told(failures[0])})"
+    if pairs == 1:
+        return told
+    return f" in {'each' if len(failures) == pairs else len(failures)} of {pairs} pairs{told}"
 
 
 def _told(outcome: Outcome) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from hztune.blocks import Arm, Block
 from hztune.compare.contenders import Contender
-from hztune.compare.gate import Gate, Horizon, Ruling, is_gate_look
+from hztune.compare.gate import Gate, Horizon, Ruling, is_gate_look, is_settled_by_failure
 from hztune.compare.targets import ComparedRow
 from hztune.errors import UsageError
 from hztune.measure import Executor
@@ -26,6 +26,9 @@ from hztune.trial import LONG_WAIT_S, Stop
 
 LEAST_PAIRS = 4
 """Fewest blocks of a row: with less, an interval says next to nothing."""
+
+_MUCH_LONGER = 1.5
+"""Times its part of the budget, after which a row that takes longer says so."""
 
 USUAL_PAIRS = 6
 MOST_PAIRS = 100
@@ -163,6 +166,10 @@ def play(
                 raise
         for failure in _failures(contenders, blocks):
             reporter.say(f"    {failure}")
+        took_s = executor.accounting.wall_s
+        if took_s > _MUCH_LONGER * budget_s:
+            least = f"{len(blocks)} pairs took {duration(took_s)}, longer than --budget gives a row"
+            reporter.say(f"    {least} ({duration(budget_s)}): {LEAST_PAIRS} are the least")
         if (waited_s := executor.accounting.waited_s) >= LONG_WAIT_S:
             told = f"another hztune measured for {duration(waited_s)} meanwhile"
             reporter.say(f"    {told}; the row took as much longer")
@@ -280,7 +287,7 @@ class GatedRow:
     def _answers(self, blocks: Sequence[Block], horizon: Horizon) -> bool:
         """Whether there is nothing more to learn: a contender failed, or a look has an answer."""
         if not all(outcome.ok for block in blocks for outcome in block.outcomes):
-            return True
+            return is_settled_by_failure(blocks)
         if not is_gate_look(len(blocks), horizon.planned):
             return False
         found = self.gate.rule(self.label, blocks, horizon)

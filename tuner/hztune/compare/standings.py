@@ -200,7 +200,7 @@ def _estimate(interval: Interval | None) -> float:
 def _frugality(found: Sequence[Standing]) -> float | None:
     """Returns the first one's memory over the median of the others'."""
     others = [each.rss_mb for each in found[1:] if each.rss_mb > 0.0]
-    return _rounded(found[0].rss_mb / median(others)) if others else None
+    return _rounded(found[0].rss_mb / median(others)) if others and found[0].rss_mb else None
 
 
 def _counters(outcomes: Sequence[Outcome]) -> dict[str, float]:
