@@ -118,7 +118,7 @@ static bool meet(hz_job *job)
 }
 
 /* Whether a process is among those that a file lists. */
-static bool is_listed(const char *file, pid_t process)
+static bool is_in_group(const char *file, pid_t process)
 {
     int found;
     bool is_there = false;
@@ -134,7 +134,7 @@ static bool is_listed(const char *file, pid_t process)
 static void await_joined(const hz_unit *unit, pid_t program)
 {
     if (unit->door == NULL) return;
-    for (int looks = 0; looks < JOIN_LOOKS && !is_listed(unit->door, program); looks++)
+    for (int looks = 0; looks < JOIN_LOOKS && !is_in_group(unit->door, program); looks++)
         (void)nanosleep(&(struct timespec){.tv_nsec = JOIN_NAP_NS}, NULL);
 }
 

@@ -50,7 +50,8 @@ void hz_tree_look(hz_tree *tree);
 
 /*
  * Looks at them, stops all of them, and returns when all stand, new ones too. Gives for how many
- * nanoseconds of that it did not work, where it is one thread; of more threads that is not known: 0.
+ * nanoseconds of that it did not work, where it is one thread; of more threads that is not known:
+ * 0.
  */
 int64_t hz_tree_stop(hz_tree *tree);
 

@@ -340,8 +340,7 @@ HZ_SLOW void hz_magazine_make_room(hz_heap *heap, uint32_t class_, void *block)
  * holds even while the other thread changes the magazine: it writes a slot before it raises `top`
  * above it, and a live block was popped before. */
 __attribute__((no_sanitize("thread"))) static void blocks_of(const hz_heap *heap, uint32_t class_,
-                                                             void *const **first,
-                                                             void *const **end)
+                                                             void *const **first, void *const **end)
 {
     const hz_magazine_cold *magazine = &heap->magazines[class_];
     *end = (void *const *)hz_plain_get(&heap->home_row[class_].top);

@@ -18,8 +18,8 @@ typedef struct hz_run_lists {
 typedef struct hz_page_pool_t {
     hz_lock lock; /* guards the rest, and the infos of free runs */
     hz_run_lists clean;
-    hz_page_info *purging;            /* runs that threads are purging just now */
-    hz_page_info *gaps; /* the last page of each gap in the arena, from the highest down */
+    hz_page_info *purging; /* runs that threads are purging just now */
+    hz_page_info *gaps;    /* the last page of each gap in the arena, from the highest down */
     _Atomic size_t dirty_pages;
     size_t top;         /* one past the highest page that came from the arena */
     hz_lock extending;  /* held while the arena is extended, and taken before `lock` */

@@ -13,7 +13,7 @@ enum {
     WORDS_PER_PAGE = (1 << HZ_PAGE_GRANULES_SHIFT) / HZ_WORD_BITS, /* words of free_bits */
     COLOURS = 16,    /* a first block starts at one of these lines; a span loses half on average */
     COLOUR_STEP = 7, /* so that neighbouring spans take all colours in turn, far apart */
-    CUT_BYTES = 16 * 1024, /* are touched ahead at most, */
+    CUT_BYTES = 16 * 1024,    /* are touched ahead at most, */
     KERNEL_PAGE_BYTES = 4096, /* and at first what lies on the kernel's pages of one block */
 };
 _Static_assert(HZ_PAGE_BYTES / HZ_CACHE_LINE_BYTES > COLOURS, "first blocks start in first pages");

@@ -176,9 +176,9 @@ typedef struct hz_heap {
     HZ_ALIGNED_TO_LINE hz_stack *home_row; /* of `rows`, that of its own shard: for allocations */
     hz_stack *rows;                        /* a row per shard: for frees */
     hz_magazine_cold magazines[HZ_CLASS_NUMBERS]; /* by class; the other halves are home_row */
-    void **arrays;             /* slots of the magazines that have grown */
-    struct hz_heap *next;      /* list of all heaps, never shortened */
-    struct hz_heap *next_free; /* list of heaps whose thread has ended */
+    void **arrays;                                /* slots of the magazines that have grown */
+    struct hz_heap *next;                         /* list of all heaps, never shortened */
+    struct hz_heap *next_free;                    /* list of heaps whose thread has ended */
     void **ring;             /* remote_ring_size items: blocks of other shards */
     void **ring_scratch;     /* as many again: where the ring is sorted */
     void **ring_inbox;       /* as many again: what was taken from the shard's inbox */

@@ -241,7 +241,9 @@ def test_by_turns_and_a_server_with_a_fixed_port_exclude_each_other_without_netw
 
 @pytest.mark.skipif(not network.can_be_had(), reason="this process may not make a network")
 def test_two_copies_of_a_program_do_not_share_a_port_of_two_networks() -> None:
-    program = python(PORT_CODE.format(reuse="", port=free_port()) + BUSY)
+    """To make a network takes the kernel a moment, in which the program waits."""
+    busy = SPIN.format(seconds="1.5")
+    program = python(PORT_CODE.format(reuse="", port=free_port()) + busy)
     own = ("unshare", "--user", "--map-root-user", "--net", *program.argv)
     _, block = choose(replace(program, argv=own))
     assert is_by_turns(block)
