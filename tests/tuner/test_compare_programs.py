@@ -203,17 +203,6 @@ def test_a_base_that_never_runs_is_no_answer(
     assert ElementTree.parse(tmp_path / "gate.xml").find(".//skipped") is not None
 
 
-def test_a_program_that_fails_now_and_then_is_not_called_worse(
-    hztune: Run, prints: Callable[..., Path]
-) -> None:
-    """The count is of both sides: each third run of it fails, whichever side's it is."""
-    program = prints("program", 10.0, "echo >> $0.runs; test $(($(wc -l < $0.runs) % 3)) -ne 0")
-    asked = ["--no-worse", "2%", "--by", "runs", *SHORT, *SPEED]
-    done = hztune("compare", f"OLD={program}", f"NEW={program}", *asked, "--", "{}")
-    assert done.returncode == 6, done.stdout + done.stderr
-    assert "failed in 1 of 3 pairs" in done.stdout
-
-
 def test_what_was_measured_before_hztune_was_killed_is_on_the_disk(
     hztune: Run, prints: Callable[..., Path], tmp_path: Path
 ) -> None:

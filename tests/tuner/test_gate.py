@@ -24,7 +24,14 @@ from hztune.blocks import Arm
 from hztune.compare import comparison, exchange, table
 from hztune.compare.comparison import Comparison
 from hztune.compare.contenders import Contender
-from hztune.compare.gate import Answer, Gate, Horizon, is_gate_look, whole
+from hztune.compare.gate import (
+    Answer,
+    Gate,
+    Horizon,
+    is_gate_look,
+    is_settled_by_failure,
+    whole,
+)
 from hztune.compare.match import LEAST_PAIRS, Effort, play
 from hztune.errors import UsageError
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
@@ -171,6 +178,19 @@ def test_a_row_whose_least_pairs_take_longer_than_its_budget_says_so(
     list(play(specs, SIDES, Effort(LEAST_PAIRS, budget_s), lambda spec: executor, listener))
     told = [line for line in listener.lines if "4 are the least" in line]
     assert bool(told) == is_said
+
+
+def test_a_contender_that_fails_now_and_then_is_not_called_worse() -> None:
+    good, bad = (
+        ReplayExecutor(truth, QUIET, seed=SEED).measure(
+            [each.arm for each in SIDES], role="explore", rounds=4, number=0
+        )
+        for truth in (landscape(0.0), landscape(status="crash"))
+    )
+    assert not is_settled_by_failure([bad])
+    for blocks, answer in (([bad] * 3, "worse"), ([good, good, bad], "not enough data")):
+        assert is_settled_by_failure(blocks)
+        assert Gate.of(MARGIN).rule("row", blocks, Horizon(6)).answer == answer
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ print(json.dumps({
     "opened_s": opened_s,
     "asked_s": sorted(asked_s),
     "each_s": sorted(each_s),
-    "rss_mb": int(re.search(r"VmHWM:\\s*([0-9]+)", Path("/proc/self/status").read_text())[1]) / 1024,
+    "rss_mb": int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024,
 }))
 """
 
