@@ -184,7 +184,7 @@ CASES = (
             "--load",
             f"{PGBENCH} -n -S -c 2 -t {{size}}",
         ),
-        size=8_000,
+        size=2_000,
         short=50,
         needs=((f"{POSTGRES}/postgres", "postgresql-15"), (f"{POSTGRES}/pgbench", "postgresql-15")),
         build=("sh", "-c", CLUSTER),
