@@ -172,27 +172,19 @@ static void freeze(hz_tree *tree)
 
 /* --- turns ----------------------------------------------------------------------------------- */
 
-/* CPU time of a tree that is one thread; -1 where it is more, or gone. */
-static int64_t only_thread_ns(const hz_tree *tree)
-{
-    clockid_t clock;
-    struct timespec used;
-    if (tree->count != 1 || tree->threads != 1) return -1;
-    if (clock_getcpuclockid(tree->pids[0], &clock) != 0 || clock_gettime(clock, &used) != 0)
-        return -1;
-    return (int64_t)used.tv_sec * 1000000000 + used.tv_nsec;
-}
-
 int64_t hz_tree_stop(hz_tree *tree)
 {
     hz_tree_look(tree);
-    const int64_t used_ns = only_thread_ns(tree), start_ns = hz_clock_ns();
+    const bool is_one_thread = tree->count == 1 && tree->threads == 1;
+    const int64_t used_ns = is_one_thread ? hz_proc_cpu_ns(tree->pids[0]) : 0;
+    const int64_t start_ns = hz_clock_ns();
     if (tree->is_frozen_whole)
         freeze(tree);
     else
         stop_by_signals(tree);
     const int64_t took_ns = hz_clock_ns() - start_ns;
-    const int64_t worked_ns = used_ns < 0 ? -1 : only_thread_ns(tree) - used_ns;
+    if (used_ns == 0) return 0;
+    const int64_t worked_ns = hz_proc_cpu_ns(tree->pids[0]) - used_ns;
     return worked_ns < 0 || worked_ns > took_ns ? 0 : took_ns - worked_ns;
 }
 

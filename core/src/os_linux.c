@@ -248,7 +248,7 @@ uint64_t hz_os_address_space_left(void)
     char text[64];
     if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return UINT64_MAX;
     if (hz_os_read_file("/proc/self/statm", text, sizeof text) == 0) return limit.rlim_cur;
-    uint64_t used = strtoull(text, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t used = strtoull(text, NULL, 10) * (uint64_t)hz_os_page_bytes();
     return used < limit.rlim_cur ? limit.rlim_cur - used : 0;
 }
 

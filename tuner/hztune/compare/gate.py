@@ -197,8 +197,9 @@ def is_settled_by_failure(blocks: Sequence[Block]) -> bool:
     A program that fails now and then fails on either side. Three pairs tell one that always does.
     """
     failures = [*_failures(blocks, 0), *_failures(blocks, 1)]
-    again = failures and all(each.status in _MAY_BE_CHANCE for each in failures)
-    return bool(failures) and not (again and len(blocks) < FAILING_PAIRS)
+    if not failures:
+        return False
+    return len(blocks) >= FAILING_PAIRS or any(f.status not in _MAY_BE_CHANCE for f in failures)
 
 
 def _failures(blocks: Sequence[Block], index: int) -> list[Outcome]:
