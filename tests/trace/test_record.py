@@ -37,6 +37,12 @@ def await_file(path: Path) -> None:
         time.sleep(0.01)
 
 
+def what_it_is(path: Path) -> tuple[int, ...]:
+    """The kind, the identity and the last change of a name; not when it was last looked at."""
+    found = path.lstat()
+    return found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 # ---- every call ----------------------------------------------------------------------------------
 
 
@@ -316,7 +322,7 @@ def test_what_is_no_file_is_not_replaced_by_a_trace(
     make: Callable[[Path], None], recorder: Recorder
 ) -> None:
     make(recorder.folder / "there")
-    before = (recorder.folder / "there").lstat()
+    before = what_it_is(recorder.folder / "there")
     (recorder.folder / "a.txt").write_text("0 0 malloc 1 8\n")
     recorder.trace("convert", "a.txt", "--output", "a.trace")
     done = [
@@ -326,7 +332,7 @@ def test_what_is_no_file_is_not_replaced_by_a_trace(
     ]
     assert [each.returncode for each in done] == [2, 2, 2]
     assert all("cannot write there: it is a " in each.stderr for each in done)
-    assert (recorder.folder / "there").lstat() == before
+    assert what_it_is(recorder.folder / "there") == before
     assert sorted(path.name for path in recorder.folder.iterdir()) == ["a.trace", "a.txt", "there"]
 
 
