@@ -8,8 +8,8 @@
  *
  * Slots cost memory, too. So at first all magazines of a thread have theirs side by side; one that
  * grows beyond FIRST_SLOTS moves to an array of its own. A long block, of more than
- * HZ_SMALL_MAX_BYTES, waits hollow where its class is seldom used: a buffer that grows leaves one
- * of each size behind.
+ * HZ_SMALL_MAX_BYTES, waits hollow if it is the first of its class that the thread frees: a buffer
+ * that grows leaves one of each size behind, and most programs need none of them again.
  */
 #include "internal.h"
 #include "os.h"
@@ -366,17 +366,14 @@ __attribute__((no_sanitize("thread"))) uint32_t hz_magazine_count(const hz_heap 
     return (uint32_t)(end - blocks);
 }
 
-/* Keeps what shares a page of the kernel with the seal or with a neighbour. A system call, so only
- * where none was made for this class for a while; if the system refuses, the block stays as it is.
- */
+/* Keeps what shares a page of the kernel with the seal or with a neighbour. A system call, and page
+ * faults when the block is used again: so only for the first block of its class that the thread
+ * frees. If the system refuses, the block stays as it is. */
 void hz_magazine_hollow(hz_heap *heap, uint32_t class_, void *block)
 {
-    uint32_t *freed_ms = &heap->magazines[class_].freed_ms;
-    if (heap == &hz_heap_none || hz_cfg.thp == HZ_THP_ON) return;
-    const uint32_t now_ms = hz_os_now_ms() | 1; /* never 0 */
-    const bool is_seldom = *freed_ms == 0 || now_ms - *freed_ms >= (uint32_t)hz_live(decay_ms);
-    *freed_ms = now_ms;
-    if (!is_seldom) return;
+    hz_magazine_cold *magazine = &heap->magazines[class_];
+    if (heap == &hz_heap_none || magazine->has_freed || hz_cfg.thp == HZ_THP_ON) return;
+    magazine->has_freed = true;
     const size_t page = hz_os_page_bytes();
     const uintptr_t start = ((uintptr_t)block + HZ_GRANULE_BYTES + page - 1) & -page;
     const uintptr_t end = ((uintptr_t)block + hz_class_bytes[class_]) & -page;

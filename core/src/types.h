@@ -164,9 +164,9 @@ typedef struct hz_magazine_cold {
     uint32_t cap;      /* most blocks it may ever hold */
     uint32_t grown;    /* blocks it may hold by now */
     bool was_full;     /* whether it last ran full; else it ran empty */
+    bool has_freed;    /* of a class of long blocks: whether the thread has ever freed one */
     uint32_t streak;   /* how often in a row it did */
     uint32_t given;    /* blocks that flushes of it gave up and no refill has taken since */
-    uint32_t freed_ms; /* of a class of long blocks: when the thread last freed one; 0: never */
     uint64_t short_ns; /* when it last ran empty or full */
     uint64_t mean_ns;  /* mean time between two such moments */
     hz_lease lease;    /* the source of blocks that were never handed out */

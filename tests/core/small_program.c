@@ -69,7 +69,7 @@ static void magazine_keeps_its_blocks_when_it_moves(void)
 }
 
 static const check checks[] = {
-    {"a long block that was freed and is seldom used waits without its memory",
+    {"the first long block of its class that is freed waits without its memory",
      long_block_waits_hollow, 0},
     {"a zeroed long block is zero in all its usable bytes", zeroed_long_block_is_zero, 0},
     {"the first block of a class touches no more pages than it lies on",

@@ -242,15 +242,6 @@ CLAIMS: Mapping[str, Claim] = {
 # Where a parameter acts at a second place, in a way of its own.
 FURTHER: tuple[tuple[str, Claim], ...] = (
     (
-        "decay_ms",
-        Claim(
-            "sets how long a class of long blocks must rest until one of them waits hollow",
-            "take 2 200000 give 2",
-            {"0": 2, "100": 1},
-            lambda seen: seen["hollowed_bytes"] // 200_000,
-        ),
-    ),
-    (
         "refill_batch",
         Claim(
             "sets how many blocks the worker puts into an empty depot",

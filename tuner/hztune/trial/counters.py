@@ -50,7 +50,7 @@ NOUNS = {
     "purge_looks": "pages looked at for that",
     "purged_bytes": "memory returned to the system",
     "purges_forced": "times that too much unused memory forced a return of pages",
-    "hollowed_bytes": "memory returned of long blocks that wait and are seldom used",
+    "hollowed_bytes": "memory returned of the first long block of each class that is freed",
     "large_allocs": "blocks above the largest class",
     "large_grown_in_place": "large blocks that realloc grew in place",
     "large_moved": "large blocks that realloc moved without a copy",
