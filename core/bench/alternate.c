@@ -62,6 +62,7 @@ static const char *reason_to_end(const hz_alternate *all, const hz_unit *unit)
     if (all->interrupted) return "interrupted";
     if (service->words != NULL && (service->is_gone || service->ended_ns != 0)) return "failed";
     if (all->timeout_ns > 0 && unit->active_ns >= all->timeout_ns) return "hang";
+    if (unit->stands_ns >= HZ_STOPPED_NS) return "stopped";
     return NULL;
 }
 
@@ -80,11 +81,15 @@ static void count_turn(hz_unit *unit, int64_t length_ns)
     unit->beside += unit->tree.was_beside;
 }
 
-/* A turn of the last unit: it is not stopped, and goes on where it has stopped itself. */
-static void look_at_last(hz_unit *unit)
+/*
+ * A turn of the last unit: it is not stopped. Where it has stopped itself, it goes on as it would
+ * at its next turn, if those are made by signals; else it is noted how long it stands.
+ */
+static void look_at_last(hz_unit *unit, int64_t length_ns)
 {
     hz_tree_look(&unit->tree);
-    if (unit->tree.was_stopped) hz_tree_go(&unit->tree);
+    if (unit->tree.was_stopped && !unit->tree.is_frozen_whole) hz_tree_go(&unit->tree);
+    unit->stands_ns = unit->tree.stands ? unit->stands_ns + length_ns : 0;
 }
 
 /*
@@ -101,7 +106,7 @@ static void give_unit_turn(hz_alternate *all, hz_unit *unit)
         const bool alone = whole && units_left(all) == 1;
         int64_t stood_ns = 0;
         if (alone)
-            look_at_last(unit);
+            look_at_last(unit, hz_clock_ns() - start_ns);
         else if (unit->main.ended_ns == 0 || unit->service.words != NULL)
             stood_ns = hz_tree_stop(&unit->tree);
         const int64_t ended_ns = unit->main.ended_ns;
@@ -119,7 +124,7 @@ static void give_unit_turn(hz_alternate *all, hz_unit *unit)
 
 static void begin_run(const hz_alternate *all, hz_unit *unit)
 {
-    unit->active_ns = unit->start_ns = 0;
+    unit->active_ns = unit->start_ns = unit->stands_ns = 0;
     unit->turns = unit->awake = unit->beside = 0;
     unit->tree.threads = 0;
     unit->service_cpu_ns =

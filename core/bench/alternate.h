@@ -43,9 +43,9 @@
  *   serve  A service goes on. The caller finds out whether it answers, and writes "ready" to stdin;
  *          or "drop", and the unit is ended. A service that ends meanwhile answers for itself: an
  *          answer is read all the same.
- *   run    A run has ended. ended_as: why we ended it (hang: --timeout-ms of active time; failed:
- *          its service has ended; interrupted), or null: then `result` tells how it ended. asked:
- *          whether it was asked to end before (--span-ms, by SIGINT to its group).
+ *   run    A run has ended. ended_as: why we ended it (hang: --timeout-ms of active time; stopped:
+ * it stopped itself; failed: its service has ended; interrupted), or null: then `result` tells how
+ * it ended. asked: whether it was asked to end before (--span-ms, by SIGINT to its group).
  *          position: place of its first turn in that round; start_ns: when that began,
  *          CLOCK_MONOTONIC; active_ns;
  *          alive_ns: the same with the turns of others; turns; awake: turns at whose end it ran or
@@ -117,6 +117,7 @@ typedef struct hz_unit {
     size_t position;        /* in the order of its first round */
     int64_t start_ns;       /* of the run's first turn */
     int64_t active_ns;      /* of the run, so far */
+    int64_t stands_ns;      /* for how long all of it has stood by itself, at the last look */
     unsigned turns;         /* of the run, so far */
     unsigned awake;         /* of these, at whose end something ran or wanted to */
     unsigned beside;        /* of these, at whose end a thread beside a first one did */

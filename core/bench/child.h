@@ -18,6 +18,9 @@
 
 enum { HZ_CAPTURE_BYTES = 64 * 1024, HZ_CHANGES_MAX = 128, HZ_GIVEN_FD = 3 };
 
+/* Time after which a program that has stopped itself will not go on, ns. */
+#define HZ_STOPPED_NS INT64_C(5000000000)
+
 /* Changes to an environment, in order: "NAME=VALUE" sets, "NAME" unsets. */
 typedef struct hz_changes {
     const char *items[HZ_CHANGES_MAX]; /* words of the command line */

@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -41,7 +42,7 @@ enum {
 
 static const char about[] = "usage: hz-launch [options] -- PROGRAM ARGUMENTS...\n\n"
                             "Runs PROGRAM, kills it and everything it started when it is too slow "
-                            "or too big, and then writes one JSON object.\n"
+                            "or too big or has stopped itself, and then writes one JSON object.\n"
                             "The exit status is the program's; 128 + its signal; 124 too slow; 137 "
                             "too big; 125 another allocator than expected.\n";
 
@@ -62,6 +63,7 @@ typedef struct launch {
     int64_t wall_ns;      /* how long it ran */
     int64_t delay_ns;     /* time in which its first thread wanted a CPU and had none */
     int64_t looked_ns;    /* its age at the last look at the whole tree */
+    int64_t stopped_ns;   /* its age when it was first seen stopped; 0: it goes on */
     int64_t tree_peak_kb; /* highest memory of all processes together */
     size_t processes;     /* most processes at one time */
     int64_t left;         /* processes that it started and that outlived it */
@@ -276,6 +278,27 @@ static bool reap(launch *l)
     return hz_child_reap(&l->child);
 }
 
+/* Whether a child is stopped now; its end is left to be reaped. */
+static bool is_stopped(pid_t child)
+{
+    siginfo_t told = {0};
+    return waitid(P_PID, (id_t)child, &told, WSTOPPED | WNOHANG | WNOWAIT) == 0 && told.si_pid != 0;
+}
+
+/*
+ * Whether the program has stopped itself: nobody would let it go on. Behind a gate whoever opens it
+ * also stops the program, for turns.
+ */
+static bool stays_stopped(launch *l, int64_t age_ns)
+{
+    if (l->is_gated || !is_stopped(l->child.pid)) {
+        l->stopped_ns = 0;
+        return false;
+    }
+    if (l->stopped_ns == 0) l->stopped_ns = age_ns;
+    return age_ns - l->stopped_ns >= HZ_STOPPED_NS;
+}
+
 static void watch_program(launch *l)
 {
     while (!reap(l)) {
@@ -287,6 +310,8 @@ static void watch_program(launch *l)
         look_at_memory(l, thorough);
         if (late)
             hz_child_kill(&l->child, "hang");
+        else if (thorough && !l->child.end.ended && stays_stopped(l, age_ns))
+            hz_child_kill(&l->child, "stopped");
         else if (!l->child.end.ended && doze(l, slice_ns(l, age_ns)))
             hz_child_kill(&l->child, "interrupted");
     }

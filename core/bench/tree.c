@@ -89,7 +89,8 @@ void hz_tree_look(hz_tree *tree)
     const states now = look_at_threads(tree);
     tree->was_awake = now.running;
     tree->was_beside = now.beside;
-    tree->was_stopped = now.stopped && !tree->is_frozen_whole;
+    tree->was_stopped = now.stopped;
+    tree->stands = now.stopped && !now.running && !now.sleeping && !now.deep;
 }
 
 /* --- by signals ------------------------------------------------------------------------------ */

@@ -33,7 +33,8 @@ typedef struct hz_tree {
     bool is_frozen_whole;      /* whether it is stopped by a freezer, else by signals */
     int freeze_fd;             /* the freezer's cgroup.freeze */
     int events_fd;             /* the freezer's cgroup.events, which tells when all are frozen */
-    bool was_stopped;          /* by signals: whether a thread stood before they were sent */
+    bool was_stopped;          /* at the last look: whether a thread had stopped itself */
+    bool stands;               /* the same: whether all had, and none is deep in the kernel */
 } hz_tree;
 
 /* Has the tree stopped by the control group in a folder; false, with errno, when it cannot be. */

@@ -64,7 +64,6 @@ def test_ends_are_typed(
     [
         "sleep 600",
         "trap '' TERM INT HUP; while :; do :; done",
-        "kill -STOP $$",
         "for i in 1 2 3 4 5 6 7 8; do sleep 600 & done; wait",
         "exec 0<&- 1>&- 2>&-; sleep 600",
     ],
@@ -73,6 +72,13 @@ def test_what_does_not_end_is_killed_as_hung(programs: Programs, script: str) ->
     returned, result = launch(programs, "--timeout-ms", 300, "--", "sh", "-c", script)
     assert (returned, result["status"]) == (124, "hang")
     assert result["wall_ns"] >= 300e6
+    assert gone(result["pid"])
+
+
+def test_what_has_stopped_itself_is_not_waited_for(programs: Programs) -> None:
+    _, result = launch(programs, "--timeout-ms", 60_000, "--", "sh", "-c", "kill -STOP $$")
+    assert result["status"] == "stopped"
+    assert result["wall_ns"] < 30e9
     assert gone(result["pid"])
 
 

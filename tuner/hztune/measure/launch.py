@@ -31,12 +31,18 @@ _SCHEMA = 1
 _STATUSES: dict[str, Status] = {
     "crash": "crash",
     "hang": "hang",
+    "stopped": "hang",
     "oom": "oom",
     "rejected": "rejected",
     "wrong_allocator": "wrong_allocator",
     "failed": "failed",
     "interrupted": "failed",
 }
+
+
+STOPPED = Fault(
+    "hang", "it stopped itself (by SIGSTOP or a signal like it), and nothing lets it go on"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +247,8 @@ def _fault(launch: Mapping[str, Any], stderr: str) -> Fault | None:
     """Returns why a run does not count."""
     if launch["status"] == "ok":
         return None
+    if launch["status"] == "stopped":
+        return STOPPED
     if launch["signal"]:
         end = f"ended by {signal_name(launch['signal'])}"
     else:

@@ -7,7 +7,6 @@ core/bench/alternate.h.
 from __future__ import annotations
 
 import json
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -18,7 +17,7 @@ from typing import Any
 from hztune import artifacts
 from hztune.errors import HztuneError
 from hztune.measure.identity import Fault
-from hztune.measure.launch import Run, launch_words, own_programs, report_of, run_of
+from hztune.measure.launch import STOPPED, Run, launch_words, own_programs, report_of, run_of
 from hztune.measure.program import OUTPUT_BYTES, Program
 from hztune.measure.scope import freezer
 from hztune.measure.segments import swept
@@ -26,11 +25,13 @@ from hztune.measure.served import Server, load_words, together
 from hztune.measure.server import ended_when_told
 from hztune.measure.watch import Look, Watcher, watching
 from hztune.process import Child
+from hztune.scratch import scratch_folder
 
 _STALL_S = 120.0
 _STOP_S = 5.0
 _FAULTS = {
     "hang": Fault("hang", "it did not end in its time"),
+    "stopped": STOPPED,
     "interrupted": Fault("failed", "it was interrupted"),
     "failed": Fault("failed", "its server ended under load"),
 }
@@ -150,8 +151,8 @@ def take_turns(
         UsageError: A program cannot be started at all.
         HztuneError: hz-alternate failed.
     """
-    with tempfile.TemporaryDirectory(prefix="hztune-") as name, ExitStack() as stack:
-        folder = Path(name) if any(unit.program.reads_output for unit in units) else None
+    with scratch_folder() as made, ExitStack() as stack:
+        folder = made if any(unit.program.reads_output for unit in units) else None
         freezers = [stack.enter_context(freezer()) for _ in units]
         words = _command(units, freezers, pace, runs, seed, limit_s, folder)
         watched = _Watched(units, met)
