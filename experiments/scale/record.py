@@ -81,8 +81,8 @@ BUSIEST = 24
 
 
 LEAST = {"remote R=50": 4, "xmalloc": 2}
-"""Threads of a process on one CPU, at least. xmalloc takes no fewer; with fewer the threads of remote wait for
-each other by looking again and again."""
+"""Threads of a process on one CPU, at least. xmalloc takes no fewer; with fewer the threads of
+remote wait for each other by looking again and again."""
 
 
 @dataclass(frozen=True)

@@ -454,6 +454,10 @@ BAD: dict[str, tuple[list[str], str]] = {
         "gives the name 'a' twice",
     ),
     "an allocator as a command": ([*TWO, "--", "{}"], "no program 'none'; where the program"),
+    "two commands of one name": (
+        ["compare", "A=true", "A=false", "--", "{}"],
+        "two contenders are called 'A'",
+    ),
     "a command that is empty": (["compare", "A=true", "B='", "--", "{}"], "cannot be read"),
     "a place in some commands only": (
         ["compare", "true", "false", "--command", "a={}", "--command", "b=true"],

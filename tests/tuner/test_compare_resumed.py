@@ -118,6 +118,7 @@ def test_a_comparison_that_was_killed_goes_on_and_loses_no_pair(
     assert bool(before) == (moment != "before the first run")
     done = hztune(*words, *gate, "--resume", "--json")
     assert done.returncode in (0, 4, 6), done.stderr
+    assert ("pairs of the earlier session that count" in done.stderr) == bool(before)
     after = blocks_of(tmp_path)
     assert after[: len(before)] == before
     found, wrong = comparison.load(tmp_path / "kept" / "comparison.json")

@@ -32,7 +32,7 @@ from hztune.compare.gate import (
     is_settled_by_failure,
     whole,
 )
-from hztune.compare.match import LEAST_PAIRS, Effort, play
+from hztune.compare.match import LEAST_PAIRS, Effort, GatedRow, play
 from hztune.errors import UsageError
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 from hztune.progress import Quiet
@@ -207,6 +207,22 @@ def test_a_contender_that_fails_now_and_then_is_not_called_worse() -> None:
 def test_a_row_has_the_answer_that_its_contenders_deserve(truth: Landscape, answer: str) -> None:
     (found,) = compared(truth, QUIET).rulings
     assert found.answer == answer, found
+
+
+class RunsForNothing(ReplayExecutor):
+    """What it measures takes no time: it never runs."""
+
+    def cost(self, arms: int, rounds: int) -> float:
+        """No seconds."""
+        return 0.0
+
+
+def test_a_row_that_takes_no_time_ends_after_the_least_pairs() -> None:
+    executor = RunsForNothing(lambda arm: Truth(status="failed"), QUIET, seed=SEED)
+    race = GatedRow(executor, [each.arm for each in SIDES], Gate.of(MARGIN), "row", Quiet())
+    blocks, horizon = race.measure(None, 10.0)
+    assert horizon.planned == LEAST_PAIRS
+    assert 0 < len(blocks) <= LEAST_PAIRS
 
 
 def test_a_row_ends_at_the_first_look_that_has_an_answer() -> None:

@@ -105,6 +105,7 @@ def test_a_directory_that_another_may_have_put_there_is_refused(tmp_path: Path) 
 def test_a_directory_that_a_shell_would_split_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "two words").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "two words"))
     with pytest.raises(HztuneError, match="without spaces"), with_port_and_dir(PROGRAM):
         pass

@@ -15,7 +15,7 @@ import pytest
 
 from hztune.errors import HztuneError
 from hztune.machine import Machine
-from hztune.measure import Arm, Block, Outcome, examine_server, network, server
+from hztune.measure import Arm, Block, Outcome, examine_server, network
 from hztune.measure.alternate import BY_TURNS, NumberReading
 from hztune.measure.examine import Finding
 from hztune.measure.examine_server import ServerTryout
@@ -319,12 +319,11 @@ FAILURES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_failure_by_turns_gets_its_name(
-    place: Place, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "READY_S", 1.0)
+def test_a_failure_by_turns_gets_its_name(place: Place, name: str) -> None:
     options, status, detail = FAILURES[name]
-    outcome = place.measure(place.program(**{**options, "by": "turns", "warmup": 0})).control
+    outcome = place.measure(
+        place.program(**{**options, "by": "turns", "warmup": 0, "ready_timeout": 1.0})
+    ).control
     assert outcome.status == status
     assert detail in outcome.detail
 

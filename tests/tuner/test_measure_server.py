@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hztune.errors import HztuneError
-from hztune.measure import Arm, Outcome, server
+from hztune.measure import Arm, Outcome
 from hztune.measure.program import Program, Service, by_regex
 from hztune.measure.runs import RunExecutor
 
@@ -106,7 +106,11 @@ FAILURES: dict[str, tuple[dict[str, Any], str, str]] = {
         "went to the background",
     ),
     "listens on another port": ({"code": ELSEWHERE}, "hang", "s; it listens on the port "),
-    "never listens": ({"code": NEVER}, "hang", "s"),
+    "never listens": (
+        {"code": NEVER},
+        "hang",
+        "within 1 s; a longer --ready-timeout is waited for",
+    ),
     "crashes under load": ({"word": "crash"}, "crash", "SIGABRT"),
     "ends before it answers": ({"code": "raise SystemExit(3)"}, "failed", "exit status 3"),
     "is put under a load that fails": ({"load": "echo no; exit 1"}, "failed", "--load"),
@@ -116,10 +120,9 @@ FAILURES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_failure_gets_its_name(serve: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "READY_S", 1.0)
+def test_a_failure_gets_its_name(serve: Any, name: str) -> None:
     options, status, detail = FAILURES[name]
-    outcome = serve(**options)
+    outcome = serve(**options, ready_s=1.0)
     assert outcome.status == status
     assert detail in outcome.detail
 

@@ -188,7 +188,9 @@ ASKED = {
     "rounds": api.program(("x",), rests="^rest$", idle_s=0.5, rounds=4),
     "turns": api.program(("x",), by="turns"),
     "a server": api.program(server="s {port}", load="l {port}", ready="r {port}"),
-    "a server at a port": api.program(server="s", load="l", ready_port=7, idle_s=3.0),
+    "a server at a port": api.program(
+        server="s", load="l", ready_port=7, ready_timeout=90.0, idle_s=3.0
+    ),
 }
 
 

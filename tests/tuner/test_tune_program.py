@@ -68,6 +68,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a static program": (["--", "/sbin/ldconfig"], "static program"),
     "no program of that name": (["--", "no-such-program"], "no program 'no-such-program'"),
     "a server and a program": ([*SERVER, "--ready-port", "1", "--", "true"], "one of them"),
+    "a wait for no server": (["--ready-timeout", "9", "--", "true"], "--server COMMAND"),
     "a server without load": (["--server", "redis-server", "--ready-port", "1"], "--load"),
     "a server that cannot say it is ready": (SERVER, "--ready COMMAND or --ready-port N"),
     "load without a server": (["--load", "true", "--", "true"], "need --server"),

@@ -11,12 +11,12 @@ from types import FrameType
 
 from hztune.errors import StoppedByUser
 
-_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 @contextmanager
 def interruptible() -> Iterator[Event]:
-    """Makes the first SIGINT, SIGTERM or SIGHUP a KeyboardInterrupt, and the second one the end.
+    """Makes the first signal that asks for the end a KeyboardInterrupt, and the second one the end.
 
     Where Python swallows exceptions (in a `__del__`, for one) the KeyboardInterrupt is lost: look
     at the event that is yielded before each new measurement. It is set from the first signal on.

@@ -29,8 +29,8 @@ def program(argv: Sequence[str] = (), **options: Any) -> Program:
     Args:
         argv: Its words; () where `server` is given.
         options: As those of the command line: metric_regex, metric_cmd, lower_is_better, prepare,
-            cleanup, check, warmup, timeout, server, load, ready, ready_port, idle_s, rounds, rests,
-            cpus, memory, by.
+            cleanup, check, warmup, timeout, server, load, ready, ready_port, ready_timeout, idle_s,
+            rounds, rests, cpus, memory, by.
 
     Raises:
         UsageError: The options exclude each other.

@@ -82,6 +82,8 @@ _OPTIONS = (
                  help="Succeeds as soon as the server answers.  [default: {port} is tried]"),
     click.option("--ready-port", type=int, metavar="N",
                  help="Or: the TCP port on which it then answers."),
+    click.option("--ready-timeout", type=Quantity(), default=60.0, show_default=True,
+                 metavar="SECONDS", help="A server that takes longer to answer is hanging."),
     click.option("--idle-s", type=Quantity(), default=0.0, metavar="SECONDS",
                  help="Read the memory again that long after the load; see --objective kept."),
     click.option("--rounds", type=int, metavar="N",
@@ -106,8 +108,8 @@ _COMMANDS = click.option(
 
 PROGRAM_OPTIONS = frozenset({
     "metric_regex", "metric_cmd", "lower_is_better", "prepare", "cleanup", "check", "warmup",
-    "timeout", "server", "load", "ready", "ready_port", "idle_s",
-    "rounds", "rests", "cpus", "memory", "by",
+    "timeout", "server", "load", "ready", "ready_port", "ready_timeout", "idle_s", "rounds",
+    "rests", "cpus", "memory", "by",
 })  # fmt: skip
 """Their names, as `api.program` takes them."""
 

@@ -108,7 +108,10 @@ def executors(
         nonlocal rows
         kept = RowSink(sink or Nowhere(), rows, spec.label)
         rows += 1
-        return Remembered(measuring(spec, kept), kept.own(blocks))
+        own = kept.own(blocks)
+        if own:
+            say(f"{spec.label}: pairs of the earlier session that count: {len(own)}")
+        return Remembered(measuring(spec, kept), own)
 
     def measuring(spec: ComparedRow, kept: RowSink) -> Executor:
         if isinstance(spec, ProgramSpec):

@@ -75,6 +75,7 @@ def parse(texts: Sequence[str]) -> tuple[Contender, ...]:
     Raises:
         UsageError: One of them does not exist here, or is not legal.
     """
+    _refuse_one_name(texts)
     return distinct([_contender(text) for text in texts])
 
 
@@ -87,6 +88,7 @@ def commands(texts: Sequence[str]) -> tuple[Contender, ...]:
     Raises:
         UsageError: One of them is no command, or its program does not exist.
     """
+    _refuse_one_name(texts)
     named = distinct([_command(text) for text in texts])
     return tuple(replace(each, arm=Arm(COMMAND + each.name)) for each in named)
 
@@ -170,6 +172,18 @@ def _contender(text: str) -> Contender:
         return configured(text, told.name, _config(told.name, dict(told.params)))
     _refuse_program(text)
     return _of_profile(Path(text)) if told.kind == "profile" else configured(text, text, {})
+
+
+def _refuse_one_name(texts: Sequence[str]) -> None:
+    """Sees to it that no two contenders are given one name; those without one get a number.
+
+    Raises:
+        UsageError: Two are.
+    """
+    names = [named[0] for named in map(split_named, texts) if named is not None]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"two contenders are called {twice!r}; each needs a name of its own")
 
 
 def _refuse_program(text: str) -> None:

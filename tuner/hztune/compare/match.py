@@ -277,7 +277,8 @@ class GatedRow:
         rounds = rounds_in(self.executor, arms, left_s / (pairs or PLANNED_PAIRS))
         if pairs is not None:
             return rounds, pairs
-        more = int(left_s / self.executor.cost(arms, rounds))
+        each_s = self.executor.cost(arms, rounds)
+        more = int(left_s / each_s) if each_s > 0.0 else 0  # what never runs takes no time
         return rounds, max(LEAST_PAIRS, min(MOST_PAIRS, more + (there if rounds == 1 else 0)))
 
     def _is_late(self, budget_s: float, rounds: int) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from hztune.fidelity.readings import Readings, readings_of
 from hztune.fidelity.second_recording import strange
 from hztune.measure.program import Program, bench_program, hook
 from hztune.progress import Reporter
+from hztune.scratch import scratch_folder
 from hztune.strictjson import ascii_text
 from hztune.trace import recording, sidecar, tool
 from hztune.trace.sidecar import TraceCheck
@@ -265,8 +265,8 @@ def recorded_again(program: Program, *, has_touch: bool) -> dict[str, Any]:
     Raises:
         HztuneError: Nothing was recorded.
     """
-    with tempfile.TemporaryDirectory(prefix="hztune-") as folder:
-        path = Path(folder) / "again.trace"
+    with scratch_folder() as folder:
+        path = folder / "again.trace"
         touch = _PAGE if has_touch else None
         command = recording.recorder_command(path, program.argv, touch_bytes=touch)
         hook("--prepare", program.prepare, os.environ)

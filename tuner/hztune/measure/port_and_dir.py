@@ -2,21 +2,16 @@
 
 A server and what is run around it are a *unit*. Each unit has both for itself, so that what one
 leaves behind (files, connections that the kernel has not forgotten) is not there for the next one,
-and two may live at once. A directory is removed with its unit; where hztune itself was killed, the
-next one that starts removes it: a lock that the kernel held for the dead one is free then.
+and two may live at once.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import os
 import random
 import re
-import shutil
 import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +19,7 @@ from pathlib import Path
 
 from hztune.errors import HztuneError
 from hztune.measure.program import Program, filled, placeholders
+from hztune.scratch import scratch_folder
 
 _PLAIN = re.compile(r"[\w./+:@%-]+")
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -32,8 +28,6 @@ _LEAST_PORTS = 1_000
 _LAST_PORT = 65_535
 _TRIES = 100
 _PORTS = random.SystemRandom()
-_TRAVERSED = 0o711
-"""Rights of the directory around those of all units: a server of another user must get through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +56,7 @@ def with_port_and_dir(program: Program) -> Iterator[Program]:
     """
     asked = placeholders(*program.texts()) if program.service else set()
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(scratch_folder()) if "dir" in asked else None
+        folder = _plain(stack.enter_context(scratch_folder())) if "dir" in asked else None
         yield _with(program, PortAndDir(_free_port() if "port" in asked else 0, folder))
 
 
@@ -82,6 +76,20 @@ def _with(program: Program, own: PortAndDir) -> Program:
             port=program.service.port or own.port,
         ),
     )
+
+
+def _plain(folder: Path) -> Path:
+    """Returns a directory that may stand in shell commands as it is.
+
+    Raises:
+        HztuneError: It may not.
+    """
+    if not _PLAIN.fullmatch(str(folder)):
+        raise HztuneError(
+            f"{{dir}} would be in {str(folder.parent)!r}, and it stands in shell commands; name a "
+            "directory for temporary files without spaces and special characters with TMPDIR"
+        )
+    return folder
 
 
 # ---- ports ---------------------------------------------------------------------------------------
@@ -123,84 +131,3 @@ def _is_free(port: int) -> bool:
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
                 return False  # any other error: that family is not there
     return True
-
-
-# ---- directories ---------------------------------------------------------------------------------
-
-
-@contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """Makes a directory and removes it in the end; first those that dead processes left."""
-    root = _root()
-    with _locked(root):
-        for left in root.iterdir():
-            _remove_if_left(left)
-        folder = Path(tempfile.mkdtemp(prefix="", dir=root))
-        held = _lock(folder)
-    assert held is not None, "nothing else locks it while the root is locked"
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(held)
-
-
-def _root() -> Path:
-    """Returns the directory that holds those of this user.
-
-    Raises:
-        HztuneError: It cannot be made, or is not this user's own.
-    """
-    root = Path(tempfile.gettempdir(), f"hztune-{os.getuid()}")
-    if not _PLAIN.fullmatch(str(root)):
-        raise HztuneError(
-            f"{{dir}} would be in {str(root)!r}, and it stands in shell commands; name a directory "
-            "for temporary files without spaces and special characters with TMPDIR"
-        )
-    try:
-        with contextlib.suppress(FileExistsError):
-            root.mkdir()
-            root.chmod(_TRAVERSED)
-        about = root.lstat()
-    except OSError as error:
-        raise HztuneError(
-            f"{{dir}} cannot be made in {root.parent}: {error.strerror}; name another directory "
-            "for temporary files with TMPDIR"
-        ) from error
-    if about.st_uid != os.getuid() or not root.is_dir() or root.is_symlink():
-        raise HztuneError(
-            f"{root} is not a directory of this user's; remove it, or name another directory for "
-            "temporary files with TMPDIR"
-        )
-    return root
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Holds a directory; another process that wants it waits."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
-
-
-def _lock(folder: Path) -> int | None:
-    """Returns a descriptor that holds a directory; None: a living process holds it."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    return fd
-
-
-def _remove_if_left(folder: Path) -> None:
-    """Removes the directory of a process that is dead."""
-    with contextlib.suppress(OSError):
-        held = _lock(folder)
-        if held is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-            os.close(held)

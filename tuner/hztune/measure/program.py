@@ -44,6 +44,7 @@ _PLACED = re.compile(r"(?<!\$)\{(port|dir)\}")
 """Words in a server's commands that each run has its own value for; `${port}` is a shell's own."""
 
 DEFAULT_TIMEOUT_S = 600.0
+DEFAULT_READY_S = 60.0
 _LEAST_TIMEOUT_S = 0.1
 _MOST_TIMEOUT_S = 7 * 86400.0
 _MOST_WARMUPS = 1000
@@ -87,6 +88,7 @@ class Program:
         cleanup: Shell command after each run, not timed; "" for none.
         check: Shell command that reads the program's stdout and fails if it is wrong; "" for none.
         timeout_s: A run that takes longer is hanging.
+        ready_s: A server that does not answer within that time is hanging.
         rss_limit_mb: A run whose processes together take more is ended; 0: no limit.
         seed_option: Option that gives the program the seed of a block; "" for none.
         threads: Threads that it keeps busy; 0: unknown.
@@ -118,6 +120,7 @@ class Program:
     threads: int = 0
     warmups: int = 1
     service: Service | None = None
+    ready_s: float = DEFAULT_READY_S
     counts: Counts | None = None
     name: str = ""
     better: Better = "higher"
@@ -227,6 +230,7 @@ def described(
     check: str = "",
     warmup: int = 1,
     timeout: float = DEFAULT_TIMEOUT_S,
+    ready_timeout: float = DEFAULT_READY_S,
     server: str = "",
     load: str = "",
     ready: str = "",
@@ -251,6 +255,7 @@ def described(
         check: A shell command that reads what it printed, and fails where that is wrong.
         warmup: Uncounted runs before the first one.
         timeout: Seconds; a run that takes longer is hanging.
+        ready_timeout: Seconds; a server that takes longer to answer is hanging.
         server: The command of a server, which is started afresh for each run.
         load: What puts the server under load.
         ready: A shell command that succeeds as soon as the server answers.
@@ -268,6 +273,7 @@ def described(
     """
     within("--warmup", warmup, 0, _MOST_WARMUPS)
     within("--timeout", timeout, _LEAST_TIMEOUT_S, _MOST_TIMEOUT_S)
+    within("--ready-timeout", ready_timeout, _LEAST_TIMEOUT_S, _MOST_TIMEOUT_S)
     within("--idle-s", idle_s, 0, MOST_IDLE_S)
     if ready_port is not None:
         within("--ready-port", ready_port, 1, _MOST_PORT)
@@ -275,6 +281,8 @@ def described(
         raise UsageError("a program has no words; give what is run, and its arguments")
     rate = _rate(metric_regex, metric_cmd, lower_is_better)
     service = _service(server, load, ready, ready_port, idle_s, rests)
+    if service is None and ready_timeout != DEFAULT_READY_S:
+        raise UsageError("--ready-timeout needs --server COMMAND")
     if service is not None:
         _refuse_lost_port([server, prepare], service)
     fixed = server and not placeholders(server, prepare)
@@ -295,6 +303,7 @@ def described(
         cleanup=cleanup,
         check=check,
         timeout_s=timeout,
+        ready_s=ready_timeout,
         warmups=warmup,
         service=service,
         name=name,

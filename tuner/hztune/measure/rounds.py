@@ -15,7 +15,7 @@ from hztune.measure.identity import Fault
 from hztune.measure.launch import Launch, Run, launched
 from hztune.measure.memory_watch import MemoryWatch
 from hztune.measure.program import OUTPUT_BYTES, Program
-from hztune.measure.server import READY_S, answers, tree_cpu_ns, under_load
+from hztune.measure.server import answers, tree_cpu_ns, under_load
 from hztune.measure.watch import Look
 from hztune.rests import RestPlan
 
@@ -93,7 +93,7 @@ def use_in_rounds(
     server = launch.child
     watch = MemoryWatch(server.pid, plan, launch.scope)
     with watch.watching():
-        fault = answers(service, base, server.wait, server.pid)
+        fault = answers(program, base, server.wait, server.pid)
         if fault is not None:
             return Run(fault)
         before_ns, rates, runs = tree_cpu_ns(server.pid), list[float](), list[Run]()
@@ -121,4 +121,4 @@ def limit_of_rounds(program: Program, timeout_s: float) -> float:
     """Seconds that a server may take for all its rounds."""
     plan = program.rest
     assert plan is not None, "not a server with rests"
-    return READY_S + plan.rounds * (timeout_s + plan.idle_s)
+    return program.ready_s + plan.rounds * (timeout_s + plan.idle_s)

@@ -65,7 +65,7 @@ class Server:
         program = self.program
         assert program.service is not None, "not a server"
         self.fault = answers(
-            program.service,
+            program,
             self.base,
             self._has_ended,
             self._pid,

@@ -28,10 +28,10 @@ from hztune.measure.program import OUTPUT_BYTES, Program, Service
 from hztune.measure.segments import swept
 from hztune.measure.watch import Look
 
-READY_S = 60.0
 _ASK_S = 5.0
 _PAUSE_S = 0.02
 _STOP_S = 10.0
+_WAIT_LONGER = "; a longer --ready-timeout is waited for"
 ENDED = Fault("failed", "the server ended by itself, with status 0")
 ENDED_EARLY = Fault("failed", "the server ended before it answered")
 IN_BACKGROUND = Fault(
@@ -94,7 +94,7 @@ def serve_once(
             f"something answers on port {service.port} already; stop it, or write {{port}} in the "
             "commands instead of the number: each run then has a free port of its own"
         )
-    limit_s = (most_s or READY_S + timeout_s) + _STOP_S
+    limit_s = (most_s or program.ready_s + timeout_s) + _STOP_S
     with swept() as pids, launched(program, seed, base, changes, limit_s, look) as launch:
         used = (use or _use)(launch, program, base, timeout_s, standing)
         pids.update(live.descendants(launch.child.pid))
@@ -118,7 +118,7 @@ def _use(
     """Waits until the server answers, and puts it under load."""
     server, service = launch.child, program.service
     assert service is not None, "not a server"
-    fault = answers(service, base, server.wait, server.pid)
+    fault = answers(program, base, server.wait, server.pid)
     if fault is not None:
         return Run(fault)
     before_ns = tree_cpu_ns(server.pid)
@@ -194,7 +194,7 @@ def refuse_fixed_time(alone_s: float, longer_s: float, worked: float) -> None:
 
 
 def answers(
-    service: Service,
+    program: Program,
     base: Mapping[str, str],
     ended: Callable[[float], bool],
     launcher: int,
@@ -204,19 +204,21 @@ def answers(
     """Waits until a server answers; returns why it does not.
 
     Args:
-        service: How it is used.
+        program: The server.
         base: The environment of hztune's own programs.
         ended: Waits so many seconds, and says whether the server has ended.
         launcher: The process above the server's.
         has_network: Whether it is in a network of its own.
     """
-    deadline = time.monotonic() + READY_S
+    service = program.service
+    assert service is not None, "not a server"
+    deadline = time.monotonic() + program.ready_s
     while not ended(_PAUSE_S):
         if _is_ready(service, base, launcher if has_network else 0):
             return None
         if time.monotonic() > deadline:
-            why = f"the server did not answer {_where(service)} within {READY_S:g} s"
-            return Fault("hang", why + _elsewhere(service, launcher))
+            why = f"the server did not answer {_where(service)} within {program.ready_s:g} s"
+            return Fault("hang", why + (_elsewhere(service, launcher) or _WAIT_LONGER))
     return ENDED_EARLY
 
 

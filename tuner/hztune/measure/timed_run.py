@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -18,6 +17,7 @@ from hztune.measure.identity import Fault
 from hztune.measure.launch import Run, launched
 from hztune.measure.program import OUTPUT_BYTES, Program
 from hztune.measure.watch import Look
+from hztune.scratch import scratch_folder
 
 _HYPERFINE_SCHEMA = 2
 _HYPERFINE_WARNING = "Warning: Ignoring non-zero exit code.\n"
@@ -60,8 +60,8 @@ def time_once(
         UsageError: The program cannot be started at all.
     """
     tool = hyperfine() if _can_be_told([*program.command(seed), *changes.values()]) else None
-    with tempfile.TemporaryDirectory(prefix="hztune-") as folder:
-        export = Path(folder, "times.json")
+    with scratch_folder() as folder:
+        export = folder / "times.json"
         with launched(
             program,
             seed,

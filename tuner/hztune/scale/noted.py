@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from hztune import artifacts, process
 from hztune.errors import HztuneError
 from hztune.scale.lock_uses import Contact, LockUse, Times, lock_uses
+from hztune.scratch import scratch_folder
 from hztune.workload import WorkloadSpec
 
 _SCHEMA = "hz-ledger/1"
@@ -81,8 +81,8 @@ def run_noted(
     Raises:
         HztuneError: The library was not built, the run failed, or the ledger cannot be read.
     """
-    with tempfile.TemporaryDirectory(prefix="hztune-ledger-") as folder:
-        path = Path(folder) / "ledger.json"
+    with scratch_folder() as folder:
+        path = folder / "ledger.json"
         said = run_bench(
             spec, seconds, artifacts.ledger(), {**(variables or {}), "HZ_LEDGER": str(path)}
         )

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from hztune.measure.program import DEFAULT_TIMEOUT_S, Program
+from hztune.measure.program import DEFAULT_READY_S, DEFAULT_TIMEOUT_S, Program
 
 _PLACED = re.compile(r"[\w@%+=:,./{}-]+", re.ASCII)
 """Words that hztune reads as they are; a shell never sees those of a server."""
@@ -52,6 +52,8 @@ def _around(program: Program) -> list[str]:
     words += ["--warmup", str(program.warmups)] if program.warmups != 1 else []
     if program.timeout_s != DEFAULT_TIMEOUT_S:
         words += ["--timeout", f"{program.timeout_s:g}"]
+    if program.ready_s != DEFAULT_READY_S:
+        words += ["--ready-timeout", f"{program.ready_s:g}"]
     words += ["--by", program.by] if program.by else []
     return words + list(program.quota.options if program.quota else ())
 

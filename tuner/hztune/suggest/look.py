@@ -29,11 +29,12 @@ from hztune.measure.identity import AllocatorIdentity, Fault, user_settings
 from hztune.measure.insides import mapped_files
 from hztune.measure.launch import Launch, Run, launched
 from hztune.measure.memory_watch import MemoryWatch, tree_memory
-from hztune.measure.port_and_dir import scratch_folder, with_port_and_dir
+from hztune.measure.port_and_dir import with_port_and_dir
 from hztune.measure.program import Program, hook
-from hztune.measure.server import READY_S, answers, serve_once, tree_cpu_ns, under_load
+from hztune.measure.server import answers, serve_once, tree_cpu_ns, under_load
 from hztune.progress import Reporter
 from hztune.rests import RestPlan
+from hztune.scratch import scratch_folder
 from hztune.suggest.sight import Calls, Sight
 from hztune.trace import recording, tool
 
@@ -90,7 +91,7 @@ class _Run:
         if program.service is None:
             self._alone(program, base)
         else:
-            most_s = READY_S + self.seconds + _LOAD_GRACE_S + _REST_S + _TRACE_S
+            most_s = program.ready_s + self.seconds + _LOAD_GRACE_S + _REST_S + _TRACE_S
             program = replace(program, span_s=self.seconds)
             self.run = serve_once(
                 program, 0, base, user_settings(), 0.0, self._judge, use=self._serve, most_s=most_s
@@ -127,7 +128,7 @@ class _Run:
         assert service is not None, "not a server"
         with self._followed(launch):
             began = time.monotonic()
-            if (fault := answers(service, base, server.wait, server.pid)) is not None:
+            if (fault := answers(program, base, server.wait, server.pid)) is not None:
                 return Run(fault)
             self.ready_s = time.monotonic() - began
             before_ns = tree_cpu_ns(server.pid)

@@ -5,7 +5,6 @@ It never carries a command: a worker runs what it has been installed with, and n
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
@@ -17,6 +16,7 @@ from hztune.errors import UsageError
 from hztune.profile import TERM_DAYS
 from hztune.quota import Quota
 from hztune.rests import RestPlan
+from hztune.scratch import scratch_folder
 from hztune.tune.request import TuneRequest
 from hztune.workload import WorkloadSpec
 
@@ -75,8 +75,8 @@ def read_back(stored: Mapping[str, Any]) -> Iterator[TuneRequest]:
         name: tuple(v) if isinstance(v, list) else v for name, v in plain.items()
     }
     first, *beside = (_workload(each) for each in stored["workloads"])
-    with tempfile.TemporaryDirectory(prefix="hztune-") as folder:
-        searched = _space(stored["space"], Path(folder))
+    with scratch_folder() as folder:
+        searched = _space(stored["space"], folder)
         yield TuneRequest(workload=first, beside=tuple(beside), space=searched, **values)
 
 
