@@ -63,7 +63,7 @@ CASES: dict[str, tuple[str, int]] = {
     ),
     "three threads sleep and wake on a lock": ("lock", 2),
     "two threads spin on a lock": ("spinlock", 2),
-    "two threads use the page heap while one returns memory": ("large", 2),
+    "two threads use the page heap while one returns memory": ("large", 1),
 }
 
 # What the model finds in hz as it is, and why it stays: the search of these must fail.

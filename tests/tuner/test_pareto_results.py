@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,24 +58,58 @@ def folder_of(result: Result) -> Path:
     return result.folder
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """The studies that were carried out already, by what they were of."""
+    return Made(tmp_path_factory.mktemp("made"))
+
+
 @pytest.fixture
-def tuned_on(simulate: Simulate, tmp_path: Path) -> Callable[..., Result]:
-    """Carries out a whole request on a landscape."""
-    space = tmp_path / "two.toml"
-    space.write_text(SPACE)
+def tuned_on(simulate: Simulate, tmp_path: Path, made: Made) -> Callable[..., Result]:
+    """Carries out a whole request on a landscape, or copies what an equal one has left."""
 
     def carry_out(landscape: Landscape, **changes: Any) -> Result:
         simulate(landscape, rss_scatter=0.01)
+        out = tmp_path / "out"
         asked = TuneRequest(
             workload=WorkloadSpec.from_text("larson", (), 2),
-            space=str(space),
+            space=str(made.space),
             budget_s=300.0,
-            out=tmp_path / "out",
+            out=out,
             pareto="throughput,rss",
         )
-        return tune(replace(asked, **changes), Quiet())
+        if out.exists():
+            return tune(replace(asked, **changes), Quiet())
+        first = made.of(landscape.__name__, replace(asked, **changes))
+        shutil.copytree(folder_of(first), out)
+        return replace(first, folder=out)
 
     return carry_out
+
+
+@dataclass
+class Made:
+    """Whole studies, each carried out once.
+
+    Attributes:
+        folder: Where they are.
+    """
+
+    folder: Path
+    _results: dict[tuple[str, str], Result] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Writes the search space of all."""
+        self.space = self.folder / "two.toml"
+        self.space.write_text(SPACE)
+
+    def of(self, landscape: str, asked: TuneRequest) -> Result:
+        """The result of a request on the landscape that is simulated now."""
+        key = (landscape, asked.pareto)
+        if key not in self._results:
+            out = self.folder / f"{len(self._results)}"
+            self._results[key] = tune(replace(asked, out=out), Quiet())
+        return self._results[key]
 
 
 # ---- the results directory -----------------------------------------------------------------------

@@ -31,7 +31,8 @@ from hztune.measure.watch import Look
 _ASK_S = 5.0
 _PAUSE_S = 0.02
 _STOP_S = 10.0
-_WAIT_LONGER = "; a longer --ready-timeout is waited for"
+READY_OPTION = "--ready-timeout"
+_WAIT_LONGER = f"; a longer {READY_OPTION} is waited for"
 ENDED = Fault("failed", "the server ended by itself, with status 0")
 ENDED_EARLY = Fault("failed", "the server ended before it answered")
 IN_BACKGROUND = Fault(
@@ -237,7 +238,9 @@ def _elsewhere(service: Service, launcher: int) -> str:
 
 def ended_by_itself(run: Run) -> Fault:
     """Why a server that nothing has ended does not count."""
-    return run.fault or (IN_BACKGROUND if run.left else ENDED)
+    if run.fault is not None:
+        return Fault(run.fault.status, f"the server ended: {run.fault.detail}")
+    return IN_BACKGROUND if run.left else ENDED
 
 
 def _where(service: Service) -> str:
