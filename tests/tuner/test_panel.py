@@ -295,14 +295,14 @@ def test_a_winner_that_hangs_costs_the_panel_seconds(
 
 # ---- noise ---------------------------------------------------------------------------------------
 
-PANELS = 200
+PANELS = 100
 
 
 @pytest.mark.parametrize("noise", [QUIET, USUAL], ids=["quiet", "usual"])
 def test_noise_alone_warns_in_few_panels(
     make_bench: MakeBench, toy_space: Space, noise: ModelNoise
 ) -> None:
-    """At most 3 % of panels of three workloads: 7 or more of 200 would be told."""
+    """At most 3 % of panels of three workloads: 4 or more of 100 would be told."""
     warned = 0
     equal = {"large": flat, "bursts": flat, "mstress": flat}
     for seed in range(PANELS):

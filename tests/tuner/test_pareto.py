@@ -376,12 +376,12 @@ def test_a_finished_front_read_back_measures_nothing_and_says_the_same(toy_space
 
 def test_studies_of_equals_say_that_the_front_is_the_default_alone(toy_space: Space) -> None:
     verdicts: Counter[str] = Counter()
-    for seed in range(50):
+    for seed in range(25):
         bench = bench_of(flat, USUAL, seed=seed, budget_s=60.0, rss_scatter=0.02)
         decision = decided(bench, toy_space, seed)
         verdicts[decision.verdict] += 1
         assert decision.front or "the front is the default alone" in decision.why
-    assert verdicts["no_gain"] >= 48  # 0.8 % a study: three or more in 50 is beyond 1 in 100
+    assert verdicts["no_gain"] >= 24  # 0.8 % a study: two or more in 25 come once in 60
 
 
 def test_an_interval_that_reaches_zero_later_is_cut_to_the_one_of_the_proof() -> None:

@@ -210,7 +210,7 @@ def test_a_front_of_the_default_alone_has_a_report_too(tuned_on: Callable[..., R
 
 
 def test_a_study_of_speed_alone_has_no_such_chart(tuned_on: Callable[..., Result]) -> None:
-    page = report.render(folder_of(tuned_on(spin_or_purge, pareto="")))
+    page = report.render(folder_of(tuned_on(nothing, pareto="")))
     assert "by peak memory" not in page and "--pareto" not in page
 
 

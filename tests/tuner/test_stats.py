@@ -323,7 +323,7 @@ def test_a_prior_from_the_default_makes_no_more_false_claims_of_those_that_scatt
 ) -> None:
     """If all degrees of freedom of the prior were believed it would be 0.6 to 1.1 %."""
     rng = np.random.default_rng(19)
-    studies = 40_000
+    studies = 20_000
     claims = 0
     for spread in scatters(rng, studies):
         y = rng.normal(0.0, spread, planned)

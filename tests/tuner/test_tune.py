@@ -235,12 +235,12 @@ def test_most_studies_in_which_two_parameters_help_only_together_find_them(
         return Truth(0.1 if arm.config.get("lock") == "spin" and arm.config.get("cap") else 0.0)
 
     found = 0
-    for seed in range(1, 7):
+    for seed in range(1, 5):
         bench = make_bench(large_and_spin, QUIET, budget_s=500.0, seed=seed)
         decision = decided(bench, toy_space, seed)
         assert decision.verdict == "no_gain" or decision.arm.config["lock"] == "spin"
         found += decision.verdict == "improved"
-    assert found >= 4
+    assert found >= 3
 
 
 def test_a_study_of_few_configurations_measures_them_all_ends_and_says_so(
@@ -423,8 +423,8 @@ def verdicts(make_bench: MakeBench, space: Space, studies: int, gain: float) -> 
 
 
 def test_studies_of_equals_claim_nothing(make_bench: MakeBench, toy_space: Space) -> None:
-    found = verdicts(make_bench, toy_space, studies=60, gain=0.0)
-    assert found["improved"] <= 2  # below 1 % a study: three or more in 60 is beyond 1 in 40
+    found = verdicts(make_bench, toy_space, studies=30, gain=0.0)
+    assert found["improved"] <= 1  # below 1 % a study: two or more in 30 come once in 30
 
 
 @pytest.mark.perf  # asserts no speed, but takes two minutes: the short form is above
