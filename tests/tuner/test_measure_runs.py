@@ -417,6 +417,11 @@ def test_an_arm_that_failed_is_not_run_again_and_the_others_go_on(tmp_path: Path
     assert log.read_text() == "x" * 4
 
 
+def test_what_hz_says_of_itself_is_not_why_a_program_failed() -> None:
+    (failed,) = measure(python("raise SystemExit(7)"), Arm("hz")).outcomes
+    assert (failed.status, failed.detail) == ("failed", "exit status 7")
+
+
 def test_an_arm_that_cannot_be_prepared_is_not_run() -> None:
     block = measure(python("pass"), CONTROL, Arm.of("any", {"knob": -1}))
     assert [outcome.status for outcome in block.outcomes] == ["ok", "rejected"]

@@ -28,6 +28,9 @@ Wrap = Callable[[list[str]], list[str]]
 """Puts another program before a command, such as one that times it."""
 
 _SCHEMA = 1
+HZ_SAYS = "HZ_CONFIRM "
+"""How the line begins in which hz says with which parameters it runs: no reason for an end."""
+
 _STATUSES: dict[str, Status] = {
     "crash": "crash",
     "hang": "hang",
@@ -254,4 +257,5 @@ def _fault(launch: Mapping[str, Any], stderr: str) -> Fault | None:
     else:
         end = f"exit status {launch['code']}"
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith(HZ_SAYS)]
     return Fault(_STATUSES[launch["status"]], ": ".join([end, *lines[-1:]]))
