@@ -44,8 +44,9 @@
  *          or "drop", and the unit is ended. A service that ends meanwhile answers for itself: an
  *          answer is read all the same.
  *   run    A run has ended. ended_as: why we ended it (hang: --timeout-ms of active time; stopped:
- * it stopped itself; failed: its service has ended; interrupted), or null: then `result` tells how
- * it ended. asked: whether it was asked to end before (--span-ms, by SIGINT to its group).
+ *          it stopped itself; failed: its service has ended; interrupted), or null: then `result`
+ *          tells how it ended. asked: whether it was asked to end before (--span-ms, by SIGINT to
+ *          its group).
  *          position: place of its first turn in that round; start_ns: when that began,
  *          CLOCK_MONOTONIC; active_ns;
  *          alive_ns: the same with the turns of others; turns; awake: turns at whose end it ran or
