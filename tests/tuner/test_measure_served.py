@@ -289,7 +289,8 @@ def test_a_second_copy_that_heeds_a_pid_file_is_measured_by_runs(
     )
     server = f"{place.script(heeds + WORKS)} {{port}}"
     good(place.measure(place.program(server=server, warmup=0)))
-    assert "beside the first fails: exit status 1: it runs already" in place.told.text
+    told = "beside the first fails: the server ended: exit status 1: it runs already"
+    assert told in place.told.text
 
 
 FAILURES: dict[str, tuple[dict[str, Any], str, str]] = {
