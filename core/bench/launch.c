@@ -286,8 +286,8 @@ static bool is_stopped(pid_t child)
 }
 
 /*
- * Whether the program has stopped itself: nobody would let it go on. Behind a gate whoever opens it
- * also stops the program, for turns.
+ * Whether the program has stopped itself: nothing would let it go on. A program behind a gate is
+ * also stopped from outside, for turns, so nothing is said of it.
  */
 static bool stays_stopped(launch *l, int64_t age_ns)
 {

@@ -22,7 +22,8 @@ from hztune.files import sha256_of
 from hztune.params import Param, Value
 
 _SERVICES = ("HZ_STRICT", "HZ_CONFIRM", "HZ_STATS")
-_CONFIRM = "HZ_CONFIRM "
+CONFIRMS = "HZ_CONFIRM "
+"""How the line begins in which hz says with which parameters it runs."""
 
 
 class Hz(Adapter):
@@ -131,8 +132,8 @@ def _meaning(row: Param, number: int) -> Value | None:
 
 def _confirmation(stderr: str) -> dict[str, object] | None:
     """Returns what the first process confirmed, if all that did so agree."""
-    lines = [line for line in stderr.splitlines() if line.startswith(_CONFIRM)]
-    said: list[dict[str, object]] = [json.loads(line.removeprefix(_CONFIRM)) for line in lines]
+    lines = [line for line in stderr.splitlines() if line.startswith(CONFIRMS)]
+    said: list[dict[str, object]] = [json.loads(line.removeprefix(CONFIRMS)) for line in lines]
     for other in said[1:]:
         if other["config"] != said[0]["config"]:
             raise WrongConfiguration(

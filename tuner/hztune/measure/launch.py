@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hztune import artifacts, process
+from hztune.allocator.hz import CONFIRMS
 from hztune.blocks import Status
 from hztune.errors import HztuneError, UsageError
 from hztune.measure.identity import Fault
@@ -28,9 +29,6 @@ Wrap = Callable[[list[str]], list[str]]
 """Puts another program before a command, such as one that times it."""
 
 _SCHEMA = 1
-HZ_SAYS = "HZ_CONFIRM "
-"""How the line begins in which hz says with which parameters it runs: no reason for an end."""
-
 _STATUSES: dict[str, Status] = {
     "crash": "crash",
     "hang": "hang",
@@ -257,5 +255,5 @@ def _fault(launch: Mapping[str, Any], stderr: str) -> Fault | None:
     else:
         end = f"exit status {launch['code']}"
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith(HZ_SAYS)]
+    lines = [line for line in lines if not line.startswith(CONFIRMS)]  # no reason for an end
     return Fault(_STATUSES[launch["status"]], ": ".join([end, *lines[-1:]]))
