@@ -106,6 +106,18 @@ def test_a_load_that_takes_no_time_has_a_speed(monkeypatch: pytest.MonkeyPatch) 
     assert outcome.rested is not None and outcome.rested.speed == pytest.approx(1000.0)
 
 
+def test_pages_of_a_mapped_file_are_in_the_peak_and_are_not_kept(tmp_path: Path) -> None:
+    mapped = tmp_path / "mapped"
+    mapped.write_bytes(b"x" * (64 << 20))
+    maps = (
+        f"mapped = mmap.mmap(os.open({str(mapped)!r}, 0), 0, prot=mmap.PROT_READ); mapped[::4096]"
+    )
+    (outcome,) = measured(program(f"burst.close(); {maps}"))
+    assert outcome.rested is not None
+    assert outcome.rss_peak_kb > 64 << 10
+    assert outcome.rested.kept_kb < 32 << 10
+
+
 def test_a_leak_of_a_mebibyte_a_round_is_its_slope() -> None:
     tight, leaky = measured(program(), CONTROL, LEAKS)
     assert tight.rested is not None and leaky.rested is not None

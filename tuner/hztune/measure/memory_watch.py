@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Event
@@ -17,7 +17,7 @@ from hztune.measure.alongside import alongside
 from hztune.measure.scope import Scope
 from hztune.rests import Rested, RestPlan, Round
 
-_FIGURES = re.compile(r"^(Pss|LazyFree): +(\d+) kB$", re.M)
+_FIGURES = re.compile(r"^(Pss|Pss_Anon|Pss_Shmem|LazyFree): +(\d+) kB$", re.M)
 _PAUSE_S = 0.02
 _MOST_POINTS = 240
 _COST_SHARE = 0.01
@@ -33,6 +33,9 @@ _READ_FOR_S = 0.25
 
 class TreeMemory(NamedTuple):
     """Memory that the processes of a tree answer for.
+
+    Pages of mapped files are not in it: how much of them each process answers for changes when
+    any other process of the machine maps the same file, and the kernel drops them when it must.
 
     Attributes:
         resident_kb: What is resident, KiB; of a page that several share, a part of it.
@@ -55,9 +58,16 @@ def tree_memory(launcher: int) -> TreeMemory:
         with contextlib.suppress(OSError):
             told = Path("/proc", str(pid), "smaps_rollup").read_text(encoding="ascii")
             found = {name: int(kb) for name, kb in _FIGURES.findall(told)}
-            resident += found.get("Pss", 0)
+            resident += _of_no_file(found)
             lazy += found.get("LazyFree", 0)
     return TreeMemory(resident, lazy)
+
+
+def _of_no_file(found: Mapping[str, int]) -> int:
+    """What is resident of no mapped file, KiB; with such files where an old kernel does not tell."""
+    if "Pss_Anon" not in found:
+        return found.get("Pss", 0)
+    return found["Pss_Anon"] + found.get("Pss_Shmem", 0)
 
 
 class MemoryWatch:
