@@ -64,7 +64,7 @@ def tree_memory(launcher: int) -> TreeMemory:
 
 
 def _of_no_file(found: Mapping[str, int]) -> int:
-    """What is resident of no mapped file, KiB; with such files where an old kernel does not tell."""
+    """What is resident of no mapped file, KiB; of an old kernel, which does not tell, all."""
     if "Pss_Anon" not in found:
         return found.get("Pss", 0)
     return found["Pss_Anon"] + found.get("Pss_Shmem", 0)
