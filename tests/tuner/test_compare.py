@@ -356,6 +356,7 @@ REFUSED = {
     "a parameter without value": ("hz:shards", "KEY=VALUE"),
     "a profile that is not there": ("absent.json", "absent.json"),
     "a library that is not there": ("own=/absent/lib.so", "no such file"),
+    "a library whose name has a space": ("a b=/lib.so", "^the name of a contender 'a b': legal"),
 }
 
 

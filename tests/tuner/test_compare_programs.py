@@ -442,8 +442,12 @@ BAD: dict[str, tuple[list[str], str]] = {
         "has '&', and no shell reads it",
     ),
     "a contender with a redirection": (
-        ["compare", "A=true > x", "B=true", "--", "{}"],
-        "has '>', and no shell reads it",
+        ["compare", "true > x", "B=true", "--", "{}"],
+        "the contender 'true > x' has '>', and no shell reads it",
+    ),
+    "a contender whose name has what a shell reads": (
+        ["compare", "A & B=true", "B=true", "--", "{}"],
+        "the name of a contender 'A & B': legal is 1 to 40 letters",
     ),
     "a metric for a workload": ([*TWO, "-w", "larson", *SPEED], "--metric-regex is for a program"),
     "a command without a name": ([*TWO, "--command", "true"], "legal is NAME="),

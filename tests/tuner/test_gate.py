@@ -262,7 +262,7 @@ def test_the_interval_of_the_table_is_that_of_the_answer() -> None:
 
 @pytest.mark.parametrize("text", ["2", "0%", "100%", "-1%", "2 %", "much", "", "nan%"])
 def test_what_is_no_margin_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"--no-worse .*legal is"):
+    with pytest.raises(UsageError, match=r"--no-worse .*above 0 and below 100"):
         Gate.of(text)
 
 

@@ -241,7 +241,7 @@ def test_a_loss_is_a_percentage(text: str, log: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "1", "-1%", "100%", "1.0x", "1 %", "nan%"])
 def test_what_is_no_percentage_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="legal is a percentage"):
+    with pytest.raises(UsageError, match="a percentage of at least 0 and below 100"):
         LossLimit.of(text)
 
 

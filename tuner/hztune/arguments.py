@@ -52,6 +52,7 @@ LIMIT = re.compile("|".join(each.pattern for each in (_TIMES, _SIZE, _PERCENT)))
 _COUNT = re.compile(r"[0-9]{1,6}")
 _MARK = re.compile(r"[@:]")
 _NAMED = re.compile(r"([A-Za-z0-9_.+-]{1,40})=(.*)", re.S)
+_NAME = "1 to 40 letters, digits and _ . + -"
 _CONFIGURED = re.compile(r"(inside:[a-z0-9_]+|(?!inside:)[a-z0-9_]+):(.+)")
 
 _FREE = ("Any", "Goal", "Reporter")
@@ -208,12 +209,9 @@ def percentage(text: str, option: str = "") -> float:
     """The part of 1 in a percentage as people write it: 1%, 0.5%.
 
     Raises:
-        UsageError: It is no percentage below 100.
+        UsageError: It is no percentage from 0 to below 100.
     """
-    found = _PERCENT.fullmatch(text)
-    if found is None:
-        raise _illegal(option, text, "a percentage below 100 (1%, 0.5%)")
-    return 0.01 * float(found[1])
+    return _part_of_1(text, option, "a percentage of at least 0 and below 100 (0%, 0.5%, 2%)")
 
 
 def margin(text: str, option: str = "") -> float:
@@ -222,11 +220,18 @@ def margin(text: str, option: str = "") -> float:
     Raises:
         UsageError: It is no percentage between 0 and 100.
     """
-    part = percentage(text, option)
+    legal = "a percentage above 0 and below 100 (0.5%, 2%)"
+    part = _part_of_1(text, option, legal)
     if part <= 0.0:
-        why = "that two are exactly equal cannot be shown"
-        raise _illegal(option, text, f"a percentage above 0 and below 100 (2%, 0.5%); {why}")
+        raise _illegal(option, text, f"{legal}; that two are exactly equal cannot be shown")
     return part
+
+
+def _part_of_1(text: str, option: str, legal: str) -> float:
+    found = _PERCENT.fullmatch(text)
+    if found is None:
+        raise _illegal(option, text, legal)
+    return 0.01 * float(found[1])
 
 
 def counts(text: str, option: str = "") -> tuple[int, ...]:
@@ -259,9 +264,25 @@ def key_value(text: str, option: str = "") -> tuple[str, str]:
 
 
 def split_named(text: str) -> tuple[str, str] | None:
-    """The two sides of NAME=REST; None: the text does not begin with a name of 1 to 40 letters."""
+    """The two sides of NAME=REST; None: the text does not begin with a legal name."""
     found = _NAMED.fullmatch(text)
     return (found[1], found[2]) if found else None
+
+
+def require_name(text: str, of: str) -> None:
+    """Sees to it that the name of NAME=REST is legal, in a text that is nothing else.
+
+    Args:
+        text: A path, an option or an allocator with parameters before "=" is no name.
+        of: What has the name.
+
+    Raises:
+        UsageError: It is not.
+    """
+    name, equals, _ = text.partition("=")
+    is_meant = equals and "/" not in name and " -" not in name and not _CONFIGURED.fullmatch(text)
+    if is_meant and split_named(text) is None:
+        raise _illegal(f"the name of {of}", name, _NAME)
 
 
 def named_command(text: str, option: str) -> tuple[str, tuple[str, ...]]:
@@ -275,7 +296,7 @@ def named_command(text: str, option: str) -> tuple[str, tuple[str, ...]]:
         raise _illegal(
             option,
             text,
-            "NAME='./program its arguments', the name of letters, digits and _ . + -",
+            f"NAME='./program its arguments', the name of {_NAME}",
         )
     return found[0], command_words(found[1], f"{option} {found[0]}=")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from hztune import allocator, params, profile
 from hztune.allocator import Installed
 from hztune.allocator.knobs import knob
-from hztune.arguments import command_words, contender_text, split_named
+from hztune.arguments import command_words, contender_text, require_name, split_named
 from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.files import sha256_of
@@ -149,9 +149,11 @@ def files(texts: Sequence[str]) -> tuple[Contender, ...]:
 
 def _command(text: str) -> Contender:
     """Returns the command that one word of a command line means; its arm is not yet its own."""
+    if shutil.which(text.partition(" ")[0]) is None:
+        require_name(text, "a contender")
     named = split_named(text)
-    name, command = named if named and named[1] else (text, text)
-    words = command_words(command, f"the contender {name!r}")
+    name, command = named or (text, text)
+    words = command_words(command, f"the contender {name}=" if named else "the contender")
     path = shutil.which(words[0])
     if path is None:
         raise UsageError(
@@ -171,6 +173,8 @@ def _contender(text: str) -> Contender:
     if told.kind == "settings":
         return configured(text, told.name, _config(told.name, dict(told.params)))
     _refuse_program(text)
+    if not Path(text).exists():
+        require_name(text, "a contender")
     return _of_profile(Path(text)) if told.kind == "profile" else configured(text, text, {})
 
 

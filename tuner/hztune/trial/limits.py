@@ -119,7 +119,7 @@ class LossLimit:
         """The limit that a user wrote.
 
         Raises:
-            UsageError: It is no percentage below 100.
+            UsageError: It is no percentage from 0 to below 100.
         """
         named = ("the speed of its load",) if of_load else ()
         return cls(text, -math.log1p(-percentage(text)), named, of_load)
