@@ -436,6 +436,7 @@ def test_once_the_usual_time_is_known_a_far_slower_run_is_a_hang(
     player.measure([CONTROL], role="aa", rounds=1, number=0)
     block = player.measure([CONTROL, FIRST], role="search", rounds=1, number=1)
     assert [outcome.status for outcome in block.outcomes] == ["ok", "hang"]
+    assert block.outcomes[1].detail == f"it did not end within {SOON_S:.3g} s"  # no --timeout helps
 
 
 def test_warm_ups_are_run_once_and_not_counted(tmp_path: Path) -> None:
@@ -466,6 +467,8 @@ def test_a_control_that_hangs_before_it_is_measured_is_run_once(by: str, tmp_pat
     block = player.measure([CONTROL, FIRST], role="search", rounds=1, number=1)
     found = [outcome.status for outcome in (*copies.outcomes, *block.outcomes)]
     assert found == ["hang", "hang", "hang", "failed"]
+    why = f"it did not end within {SOON_S:.3g} s; a run may take --timeout"
+    assert why in copies.control.detail
     assert block.outcomes[1].detail == "it was not run: the control hangs"
     assert log.read_text() == "x"
 

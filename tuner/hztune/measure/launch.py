@@ -46,6 +46,20 @@ STOPPED = Fault(
 )
 
 
+def overtime(program: Program, limit_s: float, stderr: str = "") -> Fault:
+    """Returns why a run does not count that was ended for its length.
+
+    Args:
+        program: What ran.
+        limit_s: What it was given; a larger --timeout gives it more only where that is the limit.
+        stderr: What it printed; the last line may tell what it waits for.
+    """
+    last = _last_line(stderr)
+    why = ": ".join([f"it did not end within {limit_s:.3g} s", *last])
+    more = "; a run may take --timeout, in a study no longer than --budget"
+    return Fault("hang", why + (more if limit_s >= program.timeout_s else ""))
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """What one run showed.
@@ -89,6 +103,7 @@ class Launch:
         program: What runs.
         child: The process of hz-launch, or of what was put before it.
         report: What hz-launch said in the end, as JSON.
+        limit_s: hz-launch ends the program after that time.
         scope: Where the program lives.
         out_of_memory: Whether the kernel ended one of its processes for want of memory.
     """
@@ -96,6 +111,7 @@ class Launch:
     program: Program
     child: process.Child
     _watcher: Watcher
+    limit_s: float
     report: bytes = b""
     scope: Scope = field(default_factory=Scope)
     out_of_memory: bool = False
@@ -114,6 +130,8 @@ class Launch:
         if self.out_of_memory and self.program.quota is not None:
             why = f"the kernel ended it for want of memory, in {self.program.quota.text}"
             return replace(run, fault=Fault("oom", why)), "oom"
+        if told["status"] == "hang":
+            run = replace(run, fault=overtime(self.program, self.limit_s, done.stderr))
         return run, told["status"]
 
 
@@ -160,7 +178,7 @@ def launched(
             ) as child,
             watching(child.pid, look, own) as watcher,
         ):
-            launch = Launch(program, child, watcher, scope=scope)
+            launch = Launch(program, child, watcher, limit_s, scope=scope)
             yield launch
             launch.report = os.pread(report, os.fstat(report).st_size, 0)
             launch.out_of_memory = scope.is_out_of_memory(_signal_of(launch.report))
@@ -254,6 +272,10 @@ def _fault(launch: Mapping[str, Any], stderr: str) -> Fault | None:
         end = f"ended by {signal_name(launch['signal'])}"
     else:
         end = f"exit status {launch['code']}"
+    return Fault(_STATUSES[launch["status"]], ": ".join([end, *_last_line(stderr)]))
+
+
+def _last_line(stderr: str) -> list[str]:
+    """The last line that a program printed; empty: there is none. What hz confirms is no reason."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith(CONFIRMS)]  # no reason for an end
-    return Fault(_STATUSES[launch["status"]], ": ".join([end, *lines[-1:]]))
+    return [line for line in lines if not line.startswith(CONFIRMS)][-1:]

@@ -23,7 +23,7 @@ from hztune.errors import HztuneError
 from hztune.measure import network
 from hztune.measure.holdings import port_in_words, ports_of
 from hztune.measure.identity import Fault
-from hztune.measure.launch import Launch, Run, launched
+from hztune.measure.launch import Launch, Run, launched, overtime
 from hztune.measure.program import OUTPUT_BYTES, Program, Service
 from hztune.measure.segments import swept
 from hztune.measure.watch import Look
@@ -31,8 +31,7 @@ from hztune.measure.watch import Look
 _ASK_S = 5.0
 _PAUSE_S = 0.02
 _STOP_S = 10.0
-READY_OPTION = "--ready-timeout"
-_WAIT_LONGER = f"; a longer {READY_OPTION} is waited for"
+_WAIT_LONGER = "; a longer --ready-timeout is waited for"
 ENDED = Fault("failed", "the server ended by itself, with status 0")
 ENDED_EARLY = Fault("failed", "the server ended before it answered")
 IN_BACKGROUND = Fault(
@@ -148,8 +147,11 @@ def under_load(
             if standing:
                 _stand_still(server, load)
         done = load.finish(0.0)
+    if done.timed_out:
+        late = overtime(program, limit_s, done.stderr)
+        return Run(replace(late, detail=f"--load: {late.detail}"))
     if not (done.ok or (was_told and ended_when_told(done.code))):
-        return Run(Fault("hang" if done.timed_out else "failed", f"--load {done.describe()}"))
+        return Run(Fault("failed", f"--load {done.describe()}"))
     if done.truncated:
         return Run(Fault("bad_output", f"--load printed more than {OUTPUT_BYTES >> 20} MiB"))
     return Run(None, wall_s=done.wall_s, stdout=done.stdout, was_told=was_told)

@@ -17,7 +17,15 @@ from typing import Any
 from hztune import artifacts
 from hztune.errors import HztuneError
 from hztune.measure.identity import Fault
-from hztune.measure.launch import STOPPED, Run, launch_words, own_programs, report_of, run_of
+from hztune.measure.launch import (
+    STOPPED,
+    Run,
+    launch_words,
+    overtime,
+    own_programs,
+    report_of,
+    run_of,
+)
 from hztune.measure.program import OUTPUT_BYTES, Program
 from hztune.measure.scope import freezer
 from hztune.measure.segments import swept
@@ -30,7 +38,6 @@ from hztune.scratch import scratch_folder
 _STALL_S = 120.0
 _STOP_S = 5.0
 _FAULTS = {
-    "hang": Fault("hang", "it did not end in its time"),
     "stopped": STOPPED,
     "interrupted": Fault("failed", "it was interrupted"),
     "failed": Fault("failed", "its server ended under load"),
@@ -171,9 +178,10 @@ def take_turns(
                         told = [load.run for load in loads[number]]
                         child.send(server.serve() if what == "serve" else server.rest(told))
                     elif what == "run" and program.service is not None:
-                        loads[number].append(_stint(program, event, _NO_WATCHER, folder))
+                        loads[number].append(_stint(program, event, _NO_WATCHER, folder, limit_s))
                     elif what == "run":
-                        yield _stint(program, event, watched.end(number), folder)
+                        watcher = watched.end(number)
+                        yield _stint(program, event, watcher, folder, limit_s)
                     elif what == "service":
                         run = server.run(event, watched.end(number))
                         yield from _served(number, server, run, loads[number])
@@ -260,7 +268,11 @@ class _Watched:
 
 
 def _stint(
-    program: Program, event: Mapping[str, Any], watcher: Watcher, folder: Path | None
+    program: Program,
+    event: Mapping[str, Any],
+    watcher: Watcher,
+    folder: Path | None,
+    limit_s: float,
 ) -> Stint:
     """Returns a run as hz-alternate tells of it."""
     stdout = _printed(folder, event) if program.reads_output else ""
@@ -278,7 +290,9 @@ def _stint(
     )
     if event["asked"] and ended_when_told(result["code"] or -result["signal"]):
         run = replace(run, fault=None, was_told=True)
-    if event["ended_as"] is not None:
+    if event["ended_as"] == "hang":
+        run = replace(run, fault=overtime(program, limit_s, event["stderr"]))
+    elif event["ended_as"] is not None:
         run = replace(run, fault=_FAULTS[event["ended_as"]])
     elif run.fault is None and program.reads_output and event["stdout_bytes"] > OUTPUT_BYTES:
         run = replace(run, fault=_TOO_MUCH)

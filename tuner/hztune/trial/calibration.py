@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from hztune.blocks import UNCHANGED_PROGRAM, Arm, Outcome
 from hztune.errors import HztuneError
-from hztune.measure.launch import STOPPED
-from hztune.measure.server import READY_OPTION
 from hztune.progress import percent
 from hztune.stats import (
     FIRST_LOOK,
@@ -121,10 +119,7 @@ def _refusal(control: Outcome) -> str:
     told = f"{name} does not run with its defaults"
     if name == UNCHANGED_PROGRAM:
         told = "the unchanged program does not run"
-    is_slow = control.status == "hang" and READY_OPTION not in control.detail
-    is_slow = is_slow and control.detail != STOPPED.detail
-    hint = "; a run may take --timeout, and no longer than --budget" if is_slow else ""
-    return f"{told} ({control.status}: {control.detail}){hint}"
+    return f"{told} ({control.status}: {control.detail})"
 
 
 def assess(bench: Workbench, confirm_s: float, alpha: float) -> Calibration:
