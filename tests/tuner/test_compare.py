@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -22,13 +23,22 @@ from hztune.compare import comparison, conduct, plot, table
 from hztune.compare import contenders as field
 from hztune.compare.comparison import Comparison
 from hztune.compare.contenders import Contender
-from hztune.compare.match import LEAST_PAIRS, Effort, Measured, rounds_in, row
+from hztune.compare.match import (
+    LEAST_PAIRS,
+    MOST_PAIRS,
+    Effort,
+    Measured,
+    Unfinished,
+    rounds_in,
+    row,
+)
 from hztune.compare.preload import FileIdentity
 from hztune.compare.standings import Standings, geometric_mean
 from hztune.errors import UsageError
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 from hztune.machine import Machine
 from hztune.measure.identity import Fault
+from hztune.measure.live_share import LiveShare
 from hztune.profile import Profile
 from hztune.progress import Quiet
 from hztune.stats import Interval, fixed_interval, pooled_mean
@@ -253,6 +263,15 @@ def test_a_row_that_is_interrupted_with_pairs_enough_counts() -> None:
     assert [len(each.blocks) for each in found.rows] == [5]
 
 
+def test_of_an_interrupted_comparison_the_rows_to_go_on_with_are_told_and_what_is_kept() -> None:
+    specs = [spec_of(threads=threads) for threads in (1, 2, 4)]
+    asked, cut = measured().rows
+    rows = (replace(asked, spec=specs[0], live=(LiveShare(),)), replace(cut, spec=specs[1]))
+    kept = [replace(block, number=2 * MOST_PAIRS + block.number) for block in cut.blocks]
+    left = conduct.unfinished_rows(specs, rows, None, [*asked.blocks, *kept])
+    assert left == (Unfinished("larson T=2", 6), Unfinished("larson T=4", 0))
+
+
 # ---- the record ----------------------------------------------------------------------------------
 
 
@@ -473,4 +492,4 @@ def test_ctrl_c_prints_the_rows_so_far(core_build: Path, tmp_path: Path) -> None
         stdout, stderr = child.communicate(timeout=60)
     assert child.returncode == 130
     assert "lifo T=1" in stdout and "fifo" not in stdout
-    assert "1 of 2 rows" in stderr
+    assert "interrupted with 1 of 2 rows finished" in stderr

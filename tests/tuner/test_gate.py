@@ -32,7 +32,7 @@ from hztune.compare.gate import (
     is_settled_by_failure,
     whole,
 )
-from hztune.compare.match import LEAST_PAIRS, Effort, GatedRow, play
+from hztune.compare.match import LEAST_PAIRS, Effort, GatedRow, Unfinished, play
 from hztune.errors import UsageError
 from hztune.lab.replay import Landscape, ModelNoise, ReplayExecutor, Truth
 from hztune.progress import Quiet
@@ -293,6 +293,19 @@ def test_junit_has_a_case_for_each_row(loss: float, noise: ModelNoise, child: st
         assert len(root.findall(f".//{kind}")) == 2 * (kind == child)
     counts = [root.get(name) for name in ("tests", "failures", "skipped", "errors")]
     assert counts == ["2", str(2 * (child == "failure")), str(2 * (child == "skipped")), "0"]
+
+
+def test_a_gate_that_is_interrupted_says_of_each_row_that_it_was_not_measured() -> None:
+    found = compared(landscape(), QUIET)
+    left = (Unfinished("larson T=2", 3), Unfinished("larson T=4", 0))
+    found = replace(found, left=left)
+    assert whole(found.answers) == "not enough data"
+    for each, cases in ((found, 3), (replace(found, rows=()), 2)):
+        root = ElementTree.fromstring(exchange.junit(each))
+        assert (root.get("tests"), root.get("skipped")) == (str(cases), "2")
+        told = [case.get("message") for case in root.iter("skipped")]
+        why = ["it was interrupted after 3 pairs", "it was not measured"]
+        assert told == [f"not enough data: {reason}" for reason in why]
 
 
 def test_junit_stays_xml_whatever_a_program_is_called() -> None:

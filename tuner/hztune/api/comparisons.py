@@ -101,7 +101,8 @@ def compare(
         reporter: Is told how it goes; None: nothing is shown.
 
     Returns:
-        The rows, and whether Ctrl-C ended it before the last one.
+        The rows, and whether Ctrl-C ended it before the last one; then `left` of the rows says what
+        is not finished, and how many pairs of it are kept in `out`.
 
     Raises:
         UsageError: Something is not legal; nothing was measured.
@@ -117,7 +118,7 @@ def ruling(found: Comparison) -> str:
     """What a comparison with `no_worse` says: "no worse", "worse" or "not enough data"."""
     from hztune.compare.gate import whole
 
-    return whole(found.rulings)
+    return whole(found.answers)
 
 
 @judged
@@ -125,7 +126,7 @@ def comparison_text(found: Comparison, *, markdown: bool = False, counters: bool
     """A comparison for people, or as a table for a Markdown document."""
     from hztune.compare import table
 
-    rows, rulings = found.standings, found.rulings
+    rows, rulings = found.standings, found.answers
     if markdown:
         return table.markdown(rows, rulings)
     return table.plain(rows, rulings, counters=counters)
@@ -146,8 +147,8 @@ def write_comparison(found: Comparison, path: Path, form: Literal["csv", "junit"
     Args:
         found: The comparison.
         path: The file.
-        form: "csv": a line for each row and contender; "junit": the rulings of one with `no_worse`
-            as JUnit XML, a test case for each row.
+        form: "csv": a line for each row and contender; "junit": the answers of one with `no_worse`
+            as JUnit XML, a test case for each row, measured or not.
 
     Raises:
         HztuneError: The file system refused.

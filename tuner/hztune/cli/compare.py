@@ -189,15 +189,12 @@ def compare_command(
         reporter=Quiet() if quiet else Plain(sys.stderr),
     )
     try:
-        if found.rows:
-            _write(found, plot, csv_path, junit)
+        _write(found, plot, csv_path, junit)
     finally:  # a full disk takes the files, not the answer
         _print(found, form, counters=counters)
     if stopped:
-        raise StoppedByUser(
-            f"interrupted; {len(found.rows)} of {len(specs)} rows are measured: "
-            f"go on with --resume --out {shlex.quote(str(out))}"
-        )
+        so_far = _so_far(found, len(specs))
+        raise StoppedByUser(f"{so_far}; go on with --resume --out {shlex.quote(str(out))}")
     if no_worse is not None:
         answer = api.ruling(found)
         if answer == "not enough data":
@@ -305,13 +302,20 @@ def _is_open(specs: list[WorkloadSpec | Program]) -> bool:
 
 
 def _write(found: Comparison, plot: Path | None, table: Path | None, junit: Path | None) -> None:
-    """Writes the files that were asked for."""
-    if plot is not None:
+    """Writes the files that were asked for; JUnit tells of rows that were not measured, too."""
+    if plot is not None and found.rows:
         api.draw(found, plot)
-    if table is not None:
+    if table is not None and found.rows:
         api.write_comparison(found, table, "csv")
     if junit is not None:
         api.write_comparison(found, junit, "junit")
+
+
+def _so_far(found: Comparison, rows: int) -> str:
+    """What of an interrupted comparison is there."""
+    told = f"interrupted with {rows - len(found.left)} of {rows} rows finished"
+    kept = [f"{each.words} of {each.label}" for each in found.left if each.pairs]
+    return f"{told}, and {' and '.join(kept)} kept" if kept else told
 
 
 def _require_ratios(found: Comparison) -> None:

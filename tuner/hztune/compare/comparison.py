@@ -22,7 +22,7 @@ from hztune import files, strictjson, version
 from hztune.blocks import STATUSES, Arm, Block, Outcome, Status, Turn, overall_rate
 from hztune.compare.contenders import Contender
 from hztune.compare.gate import Gate, Horizon, Ruling
-from hztune.compare.match import MOST_PAIRS, Count, Measured
+from hztune.compare.match import MOST_PAIRS, Count, Measured, Unfinished
 from hztune.compare.standings import Standing, Standings, standings
 from hztune.compare.targets import AMOUNTS, Amount, ComparedRow, ProgramSpec, amount_of
 from hztune.errors import UsageError
@@ -58,6 +58,7 @@ class Comparison:
         rows: What was measured.
         asked: What a repetition needs beside contenders and rows: seed, budget_s, pairs; by name.
         gate: What the second contender may lose; None: nothing was tested.
+        left: Rows of which more is to be measured, since it was interrupted; stored nowhere.
     """
 
     contenders: tuple[Contender, ...]
@@ -66,10 +67,16 @@ class Comparison:
     rows: tuple[Measured, ...]
     asked: tuple[tuple[str, float], ...] = ()
     gate: Gate | None = None
+    left: tuple[Unfinished, ...] = ()
+
+    @property
+    def answers(self) -> tuple[Ruling, ...]:
+        """What the gate says of each row that was asked for; empty where there is none."""
+        return self.rulings if self.gate is None else (*self.rulings, *map(_unanswered, self.left))
 
     @property
     def rulings(self) -> tuple[Ruling, ...]:
-        """What the gate says of each row; empty where there is none."""
+        """What the gate says of each row that was measured; empty where there is none."""
         if self.gate is None:
             return ()
         plans = [(row, row.horizon) for row in self.rows]
@@ -81,6 +88,11 @@ class Comparison:
     def standings(self) -> tuple[Standings, ...]:
         """What the samples of each row give."""
         return tuple(standings_of(self.contenders, row) for row in self.rows)
+
+
+def _unanswered(row: Unfinished) -> Ruling:
+    why = f"it was interrupted after {row.words}" if row.pairs else "it was not measured"
+    return Ruling(row.label, "not enough data", why, None, None, row.pairs, 0)
 
 
 def started(

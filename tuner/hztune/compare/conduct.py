@@ -28,6 +28,7 @@ from hztune.compare.match import (
     Finish,
     MakeExecutor,
     Measured,
+    Unfinished,
     play,
 )
 from hztune.compare.preload import FileIdentity
@@ -163,19 +164,10 @@ def compare(
     resume: bool = False,
 ) -> tuple[Comparison, bool]:
     """Measures contenders side by side; see `api.compare`."""
-    if len(sides) < 2 or not rows:
-        raise UsageError(
-            f"{len(sides)} contenders on {len(rows)} rows: give two contenders at least, and one "
-            "workload or program at least"
-        )
     if resume and out is None:
         raise UsageError("what is to be resumed needs its directory; give it")
     gate = Gate.of(no_worse, len(rows)) if no_worse is not None else None
-    if gate is not None and len(sides) != 2:
-        raise UsageError(
-            f"--no-worse tests one contender against another, and there are {len(sides)}; "
-            "give the base and the new one, in this order"
-        )
+    _refuse_numbers(len(sides), len(rows), gate)
     plan, machine = Effort(pairs, budget_s, gate), Machine.here()
     own = [row for row in rows if isinstance(row, Program)]
     for line in require(own, sides):
@@ -208,7 +200,56 @@ def compare(
             reporter.say("    one more run of each, which is asked for its live bytes")
             return ask_row(row, record.contenders, programs, budget_s / len(specs), seed)
 
-        return carry_out(record, left, plan, make, reporter, keep, ask=None if gate else ask)
+        found, stopped = carry_out(
+            record, left, plan, make, reporter, keep, ask=None if gate else ask
+        )
+        if stopped:
+            kept = study.replay() if study is not None else ()
+            found = replace(found, left=unfinished_rows(specs, found.rows, gate, kept))
+        return found, stopped
+
+
+def unfinished_rows(
+    specs: Sequence[ComparedRow],
+    rows: Sequence[Measured],
+    gate: Gate | None,
+    blocks: Sequence[Block],
+) -> tuple[Unfinished, ...]:
+    """Returns the rows with which a later session goes on.
+
+    Args:
+        specs: What was asked for.
+        rows: What was measured, as far as it was.
+        gate: Under one, rows are not asked for live bytes.
+        blocks: Of all rows, with the numbers that they have in the sink.
+    """
+    first = len(_finished(rows, gate))
+    left = [(RowSink(Nowhere(), n, spec.label), spec) for n, spec in enumerate(specs)][first:]
+    return tuple(Unfinished(spec.label, len(sink.own(blocks))) for sink, spec in left)
+
+
+def _finished(rows: Sequence[Measured], gate: Gate | None) -> tuple[Measured, ...]:
+    """Those that nothing is added to: one that was cut short was not asked for live bytes."""
+    is_cut = bool(rows) and gate is None and not rows[-1].live
+    return tuple(rows[:-1] if is_cut else rows)
+
+
+def _refuse_numbers(sides: int, rows: int, gate: Gate | None) -> None:
+    """Sees to it that there is something to compare with something.
+
+    Raises:
+        UsageError: There is not, or more than a gate can test.
+    """
+    if sides < 2 or not rows:
+        raise UsageError(
+            f"{sides} contenders on {rows} rows: give two contenders at least, and one workload or "
+            "program at least"
+        )
+    if gate is not None and sides != 2:
+        raise UsageError(
+            f"--no-worse tests one contender against another, and there are {sides}; give the base "
+            "and the new one, in this order"
+        )
 
 
 def _refuse_long_rests(programs: Sequence[Program], sides: int, budget_s: float) -> None:
@@ -266,8 +307,6 @@ def _rows_there(
 ) -> tuple[Measured, ...]:
     """Returns the rows that an earlier session completed.
 
-    The last one was cut short if it was not asked for live bytes: its blocks are in the study.
-
     Raises:
         UsageError: The record is damaged, or is not of these rows.
     """
@@ -280,9 +319,7 @@ def _rows_there(
             f"{str(path)!r} is damaged ({wrong[0]}); delete it, and its rows are made "
             "again of what study.db holds"
         )
-    rows = found.rows
-    if rows and gate is None and not rows[-1].live:
-        rows = rows[:-1]
+    rows = _finished(found.rows, gate)
     if [row.spec for row in rows] != [*specs[: len(rows)]]:
         raise UsageError(f"{str(path)!r} is of other rows; choose another --out")
     return rows

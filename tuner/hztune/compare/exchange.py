@@ -59,12 +59,12 @@ def csv_text(found: Comparison) -> str:
 
 
 def junit(found: Comparison) -> str:
-    """A test case for each row: worse is a failure, too little data is a skipped test."""
+    """A test case for each row: worse is a failure; too little data, or none, is a skipped test."""
     base, new = (each.name for each in found.contenders)
     assert found.gate is not None  # the command line saw to it
     suite = f"hztune compare {base} {new} --no-worse {found.gate.limit.text}"
     times = {row.spec.label: _seconds(row) for row in found.rows}
-    rulings = found.rulings
+    rulings = found.answers
     counts = {
         "tests": len(rulings),
         "failures": sum(each.answer == "worse" for each in rulings),
@@ -76,7 +76,7 @@ def junit(found: Comparison) -> str:
     own = {"name": _xml(suite), **told, "time": f"{sum(times.values()):.3f}"}
     cases = ElementTree.SubElement(root, "testsuite", own)
     for ruling in rulings:
-        cases.append(_case(ruling, suite, times[ruling.label]))
+        cases.append(_case(ruling, suite, times.get(ruling.label, 0.0)))
     ElementTree.indent(root)
     head = '<?xml version="1.0" encoding="UTF-8"?>\n'
     return head + ElementTree.tostring(root, encoding="unicode") + "\n"

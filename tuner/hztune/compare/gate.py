@@ -63,7 +63,7 @@ class Ruling:
         speed: 95 % interval of the log ratio of speed, second to first; None: too few pairs.
         memory: Mean log ratio of peak memory; None: unknown.
         pairs: Pairs that were measured.
-        planned: Pairs that were planned.
+        planned: Pairs that were planned; 0: it is not known.
         times: How many times as many pairs would probably tell; 0: not known, or not needed.
     """
 

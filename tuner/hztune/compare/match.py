@@ -118,6 +118,24 @@ class Measured:
     live: tuple[LiveShare, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """One row that was asked for, and that a later session goes on with.
+
+    Attributes:
+        label: The row.
+        pairs: How many of it are kept.
+    """
+
+    label: str
+    pairs: int
+
+    @property
+    def words(self) -> str:
+        """The pairs in words."""
+        return "1 pair" if self.pairs == 1 else f"{self.pairs} pairs"
+
+
 Finish = Callable[[Measured], Measured]
 """Adds to a row what turns do not show, and takes away what will not be asked for."""
 

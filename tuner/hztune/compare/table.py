@@ -60,7 +60,7 @@ def _gate_table(rows: Sequence[Standings], rulings: Sequence[Ruling]) -> str:
             ruling.label,
             _NO_FIGURE if ruling.speed is None else interval_text(ruling.speed, digits=3),
             _NO_FIGURE if ruling.memory is None else f"{math.exp(ruling.memory):.2f}x",
-            f"{ruling.pairs} of {ruling.planned}",
+            f"{ruling.pairs} of {ruling.planned}" if ruling.planned else f"{ruling.pairs}",
             ruling.answer,
             ruling.why,
         ]
