@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +30,7 @@ from hztune.errors import UsageError
 from hztune.lab.replay import ReplayExecutor, Truth
 from hztune.machine import Machine
 from hztune.measure.identity import AllocatorIdentity
-from hztune.measure.live_share import LiveReading, LiveShare, live_shares
+from hztune.measure.live_share import LiveReading, LiveShare, _Asker, live_shares
 from hztune.measure.program import Program, described
 from hztune.profile import Profile
 from hztune.progress import Quiet
@@ -167,6 +168,20 @@ def test_what_cannot_run_says_why() -> None:
     assert found.most is None and "shards" in found.why
     (failed,) = asked(described(("/bin/true",), prepare="exit 3"), NONE)
     assert "--prepare" in failed.why
+
+
+def test_what_is_over_before_it_is_asked_is_said_to_be_without_its_number() -> None:
+    asker = _Asker(NONE)
+    with subprocess.Popen(["/bin/true"]) as child:
+        child.wait()
+    asker._ask(child.pid)
+    assert asker.share() == LiveShare(why="it was over before it could be asked")
+
+
+def test_one_reason_why_nothing_is_known_is_said_once() -> None:
+    silent = replace(compared().rows[0], live=(SHARES[2],) * 3)
+    plain = table.plain(replace(compared(), rows=(silent,)).standings)
+    assert plain.endswith("  held and live memory: not known: no process of it took requests")
 
 
 def test_an_allocator_that_does_not_count_is_said_not_to() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from hztune.compare.gate import Ruling, whole
 from hztune.compare.standings import Standing, Standings, geometric_mean
 from hztune.compare.targets import Amount, amount_text
-from hztune.measure.live_share import LiveReading
+from hztune.measure.live_share import LiveReading, common_silence
 from hztune.stats import Interval
 
 _NO_FIGURE = "-"
@@ -129,6 +129,8 @@ def _kept_lines(row: Standings, width: int) -> list[str]:
 def _live_lines(row: Standings, width: int) -> list[str]:
     """What each allocator held, and how much of it the program had; nothing if none was asked."""
     asked = [each for each in row.all if each.live is not None]
+    if why := common_silence([each.live for each in asked if each.live]):
+        return [f"  held and live memory: not known: {why}"]
     told = [f"    {each.name:{width}}  {each.live.words}" for each in asked if each.live]
     return ["  held and live memory, in one more run of each:", *told] if told else []
 

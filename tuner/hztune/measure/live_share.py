@@ -45,6 +45,8 @@ _SILENT = (
     "once"
 )
 
+_OVER = "it was over before it could be asked"
+
 
 @dataclass(frozen=True, slots=True)
 class LiveReading:
@@ -99,6 +101,13 @@ class LiveShare:
             return "; ".join([f"at most {self.most.words}, also when last asked", *why])
         told = [f"at most {self.most.words}", f"{self.last.words} when last asked"]
         return "; ".join([*told, *why])
+
+
+def common_silence(shares: Sequence[LiveShare]) -> str:
+    """Why no arm has answered, where the reason is one; "": one has, or the reasons differ."""
+    reasons = {share.why for share in shares}
+    is_one = len(reasons) == 1 and all(share.most is None for share in shares)
+    return reasons.pop() if is_one else ""
 
 
 def live_shares(
@@ -194,6 +203,7 @@ class _Asker:
     _most: dict[int, tuple[str, LiveReading]] = field(default_factory=dict)
     _last: dict[int, LiveReading] = field(default_factory=dict)
     _why: str = ""
+    _was_found: bool = False
 
     def asking(self) -> AbstractContextManager[None]:
         """Asks as long as the block lasts."""
@@ -206,7 +216,7 @@ class _Asker:
             failure: How the run failed; "": it ended well.
         """
         if not self._most:
-            return LiveShare(why=self._why or failure or _SILENT)
+            return LiveShare(why=self._why or failure or (_OVER if self._was_found else _SILENT))
         pid = max(self._most, key=lambda each: self._most[each][1].held_kb)
         name, most = self._most[pid]
         is_counted = most.live_kb is not None
@@ -224,10 +234,13 @@ class _Asker:
             pause_s = max(_PAUSE_S, (time.monotonic() - began_s) / _ASKED_SHARE)
 
     def _ask(self, pid: int) -> None:
+        self._was_found, process = True, None
         try:
-            found = self._part_of(statistics_of(Process.of(pid)))
+            process = Process.of(pid)
+            found = self._part_of(statistics_of(process))
         except HztuneError as error:
-            self._why = str(error)
+            if process is not None and process.exists():
+                self._why = str(error)
             return
         if found is None:
             return

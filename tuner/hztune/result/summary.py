@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hztune.blocks import Arm
+from hztune.measure.live_share import common_silence
 from hztune.profile import Profile, Share, Verdict, ratio_text
 from hztune.progress import duration
 from hztune.rests import MEMORIES, RestPlan
@@ -192,7 +193,11 @@ def _afterwards_lines(result: Result) -> Iterator[str]:
     """Yields what was measured when the verdict stood."""
     for one in result.account.survivors:
         yield f"  smallest memory of {one.arm.text}: {one.least.words}"
-    for told in result.account.live:
+    live = result.account.live
+    if why := common_silence([told.share for told in live]):
+        yield f"  live memory: not known: {why}"
+        return
+    for told in live:
         yield f"  live memory of {told.name}: {told.share.words}"
 
 
