@@ -102,13 +102,14 @@ def test_a_directory_that_another_may_have_put_there_is_refused(tmp_path: Path) 
         pass
 
 
-def test_a_directory_that_a_shell_would_split_is_refused(
+def test_a_directory_that_a_shell_would_split_is_refused_before_anything_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "two words").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "two words"))
-    with pytest.raises(HztuneError, match="without spaces"), with_port_and_dir(PROGRAM):
-        pass
+    assert described(server="s {port}", load="l {port}").service is not None
+    with pytest.raises(UsageError, match=r"would be in '.*/two words', .* legal are .* TMPDIR="):
+        described(server="s {port}", load="l {port}", cleanup="rm -r {dir}/c")
 
 
 def test_another_user_gets_through_to_its_directory_but_sees_no_other(tmp_path: Path) -> None:

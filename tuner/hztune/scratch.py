@@ -9,14 +9,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hztune.errors import HztuneError
+from hztune.errors import HztuneError, UsageError
 
+_PLAIN = re.compile(r"[\w./+:@%-]+")
 _TRAVERSED = 0o711
 """Rights of the directory around all others: a server of another user must get through."""
 
@@ -36,6 +38,21 @@ def scratch_folder() -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(held)
+
+
+def require_plain() -> None:
+    """Sees to it that such a directory may stand in shell commands as it is.
+
+    Raises:
+        UsageError: It may not, wherever the user's quotation marks are.
+    """
+    place = tempfile.gettempdir()
+    if not _PLAIN.fullmatch(place):
+        raise UsageError(
+            f"{{dir}} would be in {place!r}, and it stands in shell commands: legal are letters, "
+            "digits and _ . / + : @ % - in that path; name another directory for temporary files, "
+            "such as TMPDIR=/var/tmp"
+        )
 
 
 def _root() -> Path:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import random
-import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,6 @@ from hztune.errors import HztuneError
 from hztune.measure.program import Program, filled, placeholders
 from hztune.scratch import scratch_folder
 
-_PLAIN = re.compile(r"[\w./+:@%-]+")
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST_PORT = 10_000
 _LEAST_PORTS = 1_000
@@ -56,7 +54,7 @@ def with_port_and_dir(program: Program) -> Iterator[Program]:
     """
     asked = placeholders(*program.texts()) if program.service else set()
     with contextlib.ExitStack() as stack:
-        folder = _plain(stack.enter_context(scratch_folder())) if "dir" in asked else None
+        folder = stack.enter_context(scratch_folder()) if "dir" in asked else None
         yield _with(program, PortAndDir(_free_port() if "port" in asked else 0, folder))
 
 
@@ -76,20 +74,6 @@ def _with(program: Program, own: PortAndDir) -> Program:
             port=program.service.port or own.port,
         ),
     )
-
-
-def _plain(folder: Path) -> Path:
-    """Returns a directory that may stand in shell commands as it is.
-
-    Raises:
-        HztuneError: It may not.
-    """
-    if not _PLAIN.fullmatch(str(folder)):
-        raise HztuneError(
-            f"{{dir}} would be in {str(folder.parent)!r}, and it stands in shell commands; name a "
-            "directory for temporary files without spaces and special characters with TMPDIR"
-        )
-    return folder
 
 
 # ---- ports ---------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from hztune.measure import network
 from hztune.measure.identity import Fault
 from hztune.quota import Quota
 from hztune.rests import DEFAULT_IDLE_S, MOST_IDLE_S, RestPlan
+from hztune.scratch import require_plain
 from hztune.workload import WorkloadSpec
 
 Rate = Callable[[float, str], "float | Fault"]
@@ -285,6 +286,7 @@ def described(
         raise UsageError("--ready-timeout needs --server COMMAND")
     if service is not None:
         _refuse_lost_port([server, prepare], service)
+        _refuse_odd_dir([server, prepare, cleanup, service.load, service.ready])
     fixed = server and not placeholders(server, prepare)
     if by == "turns" and fixed and not network.can_be_had():
         raise UsageError(
@@ -390,6 +392,16 @@ def _refuse_lost_port(starting: list[str], service: Service) -> None:
             "and --load (each run then has a port of its own), or give --ready COMMAND or "
             "--ready-port N"
         )
+
+
+def _refuse_odd_dir(commands: list[str]) -> None:
+    """Sees to it, before anything runs, that commands can be given a directory.
+
+    Raises:
+        UsageError: They cannot.
+    """
+    if "dir" in placeholders(*commands):
+        require_plain()
 
 
 def placeholders(*texts: str) -> set[str]:
