@@ -417,6 +417,8 @@ int main(int argc, char **argv)
     play_all(&all);
     end_all(&all);
     hz_kill_descendants();
+    for (size_t i = 0; i < all.count; i++)
+        hz_remove_orphaned_groups((const char *const[]){all.units[i].door, NULL});
     hz_alternate_ended(hz_clock_ns() - start_ns);
     return all.interrupted ? STATUS_INTERRUPTED : HZ_STATUS_OK;
 }

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -92,7 +93,7 @@ int hz_become_keeper(void)
     const int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (fd < 0) hz_fail("cannot receive signals: %s", strerror(errno));
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
-    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+    (void)prctl(PR_SET_PDEATHSIG, SIGHUP); /* nothing else sends it but a terminal that is gone */
     (void)signal(SIGPIPE, SIG_IGN);
     if (getppid() != parent) hz_fail("its parent has ended");
     return fd;
@@ -339,5 +340,16 @@ void hz_kill_descendants(void)
     for (int round = 0; round < PATIENCE_MS && kill_below(getpid()) > 0; round++) {
         (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         while (waitpid(-1, NULL, WNOHANG) > 0) continue;
+    }
+}
+
+void hz_remove_orphaned_groups(const char *const *doors)
+{
+    sigset_t pending;
+    if (sigpending(&pending) != 0 || sigismember(&pending, SIGHUP) != 1) return;
+    for (; *doors != NULL; doors++) {
+        char *door = strdup(*doors);
+        if (door != NULL) (void)rmdir(dirname(door));
+        free(door);
     }
 }

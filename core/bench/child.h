@@ -75,8 +75,8 @@ void hz_changes_add(hz_changes *changes, const char *option, const char *word);
 char **hz_environment_make(const hz_changes *first, const hz_changes *second);
 
 /*
- * Makes this process adopt orphaned descendants, and gets SIGTERM when its own parent ends. Returns
- * a descriptor that becomes readable when a signal wants it to end.
+ * Makes this process adopt orphaned descendants, and gets SIGHUP when its own parent ends. Returns
+ * a descriptor that becomes readable when a signal wants it to end; none is ever taken from it.
  */
 int hz_become_keeper(void);
 
@@ -106,5 +106,11 @@ const char *hz_child_status(const hz_child *child);
 
 /* Kills and reaps every descendant of this process. */
 void hz_kill_descendants(void);
+
+/*
+ * Removes the control groups behind doors, NULL behind the last, where the parent of this keeper
+ * has ended, and can remove them no more.
+ */
+void hz_remove_orphaned_groups(const char *const *doors);
 
 #endif

@@ -416,6 +416,7 @@ int main(int argc, char **argv)
     watch_program(&l);
     l.left = count_survivors();
     hz_kill_descendants();
+    hz_remove_orphaned_groups(l.doors);
     write_launch(&l, out);
     return exit_code(&l);
 }

@@ -252,6 +252,21 @@ def test_a_frozen_unit_does_nothing_although_it_forks_all_the_time(
     )
 
 
+def test_the_freezers_go_where_what_made_them_was_killed(
+    programs: Programs, freezers: dict[str, Path]
+) -> None:
+    words = frozen_command(programs, freezers, {key: ["--", "sleep", "60"] for key in freezers})
+    with subprocess.Popen(
+        ["/bin/sh", "-c", '"$@" & wait', "sh", *words], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        for _ in freezers:
+            process.stdout.readline()
+        process.kill()
+        process.stdout.read()  # until the last of them has ended
+    assert not any(group.exists() for group in freezers.values())
+
+
 SEES_STOPS = (
     "import os, signal, time\n"
     "told = []\n"

@@ -8,8 +8,9 @@ hz-launch is inside.
 A freezer stops all processes of a unit between its turns. Only version 2 can: what stands in a
 freezer of version 1 cannot even be killed.
 
-A group is removed when its run is over. One that a killed hztune left behind is empty, and goes
-when the next one is made beside it.
+A group is removed when its run is over; where hztune is killed, by hz-alternate or hz-launch, which
+end the program then. One that is left all the same is empty, and goes when the next one is made
+beside it.
 """
 
 from __future__ import annotations
