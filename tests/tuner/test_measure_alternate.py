@@ -190,6 +190,9 @@ def test_the_user_may_know_better(tmp_path: Path) -> None:
     code = f"f = open('{tmp_path}/out', 'w')\n{BUSY}"
     said, block = choose(python(code, by="turns"))
     assert "although two copies of it share the file" in said
+    assert (
+        "; the time that is told is that of its turns, and what goes on while others have" in said
+    )
     assert is_by_turns(block)
     said, block = choose(python(BUSY, by="runs"))
     assert said == "measured by whole runs, one after the other: as was asked"

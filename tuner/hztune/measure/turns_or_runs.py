@@ -129,6 +129,13 @@ _USUAL = 4
 """Arms of a usual block."""
 
 
+_OWN_TIME = (
+    "the time that is told is that of its turns, and what goes on while others have theirs, such "
+    "as a sleep or a disk, is not in it"
+)
+"""What a time by turns is, for one who wants turns where they are not to be believed."""
+
+
 def _by_turns(finding: Finding) -> str:
     """Returns what the user is told of turns."""
     pace = finding.pace
@@ -136,4 +143,4 @@ def _by_turns(finding: Finding) -> str:
     told = f"measured by turns of {pace.turn_ms:g} ms, {where}"
     if finding.reading.counts_standing:
         told += "; its number is corrected by the time that it stood still"
-    return f"{told}, although {finding.reason}" if finding.reason else told
+    return f"{told}, although {finding.reason}; {_OWN_TIME}" if finding.reason else told
