@@ -24,6 +24,7 @@ from hztune.measure.program import Program, bench_program, by_command, by_regex
 from hztune.measure.runs import RunExecutor
 from hztune.measure.several import SeveralExecutor
 from hztune.measure.turns_or_runs import ProgramExecutor
+from hztune.measure.types import Accounting
 from hztune.measure.whole import Limits, Series
 from hztune.store import Evidence, Nowhere
 from hztune.store.local import LocalStudy, recording
@@ -293,8 +294,15 @@ def test_preparation_and_cleanup_surround_every_run(tmp_path: Path) -> None:
         prepare=f"printf 'prepare ' >> {log}",
         cleanup=f"echo cleanup >> {log}",
     )
-    measure(program, CONTROL, FIRST, rounds=2)
+    player = executor(program)
+    player.measure([CONTROL, FIRST], role="search", rounds=2, number=0)
     assert log.read_text() == "prepare run cleanup\n" * 4
+    assert 0.0 < player.accounting.hooks_s < player.accounting.wall_s
+
+
+def test_commands_around_runs_that_take_more_than_a_third_of_the_time_are_told_of() -> None:
+    assert Accounting(wall_s=3.0, hooks_s=0.9).remark == ""
+    assert Accounting(wall_s=3.0, hooks_s=1.2).remark.startswith("40% of the time goes into")
 
 
 def test_a_preparation_that_fails_stops_the_study_in_words() -> None:
@@ -403,7 +411,7 @@ def test_what_happens_during_a_preparation_or_a_cleanup_disturbs_no_run(
             done.append("stop")
 
     monkeypatch.setattr(runs, "Watch", Watching)
-    monkeypatch.setattr(runs, "hook", lambda option, command, environment: done.append(option))
+    monkeypatch.setattr(whole, "hook", lambda option, command, environment: done.append(option))
     measure(python("pass"))
     assert done == ["--prepare", "watch", "stop", "--cleanup"]
 

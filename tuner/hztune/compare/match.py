@@ -188,6 +188,8 @@ def play(
         if took_s > _MUCH_LONGER * budget_s:
             least = f"{len(blocks)} pairs took {duration(took_s)}, longer than --budget gives a row"
             reporter.say(f"    {least} ({duration(budget_s)}): {LEAST_PAIRS} are the least")
+        if remark := executor.accounting.remark:
+            reporter.say(f"    {remark}")
         if (waited_s := executor.accounting.waited_s) >= LONG_WAIT_S:
             told = f"another hztune measured for {duration(waited_s)} meanwhile"
             reporter.say(f"    {told}; the row took as much longer")

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from hztune.measure.identity import Fault
 from hztune.measure.port_and_dir import with_port_and_dir
-from hztune.measure.program import Program, hook
+from hztune.measure.program import Program
 from hztune.measure.stints import Met, Pace, Stint, Unit, nothing_met, take_turns
 from hztune.measure.types import Arm, Turn
 from hztune.measure.whole import MEMORY_SHARE, SEEDS, Limits, Series, WholeExecutor
@@ -145,12 +145,12 @@ class _Alternation(Series):
                 if part.fault is None:
                     limited = replace(self._program.of(part.arm), rss_limit_mb=self._limit_mb(part))
                     program = stack.enter_context(with_port_and_dir(limited))
-                    hook("--prepare", program.prepare, self._identity.base)
+                    self._hook("--prepare", program.prepare)
                     look = partial(self._identity.inspect, part.arm)
                     units[index] = Unit(program, self._changes(part, rng), look)
             yield units
             for unit in units.values():
-                hook("--cleanup", unit.program.cleanup, self._identity.base)
+                self._hook("--cleanup", unit.program.cleanup)
 
     def _stints(
         self,

@@ -19,7 +19,7 @@ from hztune.measure.disturbance import DisturbanceRule, Watch, repeats
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run
 from hztune.measure.port_and_dir import with_port_and_dir
-from hztune.measure.program import Program, hook
+from hztune.measure.program import Program
 from hztune.measure.rounds import limit_of_rounds, rest_once, use_in_rounds
 from hztune.measure.server import (
     LOAD_PATIENCE_S,
@@ -203,7 +203,7 @@ class _RunSeries(Series):
         changes = self._changes(part, rng)
         own = replace(self._program.of(part.arm), rss_limit_mb=self._limit_mb(part))
         with with_port_and_dir(own) as program:
-            hook("--prepare", program.prepare, self._identity.base)
+            self._hook("--prepare", program.prepare)
             watch = Watch()
             run_once = _way_to_run(program, self.limits.run_s, standing, resting)
             run = run_once(
@@ -216,7 +216,7 @@ class _RunSeries(Series):
             )
             watch.stop()
             self._note_memory(part, run)
-            hook("--cleanup", program.cleanup, self._identity.base)
+            self._hook("--cleanup", program.cleanup)
         return self._without_own(run), watch
 
 

@@ -22,6 +22,9 @@ __all__ = [
     "Turn",
 ]
 
+_MUCH_FOR_HOOKS = 1 / 3
+"""Share of the time in commands that are not measured, above which the user is told."""
+
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
@@ -35,6 +38,7 @@ class Accounting:
         turns: Number of turns.
         disturbed: Number of turns that were disturbed (and so repeated).
         waited_s: Seconds before blocks in which another hztune measured on this machine.
+        hooks_s: Seconds in the user's commands before and after runs.
     """
 
     measured_s: float = 0.0
@@ -43,6 +47,18 @@ class Accounting:
     turns: int = 0
     disturbed: int = 0
     waited_s: float = 0.0
+    hooks_s: float = 0.0
+
+    @property
+    def remark(self) -> str:
+        """What the user should know of it, in a sentence; "": nothing."""
+        share = self.hooks_s / self.wall_s if self.wall_s else 0.0
+        if share <= _MUCH_FOR_HOOKS:
+            return ""
+        return (
+            f"{share:.0%} of the time goes into the commands before and after each run (--prepare, "
+            "--cleanup); where they are quicker, there is time for more runs"
+        )
 
     def __add__(self, other: Accounting) -> Accounting:
         """Returns the sum, field by field."""
@@ -53,6 +69,7 @@ class Accounting:
             self.turns + other.turns,
             self.disturbed + other.disturbed,
             self.waited_s + other.waited_s,
+            self.hooks_s + other.hooks_s,
         )
 
 

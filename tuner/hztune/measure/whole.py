@@ -19,7 +19,7 @@ from hztune.blocks import times_of
 from hztune.machine import timed_window
 from hztune.measure.identity import AllocatorIdentity, Fault, IdentityCheck
 from hztune.measure.launch import Run
-from hztune.measure.program import Program
+from hztune.measure.program import Program, hook
 from hztune.measure.types import Accounting, Arm, Block, Outcome, Role, Turn
 from hztune.rests import Rested
 from hztune.store import Evidence, Nowhere, Plan, Sink
@@ -118,10 +118,17 @@ class Series:
         self.limits = limits
         self._seen = seen
         self._parts = [self._part(arm) for arm in arms]
+        self._hooks_s = 0.0
 
     def tell_load(self, span_s: float) -> None:
         """Tells the load of a server to end after so many seconds; 0: it ends by itself."""
         self._program = replace(self._program, span_s=span_s)
+
+    def _hook(self, option: str, command: str) -> None:
+        """Runs a command of the user's before or after a run, and takes note of its time."""
+        started = time.monotonic()
+        hook(option, command, self._identity.base)
+        self._hooks_s += time.monotonic() - started
 
     def _part(self, arm: Arm) -> Part:
         """Prepares an arm."""
@@ -213,7 +220,9 @@ class Series:
         """Returns where the time of the block went."""
         turns = [turn for part in self._parts for turn in part.turns]
         disturbed = sum(bool(turn.disturbed) for turn in turns)
-        return Accounting(_seconds(turns), warmup_s, wall_s, len(turns), disturbed)
+        return Accounting(
+            _seconds(turns), warmup_s, wall_s, len(turns), disturbed, hooks_s=self._hooks_s
+        )
 
 
 class WholeExecutor(ABC):
