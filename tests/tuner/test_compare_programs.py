@@ -190,7 +190,7 @@ def test_the_status_and_every_file_give_the_answer(
     ("end", "why"),
     [
         ("exit 1", "failed: exit status 1"),
-        ("sleep 3600", "hang: it did not end within 0.5 s; a"),
+        ("sleep 3600", "hang: it did not end within 0.5 s; --timeout"),
     ],
     ids=["failing", "hanging"],
 )

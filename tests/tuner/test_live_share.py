@@ -181,7 +181,7 @@ def test_what_is_over_before_it_is_asked_is_said_to_be_without_its_number() -> N
 def test_one_reason_why_nothing_is_known_is_said_once() -> None:
     silent = replace(compared().rows[0], live=(SHARES[2],) * 3)
     plain = table.plain(replace(compared(), rows=(silent,)).standings)
-    assert plain.endswith("  held and live memory: not known: no process of it took requests")
+    assert plain.endswith("  held and live memory are not known: no process of it took requests")
 
 
 def test_an_allocator_that_does_not_count_is_said_not_to() -> None:

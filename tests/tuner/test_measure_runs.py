@@ -475,7 +475,7 @@ def test_a_control_that_hangs_before_it_is_measured_is_run_once(by: str, tmp_pat
     block = player.measure([CONTROL, FIRST], role="search", rounds=1, number=1)
     found = [outcome.status for outcome in (*copies.outcomes, *block.outcomes)]
     assert found == ["hang", "hang", "hang", "failed"]
-    why = f"it did not end within {SOON_S:.3g} s; a run may take --timeout"
+    why = f"it did not end within {SOON_S:.3g} s; --timeout gives a run more"
     assert why in copies.control.detail
     assert block.outcomes[1].detail == "it was not run: the control hangs"
     assert log.read_text() == "x"

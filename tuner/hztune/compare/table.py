@@ -130,7 +130,7 @@ def _live_lines(row: Standings, width: int) -> list[str]:
     """What each allocator held, and how much of it the program had; nothing if none was asked."""
     asked = [each for each in row.all if each.live is not None]
     if why := common_silence([each.live for each in asked if each.live]):
-        return [f"  held and live memory: not known: {why}"]
+        return [f"  held and live memory are not known: {why}"]
     told = [f"    {each.name:{width}}  {each.live.words}" for each in asked if each.live]
     return ["  held and live memory, in one more run of each:", *told] if told else []
 

@@ -56,7 +56,7 @@ def overtime(program: Program, limit_s: float, stderr: str = "") -> Fault:
     """
     last = _last_line(stderr)
     why = ": ".join([f"it did not end within {limit_s:.3g} s", *last])
-    more = "; a run may take --timeout, in a study no longer than --budget"
+    more = "; --timeout gives a run more, in a study up to --budget"
     return Fault("hang", why + (more if limit_s >= program.timeout_s else ""))
 
 

@@ -195,7 +195,7 @@ def _afterwards_lines(result: Result) -> Iterator[str]:
         yield f"  smallest memory of {one.arm.text}: {one.least.words}"
     live = result.account.live
     if why := common_silence([told.share for told in live]):
-        yield f"  live memory: not known: {why}"
+        yield f"  live memory is not known: {why}"
         return
     for told in live:
         yield f"  live memory of {told.name}: {told.share.words}"
