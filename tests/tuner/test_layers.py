@@ -8,6 +8,7 @@ import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -114,12 +115,16 @@ def python_files() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """A file of Python, parsed once for all tests; nothing changes it."""
+    return ast.parse(path.read_text())
+
+
 def imports(path: Path, *, typing: bool = True) -> Iterator[Import]:
     """Every import of a file, those inside functions too; `typing`: also those for types alone."""
-    tree = ast.parse(path.read_text())
-    if not typing:
-        tree.body = [each for each in tree.body if not _is_for_types(each)]
-    for node in ast.walk(tree):
+    parts = [each for each in tree_of(path).body if typing or not _is_for_types(each)]
+    for node in (each for part in parts for each in ast.walk(part)):
         where = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -134,8 +139,9 @@ def _is_for_types(node: ast.stmt) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
-def all_imports() -> list[Import]:
-    return [each for path in python_files() for each in imports(path)]
+@cache
+def all_imports() -> tuple[Import, ...]:
+    return tuple(each for path in python_files() for each in imports(path))
 
 
 def own_part(what: str) -> str:
@@ -205,7 +211,7 @@ def test_only_its_own_parts_import(what: str) -> None:
 
 def test_no_python_runs_between_fork_and_exec() -> None:
     for path in python_files():
-        names = {each.arg for each in ast.walk(ast.parse(path.read_text())) if hasattr(each, "arg")}
+        names = {each.arg for each in ast.walk(tree_of(path)) if hasattr(each, "arg")}
         assert "preexec_fn" not in names, path
 
 
@@ -214,7 +220,7 @@ def test_only_the_command_line_prints_or_exits() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node.func)}"
         for path in python_files()
         if part_of(path) not in ("cli", "__main__")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) in ("print", "exit", "quit", "sys.exit", "breakpoint")
     ]
@@ -397,7 +403,7 @@ def test_every_file_opens_with_its_purpose() -> None:
     without = [
         str(p.relative_to(ROOT))
         for p in python_files()
-        if not ast.get_docstring(ast.parse(p.read_text()))
+        if not ast.get_docstring(tree_of(p))
     ]
     c_files = [*CORE.glob("*.[ch]"), *BENCH.glob("*.[ch]"), *(ROOT / "tests").rglob("*.c")]
     without += [p.name for p in c_files if not p.read_text().startswith("/*")]
