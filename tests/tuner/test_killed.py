@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any, NoReturn
@@ -88,9 +89,13 @@ def killed(work: Callable[[Tell], None], after: int) -> int:
 # ---- samples -------------------------------------------------------------------------------------
 
 
-def put(store: LocalStudy, one: Block, tell: Tell) -> None:
-    """Writes a block as an executor does, and tells how many records are kept after each one."""
-    count = sum(1 for _ in store.samples()) + 1
+def put(store: LocalStudy, one: Block, count: int, tell: Tell) -> int:
+    """Writes a block as an executor does, and tells how many records are kept after each one.
+
+    Takes how many there were, and gives how many there are: to count them anew for each block takes
+    longer than all the rest.
+    """
+    count += 1
     rounds = len(one.control.turns)
     store.begin(Plan(one.number, one.role, tuple(o.arm for o in one.outcomes), rounds))
     for index, outcome in enumerate(one.outcomes):
@@ -103,6 +108,12 @@ def put(store: LocalStudy, one: Block, tell: Tell) -> None:
         count += 1
         tell(count)
     store.end()
+    return count
+
+
+def counted(store: LocalStudy) -> int:
+    """How many records are kept."""
+    return sum(1 for _ in store.samples())
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -113,8 +124,9 @@ def records(folder: Path) -> list[dict[str, Any]]:
         return []
 
 
+@cache
 def block(number: int) -> Block:
-    """The same block for the same number."""
+    """The same block for the same number; it cannot be changed."""
     executor = ReplayExecutor(lambda arm: Truth(), seed=1)
     return executor.measure([Arm("hz"), CANDIDATE], role="search", rounds=3, number=number)
 
@@ -127,8 +139,9 @@ def kill_writers(folder: Path, seed: int, kills: int) -> list[float]:
 
     def write(tell: Tell) -> None:
         with LocalStudy(folder, {}, MACHINE, resume=True) as store:
+            count = counted(store)
             for pair in range(len(store.replay()), 1_000_000):
-                put(store, block(pair), tell)
+                count = put(store, block(pair), count, tell)
 
     rng = Random(seed)
     before: list[dict[str, Any]] = []
@@ -171,6 +184,7 @@ class Stored(Around):
 
     def __init__(self, store: LocalStudy, clock: VirtualClock, tell: Tell) -> None:
         self._store, self._tell = store, tell
+        self._count = counted(store)
         self.inner = ReplayExecutor(
             lambda arm: Truth(0.2 if arm.config.get("lock") == "spin" else 0.0),
             ModelNoise(within=0.03, between=0.01, common=0.1),
@@ -180,7 +194,7 @@ class Stored(Around):
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
         one = self.inner.measure(arms, role=role, rounds=rounds, number=number)
-        put(self._store, one, self._tell)
+        self._count = put(self._store, one, self._count, self._tell)
         return one
 
 
@@ -195,7 +209,7 @@ def kill_studies(folder: Path, space: Space, kills: int, most_records: int) -> N
             bench = Workbench(executor, Ledger.of(blocks), budget, Quiet())
             decision = Story(bench, space, seed=1).run()
             store.conclude({"verdict": decision.verdict})
-            tell(sum(1 for _ in store.samples()))
+            tell(counted(store))
 
     rng = Random(kills)
     before: list[dict[str, Any]] = []
