@@ -401,9 +401,7 @@ def test_no_file_is_too_long_to_read() -> None:
 
 def test_every_file_opens_with_its_purpose() -> None:
     without = [
-        str(p.relative_to(ROOT))
-        for p in python_files()
-        if not ast.get_docstring(tree_of(p))
+        str(p.relative_to(ROOT)) for p in python_files() if not ast.get_docstring(tree_of(p))
     ]
     c_files = [*CORE.glob("*.[ch]"), *BENCH.glob("*.[ch]"), *(ROOT / "tests").rglob("*.c")]
     without += [p.name for p in c_files if not p.read_text().startswith("/*")]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -150,40 +151,62 @@ def test_a_parameter_worth_a_half_is_found_proved_and_written_beside_crashes_han
 
 # ---- interruption --------------------------------------------------------------------------------
 
+BUDGET = "25s"
 
-def test_ctrl_c_saves_the_best_so_far_and_resume_goes_on_from_there(
-    tuner: Tuner, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    words = tuner.words(tuner.space("plain", "faster"), out, "20s")
+
+@dataclass(frozen=True)
+class Stopped:
+    """A study that was killed, then ended by Ctrl-C, and went on to its verdict.
+
+    Attributes:
+        out: Its directory.
+        killed: The samples that were there when it had been killed.
+        interrupted: Those that were there after Ctrl-C.
+        status: What it ended with then.
+        verdicts: What it said then, in its summary and in its profile.
+    """
+
+    out: Path
+    killed: list[dict[str, Any]]
+    interrupted: list[dict[str, Any]]
+    status: int
+    verdicts: tuple[str, str]
+
+
+@pytest.fixture(scope="module")
+def stopped(tuner: Tuner) -> Stopped:
+    out = tuner.folder / "finished"
+    words = tuner.words(tuner.space("plain", "faster"), out, BUDGET)
     with tuner.start(words) as process:
-        wait_for_blocks(out, 5, process)
-        process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 130, stderr
-    assert json.loads(stdout)["verdict"] == "interrupted"
-    assert json.loads((out / "profile.json").read_text())["result"]["verdict"] == "interrupted"
-    before = rows(out)
-    status, stdout, stderr = tuner.run([*words, "--resume"])
-    assert status == 0, stderr
-    assert json.loads(stdout)["verdict"] != "interrupted"
-    after = rows(out)
-    assert after[: len(before)] == before
-    assert [row["seq"] for row in after] == list(range(len(after)))
-
-
-def test_a_killed_study_loses_no_sample_and_repeats_none(tuner: Tuner, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    words = tuner.words(tuner.space("plain", "faster"), out, "20s")
-    with tuner.start(words) as process:
-        wait_for_blocks(out, 6, process)
+        wait_for_blocks(out, 3, process)
         process.kill()
         process.wait(timeout=DEADLINE_S)
-    before = rows(out)
-    status, _, stderr = tuner.run([*words, "--resume"])
-    assert status == 0, stderr
-    after = rows(out)
-    assert after[: len(before)] == before
+    killed = rows(out)
+    with tuner.start([*words, "--resume"]) as process:
+        wait_for_blocks(out, sum(row["kind"] == "block" for row in killed) + 2, process)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=DEADLINE_S)
+    assert stdout, stderr
+    profile = json.loads((out / "profile.json").read_text())
+    verdicts = (json.loads(stdout)["verdict"], profile["result"]["verdict"])
+    interrupted = rows(out)
+    tuner.study(tuner.space("plain", "faster"), out, BUDGET, "--resume")
+    return Stopped(out, killed, interrupted, process.returncode, verdicts)
+
+
+def test_ctrl_c_saves_the_best_so_far_and_resume_goes_on_from_there(stopped: Stopped) -> None:
+    assert stopped.status == 130
+    assert stopped.verdicts == ("interrupted", "interrupted")
+    after = rows(stopped.out)
+    assert after[: len(stopped.interrupted)] == stopped.interrupted
+    assert len(after) > len(stopped.interrupted)
+    profile = json.loads((stopped.out / "profile.json").read_text())
+    assert profile["result"]["verdict"] != "interrupted"
+
+
+def test_a_killed_study_loses_no_sample_and_repeats_none(stopped: Stopped) -> None:
+    assert stopped.interrupted[: len(stopped.killed)] == stopped.killed
+    after = rows(stopped.out)
     assert [row["seq"] for row in after] == list(range(len(after)))
     complete = [row["pair"] for row in after if row["kind"] == "outcome"]
     assert complete == sorted(complete)
@@ -203,11 +226,9 @@ REFUSED = {
 
 
 @pytest.fixture(scope="module")
-def finished(tuner: Tuner) -> Path:
+def finished(stopped: Stopped) -> Path:
     """A results directory."""
-    out = tuner.folder / "finished"
-    tuner.study(tuner.space("plain", "faster"), out, "20s", "--trials", "2")
-    return out
+    return stopped.out
 
 
 @pytest.mark.parametrize("mistake", REFUSED)
