@@ -21,6 +21,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+SHIPPED = (
+    "hz_static", "hz_shared", "hz_prefixed", "hz_deepbind", "hz_agent", "hz-bench", "hz-turns",
+    "hz-launch", "hz-alternate", "hz_recorder", "hz-record", "hz-trace",
+)  # fmt: skip
+"""What is installed: the targets of the core without its tests."""
+
 BUILD_DEADLINE_S = 600
 RUN_DEADLINE_S = 120
 
@@ -84,8 +90,14 @@ def build_model() -> Build:
 
 @pytest.fixture(scope="session")
 def core_build(build_core: Build) -> Path:
-    """The core as it stands, every warning an error."""
-    return build_core(HZ_WERROR="ON")
+    """The core as it stands, every warning an error; beside its tests, so that it is built once."""
+    return build_core(targets=SHIPPED, HZ_WERROR="ON", HZ_BUILD_TESTS="ON")
+
+
+@pytest.fixture(scope="session")
+def core_tests(build_core: Build) -> Path:
+    """The same build with the C tests."""
+    return build_core(HZ_WERROR="ON", HZ_BUILD_TESTS="ON")
 
 
 @pytest.fixture

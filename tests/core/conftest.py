@@ -15,12 +15,6 @@ Preload = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="session")
-def core_tests(build_core: Callable[..., Path]) -> Path:
-    """The build directory of the core with its C tests, every warning an error."""
-    return build_core(HZ_WERROR="ON", HZ_BUILD_TESTS="ON", HZ_BUILD_BENCH="OFF")
-
-
-@pytest.fixture(scope="session")
 def libhz(core_tests: Path) -> Path:
     """The shared library under test."""
     return core_tests / "libhz.so"

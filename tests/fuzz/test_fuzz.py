@@ -62,9 +62,9 @@ def sanitized(build_core: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shipped(build_core: Callable[..., Path]) -> Path:
+def shipped(core_tests: Path) -> Path:
     """The fuzz targets as hz is shipped."""
-    return build_core(HZ_WERROR="ON", HZ_BUILD_TESTS="ON", HZ_BUILD_BENCH="OFF") / "fuzz"
+    return core_tests / "fuzz"
 
 
 @pytest.mark.slow

@@ -157,8 +157,7 @@ def built(request: pytest.FixtureRequest) -> Built:
 
 
 @pytest.fixture(scope="session")
-def oldest(build_core: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Built:
+def oldest(core_tests: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The build that the other tests run on; the emulator's processor is given by its options."""
     require_tools(OLDEST)
-    build = build_core(HZ_WERROR="ON", HZ_BUILD_TESTS="ON", HZ_BUILD_BENCH="OFF")
-    return Built(OLDEST, build, tmp_path_factory.mktemp("platform"))
+    return Built(OLDEST, core_tests, tmp_path_factory.mktemp("platform"))
