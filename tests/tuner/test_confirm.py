@@ -147,19 +147,20 @@ NOISES = {
 @pytest.mark.parametrize("kind", NOISES)
 def test_nothing_is_claimed_of_equals(make_bench: MakeBench, kind: str) -> None:
     claims = 0
-    for seed in range(150):
+    for seed in range(75):
         bench = make_bench(gain(0.0), NOISES[kind], seed=seed, budget_s=40)
         claims += proof_of(bench, alpha=claim_error(0)).answer == "proved"
-    assert claims <= 3  # at 0.4 % a study, four or more would happen once in 300 test runs
+    # With intervals of half their width each kind of noise brings more.
+    assert claims <= 2  # at 0.4 % a study, three or more would happen once in 280 test runs
 
 
 @pytest.mark.parametrize("kind", NOISES)
 def test_the_interval_of_a_proof_covers_the_truth(make_bench: MakeBench, kind: str) -> None:
     missed = 0
-    for seed in range(150):
+    for seed in range(75):
         interval = proof_of(make_bench(gain(0.1), NOISES[kind], seed=seed, budget_s=40)).interval
         missed += interval is not None and not interval.low <= 0.1 <= interval.high
-    assert missed <= 15
+    assert missed <= 7
 
 
 def memory_bench(
