@@ -65,8 +65,8 @@ def test_no_words_at_all_print_the_help(hztune: Run) -> None:
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
-def test_every_command_has_its_own_help(name: str, hztune: Run) -> None:
-    done = hztune(name, "--help")
+def test_every_command_has_its_own_help(name: str, hztune_here: Run) -> None:
+    done = hztune_here(name, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert f"Usage: hztune {name}" in done.stdout
     assert "\\b" not in done.stdout
@@ -114,7 +114,7 @@ def test_a_quick_command_imports_nothing_heavy(
 # ---- how it says no ------------------------------------------------------------------------------
 
 
-TUNE = ["tune", "--workload", "remote"]
+TUNE = ["tune", "--threads", "2", "--workload", "remote"]
 
 BAD = {
     "unknown option": (["params", "--jsn"], "--jsn"),
@@ -179,8 +179,20 @@ BAD = {
 
 @pytest.mark.parametrize(("words", "said"), BAD.values(), ids=BAD.keys())
 def test_bad_input_is_one_sentence_on_stderr_and_status_2(
-    words: list[str], said: str, saved: Path, hztune: Run
+    words: list[str], said: str, saved: Path, hztune_here: Run
 ) -> None:
+    refused(hztune_here, words, said, saved)
+
+
+@pytest.mark.parametrize("what", ["unknown option", "nearly a workload", "resume of nothing"])
+def test_a_process_says_bad_input_in_one_sentence_and_ends_with_status_2(
+    what: str, saved: Path, hztune: Run
+) -> None:
+    refused(hztune, *BAD[what], saved)
+
+
+def refused(hztune: Run, words: list[str], said: str, saved: Path) -> None:
+    """A command line is refused in one sentence, and no file changes."""
     before = sorted(path.name for path in saved.parent.iterdir())
     done = hztune(*[saved if word == "PROFILE" else word for word in words])
     assert (done.returncode, done.stdout) == (2, "")
@@ -189,20 +201,22 @@ def test_bad_input_is_one_sentence_on_stderr_and_status_2(
     assert sorted(path.name for path in saved.parent.iterdir()) == before
 
 
-def test_the_results_of_another_study_are_refused_and_kept(hztune: Run, tmp_path: Path) -> None:
+def test_the_results_of_another_study_are_refused_and_kept(
+    hztune_here: Run, tmp_path: Path
+) -> None:
     samples = tmp_path / "other" / "samples.jsonl"
     samples.parent.mkdir()
     samples.write_text("the work of somebody else\n")
     for resume in ([], ["--resume"]):
-        done = hztune(*TUNE, "--out", samples.parent, *resume)
+        done = hztune_here(*TUNE, "--out", samples.parent, *resume)
         assert (done.returncode, done.stdout) == (2, "")
         assert "other" in done.stderr and done.stderr.count("\n") == 1
     assert samples.read_text() == "the work of somebody else\n"
     assert [path.name for path in samples.parent.iterdir()] == ["samples.jsonl"]
 
 
-def test_a_dry_run_shows_the_plan_and_writes_nothing(hztune: Run, tmp_path: Path) -> None:
-    done = hztune(*TUNE, "--dry-run", "--threads", "2")
+def test_a_dry_run_shows_the_plan_and_writes_nothing(hztune_here: Run, tmp_path: Path) -> None:
+    done = hztune_here(*TUNE, "--dry-run", "--threads", "2")
     assert done.returncode == 0
     assert "budget: 3:00" in done.stdout and "magazine_cap" in done.stdout
     assert list(tmp_path.iterdir()) == []
@@ -300,49 +314,55 @@ def test_a_path_is_printed_as_it_is_also_where_it_is_no_utf_8(tmp_path: Path) ->
 # ---- lists ---------------------------------------------------------------------------------------
 
 
-def test_params_as_json_is_the_whole_table(hztune: Run) -> None:
-    rows = json.loads(hztune("params", "--json", "--all").stdout)
+def test_params_as_json_is_the_whole_table(hztune_here: Run) -> None:
+    rows = json.loads(hztune_here("params", "--json", "--all").stdout)
     assert [row["name"] for row in rows] == [row.name for row in params.table()]
     assert all({"default", "low", "high", "unit", "choices", "env", "doc"} <= set(r) for r in rows)
 
 
-def test_what_only_experiments_set_is_in_no_list_for_users(hztune: Run) -> None:
-    rows = json.loads(hztune("params", "--json").stdout)
+def test_what_only_experiments_set_is_in_no_list_for_users(hztune_here: Run) -> None:
+    rows = json.loads(hztune_here("params", "--json").stdout)
     assert [row["name"] for row in rows] == [
         row.name for row in params.table() if not row.is_experimental
     ]
     assert len(rows) < len(params.table())
 
 
-def test_the_readme_of_the_core_holds_the_table_that_params_prints(hztune: Run, root: Path) -> None:
-    table = hztune("params", "--markdown").stdout
+def test_the_readme_of_the_core_holds_the_table_that_params_prints(
+    hztune_here: Run, root: Path
+) -> None:
+    table = hztune_here("params", "--markdown").stdout
     assert table in (root / "core" / "README.md").read_text(), (
         "paste `hztune params --markdown` there"
     )
 
 
-def test_every_format_is_listed(hztune: Run) -> None:
-    listed = json.loads(hztune("list", "formats", "--json").stdout)
+def test_every_format_is_listed(hztune_here: Run) -> None:
+    listed = json.loads(hztune_here("list", "formats", "--json").stdout)
     assert [row["name"] for row in listed] == [form.name for form in export.FORMATS]
 
 
-def test_every_space_is_listed_with_its_file(hztune: Run) -> None:
-    listed = json.loads(hztune("list", "spaces", "--json").stdout)
+def test_every_space_is_listed_with_its_file(hztune_here: Run) -> None:
+    listed = json.loads(hztune_here("list", "spaces", "--json").stdout)
     assert "hz" in [row["name"] for row in listed]
     assert all(Path(row["path"]).is_file() for row in listed)
 
 
-def test_workloads_are_listed_with_their_parameters(hztune: Run) -> None:
-    listed = {row["name"]: row for row in json.loads(hztune("list", "workloads", "--json").stdout)}
+def test_workloads_are_listed_with_their_parameters(hztune_here: Run) -> None:
+    listed = {
+        row["name"]: row for row in json.loads(hztune_here("list", "workloads", "--json").stdout)
+    }
     assert {"larson", "remote"} <= set(listed)
     assert all(row["params"] for row in listed.values())
-    assert "remote@main" in hztune("list", "workloads").stdout
+    assert "remote@main" in hztune_here("list", "workloads").stdout
 
 
 def test_hz_is_among_the_allocators_and_is_the_library_of_this_build(
-    hztune: Run, core_build: Path
+    hztune_here: Run, core_build: Path
 ) -> None:
-    listed = {row["name"]: row for row in json.loads(hztune("list", "allocators", "--json").stdout)}
+    listed = {
+        row["name"]: row for row in json.loads(hztune_here("list", "allocators", "--json").stdout)
+    }
     assert listed["hz"]["installed"] is True
     assert listed["hz"]["path"] == str(core_build / "libhz.so")
 
@@ -362,8 +382,8 @@ def test_hz_is_among_the_allocators_and_is_the_library_of_this_build(
         "--spaces",
     ],
 )
-def test_a_path_is_printed_alone_and_exists(what: str, hztune: Run) -> None:
-    done = hztune("paths", what)
+def test_a_path_is_printed_alone_and_exists(what: str, hztune_here: Run) -> None:
+    done = hztune_here("paths", what)
     assert done.returncode == 0
     assert Path(done.stdout.removesuffix("\n")).exists()
 
@@ -371,20 +391,20 @@ def test_a_path_is_printed_alone_and_exists(what: str, hztune: Run) -> None:
 # ---- the machine ---------------------------------------------------------------------------------
 
 
-def test_doctor_says_a_verdict_for_everything_that_it_looked_at(hztune: Run) -> None:
-    done = hztune("doctor", "--json")
+def test_doctor_says_a_verdict_for_everything_that_it_looked_at(hztune_here: Run) -> None:
+    done = hztune_here("doctor", "--json")
     findings = json.loads(done.stdout)["findings"]
     assert done.returncode == 0
     assert {finding["verdict"] for finding in findings} <= {"ok", "warn", "unfit", "unknown"}
-    said = hztune("doctor").stdout
+    said = hztune_here("doctor").stdout
     assert all(finding["name"] in said for finding in findings)
 
 
-def test_doctor_says_the_record_of_the_machine(hztune: Run) -> None:
-    said = hztune("doctor").stdout
+def test_doctor_says_the_record_of_the_machine(hztune_here: Run) -> None:
+    said = hztune_here("doctor").stdout
     for name, value in Machine.here().described():
         assert f" {name}: {value}\n" in said
-    held = json.loads(hztune("doctor", "--json").stdout)
+    held = json.loads(hztune_here("doctor", "--json").stdout)
     assert [*held] == ["findings", "machine"]
     assert Machine(**held["machine"]) == Machine.here()
 
@@ -433,10 +453,10 @@ def test_show_as_json_is_the_profile(hztune: Run, saved: Path) -> None:
 @pytest.mark.parametrize(
     "form", [f.name for f in export.FORMATS if "hz" in f.allocators or not f.allocators]
 )
-def test_an_export_prints_the_same_as_it_writes(form: str, hztune: Run, saved: Path) -> None:
+def test_an_export_prints_the_same_as_it_writes(form: str, hztune_here: Run, saved: Path) -> None:
     target = saved.with_name("written")
-    printed = hztune("export", saved, "--format", form)
-    written = hztune("export", saved, "--format", form, "--output", target)
+    printed = hztune_here("export", saved, "--format", form)
+    written = hztune_here("export", saved, "--format", form, "--output", target)
     assert (printed.returncode, written.returncode, written.stdout) == (0, 0, "")
     assert target.read_text() == printed.stdout
     assert os.access(target, os.X_OK) == (form == "wrapper")

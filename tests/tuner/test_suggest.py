@@ -184,7 +184,7 @@ ASKED = {
     "commands around it": api.program(
         ("x",), metric_cmd="tail -1", prepare="p 'q'", cleanup="c", warmup=0
     ),
-    "a container": api.program(("x",), cpus=1.5, memory="512M", timeout=9.0),
+    "a container": api.program(("x",), cpus=0.5, memory="512M", timeout=9.0),
     "rounds": api.program(("x",), rests="^rest$", idle_s=0.5, rounds=4),
     "turns": api.program(("x",), by="turns"),
     "a server": api.program(server="s {port}", load="l {port}", ready="r {port}"),
@@ -402,9 +402,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_bad_command_line_gets_its_sentence(what: str, hztune: Run) -> None:
+def test_a_bad_command_line_gets_its_sentence(what: str, hztune_here: Run) -> None:
     words, said = WRONG[what]
-    done = hztune("suggest", *words)
+    done = hztune_here("suggest", *words)
     assert done.returncode == 2 and done.stdout == ""
     assert (
         said in done.stderr and done.stderr.startswith("hztune: ") and done.stderr.count("\n") == 1
