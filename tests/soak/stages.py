@@ -78,7 +78,7 @@ LATE = ("tests/late_load", "{build}/libhz.so", "{build}/tests/libtls_module.so")
 STAGES: dict[str, Stage] = {
     "sizes": program("A2", "hostile_sizes", TEST_CALLS="1000000"),
     "shadow": program("A3", "fuzz_shadow", TEST_ROUNDS="80"),
-    "fuzz": by_pytest("A3 S5", "tests/fuzz", TEST_MORE="10"),
+    "fuzz": by_pytest("A3 S5", "tests/fuzz", TEST_MORE="20"),
     "configurations": by_pytest("A4", "tests/core/test_configurations.py", TEST_MORE="10"),
     "liveness": by_pytest(
         "A4", "tests/core/test_liveness.py", "-k", "no_claim_survives", is_same=True, TEST_MORE="2"
@@ -104,6 +104,7 @@ STAGES: dict[str, Stage] = {
     "invalid": program("S1", "invalid_free", TEST_CASES_ROUNDS="5"),
     "light": program("S2", "hardening", HZ_HARDENING="light"),
     "full": program("S2", "hardening", HZ_HARDENING="full"),
+    "kills": by_pytest("T1", "tests/tuner/test_killed.py", "-k", "killed_writers", TEST_MORE="4"),
     "recording": by_pytest(
         "R1", "tests/trace/test_record.py", "-k", "none_is_lost", is_same=True, TEST_MORE="100"
     ),
