@@ -118,9 +118,9 @@ def kill_at_random(kills: int, seed: int, kind: str) -> None:
         assert not left, f"seed {seed}, kill {number} of {victim}: {left}"
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_of_fifty_kills_at_random_moments_none_leaves_a_process(seed: int) -> None:
-    kill_at_random(kills=10, seed=seed, kind="server" if seed == 0 else "program")
+@pytest.mark.parametrize("seed", range(4))
+def test_of_twenty_kills_at_random_moments_none_leaves_a_process(seed: int) -> None:
+    kill_at_random(kills=5, seed=seed, kind="server" if seed == 0 else "program")
 
 
 @pytest.mark.perf
