@@ -69,19 +69,19 @@ def shipped(core_tests: Path) -> Path:
 
 @pytest.mark.slow
 def test_no_environment_does_harm_or_allocates(sanitized: Path, corpus: Path) -> None:
-    done = replay(sanitized / "fuzz_environment", corpus / "environment", 40_000)
+    done = replay(sanitized / "fuzz_environment", corpus / "environment", 20_000)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
 
 
 @pytest.mark.slow
 def test_the_c_library_allocates_nothing_for_it_either(shipped: Path, corpus: Path) -> None:
-    done = replay(shipped / "fuzz_environment", corpus / "environment", 40_000)
+    done = replay(shipped / "fuzz_environment", corpus / "environment", 20_000)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
 
 
 @pytest.mark.slow
 def test_no_recording_does_more_harm_than_a_sentence(sanitized: Path, corpus: Path) -> None:
-    done = replay(sanitized / "fuzz_traces", corpus / "traces", 3000)
+    done = replay(sanitized / "fuzz_traces", corpus / "traces", 1500)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
 
 
@@ -90,7 +90,7 @@ def test_no_recording_does_more_harm_than_a_sentence(sanitized: Path, corpus: Pa
 def test_operations_agree_with_their_shadow_under(
     settings: dict[str, str], sanitized: Path, corpus: Path
 ) -> None:
-    done = replay(sanitized / "fuzz_operations", corpus / "operations", 150, **settings)
+    done = replay(sanitized / "fuzz_operations", corpus / "operations", 75, **settings)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
 
 
@@ -99,7 +99,7 @@ def test_operations_agree_with_their_shadow_under(
 def test_operations_of_the_shipped_build_agree_with_their_shadow_under(
     settings: dict[str, str], shipped: Path, corpus: Path
 ) -> None:
-    done = replay(shipped / "fuzz_operations", corpus / "operations", 400, **settings)
+    done = replay(shipped / "fuzz_operations", corpus / "operations", 200, **settings)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
 
 
