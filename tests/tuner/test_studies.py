@@ -20,7 +20,7 @@ from hztune.blocks import Arm
 ENGINE = Path(__file__).parents[2] / "experiments" / "engine"
 RECORDINGS = sorted(ENGINE.glob("noise-*.json"))
 assert RECORDINGS, f"{ENGINE} holds no recorded noise"
-STUDIES = 14
+STUDIES = 7
 BUDGET_S = 180.0
 SHORT_S = 45.0
 
@@ -37,11 +37,11 @@ def test_equals_are_not_claimed_gains_are_found_and_intervals_cover(studies: Mod
     total = sum(found, studies.Counts("all"))
     assert total.studies == STUDIES
     assert total.finalists >= STUDIES  # or nothing was put to the proof
-    assert total.false_claims <= 1  # at the design's 0.8 %, two of 14 come once in 180
+    assert total.false_claims <= 1  # at the design's 0.8 %, two of 7 come once in 750
     assert total.misplaced <= 1
     assert total.covered >= 0.95 * total.intervals
     assert total.emitted_covered >= 0.95 * total.emitted
-    assert total.found >= 0.35 * STUDIES  # of gains as small as the least: about a half
+    assert total.found >= 1  # about a half of gains as small as the least: none once in 128
     assert total.useless <= 0.2 * total.carried  # 1 in 30 of many studies
 
 
