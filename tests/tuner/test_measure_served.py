@@ -15,7 +15,7 @@ import pytest
 
 from hztune.errors import HztuneError
 from hztune.machine import Machine
-from hztune.measure import Arm, Block, Outcome, examine_server, network
+from hztune.measure import Arm, Block, Outcome, examine_server, network, runs
 from hztune.measure.alternate import BY_TURNS, NumberReading
 from hztune.measure.examine import Finding
 from hztune.measure.examine_server import ServerTryout
@@ -152,7 +152,10 @@ def test_a_rate_that_counts_standing_still_is_corrected_and_taken_per_cpu_time(
     assert "corrected" in place.told.text
 
 
-def test_a_load_that_never_ends_is_told_to(place: Place, believed: Believe) -> None:
+def test_a_load_that_never_ends_is_told_to(
+    place: Place, believed: Believe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "LOAD_PATIENCE_S", 1.0)
     believed(NumberReading(), span_s=1.0)
     for outcome in good(place.measure(place.program(count=10**9, metric_regex=RATE))):
         assert BY_TURNS in outcome.facts
