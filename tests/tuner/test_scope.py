@@ -277,7 +277,7 @@ def test_the_smallest_memory_of_a_real_program_is_more_than_it_touches(
 ) -> None:
     touched_mb = 48
     argv = (sys.executable, "-I", "-S", "-c", f"block = b'x' * ({touched_mb} << 20)")
-    asked = requested(program=described(argv), smallest_memory=True, budget=60.0)
+    asked = requested(program=described(argv), smallest_memory=True, budget=600.0)
     bench = make_bench(lambda arm: Truth())
     (found,) = survivors(asked, [Arm("none")], bench, Machine.here(), (), Quiet())
     assert touched_mb << 10 < found.least.kb < (touched_mb + 24) << 10
