@@ -21,19 +21,27 @@ from hztune.trace.overview import trace_lines
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@pytest.fixture
-def recorded(hztune: Run, tmp_path: Path) -> Path:
-    done = hztune("record", "-o", "ls.trace", "--", "ls", "/")
+@pytest.fixture(scope="module")
+def trace_of_ls(hztune_once: Run, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("trace") / "ls.trace"
+    done = hztune_once("record", "-o", path, "--", "ls", "/")
     assert done.returncode == 0, done.stderr
     assert "bin" in done.stdout.split(), "the program's output is its own"
-    return tmp_path / "ls.trace"
+    return path.read_bytes()
 
 
-def test_a_program_is_recorded_and_told_of(recorded: Path, hztune: Run) -> None:
-    told = json.loads(hztune("trace", "info", recorded, "--json").stdout)
+@pytest.fixture
+def recorded(trace_of_ls: bytes, tmp_path: Path) -> Path:
+    path = tmp_path / "ls.trace"
+    path.write_bytes(trace_of_ls)
+    return path
+
+
+def test_a_program_is_recorded_and_told_of(recorded: Path, hztune_here: Run) -> None:
+    told = json.loads(hztune_here("trace", "info", recorded, "--json").stdout)
     assert told["calls"] > 50 and told["threads"] == 1 and told["damage"] is None
     assert told["notes"]["program"] == ["ls", "/"]
-    lines = hztune("trace", "info", recorded).stdout.splitlines()
+    lines = hztune_here("trace", "info", recorded).stdout.splitlines()
     assert lines == trace_lines(told)
     assert lines[0] == "program   ls /"
 
@@ -59,13 +67,13 @@ def test_a_zip_of_androids_text_is_written_and_read(
 
 
 def test_a_damaged_trace_is_told_of_with_status_1(
-    recorded: Path, hztune: Run, tmp_path: Path
+    recorded: Path, hztune_here: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "cut.trace").write_bytes(recorded.read_bytes()[:-100])
-    done = hztune("trace", "info", "cut.trace")
+    done = hztune_here("trace", "info", "cut.trace")
     assert done.returncode == 1
     assert done.stdout.startswith("DAMAGED: it is cut: it should have ")
-    done = hztune("trace", "cut", "cut.trace", "-o", "kept.trace")
+    done = hztune_here("trace", "cut", "cut.trace", "-o", "kept.trace")
     assert done.returncode == 0 and "what stands before that is kept" in done.stderr
 
 
@@ -75,9 +83,7 @@ def test_a_damaged_trace_is_told_of_with_status_1(
         (["record", "-o", "x", "--", "/nonexistent/program"], "there is no program"),
         (["record", "-o", "x"], "want either a program after -- or --pid N"),
         (["record", "-o", "x", "--pid", "1", "--", "ls"], "want either a program"),
-        (["record", "-o", "/nonexistent/x", "--", "ls"], "cannot write /nonexistent/x"),
         (["record", "-o", "x", "--for", "soon", "--", "ls"], "--for 'soon': legal is"),
-        (["record", "-o", "x", "--for", "0", "--", "ls"], "a number from 0.001 to 31536000"),
         (["trace"], "Missing command (see `hztune trace --help`)"),
         (["trace", "info", "nothing"], "cannot read nothing: No such file"),
         (["trace", "convert", "ls.trace", "-o", "x", "--to", "foo"], "--to foo: want trace"),
@@ -88,18 +94,34 @@ def test_a_damaged_trace_is_told_of_with_status_1(
     ],
 )
 def test_what_cannot_be_done_gets_one_sentence(
-    words: list[str], reason: str, recorded: Path, hztune: Run, tmp_path: Path
+    words: list[str], reason: str, recorded: Path, hztune_here: Run, tmp_path: Path
 ) -> None:
-    done = hztune(*words)
+    done = hztune_here(*words)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert reason in done.stderr
     assert os.listdir(tmp_path) == [recorded.name]
 
 
-def test_a_static_program_is_refused(hztune: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["-o", "/nonexistent/x"], "cannot write /nonexistent/x"),
+        (["-o", "x", "--for", "0"], "a number from 0.001 to 31536000"),
+    ],
+)
+def test_what_the_recorder_refuses_gets_one_sentence(
+    words: list[str], reason: str, hztune: Run, tmp_path: Path
+) -> None:
+    done = hztune("record", *words, "--", "ls")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert reason in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_static_program_is_refused(hztune_here: Run, tmp_path: Path) -> None:
     (tmp_path / "empty.c").write_text("int main(void) { return 0; }")
     subprocess.run(["gcc", "-static", "-o", "still", "empty.c"], cwd=tmp_path, check=True)
-    done = hztune("record", "-o", "x", "--", "./still")
+    done = hztune_here("record", "-o", "x", "--", "./still")
     assert done.returncode == 2
     assert "it cannot be recorded" in done.stderr and "is a static program" in done.stderr
 
@@ -112,11 +134,11 @@ def test_a_static_program_is_refused(hztune: Run, tmp_path: Path) -> None:
     ],
 )
 def test_a_program_with_an_allocator_inside_is_refused(
-    source: str, reason: str, hztune: Run, tmp_path: Path
+    source: str, reason: str, hztune_here: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "own.c").write_text(f"{source}\nint main(void) {{ return 0; }}")
     subprocess.run(["gcc", "-w", "-rdynamic", "-o", "own", "own.c"], cwd=tmp_path, check=True)
-    done = hztune("record", "-o", "x", "--", "./own")
+    done = hztune_here("record", "-o", "x", "--", "./own")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "it cannot be recorded" in done.stderr and reason in done.stderr
 
@@ -170,21 +192,21 @@ def test_a_program_is_recorded_checked_and_replayed(hztune: Run, tmp_path: Path)
     ],
 )
 def test_what_cannot_be_checked_gets_one_sentence(
-    words: list[str], reason: str, recorded: Path, hztune: Run, tmp_path: Path
+    words: list[str], reason: str, recorded: Path, hztune_here: Run, tmp_path: Path
 ) -> None:
-    done = hztune("trace", "check", *words)
+    done = hztune_here("trace", "check", *words)
     assert done.returncode == 2 and reason in done.stderr.splitlines()[-1]
     assert not (tmp_path / "ls.trace.check.json").exists()
 
 
 @pytest.mark.parametrize("damage", ["cut", "damaged"])
 def test_what_is_no_whole_trace_is_not_checked(
-    damage: str, recorded: Path, hztune: Run, tmp_path: Path
+    damage: str, recorded: Path, hztune_here: Run, tmp_path: Path
 ) -> None:
     whole = bytearray(recorded.read_bytes())
     whole[len(whole) // 2] ^= 4
     (tmp_path / "hurt.trace").write_bytes(whole[:-100] if damage == "cut" else whole)
-    done = hztune("trace", "check", "hurt.trace", "--", "ls")
+    done = hztune_here("trace", "check", "hurt.trace", "--", "ls")
     assert done.returncode == 2 and f"hurt.trace is {damage}: " in done.stderr
     assert "`hztune trace cut` makes a whole trace" in done.stderr
 
@@ -220,48 +242,48 @@ def test_no_damage_of_a_zip_gets_more_than_a_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("notes", ["", "[1]", '{"program": 5}', "{", '{"a":' * 9000, "\udcff"])
 def test_notes_that_hztune_does_not_write_get_a_sentence(
-    notes: str, hztune: Run, tmp_path: Path
+    notes: str, hztune_here: Run, tmp_path: Path
 ) -> None:
     path = traces.write(tmp_path / "odd.trace", [traces.churn(400)], notes=notes)
-    done = hztune("trace", "info", path)
+    done = hztune_here("trace", "info", path)
     if notes == "":
         assert done.returncode == 0, done.stderr
         return
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "has notes that hztune does not write" in done.stderr
-    assert hztune("trace", "anonymize", path, "-o", "a.trace").returncode == 0
-    assert hztune("trace", "info", "a.trace").returncode == 0
+    assert hztune_here("trace", "anonymize", path, "-o", "a.trace").returncode == 0
+    assert hztune_here("trace", "info", "a.trace").returncode == 0
 
 
-def test_the_names_of_a_program_do_not_steer_the_terminal(hztune: Run, tmp_path: Path) -> None:
+def test_the_names_of_a_program_do_not_steer_the_terminal(hztune_here: Run, tmp_path: Path) -> None:
     notes = json.dumps({"program": ["a\x1b[2Jb\n", "c"]})
     path = traces.write(tmp_path / "odd.trace", [traces.churn(400)], notes=notes)
-    assert hztune("trace", "info", path).stdout.splitlines()[0] == "program   a?[2Jb c"
+    assert hztune_here("trace", "info", path).stdout.splitlines()[0] == "program   a?[2Jb c"
 
 
-def test_a_trace_does_not_take_the_place_of_its_program(hztune: Run, tmp_path: Path) -> None:
+def test_a_trace_does_not_take_the_place_of_its_program(hztune_here: Run, tmp_path: Path) -> None:
     shutil.copy("/bin/true", tmp_path / "true")
-    done = hztune("record", "-o", "./true", "--", str(tmp_path / "true"))
+    done = hztune_here("record", "-o", "./true", "--", str(tmp_path / "true"))
     assert done.returncode == 2 and "it is the program that is recorded" in done.stderr
     assert (tmp_path / "true").read_bytes() == Path("/bin/true").read_bytes()
 
 
-def test_a_pipe_is_no_trace_and_is_not_waited_for(hztune: Run, tmp_path: Path) -> None:
+def test_a_pipe_is_no_trace_and_is_not_waited_for(hztune_here: Run, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    done = hztune("trace", "convert", "pipe", "-o", "x")
+    done = hztune_here("trace", "convert", "pipe", "-o", "x")
     assert (done.returncode, "it is not a regular file" in done.stderr) == (2, True)
 
 
-def test_a_zip_that_is_no_trace_is_refused(hztune: Run, tmp_path: Path) -> None:
+def test_a_zip_that_is_no_trace_is_refused(hztune_here: Run, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
         archive.writestr("a", "1")
         archive.writestr("b", "2")
     with zipfile.ZipFile(tmp_path / "within.zip", "w") as archive:
         archive.write(tmp_path / "two.zip", "two.zip")
     (tmp_path / "bad.zip").write_bytes((tmp_path / "two.zip").read_bytes()[:40])
-    done = hztune("trace", "convert", "two.zip", "-o", "x")
+    done = hztune_here("trace", "convert", "two.zip", "-o", "x")
     assert (done.returncode, "holds 2 files" in done.stderr) == (2, True)
-    done = hztune("trace", "convert", "within.zip", "-o", "x")
+    done = hztune_here("trace", "convert", "within.zip", "-o", "x")
     assert (done.returncode, "within.zip: within is no trace" in done.stderr) == (2, True)
-    done = hztune("trace", "convert", "bad.zip", "-o", "x")
+    done = hztune_here("trace", "convert", "bad.zip", "-o", "x")
     assert (done.returncode, "cannot be unpacked" in done.stderr) == (2, True)
