@@ -23,7 +23,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SHIPPED = (
     "hz_static", "hz_shared", "hz_prefixed", "hz_deepbind", "hz_agent", "hz-bench", "hz-turns",
-    "hz-launch", "hz-alternate", "hz_recorder", "hz-record", "hz-trace",
+    "hz-launch", "hz-alternate", "hz_recorder", "hz-record", "hz-trace", "hz_ledger",
 )  # fmt: skip
 """What is installed: the targets of the core without its tests."""
 
@@ -89,15 +89,26 @@ def build_model() -> Build:
 
 
 @pytest.fixture(scope="session")
-def core_build(build_core: Build) -> Path:
-    """The core as it stands, every warning an error; beside its tests, so that it is built once."""
-    return build_core(targets=SHIPPED, HZ_WERROR="ON", HZ_BUILD_TESTS="ON")
+def as_it_stands(build_core: Build) -> Build:
+    """Builds some targets of the core as it stands, or all, every warning an error.
+
+    It is one build for all tests, so that what is in several targets is compiled once.
+    """
+    return lambda *targets: build_core(
+        targets=targets, HZ_WERROR="ON", HZ_BUILD_TESTS="ON", HZ_LEDGER="ON"
+    )
 
 
 @pytest.fixture(scope="session")
-def core_tests(build_core: Build) -> Path:
+def core_build(as_it_stands: Build) -> Path:
+    """The core as it stands."""
+    return as_it_stands(*SHIPPED)
+
+
+@pytest.fixture(scope="session")
+def core_tests(as_it_stands: Build) -> Path:
     """The same build with the C tests."""
-    return build_core(HZ_WERROR="ON", HZ_BUILD_TESTS="ON")
+    return as_it_stands()
 
 
 @pytest.fixture

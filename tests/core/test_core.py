@@ -321,7 +321,6 @@ def test_the_fuzzer_gets_no_report_of(
     build = build_core(
         targets=["fuzz_shadow_linked"],
         HZ_BUILD_TESTS="ON",
-        HZ_BUILD_BENCH="OFF",
         CMAKE_C_FLAGS=f"{flags} {SANITIZED_FLAGS}",
     )
     done = subprocess.run(
@@ -414,7 +413,6 @@ def test_changes_beside_allocating_threads_give_no_report(
     build = build_core(
         targets=["changing"],
         HZ_BUILD_TESTS="ON",
-        HZ_BUILD_BENCH="OFF",
         CMAKE_C_FLAGS=f"{SANITIZERS['ThreadSanitizer']} {SANITIZED_FLAGS}",
     )
     done = preload(build / "tests" / "changing", "threads may change", LD_PRELOAD="")

@@ -21,10 +21,9 @@ TAKES = re.compile(r"hz_lock_(?:take|try|wait|wait_spinning)\(([^()]+)\)")
 
 
 @pytest.fixture(scope="module")
-def noting(build_core: Build) -> Path:
+def noting(as_it_stands: Build) -> Path:
     """A build with the two libraries."""
-    targets = ["hz_ledger", "hz_lines", "hz-bench"]
-    return build_core(targets=targets, HZ_WERROR="ON", HZ_LEDGER="ON")
+    return as_it_stands("hz_ledger", "hz_lines", "hz-bench")
 
 
 @pytest.fixture

@@ -88,8 +88,8 @@ Finished = subprocess.CompletedProcess[str]
 
 
 @pytest.fixture(scope="session")
-def recorder_build(build_core: Callable[..., Path]) -> Path:
-    return build_core(targets=TARGETS, HZ_WERROR="ON", HZ_BUILD_TESTS="ON")
+def recorder_build(as_it_stands: Callable[..., Path]) -> Path:
+    return as_it_stands(*TARGETS)
 
 
 @pytest.fixture

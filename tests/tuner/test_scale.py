@@ -7,7 +7,6 @@ import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from math import factorial
 from pathlib import Path
@@ -17,21 +16,12 @@ import pytest
 
 from hztune.scale import LockUse, Scaling
 
-Build = Callable[..., Path]
-
 ROOT = Path(__file__).parents[2]
 MODEL = runpy.run_path(str(ROOT / "experiments" / "scale" / "model.py"))
 Station, solved = MODEL["Station"], MODEL["solved"]
 
 USE = LockUse("depot", 3, 4.0, 0.01, 0.0, 90.0, 300.0, 0.02, 0.0, {})
 ROW = Scaling("larson", 4, 1, 1, 2e6, 0.9, 1.5e6, 0.1, (USE,), {})
-
-
-@pytest.fixture(scope="module")
-def core(build_core: Build) -> Path:
-    """A build of what the doctor runs."""
-    targets = ["hz_shared", "hz_ledger", "hz-bench", "hz-launch"]
-    return build_core(targets=targets, HZ_WERROR="ON", HZ_LEDGER="ON")
 
 
 def doctor(core: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -49,9 +39,9 @@ def doctor(core: Path, folder: Path, *words: str) -> subprocess.CompletedProcess
 
 
 def test_the_doctor_prints_the_curve_and_the_locks_and_saves_them(
-    core: Path, tmp_path: Path
+    core_build: Path, tmp_path: Path
 ) -> None:
-    done = doctor(core, tmp_path, "--seconds", "0.05")
+    done = doctor(core_build, tmp_path, "--seconds", "0.05")
     assert (done.returncode, done.stderr) == (0, "")
     saved: dict[str, Any] = json.loads((tmp_path / "hz-scale.json").read_text())
     assert saved["schema"] == "hztune-scale/1"
@@ -74,9 +64,9 @@ def test_the_doctor_prints_the_curve_and_the_locks_and_saves_them(
     ],
 )
 def test_the_doctor_says_what_it_cannot_do(
-    core: Path, tmp_path: Path, words: list[str], said: str
+    core_build: Path, tmp_path: Path, words: list[str], said: str
 ) -> None:
-    done = doctor(core, tmp_path, *words)
+    done = doctor(core_build, tmp_path, *words)
     assert done.returncode in (1, 2)
     assert said in done.stderr
 
