@@ -100,10 +100,10 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bin directory of a fresh virtual environment that holds the wheel.
 
     What hztune depends on is lent by the environment that runs the tests, behind the fresh one's
-    own packages, so that nothing is fetched.
+    own packages, pip among it, so that nothing is fetched.
     """
     home = tmp_path_factory.mktemp("fresh") / "venv"
-    venv.create(home, with_pip=True)
+    venv.create(home)
     lent = sysconfig.get_path("platlib")
     (site,) = home.glob("lib/python*/site-packages")
     (site / "lent.pth").write_text(f"{lent}\n")
