@@ -5,7 +5,7 @@ bound on the preemptions, where a load may also see the value before the newest;
 with a fixed seed, without a bound, where it may see one more. Then one order of memory is made
 weaker at a time, and the search must find that.
 
-HZ_MODEL_MORE=1 raises the bounds (tests/soak): by one preemption, and twenty times as many runs;
+HZ_MODEL_MORE=1 raises the bounds (tests/soak): by one preemption, and forty times as many runs;
 TEST_SEED is the number of the first of them.
 """
 
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import pytest
 
 MORE = os.environ.get("HZ_MODEL_MORE") == "1"
-RUNS = 200_000 if MORE else 10_000
+RUNS = 200_000 if MORE else 5_000
 FIRST = os.environ.get("TEST_SEED", "1")
 DEADLINE_S = 7200 if MORE else 120
 
