@@ -266,10 +266,10 @@ def test_a_proved_member_is_settled_at_a_look_of_its_plan() -> None:
 
 def test_a_front_of_equals_is_claimed_in_one_of_a_hundred_proofs_at_most() -> None:
     claims = 0
-    for seed in range(80):
+    for seed in range(40):
         members = proved(flat, some_arms(5), noise=USUAL, seed=seed, budget_s=60.0)
         claims += any(member.is_faster or member.is_saving for member in members)
-    assert claims <= 3  # 0.8 % a proof: four or more in 80 is beyond 1 in 200
+    assert claims <= 2  # 0.8 % a proof: three or more in 40 come once in 200
 
 
 def test_fewer_members_are_proved_where_there_is_little_time() -> None:
@@ -294,7 +294,7 @@ def test_a_known_front_is_found_confirmed_and_free_of_the_dominated(toy_space: S
     assert found[between] >= 1  # it needs two parameters at once
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_in_usual_noise_no_member_is_beaten_by_another_one(toy_space: Space, seed: int) -> None:
     decision = decided(bench_of(three_ways, USUAL, seed=seed, budget_s=240), toy_space, seed)
     assert decision.front
@@ -376,12 +376,12 @@ def test_a_finished_front_read_back_measures_nothing_and_says_the_same(toy_space
 
 def test_studies_of_equals_say_that_the_front_is_the_default_alone(toy_space: Space) -> None:
     verdicts: Counter[str] = Counter()
-    for seed in range(25):
+    for seed in range(12):
         bench = bench_of(flat, USUAL, seed=seed, budget_s=60.0, rss_scatter=0.02)
         decision = decided(bench, toy_space, seed)
         verdicts[decision.verdict] += 1
         assert decision.front or "the front is the default alone" in decision.why
-    assert verdicts["no_gain"] >= 24  # 0.8 % a study: two or more in 25 come once in 60
+    assert verdicts["no_gain"] >= 11  # 0.8 % a study: two or more in 12 come once in 250
 
 
 def test_an_interval_that_reaches_zero_later_is_cut_to_the_one_of_the_proof() -> None:
