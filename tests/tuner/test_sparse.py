@@ -87,10 +87,10 @@ def likely(study: optuna.Study, sampler: SparseSampler) -> dict[str, float]:
 
 def test_the_one_parameter_that_helps_is_found_in_sixty_noisy_trials() -> None:
     found = 0
-    for seed in range(10):
+    for seed in range(5):
         chances = likely(*studied(huge_pages, 10, seed))
         found += chances["pages"] > 0.8
-    assert found >= 8
+    assert found >= 4
 
 
 def test_eigenvalues_that_do_not_converge_end_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_eigenvalues_that_do_not_converge_end_no_search(monkeypatch: pytest.Monk
 
 
 def test_of_equals_no_parameter_is_taken_for_certain() -> None:
-    for seed in range(10):
+    for seed in range(5):
         assert max(likely(*studied(nothing, 10, seed)).values()) < 0.7
 
 
@@ -213,7 +213,7 @@ def test_two_objectives_are_both_sought() -> None:
 
 def test_a_parameter_that_likely_matters_is_tried_more_often() -> None:
     def share(odds: Mapping[str, float]) -> float:
-        trials = [t for seed in range(6) for t in studied(nothing, 8, seed, odds=odds)[0].trials]
+        trials = [t for seed in range(3) for t in studied(nothing, 8, seed, odds=odds)[0].trials]
         return sum("size5" in changed(trial.params) for trial in trials) / len(trials)
 
     assert share({"size5": 0.6}) > share({"size5": 0.01})
@@ -309,7 +309,7 @@ def test_what_is_far_behind_says_little_of_its_other_parameters() -> None:
 def test_intervals_of_the_model_hold_the_truth() -> None:
     rng = np.random.default_rng(5)
     held = total = 0
-    for _ in range(40):
+    for _ in range(20):
         effects = {0: rng.normal(0.0, 0.08)}
         rows = [only(axis, level) for axis in range(5) for level in (1, 3)]
         truth = np.array([effects.get(n // 2, 0.0) for n in range(10)])
