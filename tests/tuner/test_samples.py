@@ -323,10 +323,8 @@ def test_a_disk_that_is_full_anywhere_in_the_last_three_commits_loses_nothing(
     assert [row["seq"] for row in rows_of(tmp_path)] == list(range(20))
 
 
-def test_a_new_study_whose_disk_is_full_claims_no_samples_and_begins_when_there_is_room(
-    tmp_path: Path,
-) -> None:
-    with pytest.raises(HztuneError, match=r"cannot write .*; make room and go on with --resume"):
+def test_a_new_study_whose_disk_is_full_begins_when_there_is_room(tmp_path: Path) -> None:
+    with pytest.raises(HztuneError, match="cannot write"):
         sized(8192, lambda: open_study(tmp_path).close())
     with open_study(tmp_path) as study:
         tell(study, block(0))

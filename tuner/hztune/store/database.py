@@ -11,7 +11,6 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,10 +51,7 @@ _RESTORE = (
 )
 
 _MOST_SHOWN = 120
-_KEPT = "every sample before this one is kept: "
-_SAMPLES = ("hztune_blocks", "hztune_rows")
-"""The tables that hold samples, as store/study.py makes them."""
-
+_KEPT = "every sample before this one is kept"
 _TABLE_NAMES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
 _OWN_TABLES = "hztune_"
 _REFUSALS: tuple[tuple[tuple[str, ...], type[HztuneError], str], ...] = (
@@ -78,19 +74,19 @@ _REFUSALS: tuple[tuple[tuple[str, ...], type[HztuneError], str], ...] = (
     (
         ("locked", "busy"),
         HztuneError,
-        "cannot write {path}: {reason} by another program; {kept}end that program (`fuser "
+        "cannot write {path}: {reason} by another program; " + _KEPT + ": end that program (`fuser "
         "FILE` names it) and go on with --resume",
     ),
     (
         ("readonly",),
         HztuneError,
-        "cannot write {path}: {reason}; {kept}make it and its directory writable and go "
+        "cannot write {path}: {reason}; " + _KEPT + ": make it and its directory writable and go "
         "on with --resume",
     ),
     (
         ("full", "disk I/O"),
         HztuneError,
-        "cannot write {path}: {reason}; {kept}make room and go on with --resume",
+        "cannot write {path}: {reason}; " + _KEPT + ": make room and go on with --resume",
     ),
 )
 """By what SQLite says: what the user is told, and as which error."""
@@ -247,19 +243,10 @@ class StudyFile(Storage):
         """What to tell the user."""
         if len(reason) > _MOST_SHOWN:  # it quotes what is stored
             reason = reason[:_MOST_SHOWN] + "..."
-        kept = _KEPT if self._keeps_samples() else ""
         for marks, kind, sentence in _REFUSALS:
             if any(mark in reason for mark in marks):
-                return kind(sentence.format(path=self._path, reason=reason, kept=kept))
-        return HztuneError(f"cannot use {self._path}: {reason}; {kept}go on with --resume")
-
-    def _keeps_samples(self) -> bool:
-        """Whether a reader finds a sample in the file, of a complete block or not."""
-        with suppress(sqlite3.Error), closing(_reader(self._path, busy_s=0.0)) as reader:
-            return any(
-                reader.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() for table in _SAMPLES
-            )
-        return False
+                return kind(sentence.format(path=self._path, reason=reason))
+        return HztuneError(f"cannot use {self._path}: {reason}; {_KEPT}: go on with --resume")
 
 
 def _malformed(why: object) -> DatabaseError:
@@ -282,14 +269,13 @@ def _unsynced(path: Path) -> sqlite3.Connection:
 
 def _reading_engine(path: Path) -> Engine:
     """What makes connections that only read; beside a writer they see what it has committed."""
-    return create_engine("sqlite://", creator=lambda: _reader(path, _BUSY_S), poolclass=QueuePool)
 
+    def connect() -> sqlite3.Connection:
+        is_open = path.with_name(f"{path.name}-wal").exists()
+        uri = f"{path.absolute().as_uri()}?{'mode=ro' if is_open else 'immutable=1'}"
+        return sqlite3.connect(uri, uri=True, timeout=_BUSY_S, check_same_thread=False)
 
-def _reader(path: Path, busy_s: float) -> sqlite3.Connection:
-    """A connection that only reads."""
-    is_open = path.with_name(f"{path.name}-wal").exists()
-    uri = f"{path.absolute().as_uri()}?{'mode=ro' if is_open else 'immutable=1'}"
-    return sqlite3.connect(uri, uri=True, timeout=busy_s, check_same_thread=False)
+    return create_engine("sqlite://", creator=connect, poolclass=QueuePool)
 
 
 def _judged(text: str) -> URL:
